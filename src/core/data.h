@@ -1,0 +1,33 @@
+#pragma once
+// Inputs to try a kernel on: deterministic from a seed, the same on every machine.
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+
+namespace flashcore {
+
+enum class Pattern {
+  kNormal,       // N(0,1) in q, k, v: what timing uses
+  kPeaked,       // q rows aligned with one key each: softmax close to one-hot
+  kLargeLogits,  // |q·k|·scale in the hundreds to thousands, finite in the dtype: overflow without max subtraction
+  kConstant,     // every row of k and v the same: uniform softmax, o = v
+  kOutlier,      // N(0,1) with a few elements of v 1000 times larger: a dropped or doubled key shows
+  kNonFinite,    // N(0,1) with NaN, +inf and -inf on purpose in single rows of q and k
+};
+const std::vector<Pattern>& all_patterns();
+std::string_view to_string(Pattern pattern);
+Pattern parse_pattern(std::string_view name);
+
+struct AttentionInputs {
+  HostTensor q, k, v;
+};
+
+// Layout, dtype and sizes from `problem`; bytes between rows (Layout::kStrided) are filled with NaN so that reading
+// them shows. Multi-threaded: a 16k-token canonical problem fills in well under a second on 16 cores.
+AttentionInputs make_inputs(const Problem& problem, Pattern pattern, std::uint64_t seed);
+
+}  // namespace flashcore

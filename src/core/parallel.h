@@ -1,0 +1,13 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+
+namespace flashcore {
+
+int hardware_threads();  // cores this process may run on (affinity respected)
+
+// Calls body(i) for 0 <= i < count on up to `threads` threads (0 = hardware_threads()), in no order; returns when all
+// are done. The first exception is rethrown after the others have stopped.
+void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& body);
+
+}  // namespace flashcore

@@ -1,0 +1,72 @@
+#pragma once
+// Problem: what to compute. It says nothing of how: tiles and stages belong to a family's config.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/dtype.h"
+
+namespace flashcore {
+
+// Which keys a query row may see. With offset o, row i sees keys j <= i + o.
+enum class Causal {
+  kNone,
+  kBottomRight,  // o = seqlen_kv - seqlen_q: the last row sees every key (FlashAttention, decoding). `causal: true`
+  kTopLeft,      // o = 0: row i sees keys 0..i (PyTorch's is_causal)
+};
+
+// How q, k, v and o lie in memory. Kernels take strides; this names the cases that suites and the fuzzer try.
+enum class Layout {
+  kBhsd,     // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
+  kBshd,     // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)
+  kStrided,  // [batch, seqlen, heads, head_dim + 8] with the last 8 unused: a slice of a larger tensor
+};
+
+struct Problem {
+  DType dtype = DType::kF16;
+  std::int64_t batch = 1;
+  std::int64_t heads_q = 1;
+  std::int64_t heads_kv = 1;   // divides heads_q (grouped-query attention)
+  std::int64_t seqlen_q = 1;   // 0 is allowed: nothing to compute
+  std::int64_t seqlen_kv = 1;  // 0 is allowed: every row is fully masked
+  std::int64_t head_dim = 64;
+  std::int64_t head_dim_v = 64;
+  Causal causal = Causal::kNone;
+  Layout layout = Layout::kBhsd;
+  std::optional<double> scale;  // softmax scale; none means 1/sqrt(head_dim)
+
+  bool operator==(const Problem&) const = default;
+
+  double softmax_scale() const;
+  std::int64_t group_size() const { return heads_q / heads_kv; }
+  // Row i sees keys j <= i + causal_offset(). Only meaningful when causal.
+  std::int64_t causal_offset() const;
+  // Number of keys that query row `row` sees: 0..seqlen_kv.
+  std::int64_t visible_keys(std::int64_t row) const;
+  // Over one head of one batch entry.
+  std::int64_t unmasked_pairs() const;
+
+  // 2·(head_dim + head_dim_v) per unmasked pair of every query head; softmax not counted (the field's convention).
+  double flops() const;
+  // The fewest bytes that must move: q, k, v read once, o and lse (fp32) written once.
+  double bytes() const;
+  // Decode-like: too few query rows per key to be bound by arithmetic; quoted in bytes per second.
+  bool is_decode() const;
+
+  // Readable, file-safe and reversible: b1_h8_s512_d64_fp16, b1_h32_hk8_s4096_d128_bf16_causal,
+  // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125
+  std::string id() const;
+  static Problem parse(std::string_view id);  // Error kBadInput with the form on a bad id
+
+  // Throws Error kBadInput naming the field, its value and what is allowed. Limits: dims up to 2^31-1 elements a
+  // tensor row count, head dims 1..1024, at most 2^40 elements a tensor.
+  void validate() const;
+};
+
+std::string_view to_string(Causal causal);  // "none" | "bottom_right" | "top_left"
+std::string_view to_string(Layout layout);  // "bhsd" | "bshd" | "strided"
+Layout parse_layout(std::string_view name);
+
+}  // namespace flashcore

@@ -1,0 +1,67 @@
+#pragma once
+// The definition of correct: fp64 attention on the same quantised inputs, and what an idealised kernel of the same
+// precision would make of them (method.md, "Correct").
+
+#include <cstdint>
+#include <vector>
+
+#include "core/data.h"
+#include "core/problem.h"
+#include "core/tensor.h"
+
+namespace flashcore {
+
+// Which query rows to compute. Large problems are judged on a sample of rows against fp64 (every row is then compared
+// with the on-device oracle); small ones on all of them.
+struct RowSample {
+  struct Row {
+    std::int64_t batch, head, row;
+  };
+  std::vector<Row> rows;  // empty and all == true: every row
+  bool all = true;
+};
+// All rows if that costs at most `max_flops`, else a seeded sample that always holds first, last and tile-edge rows
+// (multiples of 16 ± 1) and touches every (batch, head) while the budget allows.
+RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t seed);
+
+// For each chosen row: head_dim_v outputs and one log-sum-exp, in the order of the sample (all: b, h, row).
+struct Reference {
+  std::vector<double> o;            // rows × head_dim_v
+  std::vector<double> lse;          // rows; natural log of sum exp(scale·q·k); -inf for a fully masked row
+  std::vector<float> ideal_o;       // the same by an idealised kernel: fp32 accumulation, P rounded to the dtype,
+  std::vector<float> ideal_lse;     // o rounded to the dtype
+  std::int64_t rows = 0;
+};
+
+// A row that sees no key (masked, or seqlen_kv = 0), or whose scores are all -inf: o = 0, lse = -inf.
+// A NaN score, or +inf as a row's maximum, makes o and lse of that row NaN.
+// Threads: 0 = all cores. Time: B1 H8 S2048 D64 under 10 s on 2 cores.
+Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads = 0);
+
+// How far an output is from the reference.
+struct OutputError {
+  double rel = 0;            // ‖o − ref‖F / ‖ref‖F over rows that are finite in the reference
+  double worst_row_rel = 0;  // the same per row, the largest; ‖ref row‖ floored at 1e-3 of the mean row norm
+  double max_abs = 0;
+  double bias = 0;           // mean of (o − ref), signed
+  double lse_max_abs = 0;    // over finite reference values
+  std::int64_t nonfinite = 0;           // values non-finite in o or lse where the reference is finite, or the reverse
+  std::int64_t first_bad_row = -1;      // index into the sample of the worst row
+};
+struct ErrorBound {
+  double rel = 0, worst_row_rel = 0, lse_max_abs = 0;
+};
+
+// `o` and `lse`: values of the chosen rows as stored by the kernel (o already converted from its dtype).
+OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o, const std::vector<float>& lse);
+// Derived: kBoundFactor times the idealised kernel's own error on this data, plus a few ulps of the output dtype's
+// fp32 accumulation. Stated in docs/correctness.md; never a fixed tolerance.
+inline constexpr double kBoundFactor = 2.0;
+ErrorBound error_bound(const Problem& problem, const Reference& reference);
+bool within(const OutputError& error, const ErrorBound& bound);
+
+// Collects the chosen rows of a host tensor, as float.
+std::vector<float> gather_rows(const HostTensor& tensor, const RowSample& rows);
+std::vector<float> gather_lse(const Problem& problem, const std::vector<float>& lse, const RowSample& rows);
+
+}  // namespace flashcore

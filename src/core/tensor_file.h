@@ -1,0 +1,29 @@
+#pragma once
+// The user's tensors: .npy and .safetensors files, read and written whole.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace flashcore {
+
+// A dense C-order tensor as it stands in a file.
+struct FileTensor {
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> data;
+};
+
+// "file.npy", "file.safetensors" (the file must hold one tensor) or "file.safetensors:name".
+// npy: '<f4' and '<f2' (and '<V2'/'bfloat16' as written by ml_dtypes is bf16), C order, versions 1-3.
+// safetensors: F32, F16, BF16. Anything else, a truncated file, a header that does not fit its data, a shape that does
+// not match: Error kBadInput that names file, what was found and what is allowed.
+FileTensor read_tensor(const std::string& where);
+// By extension; written with write_file_atomically. bf16 needs .safetensors.
+void write_tensor(const std::string& where, const FileTensor& tensor, const std::string& name);
+
+}  // namespace flashcore

@@ -1,0 +1,37 @@
+#pragma once
+// Run-time compilation for NVIDIA GPUs. Needs NVRTC, no GPU, no toolkit.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "device/artifact.h"
+
+namespace flashcore {
+
+using SourceMap = std::map<std::string, std::string>;  // path as included -> text
+
+// The compiler said no. `log` is its whole output.
+class CompileError : public std::runtime_error {
+ public:
+  CompileError(const std::string& message, std::string log) : std::runtime_error(message), log_(std::move(log)) {}
+  const std::string& log() const { return log_; }
+
+ private:
+  std::string log_;
+};
+
+class Compiler {
+ public:
+  virtual ~Compiler() = default;
+  virtual std::string version() const = 0;  // "NVRTC 13.0"
+  // arch: "sm_80", "sm_90a", ... Disk cache first (unless `use_cache` is false). Throws CompileError.
+  // Not isolated: a crash of NVRTC ends the calling process, so gates call it in a worker (lab/worker.h).
+  virtual Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch, bool use_cache = true) = 0;
+};
+
+// Opens NVRTC at run time. Error kEnvironment with the fix if there is none.
+std::unique_ptr<Compiler> open_compiler();
+
+}  // namespace flashcore

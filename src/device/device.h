@@ -1,0 +1,163 @@
+#pragma once
+// Device: where candidates run. Limits, memory, loading, launching, timing. Knows nothing of attention.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/artifact.h"
+
+namespace flashcore {
+
+enum class DeviceKind { kCpu, kCuda };
+
+// What a kernel may use. For compiling without a GPU these come from a table by architecture (limits_of_arch).
+struct DeviceLimits {
+  DeviceKind kind = DeviceKind::kCpu;
+  int arch = 0;                       // 80, 86, 89, 90, 100, 120; 0 on a CPU
+  int multiprocessors = 1;            // SMs; cores on a CPU
+  int shared_bytes_per_block = 0;     // opt-in maximum
+  int shared_bytes_per_multiprocessor = 0;
+  int registers_per_multiprocessor = 0;
+  int max_threads_per_block = 0;
+  int max_threads_per_multiprocessor = 0;
+  std::int64_t l2_bytes = 0;          // last-level cache on a CPU
+};
+
+struct DeviceInfo {
+  DeviceLimits limits;
+  std::string key;     // file-safe, one per model: "h200", "cpu_xeon_2c"; names folders under results/
+  std::string name;    // as the vendor says it: "NVIDIA H200"
+  std::string id;      // "cuda:0", "cpu"
+  std::int64_t memory_bytes = 0;
+  std::string driver;  // "580.159.03 (CUDA 13.0)"; empty on a CPU
+};
+
+struct Dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// One kernel launch: geometry and the bytes of its single parameter struct.
+struct LaunchSpec {
+  Dim3 grid, block, cluster;
+  unsigned shared_bytes = 0;
+  std::vector<std::byte> params;
+};
+
+// Device memory, freed when dropped. `red_zone` bytes of a known pattern stand before and after it.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() const = 0;  // an address on the device; aligned to 256 bytes
+  virtual std::size_t size() const = 0;
+  // False if a byte of the red zones before or after changed since allocation: somebody wrote out of bounds.
+  virtual bool red_zones_intact() const = 0;
+};
+
+class Module {
+ public:
+  virtual ~Module() = default;
+};
+
+// Enqueues one call of a candidate on the device's stream (on the CPU: runs it). Made by kernels/candidate.h.
+using Launch = std::function<void()>;
+
+enum class Regime {
+  kGraph,  // replays of a captured graph of many launches, warm L2: the one to quote under 100 us
+  kCold,   // inputs rotated through more than 2x L2, persisting lines reset
+  kWarm,   // one launch between two events, inputs as the last launch left them
+};
+enum class Condition {
+  kBurst,      // an idle gap, then a few milliseconds of work: compares designs
+  kSustained,  // 100 ms of warm-up, then 200 ms or more: what a user gets
+};
+std::string_view to_string(Regime regime);
+std::string_view to_string(Condition condition);
+Regime parse_regime(std::string_view name);
+Condition parse_condition(std::string_view name);
+
+struct Sample {
+  double time_us = 0;    // device time of ONE launch
+  double clock_mhz = 0;  // SM clock during the sample: cycles over time, measured on the device. 0: not known (CPU)
+};
+
+// One candidate made ready to be timed. sample() runs a fixed number of launches and returns the time of one.
+class Timer {
+ public:
+  virtual ~Timer() = default;
+  virtual Sample sample() = 0;
+  virtual int launches_per_sample() const = 0;
+};
+
+// Clocks are observed, never set.
+struct EnvironmentReading {
+  double clock_sm_mhz = 0, clock_memory_mhz = 0, power_w = 0, temperature_c = 0;
+  std::string throttle_reasons;  // "none", "sw_power_cap", ...; empty if not known
+};
+void to_json(nlohmann::json& json, const EnvironmentReading& reading);
+void from_json(const nlohmann::json& json, EnvironmentReading& reading);
+
+// Measured, never assumed; under one power condition. Upper bounds that no kernel can beat.
+struct Ceilings {
+  double matmul_tflops_16bit = 0;  // tensor-core peak loop on random data, fp16/bf16 in, fp32 accumulate
+  double fma_tflops_fp32 = 0;      // CPU: SIMD FMA peak over all cores; GPU: 0 if not measured
+  double read_gbps = 0;            // reading far more than the last-level cache
+  double cache_read_gbps = 0;      // reading what fits in half of it
+  double empty_launch_us = 0;
+};
+void to_json(nlohmann::json& json, const Ceilings& ceilings);
+void from_json(const nlohmann::json& json, Ceilings& ceilings);
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+
+  virtual std::unique_ptr<Buffer> allocate(std::size_t bytes, std::size_t red_zone = 0) = 0;
+  virtual void upload(void* destination, const void* host, std::size_t bytes) = 0;
+  virtual void download(void* host, const void* source, std::size_t bytes) = 0;
+  virtual void fill(void* destination, unsigned char byte, std::size_t bytes) = 0;
+  // Waits for the stream. A fault of an earlier launch (illegal address, ...) surfaces here as DeviceFault.
+  virtual void synchronize() = 0;
+
+  // A compiled artifact onto the device; raises its dynamic shared-memory limit. CPU: Error kInternal.
+  virtual std::unique_ptr<Module> load(const Artifact& artifact) = 0;
+  virtual void launch(const Module& module, const LaunchSpec& spec) = 0;
+
+  // `rotation`: the same candidate on different buffers; used in turn (kGraph and kWarm use the first only if it has
+  // one). The timer picks launches per sample so that a sample lasts at least `sample_us` (default by device).
+  virtual std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us = 0) = 0;
+  virtual void idle(double milliseconds) = 0;  // lets clocks and temperature settle: the gap before a burst
+  virtual EnvironmentReading read_environment() = 0;
+  virtual const Ceilings& ceilings() = 0;      // measured on first use, cached for the process
+};
+
+// The context is lost: the process that saw it must end. The worker turns it into a Trial.
+class DeviceFault : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// "cpu", "cuda", "cuda:1", or "" for the best there is (cuda:0 if there is one, else cpu).
+// Error kEnvironment with the fix if it is not there; kBadInput if the word is not known.
+std::unique_ptr<Device> open_device(std::string_view name);
+// Architecture limits from NVIDIA's tables, for compiling without the GPU. Accepts "sm_90", "sm_90a", "90".
+DeviceLimits limits_of_arch(std::string_view arch);
+const std::vector<std::string>& known_archs();  // "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
+
+// --- what `doctor` prints -------------------------------------------------------------------------------------------
+struct Finding {
+  std::string item;     // "NVIDIA driver"
+  bool present = false;
+  bool required = false;
+  std::string detail;   // version and path, or what is missing
+  std::string fix;      // what to do about it; empty if present
+};
+std::vector<Finding> survey_environment();
+
+}  // namespace flashcore

@@ -1,0 +1,18 @@
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "device/compiler.h"
+
+namespace flashcore {
+
+// Device source as built in, "sm80_fwd/kernel.cuh" -> text. Made by cmake/embed.cmake.
+const std::map<std::string_view, std::string_view>& embedded_device_sources();
+
+// What compilation uses: the embedded text, or the tree under $FLASHCORE_SOURCE (a checkout's root) for edit-and-run.
+const SourceMap& device_sources();
+// Over all device source and the tuned table: what a committed result is checked against (`verify`).
+std::string source_hash();
+
+}  // namespace flashcore

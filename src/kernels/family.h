@@ -1,0 +1,113 @@
+#pragma once
+// Family: a kernel design. One folder under src/kernels/; CMake finds its family.cpp, which registers it.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/config_space.h"
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "device/artifact.h"
+#include "device/device.h"
+
+namespace flashcore {
+
+// Device addresses and strides of one call.
+struct AttentionArgs {
+  const void* q = nullptr;
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* o = nullptr;
+  float* lse = nullptr;  // may be null
+  ProblemLayouts layouts;
+};
+
+class Family {
+ public:
+  virtual ~Family() = default;
+  virtual std::string name() const = 0;         // "sm80_fwd"
+  virtual std::string description() const = 0;  // one line
+  virtual DeviceKind kind() const = 0;
+
+  // Why this family cannot run `problem` on such a device, in words; none if it can.
+  virtual std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const = 0;
+
+  virtual const ConfigSpace& space() const = 0;
+  virtual ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const = 0;
+  // Why this point cannot work, in words; none if it must compile, pass the resource gate and be correct.
+  virtual std::optional<std::string> why_invalid(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const = 0;
+
+  // GPU families: what to compile and how to launch it. The CPU's: Error kInternal.
+  virtual KernelSource source(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const;
+  virtual LaunchSpec launch_spec(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits, const AttentionArgs& args) const;
+  // The architecture to compile for on such a device: "sm_90", or "sm_90a" where the family needs it.
+  virtual std::string compile_arch(const DeviceLimits& limits) const;
+
+  // CPU families: a callable that computes `problem` once. GPU families: Error kInternal.
+  virtual Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const;
+};
+
+// --- registry -------------------------------------------------------------------------------------------------------
+// Called from a family.cpp through FLASHCORE_REGISTER_FAMILY.
+bool register_family(std::unique_ptr<Family> family);
+// Sorted by name.
+const std::vector<const Family*>& all_families();
+// Error kBadInput listing the known names.
+const Family& family_by_name(std::string_view name);
+
+// --- candidate: family + config -------------------------------------------------------------------------------------
+struct Candidate {
+  const Family* family = nullptr;
+  ConfigValues config;
+  std::string print() const;  // "sm80_fwd:block_m=64,..."
+  bool operator==(const Candidate&) const = default;
+};
+// "family" (its default config) or "family:key=value,...". Error kBadInput as ConfigSpace::parse, or with the reason of
+// why_unsupported / why_invalid.
+Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits);
+
+// Every valid config of the space, in order; the feasible count is its size.
+std::vector<ConfigValues> feasible_configs(const Family& family, const Problem& problem, const DeviceLimits& limits);
+
+// A candidate made ready on a device: compiled, loaded. Keep it alive while its launches are in use.
+class LoadedCandidate {
+ public:
+  // `artifact` of a GPU family from Compiler::compile; ignored for a CPU family.
+  LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem, const Artifact& artifact);
+  Launch bind(const AttentionArgs& args) const;
+  const Candidate& candidate() const { return candidate_; }
+
+ private:
+  Device* device_;
+  Candidate candidate_;
+  Problem problem_;
+  std::shared_ptr<Module> module_;
+};
+
+// Compiles a GPU candidate (embedded sources, the family's architecture); for a CPU candidate returns an Artifact whose
+// code_hash stands for the family and config.
+Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits, bool use_cache = true);
+
+// Families that support the problem on such a device, in registry order; reasons of the others on request.
+std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits, std::vector<std::string>* reasons = nullptr);
+
+// --- dispatch -------------------------------------------------------------------------------------------------------
+struct Choice {
+  Candidate candidate;
+  std::string reason;  // "tuned table entry b1_h8_s512_d64_fp16 on h200" or "default of sm80_fwd: no entry near"
+};
+// Tuned table (kernels/tuned.json, embedded, by device key and problem), then the default config of the first
+// supporting family in order of preference (newest architecture first, ref_fwd last). Error kBadInput with every
+// family's reason if none supports it.
+Choice dispatch(const Problem& problem, const DeviceInfo& device);
+
+}  // namespace flashcore
+
+#define FLASHCORE_REGISTER_FAMILY(type) \
+  namespace {                           \
+  [[maybe_unused]] const bool registered_##type = ::flashcore::register_family(std::make_unique<type>()); \
+  }

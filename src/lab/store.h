@@ -1,0 +1,35 @@
+#pragma once
+// Store: trials in SQLite (WAL). One transaction per trial; kill -9 loses at most the trial in flight; several
+// processes may write at once.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/trial.h"
+
+namespace flashcore {
+
+struct TrialQuery {
+  std::optional<std::string> run, problem_id, device_key, family, source_hash;
+  std::optional<Phase> phase;
+};
+
+class Store {
+ public:
+  // Creates the file and its folder if missing. Error kEnvironment if it cannot be written; kBadInput if it is not a
+  // flashcore store or comes from a newer version.
+  explicit Store(const std::filesystem::path& path);
+  ~Store();
+  std::int64_t append(const Trial& trial);  // returns the id given
+  std::vector<Trial> query(const TrialQuery& query) const;  // by id
+  std::filesystem::path path() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace flashcore

@@ -1,0 +1,55 @@
+#pragma once
+// tune: problem -> candidates -> gates -> finalists on held-out data -> leaderboard.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/suite.h"
+#include "lab/store.h"
+#include "lab/trial.h"
+
+namespace flashcore {
+
+struct TuneOptions {
+  std::string device;                    // as open_device
+  Suite suite;
+  std::optional<std::string> family;     // only this one
+  std::string strategy = "evolution";    // evolution | random | exhaustive
+  std::optional<double> budget_seconds;  // of the whole suite, shared evenly over its problems
+  std::optional<int> budget_trials;      // per problem
+  std::uint64_t seed = 1;
+  int finalists = 5;
+};
+
+// What happened, as it happens; the command line draws it.
+struct TuneProgress {
+  std::string problem;
+  std::string stage;        // "space" | "default" | "search" | "holdout" | "done"
+  int done = 0, total = 0;  // trials of this problem; total 0 if bounded by time
+  std::uint64_t space_size = 0, feasible = 0;  // stage "space"
+  const Trial* trial = nullptr;                // the one just stored
+  const Trial* best = nullptr;                 // incumbent so far
+};
+
+struct TuneResult {
+  struct Entry {
+    NamedProblem problem;
+    std::optional<Trial> winner;   // held-out trial
+    double shrinkage = 0;          // discovery p50 speed-up lost on held-out data (fraction)
+    int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, won = 0;  // the funnel
+    std::vector<std::string> inert_fields;  // fields whose values never changed the code hash
+    std::string problem_note;      // why there is no winner
+  };
+  std::string run;
+  std::vector<Entry> entries;
+  bool interrupted = false;
+};
+
+// Resumes: candidates already tried for the same problem, device and source_hash are read from the store, counted and
+// shown to the search, not run again. `stop` is polled; when true the run ends cleanly with what is done saved.
+TuneResult tune(const TuneOptions& options, Store& store, const std::function<void(const TuneProgress&)>& progress, const std::function<bool()>& stop);
+
+}  // namespace flashcore
