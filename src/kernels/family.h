@@ -52,8 +52,7 @@ class Family {
 };
 
 // --- registry -------------------------------------------------------------------------------------------------------
-// Called from a family.cpp through FLASHCORE_REGISTER_FAMILY.
-bool register_family(std::unique_ptr<Family> family);
+// CMake finds kernels/*/family.cpp and makes the list of them (families.cpp in the build folder).
 // Sorted by name.
 const std::vector<const Family*>& all_families();
 // Error kBadInput listing the known names.
@@ -107,7 +106,8 @@ Choice dispatch(const Problem& problem, const DeviceInfo& device);
 
 }  // namespace flashcore
 
-#define FLASHCORE_REGISTER_FAMILY(type) \
-  namespace {                           \
-  [[maybe_unused]] const bool registered_##type = ::flashcore::register_family(std::make_unique<type>()); \
+// In kernels/<folder>/family.cpp, once: FLASHCORE_FAMILY(<folder>, <class>)
+#define FLASHCORE_FAMILY(folder, type) \
+  namespace flashcore {                \
+  std::unique_ptr<Family> make_family_##folder() { return std::make_unique<type>(); } \
   }
