@@ -116,7 +116,7 @@ class NvrtcCompiler final : public Compiler {
  private:
   std::vector<std::string> options_for(const KernelSource& kernel, const std::string& arch) const {
     // --minimal leaves out textures and the device runtime: a third of the time of a small kernel.
-    std::vector<std::string> options = {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v", "--no-source-include", "--minimal"};
+    std::vector<std::string> options = {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space", "--no-source-include", "--minimal"};
     // NVRTC's own cache would make compile_ms a lie and drops the ptxas report. Not known before version 13.
     if (major_ >= 13) options.push_back("--no-cache");
     options.insert(options.end(), kernel.options.begin(), kernel.options.end());
