@@ -1,0 +1,60 @@
+#include "kernels/embedded.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/hash.h"
+
+namespace flashcore {
+namespace {
+
+bool is_device_source(std::string_view path) {
+  return !path.starts_with("cpu_fwd/") && (path.ends_with(".cuh") || path.ends_with(".h"));
+}
+
+SourceMap sources_from_tree(const std::filesystem::path& root) {
+  const std::filesystem::path kernels = root / "src" / "kernels";
+  if (!std::filesystem::is_directory(kernels)) {
+    throw_bad_input("FLASHCORE_SOURCE={} has no src/kernels; give the root of a flashcore source tree, or unset it", root.string());
+  }
+  SourceMap sources;
+  for (const auto& [path, text] : embedded_device_sources()) sources[std::string(path)] = read_file(kernels / std::string(path));
+  return sources;
+}
+
+// Everything that says what a result was measured on: device source, the CPU family's source, the tuned table.
+const SourceMap& hashed_sources() {
+  static const SourceMap sources = [] {
+    if (const char* root = std::getenv("FLASHCORE_SOURCE"); root && *root) return sources_from_tree(root);
+    SourceMap embedded;
+    for (const auto& [path, text] : embedded_device_sources()) embedded.emplace(path, text);
+    return embedded;
+  }();
+  return sources;
+}
+
+}  // namespace
+
+const SourceMap& device_sources() {
+  static const SourceMap sources = [] {
+    SourceMap device;
+    for (const auto& [path, text] : hashed_sources()) {
+      if (is_device_source(path)) device.emplace(path, text);
+    }
+    return device;
+  }();
+  return sources;
+}
+
+std::string source_hash() {
+  static const std::string hash = [] {
+    Hasher hasher;
+    for (const auto& [path, text] : hashed_sources()) hasher.add(path).add(text);
+    return hasher.hex();
+  }();
+  return hash;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,62 @@
+#include "kernels/gpu_family.h"
+
+#include <limits>
+
+namespace flashcore {
+
+static_assert(static_cast<int>(Element::kF32) == static_cast<int>(DType::kF32));
+static_assert(static_cast<int>(Element::kF16) == static_cast<int>(DType::kF16));
+static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
+
+Traits traits_of(const Problem& problem) {
+  return {static_cast<Element>(problem.dtype), static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v),
+          problem.causal != Causal::kNone};
+}
+
+Limits limits_of(const DeviceLimits& limits) {
+  return {limits.arch,
+          limits.multiprocessors,
+          limits.shared_bytes_per_block,
+          limits.shared_bytes_per_multiprocessor,
+          limits.registers_per_multiprocessor,
+          limits.max_threads_per_block};
+}
+
+std::string print_traits(const Traits& traits) {
+  constexpr const char* kNames[] = {"kF32", "kF16", "kBF16"};
+  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}}}", kNames[static_cast<int>(traits.element)], traits.head_dim,
+                     traits.head_dim_v, traits.causal);
+}
+
+ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args) {
+  const auto strides = [](const TensorLayout& layout) { return Strides{layout.stride_batch, layout.stride_head, layout.stride_row}; };
+  ForwardParams params{};
+  params.q = args.q;
+  params.k = args.k;
+  params.v = args.v;
+  params.o = args.o;
+  params.lse = args.lse;
+  params.q_stride = strides(args.layouts.q);
+  params.k_stride = strides(args.layouts.k);
+  params.v_stride = strides(args.layouts.v);
+  params.o_stride = strides(args.layouts.o);
+  params.batch = static_cast<int>(problem.batch);
+  params.heads_q = static_cast<int>(problem.heads_q);
+  params.heads_kv = static_cast<int>(problem.heads_kv);
+  params.seqlen_q = static_cast<int>(problem.seqlen_q);
+  params.seqlen_kv = static_cast<int>(problem.seqlen_kv);
+  params.causal_offset = static_cast<int>(problem.causal == Causal::kNone ? 0 : problem.causal_offset());
+  params.scale = static_cast<float>(problem.softmax_scale());
+  params.scale_log2 = static_cast<float>(problem.softmax_scale() * 1.4426950408889634074);
+  return params;
+}
+
+std::optional<std::string> why_indices_overflow(const Problem& problem) {
+  // Row and key indices are 32-bit, and i + causal_offset must not wrap.
+  constexpr std::int64_t kMaxRows = std::numeric_limits<int>::max() / 2;
+  if (problem.seqlen_q > kMaxRows || problem.seqlen_kv > kMaxRows) return fmt::format("sequences of more than {} rows", kMaxRows);
+  if (problem.batch * problem.heads_q > kMaxRows) return fmt::format("more than {} heads over the batch", kMaxRows);
+  return std::nullopt;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,65 @@
+#pragma once
+// What every GPU family shares on the host: its Config erased to values, Traits and Limits filled, parameters packed.
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "kernels/config_binding.h"
+#include "kernels/family.h"
+#include "kernels/tile/traits.h"
+
+namespace flashcore {
+
+Traits traits_of(const Problem& problem);
+Limits limits_of(const DeviceLimits& limits);
+std::string print_traits(const Traits& traits);  // "flashcore::Traits{...}" for a name expression
+ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args);
+// What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
+std::optional<std::string> why_indices_overflow(const Problem& problem);
+
+template <class Params>
+std::vector<std::byte> params_bytes(const Params& params) {
+  std::vector<std::byte> bytes(sizeof(Params));
+  std::memcpy(bytes.data(), &params, sizeof(Params));
+  return bytes;
+}
+
+namespace detail {
+// Outside the class, where Family::why_invalid does not hide the family's free function from argument-dependent lookup.
+template <class Config>
+const char* family_why_invalid(const Config& config, const Traits& traits, const Limits& limits) {
+  return why_invalid(config, traits, limits);
+}
+}  // namespace detail
+
+// `Config` lives in the family's own namespace, where argument-dependent lookup finds
+//   constexpr const char* why_invalid(const Config&, const Traits&, const Limits&)
+//   constexpr int smem_bytes(const Config&, const Traits&)
+//   constexpr int threads_per_block(const Config&)
+template <class Config>
+class GpuFamily : public Family {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  const ConfigSpace& space() const override {
+    static const ConfigSpace instance = space_of<Config>();
+    return instance;
+  }
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_unsupported(problem, limits)) return reason;
+    if (const char* reason = detail::family_why_invalid(config_from<Config>(values), traits_of(problem), limits_of(limits))) return reason;
+    return std::nullopt;
+  }
+  KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits&) const override {
+    const Config config = config_from<Config>(values);
+    KernelSource source;
+    source.file = name() + "/kernel.cuh";
+    source.name_expression = fmt::format("flashcore::{0}::forward<{1}, flashcore::{0}::Config{2}>", name(), print_traits(traits_of(problem)),
+                                         initializer_of<Config>(values));
+    source.dynamic_shared_bytes = smem_bytes(config, traits_of(problem));
+    source.threads_per_block = threads_per_block(config);
+    return source;
+  }
+};
+
+}  // namespace flashcore
