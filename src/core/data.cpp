@@ -1,0 +1,240 @@
+#include "core/data.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/parallel.h"
+
+namespace flashcore {
+namespace {
+
+// Every value is a function of (seed, stream, index) alone, so threads and layouts do not change it. Only IEEE
+// operations are used (no libm, whose results differ between machines).
+enum Stream : std::uint64_t { kQ = 1, kK, kV, kChoice, kPlace };
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser (Stafford's variant 13)
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9u;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+class Random {
+ public:
+  Random(std::uint64_t seed, Stream stream) : key_(mix(seed + 0x9e3779b97f4a7c15u * stream)) {}
+  std::uint64_t bits(std::int64_t index) const {
+    return mix(key_ + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(index) + 1));
+  }
+  std::int64_t below(std::int64_t index, std::int64_t limit) const {
+    return static_cast<std::int64_t>(bits(index) % static_cast<std::uint64_t>(limit));
+  }
+  double normal(std::int64_t index) const;
+
+ private:
+  std::uint64_t key_;
+};
+
+// Natural logarithm of 0 < x < 1 by atanh's series, to about 1e-12.
+double portable_log(double x) {
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
+  const int exponent = static_cast<int>(bits >> 52) - 1023;
+  const double mantissa = std::bit_cast<double>((bits & 0xfffffffffffffu) | (std::uint64_t{1023} << 52));
+  const double t = (mantissa - 1) / (mantissa + 1), t2 = t * t;  // |t| <= 1/3
+  double sum = 0;
+  for (int k = 23; k >= 1; k -= 2) sum = sum * t2 + 1.0 / k;
+  return 2 * t * sum + exponent * 0.6931471805599453;
+}
+
+// Acklam's rational approximation of the inverse normal distribution, relative error below 1.2e-9.
+double inverse_normal(double p) {
+  constexpr double a[] = {-3.969683028665376e+01, 2.209460984245205e+02,  -2.759285104469687e+02,
+                          1.383577518672690e+02,  -3.066479806614716e+01, 2.506628277459239e+00};
+  constexpr double b[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02, 6.680131188771972e+01,
+                          -1.328068155288572e+01};
+  constexpr double c[] = {-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e+00,
+                          -2.549732539343734e+00, 4.374664141464968e+00,  2.938163982698783e+00};
+  constexpr double d[] = {7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00, 3.754408661907416e+00};
+  constexpr double kTail = 0.02425;
+  if (p > 1 - kTail) return -inverse_normal(1 - p);
+  if (p < kTail) {
+    const double q = std::sqrt(-2 * portable_log(p));
+    return (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) / ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
+  }
+  const double q = p - 0.5, r = q * q;
+  return (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q /
+         (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
+}
+
+double Random::normal(std::int64_t index) const {
+  // 53 bits, centred between the steps: never 0 or 1.
+  return inverse_normal((static_cast<double>(bits(index) >> 12) + 0.5) * 0x1p-52);
+}
+
+// One element of one operand, by where it is.
+struct Place {
+  std::int64_t batch, head, row, column;
+};
+
+class Generator {
+ public:
+  Generator(const Problem& problem, Pattern pattern, std::uint64_t seed)
+      : p_(problem), pattern_(pattern), q_(seed, kQ), k_(seed, kK), v_(seed, kV), choice_(seed, kChoice), place_(seed, kPlace) {
+    const double dim = static_cast<double>(p_.head_dim), scale = p_.softmax_scale();
+    // Caps keep q and k far inside fp16 (65504) whatever scale the problem asks for.
+    peak_ = std::min(kPeakLogit / (scale * dim), 1000.0);
+    large_ = std::min(std::sqrt(kLargeLogit / (scale * std::sqrt(dim))), 1000.0);
+  }
+
+  float q(const Place& at) const {
+    const double plain = q_.normal(index(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
+    switch (pattern_) {
+      case Pattern::kPeaked: {
+        const std::int64_t keys = p_.visible_keys(at.row);
+        if (keys == 0) return static_cast<float>(plain);
+        const std::int64_t key = choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys);
+        return static_cast<float>(peak_ * k_value({at.batch, at.head / p_.group_size(), key, at.column}) + 0.125 * plain);
+      }
+      case Pattern::kLargeLogits: return static_cast<float>(large_ * plain);
+      case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
+      default: return static_cast<float>(plain);
+    }
+  }
+
+  float k(const Place& at) const {
+    const double plain = k_value(at);
+    if (pattern_ == Pattern::kLargeLogits) return static_cast<float>(large_ * plain);
+    if (pattern_ == Pattern::kNonFinite) return poison_k(at, static_cast<float>(plain));
+    return static_cast<float>(plain);
+  }
+
+  float v(const Place& at) const {
+    const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
+    const double plain = v_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
+    return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
+  }
+
+ private:
+  static constexpr double kPeakLogit = 30;    // e^-30 is below every dtype's resolution
+  static constexpr double kLargeLogit = 500;  // standard deviation of the logits
+
+  static std::int64_t index(const Place& at, std::int64_t heads, std::int64_t rows, std::int64_t columns) {
+    return ((at.batch * heads + at.head) * rows + at.row) * columns + at.column;
+  }
+
+  double k_value(const Place& at) const {
+    const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
+    return k_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim));
+  }
+
+  // One column in each of: the last key (where tails go wrong), one key at random per head, and one key in 64.
+  bool is_outlier(const Place& at) const {
+    const std::int64_t head = at.batch * p_.heads_kv + at.head;
+    const std::uint64_t bits = place_.bits(head * p_.seqlen_kv + at.row);
+    const bool row = at.row == p_.seqlen_kv - 1 || at.row == choice_.below(head, p_.seqlen_kv) || bits % 64 == 0;
+    return row && at.column == static_cast<std::int64_t>((bits >> 8) % static_cast<std::uint64_t>(p_.head_dim_v));
+  }
+
+  // Three rows of each query head: one with NaN, one with +inf, one with -inf in a single column.
+  float poison_q(const Place& at, float plain) const {
+    constexpr float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+    const std::int64_t head = at.batch * p_.heads_q + at.head;
+    const std::int64_t first = choice_.below(3 * head, p_.seqlen_q), column = choice_.below(3 * head + 1, p_.head_dim);
+    if (at.column != column) return plain;
+    if (at.row == first) return nan;
+    if (at.row == (first + 7) % p_.seqlen_q) return inf;
+    if (at.row == (first + 18) % p_.seqlen_q) return -inf;
+    return plain;
+  }
+
+  // At most one key of each head, in the last quarter, so that under a causal mask most rows do not see it. A NaN key
+  // spoils every row that sees it, so only some heads have one; an infinite one decides by the sign of q.
+  float poison_k(const Place& at, float plain) const {
+    const std::int64_t head = at.batch * p_.heads_kv + at.head;
+    const std::int64_t start = p_.seqlen_kv - (p_.seqlen_kv + 3) / 4;
+    const std::int64_t key = start + place_.below(2 * head, p_.seqlen_kv - start);
+    if (at.row != key || at.column != place_.below(2 * head + 1, p_.head_dim)) return plain;
+    switch (head % 4) {
+      case 0: return std::numeric_limits<float>::infinity();
+      case 1: return std::numeric_limits<float>::quiet_NaN();
+      case 2: return -std::numeric_limits<float>::infinity();
+      default: return plain;
+    }
+  }
+
+  const Problem& p_;
+  Pattern pattern_;
+  Random q_, k_, v_, choice_, place_;
+  double peak_ = 0, large_ = 0;
+};
+
+template <class Value>
+HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
+  HostTensor tensor(dtype, layout);
+  if (layout.elements() == 0) return tensor;
+  const std::int64_t span = layout.span();
+  if (span != layout.elements()) {
+    constexpr std::int64_t kPiece = 1 << 16;
+    parallel_for((span + kPiece - 1) / kPiece, 0, [&](std::int64_t piece) {
+      const std::int64_t end = std::min(span, (piece + 1) * kPiece);
+      for (std::int64_t i = piece * kPiece; i < end; ++i) {
+        store_element(dtype, tensor.data.data(), i, std::numeric_limits<float>::quiet_NaN());
+      }
+    });
+  }
+  constexpr std::int64_t kRows = 32;
+  const std::int64_t blocks = (layout.rows + kRows - 1) / kRows;
+  parallel_for(layout.batch * layout.heads * blocks, 0, [&](std::int64_t job) {
+    const std::int64_t head = job / blocks % layout.heads, batch = job / blocks / layout.heads;
+    const std::int64_t end = std::min(layout.rows, (job % blocks + 1) * kRows);
+    for (std::int64_t row = job % blocks * kRows; row < end; ++row) {
+      for (std::int64_t column = 0; column < layout.columns; ++column) {
+        tensor.set(batch, head, row, column, value(Place{batch, head, row, column}));
+      }
+    }
+  });
+  return tensor;
+}
+
+}  // namespace
+
+const std::vector<Pattern>& all_patterns() {
+  static const std::vector<Pattern> patterns = {Pattern::kNormal,   Pattern::kPeaked,  Pattern::kLargeLogits,
+                                                Pattern::kConstant, Pattern::kOutlier, Pattern::kNonFinite};
+  return patterns;
+}
+
+std::string_view to_string(Pattern pattern) {
+  switch (pattern) {
+    case Pattern::kNormal: return "normal";
+    case Pattern::kPeaked: return "peaked";
+    case Pattern::kLargeLogits: return "large_logits";
+    case Pattern::kConstant: return "constant";
+    case Pattern::kOutlier: return "outlier";
+    case Pattern::kNonFinite: return "non_finite";
+  }
+  throw_internal("unknown pattern {}", static_cast<int>(pattern));
+}
+
+Pattern parse_pattern(std::string_view name) {
+  std::string known;
+  for (const Pattern pattern : all_patterns()) {
+    if (name == to_string(pattern)) return pattern;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(pattern));
+  }
+  throw_bad_input("data pattern '{}' is not known; use one of {}", name, known);
+}
+
+AttentionInputs make_inputs(const Problem& problem, Pattern pattern, std::uint64_t seed) {
+  problem.validate();
+  const Generator generator(problem, pattern, seed);
+  const ProblemLayouts layouts = make_layouts(problem);
+  return {fill(problem.dtype, layouts.q, [&](const Place& at) { return generator.q(at); }),
+          fill(problem.dtype, layouts.k, [&](const Place& at) { return generator.k(at); }),
+          fill(problem.dtype, layouts.v, [&](const Place& at) { return generator.v(at); })};
+}
+
+}  // namespace flashcore
