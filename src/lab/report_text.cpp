@@ -11,11 +11,14 @@ namespace {
 constexpr std::string_view kNotKnown = "–";
 
 std::string with_thousands(double value) {
-  std::string digits = fmt::format("{:.0f}", std::abs(value));
-  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<std::size_t>(at), ",");
+  const std::string digits = fmt::format("{:.0f}", std::abs(value));
+  std::string out;
+  if (value < 0) out += '-';
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
   }
-  return (value < 0 ? "-" : "") + digits;
+  return out;
 }
 
 struct Unit {
