@@ -18,6 +18,16 @@ using namespace report;
 
 std::string text(std::string_view value) { return escape_html(value); }
 
+// A problem id may break after an underscore, nowhere else.
+std::string id_html(std::string_view id) {
+  std::string out;
+  for (const char c : id) {
+    out += c;
+    if (c == '_') out += "<wbr>";
+  }
+  return out;
+}
+
 std::string join(const std::vector<std::string>& parts, std::string_view separator) { return fmt::format("{}", fmt::join(parts, separator)); }
 
 // A number as shown, with the value to sort by.
@@ -42,22 +52,12 @@ std::string table_open(std::string_view id, std::string_view caption, std::initi
 constexpr std::string_view kTableClose = "</tbody></table></div>\n";
 
 // "block_m=64,block_n=32": what differs from the default stands out.
-std::string config_html(const Trial& trial, const std::optional<Trial>& baseline) {
-  const auto split = [](const std::string& config) {
-    std::vector<std::string> parts;
-    for (std::size_t at = 0; at <= config.size();) {
-      const std::size_t comma = std::min(config.find(',', at), config.size());
-      if (comma > at) parts.push_back(config.substr(at, comma - at));
-      at = comma + 1;
-    }
-    return parts;
-  };
-  const bool comparable = baseline && baseline->family == trial.family;
-  const std::vector<std::string> defaults = comparable ? split(baseline->config) : std::vector<std::string>();
-  std::string out = fmt::format("<b class=family>{}</b> <span class=config>", text(trial.family));
-  for (const std::string& part : split(trial.config)) {
-    const bool changed = comparable && std::find(defaults.begin(), defaults.end(), part) == defaults.end();
-    out += changed ? fmt::format("<mark title=\"differs from the default\">{}</mark> ", text(part)) : text(part) + " ";
+std::string config_html(const ProblemRow& row) {
+  const std::vector<std::string> changed = changed_parts(row);
+  std::string out = fmt::format("<b class=family>{}</b> <span class=config>", text(row.winner->family));
+  for (const std::string& part : config_parts(row.winner->config)) {
+    const bool differs = std::find(changed.begin(), changed.end(), part) != changed.end();
+    out += differs ? fmt::format("<mark title=\"differs from the default\">{}</mark> ", text(part)) : text(part) + " ";
   }
   return out + "</span>";
 }
@@ -76,10 +76,15 @@ std::string fact(std::string_view name, const std::string& value) {
   return value.empty() ? std::string() : fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", text(name), text(value));
 }
 
+std::string range(double low, double high) {
+  const std::string first = fmt::format("{:.0f}", low), last = fmt::format("{:.0f}", high);
+  return first == last ? first : first + "–" + last;
+}
+
 std::string device_facts(const DeviceSummary& device) {
   std::string out;
   if (!device.info.driver.empty()) out += fact("driver", device.info.driver);
-  if (device.clock_high_mhz > 0) out += fact("clock seen", fmt::format("{:.0f}–{:.0f} MHz", device.clock_low_mhz, device.clock_high_mhz));
+  if (device.clock_high_mhz > 0) out += fact("clock seen", range(device.clock_low_mhz, device.clock_high_mhz) + " MHz");
   if (device.power_high_w > 0) out += fact("highest power", number(device.power_high_w) + " W");
   if (device.temperature_high_c > 0) out += fact("highest temperature", number(device.temperature_high_c) + " °C");
   if (!device.throttle_reasons.empty()) out += fact("throttling", join(device.throttle_reasons, ", "));
@@ -92,8 +97,12 @@ std::string device_facts(const DeviceSummary& device) {
   return out;
 }
 
-std::string day_and_time(const std::string& iso) {
-  return iso.size() < 16 ? iso : iso.substr(0, 10) + " " + iso.substr(11, 5);
+// "2025-01-31 12:00–12:41 UTC", or both days if they differ.
+std::string period(const std::string& first, const std::string& last) {
+  if (first.size() < 16 || last.size() < 16) return first;
+  const std::string from = first.substr(0, 10) + " " + first.substr(11, 5), to = last.substr(11, 5);
+  if (first.substr(0, 10) != last.substr(0, 10)) return from + " to " + last.substr(0, 10) + " " + to + " UTC";
+  return from == first.substr(0, 10) + " " + to ? from + " UTC" : from + "–" + to + " UTC";
 }
 
 std::string header_html(const Model& model) {
@@ -101,7 +110,7 @@ std::string header_html(const Model& model) {
   for (const DeviceSummary& device : model.devices) title += (title.empty() ? "" : " and ") + device.info.name;
   std::string out = fmt::format("<header><p class=brand>flashcore report</p><h1>Attention on {}</h1><dl class=facts>", text(title));
   out += fact("suite", join(model.suites, ", "));
-  out += fact("measured", day_and_time(model.first_at) + " to " + day_and_time(model.last_at) + " UTC");
+  out += fact("measured", period(model.first_at, model.last_at));
   out += fact("regime, condition", join(model.conditions, "; "));
   out += fact("source", model.source_hash.substr(0, 12));
   for (const DeviceSummary& device : model.devices) out += device_facts(device);
@@ -124,8 +133,8 @@ std::string summary_html(const Model& model) {
   std::string out = "<section id=summary aria-labelledby=summary-h><h2 id=summary-h>Who won</h2><div class=tiles>";
   out += tile(fmt::format("{} of {}", decided, model.rows.size()), "problems decided", "a winner re-measured on held-out data, or measured by bench");
   if (model.geomean_speedup) out += tile(ratio(*model.geomean_speedup), "over the default", "geometric mean over held-out winners; where the default stands it counts as 1");
-  out += tile(number(model.candidates), "candidates tried", "distinct family and config, per problem and device");
-  out += tile(number(model.rejected_before_timing), "stopped by a gate", "invalid, did not compile, failed the resource or correctness gate, crashed or hung");
+  out += tile(count(model.candidates), "candidates tried", "distinct family and config, per problem and device");
+  out += tile(count(model.rejected_before_timing), "stopped by a gate", "invalid, did not compile, failed the resource or correctness gate, crashed or hung");
   out += "</div><ul class=winners>";
   for (const ProblemRow& row : model.rows) {
     out += fmt::format("<li><b title=\"{}\">{}</b> {} <span>{}</span></li>", text(row.problem_id), text(row.label), badge(verdict_words(row)), text(sentence(row)));
@@ -134,14 +143,14 @@ std::string summary_html(const Model& model) {
 }
 
 std::string result_row(const ProblemRow& row) {
-  std::string out = fmt::format("<tr{}><th scope=row title=\"{}\">{}<small>{}</small></th>", row.stale ? " class=stale" : "", text(row.problem_id), text(row.label), text(row.problem_id));
+  std::string out = fmt::format("<tr{}><th scope=row title=\"{}\">{}<small>{}</small></th>", row.stale ? " class=stale" : "", text(row.problem_id), text(row.label), id_html(text(row.problem_id)));
   if (!row.winner) {
     out += fmt::format("<td class=muted>{}</td>", text(row.no_winner_reason));
     for (int i = 0; i < 4; ++i) out += empty_cell();
     return out + "<td>" + badge("no result") + "</td></tr>\n";
   }
   const Timing& timing = *row.winner->timing;
-  out += "<td>" + config_html(*row.winner, row.baseline) + "</td>";
+  out += "<td>" + config_html(row) + "</td>";
   out += number_cell(timing.p50_us, time_range(timing.p50_us, timing.p10_us, timing.p90_us), fmt::format("{} samples of {} launches", timing.samples.size(), timing.launches_per_sample));
   out += number_cell(row.problem.is_decode() ? gbps(row.problem, timing.p50_us) : tflops(row.problem, timing.p50_us) * 1e3, throughput(row.problem, timing.p50_us));
   const auto fraction = floor_fraction(timing);
@@ -183,13 +192,13 @@ std::string charts_html(const Model& model) {
   out += figure("speedup", "Speed-up per problem", "Winner over the default config, measured interleaved. Bars are 95% intervals; right of the line is faster.", false);
   out += figure("funnel", "Tuning funnel", "How many distinct candidates got how far: each stage keeps what the gate before it let through. Raced: timed against the best so far. Won: beat it.", true);
   out += figure("roofline", "Roofline", "FLOPs per byte that must move, against throughput. A bar over a point is that problem's floor: no honest time is above it. Lines are ceilings measured on this machine.", false);
-  out += figure("samples", "Samples over time", "Every sample in the order taken (thinned to 400 a series). Dotted: the floor. Where the clock is known it is on the right-hand axis: a time that follows the clock is the machine, not the kernel.", true);
+  out += figure("samples", "Samples over time", "Every sample in the order taken (thinned to 400 a series), and the floor where it is near. Where the clock is known it is on the right-hand axis: a time that follows the clock is the machine, not the kernel.", true);
   out += "<details><summary>Funnel as a table</summary>\n" +
          table_open("funnel", "Distinct candidates per stage", {{"problem", "problem"}, {"proposed", "by the search", true}, {"valid", "nothing against it in why_invalid", true},
                     {"compiled", "compiled and passed the resource gate", true}, {"correct", "passed the correctness gate", true}, {"raced", "timed against the incumbent", true}, {"won", "beat the incumbent", true}});
   for (const ProblemRow& row : model.rows) {
     out += fmt::format("<tr><th scope=row>{}</th>", text(row.label));
-    for (const int count : counts(row.funnel)) out += number_cell(count, number(count));
+    for (const int reached : counts(row.funnel)) out += number_cell(reached, count(reached));
     out += "</tr>\n";
   }
   return out + std::string(kTableClose) + "</details></section>\n";
@@ -204,7 +213,7 @@ std::string rejected_html(const Model& model) {
     std::vector<std::string> shown(group.problems.begin(), group.problems.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(group.problems.size(), 4)));
     std::string problems = join(shown, ", ");
     if (group.problems.size() > shown.size()) problems += fmt::format(" and {} more", group.problems.size() - shown.size());
-    out += "<tr>" + number_cell(group.count, number(group.count)) +
+    out += "<tr>" + number_cell(group.count, count(group.count)) +
            fmt::format("<td>{}</td><td class=reason>{}</td><td>{}</td><td><span class=config>{}</span></td></tr>\n", text(group.gate), text(group.reason), text(problems), text(group.example));
   }
   return out + std::string(kTableClose) + "</section>\n";
@@ -222,8 +231,8 @@ std::string resources_html(const Model& model) {
     const Artifact& artifact = *row.winner->artifact;
     const int spills = artifact.spill_store_bytes + artifact.spill_load_bytes, shared = artifact.static_shared_bytes + artifact.dynamic_shared_bytes;
     out += fmt::format("<tr><th scope=row>{}</th><td>{} <small>{}</small></td>", text(row.label), text(row.winner->family), text(artifact.arch)) +
-           number_cell(artifact.registers, number(artifact.registers)) + number_cell(spills, number(spills)) + number_cell(artifact.stack_bytes, number(artifact.stack_bytes)) +
-           number_cell(shared, bytes(shared)) + number_cell(artifact.threads_per_block, number(artifact.threads_per_block)) + number_cell(artifact.compile_ms, time(artifact.compile_ms * 1e3)) +
+           number_cell(artifact.registers, count(artifact.registers)) + number_cell(spills, count(spills)) + number_cell(artifact.stack_bytes, count(artifact.stack_bytes)) +
+           number_cell(shared, bytes(shared)) + number_cell(artifact.threads_per_block, count(artifact.threads_per_block)) + number_cell(artifact.compile_ms, time(artifact.compile_ms * 1e3)) +
            fmt::format("<td><code>{}</code></td></tr>\n", text(artifact.code_hash.substr(0, 12)));
   }
   return out + std::string(kTableClose) + "</section>\n";

@@ -231,6 +231,26 @@ std::optional<double> floor_fraction(const Timing& timing) {
   return timing.floor_us / timing.p50_us;
 }
 
+std::vector<std::string> config_parts(const std::string& config) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at < config.size();) {
+    const std::size_t comma = std::min(config.find(',', at), config.size());
+    parts.push_back(config.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return parts;
+}
+
+std::vector<std::string> changed_parts(const ProblemRow& row) {
+  if (!row.winner || !row.baseline || row.winner->family != row.baseline->family) return {};
+  const std::vector<std::string> defaults = config_parts(row.baseline->config);
+  std::vector<std::string> changed;
+  for (const std::string& part : config_parts(row.winner->config)) {
+    if (std::find(defaults.begin(), defaults.end(), part) == defaults.end()) changed.push_back(part);
+  }
+  return changed;
+}
+
 std::string verdict_words(const ProblemRow& row) {
   if (!row.winner) return "no result";
   if (row.stale) return "stale";
@@ -250,6 +270,7 @@ std::string sentence(const ProblemRow& row) {
     out += fmt::format(", {} as fast as {} (95% interval {} to {})", ratio(row.speedup->speedup),
                        over_default ? "the default" : row.speedup->against, ratio(row.speedup->ci95_low), ratio(row.speedup->ci95_high));
   }
+  if (const auto changed = changed_parts(row); !changed.empty()) out += fmt::format(", by {}", fmt::join(changed, ", "));
   if (const auto fraction = floor_fraction(timing)) out += fmt::format("; {} of the floor", percent(*fraction));
   if (row.ties > 0) out += fmt::format("; {} cannot be told apart from it", plural(row.ties, "other candidate"));
   if (row.basis == Basis::kDiscovery) out += "; found by the search but not yet re-measured on held-out data";

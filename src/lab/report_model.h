@@ -86,6 +86,10 @@ double intensity(const Problem& problem);  // FLOPs per byte that must move
 std::string throughput(const Problem& problem, double time_us);  // "57.2 TFLOP/s"; decode in "GB/s"
 // floor / time: 1 would be the fastest honest time. None without a floor.
 std::optional<double> floor_fraction(const Timing& timing);
+// "block_m=128" for every config value in which the winner differs from the default of the same family; none if they
+// are of different families or there is no default.
+std::vector<std::string> config_parts(const std::string& config);
+std::vector<std::string> changed_parts(const ProblemRow& row);
 // One plain sentence: who won, by how much, how sure.
 std::string sentence(const ProblemRow& row);
 std::string verdict_words(const ProblemRow& row);

@@ -132,9 +132,10 @@ std::string bytes(double count) {
   return fmt::format("{} MiB", number(count / 1024 / 1024));
 }
 
-std::string plural(int count, std::string_view singular, std::string_view plural_form) {
-  if (count == 1) return fmt::format("1 {}", singular);
-  return plural_form.empty() ? fmt::format("{} {}s", with_thousands(count), singular) : fmt::format("{} {}", with_thousands(count), plural_form);
+std::string count(std::int64_t value) { return with_thousands(static_cast<double>(value)); }
+
+std::string plural(std::int64_t value, std::string_view singular) {
+  return fmt::format("{} {}{}", count(value), singular, value == 1 ? "" : "s");
 }
 
 }  // namespace flashcore::report

@@ -69,8 +69,7 @@ function draw(id, traces, chartLayout) {
     element.classList.remove('empty');
     element.textContent = '';
   }
-  Plotly.react(element, traces, chartLayout, {responsive: true, displaylogo: false, displayModeBar: narrow() ? false : 'hover',
-    modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d']});
+  Plotly.react(element, traces, chartLayout, {responsive: true, displayModeBar: false});
 }
 
 const round = value => Number(value.toPrecision(3));
@@ -92,9 +91,11 @@ function drawSpeedups() {
       (p.speedup.low === null ? '' : `[${round(p.speedup.low)}, ${round(p.speedup.high)}]`) + `<br>against ${wrap(p.speedup.against)}`),
     hovertemplate: '%{text}<extra></extra>', showlegend: false,
   };
+  const ends = [1, ...shown.flatMap(p => [p.speedup.low ?? p.speedup.value, p.speedup.high ?? p.speedup.value])];
+  const margin = .06 * Math.max(.02, Math.max(...ends) - Math.min(...ends));
   const one = {type: 'line', x0: 1, x1: 1, yref: 'paper', y0: 0, y1: 1, line: {color: css('--muted'), width: 1.5, dash: 'dot'}};
   draw('speedup', shown.length ? [trace] : [], layout(90 + 30 * Math.max(2, shown.length), {
-    shapes: [one], xaxis: {title: {text: 'speed-up (× as fast)'}, rangemode: 'normal', ticksuffix: '×'},
+    shapes: [one], xaxis: {title: {text: 'speed-up (× as fast)'}, range: [Math.min(...ends) - margin, Math.max(...ends) + margin], ticksuffix: '×'},
     yaxis: {type: 'category', range: [-0.6, shown.length - 0.4], fixedrange: true}}));
 }
 
@@ -105,16 +106,19 @@ function drawFunnel(choice) {
   const lost = total.map((value, stage) => stage ? total[stage - 1] - value : 0);
   const colour = colours();
   const trace = {
-    type: 'funnel', y: data.stages, x: total, textposition: 'auto', textinfo: 'none', hoverinfo: 'text',
+    type: 'funnel', y: data.stages, x: total, textposition: 'auto', hoverinfo: 'text',
     texttemplate: total.map((value, i) => `${value}  (${Math.round(share[i] * 100)}%)`),
     hovertext: total.map((value, i) => `<b>${data.stages[i]}</b>: ${value}` + (i ? `<br>${lost[i]} fewer than ${data.stages[i - 1]}` : '')),
-    marker: {color: total.map((_, i) => i === total.length - 1 ? colour.good : colour.winner), opacity: total.map((_, i) => 0.55 + 0.09 * i)},
-    textfont: {color: css('--ink')}, connector: {fillcolor: dark() ? 'rgba(86,180,233,.12)' : 'rgba(0,114,178,.08)', line: {width: 0}},
+    marker: {color: total.map((_, i) => i === total.length - 1 ? colour.good : colour.winner)},
+    insidetextfont: {color: dark() ? '#101214' : '#ffffff'}, outsidetextfont: {color: css('--ink')}, connector: {fillcolor: dark() ? 'rgba(86,180,233,.12)' : 'rgba(0,114,178,.08)', line: {width: 0}},
   };
   draw('funnel', total[0] ? [trace] : [], layout(320, {funnelmode: 'stack', yaxis: {type: 'category', fixedrange: true}, xaxis: {visible: false}}));
 }
 
 const decades = (low, high) => [Math.floor(Math.log10(low) * 4 - 1) / 4, Math.ceil(Math.log10(high) * 4 + 1) / 4];
+
+// Labels at powers of ten, or at 1, 2, 5 where there are few of those.
+const logTicks = range => ({range, dtick: range[1] - range[0] > 1.7 ? 1 : 'D2', exponentformat: 'none'});
 
 // What bounds a problem of intensity x: arithmetic, or the bytes that arrive.
 function ceilingTraces(xRange, yRange) {
@@ -151,13 +155,20 @@ function drawRoofline() {
   };
   draw('roofline', [
     ...ceilingTraces(xRange, yRange),
-    {type: 'scatter', mode: 'lines', ...links, line: {color: css('--line'), width: 2}, hoverinfo: 'skip', showlegend: false},
+    {type: 'scatter', mode: 'lines', ...links, line: {color: colour.floor, width: 1}, opacity: .6, hoverinfo: 'skip', showlegend: false},
     series('floor', 'floor', {symbol: 'line-ew-open', size: 16, color: colour.floor, line: {width: 2.5}}),
     series('default', 'default', {symbol: 'circle-open', size: 9, color: colour.other, line: {width: 2}}),
     series('winner', 'winner', {symbol: 'circle', size: 10, color: colour.winner}),
   ].filter(trace => trace.x.length), layout(narrow() ? 380 : 440, {
-    xaxis: {type: 'log', range: xRange, title: {text: 'FLOP per byte'}, dtick: narrow() ? 1 : undefined},
-    yaxis: {type: 'log', range: yRange, title: {text: 'TFLOP/s'}, exponentformat: 'none'}}));
+    xaxis: {type: 'log', ...logTicks(xRange), title: {text: 'FLOP per byte'}},
+    yaxis: {type: 'log', ...logTicks(yRange), title: {text: 'TFLOP/s'}}}));
+}
+
+// All values, and at least 5% on either side of the middle: noise should look like noise.
+function spread(values) {
+  const known = values.filter(value => value !== null).sort((a, b) => a - b);
+  const middle = known[known.length >> 1], low = Math.min(known[0], middle * .95), high = Math.max(known[known.length - 1], middle * 1.05);
+  return [low - (high - low) * .04, high + (high - low) * .04];
 }
 
 function drawSamples(choice) {
@@ -172,16 +183,20 @@ function drawSamples(choice) {
     }
   }
   const drawn = traces.filter(trace => trace.x.length);
-  const clocked = drawn.some(trace => trace.yaxis === 'y2');
+  const onAxis = axis => drawn.filter(trace => (trace.yaxis === 'y2') === axis).flatMap(trace => trace.y);
+  const times = onAxis(false), clocks = onAxis(true);
+  if (times.length === 0) return draw('samples', [], {});
   const last = Math.max(1, ...drawn.map(trace => trace.x[trace.x.length - 1]));
-  if (drawn.length && problem.floor_us) {
+  // A floor far below would press the samples flat; the table has it.
+  if (problem.floor_us > .6 * Math.min(...times.filter(value => value !== null))) {
+    times.push(problem.floor_us);
     drawn.push({type: 'scatter', mode: 'lines', name: 'floor', x: [0, last], y: [problem.floor_us, problem.floor_us], line: {color: colour.floor, width: 1.5, dash: 'dot'},
       hovertemplate: 'floor %{y:.4g} µs<extra></extra>'});
   }
   draw('samples', drawn, layout(380, {
     xaxis: {title: {text: 'sample'}, range: [-0.02 * last, 1.02 * last], zeroline: false},
-    yaxis: {title: {text: 'time per launch (µs)'}, rangemode: 'tozero', exponentformat: 'none'},
-    ...(clocked ? {yaxis2: {title: {text: 'clock (MHz)'}, overlaying: 'y', side: 'right', showgrid: false, rangemode: 'tozero'}} : {})}));
+    yaxis: {title: {text: 'time per launch (µs)'}, range: spread(times), exponentformat: 'none'},
+    ...(clocks.length ? {yaxis2: {title: {text: 'clock (MHz)'}, overlaying: 'y', side: 'right', showgrid: false, range: spread(clocks)}} : {})}));
 }
 
 // --- start -----------------------------------------------------------------------------------------------------------
