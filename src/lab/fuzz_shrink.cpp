@@ -29,6 +29,15 @@ std::vector<std::int64_t> smaller_sizes(std::int64_t size, std::int64_t least) {
   return sizes;
 }
 
+// Most families take multiples of 8 only, which halving alone would miss.
+std::vector<std::int64_t> smaller_head_dims(std::int64_t size) {
+  std::vector<std::int64_t> sizes = smaller_sizes(size, 1);
+  for (const std::int64_t multiple : {std::int64_t{8}, size / 16 * 8, (size - 1) / 8 * 8}) {
+    if (multiple > 0 && multiple < size) sizes.push_back(multiple);
+  }
+  return sizes;
+}
+
 class Simplifier {
  public:
   Simplifier(const FuzzCase& from, const DeviceLimits& device) : from_(from), device_(device), before_(complexity(from, device)) {}
@@ -103,10 +112,12 @@ std::vector<FuzzCase> simpler_cases(const FuzzCase& from, const DeviceLimits& de
   simplify.offer_sizes(&Problem::batch, 1);
   simplify.offer_sizes(&Problem::seqlen_q, 1);
   simplify.offer_sizes(&Problem::seqlen_kv, 1);
-  for (const std::int64_t smaller : smaller_sizes(from.problem.head_dim, 1)) {
+  for (const std::int64_t smaller : smaller_head_dims(from.problem.head_dim)) {
     simplify.offer([&](FuzzCase& c) { c.problem.head_dim = smaller, c.problem.head_dim_v = std::min(c.problem.head_dim_v, smaller); });
   }
-  simplify.offer_sizes(&Problem::head_dim_v, 1);
+  for (const std::int64_t smaller : smaller_head_dims(from.problem.head_dim_v)) {
+    simplify.offer([&](FuzzCase& c) { c.problem.head_dim_v = smaller; });
+  }
   offer_features(simplify, from, device);
   return simplify.cases;
 }
