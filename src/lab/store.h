@@ -13,8 +13,8 @@
 namespace flashcore {
 
 struct TrialQuery {
-  std::optional<std::string> run, problem_id, device_key, family, source_hash;
-  std::optional<Phase> phase;
+  std::optional<std::string> run = {}, problem_id = {}, device_key = {}, family = {}, source_hash = {};
+  std::optional<Phase> phase = {};
 };
 
 class Store {

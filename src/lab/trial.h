@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/problem.h"
@@ -41,6 +42,9 @@ struct Comparison {
   double ci95_low = 0, ci95_high = 0;
   std::string verdict;            // FASTER | SLOWER | SAME | INCONCLUSIVE
   int blocks = 0;                 // ABBA blocks behind it
+  double margin = 0.03;           // what the verdict was judged against
+  double p_value = 1;             // Wilcoxon signed-rank over the blocks: beside the interval, never the verdict
+  double detectable = 0;          // the smallest change this run could have told from none: 0.012 means 1.2%
 };
 
 // What a trial was run for. Only kHoldout trials reach the leaderboard.
@@ -73,9 +77,28 @@ struct Trial {
   std::string candidate() const { return family + ":" + config; }
 };
 
+// Round trip of everything, non-finite numbers included (as "nan", "inf", "-inf"). from_json throws Error kBadInput
+// naming the field that is missing or of the wrong type.
 void to_json(nlohmann::json& json, const Trial& trial);
 void from_json(const nlohmann::json& json, Trial& trial);
+void to_json(nlohmann::json& json, const DeviceInfo& device);
+void from_json(const nlohmann::json& json, DeviceInfo& device);
+void to_json(nlohmann::json& json, const Verdict& verdict);
+void from_json(const nlohmann::json& json, Verdict& verdict);
+void to_json(nlohmann::json& json, const Timing& timing);
+void from_json(const nlohmann::json& json, Timing& timing);
+void to_json(nlohmann::json& json, const Comparison& comparison);
+void from_json(const nlohmann::json& json, Comparison& comparison);
+
 std::string_view to_string(GateStatus status);
 std::string_view to_string(Phase phase);
+GateStatus parse_gate_status(std::string_view name);  // Error kBadInput listing the known words, as below
+Phase parse_phase(std::string_view name);
+// "2025-01-31T12:00:00.123Z": what Trial::created_at holds.
+std::string now_iso8601();
+// The verdict of one gate, or null if the trial never reached it.
+const Verdict* find_gate(const Trial& trial, std::string_view gate);
+// True if the gate was reached and passed.
+bool passed_gate(const Trial& trial, std::string_view gate);
 
 }  // namespace flashcore

@@ -1,0 +1,106 @@
+#include "device/cuda/context.h"
+
+#include "core/error.h"
+#include "device/device.h"
+
+namespace flashcore::cuda {
+namespace {
+
+bool is_environment(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+    case CUDA_ERROR_NOT_INITIALIZED:
+    case CUDA_ERROR_STUB_LIBRARY:
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+    case CUDA_ERROR_NO_DEVICE:
+    case CUDA_ERROR_INVALID_DEVICE:
+    case CUDA_ERROR_INVALID_IMAGE:
+    case CUDA_ERROR_NO_BINARY_FOR_GPU:
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+    case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string_view advice(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return ": choose a smaller problem, or free memory on the GPU (nvidia-smi lists who uses it)";
+    case CUDA_ERROR_INVALID_IMAGE:
+    case CUDA_ERROR_NO_BINARY_FOR_GPU:
+      return ": this GPU or its driver does not take the compiled code; a driver older than the compiler is the usual reason";
+    case CUDA_ERROR_DEVICE_UNAVAILABLE:
+      return ": another process holds the GPU exclusively";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+bool is_context_lost(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_TENSOR_MEMORY_LEAK:
+    case CUDA_ERROR_UNKNOWN:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void check(const DriverApi& api, CUresult result, std::string_view what) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (api.error_name(result, &name) != CUDA_SUCCESS || !name) name = "unknown error";
+  if (api.error_string(result, &text) != CUDA_SUCCESS || !text) text = "no description";
+  const std::string message = fmt::format("{} failed: {} ({} {})", what, text, name, result);
+  if (is_context_lost(result)) throw DeviceFault(message);
+  if (is_environment(result)) throw_environment("{}{}", message, advice(result));
+  throw_internal("{}", message);
+}
+
+Context::Context(const DriverApi& api, int ordinal) : api_(api) {
+  cuda::check(api_, api_.device_get(&device_, ordinal), fmt::format("opening cuda:{}", ordinal));
+  cuda::check(api_, api_.primary_context_retain(&context_, device_), fmt::format("making a context on cuda:{}", ordinal));
+  try {
+    cuda::check(api_, api_.context_set_current(context_), "making the context current");
+    cuda::check(api_, api_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "making a stream");
+  } catch (...) {
+    api_.primary_context_release(device_);
+    throw;
+  }
+}
+
+Context::~Context() {
+  // After a fault these fail, and there is nobody left to tell.
+  api_.context_set_current(context_);
+  api_.stream_destroy(stream_);
+  api_.primary_context_release(device_);
+}
+
+const DriverApi& Context::use() const {
+  cuda::check(api_, api_.context_set_current(context_), "making the context current");
+  return api_;
+}
+
+void Context::synchronize() const { check(use().stream_synchronize(stream_), "work on the GPU"); }
+
+}  // namespace flashcore::cuda

@@ -1,0 +1,42 @@
+#pragma once
+// One GPU made current: its primary context and the single stream that everything of flashcore runs on.
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "device/cuda/cuda_api.h"
+
+namespace flashcore::cuda {
+
+// Errors after which the context is lost: nothing of this process will run on the GPU again.
+bool is_context_lost(CUresult result);
+
+// Returns on success. DeviceFault if the context is lost; Error kEnvironment if the machine has to change (memory,
+// driver); Error kInternal for a call that we made wrongly. `what` completes "... failed".
+void check(const DriverApi& api, CUresult result, std::string_view what);
+
+// Shared by the device and by all that it hands out, so that the order of destruction does not matter.
+class Context {
+ public:
+  Context(const DriverApi& api, int ordinal);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  // The driver's table, with this context made current on the calling thread.
+  const DriverApi& use() const;
+  void check(CUresult result, std::string_view what) const { cuda::check(api_, result, what); }
+  void synchronize() const;
+
+  CUdevice device() const { return device_; }
+  CUstream stream() const { return stream_; }
+
+ private:
+  const DriverApi& api_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+};
+
+}  // namespace flashcore::cuda

@@ -1,0 +1,38 @@
+#pragma once
+// A compiled kernel on the GPU, and the assembly of its launches.
+
+#include <memory>
+
+#include "device/cuda/context.h"
+#include "device/device.h"
+
+namespace flashcore::cuda {
+
+// What cuLaunchKernelEx is handed. Holds its own attributes, so it must not move once assembled into `config`.
+struct LaunchCall {
+  CUlaunchConfig config{};
+  CUlaunchAttribute attributes[1]{};
+};
+// Error kInternal: an empty grid or block, or a grid that the cluster does not divide.
+void assemble(LaunchCall& call, const LaunchSpec& spec, CUstream stream);
+
+class CudaModule final : public Module {
+ public:
+  CudaModule(std::shared_ptr<const Context> context, const Artifact& artifact);
+  ~CudaModule() override;
+  CudaModule(const CudaModule&) = delete;
+  CudaModule& operator=(const CudaModule&) = delete;
+
+  void launch(const LaunchSpec& spec) const;
+
+ private:
+  std::shared_ptr<const Context> context_;
+  CUmodule module_ = nullptr;
+  CUfunction function_ = nullptr;
+  std::string symbol_;
+  std::size_t param_bytes_ = 0;      // of the kernel's one parameter
+  bool param_bytes_known_ = false;   // the driver is new enough to say
+  int shared_limit_ = 0;
+};
+
+}  // namespace flashcore::cuda

@@ -1,0 +1,47 @@
+#include "device/cuda/cuda_api.h"
+#include "device/cuda/dynamic_library.h"
+#include "device/cuda/load_symbols.h"
+
+namespace flashcore::cuda {
+namespace {
+
+struct Loaded {
+  NvrtcApi api;
+  bool present = false;
+  std::string why;
+};
+
+Loaded load() {
+  Loaded loaded;
+  const auto library = DynamicLibrary::open_first(nvrtc_candidates(default_places()), &loaded.why);
+  if (!library) return loaded;
+  NvrtcApi& api = loaded.api;
+  api.path = library->path();
+  SymbolLoader loader(*library);
+  loader.need("nvrtcVersion", api.version);
+  loader.need("nvrtcGetNumSupportedArchs", api.num_supported_archs);
+  loader.need("nvrtcGetSupportedArchs", api.supported_archs);
+  loader.need("nvrtcCreateProgram", api.create_program);
+  loader.need("nvrtcDestroyProgram", api.destroy_program);
+  loader.need("nvrtcCompileProgram", api.compile_program);
+  loader.need("nvrtcGetCUBINSize", api.cubin_size);
+  loader.need("nvrtcGetCUBIN", api.cubin);
+  loader.need("nvrtcGetProgramLogSize", api.log_size);
+  loader.need("nvrtcGetProgramLog", api.log);
+  loader.need("nvrtcAddNameExpression", api.add_name_expression);
+  loader.need("nvrtcGetLoweredName", api.lowered_name);
+  loader.need("nvrtcGetErrorString", api.error_string);
+  loaded.why = loader.missing();
+  loaded.present = loaded.why.empty();
+  return loaded;
+}
+
+}  // namespace
+
+const NvrtcApi* nvrtc_api(std::string* why) {
+  static const Loaded loaded = load();
+  if (why) *why = loaded.why;
+  return loaded.present ? &loaded.api : nullptr;
+}
+
+}  // namespace flashcore::cuda

@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/hash.h"
+#include "device/compiler.h"
+#include "device/cuda/compile_cache.h"
+#include "device/cuda/cubin.h"
+#include "device/cuda/cuda_api.h"
+#include "device/cuda/ptxas_log.h"
+
+namespace flashcore {
+namespace {
+
+using cuda::NvrtcApi;
+using cuda::NvrtcProgram;
+using cuda::NvrtcResult;
+
+// Device sources name each other by path from src/: #include "kernels/tile/traits.h".
+constexpr std::string_view kIncludeRoot = "kernels/";
+
+class Program {
+ public:
+  Program(const NvrtcApi& api, const KernelSource& kernel, const SourceMap& sources) : api_(api) {
+    std::vector<std::string> names;
+    std::vector<const char*> name_pointers, texts;
+    for (const auto& [path, text] : sources) {
+      names.push_back(std::string(kIncludeRoot) + path);
+      texts.push_back(text.c_str());
+    }
+    for (const std::string& name : names) name_pointers.push_back(name.c_str());
+    const std::string text = fmt::format("#include \"{}{}\"\n", kIncludeRoot, kernel.file);
+    check(api_.create_program(&program_, text.c_str(), "flashcore.cu", static_cast<int>(texts.size()), texts.data(), name_pointers.data()), "nvrtcCreateProgram");
+  }
+  ~Program() { api_.destroy_program(&program_); }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void add_name(const std::string& expression) { check(api_.add_name_expression(program_, expression.c_str()), "nvrtcAddNameExpression"); }
+
+  NvrtcResult compile(const std::vector<std::string>& options) {
+    std::vector<const char*> pointers;
+    for (const std::string& option : options) pointers.push_back(option.c_str());
+    return api_.compile_program(program_, static_cast<int>(pointers.size()), pointers.data());
+  }
+
+  std::string log() const {
+    std::size_t bytes = 0;
+    if (api_.log_size(program_, &bytes) != cuda::kNvrtcSuccess || bytes == 0) return {};
+    std::string text(bytes, '\0');
+    if (api_.log(program_, text.data()) != cuda::kNvrtcSuccess) return {};
+    text.resize(text.find_last_not_of('\0') + 1);
+    return text;
+  }
+
+  std::string cubin() const {
+    std::size_t bytes = 0;
+    check(api_.cubin_size(program_, &bytes), "nvrtcGetCUBINSize");
+    std::string image(bytes, '\0');
+    check(api_.cubin(program_, image.data()), "nvrtcGetCUBIN");
+    return image;
+  }
+
+  std::string lowered(const std::string& expression) const {
+    const char* name = nullptr;
+    check(api_.lowered_name(program_, expression.c_str(), &name), "nvrtcGetLoweredName");
+    return name;
+  }
+
+ private:
+  void check(NvrtcResult result, const char* call) const {
+    if (result != cuda::kNvrtcSuccess) throw_internal("{} failed: {} ({})", call, api_.error_string(result), api_.path);
+  }
+
+  const NvrtcApi& api_;
+  NvrtcProgram program_ = nullptr;
+};
+
+// The line a reader wants first: the first that says "error", else the first at all.
+std::string first_error(const std::string& log) {
+  const std::size_t at = log.find("error");
+  const std::size_t begin = at == std::string::npos ? 0 : log.rfind('\n', at) == std::string::npos ? 0 : log.rfind('\n', at) + 1;
+  return log.substr(begin, log.find('\n', begin) - begin);
+}
+
+class NvrtcCompiler final : public Compiler {
+ public:
+  explicit NvrtcCompiler(const NvrtcApi& api) : api_(api), cache_(cache_directory() / "kernels") {
+    api_.version(&major_, &minor_);
+    int count = 0;
+    if (api_.num_supported_archs(&count) == cuda::kNvrtcSuccess && count > 0) {
+      archs_.resize(static_cast<std::size_t>(count));
+      if (api_.supported_archs(archs_.data()) != cuda::kNvrtcSuccess) archs_.clear();
+    }
+    // nvrtcVersion tells 13.0 but not which update; the library's size tells those apart well enough for a cache.
+    std::error_code ignored;
+    identity_ = fmt::format("{} {}", version(), std::filesystem::file_size(api_.path, ignored));
+  }
+
+  std::string version() const override { return fmt::format("NVRTC {}.{}", major_, minor_); }
+
+  Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch, bool use_cache) override {
+    require_arch(arch);
+    if (!sources.contains(kernel.file)) throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
+    const std::vector<std::string> options = options_for(kernel, arch);
+    const std::string key = cache_key(kernel, sources, options);
+    if (use_cache)
+      if (auto cached = cache_.find(key)) return *cached;
+    Artifact artifact = compile_fresh(kernel, sources, arch, options);
+    if (use_cache) cache_.store(key, artifact);
+    return artifact;
+  }
+
+ private:
+  std::vector<std::string> options_for(const KernelSource& kernel, const std::string& arch) const {
+    // --minimal leaves out textures and the device runtime: a third of the time of a small kernel.
+    std::vector<std::string> options = {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space", "--no-source-include", "--minimal"};
+    // NVRTC's own cache would make compile_ms a lie and drops the ptxas report. Not known before version 13.
+    if (major_ >= 13) options.push_back("--no-cache");
+    options.insert(options.end(), kernel.options.begin(), kernel.options.end());
+    return options;
+  }
+
+  std::string cache_key(const KernelSource& kernel, const SourceMap& sources, const std::vector<std::string>& options) const {
+    Hasher hasher;
+    hasher.add(identity_).add(kernel.file).add(kernel.name_expression);
+    hasher.add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
+    for (const std::string& option : options) hasher.add(option);
+    hasher.add("sources");
+    for (const auto& [path, text] : sources) hasher.add(path).add(text);
+    return hasher.hex();
+  }
+
+  Artifact compile_fresh(const KernelSource& kernel, const SourceMap& sources, const std::string& arch, const std::vector<std::string>& options) const {
+    const auto begin = std::chrono::steady_clock::now();
+    Program program(api_, kernel, sources);
+    program.add_name(kernel.name_expression);
+    const NvrtcResult result = program.compile(options);
+    const double elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    const std::string log = program.log();
+    if (result != cuda::kNvrtcSuccess) {
+      const std::string reason = log.empty() ? api_.error_string(result) : first_error(log);
+      throw CompileError(fmt::format("{} does not compile for {} with {}: {}", kernel.name_expression, arch, version(), reason), log);
+    }
+    Artifact artifact;
+    artifact.cubin = program.cubin();
+    artifact.symbol = program.lowered(kernel.name_expression);
+    artifact.arch = arch;
+    artifact.dynamic_shared_bytes = kernel.dynamic_shared_bytes;
+    artifact.threads_per_block = kernel.threads_per_block;
+    artifact.compile_ms = elapsed_ms;
+    read_resources(artifact, log);
+    // Beside the code, what is resident per SM decides the speed: equal code with other resources is another kernel.
+    artifact.code_hash = Hasher()
+                             .add(cuda::hash_machine_code(artifact.cubin))
+                             .add(fmt::format("{} {} {} {}", artifact.registers, artifact.static_shared_bytes, artifact.dynamic_shared_bytes, artifact.threads_per_block))
+                             .hex();
+    return artifact;
+  }
+
+  static void read_resources(Artifact& artifact, const std::string& log) {
+    cuda::PtxasReport report = cuda::parse_ptxas_log(log, artifact.symbol);
+    // Without the report every gate on spills would pass unseen.
+    if (!report.found) throw CompileError(fmt::format("ptxas reported nothing about {}", artifact.symbol), log);
+    artifact.registers = report.registers;
+    artifact.spill_store_bytes = report.spill_store_bytes;
+    artifact.spill_load_bytes = report.spill_load_bytes;
+    artifact.stack_bytes = report.stack_bytes;
+    artifact.static_shared_bytes = report.static_shared_bytes;
+    artifact.barriers = report.barriers;
+    artifact.warnings = std::move(report.warnings);
+  }
+
+  // "sm_90a" -> 90; anything else is the caller's mistake.
+  void require_arch(const std::string& arch) const {
+    std::string_view digits = std::string_view(arch).substr(std::min<std::size_t>(arch.size(), 3));
+    if (!digits.empty() && (digits.back() == 'a' || digits.back() == 'f')) digits.remove_suffix(1);
+    const bool numeric = !digits.empty() && digits.size() <= 3 && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!arch.starts_with("sm_") || !numeric) throw_bad_input("'{}' is not a GPU architecture; write it like sm_80 or sm_90a", arch);
+    const int number = std::stoi(std::string(digits));
+    if (!archs_.empty() && std::find(archs_.begin(), archs_.end(), number) == archs_.end())
+      throw_environment("{} ({}) does not compile for {}: it knows sm_{} to sm_{}. Run ./quickstart, or install a newer one: pip install nvidia-cuda-nvrtc",
+                        version(), api_.path, arch, *std::min_element(archs_.begin(), archs_.end()), *std::max_element(archs_.begin(), archs_.end()));
+  }
+
+  const NvrtcApi& api_;
+  cuda::CompileCache cache_;
+  int major_ = 0, minor_ = 0;
+  std::vector<int> archs_;
+  std::string identity_;
+};
+
+}  // namespace
+
+std::unique_ptr<Compiler> open_compiler() {
+  std::string why;
+  const NvrtcApi* api = cuda::nvrtc_api(&why);
+  if (!api)
+    throw_environment("NVRTC, NVIDIA's run-time compiler, is not here ({}). Run ./quickstart, or: pip install nvidia-cuda-nvrtc, or set FLASHCORE_NVRTC to libnvrtc.so", why);
+  return std::make_unique<NvrtcCompiler>(*api);
+}
+
+}  // namespace flashcore

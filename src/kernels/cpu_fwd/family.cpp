@@ -1,0 +1,73 @@
+#include "kernels/family.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "kernels/config_binding.h"
+#include "kernels/cpu_fwd/forward.h"
+#include "kernels/gpu_family.h"
+
+namespace flashcore {
+namespace {
+
+class CpuForward : public Family {
+ public:
+  std::string name() const override { return "cpu_fwd"; }
+  std::string description() const override { return "blocked online softmax on the CPU: SIMD by dynamic dispatch, all cores"; }
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (limits.kind != DeviceKind::kCpu) return "it runs on a CPU";
+    if (std::max(problem.head_dim, problem.head_dim_v) > cpu_fwd::kMaxHeadDim) {
+      return fmt::format("head_dim={} head_dim_v={}: at most {}", problem.head_dim, problem.head_dim_v, cpu_fwd::kMaxHeadDim);
+    }
+    return why_indices_overflow(problem);
+  }
+
+  const ConfigSpace& space() const override {
+    static const ConfigSpace instance = space_of<cpu_fwd::Config>();
+    return instance;
+  }
+
+  ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override;
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override;
+
+  Launch cpu_launch(const ConfigValues& values, const Problem& problem, const AttentionArgs& args) const override {
+    // std::function wants to be copied; the scratch memory does not.
+    return [forward = std::make_shared<cpu_fwd::Forward>(config_from<cpu_fwd::Config>(values), problem, args)] { (*forward)(); };
+  }
+};
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+// Large tiles pack each key for many rows; they are cut down only as far as it takes to give every core a few tasks,
+// first by rows (which packs keys more often), then by keys (which needs a merge as well).
+ConfigValues CpuForward::default_config(const Problem& problem, const DeviceLimits& limits) const {
+  cpu_fwd::Config config;
+  config.block_n = problem.head_dim + problem.head_dim_v > 256 ? 128 : 256;
+  const std::int64_t cores = std::max(limits.multiprocessors, 1);
+  const std::int64_t heads = problem.batch * problem.heads_kv;
+  const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * problem.group_size(), 1);
+  while (config.block_m > 24 && (config.block_m >= 2 * rows || heads * divide_up(rows, config.block_m) < 4 * cores)) config.block_m /= 2;
+  const std::int64_t key_blocks = divide_up(problem.seqlen_kv, config.block_n);
+  while (config.kv_split < 32 && heads * divide_up(rows, config.block_m) * config.kv_split < cores && 2 * config.kv_split <= key_blocks) {
+    config.kv_split *= 2;
+  }
+  return values_of(config);
+}
+
+std::optional<std::string> CpuForward::why_invalid(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const {
+  if (auto reason = why_unsupported(problem, limits)) return reason;
+  const auto config = config_from<cpu_fwd::Config>(values);
+  if (const char* reason = cpu_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return reason;
+  const std::int64_t key_blocks = divide_up(problem.seqlen_kv, config.block_n);
+  if (config.kv_split > std::max<std::int64_t>(key_blocks, 1)) {
+    return fmt::format("kv_split={} parts of {} blocks of keys: some would be empty", config.kv_split, key_blocks);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+}  // namespace flashcore
+
+FLASHCORE_FAMILY(cpu_fwd, CpuForward)

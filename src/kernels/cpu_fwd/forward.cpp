@@ -1,0 +1,79 @@
+#include "kernels/cpu_fwd/forward.h"
+
+#include <atomic>
+
+#include "core/error.h"
+#include "device/cpu/thread_pool.h"
+#include "kernels/gpu_family.h"
+
+namespace flashcore::cpu_fwd {
+namespace {
+
+std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+}  // namespace
+
+Forward::Forward(const Config& config, const Problem& problem, const AttentionArgs& args, AttendFunction attend_function) : attend_(attend_function) {
+  plan_.params = make_forward_params(problem, args);
+  plan_.traits = traits_of(problem);
+  plan_.config = config;
+  plan_.scratch = scratch_layout(config, plan_.traits);
+  plan_.group = static_cast<int>(problem.group_size());
+  plan_.rows = problem.seqlen_q * plan_.group;
+  const int cores = cpu_thread_pool().size();
+  const std::int64_t tasks = row_blocks() * plan_.params.batch * plan_.params.heads_kv * config.kv_split;
+  threads_ = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, config.threads == 0 ? cores : std::min(config.threads, cores)));
+  scratch_ = AlignedMemory(static_cast<std::size_t>(threads_) * static_cast<std::size_t>(plan_.scratch.floats) * sizeof(float));
+  // Lanes that stand for no key are computed too: they must not be read uninitialised.
+  std::ranges::fill(scratch_.bytes(), std::byte{0});
+  if (config.kv_split > 1) {
+    const std::int64_t partial_rows = plan_.rows * plan_.params.batch * plan_.params.heads_kv * config.kv_split;
+    partials_ = AlignedMemory(static_cast<std::size_t>(partial_rows * plan_.partial_stride()) * sizeof(float));
+    plan_.partials = reinterpret_cast<float*>(partials_.data());
+  }
+}
+
+std::int64_t Forward::row_blocks() const { return divide_up(plan_.rows, plan_.config.block_m); }
+
+// Row blocks vary slowest and the last comes first: under a causal mask it is the longest, and a long task at the end
+// would leave the other threads idle.
+Task Forward::make_task(std::int64_t index) const {
+  const auto next = [&index](std::int64_t count) {
+    const std::int64_t digit = index % count;
+    index /= count;
+    return digit;
+  };
+  Task task;
+  task.split = static_cast<int>(next(plan_.config.kv_split));
+  task.head_kv = static_cast<int>(next(plan_.params.heads_kv));
+  task.batch = static_cast<int>(next(plan_.params.batch));
+  task.row_begin = (row_blocks() - 1 - index) * plan_.config.block_m;
+  task.row_count = static_cast<int>(std::min<std::int64_t>(plan_.config.block_m, plan_.rows - task.row_begin));
+  // Splits are made of whole key blocks, so that only the last block of all is short.
+  const std::int64_t key_blocks = divide_up(plan_.params.seqlen_kv, plan_.config.block_n);
+  const auto first_key = [&](std::int64_t split) {
+    return static_cast<int>(std::min<std::int64_t>(key_blocks * split / plan_.config.kv_split * plan_.config.block_n, plan_.params.seqlen_kv));
+  };
+  task.key_begin = first_key(task.split);
+  task.key_end = first_key(task.split + 1);
+  return task;
+}
+
+// Threads take the next task as they become free. Which thread does a task changes nothing in its result.
+void Forward::for_each_task(std::int64_t count, const std::function<void(std::int64_t, float*)>& body) {
+  std::atomic<std::int64_t> next{0};
+  cpu_thread_pool().run(threads_, [&](int worker) {
+    float* scratch = reinterpret_cast<float*>(scratch_.data()) + static_cast<std::int64_t>(worker) * plan_.scratch.floats;
+    for (std::int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) body(index, scratch);
+  });
+}
+
+void Forward::operator()() {
+  const std::int64_t heads = std::int64_t{plan_.params.batch} * plan_.params.heads_kv;
+  for_each_task(row_blocks() * heads * plan_.config.kv_split, [this](std::int64_t index, float* scratch) { attend_(plan_, make_task(index), scratch); });
+  if (plan_.config.kv_split == 1) return;
+  for_each_task(row_blocks() * heads,
+                [this](std::int64_t index, float* scratch) { combine(plan_, make_task(index * plan_.config.kv_split), scratch); });
+}
+
+}  // namespace flashcore::cpu_fwd

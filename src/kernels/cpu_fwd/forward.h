@@ -1,0 +1,32 @@
+#pragma once
+// One launch of cpu_fwd: cuts a problem into tasks and runs them on the thread pool.
+
+#include <functional>
+
+#include "core/problem.h"
+#include "device/cpu/aligned_memory.h"
+#include "kernels/cpu_fwd/plan.h"
+#include "kernels/family.h"
+
+namespace flashcore::cpu_fwd {
+
+// Everything a launch needs is allocated when it is made. Launches of one object must not overlap: they share its
+// scratch memory.
+class Forward {
+ public:
+  Forward(const Config& config, const Problem& problem, const AttentionArgs& args, AttendFunction attend_function = attend);
+  void operator()();
+
+ private:
+  std::int64_t row_blocks() const;
+  Task make_task(std::int64_t index) const;
+  void for_each_task(std::int64_t count, const std::function<void(std::int64_t, float*)>& body);
+
+  Plan plan_;
+  AttendFunction attend_;
+  int threads_;
+  AlignedMemory scratch_;   // threads_ × plan_.scratch.floats
+  AlignedMemory partials_;  // kv_split > 1
+};
+
+}  // namespace flashcore::cpu_fwd

@@ -1,0 +1,30 @@
+// Compiles the kernel once per instruction set and picks the best one that the machine has.
+#include "device/cpu/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu_fwd/kernel.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu_fwd/attend-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace flashcore::cpu_fwd {
+namespace HWY_NAMESPACE {
+
+void attend_correctly(const Plan& plan, const Task& task, float* scratch) { attend_any<Fault::kNone>(plan, task, scratch); }
+void combine_splits(const Plan& plan, const Task& task, float* scratch) { combine_any(plan, task, scratch); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace flashcore::cpu_fwd
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace flashcore::cpu_fwd {
+HWY_EXPORT(attend_correctly);
+HWY_EXPORT(combine_splits);
+
+void attend(const Plan& plan, const Task& task, float* scratch) { HWY_DYNAMIC_DISPATCH(attend_correctly)(plan, task, scratch); }
+void combine(const Plan& plan, const Task& task, float* scratch) { HWY_DYNAMIC_DISPATCH(combine_splits)(plan, task, scratch); }
+
+}  // namespace flashcore::cpu_fwd
+#endif  // HWY_ONCE

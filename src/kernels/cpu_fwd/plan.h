@@ -1,0 +1,59 @@
+#pragma once
+// What the SIMD code and its driver agree on: one launch (Plan), one thread's piece of it (Task).
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu_fwd/config.h"
+
+namespace flashcore::cpu_fwd {
+
+// Rows of the heads that share a kv head are worked on together, so that its keys are packed once for all of them.
+// Row r is query r / group of head r % group: neighbours see nearly the same keys under a causal mask.
+struct Plan {
+  ForwardParams params{};
+  Traits traits{};
+  Config config{};
+  ScratchLayout scratch{};
+  int group = 1;              // query heads per kv head
+  std::int64_t rows = 0;      // seqlen_q * group
+  float* partials = nullptr;  // kv_split > 1: see PartialRow
+
+  int query_of(std::int64_t row) const { return static_cast<int>(row / group); }
+  int head_of(int head_kv, std::int64_t row) const { return head_kv * group + static_cast<int>(row % group); }
+  // Row sees keys 0 .. visible_keys(row) - 1.
+  int visible_keys(std::int64_t row) const {
+    if (!traits.causal) return params.seqlen_kv;
+    return static_cast<int>(std::clamp<std::int64_t>(std::int64_t{query_of(row)} + params.causal_offset + 1, 0, params.seqlen_kv));
+  }
+
+  // With kv_split > 1 every (batch, kv head, split, row) leaves its state here: o_stride floats of o, then row_max
+  // and row_sum.
+  std::int64_t partial_stride() const { return scratch.o_stride + 2; }
+  float* partial(int b, int head_kv, int split, std::int64_t row) const {
+    const std::int64_t head = std::int64_t{b} * params.heads_kv + head_kv;
+    return partials + ((head * config.kv_split + split) * rows + row) * partial_stride();
+  }
+};
+
+struct Task {
+  int batch = 0, head_kv = 0;
+  std::int64_t row_begin = 0;
+  int row_count = 0;               // at most block_m
+  int split = 0;
+  int key_begin = 0, key_end = 0;  // this split's keys, visible or not
+};
+
+// Ways to be wrong on purpose: tests compile broken copies of the kernel and show that the correctness bound catches
+// them. A compile-time argument, so that the library holds none of them.
+enum class Fault { kNone, kWrongTail, kMissingMask, kMissingRescale };
+
+// `scratch`: plan.scratch.floats floats, 64-byte aligned, of the calling thread's own.
+using AttendFunction = void (*)(const Plan& plan, const Task& task, float* scratch);
+
+// The best instruction set of this machine (kernel.cpp).
+void attend(const Plan& plan, const Task& task, float* scratch);
+// Merges the partial rows of all splits into the output; task.split and its keys are not looked at.
+void combine(const Plan& plan, const Task& task, float* scratch);
+
+}  // namespace flashcore::cpu_fwd

@@ -1,0 +1,17 @@
+#pragma once
+// Special registers. PTX ISA, "Special Registers".
+
+#include "kernels/ptx/common.cuh"
+
+namespace flashcore::ptx {
+
+// Read anew at every call rather than held in a register.
+FC_DEVICE int tid_x() {
+  int tid;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(tid));
+  return tid;
+}
+FC_DEVICE int ctaid_x() { return static_cast<int>(blockIdx.x); }
+FC_DEVICE int nctaid_x() { return static_cast<int>(gridDim.x); }
+
+}  // namespace flashcore::ptx

@@ -1,0 +1,34 @@
+#include "kernels/gpu_family.h"
+#include "kernels/ref_fwd/config.h"
+
+namespace flashcore {
+namespace {
+
+class RefForward final : public GpuFamily<ref_fwd::Config> {
+ public:
+  std::string name() const override { return "ref_fwd"; }
+  std::string description() const override { return "naive kernel, one warp per query row: baseline and on-device oracle"; }
+
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+    if (problem.head_dim > ref_fwd::kMaxHeadDim || problem.head_dim_v > ref_fwd::kMaxHeadDim) {
+      return fmt::format("head dims up to {} only", ref_fwd::kMaxHeadDim);
+    }
+    return why_indices_overflow(problem);
+  }
+  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return values_of(ref_fwd::Config{}); }
+  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&, const AttentionArgs& args) const override {
+    const auto config = config_from<ref_fwd::Config>(values);
+    const std::int64_t rows = problem.batch * problem.heads_q * problem.seqlen_q;
+    LaunchSpec spec;
+    spec.grid.x = static_cast<unsigned>((rows + config.num_warps - 1) / config.num_warps);
+    spec.block.x = static_cast<unsigned>(threads_per_block(config));
+    spec.params = params_bytes(make_forward_params(problem, args));
+    return spec;
+  }
+};
+
+}  // namespace
+}  // namespace flashcore
+
+FLASHCORE_FAMILY(ref_fwd, RefForward)

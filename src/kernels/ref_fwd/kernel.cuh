@@ -1,0 +1,87 @@
+#pragma once
+// The naive kernel: one warp per query row, plain loads, fp32 throughout. It is the start of the lineage and the oracle
+// that large problems are compared with on the device, so it is kept simple enough to be seen to be right.
+
+#include "kernels/ptx/shuffle.cuh"
+#include "kernels/ptx/special_registers.cuh"
+#include "kernels/ref_fwd/config.h"
+#include "kernels/tile/element.cuh"
+
+namespace flashcore::ref_fwd {
+
+FC_DEVICE float warp_sum(float value) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) value += ptx::shfl_bfly(value, mask);
+  return value;
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward(const __grid_constant__ ForwardParams params) {
+  constexpr int kPerLane = (T.head_dim + 31) / 32;
+  constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
+  const int lane = ptx::tid_x() % 32;
+  const long long item = static_cast<long long>(ptx::ctaid_x()) * C.num_warps + ptx::tid_x() / 32;
+  if (item >= static_cast<long long>(params.batch) * params.heads_q * params.seqlen_q) return;
+  const int row = static_cast<int>(item % params.seqlen_q);
+  const long long head_index = item / params.seqlen_q;
+  const int head_q = static_cast<int>(head_index % params.heads_q);
+  const int batch = static_cast<int>(head_index / params.heads_q);
+  const int head_kv = head_q / (params.heads_q / params.heads_kv);
+
+  const long long q_row = batch * params.q_stride.batch + head_q * params.q_stride.head + row * params.q_stride.row;
+  const long long k_head = batch * params.k_stride.batch + head_kv * params.k_stride.head;
+  const long long v_head = batch * params.v_stride.batch + head_kv * params.v_stride.head;
+
+  // Lane l holds columns l, l + 32, ...
+  float q[kPerLane], o[kPerLaneV];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int column = lane + 32 * i;
+    q[i] = column < T.head_dim ? tile::load<T.element>(params.q, q_row + column) : 0.0f;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLaneV; ++i) o[i] = 0.0f;
+
+  int end = params.seqlen_kv;
+  if constexpr (T.causal) end = end < row + params.causal_offset + 1 ? end : row + params.causal_offset + 1;
+
+  float max_scaled = ptx::negative_infinity(), sum = 0.0f;
+  for (int key = 0; key < end; ++key) {
+    float dot = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int column = lane + 32 * i;
+      if (column < T.head_dim) dot = ptx::fma(q[i], tile::load<T.element>(params.k, k_head + key * params.k_stride.row + column), dot);
+    }
+    dot = warp_sum(dot);
+    // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
+    const float new_max = ptx::max(max_scaled, dot * params.scale_log2);
+    const float shift = new_max == ptx::negative_infinity() ? 0.0f : new_max;
+    const float rescale = ptx::ex2(max_scaled - shift);
+    const float p = ptx::ex2(ptx::fma(dot, params.scale_log2, -shift));
+    max_scaled = new_max;
+    sum = ptx::fma(sum, rescale, p);
+#pragma unroll
+    for (int i = 0; i < kPerLaneV; ++i) {
+      const int column = lane + 32 * i;
+      if (column < T.head_dim_v) {
+        o[i] = ptx::fma(p, tile::load<T.element>(params.v, v_head + key * params.v_stride.row + column), o[i] * rescale);
+      }
+    }
+  }
+
+  const float scale = sum == 0.0f ? 0.0f : ptx::rcp(sum);
+  const long long o_row = batch * params.o_stride.batch + head_q * params.o_stride.head + row * params.o_stride.row;
+#pragma unroll
+  for (int i = 0; i < kPerLaneV; ++i) {
+    const int column = lane + 32 * i;
+    if (column < T.head_dim_v) tile::store<T.element>(params.o, o_row + column, o[i] * scale);
+  }
+  if (params.lse && lane == 0) {
+    constexpr float kLn2 = 0.69314718055994530942f;
+    ptx::st_global_f32(params.lse + item, sum == 0.0f ? ptx::negative_infinity() : (max_scaled + ptx::lg2(sum)) * kLn2);
+  }
+}
+
+}  // namespace flashcore::ref_fwd

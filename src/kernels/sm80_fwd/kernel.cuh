@@ -1,0 +1,319 @@
+#pragma once
+// Forward attention with cp.async, ldmatrix and mma.sync m16n8k16: FlashAttention-2's schedule (Dao, 2023).
+// Each warp owns whole query rows, so softmax needs no shared memory; K and V pass through a ring that all warps read.
+
+#include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/special_registers.cuh"
+#include "kernels/sm80_fwd/config.h"
+#include "kernels/tile/element.cuh"
+#include "kernels/tile/shared_tile.cuh"
+#include "kernels/tile/softmax.cuh"
+#include "kernels/tile/tile_index.cuh"
+
+namespace flashcore::sm80_fwd {
+
+template <Traits T, Config C>
+struct SharedStorage {
+  unsigned char qo[qo_bytes(C, T)];
+  unsigned char k[C.num_stages][k_tile_bytes(C, T)];
+  unsigned char v[C.num_stages][v_tile_bytes(C, T)];
+};
+
+template <Traits T, Config C>
+struct Forward {
+  static constexpr int kDim = padded_dim(T.head_dim);
+  static constexpr int kDimV = padded_dim(T.head_dim_v);
+  static constexpr int kThreads = threads_per_block(C);
+  static constexpr int kFragments = rows_per_warp(C) / 16;  // 16-row pieces of a warp's rows
+  static constexpr int kStages = C.num_stages;
+  using TileQk = tile::SharedTile<kDim, layout_of(C)>;
+  using TileV = tile::SharedTile<kDimV, layout_of(C)>;
+  using Storage = SharedStorage<T, C>;
+  static_assert(sizeof(Storage) == smem_bytes(C, T));
+
+  const ForwardParams& params;
+  const ptx::SharedAddress shared = ptx::dynamic_shared();
+
+  // The tile at hand.
+  tile::TileIndex tile;
+  const unsigned short *q, *k, *v;
+  int key_end;       // keys that some row of the tile sees: [0, key_end)
+  int key_full_end;  // keys that every row of the tile sees: no mask below it
+
+  // State of this warp's rows.
+  float acc_o[kFragments][kDimV / 8][4];
+  tile::OnlineSoftmax softmax[kFragments];
+  unsigned q_fragments[C.q_in_registers ? kFragments : 1][C.q_in_registers ? kDim / 16 : 1][4];
+
+  FC_DEVICE explicit Forward(const ForwardParams& p) : params(p) {}
+
+  FC_DEVICE static int lane_index() { return ptx::tid_x() % 32; }
+  FC_DEVICE static int warp_first_row() { return ptx::tid_x() / 32 * rows_per_warp(C); }  // within the tile
+
+  FC_DEVICE ptx::SharedAddress address_qo() const { return shared + FC_OFFSET_OF(Storage, qo); }
+  FC_DEVICE ptx::SharedAddress address_k(int stage) const { return shared + FC_OFFSET_OF(Storage, k) + stage * k_tile_bytes(C, T); }
+  FC_DEVICE ptx::SharedAddress address_v(int stage) const { return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T); }
+
+  // --- load -------------------------------------------------------------------------------------------------------
+  FC_DEVICE void load_q() {
+    TileQk::template copy_async<C.block_m, T.head_dim, kThreads>(address_qo(), q, params.q_stride.row, tile.first_row, params.seqlen_q, ptx::tid_x());
+  }
+  FC_DEVICE void load_k(int block) {
+    if (block >= 0) {
+      TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row, block * C.block_n,
+                                                                   params.seqlen_kv, ptx::tid_x());
+    }
+    ptx::cp_async_commit();
+  }
+  FC_DEVICE void load_v(int block) {
+    if (block >= 0) {
+      TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row, block * C.block_n,
+                                                                    params.seqlen_kv, ptx::tid_x());
+    }
+    ptx::cp_async_commit();
+  }
+
+  // --- compute ----------------------------------------------------------------------------------------------------
+  FC_DEVICE typename TileQk::Lane lane_of_q() const {
+    return TileQk::lane_rows_first(address_qo() + warp_first_row() * TileQk::kPitch, lane_index());
+  }
+  FC_DEVICE void keep_q() {
+    const typename TileQk::Lane lane_q = lane_of_q();
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+      for (int d = 0; d < kDim / 16; ++d) ptx::ldmatrix_x4(q_fragments[m][d], lane_q.at(m, d));
+    }
+  }
+
+  FC_DEVICE void scores(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
+    const typename TileQk::Lane lane_q = lane_of_q();
+    const typename TileQk::Lane lane_k = TileQk::lane_columns_first(address_k(block % kStages), lane_index());
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+      for (int n = 0; n < C.block_n / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) acc_s[m][n][c] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < kDim / 16; ++d) {
+      unsigned a[kFragments][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+        if constexpr (C.q_in_registers) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) a[m][i] = q_fragments[m][d][i];
+        } else {
+          ptx::ldmatrix_x4(a[m], lane_q.at(m, d));
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < C.block_n / 16; ++n) {
+        unsigned b[4];
+        ptx::ldmatrix_x4(b, lane_k.at(n, d));
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          tile::mma<T.element>(acc_s[m][2 * n], a[m], b[0], b[1]);
+          tile::mma<T.element>(acc_s[m][2 * n + 1], a[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  FC_DEVICE void mask(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
+    const int lane = lane_index();
+    const int first_row = tile.first_row + warp_first_row() + lane / 4;
+    const int first_key = block * C.block_n + 2 * (lane % 4);
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        int end = params.seqlen_kv;
+        if constexpr (T.causal) end = min_int(end, first_row + 16 * m + 8 * r + params.causal_offset + 1);
+#pragma unroll
+        for (int n = 0; n < C.block_n / 8; ++n) {
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            if (first_key + 8 * n + c >= end) acc_s[m][n][2 * r + c] = ptx::negative_infinity();
+          }
+        }
+      }
+    }
+  }
+
+  // acc_o = acc_o · rescale + P · V, P being rounded to the element type.
+  FC_DEVICE void accumulate(const float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
+    const typename TileV::Lane lane_v = TileV::lane_rows_first(address_v(block % kStages), lane_index());
+#pragma unroll
+    for (int n = 0; n < C.block_n / 16; ++n) {
+      // The accumulator layout of two 16×8 score tiles is the operand layout of one 16×16 block of P.
+      unsigned p[kFragments][4];
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[m][i] = tile::pack<T.element>(acc_s[m][2 * n + i / 2][i % 2 * 2], acc_s[m][2 * n + i / 2][i % 2 * 2 + 1]);
+      }
+#pragma unroll
+      for (int d = 0; d < kDimV / 16; ++d) {
+        unsigned b[4];
+        ptx::ldmatrix_x4_trans(b, lane_v.at(n, d));
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          tile::mma<T.element>(acc_o[m][2 * d], p[m], b[0], b[1]);
+          tile::mma<T.element>(acc_o[m][2 * d + 1], p[m], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // One step over block_n keys. On entry the copies of K(block) .. are in flight as main_loop says.
+  FC_DEVICE void step(int block, bool first) {
+    // K(block) has landed. In the first step V(block) may still be on its way; later it came a step ago.
+    if constexpr (kStages == 1) {
+      ptx::cp_async_wait<0>();
+    } else {
+      if (first) ptx::cp_async_wait<2 * (kStages - 2) + 1>();
+      else ptx::cp_async_wait<2 * (kStages - 2)>();
+    }
+    ptx::bar_sync();  // everybody's copies are visible, and everybody has left the stage that is loaded next
+    if constexpr (kStages == 1) {
+      load_v(block);
+    } else {
+      load_k(block - (kStages - 1));
+      load_v(block - (kStages - 1));
+    }
+    if constexpr (C.q_in_registers) {
+      if (first) keep_q();
+    }
+
+    float acc_s[kFragments][C.block_n / 8][4];
+    scores(acc_s, block);
+    if constexpr (kStages == 1) {
+      ptx::bar_sync();  // all warps have read K(block)
+      load_k(block - 1);
+    }
+    // One body for masked and unmasked blocks: a second copy cost 20 registers and 200 ms of compilation.
+    if ((block + 1) * C.block_n > key_full_end) mask(acc_s, block);
+
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      float rescale[2];
+      softmax[m].update(acc_s[m], params.scale_log2, rescale);
+#pragma unroll
+      for (int d = 0; d < kDimV / 8; ++d) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) acc_o[m][d][c] *= rescale[c / 2];
+      }
+    }
+
+    if constexpr (kStages == 1) {
+      ptx::cp_async_wait<1>();
+      ptx::bar_sync();
+    } else if (first) {
+      ptx::cp_async_wait<2 * (kStages - 1)>();
+      ptx::bar_sync();
+    }
+    accumulate(acc_s, block);
+  }
+
+  // Keys from right to left: the masked blocks, if any, come first.
+  FC_DEVICE void main_loop() {
+    int block = (key_end + C.block_n - 1) / C.block_n - 1;
+    load_q();
+    if constexpr (kStages == 1) {
+      load_k(block);
+    } else {
+#pragma unroll
+      for (int s = 0; s < kStages - 1; ++s) {
+        load_k(block - s);  // the first group holds Q as well
+        load_v(block - s);
+      }
+    }
+    bool first = true;
+    for (; block >= 0; --block, first = false) step(block, first);
+    ptx::cp_async_wait<0>();
+    ptx::bar_sync();  // Q, K and V are no longer read: the epilogue and the next tile may write there
+  }
+
+  // --- finish -----------------------------------------------------------------------------------------------------
+  // O through shared memory, each warp in its own rows, so that it leaves in 16-byte pieces.
+  FC_DEVICE void epilogue(int tile_number) {
+    // Found again rather than kept through the main loop, where four registers make the difference to spilling.
+    tile = tile::tile_at(params, ptx::opaque(tile_number), C.block_m);
+    const int lane = lane_index(), warp_row = warp_first_row();
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float lse;
+        const float scale = softmax[m].finish(r, lse);
+        const int tile_row = warp_row + 16 * m + 8 * r + lane / 4;
+        const int row = tile.first_row + tile_row;
+        if (params.lse && lane % 4 == 0 && row < params.seqlen_q) {
+          ptx::st_global_f32(params.lse + (static_cast<long long>(tile.batch) * params.heads_q + tile.head_q) * params.seqlen_q + row, lse);
+        }
+#pragma unroll
+        for (int d = 0; d < kDimV / 8; ++d) {
+          ptx::st_shared_u32(address_qo() + TileV::offset(tile_row, d) + 4 * (lane % 4),
+                             tile::pack<T.element>(acc_o[m][d][2 * r] * scale, acc_o[m][d][2 * r + 1] * scale));
+        }
+      }
+    }
+    ptx::bar_warp_sync();
+    constexpr int kChunks = T.head_dim_v / 8;
+    unsigned short* o = static_cast<unsigned short*>(params.o) + tile.batch * params.o_stride.batch + tile.head_q * params.o_stride.head;
+    for (int index = lane; index < rows_per_warp(C) * kChunks; index += 32) {
+      const int tile_row = warp_row + index / kChunks;
+      const int chunk = index % kChunks;
+      const int row = tile.first_row + tile_row;
+      if (row < params.seqlen_q) {
+        ptx::st_global_v4(o + row * params.o_stride.row + chunk * 8, ptx::ld_shared_v4(address_qo() + TileV::offset(tile_row, chunk)));
+      }
+    }
+  }
+
+  FC_DEVICE static int min_int(int a, int b) { return a < b ? a : b; }
+
+  FC_DEVICE void run(int tile_number) {
+    tile = tile::tile_at(params, tile_number, C.block_m);
+    q = tile::head_pointer(params.q, params.q_stride, tile.batch, tile.head_q);
+    k = tile::head_pointer(params.k, params.k_stride, tile.batch, tile.head_kv);
+    v = tile::head_pointer(params.v, params.v_stride, tile.batch, tile.head_kv);
+    key_end = key_full_end = params.seqlen_kv;
+    if constexpr (T.causal) {
+      const int last_row = min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
+      key_end = min_int(key_end, last_row + params.causal_offset + 1);
+      key_full_end = min_int(key_full_end, tile.first_row + params.causal_offset + 1);
+    }
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      softmax[m].reset();
+#pragma unroll
+      for (int d = 0; d < kDimV / 8; ++d) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) acc_o[m][d][c] = 0.0f;
+      }
+    }
+    main_loop();
+    epilogue(tile_number);
+  }
+};
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward(const __grid_constant__ ForwardParams params) {
+  Forward<T, C> cta(params);
+  if constexpr (C.persistent) {
+    const int count = tile::tile_count(params, C.block_m);
+    for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
+      if (index != ptx::ctaid_x()) ptx::bar_sync();  // all warps have sent their rows of O: Q may be overwritten
+      cta.run(index);
+    }
+  } else {
+    cta.run(ptx::ctaid_x());
+  }
+}
+
+}  // namespace flashcore::sm80_fwd

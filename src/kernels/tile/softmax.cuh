@@ -1,0 +1,67 @@
+#pragma once
+// Online softmax over the score fragments of mma.m16n8: fp32, base 2, scale folded into one fused multiply-add.
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/shuffle.cuh"
+
+namespace flashcore::tile {
+
+// Over the four lanes that share a row of a fragment.
+FC_DEVICE float quad_max(float value) {
+  value = ptx::max(value, ptx::shfl_bfly(value, 1));
+  return ptx::max(value, ptx::shfl_bfly(value, 2));
+}
+FC_DEVICE float quad_sum(float value) {
+  value += ptx::shfl_bfly(value, 1);
+  return value + ptx::shfl_bfly(value, 2);
+}
+
+// State of the two rows that a lane holds of one 16-row fragment: [0] row lane/4, [1] row lane/4 + 8.
+struct OnlineSoftmax {
+  float max_scaled[2];  // row maximum · scale_log2; -inf before the first visible key
+  float sum[2];         // this lane's share of the row sum; the quad is added up once, at the end
+
+  FC_DEVICE void reset() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) max_scaled[r] = ptx::negative_infinity(), sum[r] = 0.0f;
+  }
+
+  // Scores become probabilities relative to the new maximum; `rescale[r]` is what earlier results must be multiplied
+  // with. A NaN score is skipped by the maximum and comes back as NaN through exp2.
+  template <int kTiles>
+  FC_DEVICE void update(float (&scores)[kTiles][4], float scale_log2, float (&rescale)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float tile_max = ptx::max(scores[0][2 * r], scores[0][2 * r + 1]);
+#pragma unroll
+      for (int n = 1; n < kTiles; ++n) tile_max = ptx::max(tile_max, ptx::max(scores[n][2 * r], scores[n][2 * r + 1]));
+      const float new_max = ptx::max(max_scaled[r], quad_max(tile_max) * scale_log2);
+      // A row of nothing but -inf: subtracting it would make NaN of the zeros that exp2 owes us.
+      const float shift = new_max == ptx::negative_infinity() ? 0.0f : new_max;
+      // Both operands rounded as in the exponent below, so that the factor is exact relative to them.
+      rescale[r] = ptx::ex2(max_scaled[r] - shift);
+      max_scaled[r] = new_max;
+      float tile_sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int c = 2 * r; c < 2 * r + 2; ++c) {
+          scores[n][c] = ptx::ex2(ptx::fma(scores[n][c], scale_log2, -shift));
+          tile_sum += scores[n][c];
+        }
+      }
+      sum[r] = ptx::fma(sum[r], rescale[r], tile_sum);
+    }
+  }
+
+  // Ends the row: returns 1/sum (0 for a row without keys) and its natural log-sum-exp. All four lanes take part.
+  FC_DEVICE float finish(int r, float& lse) {
+    const float total = quad_sum(sum[r]);
+    constexpr float kLn2 = 0.69314718055994530942f;
+    lse = total == 0.0f ? ptx::negative_infinity() : (max_scaled[r] + ptx::lg2(total)) * kLn2;
+    return total == 0.0f ? 0.0f : ptx::rcp(total);
+  }
+};
+
+}  // namespace flashcore::tile

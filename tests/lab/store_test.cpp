@@ -1,0 +1,239 @@
+#include "lab/store.h"
+
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "lab/sample_trial.h"
+#include "lab/store_error.h"
+
+namespace flashcore {
+namespace {
+
+namespace fs = std::filesystem;
+
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreTest() {
+    std::string pattern = (fs::temp_directory_path() / "flashcore_store_XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
+    folder_ = pattern;
+  }
+  ~StoreTest() override { fs::remove_all(folder_); }
+  fs::path file(const std::string& name = "trials.db") const { return folder_ / name; }
+
+  // Runs `body` in a forked child and returns its wait status.
+  template <class Body>
+  static pid_t fork_child(Body body) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int code = 0;
+      try {
+        body();
+      } catch (...) {
+        code = 9;
+      }
+      _exit(code);
+    }
+    return child;
+  }
+  static int wait_for(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+
+  fs::path folder_;
+};
+
+Trial trial_of(const std::string& run, Phase phase = Phase::kSearch) {
+  Trial trial = test::sample_trial();
+  trial.run = run;
+  trial.phase = phase;
+  return trial;
+}
+
+// The message of the Error that `body` throws; fails if it throws none or one of another kind.
+template <class Body>
+std::string message_of(ErrorKind kind, Body body) {
+  try {
+    body();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), kind) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+bool mentions(const std::string& text, const std::string& word) { return text.find(word) != std::string::npos; }
+
+TEST_F(StoreTest, WhatIsAppendedIsFoundAgain) {
+  std::int64_t first = 0;
+  {
+    Store store(file("deep/er/trials.db"));
+    first = store.append(trial_of("a"));
+    EXPECT_GT(store.append(trial_of("b", Phase::kHoldout)), first);
+  }
+  const Store store(file("deep/er/trials.db"));
+  const auto all = store.query({});
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].id, first);
+  EXPECT_EQ(all[0].run, "a");
+  EXPECT_EQ(all[1].artifact->code_hash, "feed");
+}
+
+TEST_F(StoreTest, EveryFilterFilters) {
+  Store store(file());
+  store.append(trial_of("a"));
+  Trial other = trial_of("b", Phase::kBench);
+  other.family = "cpu_fwd";
+  other.device.key = "cpu_x";
+  other.source_hash = "else";
+  other.problem.batch = 3;
+  store.append(other);
+  const auto runs = [&](const TrialQuery& query) {
+    std::string found;
+    for (const Trial& t : store.query(query)) found += t.run;
+    return found;
+  };
+  EXPECT_EQ(runs({}), "ab");
+  EXPECT_EQ(runs({.run = "b"}), "b");
+  EXPECT_EQ(runs({.problem_id = other.problem.id()}), "b");
+  EXPECT_EQ(runs({.device_key = "h200"}), "a");
+  EXPECT_EQ(runs({.family = "cpu_fwd"}), "b");
+  EXPECT_EQ(runs({.source_hash = "else"}), "b");
+  EXPECT_EQ(runs({.phase = Phase::kBench}), "b");
+  EXPECT_EQ(runs({.device_key = "h200", .phase = Phase::kBench}), "");
+}
+
+TEST_F(StoreTest, TextIsBoundNeverPastedIntoSql) {
+  Store store(file());
+  store.append(trial_of("x'); DROP TABLE trials; --"));
+  EXPECT_EQ(store.query({.run = "x'); DROP TABLE trials; --"}).size(), 1u);
+}
+
+TEST_F(StoreTest, UnwritablePathSaysWhatToDo) {
+  std::ofstream(file("plain")) << "x";
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kEnvironment, [&] { Store store(file("plain") / "trials.db"); }), "--store"));
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kEnvironment, [&] { Store store("/proc/flashcore/trials.db"); }), "/proc/flashcore"));
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { Store store{folder_}; }), "is a folder"));
+}
+
+TEST_F(StoreTest, AFileThatIsNoDatabaseIsRefusedAndLeftAlone) {
+  const std::string text(4096, 'x');
+  std::ofstream(file()) << text;
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { Store store(file()); }), "not a flashcore store"));
+  EXPECT_EQ(read_file(file()), text);
+}
+
+TEST_F(StoreTest, AnotherProgramsDatabaseIsRefusedAndLeftAlone) {
+  SQLite::Database(file(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE).exec("CREATE TABLE theirs (x)");
+  const std::string before = read_file(file());
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { Store store(file()); }), "not a flashcore store"));
+  EXPECT_EQ(read_file(file()), before);
+}
+
+TEST_F(StoreTest, AStoreFromANewerVersionIsRefused) {
+  { Store store(file()); }
+  SQLite::Database(file(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 99");
+  const std::string message = message_of(ErrorKind::kBadInput, [&] { Store store(file()); });
+  EXPECT_TRUE(mentions(message, "99") && mentions(message, "newer"));
+}
+
+TEST_F(StoreTest, ADamagedTrialIsNamedAsSuch) {
+  Store store(file());
+  store.append(trial_of("a"));
+  SQLite::Database(file(), SQLite::OPEN_READWRITE).exec("UPDATE trials SET json = substr(json, 1, 40)");
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { store.query({}); }), "damaged"));
+}
+
+TEST_F(StoreTest, AFullDiskIsNamedAndWhatWasStoredStands) {
+  const std::string message =
+      message_of(ErrorKind::kEnvironment, [&] { throw_store_error(file(), "write to", SQLite::Exception("database or disk is full", SQLITE_FULL)); });
+  EXPECT_TRUE(mentions(message, "disk is full"));
+
+  { Store store(file()); }
+  // A file size limit stands in for the full disk: writes fail in the middle of a transaction.
+  const pid_t child = fork_child([&] {
+    Store store(file());
+    store.append(trial_of("before"));
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{96 * 1024, 96 * 1024};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    Trial large = trial_of("large");
+    large.message = std::string(1 << 20, 'm');
+    try {
+      store.append(large);
+    } catch (const Error& e) {
+      _exit(e.kind() == ErrorKind::kEnvironment && mentions(e.what(), "disk full") ? 0 : 1);
+    }
+    _exit(2);
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  Store store(file());
+  ASSERT_EQ(store.query({}).size(), 1u);
+  EXPECT_EQ(store.query({})[0].run, "before");
+  store.append(trial_of("after"));
+}
+
+TEST_F(StoreTest, TwoProcessesCreateAndWriteAtOnce) {
+  constexpr int kWriters = 4, kEach = 25;
+  std::vector<pid_t> children;
+  for (int writer = 0; writer < kWriters; ++writer)
+    children.push_back(fork_child([&] {
+      Store store(file());
+      for (int i = 0; i < kEach; ++i) store.append(trial_of(std::to_string(writer)));
+    }));
+  for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
+  const Store store(file());
+  for (int writer = 0; writer < kWriters; ++writer) EXPECT_EQ(store.query({.run = std::to_string(writer)}).size(), static_cast<std::size_t>(kEach));
+}
+
+TEST_F(StoreTest, KillLosesNothingThatWasCommitted) {
+  for (int round = 0; round < 3; ++round) {
+    int pipe_ends[2];
+    ASSERT_EQ(pipe(pipe_ends), 0);
+    const pid_t child = fork_child([&] {
+      Store store(file());
+      for (;;) {
+        const std::int64_t id = store.append(trial_of("killed"));
+        if (write(pipe_ends[1], &id, sizeof id) != sizeof id) return;
+      }
+    });
+    close(pipe_ends[1]);
+    // An id on the pipe is a promise kept; the child dies in the middle of whatever comes after the twentieth.
+    std::int64_t last = 0;
+    for (int i = 0; i < 20; ++i) ASSERT_EQ(read(pipe_ends[0], &last, sizeof last), static_cast<ssize_t>(sizeof last));
+    kill(child, SIGKILL);
+    while (read(pipe_ends[0], &last, sizeof last) == static_cast<ssize_t>(sizeof last)) {
+    }
+    close(pipe_ends[0]);
+    EXPECT_TRUE(WIFSIGNALED(wait_for(child)));
+    const Store store(file());
+    const auto trials = store.query({});
+    ASSERT_FALSE(trials.empty());
+    EXPECT_GE(trials.back().id, last);
+    EXPECT_LE(trials.back().id, last + 1) << "at most the one in flight was committed without being reported";
+  }
+  SQLite::Database raw(file(), SQLite::OPEN_READWRITE);
+  EXPECT_EQ(raw.execAndGet("PRAGMA integrity_check").getString(), "ok");
+}
+
+TEST_F(StoreTest, WritesAreInWalMode) {
+  Store store(file());
+  SQLite::Database raw(file(), SQLite::OPEN_READONLY);
+  EXPECT_EQ(raw.execAndGet("PRAGMA journal_mode").getString(), "wal");
+}
+
+}  // namespace
+}  // namespace flashcore
