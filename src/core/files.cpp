@@ -124,7 +124,7 @@ std::filesystem::path cache_directory() {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  if (const auto own = variable("FLASHCORE_CACHE"); !own.empty()) return own;
+  if (auto own = variable("FLASHCORE_CACHE"); !own.empty()) return own;
   // The XDG specification: a relative path there is invalid and to be ignored.
   if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) return xdg / "flashcore";
   if (const auto home = variable("HOME"); !home.empty()) return home / ".cache" / "flashcore";

@@ -22,9 +22,9 @@ constexpr int kLanes = kReferenceLanes;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-typedef float Float8 __attribute__((vector_size(32)));
-typedef float Float16 __attribute__((vector_size(64)));
-typedef double Double8 __attribute__((vector_size(64)));
+using Float8 = float __attribute__((vector_size(32)));
+using Float16 = float __attribute__((vector_size(64)));
+using Double8 = double __attribute__((vector_size(64)));
 
 // out[r][j] = sum over d of q[r][d] * k[j][d], for the first `keys` keys rounded up to whole panels. The lane loops run
 // over keys, so each dot product is summed in order of d, in T.

@@ -131,7 +131,7 @@ class NpyHeader {
     const char quote = peek();
     const std::size_t end = quote == '\'' || quote == '"' ? text_.find(quote, 1) : std::string_view::npos;
     if (end == std::string_view::npos) bad("a quoted word is missing");
-    const std::string value(text_.substr(1, end - 1));
+    std::string value(text_.substr(1, end - 1));
     text_.remove_prefix(end + 1);
     return value;
   }
@@ -173,7 +173,7 @@ FileTensor read_npy(const std::string& path) {
   if (file.size() < 12)
     complaint.fail("the file ends after {} bytes, within the .npy header; it is truncated: write it again",
                    file.size());
-  const int version = file[6];
+  const int version = static_cast<unsigned char>(file[6]);
   if (version < 1 || version > 3) complaint.fail(".npy version {} is not known; versions 1 to 3 are", version);
   const std::size_t length_bytes = version == 1 ? 2 : 4, start = 8 + length_bytes;
   const std::uint64_t length = little_endian(std::string_view(file).substr(8, length_bytes));
