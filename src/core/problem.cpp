@@ -51,17 +51,20 @@ class IdReader {
     return taken;
   }
   std::string_view token() const { return token_; }
+  bool at_end() const { return ended_; }
   [[noreturn]] void fail(const std::string& reason) const {
     throw_bad_input("problem id '{}' cannot be read: {}; the form is {}", id_, reason, kIdForm);
   }
 
  private:
   void next() {
+    ended_ = rest_.data() == nullptr;
     const std::size_t end = rest_.find('_');
     token_ = rest_.substr(0, end);
     rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
   }
   std::string_view id_, rest_, token_;
+  bool ended_ = false;  // an empty token alone may also be one of two '_' in a row
 };
 
 void check_range(std::string_view field, std::int64_t value, std::int64_t lowest, std::int64_t highest) {
@@ -197,7 +200,7 @@ Problem Problem::parse(std::string_view id) {
     }
     p.scale = value;
   }
-  if (!reader.token().empty() || id.ends_with('_')) reader.fail(fmt::format("'{}' is left over", reader.token()));
+  if (!reader.at_end()) reader.fail(fmt::format("'{}' is left over", reader.token()));
   p.validate();
   return p;
 }

@@ -52,7 +52,9 @@ struct Problem {
   double flops() const;
   // The fewest bytes that must move: q, k, v read once, o and lse (fp32) written once.
   double bytes() const;
-  // Decode-like: too few query rows per key to be bound by arithmetic; quoted in bytes per second.
+  // Decode-like: too few query rows per key to be bound by arithmetic; quoted in bytes per second. The rule: at most 64
+  // query rows share a key (seqlen_q x group_size: about 64 flops a byte, a third of what keeps tensor cores busy), and
+  // there are at least 8 keys per query row.
   bool is_decode() const;
 
   // Readable, file-safe and reversible: b1_h8_s512_d64_fp16, b1_h32_hk8_s4096_d128_bf16_causal,

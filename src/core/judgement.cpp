@@ -1,0 +1,126 @@
+// compare, error_bound and within of core/reference.h: is an output close enough to the reference.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/reference.h"
+
+namespace flashcore {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+// Below this a norm is taken as zero, so that an all-zero reference asks for an all-zero output.
+constexpr double kTiny = 1e-30;
+
+struct RowNorms {
+  std::vector<double> row;  // ‖ref row‖; NaN where the reference is not finite
+  double total = 0;         // ‖ref‖ over finite rows
+  double floor = kTiny;     // the least row norm to divide by
+  std::int64_t finite = 0;
+};
+
+RowNorms reference_norms(const Reference& reference, std::int64_t columns) {
+  RowNorms norms;
+  double squares = 0, sum = 0;
+  for (std::int64_t r = 0; r < reference.rows; ++r) {
+    double row = 0;
+    for (std::int64_t d = 0; d < columns; ++d) {
+      const double value = reference.o[static_cast<std::size_t>(r * columns + d)];
+      row += value * value;
+    }
+    const bool finite = std::isfinite(row);
+    norms.row.push_back(finite ? std::sqrt(row) : std::numeric_limits<double>::quiet_NaN());
+    if (!finite) continue;
+    squares += row;
+    sum += std::sqrt(row);
+    ++norms.finite;
+  }
+  norms.total = std::sqrt(squares);
+  if (norms.finite > 0) norms.floor = std::max(kTiny, 1e-3 * sum / static_cast<double>(norms.finite));
+  return norms;
+}
+
+// NaN where the reference has NaN, the same infinity where it has one, finite where it is finite.
+bool same_kind(double reference, float value) {
+  if (std::isnan(reference)) return std::isnan(value);
+  if (std::isinf(reference)) return static_cast<double>(value) == reference;
+  return std::isfinite(value);
+}
+
+double slack(double values) { return 1 + 3 / std::sqrt(std::max(1.0, values)); }
+
+}  // namespace
+
+OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o, const std::vector<float>& lse) {
+  const std::int64_t columns = problem.head_dim_v;
+  FC_CHECK(o.size() == reference.o.size() && lse.size() == reference.lse.size());
+  FC_CHECK(static_cast<std::int64_t>(o.size()) == reference.rows * columns);
+  const RowNorms norms = reference_norms(reference, columns);
+  OutputError error;
+  double squares = 0, sum = 0;
+  std::int64_t values = 0, broken_row = -1;
+  for (std::int64_t r = 0; r < reference.rows; ++r) {
+    const auto at_row = static_cast<std::size_t>(r);
+    double row = 0;
+    std::int64_t broken = same_kind(reference.lse[at_row], lse[at_row]) ? 0 : 1;
+    if (std::isfinite(reference.lse[at_row]) && std::isfinite(lse[at_row])) {
+      error.lse_max_abs = std::max(error.lse_max_abs, std::abs(lse[at_row] - reference.lse[at_row]));
+    }
+    for (std::int64_t d = 0; d < columns; ++d) {
+      const auto at = static_cast<std::size_t>(r * columns + d);
+      if (!same_kind(reference.o[at], o[at])) ++broken;
+      if (!std::isfinite(reference.o[at]) || !std::isfinite(o[at])) continue;
+      const double difference = o[at] - reference.o[at];
+      error.max_abs = std::max(error.max_abs, std::abs(difference));
+      sum += difference;
+      row += difference * difference;
+      ++values;
+    }
+    error.nonfinite += broken;
+    if (broken > 0 && broken_row < 0) broken_row = r;
+    if (std::isnan(norms.row[at_row])) continue;
+    squares += row;
+    const bool sees_nothing = reference.lse[at_row] == -kInf;
+    const double rel = row == 0 ? 0 : sees_nothing ? kInf : std::sqrt(row) / std::max(norms.row[at_row], norms.floor);
+    if (rel > error.worst_row_rel) {
+      error.worst_row_rel = rel;
+      error.first_bad_row = r;
+    }
+  }
+  error.rel = squares == 0 ? 0 : std::sqrt(squares) / std::max(norms.total, kTiny);
+  error.bias = values == 0 ? 0 : sum / static_cast<double>(values);
+  if (broken_row >= 0) error.first_bad_row = broken_row;
+  return error;
+}
+
+ErrorBound error_bound(const Problem& problem, const Reference& reference) {
+  const RowNorms norms = reference_norms(reference, problem.head_dim_v);
+  const OutputError ideal = compare(problem, reference, reference.ideal_o, reference.ideal_lse);
+  const double columns = static_cast<double>(problem.head_dim_v);
+  double squares = 0, worst_row = 0, lse = 0;
+  for (std::int64_t r = 0; r < reference.rows; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    if (std::isnan(norms.row[at])) continue;
+    const double predicted = reference.predicted_o[at];
+    squares += predicted * predicted;
+    worst_row = std::max(worst_row, predicted / std::max(norms.row[at], norms.floor));
+    lse = std::max(lse, static_cast<double>(reference.predicted_lse[at]));
+  }
+  const double rel = std::sqrt(squares) / std::max(norms.total, kTiny);
+  // The slack is for chance: of few values the ideal kernel may get all nearly right where an honest one does not.
+  ErrorBound bound;
+  bound.rel = kBoundFactor * slack(columns * static_cast<double>(norms.finite)) * std::max(rel, ideal.rel);
+  bound.worst_row_rel = kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel);
+  bound.lse_max_abs = kBoundFactor * std::max(lse, ideal.lse_max_abs);
+  return bound;
+}
+
+bool within(const OutputError& error, const ErrorBound& bound) {
+  // Written so that a NaN in any of them fails.
+  return error.nonfinite == 0 && error.rel <= bound.rel && error.worst_row_rel <= bound.worst_row_rel &&
+         error.lse_max_abs <= bound.lse_max_abs;
+}
+
+}  // namespace flashcore

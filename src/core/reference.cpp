@@ -1,0 +1,220 @@
+#include "core/reference.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "core/reference_block.h"
+
+namespace flashcore {
+namespace {
+
+// Tiles of every size in use end at these rows, give or take one.
+constexpr std::int64_t kEdges[] = {0, 16, 32, 64, 128, 256};
+
+std::uint64_t next_random(std::uint64_t& state) {  // splitmix64
+  std::uint64_t x = state += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+class RowChooser {
+ public:
+  RowChooser(const Problem& problem, double max_flops, std::uint64_t seed) : p_(problem), left_(max_flops), state_(seed) {}
+
+  RowSample choose() {
+    add_first_last_and_edges();
+    // Every head once, on a tile edge; then rounds of any row, until the budget is used.
+    for (int round = 0; left_ > 0 && misses_ < 64; ++round) {
+      for (std::int64_t head = 0; head < p_.batch * p_.heads_q && left_ > 0; ++head) add(head, round % 2 == 0 ? edge_row() : any_row());
+    }
+    RowSample sample;
+    sample.all = false;
+    for (const auto& [head, row] : chosen_) sample.rows.push_back({head / p_.heads_q, head % p_.heads_q, row});
+    return sample;
+  }
+
+ private:
+  void add(std::int64_t head, std::int64_t row) {
+    row = std::clamp<std::int64_t>(row, 0, p_.seqlen_q - 1);
+    if (!chosen_.emplace(head, row).second) {
+      ++misses_;
+      return;
+    }
+    misses_ = 0;
+    // One more than the visible keys: rows that see none cost something too, so the loop ends.
+    left_ -= 2.0 * static_cast<double>(p_.head_dim + p_.head_dim_v) * static_cast<double>(p_.visible_keys(row) + 1);
+  }
+  void add_first_last_and_edges() {
+    const std::int64_t last_head = p_.batch * p_.heads_q - 1, rows = p_.seqlen_q;
+    for (const std::int64_t head : {std::int64_t{0}, last_head}) {
+      add(head, 0);
+      add(head, rows - 1);
+    }
+    const std::int64_t last_edge = rows / 16 * 16;
+    for (std::int64_t d = -1; d <= 1; ++d) {
+      for (const std::int64_t edge : kEdges) add(0, edge + d);
+      add(last_head, last_edge + d);
+      add(last_head, rows / 64 * 64 + d);
+    }
+  }
+  std::int64_t any_row() { return static_cast<std::int64_t>(next_random(state_) % static_cast<std::uint64_t>(p_.seqlen_q)); }
+  std::int64_t edge_row() { return any_row() / 16 * 16 + static_cast<std::int64_t>(next_random(state_) % 3) - 1; }
+
+  const Problem& p_;
+  double left_;
+  std::uint64_t state_;
+  int misses_ = 0;  // in a row: nearly everything is chosen already
+  std::set<std::pair<std::int64_t, std::int64_t>> chosen_;
+};
+
+// One query row to compute, and where its results go.
+struct Task {
+  std::int64_t batch, head, row, out;
+};
+
+std::vector<Task> make_tasks(const Problem& p, const RowSample& sample) {
+  std::vector<Task> tasks;
+  if (sample.all) {
+    tasks.reserve(static_cast<std::size_t>(p.batch * p.heads_q * p.seqlen_q));
+    for (std::int64_t b = 0; b < p.batch; ++b) {
+      for (std::int64_t h = 0; h < p.heads_q; ++h) {
+        for (std::int64_t row = 0; row < p.seqlen_q; ++row) tasks.push_back({b, h, row, static_cast<std::int64_t>(tasks.size())});
+      }
+    }
+    return tasks;
+  }
+  for (const auto& [b, h, row] : sample.rows) {
+    FC_CHECK(b >= 0 && b < p.batch && h >= 0 && h < p.heads_q && row >= 0 && row < p.seqlen_q);
+    tasks.push_back({b, h, row, static_cast<std::int64_t>(tasks.size())});
+  }
+  std::stable_sort(tasks.begin(), tasks.end(), [](const Task& x, const Task& y) {
+    return std::tie(x.batch, x.head, x.row) < std::tie(y.batch, y.head, y.row);
+  });
+  return tasks;
+}
+
+class ReferenceRun {
+ public:
+  ReferenceRun(const Problem& problem, const AttentionInputs& inputs, std::vector<Task> tasks)
+      : p_(problem), inputs_(inputs), tasks_(std::move(tasks)) {
+    const std::size_t rows = tasks_.size();
+    const std::size_t values = rows * static_cast<std::size_t>(p_.head_dim_v);
+    result_.rows = static_cast<std::int64_t>(rows);
+    result_.o.resize(values);
+    result_.ideal_o.resize(values);
+    result_.lse.resize(rows);
+    result_.ideal_lse.resize(rows);
+    result_.predicted_o.resize(rows);
+    result_.predicted_lse.resize(rows);
+    for (std::size_t i = 0; i < rows; ++i) {
+      if (i == 0 || !same_kv_head(tasks_[i - 1], tasks_[i])) starts_.push_back(i);
+    }
+    starts_.push_back(rows);
+  }
+
+  Reference run(int threads) {
+    // Below this starting a thread costs more than the work.
+    constexpr double kSmallFlops = 2e6;
+    const bool small = p_.flops() < kSmallFlops && threads == 0;
+    const int used = small ? 1 : threads > 0 ? threads : hardware_threads();
+    const auto groups = static_cast<std::int64_t>(starts_.size()) - 1;
+    // Many small heads (decoding): whole heads side by side. Few large ones: the rows of one head side by side.
+    const bool by_head = groups >= 4 * used;
+    parallel_for(groups, by_head ? used : 1, [&](std::int64_t group) { run_group(static_cast<std::size_t>(group), by_head ? 1 : used); });
+    return std::move(result_);
+  }
+
+ private:
+  bool same_kv_head(const Task& x, const Task& y) const {
+    return x.batch == y.batch && x.head / p_.group_size() == y.head / p_.group_size();
+  }
+
+  void run_group(std::size_t group, int threads) {
+    const std::size_t begin = starts_[group], end = starts_[group + 1];
+    const PackedHead head = pack_head(inputs_.k, inputs_.v, tasks_[begin].batch, tasks_[begin].head / p_.group_size());
+    constexpr std::size_t kRowsPerJob = 8 * kReferenceRows;
+    parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads, [&](std::int64_t job) {
+      const std::size_t first = begin + static_cast<std::size_t>(job) * kRowsPerJob;
+      ReferenceScratch scratch;
+      for (std::size_t i = first; i < std::min(end, first + kRowsPerJob); i += kReferenceRows) {
+        std::vector<ReferenceRow> rows;
+        for (std::size_t at = i; at < std::min(end, i + kReferenceRows); ++at) rows.push_back(make_row(tasks_[at]));
+        reference_block(head, p_.dtype, p_.softmax_scale(), rows, scratch);
+      }
+    });
+  }
+
+  ReferenceRow make_row(const Task& task) {
+    ReferenceRow row;
+    row.q.resize(static_cast<std::size_t>(p_.head_dim));
+    for (std::int64_t d = 0; d < p_.head_dim; ++d) row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
+    row.visible = p_.visible_keys(task.row);
+    row.o = result_.o.data() + task.out * p_.head_dim_v;
+    row.ideal_o = result_.ideal_o.data() + task.out * p_.head_dim_v;
+    row.lse = result_.lse.data() + task.out;
+    row.ideal_lse = result_.ideal_lse.data() + task.out;
+    row.predicted_o = result_.predicted_o.data() + task.out;
+    row.predicted_lse = result_.predicted_lse.data() + task.out;
+    return row;
+  }
+
+  const Problem& p_;
+  const AttentionInputs& inputs_;
+  std::vector<Task> tasks_;
+  std::vector<std::size_t> starts_;  // of each run of tasks that share a head of k and v, and the end
+  Reference result_;
+};
+
+}  // namespace
+
+RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t seed) {
+  if (problem.flops() <= max_flops) return {};
+  return RowChooser(problem, max_flops, seed).choose();
+}
+
+Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
+  problem.validate();
+  const auto fits = [](const HostTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t columns) {
+    const TensorLayout& at = tensor.layout;
+    return at.batch == batch && at.heads == heads && at.rows == length && at.columns == columns;
+  };
+  FC_CHECK(fits(inputs.q, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim));
+  FC_CHECK(fits(inputs.k, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim));
+  FC_CHECK(fits(inputs.v, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim_v));
+  return ReferenceRun(problem, inputs, make_tasks(problem, rows)).run(threads);
+}
+
+std::vector<float> gather_rows(const HostTensor& tensor, const RowSample& rows) {
+  const TensorLayout& at = tensor.layout;
+  std::vector<float> values;
+  const auto take = [&](std::int64_t b, std::int64_t h, std::int64_t row) {
+    for (std::int64_t column = 0; column < at.columns; ++column) values.push_back(tensor.at(b, h, row, column));
+  };
+  if (!rows.all) {
+    values.reserve(rows.rows.size() * static_cast<std::size_t>(at.columns));
+    for (const auto& [b, h, row] : rows.rows) take(b, h, row);
+    return values;
+  }
+  values.reserve(static_cast<std::size_t>(at.elements()));
+  for (std::int64_t b = 0; b < at.batch; ++b) {
+    for (std::int64_t h = 0; h < at.heads; ++h) {
+      for (std::int64_t row = 0; row < at.rows; ++row) take(b, h, row);
+    }
+  }
+  return values;
+}
+
+std::vector<float> gather_lse(const Problem& problem, const std::vector<float>& lse, const RowSample& rows) {
+  FC_CHECK(static_cast<std::int64_t>(lse.size()) == problem.batch * problem.heads_q * problem.seqlen_q);
+  if (rows.all) return lse;
+  std::vector<float> values;
+  values.reserve(rows.rows.size());
+  for (const auto& [b, h, row] : rows.rows) values.push_back(lse[static_cast<std::size_t>((b * problem.heads_q + h) * problem.seqlen_q + row)]);
+  return values;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,259 @@
+#include "core/reference_block.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+
+// One binary serves every x86-64: the loops exist once per instruction set and the loader picks. Not under the
+// sanitizers, whose runtime is not up yet when the loader runs the picking code.
+#if defined(__x86_64__) && !defined(FLASHCORE_SANITIZED)
+#define FLASHCORE_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+#else
+#define FLASHCORE_CLONES
+#endif
+#define FLASHCORE_INLINE __attribute__((always_inline)) inline
+
+namespace flashcore {
+namespace {
+
+constexpr int kRows = kReferenceRows;
+constexpr int kLanes = kReferenceLanes;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+typedef float Float8 __attribute__((vector_size(32)));
+typedef float Float16 __attribute__((vector_size(64)));
+typedef double Double8 __attribute__((vector_size(64)));
+
+// out[r][j] = sum over d of q[r][d] * k[j][d], for the first `keys` keys rounded up to whole panels. The lane loops run
+// over keys, so each dot product is summed in order of d, in T.
+template <class T, class Vector, class Load, int kWidth>
+FLASHCORE_INLINE void dot_keys(const float* panels, std::int64_t dim, std::int64_t keys, const T* q, T* out, std::int64_t stride) {
+  for (std::int64_t start = 0; start < keys; start += kWidth) {
+    const float* panel = panels + start / kLanes * dim * kLanes + start % kLanes;
+    Vector acc[kRows] = {};
+    for (std::int64_t d = 0; d < dim; ++d) {
+      Load raw;
+      std::memcpy(&raw, panel + d * kLanes, sizeof raw);
+      const Vector value = __builtin_convertvector(raw, Vector);
+      for (int r = 0; r < kRows; ++r) acc[r] += q[r * dim + d] * value;
+    }
+    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * stride + start, &acc[r], sizeof acc[r]);
+  }
+}
+
+// acc[r][d] += sum over j in [begin, end) of p[r][j] * v[j][d], for `kCount` rows; in order of j, in T.
+template <class T, class Vector, class Load, int kWidth, int kCount>
+FLASHCORE_INLINE void add_values(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end, const T* p,
+                                 std::int64_t stride, T* acc) {
+  for (std::int64_t d = 0; d < padded; d += kWidth) {
+    Vector sum[kCount];
+    for (int r = 0; r < kCount; ++r) std::memcpy(&sum[r], acc + r * padded + d, sizeof sum[r]);
+    for (std::int64_t j = begin; j < end; ++j) {
+      Load raw;
+      std::memcpy(&raw, v + j * padded + d, sizeof raw);
+      const Vector value = __builtin_convertvector(raw, Vector);
+      for (int r = 0; r < kCount; ++r) sum[r] += p[r * stride + j] * value;
+    }
+    for (int r = 0; r < kCount; ++r) std::memcpy(acc + r * padded + d, &sum[r], sizeof sum[r]);
+  }
+}
+
+FLASHCORE_CLONES void dot_keys_f64(const float* k, std::int64_t dim, std::int64_t keys, const double* q, double* out, std::int64_t stride) {
+  dot_keys<double, Double8, Float8, 8>(k, dim, keys, q, out, stride);
+}
+FLASHCORE_CLONES void dot_keys_f32(const float* k, std::int64_t dim, std::int64_t keys, const float* q, float* out, std::int64_t stride) {
+  dot_keys<float, Float16, Float16, 16>(k, dim, keys, q, out, stride);
+}
+FLASHCORE_CLONES void add_values_f64(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end, const double* p,
+                                     std::int64_t stride, double* acc) {
+  add_values<double, Double8, Float8, 8, kRows>(v, padded, begin, end, p, stride, acc);
+}
+FLASHCORE_CLONES void add_values_f32(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end, const float* p,
+                                     std::int64_t stride, float* acc) {
+  add_values<float, Float16, Float16, 16, kRows>(v, padded, begin, end, p, stride, acc);
+}
+FLASHCORE_CLONES void add_values_one_row_f64(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
+                                             const double* p, double* acc) {
+  add_values<double, Double8, Float8, 8, 1>(v, padded, begin, end, p, 0, acc);
+}
+FLASHCORE_CLONES void add_values_one_row_f32(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
+                                             const float* p, float* acc) {
+  add_values<float, Float16, Float16, 16, 1>(v, padded, begin, end, p, 0, acc);
+}
+
+// What a row's scores say of its result before any exponential.
+enum class RowKind { kPlain, kEmpty, kInvalid };
+
+template <class T>
+RowKind scale_scores(T* scores, std::int64_t visible, T scale, T* maximum) {
+  T highest = -std::numeric_limits<T>::infinity();
+  bool nan = false;
+  for (std::int64_t j = 0; j < visible; ++j) {
+    scores[j] *= scale;
+    nan |= std::isnan(scores[j]);
+    highest = std::max(highest, scores[j]);
+  }
+  *maximum = highest;
+  if (nan || highest == std::numeric_limits<T>::infinity()) return RowKind::kInvalid;
+  return highest == -std::numeric_limits<T>::infinity() ? RowKind::kEmpty : RowKind::kPlain;
+}
+
+// Keys that not every row sees are added row by row: a hidden key contributes nothing, where 0 * NaN would.
+template <class T, class AllRows, class OneRow>
+void weigh_values(const PackedHead& head, const std::vector<ReferenceRow>& rows, const T* p, std::int64_t stride, T* acc,
+                  const AllRows& all_rows, const OneRow& one_row) {
+  std::int64_t common = rows.size() == kRows ? head.keys : 0;
+  for (const ReferenceRow& row : rows) common = std::min(common, row.visible);
+  all_rows(head.v.data(), head.padded_v, 0, common, p, stride, acc);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const auto at = static_cast<std::int64_t>(r);
+    one_row(head.v.data(), head.padded_v, common, rows[r].visible, p + at * stride, acc + at * head.padded_v);
+  }
+}
+
+// The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
+void predict_errors(const PackedHead& head, DType dtype, double scale, const double* p, double lse, ReferenceRow& row) {
+  constexpr double kUlpF32 = 0x1p-24;
+  // rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
+  // sqrt(1/3 * (1 - 1/4) / (2 ln 2)).
+  constexpr double kRms = 0.425;
+  const double unit = dtype == DType::kF32 ? kUlpF32 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  const double smallest = dtype == DType::kF16 ? 0x1p-25 : 0;  // half the gap between subnormals
+  double o2 = 0, q2 = 0, mean_v = 0, noise2 = 0, spread2 = 0;
+  for (std::int64_t d = 0; d < head.head_dim_v; ++d) o2 += row.o[d] * row.o[d];
+  for (const float q : row.q) q2 += static_cast<double>(q) * q;
+  for (std::int64_t j = 0; j < row.visible; ++j) mean_v += p[j] * head.v_norm[j];
+  for (std::int64_t j = 0; j < row.visible; ++j) {
+    const double pv = p[j] * head.v_norm[j];
+    // An error in one score moves o along v_j - o, which is at most (1 - p_j)|v_j| + sum of the other p|v| long.
+    const double moved = p[j] * ((1 - 2 * p[j]) * head.v_norm[j] + mean_v);
+    noise2 += pv * pv;
+    spread2 += moved * moved;
+  }
+  // An fp32 dot product of d terms is off by about 2^-24 |q||k|; twice that covers the truncating adds of tensor cores.
+  const double score = 2 * kUlpF32 * scale * std::sqrt(q2) * head.k_norm[row.visible - 1];
+  const double keys = static_cast<double>(row.visible);
+  const double rounding2 = kRms * kRms * unit * unit * (o2 + (dtype == DType::kF32 ? 0 : noise2));
+  const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);
+  const double exp2_approx2 = 0x1p-44 * o2;
+  const double subnormal2 = smallest * smallest * static_cast<double>(head.head_dim_v);
+  *row.predicted_o = static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + score * score * spread2));
+  *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(lse)) + kUlpF32 * std::sqrt(keys) + score);
+}
+
+void finish_f64(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, double scale, ReferenceScratch& scratch,
+                std::int64_t stride) {
+  double* p = scratch.p64.data();
+  std::vector<RowKind> kinds;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    ReferenceRow& row = rows[r];
+    double* scores = p + static_cast<std::int64_t>(r) * stride;
+    double maximum = 0, sum = 0;
+    kinds.push_back(scale_scores(scores, row.visible, scale, &maximum));
+    if (kinds[r] != RowKind::kPlain) {
+      std::fill_n(scores, row.visible, 0.0);
+      *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInf;
+      continue;
+    }
+    for (std::int64_t j = 0; j < row.visible; ++j) sum += scores[j] = std::exp(scores[j] - maximum);
+    for (std::int64_t j = 0; j < row.visible; ++j) scores[j] /= sum;
+    *row.lse = maximum + std::log(sum);
+  }
+  std::fill(scratch.acc64.begin(), scratch.acc64.end(), 0.0);
+  weigh_values(head, rows, p, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const double* acc = scratch.acc64.data() + static_cast<std::int64_t>(r) * head.padded_v;
+    for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
+      rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
+    }
+    if (kinds[r] == RowKind::kPlain) {
+      predict_errors(head, dtype, scale, p + static_cast<std::int64_t>(r) * stride, *rows[r].lse, rows[r]);
+    }
+  }
+}
+
+void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, float scale, ReferenceScratch& scratch,
+                std::int64_t stride) {
+  float* p = scratch.p32.data();
+  std::vector<RowKind> kinds;
+  float sums[kRows] = {};
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    ReferenceRow& row = rows[r];
+    float* scores = p + static_cast<std::int64_t>(r) * stride;
+    float maximum = 0;
+    kinds.push_back(scale_scores(scores, row.visible, scale, &maximum));
+    if (kinds[r] != RowKind::kPlain) {
+      std::fill_n(scores, row.visible, 0.0f);
+      *row.ideal_lse = static_cast<float>(kinds[r] == RowKind::kInvalid ? kNan : -kInf);
+      continue;
+    }
+    for (std::int64_t j = 0; j < row.visible; ++j) {
+      const float exponential = std::exp(scores[j] - maximum);
+      sums[r] += exponential;
+      scores[j] = round_to(dtype, exponential);
+    }
+    *row.ideal_lse = maximum + std::log(sums[r]);
+  }
+  std::fill(scratch.acc32.begin(), scratch.acc32.end(), 0.0f);
+  weigh_values(head, rows, p, stride, scratch.acc32.data(), add_values_f32, add_values_one_row_f32);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;
+    for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
+      const float value = kinds[r] == RowKind::kPlain ? acc[d] / sums[r] : kinds[r] == RowKind::kInvalid ? static_cast<float>(kNan) : 0.0f;
+      rows[r].ideal_o[d] = round_to(dtype, value);
+    }
+  }
+}
+
+}  // namespace
+
+PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head) {
+  PackedHead packed;
+  packed.keys = k.layout.rows;
+  packed.head_dim = k.layout.columns;
+  packed.head_dim_v = v.layout.columns;
+  packed.padded_v = (packed.head_dim_v + kLanes - 1) / kLanes * kLanes;
+  const std::int64_t panels = (packed.keys + kLanes - 1) / kLanes;
+  packed.k.assign(static_cast<std::size_t>(panels * packed.head_dim * kLanes), 0.0f);
+  packed.v.assign(static_cast<std::size_t>(packed.keys * packed.padded_v), 0.0f);
+  double largest = 0;
+  for (std::int64_t j = 0; j < packed.keys; ++j) {
+    double k2 = 0, v2 = 0;
+    for (std::int64_t d = 0; d < packed.head_dim; ++d) {
+      const float value = k.at(batch, head, j, d);
+      packed.k[static_cast<std::size_t>((j / kLanes * packed.head_dim + d) * kLanes + j % kLanes)] = value;
+      k2 += static_cast<double>(value) * value;
+    }
+    for (std::int64_t d = 0; d < packed.head_dim_v; ++d) {
+      const float value = v.at(batch, head, j, d);
+      packed.v[static_cast<std::size_t>(j * packed.padded_v + d)] = value;
+      v2 += static_cast<double>(value) * value;
+    }
+    if (std::isfinite(k2)) largest = std::max(largest, std::sqrt(k2));
+    packed.k_norm.push_back(static_cast<float>(largest));
+    packed.v_norm.push_back(static_cast<float>(std::sqrt(v2)));
+  }
+  return packed;
+}
+
+void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows, ReferenceScratch& scratch) {
+  std::int64_t visible = 0;
+  for (const ReferenceRow& row : rows) visible = std::max(visible, row.visible);
+  const std::int64_t stride = (visible + kLanes - 1) / kLanes * kLanes;
+  scratch.p64.resize(static_cast<std::size_t>(kRows * stride));
+  scratch.p32.resize(static_cast<std::size_t>(kRows * stride));
+  scratch.acc64.resize(static_cast<std::size_t>(kRows * head.padded_v));
+  scratch.acc32.resize(static_cast<std::size_t>(kRows * head.padded_v));
+  std::vector<float> q32(static_cast<std::size_t>(kRows * head.head_dim), 0.0f);
+  for (std::size_t r = 0; r < rows.size(); ++r) std::copy(rows[r].q.begin(), rows[r].q.end(), q32.begin() + static_cast<std::int64_t>(r) * head.head_dim);
+  const std::vector<double> q64(q32.begin(), q32.end());
+  dot_keys_f64(head.k.data(), head.head_dim, visible, q64.data(), scratch.p64.data(), stride);
+  dot_keys_f32(head.k.data(), head.head_dim, visible, q32.data(), scratch.p32.data(), stride);
+  finish_f64(head, rows, dtype, scale, scratch, stride);
+  finish_f32(head, rows, dtype, static_cast<float>(scale), scratch, stride);
+}
+
+}  // namespace flashcore

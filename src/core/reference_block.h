@@ -1,0 +1,46 @@
+#pragma once
+// The inner loops of the reference: a few query rows of one head against all of its keys.
+
+#include <cstdint>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/tensor.h"
+
+namespace flashcore {
+
+// Rows that share the loads of k and v.
+inline constexpr int kReferenceRows = 4;
+// Keys (and v columns) side by side in the packed form: one 64-byte vector of floats.
+inline constexpr int kReferenceLanes = 16;
+
+// k and v of one head as float (exact for every dtype), laid out for vector loads and padded with zeros.
+struct PackedHead {
+  std::int64_t keys = 0, head_dim = 0, head_dim_v = 0, padded_v = 0;
+  std::vector<float> k;       // [keys / 16][head_dim][16]
+  std::vector<float> v;       // [keys][padded_v]
+  std::vector<float> v_norm;  // per key, ‖v‖
+  std::vector<float> k_norm;  // per key, the largest finite ‖k‖ up to and including it
+};
+PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head);
+
+struct ReferenceRow {
+  std::vector<float> q;     // head_dim
+  std::int64_t visible = 0; // keys 0 .. visible-1
+  double* o = nullptr;      // head_dim_v
+  double* lse = nullptr;
+  float* ideal_o = nullptr;
+  float* ideal_lse = nullptr;
+  float* predicted_o = nullptr;
+  float* predicted_lse = nullptr;
+};
+
+// Scores, exponentials and scratch of one thread.
+struct ReferenceScratch {
+  std::vector<double> p64, acc64;
+  std::vector<float> p32, acc32;
+};
+// 1 .. kReferenceRows rows.
+void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows, ReferenceScratch& scratch);
+
+}  // namespace flashcore

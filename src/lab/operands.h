@@ -1,0 +1,56 @@
+#pragma once
+// The device memory of one attention call: inputs, outputs, and the traps around them.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data.h"
+#include "core/tensor.h"
+#include "device/device.h"
+#include "kernels/family.h"
+
+namespace flashcore {
+
+struct AttentionOutputs {
+  HostTensor o;
+  std::vector<float> lse;  // [batch, heads_q, seqlen_q]
+};
+bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b);
+
+class Operands {
+ public:
+  // Red zones stand around every buffer: a tile of 128 rows of 256 halves written one tile too far still lands in one.
+  static constexpr std::size_t kRedZoneBytes = 64 << 10;
+  // Above this many input bytes, inputs_changed() is not worth its download and says nothing.
+  static constexpr std::size_t kInputCheckLimit = std::size_t{512} << 20;
+
+  Operands(Device& device, const Problem& problem);
+  void upload(const AttentionInputs& inputs);
+  // Every byte of o and lse becomes 0xFF, which is NaN in fp32, fp16 and bf16: what is not written shows.
+  void poison_outputs();
+  AttentionArgs args() const;
+  AttentionOutputs download_outputs() const;
+
+  // "o" if somebody wrote outside that buffer; none if all red zones stand.
+  std::optional<std::string> broken_red_zone() const;
+  // "k" if that input no longer holds what was uploaded.
+  std::optional<std::string> changed_input(const AttentionInputs& uploaded) const;
+
+  static std::size_t input_bytes(const Problem& problem);
+  static std::size_t total_bytes(const Problem& problem);  // red zones not counted
+
+ private:
+  Device* device_;
+  Problem problem_;
+  ProblemLayouts layouts_;
+  std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
+};
+
+// Number of elements of o and lse that still hold the poison, bit for bit.
+std::int64_t count_unwritten(const AttentionOutputs& outputs);
+// True if a byte between the rows of o (Layout::kStrided) no longer holds the poison.
+bool gaps_written(const AttentionOutputs& outputs);
+
+}  // namespace flashcore

@@ -1,0 +1,149 @@
+#include "core/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/error.h"
+
+namespace flashcore {
+namespace {
+
+std::string message_of(const std::string& id) {
+  try {
+    Problem::parse(id);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ProblemTest, IdsOfTheDocumentedForms) {
+  for (const char* id : {"b1_h8_s512_d64_fp16", "b1_h32_hk8_s4096_d128_bf16_causal", "b16_h32_hk8_sq1_sk8192_d128_bf16",
+                         "b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125", "b1_h1_sq0_sk5_d8_fp32",
+                         "b1_h1_s0_d1_fp16_strided", "b2_h6_hk1_s17_d72_fp16_causal_strided_scale1e-06"}) {
+    EXPECT_EQ(Problem::parse(id).id(), id);
+  }
+  const Problem p = Problem::parse("b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125");
+  EXPECT_EQ(p.batch, 16);
+  EXPECT_EQ(p.heads_q, 32);
+  EXPECT_EQ(p.heads_kv, 8);
+  EXPECT_EQ(p.seqlen_q, 1);
+  EXPECT_EQ(p.seqlen_kv, 8192);
+  EXPECT_EQ(p.head_dim, 128);
+  EXPECT_EQ(p.head_dim_v, 64);
+  EXPECT_EQ(p.dtype, DType::kBF16);
+  EXPECT_EQ(p.causal, Causal::kTopLeft);
+  EXPECT_EQ(p.layout, Layout::kBshd);
+  EXPECT_EQ(p.scale, 0.125);
+}
+
+TEST(ProblemTest, EveryCombinationRoundTrips) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
+      for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
+        for (const std::int64_t kv : {17, 33}) {
+          for (const std::optional<double>& scale : {std::optional<double>(), std::optional<double>(1.0 / 3), std::optional<double>(12.0)}) {
+            const Problem p{dtype, 2, 6, kv == 17 ? 6 : 2, 17, kv, 64, kv == 17 ? 64 : 40, causal, layout, scale};
+            EXPECT_EQ(Problem::parse(p.id()), p) << p.id();
+            EXPECT_EQ(p.id().find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.-"), std::string::npos);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ProblemTest, BadIdsAreRefusedWithTheForm) {
+  for (const char* id : {"", "b1", "b1_h8", "h8_b1_s512_d64_fp16", "b1_h8_s512_d64", "b1_h8_s512_d64_fp8", "b1_h8_s512_d64_half",
+                         "b1_h8_sq512_d64_fp16", "b1_h8_s-5_d64_fp16", "b1_h8_s512_d64_fp16_", "b1_h8_s512_d64_fp16_causal_causal",
+                         "b1_h8_s512_d64_fp16_scale", "b1_h8_s512_d64_fp16_scalex", "b1_h8_s512_d64_fp16_bshd_causal",
+                         "b99999999999999999999_h8_s512_d64_fp16", "b1_h8_s512_d64_fp16__causal", "mission"}) {
+    EXPECT_NE(message_of(id).find("the form is b<batch>"), std::string::npos) << id << ": " << message_of(id);
+  }
+}
+
+TEST(ProblemTest, LimitsNameTheFieldItsValueAndWhatIsAllowed) {
+  EXPECT_NE(message_of("b0_h8_s512_d64_fp16").find("batch is 0"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_hk3_s512_d64_fp16").find("heads_kv is 3, which does not divide heads_q = 8"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d0_fp16").find("from 1 to 1024"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d1025_fp16").find("head_dim is 1025"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_dv2000_fp16").find("head_dim_v is 2000"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s2147483648_d64_fp16").find("seqlen_q is 2147483648"), std::string::npos);
+  EXPECT_NE(message_of("b2147483647_h2147483647_s2147483647_d64_fp16").find("q has batch"), std::string::npos);
+  EXPECT_NE(message_of("b1_h1_s2147483647_d1024_fp16").find("2^40"), std::string::npos);
+  EXPECT_NE(message_of("b1_h1_s1_d8_fp16_scale0").find("scale is 0"), std::string::npos);
+  EXPECT_NE(message_of("b1_h1_s1_d8_fp16_scale-1").find("scale is -1"), std::string::npos);
+  EXPECT_NE(message_of("b1_h1_s1_d8_fp16_scaleinf").find("scale is inf"), std::string::npos);
+  EXPECT_NE(message_of("b1_h1_s1_d8_fp16_scalenan").find("scale is nan"), std::string::npos);
+  Problem p;
+  p.seqlen_kv = -1;
+  EXPECT_THROW(p.validate(), Error);
+  p.seqlen_kv = 0;
+  p.seqlen_q = 0;
+  EXPECT_NO_THROW(p.validate());
+}
+
+TEST(ProblemTest, UnmaskedPairsAreTheSumOfVisibleKeys) {
+  for (const Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
+    for (const std::int64_t sq : {0, 1, 5, 17, 40}) {
+      for (const std::int64_t sk : {0, 1, 5, 17, 40}) {
+        Problem p;
+        p.seqlen_q = sq;
+        p.seqlen_kv = sk;
+        p.causal = causal;
+        std::int64_t pairs = 0, rows_with_keys = 0, keys = 0;
+        for (std::int64_t row = 0; row < sq; ++row) {
+          std::int64_t visible = 0;
+          for (std::int64_t key = 0; key < sk; ++key) {
+            const std::int64_t offset = causal == Causal::kTopLeft ? 0 : sk - sq;
+            visible += causal == Causal::kNone || key <= row + offset ? 1 : 0;
+          }
+          EXPECT_EQ(p.visible_keys(row), visible);
+          pairs += visible;
+          rows_with_keys += visible > 0 ? 1 : 0;
+          keys = std::max(keys, visible);
+        }
+        EXPECT_EQ(p.unmasked_pairs(), pairs) << p.id();
+        EXPECT_EQ(p.flops(), 4.0 * 64 * static_cast<double>(pairs));
+        const auto elements = static_cast<double>(64 * (rows_with_keys + 2 * keys + sq));
+        EXPECT_EQ(p.bytes(), 2 * elements + 4.0 * static_cast<double>(sq)) << p.id();
+      }
+    }
+  }
+}
+
+TEST(ProblemTest, FlopsCountUnmaskedPairsOfEveryQueryHead) {
+  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16").flops(), 4.0 * 8 * 512 * 512 * 64);
+  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_causal").flops(), 4.0 * 8 * (512.0 * 513 / 2) * 64);
+  EXPECT_EQ(Problem::parse("b2_h4_hk1_sq1_sk100_d64_dv32_fp16").flops(), 2.0 * (64 + 32) * 100 * 8);
+}
+
+TEST(ProblemTest, GroupedHeadsReadKeysOnce) {
+  // q 4 heads, k and v 1 head of 100 keys, o 4 heads, lse.
+  EXPECT_EQ(Problem::parse("b2_h4_hk1_sq1_sk100_d64_dv32_bf16").bytes(), 2 * (2.0 * (4 * 64 + 100 * (64 + 32) + 4 * 32) + 4 * 4));
+}
+
+TEST(ProblemTest, DecodeIsFewRowsAgainstManyKeys) {
+  EXPECT_TRUE(Problem::parse("b1_h32_hk8_sq1_sk32768_d128_bf16").is_decode());
+  EXPECT_TRUE(Problem::parse("b64_h32_hk8_sq4_sk4096_d128_bf16_causal").is_decode());
+  EXPECT_FALSE(Problem::parse("b1_h8_s512_d64_fp16").is_decode());
+  EXPECT_FALSE(Problem::parse("b1_h8_s32_d64_fp16").is_decode());
+  EXPECT_FALSE(Problem::parse("b1_h8_s1_d64_fp16").is_decode());
+  EXPECT_FALSE(Problem::parse("b1_h128_hk1_sq1_sk4096_d128_bf16").is_decode());
+  EXPECT_FALSE(Problem::parse("b1_h8_sq0_sk4096_d128_bf16").is_decode());
+}
+
+TEST(ProblemTest, ScaleDefaultsToOneOverRootHeadDim) {
+  EXPECT_DOUBLE_EQ(Problem::parse("b1_h1_s1_d64_fp16").softmax_scale(), 0.125);
+  EXPECT_DOUBLE_EQ(Problem::parse("b1_h1_s1_d64_fp16_scale0.5").softmax_scale(), 0.5);
+}
+
+TEST(ProblemTest, LayoutNames) {
+  for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) EXPECT_EQ(parse_layout(to_string(layout)), layout);
+  EXPECT_THROW(parse_layout("sbhd"), Error);
+}
+
+}  // namespace
+}  // namespace flashcore
