@@ -110,15 +110,17 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block) {
     const int most = *std::max_element(keys, keys + rows);
     if (most == 0) continue;
     compute_scores(block, row, rows, most);
-    float rescale[kTileRows];
+    HWY_ALIGN float new_max[kPaddedTileRows] = {};
+    HWY_ALIGN float rescale[kPaddedTileRows];
+    float* row_max = block.row_max + row;
+    const auto scores_of = [&](int r) { return block.scores + r * block.plan.scratch.score_stride; };
+    for (int r = 0; r < rows; ++r) new_max[r] = std::max(row_max[r], max_of(scores_of(r), keys[r]));
+    rescale_factors(row_max, new_max, rows, scale_log2, rescale);
+    if constexpr (kFault == Fault::kMissingRescale) std::fill_n(rescale, rows, 1.0f);
     for (int r = 0; r < rows; ++r) {
-      float* scores = block.scores + r * block.plan.scratch.score_stride;
-      float& row_max = block.row_max[row + r];
-      const float new_max = std::max(row_max, max_of(scores, keys[r]));
-      rescale[r] = kFault == Fault::kMissingRescale ? 1.0f : rescale_factor(row_max, new_max, scale_log2);
-      const float sum = exponentiate(scores, keys[r], new_max, scale_log2);
+      const float sum = exponentiate(scores_of(r), keys[r], new_max[r], scale_log2);
       block.row_sum[row + r] = block.row_sum[row + r] * rescale[r] + sum;
-      row_max = new_max;
+      row_max[r] = new_max[r];
     }
     accumulate_output(block, row, rows, keys, keys_in_block, rescale);
   }
@@ -208,8 +210,11 @@ inline void merge_partials(const RowBlock& block) {
       const float part_max = part[o_stride], part_sum = part[o_stride + 1];
       if (part_sum == 0.0f) continue;
       const float new_max = std::max(block.row_max[row], part_max);
-      const float keep = rescale_factor(block.row_max[row], new_max, block.scale_log2());
-      const float weight = rescale_factor(part_max, new_max, block.scale_log2());
+      HWY_ALIGN const float from[kPaddedTileRows] = {block.row_max[row], part_max};
+      HWY_ALIGN const float to[kPaddedTileRows] = {new_max, new_max};
+      HWY_ALIGN float factor[kPaddedTileRows];
+      rescale_factors(from, to, 2, block.scale_log2(), factor);
+      const float keep = factor[0], weight = factor[1];
       for (int column = 0; column < o_stride; column += kLanes) {
         const FloatVec scaled = hn::Mul(hn::Load(d, o + column), hn::Set(d, keep));
         hn::Store(hn::MulAdd(hn::LoadU(d, part + column), hn::Set(d, weight), scaled), d, o + column);
