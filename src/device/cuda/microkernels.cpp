@@ -104,7 +104,7 @@ template <int> __global__ void __launch_bounds__(256, 1) mma(MatmulParams p) {
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < 128; i++) sum += d[i / 32][i / 4 % 8][i % 4];
-  if (sum == 1.2345f) *reinterpret_cast<float*>(p.sink) = sum;
+  if (sum == 1.2345f && p.iterations == 0xffffffffu) *reinterpret_cast<float*>(p.sink) = sum;
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -145,7 +145,7 @@ template <int> __global__ void __launch_bounds__(256, 1) wgmma(MatmulParams p) {
     asm volatile("" : "+f"(d[i]) :: "memory");  // keeps the read behind the wait
     sum += d[i];
   }
-  if (sum == 1.2345f) *reinterpret_cast<float*>(p.sink) = sum;
+  if (sum == 1.2345f && p.iterations == 0xffffffffu) *reinterpret_cast<float*>(p.sink) = sum;
 }
 #endif
 

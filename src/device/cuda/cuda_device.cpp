@@ -1,0 +1,175 @@
+#include "device/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "core/error.h"
+#include "device/cuda/cuda_ceilings.h"
+
+namespace flashcore::cuda {
+namespace {
+
+// Smaller caches may hold more than twice the reported L2 of other levels; never flush with less than this.
+constexpr std::size_t kMinFlushBytes = std::size_t{64} << 20;
+
+int attribute(const DriverApi& api, CUdevice device, CUdevice_attribute which) {
+  int value = 0;
+  check(api, api.device_attribute(&value, which, device), "reading what the GPU can do");
+  return value;
+}
+
+DeviceLimits read_limits(const DriverApi& api, CUdevice device) {
+  DeviceLimits limits;
+  limits.kind = DeviceKind::kCuda;
+  limits.arch = 10 * attribute(api, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) + attribute(api, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  limits.multiprocessors = attribute(api, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+  limits.shared_bytes_per_block = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+  limits.shared_bytes_per_multiprocessor = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+  limits.registers_per_multiprocessor = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
+  limits.max_threads_per_block = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  limits.max_threads_per_multiprocessor = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+  limits.l2_bytes = attribute(api, device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+  return limits;
+}
+
+std::string driver_text(const DriverApi& api, const NvmlReader& nvml) {
+  int version = 0;
+  api.driver_version(&version);
+  const std::string cuda = fmt::format("CUDA {}.{}", version / 1000, version % 1000 / 10);
+  const std::string driver = nvml.driver_version();
+  return driver.empty() ? cuda : fmt::format("{} ({})", driver, cuda);
+}
+
+}  // namespace
+
+std::string gpu_key(std::string_view name) {
+  static constexpr std::array kNoise = {"nvidia", "geforce", "tesla", "quadro", "gpu", "graphics", "device", "generation", "edition", "pg506"};
+  std::string key, word;
+  const auto finish = [&] {
+    const bool memory = word.size() > 2 && word.ends_with("gb") && std::isdigit(static_cast<unsigned char>(word[0]));
+    const bool noise = std::find(kNoise.begin(), kNoise.end(), word) != kNoise.end() || word.starts_with("hbm") || word.starts_with("sxm");
+    if (!memory && !noise) key += word;
+    word.clear();
+  };
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    else
+      finish();
+  }
+  finish();
+  return key.empty() ? "gpu" : key;
+}
+
+CudaDevice::CudaDevice(const DriverApi& api, const NvmlApi* nvml, int ordinal, MicrokernelCompiler compile)
+    : context_(std::make_shared<const Context>(api, ordinal)), compile_(std::move(compile)) {
+  const CUdevice device = context_->device();
+  std::array<char, 256> name{};
+  std::array<char, 64> bus{};
+  std::size_t memory = 0;
+  context_->check(api.device_name(name.data(), static_cast<int>(name.size()), device), "reading the GPU's name");
+  context_->check(api.device_total_memory(&memory, device), "reading the GPU's memory size");
+  if (api.device_pci_bus_id(bus.data(), static_cast<int>(bus.size()), device) != CUDA_SUCCESS) bus[0] = '\0';
+  nvml_.emplace(nvml, bus.data());
+  info_.limits = read_limits(api, device);
+  info_.name = name.data();
+  info_.key = gpu_key(info_.name);
+  info_.id = fmt::format("cuda:{}", ordinal);
+  info_.memory_bytes = static_cast<std::int64_t>(memory);
+  info_.driver = driver_text(api, *nvml_);
+}
+
+std::unique_ptr<Buffer> CudaDevice::allocate(std::size_t bytes, std::size_t red_zone) { return std::make_unique<CudaBuffer>(context_, bytes, red_zone); }
+
+void CudaDevice::upload(void* destination, const void* host, std::size_t bytes) {
+  cuda::upload(*context_, reinterpret_cast<CUdeviceptr>(destination), host, bytes);
+}
+
+void CudaDevice::download(void* host, const void* source, std::size_t bytes) {
+  cuda::download(*context_, host, reinterpret_cast<CUdeviceptr>(source), bytes);
+}
+
+void CudaDevice::fill(void* destination, unsigned char byte, std::size_t bytes) {
+  if (bytes == 0) return;
+  context_->check(context_->use().memset_bytes(reinterpret_cast<CUdeviceptr>(destination), byte, bytes, context_->stream()), "filling GPU memory");
+}
+
+void CudaDevice::synchronize() { context_->synchronize(); }
+
+std::unique_ptr<Module> CudaDevice::load(const Artifact& artifact) { return std::make_unique<CudaModule>(context_, artifact); }
+
+void CudaDevice::launch(const Module& module, const LaunchSpec& spec) {
+  const auto* kernel = dynamic_cast<const CudaModule*>(&module);
+  FC_CHECK(kernel != nullptr);
+  kernel->launch(spec);
+}
+
+std::unique_ptr<Timer> CudaDevice::make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) {
+  if (!stamps_) stamps_ = std::make_shared<ClockStamps>(context_, microkernel(Microkernel::kStamp), info_.limits.multiprocessors);
+  return std::make_unique<CudaTimer>(TimerTools{context_, stamps_, [this] { flush_cache(); }}, std::vector<Launch>(rotation.begin(), rotation.end()), regime,
+                                     sample_us);
+}
+
+// Reads rather than writes: dirty lines would still be going to memory while the timed kernel runs.
+void CudaDevice::flush_cache() {
+  if (!flush_) {
+    const std::size_t bytes = std::max(kMinFlushBytes, static_cast<std::size_t>(info_.limits.l2_bytes) * 5 / 2) / 16 * 16;
+    flush_ = std::make_unique<CudaBuffer>(context_, bytes, 0);
+    fill(flush_->data(), 0x3c, bytes);
+  }
+  enqueue_read(*this, *flush_, flush_->size(), 1);
+}
+
+void CudaDevice::idle(double milliseconds) {
+  context_->synchronize();
+  std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+}
+
+EnvironmentReading CudaDevice::read_environment() { return nvml_->read(); }
+
+const Ceilings& CudaDevice::ceilings() {
+  if (!ceilings_) ceilings_ = measure_ceilings(*this);
+  return *ceilings_;
+}
+
+std::shared_ptr<const CudaModule> CudaDevice::microkernel(Microkernel kernel) {
+  std::shared_ptr<const CudaModule>& module = microkernels_[kernel];
+  // wgmma exists only in the "a" variant of its architecture.
+  const std::string arch = fmt::format("sm_{}{}", info_.limits.arch, kernel == Microkernel::kWgmma ? "a" : "");
+  if (!module) module = std::make_shared<const CudaModule>(context_, compile_(kernel, arch));
+  return module;
+}
+
+std::size_t CudaDevice::free_memory() const {
+  std::size_t free = 0, total = 0;
+  context_->check(context_->use().mem_info(&free, &total), "reading the GPU's free memory");
+  return free;
+}
+
+int cuda_device_count() {
+  const DriverApi* api = driver_api();
+  int count = 0;
+  return api && api->device_count(&count) == CUDA_SUCCESS ? count : 0;
+}
+
+std::unique_ptr<Device> open_cuda_device(int ordinal) {
+  std::string why;
+  const DriverApi* api = driver_api(&why);
+  if (!api) throw_environment("cuda:{} needs an NVIDIA driver, and there is none ({}). Install one, or use --device cpu", ordinal, why);
+  const int count = cuda_device_count();
+  if (count == 0) throw_environment("cuda:{} is not here: the NVIDIA driver shows no GPU. Look at CUDA_VISIBLE_DEVICES, or use --device cpu", ordinal);
+  if (ordinal >= count)
+    throw_environment("cuda:{} is not here: the NVIDIA driver shows cuda:0 to cuda:{}. Choose one of them, or look at CUDA_VISIBLE_DEVICES", ordinal, count - 1);
+  auto compiler = std::make_shared<std::unique_ptr<Compiler>>();
+  const auto compile = [compiler](Microkernel kernel, const std::string& arch) {
+    if (!*compiler) *compiler = open_compiler();
+    return (*compiler)->compile(microkernel_source(kernel), microkernel_sources(), arch);
+  };
+  return std::make_unique<CudaDevice>(*api, nvml_api(), ordinal, compile);
+}
+
+}  // namespace flashcore::cuda

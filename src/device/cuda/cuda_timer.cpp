@@ -1,0 +1,124 @@
+#include "device/cuda/cuda_timer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace flashcore::cuda {
+namespace {
+
+constexpr double kMinHoldUs = 20, kMaxHoldUs = 2000;
+// A host that was interrupted while enqueueing lets the GPU run dry between the events. Such a reading is taken again.
+constexpr int kAttempts = 4;
+constexpr int kEstimateLaunches = 3;
+
+}  // namespace
+
+int choose_launches(double launch_us, double sample_us) {
+  if (!(launch_us > 0)) return kMaxLaunchesPerGraph;
+  return static_cast<int>(std::clamp(std::ceil(sample_us / launch_us), 1.0, static_cast<double>(kMaxLaunchesPerGraph)));
+}
+
+double choose_hold_us(double submit_us) { return std::clamp(2 * submit_us + 10, kMinHoldUs, kMaxHoldUs); }
+
+CudaTimer::CudaTimer(TimerTools tools, std::vector<Launch> rotation, Regime regime, double sample_us)
+    : tools_(std::move(tools)), rotation_(std::move(rotation)), regime_(regime) {
+  if (rotation_.empty()) throw_internal("a timer needs at least one launch");
+  const DriverApi& api = tools_.context->use();
+  try {
+    tools_.context->check(api.event_create(&begin_, CU_EVENT_DEFAULT), "making an event");
+    tools_.context->check(api.event_create(&end_, CU_EVENT_DEFAULT), "making an event");
+    for (const Launch& launch : rotation_) launch();  // loads code, touches every buffer
+    tools_.context->synchronize();
+    if (regime_ == Regime::kGraph) {
+      const double estimate_us = time_once_us([this] {
+        for (int i = 0; i < kEstimateLaunches; ++i) next_launch()();
+      }) / kEstimateLaunches;
+      launches_ = choose_launches(estimate_us, sample_us > 0 ? sample_us : kDefaultSampleUs);
+      capture();
+    }
+    if (regime_ != Regime::kCold) time_once_us([this] { enqueue_work(); });  // the first replay of a graph is slower
+  } catch (...) {
+    if (graph_) api.graph_exec_destroy(graph_);
+    if (begin_) api.event_destroy(begin_);
+    if (end_) api.event_destroy(end_);
+    throw;
+  }
+}
+
+CudaTimer::~CudaTimer() {
+  try {
+    const DriverApi& api = tools_.context->use();
+    if (graph_) api.graph_exec_destroy(graph_);
+    api.event_destroy(begin_);
+    api.event_destroy(end_);
+  } catch (const std::exception&) {  // the context is lost
+  }
+}
+
+const Launch& CudaTimer::next_launch() { return rotation_[turn_++ % rotation_.size()]; }
+
+void CudaTimer::capture() {
+  const Context& context = *tools_.context;
+  const DriverApi& api = context.use();
+  context.check(api.stream_begin_capture(context.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "starting a capture");
+  CUgraph graph = nullptr;
+  try {
+    for (int i = 0; i < launches_; ++i) next_launch()();
+  } catch (...) {
+    // Also ends the capture, without which the stream stays unusable.
+    if (api.stream_end_capture(context.stream(), &graph) == CUDA_SUCCESS && graph) api.graph_destroy(graph);
+    throw;
+  }
+  context.check(api.stream_end_capture(context.stream(), &graph), "capturing the launches");
+  const CUresult result = api.graph_instantiate(&graph_, graph, 0);
+  api.graph_destroy(graph);
+  context.check(result, fmt::format("making a graph of {} launches", launches_));
+  context.check(api.graph_upload(graph_, context.stream()), "uploading the graph");
+  context.synchronize();
+}
+
+void CudaTimer::enqueue_work() {
+  if (graph_)
+    tools_.context->check(tools_.context->use().graph_launch(graph_, tools_.context->stream()), "launching the graph");
+  else
+    next_launch()();
+}
+
+// Device time of what `work` enqueues, with the GPU kept busy until all of it is enqueued.
+double CudaTimer::time_once_us(const std::function<void()>& work) {
+  const Context& context = *tools_.context;
+  const DriverApi& api = context.use();
+  for (int attempt = 1;; ++attempt) {
+    if (regime_ == Regime::kCold) {
+      // Not supported everywhere, and nothing persists where it is not.
+      if (const CUresult result = api.reset_persisting_l2(); is_context_lost(result)) context.check(result, "resetting persisting cache lines");
+      tools_.flush_cache();
+    }
+    tools_.stamps->begin(hold_us_);
+    const auto start = std::chrono::steady_clock::now();
+    context.check(api.event_record(begin_, context.stream()), "recording an event");
+    work();
+    context.check(api.event_record(end_, context.stream()), "recording an event");
+    const double submit_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    tools_.stamps->end();
+    context.synchronize();
+    const bool hidden = submit_us < hold_us_;
+    hold_us_ = std::max(hold_us_, choose_hold_us(submit_us));
+    if (hidden || attempt == kAttempts) break;
+  }
+  float milliseconds = 0;
+  context.check(api.event_elapsed_ms(&milliseconds, begin_, end_), "reading the events");
+  return 1e3 * static_cast<double>(milliseconds);
+}
+
+Sample CudaTimer::sample() {
+  Sample sample;
+  sample.time_us = time_once_us([this] { enqueue_work(); }) / launches_;
+  sample.clock_mhz = tools_.stamps->clock_mhz();
+  return sample;
+}
+
+}  // namespace flashcore::cuda
