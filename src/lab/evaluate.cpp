@@ -24,22 +24,6 @@ void fail(Trial& trial, Verdict verdict, std::string ended) {
   trial.gates.push_back(std::move(verdict));
 }
 
-Trial blank_trial(const Device& device, const EvaluateRequest& request) {
-  Trial trial;
-  trial.created_at = now_iso8601();
-  trial.phase = request.phase;
-  trial.suite = request.suite;
-  trial.problem_name = request.problem_name;
-  trial.problem = request.problem;
-  trial.device = device.info();
-  const auto colon = request.candidate.find(':');
-  trial.family = request.candidate.substr(0, colon);
-  if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
-  trial.source_hash = source_hash();
-  trial.seed = request.seed;
-  return trial;
-}
-
 // One candidate's way through the gates; each step returns false when it ended the trial.
 class Evaluation {
  public:
@@ -151,8 +135,24 @@ class Evaluation {
 
 }  // namespace
 
+Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
+  Trial trial;
+  trial.created_at = now_iso8601();
+  trial.phase = request.phase;
+  trial.suite = request.suite;
+  trial.problem_name = request.problem_name;
+  trial.problem = request.problem;
+  trial.device = device;
+  const auto colon = request.candidate.find(':');
+  trial.family = request.candidate.substr(0, colon);
+  if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
+  trial.source_hash = source_hash();
+  trial.seed = request.seed;
+  return trial;
+}
+
 Trial evaluate(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage) {
-  Trial trial = blank_trial(device, request);
+  Trial trial = blank_trial(device.info(), request);
   Evaluation evaluation(device, request, stage, trial);
   try {
     evaluation.run();
@@ -184,6 +184,7 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"min_samples", r.min_samples},
        {"max_seconds", r.max_seconds},
        {"max_reference_flops", r.max_reference_flops},
+       {"margin", r.margin},
        {"use_cache", r.use_cache}};
 }
 
@@ -204,6 +205,7 @@ void from_json(const json& j, EvaluateRequest& r) {
   j.at("min_samples").get_to(r.min_samples);
   j.at("max_seconds").get_to(r.max_seconds);
   j.at("max_reference_flops").get_to(r.max_reference_flops);
+  j.at("margin").get_to(r.margin);
   j.at("use_cache").get_to(r.use_cache);
 }
 

@@ -29,6 +29,7 @@ struct EvaluateRequest {
   int min_samples = 0;                   // 0: by phase
   double max_seconds = 0;                // of timing; 0: by phase
   double max_reference_flops = 2e10;     // fp64 rows are sampled beyond this
+  double margin = 0.03;                  // of the comparison's verdict; the regression gate uses 0.02
   bool use_cache = true;
 };
 void to_json(nlohmann::json& json, const EvaluateRequest& request);
@@ -37,6 +38,9 @@ void from_json(const nlohmann::json& json, EvaluateRequest& request);
 // Fills a Trial; never throws for a candidate's failure. DeviceFault passes through (the context is lost).
 // `stage` is told the gate about to run, so that a watchdog can say where a hang was.
 Trial evaluate(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage = {});
+
+// A trial with everything that is known before the first gate: what a crashed candidate is recorded with.
+Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request);
 
 // The resource gate on its own: pure function of the facts.
 Verdict judge_resources(const Artifact& artifact, const DeviceLimits& limits);

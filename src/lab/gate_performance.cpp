@@ -159,6 +159,7 @@ RaceOptions race_options(const EvaluateRequest& request, const Plan& plan, const
   options.min_blocks = plan.min_blocks;
   options.max_blocks = plan.max_blocks;
   options.max_seconds = plan.max_seconds;
+  options.margin = request.margin;
   options.early_drop = request.phase == Phase::kSearch;
   options.before_sample = gap;
   return options;

@@ -29,7 +29,7 @@ double time_of(const ConfigValues& c) {
 }
 
 SearchSpace landscape() {
-  SearchSpace space{landscape_space(), {}, {32, 64, 2, 2, 0}};
+  SearchSpace space{landscape_space(), {}, {32, 32, 2, 2, 0}};
   for (std::uint64_t i = 0; i < space.space.size(); ++i)
     if (feasible(space.space.at(i))) space.feasible.push_back(space.space.at(i));
   return space;

@@ -1,0 +1,215 @@
+#include "lab/worker.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include "core/error.h"
+#include "lab/child_process.h"
+#include "lab/json_io.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+using Clock = ChildProcess::Clock;
+
+// Opening a device: loading libcuda and making a context takes seconds on a node with eight GPUs.
+constexpr double kStartSeconds = 120;
+
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+json error_message(const Error& e) {
+  const char* kind = e.kind() == ErrorKind::kBadInput ? "bad_input" : e.kind() == ErrorKind::kEnvironment ? "environment" : "internal";
+  return {{"error", {{"kind", kind}, {"message", e.what()}}}};
+}
+
+[[noreturn]] void rethrow(const json& error) {
+  const std::string kind = error.at("kind").get<std::string>();
+  throw Error(kind == "bad_input" ? ErrorKind::kBadInput : kind == "environment" ? ErrorKind::kEnvironment : ErrorKind::kInternal,
+              error.at("message").get<std::string>());
+}
+
+// What one conversation with the child came to.
+struct Answer {
+  std::optional<Trial> trial;
+  std::string ended = "crashed";  // if there is no trial
+  std::string message;
+  std::string stage = "start";    // the last one the child told
+};
+
+}  // namespace
+
+double default_timeout_seconds(const EvaluateRequest& request) {
+  // Generous on purpose: it tells a hang from slow work, it does not judge speed. 2e8: fp64 reference on one slow core.
+  const double reference = static_cast<double>(request.patterns.size() + 1) * std::min(request.problem.flops(), request.max_reference_flops) / 2e8;
+  return 120 + 20 * std::max(request.max_seconds, 3.0) + reference;
+}
+
+struct Worker::Impl {
+  std::string device_name, executable;
+  std::unique_ptr<ChildProcess> child;
+  std::optional<DeviceInfo> device;
+  std::function<bool()> cancelled;
+  int starts = 0;
+
+  // Hello: the child's first line names its device, or says why it has none.
+  void start() {
+    child = std::make_unique<ChildProcess>(std::vector<std::string>{executable, "worker", "--device", device_name});
+    ++starts;
+    std::string line;
+    const auto read = child->read_line(line, after(kStartSeconds), cancelled);
+    if (read == ChildProcess::Read::kCancelled) cancel();
+    const json hello = read == ChildProcess::Read::kLine ? json::parse(line, nullptr, false) : json();
+    if (hello.is_object() && hello.contains("error")) {
+      child.reset();
+      rethrow(hello.at("error"));
+    }
+    if (!hello.is_object() || !hello.contains("device")) {
+      child->kill();
+      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}", child->how_it_ended(), device_name, quoted_last_words());
+      child.reset();
+      throw_environment("{}; run `flashcore doctor` to see what is missing", message);
+    }
+    device = hello.at("device").get<DeviceInfo>();
+  }
+
+  std::string quoted_last_words() const {
+    const std::string words = child->last_words();
+    return words.empty() ? "" : ": " + words;
+  }
+
+  [[noreturn]] void cancel() {
+    child.reset();
+    throw Cancelled("stopped while a candidate was being evaluated");
+  }
+
+  Answer converse(const EvaluateRequest& request, double timeout_seconds) {
+    const auto deadline = after(timeout_seconds);
+    Answer answer;
+    for (std::string line;;) {
+      switch (child->read_line(line, deadline, cancelled)) {
+        case ChildProcess::Read::kCancelled:
+          cancel();
+        case ChildProcess::Read::kTimeout:
+          child->kill();
+          answer.ended = "timeout";
+          answer.message = fmt::format("no answer after {:.0f} s, in stage {}: the worker process was ended{}", timeout_seconds, answer.stage, quoted_last_words());
+          return answer;
+        case ChildProcess::Read::kEnd:
+          answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage, quoted_last_words());
+          return answer;
+        case ChildProcess::Read::kLine:
+          if (take(line, request, answer)) return answer;
+      }
+    }
+  }
+
+  // True when the conversation is over.
+  bool take(const std::string& line, const EvaluateRequest& request, Answer& answer) {
+    const json message = json::parse(line, nullptr, false);
+    try {
+      if (message.is_object() && message.contains("stage")) {
+        answer.stage = message.at("stage").get<std::string>();
+        return false;
+      }
+      if (message.is_object() && message.contains("trial")) {
+        answer.trial = message.at("trial").get<Trial>();
+        if (answer.trial->problem == request.problem) return true;
+      }
+      if (message.is_object() && message.contains("fault")) {
+        answer.message = fmt::format("device fault in stage {}: {}", answer.stage, message.at("fault").get<std::string>());
+        child->how_it_ended();
+        return true;
+      }
+    } catch (const std::exception&) {
+      // Falls through: a document of the wrong shape is no better than none.
+    }
+    answer.trial.reset();
+    child->kill();
+    answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}", answer.stage, line.substr(0, 200));
+    return true;
+  }
+
+  Trial failed_trial(const EvaluateRequest& request, const Answer& answer) const {
+    Trial trial = blank_trial(*device, request);
+    trial.ended = answer.ended;
+    trial.message = answer.message;
+    trial.gates.push_back({answer.stage, GateStatus::kError, answer.message, nullptr});
+    return trial;
+  }
+};
+
+Worker::Worker(std::string device, std::string executable) : impl_(std::make_unique<Impl>()) {
+  impl_->device_name = std::move(device);
+  impl_->executable = executable.empty() ? "/proc/self/exe" : std::move(executable);
+}
+
+Worker::~Worker() = default;
+
+int Worker::restarts() const { return std::max(0, impl_->starts - 1); }
+void Worker::cancel_when(std::function<bool()> cancelled) { impl_->cancelled = std::move(cancelled); }
+
+const DeviceInfo& Worker::device() {
+  if (!impl_->device) impl_->start();
+  return *impl_->device;
+}
+
+Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
+  const std::string line = dump_line(request);
+  if (!impl_->child) impl_->start();
+  // A child that died between two requests did not die of this one.
+  if (!impl_->child->send_line(line)) {
+    impl_->start();
+    impl_->child->send_line(line);
+  }
+  Answer answer = impl_->converse(request, timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
+  if (answer.trial) return *std::move(answer.trial);
+  impl_->child.reset();
+  return impl_->failed_trial(request, answer);
+}
+
+int serve(Device& device) {
+  // The protocol keeps stdout to itself: whatever a library prints there goes to stderr, where the parent shows it.
+  const int protocol = dup(STDOUT_FILENO);
+  if (protocol < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return 4;
+  const auto tell = [&](const json& message) {
+    const std::string line = dump_line(message) + "\n";
+    for (std::size_t sent = 0; sent < line.size();) {
+      const ssize_t n = write(protocol, line.data() + sent, line.size() - sent);
+      if (n <= 0 && errno != EINTR) _exit(4);  // nobody is listening any more
+      if (n > 0) sent += static_cast<std::size_t>(n);
+    }
+  };
+  tell({{"device", device.info()}});
+  for (std::string line; std::getline(std::cin, line);) {
+    try {
+      const EvaluateRequest request = json::parse(line).get<EvaluateRequest>();
+      const Trial trial = evaluate(device, request, [&](const std::string& stage) { tell({{"stage", stage}}); });
+      tell({{"trial", trial}});
+    } catch (const DeviceFault& e) {
+      tell({{"fault", e.what()}});
+      // The context is lost, and taking it down in order may fault again.
+      _exit(4);
+    }
+  }
+  return 0;
+}
+
+int worker_main(const std::string& device_name) {
+  std::unique_ptr<Device> device;
+  try {
+    device = open_device(device_name);
+  } catch (const Error& e) {
+    std::cout << dump_line(error_message(e)) << std::endl;
+    return 4;
+  }
+  return serve(*device);
+}
+
+}  // namespace flashcore

@@ -1,0 +1,252 @@
+#include "lab/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "lab/fake.h"
+#include "lab/json_io.h"
+
+namespace flashcore {
+namespace {
+
+using test::AllFakeFamilies;
+using test::make_fake_device;
+
+Problem ragged_problem() {
+  Problem p;
+  p.dtype = DType::kF32;
+  p.heads_q = 2;
+  p.heads_kv = 1;
+  p.seqlen_q = 37;
+  p.seqlen_kv = 71;
+  p.head_dim = p.head_dim_v = 16;
+  p.causal = Causal::kBottomRight;
+  return p;
+}
+
+EvaluateRequest request_for(const std::string& candidate) {
+  EvaluateRequest request;
+  request.problem = ragged_problem();
+  request.problem_name = "ragged";
+  request.suite = "test";
+  request.candidate = candidate;
+  return request;
+}
+
+class EvaluateTest : public ::testing::Test {
+ protected:
+  Trial run(const EvaluateRequest& request) { return evaluate(*device_, request); }
+  Trial run(const std::string& candidate) { return run(request_for(candidate)); }
+  // The gate that ended the trial; "" if none did.
+  static std::string stopped_by(const Trial& trial) {
+    for (const Verdict& v : trial.gates)
+      if (v.status == GateStatus::kFailed || v.status == GateStatus::kError) return v.gate;
+    return "";
+  }
+
+  AllFakeFamilies families_;
+  std::unique_ptr<Device> device_ = make_fake_device();
+};
+
+TEST_F(EvaluateTest, ASoundCandidatePassesEveryGateInOrder) {
+  std::string stages;
+  EvaluateRequest request = request_for("fake_none:block=32");
+  request.patterns = all_patterns();
+  const Trial trial = evaluate(*device_, request, [&](const std::string& stage) { stages += stage + " "; });
+  EXPECT_EQ(trial.ended, "passed") << trial.message;
+  EXPECT_EQ(stages, "valid compile resource correctness performance ");
+  EXPECT_EQ(trial.config, "block=32,unroll=1,spread=0");
+  ASSERT_TRUE(trial.timing && trial.error && trial.bound);
+  EXPECT_NEAR(trial.timing->p50_us, test::fake_cost_us({32, 1, 0}), 5);
+  EXPECT_GT(trial.timing->samples.size(), 8u);
+  EXPECT_LE(trial.error->rel, trial.bound->rel);
+  EXPECT_FALSE(trial.source_hash.empty());
+  EXPECT_EQ(trial.problem_name, "ragged");
+}
+
+TEST_F(EvaluateTest, EveryDtypeAndLayoutPasses) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16})
+    for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
+      EvaluateRequest request = request_for("fake_none");
+      request.problem.dtype = dtype;
+      request.problem.layout = layout;
+      request.time = false;
+      const Trial trial = run(request);
+      EXPECT_EQ(trial.ended, "passed") << request.problem.id() << ": " << trial.message;
+      EXPECT_FALSE(trial.timing);
+    }
+}
+
+TEST_F(EvaluateTest, DegenerateProblemsPassWithoutATime) {
+  for (const auto& [rows, keys] : {std::pair{0, 5}, {5, 0}, {0, 0}}) {
+    EvaluateRequest request = request_for("fake_none");
+    request.problem.seqlen_q = rows;
+    request.problem.seqlen_kv = keys;
+    const Trial trial = run(request);
+    EXPECT_EQ(trial.ended, "passed") << trial.message;
+    EXPECT_EQ(trial.timing.has_value(), rows > 0);
+  }
+}
+
+struct Planted {
+  const char* candidate;
+  const char* gate;
+  const char* ended;
+  const char* word;  // in the reason
+};
+
+class PlantedFault : public EvaluateTest, public ::testing::WithParamInterface<Planted> {};
+INSTANTIATE_TEST_SUITE_P(
+    Evaluate, PlantedFault,
+    ::testing::Values(Planted{"fake_wrong_tail", "correctness", "incorrect", "exceeds"},
+                      Planted{"fake_missing_mask", "correctness", "incorrect", "exceeds"},
+                      Planted{"fake_missing_rescale", "correctness", "incorrect", "exceeds"},
+                      Planted{"fake_out_of_bounds", "correctness", "incorrect", "red zone around o"},
+                      Planted{"fake_leaves_row", "correctness", "incorrect", "never written"},
+                      Planted{"fake_first_call_only", "correctness", "incorrect", "repeated"},
+                      Planted{"fake_mutates_input", "correctness", "incorrect", "input k"},
+                      Planted{"fake_nondeterministic", "correctness", "incorrect", "other bits"},
+                      Planted{"fake_cached_result", "performance", "incorrect", "timed launches"},
+                      Planted{"fake_too_fast", "performance", "error", "faster than the floor"},
+                      Planted{"fake_none:block=64,unroll=4", "valid", "invalid", "no room"},
+                      Planted{"fake_none:block=17", "valid", "invalid", "block"},
+                      Planted{"no_such_family", "valid", "invalid", "known"}),
+    [](const auto& parameter) {
+      std::string name = parameter.param.candidate;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      return name;
+    });
+
+TEST_P(PlantedFault, IsCaughtByItsGate) {
+  const Planted planted = GetParam();
+  const Trial trial = run(planted.candidate);
+  EXPECT_EQ(stopped_by(trial), planted.gate) << trial.message;
+  EXPECT_EQ(trial.ended, planted.ended);
+  EXPECT_NE(trial.message.find(planted.word), std::string::npos) << trial.message;
+  EXPECT_FALSE(trial.timing) << "a time belongs only to a candidate that passed";
+  EXPECT_EQ(trial.gates.back().gate, planted.gate) << "the first failure ends the trial";
+}
+
+TEST_F(EvaluateTest, WritingBetweenStridedRowsIsCaught) {
+  EvaluateRequest request = request_for("fake_writes_gaps");
+  request.problem.layout = Layout::kStrided;
+  const Trial trial = run(request);
+  EXPECT_EQ(trial.ended, "incorrect");
+  EXPECT_NE(trial.message.find("between the rows"), std::string::npos) << trial.message;
+}
+
+TEST_F(EvaluateTest, ADeviceFaultPassesThrough) {
+  EXPECT_THROW(run("fake_device_fault"), DeviceFault);
+}
+
+TEST_F(EvaluateTest, ThreePercentSlowerIsFoundSlowerByTheRegressionMargin) {
+  EvaluateRequest request = request_for("fake_slower_3");
+  request.incumbent = "fake_none";
+  request.phase = Phase::kBench;
+  request.margin = 0.02;
+  const Trial trial = run(request);
+  ASSERT_TRUE(trial.comparison) << trial.message;
+  EXPECT_EQ(trial.comparison->verdict, "SLOWER");
+  EXPECT_EQ(trial.ended, "slower");
+  EXPECT_NEAR(trial.comparison->speedup, 1 / 1.03, 0.005);
+  EXPECT_LT(trial.comparison->ci95_high, 1);
+}
+
+TEST_F(EvaluateTest, ARaceHasTheRightSign) {
+  EvaluateRequest request = request_for("fake_none");
+  request.incumbent = "fake_slower_100";
+  Trial trial = run(request);
+  ASSERT_TRUE(trial.comparison) << trial.message;
+  EXPECT_NEAR(trial.comparison->speedup, 2, 0.05);
+  EXPECT_EQ(trial.comparison->verdict, "FASTER");
+  EXPECT_EQ(trial.ended, "passed");
+
+  request.candidate = "fake_slower_100";
+  request.incumbent = "fake_none";
+  trial = run(request);
+  EXPECT_EQ(trial.comparison->verdict, "SLOWER");
+  EXPECT_EQ(trial.ended, "slower");
+  EXPECT_EQ(stopped_by(trial), "performance");
+  EXPECT_TRUE(trial.timing) << "slower is a result, with its time";
+}
+
+TEST_F(EvaluateTest, IdenticalCandidatesAreTheSameByConstruction) {
+  EvaluateRequest request = request_for("fake_none");
+  request.incumbent = "fake_none";
+  const Trial trial = run(request);
+  ASSERT_TRUE(trial.comparison);
+  EXPECT_EQ(trial.comparison->verdict, "SAME");
+  EXPECT_EQ(trial.comparison->blocks, 0);
+  EXPECT_FALSE(trial.timing);
+  EXPECT_NE(trial.gates.back().reason.find("by construction"), std::string::npos);
+}
+
+TEST_F(EvaluateTest, AWrongIncumbentBlocksTheVerdict) {
+  EvaluateRequest request = request_for("fake_none");
+  request.incumbent = "fake_missing_mask";
+  const Trial trial = run(request);
+  EXPECT_EQ(trial.ended, "error");
+  EXPECT_NE(trial.message.find("incumbent"), std::string::npos) << trial.message;
+  EXPECT_FALSE(trial.comparison);
+}
+
+TEST_F(EvaluateTest, EveryRegimeAndConditionIsTimedAndNamed) {
+  for (const Regime regime : {Regime::kGraph, Regime::kCold, Regime::kWarm})
+    for (const Condition condition : {Condition::kBurst, Condition::kSustained}) {
+      EvaluateRequest request = request_for("fake_none");
+      request.problem.seqlen_q = 4;
+      request.problem.seqlen_kv = 16;
+      request.regime = regime;
+      request.condition = condition;
+      const Trial trial = run(request);
+      ASSERT_TRUE(trial.timing) << trial.message;
+      EXPECT_EQ(trial.timing->regime, regime);
+      EXPECT_EQ(trial.timing->condition, condition);
+      const int copies = find_gate(trial, "performance")->evidence.at("buffer_copies").get<int>();
+      EXPECT_EQ(copies > 2, regime == Regime::kCold);
+    }
+}
+
+TEST_F(EvaluateTest, LargeProblemsAreJudgedOnASampleOfRows) {
+  EvaluateRequest request = request_for("fake_none");
+  request.max_reference_flops = request.problem.flops() / 4;
+  request.time = false;
+  const Trial trial = run(request);
+  EXPECT_EQ(trial.ended, "passed") << trial.message;
+  const auto& pattern = find_gate(trial, "correctness")->evidence.at("patterns").at(0);
+  EXPECT_FALSE(pattern.at("all_rows").get<bool>());
+  EXPECT_LT(pattern.at("rows_judged").get<int>(), 74);
+  // What the sample misses, the poison finds.
+  request.candidate = "fake_leaves_row";
+  EXPECT_EQ(run(request).ended, "incorrect");
+}
+
+TEST_F(EvaluateTest, NoPatternsIsNoPass) {
+  EvaluateRequest request = request_for("fake_none");
+  request.patterns.clear();
+  EXPECT_EQ(run(request).ended, "error");
+}
+
+TEST(EvaluateRequestJson, RoundTrips) {
+  EvaluateRequest request = request_for("fake_none:block=16");
+  request.incumbent = "fake_slower_3";
+  request.phase = Phase::kBench;
+  request.seed = ~std::uint64_t{0};
+  request.patterns = all_patterns();
+  request.time = false;
+  request.regime = Regime::kCold;
+  request.condition = Condition::kSustained;
+  request.min_samples = 3;
+  request.max_seconds = 0.25;
+  request.max_reference_flops = 12345;
+  request.margin = 0.5;
+  request.use_cache = false;
+  const nlohmann::json json = request;
+  const auto back = nlohmann::json::parse(dump_line(json)).get<EvaluateRequest>();
+  EXPECT_EQ(nlohmann::json(back), json);
+  EXPECT_EQ(back.problem, request.problem);
+  EXPECT_EQ(back.patterns, request.patterns);
+}
+
+}  // namespace
+}  // namespace flashcore

@@ -1,0 +1,60 @@
+#pragma once
+// A device with a clock of its own, and attention families with planted faults. Time is what the family says it costs, plus
+// repeatable noise: tests of timing do not depend on the machine they run on.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/family.h"
+#include "kernels/registry.h"
+
+namespace flashcore::test {
+
+struct FakeDeviceOptions {
+  double noise = 0.003;   // relative, of one sample
+  double drift = 0.0005;  // relative random walk from sample to sample
+  Ceilings ceilings{0, 1, 100, 200, 0.1};
+  std::string key = "fake";
+};
+
+std::unique_ptr<Device> make_fake_device(const FakeDeviceOptions& options = {});
+
+enum class Fault {
+  kNone,
+  kWrongTail,         // forgets the last partial block of keys
+  kMissingMask,       // computes causal problems as full ones
+  kMissingRescale,    // keeps old sums when the row maximum grows
+  kOutOfBounds,       // writes one element past the end of o
+  kLeavesRowUnwritten,
+  kWritesFirstCallOnly,
+  kReturnsCachedResult,  // remembers its first result for a problem, whatever the inputs
+  kMutatesInput,
+  kNonDeterministic,  // an error far below any bound, different at each call
+  kWritesGaps,        // between the rows of a strided o
+  kThreePercentSlower,
+  kTwiceAsSlow,
+  kTooFast,           // claims less time than the hardware needs
+  kSegfault,
+  kHang,
+  kDeviceFault,
+  kLogsAndAborts,
+};
+
+// Fields block {16, 32, 64}, unroll {1, 2, 4}, spread {0, 1, 2}; block=64 with unroll=4 is infeasible. Cost in virtual
+// microseconds: 100 at its best (block=32, unroll=2, spread=1), up to twice that elsewhere. Default: block=16, unroll=1,
+// spread=0. `fault`: see above.
+std::unique_ptr<Family> make_fake_family(const std::string& name, Fault fault = Fault::kNone);
+double fake_cost_us(const ConfigValues& config);
+
+// One family per fault: "fake_none", "fake_wrong_tail", ... for the life of the object.
+class AllFakeFamilies {
+ public:
+  AllFakeFamilies();
+
+ private:
+  std::vector<std::unique_ptr<ScopedFamily>> families_;
+};
+
+}  // namespace flashcore::test

@@ -1,0 +1,28 @@
+// A worker child for tests: the real loop on a fake device, with families that misbehave; or, told by its device's name, no
+// worker at all.
+
+#include <unistd.h>
+
+#include <iostream>
+#include <string>
+
+#include "core/error.h"
+#include "lab/fake.h"
+#include "lab/worker.h"
+
+int main(int argc, char** argv) {
+  const std::string device = argc > 3 ? argv[3] : "";
+  if (device == "absent") {
+    std::cout << R"({"error":{"kind":"environment","message":"no such device here; plug one in"}})" << std::endl;
+    return 4;
+  }
+  if (device == "dies_at_once") return 7;
+  const auto fake = flashcore::test::make_fake_device();
+  if (device == "garbage") {
+    std::cout << R"({"device":)" << nlohmann::json(fake->info()).dump() << "}" << std::endl;
+    for (std::string line; std::getline(std::cin, line);) std::cout << "{\"stage\":\"valid\"}\nHello, I am not JSON" << std::endl;
+    return 0;
+  }
+  const flashcore::test::AllFakeFamilies families;
+  return flashcore::serve(*fake);
+}
