@@ -147,7 +147,12 @@ void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device,
   std::atomic<std::int64_t> next{0};
   parallel_for(jobs, jobs, [&](std::int64_t) {
     Worker worker(device.id);
-    for (std::int64_t i = next++; i < count && !interrupted(); i = next++) body(worker, mutex, i);
+    worker.cancel_when(interrupted);
+    try {
+      for (std::int64_t i = next++; i < count && !interrupted(); i = next++) body(worker, mutex, i);
+    } catch (const Cancelled&) {
+      // Ctrl-C: the case in hand is neither passed nor failed
+    }
   });
 }
 

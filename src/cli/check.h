@@ -36,7 +36,7 @@ struct CheckTally {
 EvaluateRequest check_request(const NamedProblem& problem, const std::string& suite, const Candidate& candidate, const std::vector<Pattern>& patterns, std::uint64_t seed);
 
 // body(worker, mutex, i) for 0 <= i < count, spread over worker processes; the mutex guards what bodies share. Ctrl-C
-// stops it after those in hand.
+// ends those in hand without a result.
 void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count, const std::function<void(Worker&, std::mutex&, std::int64_t)>& body);
 
 // Summary line, JSON, exit code.

@@ -36,7 +36,13 @@ Trial run_case(Worker& worker, const FuzzCase& c) {
 
 void report_failure(Console& console, Worker& worker, const Failure& failure, const DeviceInfo& device, std::set<std::string>& told) {
   // The same way of failing, so that shrinking a wrong result does not wander off to another fault.
-  const auto still_fails = [&](const FuzzCase& c) { return !interrupted() && run_case(worker, c).ended == failure.trial.ended; };
+  const auto still_fails = [&](const FuzzCase& c) {
+    try {
+      return !interrupted() && run_case(worker, c).ended == failure.trial.ended;
+    } catch (const Cancelled&) {
+      return false;  // Ctrl-C: what is shrunk so far is told
+    }
+  };
   const FuzzCase smallest = shrink(failure.found, device.limits, still_fails);
   const std::string repro = repro_command(smallest, device.id);
   if (!told.insert(repro).second) return;
@@ -73,6 +79,7 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
   std::set<std::string> told;
   if (!failures.empty()) {
     Worker worker(device.id);
+    worker.cancel_when(interrupted);
     for (std::size_t i = 0; i < failures.size() && i < kShrinkAtMost && !interrupted(); ++i) {
       console.line("shrinking failure {} of {}", i + 1, failures.size());
       report_failure(console, worker, failures[i], device, told);

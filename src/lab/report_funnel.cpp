@@ -21,7 +21,8 @@ int stages_passed(const Trial& trial) {
   const bool judged = find_gate(trial, "correctness") != nullptr;
   if (stopped("compile") || stopped("resource")) return 2;
   if (!judged && !passed_gate(trial, "compile")) return 2;
-  if (!passed_gate(trial, "correctness")) return 3;
+  // Passed the gate, but its timed launches left wrong outputs: not correct.
+  if (!passed_gate(trial, "correctness") || trial.ended == "incorrect") return 3;
   if (!trial.comparison) return 4;
   return trial.comparison->verdict == "FASTER" ? 6 : 5;
 }
@@ -61,7 +62,7 @@ std::vector<int> counts(const Funnel& funnel) {
   return {funnel.proposed, funnel.valid, funnel.compiled, funnel.correct, funnel.raced, funnel.won};
 }
 
-bool rejected_before_timing(const Trial& trial) {
+bool stopped_by_gate(const Trial& trial) {
   static constexpr std::array kEnds = {"invalid", "compile_error", "resource", "incorrect", "crashed", "timeout", "error"};
   return std::find(kEnds.begin(), kEnds.end(), trial.ended) != kEnds.end();
 }
@@ -83,7 +84,7 @@ Funnel make_funnel(const std::vector<const Trial*>& trials) {
 std::vector<RejectedGroup> group_rejected(const std::vector<Trial>& trials) {
   std::map<std::pair<std::string, std::string>, RejectedGroup> groups;
   for (const Trial& trial : trials) {
-    if (!rejected_before_timing(trial)) continue;
+    if (!stopped_by_gate(trial)) continue;
     const std::string gate = last_gate(trial), reason = reason_of(trial);
     RejectedGroup& group = groups[{gate, without_numbers(reason)}];
     if (group.count++ == 0) {

@@ -8,8 +8,9 @@ namespace flashcore::report {
 // Both over the trials given, whatever their problem. Only what a tune run tried counts (phases default and search);
 // a candidate met twice counts once, as far as it ever got.
 Funnel make_funnel(const std::vector<const Trial*>& trials);
-// Ended before it was timed, and why. Every phase.
+// Ended without a time that counts (slower and inconclusive candidates have one).
+bool stopped_by_gate(const Trial& trial);
+// Those, and why. Every phase.
 std::vector<RejectedGroup> group_rejected(const std::vector<Trial>& trials);
-bool rejected_before_timing(const Trial& trial);
 
 }  // namespace flashcore::report

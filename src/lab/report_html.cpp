@@ -134,7 +134,7 @@ std::string summary_html(const Model& model) {
   out += tile(fmt::format("{} of {}", decided, model.rows.size()), "problems decided", "a winner re-measured on held-out data, or measured by bench");
   if (model.geomean_speedup) out += tile(ratio(*model.geomean_speedup), "over the default", "geometric mean over held-out winners; where the default stands it counts as 1");
   out += tile(count(model.candidates), "candidates tried", "distinct family and config, per problem and device");
-  out += tile(count(model.rejected_before_timing), "stopped by a gate", "invalid, did not compile, failed the resource or correctness gate, crashed or hung");
+  out += tile(count(model.stopped_by_gate), "stopped by a gate", "invalid, did not compile, failed the resource or correctness gate, crashed or hung");
   out += "</div><ul class=winners>";
   for (const ProblemRow& row : model.rows) {
     out += fmt::format("<li><b title=\"{}\">{}</b> {} <span>{}</span></li>", text(row.problem_id), text(row.label), badge(verdict_words(row)), text(sentence(row)));

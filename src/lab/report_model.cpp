@@ -21,7 +21,10 @@ void add_once(std::vector<T>& list, const T& value) {
   if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
 }
 
-bool timed_and_correct(const Trial& trial) { return trial.timing && trial.timing->p50_us > 0 && passed_gate(trial, "correctness"); }
+// A time belongs only to a candidate that passed correctness, its timed outputs included.
+bool timed_and_correct(const Trial& trial) {
+  return trial.timing && trial.timing->p50_us > 0 && passed_gate(trial, "correctness") && !stopped_by_gate(trial);
+}
 
 // --- header ---------------------------------------------------------------------------------------------------------
 
@@ -61,7 +64,7 @@ void fill_header(Model& model, const std::vector<Trial>& trials) {
     if (model.first_at.empty() || trial.created_at < model.first_at) model.first_at = trial.created_at;
     model.last_at = std::max(model.last_at, trial.created_at);
     candidates.insert(trial.device.key + " " + trial.problem.id() + " " + trial.candidate());
-    if (rejected_before_timing(trial)) ++model.rejected_before_timing;
+    if (stopped_by_gate(trial)) ++model.stopped_by_gate;
   }
   model.trials = static_cast<int>(trials.size());
   model.candidates = static_cast<int>(candidates.size());

@@ -71,7 +71,7 @@ struct Model {
   std::string source_hash;              // the current one
   bool any_stale = false;
   std::string first_at, last_at;
-  int trials = 0, candidates = 0, rejected_before_timing = 0;
+  int trials = 0, candidates = 0, stopped_by_gate = 0;
   std::vector<ProblemRow> rows;  // in order of first appearance
   std::vector<RejectedGroup> rejected;  // most frequent first
   std::optional<double> geomean_speedup;  // over the default, rows with a winner; a kept default counts as 1

@@ -74,6 +74,14 @@ TEST(ReportFunnel, ACrashDuringCompilationIsNotCompiled) {
   EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 0, 0, 0, 0}));
 }
 
+TEST(ReportFunnel, WrongTimedOutputsAreNotCorrect) {
+  Trial trial = example::timed(example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp16", "x", "block_m=64"), 10, 1);
+  trial.gates.back().status = GateStatus::kFailed;
+  trial.ended = "incorrect";
+  EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 1, 0, 0, 0}));
+  EXPECT_FALSE(make_model({trial}, kAgainstCurrent).rows[0].winner);
+}
+
 TEST(ReportFunnel, GroupsRejectionsByGateAndReasonWithoutItsNumbers) {
   const std::vector<RejectedGroup> groups = group_rejected(example::tuned_suite());
   ASSERT_EQ(groups.size(), 4U);
