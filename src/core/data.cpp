@@ -171,14 +171,18 @@ class Generator {
   double peak_ = 0, large_ = 0;
 };
 
+// Below this many elements starting a thread costs more than the work.
+constexpr std::int64_t kSmall = 1 << 14;
+
 template <class Value>
 HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   HostTensor tensor(dtype, layout);
   if (layout.elements() == 0) return tensor;
   const std::int64_t span = layout.span();
+  const int threads = span < kSmall ? 1 : 0;
   if (span != layout.elements()) {
     constexpr std::int64_t kPiece = 1 << 16;
-    parallel_for((span + kPiece - 1) / kPiece, 0, [&](std::int64_t piece) {
+    parallel_for((span + kPiece - 1) / kPiece, threads, [&](std::int64_t piece) {
       const std::int64_t end = std::min(span, (piece + 1) * kPiece);
       for (std::int64_t i = piece * kPiece; i < end; ++i) {
         store_element(dtype, tensor.data.data(), i, std::numeric_limits<float>::quiet_NaN());
@@ -187,7 +191,7 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   }
   constexpr std::int64_t kRows = 32;
   const std::int64_t blocks = (layout.rows + kRows - 1) / kRows;
-  parallel_for(layout.batch * layout.heads * blocks, 0, [&](std::int64_t job) {
+  parallel_for(layout.batch * layout.heads * blocks, threads, [&](std::int64_t job) {
     const std::int64_t head = job / blocks % layout.heads, batch = job / blocks / layout.heads;
     const std::int64_t end = std::min(layout.rows, (job % blocks + 1) * kRows);
     for (std::int64_t row = job % blocks * kRows; row < end; ++row) {

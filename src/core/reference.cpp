@@ -117,7 +117,10 @@ class ReferenceRun {
   }
 
   Reference run(int threads) {
-    const int used = threads > 0 ? threads : hardware_threads();
+    // Below this starting a thread costs more than the work.
+    constexpr double kSmallFlops = 2e6;
+    const bool small = p_.flops() < kSmallFlops && threads == 0;
+    const int used = small ? 1 : threads > 0 ? threads : hardware_threads();
     const auto groups = static_cast<std::int64_t>(starts_.size()) - 1;
     // Many small heads (decoding): whole heads side by side. Few large ones: the rows of one head side by side.
     const bool by_head = groups >= 4 * used;

@@ -1,7 +1,9 @@
 #include "device/cpu/ceilings.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <vector>
 
 #include "device/cpu/aligned_memory.h"
 #include "device/cpu/simd_targets.h"
@@ -70,50 +72,60 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-struct alignas(64) Sink {
-  float value = 0;
+// One thread's measurements, on cache lines of its own.
+struct alignas(64) Windows {
+  std::vector<double> rates;
+  float sink = 0;
+
+  // The rate that only a tenth of the windows beat.
+  double high() {
+    if (rates.empty()) return 0;
+    const auto at = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() * 9 / 10);
+    std::nth_element(rates.begin(), at, rates.end());
+    return *at;
+  }
 };
 
-// Largest of `repeats` measurements: a ceiling is what the machine can do, and noise only ever takes from it.
-template <class Measure>
-double best_of(int repeats, Measure&& measure) {
-  double best = 0;
-  for (int i = 0; i < repeats; ++i) best = std::max(best, measure());
-  return best;
+// Every thread of the pool measures many windows of a fraction of a millisecond side by side; the sum over the threads
+// of the good ones. On a busy machine a preemption then spoils one window, where a single long loop would read half of
+// what the machine can do, and honest kernels would look faster than possible.
+template <class Body>
+double sum_of_rates(Body&& body) {
+  ThreadPool& pool = cpu_thread_pool();
+  std::vector<Windows> threads(static_cast<std::size_t>(pool.size()));
+  pool.run(0, [&](int worker) { body(worker, threads[static_cast<std::size_t>(worker)]); });
+  double sum = 0;
+  for (Windows& windows : threads) sum += windows.high();
+  return sum;
 }
 
 double measure_fma_tflops() {
-  ThreadPool& pool = cpu_thread_pool();
-  std::vector<Sink> sinks(static_cast<std::size_t>(pool.size()));
-  // 3 ms at 4 GHz: long against the fork-join, short enough to fall between two preemptions.
-  constexpr std::int64_t kIterations = 2'000'000;
-  return best_of(12, [&] {
-    std::atomic<double> operations{0};
-    const auto start = Clock::now();
-    pool.run(0, [&](int worker) {
-      const double done = HWY_DYNAMIC_DISPATCH(fma_loop)(kIterations, &sinks[static_cast<std::size_t>(worker)].value);
-      operations.fetch_add(done);
-    });
-    return operations.load() / seconds_since(start) / 1e12;
+  return sum_of_rates([](int, Windows& windows) {
+    for (int i = 0; i < 600; ++i) {
+      const auto start = Clock::now();
+      const double operations = HWY_DYNAMIC_DISPATCH(fma_loop)(100'000, &windows.sink);
+      windows.rates.push_back(operations / seconds_since(start) / 1e12);
+    }
   });
 }
 
-// Each thread reads its own share of `bytes`, `passes` times.
-double measure_read_gbps(std::size_t bytes, int repeats, int passes) {
-  ThreadPool& pool = cpu_thread_pool();
-  const std::size_t share = bytes / static_cast<std::size_t>(pool.size()) / 4096 * 4096;
-  if (share == 0) return 0;
-  const AlignedMemory memory(share * static_cast<std::size_t>(pool.size()));
-  std::vector<Sink> sinks(static_cast<std::size_t>(pool.size()));
-  const auto part = [&](int worker) { return memory.bytes().subspan(static_cast<std::size_t>(worker) * share, share); };
-  // Untouched pages all map to one page of zeros, which would be read from the first-level cache.
-  pool.run(0, [&](int worker) { std::ranges::fill(part(worker), std::byte{1}); });
-  return best_of(repeats, [&] {
-    const auto start = Clock::now();
-    pool.run(0, [&](int worker) {
-      for (int pass = 0; pass < passes; ++pass) sinks[static_cast<std::size_t>(worker)].value += read_through(part(worker));
-    });
-    return static_cast<double>(memory.size()) * passes / seconds_since(start) / 1e9;
+// Each thread reads its own share of `bytes` over and over, at least `windows` windows and at least twice.
+double measure_read_gbps(std::size_t bytes, std::size_t least_windows) {
+  constexpr std::size_t kWindow = 256 << 10;
+  const std::size_t threads = static_cast<std::size_t>(cpu_thread_pool().size());
+  const std::size_t share = std::max(bytes / threads / kWindow, std::size_t{1}) * kWindow;
+  const AlignedMemory memory(share * threads);
+  return sum_of_rates([&](int worker, Windows& windows) {
+    const std::span<std::byte> mine = memory.bytes().subspan(static_cast<std::size_t>(worker) * share, share);
+    // Untouched pages all map to one page of zeros, which would be read from the first-level cache.
+    std::ranges::fill(mine, std::byte{1});
+    while (windows.rates.size() < std::max(least_windows, 2 * share / kWindow)) {
+      for (std::size_t at = 0; at < share; at += kWindow) {
+        const auto start = Clock::now();
+        windows.sink += read_through(mine.subspan(at, kWindow));
+        windows.rates.push_back(static_cast<double>(kWindow) / seconds_since(start) / 1e9);
+      }
+    }
   });
 }
 
@@ -130,10 +142,9 @@ Ceilings measure_cpu_ceilings(std::int64_t last_level_cache_bytes, std::int64_t 
   ceilings.fma_tflops_fp32 = measure_fma_tflops();
   // Caches of half a gigabyte exist; a small machine must still hold the buffer.
   const std::int64_t beyond = std::min(std::max(2 * last_level_cache_bytes, std::int64_t{256} << 20), memory_bytes / 8);
-  ceilings.read_gbps = measure_read_gbps(static_cast<std::size_t>(beyond), 4, 1);
+  ceilings.read_gbps = measure_read_gbps(static_cast<std::size_t>(beyond), 0);
   const std::int64_t inside = std::min(last_level_cache_bytes / 2, memory_bytes / 16);
-  const int passes = static_cast<int>(std::clamp<std::int64_t>((std::int64_t{64} << 20) / std::max<std::int64_t>(inside, 1), 1, 1000));
-  ceilings.cache_read_gbps = std::max(measure_read_gbps(static_cast<std::size_t>(inside), 6, passes), ceilings.read_gbps);
+  ceilings.cache_read_gbps = std::max(measure_read_gbps(static_cast<std::size_t>(inside), 2000), ceilings.read_gbps);
 
   const Launch empty = [] {};
   constexpr int kCalls = 100'000;

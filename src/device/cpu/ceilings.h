@@ -9,7 +9,7 @@
 
 namespace flashcore {
 
-// Measured on all threads of cpu_thread_pool(), the best of several repeats; takes about a second.
+// Measured on all threads of cpu_thread_pool(), takes about a second.
 Ceilings measure_cpu_ceilings(std::int64_t last_level_cache_bytes, std::int64_t memory_bytes);
 
 // Reads all of `bytes` (64-byte aligned) once with vector loads on this thread; the sum keeps the loads alive.

@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 struct RowBlock {
   const Plan& plan;
   const Task& task;
-  float* q;        // [row_count][q_stride] fp32, its sign flipped where the scale is negative
+  float* q;        // [row_count][q_stride], fp32
   float* o;        // [row_count][o_stride], not yet divided by row_sum
   float* row_max;  // of q · k, not scaled
   float* row_sum;
@@ -33,8 +33,6 @@ struct RowBlock {
         row_sum(scratch + plan.scratch.row_sum), k_panels(scratch + plan.scratch.k), v_panels(scratch + plan.scratch.v),
         scores(scratch + plan.scratch.scores) {}
 
-  // With the sign of the scale moved into q, a larger score is a larger weight whatever the scale.
-  float scale_log2() const { return std::abs(plan.params.scale_log2); }
   int visible_keys(int row) const { return plan.visible_keys(task.row_begin + row); }
 };
 
@@ -47,13 +45,12 @@ template <Element kElement>
 void load_q(const RowBlock& block) {
   const Plan& plan = block.plan;
   const FloatTag d;
-  const FloatVec sign = hn::Set(d, plan.params.scale_log2 < 0 ? -1.0f : 1.0f);
   for (int row = 0; row < block.task.row_count; ++row) {
     const std::int64_t at = block.task.row_begin + row;
     const auto* head = head_start<kElement>(plan.params.q, plan.params.q_stride, block.task.batch, plan.head_of(block.task.head_kv, at));
     float* out = block.q + row * plan.scratch.q_stride;
     for_each_vector<kElement>(head + plan.query_of(at) * plan.params.q_stride.row, plan.traits.head_dim,
-                              [&](int column, FloatVec x) { hn::Store(hn::Mul(x, sign), d, out + column); });
+                              [&](int column, FloatVec x) { hn::Store(x, d, out + column); });
   }
 }
 
@@ -99,7 +96,7 @@ inline void accumulate_output(const RowBlock& block, int row, int rows, const in
 // The keys key_begin .. key_begin + keys_in_block - 1, already packed, for every row of the task that sees any of them.
 template <Fault kFault>
 void attend_block(const RowBlock& block, int key_begin, int keys_in_block) {
-  const float scale_log2 = block.scale_log2();
+  const float scale_log2 = block.plan.params.scale_log2;
   for (int row = 0; row < block.task.row_count; row += kTileRows) {
     const int rows = std::min(kTileRows, block.task.row_count - row);
     int keys[kTileRows];
@@ -110,15 +107,17 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block) {
     const int most = *std::max_element(keys, keys + rows);
     if (most == 0) continue;
     compute_scores(block, row, rows, most);
-    float rescale[kTileRows];
+    HWY_ALIGN float new_max[kPaddedTileRows] = {};
+    HWY_ALIGN float rescale[kPaddedTileRows];
+    float* row_max = block.row_max + row;
+    const auto scores_of = [&](int r) { return block.scores + r * block.plan.scratch.score_stride; };
+    for (int r = 0; r < rows; ++r) new_max[r] = std::max(row_max[r], max_of(scores_of(r), keys[r]));
+    rescale_factors(row_max, new_max, rows, scale_log2, rescale);
+    if constexpr (kFault == Fault::kMissingRescale) std::fill_n(rescale, rows, 1.0f);
     for (int r = 0; r < rows; ++r) {
-      float* scores = block.scores + r * block.plan.scratch.score_stride;
-      float& row_max = block.row_max[row + r];
-      const float new_max = std::max(row_max, max_of(scores, keys[r]));
-      rescale[r] = kFault == Fault::kMissingRescale ? 1.0f : rescale_factor(row_max, new_max, scale_log2);
-      const float sum = exponentiate(scores, keys[r], new_max, scale_log2);
+      const float sum = exponentiate(scores_of(r), keys[r], new_max[r], scale_log2);
       block.row_sum[row + r] = block.row_sum[row + r] * rescale[r] + sum;
-      row_max = new_max;
+      row_max[r] = new_max[r];
     }
     accumulate_output(block, row, rows, keys, keys_in_block, rescale);
   }
@@ -144,7 +143,7 @@ void store_output(const RowBlock& block) {
                 query * params.o_stride.row;
     store_row<kElement>(o, plan.traits.head_dim_v, out);
     if (params.lse != nullptr) {
-      const float lse = sum == 0.0f ? kMinusInfinity : block.row_max[row] * std::abs(params.scale) + std::log(sum);
+      const float lse = sum == 0.0f ? kMinusInfinity : block.row_max[row] * params.scale + std::log(sum);
       params.lse[(std::int64_t{block.task.batch} * params.heads_q + head) * params.seqlen_q + query] = lse;
     }
   }
@@ -208,8 +207,11 @@ inline void merge_partials(const RowBlock& block) {
       const float part_max = part[o_stride], part_sum = part[o_stride + 1];
       if (part_sum == 0.0f) continue;
       const float new_max = std::max(block.row_max[row], part_max);
-      const float keep = rescale_factor(block.row_max[row], new_max, block.scale_log2());
-      const float weight = rescale_factor(part_max, new_max, block.scale_log2());
+      HWY_ALIGN const float from[kPaddedTileRows] = {block.row_max[row], part_max};
+      HWY_ALIGN const float to[kPaddedTileRows] = {new_max, new_max};
+      HWY_ALIGN float factor[kPaddedTileRows];
+      rescale_factors(from, to, 2, plan.params.scale_log2, factor);
+      const float keep = factor[0], weight = factor[1];
       for (int column = 0; column < o_stride; column += kLanes) {
         const FloatVec scaled = hn::Mul(hn::Load(d, o + column), hn::Set(d, keep));
         hn::Store(hn::MulAdd(hn::LoadU(d, part + column), hn::Set(d, weight), scaled), d, o + column);

@@ -8,7 +8,7 @@ namespace flashcore::cpu_fwd {
 inline constexpr int kMaxHeadDim = 256;
 
 struct Config {
-  int block_m = 192;  // query rows of one task; rows of all heads that share a kv head count
+  int block_m = 384;  // query rows of one task; rows of all heads that share a kv head count
   int block_n = 256;  // keys packed at a time: block_n · (head_dim + head_dim_v) floats, to stay in the second-level cache
   int threads = 0;    // 0: every core
   int kv_split = 1;   // parts of the keys that different tasks work on, for problems of few query rows
@@ -59,7 +59,7 @@ constexpr ScratchLayout scratch_layout(const Config& config, const Traits& trait
   };
   layout.q = take(config.block_m * layout.q_stride);
   layout.o = take(config.block_m * layout.o_stride);
-  layout.row_max = take(config.block_m);
+  layout.row_max = take(config.block_m + kPad);  // a tile's rows are read as whole vectors
   layout.row_sum = take(config.block_m);
   layout.k = take(round_up(config.block_n, kPad) * round_up(traits.head_dim, kPad));
   layout.v = take(config.block_n * round_up(traits.head_dim_v, kPad));

@@ -38,6 +38,9 @@ class CpuForward : public Family {
   }
 };
 
+// Beyond this the merge alone costs more than the split can win, and a large problem would not fit in memory.
+constexpr std::int64_t kMaxPartialMb = 256;
+
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
 // Large tiles pack each key for many rows; they are cut down only as far as it takes to give every core a few tasks,
@@ -63,6 +66,11 @@ std::optional<std::string> CpuForward::why_invalid(const ConfigValues& values, c
   const std::int64_t key_blocks = divide_up(problem.seqlen_kv, config.block_n);
   if (config.kv_split > std::max<std::int64_t>(key_blocks, 1)) {
     return fmt::format("kv_split={} parts of {} blocks of keys: some would be empty", config.kv_split, key_blocks);
+  }
+  const std::int64_t partial_mb = cpu_fwd::partial_floats(config, problem) * 4 / (1 << 20);
+  if (partial_mb > kMaxPartialMb) {
+    return fmt::format("kv_split={} would keep {} MB of unmerged output, more than {}: splitting pays where query rows are few", config.kv_split, partial_mb,
+                       kMaxPartialMb);
   }
   return std::nullopt;
 }

@@ -13,6 +13,13 @@ std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by
 
 }  // namespace
 
+std::int64_t partial_floats(const Config& config, const Problem& problem) {
+  if (config.kv_split == 1) return 0;
+  Plan plan;
+  plan.scratch = scratch_layout(config, traits_of(problem));
+  return problem.batch * problem.heads_q * problem.seqlen_q * config.kv_split * plan.partial_stride();
+}
+
 Forward::Forward(const Config& config, const Problem& problem, const AttentionArgs& args, AttendFunction attend_function) : attend_(attend_function) {
   plan_.params = make_forward_params(problem, args);
   plan_.traits = traits_of(problem);
@@ -26,11 +33,8 @@ Forward::Forward(const Config& config, const Problem& problem, const AttentionAr
   scratch_ = AlignedMemory(static_cast<std::size_t>(threads_) * static_cast<std::size_t>(plan_.scratch.floats) * sizeof(float));
   // Lanes that stand for no key are computed too: they must not be read uninitialised.
   std::ranges::fill(scratch_.bytes(), std::byte{0});
-  if (config.kv_split > 1) {
-    const std::int64_t partial_rows = plan_.rows * plan_.params.batch * plan_.params.heads_kv * config.kv_split;
-    partials_ = AlignedMemory(static_cast<std::size_t>(partial_rows * plan_.partial_stride()) * sizeof(float));
-    plan_.partials = reinterpret_cast<float*>(partials_.data());
-  }
+  partials_ = AlignedMemory(static_cast<std::size_t>(partial_floats(config, problem)) * sizeof(float));
+  plan_.partials = reinterpret_cast<float*>(partials_.data());
 }
 
 std::int64_t Forward::row_blocks() const { return divide_up(plan_.rows, plan_.config.block_m); }

@@ -10,6 +10,9 @@
 
 namespace flashcore::cpu_fwd {
 
+// Floats that the splits leave for the merge; 0 without a split.
+std::int64_t partial_floats(const Config& config, const Problem& problem);
+
 // Everything a launch needs is allocated when it is made. Launches of one object must not overlap: they share its
 // scratch memory.
 class Forward {

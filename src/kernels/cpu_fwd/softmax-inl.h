@@ -14,9 +14,11 @@ HWY_BEFORE_NAMESPACE();
 namespace flashcore::cpu_fwd {
 namespace HWY_NAMESPACE {
 
+inline constexpr int kPaddedTileRows = (kTileRows + kLanes - 1) / kLanes * kLanes;
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// 2^(difference · scale) for a product <= 0; 0 below 2^-126, -inf included; NaN stays NaN. Within 1.4 · 2^-24 relative.
+// 2^(difference · scale) for a product <= 0; 0 below 2^-126, -inf included; NaN stays NaN. Within 1.4 · 2^-24 relative, 1.7
+// · 2^-24 where there is no fused multiply-add.
 // The difference of two scores is taken before it is scaled: near the row's maximum it is exact.
 HWY_INLINE FloatVec exp2_scaled(FloatVec difference, FloatVec scale) {
   const FloatTag d;
@@ -37,12 +39,17 @@ HWY_INLINE FloatVec exp2_scaled(FloatVec difference, FloatVec scale) {
   return hn::IfThenZeroElse(hn::Lt(shifted, hn::Set(d, kRound - 126.0f)), hn::Mul(p, power));
 }
 
-// One number: 2^((from - to) · scale), for rescaling what was summed against maximum `from` to maximum `to` >= from.
-// A row that has seen nothing but -inf has nothing to rescale.
-inline float rescale_factor(float from, float to, float scale) {
+// factor[r] = 2^((from[r] - to[r]) · scale) for `rows` rows: what turns a sum against maximum from[r] into one against
+// maximum to[r] >= from[r]. A row that has seen nothing but -inf has nothing to rescale. The arrays are padded to whole
+// vectors.
+inline void rescale_factors(const float* from, const float* to, int rows, float scale, float* factor) {
   const FloatTag d;
-  const float base = to == kMinusInfinity ? 0.0f : to;
-  return hn::GetLane(exp2_scaled(hn::Set(d, from - base), hn::Set(d, scale)));
+  const FloatVec minus_infinity = hn::Set(d, kMinusInfinity);
+  for (int r = 0; r < rows; r += kLanes) {
+    const FloatVec target = hn::Load(d, to + r);
+    const FloatVec base = hn::IfThenZeroElse(hn::Eq(target, minus_infinity), target);
+    hn::Store(exp2_scaled(hn::Sub(hn::LoadU(d, from + r), base), hn::Set(d, scale)), d, factor + r);
+  }
 }
 
 // Largest of scores[0 .. count), -inf if none. A NaN may be lost here: it shows again in the sum.

@@ -42,6 +42,9 @@ struct SharedTile {
     return {tile + row * kPitch, static_cast<unsigned>(((lane >> 3) & 1) ^ swizzle(row)) << 4};
   }
 
+  // Few threads have many copies each: unrolled whole, their addresses push accumulators out of registers.
+  static constexpr int copy_unroll(int steps) { return steps <= 8 ? steps : 4; }
+
   // Starts the copy of rows [first_row, first_row + kRows) of a global tensor; rows from `end_row` on and columns from
   // kValidColumns on become zero. `source` is the element of row 0, column 0; 16-byte aligned rows.
   template <int kRows, int kValidColumns, int kThreads>
@@ -57,14 +60,16 @@ struct SharedTile {
       const int row = thread / kChunks, chunk = thread % kChunks;
       const unsigned short* from = source + (first_row + row) * row_stride + chunk * 8;
       const long long step = ptx::opaque(kRowStep * row_stride);
-#pragma unroll
-      for (int i = 0; i < (kRows + kRowStep - 1) / kRowStep; ++i, from += step) {
+      constexpr int kSteps = (kRows + kRowStep - 1) / kRowStep;
+#pragma unroll(copy_unroll(kSteps))
+      for (int i = 0; i < kSteps; ++i, from += step) {
         if (kRows % kRowStep == 0 || row + i * kRowStep < kRows) copy(from, row + i * kRowStep, chunk);
       }
     } else {
       constexpr int kCopies = kRows * kChunks;
-#pragma unroll
-      for (int i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
+      constexpr int kSteps = (kCopies + kThreads - 1) / kThreads;
+#pragma unroll(copy_unroll(kSteps))
+      for (int i = 0; i < kSteps; ++i) {
         const int index = thread + i * kThreads;
         const int row = index / kChunks, chunk = index % kChunks;
         if (kCopies % kThreads == 0 || index < kCopies) copy(source + (first_row + row) * row_stride + chunk * 8, row, chunk);

@@ -1,0 +1,47 @@
+#pragma once
+// Shared by the two ways of checking: a suite (check.cpp) and the fuzzer (check_fuzz.cpp).
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cli/common.h"
+#include "lab/evaluate.h"
+#include "lab/fuzz.h"
+#include "lab/worker.h"
+
+namespace flashcore::cli {
+
+struct CheckOptions {
+  Common common;
+  std::vector<std::string> patterns;
+  int random_configs = 0;
+  int fuzz = 0;
+  int jobs = 0;
+  std::uint64_t seed = 1;
+};
+
+enum class Judgement { kPassed, kFailed, kSkipped };
+
+struct CheckTally {
+  int passed = 0, failed = 0;
+  std::map<std::string, int> skipped;  // reason -> times
+  Judgement count(const Trial& trial);
+};
+
+EvaluateRequest check_request(const NamedProblem& problem, const std::string& suite, const Candidate& candidate, const std::vector<Pattern>& patterns, std::uint64_t seed);
+
+// body(worker, mutex, i) for 0 <= i < count, spread over worker processes; the mutex guards what bodies share. Ctrl-C
+// ends those in hand without a result.
+void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count, const std::function<void(Worker&, std::mutex&, std::int64_t)>& body);
+
+// Summary line, JSON, exit code.
+int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results);
+
+int check_fuzz(const CheckOptions& options, const DeviceInfo& device);
+
+}  // namespace flashcore::cli

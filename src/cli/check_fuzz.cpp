@@ -1,0 +1,91 @@
+// flashcore check --fuzz: random problems, configs and data; a failure is shrunk to one line.
+
+#include <set>
+
+#include "cli/check.h"
+#include "core/error.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+// Shrinking runs hundreds of small cases; beyond a few failures the next ones are mostly the same fault.
+constexpr std::size_t kShrinkAtMost = 3;
+
+struct Failure {
+  FuzzCase found;
+  Trial trial;
+};
+
+std::vector<const Family*> fuzzed_families(const CheckOptions& options, const DeviceInfo& device) {
+  if (!options.common.suite.empty() || !options.common.problem.empty()) throw_bad_input("--fuzz draws its own problems: leave --suite and --problem out");
+  if (!options.patterns.empty() || options.random_configs > 0) throw_bad_input("--fuzz draws its own patterns and configs: leave --patterns and --configs out");
+  const std::string text = candidate_text(options.common);
+  if (text.find(':') != std::string::npos) throw_bad_input("--fuzz draws its own configs: leave the config out of {}", text);
+  std::vector<const Family*> families;
+  for (const Family* family : all_families()) {
+    if (family->kind() == device.limits.kind && (text.empty() || family->name() == text)) families.push_back(family);
+  }
+  if (families.empty()) throw_bad_input("no family{} runs on {}: there is nothing to fuzz; choose another --device", text.empty() ? "" : " '" + text + "'", device.id);
+  return families;
+}
+
+Trial run_case(Worker& worker, const FuzzCase& c) {
+  return worker.evaluate(check_request({c.problem.id(), c.problem}, "fuzz", c.candidate, {c.pattern}, c.seed));
+}
+
+void report_failure(Console& console, Worker& worker, const Failure& failure, const DeviceInfo& device, std::set<std::string>& told) {
+  // The same way of failing, so that shrinking a wrong result does not wander off to another fault.
+  const auto still_fails = [&](const FuzzCase& c) {
+    try {
+      return !interrupted() && run_case(worker, c).ended == failure.trial.ended;
+    } catch (const Cancelled&) {
+      return false;  // Ctrl-C: what is shrunk so far is told
+    }
+  };
+  const FuzzCase smallest = shrink(failure.found, device.limits, still_fails);
+  const std::string repro = repro_command(smallest, device.id);
+  if (!told.insert(repro).second) return;
+  console.summary("{}: {}", console.paint("FAIL " + failure.trial.ended, Tone::kBad), failure.trial.message);
+  console.summary("  found:  {}", repro_command(failure.found, device.id));
+  console.summary("  shrunk: {}", repro);
+}
+
+}  // namespace
+
+int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
+  const std::vector<const Family*> families = fuzzed_families(options, device);
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  console.line("{} ({}): {} random problems, seed {}", device.name, device.id, options.fuzz, options.seed);
+  CheckTally tally;
+  std::vector<Failure> failures;
+  nlohmann::json results = nlohmann::json::array();
+  std::int64_t done = 0;
+  for_each_with_worker(options, device, options.fuzz, [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
+    const auto drawn = random_case(options.seed, static_cast<std::uint64_t>(i), families, device.limits);
+    std::optional<Trial> trial;
+    if (drawn) trial = run_case(worker, *drawn);
+    const std::lock_guard lock(mutex);
+    if (!trial) {
+      ++tally.skipped["no family supports what was drawn"];
+    } else if (tally.count(*trial) == Judgement::kFailed) {
+      failures.push_back({*drawn, *trial});
+      results.push_back(*trial);
+    }
+    console.progress(++done, options.fuzz, fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));
+  });
+  console.end_progress();
+
+  std::set<std::string> told;
+  if (!failures.empty()) {
+    Worker worker(device.id);
+    worker.cancel_when(interrupted);
+    for (std::size_t i = 0; i < failures.size() && i < kShrinkAtMost && !interrupted(); ++i) {
+      console.line("shrinking failure {} of {}", i + 1, failures.size());
+      report_failure(console, worker, failures[i], device, told);
+    }
+  }
+  return finish(options, console, tally, results);
+}
+
+}  // namespace flashcore::cli

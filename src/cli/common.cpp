@@ -1,0 +1,131 @@
+#include "cli/common.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <new>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+std::atomic<bool> g_interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
+
+void on_interrupt(int) {
+  g_interrupted = true;
+  std::signal(SIGINT, SIG_DFL);
+}
+
+}  // namespace
+
+void add_common(CLI::App& app, Common& common, unsigned flags) {
+  if (flags & kDevice) app.add_option("--device", common.device, "cpu | cuda[:N] (default: cuda:0 if there is one, else cpu)");
+  if (flags & kSuite) app.add_option("--suite", common.suite, "a suite that ships, or a .yaml file")->type_name("NAME|FILE");
+  if (flags & kProblem) app.add_option("--problem", common.problem, "one problem: its name in the suite, or an id as b1_h8_s512_d64_fp16")->type_name("ID");
+  if (flags & kFamily) app.add_option("--family", common.family, "only this kernel family")->type_name("NAME");
+  if (flags & kConfig) app.add_option("--config", common.config, "pins the family's tile parameters; needs --family")->type_name("k=v,...");
+  if (flags & kStore) app.add_option("--store", common.store, "where trials are kept")->type_name("FILE")->capture_default_str();
+  if (flags & kJson) app.add_option("--json", common.json, "also write the results as JSON ('-': to stdout)")->type_name("FILE");
+  app.add_flag("--quiet", common.quiet, "print the summary line and errors only");
+}
+
+void add_examples(CLI::App& app, const std::vector<std::string>& examples) {
+  std::string text = "Examples:";
+  for (const std::string& example : examples) text += "\n  flashcore " + example;
+  app.footer(text);
+}
+
+Suite select_problems(const Common& common, const std::string& default_suite) {
+  Suite suite = load_suite(common.suite.empty() ? default_suite : common.suite);
+  if (common.problem.empty()) {
+    if (suite.problems.empty()) throw_bad_input("suite '{}' holds no problem: nothing to do", suite.name);
+    return suite;
+  }
+  suite.problems = {find_problem(suite, common.problem)};
+  return suite;
+}
+
+std::string candidate_text(const Common& common) {
+  if (common.family.empty()) {
+    if (!common.config.empty()) throw_bad_input("--config {} was given without --family: a config belongs to one family; add --family NAME", common.config);
+    return {};
+  }
+  const std::size_t colon = common.family.find(':');
+  family_by_name(common.family.substr(0, colon));
+  if (common.config.empty()) return common.family;
+  if (colon != std::string::npos) throw_bad_input("--family {} already holds a config, and --config {} was given too: use one of them", common.family, common.config);
+  return common.family + ":" + common.config;
+}
+
+DeviceInfo describe_device(const std::string& name) { return open_device(name)->info(); }
+
+bool json_on_stdout(const Common& common) { return common.json == "-"; }
+
+void check_json_target(const Common& common) {
+  if (common.json.empty() || json_on_stdout(common)) return;
+  const std::filesystem::path path(common.json);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) throw_bad_input("--json {} is a folder: give the name of a file", common.json);
+  if (!std::filesystem::is_directory(folder, error)) throw_environment("--json {}: the folder {} does not exist; create it first", common.json, folder.string());
+  if (access(folder.c_str(), W_OK) != 0) throw_environment("--json {}: cannot write in {}: {}", common.json, folder.string(), std::strerror(errno));
+}
+
+void write_json(const Common& common, const nlohmann::json& document) {
+  if (common.json.empty()) return;
+  const std::string text = document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (json_on_stdout(common)) {
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+      throw_environment("cannot write the JSON to standard output: {}", std::strerror(errno));
+    }
+    return;
+  }
+  write_file_atomically(common.json, text);
+}
+
+void watch_interrupts() { std::signal(SIGINT, on_interrupt); }
+bool interrupted() { return g_interrupted; }
+
+std::string new_run_id(const std::string& verb) {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &utc);
+  return fmt::format("{}-{}-{}", verb, stamp, getpid());
+}
+
+void print_error(const std::string& message) { fmt::print(stderr, "flashcore: error: {}\n", message); }
+
+int guarded(const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kInternal) {
+      print_error(fmt::format("{} (this is a fault of flashcore, not yours; please report it with the command line)", error.what()));
+      return kNoEnvironment;
+    }
+    print_error(error.what());
+    return error.kind() == ErrorKind::kBadInput ? kBadUsage : kNoEnvironment;
+  } catch (const CompileError& error) {
+    print_error(fmt::format("the kernel did not compile: {}\n{}", error.what(), error.log()));
+  } catch (const DeviceFault& error) {
+    print_error(fmt::format("the device reported a fault: {}; the results so far are not to be trusted", error.what()));
+  } catch (const std::bad_alloc&) {
+    print_error("not enough memory for this problem; try a smaller one");
+  } catch (const std::exception& error) {
+    print_error(fmt::format("unexpected: {} (this is a fault of flashcore, not yours; please report it with the command line)", error.what()));
+  }
+  return kNoEnvironment;
+}
+
+}  // namespace flashcore::cli

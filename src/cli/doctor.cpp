@@ -1,0 +1,158 @@
+// flashcore doctor: what is here, what is missing and the fix, measured ceilings, noise floor.
+
+#include <cmath>
+
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "core/data.h"
+#include "core/error.h"
+#include "lab/statistics.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct Noise {
+  Interval ratio;  // of a candidate against itself; an honest machine holds 1 inside
+  int blocks = 0;
+  std::string problem, candidate;
+};
+
+// A candidate and its own buffers, ready to be timed.
+struct Rig {
+  std::vector<std::unique_ptr<Buffer>> buffers;
+  std::unique_ptr<LoadedCandidate> loaded;
+  std::vector<Launch> launches;
+  std::unique_ptr<Timer> timer;
+};
+
+Rig make_rig(Device& device, const Candidate& candidate, const Problem& problem, const Artifact& artifact) {
+  Rig rig;
+  const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
+  const ProblemLayouts layouts = make_layouts(problem);
+  const auto put = [&](const void* host, std::size_t bytes) {
+    rig.buffers.push_back(device.allocate(bytes));
+    if (host != nullptr) device.upload(rig.buffers.back()->data(), host, bytes);
+    return rig.buffers.back()->data();
+  };
+  AttentionArgs args;
+  args.layouts = layouts;
+  args.q = put(inputs.q.data.data(), inputs.q.data.size());
+  args.k = put(inputs.k.data.data(), inputs.k.data.size());
+  args.v = put(inputs.v.data.data(), inputs.v.data.size());
+  args.o = put(nullptr, static_cast<std::size_t>(layouts.o.span()) * size_of(problem.dtype));
+  args.lse = static_cast<float*>(put(nullptr, static_cast<std::size_t>(layouts.lse_elements) * sizeof(float)));
+  rig.loaded = std::make_unique<LoadedCandidate>(device, candidate, problem, artifact);
+  rig.launches = {rig.loaded->bind(args)};
+  rig.timer = device.make_timer(rig.launches, Regime::kGraph);
+  return rig;
+}
+
+// A/A in ABBA blocks: what this machine calls a difference when there is none.
+Noise measure_noise(Device& device) {
+  constexpr int kBlocks = 30;
+  const bool on_cpu = device.info().limits.kind == DeviceKind::kCpu;
+  const Problem problem = Problem::parse(on_cpu ? "b1_h4_s256_d64_fp32" : "b1_h8_s512_d64_fp16");
+  const Candidate candidate = dispatch(problem, device.info()).candidate;
+  const Artifact artifact = compile_candidate(candidate, problem, device.info().limits);
+  Rig a = make_rig(device, candidate, problem, artifact);
+  Rig b = make_rig(device, candidate, problem, artifact);
+  a.timer->sample();
+  b.timer->sample();
+  std::vector<double> log_ratios;
+  for (int block = 0; block < kBlocks && !interrupted(); ++block) {
+    const double a1 = a.timer->sample().time_us, b1 = b.timer->sample().time_us;
+    const double b2 = b.timer->sample().time_us, a2 = a.timer->sample().time_us;
+    log_ratios.push_back(0.5 * (std::log(a1 / b1) + std::log(a2 / b2)));
+  }
+  const Interval log_ratio = bootstrap_median(log_ratios, 1);
+  return {{std::exp(log_ratio.estimate), std::exp(log_ratio.low), std::exp(log_ratio.high)}, static_cast<int>(log_ratios.size()), problem.id(), candidate.print()};
+}
+
+std::vector<std::unique_ptr<Device>> open_all(const std::string& only) {
+  std::vector<std::unique_ptr<Device>> devices;
+  if (!only.empty()) {
+    devices.push_back(open_device(only));
+    return devices;
+  }
+  for (int i = 0; i < 64; ++i) {
+    try {
+      devices.push_back(open_device(fmt::format("cuda:{}", i)));
+    } catch (const Error&) {
+      break;  // the survey says why
+    }
+  }
+  devices.push_back(open_device("cpu"));
+  return devices;
+}
+
+void print_device(Console& console, const DeviceInfo& info) {
+  const DeviceLimits& l = info.limits;
+  console.line("\n{}  {}  (key {})", info.id, info.name, info.key);
+  if (l.kind == DeviceKind::kCpu) {
+    console.line("  {} cores, last-level cache {}, memory {}", l.multiprocessors, human_bytes(static_cast<double>(l.l2_bytes)), human_bytes(static_cast<double>(info.memory_bytes)));
+  } else {
+    console.line("  sm_{}, {} SMs, shared memory {} a block, L2 {}, memory {}, driver {}", l.arch, l.multiprocessors, human_bytes(l.shared_bytes_per_block),
+                 human_bytes(static_cast<double>(l.l2_bytes)), human_bytes(static_cast<double>(info.memory_bytes)), info.driver);
+  }
+}
+
+void print_measured(Console& console, const Ceilings& c, const Noise& noise) {
+  if (c.matmul_tflops_16bit > 0) console.line("  ceiling: matmul 16-bit  {:.1f} TFLOP/s", c.matmul_tflops_16bit);
+  if (c.fma_tflops_fp32 > 0) console.line("  ceiling: FMA fp32       {:.3f} TFLOP/s", c.fma_tflops_fp32);
+  console.line("  ceiling: memory read    {:.1f} GB/s, cache {:.1f} GB/s", c.read_gbps, c.cache_read_gbps);
+  console.line("  empty launch            {}", human_time_us(c.empty_launch_us));
+  console.line("  noise floor             {} against itself: ratio {:.4f}, 95% interval {:.4f}..{:.4f} ({} ABBA blocks)", noise.problem, noise.ratio.estimate,
+               noise.ratio.low, noise.ratio.high, noise.blocks);
+}
+
+nlohmann::json describe(Device& device, const Noise& noise) {
+  const DeviceInfo& info = device.info();
+  return {{"id", info.id}, {"name", info.name}, {"key", info.key}, {"arch", info.limits.arch}, {"multiprocessors", info.limits.multiprocessors},
+          {"l2_bytes", info.limits.l2_bytes}, {"memory_bytes", info.memory_bytes}, {"driver", info.driver}, {"ceilings", device.ceilings()},
+          {"environment", device.read_environment()},
+          {"noise", {{"problem", noise.problem}, {"candidate", noise.candidate}, {"ratio", noise.ratio.estimate}, {"ci95", {noise.ratio.low, noise.ratio.high}}, {"blocks", noise.blocks}}}};
+}
+
+int doctor(const Common& common) {
+  check_json_target(common);
+  Console console(common.quiet, json_on_stdout(common));
+  const std::vector<Finding> findings = survey_environment();
+  Table table({"item", "state", "detail", "fix"});
+  nlohmann::json items = nlohmann::json::array();
+  bool usable = true;
+  for (const Finding& f : findings) {
+    usable = usable && (f.present || !f.required);
+    table.add({f.item, {f.present ? "here" : f.required ? "MISSING" : "absent", f.present ? Tone::kGood : f.required ? Tone::kBad : Tone::kWarn}, f.detail, f.fix});
+    items.push_back({{"item", f.item}, {"present", f.present}, {"required", f.required}, {"detail", f.detail}, {"fix", f.fix}});
+  }
+  console.line("flashcore {}", FLASHCORE_VERSION);
+  console.table(table);
+
+  nlohmann::json devices = nlohmann::json::array();
+  for (const auto& device : open_all(common.device)) {
+    print_device(console, device->info());
+    const Noise noise = measure_noise(*device);
+    if (interrupted()) break;
+    print_measured(console, device->ceilings(), noise);
+    devices.push_back(describe(*device, noise));
+  }
+  write_json(common, {{"schema", "flashcore.doctor/1"}, {"version", FLASHCORE_VERSION}, {"findings", items}, {"results", devices}});
+  if (interrupted() && devices.empty()) return kNotJudged;
+  console.summary("{}", usable ? fmt::format("usable: {} device{}", devices.size(), devices.size() == 1 ? "" : "s") : std::string("not usable: see MISSING above"));
+  return usable ? kDone : kNoEnvironment;
+}
+
+}  // namespace
+
+Run add_doctor(CLI::App& app) {
+  auto common = std::make_shared<Common>();
+  add_common(app, *common, kDevice | kJson);
+  add_examples(app, {"doctor", "doctor --device cpu --json doctor.json"});
+  return [common] {
+    watch_interrupts();
+    return doctor(*common);
+  };
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,90 @@
+// flashcore: the program. Parses, picks the verb, turns every outcome into an exit code.
+
+#include <algorithm>
+#include <csignal>
+#include <vector>
+
+#include "cli/common.h"
+#include "cli/verbs.h"
+
+namespace {
+
+using namespace flashcore::cli;
+
+struct Verb {
+  CLI::App* app;
+  Run run;
+};
+
+std::vector<Verb> declare_verbs(CLI::App& app) {
+  const auto verb = [&app](const char* name, const char* description, Run (*add)(CLI::App&)) {
+    CLI::App* sub = app.add_subcommand(name, description);
+    return Verb{sub, add(*sub)};
+  };
+  std::vector<Verb> verbs = {
+      verb("doctor", "what is here, what is missing and the fix, measured ceilings, noise floor", add_doctor),
+      verb("check", "correctness: a suite or --fuzz N, on any device", add_check),
+      verb("compile", "compile families and configs for architectures: resource table and gate; needs no GPU", add_compile),
+      verb("bench", "time problems; --family and --config pin a candidate", add_bench),
+      verb("tune", "search for the fastest correct config of each problem; resumable", add_tune),
+      verb("leaderboard", "best per problem and device, with confidence interval and ties", add_leaderboard),
+      verb("report", "store -> report .html | .md | .json | .csv", add_report),
+      verb("run", "attention on your own tensors (.safetensors or .npy)", add_run),
+      verb("verify", "do committed results files describe the source as it stands: fresh (0) or stale (1)", add_verify),
+      verb("worker", "evaluates candidates for a parent process", add_worker),
+  };
+  verbs.back().app->group("");  // hidden
+  return verbs;
+}
+
+// CLI11 would call an unknown verb an unexpected argument; its giver wants the list.
+bool is_unknown_verb(const char* word, const std::vector<Verb>& verbs) {
+  return word[0] != '-' && std::none_of(verbs.begin(), verbs.end(), [&](const Verb& v) { return v.app->get_name() == word; });
+}
+
+std::string verb_list(const std::vector<Verb>& verbs) {
+  std::string names;
+  for (const Verb& verb : verbs) {
+    if (!verb.app->get_group().empty()) names += (names.empty() ? "" : ", ") + verb.app->get_name();
+  }
+  return names;
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app{"flashcore: attention kernels, and the laboratory that makes them", "flashcore"};
+  app.set_version_flag("--version", std::string("flashcore ") + FLASHCORE_VERSION);
+  app.require_subcommand(1);
+  const std::vector<Verb> verbs = declare_verbs(app);
+  app.footer("Exit codes: 0 done and passed, 1 judged and failed, 2 could not judge (inconclusive, nothing measured, skipped),\n"
+             "3 bad input or usage, 4 the environment lacks something.\n\n"
+             "Each verb has its own --help with examples. Examples:\n  flashcore doctor\n  flashcore --version");
+  if (argc < 2 || is_unknown_verb(argv[1], verbs)) {
+    print_error(fmt::format("{}; the verbs are {}; see flashcore --help", argc < 2 ? "no verb given" : fmt::format("unknown verb '{}'", argv[1]), verb_list(verbs)));
+    return kBadUsage;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    const auto used = app.get_subcommands();
+    print_error(fmt::format("{}; see flashcore{} --help", error.what(), used.empty() ? "" : " " + used.front()->get_name()));
+    return kBadUsage;
+  }
+  for (const Verb& verb : verbs) {
+    if (verb.app->parsed()) return verb.run();
+  }
+  return kBadUsage;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int code = guarded([&] { return parse_and_run(argc, argv); });
+  // A full disk behind a redirected stdout must not look like success.
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    if (code == kDone) print_error("cannot write to standard output (is the disk full?)");
+    return code == kDone ? static_cast<int>(kNoEnvironment) : code;
+  }
+  return code;
+}

@@ -1,0 +1,14 @@
+#pragma once
+// Reading what is stored, for the verbs that only look.
+
+#include <string>
+#include <vector>
+
+#include "lab/store.h"
+
+namespace flashcore::cli {
+
+// Error kBadInput if there is no such store: a verb that only reads must not make an empty one.
+std::vector<Trial> stored_trials(const std::string& store, const TrialQuery& query);
+
+}  // namespace flashcore::cli

@@ -1,0 +1,104 @@
+#include "cli/user_tensors.h"
+
+#include <cstring>
+
+#include "core/error.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct Named {
+  const char* role;  // "q"
+  std::string file;
+  FileTensor tensor;
+  std::int64_t batch = 1, heads = 0, rows = 0, columns = 0;
+};
+
+std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string describe(const Named& t) { return fmt::format("{} ({}) has shape {}", t.role, t.file, shape_text(t.tensor.shape)); }
+
+Named read_named(const char* role, const std::string& file, Layout layout) {
+  Named t{role, file, read_tensor(file)};
+  const auto& shape = t.tensor.shape;
+  const char* axes = layout == Layout::kBhsd ? "[batch, heads, seqlen, head_dim]" : "[batch, seqlen, heads, head_dim]";
+  if (shape.size() != 3 && shape.size() != 4) {
+    throw_bad_input("{}, {} dimensions; it must be {} for --layout {}, or the same without batch", describe(t), shape.size(), axes, to_string(layout));
+  }
+  const std::size_t first = shape.size() - 3;
+  t.batch = first == 1 ? shape[0] : 1;
+  t.heads = shape[first + (layout == Layout::kBhsd ? 0 : 1)];
+  t.rows = shape[first + (layout == Layout::kBhsd ? 1 : 0)];
+  t.columns = shape[first + 2];
+  return t;
+}
+
+void require_equal(const Named& a, const Named& b, std::int64_t Named::*size, const char* what) {
+  if (a.*size == b.*size) return;
+  throw_bad_input("{} and {}: {} must be equal, but it is {} and {}; check the files and --layout", describe(a), describe(b), what, a.*size, b.*size);
+}
+
+void require_same_kind(const Named& a, const Named& b) {
+  if (a.tensor.dtype != b.tensor.dtype) {
+    throw_bad_input("{} ({}) is {} and {} ({}) is {}: q, k and v must have one dtype; convert one of them", a.role, a.file, to_string(a.tensor.dtype), b.role, b.file, to_string(b.tensor.dtype));
+  }
+  if (a.tensor.shape.size() != b.tensor.shape.size()) throw_bad_input("{} and {}: both must have a batch axis, or none", describe(a), describe(b));
+}
+
+HostTensor to_host(const Named& t, Layout layout) {
+  HostTensor host(t.tensor.dtype, make_layout(layout, t.batch, t.heads, t.rows, t.columns));
+  FC_CHECK(host.data.size() == t.tensor.data.size());  // dense in the file, dense in bhsd and bshd
+  host.data = t.tensor.data;
+  return host;
+}
+
+std::vector<std::int64_t> axes(const Problem& p, Layout layout, bool with_batch, std::int64_t columns) {
+  std::vector<std::int64_t> shape;
+  if (with_batch) shape.push_back(p.batch);
+  const bool heads_first = layout == Layout::kBhsd;
+  shape.push_back(heads_first ? p.heads_q : p.seqlen_q);
+  shape.push_back(heads_first ? p.seqlen_q : p.heads_q);
+  if (columns > 0) shape.push_back(columns);
+  return shape;
+}
+
+}  // namespace
+
+UserTensors read_user_tensors(const std::string& q_file, const std::string& k_file, const std::string& v_file, Layout layout) {
+  const Named q = read_named("q", q_file, layout), k = read_named("k", k_file, layout), v = read_named("v", v_file, layout);
+  require_same_kind(q, k);
+  require_same_kind(q, v);
+  require_equal(q, k, &Named::batch, "batch");
+  require_equal(k, v, &Named::batch, "batch");
+  require_equal(k, v, &Named::heads, "heads");
+  require_equal(k, v, &Named::rows, "seqlen");
+  require_equal(q, k, &Named::columns, "head_dim");
+  if (k.heads == 0 || q.heads % k.heads != 0) {
+    throw_bad_input("{} and {}: {} query heads cannot share {} key heads; the number of key heads must divide the number of query heads (check --layout)", describe(q), describe(k), q.heads, k.heads);
+  }
+  UserTensors out;
+  Problem& p = out.problem;
+  p.dtype = q.tensor.dtype;
+  p.batch = q.batch, p.heads_q = q.heads, p.heads_kv = k.heads;
+  p.seqlen_q = q.rows, p.seqlen_kv = k.rows, p.head_dim = q.columns, p.head_dim_v = v.columns;
+  p.layout = layout;
+  p.validate();
+  out.had_batch = q.tensor.shape.size() == 4;
+  out.inputs = {to_host(q, layout), to_host(k, layout), to_host(v, layout)};
+  return out;
+}
+
+FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch) {
+  Problem p;
+  p.batch = o.layout.batch, p.heads_q = o.layout.heads, p.seqlen_q = o.layout.rows;
+  return {o.dtype, axes(p, layout, with_batch, o.layout.columns), o.data};
+}
+
+FileTensor lse_tensor(const std::vector<float>& lse, const Problem& problem, bool with_batch) {
+  FileTensor out{DType::kF32, axes(problem, Layout::kBhsd, with_batch, 0), {}};
+  out.data.resize(lse.size() * sizeof(float));
+  if (!lse.empty()) std::memcpy(out.data.data(), lse.data(), out.data.size());
+  return out;
+}
+
+}  // namespace flashcore::cli

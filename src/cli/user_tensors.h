@@ -1,0 +1,27 @@
+#pragma once
+// The user's q, k and v as a Problem. Apart from `run` so that the checks between the tensors read in one place.
+
+#include <string>
+
+#include "core/data.h"
+#include "core/problem.h"
+#include "core/tensor_file.h"
+
+namespace flashcore::cli {
+
+struct UserTensors {
+  Problem problem;
+  AttentionInputs inputs;
+  bool had_batch = true;  // 3-D files: no batch axis, and none in the output
+};
+
+// q, k, v: file names as read_tensor takes them. Axes by `layout`: bhsd [batch, heads, seqlen, head_dim] or bshd
+// [batch, seqlen, heads, head_dim]; the batch axis may be missing. Error kBadInput naming files and shapes where the
+// three do not fit each other.
+UserTensors read_user_tensors(const std::string& q, const std::string& k, const std::string& v, Layout layout);
+
+// A dense tensor of the given values for the file: axes as the inputs had them.
+FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch);
+FileTensor lse_tensor(const std::vector<float>& lse, const Problem& problem, bool with_batch);
+
+}  // namespace flashcore::cli

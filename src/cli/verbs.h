@@ -1,0 +1,24 @@
+#pragma once
+// The verbs, one file each. add_<verb> declares the verb's flags on `app` and returns what runs it; the result of
+// running is the exit code (common.h).
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace flashcore::cli {
+
+using Run = std::function<int()>;
+
+Run add_doctor(CLI::App& app);
+Run add_check(CLI::App& app);
+Run add_compile(CLI::App& app);
+Run add_bench(CLI::App& app);
+Run add_tune(CLI::App& app);
+Run add_leaderboard(CLI::App& app);
+Run add_report(CLI::App& app);
+Run add_run(CLI::App& app);
+Run add_verify(CLI::App& app);
+// Hidden: the child process that lab/worker.h starts.
+Run add_worker(CLI::App& app);
+
+}  // namespace flashcore::cli

@@ -1,0 +1,52 @@
+#pragma once
+// Fuzzing: random problems that a family claims to support, under random configs that it claims are valid, and the
+// shrinking of one that fails. Pure: nothing here runs a kernel.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/data.h"
+#include "kernels/family.h"
+
+namespace flashcore {
+
+struct FuzzCase {
+  Problem problem;
+  Candidate candidate;
+  Pattern pattern = Pattern::kNormal;
+  std::uint64_t seed = 1;  // of the data
+  bool operator==(const FuzzCase&) const = default;
+};
+
+struct FuzzLimits {
+  double max_flops = 3e7;            // full (unmasked) pairs: sets the time of the fp64 reference
+  std::int64_t max_elements = 2'000'000;  // q, k, v and o together: sets the time to fill and copy
+};
+
+// The case that (seed, index) names: the same on every machine and whatever ran before, so that one case of a run can
+// be had again alone. The family is drawn first, then a problem it supports, then a config. None if `families` holds no
+// family that supports anything drawn (200 tries).
+std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
+                                    const DeviceLimits& device, const FuzzLimits& limits = {});
+
+// A config that why_invalid accepts, drawn by rejection; the default if 1000 draws find none.
+ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device, std::uint64_t seed);
+
+// Every case one step simpler than `from` that its family still claims to support: a size halved or one less, a feature
+// dropped, a config field at its default. Boldest first. Each step lowers complexity(), so shrinking ends.
+std::vector<FuzzCase> simpler_cases(const FuzzCase& from, const DeviceLimits& device);
+// A strict order for shrinking; smaller is simpler. Unitless.
+double complexity(const FuzzCase& fuzz_case, const DeviceLimits& device);
+
+// Greedy descent: while a simpler case still fails, take it. `still_fails` runs it; at most `max_runs` runs.
+FuzzCase shrink(const FuzzCase& failing, const DeviceLimits& device, const std::function<bool(const FuzzCase&)>& still_fails,
+                int max_runs = 300);
+
+// One line that runs the case again: "flashcore check --device cpu --problem ... --family ... --config ... --patterns
+// ... --seed ...".
+std::string repro_command(const FuzzCase& fuzz_case, const std::string& device_id);
+
+}  // namespace flashcore

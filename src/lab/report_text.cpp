@@ -1,0 +1,141 @@
+#include "lab/report_text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+
+namespace flashcore::report {
+namespace {
+
+constexpr std::string_view kNotKnown = "–";
+
+std::string with_thousands(double value) {
+  const std::string digits = fmt::format("{:.0f}", std::abs(value));
+  std::string out;
+  if (value < 0) out += '-';
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+struct Unit {
+  double scale;
+  std::string_view name;
+};
+
+Unit unit_of(double microseconds) {
+  if (microseconds < 1e3) return {1, "µs"};
+  if (microseconds < 1e6) return {1e-3, "ms"};
+  return {1e-6, "s"};
+}
+
+}  // namespace
+
+std::string escape_html(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+std::string escape_markdown(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') {
+      out += "\\|";
+    } else if (c == '<') {
+      out += "&lt;";
+    } else if (c == '\n' || c == '\r') {
+      out += ' ';
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string escape_csv(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"') out += '"';
+    out += c;
+  }
+  return out + '"';
+}
+
+std::string base64(std::string_view bytes) {
+  static constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  out.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 3; ++j) {
+      group = group << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0U);
+    }
+    for (std::size_t j = 0; j < 4; ++j) {
+      out += j <= count ? kAlphabet[group >> (18 - 6 * j) & 63U] : '=';
+    }
+  }
+  return out;
+}
+
+std::string number(double value) {
+  if (!std::isfinite(value)) return std::string(kNotKnown);
+  const double size = std::abs(value);
+  if (size == 0) return "0";
+  if (size >= 99.95) return with_thousands(value);
+  if (size >= 9.995) return fmt::format("{:.1f}", value);
+  if (size >= 0.9995) return fmt::format("{:.2f}", value);
+  return fmt::format("{:.3g}", value);
+}
+
+std::string time(double microseconds) {
+  if (!std::isfinite(microseconds)) return std::string(kNotKnown);
+  const Unit unit = unit_of(microseconds);
+  return fmt::format("{} {}", number(microseconds * unit.scale), unit.name);
+}
+
+std::string time_range(double p50_us, double p10_us, double p90_us) {
+  if (!std::isfinite(p50_us)) return std::string(kNotKnown);
+  const Unit unit = unit_of(p50_us);
+  return fmt::format("{} {} [{}, {}]", number(p50_us * unit.scale), unit.name, number(p10_us * unit.scale), number(p90_us * unit.scale));
+}
+
+std::string percent(double fraction) {
+  if (!std::isfinite(fraction)) return std::string(kNotKnown);
+  const double value = fraction * 100;
+  return std::abs(value) < 9.95 ? fmt::format("{:.1f}%", value) : fmt::format("{:.0f}%", value);
+}
+
+std::string ratio(double value) {
+  if (!std::isfinite(value)) return std::string(kNotKnown);
+  return value < 9.995 ? fmt::format("{:.2f}×", value) : fmt::format("{:.1f}×", value);
+}
+
+std::string bytes(double count) {
+  if (count < 1024) return fmt::format("{:.0f} B", count);
+  if (count < 1024.0 * 1024) return fmt::format("{} KiB", number(count / 1024));
+  return fmt::format("{} MiB", number(count / 1024 / 1024));
+}
+
+std::string count(std::int64_t value) { return with_thousands(static_cast<double>(value)); }
+
+std::string plural(std::int64_t value, std::string_view singular) {
+  return fmt::format("{} {}{}", count(value), singular, value == 1 ? "" : "s");
+}
+
+}  // namespace flashcore::report

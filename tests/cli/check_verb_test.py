@@ -1,0 +1,66 @@
+"""flashcore check and compile: what they count, print and return."""
+
+import json
+import unittest
+
+from support import BAD_USAGE, DONE, NO_ENVIRONMENT, NOT_JUDGED, CliTest
+
+
+class CheckTest(CliTest):
+    def test_a_suite_passes_and_says_how_many(self):
+        result = self.expect(DONE, "check", "--device", "cpu", "--suite", "smoke", "--json", self.path("c.json"))
+        self.assertRegex(result.stdout, r"(?m)^[1-9]\d* passed, 0 failed, 0 skipped$")
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual(report["failed"], 0)
+        self.assertEqual(report["passed"], len(report["results"]))
+        for trial in report["results"]:
+            self.assertEqual(trial["ended"], "passed")
+
+    def test_random_configs_are_checked_too(self):
+        one = json.loads(self.expect(DONE, "check", "--device", "cpu", "--problem", "b1_h2_s65_d64_fp16_causal", "--patterns", "normal", "--json", "-", "--quiet").stdout)
+        more = json.loads(self.expect(DONE, "check", "--device", "cpu", "--problem", "b1_h2_s65_d64_fp16_causal", "--patterns", "normal", "--configs", "3", "--json", "-", "--quiet").stdout)
+        self.assertGreater(more["passed"], one["passed"])
+
+    def test_skipped_is_never_passed(self):
+        suite = self.write("wide.yaml", "name: wide\nproblems:\n  - {name: wide, num_heads: 1, seq_len: 8, head_dim: 1000, dtype: fp32}\n")
+        result = self.expect(NOT_JUDGED, "check", "--device", "cpu", "--suite", suite)
+        self.assertIn("0 passed, 0 failed, 1 skipped", result.stdout)
+        self.assertIn("1000", result.stdout)
+
+    def test_fuzzing_is_the_same_for_the_same_seed(self):
+        result = self.expect(DONE, "check", "--device", "cpu", "--fuzz", "20", "--seed", "3")
+        self.assertIn("20 passed, 0 failed, 0 skipped", result.stdout)
+
+    def test_what_does_not_go_with_fuzz(self):
+        for flags in (["--suite", "smoke"], ["--problem", "b1_h1_s8_d8_fp32"], ["--patterns", "normal"], ["--family", "cpu_fwd", "--config", "block_m=32"]):
+            self.expect_error(BAD_USAGE, ["--fuzz"], "check", "--device", "cpu", "--fuzz", "3", *flags)
+        self.expect_error(BAD_USAGE, ["ref_fwd", "cpu"], "check", "--device", "cpu", "--fuzz", "3", "--family", "ref_fwd")
+        self.expect_error(BAD_USAGE, ["zebra", "normal"], "check", "--device", "cpu", "--patterns", "zebra")
+
+    def test_json_to_a_folder_that_is_not_there_fails_before_the_work(self):
+        self.expect_error(NO_ENVIRONMENT, ["/nowhere"], "check", "--device", "cpu", "--fuzz", "1000000", "--json", "/nowhere/c.json", timeout=20)
+
+
+class CompileTest(CliTest):
+    def test_default_configs_pass_the_resource_gate(self):
+        result = self.run_flashcore("compile", "--all", "--arch", "sm_80,sm_90", "--problem", "b1_h8_s512_d64_fp16", "--json", self.path("c.json"))
+        if result.returncode == NO_ENVIRONMENT and "NVRTC" in result.stderr:
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, DONE, result.stdout + result.stderr)
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertGreater(len(report["results"]), 0)
+        for entry in report["results"]:
+            self.assertTrue(entry["passed"])
+            self.assertEqual(entry["artifact"]["spill_store_bytes"], 0)
+
+    def test_a_problem_no_gpu_family_takes_is_not_a_pass(self):
+        result = self.run_flashcore("compile", "--family", "sm80_fwd", "--arch", "sm_80", "--problem", "b1_h1_s8_d64_fp32")
+        if result.returncode == NO_ENVIRONMENT and "NVRTC" in result.stderr:
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, NOT_JUDGED, result.stdout + result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

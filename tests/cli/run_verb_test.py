@@ -1,0 +1,164 @@
+"""flashcore run: the user's own tensors, good and bad."""
+
+import os
+import resource
+import signal
+import struct
+import subprocess
+import unittest
+
+from support import BAD_USAGE, BINARY, DONE, NO_ENVIRONMENT, CliTest, write_npy, write_qkv, write_safetensors
+
+
+class RunTest(CliTest):
+    def test_npy_and_safetensors_agree_with_fp64(self):
+        for extension, dtype in (("npy", "F32"), ("npy", "F16"), ("safetensors", "BF16"), ("safetensors", "F32")):
+            with self.subTest(extension=extension, dtype=dtype):
+                flags = write_qkv(self.folder, extension, dtype, (2, 4, 17, 64), (2, 2, 33, 64))
+                out = self.path("o." + extension)
+                result = self.expect(DONE, "run", "--device", "cpu", *flags, "--causal", "--out", out, "--lse", self.path("lse.npy"), "--check")
+                self.assertIn("correct", result.stdout)
+                self.assertEqual(self.shape_of_npy("lse.npy"), "(2, 4, 17)")
+                if extension == "npy":
+                    self.assertEqual(self.shape_of_npy("o.npy"), "(2, 4, 17, 64)")
+
+    def shape_of_npy(self, name):
+        with open(self.path(name), "rb") as file:
+            header = file.read(200).decode("latin-1")
+        return header[header.index("("):header.index(")") + 1]
+
+    def test_three_dimensions_are_a_batch_of_one_and_layouts_name_the_axes(self):
+        flags = write_qkv(self.folder, shape=(2, 33, 64))
+        self.expect(DONE, "run", "--device", "cpu", *flags, "--out", self.path("o.npy"), "--check")
+        self.assertEqual(self.shape_of_npy("o.npy"), "(2, 33, 64)")
+        flags = write_qkv(self.folder, shape=(1, 33, 2, 64))
+        result = self.expect(DONE, "run", "--device", "cpu", *flags, "--layout", "bshd", "--out", self.path("o.npy"), "--check", "--json", "-")
+        self.assertIn("b1_h2_s33_d64_fp32_bshd", result.stdout)
+        self.assertEqual(self.shape_of_npy("o.npy"), "(1, 33, 2, 64)")
+
+    def test_causal_takes_its_kind_or_none(self):
+        flags = write_qkv(self.folder)
+        for words, expected in ((["--causal"], "_causal"), (["--causal", "top_left"], "_causaltl"), (["--causal", "bottom_right"], "_causal"), ([], "_fp32")):
+            result = self.expect(DONE, "run", "--device", "cpu", *flags, *words, "--json", "-", "--quiet")
+            self.assertIn(expected + '"', result.stdout)
+        self.expect_error(BAD_USAGE, ["sideways", "top_left"], "run", "--device", "cpu", *flags, "--causal", "sideways")
+
+    def test_mismatched_shapes_and_dtypes_name_the_files(self):
+        q, k, v = (self.path(name + ".npy") for name in "qkv")
+        flags = ["--device", "cpu", "--q", q, "--k", k, "--v", v, "--out", self.path("o.npy")]
+        cases = {
+            "head_dim": ((1, 2, 8, 64), (1, 2, 8, 32), (1, 2, 8, 32)),
+            "seqlen": ((1, 2, 8, 64), (1, 2, 9, 64), (1, 2, 8, 64)),
+            "batch": ((2, 2, 8, 64), (1, 2, 8, 64), (1, 2, 8, 64)),
+            "heads": ((1, 3, 8, 64), (1, 2, 8, 64), (1, 2, 8, 64)),
+            "dimensions": ((8, 64), (8, 64), (8, 64)),
+        }
+        for word, shapes in cases.items():
+            with self.subTest(word=word):
+                for path, shape in zip((q, k, v), shapes):
+                    write_npy(path, shape)
+                self.expect_error(BAD_USAGE, ["q.npy", word], "run", *flags)
+        for path, dtype in ((q, "F32"), (k, "F16"), (v, "F32")):
+            write_npy(path, (1, 2, 8, 64), dtype)
+        self.expect_error(BAD_USAGE, ["q.npy", "k.npy", "fp32", "fp16"], "run", *flags)
+        self.assertEqual(self.files(), ["k.npy", "q.npy", "v.npy"])
+
+    def test_head_dim_no_family_supports(self):
+        flags = write_qkv(self.folder, shape=(1, 1, 4, 1000))
+        self.expect_error(BAD_USAGE, ["1000", "cpu_fwd"], "run", "--device", "cpu", *flags, "--out", self.path("o.npy"))
+        self.assertNotIn("o.npy", self.files())
+
+    def test_damaged_files(self):
+        flags = ["run", "--device", "cpu", *write_qkv(self.folder), "--out", self.path("o.npy")]
+        q = self.path("q.npy")
+        with open(q, "rb") as file:
+            whole = file.read()
+        for name, damaged in {
+            "truncated data": whole[:-5],
+            "truncated header": whole[:40],
+            "empty": b"",
+            "not npy": b"hello, this is no tensor",
+            "more data than the header says": whole + b"\0" * 8,
+            "absurd shape": whole.replace(b"(1, 2, 33, 64,)", b"(9,9,999,9999,)"),
+            "fortran order": whole.replace(b"False", b"True "),
+            "unsupported dtype": whole.replace(b"<f4", b"<i4"),
+        }.items():
+            with self.subTest(name=name):
+                with open(q, "wb") as file:
+                    file.write(damaged)
+                self.expect_error(BAD_USAGE, ["q.npy"], *flags)
+        os.remove(q)
+        self.expect_error(BAD_USAGE, ["q.npy"], *flags)
+        self.assertNotIn("o.npy", self.files())
+
+    def test_damaged_safetensors(self):
+        flags = ["run", "--device", "cpu", *write_qkv(self.folder, "safetensors"), "--out", self.path("o.safetensors")]
+        q = self.path("q.safetensors")
+        with open(q, "rb") as file:
+            whole = file.read()
+        header_size = struct.unpack("<Q", whole[:8])[0]
+        for name, damaged in {
+            "truncated data": whole[:-5],
+            "truncated header": whole[:20],
+            "shorter than its length field": whole[:5],
+            "header length absurd": struct.pack("<Q", 2**62) + whole[8:],
+            "header not JSON": whole[:8] + b"{" * header_size + whole[8 + header_size:],
+            "offsets beyond the end": whole.replace(b"[0, ", b"[9, ", 1),
+            "unknown dtype": whole.replace(b'"F32"', b'"F99"'),
+        }.items():
+            with self.subTest(name=name):
+                with open(q, "wb") as file:
+                    file.write(damaged)
+                self.expect_error(BAD_USAGE, ["q.safetensors"], *flags)
+        write_safetensors(q, (1, 2, 33, 64))
+        self.expect_error(BAD_USAGE, ["q.safetensors", "nobody"], *[f if f != q else q + ":nobody" for f in flags])
+        self.assertNotIn("o.safetensors", self.files())
+
+    def test_outputs_that_cannot_be_written(self):
+        flags = ["run", "--device", "cpu", *write_qkv(self.folder), "--out"]
+        self.expect_error(BAD_USAGE, ["o.txt", ".npy"], *flags, self.path("o.txt"))
+        self.expect_error(NO_ENVIRONMENT, ["absent"], *flags, self.path("absent", "o.npy"))
+        self.expect_error(NO_ENVIRONMENT, ["nowhere"], *flags, self.path("o.npy"), "--json", "/nowhere/r.json")
+        bf16 = ["run", "--device", "cpu", *write_qkv(self.folder, "safetensors", "BF16"), "--out", self.path("o.npy")]
+        self.expect_error(BAD_USAGE, ["bf", ".safetensors"], *bf16)
+        self.assertNotIn("o.npy", self.files())
+
+    def test_a_write_that_fails_half_way_leaves_the_good_file(self):
+        # A file-size limit makes write() fail in the middle, as a full disk does, with no need for root.
+        flags = write_qkv(self.folder)
+        out = self.path("o.npy")
+        with open(out, "wb") as file:
+            file.write(b"the good one")
+
+        def small_files_only():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+        before = self.files()
+        self.expect_error(NO_ENVIRONMENT, ["o.npy"], "run", "--device", "cpu", *flags, "--out", out, preexec_fn=small_files_only, restore_signals=False)
+        self.assertEqual(self.files(), before)
+        with open(out, "rb") as file:
+            self.assertEqual(file.read(), b"the good one")
+
+    def test_a_full_disk(self):
+        mount = self.path("full")
+        os.mkdir(mount)
+        flags = write_qkv(self.folder)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", mount], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        if mounted.returncode != 0:
+            self.skipTest("mounting a small file system is not allowed here; a write that fails half way is tested above")
+        self.addCleanup(subprocess.run, ["umount", "-l", mount], check=False)
+        self.expect_error(NO_ENVIRONMENT, ["o.npy", "space"], "run", "--device", "cpu", *flags, "--out", os.path.join(mount, "o.npy"))
+        self.assertEqual(os.listdir(mount), [])
+        self.expect_error(NO_ENVIRONMENT, [mount], "tune", "--device", "cpu", "--problem", "b1_h1_s32_d64_fp32", "--budget", "2", "--store", os.path.join(mount, "t.db"))
+
+    def test_a_full_standard_output(self):
+        flags = write_qkv(self.folder)
+        with open("/dev/full", "w", encoding="ascii") as full:
+            result = subprocess.run([BINARY, "run", "--device", "cpu", *flags, "--json", "-"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+        self.assertEqual(result.returncode, NO_ENVIRONMENT)
+        self.assertIn("standard output", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,190 @@
+#include "core/data.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/hash.h"
+#include "core/reference.h"
+
+namespace flashcore {
+namespace {
+
+std::string hash_of(const HostTensor& tensor) {
+  return hash128({reinterpret_cast<const char*>(tensor.data.data()), tensor.data.size()});
+}
+
+TEST(DataTest, PatternNamesRoundTrip) {
+  for (const Pattern pattern : all_patterns()) EXPECT_EQ(parse_pattern(to_string(pattern)), pattern);
+  EXPECT_EQ(all_patterns().size(), 6u);
+  EXPECT_THROW(parse_pattern("zeros"), Error);
+}
+
+// The bits themselves: a change here makes stored seeds mean something else.
+TEST(DataTest, BitsAreFixedForever) {
+  const AttentionInputs in = make_inputs(Problem::parse("b2_h2_s100_d64_fp16"), Pattern::kNormal, 1);
+  EXPECT_EQ(hash_of(in.q), "e80864a4934d887eb9d556d1c807103e");
+  EXPECT_EQ(hash_of(in.k), "e479ff877cc32b1537e57b9676836a04");
+  EXPECT_EQ(hash_of(in.v), "cfdd06a67558fbd24d585ebb2170397e");
+}
+
+TEST(DataTest, LayoutDoesNotChangeValuesAndGapsAreNan) {
+  for (const Pattern pattern : all_patterns()) {
+    const AttentionInputs plain = make_inputs(Problem::parse("b2_h4_hk2_sq9_sk70_d24_bf16"), pattern, 7);
+    for (const char* layout : {"_bshd", "_strided"}) {
+      const AttentionInputs other = make_inputs(Problem::parse(std::string("b2_h4_hk2_sq9_sk70_d24_bf16") + layout), pattern, 7);
+      const std::vector<float> a = gather_rows(plain.k, {}), b = gather_rows(other.k, {});
+      ASSERT_EQ(a.size(), b.size());
+      EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << to_string(pattern);
+    }
+  }
+  const HostTensor strided = make_inputs(Problem::parse("b2_h4_s9_d24_fp16_strided"), Pattern::kNormal, 7).q;
+  const TensorLayout& at = strided.layout;
+  EXPECT_EQ(at.stride_head, 32);
+  EXPECT_EQ(at.stride_row, 128);
+  std::int64_t nans = 0;
+  for (std::int64_t i = 0; i < at.span(); ++i) nans += std::isnan(load_element(DType::kF16, strided.data.data(), i)) ? 1 : 0;
+  EXPECT_EQ(nans, at.span() - at.elements());
+  EXPECT_GT(nans, 0);
+}
+
+TEST(DataTest, SeedsTensorsAndHeadsDiffer) {
+  const Problem p = Problem::parse("b2_h2_s64_d64_fp32");
+  const AttentionInputs one = make_inputs(p, Pattern::kNormal, 1), two = make_inputs(p, Pattern::kNormal, 2);
+  EXPECT_NE(hash_of(one.q), hash_of(two.q));
+  EXPECT_NE(hash_of(one.q), hash_of(one.k));
+  EXPECT_NE(hash_of(one.k), hash_of(one.v));
+  EXPECT_NE(one.q.at(0, 0, 0, 0), one.q.at(0, 1, 0, 0));
+  EXPECT_EQ(hash_of(one.q), hash_of(make_inputs(p, Pattern::kNormal, 1).q));
+}
+
+TEST(DataTest, NormalIsStandardNormalAndUncorrelated) {
+  const Problem p = Problem::parse("b1_h4_s1024_d64_fp32");
+  const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
+  const std::vector<float> q = gather_rows(in.q, {}), k = gather_rows(in.k, {});
+  const auto n = static_cast<double>(q.size());
+  double sum = 0, sum2 = 0, sum3 = 0, sum4 = 0, cross = 0, neighbour = 0, within1 = 0, beyond3 = 0;
+  for (std::size_t i = 0; i < q.size(); ++i) {
+    const double x = q[i];
+    sum += x;
+    sum2 += x * x;
+    sum3 += x * x * x;
+    sum4 += x * x * x * x;
+    cross += x * k[i];
+    if (i > 0) neighbour += x * q[i - 1];
+    within1 += std::abs(x) < 1 ? 1 : 0;
+    beyond3 += std::abs(x) > 3 ? 1 : 0;
+  }
+  const double sigma = 1 / std::sqrt(n);  // bounds are five standard deviations of each estimate
+  EXPECT_NEAR(sum / n, 0, 5 * sigma);
+  EXPECT_NEAR(sum2 / n, 1, 5 * std::sqrt(2.0) * sigma);
+  EXPECT_NEAR(sum3 / n, 0, 5 * std::sqrt(15.0) * sigma);
+  EXPECT_NEAR(sum4 / n, 3, 5 * std::sqrt(96.0) * sigma);
+  EXPECT_NEAR(cross / n, 0, 5 * sigma);
+  EXPECT_NEAR(neighbour / n, 0, 5 * sigma);
+  EXPECT_NEAR(within1 / n, 0.6826895, 5 * 0.47 * sigma);
+  EXPECT_NEAR(beyond3 / n, 0.0026998, 5 * 0.052 * sigma);
+}
+
+double largest_probability(const Problem& p, const AttentionInputs& in, std::int64_t row) {
+  double maximum = -1e300, sum = 0;
+  std::vector<double> scores;
+  for (std::int64_t j = 0; j < p.visible_keys(row); ++j) {
+    double s = 0;
+    for (std::int64_t d = 0; d < p.head_dim; ++d) s += static_cast<double>(in.q.at(0, 0, row, d)) * in.k.at(0, 0, j, d);
+    scores.push_back(s * p.softmax_scale());
+    maximum = std::max(maximum, scores.back());
+  }
+  for (const double s : scores) sum += std::exp(s - maximum);
+  return 1 / sum;
+}
+
+TEST(DataTest, PeakedRowsAreCloseToOneHot) {
+  for (const char* id : {"b1_h1_s128_d64_fp16_causal", "b1_h1_s128_d128_bf16", "b1_h1_s128_d32_fp32_scale0.01"}) {
+    const Problem p = Problem::parse(id);
+    const AttentionInputs in = make_inputs(p, Pattern::kPeaked, 1);
+    double mean = 0;
+    for (std::int64_t row = 0; row < 128; ++row) mean += largest_probability(p, in, row) / 128;
+    EXPECT_GT(mean, 0.95) << id;
+  }
+}
+
+TEST(DataTest, LargeLogitsAreLargeAndFinite) {
+  for (const char* id : {"b1_h1_s128_d64_fp16", "b1_h1_s128_d256_bf16", "b1_h1_s64_d64_fp16_scale1"}) {
+    const Problem p = Problem::parse(id);
+    const AttentionInputs in = make_inputs(p, Pattern::kLargeLogits, 1);
+    for (const HostTensor* tensor : {&in.q, &in.k, &in.v}) {
+      for (const float value : gather_rows(*tensor, {})) ASSERT_TRUE(std::isfinite(value));
+    }
+    const Reference ref = reference_forward(p, in, {});
+    // Above 88.7, exp overflows fp32 if the maximum is not subtracted.
+    EXPECT_GT(*std::max_element(ref.lse.begin(), ref.lse.end()), 500) << id;
+  }
+}
+
+TEST(DataTest, ConstantRowsGiveVItself) {
+  const Problem p = Problem::parse("b1_h2_s50_d16_fp16");
+  const AttentionInputs in = make_inputs(p, Pattern::kConstant, 1);
+  const Reference ref = reference_forward(p, in, {});
+  for (std::size_t row = 0; row < 50; ++row) {
+    for (std::int64_t d = 0; d < 16; ++d) EXPECT_NEAR(ref.o[row * 16 + static_cast<std::size_t>(d)], in.v.at(0, 0, 0, d), 1e-12);
+  }
+  EXPECT_NE(in.v.at(0, 0, 0, 0), in.v.at(0, 1, 0, 0));
+}
+
+TEST(DataTest, OutliersAreFewAndOneIsInTheLastKey) {
+  const Problem p = Problem::parse("b1_h2_s200_d64_fp16");
+  const AttentionInputs in = make_inputs(p, Pattern::kOutlier, 1), normal = make_inputs(p, Pattern::kNormal, 1);
+  int changed = 0, last = 0;
+  for (std::int64_t h = 0; h < 2; ++h) {
+    for (std::int64_t row = 0; row < 200; ++row) {
+      for (std::int64_t d = 0; d < 64; ++d) {
+        if (in.v.at(0, h, row, d) == normal.v.at(0, h, row, d)) continue;
+        EXPECT_NEAR(in.v.at(0, h, row, d) / normal.v.at(0, h, row, d), 1000, 2);
+        ++changed;
+        last += row == 199 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_EQ(last, 2);
+  EXPECT_GE(changed, 4);
+  EXPECT_LE(changed, 30);
+  EXPECT_EQ(hash_of(in.k), hash_of(normal.k));
+}
+
+TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
+  const Problem p = Problem::parse("b1_h4_s256_d64_fp16_causal");
+  const AttentionInputs in = make_inputs(p, Pattern::kNonFinite, 1);
+  int nan = 0, plus = 0, minus = 0;
+  for (const HostTensor* tensor : {&in.q, &in.k}) {
+    for (const float value : gather_rows(*tensor, {})) {
+      nan += std::isnan(value) ? 1 : 0;
+      plus += std::isinf(value) && value > 0 ? 1 : 0;
+      minus += std::isinf(value) && value < 0 ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(nan, 4 + 1);
+  EXPECT_EQ(plus, 4 + 1);
+  EXPECT_EQ(minus, 4 + 1);
+  for (const float value : gather_rows(in.v, {})) ASSERT_TRUE(std::isfinite(value));
+  const Reference ref = reference_forward(p, in, {});
+  std::int64_t finite = 0;
+  for (const double lse : ref.lse) finite += std::isfinite(lse) ? 1 : 0;
+  EXPECT_GT(finite, 4 * 256 * 3 / 4);
+  EXPECT_LT(finite, 4 * 256);
+}
+
+TEST(DataTest, ZeroLengthsAndSingleElements) {
+  for (const Pattern pattern : all_patterns()) {
+    for (const char* id : {"b1_h2_sq0_sk5_d8_fp16", "b1_h2_sq5_sk0_d8_fp16_causal", "b1_h1_s1_d1_fp32", "b1_h1_s0_d8_bf16_strided"}) {
+      const Problem p = Problem::parse(id);
+      const AttentionInputs in = make_inputs(p, pattern, 1);
+      EXPECT_EQ(in.q.data.size(), static_cast<std::size_t>(in.q.layout.span()) * size_of(p.dtype));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace flashcore

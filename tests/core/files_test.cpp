@@ -1,0 +1,153 @@
+#include "core/files.h"
+
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "core/error.h"
+#include "core/temporary_folder.h"
+
+namespace flashcore {
+namespace {
+
+int files_in(const std::filesystem::path& folder) {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++count;
+  return count;
+}
+
+ErrorKind kind_of(const std::function<void()>& body, const std::string& fragment) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(fragment), std::string::npos) << error.what();
+    return error.kind();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorKind::kInternal;
+}
+
+TEST(FilesTest, WritesReadsAndReplaces) {
+  const TemporaryFolder folder;
+  const std::string bytes("a\0b\n", 4);
+  write_file_atomically(folder / "f", bytes);
+  EXPECT_EQ(read_file(folder / "f"), bytes);
+  write_file_atomically(folder / "f", "");
+  EXPECT_EQ(read_file(folder / "f"), "");
+  const std::string large(3'000'000, 'x');
+  write_file_atomically(folder / "f", large);
+  EXPECT_EQ(read_file(folder / "f"), large);
+  EXPECT_EQ(files_in(folder.path()), 1);
+}
+
+TEST(FilesTest, ReplacingKeepsPermissionsAndLinks) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "f", "old");
+  ASSERT_EQ(chmod((folder / "f").c_str(), 0640), 0);
+  std::filesystem::create_symlink("f", folder / "link");
+  write_file_atomically(folder / "link", "new");
+  EXPECT_EQ(read_file(folder / "f"), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(static_cast<int>(std::filesystem::status(folder / "f").permissions()), 0640);
+}
+
+TEST(FilesTest, ReadsFilesWithoutASize) { EXPECT_NE(read_file("/proc/self/status").find("Pid:"), std::string::npos); }
+
+TEST(FilesTest, ReadErrorsNameThePathAndTheReason) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(kind_of([&] { read_file(folder / "absent"); }, "absent: No such file"), ErrorKind::kBadInput);
+  EXPECT_EQ(kind_of([&] { read_file(folder.path()); }, "it is a directory"), ErrorKind::kBadInput);
+}
+
+TEST(FilesTest, WriteErrorsAreTheEnvironments) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "absent/f", "x"); }, "No such file"), ErrorKind::kEnvironment);
+  EXPECT_EQ(kind_of([&] { write_file_atomically(folder.path(), "x"); }, "not a regular file"), ErrorKind::kEnvironment);
+  EXPECT_EQ(kind_of([&] { write_file_atomically("/dev/full", "x"); }, "not a regular file"), ErrorKind::kEnvironment);
+  std::ofstream(folder / "file") << "x";
+  EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "file/f", "x"); }, "Not a directory"), ErrorKind::kEnvironment);
+}
+
+// A write that fails half way, as on a full disk: the limit on file size makes write() stop in the same place, and needs
+// no privilege. In a child process, because the limit stays.
+TEST(FilesTest, AFailedWriteLeavesTheOldFileAndNoTemporary) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "f", "old");
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{4096, 4096};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(10);
+    try {
+      write_file_atomically(folder / "f", std::string(100'000, 'x'));
+    } catch (const Error& error) {
+      const bool clear = error.kind() == ErrorKind::kEnvironment && std::string(error.what()).find("File too large") != std::string::npos;
+      _exit(clear ? 0 : 11);
+    }
+    _exit(12);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(read_file(folder / "f"), "old");
+  EXPECT_EQ(files_in(folder.path()), 1);
+}
+
+TEST(FilesTest, AFullDiskLeavesTheOldFileAndNoTemporary) {
+  const TemporaryFolder folder;
+  if (mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "mounting a small tmpfs needs root with CAP_SYS_ADMIN; the size-limit test above covers the same path";
+  }
+  write_file_atomically(folder / "f", "old");
+  EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "f", std::string(1 << 20, 'x')); }, "No space left on device; free some space"),
+            ErrorKind::kEnvironment);
+  EXPECT_EQ(read_file(folder / "f"), "old");
+  EXPECT_EQ(files_in(folder.path()), 1);
+  EXPECT_EQ(umount(folder.path().c_str()), 0);
+}
+
+TEST(FilesTest, ConcurrentWritersLeaveOneWholeFile) {
+  const TemporaryFolder folder;
+  std::vector<std::thread> writers;
+  for (int i = 0; i < 4; ++i) {
+    writers.emplace_back([&folder, i] {
+      for (int n = 0; n < 20; ++n) write_file_atomically(folder / "f", std::string(10'000, static_cast<char>('a' + i)));
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  const std::string bytes = read_file(folder / "f");
+  EXPECT_EQ(bytes, std::string(10'000, bytes.at(0)));
+  EXPECT_EQ(files_in(folder.path()), 1);
+}
+
+TEST(FilesTest, CacheDirectoryFollowsTheEnvironment) {
+  const auto keep = [](const char* name) { return std::getenv(name) == nullptr ? std::string() : std::string(std::getenv(name)); };
+  const std::string own = keep("FLASHCORE_CACHE"), xdg = keep("XDG_CACHE_HOME"), home = keep("HOME");
+  setenv("FLASHCORE_CACHE", "/own", 1);
+  setenv("XDG_CACHE_HOME", "/xdg", 1);
+  setenv("HOME", "/home/someone", 1);
+  EXPECT_EQ(cache_directory(), "/own");
+  unsetenv("FLASHCORE_CACHE");
+  EXPECT_EQ(cache_directory(), "/xdg/flashcore");
+  setenv("XDG_CACHE_HOME", "relative", 1);
+  EXPECT_EQ(cache_directory(), "/home/someone/.cache/flashcore");
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  EXPECT_THROW(cache_directory(), Error);
+  if (!own.empty()) setenv("FLASHCORE_CACHE", own.c_str(), 1);
+  if (!xdg.empty()) setenv("XDG_CACHE_HOME", xdg.c_str(), 1);
+  setenv("HOME", home.c_str(), 1);
+}
+
+}  // namespace
+}  // namespace flashcore

@@ -1,0 +1,156 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/reference.h"
+#include "core/tile_kernel.h"
+
+namespace flashcore {
+namespace {
+
+using planted::Fault;
+using planted::run_tile_kernel;
+
+struct Judged {
+  OutputError error;
+  ErrorBound bound;
+  bool ok() const { return within(error, bound); }
+  std::string print() const {
+    return fmt::format("rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, nonfinite {}, row {}", error.rel, bound.rel,
+                       error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs, error.nonfinite, error.first_bad_row);
+  }
+};
+
+Judged judge(const Problem& p, Pattern pattern, std::uint64_t seed, Fault fault, std::int64_t block_n = 32) {
+  const AttentionInputs in = make_inputs(p, pattern, seed);
+  const Reference ref = reference_forward(p, in, {});
+  const planted::KernelOutput out = run_tile_kernel(p, in, fault, block_n);
+  return {compare(p, ref, out.o, out.lse), error_bound(p, ref)};
+}
+
+TEST(JudgementTest, HonestKernelsPassOnEveryPatternShapeAndDtype) {
+  for (const char* shape : {"b1_h1_s1_d1_", "b1_h1_s2_d8_", "b1_h2_s17_d64_", "b1_h4_hk2_s65_d40_", "b1_h2_sq3_sk130_d72_", "b1_h1_sq40_sk9_d16_",
+                            "b1_h1_s33_d1_", "b1_h3_sq1_sk1_d128_"}) {
+    for (const char* dtype : {"fp32", "fp16", "bf16"}) {
+      for (const char* causal : {"", "_causal", "_causaltl"}) {
+        for (const Pattern pattern : all_patterns()) {
+          for (const Fault honest : {Fault::kNone, Fault::kTruncatingAdds}) {
+            for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+              const Problem p = Problem::parse(std::string(shape) + dtype + causal);
+              const Judged judged = judge(p, pattern, seed, honest, seed == 2 ? 64 : 16);
+              EXPECT_TRUE(judged.ok()) << p.id() << " " << to_string(pattern) << " seed " << seed << ": " << judged.print();
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The same shapes as below, so that what is caught there is the fault and not the shape.
+TEST(JudgementTest, HonestKernelsPassWhereFaultsArePlanted) {
+  for (const char* shape : {"b1_h2_s150_d64_", "b1_h2_s300_d64_", "b1_h2_s205_d64_", "b2_h8_s60_d64_"}) {
+    for (const char* dtype : {"fp32", "fp16", "bf16"}) {
+      for (const char* causal : {"", "_causal"}) {
+        const Judged judged = judge(Problem::parse(std::string(shape) + dtype + causal), Pattern::kNormal, 5, Fault::kNone);
+        EXPECT_TRUE(judged.ok()) << shape << dtype << causal << ": " << judged.print();
+      }
+    }
+  }
+}
+
+TEST(JudgementTest, EveryPlantedFaultIsCaughtInEveryDtype) {
+  struct Plant {
+    Fault fault;
+    const char* shape;  // where the fault has something to break
+    const char* causal;
+  };
+  const Plant plants[] = {
+      {Fault::kStaleLastTile, "b1_h2_s150_d64_", ""},
+      {Fault::kUnmaskedDiagonal, "b1_h2_s150_d64_", "_causal"},
+      {Fault::kMaskOffByOne, "b1_h2_s150_d64_", "_causal"},
+      {Fault::kMissingRescale, "b1_h2_s150_d64_", ""},
+      {Fault::kOneWrongRow, "b2_h8_s60_d64_", ""},
+      {Fault::kDroppedKey, "b1_h2_s300_d64_", ""},
+      {Fault::kDoubledKey, "b1_h2_s300_d64_", "_causal"},
+      {Fault::kPaddingCounted, "b1_h2_s205_d64_", ""},
+      {Fault::kInvertedSign, "b1_h2_s100_d64_", ""},
+      {Fault::kInvertedScore, "b1_h2_s100_d64_", ""},
+      {Fault::kScaleOff, "b1_h2_s150_d64_", ""},
+      {Fault::kWrongHead, "b1_h4_hk2_s60_d64_", ""},
+      {Fault::kLowPrecision, "b1_h2_s150_d64_", ""},
+      {Fault::kNanRow, "b1_h2_s100_d64_", ""},
+      {Fault::kOneNan, "b1_h2_s100_d64_", ""},
+      {Fault::kMaskedRowNotZero, "b1_h2_sq100_sk50_d64_", "_causal"},
+      {Fault::kLseInLog2, "b1_h2_s100_d64_", ""},
+      {Fault::kLseWithoutMax, "b1_h2_s100_d64_", ""},
+  };
+  for (const Plant& plant : plants) {
+    for (const char* dtype : {"fp32", "fp16", "bf16"}) {
+      const Problem p = Problem::parse(std::string(plant.shape) + dtype + plant.causal);
+      const Judged judged = judge(p, Pattern::kNormal, 5, plant.fault);
+      EXPECT_FALSE(judged.ok()) << p.id() << " fault " << static_cast<int>(plant.fault) << ": " << judged.print();
+    }
+  }
+}
+
+TEST(JudgementTest, TheWorstRowIsNamed) {
+  const Problem p = Problem::parse("b2_h4_s60_d64_fp16");
+  const Judged judged = judge(p, Pattern::kNormal, 5, Fault::kOneWrongRow);
+  EXPECT_EQ(judged.error.first_bad_row, 2 * 4 * 60 - 1);
+  EXPECT_GT(judged.error.worst_row_rel, 0.1);
+  EXPECT_EQ(judge(p, Pattern::kNormal, 5, Fault::kNanRow).error.first_bad_row, 2 * 4 * 60 - 1);
+  EXPECT_EQ(judge(p, Pattern::kNormal, 5, Fault::kNanRow).error.nonfinite, 64);
+}
+
+TEST(JudgementTest, NanWhereTheReferenceHasNanIsRequired) {
+  const Problem p = Problem::parse("b1_h1_s20_d16_fp16");
+  AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
+  in.q.set(0, 0, 7, 3, std::numeric_limits<float>::quiet_NaN());
+  const Reference ref = reference_forward(p, in, {});
+  const ErrorBound bound = error_bound(p, ref);
+  planted::KernelOutput out = run_tile_kernel(p, in);
+  EXPECT_TRUE(within(compare(p, ref, out.o, out.lse), bound));
+  std::fill(out.o.begin() + 7 * 16, out.o.begin() + 8 * 16, 0.0f);
+  const OutputError hidden = compare(p, ref, out.o, out.lse);
+  EXPECT_EQ(hidden.nonfinite, 16);
+  EXPECT_FALSE(within(hidden, bound));
+}
+
+TEST(JudgementTest, AnAllZeroReferenceAsksForZeros) {
+  const Problem p = Problem::parse("b1_h1_s20_d16_fp16");
+  AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
+  std::fill(in.v.data.begin(), in.v.data.end(), std::byte{0});
+  const Reference ref = reference_forward(p, in, {});
+  const ErrorBound bound = error_bound(p, ref);
+  planted::KernelOutput out = run_tile_kernel(p, in);
+  EXPECT_TRUE(within(compare(p, ref, out.o, out.lse), bound));
+  out.o[5] = 1e-3f;
+  EXPECT_FALSE(within(compare(p, ref, out.o, out.lse), bound));
+}
+
+TEST(JudgementTest, NanNeverPasses) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const ErrorBound bound{1, 1, 1};
+  EXPECT_TRUE(within(OutputError{}, bound));
+  OutputError error;
+  error.rel = nan;
+  EXPECT_FALSE(within(error, bound));
+  EXPECT_FALSE(within(OutputError{}, ErrorBound{nan, 1, 1}));
+}
+
+TEST(JudgementTest, BiasIsSigned) {
+  const Problem p = Problem::parse("b1_h1_s20_d16_fp32");
+  const AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
+  const Reference ref = reference_forward(p, in, {});
+  std::vector<float> o = ref.ideal_o;
+  for (float& value : o) value -= 0.25f;
+  const OutputError error = compare(p, ref, o, ref.ideal_lse);
+  EXPECT_NEAR(error.bias, -0.25, 1e-5);
+  EXPECT_NEAR(error.max_abs, 0.25, 1e-5);
+}
+
+}  // namespace
+}  // namespace flashcore

@@ -1,0 +1,146 @@
+#include "core/suite.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "core/embedded.h"
+#include "core/error.h"
+#include "core/temporary_folder.h"
+
+namespace flashcore {
+namespace {
+
+constexpr const char* kGood = R"(# a comment
+name: mine
+problems:
+  - {name: plain, num_heads: 8, seq_len: 512, head_dim: 64, dtype: fp16}
+  - name: full
+    batch_size: 2
+    num_heads: 6
+    num_kv_heads: 3
+    seq_len: 1
+    seq_len_kv: 99
+    head_dim: 64
+    head_dim_v: 32
+    dtype: bf16
+    causal: top_left
+    layout: bshd
+    scale: 0.25
+  - {name: causal, num_heads: 1, seq_len: 4, head_dim: 8, dtype: fp32, causal: true}
+  - {name: not_causal, num_heads: 1, seq_len: 4, head_dim: 8, dtype: fp32, causal: false}
+  - {name: by_name, num_heads: 1, seq_len: 4, head_dim: 8, dtype: fp32, causal: bottom_right}
+)";
+
+std::string refused(const std::string& yaml) {
+  try {
+    parse_suite(yaml, "my.yaml");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
+    return error.what();
+  }
+  return "accepted";
+}
+
+// A suite of one problem, whose line is the third.
+std::string with_problem(const std::string& problem) { return refused("name: s\nproblems:\n  - {" + problem + "}\n"); }
+
+void expect_refused(const std::string& said, const std::string& start, const std::string& part) {
+  EXPECT_EQ(said.substr(0, start.size()), start) << said;
+  EXPECT_NE(said.find(part), std::string::npos) << said << "\nwanted: " << part;
+}
+
+TEST(SuiteTest, ReadsEveryKey) {
+  const Suite suite = parse_suite(kGood, "my.yaml");
+  EXPECT_EQ(suite.name, "mine");
+  ASSERT_EQ(suite.problems.size(), 5u);
+  EXPECT_EQ(suite.problems[0].problem.id(), "b1_h8_s512_d64_fp16");
+  EXPECT_EQ(suite.problems[1].name, "full");
+  EXPECT_EQ(suite.problems[1].problem.id(), "b2_h6_hk3_sq1_sk99_d64_dv32_bf16_causaltl_bshd_scale0.25");
+  EXPECT_EQ(suite.problems[2].problem.causal, Causal::kBottomRight);
+  EXPECT_EQ(suite.problems[3].problem.causal, Causal::kNone);
+  EXPECT_EQ(suite.problems[4].problem.causal, Causal::kBottomRight);
+}
+
+TEST(SuiteTest, EveryShippedSuiteLoadsUnderItsName) {
+  const std::vector<std::string> names = shipped_suites();
+  for (const char* name : {"canonical", "emulator", "quick", "smoke"}) EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
+  EXPECT_EQ(names.size(), embedded_suites().size());
+  for (const std::string& name : names) {
+    const Suite suite = load_suite(name);
+    EXPECT_EQ(suite.name, name);
+    std::set<std::string> ids;
+    for (const NamedProblem& named : suite.problems) EXPECT_TRUE(ids.insert(named.problem.id()).second) << named.name << " repeats a problem";
+  }
+  EXPECT_EQ(find_problem(load_suite("canonical"), "mission").problem.id(), "b1_h8_s512_d64_fp16");
+}
+
+TEST(SuiteTest, SmallSuitesStaySmall) {
+  for (const auto& [name, limit] : {std::pair<const char*, double>{"quick", 3e8}, {"smoke", 1.5e7}, {"emulator", 6e6}}) {
+    for (const NamedProblem& named : load_suite(name).problems) EXPECT_LE(named.problem.flops(), limit) << name << " " << named.name;
+  }
+}
+
+TEST(SuiteTest, LoadsAFileByPath) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "my.yaml") << kGood;
+  EXPECT_EQ(load_suite((folder / "my.yaml").string()).problems.size(), 5u);
+  EXPECT_THROW(load_suite((folder / "absent.yaml").string()), Error);
+  try {
+    load_suite("fast");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("use one of canonical, "), std::string::npos) << error.what();
+  }
+}
+
+TEST(SuiteTest, FindsByNameByIdOrParsesAnId) {
+  const Suite suite = parse_suite(kGood, "my.yaml");
+  EXPECT_EQ(find_problem(suite, "plain").problem.id(), "b1_h8_s512_d64_fp16");
+  EXPECT_EQ(find_problem(suite, "b1_h8_s512_d64_fp16").name, "plain");
+  EXPECT_EQ(find_problem(suite, "b1_h8_s513_d64_fp16").name, "b1_h8_s513_d64_fp16");
+  try {
+    find_problem(suite, "plane");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("it has plain, full, causal"), std::string::npos) << error.what();
+  }
+}
+
+TEST(SuiteTest, ErrorsNameFileAndLine) {
+  const std::string rest = "num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp16";
+  expect_refused(with_problem("name: a, window: 5, " + rest), "my.yaml:3: unknown key 'window'",
+                 "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, head_dim_v, dtype, causal, layout, scale");
+  expect_refused(with_problem("name: a, num_heads: 4, " + rest), "my.yaml:3: the key 'num_heads' is given twice", "once");
+  expect_refused(with_problem(rest), "my.yaml:3: ", "lacks the key 'name'");
+  expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64"), "my.yaml:3: ", "lacks the key 'dtype'");
+  expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp8"), "my.yaml:3: dtype 'fp8'", "fp32, fp16 or bf16");
+  expect_refused(with_problem("name: a, causal: yes, " + rest), "my.yaml:3: causal is 'yes'", "top_left");
+  expect_refused(with_problem("name: a, layout: sbhd, " + rest), "my.yaml:3: layout 'sbhd'", "bhsd, bshd or strided");
+  expect_refused(with_problem("name: a, scale: big, " + rest), "my.yaml:3: scale is not a number", "0.125");
+  expect_refused(with_problem("name: a, scale: 0, " + rest), "my.yaml:3: problem 'a': scale is 0", "1e-06");
+  expect_refused(with_problem("name: a, batch_size: -1, " + rest), "my.yaml:3: problem 'a': batch is -1", "1");
+  expect_refused(with_problem("name: a, batch_size: 1.5, " + rest), "my.yaml:3: batch_size is '1.5'", "whole number");
+  expect_refused(with_problem("name: a, batch_size: [1], " + rest), "my.yaml:3: batch_size is 'a list or map'", "whole number");
+  expect_refused(with_problem("name: a, batch_size: 99999999999999999999, " + rest), "my.yaml:3: batch_size is", "63 bits");
+  expect_refused(with_problem("name: a, num_kv_heads: 3, " + rest), "my.yaml:3: problem 'a': heads_kv is 3", "divide");
+  expect_refused(with_problem("name: a, seq_len_kv: 5000000000, " + rest), "my.yaml:3: problem 'a': seqlen_kv is 5000000000", "2147483647");
+  expect_refused(with_problem("name: , " + rest), "my.yaml:3: name is not a word", "some_name");
+  expect_refused(refused("name: s\nproblems:\n  - {name: a, " + rest + "}\n  - {name: a, " + rest + "}\n"), "my.yaml:4: the problem name 'a' is used twice", "unique");
+}
+
+TEST(SuiteTest, BrokenSuites) {
+  expect_refused(refused(""), "my.yaml:1: ", "name, problems");
+  expect_refused(refused("just text"), "my.yaml:1: ", "not 'key: value' pairs");
+  expect_refused(refused("name: s\n"), "my.yaml:1: ", "lacks the key 'problems'");
+  expect_refused(refused("name: s\nproblems: 5\n"), "my.yaml:2: problems is not a list", "lines");
+  expect_refused(refused("name: s\nproblems: []\n"), "my.yaml:2: problems is empty", "at least one");
+  expect_refused(refused("name: s\nproblems:\n  - 5\n"), "my.yaml:3: ", "not 'key: value' pairs");
+  expect_refused(refused("name: s\nproblem: []\n"), "my.yaml:2: unknown key 'problem' in a suite", "name, problems");
+  expect_refused(refused("name: s\nproblems: [\n"), "my.yaml:", "not YAML");
+  expect_refused(refused("name: s\n\tproblems: []\n"), "my.yaml:2", "not YAML");
+}
+
+}  // namespace
+}  // namespace flashcore

@@ -1,0 +1,182 @@
+#pragma once
+// A blocked online-softmax kernel in plain C++, honest or with one planted fault: what the bound must tell apart.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/data.h"
+#include "core/problem.h"
+#include "core/reference.h"
+
+namespace flashcore::planted {
+
+enum class Fault {
+  kNone,
+  kTruncatingAdds,      // honest: sums 16 products exactly and cuts the sum off, as tensor cores do
+  kStaleLastTile,       // the last tile of keys multiplies the values of the tile before it
+  kUnmaskedDiagonal,    // one diagonal tile of one head is not masked
+  kMaskOffByOne,        // j < i + offset
+  kMissingRescale,      // acc_o keeps its old scale when the maximum grows
+  kOneWrongRow,         // the last row of the last head uses its neighbour's q
+  kDroppedKey,          // one key of one head is skipped
+  kDoubledKey,          // one key of one head counts twice
+  kPaddingCounted,      // the zero padding of the last tile enters the sum
+  kInvertedSign,        // o = -o
+  kInvertedScore,       // scores have the wrong sign
+  kScaleOff,            // softmax scale 2% too large
+  kWrongHead,           // grouped heads: h % heads_kv where it is h / group_size
+  kLowPrecision,        // probabilities in the next lower precision: fp16 for fp32, 8 bits for fp16, 5 for bf16
+  kNanRow,              // one row never written: still poisoned
+  kOneNan,              // one value
+  kMaskedRowNotZero,    // rows without keys give 1e-6
+  kLseInLog2,           // log2 where it should be the natural logarithm
+  kLseWithoutMax,       // log of the sum only
+};
+
+struct KernelOutput {
+  std::vector<float> o, lse;
+};
+
+class TileKernel {
+ public:
+  TileKernel(const Problem& problem, const AttentionInputs& inputs, Fault fault, std::int64_t block_n)
+      : p_(problem),
+        q_(gather_rows(inputs.q, {})),
+        k_(gather_rows(inputs.k, {})),
+        v_(gather_rows(inputs.v, {})),
+        fault_(fault),
+        block_n_(block_n) {
+    scale_ = static_cast<float>(p_.softmax_scale() * (fault == Fault::kScaleOff ? 1.02 : 1) * (fault == Fault::kInvertedScore ? -1 : 1));
+  }
+
+  KernelOutput run() {
+    for (std::int64_t b = 0; b < p_.batch; ++b) {
+      for (std::int64_t h = 0; h < p_.heads_q; ++h) {
+        for (std::int64_t row = 0; row < p_.seqlen_q; ++row) run_row(b, h, row);
+      }
+    }
+    spoil();
+    return std::move(out_);
+  }
+
+ private:
+  bool last_head(std::int64_t b, std::int64_t h) const { return b == p_.batch - 1 && h == p_.heads_q - 1; }
+
+  std::int64_t visible(std::int64_t b, std::int64_t h, std::int64_t row) const {
+    const std::int64_t keys = p_.visible_keys(row);
+    if (p_.causal == Causal::kNone) return keys;
+    if (fault_ == Fault::kMaskOffByOne) return std::max<std::int64_t>(0, keys - 1);
+    const bool one_tile = last_head(b, h) && row / block_n_ == (p_.seqlen_q - 1) / block_n_;
+    if (fault_ == Fault::kUnmaskedDiagonal && one_tile) return std::min((keys + block_n_ - 1) / block_n_ * block_n_, p_.seqlen_kv);
+    return keys;
+  }
+
+  // acc + the sum of a[i] * b[i * step] over n.
+  float add(float acc, const float* a, const float* b, std::int64_t step, std::int64_t n) const {
+    if (fault_ != Fault::kTruncatingAdds) {
+      for (std::int64_t i = 0; i < n; ++i) acc += a[i] * b[i * step];
+      return acc;
+    }
+    for (std::int64_t start = 0; start < n; start += 16) {
+      double exact = acc;
+      for (std::int64_t i = start; i < std::min(n, start + 16); ++i) exact += static_cast<double>(a[i]) * b[i * step];
+      acc = static_cast<float>(exact);
+      if (std::abs(static_cast<double>(acc)) > std::abs(exact)) acc = std::nextafter(acc, 0.0f);
+    }
+    return acc;
+  }
+
+  float score(std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t head, std::int64_t key) const {
+    const std::int64_t from = fault_ == Fault::kOneWrongRow && last_head(b, h) && row == p_.seqlen_q - 1 ? std::max<std::int64_t>(0, row - 1) : row;
+    const float* q = q_.data() + ((b * p_.heads_q + h) * p_.seqlen_q + from) * p_.head_dim;
+    const float* k = k_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + key) * p_.head_dim;
+    return add(0, q, k, 1, p_.head_dim) * scale_;
+  }
+
+  void run_row(std::int64_t b, std::int64_t h, std::int64_t row) {
+    const std::int64_t head = fault_ == Fault::kWrongHead ? h % p_.heads_kv : h / p_.group_size();
+    const std::int64_t keys = visible(b, h, row);
+    const float inf = std::numeric_limits<float>::infinity();
+    float row_max = -inf, row_sum = 0;
+    std::vector<float> acc(static_cast<std::size_t>(p_.head_dim_v), 0.0f);
+    for (std::int64_t start = 0; start < keys; start += block_n_) {
+      std::vector<float> p;
+      float new_max = row_max;
+      const std::int64_t end = std::min(keys, start + block_n_);
+      for (std::int64_t key = start; key < end; ++key) {
+        p.push_back(score(b, h, row, head, key));
+        if (fault_ == Fault::kDroppedKey && last_head(b, h) && key == p_.seqlen_kv / 3) p.back() = -inf;
+        new_max = std::max(new_max, p.back());
+      }
+      if (new_max == -inf) {
+        // Nothing to weigh yet, unless a NaN hides among the scores: a maximum does not see it.
+        for (const float s : p) row_sum += std::isnan(s) ? s : 0;
+        continue;
+      }
+      const float rescale = row_max == -inf ? 0 : std::exp2((row_max - new_max) * 1.44269504f);
+      row_sum *= rescale;
+      for (float& a : acc) a *= fault_ == Fault::kMissingRescale ? 1 : rescale;
+      for (std::size_t j = 0; j < p.size(); ++j) {
+        p[j] = std::exp2((p[j] - new_max) * 1.44269504f);
+        const std::int64_t key = start + static_cast<std::int64_t>(j);
+        if (fault_ == Fault::kDoubledKey && last_head(b, h) && key == p_.seqlen_kv / 3) p[j] *= 2;
+        row_sum += p[j];
+        p[j] = round_p(p[j]);
+      }
+      if (fault_ == Fault::kPaddingCounted && end == p_.seqlen_kv && end - start < block_n_) {
+        row_sum += static_cast<float>(block_n_ - (end - start)) * std::exp2(-new_max * 1.44269504f);
+      }
+      const bool stale = fault_ == Fault::kStaleLastTile && start > 0 && start + block_n_ >= p_.seqlen_kv;
+      const float* v = v_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + (stale ? start - block_n_ : start)) * p_.head_dim_v;
+      for (std::int64_t d = 0; d < p_.head_dim_v; ++d) {
+        float& a = acc[static_cast<std::size_t>(d)];
+        a = add(a, p.data(), v + d, p_.head_dim_v, end - start);
+      }
+      row_max = new_max;
+    }
+    finish(acc, row_max, row_sum);
+  }
+
+  float round_p(float p) const {
+    const float rounded = round_to(p_.dtype, p);
+    if (fault_ != Fault::kLowPrecision) return rounded;
+    const float steps = p_.dtype == DType::kF32 ? 0x1p11f : p_.dtype == DType::kF16 ? 0x1p8f : 0x1p5f;
+    int exponent = 0;
+    const float mantissa = std::frexp(rounded, &exponent);
+    return std::ldexp(std::round(mantissa * steps) / steps, exponent);
+  }
+
+  void finish(const std::vector<float>& acc, float row_max, float row_sum) {
+    const bool empty = row_sum == 0;
+    for (const float a : acc) {
+      const float o = empty ? (fault_ == Fault::kMaskedRowNotZero ? 1e-6f : 0.0f) : a / row_sum;
+      out_.o.push_back(round_to(p_.dtype, fault_ == Fault::kInvertedSign ? -o : o));
+    }
+    float lse = empty ? -std::numeric_limits<float>::infinity() : row_max + std::log(row_sum);
+    if (fault_ == Fault::kLseInLog2) lse *= 1.44269504f;
+    if (fault_ == Fault::kLseWithoutMax && !empty) lse = std::log(row_sum);
+    out_.lse.push_back(lse);
+  }
+
+  void spoil() {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    if (fault_ == Fault::kOneNan && !out_.o.empty()) out_.o[out_.o.size() / 2] = nan;
+    if (fault_ == Fault::kNanRow && !out_.o.empty()) std::fill(out_.o.end() - p_.head_dim_v, out_.o.end(), nan);
+  }
+
+  const Problem& p_;
+  std::vector<float> q_, k_, v_;  // (batch, head, row, column)
+  Fault fault_;
+  std::int64_t block_n_;
+  float scale_;
+  KernelOutput out_;
+};
+
+inline KernelOutput run_tile_kernel(const Problem& problem, const AttentionInputs& inputs, Fault fault = Fault::kNone,
+                                    std::int64_t block_n = 32) {
+  return TileKernel(problem, inputs, fault, block_n).run();
+}
+
+}  // namespace flashcore::planted

@@ -1,0 +1,201 @@
+#include "lab/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lab/example_trials.h"
+#include "lab/report_funnel.h"
+#include "lab/report_model.h"
+#include "lab/report_text.h"
+
+namespace flashcore {
+namespace {
+
+using namespace report;
+
+const ReportOptions kAgainstCurrent = {example::kCurrent};
+
+int count_of(const std::string& text, const std::string& what) {
+  int count = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + what.size())) ++count;
+  return count;
+}
+
+TEST(ReportText, EscapesWhatEachFormatGivesMeaningTo) {
+  EXPECT_EQ(escape_html("<a b=\"c\" d='e'>&"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
+  EXPECT_EQ(escape_markdown("a|b\nc<d"), "a\\|b c&lt;d");
+  EXPECT_EQ(escape_csv("plain"), "plain");
+  EXPECT_EQ(escape_csv("a,\"b\""), "\"a,\"\"b\"\"\"");
+}
+
+TEST(ReportText, Base64MatchesRfc4648) {
+  EXPECT_EQ(base64(""), "");
+  EXPECT_EQ(base64("f"), "Zg==");
+  EXPECT_EQ(base64("fo"), "Zm8=");
+  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64(std::string("\xff\x00\xfe", 3)), "/wD+");
+}
+
+TEST(ReportText, NumbersKeepThreeDigitsAndChooseAUnit) {
+  EXPECT_EQ(number(0.01234), "0.0123");
+  EXPECT_EQ(number(9.996), "10.0");
+  EXPECT_EQ(number(99.96), "100");
+  EXPECT_EQ(number(1234567.4), "1,234,567");
+  EXPECT_EQ(number(-1234), "-1,234");
+  EXPECT_EQ(number(std::numeric_limits<double>::quiet_NaN()), "–");
+  EXPECT_EQ(time(12.34), "12.3 µs");
+  EXPECT_EQ(time_range(1500, 1490, 2000), "1.50 ms [1.49, 2.00]");
+  EXPECT_EQ(percent(0.634), "63%");
+  EXPECT_EQ(plural(1, "tie"), "1 tie");
+  EXPECT_EQ(plural(2, "tie"), "2 ties");
+}
+
+TEST(ReportFunnel, CountsDistinctCandidatesAsFarAsTheyGot) {
+  const std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  std::vector<const Trial*> pointers;
+  for (const Trial& trial : trials) pointers.push_back(&trial);
+  pointers.push_back(&trials[5]);  // met again: still one candidate
+  EXPECT_EQ(counts(make_funnel(pointers)), (std::vector<int>{8, 6, 5, 4, 3, 2}));
+}
+
+TEST(ReportFunnel, ACpuCandidateWithSkippedCompileGatesIsCompiled) {
+  Trial trial = example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp32", "x", "block_m=64");
+  trial.gates = {example::verdict("valid", GateStatus::kPassed), example::verdict("compile", GateStatus::kSkipped),
+                 example::verdict("resource", GateStatus::kSkipped), example::verdict("correctness", GateStatus::kFailed)};
+  EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 1, 0, 0, 0}));
+}
+
+TEST(ReportFunnel, ACrashDuringCompilationIsNotCompiled) {
+  Trial trial = example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp16", "x", "block_m=64");
+  trial.gates = {example::verdict("valid", GateStatus::kPassed)};
+  trial.ended = "crashed";
+  EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 0, 0, 0, 0}));
+}
+
+TEST(ReportFunnel, WrongTimedOutputsAreNotCorrect) {
+  Trial trial = example::timed(example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp16", "x", "block_m=64"), 10, 1);
+  trial.gates.back().status = GateStatus::kFailed;
+  trial.ended = "incorrect";
+  EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 1, 0, 0, 0}));
+  EXPECT_FALSE(make_model({trial}, kAgainstCurrent).rows[0].winner);
+}
+
+TEST(ReportFunnel, GroupsRejectionsByGateAndReasonWithoutItsNumbers) {
+  const std::vector<RejectedGroup> groups = group_rejected(example::tuned_suite());
+  ASSERT_EQ(groups.size(), 4U);
+  EXPECT_EQ(groups[0].gate, "valid");
+  EXPECT_EQ(groups[0].count, 8);
+  EXPECT_EQ(groups[0].problems.size(), 4U);
+}
+
+TEST(ReportModel, WinnerIsTheFastestHeldOutTrialAndItsSpeedupIsOverTheDefault) {
+  const Model model = make_model(example::tuned_suite(), kAgainstCurrent);
+  ASSERT_EQ(model.rows.size(), 5U);
+  const ProblemRow& row = model.rows[0];
+  ASSERT_TRUE(row.winner && row.baseline && row.speedup);
+  EXPECT_EQ(row.basis, Basis::kHoldout);
+  EXPECT_EQ(row.winner->config, "block_m=128,block_n=64,num_warps=8,num_stages=3");
+  EXPECT_EQ(row.speedup->against, row.baseline->candidate());
+  EXPECT_DOUBLE_EQ(row.speedup->speedup, 1.31);
+  EXPECT_NEAR(*model.geomean_speedup, std::pow(1.31 * 1.12 * 1.22 * 1.18, 0.25), 1e-12);
+  EXPECT_FALSE(model.rows[4].winner);
+  EXPECT_NE(sentence(model.rows[4]).find("the compiler crashed"), std::string::npos);
+}
+
+TEST(ReportModel, SearchTrialsAloneAreNotAResult) {
+  std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  trials.resize(8);  // no held-out ones
+  const Model model = make_model(trials, kAgainstCurrent);
+  EXPECT_EQ(model.rows[0].basis, Basis::kDiscovery);
+  EXPECT_EQ(verdict_words(model.rows[0]), "not held out");
+  EXPECT_FALSE(model.geomean_speedup);
+}
+
+TEST(ReportModel, ATimeWithoutCorrectnessNeverWins) {
+  Trial fast = example::timed(example::trial(1, Phase::kBench, "b1_h8_s512_d64_fp16", "mission", "block_m=16"), 0.5, 0.1);
+  for (Verdict& verdict : fast.gates) {
+    if (verdict.gate == "correctness") verdict.status = GateStatus::kFailed;
+  }
+  EXPECT_FALSE(make_model({fast}, kAgainstCurrent).rows[0].winner);
+}
+
+TEST(ReportModel, AResultOfOtherSourceIsStale) {
+  std::vector<Trial> trials = example::tuned_suite();
+  EXPECT_FALSE(make_model(trials, kAgainstCurrent).any_stale);
+  for (Trial& trial : trials) trial.source_hash = example::kOld;
+  const Model model = make_model(trials, kAgainstCurrent);
+  EXPECT_TRUE(model.any_stale);
+  EXPECT_TRUE(model.rows[0].stale);
+  EXPECT_FALSE(model.geomean_speedup);
+  EXPECT_NE(report_html(trials, kAgainstCurrent).find("Stale results"), std::string::npos);
+  const std::string markdown = report_markdown(trials, kAgainstCurrent);
+  EXPECT_EQ(markdown.find("µs"), std::string::npos) << "Markdown must not show a stale number";
+  EXPECT_FALSE(make_model(trials, {}).any_stale) << "the newest trial's source counts as current when none is named";
+}
+
+TEST(ReportHtml, EscapesEverythingThatComesFromTrials) {
+  std::vector<Trial> trials = example::tuned_suite();
+  trials[0].suite = "<img src=x onerror=alert(2)>";
+  trials[0].device.name = trials[1].device.name = "</script><b>gpu";
+  const std::string page = report_html(trials, kAgainstCurrent);
+  EXPECT_EQ(page.find("<script>alert(1)"), std::string::npos);
+  EXPECT_EQ(page.find("<img src=x"), std::string::npos);
+  EXPECT_EQ(page.find("</script><b>"), std::string::npos);
+  EXPECT_NE(page.find("&lt;script&gt;alert(1)"), std::string::npos);
+  EXPECT_EQ(count_of(page, "<script"), count_of(page, "</script>"));
+}
+
+TEST(ReportHtml, AsksForNothingOverTheNetwork) {
+  const std::string page = report_html(example::tuned_suite(), kAgainstCurrent);
+  for (const char* what : {"src=\"http", "href=\"http", "src=//", "@import", "url(http", "fetch("}) EXPECT_EQ(page.find(what), std::string::npos) << what;
+  EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
+}
+
+TEST(ReportHtml, NoTrialsGiveAPageThatSaysWhatToDo) {
+  EXPECT_NE(report_html({}, kAgainstCurrent).find("flashcore tune"), std::string::npos);
+  EXPECT_NE(report_markdown({}, kAgainstCurrent).find("No trials"), std::string::npos);
+  EXPECT_EQ(count_of(report_csv({}), "\r\n"), 1);
+  EXPECT_TRUE(report_json({}, kAgainstCurrent).at("problems").empty());
+}
+
+TEST(ReportJson, HoldsNoNumberThatIsNotOne) {
+  std::vector<Trial> trials = example::tuned_suite();
+  trials[9].timing->p90_us = std::numeric_limits<double>::quiet_NaN();
+  trials[9].comparison->ci95_low = -std::numeric_limits<double>::infinity();
+  trials[9].timing->samples[3].time_us = std::numeric_limits<double>::quiet_NaN();
+  for (const std::string& text : {report_json(trials, kAgainstCurrent).dump(), report_html(trials, kAgainstCurrent)}) {
+    const std::string shown = text.substr(0, text.find("application/gzip"));
+    for (const char* word : {":nan", ":NaN", ":inf", ":-inf", ">nan", ">inf", "[nan", "[-inf"}) EXPECT_EQ(shown.find(word), std::string::npos) << word;
+  }
+  EXPECT_TRUE(report_json(trials, kAgainstCurrent).at("problems")[0].at("speedup").at("ci95")[0].is_null());
+}
+
+TEST(ReportJson, FunnelAndVerdictArePerProblem) {
+  const nlohmann::json problems = report_json(example::tuned_suite(), kAgainstCurrent).at("problems");
+  EXPECT_EQ(problems[0].at("funnel").at("proposed"), 8);
+  EXPECT_EQ(problems[0].at("funnel").at("won"), 2);
+  EXPECT_EQ(problems[0].at("verdict"), "FASTER");
+  EXPECT_EQ(problems[4].at("verdict"), "no result");
+  EXPECT_TRUE(problems[4].at("winner").is_null());
+}
+
+TEST(ReportCsv, HasOneLinePerTrialWithAsManyCellsAsTheHeader) {
+  const std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  const std::string csv = report_csv(trials);
+  EXPECT_EQ(count_of(csv, "\r\n"), 11);
+  int cells = 1, header_cells = 0;
+  bool quoted = false;
+  for (const char c : csv) {
+    if (c == '"') quoted = !quoted;
+    if (c == ',' && !quoted) ++cells;
+    if (c != '\n') continue;
+    if (header_cells == 0) header_cells = cells;
+    EXPECT_EQ(cells, header_cells);
+    cells = 1;
+  }
+}
+
+}  // namespace
+}  // namespace flashcore

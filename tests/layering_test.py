@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""Reads the include lines and the device code of src/, and fails on what the design forbids.
+
+    core <- device <- kernels <- lab <- cli        a layer includes only itself and what is left of it
+    src/device/cuda                                alone names CUDA headers
+    device code (kernels/**/*.cuh, config.h, tile/) includes device code only, no standard header
+    kernels/ptx                                    alone has asm, intrinsics and built-in variables
+
+The second half plants one violation of each kind in a small tree and asks that it is found.
+"""
+
+import os
+import re
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parent.parent))
+LAYERS = ["core", "device", "kernels", "lab", "cli"]
+SUFFIXES = {".h", ".cpp", ".cuh"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+# Highway's own idiom wants quotes (foreach_target.h includes the file again).
+QUOTED_LIBRARIES = ("hwy/",)
+CUDA_HEADER = re.compile(
+    r"^(cuda|cute|cutlass|cub|thrust|cooperative_groups|mma|crt)(/|\.h)|^(cuda|cu[A-Z]|nv|cublas|cudnn|cupti|nccl|vector_types)\w*(\.h|$)"
+)
+# What the compiler needs to see on a kernel or a declaration. Every other __name is an intrinsic.
+DEVICE_KEYWORDS = {
+    "__global__", "__device__", "__host__", "__shared__", "__constant__", "__launch_bounds__", "__grid_constant__",
+    "__forceinline__", "__noinline__", "__restrict__", "__align__", "__cluster_dims__", "__maxnreg__",
+    "__CUDACC__", "__CUDACC_RTC__", "__CUDA_ARCH__", "__cplusplus", "__FILE__", "__LINE__",
+}  # fmt: skip
+DUNDER = re.compile(r"\b__\w+")
+BUILT_IN = re.compile(
+    r"\b(asm|threadIdx|blockIdx|blockDim|gridDim|warpSize|atomic[A-Z]\w*|cuda[A-Z]\w*|half2?|nv_bfloat162?|"
+    r"memcpy_async|clock64|clock|globaltimer)\b"
+)
+PRINTF = re.compile(r"\bprintf\b")
+
+
+def code_only(text):
+    """Comments and string literals become blanks; line numbers stay."""
+
+    def blank(match):
+        return re.sub(r"[^\n]", " ", match.group(0))
+
+    pattern = r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''
+    return re.sub(pattern, blank, text, flags=re.DOTALL)
+
+
+def is_device_code(parts):
+    """parts: path below src/, split. ptx/, tile/, and each family's .cuh and config.h."""
+    if parts[0] != "kernels" or len(parts) < 3:
+        return parts[-1].endswith(".cuh")
+    return parts[1] in ("ptx", "tile") or parts[-1].endswith(".cuh") or parts[-1] == "config.h"
+
+
+def includes_of(text):
+    # A line within a comment is no include; the quotes of a real one must survive, so only comments are blanked.
+    text = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group(0)), text, flags=re.DOTALL)
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := INCLUDE.match(line):
+            yield number, match.group(1) == '"', match.group(2)
+
+
+def device_include_problem(parts, quoted, name):
+    if not quoted:
+        return f"device code includes <{name}>; it may include device code only"
+    target = name.split("/")
+    if target[0] != "kernels" or len(target) < 3 or not is_device_code(target):
+        return f'device code includes "{name}", which is not device code'
+    allowed = {"ptx": ["ptx"], "tile": ["ptx", "tile"]}.get(parts[1], ["ptx", "tile", parts[1]])
+    if target[1] not in allowed:
+        return f'{parts[1]}/ includes "{name}"; it may include only {", ".join(allowed)}'
+    if parts[-1].endswith(".h") and target[-1].endswith(".cuh"):
+        return f'"{name}" is for NVRTC alone, and the host compiler reads this file too'
+    return None
+
+
+def host_include_problem(parts, quoted, name):
+    if quoted and name.endswith(".cuh"):
+        return f'host code includes device code "{name}"'
+    if quoted and not name.startswith(QUOTED_LIBRARIES):
+        layer = name.split("/")[0]
+        if layer not in LAYERS:
+            return f'"{name}" does not start with a layer ({", ".join(LAYERS)}); write the path below src/'
+        if LAYERS.index(layer) > LAYERS.index(parts[0]):
+            return f'{parts[0]} includes "{name}" of {layer}, which is to its right'
+    if not quoted and CUDA_HEADER.match(name) and parts[:2] != ["device", "cuda"]:
+        return f"<{name}> is a CUDA header; only src/device/cuda names those"
+    return None
+
+
+def device_code_problems(parts, text):
+    for number, line in enumerate(code_only(text).splitlines(), 1):
+        if PRINTF.search(line):
+            yield number, "printf in device code"
+        if parts[1] == "ptx":
+            continue
+        names = [name for name in DUNDER.findall(line) if name not in DEVICE_KEYWORDS]
+        names += BUILT_IN.findall(line)
+        for name in names:
+            yield number, f"{name} outside kernels/ptx; add a wrapper there"
+
+
+def violations(root):
+    """All violations below root/src, as 'path:line: what'."""
+    found = []
+    source = Path(root) / "src"
+    for path in sorted(source.rglob("*")):
+        if path.suffix not in SUFFIXES:
+            continue
+        parts = list(path.relative_to(source).parts)
+        text = path.read_text(encoding="utf-8")
+        where = "/".join(["src"] + parts)
+        if parts[0] not in LAYERS:
+            found.append(f"{where}:1: src/{parts[0]} is no layer; the layers are {', '.join(LAYERS)}")
+            continue
+        device = is_device_code(parts)
+        if device and parts[0] != "kernels":
+            found.append(f"{where}:1: device code belongs in src/kernels")
+            continue
+        for number, quoted, name in includes_of(text):
+            problem = (device_include_problem if device else host_include_problem)(parts, quoted, name)
+            if problem is None and quoted and not name.startswith(QUOTED_LIBRARIES) and not (source / name).is_file():
+                problem = f'"{name}" does not exist below src/'
+            if problem:
+                found.append(f"{where}:{number}: {problem}")
+        if device:
+            found += [f"{where}:{number}: {problem}" for number, problem in device_code_problems(parts, text)]
+    return found
+
+
+class TreeTest(unittest.TestCase):
+    def test_the_tree_is_layered(self):
+        self.assertEqual(violations(SOURCE), [])
+
+    def test_there_is_something_to_check(self):
+        files = [path.relative_to(SOURCE / "src").parts for path in (SOURCE / "src").rglob("*") if path.suffix in SUFFIXES]
+        self.assertGreater(sum(is_device_code(parts) for parts in files), 5)
+        for layer in LAYERS:
+            self.assertGreater(sum(parts[0] == layer for parts in files), 3, layer)
+
+
+class PlantedTest(unittest.TestCase):
+    """A clean little tree, and what happens when one line is added to one of its files."""
+
+    CLEAN = {
+        "core/a.h": "#include <vector>\n",
+        "core/a.cpp": '#include "core/a.h"\n// "lab/l.h" and asm in a comment\n',
+        "device/d.h": '#include "core/a.h"\n',
+        "device/cuda/c.cpp": '#include <cuda.h>\n#include <nvrtc.h>\n#include "device/d.h"\nauto s = "asm";\n',
+        "kernels/family.h": '#include "device/d.h"\n',
+        "kernels/ptx/mma.cuh": "__device__ void f() { asm volatile(\"mma\"); __shfl_sync(0, 0, threadIdx.x); }\n",
+        "kernels/tile/traits.h": "#pragma once\n",
+        "kernels/tile/softmax.cuh": '#include "kernels/ptx/mma.cuh"\n#include "kernels/tile/traits.h"\n// __ldg, asm\n',
+        "kernels/sm80_fwd/config.h": '#include "kernels/tile/traits.h"\n',
+        "kernels/sm80_fwd/kernel.cuh": '#include "kernels/sm80_fwd/config.h"\n#include "kernels/tile/softmax.cuh"\n'
+        "__global__ void __launch_bounds__(128) k(const __grid_constant__ int p) {}\n",
+        "kernels/sm80_fwd/family.cpp": '#include "kernels/family.h"\n#include "kernels/sm80_fwd/config.h"\n#include "hwy/foreach_target.h"\n',
+        "kernels/ref_fwd/kernel.cuh": '#include "kernels/ptx/mma.cuh"\n',
+        "lab/l.h": '#include "kernels/family.h"\n#include <nlohmann/json.hpp>\n',
+        "cli/main.cpp": '#include "lab/l.h"\n#include "core/a.h"\n',
+    }  # fmt: skip
+
+    def found(self, path=None, line=""):
+        with tempfile.TemporaryDirectory() as root:
+            files = dict(self.CLEAN)
+            if path is not None:
+                files[path] = files.get(path, "") + line + "\n"
+            for name, text in files.items():
+                file = Path(root) / "src" / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+            return violations(root)
+
+    def assert_found(self, path, line, words):
+        found = self.found(path, line)
+        self.assertEqual(len(found), 1, f"{path}: {line}: {found}")
+        self.assertTrue(found[0].startswith(f"src/{path}:"), found[0])
+        self.assertIn(words, found[0])
+
+    def test_the_clean_tree_is_clean(self):
+        self.assertEqual(self.found(), [])
+
+    def test_arrows_to_the_right(self):
+        self.assert_found("core/a.h", '#include "device/d.h"', "to its right")
+        self.assert_found("core/a.cpp", '  #  include "lab/l.h"', "to its right")
+        self.assert_found("device/cuda/c.cpp", '#include "kernels/family.h"', "to its right")
+        self.assert_found("kernels/family.h", '#include "lab/l.h"', "to its right")
+        self.assert_found("lab/l.h", '#include "cli/main.cpp"', "to its right")
+
+    def test_paths_that_are_not_below_src(self):
+        self.assert_found("core/a.cpp", '#include "a.h"', "does not start with a layer")
+        self.assert_found("core/a.cpp", '#include "../device/d.h"', "does not start with a layer")
+        self.assert_found("core/a.cpp", '#include "core/absent.h"', "does not exist")
+        self.assert_found("tools/t.cpp", "", "is no layer")
+
+    def test_cuda_headers_outside_device_cuda(self):
+        for header in ("cuda.h", "cuda_runtime.h", "cuda_fp16.h", "nvrtc.h", "nvml.h", "cuda/barrier", "cute/tensor.hpp",
+                       "cudnn.h", "cublas_v2.h", "cuda.hpp", "nccl.h", "cupti.h", "mma.h"):  # fmt: skip
+            self.assert_found("device/d.h", f"#include <{header}>", "CUDA header")
+        self.assert_found("lab/l.h", "#include <cuda.h>", "CUDA header")
+
+    def test_device_code_includes_device_code_only(self):
+        self.assert_found("kernels/sm80_fwd/kernel.cuh", "#include <cstdint>", "device code only")
+        self.assert_found("kernels/sm80_fwd/config.h", "#include <array>", "device code only")
+        self.assert_found("kernels/tile/traits.h", "#include <cuda_fp16.h>", "device code only")
+        self.assert_found("kernels/tile/softmax.cuh", '#include "core/a.h"', "not device code")
+        self.assert_found("kernels/sm80_fwd/kernel.cuh", '#include "kernels/family.h"', "not device code")
+        self.assert_found("kernels/sm80_fwd/kernel.cuh", '#include "kernels/ref_fwd/kernel.cuh"', "may include only")
+        self.assert_found("kernels/tile/softmax.cuh", '#include "kernels/sm80_fwd/config.h"', "may include only")
+        self.assert_found("kernels/ptx/mma.cuh", '#include "kernels/tile/traits.h"', "may include only")
+        self.assert_found("kernels/sm80_fwd/config.h", '#include "kernels/ptx/mma.cuh"', "host compiler")
+
+    def test_host_code_includes_no_device_code(self):
+        self.assert_found("kernels/sm80_fwd/family.cpp", '#include "kernels/sm80_fwd/kernel.cuh"', "host code")
+        self.assert_found("lab/kernel.cuh", "", "belongs in src/kernels")
+
+    def test_intrinsics_outside_ptx(self):
+        for line in ("asm volatile(\"nop;\");", "__syncthreads();", "x = __ldg(p);", "__shfl_xor_sync(m, v, 1);", "__half h;",
+                     "x = __float2half_rn(1.f);", "x = threadIdx.x;", "x = blockIdx.y;", "atomicAdd(p, 1);", "half h;",
+                     "__asm__(\"nop\");", "__nv_bfloat16 b;", "t = clock64();"):  # fmt: skip
+            for path in ("kernels/sm80_fwd/kernel.cuh", "kernels/tile/softmax.cuh", "kernels/sm80_fwd/config.h", "kernels/tile/traits.h"):
+                self.assert_found(path, line, "outside kernels/ptx")
+
+    def test_printf_in_device_code(self):
+        for path in ("kernels/sm80_fwd/kernel.cuh", "kernels/tile/softmax.cuh", "kernels/ptx/mma.cuh"):
+            self.assert_found(path, 'printf("%d", x);', "printf")
+
+    def test_comments_and_strings_are_no_code(self):
+        self.assertEqual(self.found("kernels/sm80_fwd/kernel.cuh", '/* asm\n __ldg */ const char* s = "__ldg"; // asm'), [])
+        self.assertEqual(self.found("core/a.cpp", '/*\n#include "lab/l.h"\n*/'), [])
+        self.assertEqual(self.found("core/a.cpp", '// #include "lab/l.h"'), [])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,89 @@
+"""scripts/readme-tables: writes what the results say, and never a stale number."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "readme-tables"
+README = "# x\n\n<!-- results: gpu/tiny -->\nold\n<!-- /results -->\n\nend\n"
+
+
+def result(problem, p50, speedup):
+    return {"schema": "flashcore.bench/1", "problem": problem, "name": "one", "device": {"name": "A GPU", "driver": "1.2"}, "source_hash": "abcdef0123456789",
+            "family": "sm80_fwd", "config": {}, "time_us": {"p10": p50 - 1, "p50": p50, "p90": p50 + 1}, "tflops": 57.24, "gbps": 3609.0, "floor_us": p50 / 2,
+            "regime": "graph", "condition": "burst", "peers": [{"name": "peer", "version": "9", "speedup": speedup, "ci95": [speedup - 0.01, speedup + 0.01]}],
+            "environment": {"commit": "0123456789abcdef"}}
+
+
+class ReadmeTables(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        (self.root / "README.md").write_text(README)
+        (self.root / "results" / "gpu").mkdir(parents=True)
+        self.verdict(0)
+
+    def verdict(self, code):
+        """A stand-in for `flashcore verify` that gives this exit code."""
+        program = self.root / "flashcore"
+        program.write_text(f"#!/bin/sh\nexit {code}\n")
+        program.chmod(0o755)
+
+    def results(self, *rows):
+        (self.root / "results" / "gpu" / "tiny.json").write_text(json.dumps({"results": rows}))
+
+    def run_script(self, *arguments):
+        command = [sys.executable, str(SCRIPT), "--root", str(self.root), "--flashcore", str(self.root / "flashcore"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def readme(self):
+        return (self.root / "README.md").read_text()
+
+    def test_writes_the_numbers_and_is_then_up_to_date(self):
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 0.9),
+                     result("b1_h32_hk8_sq1_sk32768_d128_bf16", 40.0, 3.0))
+        self.assertEqual(self.run_script("--check").returncode, 1)
+        self.assertEqual(self.run_script().returncode, 0)
+        text = self.readme()
+        self.assertIn("9.40 [8.40, 10.4] | 57.2 TFLOP/s | 50% | 1.20× [1.19, 1.21]", text)
+        self.assertIn("40.0 [39.0, 41.0] | 3,609 GB/s", text)
+        self.assertIn("**geometric mean without decode** | | | | | **1.04×**", text)
+        self.assertIn("commit 0123456789ab; source abcdef012345", text)
+        self.assertTrue(text.endswith("\nend\n") and "old" not in text)
+        self.assertEqual(self.run_script("--check").returncode, 0)
+
+    def test_a_changed_number_is_noticed(self):
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.run_script()
+        (self.root / "README.md").write_text(self.readme().replace("57.2", "67.2"))
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("67.2", done.stdout)
+
+    def test_stale_results_show_no_number(self):
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.verdict(1)
+        self.run_script()
+        self.assertIn("is stale", self.readme())
+        self.assertNotIn("57.2", self.readme())
+
+    def test_a_verdict_that_could_not_be_had_is_an_error_and_writes_nothing(self):
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.verdict(3)
+        self.assertEqual(self.run_script().returncode, 4)
+        self.assertEqual(self.readme(), README)
+
+    def test_missing_results_say_so(self):
+        self.run_script()
+        self.assertIn("Not measured yet", self.readme())
+
+    def test_another_schema_is_bad_input(self):
+        (self.root / "results" / "gpu" / "tiny.json").write_text('{"results": [{"problem": "x"}]}')
+        self.assertEqual(self.run_script().returncode, 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
