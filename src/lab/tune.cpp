@@ -46,6 +46,9 @@ struct Run {
   const std::function<bool()>& stop;
   std::string id;
   Worker worker;
+  // Finalists are measured by another process than the one that found them: another heap, another context, another layout
+  // of memory. One for the whole run, because each child measures the device's ceilings for itself (seconds).
+  Worker holdout_worker;
 };
 
 class ProblemTuner {
@@ -159,9 +162,6 @@ class ProblemTuner {
     }
     std::vector<std::string> candidates = {baseline_};
     for (const Trial& t : choose_finalists(trials_, baseline_, affordable_finalists())) candidates.push_back(t.candidate());
-    // Another process than the one that found them: another heap, another context, another layout of memory.
-    Worker fresh(run_.options.device, run_.options.worker_executable);
-    fresh.cancel_when(run_.stop);
     std::vector<Trial> heldout;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (const Trial* done = finished_holdout(candidates[i])) {
@@ -173,7 +173,7 @@ class ProblemTuner {
       request.patterns = all_patterns();
       if (i > 0) request.incumbent = baseline_;
       if (const auto left = seconds_left(1.0)) request.max_seconds = std::clamp(*left / static_cast<double>(candidates.size() - i), kMinFinalistSeconds, 5.0);
-      heldout.push_back(store(fresh.evaluate(request)));
+      heldout.push_back(store(run_.holdout_worker.evaluate(request)));
       report("holdout", heldout.back(), static_cast<int>(i) + 1, static_cast<int>(candidates.size()));
     }
     entry_.winner = choose_winner(heldout, baseline_);
@@ -322,8 +322,10 @@ TuneResult tune(const TuneOptions& options, Store& store, const std::function<vo
   make_search(options.strategy, {}, 0);
   if (options.suite.problems.empty()) throw_bad_input("suite '{}' has no problems; there is nothing to tune", options.suite.name);
 
-  Run run{options, store, progress, stop, new_run_id(), Worker(options.device, options.worker_executable)};
+  Run run{options, store, progress, stop, new_run_id(), Worker(options.device, options.worker_executable),
+          Worker(options.device, options.worker_executable)};
   run.worker.cancel_when(stop);
+  run.holdout_worker.cancel_when(stop);
   TuneResult result;
   result.run = run.id;
   std::optional<double> seconds = options.budget_seconds;

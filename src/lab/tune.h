@@ -54,7 +54,7 @@ struct TuneResult {
 };
 
 // Order, per problem: the default config of each supporting family (the first correct one is the incumbent; ref_fwd is a
-// baseline and searched only if it is alone), the search against the incumbent, then in a fresh process and with another
+// baseline and searched only if it is alone), the search against the incumbent, then in another process and with another
 // seed the `finalists` fastest against the default. The winner is the finalist with the best held-out speed-up among those
 // whose interval lies above 1 with a Holm-adjusted p below 5%; without one, the default.
 // Errors: kBadInput for an unknown family or strategy; kEnvironment if the device is not there or the store cannot be written.
