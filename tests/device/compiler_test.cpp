@@ -89,12 +89,19 @@ class CompilerTest : public ::testing::Test {
     std::string why;
     if (!cuda::nvrtc_api(&why)) GTEST_SKIP() << "no NVRTC on this machine: " << why;
     compiler_ = open_compiler();
+    ASSERT_EQ(std::sscanf(compiler_->version().c_str(), "NVRTC %d", &major_), 1);
+  }
+  // A compiler before 12.8 stops at Hopper.
+  std::vector<std::string> archs(std::vector<std::string> wanted) const {
+    if (major_ < 13) std::erase_if(wanted, [](const std::string& arch) { return arch.size() > 5 && arch != "sm_90a"; });
+    return wanted;
   }
   Artifact compile(const KernelSource& source, const std::string& arch = "sm_80") { return compiler_->compile(source, test_sources(), arch); }
 
   TemporaryFolder folder_;
   ScopedVariable cache_{"FLASHCORE_CACHE", folder_.path().string()};
   std::unique_ptr<Compiler> compiler_;
+  int major_ = 0;
 };
 
 std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) {
@@ -105,7 +112,7 @@ std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) 
 }
 
 TEST_F(CompilerTest, ReportsACleanKernelOnEveryArchitecture) {
-  for (const char* arch : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"}) {
+  for (const std::string& arch : archs({"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120"})) {
     const Artifact artifact = compile(kernel("clean"), arch);
     EXPECT_EQ(artifact.cubin.substr(1, 3), "ELF") << arch;
     EXPECT_EQ(artifact.arch, arch);
@@ -115,7 +122,8 @@ TEST_F(CompilerTest, ReportsACleanKernelOnEveryArchitecture) {
     EXPECT_EQ(artifact.static_shared_bytes, 128) << arch;
     EXPECT_EQ(artifact.dynamic_shared_bytes, 4096);
     EXPECT_EQ(artifact.threads_per_block, 128);
-    EXPECT_EQ(artifact.barriers, 1) << arch;
+    // Earlier compilers do not say.
+    if (major_ >= 13) { EXPECT_EQ(artifact.barriers, 1) << arch; }
     EXPECT_TRUE(artifact.warnings.empty()) << arch << ": " << artifact.warnings.front();
     EXPECT_GT(artifact.compile_ms, 0);
     EXPECT_FALSE(artifact.from_cache);
@@ -144,7 +152,7 @@ TEST_F(CompilerTest, SerialisedTensorInstructionsGiveAWarning) {
 }
 
 TEST_F(CompilerTest, AnInertParameterLeavesTheCodeHash) {
-  for (const char* arch : {"sm_80", "sm_90a", "sm_120"}) {
+  for (const std::string& arch : archs({"sm_80", "sm_90a", "sm_120"})) {
     const Artifact one = compile(kernel("clean", "7, 0"), arch), other = compile(kernel("clean", "7, 1"), arch);
     EXPECT_NE(one.symbol, other.symbol);
     EXPECT_NE(one.cubin, other.cubin);

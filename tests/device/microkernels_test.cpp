@@ -22,7 +22,7 @@ TEST(Microkernels, CompileCleanlyForEveryArchitecture) {
   const flashcore::testing::TemporaryFolder folder;
   const flashcore::testing::ScopedVariable cache("FLASHCORE_CACHE", folder.path().string());
   const std::unique_ptr<Compiler> compiler = open_compiler();
-  for (const char* arch : {"sm_80", "sm_90a", "sm_120"})
+  for (const char* arch : {"sm_80", "sm_90a"})
     for (const Microkernel kernel : {Microkernel::kEmpty, Microkernel::kStamp, Microkernel::kFill, Microkernel::kRead, Microkernel::kMma})
       expect_clean(*compiler, kernel, arch);
   expect_clean(*compiler, Microkernel::kWgmma, "sm_90a");

@@ -8,7 +8,6 @@
 namespace flashcore::cuda {
 namespace {
 
-constexpr double kIdleMs = 100;
 constexpr int kBursts = 5;
 constexpr double kBurstUs = 3000;
 constexpr std::size_t kReadBytes = std::size_t{4} << 30;
@@ -26,11 +25,11 @@ LaunchSpec make_spec(unsigned grid, unsigned block, unsigned shared_bytes, const
 }
 
 // The shortest of several bursts of one launch, each after an idle gap and an unmeasured launch that wakes the clocks.
-double best_burst_us(CudaDevice& device, const Launch& launch) {
+double best_burst_us(CudaDevice& device, double idle_ms, const Launch& launch) {
   const std::unique_ptr<Timer> timer = device.make_timer({&launch, 1}, Regime::kWarm, 0);
   double best_us = 0;
   for (int burst = 0; burst < kBursts; ++burst) {
-    device.idle(kIdleMs);
+    device.idle(idle_ms);
     timer->sample();
     const double time_us = timer->sample().time_us;
     if (time_us > 0 && (best_us == 0 || time_us < best_us)) best_us = time_us;
@@ -38,7 +37,7 @@ double best_burst_us(CudaDevice& device, const Launch& launch) {
   return best_us;
 }
 
-double matmul_tflops(CudaDevice& device) {
+double matmul_tflops(CudaDevice& device, double idle_ms) {
   const DeviceLimits& limits = device.info().limits;
   const bool hopper = limits.arch == 90;
   const auto module = device.microkernel(hopper ? Microkernel::kWgmma : Microkernel::kMma);
@@ -49,13 +48,13 @@ double matmul_tflops(CudaDevice& device) {
   const std::unique_ptr<Timer> timer = device.make_timer({&launch, 1}, Regime::kWarm, 0);
   const double trial_us = std::max(1.0, timer->sample().time_us);
   params.iterations = static_cast<std::uint32_t>(std::clamp(256 * kBurstUs / trial_us, 256.0, 1e7));
-  const double time_us = best_burst_us(device, launch);
+  const double time_us = best_burst_us(device, idle_ms, launch);
   const double flops = (hopper ? kWgmmaFlopsPerIteration : kMmaFlopsPerIteration) * params.iterations * limits.multiprocessors;
   return time_us > 0 ? flops / time_us / 1e6 : 0;
 }
 
-double read_gbps(CudaDevice& device, const CudaBuffer& buffer, std::size_t bytes, unsigned rounds) {
-  const double time_us = best_burst_us(device, [&] { enqueue_read(device, buffer, bytes, rounds); });
+double read_gbps(CudaDevice& device, double idle_ms, const CudaBuffer& buffer, std::size_t bytes, unsigned rounds) {
+  const double time_us = best_burst_us(device, idle_ms, [&] { enqueue_read(device, buffer, bytes, rounds); });
   return time_us > 0 ? static_cast<double>(bytes) * rounds / time_us / 1e3 : 0;
 }
 
@@ -90,17 +89,17 @@ void enqueue_read(CudaDevice& device, const CudaBuffer& buffer, std::size_t byte
   device.microkernel(Microkernel::kRead)->launch(make_spec(grid, kReadThreads, 0, params));
 }
 
-Ceilings measure_ceilings(CudaDevice& device) {
+Ceilings measure_ceilings(CudaDevice& device, double idle_ms) {
   Ceilings ceilings;
   ceilings.empty_launch_us = empty_launch_us(device);
-  ceilings.matmul_tflops_16bit = matmul_tflops(device);
+  ceilings.matmul_tflops_16bit = matmul_tflops(device, idle_ms);
   {
     const CudaBuffer buffer(device.context(), std::min(kReadBytes, device.free_memory() / 4) / 256 * 256, 0);
     fill_random(device, buffer);
-    ceilings.read_gbps = read_gbps(device, buffer, buffer.size(), 1);
+    ceilings.read_gbps = read_gbps(device, idle_ms, buffer, buffer.size(), 1);
     const auto cache = static_cast<std::size_t>(device.info().limits.l2_bytes);
     for (const std::size_t bytes : {cache / 4 / 256 * 256, cache / 2 / 256 * 256})
-      if (bytes > 0 && bytes <= buffer.size()) ceilings.cache_read_gbps = std::max(ceilings.cache_read_gbps, read_gbps(device, buffer, bytes, 64));
+      if (bytes > 0 && bytes <= buffer.size()) ceilings.cache_read_gbps = std::max(ceilings.cache_read_gbps, read_gbps(device, idle_ms, buffer, bytes, 64));
   }
   return ceilings;
 }

@@ -11,8 +11,8 @@ class CudaDevice;
 // matmul_tflops_16bit: wgmma on Hopper (what bounds every kernel there), mma.sync elsewhere. On sm_100 the bound holds
 // for kernels built from mma.sync only: tcgen05 goes beyond it.
 // read_gbps: 16-byte loads over 4 GiB, or a quarter of the free memory if that is less; cache_read_gbps: over a
-// quarter and a half of L2, the faster. Each the best of several bursts. About three seconds.
-Ceilings measure_ceilings(CudaDevice& device);
+// quarter and a half of L2, the faster. Each the best of several bursts, `idle_ms` apart. About three seconds.
+Ceilings measure_ceilings(CudaDevice& device, double idle_ms = 100);
 
 // Enqueues `rounds` reads of the first `bytes` of `buffer`, past L1.
 void enqueue_read(CudaDevice& device, const CudaBuffer& buffer, std::size_t bytes, unsigned rounds);

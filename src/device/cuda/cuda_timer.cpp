@@ -18,7 +18,8 @@ constexpr int kEstimateLaunches = 3;
 
 int choose_launches(double launch_us, double sample_us) {
   if (!(launch_us > 0)) return kMaxLaunchesPerGraph;
-  return static_cast<int>(std::clamp(std::ceil(sample_us / launch_us), 1.0, static_cast<double>(kMaxLaunchesPerGraph)));
+  // Events resolve half a microsecond: a sample short by less than that is long enough.
+  return static_cast<int>(std::clamp(std::ceil((sample_us - 0.5) / launch_us), 1.0, static_cast<double>(kMaxLaunchesPerGraph)));
 }
 
 double choose_hold_us(double submit_us) { return std::clamp(2 * submit_us + 10, kMinHoldUs, kMaxHoldUs); }

@@ -29,13 +29,10 @@ bool names_symbol(std::string_view line, std::string_view symbol) {
   return false;
 }
 
-// ptxas gives its performance warnings (wgmma serialised, setmaxnreg ignored, ...) as "info" with a code C75xx.
+// ptxas gives its performance warnings (wgmma serialised, setmaxnreg ignored, ...) as "info" with a code "(C75xx)".
 bool has_performance_code(std::string_view line) {
-  for (std::size_t at = line.find("C75"); at != std::string_view::npos; at = line.find("C75", at + 1)) {
-    const auto digit = [&](std::size_t i) { return i < line.size() && std::isdigit(static_cast<unsigned char>(line[i])) != 0; };
-    if (digit(at + 3) && digit(at + 4) && !digit(at + 5)) return true;
-  }
-  return false;
+  const std::size_t at = line.find("(C75");
+  return at != std::string_view::npos && at + 6 < line.size() && line[at + 6] == ')';
 }
 
 bool is_warning(std::string_view line) {
@@ -61,14 +58,15 @@ PtxasReport parse_ptxas_log(std::string_view log, std::string_view symbol) {
     const std::string_view line = log.substr(0, newline);
     log = newline == std::string_view::npos ? std::string_view() : log.substr(newline + 1);
 
-    if (is_warning(line)) {
-      std::string text = trimmed(line);
-      if (std::find(report.warnings.begin(), report.warnings.end(), text) == report.warnings.end()) report.warnings.push_back(std::move(text));
-    } else if (line.find("Compiling entry function") != std::string_view::npos) {
+    // First the lines that hold symbols: a kernel may be called "warning".
+    if (line.find("Compiling entry function") != std::string_view::npos) {
       in_entry = names_symbol(line, symbol);
       own_properties = false;
     } else if (line.find("Function properties for") != std::string_view::npos) {
       own_properties = in_entry && names_symbol(line, symbol);
+    } else if (is_warning(line)) {
+      std::string text = trimmed(line);
+      if (std::find(report.warnings.begin(), report.warnings.end(), text) == report.warnings.end()) report.warnings.push_back(std::move(text));
     } else if (own_properties && line.find("bytes stack frame") != std::string_view::npos) {
       report.stack_bytes = std::max(report.stack_bytes, number_before(line, " bytes stack frame"));
       report.spill_store_bytes = number_before(line, " bytes spill stores");

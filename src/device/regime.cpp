@@ -1,0 +1,75 @@
+// The text of device.h's small types.
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "device/device.h"
+
+namespace flashcore {
+
+std::string_view to_string(Regime regime) {
+  switch (regime) {
+    case Regime::kGraph:
+      return "graph";
+    case Regime::kCold:
+      return "cold";
+    case Regime::kWarm:
+      return "warm";
+  }
+  throw_internal("no such regime: {}", static_cast<int>(regime));
+}
+
+std::string_view to_string(Condition condition) {
+  switch (condition) {
+    case Condition::kBurst:
+      return "burst";
+    case Condition::kSustained:
+      return "sustained";
+  }
+  throw_internal("no such condition: {}", static_cast<int>(condition));
+}
+
+Regime parse_regime(std::string_view name) {
+  for (const Regime regime : {Regime::kGraph, Regime::kCold, Regime::kWarm})
+    if (name == to_string(regime)) return regime;
+  throw_bad_input("'{}' is not a timing regime; choose graph, cold or warm", name);
+}
+
+Condition parse_condition(std::string_view name) {
+  for (const Condition condition : {Condition::kBurst, Condition::kSustained})
+    if (name == to_string(condition)) return condition;
+  throw_bad_input("'{}' is not a power condition; choose burst or sustained", name);
+}
+
+void to_json(nlohmann::json& json, const EnvironmentReading& reading) {
+  json = nlohmann::json{{"clock_sm_mhz", reading.clock_sm_mhz},
+                        {"clock_memory_mhz", reading.clock_memory_mhz},
+                        {"power_w", reading.power_w},
+                        {"temperature_c", reading.temperature_c},
+                        {"throttle_reasons", reading.throttle_reasons}};
+}
+
+void from_json(const nlohmann::json& json, EnvironmentReading& reading) {
+  json.at("clock_sm_mhz").get_to(reading.clock_sm_mhz);
+  json.at("clock_memory_mhz").get_to(reading.clock_memory_mhz);
+  json.at("power_w").get_to(reading.power_w);
+  json.at("temperature_c").get_to(reading.temperature_c);
+  json.at("throttle_reasons").get_to(reading.throttle_reasons);
+}
+
+void to_json(nlohmann::json& json, const Ceilings& ceilings) {
+  json = nlohmann::json{{"matmul_tflops_16bit", ceilings.matmul_tflops_16bit},
+                        {"fma_tflops_fp32", ceilings.fma_tflops_fp32},
+                        {"read_gbps", ceilings.read_gbps},
+                        {"cache_read_gbps", ceilings.cache_read_gbps},
+                        {"empty_launch_us", ceilings.empty_launch_us}};
+}
+
+void from_json(const nlohmann::json& json, Ceilings& ceilings) {
+  json.at("matmul_tflops_16bit").get_to(ceilings.matmul_tflops_16bit);
+  json.at("fma_tflops_fp32").get_to(ceilings.fma_tflops_fp32);
+  json.at("read_gbps").get_to(ceilings.read_gbps);
+  json.at("cache_read_gbps").get_to(ceilings.cache_read_gbps);
+  json.at("empty_launch_us").get_to(ceilings.empty_launch_us);
+}
+
+}  // namespace flashcore
