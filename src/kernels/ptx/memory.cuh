@@ -35,6 +35,14 @@ FC_DEVICE void st_global_v4(void* address, Vector4 value) {
 FC_DEVICE void st_shared_u32(SharedAddress address, unsigned value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+FC_DEVICE unsigned ld_shared_u32(SharedAddress address) {
+  unsigned value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+FC_DEVICE void st_global_u32(unsigned* address, unsigned value) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
 // 16 bytes; `address` a multiple of 16.
 FC_DEVICE Vector4 ld_shared_v4(SharedAddress address) {
   Vector4 value;
