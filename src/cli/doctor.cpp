@@ -114,6 +114,9 @@ nlohmann::json describe(Device& device, const Noise& noise) {
           {"noise", {{"problem", noise.problem}, {"candidate", noise.candidate}, {"ratio", noise.ratio.estimate}, {"ci95", {noise.ratio.low, noise.ratio.high}}, {"blocks", noise.blocks}}}};
 }
 
+// A library looked for in many places says so at length; the table takes the first, --json all.
+std::string first_of(const std::string& detail) { return shorten(detail.substr(0, detail.find("; ")), 70); }
+
 int doctor(const Common& common) {
   check_json_target(common);
   Console console(common.quiet, json_on_stdout(common));
@@ -123,7 +126,7 @@ int doctor(const Common& common) {
   bool usable = true;
   for (const Finding& f : findings) {
     usable = usable && (f.present || !f.required);
-    table.add({f.item, {f.present ? "here" : f.required ? "MISSING" : "absent", f.present ? Tone::kGood : f.required ? Tone::kBad : Tone::kWarn}, f.detail, f.fix});
+    table.add({f.item, {f.present ? "here" : f.required ? "MISSING" : "absent", f.present ? Tone::kGood : f.required ? Tone::kBad : Tone::kWarn}, first_of(f.detail), f.fix});
     items.push_back({{"item", f.item}, {"present", f.present}, {"required", f.required}, {"detail", f.detail}, {"fix", f.fix}});
   }
   console.line("flashcore {}", FLASHCORE_VERSION);

@@ -16,6 +16,7 @@ struct Options {
   Common common;
   std::string budget = "60s";
   std::string strategy = "evolution";
+  std::string regime{to_string(Regime::kGraph)};
   std::uint64_t seed = 1;
   int finalists = 5;
 };
@@ -46,6 +47,7 @@ TuneOptions tune_options_from(const Options& options) {
   out.strategy = options.strategy;
   out.seed = options.seed;
   out.finalists = options.finalists;
+  out.regime = parse_regime(options.regime);
   return out;
 }
 
@@ -114,6 +116,7 @@ Run add_tune(CLI::App& app) {
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kStore | kJson);
   app.add_option("--budget", options->budget, "60s, 5m, 1h of the whole run, or a number of trials per problem")->type_name("TIME|N")->capture_default_str();
   app.add_option("--strategy", options->strategy, "evolution | random | exhaustive")->check(CLI::IsMember({"evolution", "random", "exhaustive"}))->capture_default_str();
+  app.add_option("--regime", options->regime, "how to time: graph | cold | warm")->capture_default_str();
   app.add_option("--seed", options->seed, "of the search")->capture_default_str();
   app.add_option("--finalists", options->finalists, "how many are measured again on held-out data")->check(CLI::Range(1, 100))->capture_default_str();
   add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2"});

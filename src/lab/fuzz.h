@@ -22,8 +22,8 @@ struct FuzzCase {
 };
 
 struct FuzzLimits {
-  double max_flops = 3e7;            // full (unmasked) pairs: sets the time of the fp64 reference
-  std::int64_t max_elements = 2'000'000;  // q, k, v and o together: sets the time to fill and copy
+  double max_flops = 1.5e8;           // full (unmasked) pairs: sets the time of the fp64 reference
+  std::int64_t max_elements = 4'000'000;  // q, k, v and o together: sets the time to fill and copy
 };
 
 // The case that (seed, index) names: the same on every machine and whatever ran before, so that one case of a run can

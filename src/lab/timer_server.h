@@ -2,7 +2,7 @@
 // A candidate's time, one sample at a time, for a process that interleaves it with somebody else's kernels (scripts/
 // peers times PyTorch's backends so). One JSON document per line on stdin and stdout:
 //   {"op": "device"}                                    -> name, key, driver, source_hash, ceilings
-//   {"op": "prepare", "problem": ID, "candidate": TEXT or null, "regime": "graph"}
+//   {"op": "prepare", "problem": ID, "candidate": TEXT or null, "regime": "graph", "gates": true}
 //                                                       -> handle and the trial of the gates before timing
 //   {"op": "sample", "handle": N}                       -> {"time_us": ..., "clock_mhz": ...}
 //   {"op": "environment"} | {"op": "check", "handle": N} | {"op": "release", "handle": N}

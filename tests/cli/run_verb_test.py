@@ -57,7 +57,7 @@ class RunTest(CliTest):
             with self.subTest(word=word):
                 for path, shape in zip((q, k, v), shapes):
                     write_npy(path, shape)
-                self.expect_error(BAD_USAGE, ["q.npy", word], "run", *flags)
+                self.expect_error(BAD_USAGE, ["k.npy" if word == "seqlen" else "q.npy", word], "run", *flags)
         for path, dtype in ((q, "F32"), (k, "F16"), (v, "F32")):
             write_npy(path, (1, 2, 8, 64), dtype)
         self.expect_error(BAD_USAGE, ["q.npy", "k.npy", "fp32", "fp16"], "run", *flags)
