@@ -18,7 +18,7 @@ struct RaceOptions {
   std::uint64_t seed = 1;       // order of each block (ABBA or BAAB) and the bootstrap
   int min_blocks = 8;           // before any verdict; at least kMinBlocks
   int max_blocks = 60;
-  double max_seconds = 2;       // ends the race once min_blocks are done
+  double max_seconds = 2;       // ends the race once min_blocks are done; at four times this it ends in any case
   double margin = 0.03;
   // Ends the race once the interval is narrower than this share of the margin on either side. A width says nothing of
   // which candidate is ahead, so stopping on it does not favour a verdict; stopping on significance would.

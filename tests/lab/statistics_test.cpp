@@ -221,6 +221,15 @@ TEST(Race, StopsWhenTheIntervalIsNarrowAndNotBefore) {
   EXPECT_GT(loud.comparison.detectable, 0.03);
 }
 
+TEST(Race, LaunchesTooSlowForTheTimeEndInconclusive) {
+  RaceOptions options;
+  options.max_seconds = 1e-9;
+  const auto fixed = [](double us) { return [us] { return Sample{us, 0}; }; };
+  const RaceResult result = race(fixed(100), fixed(110), options);
+  EXPECT_EQ(result.comparison.blocks, 1);
+  EXPECT_EQ(result.comparison.verdict, "INCONCLUSIVE");
+}
+
 TEST(Race, ATimerThatReturnsNothingIsNotBelieved) {
   const auto fixed = [](double us) { return [us] { return Sample{us, 0}; }; };
   EXPECT_THROW(race(fixed(0), fixed(100), {}), Error);
