@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kDropBlocks = 2;  // blocks before drop_ratio may end a race: one could be an interrupt
 
-// Launches of seconds each would hold a race for minutes: beyond this multiple of its time it ends with what it has, which
-// below kMinBlocks is INCONCLUSIVE.
+// Launches of seconds each would hold a race for minutes: beyond this multiple of its time it ends with what it has,
+// which below kMinBlocks is INCONCLUSIVE.
 constexpr double kPatience = 4;
 
 double log_time(const std::vector<Sample>& samples, std::size_t from_end) {
@@ -23,10 +23,12 @@ void take(const Sampler& sampler, const RaceOptions& options, std::vector<Sample
   options.before_sample();
   into.push_back(sampler());
   const double time = into.back().time_us;
-  if (!(time > 0) || !std::isfinite(time)) throw_internal("a timer returned {} us; a sample must be positive and finite", time);
+  if (!(time > 0) || !std::isfinite(time))
+    throw_internal("a timer returned {} us; a sample must be positive and finite", time);
 }
 
-void run_block(const Sampler& candidate, const Sampler& incumbent, const RaceOptions& options, bool candidate_outside, RaceResult& result) {
+void run_block(const Sampler& candidate, const Sampler& incumbent, const RaceOptions& options, bool candidate_outside,
+               RaceResult& result) {
   const auto& outside = candidate_outside ? candidate : incumbent;
   const auto& inside = candidate_outside ? incumbent : candidate;
   auto& outside_samples = candidate_outside ? result.candidate : result.incumbent;
