@@ -23,7 +23,7 @@ void add_row(Table& table, const LeaderboardRow& row, std::size_t place) {
   const Timing& t = *trial.timing;
   table.add({first ? row.device_key : "", first ? (row.problem_name.empty() ? row.problem_id : row.problem_name) : "",
              first ? std::string("1") : std::string("1 tie"), fmt::format("{:.2f}", t.p50_us), fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us), fmt::format("{:.2f}", t.floor_us),
-             fmt::format("{:.2f}", trial.problem.flops() / t.p50_us * 1e-6), interval_of(trial), {row.stale ? "STALE" : "fresh", row.stale ? Tone::kWarn : Tone::kGood},
+             fmt::format("{:.3f}", trial.problem.flops() / t.p50_us * 1e-6), interval_of(trial), {row.stale ? "STALE" : "fresh", row.stale ? Tone::kWarn : Tone::kGood},
              trial.candidate()});
 }
 

@@ -71,7 +71,7 @@ void add_row(Table& table, const TuneResult::Entry& entry) {
   const Trial& winner = *entry.winner;
   const double p50 = winner.timing->p50_us;
   const std::string speedup = winner.comparison ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", winner.comparison->speedup, winner.comparison->ci95_low, winner.comparison->ci95_high) : "-";
-  table.add({entry.problem.name, funnel, fmt::format("{:.2f}", p50), fmt::format("{:.2f}", winner.problem.flops() / p50 * 1e-6), speedup, fmt::format("{:.1f}%", entry.shrinkage * 100),
+  table.add({entry.problem.name, funnel, fmt::format("{:.2f}", p50), fmt::format("{:.3f}", winner.problem.flops() / p50 * 1e-6), speedup, fmt::format("{:.1f}%", entry.shrinkage * 100),
              winner.candidate()});
 }
 
