@@ -32,8 +32,9 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("run", "attention on your own tensors (.safetensors or .npy)", add_run),
       verb("verify", "do committed results files describe the source as it stands: fresh (0) or stale (1)", add_verify),
       verb("worker", "evaluates candidates for a parent process", add_worker),
+      verb("timer-server", "samples of a candidate's time for a process that interleaves them with others", add_timer_server),
   };
-  verbs.back().app->group("");  // hidden
+  for (auto hidden = verbs.end() - 2; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
 }
 

@@ -20,5 +20,7 @@ Run add_run(CLI::App& app);
 Run add_verify(CLI::App& app);
 // Hidden: the child process that lab/worker.h starts.
 Run add_worker(CLI::App& app);
+// Hidden: what scripts/peers talks to.
+Run add_timer_server(CLI::App& app);
 
 }  // namespace flashcore::cli

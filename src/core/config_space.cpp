@@ -13,7 +13,8 @@ namespace {
 
 std::string describe(const std::vector<Field>& fields) {
   std::string text;
-  for (const Field& field : fields) text += fmt::format("{}{} in {{{}}}", text.empty() ? "" : ", ", field.name, fmt::join(field.values, ","));
+  for (const Field& field : fields)
+    text += fmt::format("{}{} in {{{}}}", text.empty() ? "" : ", ", field.name, fmt::join(field.values, ","));
   return text.empty() ? "none: it has no tunables" : text;
 }
 
@@ -26,7 +27,8 @@ std::size_t index_of(const std::vector<Field>& fields, std::string_view key, std
 
 void check_value(const Field& field, int value, std::string_view family) {
   if (std::find(field.values.begin(), field.values.end(), value) == field.values.end()) {
-    throw_bad_input("config {}={} is not allowed for {}; use one of {}", field.name, value, family, fmt::join(field.values, ", "));
+    throw_bad_input("config {}={} is not allowed for {}; use one of {}", field.name, value, family,
+                    fmt::join(field.values, ", "));
   }
 }
 
@@ -58,7 +60,8 @@ ConfigValues ConfigSpace::parse(std::string_view text, const ConfigValues& base,
     const std::string_view item = text.substr(0, comma);
     text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
     if (comma != std::string_view::npos && text.empty()) {
-      throw_bad_input("config of {} ends in a comma; write key=value,key=value with keys {}", family, describe(fields_));
+      throw_bad_input("config of {} ends in a comma; write key=value,key=value with keys {}", family,
+                      describe(fields_));
     }
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
@@ -83,7 +86,8 @@ ConfigValues ConfigSpace::parse(std::string_view text, const ConfigValues& base,
 std::string ConfigSpace::print(const ConfigValues& values) const {
   FC_CHECK(values.size() == fields_.size());
   std::string text;
-  for (std::size_t i = 0; i < values.size(); ++i) text += fmt::format("{}{}={}", i == 0 ? "" : ",", fields_[i].name, values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    text += fmt::format("{}{}={}", i == 0 ? "" : ",", fields_[i].name, values[i]);
   return text;
 }
 
@@ -96,7 +100,8 @@ nlohmann::json ConfigSpace::to_json(const ConfigValues& values) const {
 
 ConfigValues ConfigSpace::from_json(const nlohmann::json& object, std::string_view family) const {
   if (!object.is_object()) {
-    throw_bad_input("config of {} is {}, not a JSON object; give an object with the keys {}", family, object.dump(), describe(fields_));
+    throw_bad_input("config of {} is {}, not a JSON object; give an object with the keys {}", family, object.dump(),
+                    describe(fields_));
   }
   ConfigValues values(fields_.size());
   std::vector<bool> seen(fields_.size(), false);
@@ -105,7 +110,8 @@ ConfigValues ConfigSpace::from_json(const nlohmann::json& object, std::string_vi
     // Through 64 bits, so that 2^32 + 64 is refused rather than read as 64.
     const bool fits = value.is_number_integer() && value == value.template get<int>();
     if (!fits) {
-      throw_bad_input("config {}={} of {} is not an integer; use one of {}", key, value.dump(), family, fmt::join(fields_[i].values, ", "));
+      throw_bad_input("config {}={} of {} is not an integer; use one of {}", key, value.dump(), family,
+                      fmt::join(fields_[i].values, ", "));
     }
     values[i] = value.template get<int>();
     check_value(fields_[i], values[i], family);
@@ -113,7 +119,8 @@ ConfigValues ConfigSpace::from_json(const nlohmann::json& object, std::string_vi
   }
   for (std::size_t i = 0; i < fields_.size(); ++i) {
     if (!seen[i]) {
-      throw_bad_input("config of {} lacks the key '{}'; use one of {}", family, fields_[i].name, fmt::join(fields_[i].values, ", "));
+      throw_bad_input("config of {} lacks the key '{}'; use one of {}", family, fields_[i].name,
+                      fmt::join(fields_[i].values, ", "));
     }
   }
   return values;

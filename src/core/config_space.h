@@ -14,8 +14,8 @@ namespace flashcore {
 using ConfigValues = std::vector<int>;
 
 struct Field {
-  std::string name;          // e.g. "block_m"
-  std::vector<int> values;   // allowed values, in ascending order
+  std::string name;         // e.g. "block_m"
+  std::vector<int> values;  // allowed values, in ascending order
 };
 
 class ConfigSpace {

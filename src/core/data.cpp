@@ -62,7 +62,8 @@ double inverse_normal(double p) {
   if (p > 1 - kTail) return -inverse_normal(1 - p);
   if (p < kTail) {
     const double q = std::sqrt(-2 * portable_log(p));
-    return (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) / ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
+    return (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) /
+           ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
   }
   const double q = p - 0.5, r = q * q;
   return (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q /
@@ -82,7 +83,13 @@ struct Place {
 class Generator {
  public:
   Generator(const Problem& problem, Pattern pattern, std::uint64_t seed)
-      : p_(problem), pattern_(pattern), q_(seed, kQ), k_(seed, kK), v_(seed, kV), choice_(seed, kChoice), place_(seed, kPlace) {
+      : p_(problem),
+        pattern_(pattern),
+        q_(seed, kQ),
+        k_(seed, kK),
+        v_(seed, kV),
+        choice_(seed, kChoice),
+        place_(seed, kPlace) {
     const double dim = static_cast<double>(p_.head_dim), scale = p_.softmax_scale();
     // Caps keep q and k far inside fp16 (65504) whatever scale the problem asks for.
     peak_ = std::min(kPeakLogit / (scale * dim), 1000.0);
@@ -96,7 +103,8 @@ class Generator {
         const std::int64_t keys = p_.visible_keys(at.row);
         if (keys == 0) return static_cast<float>(plain);
         const std::int64_t key = choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys);
-        return static_cast<float>(peak_ * k_value({at.batch, at.head / p_.group_size(), key, at.column}) + 0.125 * plain);
+        return static_cast<float>(peak_ * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
+                                  0.125 * plain);
       }
       case Pattern::kLargeLogits: return static_cast<float>(large_ * plain);
       case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));

@@ -9,9 +9,9 @@ namespace flashcore {
 
 enum class DType { kF32, kF16, kBF16 };
 
-std::string_view to_string(DType dtype);      // "fp32" | "fp16" | "bf16"
-DType parse_dtype(std::string_view name);     // accepts also float32, float16, bfloat16, half; else Error kBadInput
-std::size_t size_of(DType dtype);             // bytes of one element
+std::string_view to_string(DType dtype);   // "fp32" | "fp16" | "bf16"
+DType parse_dtype(std::string_view name);  // accepts also float32, float16, bfloat16, half; else Error kBadInput
+std::size_t size_of(DType dtype);          // bytes of one element
 
 // IEEE binary16 and bfloat16, round to nearest even, subnormals and NaN kept. Bit-exact with the hardware's cvt.rn.
 std::uint16_t float_to_half(float value);

@@ -42,7 +42,7 @@ template <class... Args>
 }  // namespace flashcore
 
 // An invariant of our own. Never for input: input gets throw_bad_input with a sentence for its giver.
-#define FC_CHECK(condition)                                                                             \
-  do {                                                                                                  \
+#define FC_CHECK(condition)                                                                                       \
+  do {                                                                                                            \
     if (!(condition)) ::flashcore::throw_internal("{}:{}: broken invariant: {}", __FILE__, __LINE__, #condition); \
   } while (false)

@@ -70,8 +70,10 @@ std::string read_file(const std::filesystem::path& path) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat info {};
   const int failed = file.get() < 0 || ::fstat(file.get(), &info) != 0 ? errno : 0;
-  if (failed != 0) throw_bad_input("cannot read {}: {}; give the path of a readable file", path.string(), reason(failed));
-  if (S_ISDIR(info.st_mode)) throw_bad_input("cannot read {}: it is a directory; give the path of a file", path.string());
+  if (failed != 0)
+    throw_bad_input("cannot read {}: {}; give the path of a readable file", path.string(), reason(failed));
+  if (S_ISDIR(info.st_mode))
+    throw_bad_input("cannot read {}: it is a directory; give the path of a file", path.string());
   std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
   std::size_t size = 0;
   for (;;) {
@@ -102,7 +104,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view b
   }
   static std::atomic<unsigned> serial{0};
   const std::string name = fmt::format("{}.{}.{}.tmp", target.string(), ::getpid(), serial++);
-  FileDescriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, exists ? info.st_mode & 0777 : 0666));
+  FileDescriptor file(
+      ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, exists ? info.st_mode & 0777 : 0666));
   if (file.get() < 0) throw_not_written(path, errno);
   Temporary temporary(name);
   if (const int error = write_all(file.get(), bytes)) throw_not_written(path, error);
@@ -121,11 +124,13 @@ std::filesystem::path cache_directory() {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  if (const auto own = variable("FLASHCORE_CACHE"); !own.empty()) return own;
+  if (auto own = variable("FLASHCORE_CACHE"); !own.empty()) return own;
   // The XDG specification: a relative path there is invalid and to be ignored.
   if (const auto xdg = variable("XDG_CACHE_HOME"); xdg.is_absolute()) return xdg / "flashcore";
   if (const auto home = variable("HOME"); !home.empty()) return home / ".cache" / "flashcore";
-  throw_environment("no folder for the cache: neither FLASHCORE_CACHE, XDG_CACHE_HOME nor HOME is set; set FLASHCORE_CACHE to a folder");
+  throw_environment(
+      "no folder for the cache: neither FLASHCORE_CACHE, XDG_CACHE_HOME nor HOME is set; set FLASHCORE_CACHE to a "
+      "folder");
 }
 
 }  // namespace flashcore

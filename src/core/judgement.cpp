@@ -53,7 +53,8 @@ double slack(double values) { return 1 + 3 / std::sqrt(std::max(1.0, values)); }
 
 }  // namespace
 
-OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o, const std::vector<float>& lse) {
+OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
+                    const std::vector<float>& lse) {
   const std::int64_t columns = problem.head_dim_v;
   FC_CHECK(o.size() == reference.o.size() && lse.size() == reference.lse.size());
   FC_CHECK(static_cast<std::int64_t>(o.size()) == reference.rows * columns);

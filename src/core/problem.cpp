@@ -74,11 +74,13 @@ void check_range(std::string_view field, std::int64_t value, std::int64_t lowest
 }
 
 // Factors are each at most 2^31-1, but three of them can pass 2^63: stop at the limit instead of overflowing.
-void check_tensor(std::string_view tensor, std::int64_t batch, std::int64_t heads, std::int64_t seqlen, std::int64_t columns) {
+void check_tensor(std::string_view tensor, std::int64_t batch, std::int64_t heads, std::int64_t seqlen,
+                  std::int64_t columns) {
   const auto exceeds = [](std::int64_t a, std::int64_t b, std::int64_t limit) { return b != 0 && a > limit / b; };
   if (exceeds(batch, heads, kMaxRows) || exceeds(batch * heads, seqlen, kMaxRows)) {
-    throw_bad_input("{} has batch {} x heads {} x length {} rows; at most {} are allowed: use a smaller batch or length",
-                    tensor, batch, heads, seqlen, kMaxRows);
+    throw_bad_input(
+        "{} has batch {} x heads {} x length {} rows; at most {} are allowed: use a smaller batch or length", tensor,
+        batch, heads, seqlen, kMaxRows);
   }
   if (exceeds(batch * heads * seqlen, columns, kMaxElements)) {
     throw_bad_input("{} has batch {} x heads {} x length {} x head dim {} elements; at most 2^40 are allowed", tensor,
@@ -145,14 +147,13 @@ double Problem::bytes() const {
   const double o_rows = static_cast<double>(batch * heads_q) * static_cast<double>(seqlen_q);
   const double kv_rows = static_cast<double>(batch * heads_kv) * static_cast<double>(keys);
   const double element = static_cast<double>(size_of(dtype));
-  const double elements = q_rows * static_cast<double>(head_dim) + kv_rows * static_cast<double>(head_dim + head_dim_v) +
+  const double elements = q_rows * static_cast<double>(head_dim) +
+                          kv_rows * static_cast<double>(head_dim + head_dim_v) +
                           o_rows * static_cast<double>(head_dim_v);
   return elements * element + o_rows * 4.0;
 }
 
-bool Problem::is_decode() const {
-  return seqlen_q > 0 && seqlen_q * group_size() <= 64 && seqlen_kv >= 8 * seqlen_q;
-}
+bool Problem::is_decode() const { return seqlen_q > 0 && seqlen_q * group_size() <= 64 && seqlen_kv >= 8 * seqlen_q; }
 
 std::string Problem::id() const {
   std::string id = fmt::format("b{}_h{}", batch, heads_q);
@@ -218,8 +219,9 @@ void Problem::validate() const {
                     heads_kv, heads_q, heads_q);
   }
   if (scale && !(*scale >= kMinScale && *scale <= kMaxScale)) {
-    throw_bad_input("scale is {}, which is not allowed; use a number from {} to {}, or leave it out for 1/sqrt(head_dim)",
-                    *scale, kMinScale, kMaxScale);
+    throw_bad_input(
+        "scale is {}, which is not allowed; use a number from {} to {}, or leave it out for 1/sqrt(head_dim)", *scale,
+        kMinScale, kMaxScale);
   }
   // kStrided rows carry 8 unused elements.
   const std::int64_t gap = layout == Layout::kStrided ? 8 : 0;

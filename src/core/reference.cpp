@@ -23,13 +23,15 @@ std::uint64_t next_random(std::uint64_t& state) {  // splitmix64
 
 class RowChooser {
  public:
-  RowChooser(const Problem& problem, double max_flops, std::uint64_t seed) : p_(problem), left_(max_flops), state_(seed) {}
+  RowChooser(const Problem& problem, double max_flops, std::uint64_t seed)
+      : p_(problem), left_(max_flops), state_(seed) {}
 
   RowSample choose() {
     add_first_last_and_edges();
     // Every head once, on a tile edge; then rounds of any row, until the budget is used.
     for (int round = 0; left_ > 0 && misses_ < 64; ++round) {
-      for (std::int64_t head = 0; head < p_.batch * p_.heads_q && left_ > 0; ++head) add(head, round % 2 == 0 ? edge_row() : any_row());
+      for (std::int64_t head = 0; head < p_.batch * p_.heads_q && left_ > 0; ++head)
+        add(head, round % 2 == 0 ? edge_row() : any_row());
     }
     RowSample sample;
     sample.all = false;
@@ -61,7 +63,9 @@ class RowChooser {
       add(last_head, rows / 64 * 64 + d);
     }
   }
-  std::int64_t any_row() { return static_cast<std::int64_t>(next_random(state_) % static_cast<std::uint64_t>(p_.seqlen_q)); }
+  std::int64_t any_row() {
+    return static_cast<std::int64_t>(next_random(state_) % static_cast<std::uint64_t>(p_.seqlen_q));
+  }
   std::int64_t edge_row() { return any_row() / 16 * 16 + static_cast<std::int64_t>(next_random(state_) % 3) - 1; }
 
   const Problem& p_;
@@ -82,7 +86,8 @@ std::vector<Task> make_tasks(const Problem& p, const RowSample& sample) {
     tasks.reserve(static_cast<std::size_t>(p.batch * p.heads_q * p.seqlen_q));
     for (std::int64_t b = 0; b < p.batch; ++b) {
       for (std::int64_t h = 0; h < p.heads_q; ++h) {
-        for (std::int64_t row = 0; row < p.seqlen_q; ++row) tasks.push_back({b, h, row, static_cast<std::int64_t>(tasks.size())});
+        for (std::int64_t row = 0; row < p.seqlen_q; ++row)
+          tasks.push_back({b, h, row, static_cast<std::int64_t>(tasks.size())});
       }
     }
     return tasks;
@@ -124,7 +129,8 @@ class ReferenceRun {
     const auto groups = static_cast<std::int64_t>(starts_.size()) - 1;
     // Many small heads (decoding): whole heads side by side. Few large ones: the rows of one head side by side.
     const bool by_head = groups >= 4 * used;
-    parallel_for(groups, by_head ? used : 1, [&](std::int64_t group) { run_group(static_cast<std::size_t>(group), by_head ? 1 : used); });
+    parallel_for(groups, by_head ? used : 1,
+                 [&](std::int64_t group) { run_group(static_cast<std::size_t>(group), by_head ? 1 : used); });
     return std::move(result_);
   }
 
@@ -137,21 +143,24 @@ class ReferenceRun {
     const std::size_t begin = starts_[group], end = starts_[group + 1];
     const PackedHead head = pack_head(inputs_.k, inputs_.v, tasks_[begin].batch, tasks_[begin].head / p_.group_size());
     constexpr std::size_t kRowsPerJob = 8 * kReferenceRows;
-    parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads, [&](std::int64_t job) {
-      const std::size_t first = begin + static_cast<std::size_t>(job) * kRowsPerJob;
-      ReferenceScratch scratch;
-      for (std::size_t i = first; i < std::min(end, first + kRowsPerJob); i += kReferenceRows) {
-        std::vector<ReferenceRow> rows;
-        for (std::size_t at = i; at < std::min(end, i + kReferenceRows); ++at) rows.push_back(make_row(tasks_[at]));
-        reference_block(head, p_.dtype, p_.softmax_scale(), rows, scratch);
-      }
-    });
+    parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads,
+                 [&](std::int64_t job) {
+                   const std::size_t first = begin + static_cast<std::size_t>(job) * kRowsPerJob;
+                   ReferenceScratch scratch;
+                   for (std::size_t i = first; i < std::min(end, first + kRowsPerJob); i += kReferenceRows) {
+                     std::vector<ReferenceRow> rows;
+                     for (std::size_t at = i; at < std::min(end, i + kReferenceRows); ++at)
+                       rows.push_back(make_row(tasks_[at]));
+                     reference_block(head, p_.dtype, p_.softmax_scale(), rows, scratch);
+                   }
+                 });
   }
 
   ReferenceRow make_row(const Task& task) {
     ReferenceRow row;
     row.q.resize(static_cast<std::size_t>(p_.head_dim));
-    for (std::int64_t d = 0; d < p_.head_dim; ++d) row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
+    for (std::int64_t d = 0; d < p_.head_dim; ++d)
+      row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
     row.visible = p_.visible_keys(task.row);
     row.o = result_.o.data() + task.out * p_.head_dim_v;
     row.ideal_o = result_.ideal_o.data() + task.out * p_.head_dim_v;
@@ -178,7 +187,8 @@ RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t se
 
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
   problem.validate();
-  const auto fits = [](const HostTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t length, std::int64_t columns) {
+  const auto fits = [](const HostTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t length,
+                       std::int64_t columns) {
     const TensorLayout& at = tensor.layout;
     return at.batch == batch && at.heads == heads && at.rows == length && at.columns == columns;
   };
@@ -213,7 +223,8 @@ std::vector<float> gather_lse(const Problem& problem, const std::vector<float>& 
   if (rows.all) return lse;
   std::vector<float> values;
   values.reserve(rows.rows.size());
-  for (const auto& [b, h, row] : rows.rows) values.push_back(lse[static_cast<std::size_t>((b * problem.heads_q + h) * problem.seqlen_q + row)]);
+  for (const auto& [b, h, row] : rows.rows)
+    values.push_back(lse[static_cast<std::size_t>((b * problem.heads_q + h) * problem.seqlen_q + row)]);
   return values;
 }
 

@@ -26,10 +26,10 @@ RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t se
 
 // For each chosen row: head_dim_v outputs and one log-sum-exp, in the order of the sample (all: b, h, row).
 struct Reference {
-  std::vector<double> o;            // rows × head_dim_v
-  std::vector<double> lse;          // rows; natural log of sum exp(scale·q·k); -inf for a fully masked row
-  std::vector<float> ideal_o;       // the same by an idealised kernel: fp32 accumulation, P rounded to the dtype,
-  std::vector<float> ideal_lse;     // o rounded to the dtype
+  std::vector<double> o;         // rows × head_dim_v
+  std::vector<double> lse;       // rows; natural log of sum exp(scale·q·k); -inf for a fully masked row
+  std::vector<float> ideal_o;    // the same by an idealised kernel: fp32 accumulation, P rounded to the dtype,
+  std::vector<float> ideal_lse;  // o rounded to the dtype
   // Per row, what rounding theory predicts for that kernel: the rms of ‖o − ref‖ and of |lse − ref|. Keeps the bound
   // sane where the ideal kernel is exact by luck (one key, one column, fp32). 0 where o is not finite.
   std::vector<float> predicted_o;
@@ -40,7 +40,8 @@ struct Reference {
 // A row that sees no key (masked, or seqlen_kv = 0), or whose scores are all -inf: o = 0, lse = -inf.
 // A NaN score, or +inf as a row's maximum, makes o and lse of that row NaN.
 // Threads: 0 = all cores. Time: B1 H8 S2048 D64 under 10 s on 2 cores.
-Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads = 0);
+Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows,
+                            int threads = 0);
 
 // How far an output is from the reference.
 struct OutputError {
@@ -48,17 +49,18 @@ struct OutputError {
   double worst_row_rel = 0;  // the same per row, the largest; ‖ref row‖ floored at 1e-3 of the mean row norm;
                              // infinite if a row that sees no key is not exactly 0
   double max_abs = 0;
-  double bias = 0;           // mean of (o − ref), signed
-  double lse_max_abs = 0;    // over finite reference values
-  std::int64_t nonfinite = 0;           // values non-finite in o or lse where the reference is finite, or the reverse
-  std::int64_t first_bad_row = -1;      // index into the sample: first row with such a value, else the worst row
+  double bias = 0;                  // mean of (o − ref), signed
+  double lse_max_abs = 0;           // over finite reference values
+  std::int64_t nonfinite = 0;       // values non-finite in o or lse where the reference is finite, or the reverse
+  std::int64_t first_bad_row = -1;  // index into the sample: first row with such a value, else the worst row
 };
 struct ErrorBound {
   double rel = 0, worst_row_rel = 0, lse_max_abs = 0;
 };
 
 // `o` and `lse`: values of the chosen rows as stored by the kernel (o already converted from its dtype).
-OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o, const std::vector<float>& lse);
+OutputError compare(const Problem& problem, const Reference& reference, const std::vector<float>& o,
+                    const std::vector<float>& lse);
 // Derived: kBoundFactor times the idealised kernel's own error on this data, or times the predicted rms where that is
 // larger, with 3 standard deviations of slack for few values. Stated in docs/correctness.md; never a fixed tolerance.
 inline constexpr double kBoundFactor = 2.0;

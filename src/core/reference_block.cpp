@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 
-
 // One binary serves every x86-64: the loops exist once per instruction set and the loader picks. Not under the
 // sanitizers, whose runtime is not up yet when the loader runs the picking code.
 #if defined(__x86_64__) && !defined(FLASHCORE_SANITIZED)
@@ -23,14 +22,15 @@ constexpr int kLanes = kReferenceLanes;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-typedef float Float8 __attribute__((vector_size(32)));
-typedef float Float16 __attribute__((vector_size(64)));
-typedef double Double8 __attribute__((vector_size(64)));
+using Float8 = float __attribute__((vector_size(32)));
+using Float16 = float __attribute__((vector_size(64)));
+using Double8 = double __attribute__((vector_size(64)));
 
 // out[r][j] = sum over d of q[r][d] * k[j][d], for the first `keys` keys rounded up to whole panels. The lane loops run
 // over keys, so each dot product is summed in order of d, in T.
 template <class T, class Vector, class Load, int kWidth>
-FLASHCORE_INLINE void dot_keys(const float* panels, std::int64_t dim, std::int64_t keys, const T* q, T* out, std::int64_t stride) {
+FLASHCORE_INLINE void dot_keys(const float* panels, std::int64_t dim, std::int64_t keys, const T* q, T* out,
+                               std::int64_t stride) {
   for (std::int64_t start = 0; start < keys; start += kWidth) {
     const float* panel = panels + start / kLanes * dim * kLanes + start % kLanes;
     Vector acc[kRows] = {};
@@ -61,18 +61,20 @@ FLASHCORE_INLINE void add_values(const float* v, std::int64_t padded, std::int64
   }
 }
 
-FLASHCORE_CLONES void dot_keys_f64(const float* k, std::int64_t dim, std::int64_t keys, const double* q, double* out, std::int64_t stride) {
+FLASHCORE_CLONES void dot_keys_f64(const float* k, std::int64_t dim, std::int64_t keys, const double* q, double* out,
+                                   std::int64_t stride) {
   dot_keys<double, Double8, Float8, 8>(k, dim, keys, q, out, stride);
 }
-FLASHCORE_CLONES void dot_keys_f32(const float* k, std::int64_t dim, std::int64_t keys, const float* q, float* out, std::int64_t stride) {
+FLASHCORE_CLONES void dot_keys_f32(const float* k, std::int64_t dim, std::int64_t keys, const float* q, float* out,
+                                   std::int64_t stride) {
   dot_keys<float, Float16, Float16, 16>(k, dim, keys, q, out, stride);
 }
-FLASHCORE_CLONES void add_values_f64(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end, const double* p,
-                                     std::int64_t stride, double* acc) {
+FLASHCORE_CLONES void add_values_f64(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
+                                     const double* p, std::int64_t stride, double* acc) {
   add_values<double, Double8, Float8, 8, kRows>(v, padded, begin, end, p, stride, acc);
 }
-FLASHCORE_CLONES void add_values_f32(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end, const float* p,
-                                     std::int64_t stride, float* acc) {
+FLASHCORE_CLONES void add_values_f32(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
+                                     const float* p, std::int64_t stride, float* acc) {
   add_values<float, Float16, Float16, 16, kRows>(v, padded, begin, end, p, stride, acc);
 }
 FLASHCORE_CLONES void add_values_one_row_f64(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
@@ -103,8 +105,8 @@ RowKind scale_scores(T* scores, std::int64_t visible, T scale, T* maximum) {
 
 // Keys that not every row sees are added row by row: a hidden key contributes nothing, where 0 * NaN would.
 template <class T, class AllRows, class OneRow>
-void weigh_values(const PackedHead& head, const std::vector<ReferenceRow>& rows, const T* p, std::int64_t stride, T* acc,
-                  const AllRows& all_rows, const OneRow& one_row) {
+void weigh_values(const PackedHead& head, const std::vector<ReferenceRow>& rows, const T* p, std::int64_t stride,
+                  T* acc, const AllRows& all_rows, const OneRow& one_row) {
   std::int64_t common = rows.size() == kRows ? head.keys : 0;
   for (const ReferenceRow& row : rows) common = std::min(common, row.visible);
   all_rows(head.v.data(), head.padded_v, 0, common, p, stride, acc);
@@ -140,12 +142,13 @@ void predict_errors(const PackedHead& head, DType dtype, double scale, const dou
   const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);
   const double exp2_approx2 = 0x1p-44 * o2;
   const double subnormal2 = smallest * smallest * static_cast<double>(head.head_dim_v);
-  *row.predicted_o = static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + score * score * spread2));
+  *row.predicted_o =
+      static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + score * score * spread2));
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(lse)) + kUlpF32 * std::sqrt(keys) + score);
 }
 
-void finish_f64(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, double scale, ReferenceScratch& scratch,
-                std::int64_t stride) {
+void finish_f64(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, double scale,
+                ReferenceScratch& scratch, std::int64_t stride) {
   double* p = scratch.p64.data();
   std::vector<RowKind> kinds;
   for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -175,8 +178,8 @@ void finish_f64(const PackedHead& head, std::vector<ReferenceRow>& rows, DType d
   }
 }
 
-void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, float scale, ReferenceScratch& scratch,
-                std::int64_t stride) {
+void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, float scale,
+                ReferenceScratch& scratch, std::int64_t stride) {
   float* p = scratch.p32.data();
   std::vector<RowKind> kinds;
   float sums[kRows] = {};
@@ -202,7 +205,9 @@ void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType d
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
-      const float value = kinds[r] == RowKind::kPlain ? acc[d] / sums[r] : kinds[r] == RowKind::kInvalid ? static_cast<float>(kNan) : 0.0f;
+      const float value = kinds[r] == RowKind::kPlain     ? acc[d] / sums[r]
+                          : kinds[r] == RowKind::kInvalid ? static_cast<float>(kNan)
+                                                          : 0.0f;
       rows[r].ideal_o[d] = round_to(dtype, value);
     }
   }
@@ -239,7 +244,8 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
   return packed;
 }
 
-void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows, ReferenceScratch& scratch) {
+void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows,
+                     ReferenceScratch& scratch) {
   std::int64_t visible = 0;
   for (const ReferenceRow& row : rows) visible = std::max(visible, row.visible);
   const std::int64_t stride = (visible + kLanes - 1) / kLanes * kLanes;
@@ -248,7 +254,8 @@ void reference_block(const PackedHead& head, DType dtype, double scale, std::vec
   scratch.acc64.resize(static_cast<std::size_t>(kRows * head.padded_v));
   scratch.acc32.resize(static_cast<std::size_t>(kRows * head.padded_v));
   std::vector<float> q32(static_cast<std::size_t>(kRows * head.head_dim), 0.0f);
-  for (std::size_t r = 0; r < rows.size(); ++r) std::copy(rows[r].q.begin(), rows[r].q.end(), q32.begin() + static_cast<std::int64_t>(r) * head.head_dim);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    std::copy(rows[r].q.begin(), rows[r].q.end(), q32.begin() + static_cast<std::int64_t>(r) * head.head_dim);
   const std::vector<double> q64(q32.begin(), q32.end());
   dot_keys_f64(head.k.data(), head.head_dim, visible, q64.data(), scratch.p64.data(), stride);
   dot_keys_f32(head.k.data(), head.head_dim, visible, q32.data(), scratch.p32.data(), stride);

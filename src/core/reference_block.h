@@ -25,9 +25,9 @@ struct PackedHead {
 PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head);
 
 struct ReferenceRow {
-  std::vector<float> q;     // head_dim
-  std::int64_t visible = 0; // keys 0 .. visible-1
-  double* o = nullptr;      // head_dim_v
+  std::vector<float> q;      // head_dim
+  std::int64_t visible = 0;  // keys 0 .. visible-1
+  double* o = nullptr;       // head_dim_v
   double* lse = nullptr;
   float* ideal_o = nullptr;
   float* ideal_lse = nullptr;
@@ -41,6 +41,7 @@ struct ReferenceScratch {
   std::vector<float> p32, acc32;
 };
 // 1 .. kReferenceRows rows.
-void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows, ReferenceScratch& scratch);
+void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows,
+                     ReferenceScratch& scratch);
 
 }  // namespace flashcore

@@ -14,8 +14,9 @@ namespace flashcore {
 namespace {
 
 const std::vector<std::string>& problem_keys() {
-  static const std::vector<std::string> keys = {"name",       "batch_size", "num_heads", "num_kv_heads", "seq_len", "seq_len_kv",
-                                                "head_dim",   "head_dim_v", "dtype",     "causal",       "layout",  "scale"};
+  static const std::vector<std::string> keys = {"name",    "batch_size", "num_heads", "num_kv_heads",
+                                                "seq_len", "seq_len_kv", "head_dim",  "head_dim_v",
+                                                "dtype",   "causal",     "layout",    "scale"};
   return keys;
 }
 
@@ -29,13 +30,15 @@ class SuiteReader {
     Suite suite;
     suite.name = text(need(root, "name", "suite"), "name");
     const YAML::Node problems = need(root, "problems", "suite");
-    if (!problems.IsSequence()) fail(problems, "problems is not a list; write '- {name: ..., seq_len: ...}' lines under it");
+    if (!problems.IsSequence())
+      fail(problems, "problems is not a list; write '- {name: ..., seq_len: ...}' lines under it");
     if (problems.size() == 0) fail(problems, "problems is empty; give at least one problem");
     std::set<std::string> names;
     for (const YAML::Node& node : problems) {
       suite.problems.push_back(read_problem(node));
       if (!names.insert(suite.problems.back().name).second) {
-        fail(node["name"], fmt::format("the problem name '{}' is used twice; names are unique within a suite", suite.problems.back().name));
+        fail(node["name"], fmt::format("the problem name '{}' is used twice; names are unique within a suite",
+                                       suite.problems.back().name));
       }
     }
     return suite;
@@ -48,15 +51,19 @@ class SuiteReader {
   }
 
   void check_keys(const YAML::Node& node, std::string_view what, const std::vector<std::string>& allowed) const {
-    if (!node.IsMap()) fail(node, fmt::format("a {} is not 'key: value' pairs; its keys are {}", what, fmt::join(allowed, ", ")));
+    if (!node.IsMap())
+      fail(node, fmt::format("a {} is not 'key: value' pairs; its keys are {}", what, fmt::join(allowed, ", ")));
     std::set<std::string> seen;
     for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) fail(entry.first, fmt::format("a key of a {} is not a word; its keys are {}", what, fmt::join(allowed, ", ")));
+      if (!entry.first.IsScalar())
+        fail(entry.first, fmt::format("a key of a {} is not a word; its keys are {}", what, fmt::join(allowed, ", ")));
       const std::string& key = entry.first.Scalar();
       if (std::find(allowed.begin(), allowed.end(), key) == allowed.end()) {
-        fail(entry.first, fmt::format("unknown key '{}' in a {}; allowed keys are {}", key, what, fmt::join(allowed, ", ")));
+        fail(entry.first,
+             fmt::format("unknown key '{}' in a {}; allowed keys are {}", key, what, fmt::join(allowed, ", ")));
       }
-      if (!seen.insert(key).second) fail(entry.first, fmt::format("the key '{}' is given twice in one {}; give it once", key, what));
+      if (!seen.insert(key).second)
+        fail(entry.first, fmt::format("the key '{}' is given twice in one {}; give it once", key, what));
     }
   }
 
@@ -67,7 +74,8 @@ class SuiteReader {
   }
 
   std::string text(const YAML::Node& node, std::string_view key) const {
-    if (!node.IsScalar() || node.Scalar().empty()) fail(node, fmt::format("{} is not a word; write {}: some_name", key, key));
+    if (!node.IsScalar() || node.Scalar().empty())
+      fail(node, fmt::format("{} is not a word; write {}: some_name", key, key));
     return node.Scalar();
   }
 
@@ -95,7 +103,9 @@ class SuiteReader {
     if (value == "true" || value == "bottom_right") return Causal::kBottomRight;
     if (value == "top_left") return Causal::kTopLeft;
     if (value == "false") return Causal::kNone;
-    throw_bad_input("causal is '{}', which is not known; use true (the same as bottom_right), false, top_left or bottom_right", value);
+    throw_bad_input(
+        "causal is '{}', which is not known; use true (the same as bottom_right), false, top_left or bottom_right",
+        value);
   }
 
   NamedProblem read_problem(const YAML::Node& node) const {
@@ -114,14 +124,16 @@ class SuiteReader {
     p.seqlen_kv = size("seq_len_kv", p.seqlen_q);
     p.head_dim = integer(need(node, "head_dim", "problem"), "head_dim");
     p.head_dim_v = size("head_dim_v", p.head_dim);
-    p.dtype = word(need(node, "dtype", "problem"), "dtype", [](const std::string& value) { return parse_dtype(value); });
+    p.dtype =
+        word(need(node, "dtype", "problem"), "dtype", [](const std::string& value) { return parse_dtype(value); });
     if (const YAML::Node causal = node["causal"]) p.causal = word(causal, "causal", parse_causal);
     if (const YAML::Node layout = node["layout"]) {
       p.layout = word(layout, "layout", [](const std::string& value) { return parse_layout(value); });
     }
     if (const YAML::Node scale = node["scale"]) {
       double value = 0;
-      if (!scale.IsScalar() || !YAML::convert<double>::decode(scale, value)) fail(scale, "scale is not a number; write scale: 0.125");
+      if (!scale.IsScalar() || !YAML::convert<double>::decode(scale, value))
+        fail(scale, "scale is not a number; write scale: 0.125");
       p.scale = value;
     }
     try {
@@ -153,7 +165,8 @@ Suite load_suite(std::string_view name_or_path) {
   const std::string file = fmt::format("{}.yaml", name_or_path);
   const auto found = embedded_suites().find(file);
   if (found == embedded_suites().end()) {
-    throw_bad_input("suite '{}' is not known; use one of {}, or the path of a .yaml file", name_or_path, fmt::join(shipped_suites(), ", "));
+    throw_bad_input("suite '{}' is not known; use one of {}, or the path of a .yaml file", name_or_path,
+                    fmt::join(shipped_suites(), ", "));
   }
   return parse_suite(found->second, file);
 }
@@ -177,7 +190,8 @@ NamedProblem find_problem(const Suite& suite, std::string_view name_or_id) {
   } catch (const Error& error) {
     std::vector<std::string> names;
     for (const NamedProblem& named : suite.problems) names.push_back(named.name);
-    throw_bad_input("'{}' is no problem of suite {} (it has {}), and not an id: {}", name_or_id, suite.name, fmt::join(names, ", "), error.what());
+    throw_bad_input("'{}' is no problem of suite {} (it has {}), and not an id: {}", name_or_id, suite.name,
+                    fmt::join(names, ", "), error.what());
   }
 }
 

@@ -12,7 +12,8 @@ std::int64_t TensorLayout::span() const {
   return offset(batch - 1, heads - 1, rows - 1) + columns;
 }
 
-TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns) {
+TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                         std::int64_t columns) {
   TensorLayout t{batch, heads, rows, columns, 0, 0, 0};
   if (layout == Layout::kBhsd) {
     t.stride_row = columns;

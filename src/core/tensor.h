@@ -23,7 +23,8 @@ struct TensorLayout {
   std::int64_t span() const;
 };
 
-TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns);
+TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                         std::int64_t columns);
 
 // The layouts of one problem's operands. lse is fp32 [batch, heads_q, seqlen_q], contiguous.
 struct ProblemLayouts {

@@ -38,7 +38,9 @@ Location locate(const std::string& where) {
     const std::size_t end = at + kSafetensorsSuffix.size();
     return {where.substr(0, end), where.substr(end + 1), Format::kSafetensors};
   }
-  throw_bad_input("cannot tell the format of '{}'; use a name that ends in .npy or .safetensors (or .safetensors:tensor_name)", where);
+  throw_bad_input(
+      "cannot tell the format of '{}'; use a name that ends in .npy or .safetensors (or .safetensors:tensor_name)",
+      where);
 }
 
 // All complaints about one file start with its name.
@@ -93,7 +95,10 @@ class NpyHeader {
     while (!take('}')) {
       const std::string key = string();
       expect(':');
-      if (key == "descr" && descr.empty()) descr = peek() == '\'' || peek() == '"' ? string() : bad("descr is not a plain dtype (structured arrays are not supported)");
+      if (key == "descr" && descr.empty())
+        descr = peek() == '\'' || peek() == '"'
+                    ? string()
+                    : bad("descr is not a plain dtype (structured arrays are not supported)");
       else if (key == "fortran_order" && !fortran_order) fortran_order = boolean();
       else if (key == "shape" && !shape) shape = tuple();
       else bad(fmt::format("unexpected key '{}'", key));
@@ -126,7 +131,7 @@ class NpyHeader {
     const char quote = peek();
     const std::size_t end = quote == '\'' || quote == '"' ? text_.find(quote, 1) : std::string_view::npos;
     if (end == std::string_view::npos) bad("a quoted word is missing");
-    const std::string value(text_.substr(1, end - 1));
+    std::string value(text_.substr(1, end - 1));
     text_.remove_prefix(end + 1);
     return value;
   }
@@ -163,28 +168,38 @@ class NpyHeader {
 FileTensor read_npy(const std::string& path) {
   const Complaint complaint(path);
   const std::string file = read_file(path);
-  if (!file.starts_with(kNpyMagic)) complaint.fail("this is not a .npy file (it does not start with \\x93NUMPY); write it with numpy.save");
-  if (file.size() < 12) complaint.fail("the file ends after {} bytes, within the .npy header; it is truncated: write it again", file.size());
-  const int version = file[6];
+  if (!file.starts_with(kNpyMagic))
+    complaint.fail("this is not a .npy file (it does not start with \\x93NUMPY); write it with numpy.save");
+  if (file.size() < 12)
+    complaint.fail("the file ends after {} bytes, within the .npy header; it is truncated: write it again",
+                   file.size());
+  const int version = static_cast<unsigned char>(file[6]);
   if (version < 1 || version > 3) complaint.fail(".npy version {} is not known; versions 1 to 3 are", version);
   const std::size_t length_bytes = version == 1 ? 2 : 4, start = 8 + length_bytes;
   const std::uint64_t length = little_endian(std::string_view(file).substr(8, length_bytes));
   if (length > file.size() - start) {
-    complaint.fail("the .npy header claims {} bytes, but only {} follow; the file is truncated or corrupt: write it again", length, file.size() - start);
+    complaint.fail(
+        "the .npy header claims {} bytes, but only {} follow; the file is truncated or corrupt: write it again", length,
+        file.size() - start);
   }
   const NpyHeader header(std::string_view(file).substr(start, length), complaint);
   FileTensor tensor;
   if (header.descr == "<f4") tensor.dtype = DType::kF32;
   else if (header.descr == "<f2") tensor.dtype = DType::kF16;
   else if (header.descr == "<V2" || header.descr == "|V2" || header.descr == "bfloat16") tensor.dtype = DType::kBF16;
-  else complaint.fail("the dtype is '{}', which is not supported; use '<f4' (float32), '<f2' (float16) or bfloat16: array.astype(numpy.float16)", header.descr);
+  else
+    complaint.fail(
+        "the dtype is '{}', which is not supported; use '<f4' (float32), '<f2' (float16) or bfloat16: "
+        "array.astype(numpy.float16)",
+        header.descr);
   if (*header.fortran_order) complaint.fail("the array is in Fortran order; save numpy.ascontiguousarray(array)");
   tensor.shape = *header.shape;
   const auto bytes = bytes_of(tensor.shape, size_of(tensor.dtype));
   const std::string_view data = std::string_view(file).substr(start + length);
   if (!bytes || *bytes != data.size()) {
-    complaint.fail("shape ({}) of {} takes {} bytes, but the file holds {}; it is truncated or corrupt: write it again", fmt::join(tensor.shape, ", "),
-                   to_string(tensor.dtype), bytes ? std::to_string(*bytes) : "more than 2^64", data.size());
+    complaint.fail("shape ({}) of {} takes {} bytes, but the file holds {}; it is truncated or corrupt: write it again",
+                   fmt::join(tensor.shape, ", "), to_string(tensor.dtype),
+                   bytes ? std::to_string(*bytes) : "more than 2^64", data.size());
   }
   tensor.data = to_bytes(data);
   return tensor;
@@ -193,8 +208,9 @@ FileTensor read_npy(const std::string& path) {
 void write_npy(const std::string& path, const FileTensor& tensor) {
   if (tensor.dtype == DType::kBF16) throw_bad_input("{}: .npy has no bf16; use a name that ends in .safetensors", path);
   // A tuple of one keeps its comma.
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}", tensor.dtype == DType::kF32 ? "<f4" : "<f2",
-                                   fmt::join(tensor.shape, ", "), tensor.shape.size() == 1 ? "," : "");
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
+                                   tensor.dtype == DType::kF32 ? "<f4" : "<f2", fmt::join(tensor.shape, ", "),
+                                   tensor.shape.size() == 1 ? "," : "");
   // Data starts at a multiple of 64, so that it can be mapped.
   header.append((64 - (10 + header.size() + 1) % 64) % 64, ' ');
   header.push_back('\n');
@@ -238,7 +254,8 @@ nlohmann::json parse_header(std::string_view text, const Complaint& complaint) {
   };
   try {
     nlohmann::json header = nlohmann::json::parse(text, watch);
-    if (!header.is_object()) complaint.fail("the safetensors header is not a JSON object; the file is corrupt: write it again");
+    if (!header.is_object())
+      complaint.fail("the safetensors header is not a JSON object; the file is corrupt: write it again");
     return header;
   } catch (const nlohmann::json::exception&) {
     complaint.fail("the safetensors header is not JSON; this is no safetensors file, or it is corrupt: write it again");
@@ -249,37 +266,46 @@ Entry read_entry(const std::string& name, const nlohmann::json& json, const Comp
   const auto is_list = [&](const char* key) {
     if (!json.is_object() || !json.contains(key) || !json[key].is_array()) return false;
     return std::all_of(json[key].begin(), json[key].end(), [](const nlohmann::json& item) {
-      return item.is_number_unsigned() && item.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+      return item.is_number_unsigned() &&
+             item.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     });
   };
-  if (!is_list("shape") || !is_list("data_offsets") || json["data_offsets"].size() != 2 || json["shape"].size() > kMaxRank ||
-      !json.contains("dtype") || !json["dtype"].is_string()) {
-    complaint.fail("the header entry of tensor '{}' lacks a proper dtype, shape or data_offsets; the file is corrupt: write it again", name);
+  if (!is_list("shape") || !is_list("data_offsets") || json["data_offsets"].size() != 2 ||
+      json["shape"].size() > kMaxRank || !json.contains("dtype") || !json["dtype"].is_string()) {
+    complaint.fail(
+        "the header entry of tensor '{}' lacks a proper dtype, shape or data_offsets; the file is corrupt: write it "
+        "again",
+        name);
   }
-  Entry entry{name, json["dtype"].get<std::string>(), json["shape"].get<std::vector<std::int64_t>>(), json["data_offsets"][0].get<std::uint64_t>(),
-              json["data_offsets"][1].get<std::uint64_t>()};
+  Entry entry{name, json["dtype"].get<std::string>(), json["shape"].get<std::vector<std::int64_t>>(),
+              json["data_offsets"][0].get<std::uint64_t>(), json["data_offsets"][1].get<std::uint64_t>()};
   const std::size_t element = safetensors_size(entry.dtype);
   const auto bytes = bytes_of(entry.shape, element == 0 ? 1 : element);
   const bool backwards = entry.end < entry.begin;
   if (backwards || (element != 0 && (!bytes || *bytes != entry.end - entry.begin))) {
-    complaint.fail("tensor '{}' of {} [{}] is said to take bytes {} to {}, which does not fit its shape; the file is corrupt: write it again", name,
-                   entry.dtype, fmt::join(entry.shape, ", "), entry.begin, entry.end);
+    complaint.fail(
+        "tensor '{}' of {} [{}] is said to take bytes {} to {}, which does not fit its shape; the file is corrupt: "
+        "write it again",
+        name, entry.dtype, fmt::join(entry.shape, ", "), entry.begin, entry.end);
   }
   return entry;
 }
 
 // The format asks that tensors cover the data exactly: no gap, no overlap, nothing after the last.
 void check_cover(std::vector<Entry> entries, std::uint64_t size, const Complaint& complaint) {
-  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return std::tie(a.begin, a.end) < std::tie(b.begin, b.end); });
   std::uint64_t at = 0;
   for (const Entry& entry : entries) {
     if (entry.end > size) {
-      complaint.fail("tensor '{}' takes bytes {} to {}, but only {} bytes of data follow the header; the file is truncated: write it again",
-                     entry.name, entry.begin, entry.end, size);
+      complaint.fail(
+          "tensor '{}' takes bytes {} to {}, but only {} bytes of data follow the header; the file is truncated: write "
+          "it again",
+          entry.name, entry.begin, entry.end, size);
     }
     if (entry.begin != at) {
-      complaint.fail("tensor '{}' starts at byte {} where {} was expected ({}); the file is corrupt: write it again", entry.name, entry.begin, at,
-                     entry.begin < at ? "it overlaps another" : "there is a gap");
+      complaint.fail("tensor '{}' starts at byte {} where {} was expected ({}); the file is corrupt: write it again",
+                     entry.name, entry.begin, at, entry.begin < at ? "it overlaps another" : "there is a gap");
     }
     at = entry.end;
   }
@@ -294,18 +320,23 @@ const Entry& select(const std::vector<Entry>& entries, const std::string& name, 
   }
   const std::string known = fmt::format("{}{}", fmt::join(names, ", "), entries.size() > names.size() ? ", ..." : "");
   if (entries.empty()) complaint.fail("the file holds no tensor; give one that does");
-  if (name.empty()) complaint.fail("the file holds {} tensors ({}); say which, as file.safetensors:name", entries.size(), known);
+  if (name.empty())
+    complaint.fail("the file holds {} tensors ({}); say which, as file.safetensors:name", entries.size(), known);
   complaint.fail("there is no tensor '{}'; the file has {}", name, known);
 }
 
 FileTensor read_safetensors(const Location& where) {
   const Complaint complaint(where.path);
   const std::string file = read_file(where.path);
-  if (file.size() < 8) complaint.fail("the file has {} bytes, fewer than a safetensors header; it is truncated: write it again", file.size());
+  if (file.size() < 8)
+    complaint.fail("the file has {} bytes, fewer than a safetensors header; it is truncated: write it again",
+                   file.size());
   const std::uint64_t length = little_endian(std::string_view(file).substr(0, 8));
   if (length > kMaxHeader || length > file.size() - 8) {
-    complaint.fail("the safetensors header claims {} bytes, but {} follow and at most {} are allowed; the file is truncated or of another format", length,
-                   file.size() - 8, kMaxHeader);
+    complaint.fail(
+        "the safetensors header claims {} bytes, but {} follow and at most {} are allowed; the file is truncated or of "
+        "another format",
+        length, file.size() - 8, kMaxHeader);
   }
   const std::string_view data = std::string_view(file).substr(8 + length);
   std::vector<Entry> entries;
@@ -328,7 +359,8 @@ FileTensor read_safetensors(const Location& where) {
 void write_safetensors(const Location& where, const FileTensor& tensor, const std::string& name) {
   const std::string dtype = tensor.dtype == DType::kF32 ? "F32" : tensor.dtype == DType::kF16 ? "F16" : "BF16";
   const std::string& key = where.name.empty() ? name : where.name;
-  const nlohmann::json json = {{key, {{"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {0, tensor.data.size()}}}}};
+  const nlohmann::json json = {
+      {key, {{"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {0, tensor.data.size()}}}}};
   std::string header = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   header.append((8 - header.size() % 8) % 8, ' ');  // the data starts aligned
   std::string file = to_little_endian(header.size(), 8) + header;

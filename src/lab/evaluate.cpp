@@ -106,11 +106,16 @@ class Evaluation {
       incumbent->candidate = parse_candidate(*request_.incumbent, request_.problem, limits_);
       incumbent->artifact = compile_candidate(incumbent->candidate, request_.problem, limits_, request_.use_cache);
     }
-    // Nothing to time in a race; a held-out or bench trial still needs its own time.
-    if (incumbent && same_by_construction(*incumbent)) {
-      trial_.comparison = Comparison{incumbent->candidate.print(), 1, 1, 1, "SAME", 0};
+    const std::string ours = execution_identity(ours_, request_.problem, limits_);
+    std::optional<std::string> twin;
+    if (incumbent && ours == execution_identity(*incumbent, request_.problem, limits_)) twin = incumbent->candidate.print();
+    else if (const auto found = request_.timed.find(ours); found != request_.timed.end() && request_.phase == Phase::kSearch) twin = found->second;
+    if (twin) {
+      trial_.comparison = Comparison{*twin, 1, 1, 1, "SAME", 0};
+      trial_.comparison->margin = request_.margin;
+      // Nothing to race; but a held-out or bench trial still needs a time of its own.
       if (request_.phase == Phase::kSearch) {
-        pass({{"code_hash", ours_.artifact.code_hash}}, "SAME by construction: identical code and launch as " + incumbent->candidate.print() + "; not timed");
+        pass({{"code_hash", ours_.artifact.code_hash}}, "SAME by construction: identical code and launch as " + *twin + "; not timed");
         return;
       }
       incumbent.reset();
@@ -118,10 +123,6 @@ class Evaluation {
     Verdict verdict = judge_performance(device_, oracle_cache(), request_, ours_, incumbent ? &*incumbent : nullptr, trial_);
     if (verdict.status != GateStatus::kPassed) trial_.message = verdict.reason;
     trial_.gates.push_back(std::move(verdict));
-  }
-
-  bool same_by_construction(const Contestant& incumbent) const {
-    return execution_identity(ours_, request_.problem, limits_) == execution_identity(incumbent, request_.problem, limits_);
   }
 
   Device& device_;
@@ -175,6 +176,7 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"suite", r.suite},
        {"candidate", r.candidate},
        {"incumbent", r.incumbent ? json(*r.incumbent) : json()},
+       {"timed", r.timed},
        {"phase", to_string(r.phase)},
        {"seed", r.seed},
        {"patterns", patterns},
@@ -195,6 +197,7 @@ void from_json(const json& j, EvaluateRequest& r) {
   j.at("candidate").get_to(r.candidate);
   r.incumbent.reset();
   if (!j.at("incumbent").is_null()) r.incumbent = j.at("incumbent").get<std::string>();
+  r.timed = j.at("timed").get<std::map<std::string, std::string>>();
   r.phase = parse_phase(j.at("phase").get<std::string>());
   j.at("seed").get_to(r.seed);
   r.patterns.clear();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -20,6 +21,9 @@ struct EvaluateRequest {
   std::string problem_name, suite;
   std::string candidate;                 // text
   std::optional<std::string> incumbent;  // compare with it, interleaved; already known to be correct
+  // Already timed on this problem: execution identity (gates.h) -> candidate text. A search trial that would run the same
+  // instructions is SAME by construction and not timed.
+  std::map<std::string, std::string> timed;
   Phase phase = Phase::kSearch;
   std::uint64_t seed = 1;
   std::vector<Pattern> patterns = {Pattern::kNormal};

@@ -22,34 +22,43 @@ json samples_of(const char* role, const Trial& trial) {
     clocks.push_back(samples[i].clock_mhz > 0 ? finite(samples[i].clock_mhz) : json(nullptr));
     clock_known = clock_known || samples[i].clock_mhz > 0;
   }
-  return {{"role", role}, {"candidate", trial.candidate()}, {"index", index}, {"time_us", times},
+  return {{"role", role},
+          {"candidate", trial.candidate()},
+          {"index", index},
+          {"time_us", times},
           {"clock_mhz", clock_known ? clocks : json::array()}};
 }
 
 json speedup_of(const ProblemRow& row) {
   if (row.default_won) {
-    return {{"value", 1}, {"low", 1}, {"high", 1}, {"verdict", verdict_words(row)}, {"against", "the default (it stands)"}};
+    return {
+        {"value", 1}, {"low", 1}, {"high", 1}, {"verdict", verdict_words(row)}, {"against", "the default (it stands)"}};
   }
   if (!row.speedup) return nullptr;
   const bool over_default = row.baseline && row.speedup->against == row.baseline->candidate();
-  return {{"value", finite(row.speedup->speedup)}, {"low", finite(row.speedup->ci95_low)}, {"high", finite(row.speedup->ci95_high)},
-          {"verdict", verdict_words(row)}, {"against", over_default ? "the default" : row.speedup->against}};
+  return {{"value", finite(row.speedup->speedup)},
+          {"low", finite(row.speedup->ci95_low)},
+          {"high", finite(row.speedup->ci95_high)},
+          {"verdict", verdict_words(row)},
+          {"against", over_default ? "the default" : row.speedup->against}};
 }
 
 json roofline_of(const ProblemRow& row) {
   if (!row.winner || intensity(row.problem) <= 0) return nullptr;
   const Timing& timing = *row.winner->timing;
-  json point = {{"intensity", finite(intensity(row.problem))}, {"winner", finite(tflops(row.problem, timing.p50_us))},
-                {"default", nullptr}, {"floor", nullptr}};
+  json point = {{"intensity", finite(intensity(row.problem))},
+                {"winner", finite(tflops(row.problem, timing.p50_us))},
+                {"default", nullptr},
+                {"floor", nullptr}};
   if (row.baseline && !row.default_won) point["default"] = finite(tflops(row.problem, row.baseline->timing->p50_us));
   if (timing.floor_us > 0) point["floor"] = finite(tflops(row.problem, timing.floor_us));
   return point;
 }
 
 json chart_of(const ProblemRow& row) {
-  json out = {{"label", row.label}, {"id", row.problem_id}, {"device", row.device_key}, {"stale", row.stale},
-              {"funnel", counts(row.funnel)}, {"speedup", speedup_of(row)},
-              {"roofline", roofline_of(row)}, {"samples", json::array()}, {"floor_us", nullptr}};
+  json out = {{"label", row.label},           {"id", row.problem_id},         {"device", row.device_key},
+              {"stale", row.stale},           {"funnel", counts(row.funnel)}, {"speedup", speedup_of(row)},
+              {"roofline", roofline_of(row)}, {"samples", json::array()},     {"floor_us", nullptr}};
   if (!row.winner) return out;
   out["samples"].push_back(samples_of("winner", *row.winner));
   if (row.baseline && !row.default_won) out["samples"].push_back(samples_of("default", *row.baseline));

@@ -18,7 +18,9 @@ using nlohmann::json;
 json finite(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
 json positive(double value) { return value > 0 ? finite(value) : json(nullptr); }
 
-std::string join(const std::vector<std::string>& parts, std::string_view separator) { return fmt::format("{}", fmt::join(parts, separator)); }
+std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+  return fmt::format("{}", fmt::join(parts, separator));
+}
 
 // --- Markdown -------------------------------------------------------------------------------------------------------
 
@@ -33,13 +35,18 @@ std::string markdown_result(const ProblemRow& row) {
   if (row.stale) return markdown_row({row.label, row.winner->family, "stale", "–", "–", "–", "stale"});
   const Timing& timing = *row.winner->timing;
   const auto fraction = floor_fraction(timing);
-  const std::string gain = row.speedup ? fmt::format("{} [{}, {}]", ratio(row.speedup->speedup), ratio(row.speedup->ci95_low), ratio(row.speedup->ci95_high)) : "–";
+  const std::string gain = row.speedup ? fmt::format("{} [{}, {}]", ratio(row.speedup->speedup),
+                                                     ratio(row.speedup->ci95_low), ratio(row.speedup->ci95_high))
+                                       : "–";
   return markdown_row({row.label, row.winner->candidate(), time_range(timing.p50_us, timing.p10_us, timing.p90_us),
-                       throughput(row.problem, timing.p50_us), fraction ? percent(*fraction) : "–", gain, verdict_words(row)});
+                       throughput(row.problem, timing.p50_us), fraction ? percent(*fraction) : "–", gain,
+                       verdict_words(row)});
 }
 
 std::string markdown_funnel(const Model& model) {
-  std::string out = "\n## Tuning funnel\n\n| problem | proposed | valid | compiled | correct | raced | won |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n";
+  std::string out =
+      "\n## Tuning funnel\n\n| problem | proposed | valid | compiled | correct | raced | won |\n| --- | ---: | ---: | "
+      "---: | ---: | ---: | ---: |\n";
   for (const ProblemRow& row : model.rows) {
     out += "| " + escape_markdown(row.label) + " | " + fmt::format("{}", fmt::join(counts(row.funnel), " | ")) + " |\n";
   }
@@ -57,7 +64,9 @@ std::string markdown_rejected(const Model& model) {
 
 // --- CSV ------------------------------------------------------------------------------------------------------------
 
-std::string cell(double value) { return value > 0 && std::isfinite(value) ? fmt::format("{:.6g}", value) : std::string(); }
+std::string cell(double value) {
+  return value > 0 && std::isfinite(value) ? fmt::format("{:.6g}", value) : std::string();
+}
 
 std::string csv_row(const Trial& trial) {
   const Timing none;
@@ -66,16 +75,38 @@ std::string csv_row(const Trial& trial) {
   const Artifact* built = trial.artifact ? &*trial.artifact : nullptr;
   const bool timed = trial.timing && timing.p50_us > 0;
   const std::vector<std::string> cells = {
-      std::to_string(trial.id), trial.run, trial.created_at, std::string(to_string(trial.phase)), trial.device.key, trial.suite,
-      trial.problem_name, trial.problem.id(), trial.family, trial.config, trial.ended,
-      timed ? std::string(to_string(timing.regime)) : "", timed ? std::string(to_string(timing.condition)) : "",
-      cell(timing.p50_us), cell(timing.p10_us), cell(timing.p90_us), cell(timing.floor_us),
-      timed ? cell(tflops(trial.problem, timing.p50_us)) : "", timed ? cell(gbps(trial.problem, timing.p50_us)) : "",
-      raced ? raced->against : "", raced ? cell(raced->speedup) : "", raced ? cell(raced->ci95_low) : "", raced ? cell(raced->ci95_high) : "",
-      raced ? raced->verdict : "", trial.error ? fmt::format("{:.6g}", trial.error->rel) : "", trial.bound ? fmt::format("{:.6g}", trial.bound->rel) : "",
-      built ? std::to_string(built->registers) : "", built ? std::to_string(built->spill_store_bytes + built->spill_load_bytes) : "",
-      built ? std::to_string(built->static_shared_bytes + built->dynamic_shared_bytes) : "", built ? cell(built->compile_ms) : "",
-      trial.source_hash, trial.message};
+      std::to_string(trial.id),
+      trial.run,
+      trial.created_at,
+      std::string(to_string(trial.phase)),
+      trial.device.key,
+      trial.suite,
+      trial.problem_name,
+      trial.problem.id(),
+      trial.family,
+      trial.config,
+      trial.ended,
+      timed ? std::string(to_string(timing.regime)) : "",
+      timed ? std::string(to_string(timing.condition)) : "",
+      cell(timing.p50_us),
+      cell(timing.p10_us),
+      cell(timing.p90_us),
+      cell(timing.floor_us),
+      timed ? cell(tflops(trial.problem, timing.p50_us)) : "",
+      timed ? cell(gbps(trial.problem, timing.p50_us)) : "",
+      raced ? raced->against : "",
+      raced ? cell(raced->speedup) : "",
+      raced ? cell(raced->ci95_low) : "",
+      raced ? cell(raced->ci95_high) : "",
+      raced ? raced->verdict : "",
+      trial.error ? fmt::format("{:.6g}", trial.error->rel) : "",
+      trial.bound ? fmt::format("{:.6g}", trial.bound->rel) : "",
+      built ? std::to_string(built->registers) : "",
+      built ? std::to_string(built->spill_store_bytes + built->spill_load_bytes) : "",
+      built ? std::to_string(built->static_shared_bytes + built->dynamic_shared_bytes) : "",
+      built ? cell(built->compile_ms) : "",
+      trial.source_hash,
+      trial.message};
   std::string out;
   for (const std::string& each : cells) out += (&each == &cells.front() ? "" : ",") + escape_csv(each);
   return out + "\r\n";
@@ -84,26 +115,43 @@ std::string csv_row(const Trial& trial) {
 // --- JSON -----------------------------------------------------------------------------------------------------------
 
 json json_of(const Timing& timing) {
-  return {{"p10_us", finite(timing.p10_us)}, {"p50_us", finite(timing.p50_us)}, {"p90_us", finite(timing.p90_us)},
-          {"floor_us", positive(timing.floor_us)}, {"kcycles", positive(timing.kcycles)},
-          {"regime", to_string(timing.regime)}, {"condition", to_string(timing.condition)}};
+  return {{"p10_us", finite(timing.p10_us)},         {"p50_us", finite(timing.p50_us)},
+          {"p90_us", finite(timing.p90_us)},         {"floor_us", positive(timing.floor_us)},
+          {"kcycles", positive(timing.kcycles)},     {"regime", to_string(timing.regime)},
+          {"condition", to_string(timing.condition)}};
 }
 
 json json_of(const ProblemRow& row) {
-  json out = {{"device", row.device_key}, {"problem", row.problem_id}, {"name", row.name}, {"suite", row.suite}, {"basis", words(row.basis)},
-              {"stale", row.stale}, {"verdict", verdict_words(row)}, {"summary", sentence(row)}, {"ties", row.ties}, {"winner", nullptr}, {"speedup", nullptr}};
+  json out = {{"device", row.device_key},
+              {"problem", row.problem_id},
+              {"name", row.name},
+              {"suite", row.suite},
+              {"basis", words(row.basis)},
+              {"stale", row.stale},
+              {"verdict", verdict_words(row)},
+              {"summary", sentence(row)},
+              {"ties", row.ties},
+              {"winner", nullptr},
+              {"speedup", nullptr}};
   const std::vector<int> funnel = counts(row.funnel);
   for (std::size_t i = 0; i < funnel.size(); ++i) out["funnel"][kFunnelStages[i]] = funnel[i];
   if (row.winner) {
     const Timing& timing = *row.winner->timing;
     const auto fraction = floor_fraction(timing);
-    out["winner"] = {{"family", row.winner->family}, {"config", row.winner->config}, {"source_hash", row.winner->source_hash}, {"time", json_of(timing)},
-                     {"tflops", finite(tflops(row.problem, timing.p50_us))}, {"gbps", finite(gbps(row.problem, timing.p50_us))},
+    out["winner"] = {{"family", row.winner->family},
+                     {"config", row.winner->config},
+                     {"source_hash", row.winner->source_hash},
+                     {"time", json_of(timing)},
+                     {"tflops", finite(tflops(row.problem, timing.p50_us))},
+                     {"gbps", finite(gbps(row.problem, timing.p50_us))},
                      {"floor_fraction", fraction ? finite(*fraction) : json(nullptr)}};
   }
   if (row.speedup) {
-    out["speedup"] = {{"against", row.speedup->against}, {"value", finite(row.speedup->speedup)}, {"ci95", {finite(row.speedup->ci95_low), finite(row.speedup->ci95_high)}},
-                      {"verdict", row.speedup->verdict}, {"blocks", row.speedup->blocks}};
+    out["speedup"] = {{"against", row.speedup->against},
+                      {"value", finite(row.speedup->speedup)},
+                      {"ci95", {finite(row.speedup->ci95_low), finite(row.speedup->ci95_high)}},
+                      {"verdict", row.speedup->verdict},
+                      {"blocks", row.speedup->blocks}};
   }
   return out;
 }
@@ -114,35 +162,55 @@ std::string report_markdown(const std::vector<Trial>& trials, const ReportOption
   const Model model = make_model(trials, options);
   std::string out = "# flashcore report\n\n";
   if (trials.empty()) return out + "No trials yet. `flashcore tune --suite quick` makes some.\n";
-  for (const DeviceSummary& device : model.devices) out += fmt::format("- device: {} (`{}`)\n", escape_markdown(device.info.name), device.info.key);
-  out += fmt::format("- source: `{}`\n- measured: {} to {}\n- {}; {}\n\n", model.source_hash, model.first_at, model.last_at, plural(model.trials, "trial"), join(model.conditions, "; "));
-  out += "| problem | winner | time p50 [p10, p90] | throughput | of floor | speed-up [95%] | verdict |\n| --- | --- | ---: | ---: | ---: | ---: | --- |\n";
+  for (const DeviceSummary& device : model.devices)
+    out += fmt::format("- device: {} (`{}`)\n", escape_markdown(device.info.name), device.info.key);
+  out += fmt::format("- source: `{}`\n- measured: {} to {}\n- {}; {}\n\n", model.source_hash, model.first_at,
+                     model.last_at, plural(model.trials, "trial"), join(model.conditions, "; "));
+  out +=
+      "| problem | winner | time p50 [p10, p90] | throughput | of floor | speed-up [95%] | verdict |\n| --- | --- | "
+      "---: | ---: | ---: | ---: | --- |\n";
   for (const ProblemRow& row : model.rows) out += markdown_result(row);
   return out + markdown_funnel(model) + markdown_rejected(model);
 }
 
 std::string report_csv(const std::vector<Trial>& trials) {
   std::string out =
-      "id,run,created_at,phase,device,suite,name,problem,family,config,ended,regime,condition,p50_us,p10_us,p90_us,floor_us,tflops,gbps,against,"
-      "speedup,ci95_low,ci95_high,verdict,rel_error,rel_bound,registers,spill_bytes,shared_bytes,compile_ms,source_hash,message\r\n";
+      "id,run,created_at,phase,device,suite,name,problem,family,config,ended,regime,condition,p50_us,p10_us,p90_us,"
+      "floor_us,tflops,gbps,against,"
+      "speedup,ci95_low,ci95_high,verdict,rel_error,rel_bound,registers,spill_bytes,shared_bytes,compile_ms,source_"
+      "hash,message\r\n";
   for (const Trial& trial : trials) out += csv_row(trial);
   return out;
 }
 
 json report_json(const std::vector<Trial>& trials, const ReportOptions& options) {
   const Model model = make_model(trials, options);
-  json out = {{"schema", "flashcore.report/1"}, {"source_hash", model.source_hash}, {"stale", model.any_stale}, {"trials", model.trials},
-              {"candidates", model.candidates}, {"first_at", model.first_at}, {"last_at", model.last_at},
+  json out = {{"schema", "flashcore.report/1"},
+              {"source_hash", model.source_hash},
+              {"stale", model.any_stale},
+              {"trials", model.trials},
+              {"candidates", model.candidates},
+              {"first_at", model.first_at},
+              {"last_at", model.last_at},
               {"geomean_speedup_over_default", model.geomean_speedup ? finite(*model.geomean_speedup) : json(nullptr)},
-              {"devices", json::array()}, {"problems", json::array()}, {"rejected", json::array()}};
+              {"devices", json::array()},
+              {"problems", json::array()},
+              {"rejected", json::array()}};
   for (const DeviceSummary& device : model.devices) {
-    out["devices"].push_back({{"key", device.info.key}, {"name", device.info.name}, {"driver", device.info.driver},
+    out["devices"].push_back({{"key", device.info.key},
+                              {"name", device.info.name},
+                              {"driver", device.info.driver},
                               {"clock_sm_mhz", {positive(device.clock_low_mhz), positive(device.clock_high_mhz)}},
-                              {"power_w_max", positive(device.power_high_w)}, {"temperature_c_max", positive(device.temperature_high_c)}});
+                              {"power_w_max", positive(device.power_high_w)},
+                              {"temperature_c_max", positive(device.temperature_high_c)}});
   }
   for (const ProblemRow& row : model.rows) out["problems"].push_back(json_of(row));
   for (const RejectedGroup& group : model.rejected) {
-    out["rejected"].push_back({{"gate", group.gate}, {"reason", group.reason}, {"count", group.count}, {"problems", group.problems}, {"example", group.example}});
+    out["rejected"].push_back({{"gate", group.gate},
+                               {"reason", group.reason},
+                               {"count", group.count},
+                               {"problems", group.problems},
+                               {"example", group.example}});
   }
   return out;
 }

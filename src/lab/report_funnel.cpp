@@ -37,7 +37,8 @@ std::string last_gate(const Trial& trial) {
 
 std::string reason_of(const Trial& trial) {
   for (const Verdict& verdict : trial.gates) {
-    if ((verdict.status == GateStatus::kFailed || verdict.status == GateStatus::kError) && !verdict.reason.empty()) return verdict.reason;
+    if ((verdict.status == GateStatus::kFailed || verdict.status == GateStatus::kError) && !verdict.reason.empty())
+      return verdict.reason;
   }
   return trial.message.empty() ? trial.ended : trial.message;
 }
@@ -63,7 +64,8 @@ std::vector<int> counts(const Funnel& funnel) {
 }
 
 bool stopped_by_gate(const Trial& trial) {
-  static constexpr std::array kEnds = {"invalid", "compile_error", "resource", "incorrect", "crashed", "timeout", "error"};
+  static constexpr std::array kEnds = {"invalid", "compile_error", "resource", "incorrect",
+                                       "crashed", "timeout",       "error"};
   return std::find(kEnds.begin(), kEnds.end(), trial.ended) != kEnds.end();
 }
 
@@ -93,7 +95,8 @@ std::vector<RejectedGroup> group_rejected(const std::vector<Trial>& trials) {
       group.example = trial.candidate();
     }
     const std::string& problem = trial.problem_name.empty() ? trial.problem.id() : trial.problem_name;
-    if (std::find(group.problems.begin(), group.problems.end(), problem) == group.problems.end()) group.problems.push_back(problem);
+    if (std::find(group.problems.begin(), group.problems.end(), problem) == group.problems.end())
+      group.problems.push_back(problem);
   }
   std::vector<RejectedGroup> out;
   for (auto& [key, group] : groups) out.push_back(std::move(group));

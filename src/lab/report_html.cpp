@@ -1,5 +1,5 @@
-// The page: sections in the order a reader asks. Who won, by how much, what was tried, why the rest fell, how to repeat it.
-// Tables are written here and need no script; the charts are drawn by assets/report.js from the data block.
+// The page: sections in the order a reader asks. Who won, by how much, what was tried, why the rest fell, how to repeat
+// it. Tables are written here and need no script; the charts are drawn by assets/report.js from the data block.
 
 #include <fmt/format.h>
 
@@ -9,6 +9,7 @@
 #include "lab/report_assets.h"
 #include "lab/report_charts.h"
 #include "lab/report_model.h"
+#include "lab/report_tables.h"
 #include "lab/report_text.h"
 
 namespace flashcore {
@@ -18,56 +19,8 @@ using namespace report;
 
 std::string text(std::string_view value) { return escape_html(value); }
 
-// A problem id may break after an underscore, nowhere else.
-std::string id_html(std::string_view id) {
-  std::string out;
-  for (const char c : id) {
-    out += c;
-    if (c == '_') out += "<wbr>";
-  }
-  return out;
-}
-
-std::string join(const std::vector<std::string>& parts, std::string_view separator) { return fmt::format("{}", fmt::join(parts, separator)); }
-
-// A number as shown, with the value to sort by.
-std::string number_cell(double sort_by, std::string_view shown, std::string_view title = {}) {
-  return fmt::format("<td class=num data-sort=\"{:.9g}\"{}>{}</td>", sort_by, title.empty() ? "" : fmt::format(" title=\"{}\"", text(title)), text(shown));
-}
-std::string empty_cell() { return "<td class=num data-sort=\"-1\">–</td>"; }
-
-struct Column {
-  const char* name;
-  const char* title;
-  bool numeric = false;
-};
-
-std::string table_open(std::string_view id, std::string_view caption, std::initializer_list<Column> columns) {
-  std::string out = fmt::format("<div class=scroll tabindex=0 role=region aria-labelledby=\"{0}-caption\"><table id=\"{0}\" class=sortable><caption id=\"{0}-caption\">{1}</caption><thead><tr>", id, text(caption));
-  for (const Column& column : columns) {
-    out += fmt::format("<th scope=col{} title=\"{}\">{}</th>", column.numeric ? " class=num" : "", text(column.title), text(column.name));
-  }
-  return out + "</tr></thead><tbody>\n";
-}
-constexpr std::string_view kTableClose = "</tbody></table></div>\n";
-
-// "block_m=64,block_n=32": what differs from the default stands out.
-std::string config_html(const ProblemRow& row) {
-  const std::vector<std::string> changed = changed_parts(row);
-  std::string out = fmt::format("<b class=family>{}</b> <span class=config>", text(row.winner->family));
-  for (const std::string& part : config_parts(row.winner->config)) {
-    const bool differs = std::find(changed.begin(), changed.end(), part) != changed.end();
-    out += differs ? fmt::format("<mark title=\"differs from the default\">{}</mark> ", text(part)) : text(part) + " ";
-  }
-  return out + "</span>";
-}
-
-std::string badge(std::string_view verdict) {
-  std::string kind = "neutral";
-  if (verdict == "FASTER") kind = "good";
-  if (verdict == "SLOWER" || verdict == "no result") kind = "bad";
-  if (verdict == "stale" || verdict == "INCONCLUSIVE" || verdict == "not held out") kind = "warn";
-  return fmt::format("<span class=\"badge {}\">{}</span>", kind, text(verdict));
+std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+  return fmt::format("{}", fmt::join(parts, separator));
 }
 
 // --- sections -------------------------------------------------------------------------------------------------------
@@ -90,8 +43,10 @@ std::string device_facts(const DeviceSummary& device) {
   if (!device.throttle_reasons.empty()) out += fact("throttling", join(device.throttle_reasons, ", "));
   if (device.ceilings) {
     const Ceilings& measured = *device.ceilings;
-    if (measured.matmul_tflops_16bit > 0) out += fact("measured matmul ceiling", number(measured.matmul_tflops_16bit) + " TFLOP/s");
-    if (measured.fma_tflops_fp32 > 0) out += fact("measured FMA ceiling", number(measured.fma_tflops_fp32 * 1e3) + " GFLOP/s");
+    if (measured.matmul_tflops_16bit > 0)
+      out += fact("measured matmul ceiling", number(measured.matmul_tflops_16bit) + " TFLOP/s");
+    if (measured.fma_tflops_fp32 > 0)
+      out += fact("measured FMA ceiling", number(measured.fma_tflops_fp32 * 1e3) + " GFLOP/s");
     if (measured.read_gbps > 0) out += fact("measured read bandwidth", number(measured.read_gbps) + " GB/s");
   }
   return out;
@@ -108,7 +63,8 @@ std::string period(const std::string& first, const std::string& last) {
 std::string header_html(const Model& model) {
   std::string title;
   for (const DeviceSummary& device : model.devices) title += (title.empty() ? "" : " and ") + device.info.name;
-  std::string out = fmt::format("<header><p class=brand>flashcore report</p><h1>Attention on {}</h1><dl class=facts>", text(title));
+  std::string out =
+      fmt::format("<header><p class=brand>flashcore report</p><h1>Attention on {}</h1><dl class=facts>", text(title));
   out += fact("suite", join(model.suites, ", "));
   out += fact("measured", period(model.first_at, model.last_at));
   out += fact("regime, condition", join(model.conditions, "; "));
@@ -116,14 +72,17 @@ std::string header_html(const Model& model) {
   for (const DeviceSummary& device : model.devices) out += device_facts(device);
   out += "</dl>";
   if (model.any_stale) {
-    out += "<p class=\"notice\" role=note><b>Stale results.</b> Rows marked stale were measured on other kernel source than the current one; "
-           "measure them again before quoting them.</p>";
+    out +=
+        "<p class=\"notice\" role=note><b>Stale results.</b> Rows marked stale were measured on other kernel source "
+        "than the current one; "
+        "measure them again before quoting them.</p>";
   }
   return out + "</header>\n";
 }
 
 std::string tile(const std::string& value, std::string_view name, std::string_view title) {
-  return fmt::format("<div class=tile title=\"{}\"><b>{}</b><span>{}</span></div>", text(title), text(value), text(name));
+  return fmt::format("<div class=tile title=\"{}\"><b>{}</b><span>{}</span></div>", text(title), text(value),
+                     text(name));
 }
 
 std::string summary_html(const Model& model) {
@@ -131,119 +90,73 @@ std::string summary_html(const Model& model) {
     return row.basis == Basis::kHoldout || row.basis == Basis::kBench;
   });
   std::string out = "<section id=summary aria-labelledby=summary-h><h2 id=summary-h>Who won</h2><div class=tiles>";
-  out += tile(fmt::format("{} of {}", decided, model.rows.size()), "problems decided", "a winner re-measured on held-out data, or measured by bench");
-  if (model.geomean_speedup) out += tile(ratio(*model.geomean_speedup), "over the default", "geometric mean over held-out winners; where the default stands it counts as 1");
+  out += tile(fmt::format("{} of {}", decided, model.rows.size()), "problems decided",
+              "a winner re-measured on held-out data, or measured by bench");
+  if (model.geomean_speedup)
+    out += tile(ratio(*model.geomean_speedup), "over the default",
+                "geometric mean over held-out winners; where the default stands it counts as 1");
   out += tile(count(model.candidates), "candidates tried", "distinct family and config, per problem and device");
-  out += tile(count(model.stopped_by_gate), "stopped by a gate", "invalid, did not compile, failed the resource or correctness gate, crashed or hung");
+  out += tile(count(model.stopped_by_gate), "stopped by a gate",
+              "invalid, did not compile, failed the resource or correctness gate, crashed or hung");
   out += "</div><ul class=winners>";
   for (const ProblemRow& row : model.rows) {
-    out += fmt::format("<li><b title=\"{}\">{}</b> {} <span>{}</span></li>", text(row.problem_id), text(row.label), badge(verdict_words(row)), text(sentence(row)));
+    out += fmt::format("<li><b title=\"{}\">{}</b> {} <span>{}</span></li>", text(row.problem_id), text(row.label),
+                       badge(verdict_words(row)), text(sentence(row)));
   }
   return out + "</ul></section>\n";
 }
 
-std::string result_row(const ProblemRow& row) {
-  std::string out = fmt::format("<tr{}><th scope=row title=\"{}\">{}<small>{}</small></th>", row.stale ? " class=stale" : "", text(row.problem_id), text(row.label), id_html(text(row.problem_id)));
-  if (!row.winner) {
-    out += fmt::format("<td class=muted>{}</td>", text(row.no_winner_reason));
-    for (int i = 0; i < 4; ++i) out += empty_cell();
-    return out + "<td>" + badge("no result") + "</td></tr>\n";
-  }
-  const Timing& timing = *row.winner->timing;
-  out += "<td>" + config_html(row) + "</td>";
-  out += number_cell(timing.p50_us, time_range(timing.p50_us, timing.p10_us, timing.p90_us), fmt::format("{} samples of {} launches", timing.samples.size(), timing.launches_per_sample));
-  out += number_cell(row.problem.is_decode() ? gbps(row.problem, timing.p50_us) : tflops(row.problem, timing.p50_us) * 1e3, throughput(row.problem, timing.p50_us));
-  const auto fraction = floor_fraction(timing);
-  out += fraction ? number_cell(*fraction, percent(*fraction), "floor " + time(timing.floor_us)) : empty_cell();
-  if (row.default_won) {
-    out += number_cell(1, "1 (default)");
-  } else if (row.speedup) {
-    out += number_cell(row.speedup->speedup, fmt::format("{} [{}, {}]", ratio(row.speedup->speedup), number(row.speedup->ci95_low), number(row.speedup->ci95_high)),
-                       fmt::format("against {}, {} interleaved blocks", row.speedup->against, row.speedup->blocks));
-  } else {
-    out += empty_cell();
-  }
-  return out + "<td>" + badge(verdict_words(row)) + (row.ties > 0 ? fmt::format(" <small>{}</small>", text(plural(row.ties, "tie"))) : "") + "</td></tr>\n";
-}
-
-std::string results_html(const Model& model) {
-  std::string out = "<section aria-labelledby=results-h><h2 id=results-h>Results</h2>\n";
-  out += table_open("results", "Winner of each problem. Config values that differ from the default are marked. Times are device time per launch.",
-                    {{"problem", "the suite's name and the id that every command takes"},
-                     {"winner", "family and config"},
-                     {"time p50 [p10, p90]", "median and spread over the samples", true},
-                     {"throughput", "FLOPs over unmasked pairs; decode problems in bytes that must move", true},
-                     {"of floor", "floor divided by time: 100% is the fastest time physics allows on this machine", true},
-                     {"speed-up [95%]", "against the default config, interleaved, with the 95% interval", true},
-                     {"verdict", "FASTER, SLOWER, SAME or INCONCLUSIVE against a margin"}});
-  for (const ProblemRow& row : model.rows) out += result_row(row);
-  return out + std::string(kTableClose) + "</section>\n";
-}
-
 std::string figure(std::string_view id, std::string_view title, std::string_view caption, bool choose_problem) {
-  std::string out = fmt::format("<figure id=\"figure-{0}\"><div class=figure-head><h3 id=\"{0}-h\">{1}</h3>", id, text(title));
+  std::string out =
+      fmt::format("<figure id=\"figure-{0}\"><div class=figure-head><h3 id=\"{0}-h\">{1}</h3>", id, text(title));
   if (choose_problem) out += fmt::format("<label>problem <select data-for=\"{}\"></select></label>", id);
-  return out + fmt::format("</div><div class=chart id=\"chart-{0}\" role=img aria-labelledby=\"{0}-h\"></div><figcaption>{1}</figcaption></figure>\n", id, text(caption));
+  return out + fmt::format(
+                   "</div><div class=chart id=\"chart-{0}\" role=img "
+                   "aria-labelledby=\"{0}-h\"></div><figcaption>{1}</figcaption></figure>\n",
+                   id, text(caption));
 }
 
 std::string charts_html(const Model& model) {
-  std::string out = "<section aria-labelledby=charts-h><h2 id=charts-h>Charts</h2><noscript><p class=notice>Charts need JavaScript. Every number in them is also in a table.</p></noscript>"
-                    "<p class=notice id=charts-failed role=alert hidden></p>\n";
-  out += figure("speedup", "Speed-up per problem", "Winner over the default config, measured interleaved. Bars are 95% intervals; right of the line is faster.", false);
-  out += figure("funnel", "Tuning funnel", "How many distinct candidates got how far: each stage keeps what the gate before it let through. Raced: timed against the best so far. Won: beat it.", true);
-  out += figure("roofline", "Roofline", "FLOPs per byte that must move, against throughput. A bar over a point is that problem's floor: no honest time is above it. Lines are ceilings measured on this machine.", false);
-  out += figure("samples", "Samples over time", "Every sample in the order taken (thinned to 400 a series), and the floor where it is near. Where the clock is known it is on the right-hand axis: a time that follows the clock is the machine, not the kernel.", true);
-  out += "<details><summary>Funnel as a table</summary>\n" +
-         table_open("funnel", "Distinct candidates per stage", {{"problem", "problem"}, {"proposed", "by the search", true}, {"valid", "nothing against it in why_invalid", true},
-                    {"compiled", "compiled and passed the resource gate", true}, {"correct", "passed the correctness gate", true}, {"raced", "timed against the incumbent", true}, {"won", "beat the incumbent", true}});
-  for (const ProblemRow& row : model.rows) {
-    out += fmt::format("<tr><th scope=row>{}</th>", text(row.label));
-    for (const int reached : counts(row.funnel)) out += number_cell(reached, count(reached));
-    out += "</tr>\n";
-  }
-  return out + std::string(kTableClose) + "</details></section>\n";
+  std::string out =
+      "<section aria-labelledby=charts-h><h2 id=charts-h>Charts</h2><noscript><p class=notice>Charts need JavaScript. "
+      "Every number in them is also in a table.</p></noscript>"
+      "<p class=notice id=charts-failed role=alert hidden></p>\n";
+  out += figure(
+      "speedup", "Speed-up per problem",
+      "Winner over the default config, measured interleaved. Bars are 95% intervals; right of the line is faster.",
+      false);
+  out += figure("funnel", "Tuning funnel",
+                "How many distinct candidates got how far: each stage keeps what the gate before it let through. "
+                "Raced: timed against the best so far. Won: beat it.",
+                true);
+  out += figure("roofline", "Roofline",
+                "FLOPs per byte that must move, against throughput. A bar over a point is that problem's floor: no "
+                "honest time is above it. Lines are ceilings measured on this machine.",
+                false);
+  out += figure(
+      "samples", "Samples over time",
+      "Every sample in the order taken (thinned to 400 a series), and the floor where it is near. Where the clock is "
+      "known it is on the right-hand axis: a time that follows the clock is the machine, not the kernel.",
+      true);
+  return out + "<details><summary>Funnel as a table</summary>\n" + funnel_table(model) + "</details></section>\n";
 }
 
-std::string rejected_html(const Model& model) {
-  std::string out = "<section aria-labelledby=rejected-h><h2 id=rejected-h>Rejected candidates</h2>\n";
-  if (model.rejected.empty()) return out + "<p>None: every candidate passed its gates.</p></section>\n";
-  out += table_open("rejected", "Grouped by gate and reason; the numbers in a reason are those of its example.",
-                    {{"count", "trials that ended so", true}, {"gate", "the gate that stopped it"}, {"reason", "as the gate gave it"}, {"problems", "where it happened"}, {"for example", "one candidate"}});
-  for (const RejectedGroup& group : model.rejected) {
-    std::vector<std::string> shown(group.problems.begin(), group.problems.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(group.problems.size(), 4)));
-    std::string problems = join(shown, ", ");
-    if (group.problems.size() > shown.size()) problems += fmt::format(" and {} more", group.problems.size() - shown.size());
-    out += "<tr>" + number_cell(group.count, count(group.count)) +
-           fmt::format("<td>{}</td><td class=reason>{}</td><td>{}</td><td><span class=config>{}</span></td></tr>\n", text(group.gate), text(group.reason), text(problems), text(group.example));
-  }
-  return out + std::string(kTableClose) + "</section>\n";
-}
-
-std::string resources_html(const Model& model) {
-  const auto compiled = [](const ProblemRow& row) { return row.winner && row.winner->artifact && row.winner->artifact->arch != "cpu"; };
-  if (std::none_of(model.rows.begin(), model.rows.end(), compiled)) return {};
-  std::string out = "<section aria-labelledby=resources-h><h2 id=resources-h>Resources of the winners</h2>\n";
-  out += table_open("resources", "As the compiler reports them.",
-                    {{"problem", "problem"}, {"kernel", "family and architecture"}, {"registers", "per thread", true}, {"spills", "bytes stored and loaded", true}, {"stack", "bytes; an array indexed at run time shows here", true},
-                     {"shared memory", "static and dynamic, per block", true}, {"threads", "per block", true}, {"compile", "time of the cold compilation", true}, {"code", "hash of the machine code"}});
-  for (const ProblemRow& row : model.rows) {
-    if (!compiled(row)) continue;
-    const Artifact& artifact = *row.winner->artifact;
-    const int spills = artifact.spill_store_bytes + artifact.spill_load_bytes, shared = artifact.static_shared_bytes + artifact.dynamic_shared_bytes;
-    out += fmt::format("<tr><th scope=row>{}</th><td>{} <small>{}</small></td>", text(row.label), text(row.winner->family), text(artifact.arch)) +
-           number_cell(artifact.registers, count(artifact.registers)) + number_cell(spills, count(spills)) + number_cell(artifact.stack_bytes, count(artifact.stack_bytes)) +
-           number_cell(shared, bytes(shared)) + number_cell(artifact.threads_per_block, count(artifact.threads_per_block)) + number_cell(artifact.compile_ms, time(artifact.compile_ms * 1e3)) +
-           fmt::format("<td><code>{}</code></td></tr>\n", text(artifact.code_hash.substr(0, 12)));
-  }
-  return out + std::string(kTableClose) + "</section>\n";
+std::string section(std::string_view id, std::string_view title, const std::string& content) {
+  if (content.empty()) return {};
+  return fmt::format("<section aria-labelledby={0}-h><h2 id={0}-h>{1}</h2>\n{2}</section>\n", id, text(title), content);
 }
 
 std::string reproduce_html(const Model& model) {
-  std::string out = "<section aria-labelledby=reproduce-h><h2 id=reproduce-h>How to reproduce</h2><p>The whole run, then this page:</p><pre>";
+  std::string out =
+      "<section aria-labelledby=reproduce-h><h2 id=reproduce-h>How to reproduce</h2><p>The whole run, then this "
+      "page:</p><pre>";
   for (const DeviceSummary& device : model.devices) {
-    for (const std::string& suite : model.suites) out += text(fmt::format("flashcore tune --device {} --suite {} --store trials.db\n", device.info.id, suite));
+    for (const std::string& suite : model.suites)
+      out += text(fmt::format("flashcore tune --device {} --suite {} --store trials.db\n", device.info.id, suite));
   }
-  out += "flashcore report --store trials.db --out report.html</pre><details><summary>Each winner on its own</summary><pre>";
+  out +=
+      "flashcore report --store trials.db --out report.html</pre><details><summary>Each winner on its "
+      "own</summary><pre>";
   for (const ProblemRow& row : model.rows) {
     if (row.winner) out += text(bench_command(row)) + "\n";
   }
@@ -269,27 +182,37 @@ std::string page(const std::string& title, const std::string& body, const std::s
   // The policy makes "self-contained" enforced by the browser: whatever is not in the page cannot load.
   return fmt::format(
       "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<title>{}</title>\n"
-      "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:\">\n"
-      "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n<meta name=color-scheme content=\"light dark\">\n<link rel=icon href=\"data:,\">\n"
+      "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
+      "'unsafe-inline'; img-src data: blob:\">\n"
+      "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n<meta name=color-scheme content=\"light "
+      "dark\">\n<link rel=icon href=\"data:,\">\n"
       "<style>\n{}</style>\n</head>\n<body>\n<main>\n{}</main>\n<footer>flashcore {}</footer>\n{}</body>\n</html>\n",
       text(title), embedded_report_assets().at("report.css"), body, FLASHCORE_VERSION, scripts);
 }
 
 std::string scripts_html(const Model& model) {
-  return fmt::format("<script type=\"application/json\" id=data>{}</script>\n<script type=\"application/gzip\" id=plotly>{}</script>\n<script>\n{}</script>\n",
-                     json_for_script(chart_data(model)), base64(embedded_plotly().at("plotly.min.js.gz")), embedded_report_assets().at("report.js"));
+  return fmt::format(
+      "<script type=\"application/json\" id=data>{}</script>\n<script type=\"application/gzip\" "
+      "id=plotly>{}</script>\n<script>\n{}</script>\n",
+      json_for_script(chart_data(model)), base64(embedded_plotly().at("plotly.min.js.gz")),
+      embedded_report_assets().at("report.js"));
 }
 
 }  // namespace
 
 std::string report_html(const std::vector<Trial>& trials, const ReportOptions& options) {
   if (trials.empty()) {
-    return page("flashcore report", "<header><p class=brand>flashcore report</p><h1>No trials yet</h1><p>This store is empty. Fill it with:</p></header>"
-                "<pre>flashcore tune --suite quick\nflashcore report --out report.html</pre>", "");
+    return page("flashcore report",
+                "<header><p class=brand>flashcore report</p><h1>No trials yet</h1><p>This store is empty. Fill it "
+                "with:</p></header>"
+                "<pre>flashcore tune --suite quick\nflashcore report --out report.html</pre>",
+                "");
   }
   const Model model = make_model(trials, options);
   return page("flashcore report: " + join(model.suites, ", ") + " on " + model.devices.front().info.name,
-              header_html(model) + summary_html(model) + results_html(model) + charts_html(model) + rejected_html(model) + resources_html(model) + reproduce_html(model),
+              header_html(model) + summary_html(model) + section("results", "Results", results_table(model)) +
+                  charts_html(model) + section("rejected", "Rejected candidates", rejected_table(model)) +
+                  section("resources", "Resources of the winners", resources_table(model)) + reproduce_html(model),
               scripts_html(model));
 }
 

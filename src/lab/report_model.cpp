@@ -38,9 +38,11 @@ void observe(DeviceSummary& device, const Trial& trial) {
   widen(device.clock_low_mhz, device.clock_high_mhz, trial.environment.clock_sm_mhz);
   device.power_high_w = std::max(device.power_high_w, trial.environment.power_w);
   device.temperature_high_c = std::max(device.temperature_high_c, trial.environment.temperature_c);
-  if (!trial.environment.throttle_reasons.empty()) add_once(device.throttle_reasons, trial.environment.throttle_reasons);
+  if (!trial.environment.throttle_reasons.empty())
+    add_once(device.throttle_reasons, trial.environment.throttle_reasons);
   for (const Verdict& verdict : trial.gates) {
-    if (verdict.evidence.is_object() && verdict.evidence.contains("ceilings")) device.ceilings = verdict.evidence.at("ceilings").get<Ceilings>();
+    if (verdict.evidence.is_object() && verdict.evidence.contains("ceilings"))
+      device.ceilings = verdict.evidence.at("ceilings").get<Ceilings>();
   }
 }
 
@@ -59,7 +61,8 @@ void fill_header(Model& model, const std::vector<Trial>& trials) {
     observe(device_of(model, trial), trial);
     if (!trial.suite.empty()) add_once(model.suites, trial.suite);
     if (trial.timing) {
-      add_once(model.conditions, fmt::format("{}, {}", to_string(trial.timing->regime), to_string(trial.timing->condition)));
+      add_once(model.conditions,
+               fmt::format("{}, {}", to_string(trial.timing->regime), to_string(trial.timing->condition)));
     }
     if (model.first_at.empty() || trial.created_at < model.first_at) model.first_at = trial.created_at;
     model.last_at = std::max(model.last_at, trial.created_at);
@@ -73,7 +76,8 @@ void fill_header(Model& model, const std::vector<Trial>& trials) {
 // --- rows -----------------------------------------------------------------------------------------------------------
 
 // The fastest of those of one phase group that stand on the current source; older ones only if there is no other.
-const Trial* fastest(const std::vector<const Trial*>& trials, std::initializer_list<Phase> phases, const std::string& source_hash) {
+const Trial* fastest(const std::vector<const Trial*>& trials, std::initializer_list<Phase> phases,
+                     const std::string& source_hash) {
   const Trial* best = nullptr;
   const auto better = [&](const Trial& a, const Trial& b) {
     const bool a_current = a.source_hash == source_hash, b_current = b.source_hash == source_hash;
@@ -86,7 +90,8 @@ const Trial* fastest(const std::vector<const Trial*>& trials, std::initializer_l
   return best;
 }
 
-void choose_winner(ProblemRow& row, const std::vector<const Trial*>& trials, const LeaderboardRow* standing, const std::string& source_hash) {
+void choose_winner(ProblemRow& row, const std::vector<const Trial*>& trials, const LeaderboardRow* standing,
+                   const std::string& source_hash) {
   if (standing != nullptr && !standing->standing.empty() && standing->standing.front().timing) {
     row.winner = standing->standing.front();
     row.ties = standing->ties;
@@ -110,7 +115,8 @@ void choose_baseline(ProblemRow& row, const std::vector<const Trial*>& trials) {
   if (named == nullptr) return;
   const Trial* best = named;
   for (const Trial* trial : trials) {
-    if (trial->phase == Phase::kHoldout && trial->candidate() == named->candidate() && timed_and_correct(*trial)) best = trial;
+    if (trial->phase == Phase::kHoldout && trial->candidate() == named->candidate() && timed_and_correct(*trial))
+      best = trial;
   }
   row.baseline = *best;
 }
@@ -137,10 +143,12 @@ std::string why_no_winner(const std::vector<const Trial*>& trials) {
   for (const Trial* trial : trials) copies.push_back(*trial);
   const std::vector<RejectedGroup> groups = group_rejected(copies);
   if (groups.empty()) return "no candidate was timed";
-  return fmt::format("no candidate passed; {} ended at {}: {}", groups.front().count, groups.front().gate, groups.front().reason);
+  return fmt::format("no candidate passed; {} ended at {}: {}", groups.front().count, groups.front().gate,
+                     groups.front().reason);
 }
 
-ProblemRow make_row(const std::vector<const Trial*>& trials, const std::vector<LeaderboardRow>& board, const std::string& source_hash) {
+ProblemRow make_row(const std::vector<const Trial*>& trials, const std::vector<LeaderboardRow>& board,
+                    const std::string& source_hash) {
   const Trial& any = *trials.back();
   ProblemRow row;
   row.device_key = any.device.key;
@@ -183,7 +191,8 @@ std::optional<double> geomean_over_default(const std::vector<ProblemRow>& rows) 
   for (const ProblemRow& row : rows) {
     if (row.stale || row.basis != Basis::kHoldout) continue;
     if (row.default_won) speedups.push_back(1);
-    if (row.speedup && row.baseline && row.speedup->against == row.baseline->candidate()) speedups.push_back(row.speedup->speedup);
+    if (row.speedup && row.baseline && row.speedup->against == row.baseline->candidate())
+      speedups.push_back(row.speedup->speedup);
   }
   if (speedups.empty()) return std::nullopt;
   return geometric_mean(speedups);
@@ -268,12 +277,15 @@ std::string sentence(const ProblemRow& row) {
   std::string out = fmt::format("{} takes {}", row.winner->family, time(timing.p50_us));
   const bool over_default = row.speedup && row.baseline && row.speedup->against == row.baseline->candidate();
   if (row.default_won) {
-    out += row.funnel.proposed > 1 ? ", with its default config: nothing tried was faster" : ", with its default config";
+    out +=
+        row.funnel.proposed > 1 ? ", with its default config: nothing tried was faster" : ", with its default config";
   } else if (row.speedup) {
     out += fmt::format(", {} as fast as {} (95% interval {} to {})", ratio(row.speedup->speedup),
-                       over_default ? "the default" : row.speedup->against, ratio(row.speedup->ci95_low), ratio(row.speedup->ci95_high));
+                       over_default ? "the default" : row.speedup->against, ratio(row.speedup->ci95_low),
+                       ratio(row.speedup->ci95_high));
   }
-  if (const auto changed = changed_parts(row); !changed.empty()) out += fmt::format(", by {}", fmt::join(changed, ", "));
+  if (const auto changed = changed_parts(row); !changed.empty())
+    out += fmt::format(", by {}", fmt::join(changed, ", "));
   if (const auto fraction = floor_fraction(timing)) out += fmt::format("; {} of the floor", percent(*fraction));
   if (row.ties > 0) out += fmt::format("; {} cannot be told apart from it", plural(row.ties, "other candidate"));
   if (row.basis == Basis::kDiscovery) out += "; found by the search but not yet re-measured on held-out data";
@@ -284,8 +296,8 @@ std::string sentence(const ProblemRow& row) {
 
 std::string bench_command(const ProblemRow& row) {
   if (!row.winner) return {};
-  return fmt::format("flashcore bench --device {} --problem {} --family {} --config {}", row.winner->device.id, row.problem_id,
-                     row.winner->family, row.winner->config);
+  return fmt::format("flashcore bench --device {} --problem {} --family {} --config {}", row.winner->device.id,
+                     row.problem_id, row.winner->family, row.winner->config);
 }
 
 }  // namespace flashcore::report

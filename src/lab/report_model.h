@@ -16,8 +16,8 @@ struct Funnel {
   int valid = 0;     // why_invalid had nothing against it
   int compiled = 0;  // and it passed the resource gate
   int correct = 0;
-  int raced = 0;     // timed against the incumbent
-  int won = 0;       // beat it
+  int raced = 0;  // timed against the incumbent
+  int won = 0;    // beat it
 };
 inline constexpr const char* kFunnelStages[] = {"proposed", "valid", "compiled", "correct", "raced", "won"};
 std::vector<int> counts(const Funnel& funnel);
@@ -72,8 +72,8 @@ struct Model {
   bool any_stale = false;
   std::string first_at, last_at;
   int trials = 0, candidates = 0, stopped_by_gate = 0;
-  std::vector<ProblemRow> rows;  // in order of first appearance
-  std::vector<RejectedGroup> rejected;  // most frequent first
+  std::vector<ProblemRow> rows;           // in order of first appearance
+  std::vector<RejectedGroup> rejected;    // most frequent first
   std::optional<double> geomean_speedup;  // over the default, rows with a winner; a kept default counts as 1
 };
 
@@ -82,7 +82,7 @@ Model make_model(const std::vector<Trial>& trials, const ReportOptions& options)
 // --- numbers of a row ---
 double tflops(const Problem& problem, double time_us);
 double gbps(const Problem& problem, double time_us);
-double intensity(const Problem& problem);  // FLOPs per byte that must move
+double intensity(const Problem& problem);                        // FLOPs per byte that must move
 std::string throughput(const Problem& problem, double time_us);  // "57.2 TFLOP/s"; decode in "GB/s"
 // floor / time: 1 would be the fastest honest time. None without a floor.
 std::optional<double> floor_fraction(const Timing& timing);

@@ -112,7 +112,8 @@ std::string time(double microseconds) {
 std::string time_range(double p50_us, double p10_us, double p90_us) {
   if (!std::isfinite(p50_us)) return std::string(kNotKnown);
   const Unit unit = unit_of(p50_us);
-  return fmt::format("{} {} [{}, {}]", number(p50_us * unit.scale), unit.name, number(p10_us * unit.scale), number(p90_us * unit.scale));
+  return fmt::format("{} {} [{}, {}]", number(p50_us * unit.scale), unit.name, number(p10_us * unit.scale),
+                     number(p90_us * unit.scale));
 }
 
 std::string percent(double fraction) {

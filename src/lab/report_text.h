@@ -7,9 +7,10 @@
 
 namespace flashcore::report {
 
-std::string escape_html(std::string_view text);      // & < > " '
-std::string escape_markdown(std::string_view text);  // for a table cell: | and line breaks, and < so that no HTML gets in
-std::string escape_csv(std::string_view text);       // RFC 4180
+std::string escape_html(std::string_view text);  // & < > " '
+std::string escape_markdown(
+    std::string_view text);                     // for a table cell: | and line breaks, and < so that no HTML gets in
+std::string escape_csv(std::string_view text);  // RFC 4180
 std::string base64(std::string_view bytes);
 
 // Three significant digits: "0.0123", "1.23", "12.3", "123", "1,234". "–" for a number that is not finite.
@@ -18,9 +19,9 @@ std::string count(std::int64_t value);  // "1,234"
 std::string time(double microseconds);  // "12.3 µs", "1.23 ms", "2.50 s"
 // "12.3 µs [12.1, 12.6]": all three in the unit of the first.
 std::string time_range(double p50_us, double p10_us, double p90_us);
-std::string percent(double fraction);  // "63%", "0.8%"
-std::string ratio(double value);       // "1.42×"
-std::string bytes(double count);       // "48 KiB"
+std::string percent(double fraction);                               // "63%", "0.8%"
+std::string ratio(double value);                                    // "1.42×"
+std::string bytes(double count);                                    // "48 KiB"
 std::string plural(std::int64_t count, std::string_view singular);  // "1 problem", "2 problems"
 
 }  // namespace flashcore::report

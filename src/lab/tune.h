@@ -22,7 +22,12 @@ struct TuneOptions {
   std::optional<int> budget_trials;      // per problem
   std::uint64_t seed = 1;
   int finalists = 5;
+  Regime regime = Regime::kGraph;
+  std::string worker_executable;         // as Worker; tests give their own
 };
+
+// Of the whole suite, when neither budget is given.
+inline constexpr double kDefaultBudgetSeconds = 60;
 
 // What happened, as it happens; the command line draws it.
 struct TuneProgress {
@@ -48,6 +53,12 @@ struct TuneResult {
   bool interrupted = false;
 };
 
+// Order, per problem: the default config of each supporting family (the first correct one is the incumbent; ref_fwd is a
+// baseline and searched only if it is alone), the search against the incumbent, then in another process and with another
+// seed the `finalists` fastest against the default. The winner is the finalist with the best held-out speed-up among those
+// whose interval lies above 1 with a Holm-adjusted p below 5%; without one, the default.
+// Errors: kBadInput for an unknown family or strategy; kEnvironment if the device is not there or the store cannot be written.
+//
 // Resumes: candidates already tried for the same problem, device and source_hash are read from the store, counted and
 // shown to the search, not run again. `stop` is polled; when true the run ends cleanly with what is done saved.
 TuneResult tune(const TuneOptions& options, Store& store, const std::function<void(const TuneProgress&)>& progress, const std::function<bool()>& stop);

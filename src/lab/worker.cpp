@@ -41,6 +41,7 @@ struct Answer {
   std::string ended = "crashed";  // if there is no trial
   std::string message;
   std::string stage = "start";    // the last one the child told
+  std::vector<std::string> passed;  // those before it
 };
 
 }  // namespace
@@ -115,6 +116,7 @@ struct Worker::Impl {
     const json message = json::parse(line, nullptr, false);
     try {
       if (message.is_object() && message.contains("stage")) {
+        if (answer.stage != "start") answer.passed.push_back(answer.stage);
         answer.stage = message.at("stage").get<std::string>();
         return false;
       }
@@ -140,6 +142,7 @@ struct Worker::Impl {
     Trial trial = blank_trial(*device, request);
     trial.ended = answer.ended;
     trial.message = answer.message;
+    for (const std::string& gate : answer.passed) trial.gates.push_back({gate, GateStatus::kPassed, "", nullptr});
     trial.gates.push_back({answer.stage, GateStatus::kError, answer.message, nullptr});
     return trial;
   }
@@ -196,6 +199,10 @@ int serve(Device& device) {
       tell({{"fault", e.what()}});
       // The context is lost, and taking it down in order may fault again.
       _exit(4);
+    } catch (const std::exception& e) {
+      // Only a request that is none: parent and child are of different builds.
+      tell({{"fault", fmt::format("the request could not be read: {}", e.what())}});
+      return 4;
     }
   }
   return 0;

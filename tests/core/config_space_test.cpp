@@ -57,10 +57,14 @@ TEST(ConfigSpaceTest, ParsesOverTheBase) {
 
 TEST(ConfigSpaceTest, RefusesWithWhatIsAllowed) {
   const auto parse = [](const char* text) { return refused([text] { space().parse(text, kBase, "sm80_fwd"); }); };
-  EXPECT_NE(parse("blockm=64").find("'blockm' is not known to sm80_fwd; its keys are block_m in {32,64,128}, num_stages"), std::string::npos);
-  EXPECT_NE(parse("block_m=48").find("block_m=48 is not allowed for sm80_fwd; use one of 32, 64, 128"), std::string::npos);
+  EXPECT_NE(
+      parse("blockm=64").find("'blockm' is not known to sm80_fwd; its keys are block_m in {32,64,128}, num_stages"),
+      std::string::npos);
+  EXPECT_NE(parse("block_m=48").find("block_m=48 is not allowed for sm80_fwd; use one of 32, 64, 128"),
+            std::string::npos);
   EXPECT_NE(parse("block_m=64,block_m=64").find("given twice"), std::string::npos);
-  for (const char* text : {"block_m=", "block_m=6 4", "block_m=64.0", "block_m=x", "block_m=99999999999", "block_m=+64"}) {
+  for (const char* text :
+       {"block_m=", "block_m=6 4", "block_m=64.0", "block_m=x", "block_m=99999999999", "block_m=+64"}) {
     EXPECT_NE(parse(text).find("not an integer"), std::string::npos) << text;
   }
   EXPECT_NE(parse("block_m").find("not key=value"), std::string::npos);
@@ -69,7 +73,9 @@ TEST(ConfigSpaceTest, RefusesWithWhatIsAllowed) {
 }
 
 TEST(ConfigSpaceTest, RefusesJsonThatIsNotAWholeConfig) {
-  const auto read = [](const char* text) { return refused([text] { space().from_json(nlohmann::json::parse(text), "f"); }); };
+  const auto read = [](const char* text) {
+    return refused([text] { space().from_json(nlohmann::json::parse(text), "f"); });
+  };
   EXPECT_NE(read("[1]").find("not a JSON object"), std::string::npos);
   EXPECT_NE(read(R"({"block_m":64,"num_stages":1})").find("lacks the key 'swizzle'"), std::string::npos);
   EXPECT_NE(read(R"({"block_m":"64","num_stages":1,"swizzle":0})").find("not an integer"), std::string::npos);

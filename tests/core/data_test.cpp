@@ -34,7 +34,8 @@ TEST(DataTest, LayoutDoesNotChangeValuesAndGapsAreNan) {
   for (const Pattern pattern : all_patterns()) {
     const AttentionInputs plain = make_inputs(Problem::parse("b2_h4_hk2_sq9_sk70_d24_bf16"), pattern, 7);
     for (const char* layout : {"_bshd", "_strided"}) {
-      const AttentionInputs other = make_inputs(Problem::parse(std::string("b2_h4_hk2_sq9_sk70_d24_bf16") + layout), pattern, 7);
+      const AttentionInputs other =
+          make_inputs(Problem::parse(std::string("b2_h4_hk2_sq9_sk70_d24_bf16") + layout), pattern, 7);
       const std::vector<float> a = gather_rows(plain.k, {}), b = gather_rows(other.k, {});
       ASSERT_EQ(a.size(), b.size());
       EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << to_string(pattern);
@@ -45,7 +46,8 @@ TEST(DataTest, LayoutDoesNotChangeValuesAndGapsAreNan) {
   EXPECT_EQ(at.stride_head, 32);
   EXPECT_EQ(at.stride_row, 128);
   std::int64_t nans = 0;
-  for (std::int64_t i = 0; i < at.span(); ++i) nans += std::isnan(load_element(DType::kF16, strided.data.data(), i)) ? 1 : 0;
+  for (std::int64_t i = 0; i < at.span(); ++i)
+    nans += std::isnan(load_element(DType::kF16, strided.data.data(), i)) ? 1 : 0;
   EXPECT_EQ(nans, at.span() - at.elements());
   EXPECT_GT(nans, 0);
 }
@@ -129,7 +131,8 @@ TEST(DataTest, ConstantRowsGiveVItself) {
   const AttentionInputs in = make_inputs(p, Pattern::kConstant, 1);
   const Reference ref = reference_forward(p, in, {});
   for (std::size_t row = 0; row < 50; ++row) {
-    for (std::int64_t d = 0; d < 16; ++d) EXPECT_NEAR(ref.o[row * 16 + static_cast<std::size_t>(d)], in.v.at(0, 0, 0, d), 1e-12);
+    for (std::int64_t d = 0; d < 16; ++d)
+      EXPECT_NEAR(ref.o[row * 16 + static_cast<std::size_t>(d)], in.v.at(0, 0, 0, d), 1e-12);
   }
   EXPECT_NE(in.v.at(0, 0, 0, 0), in.v.at(0, 1, 0, 0));
 }
@@ -178,7 +181,8 @@ TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
 
 TEST(DataTest, ZeroLengthsAndSingleElements) {
   for (const Pattern pattern : all_patterns()) {
-    for (const char* id : {"b1_h2_sq0_sk5_d8_fp16", "b1_h2_sq5_sk0_d8_fp16_causal", "b1_h1_s1_d1_fp32", "b1_h1_s0_d8_bf16_strided"}) {
+    for (const char* id :
+         {"b1_h2_sq0_sk5_d8_fp16", "b1_h2_sq5_sk0_d8_fp16_causal", "b1_h1_s1_d1_fp32", "b1_h1_s0_d8_bf16_strided"}) {
       const Problem p = Problem::parse(id);
       const AttentionInputs in = make_inputs(p, pattern, 1);
       EXPECT_EQ(in.q.data.size(), static_cast<std::size_t>(in.q.layout.span()) * size_of(p.dtype));

@@ -73,11 +73,12 @@ TEST(FilesTest, WriteErrorsAreTheEnvironments) {
   EXPECT_EQ(kind_of([&] { write_file_atomically(folder.path(), "x"); }, "not a regular file"), ErrorKind::kEnvironment);
   EXPECT_EQ(kind_of([&] { write_file_atomically("/dev/full", "x"); }, "not a regular file"), ErrorKind::kEnvironment);
   std::ofstream(folder / "file") << "x";
-  EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "file/f", "x"); }, "Not a directory"), ErrorKind::kEnvironment);
+  EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "file/f", "x"); }, "Not a directory"),
+            ErrorKind::kEnvironment);
 }
 
-// A write that fails half way, as on a full disk: the limit on file size makes write() stop in the same place, and needs
-// no privilege. In a child process, because the limit stays.
+// A write that fails half way, as on a full disk: the limit on file size makes write() stop in the same place, and
+// needs no privilege. In a child process, because the limit stays.
 TEST(FilesTest, AFailedWriteLeavesTheOldFileAndNoTemporary) {
   const TemporaryFolder folder;
   write_file_atomically(folder / "f", "old");
@@ -90,7 +91,8 @@ TEST(FilesTest, AFailedWriteLeavesTheOldFileAndNoTemporary) {
     try {
       write_file_atomically(folder / "f", std::string(100'000, 'x'));
     } catch (const Error& error) {
-      const bool clear = error.kind() == ErrorKind::kEnvironment && std::string(error.what()).find("File too large") != std::string::npos;
+      const bool clear = error.kind() == ErrorKind::kEnvironment &&
+                         std::string(error.what()).find("File too large") != std::string::npos;
       _exit(clear ? 0 : 11);
     }
     _exit(12);
@@ -106,10 +108,12 @@ TEST(FilesTest, AFailedWriteLeavesTheOldFileAndNoTemporary) {
 TEST(FilesTest, AFullDiskLeavesTheOldFileAndNoTemporary) {
   const TemporaryFolder folder;
   if (mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
-    GTEST_SKIP() << "mounting a small tmpfs needs root with CAP_SYS_ADMIN; the size-limit test above covers the same path";
+    GTEST_SKIP()
+        << "mounting a small tmpfs needs root with CAP_SYS_ADMIN; the size-limit test above covers the same path";
   }
   write_file_atomically(folder / "f", "old");
-  EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "f", std::string(1 << 20, 'x')); }, "No space left on device; free some space"),
+  EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "f", std::string(1 << 20, 'x')); },
+                    "No space left on device; free some space"),
             ErrorKind::kEnvironment);
   EXPECT_EQ(read_file(folder / "f"), "old");
   EXPECT_EQ(files_in(folder.path()), 1);
@@ -131,7 +135,9 @@ TEST(FilesTest, ConcurrentWritersLeaveOneWholeFile) {
 }
 
 TEST(FilesTest, CacheDirectoryFollowsTheEnvironment) {
-  const auto keep = [](const char* name) { return std::getenv(name) == nullptr ? std::string() : std::string(std::getenv(name)); };
+  const auto keep = [](const char* name) {
+    return std::getenv(name) == nullptr ? std::string() : std::string(std::getenv(name));
+  };
   const std::string own = keep("FLASHCORE_CACHE"), xdg = keep("XDG_CACHE_HOME"), home = keep("HOME");
   setenv("FLASHCORE_CACHE", "/own", 1);
   setenv("XDG_CACHE_HOME", "/xdg", 1);

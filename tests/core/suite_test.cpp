@@ -65,20 +65,24 @@ TEST(SuiteTest, ReadsEveryKey) {
 
 TEST(SuiteTest, EveryShippedSuiteLoadsUnderItsName) {
   const std::vector<std::string> names = shipped_suites();
-  for (const char* name : {"canonical", "emulator", "quick", "smoke"}) EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
+  for (const char* name : {"canonical", "emulator", "quick", "smoke"})
+    EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
   EXPECT_EQ(names.size(), embedded_suites().size());
   for (const std::string& name : names) {
     const Suite suite = load_suite(name);
     EXPECT_EQ(suite.name, name);
     std::set<std::string> ids;
-    for (const NamedProblem& named : suite.problems) EXPECT_TRUE(ids.insert(named.problem.id()).second) << named.name << " repeats a problem";
+    for (const NamedProblem& named : suite.problems)
+      EXPECT_TRUE(ids.insert(named.problem.id()).second) << named.name << " repeats a problem";
   }
   EXPECT_EQ(find_problem(load_suite("canonical"), "mission").problem.id(), "b1_h8_s512_d64_fp16");
 }
 
 TEST(SuiteTest, SmallSuitesStaySmall) {
-  for (const auto& [name, limit] : {std::pair<const char*, double>{"quick", 3e8}, {"smoke", 1.5e7}, {"emulator", 6e6}}) {
-    for (const NamedProblem& named : load_suite(name).problems) EXPECT_LE(named.problem.flops(), limit) << name << " " << named.name;
+  for (const auto& [name, limit] :
+       {std::pair<const char*, double>{"quick", 3e8}, {"smoke", 1.5e7}, {"emulator", 6e6}}) {
+    for (const NamedProblem& named : load_suite(name).problems)
+      EXPECT_LE(named.problem.flops(), limit) << name << " " << named.name;
   }
 }
 
@@ -111,23 +115,31 @@ TEST(SuiteTest, FindsByNameByIdOrParsesAnId) {
 TEST(SuiteTest, ErrorsNameFileAndLine) {
   const std::string rest = "num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp16";
   expect_refused(with_problem("name: a, window: 5, " + rest), "my.yaml:3: unknown key 'window'",
-                 "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, head_dim_v, dtype, causal, layout, scale");
-  expect_refused(with_problem("name: a, num_heads: 4, " + rest), "my.yaml:3: the key 'num_heads' is given twice", "once");
+                 "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, "
+                 "head_dim_v, dtype, causal, layout, scale");
+  expect_refused(with_problem("name: a, num_heads: 4, " + rest), "my.yaml:3: the key 'num_heads' is given twice",
+                 "once");
   expect_refused(with_problem(rest), "my.yaml:3: ", "lacks the key 'name'");
-  expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64"), "my.yaml:3: ", "lacks the key 'dtype'");
-  expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp8"), "my.yaml:3: dtype 'fp8'", "fp32, fp16 or bf16");
+  expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64"),
+                 "my.yaml:3: ", "lacks the key 'dtype'");
+  expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp8"), "my.yaml:3: dtype 'fp8'",
+                 "fp32, fp16 or bf16");
   expect_refused(with_problem("name: a, causal: yes, " + rest), "my.yaml:3: causal is 'yes'", "top_left");
   expect_refused(with_problem("name: a, layout: sbhd, " + rest), "my.yaml:3: layout 'sbhd'", "bhsd, bshd or strided");
   expect_refused(with_problem("name: a, scale: big, " + rest), "my.yaml:3: scale is not a number", "0.125");
   expect_refused(with_problem("name: a, scale: 0, " + rest), "my.yaml:3: problem 'a': scale is 0", "1e-06");
   expect_refused(with_problem("name: a, batch_size: -1, " + rest), "my.yaml:3: problem 'a': batch is -1", "1");
   expect_refused(with_problem("name: a, batch_size: 1.5, " + rest), "my.yaml:3: batch_size is '1.5'", "whole number");
-  expect_refused(with_problem("name: a, batch_size: [1], " + rest), "my.yaml:3: batch_size is 'a list or map'", "whole number");
-  expect_refused(with_problem("name: a, batch_size: 99999999999999999999, " + rest), "my.yaml:3: batch_size is", "63 bits");
+  expect_refused(with_problem("name: a, batch_size: [1], " + rest), "my.yaml:3: batch_size is 'a list or map'",
+                 "whole number");
+  expect_refused(with_problem("name: a, batch_size: 99999999999999999999, " + rest), "my.yaml:3: batch_size is",
+                 "63 bits");
   expect_refused(with_problem("name: a, num_kv_heads: 3, " + rest), "my.yaml:3: problem 'a': heads_kv is 3", "divide");
-  expect_refused(with_problem("name: a, seq_len_kv: 5000000000, " + rest), "my.yaml:3: problem 'a': seqlen_kv is 5000000000", "2147483647");
+  expect_refused(with_problem("name: a, seq_len_kv: 5000000000, " + rest),
+                 "my.yaml:3: problem 'a': seqlen_kv is 5000000000", "2147483647");
   expect_refused(with_problem("name: , " + rest), "my.yaml:3: name is not a word", "some_name");
-  expect_refused(refused("name: s\nproblems:\n  - {name: a, " + rest + "}\n  - {name: a, " + rest + "}\n"), "my.yaml:4: the problem name 'a' is used twice", "unique");
+  expect_refused(refused("name: s\nproblems:\n  - {name: a, " + rest + "}\n  - {name: a, " + rest + "}\n"),
+                 "my.yaml:4: the problem name 'a' is used twice", "unique");
 }
 
 TEST(SuiteTest, BrokenSuites) {

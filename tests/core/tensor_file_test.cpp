@@ -16,8 +16,10 @@ namespace {
 FileTensor sample(DType dtype, std::vector<std::int64_t> shape) {
   std::int64_t elements = 1;
   for (const std::int64_t extent : shape) elements *= extent;
-  FileTensor tensor{dtype, std::move(shape), std::vector<std::byte>(static_cast<std::size_t>(elements) * size_of(dtype))};
-  for (std::int64_t i = 0; i < elements; ++i) store_element(dtype, tensor.data.data(), i, 0.25f * static_cast<float>(i) - 1);
+  FileTensor tensor{dtype, std::move(shape),
+                    std::vector<std::byte>(static_cast<std::size_t>(elements) * size_of(dtype))};
+  for (std::int64_t i = 0; i < elements; ++i)
+    store_element(dtype, tensor.data.data(), i, 0.25f * static_cast<float>(i) - 1);
   return tensor;
 }
 
@@ -27,7 +29,9 @@ std::string u64(std::uint64_t value) {
   return bytes;
 }
 
-std::string safetensors(const std::string& header, std::size_t data_bytes) { return u64(header.size()) + header + std::string(data_bytes, '\0'); }
+std::string safetensors(const std::string& header, std::size_t data_bytes) {
+  return u64(header.size()) + header + std::string(data_bytes, '\0');
+}
 
 std::string npy(const std::string& header, std::size_t data_bytes) {
   std::string file("\x93NUMPY\x01\x00", 8);
@@ -52,9 +56,11 @@ class TensorFileTest : public ::testing::Test {
       return error.what();
     }
   }
-  void expect_refused(const std::string& name, const std::string& bytes, const std::string& reason, const std::string& tensor = "") {
+  void expect_refused(const std::string& name, const std::string& bytes, const std::string& reason,
+                      const std::string& tensor = "") {
     const std::string said = message(name, bytes, tensor);
-    EXPECT_NE(said.find(reason), std::string::npos) << "said: " << (said.empty() ? "accepted" : said) << "\nwanted: " << reason;
+    EXPECT_NE(said.find(reason), std::string::npos)
+        << "said: " << (said.empty() ? "accepted" : said) << "\nwanted: " << reason;
   }
 
   TemporaryFolder folder_;
@@ -86,7 +92,9 @@ TEST_F(TensorFileTest, NpyNeedsAnotherFormatForBf16) {
 
 TEST_F(TensorFileTest, NpyAsNumpyWritesIt) {
   for (const char* descr : {"<V2", "|V2", "bfloat16"}) {
-    ASSERT_EQ(message("t.npy", npy(fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (3,), }}   \n", descr), 6)), "");
+    ASSERT_EQ(
+        message("t.npy", npy(fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (3,), }}   \n", descr), 6)),
+        "");
     EXPECT_EQ(read_tensor((folder_ / "t.npy").string()).dtype, DType::kBF16);
   }
   std::string version2("\x93NUMPY\x02\x00", 8);
@@ -144,7 +152,8 @@ TEST_F(TensorFileTest, LyingNpyHeaders) {
   };
   expect_refused("t.npy", "not numpy at all", "not a .npy file");
   expect_refused("t.npy", std::string("\x93NUMPY\x09\x00\x10\x00", 10) + std::string(100, ' '), "version 9");
-  expect_refused("t.npy", std::string("\x93NUMPY\x02\x00\xff\xff\xff\xff", 12) + std::string(100, ' '), "claims 4294967295 bytes");
+  expect_refused("t.npy", std::string("\x93NUMPY\x02\x00\xff\xff\xff\xff", 12) + std::string(100, ' '),
+                 "claims 4294967295 bytes");
   expect_refused("t.npy", npy(header("'>f4'", "False", "(1,)"), 4), "'>f4', which is not supported");
   expect_refused("t.npy", npy(header("'<f8'", "False", "(1,)"), 8), "use '<f4'");
   expect_refused("t.npy", npy(header("[('a', '<f4')]", "False", "(1,)"), 4), "structured");
@@ -155,8 +164,9 @@ TEST_F(TensorFileTest, LyingNpyHeaders) {
   expect_refused("t.npy", npy(header("'<f4'", "False", "(99999999999999999999,)"), 4), "not a whole number");
   expect_refused("t.npy", npy(header("'<f4'", "False", "(4294967296, 4294967296, 4)"), 0), "more than 2^64");
   expect_refused("t.npy", npy(header("'<f4'", "False", "3"), 4), "'(' is missing");
-  expect_refused("t.npy", npy(header("'<f4'", "False", "(1,") , 4), "header cannot be read");
-  expect_refused("t.npy", npy("{'descr': '<f4', 'descr': '<f2', 'fortran_order': False, 'shape': (1,)}", 4), "unexpected key 'descr'");
+  expect_refused("t.npy", npy(header("'<f4'", "False", "(1,"), 4), "header cannot be read");
+  expect_refused("t.npy", npy("{'descr': '<f4', 'descr': '<f2', 'fortran_order': False, 'shape': (1,)}", 4),
+                 "unexpected key 'descr'");
   expect_refused("t.npy", npy("{'descr': '<f4', 'fortran_order': False}", 4), "is missing");
   expect_refused("t.npy", npy("", 4), "'{' is missing");
 }
@@ -185,15 +195,24 @@ TEST_F(TensorFileTest, LyingSafetensorsHeaders) {
   expect_refused(name, safetensors(one("F16", "[2]", "[2,6]"), 6), "there is a gap");
   expect_refused(name, safetensors(one("F16", "[2]", "[0,4]"), 9), "5 bytes follow the last tensor");
   expect_refused(name, safetensors(one("F64", "[1]", "[0,8]"), 8), "'t' is F64, which is not supported");
-  expect_refused(name, safetensors(R"({"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F16","shape":[2],"data_offsets":[2,6]}})", 6),
-                 "overlaps another");
-  expect_refused(name, safetensors(R"({"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]},"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})", 2),
-                 "in the header twice");
+  expect_refused(
+      name,
+      safetensors(
+          R"({"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"b":{"dtype":"F16","shape":[2],"data_offsets":[2,6]}})",
+          6),
+      "overlaps another");
+  expect_refused(
+      name,
+      safetensors(
+          R"({"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]},"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})",
+          2),
+      "in the header twice");
 }
 
 TEST_F(TensorFileTest, SafetensorsWithSeveralTensorsNeedsAName) {
   const std::string file = safetensors(
-      R"({"__metadata__":{"format":"pt"},"k":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]},"i":{"dtype":"I64","shape":[1],"data_offsets":[4,12]}})", 12);
+      R"({"__metadata__":{"format":"pt"},"k":{"dtype":"BF16","shape":[1,2],"data_offsets":[0,4]},"i":{"dtype":"I64","shape":[1],"data_offsets":[4,12]}})",
+      12);
   expect_refused("t.safetensors", file, "holds 2 tensors (i, k)");
   expect_refused("t.safetensors", file, "no tensor 'q'; the file has i, k", "q");
   EXPECT_EQ(message("t.safetensors", file, "k"), "");

@@ -14,25 +14,25 @@ namespace flashcore::planted {
 
 enum class Fault {
   kNone,
-  kTruncatingAdds,      // honest: sums 16 products exactly and cuts the sum off, as tensor cores do
-  kStaleLastTile,       // the last tile of keys multiplies the values of the tile before it
-  kUnmaskedDiagonal,    // one diagonal tile of one head is not masked
-  kMaskOffByOne,        // j < i + offset
-  kMissingRescale,      // acc_o keeps its old scale when the maximum grows
-  kOneWrongRow,         // the last row of the last head uses its neighbour's q
-  kDroppedKey,          // one key of one head is skipped
-  kDoubledKey,          // one key of one head counts twice
-  kPaddingCounted,      // the zero padding of the last tile enters the sum
-  kInvertedSign,        // o = -o
-  kInvertedScore,       // scores have the wrong sign
-  kScaleOff,            // softmax scale 2% too large
-  kWrongHead,           // grouped heads: h % heads_kv where it is h / group_size
-  kLowPrecision,        // probabilities in the next lower precision: fp16 for fp32, 8 bits for fp16, 5 for bf16
-  kNanRow,              // one row never written: still poisoned
-  kOneNan,              // one value
-  kMaskedRowNotZero,    // rows without keys give 1e-6
-  kLseInLog2,           // log2 where it should be the natural logarithm
-  kLseWithoutMax,       // log of the sum only
+  kTruncatingAdds,    // honest: sums 16 products exactly and cuts the sum off, as tensor cores do
+  kStaleLastTile,     // the last tile of keys multiplies the values of the tile before it
+  kUnmaskedDiagonal,  // one diagonal tile of one head is not masked
+  kMaskOffByOne,      // j < i + offset
+  kMissingRescale,    // acc_o keeps its old scale when the maximum grows
+  kOneWrongRow,       // the last row of the last head uses its neighbour's q
+  kDroppedKey,        // one key of one head is skipped
+  kDoubledKey,        // one key of one head counts twice
+  kPaddingCounted,    // the zero padding of the last tile enters the sum
+  kInvertedSign,      // o = -o
+  kInvertedScore,     // scores have the wrong sign
+  kScaleOff,          // softmax scale 2% too large
+  kWrongHead,         // grouped heads: h % heads_kv where it is h / group_size
+  kLowPrecision,      // probabilities in the next lower precision: fp16 for fp32, 8 bits for fp16, 5 for bf16
+  kNanRow,            // one row never written: still poisoned
+  kOneNan,            // one value
+  kMaskedRowNotZero,  // rows without keys give 1e-6
+  kLseInLog2,         // log2 where it should be the natural logarithm
+  kLseWithoutMax,     // log of the sum only
 };
 
 struct KernelOutput {
@@ -48,7 +48,8 @@ class TileKernel {
         v_(gather_rows(inputs.v, {})),
         fault_(fault),
         block_n_(block_n) {
-    scale_ = static_cast<float>(p_.softmax_scale() * (fault == Fault::kScaleOff ? 1.02 : 1) * (fault == Fault::kInvertedScore ? -1 : 1));
+    scale_ = static_cast<float>(p_.softmax_scale() * (fault == Fault::kScaleOff ? 1.02 : 1) *
+                                (fault == Fault::kInvertedScore ? -1 : 1));
   }
 
   KernelOutput run() {
@@ -69,7 +70,8 @@ class TileKernel {
     if (p_.causal == Causal::kNone) return keys;
     if (fault_ == Fault::kMaskOffByOne) return std::max<std::int64_t>(0, keys - 1);
     const bool one_tile = last_head(b, h) && row / block_n_ == (p_.seqlen_q - 1) / block_n_;
-    if (fault_ == Fault::kUnmaskedDiagonal && one_tile) return std::min((keys + block_n_ - 1) / block_n_ * block_n_, p_.seqlen_kv);
+    if (fault_ == Fault::kUnmaskedDiagonal && one_tile)
+      return std::min((keys + block_n_ - 1) / block_n_ * block_n_, p_.seqlen_kv);
     return keys;
   }
 
@@ -89,7 +91,9 @@ class TileKernel {
   }
 
   float score(std::int64_t b, std::int64_t h, std::int64_t row, std::int64_t head, std::int64_t key) const {
-    const std::int64_t from = fault_ == Fault::kOneWrongRow && last_head(b, h) && row == p_.seqlen_q - 1 ? std::max<std::int64_t>(0, row - 1) : row;
+    const std::int64_t from = fault_ == Fault::kOneWrongRow && last_head(b, h) && row == p_.seqlen_q - 1
+                                  ? std::max<std::int64_t>(0, row - 1)
+                                  : row;
     const float* q = q_.data() + ((b * p_.heads_q + h) * p_.seqlen_q + from) * p_.head_dim;
     const float* k = k_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + key) * p_.head_dim;
     return add(0, q, k, 1, p_.head_dim) * scale_;
@@ -129,7 +133,8 @@ class TileKernel {
         row_sum += static_cast<float>(block_n_ - (end - start)) * std::exp2(-new_max * 1.44269504f);
       }
       const bool stale = fault_ == Fault::kStaleLastTile && start > 0 && start + block_n_ >= p_.seqlen_kv;
-      const float* v = v_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + (stale ? start - block_n_ : start)) * p_.head_dim_v;
+      const float* v =
+          v_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + (stale ? start - block_n_ : start)) * p_.head_dim_v;
       for (std::int64_t d = 0; d < p_.head_dim_v; ++d) {
         float& a = acc[static_cast<std::size_t>(d)];
         a = add(a, p.data(), v + d, p_.head_dim_v, end - start);

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "lab/fake.h"
+#include "lab/gates.h"
 #include "lab/json_io.h"
 
 namespace flashcore {
@@ -181,6 +182,22 @@ TEST_F(EvaluateTest, IdenticalCandidatesAreTheSameByConstruction) {
   EXPECT_NE(trial.gates.back().reason.find("by construction"), std::string::npos);
 }
 
+TEST_F(EvaluateTest, WhatRunsTheSameCodeAsATimedCandidateIsNotTimedAgain) {
+  const Problem problem = ragged_problem();
+  const Candidate candidate = parse_candidate("fake_none:block=32", problem, device_->info().limits);
+  const std::string identity = execution_identity({candidate, compile_candidate(candidate, problem, device_->info().limits)}, problem, device_->info().limits);
+  EvaluateRequest request = request_for("fake_none:block=32");
+  request.incumbent = "fake_none";
+  request.timed = {{identity, "fake_none:its_twin"}};
+  Trial trial = run(request);
+  ASSERT_TRUE(trial.comparison) << trial.message;
+  EXPECT_EQ(trial.comparison->against, "fake_none:its_twin");
+  EXPECT_FALSE(trial.timing);
+  request.timed = {{"another", "fake_none:its_twin"}};
+  trial = run(request);
+  EXPECT_TRUE(trial.timing) << trial.message;
+}
+
 TEST_F(EvaluateTest, AWrongIncumbentBlocksTheVerdict) {
   EvaluateRequest request = request_for("fake_none");
   request.incumbent = "fake_missing_mask";
@@ -230,6 +247,7 @@ TEST_F(EvaluateTest, NoPatternsIsNoPass) {
 TEST(EvaluateRequestJson, RoundTrips) {
   EvaluateRequest request = request_for("fake_none:block=16");
   request.incumbent = "fake_slower_3";
+  request.timed = {{"identity", "fake_none:block=32"}};
   request.phase = Phase::kBench;
   request.seed = ~std::uint64_t{0};
   request.patterns = all_patterns();

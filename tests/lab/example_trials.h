@@ -25,10 +25,13 @@ inline DeviceInfo gpu() {
   return device;
 }
 
-inline Verdict verdict(const char* gate, GateStatus status, const std::string& reason = {}) { return {gate, status, reason, nlohmann::json::object()}; }
+inline Verdict verdict(const char* gate, GateStatus status, const std::string& reason = {}) {
+  return {gate, status, reason, nlohmann::json::object()};
+}
 
 // `id` spreads the invented times; created_at grows with it.
-inline Trial trial(int id, Phase phase, const std::string& problem, const std::string& name, const std::string& config) {
+inline Trial trial(int id, Phase phase, const std::string& problem, const std::string& name,
+                   const std::string& config) {
   Trial t;
   t.id = id;
   t.run = "run-1";
@@ -57,7 +60,8 @@ inline Trial stopped(Trial t, const char* gate, GateStatus status, const char* e
 }
 
 inline Trial timed(Trial t, double p50_us, double floor_us, const std::string& against = {}, double speedup = 1) {
-  for (const char* each : {"valid", "compile", "resource", "correctness", "performance"}) t.gates.push_back(verdict(each, GateStatus::kPassed));
+  for (const char* each : {"valid", "compile", "resource", "correctness", "performance"})
+    t.gates.push_back(verdict(each, GateStatus::kPassed));
   t.gates.back().evidence["ceilings"] = Ceilings{790, 0, 4430, 9000, 0.6};
   Artifact artifact;
   artifact.arch = "sm_90";
@@ -93,21 +97,28 @@ inline Trial timed(Trial t, double p50_us, double floor_us, const std::string& a
 }
 
 // One problem: 8 proposed, 6 valid, 5 compiled, 4 correct, 3 raced, 2 won, and a held-out winner.
-inline std::vector<Trial> tuned_problem(const std::string& problem, const std::string& name, double default_us, double best_speedup, double floor_us, int first_id) {
-  const std::string standard = "block_m=64,block_n=64,num_warps=4,num_stages=2", tuned = "block_m=128,block_n=64,num_warps=8,num_stages=3";
+inline std::vector<Trial> tuned_problem(const std::string& problem, const std::string& name, double default_us,
+                                        double best_speedup, double floor_us, int first_id) {
+  const std::string standard = "block_m=64,block_n=64,num_warps=4,num_stages=2",
+                    tuned = "block_m=128,block_n=64,num_warps=8,num_stages=3";
   const std::string other = "block_m=128,block_n=128,num_warps=8,num_stages=2";
   int id = first_id;
   const auto next = [&](Phase phase, const std::string& config) { return trial(id++, phase, problem, name, config); };
   const std::string incumbent = "sm80_fwd:" + standard;
   return {
       timed(next(Phase::kDefault, standard), default_us, floor_us),
-      stopped(next(Phase::kSearch, "block_m=256,block_n=256,num_warps=4,num_stages=4"), "valid", GateStatus::kFailed, "invalid", "needs 262144 bytes of shared memory, 232448 allowed"),
-      stopped(next(Phase::kSearch, "block_m=256,block_n=128,num_warps=4,num_stages=4"), "valid", GateStatus::kFailed, "invalid", "needs 294912 bytes of shared memory, 232448 allowed"),
-      stopped(next(Phase::kSearch, "block_m=192,block_n=64,num_warps=4,num_stages=2"), "resource", GateStatus::kFailed, "resource", "16 bytes of registers spilled"),
-      stopped(next(Phase::kSearch, "block_m=64,block_n=32,num_warps=2,num_stages=1"), "correctness", GateStatus::kFailed, "incorrect", "rel error 0.31 over the bound <5.6e-4>"),
+      stopped(next(Phase::kSearch, "block_m=256,block_n=256,num_warps=4,num_stages=4"), "valid", GateStatus::kFailed,
+              "invalid", "needs 262144 bytes of shared memory, 232448 allowed"),
+      stopped(next(Phase::kSearch, "block_m=256,block_n=128,num_warps=4,num_stages=4"), "valid", GateStatus::kFailed,
+              "invalid", "needs 294912 bytes of shared memory, 232448 allowed"),
+      stopped(next(Phase::kSearch, "block_m=192,block_n=64,num_warps=4,num_stages=2"), "resource", GateStatus::kFailed,
+              "resource", "16 bytes of registers spilled"),
+      stopped(next(Phase::kSearch, "block_m=64,block_n=32,num_warps=2,num_stages=1"), "correctness",
+              GateStatus::kFailed, "incorrect", "rel error 0.31 over the bound <5.6e-4>"),
       timed(next(Phase::kSearch, tuned), default_us / best_speedup, floor_us, incumbent, best_speedup),
       timed(next(Phase::kSearch, other), default_us / 1.1, floor_us, incumbent, 1.1),
-      timed(next(Phase::kSearch, "block_m=32,block_n=64,num_warps=4,num_stages=2"), default_us * 1.5, floor_us, incumbent, 0.67),
+      timed(next(Phase::kSearch, "block_m=32,block_n=64,num_warps=4,num_stages=2"), default_us * 1.5, floor_us,
+            incumbent, 0.67),
       timed(next(Phase::kHoldout, standard), default_us, floor_us),
       timed(next(Phase::kHoldout, tuned), default_us / best_speedup, floor_us, incumbent, best_speedup),
   };
@@ -121,8 +132,9 @@ inline std::vector<Trial> tuned_suite() {
   add(tuned_problem("b4_h16_s2048_d128_fp16_causal", "canonical_1", 302, 1.12, 92, 11));
   add(tuned_problem("b8_h16_s2048_d128_bf16", "d128_2k", 801, 1.22, 350, 21));
   add(tuned_problem("b1_h32_hk8_sq1_sk32768_d128_bf16", "decode_b1_32k", 51.2, 1.18, 30.9, 31));
-  all.push_back(stopped(trial(41, Phase::kDefault, "b1_h8_s2048_d64_fp16", "long", "block_m=64,block_n=64,num_warps=4,num_stages=2"), "compile", GateStatus::kError,
-                        "crashed", "the compiler crashed (signal 11) <script>alert(1)</script>"));
+  all.push_back(stopped(
+      trial(41, Phase::kDefault, "b1_h8_s2048_d64_fp16", "long", "block_m=64,block_n=64,num_warps=4,num_stages=2"),
+      "compile", GateStatus::kError, "crashed", "the compiler crashed (signal 11) <script>alert(1)</script>"));
   return all;
 }
 

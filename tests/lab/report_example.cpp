@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: report_example FILE.html\n");
     return 3;
   }
-  flashcore::write_file_atomically(argv[1], flashcore::report_html(flashcore::example::tuned_suite(), {flashcore::example::kCurrent}));
+  flashcore::write_file_atomically(
+      argv[1], flashcore::report_html(flashcore::example::tuned_suite(), {flashcore::example::kCurrent}));
   return 0;
 }

@@ -63,7 +63,8 @@ TEST(ReportFunnel, CountsDistinctCandidatesAsFarAsTheyGot) {
 TEST(ReportFunnel, ACpuCandidateWithSkippedCompileGatesIsCompiled) {
   Trial trial = example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp32", "x", "block_m=64");
   trial.gates = {example::verdict("valid", GateStatus::kPassed), example::verdict("compile", GateStatus::kSkipped),
-                 example::verdict("resource", GateStatus::kSkipped), example::verdict("correctness", GateStatus::kFailed)};
+                 example::verdict("resource", GateStatus::kSkipped),
+                 example::verdict("correctness", GateStatus::kFailed)};
   EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 1, 0, 0, 0}));
 }
 
@@ -114,7 +115,8 @@ TEST(ReportModel, SearchTrialsAloneAreNotAResult) {
 }
 
 TEST(ReportModel, ATimeWithoutCorrectnessNeverWins) {
-  Trial fast = example::timed(example::trial(1, Phase::kBench, "b1_h8_s512_d64_fp16", "mission", "block_m=16"), 0.5, 0.1);
+  Trial fast =
+      example::timed(example::trial(1, Phase::kBench, "b1_h8_s512_d64_fp16", "mission", "block_m=16"), 0.5, 0.1);
   for (Verdict& verdict : fast.gates) {
     if (verdict.gate == "correctness") verdict.status = GateStatus::kFailed;
   }
@@ -149,7 +151,8 @@ TEST(ReportHtml, EscapesEverythingThatComesFromTrials) {
 
 TEST(ReportHtml, AsksForNothingOverTheNetwork) {
   const std::string page = report_html(example::tuned_suite(), kAgainstCurrent);
-  for (const char* what : {"src=\"http", "href=\"http", "src=//", "@import", "url(http", "fetch("}) EXPECT_EQ(page.find(what), std::string::npos) << what;
+  for (const char* what : {"src=\"http", "href=\"http", "src=//", "@import", "url(http", "fetch("})
+    EXPECT_EQ(page.find(what), std::string::npos) << what;
   EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
 }
 
@@ -167,7 +170,8 @@ TEST(ReportJson, HoldsNoNumberThatIsNotOne) {
   trials[9].timing->samples[3].time_us = std::numeric_limits<double>::quiet_NaN();
   for (const std::string& text : {report_json(trials, kAgainstCurrent).dump(), report_html(trials, kAgainstCurrent)}) {
     const std::string shown = text.substr(0, text.find("application/gzip"));
-    for (const char* word : {":nan", ":NaN", ":inf", ":-inf", ">nan", ">inf", "[nan", "[-inf"}) EXPECT_EQ(shown.find(word), std::string::npos) << word;
+    for (const char* word : {":nan", ":NaN", ":inf", ":-inf", ">nan", ">inf", "[nan", "[-inf"})
+      EXPECT_EQ(shown.find(word), std::string::npos) << word;
   }
   EXPECT_TRUE(report_json(trials, kAgainstCurrent).at("problems")[0].at("speedup").at("ci95")[0].is_null());
 }

@@ -51,6 +51,7 @@ TEST(Worker, ACrashIsATrialAndTheNextRequestGetsAFreshChild) {
   EXPECT_EQ(crashed.device.key, "fake");
   EXPECT_EQ(crashed.problem_name, "small");
   EXPECT_EQ(crashed.gates.back().gate, "correctness");
+  EXPECT_TRUE(passed_gate(crashed, "compile")) << "what it passed before it crashed is known";
   EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, "passed");
   EXPECT_EQ(worker.restarts(), 1);
 }

@@ -1,0 +1,18 @@
+// The hidden verb behind lab/timer_server.h.
+
+#include "lab/timer_server.h"
+
+#include <iostream>
+
+#include "cli/common.h"
+#include "cli/verbs.h"
+
+namespace flashcore::cli {
+
+Run add_timer_server(CLI::App& app) {
+  auto device = std::make_shared<std::string>();
+  app.add_option("--device", *device, "cpu, cuda or cuda:N");
+  return [device] { return timer_server_main(*device, std::cin, std::cout); };
+}
+
+}  // namespace flashcore::cli

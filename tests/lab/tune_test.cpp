@@ -1,0 +1,323 @@
+#include "lab/tune.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "kernels/embedded.h"
+#include "lab/bench.h"
+#include "lab/fake.h"
+#include "lab/leaderboard.h"
+#include "lab/tune_facts.h"
+
+namespace flashcore {
+namespace {
+
+namespace fs = std::filesystem;
+
+// tune() with worker processes on the fake device; the families are known to both sides.
+class TuneTest : public ::testing::Test {
+ protected:
+  TuneTest() {
+    std::string pattern = (fs::temp_directory_path() / "flashcore_tune_XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
+    folder_ = pattern;
+  }
+  ~TuneTest() override { fs::remove_all(folder_); }
+  fs::path file() const { return folder_ / "trials.db"; }
+
+  static TuneOptions options_for(const std::string& family, int trials) {
+    TuneOptions options;
+    options.device = "fake";
+    options.suite.name = "test";
+    Problem problem;
+    problem.dtype = DType::kF32;
+    problem.seqlen_q = problem.seqlen_kv = 19;
+    problem.head_dim = problem.head_dim_v = 8;
+    problem.causal = Causal::kBottomRight;
+    options.suite.problems = {{"tiny", problem}};
+    options.family = family;
+    options.budget_trials = trials;
+    options.worker_executable = FLASHCORE_WORKER_HELPER;
+    return options;
+  }
+  static TuneResult run(const TuneOptions& options, Store& store) { return tune(options, store, {}, {}); }
+
+  test::AllFakeFamilies families_;
+  fs::path folder_;
+};
+
+int tried(Store& store) {
+  int count = 0;
+  for (const Trial& t : store.query({})) count += t.phase != Phase::kHoldout;
+  return count;
+}
+
+TEST_F(TuneTest, FindsTheOptimumAndConfirmsItOnHeldOutData) {
+  Store store(file());
+  std::vector<std::string> stages;
+  std::uint64_t size = 0, feasible = 0;
+  const TuneResult result = tune(options_for("fake_none", 24), store,
+                                 [&](const TuneProgress& p) {
+                                   if (stages.empty() || stages.back() != p.stage) stages.push_back(p.stage);
+                                   if (p.stage == "space") size = p.space_size, feasible = p.feasible;
+                                 },
+                                 {});
+  EXPECT_EQ(stages, (std::vector<std::string>{"space", "default", "search", "holdout", "done"}));
+  EXPECT_EQ(size, 27u);
+  EXPECT_EQ(feasible, 24u);
+  ASSERT_EQ(result.entries.size(), 1u);
+  const auto& entry = result.entries[0];
+  ASSERT_TRUE(entry.winner) << entry.problem_note;
+  EXPECT_EQ(entry.winner->config, "block=32,unroll=2,spread=1");
+  EXPECT_EQ(entry.winner->phase, Phase::kHoldout);
+  ASSERT_TRUE(entry.winner->comparison);
+  EXPECT_EQ(entry.winner->comparison->against, "fake_none:block=16,unroll=1,spread=0");
+  EXPECT_NEAR(entry.winner->comparison->speedup, 1.6, 0.05);
+  EXPECT_LT(std::abs(entry.shrinkage), 0.05);
+  EXPECT_EQ(entry.proposed, 24);
+  EXPECT_EQ(entry.correct, 24);
+  EXPECT_EQ(entry.raced, 24);
+  EXPECT_GT(entry.won, 0);
+  EXPECT_TRUE(entry.inert_fields.empty());
+  EXPECT_FALSE(result.interrupted);
+
+  std::set<std::string> configs;
+  int heldout = 0;
+  for (const Trial& t : store.query({.run = result.run})) {
+    if (t.phase == Phase::kHoldout) {
+      ++heldout;
+      EXPECT_NE(t.seed, 1u) << "held-out data has a seed of its own";
+    } else {
+      EXPECT_TRUE(configs.insert(t.config).second) << t.config;
+    }
+  }
+  EXPECT_EQ(heldout, 6);
+  const auto rows = leaderboard(store.query({}), source_hash());
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].standing[0].config, entry.winner->config);
+}
+
+TEST_F(TuneTest, ResumesWithoutRunningAnythingTwice) {
+  Store store(file());
+  run(options_for("fake_none", 7), store);
+  EXPECT_EQ(tried(store), 7);
+  const TuneResult second = run(options_for("fake_none", 12), store);
+  EXPECT_EQ(tried(store), 12);
+  EXPECT_EQ(second.entries[0].proposed, 12);
+  std::set<std::string> configs;
+  for (const Trial& t : store.query({})) {
+    if (t.phase != Phase::kHoldout) {
+      EXPECT_TRUE(configs.insert(t.config).second) << t.config;
+    }
+  }
+  // Nothing new to search: what was measured on held-out data stands as well.
+  const std::size_t before = store.query({}).size();
+  const TuneResult third = run(options_for("fake_none", 12), store);
+  EXPECT_EQ(store.query({}).size(), before);
+  ASSERT_TRUE(third.entries[0].winner);
+  EXPECT_EQ(third.entries[0].winner->id, second.entries[0].winner->id);
+}
+
+TEST_F(TuneTest, OtherSourceOrDeviceIsNotResumedFrom) {
+  Store store(file());
+  run(options_for("fake_none", 3), store);
+  for (Trial t : store.query({})) {
+    t.source_hash = "older";
+    t.config = "block=64,unroll=2,spread=2";
+    store.append(t);
+  }
+  const TuneResult result = run(options_for("fake_none", 5), store);
+  EXPECT_EQ(result.entries[0].proposed, 5) << "three stored ones of this source and two new";
+}
+
+TEST_F(TuneTest, KilledInTheMiddleItGoesOn) {
+  const pid_t child = fork();
+  if (child == 0) {
+    Store store(file());
+    int seen = 0;
+    tune(options_for("fake_none", 24), store,
+         [&](const TuneProgress& p) {
+           if (p.trial && ++seen == 5) kill(getpid(), SIGKILL);
+         },
+         {});
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  Store store(file());
+  EXPECT_EQ(tried(store), 5);
+  const TuneResult result = run(options_for("fake_none", 8), store);
+  EXPECT_EQ(tried(store), 8);
+  EXPECT_TRUE(result.entries[0].winner);
+}
+
+TEST_F(TuneTest, TwoAtOnceOnOneStoreBothFinish) {
+  std::vector<pid_t> children;
+  for (int i = 0; i < 2; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int code = 1;
+      try {
+        Store store(file());
+        TuneOptions options = options_for("fake_none", 6);
+        options.seed = 1 + static_cast<std::uint64_t>(i);
+        code = run(options, store).entries[0].winner ? 0 : 2;
+      } catch (...) {
+      }
+      _exit(code);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+}
+
+TEST_F(TuneTest, StopsCleanlyWithWhatIsDoneSaved) {
+  Store store(file());
+  int seen = 0;
+  const TuneResult result = tune(options_for("fake_none", 24), store,
+                                 [&](const TuneProgress& p) { seen += p.trial != nullptr; },
+                                 [&] { return seen >= 4; });
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_EQ(tried(store), 4);
+  ASSERT_EQ(result.entries.size(), 1u);
+  EXPECT_EQ(result.entries[0].proposed, 4);
+  EXPECT_FALSE(result.entries[0].winner);
+}
+
+TEST_F(TuneTest, CrashesAreTrialsAndNobodyWins) {
+  Store store(file());
+  const TuneResult result = run(options_for("fake_segfault", 3), store);
+  EXPECT_EQ(tried(store), 3);
+  for (const Trial& t : store.query({})) EXPECT_EQ(t.ended, "crashed");
+  EXPECT_FALSE(result.entries[0].winner);
+  EXPECT_NE(result.entries[0].problem_note.find("SIGSEGV"), std::string::npos) << result.entries[0].problem_note;
+  EXPECT_EQ(result.entries[0].compiled, 3);
+  EXPECT_EQ(result.entries[0].correct, 0);
+}
+
+TEST_F(TuneTest, AWrongFamilyNeverReachesTheLeaderboard) {
+  Store store(file());
+  const TuneResult result = run(options_for("fake_missing_mask", 4), store);
+  EXPECT_FALSE(result.entries[0].winner);
+  EXPECT_TRUE(leaderboard(store.query({}), source_hash()).empty());
+}
+
+TEST_F(TuneTest, BadWordsAreFoundBeforeAnythingRuns) {
+  Store store(file());
+  EXPECT_THROW(run(options_for("no_such_family", 1), store), Error);
+  TuneOptions options = options_for("fake_none", 1);
+  options.strategy = "annealing";
+  EXPECT_THROW(run(options, store), Error);
+  options = options_for("fake_none", 1);
+  options.suite.problems.clear();
+  EXPECT_THROW(run(options, store), Error);
+  EXPECT_TRUE(store.query({}).empty());
+}
+
+TEST_F(TuneTest, AProblemNobodyRunsSaysWhy) {
+  Store store(file());
+  TuneOptions options = options_for("fake_none", 2);
+  options.suite.problems[0].problem.head_dim = 256;
+  const TuneResult result = run(options, store);
+  EXPECT_FALSE(result.entries[0].winner);
+  EXPECT_NE(result.entries[0].problem_note.find("head dims up to 128"), std::string::npos) << result.entries[0].problem_note;
+}
+
+TEST_F(TuneTest, BenchTimesThePinnedCandidateAndItsFileVerifies) {
+  Store store(file());
+  BenchOptions options;
+  options.device = "fake";
+  options.suite = options_for("fake_none", 1).suite;
+  options.suite.problems.push_back(options.suite.problems[0]);
+  options.suite.problems[1].name = "unsupported";
+  options.suite.problems[1].problem.head_dim = 256;
+  options.candidate = "fake_none:block=32";
+  options.worker_executable = FLASHCORE_WORKER_HELPER;
+  const BenchResult result = bench(options, &store, {}, {});
+  ASSERT_EQ(result.trials.size(), 2u);
+  EXPECT_EQ(result.trials[0].ended, "passed") << result.trials[0].message;
+  EXPECT_EQ(result.trials[1].ended, "invalid");
+  EXPECT_EQ(store.query({.phase = Phase::kBench}).size(), 2u);
+
+  const nlohmann::json json = bench_json(result.trials);
+  const auto& first = json.at("results").at(0);
+  EXPECT_EQ(first.at("schema"), "flashcore.bench/1");
+  EXPECT_EQ(first.at("problem"), options.suite.problems[0].problem.id());
+  EXPECT_EQ(first.at("config").at("block"), 32);
+  EXPECT_GT(first.at("time_us").at("p50").get<double>(), 0);
+  EXPECT_GT(first.at("tflops").get<double>(), 0);
+  EXPECT_EQ(first.at("regime"), "graph");
+  EXPECT_LE(first.at("correct").at("rel_error").get<double>(), first.at("correct").at("bound").get<double>());
+  EXPECT_TRUE(json.at("results").at(1).at("time_us").is_null());
+
+  const fs::path results = folder_ / "results.json";
+  write_file_atomically(results, json.dump());
+  EXPECT_TRUE(verify_results(results).fresh);
+  nlohmann::json old = json;
+  old["results"][0]["source_hash"] = "another";
+  write_file_atomically(results, old.dump());
+  const Verification stale = verify_results(results);
+  EXPECT_FALSE(stale.fresh);
+  EXPECT_EQ(stale.stale, std::vector<std::string>{"tiny"});
+  for (const char* text : {"", "[]", "{\"schema\":\"flashcore.bench/1\",\"results\":[]}", "{\"schema\":\"flashcore.bench/1\",\"results\":[{}]}"}) {
+    write_file_atomically(results, text);
+    EXPECT_THROW(verify_results(results), Error) << text;
+  }
+}
+
+// --- pure functions --------------------------------------------------------------------------------------------------
+
+TEST(TuneFacts, InertFieldsAreThoseThatNeverChangeTheCode) {
+  const ConfigSpace space({{"block", {16, 32}}, {"ignored", {0, 1}}, {"alone", {0, 1}}});
+  EXPECT_EQ(inert_fields(space, {{{16, 0, 0}, "x"}, {{16, 1, 0}, "x"}, {{32, 0, 0}, "y"}, {{32, 1, 1}, "z"}}), std::vector<std::string>{"ignored"});
+  EXPECT_TRUE(inert_fields(space, {{{16, 0, 0}, "x"}, {{32, 1, 0}, "x"}}).empty()) << "two fields differ: neither is accused";
+}
+
+Trial timed(const std::string& config, double p50, double speedup = 0, double low = 0, double p_value = 1) {
+  Trial t;
+  t.family = "f";
+  t.config = config;
+  t.gates = {{"correctness", GateStatus::kPassed, "", nullptr}};
+  t.timing.emplace().p50_us = p50;
+  if (speedup > 0) t.comparison = Comparison{"f:base", speedup, low, 2 * speedup - low, "FASTER", 12, 0.03, p_value};
+  return t;
+}
+
+TEST(TuneFacts, FinalistsAreTheFastestCorrectOnesEachOnce) {
+  Trial wrong = timed("wrong", 1);
+  wrong.gates.clear();
+  const auto finalists = choose_finalists({timed("base", 5), timed("a", 9), timed("b", 7), wrong, timed("b", 8), timed("c", 10)}, "f:base", 2);
+  ASSERT_EQ(finalists.size(), 2u);
+  EXPECT_EQ(finalists[0].config, "b");
+  EXPECT_EQ(finalists[1].config, "a");
+}
+
+TEST(TuneFacts, LuckDoesNotWin) {
+  const Trial base = timed("base", 100);
+  // Best by estimate, but its interval holds 1; next best by interval, but not after Holm over the two.
+  const Trial wide = timed("wide", 50, 1.5, 0.9, 0.2), lucky = timed("lucky", 80, 1.2, 1.01, 0.04), real = timed("real", 90, 1.1, 1.05, 0.001);
+  EXPECT_EQ(choose_winner({base, wide, lucky}, "f:base")->config, "base");
+  EXPECT_EQ(choose_winner({base, wide, lucky, real}, "f:base")->config, "real");
+  EXPECT_FALSE(choose_winner({}, "f:base"));
+}
+
+TEST(TuneFacts, ShrinkageIsTheShareLost) {
+  EXPECT_NEAR(shrinkage_of({timed("base", 150), timed("a", 100)}, timed("a", 102, 1.47, 1.4), "f:base"), 0.02, 1e-9);
+  EXPECT_EQ(shrinkage_of({timed("base", 150)}, timed("base", 150), "f:base"), 0);
+}
+
+}  // namespace
+}  // namespace flashcore
