@@ -106,19 +106,32 @@ void choose_winner(ProblemRow& row, const std::vector<const Trial*>& trials, con
   row.stale = row.winner && row.winner->source_hash != source_hash;
 }
 
-// The default's time: held out if it was a finalist, on the winner's source if possible.
+// The config that tuning measured its finalists against: the default of the most preferred family that worked, not of
+// every family. Held-out trials name it; before there are any, it is the first default that was timed.
+std::string default_candidate(const ProblemRow& row, const std::vector<const Trial*>& trials) {
+  std::string first;
+  for (const Trial* trial : trials) {
+    if (trial->phase != Phase::kDefault || !timed_and_correct(*trial)) continue;
+    const std::string candidate = trial->candidate();
+    const bool named =
+        row.winner && candidate == (row.winner->comparison ? row.winner->comparison->against : row.winner->candidate());
+    if (named) return candidate;
+    if (first.empty()) first = candidate;
+  }
+  return first;
+}
+
+// The default's time: held out if it was measured again, the latest.
 void choose_baseline(ProblemRow& row, const std::vector<const Trial*>& trials) {
-  const Trial* named = nullptr;
+  const std::string wanted = default_candidate(row, trials);
+  if (wanted.empty()) return;
   for (const Trial* trial : trials) {
-    if (trial->phase == Phase::kDefault && timed_and_correct(*trial)) named = trial;
+    if (trial->candidate() != wanted || !timed_and_correct(*trial)) continue;
+    if (trial->phase == Phase::kHoldout ||
+        (trial->phase == Phase::kDefault && !(row.baseline && row.baseline->phase == Phase::kHoldout))) {
+      row.baseline = *trial;
+    }
   }
-  if (named == nullptr) return;
-  const Trial* best = named;
-  for (const Trial* trial : trials) {
-    if (trial->phase == Phase::kHoldout && trial->candidate() == named->candidate() && timed_and_correct(*trial))
-      best = trial;
-  }
-  row.baseline = *best;
 }
 
 // Winner against the default, as raced; else against whatever it was raced with in its own trial.
