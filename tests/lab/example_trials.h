@@ -90,6 +90,7 @@ inline Trial timed(Trial t, double p50_us, double floor_us, const std::string& a
     raced.ci95_high = speedup * 1.04;
     raced.verdict = raced.ci95_low > 1.03 ? "FASTER" : raced.ci95_high < 0.97 ? "SLOWER" : "INCONCLUSIVE";
     raced.blocks = 24;
+    raced.p_value = raced.verdict == "FASTER" ? 0.001 : 0.5;
     t.comparison = raced;
   }
   t.ended = "passed";

@@ -117,6 +117,17 @@ TEST(ReportModel, TheDefaultIsTheOneFinalistsWereMeasuredAgainst) {
   EXPECT_EQ(row.baseline->phase, Phase::kHoldout);
 }
 
+TEST(ReportModel, AnInconclusiveChallengerDoesNotUnseatTheDefault) {
+  std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  Comparison& raced = *trials.back().comparison;
+  raced.ci95_low = 0.9;
+  raced.p_value = 0.4;
+  raced.verdict = "INCONCLUSIVE";
+  const ProblemRow row = make_model(trials, kAgainstCurrent).rows[0];
+  EXPECT_TRUE(row.default_won);
+  EXPECT_EQ(verdict_words(row), "default stands");
+}
+
 TEST(ReportModel, SearchTrialsAloneAreNotAResult) {
   std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
   trials.resize(8);  // no held-out ones
