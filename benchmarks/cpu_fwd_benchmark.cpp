@@ -22,7 +22,8 @@ void run_problem(benchmark::State& state, const Problem& problem) {
   const Family& family = family_by_name("cpu_fwd");
   const DeviceLimits& limits = device().info().limits;
   const char* text = std::getenv("FLASHCORE_CONFIG");
-  const ConfigValues config = family.space().parse(text ? text : "", family.default_config(problem, limits), family.name());
+  const ConfigValues config =
+      family.space().parse(text ? text : "", family.default_config(problem, limits), family.name());
   const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
   AttentionArgs args;
   args.layouts = make_layouts(problem);
@@ -53,14 +54,23 @@ void run_problem(benchmark::State& state, const Problem& problem) {
 }
 
 const char* const kProblems[] = {
-    "b1_h4_s2048_d128_fp32",       "b1_h4_s2048_d128_bf16",        "b1_h4_s2048_d128_fp16",
-    "b1_h4_s2048_d128_fp32_causal", "b1_h8_s1024_d64_fp32",         "b1_h8_s512_d64_fp16",
-    "b2_h8_hk2_s1024_d128_bf16_causal", "b1_h4_s1000_d80_fp32",     "b4_h32_hk8_sq1_sk4096_d128_bf16",
-    "b1_h8_sq1_sk16384_d128_fp32", "b1_h2_s1024_d256_fp32",         "b4_h8_s128_d64_fp32",
+    "b1_h4_s2048_d128_fp32",
+    "b1_h4_s2048_d128_bf16",
+    "b1_h4_s2048_d128_fp16",
+    "b1_h4_s2048_d128_fp32_causal",
+    "b1_h8_s1024_d64_fp32",
+    "b1_h8_s512_d64_fp16",
+    "b2_h8_hk2_s1024_d128_bf16_causal",
+    "b1_h4_s1000_d80_fp32",
+    "b4_h32_hk8_sq1_sk4096_d128_bf16",
+    "b1_h8_sq1_sk16384_d128_fp32",
+    "b1_h2_s1024_d256_fp32",
+    "b4_h8_s128_d64_fp32",
 };
 
 void add(const std::string& id) {
-  benchmark::RegisterBenchmark(id.c_str(), [problem = Problem::parse(id)](benchmark::State& state) { run_problem(state, problem); })
+  benchmark::RegisterBenchmark(id.c_str(),
+                               [problem = Problem::parse(id)](benchmark::State& state) { run_problem(state, problem); })
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond);
 }

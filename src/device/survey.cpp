@@ -5,6 +5,7 @@
 #include "core/files.h"
 #include "core/parallel.h"
 #include "device/compiler.h"
+#include "device/cpu/ceilings.h"
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device.h"
@@ -77,7 +78,7 @@ std::vector<Finding> survey_environment() {
   findings.push_back(survey_nvrtc(cuda::cuda_device_count() > 0));
   findings.push_back(survey_nvml());
   findings.push_back(survey_cache());
-  findings.push_back({"CPU cores", true, true, std::to_string(hardware_threads()), ""});
+  findings.push_back({"CPU cores", true, true, fmt::format("{}, {} instructions", hardware_threads(), simd_target_name()), ""});
   return findings;
 }
 

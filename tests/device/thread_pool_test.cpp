@@ -19,14 +19,16 @@ TEST(ThreadPool, CallsEveryWorkerOnce) {
     std::vector<std::atomic<int>> calls(4);
     pool.run(threads, [&](int worker) { calls.at(static_cast<std::size_t>(worker)).fetch_add(1); });
     const int expected = threads == 0 ? 4 : std::min(threads, 4);
-    for (int worker = 0; worker < 4; ++worker) EXPECT_EQ(calls[static_cast<std::size_t>(worker)], worker < expected ? 1 : 0);
+    for (int worker = 0; worker < 4; ++worker)
+      EXPECT_EQ(calls[static_cast<std::size_t>(worker)], worker < expected ? 1 : 0);
   }
 }
 
 TEST(ThreadPool, ManyShortRunsLoseNothing) {
   ThreadPool pool(3);
   std::vector<std::int64_t> sums(3 * 16, 0);
-  for (int i = 0; i < 5000; ++i) pool.run(1 + i % 3, [&](int worker) { sums[static_cast<std::size_t>(worker) * 16] += i; });
+  for (int i = 0; i < 5000; ++i)
+    pool.run(1 + i % 3, [&](int worker) { sums[static_cast<std::size_t>(worker) * 16] += i; });
   std::int64_t expected = 0;
   for (int i = 0; i < 5000; ++i) expected += std::int64_t{i} * (1 + i % 3);
   EXPECT_EQ(std::accumulate(sums.begin(), sums.end(), std::int64_t{0}), expected);
@@ -45,7 +47,11 @@ TEST(ThreadPool, WorkersWakeAfterSleeping) {
 TEST(ThreadPool, RethrowsAndGoesOn) {
   ThreadPool pool(3);
   for (int thrower = 0; thrower < 3; ++thrower) {
-    EXPECT_THROW(pool.run(0, [&](int worker) { if (worker == thrower) throw std::runtime_error("no"); }), std::runtime_error);
+    EXPECT_THROW(pool.run(0,
+                          [&](int worker) {
+                            if (worker == thrower) throw std::runtime_error("no");
+                          }),
+                 std::runtime_error);
   }
   std::atomic<int> calls{0};
   pool.run(0, [&](int) { calls.fetch_add(1); });

@@ -16,7 +16,8 @@ void broken_attend(const Plan& plan, const Task& task, float* scratch) {
 }
 
 // Lengths that are no multiple of block_n, several blocks of keys, a causal edge inside them.
-const char* const kProblems[] = {"b1_h2_s100_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d40_fp16_causal", "b1_h2_sq70_sk90_d32_bf16_causaltl"};
+const char* const kProblems[] = {"b1_h2_s100_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d40_fp16_causal",
+                                 "b1_h2_sq70_sk90_d32_bf16_causaltl"};
 
 Config small_blocks() {
   Config config;
@@ -36,7 +37,8 @@ void expect_caught() {
 
 TEST(CpuForwardFaults, WithoutAFaultTheCopyIsCorrect) {
   for (const char* id : kProblems) {
-    const Judgement judgement = check(Problem::parse(id), small_blocks(), Pattern::kNormal, 1, broken_attend<Fault::kNone>);
+    const Judgement judgement =
+        check(Problem::parse(id), small_blocks(), Pattern::kNormal, 1, broken_attend<Fault::kNone>);
     EXPECT_TRUE(judgement.correct) << id << ": " << judgement.text;
   }
 }
@@ -59,7 +61,9 @@ TEST(CpuForwardFaults, AWriteOutsideTheOutputIsCaught) {
 TEST(CpuForwardExp2, AccurateToTheLastBitAndAtTheEdges) {
   namespace simd = HWY_NAMESPACE;
   const simd::FloatTag d;
-  const auto exp2 = [&](float x) { return simd::hn::GetLane(simd::exp2_scaled(simd::hn::Set(d, x), simd::hn::Set(d, 1.0f))); };
+  const auto exp2 = [&](float x) {
+    return simd::hn::GetLane(simd::exp2_scaled(simd::hn::Set(d, x), simd::hn::Set(d, 1.0f)));
+  };
   double worst = 0;
   for (int i = 0; i <= 1'000'000; ++i) {
     const float x = -126.0f * static_cast<float>(i) / 1e6f;

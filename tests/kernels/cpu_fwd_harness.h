@@ -47,7 +47,8 @@ inline bool gaps_are_poison(const HostTensor& tensor) {
   for (std::int64_t b = 0; b < layout.batch; ++b) {
     for (std::int64_t h = 0; h < layout.heads; ++h) {
       for (std::int64_t row = 0; row < layout.rows; ++row) {
-        for (std::int64_t c = 0; c < layout.columns; ++c) owned[static_cast<std::size_t>(layout.offset(b, h, row) + c)] = true;
+        for (std::int64_t c = 0; c < layout.columns; ++c)
+          owned[static_cast<std::size_t>(layout.offset(b, h, row) + c)] = true;
       }
     }
   }
@@ -59,7 +60,8 @@ inline bool gaps_are_poison(const HostTensor& tensor) {
   return true;
 }
 
-inline Outcome run(const Problem& problem, const Config& config, const AttentionInputs& inputs, AttendFunction attend_function = attend) {
+inline Outcome run(const Problem& problem, const Config& config, const AttentionInputs& inputs,
+                   AttendFunction attend_function = attend) {
   Outcome result{HostTensor(problem.dtype, make_layouts(problem).o), {}};
   const auto q = on_device(inputs.q), k = on_device(inputs.k), v = on_device(inputs.v);
   const auto o = cpu().allocate(result.o.data.size(), 4096);
@@ -67,11 +69,13 @@ inline Outcome run(const Problem& problem, const Config& config, const Attention
   const auto lse = cpu().allocate(result.lse.size() * sizeof(float), 4096);
   cpu().fill(o->data(), 0xFF, o->size());
   cpu().fill(lse->data(), 0xFF, lse->size());
-  AttentionArgs args{q->data(), k->data(), v->data(), o->data(), static_cast<float*>(lse->data()), make_layouts(problem)};
+  AttentionArgs args{
+      q->data(), k->data(), v->data(), o->data(), static_cast<float*>(lse->data()), make_layouts(problem)};
   Forward(config, problem, args, attend_function)();
   cpu().download(result.o.data.data(), o->data(), o->size());
   cpu().download(result.lse.data(), lse->data(), lse->size());
-  result.red_zones_intact = q->red_zones_intact() && k->red_zones_intact() && v->red_zones_intact() && o->red_zones_intact() && lse->red_zones_intact();
+  result.red_zones_intact = q->red_zones_intact() && k->red_zones_intact() && v->red_zones_intact() &&
+                            o->red_zones_intact() && lse->red_zones_intact();
   result.gaps_untouched = gaps_are_poison(result.o);
   return result;
 }
@@ -89,15 +93,17 @@ inline Judgement judge(const Problem& problem, const Reference& reference, const
   judgement.error = compare(problem, reference, gather_rows(result.o, all), gather_lse(problem, result.lse, all));
   judgement.bound = error_bound(problem, reference);
   judgement.correct = within(judgement.error, judgement.bound) && result.red_zones_intact && result.gaps_untouched;
-  judgement.text = fmt::format("rel {:.3g} (bound {:.3g}), worst row {:.3g} ({:.3g}), lse {:.3g} ({:.3g}), non-finite {}, bad row {}, red zones {}, gaps {}",
-                               judgement.error.rel, judgement.bound.rel, judgement.error.worst_row_rel, judgement.bound.worst_row_rel,
-                               judgement.error.lse_max_abs, judgement.bound.lse_max_abs, judgement.error.nonfinite, judgement.error.first_bad_row,
-                               result.red_zones_intact, result.gaps_untouched);
+  judgement.text = fmt::format(
+      "rel {:.3g} (bound {:.3g}), worst row {:.3g} ({:.3g}), lse {:.3g} ({:.3g}), non-finite {}, bad row {}, red zones "
+      "{}, gaps {}",
+      judgement.error.rel, judgement.bound.rel, judgement.error.worst_row_rel, judgement.bound.worst_row_rel,
+      judgement.error.lse_max_abs, judgement.bound.lse_max_abs, judgement.error.nonfinite,
+      judgement.error.first_bad_row, result.red_zones_intact, result.gaps_untouched);
   return judgement;
 }
 
-inline Judgement check(const Problem& problem, const Config& config, Pattern pattern = Pattern::kNormal, std::uint64_t seed = 1,
-                       AttendFunction attend_function = attend) {
+inline Judgement check(const Problem& problem, const Config& config, Pattern pattern = Pattern::kNormal,
+                       std::uint64_t seed = 1, AttendFunction attend_function = attend) {
   const AttentionInputs inputs = make_inputs(problem, pattern, seed);
   return judge(problem, reference_forward(problem, inputs, RowSample()), run(problem, config, inputs, attend_function));
 }

@@ -93,7 +93,8 @@ TEST(CpuForward, EveryGroupSize) {
 
 TEST(CpuForward, EveryPattern) {
   for (Pattern pattern : all_patterns()) {
-    for (const char* id : {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d64_fp16", "b1_h2_s100_d80_bf16_causaltl", "b2_h2_sq3_sk200_d128_fp16_causal"}) {
+    for (const char* id : {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d64_fp16",
+                           "b1_h2_s100_d80_bf16_causaltl", "b2_h2_sq3_sk200_d128_fp16_causal"}) {
       const Problem problem = problem_of(id);
       Config split = small_blocks();
       split.kv_split = 2;
@@ -126,7 +127,8 @@ TEST(CpuForward, EveryInstructionSetOfThisMachine) {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     SCOPED_TRACE(hwy::TargetName(target));
     EXPECT_STREQ(simd_target_name(), hwy::TargetName(target));
-    for (const char* id : {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h5_hk1_sq13_sk70_d33_dv50_fp16_causal_strided", "b1_h2_s100_d80_dv1_bf16", "b1_h7_hk1_sq1_sk200_d1_dv9_fp16"}) {
+    for (const char* id : {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h5_hk1_sq13_sk70_d33_dv50_fp16_causal_strided",
+                           "b1_h2_s100_d80_dv1_bf16", "b1_h7_hk1_sq1_sk200_d1_dv9_fp16"}) {
       const Problem problem = problem_of(id);
       expect_correct(problem, small_blocks());
       expect_correct(problem, default_config(problem), Pattern::kNonFinite);
@@ -157,7 +159,8 @@ TEST(CpuForward, OneObjectCanBeCalledAgain) {
   const Problem problem = problem_of("b1_h2_s64_d32_fp32");
   AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
   HostTensor o(problem.dtype, make_layouts(problem).o);
-  const AttentionArgs args{inputs.q.data.data(), inputs.k.data.data(), inputs.v.data.data(), o.data.data(), nullptr, make_layouts(problem)};
+  const AttentionArgs args{inputs.q.data.data(), inputs.k.data.data(), inputs.v.data.data(), o.data.data(), nullptr,
+                           make_layouts(problem)};
   const Launch launch = family_by_name("cpu_fwd").cpu_launch(values_of(default_config(problem)), problem, args);
   launch();
   // New input in the same place, and nobody wants the lse.
@@ -218,11 +221,12 @@ TEST(CpuForward, DefaultConfigIsValidOnEveryMachine) {
   for (int cores : {1, 2, 3, 16, 128}) {
     DeviceLimits limits = cpu().info().limits;
     limits.multiprocessors = cores;
-    for (const char* id : {"b1_h1_sq1_sk1_d1_fp32", "b1_h8_s2048_d128_fp16", "b1_h8_hk1_sq1_sk131072_d128_bf16", "b1_h1_sq0_sk0_d64_fp32", "b64_h32_s64_d256_fp32",
-                           "b1_h2_sq40_sk7_d40_bf16_causal"}) {
+    for (const char* id : {"b1_h1_sq1_sk1_d1_fp32", "b1_h8_s2048_d128_fp16", "b1_h8_hk1_sq1_sk131072_d128_bf16",
+                           "b1_h1_sq0_sk0_d64_fp32", "b64_h32_s64_d256_fp32", "b1_h2_sq40_sk7_d40_bf16_causal"}) {
       const Problem problem = Problem::parse(id);
       const ConfigValues config = family.default_config(problem, limits);
-      EXPECT_EQ(family.why_invalid(config, problem, limits), std::nullopt) << id << " on " << cores << " cores: " << family.space().print(config);
+      EXPECT_EQ(family.why_invalid(config, problem, limits), std::nullopt)
+          << id << " on " << cores << " cores: " << family.space().print(config);
     }
   }
 }
@@ -232,7 +236,11 @@ TEST(CpuForward, SaysWhyNot) {
   DeviceLimits limits = cpu().info().limits;
   limits.multiprocessors = 2;
   const Problem problem = Problem::parse("b1_h1_sq100_sk100_d64_fp32");
-  const auto reason = [&](const char* text) { return family.why_invalid(family.space().parse(text, family.default_config(problem, limits), "cpu_fwd"), problem, limits).value_or("valid"); };
+  const auto reason = [&](const char* text) {
+    return family
+        .why_invalid(family.space().parse(text, family.default_config(problem, limits), "cpu_fwd"), problem, limits)
+        .value_or("valid");
+  };
   EXPECT_EQ(reason("threads=2"), "valid");
   EXPECT_NE(reason("threads=4").find("cores"), std::string::npos);
   EXPECT_EQ(reason("block_n=32,kv_split=4"), "valid");
@@ -240,7 +248,8 @@ TEST(CpuForward, SaysWhyNot) {
   const Problem large = Problem::parse("b1_h32_s16384_d128_bf16");
   const ConfigValues split = family.space().parse("kv_split=32", family.default_config(large, limits), "cpu_fwd");
   EXPECT_NE(family.why_invalid(split, large, limits).value_or("").find("MB"), std::string::npos);
-  EXPECT_NE(family.why_unsupported(Problem::parse("b1_h1_s8_d264_fp32"), limits).value_or("").find("264"), std::string::npos);
+  EXPECT_NE(family.why_unsupported(Problem::parse("b1_h1_s8_d264_fp32"), limits).value_or("").find("264"),
+            std::string::npos);
   limits.kind = DeviceKind::kCuda;
   EXPECT_TRUE(family.why_unsupported(problem, limits).has_value());
 }

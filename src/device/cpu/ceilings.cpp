@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <vector>
 
 #include "device/cpu/aligned_memory.h"
@@ -76,6 +77,10 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 struct alignas(64) Windows {
   std::vector<double> rates;
   float sink = 0;
+  Clock::time_point start = Clock::now();
+
+  // Few windows on a machine that is very busy, or under a sanitizer, rather than minutes of waiting.
+  bool time_is_up() const { return rates.size() >= 20 && seconds_since(start) > 1.0; }
 
   // The rate that only a tenth of the windows beat.
   double high() {
@@ -89,6 +94,7 @@ struct alignas(64) Windows {
 // Every thread of the pool measures many windows of a fraction of a millisecond side by side; the sum over the threads
 // of the good ones. On a busy machine a preemption then spoils one window, where a single long loop would read half of
 // what the machine can do, and honest kernels would look faster than possible.
+// `body` ends after a number of windows, or when `windows.time_is_up()`.
 template <class Body>
 double sum_of_rates(Body&& body) {
   ThreadPool& pool = cpu_thread_pool();
@@ -101,7 +107,7 @@ double sum_of_rates(Body&& body) {
 
 double measure_fma_tflops() {
   return sum_of_rates([](int, Windows& windows) {
-    for (int i = 0; i < 600; ++i) {
+    while (windows.rates.size() < 600 && !windows.time_is_up()) {
       const auto start = Clock::now();
       const double operations = HWY_DYNAMIC_DISPATCH(fma_loop)(100'000, &windows.sink);
       windows.rates.push_back(operations / seconds_since(start) / 1e12);
@@ -118,8 +124,9 @@ double measure_read_gbps(std::size_t bytes, std::size_t least_windows) {
   return sum_of_rates([&](int worker, Windows& windows) {
     const std::span<std::byte> mine = memory.bytes().subspan(static_cast<std::size_t>(worker) * share, share);
     // Untouched pages all map to one page of zeros, which would be read from the first-level cache.
-    std::ranges::fill(mine, std::byte{1});
-    while (windows.rates.size() < std::max(least_windows, 2 * share / kWindow)) {
+    std::memset(mine.data(), 1, mine.size());
+    windows.start = Clock::now();
+    while (windows.rates.size() < std::max(least_windows, 2 * share / kWindow) && !windows.time_is_up()) {
       for (std::size_t at = 0; at < share; at += kWindow) {
         const auto start = Clock::now();
         windows.sink += read_through(mine.subspan(at, kWindow));

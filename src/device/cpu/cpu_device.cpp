@@ -48,7 +48,9 @@ std::int64_t last_level_cache_bytes() {
   for (int index = 0; index < 8; ++index) {
     const std::string folder = fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/", index);
     const std::string size = first_line(folder + "size");
-    if (size.empty() || !std::isdigit(static_cast<unsigned char>(size[0])) || first_line(folder + "type") == "Instruction") continue;
+    if (size.empty() || !std::isdigit(static_cast<unsigned char>(size[0])) ||
+        first_line(folder + "type") == "Instruction")
+      continue;
     const std::int64_t unit = size.back() == 'K' ? 1 << 10 : size.back() == 'M' ? 1 << 20 : 1;
     largest = std::max(largest, static_cast<std::int64_t>(std::stoll(size)) * unit);
   }
@@ -168,8 +170,12 @@ class CpuDevice : public Device {
   }
   void synchronize() override {}  // a launch has ended when its call returns
 
-  std::unique_ptr<Module> load(const Artifact&) override { throw_internal("the CPU loads no artifact; CPU families run through Family::cpu_launch"); }
-  void launch(const Module&, const LaunchSpec&) override { throw_internal("the CPU launches no module; CPU families run through Family::cpu_launch"); }
+  std::unique_ptr<Module> load(const Artifact&) override {
+    throw_internal("the CPU loads no artifact; CPU families run through Family::cpu_launch");
+  }
+  void launch(const Module&, const LaunchSpec&) override {
+    throw_internal("the CPU launches no module; CPU families run through Family::cpu_launch");
+  }
 
   std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) override {
     FC_CHECK(!rotation.empty());
@@ -178,7 +184,9 @@ class CpuDevice : public Device {
                                       sample_us > 0 ? sample_us : kDefaultSampleUs);
   }
 
-  void idle(double milliseconds) override { std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds)); }
+  void idle(double milliseconds) override {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  }
   EnvironmentReading read_environment() override { return {}; }
 
   const Ceilings& ceilings() override {
@@ -192,7 +200,7 @@ class CpuDevice : public Device {
     if (!sweep_) {
       const std::int64_t wanted = info_.limits.l2_bytes * 9 / 4;
       sweep_.emplace(static_cast<std::size_t>(std::min(wanted, info_.memory_bytes / 4)));
-      std::ranges::fill(sweep_->bytes(), std::byte{1});
+      std::memset(sweep_->data(), 1, sweep_->size());
     }
     return sweep_->bytes();
   }
@@ -217,7 +225,9 @@ std::string cpu_key(std::string_view model_name, int cores) {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (letter) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     // "64-Core" is one word, to be dropped whole; "i7-1260P" is two.
-    if (!letter && !(c == '-' && !word.empty() && std::ranges::all_of(word, [](char w) { return w >= '0' && w <= '9'; }))) flush();
+    if (!letter &&
+        !(c == '-' && !word.empty() && std::ranges::all_of(word, [](char w) { return w >= '0' && w <= '9'; })))
+      flush();
   }
   flush();
   return key + fmt::format("_{}c", cores);

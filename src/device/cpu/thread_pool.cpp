@@ -97,7 +97,8 @@ void ThreadPool::run(int threads, const std::function<void(int)>& body) {
   t_inside_run = true;
   call(0);
   t_inside_run = false;
-  for (std::uint32_t left = running_.load(std::memory_order_acquire); left != 0;) left = wait_for_change(running_, left);
+  for (std::uint32_t left = running_.load(std::memory_order_acquire); left != 0;)
+    left = wait_for_change(running_, left);
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -113,12 +114,11 @@ ThreadPool& cpu_thread_pool() {
   const std::lock_guard lock(g_pool_mutex);
   if (ThreadPool* pool = g_pool.load(std::memory_order_acquire)) return *pool;
   // Only the forking thread lives on in a child: its copy of the pool has no workers and would wait for ever.
-  static const int registered = pthread_atfork(
-      [] { g_pool_mutex.lock(); }, [] { g_pool_mutex.unlock(); },
-      [] {
-        g_pool.store(nullptr);
-        g_pool_mutex.unlock();
-      });
+  static const int registered = pthread_atfork([] { g_pool_mutex.lock(); }, [] { g_pool_mutex.unlock(); },
+                                               [] {
+                                                 g_pool.store(nullptr);
+                                                 g_pool_mutex.unlock();
+                                               });
   if (registered != 0) throw_environment("pthread_atfork failed with {}: out of memory", registered);
   // Never destroyed: at exit another static's destructor may still compute.
   auto* pool = new ThreadPool(hardware_threads());

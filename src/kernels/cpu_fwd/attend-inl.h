@@ -26,11 +26,17 @@ struct RowBlock {
   float* row_sum;
   float* k_panels;
   float* v_panels;
-  float* scores;   // [kTileRows][score_stride]
+  float* scores;  // [kTileRows][score_stride]
 
   RowBlock(const Plan& plan_in, const Task& task_in, float* scratch)
-      : plan(plan_in), task(task_in), q(scratch + plan.scratch.q), o(scratch + plan.scratch.o), row_max(scratch + plan.scratch.row_max),
-        row_sum(scratch + plan.scratch.row_sum), k_panels(scratch + plan.scratch.k), v_panels(scratch + plan.scratch.v),
+      : plan(plan_in),
+        task(task_in),
+        q(scratch + plan.scratch.q),
+        o(scratch + plan.scratch.o),
+        row_max(scratch + plan.scratch.row_max),
+        row_sum(scratch + plan.scratch.row_sum),
+        k_panels(scratch + plan.scratch.k),
+        v_panels(scratch + plan.scratch.v),
         scores(scratch + plan.scratch.scores) {}
 
   int visible_keys(int row) const { return plan.visible_keys(task.row_begin + row); }
@@ -47,7 +53,8 @@ void load_q(const RowBlock& block) {
   const FloatTag d;
   for (int row = 0; row < block.task.row_count; ++row) {
     const std::int64_t at = block.task.row_begin + row;
-    const auto* head = head_start<kElement>(plan.params.q, plan.params.q_stride, block.task.batch, plan.head_of(block.task.head_kv, at));
+    const auto* head = head_start<kElement>(plan.params.q, plan.params.q_stride, block.task.batch,
+                                            plan.head_of(block.task.head_kv, at));
     float* out = block.q + row * plan.scratch.q_stride;
     for_each_vector<kElement>(head + plan.query_of(at) * plan.params.q_stride.row, plan.traits.head_dim,
                               [&](int column, FloatVec x) { hn::Store(x, d, out + column); });
@@ -68,27 +75,30 @@ inline void compute_scores(const RowBlock& block, int row, int rows, int keys) {
   const std::int64_t panel_floats = std::int64_t{round_up(head_dim, kLanes)} * kPanel;
   const float* panel = block.k_panels;
   for (int key = 0; key < keys; key += kPanel, panel += panel_floats) {
-    multiply_panel<false>(rows, keys - key, block.q + row * scratch.q_stride, scratch.q_stride, panel, head_dim, nullptr, block.scores + key,
-                          scratch.score_stride);
+    multiply_panel<false>(rows, keys - key, block.q + row * scratch.q_stride, scratch.q_stride, panel, head_dim,
+                          nullptr, block.scores + key, scratch.score_stride);
   }
 }
 
 // O = diag(rescale) · O + P · V, where row r of the tile weighs its first keys[r] keys only. Keys that all rows of the
 // tile see go through the full tile; a causal edge leaves each row a few more of its own. Weighing a masked key with 0
 // instead would be wrong where its V is NaN or infinite.
-inline void accumulate_output(const RowBlock& block, int row, int rows, const int* keys, int keys_in_block, const float* rescale) {
+inline void accumulate_output(const RowBlock& block, int row, int rows, const int* keys, int keys_in_block,
+                              const float* rescale) {
   const ScratchLayout& scratch = block.plan.scratch;
   const int common = *std::min_element(keys, keys + rows);
   const float* panel = block.v_panels;
-  for (int column = 0; column < block.plan.traits.head_dim_v; column += kPanel, panel += std::int64_t{keys_in_block} * kPanel) {
+  for (int column = 0; column < block.plan.traits.head_dim_v;
+       column += kPanel, panel += std::int64_t{keys_in_block} * kPanel) {
     const int columns = block.plan.traits.head_dim_v - column;
     float* o = block.o + row * scratch.o_stride + column;
-    multiply_panel<true>(rows, columns, block.scores, scratch.score_stride, panel, common, rescale, o, scratch.o_stride);
+    multiply_panel<true>(rows, columns, block.scores, scratch.score_stride, panel, common, rescale, o,
+                         scratch.o_stride);
     for (int r = 0; r < rows; ++r) {
       if (keys[r] == common) continue;
       constexpr float kKeep = 1.0f;
-      multiply_panel<true>(1, columns, block.scores + r * scratch.score_stride + common, 0, panel + common * kPanel, keys[r] - common, &kKeep,
-                           o + r * scratch.o_stride, 0);
+      multiply_panel<true>(1, columns, block.scores + r * scratch.score_stride + common, 0, panel + common * kPanel,
+                           keys[r] - common, &kKeep, o + r * scratch.o_stride, 0);
     }
   }
 }
@@ -139,8 +149,8 @@ void store_output(const RowBlock& block) {
     for (int column = 0; column < plan.traits.head_dim_v; column += kLanes) {
       hn::Store(hn::Div(hn::Load(d, o + column), divisor), d, o + column);
     }
-    auto* out = static_cast<Storage<kElement>*>(params.o) + block.task.batch * params.o_stride.batch + head * params.o_stride.head +
-                query * params.o_stride.row;
+    auto* out = static_cast<Storage<kElement>*>(params.o) + block.task.batch * params.o_stride.batch +
+                head * params.o_stride.head + query * params.o_stride.row;
     store_row<kElement>(o, plan.traits.head_dim_v, out);
     if (params.lse != nullptr) {
       const float lse = sum == 0.0f ? kMinusInfinity : block.row_max[row] * params.scale + std::log(sum);

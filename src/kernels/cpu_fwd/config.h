@@ -9,9 +9,10 @@ inline constexpr int kMaxHeadDim = 256;
 
 struct Config {
   int block_m = 384;  // query rows of one task; rows of all heads that share a kv head count
-  int block_n = 256;  // keys packed at a time: block_n · (head_dim + head_dim_v) floats, to stay in the second-level cache
-  int threads = 0;    // 0: every core
-  int kv_split = 1;   // parts of the keys that different tasks work on, for problems of few query rows
+  int block_n =
+      256;  // keys packed at a time: block_n · (head_dim + head_dim_v) floats, to stay in the second-level cache
+  int threads = 0;   // 0: every core
+  int kv_split = 1;  // parts of the keys that different tasks work on, for problems of few query rows
 
   bool operator==(const Config&) const = default;
 
@@ -69,11 +70,14 @@ constexpr ScratchLayout scratch_layout(const Config& config, const Traits& trait
 
 // Why the kernel cannot run so, or null if it runs and is correct.
 constexpr const char* why_invalid(const Config& config, const Traits& traits, const Limits& limits) {
-  if (traits.head_dim < 1 || traits.head_dim > kMaxHeadDim || traits.head_dim_v < 1 || traits.head_dim_v > kMaxHeadDim) {
+  if (traits.head_dim < 1 || traits.head_dim > kMaxHeadDim || traits.head_dim_v < 1 ||
+      traits.head_dim_v > kMaxHeadDim) {
     return "head dims go from 1 to 256";
   }
-  if (config.block_m < 1 || config.block_n < 1 || config.kv_split < 1) return "block_m, block_n and kv_split start at 1";
-  if (config.threads < 0 || config.threads > limits.multiprocessors) return "more threads than cores would only take turns";
+  if (config.block_m < 1 || config.block_n < 1 || config.kv_split < 1)
+    return "block_m, block_n and kv_split start at 1";
+  if (config.threads < 0 || config.threads > limits.multiprocessors)
+    return "more threads than cores would only take turns";
   return nullptr;
 }
 

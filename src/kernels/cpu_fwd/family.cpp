@@ -13,13 +13,16 @@ namespace {
 class CpuForward : public Family {
  public:
   std::string name() const override { return "cpu_fwd"; }
-  std::string description() const override { return "blocked online softmax on the CPU: SIMD by dynamic dispatch, all cores"; }
+  std::string description() const override {
+    return "blocked online softmax on the CPU: SIMD by dynamic dispatch, all cores";
+  }
   DeviceKind kind() const override { return DeviceKind::kCpu; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCpu) return "it runs on a CPU";
     if (std::max(problem.head_dim, problem.head_dim_v) > cpu_fwd::kMaxHeadDim) {
-      return fmt::format("head_dim={} head_dim_v={}: at most {}", problem.head_dim, problem.head_dim_v, cpu_fwd::kMaxHeadDim);
+      return fmt::format("head_dim={} head_dim_v={}: at most {}", problem.head_dim, problem.head_dim_v,
+                         cpu_fwd::kMaxHeadDim);
     }
     return why_indices_overflow(problem);
   }
@@ -30,11 +33,14 @@ class CpuForward : public Family {
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override;
-  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override;
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override;
 
   Launch cpu_launch(const ConfigValues& values, const Problem& problem, const AttentionArgs& args) const override {
     // std::function wants to be copied; the scratch memory does not.
-    return [forward = std::make_shared<cpu_fwd::Forward>(config_from<cpu_fwd::Config>(values), problem, args)] { (*forward)(); };
+    return [forward = std::make_shared<cpu_fwd::Forward>(config_from<cpu_fwd::Config>(values), problem, args)] {
+      (*forward)();
+    };
   }
 };
 
@@ -51,15 +57,18 @@ ConfigValues CpuForward::default_config(const Problem& problem, const DeviceLimi
   const std::int64_t cores = std::max(limits.multiprocessors, 1);
   const std::int64_t heads = problem.batch * problem.heads_kv;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * problem.group_size(), 1);
-  while (config.block_m > 24 && (config.block_m >= 2 * rows || heads * divide_up(rows, config.block_m) < 4 * cores)) config.block_m /= 2;
+  while (config.block_m > 24 && (config.block_m >= 2 * rows || heads * divide_up(rows, config.block_m) < 4 * cores))
+    config.block_m /= 2;
   const std::int64_t key_blocks = divide_up(problem.seqlen_kv, config.block_n);
-  while (config.kv_split < 32 && heads * divide_up(rows, config.block_m) * config.kv_split < cores && 2 * config.kv_split <= key_blocks) {
+  while (config.kv_split < 32 && heads * divide_up(rows, config.block_m) * config.kv_split < cores &&
+         2 * config.kv_split <= key_blocks) {
     config.kv_split *= 2;
   }
   return values_of(config);
 }
 
-std::optional<std::string> CpuForward::why_invalid(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const {
+std::optional<std::string> CpuForward::why_invalid(const ConfigValues& values, const Problem& problem,
+                                                   const DeviceLimits& limits) const {
   if (auto reason = why_unsupported(problem, limits)) return reason;
   const auto config = config_from<cpu_fwd::Config>(values);
   if (const char* reason = cpu_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return reason;
@@ -69,8 +78,9 @@ std::optional<std::string> CpuForward::why_invalid(const ConfigValues& values, c
   }
   const std::int64_t partial_mb = cpu_fwd::partial_floats(config, problem) * 4 / (1 << 20);
   if (partial_mb > kMaxPartialMb) {
-    return fmt::format("kv_split={} would keep {} MB of unmerged output, more than {}: splitting pays where query rows are few", config.kv_split, partial_mb,
-                       kMaxPartialMb);
+    return fmt::format(
+        "kv_split={} would keep {} MB of unmerged output, more than {}: splitting pays where query rows are few",
+        config.kv_split, partial_mb, kMaxPartialMb);
   }
   return std::nullopt;
 }

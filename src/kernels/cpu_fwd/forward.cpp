@@ -20,7 +20,9 @@ std::int64_t partial_floats(const Config& config, const Problem& problem) {
   return problem.batch * problem.heads_q * problem.seqlen_q * config.kv_split * plan.partial_stride();
 }
 
-Forward::Forward(const Config& config, const Problem& problem, const AttentionArgs& args, AttendFunction attend_function) : attend_(attend_function) {
+Forward::Forward(const Config& config, const Problem& problem, const AttentionArgs& args,
+                 AttendFunction attend_function)
+    : attend_(attend_function) {
   plan_.params = make_forward_params(problem, args);
   plan_.traits = traits_of(problem);
   plan_.config = config;
@@ -29,8 +31,10 @@ Forward::Forward(const Config& config, const Problem& problem, const AttentionAr
   plan_.rows = problem.seqlen_q * plan_.group;
   const int cores = cpu_thread_pool().size();
   const std::int64_t tasks = row_blocks() * plan_.params.batch * plan_.params.heads_kv * config.kv_split;
-  threads_ = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, config.threads == 0 ? cores : std::min(config.threads, cores)));
-  scratch_ = AlignedMemory(static_cast<std::size_t>(threads_) * static_cast<std::size_t>(plan_.scratch.floats) * sizeof(float));
+  threads_ = static_cast<int>(
+      std::clamp<std::int64_t>(tasks, 1, config.threads == 0 ? cores : std::min(config.threads, cores)));
+  scratch_ = AlignedMemory(static_cast<std::size_t>(threads_) * static_cast<std::size_t>(plan_.scratch.floats) *
+                           sizeof(float));
   // Lanes that stand for no key are computed too: they must not be read uninitialised.
   std::ranges::fill(scratch_.bytes(), std::byte{0});
   partials_ = AlignedMemory(static_cast<std::size_t>(partial_floats(config, problem)) * sizeof(float));
@@ -56,7 +60,8 @@ Task Forward::make_task(std::int64_t index) const {
   // Splits are made of whole key blocks, so that only the last block of all is short.
   const std::int64_t key_blocks = divide_up(plan_.params.seqlen_kv, plan_.config.block_n);
   const auto first_key = [&](std::int64_t split) {
-    return static_cast<int>(std::min<std::int64_t>(key_blocks * split / plan_.config.kv_split * plan_.config.block_n, plan_.params.seqlen_kv));
+    return static_cast<int>(std::min<std::int64_t>(key_blocks * split / plan_.config.kv_split * plan_.config.block_n,
+                                                   plan_.params.seqlen_kv));
   };
   task.key_begin = first_key(task.split);
   task.key_end = first_key(task.split + 1);
@@ -67,17 +72,20 @@ Task Forward::make_task(std::int64_t index) const {
 void Forward::for_each_task(std::int64_t count, const std::function<void(std::int64_t, float*)>& body) {
   std::atomic<std::int64_t> next{0};
   cpu_thread_pool().run(threads_, [&](int worker) {
-    float* scratch = reinterpret_cast<float*>(scratch_.data()) + static_cast<std::int64_t>(worker) * plan_.scratch.floats;
+    float* scratch =
+        reinterpret_cast<float*>(scratch_.data()) + static_cast<std::int64_t>(worker) * plan_.scratch.floats;
     for (std::int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) body(index, scratch);
   });
 }
 
 void Forward::operator()() {
   const std::int64_t heads = std::int64_t{plan_.params.batch} * plan_.params.heads_kv;
-  for_each_task(row_blocks() * heads * plan_.config.kv_split, [this](std::int64_t index, float* scratch) { attend_(plan_, make_task(index), scratch); });
+  for_each_task(row_blocks() * heads * plan_.config.kv_split,
+                [this](std::int64_t index, float* scratch) { attend_(plan_, make_task(index), scratch); });
   if (plan_.config.kv_split == 1) return;
-  for_each_task(row_blocks() * heads,
-                [this](std::int64_t index, float* scratch) { combine(plan_, make_task(index * plan_.config.kv_split), scratch); });
+  for_each_task(row_blocks() * heads, [this](std::int64_t index, float* scratch) {
+    combine(plan_, make_task(index * plan_.config.kv_split), scratch);
+  });
 }
 
 }  // namespace flashcore::cpu_fwd

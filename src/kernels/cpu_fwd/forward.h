@@ -17,7 +17,8 @@ std::int64_t partial_floats(const Config& config, const Problem& problem);
 // scratch memory.
 class Forward {
  public:
-  Forward(const Config& config, const Problem& problem, const AttentionArgs& args, AttendFunction attend_function = attend);
+  Forward(const Config& config, const Problem& problem, const AttentionArgs& args,
+          AttendFunction attend_function = attend);
   void operator()();
 
  private:

@@ -11,7 +11,9 @@ HWY_BEFORE_NAMESPACE();
 namespace flashcore::cpu_fwd {
 namespace HWY_NAMESPACE {
 
-void attend_correctly(const Plan& plan, const Task& task, float* scratch) { attend_any<Fault::kNone>(plan, task, scratch); }
+void attend_correctly(const Plan& plan, const Task& task, float* scratch) {
+  attend_any<Fault::kNone>(plan, task, scratch);
+}
 void combine_splits(const Plan& plan, const Task& task, float* scratch) { combine_any(plan, task, scratch); }
 
 }  // namespace HWY_NAMESPACE
@@ -23,8 +25,12 @@ namespace flashcore::cpu_fwd {
 HWY_EXPORT(attend_correctly);
 HWY_EXPORT(combine_splits);
 
-void attend(const Plan& plan, const Task& task, float* scratch) { HWY_DYNAMIC_DISPATCH(attend_correctly)(plan, task, scratch); }
-void combine(const Plan& plan, const Task& task, float* scratch) { HWY_DYNAMIC_DISPATCH(combine_splits)(plan, task, scratch); }
+void attend(const Plan& plan, const Task& task, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(attend_correctly)(plan, task, scratch);
+}
+void combine(const Plan& plan, const Task& task, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(combine_splits)(plan, task, scratch);
+}
 
 }  // namespace flashcore::cpu_fwd
 #endif  // HWY_ONCE

@@ -31,16 +31,17 @@ inline constexpr bool k32Registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY
 inline constexpr int kTileRows = k32Registers ? 12 : 6;
 inline constexpr int kPanelVectors = 2;
 inline constexpr int kPanel = kPanelVectors * kLanes;  // columns of a packed panel
-// B comes from the second-level cache, a panel after the other; asking for it 16 steps (200 cycles) ahead takes the tile
-// from 82% to 84% of peak. The last steps ask for what follows the panels in scratch, which does no harm.
+// B comes from the second-level cache, a panel after the other; asking for it 16 steps (200 cycles) ahead takes the
+// tile from 82% to 84% of peak. The last steps ask for what follows the panels in scratch, which does no harm.
 inline constexpr int kPrefetchSteps = 16;
 static_assert(kTileRows <= ScratchLayout::kMaxTileRows && kPanel <= ScratchLayout::kPad);
 
 // C[kRows][kVectors · kLanes] = start + A[kRows][depth] · B[depth][kPanel], where start is diag(rescale) · C with
 // kAccumulate, else 0. A and C are row-major with strides a_stride and c_stride; B and C are vector-aligned.
 template <int kRows, int kVectors, bool kAccumulate>
-HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT a, std::int64_t a_stride, const float* HWY_RESTRICT b, int depth,
-                                const float* HWY_RESTRICT rescale, float* HWY_RESTRICT c, std::int64_t c_stride) {
+HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT a, std::int64_t a_stride, const float* HWY_RESTRICT b,
+                                int depth, const float* HWY_RESTRICT rescale, float* HWY_RESTRICT c,
+                                std::int64_t c_stride) {
   const FloatTag d;
   FloatVec acc[kRows][kVectors];
 #pragma GCC unroll 12
@@ -77,8 +78,8 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT a, std::int64_t a_stri
 
 // The same for any number of rows up to kTileRows and for `columns` of one panel: the largest tiles that fit, in turn.
 template <bool kAccumulate, int kRows = kTileRows>
-void multiply_panel(int rows, int columns, const float* a, std::int64_t a_stride, const float* b, int depth, const float* rescale, float* c,
-                    std::int64_t c_stride) {
+void multiply_panel(int rows, int columns, const float* a, std::int64_t a_stride, const float* b, int depth,
+                    const float* rescale, float* c, std::int64_t c_stride) {
   if (rows >= kRows) {
     if (columns > kLanes) {
       multiply_tile<kRows, 2, kAccumulate>(a, a_stride, b, depth, rescale, c, c_stride);

@@ -88,7 +88,8 @@ template <Element kElement>
 void store_row(const float* values, int count, Storage<kElement>* row) {
   const FloatTag d;
   int column = 0;
-  for (; column + kLanes <= count; column += kLanes) store_from_float<kElement>(hn::Load(d, values + column), row + column);
+  for (; column + kLanes <= count; column += kLanes)
+    store_from_float<kElement>(hn::Load(d, values + column), row + column);
   if (column < count) {
     Storage<kElement> tail[kLanes];
     store_from_float<kElement>(hn::Load(d, values + column), tail);
@@ -150,9 +151,12 @@ void pack_k(const Storage<kElement>* k, std::int64_t stride, int keys, int head_
   for (int i = 0; i < kGroup; ++i) rows[i] = staging[i];
   for (int key = 0; key < keys; key += kGroup) {
     for (int i = 0; i < kGroup; ++i) {
-      const int count = key + i < keys ? head_dim : 0;
-      if (count == 0) std::memset(staging[i], 0, sizeof(staging[i]));
-      for_each_vector<kElement>(k + (key + i) * stride, count, [&](int column, FloatVec x) { hn::Store(x, d, staging[i] + column); });
+      if (key + i >= keys) {
+        std::memset(staging[i], 0, sizeof(staging[i]));
+        continue;
+      }
+      for_each_vector<kElement>(k + (key + i) * stride, head_dim,
+                                [&](int column, FloatVec x) { hn::Store(x, d, staging[i] + column); });
     }
     float* panel = panels + static_cast<std::int64_t>(key / kPanel) * kPanel * padded;
     store_transposed(rows, padded, kGroup, panel + key % kPanel);

@@ -24,7 +24,8 @@ struct Plan {
   // Row sees keys 0 .. visible_keys(row) - 1.
   int visible_keys(std::int64_t row) const {
     if (!traits.causal) return params.seqlen_kv;
-    return static_cast<int>(std::clamp<std::int64_t>(std::int64_t{query_of(row)} + params.causal_offset + 1, 0, params.seqlen_kv));
+    return static_cast<int>(
+        std::clamp<std::int64_t>(std::int64_t{query_of(row)} + params.causal_offset + 1, 0, params.seqlen_kv));
   }
 
   // With kv_split > 1 every (batch, kv head, split, row) leaves its state here: o_stride floats of o, then row_max
@@ -39,7 +40,7 @@ struct Plan {
 struct Task {
   int batch = 0, head_kv = 0;
   std::int64_t row_begin = 0;
-  int row_count = 0;               // at most block_m
+  int row_count = 0;  // at most block_m
   int split = 0;
   int key_begin = 0, key_end = 0;  // this split's keys, visible or not
 };

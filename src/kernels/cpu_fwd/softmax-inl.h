@@ -17,9 +17,9 @@ namespace HWY_NAMESPACE {
 inline constexpr int kPaddedTileRows = (kTileRows + kLanes - 1) / kLanes * kLanes;
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// 2^(difference · scale) for a product <= 0; 0 below 2^-126, -inf included; NaN stays NaN. Within 1.4 · 2^-24 relative, 1.7
-// · 2^-24 where there is no fused multiply-add.
-// The difference of two scores is taken before it is scaled: near the row's maximum it is exact.
+// 2^(difference · scale) for a product <= 0; 0 below 2^-126, -inf included; NaN stays NaN. Within 1.4 · 2^-24
+// relative, 1.7 · 2^-24 where there is no fused multiply-add. The difference of two scores is taken before it is
+// scaled: near the row's maximum it is exact.
 HWY_INLINE FloatVec exp2_scaled(FloatVec difference, FloatVec scale) {
   const FloatTag d;
   const hn::Rebind<std::uint32_t, FloatTag> bits;
