@@ -1,4 +1,6 @@
-#include <algorithm>
+#include <fmt/format.h>
+
+#include <cctype>
 #include <string>
 
 #include "lab/evaluate.h"
