@@ -42,11 +42,23 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
+// A tensor map of Hopper's tensor memory accelerator, to be encoded into the parameters at `param_offset` (128 bytes):
+// 4-D tensors of 16-bit elements in tiles of `box`, 128-byte swizzle, zeros outside the tensor.
+struct TensorMapSpec {
+  std::size_t param_offset = 0;
+  const void* address = nullptr;            // multiple of 16 bytes
+  bool bfloat16 = false;                    // else fp16
+  std::uint64_t extents[4] = {};            // innermost first
+  std::uint64_t strides_bytes[3] = {};      // of dimensions 1 to 3; multiples of 16
+  std::uint32_t box[4] = {};
+};
+
 // One kernel launch: geometry and the bytes of its single parameter struct.
 struct LaunchSpec {
   Dim3 grid, block, cluster;
   unsigned shared_bytes = 0;
   std::vector<std::byte> params;
+  std::vector<TensorMapSpec> tensor_maps;  // still to be encoded into params (Device::encode_tensor_maps)
 };
 
 // Device memory, freed when dropped. `red_zone` bytes of a known pattern stand before and after it.
@@ -128,6 +140,8 @@ class Device {
   // A compiled artifact onto the device; raises its dynamic shared-memory limit. CPU: Error kInternal.
   virtual std::unique_ptr<Module> load(const Artifact& artifact) = 0;
   virtual void launch(const Module& module, const LaunchSpec& spec) = 0;
+  // Once per binding, not per launch. A device without tensor maps is handed none.
+  virtual void encode_tensor_maps(LaunchSpec& spec);
 
   // `rotation`: the same candidate on different buffers; used in turn (kGraph and kWarm use the first only if it has
   // one). The timer picks launches per sample so that a sample lasts at least `sample_us` (default by device).

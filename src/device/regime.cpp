@@ -72,4 +72,8 @@ void from_json(const nlohmann::json& json, Ceilings& ceilings) {
   json.at("empty_launch_us").get_to(ceilings.empty_launch_us);
 }
 
+void Device::encode_tensor_maps(LaunchSpec& spec) {
+  if (!spec.tensor_maps.empty()) throw_internal("{} has no tensor maps; the family should have said so in why_unsupported", info().id);
+}
+
 }  // namespace flashcore

@@ -55,6 +55,7 @@ KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLim
 LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&, const AttentionArgs&) const {
   throw_internal("family {} has no GPU launch", name());
 }
+std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());
@@ -122,10 +123,18 @@ LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, con
 Launch LoadedCandidate::bind(const AttentionArgs& args) const {
   const Family& family = *candidate_.family;
   if (family.kind() == DeviceKind::kCpu) return family.cpu_launch(candidate_.config, problem_, args);
-  LaunchSpec spec = family.launch_spec(candidate_.config, problem_, device_->info().limits, args);
+  AttentionArgs complete = args;
+  std::shared_ptr<Buffer> workspace;
+  if (const std::size_t bytes = family.workspace_bytes(candidate_.config, problem_)) {
+    workspace = device_->allocate(bytes);
+    device_->fill(workspace->data(), 0, bytes);
+    complete.workspace = workspace->data();
+  }
+  LaunchSpec spec = family.launch_spec(candidate_.config, problem_, device_->info().limits, complete);
   // An empty grid is not a legal launch; a problem without query rows has nothing to do.
   if (spec.grid.x == 0 || spec.grid.y == 0 || spec.grid.z == 0) return [] {};
-  return [device = device_, module = module_, spec = std::move(spec)] { device->launch(*module, spec); };
+  device_->encode_tensor_maps(spec);
+  return [device = device_, module = module_, workspace, spec = std::move(spec)] { device->launch(*module, spec); };
 }
 
 }  // namespace flashcore

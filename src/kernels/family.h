@@ -24,6 +24,7 @@ struct AttentionArgs {
   void* o = nullptr;
   float* lse = nullptr;  // may be null
   ProblemLayouts layouts;
+  void* workspace = nullptr;  // Family::workspace_bytes of device memory; set by LoadedCandidate::bind
 };
 
 class Family {
@@ -46,6 +47,9 @@ class Family {
   virtual LaunchSpec launch_spec(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits, const AttentionArgs& args) const;
   // The architecture to compile for on such a device: "sm_90", or "sm_90a" where the family needs it.
   virtual std::string compile_arch(const DeviceLimits& limits) const;
+
+  // Device memory that a launch needs besides its tensors; zeroed once, left zero by every launch. GPU families only.
+  virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
 
   // CPU families: a callable that computes `problem` once. GPU families: Error kInternal.
   virtual Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const;

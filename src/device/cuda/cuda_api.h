@@ -127,6 +127,16 @@ struct CUlaunchConfig {
 };
 static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, stream) == 32);
 
+// An opaque descriptor for the tensor memory accelerator.
+struct alignas(64) CUtensorMap {
+  std::uint64_t words[16];
+};
+enum CUtensorMapDataType : int { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
+enum CUtensorMapInterleave : int { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
+enum CUtensorMapSwizzle : int { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum CUtensorMapL2promotion : int { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
+enum CUtensorMapFloatOOBfill : int { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+
 struct DriverApi {
   CUresult (*init)(unsigned flags) = nullptr;
   CUresult (*driver_version)(int* version) = nullptr;
@@ -170,6 +180,11 @@ struct DriverApi {
   CUresult (*event_elapsed_ms)(float* milliseconds, CUevent begin, CUevent end) = nullptr;
 
   std::string path;  // of the library
+  // Null on drivers that know no Hopper (before CUDA 12.0).
+  CUresult (*tensor_map_encode)(CUtensorMap* map, CUtensorMapDataType type, std::uint32_t rank, void* address, const std::uint64_t* extents,
+                                const std::uint64_t* strides_bytes, const std::uint32_t* box, const std::uint32_t* element_strides,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill) = nullptr;
 };
 
 // Opens the library and initialises the driver, once per process. Null if there is none or it does not start.

@@ -108,6 +108,11 @@ void CudaDevice::launch(const Module& module, const LaunchSpec& spec) {
   kernel->launch(spec);
 }
 
+void CudaDevice::encode_tensor_maps(LaunchSpec& spec) {
+  for (const TensorMapSpec& map : spec.tensor_maps) encode_tensor_map(*context_, map, spec.params);
+  spec.tensor_maps.clear();
+}
+
 std::unique_ptr<Timer> CudaDevice::make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) {
   if (!stamps_) stamps_ = std::make_shared<ClockStamps>(context_, microkernel(Microkernel::kStamp), info_.limits.multiprocessors);
   return std::make_unique<CudaTimer>(TimerTools{context_, stamps_, [this] { flush_cache(); }}, std::vector<Launch>(rotation.begin(), rotation.end()), regime,

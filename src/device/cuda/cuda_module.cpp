@@ -1,5 +1,7 @@
 #include "device/cuda/cuda_module.h"
 
+#include <cstring>
+
 #include "core/error.h"
 
 namespace flashcore::cuda {
@@ -72,6 +74,22 @@ void CudaModule::launch(const LaunchSpec& spec) const {
   context_->check(api.launch_kernel(&call.config, function_, spec.params.empty() ? nullptr : params, nullptr),
                   fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", symbol_, spec.grid.x, spec.grid.y, spec.grid.z,
                               volume(spec.block), spec.shared_bytes));
+}
+
+void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::vector<std::byte>& params) {
+  const DriverApi& api = context.use();
+  if (!api.tensor_map_encode) throw_environment("the NVIDIA driver is older than CUDA 12.0 and cannot encode tensor maps; update it");
+  if (map.param_offset + sizeof(CUtensorMap) > params.size())
+    throw_internal("a tensor map at byte {} does not fit {} bytes of parameters", map.param_offset, params.size());
+  constexpr std::uint32_t kUnitStrides[4] = {1, 1, 1, 1};
+  CUtensorMap encoded;
+  const CUtensorMapDataType type = map.bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUresult result = api.tensor_map_encode(&encoded, type, 4, const_cast<void*>(map.address), map.extents, map.strides_bytes, map.box, kUnitStrides,
+                                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  context.check(result, fmt::format("encoding a tensor map of {}x{}x{}x{} elements, strides {} {} {} bytes, box {}x{}", map.extents[0], map.extents[1],
+                                    map.extents[2], map.extents[3], map.strides_bytes[0], map.strides_bytes[1], map.strides_bytes[2], map.box[0], map.box[1]));
+  std::memcpy(params.data() + map.param_offset, &encoded, sizeof(encoded));
 }
 
 }  // namespace flashcore::cuda

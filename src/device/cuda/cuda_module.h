@@ -35,4 +35,7 @@ class CudaModule final : public Module {
   int shared_limit_ = 0;
 };
 
+// Writes the 128 bytes of an encoded tensor map into `params`. Error kEnvironment if the driver knows no tensor maps.
+void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::vector<std::byte>& params);
+
 }  // namespace flashcore::cuda

@@ -39,6 +39,7 @@ void load_symbols(SymbolLoader& loader, DriverApi& api) {
   loader.need("cuFuncSetAttribute", api.function_set_attribute);
   loader.want("cuFuncGetParamInfo", api.function_param_info);
   loader.need("cuLaunchKernelEx", api.launch_kernel);
+  loader.want("cuTensorMapEncodeTiled", api.tensor_map_encode);
   loader.need("cuStreamCreate", api.stream_create);
   loader.need("cuStreamDestroy_v2", api.stream_destroy);
   loader.need("cuStreamSynchronize", api.stream_synchronize);
