@@ -35,14 +35,13 @@ struct SharedStorage {
   unsigned char pad[tile::round_up(barrier_bytes(C), 1024) - barrier_bytes(C)];
 };
 
-// Position in a ring: stage, and the parity of the phase that a reader waits for.
+// Position in a ring as the number of items passed: one register, where a stage and a parity would be two.
 template <int kStages>
 struct Ring {
-  int stage = 0;
-  int parity = 0;
-  FC_DEVICE void advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
+  unsigned count = 0;
+  FC_DEVICE int stage() const { return static_cast<int>(ptx::opaque(count) % kStages); }
+  FC_DEVICE int parity() const { return static_cast<int>(ptx::opaque(count) / kStages % 2); }  // of the phase that a reader waits for
+  FC_DEVICE void advance() { ++count; }
 };
 
 // Where a tile lies and which keys it needs.
@@ -136,27 +135,27 @@ struct Kernel {
     int number = ptx::ctaid_x();
     for (;;) {
       // An empty barrier starts as if its previous phase had ended: writers wait for the opposite parity.
-      ptx::mbarrier_wait(tile_empty(ring_tile.stage), ring_tile.parity ^ 1);
-      ptx::st_shared_u32(tile_number(ring_tile.stage), static_cast<unsigned>(number < count ? number : -1));
-      ptx::mbarrier_arrive(tile_full(ring_tile.stage));
+      ptx::mbarrier_wait(tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
+      ptx::st_shared_u32(tile_number(ring_tile.stage()), static_cast<unsigned>(number < count ? number : -1));
+      ptx::mbarrier_arrive(tile_full(ring_tile.stage()));
       ring_tile.advance();
       if (number >= count) break;
       const Tile tile = tile_at(number);
 
       const auto load_k = [&](int block) {
-        ptx::mbarrier_wait(k_empty(ring_k.stage), ring_k.parity ^ 1);
-        load_tile<column_blocks(T.head_dim)>(k(ring_k.stage), params.k, k_full(ring_k.stage), kBlockN, block * kBlockN, tile.head_kv, tile.batch);
+        ptx::mbarrier_wait(k_empty(ring_k.stage()), ring_k.parity() ^ 1);
+        load_tile<column_blocks(T.head_dim)>(k(ring_k.stage()), params.k, k_full(ring_k.stage()), kBlockN, block * kBlockN, tile.head_kv, tile.batch);
         ring_k.advance();
       };
       const auto load_v = [&](int block) {
-        ptx::mbarrier_wait(v_empty(ring_v.stage), ring_v.parity ^ 1);
-        load_tile<column_blocks(T.head_dim_v)>(v(ring_v.stage), params.v, v_full(ring_v.stage), kBlockN, block * kBlockN, tile.head_kv, tile.batch);
+        ptx::mbarrier_wait(v_empty(ring_v.stage()), ring_v.parity() ^ 1);
+        load_tile<column_blocks(T.head_dim_v)>(v(ring_v.stage()), params.v, v_full(ring_v.stage()), kBlockN, block * kBlockN, tile.head_kv, tile.batch);
         ring_v.advance();
       };
 #pragma unroll
       for (int c = 0; c < C.num_consumers; ++c) {
-        ptx::mbarrier_wait(q_empty(ring_q.stage, c), ring_q.parity ^ 1);
-        load_tile<column_blocks(T.head_dim)>(qo(ring_q.stage, c), params.q, q_full(ring_q.stage, c), kRowsPerConsumer,
+        ptx::mbarrier_wait(q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);
+        load_tile<column_blocks(T.head_dim)>(qo(ring_q.stage(), c), params.q, q_full(ring_q.stage(), c), kRowsPerConsumer,
                                              tile.first_row + c * kRowsPerConsumer, tile.head_q, tile.batch);
         if (c == 0 && tile.blocks > 0) load_k(tile.blocks - 1);
       }
@@ -184,7 +183,6 @@ struct Kernel {
   struct Consumer {
     const Kernel& kernel;
     const int index;   // of the consumer warpgroup
-    const int thread;  // within it
     Ring<C.num_stages> ring_k, ring_v;
     Ring<C.q_stages> ring_q;
     Ring<kTileSlots> ring_tile;
@@ -194,10 +192,12 @@ struct Kernel {
     unsigned p[kBlockN / 16][4];
     RowSoftmax<C.lazy_rescale> softmax;
 
-    FC_DEVICE Consumer(const Kernel& k, int i) : kernel(k), index(i), thread(ptx::tid_x() % 128) {}
+    FC_DEVICE Consumer(const Kernel& k, int i) : kernel(k), index(i) {}
+
+    FC_DEVICE static int thread_index() { return ptx::tid_x() % 128; }  // within the warpgroup
 
     FC_DEVICE void release(ptx::SharedAddress barrier) {
-      if (thread % 32 == 0) ptx::mbarrier_arrive(barrier);
+      if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive(barrier);
     }
 
     // Ping-pong: consumer i may issue matrix work once consumer i - 1 has issued its own.
@@ -210,7 +210,7 @@ struct Kernel {
     }
 
     FC_DEVICE void issue_scores() {
-      const ptx::SharedAddress smem_q = kernel.qo(ring_q.stage, index), smem_k = kernel.k(ring_k.stage);
+      const ptx::SharedAddress smem_q = kernel.qo(ring_q.stage(), index), smem_k = kernel.k(ring_k.stage());
       ptx::wgmma_registers(acc_s);
       ptx::wgmma_fence();
 #pragma unroll
@@ -220,13 +220,13 @@ struct Kernel {
       }
       ptx::wgmma_commit();
     }
-    FC_DEVICE void issue_values(int accumulate) {
-      const ptx::SharedAddress smem_v = kernel.v(ring_v.stage);
+    FC_DEVICE void issue_values() {
+      const ptx::SharedAddress smem_v = kernel.v(ring_v.stage());
       ptx::wgmma_registers(acc_o);
       ptx::wgmma_fence();
 #pragma unroll
       for (int n = 0; n < kBlockN / 16; ++n) {
-        ptx::wgmma_rs<T.element, true>(acc_o, p[n], ptx::wgmma_descriptor(smem_v + n * 2048, kBlockN * 128), accumulate | (n > 0));
+        ptx::wgmma_rs<T.element, true>(acc_o, p[n], ptx::wgmma_descriptor(smem_v + n * 2048, kBlockN * 128), 1);
       }
       ptx::wgmma_commit();
     }
@@ -242,7 +242,7 @@ struct Kernel {
     }
 
     FC_DEVICE void mask(int block, int first_row) {
-      const int lane = thread % 32;
+      const int thread = thread_index(), lane = thread % 32;
       const int row = first_row + thread / 32 * 16 + lane / 4;
       const int first_key = block * kBlockN + 2 * (lane % 4);
       int end[2];
@@ -262,18 +262,19 @@ struct Kernel {
       return (block + 1) * kBlockN > full_end;
     }
 
-    FC_DEVICE void wait_k() { ptx::mbarrier_wait(kernel.k_full(ring_k.stage), ring_k.parity); }
-    FC_DEVICE void wait_v() { ptx::mbarrier_wait(kernel.v_full(ring_v.stage), ring_v.parity); }
+    FC_DEVICE void wait_k() { ptx::mbarrier_wait(kernel.k_full(ring_k.stage()), ring_k.parity()); }
+    FC_DEVICE void wait_v() { ptx::mbarrier_wait(kernel.v_full(ring_v.stage()), ring_v.parity()); }
     FC_DEVICE void release_k() {
-      release(kernel.k_empty(ring_k.stage));
+      release(kernel.k_empty(ring_k.stage()));
       ring_k.advance();
     }
     FC_DEVICE void release_v() {
-      release(kernel.v_empty(ring_v.stage));
+      release(kernel.v_empty(ring_v.stage()));
       ring_v.advance();
     }
 
-    FC_DEVICE void work(const Tile& tile) {
+    FC_DEVICE void work(int number) {
+      const Tile tile = kernel.tile_at(number);
       const ForwardParams& problem = kernel.params.problem;
       const int first_row = tile.first_row + index * kRowsPerConsumer;
       // Under a causal mask the upper consumers see fewer blocks than the tile: they let those pass.
@@ -286,8 +287,11 @@ struct Kernel {
         take_turn();
         pass_turn();
       }
-      ptx::mbarrier_wait(kernel.q_full(ring_q.stage, index), ring_q.parity);
+      ptx::mbarrier_wait(kernel.q_full(ring_q.stage(), index), ring_q.parity());
       int block = blocks - 1;
+      // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O, and spill.
+#pragma unroll
+      for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
       if (block >= 0) {
         wait_k();
         take_turn();
@@ -300,14 +304,13 @@ struct Kernel {
         softmax.first(acc_s, problem.scale_log2);
         convert_p();
         --block;
-        int accumulate = 0;
 #pragma unroll 1
-        for (; block >= 0; --block, accumulate = 1) {
+        for (; block >= 0; --block) {
           wait_k();
           take_turn();
           issue_scores();
           wait_v();
-          issue_values(accumulate);
+          issue_values();
           pass_turn();
           ptx::wgmma_wait<1>();
           ptx::wgmma_registers(acc_s);
@@ -321,22 +324,23 @@ struct Kernel {
           convert_p();
         }
         wait_v();
-        issue_values(accumulate);
+        issue_values();
         ptx::wgmma_wait<0>();
         ptx::wgmma_registers(acc_o);
         release_v();
       } else {
         softmax.none();
-#pragma unroll
-        for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
       }
-      finish(tile, first_row);
+      finish(number);
     }
 
     // O through the consumer's own Q rows, which nobody reads any more, and out by TMA.
-    FC_DEVICE void finish(const Tile& tile, int first_row) {
+    FC_DEVICE void finish(int number) {
+      // Found again rather than kept through the main loop.
+      const Tile tile = kernel.tile_at(ptx::opaque(number));
+      const int first_row = tile.first_row + index * kRowsPerConsumer;
       const ForwardParams& problem = kernel.params.problem;
-      const int lane = thread % 32, warp = thread / 32;
+      const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
       float scale[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -347,7 +351,7 @@ struct Kernel {
           ptx::st_global_f32(problem.lse + (static_cast<long long>(tile.batch) * problem.heads_q + tile.head_q) * problem.seqlen_q + row, lse);
         }
       }
-      const ptx::SharedAddress smem_o = kernel.qo(ring_q.stage, index);
+      const ptx::SharedAddress smem_o = kernel.qo(ring_q.stage(), index);
       const int row = 16 * warp + lane % 16;
 #pragma unroll
       for (int d = 0; d < kDimV / 16; ++d) {
@@ -366,7 +370,7 @@ struct Kernel {
         }
         ptx::bulk_commit();
         ptx::bulk_wait_read<0>();
-        ptx::mbarrier_arrive(kernel.q_empty(ring_q.stage, index));
+        ptx::mbarrier_arrive(kernel.q_empty(ring_q.stage(), index));
       }
       ring_q.advance();
     }
@@ -374,13 +378,13 @@ struct Kernel {
     FC_DEVICE void consume() {
       if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
       for (;;) {
-        ptx::mbarrier_wait(kernel.tile_full(ring_tile.stage), ring_tile.parity);
-        const int number = static_cast<int>(ptx::ld_shared_u32(kernel.tile_number(ring_tile.stage)));
+        ptx::mbarrier_wait(kernel.tile_full(ring_tile.stage()), ring_tile.parity());
+        const int number = static_cast<int>(ptx::ld_shared_u32(kernel.tile_number(ring_tile.stage())));
         ptx::bar_warp_sync();  // all lanes have read it
-        release(kernel.tile_empty(ring_tile.stage));
+        release(kernel.tile_empty(ring_tile.stage()));
         ring_tile.advance();
         if (number < 0) break;
-        work(kernel.tile_at(number));
+        work(number);
       }
     }
   };
