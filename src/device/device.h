@@ -19,21 +19,21 @@ enum class DeviceKind { kCpu, kCuda };
 // What a kernel may use. For compiling without a GPU these come from a table by architecture (limits_of_arch).
 struct DeviceLimits {
   DeviceKind kind = DeviceKind::kCpu;
-  int arch = 0;                       // 80, 86, 89, 90, 100, 120; 0 on a CPU
-  int multiprocessors = 1;            // SMs; cores on a CPU
-  int shared_bytes_per_block = 0;     // opt-in maximum
+  int arch = 0;                    // 80, 86, 89, 90, 100, 120; 0 on a CPU
+  int multiprocessors = 1;         // SMs; cores on a CPU
+  int shared_bytes_per_block = 0;  // opt-in maximum
   int shared_bytes_per_multiprocessor = 0;
   int registers_per_multiprocessor = 0;
   int max_threads_per_block = 0;
   int max_threads_per_multiprocessor = 0;
-  std::int64_t l2_bytes = 0;          // last-level cache on a CPU
+  std::int64_t l2_bytes = 0;  // last-level cache on a CPU
 };
 
 struct DeviceInfo {
   DeviceLimits limits;
-  std::string key;     // file-safe, one per model: "h200", "cpu_xeon_2c"; names folders under results/
-  std::string name;    // as the vendor says it: "NVIDIA H200"
-  std::string id;      // "cuda:0", "cpu"
+  std::string key;   // file-safe, one per model: "h200", "cpu_xeon_2c"; names folders under results/
+  std::string name;  // as the vendor says it: "NVIDIA H200"
+  std::string id;    // "cuda:0", "cpu"
   std::int64_t memory_bytes = 0;
   std::string driver;  // "580.159.03 (CUDA 13.0)"; empty on a CPU
 };
@@ -46,10 +46,10 @@ struct Dim3 {
 // 4-D tensors of 16-bit elements in tiles of `box`, 128-byte swizzle, zeros outside the tensor.
 struct TensorMapSpec {
   std::size_t param_offset = 0;
-  const void* address = nullptr;            // multiple of 16 bytes
-  bool bfloat16 = false;                    // else fp16
-  std::uint64_t extents[4] = {};            // innermost first
-  std::uint64_t strides_bytes[3] = {};      // of dimensions 1 to 3; multiples of 16
+  const void* address = nullptr;        // multiple of 16 bytes
+  bool bfloat16 = false;                // else fp16
+  std::uint64_t extents[4] = {};        // innermost first
+  std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};
 };
 
@@ -148,7 +148,7 @@ class Device {
   virtual std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us = 0) = 0;
   virtual void idle(double milliseconds) = 0;  // lets clocks and temperature settle: the gap before a burst
   virtual EnvironmentReading read_environment() = 0;
-  virtual const Ceilings& ceilings() = 0;      // measured on first use, cached for the process
+  virtual const Ceilings& ceilings() = 0;  // measured on first use, cached for the process
 };
 
 // The context is lost: the process that saw it must end. The worker turns it into a Trial.
@@ -166,11 +166,11 @@ const std::vector<std::string>& known_archs();  // "sm_80", "sm_86", "sm_89", "s
 
 // --- what `doctor` prints -------------------------------------------------------------------------------------------
 struct Finding {
-  std::string item;     // "NVIDIA driver"
+  std::string item;  // "NVIDIA driver"
   bool present = false;
   bool required = false;
-  std::string detail;   // version and path, or what is missing
-  std::string fix;      // what to do about it; empty if present
+  std::string detail;  // version and path, or what is missing
+  std::string fix;     // what to do about it; empty if present
 };
 std::vector<Finding> survey_environment();
 

@@ -89,7 +89,8 @@ std::vector<ConfigValues> feasible_configs(const Family& family, const Problem& 
   return feasible;
 }
 
-std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits, std::vector<std::string>* reasons) {
+std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits,
+                                               std::vector<std::string>* reasons) {
   std::vector<const Family*> found;
   for (const Family* family : all_families()) {
     std::optional<std::string> reason = family->why_unsupported(problem, limits);
@@ -102,7 +103,8 @@ std::vector<const Family*> supporting_families(const Problem& problem, const Dev
   return found;
 }
 
-Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits, bool use_cache) {
+Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
+                           bool use_cache) {
   const Family& family = *candidate.family;
   if (family.kind() == DeviceKind::kCpu) {
     Artifact artifact;
@@ -112,10 +114,12 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
   }
   // One compiler per process: opening NVRTC maps about 100 MB of shared library.
   static const std::unique_ptr<Compiler> compiler = open_compiler();
-  return compiler->compile(family.source(candidate.config, problem, limits), device_sources(), family.compile_arch(limits), use_cache);
+  return compiler->compile(family.source(candidate.config, problem, limits), device_sources(),
+                           family.compile_arch(limits), use_cache);
 }
 
-LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem, const Artifact& artifact)
+LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem,
+                                 const Artifact& artifact)
     : device_(&device), candidate_(candidate), problem_(problem) {
   if (candidate.family->kind() != DeviceKind::kCpu) module_ = device.load(artifact);
 }

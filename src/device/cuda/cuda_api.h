@@ -19,8 +19,8 @@ struct NvrtcApi {
   NvrtcResult (*version)(int* major, int* minor) = nullptr;
   NvrtcResult (*num_supported_archs)(int* count) = nullptr;
   NvrtcResult (*supported_archs)(int* archs) = nullptr;
-  NvrtcResult (*create_program)(NvrtcProgram* program, const char* source, const char* name, int header_count, const char* const* headers,
-                                const char* const* include_names) = nullptr;
+  NvrtcResult (*create_program)(NvrtcProgram* program, const char* source, const char* name, int header_count,
+                                const char* const* headers, const char* const* include_names) = nullptr;
   NvrtcResult (*destroy_program)(NvrtcProgram* program) = nullptr;
   NvrtcResult (*compile_program)(NvrtcProgram program, int option_count, const char* const* options) = nullptr;
   NvrtcResult (*cubin_size)(NvrtcProgram program, std::size_t* bytes) = nullptr;
@@ -162,7 +162,8 @@ struct DriverApi {
   CUresult (*module_unload)(CUmodule module) = nullptr;
   CUresult (*module_function)(CUfunction* function, CUmodule module, const char* name) = nullptr;
   CUresult (*function_set_attribute)(CUfunction function, CUfunction_attribute attribute, int value) = nullptr;
-  CUresult (*function_param_info)(CUfunction function, std::size_t index, std::size_t* offset, std::size_t* bytes) = nullptr;  // CUDA 12.4; may be null
+  CUresult (*function_param_info)(CUfunction function, std::size_t index, std::size_t* offset,
+                                  std::size_t* bytes) = nullptr;  // CUDA 12.4; may be null
   CUresult (*launch_kernel)(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) = nullptr;
   CUresult (*stream_create)(CUstream* stream, unsigned flags) = nullptr;
   CUresult (*stream_destroy)(CUstream stream) = nullptr;
@@ -181,10 +182,11 @@ struct DriverApi {
 
   std::string path;  // of the library
   // Null on drivers that know no Hopper (before CUDA 12.0).
-  CUresult (*tensor_map_encode)(CUtensorMap* map, CUtensorMapDataType type, std::uint32_t rank, void* address, const std::uint64_t* extents,
-                                const std::uint64_t* strides_bytes, const std::uint32_t* box, const std::uint32_t* element_strides,
-                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
-                                CUtensorMapFloatOOBfill fill) = nullptr;
+  CUresult (*tensor_map_encode)(CUtensorMap* map, CUtensorMapDataType type, std::uint32_t rank, void* address,
+                                const std::uint64_t* extents, const std::uint64_t* strides_bytes,
+                                const std::uint32_t* box, const std::uint32_t* element_strides,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) = nullptr;
 };
 
 // Opens the library and initialises the driver, once per process. Null if there is none or it does not start.

@@ -30,8 +30,8 @@ class CudaModule final : public Module {
   CUmodule module_ = nullptr;
   CUfunction function_ = nullptr;
   std::string symbol_;
-  std::size_t param_bytes_ = 0;      // of the kernel's one parameter
-  bool param_bytes_known_ = false;   // the driver is new enough to say
+  std::size_t param_bytes_ = 0;     // of the kernel's one parameter
+  bool param_bytes_known_ = false;  // the driver is new enough to say
   int shared_limit_ = 0;
 };
 

@@ -74,7 +74,8 @@ LoadedDriver load_driver() {
     const char* text = nullptr;
     loaded.api.error_name(result, &name);
     loaded.api.error_string(result, &text);
-    loaded.why = fmt::format("{} does not start: {} ({})", loaded.api.path, text ? text : "unknown error", name ? name : std::to_string(result));
+    loaded.why = fmt::format("{} does not start: {} ({})", loaded.api.path, text ? text : "unknown error",
+                             name ? name : std::to_string(result));
     return loaded;
   }
   loaded.present = true;

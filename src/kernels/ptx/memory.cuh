@@ -28,7 +28,8 @@ FC_DEVICE void st_global_u16(unsigned short* address, unsigned short value) {
 }
 // 16 bytes; `address` a multiple of 16.
 FC_DEVICE void st_global_v4(void* address, Vector4 value) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
                : "memory");
 }
 
@@ -46,7 +47,9 @@ FC_DEVICE void st_global_u32(unsigned* address, unsigned value) {
 // 16 bytes; `address` a multiple of 16.
 FC_DEVICE Vector4 ld_shared_v4(SharedAddress address) {
   Vector4 value;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(address));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address));
   return value;
 }
 

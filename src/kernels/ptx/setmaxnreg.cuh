@@ -1,6 +1,6 @@
 #pragma once
-// PTX ISA, "setmaxnreg": moves registers between the warpgroups of a CTA. The pool is launch registers × threads, not the
-// whole file: a sum above it hangs for ever, so why_invalid must know. Every warp of a warpgroup takes part.
+// PTX ISA, "setmaxnreg": moves registers between the warpgroups of a CTA. The pool is launch registers × threads, not
+// the whole file: a sum above it hangs for ever, so why_invalid must know. Every warp of a warpgroup takes part.
 
 #include "kernels/ptx/common.cuh"
 

@@ -15,9 +15,10 @@ FC_DEVICE float shfl_bfly(float value, int mask) {
 // True in every lane if `condition` holds in any. PTX ISA, "vote.sync".
 FC_DEVICE bool vote_any(bool condition) {
   unsigned result;
-  asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nvote.sync.any.pred q, p, 0xffffffff;\nselp.u32 %0, 1, 0, q;\n}"
-               : "=r"(result)
-               : "r"(static_cast<unsigned>(condition)));
+  asm volatile(
+      "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nvote.sync.any.pred q, p, 0xffffffff;\nselp.u32 %0, 1, 0, q;\n}"
+      : "=r"(result)
+      : "r"(static_cast<unsigned>(condition)));
   return result;
 }
 

@@ -16,9 +16,11 @@ FC_DEVICE void prefetch_tensormap(const TensorMap& map) {
 
 // Loads the map's box at (column, row, head, batch); elements outside the tensor become zero and count as bytes all the
 // same. Completes on `barrier`, which must expect the box's bytes.
-FC_DEVICE void tma_load_4d(SharedAddress destination, const TensorMap& map, SharedAddress barrier, int column, int row, int head, int batch) {
+FC_DEVICE void tma_load_4d(SharedAddress destination, const TensorMap& map, SharedAddress barrier, int column, int row,
+                           int head, int batch) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(destination),
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(destination),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
@@ -26,8 +28,8 @@ FC_DEVICE void tma_load_4d(SharedAddress destination, const TensorMap& map, Shar
 // Stores the box; elements outside the tensor are left out. What was written to shared memory by ordinary stores needs
 // fence_proxy_async() in each writing thread and a barrier before.
 FC_DEVICE void tma_store_4d(const TensorMap& map, SharedAddress source, int column, int row, int head, int batch) {
-  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map), "r"(source), "r"(column),
-               "r"(row), "r"(head), "r"(batch)
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+               "r"(source), "r"(column), "r"(row), "r"(head), "r"(batch)
                : "memory");
 }
 

@@ -15,8 +15,8 @@ FC_DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps reads of accumulators behind the wait, and writes of operands before the instruction: the compiler does not know
-// that wgmma works on registers after it was issued.
+// Keeps reads of accumulators behind the wait, and writes of operands before the instruction: the compiler does not
+// know that wgmma works on registers after it was issued.
 template <int kCount>
 FC_DEVICE void wgmma_registers(float (&values)[kCount]) {
 #pragma unroll
@@ -28,8 +28,8 @@ FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`: K-major
-// operands ignore it; for an MN-major one, the distance between blocks of 64 columns.
+// Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`:
+// K-major operands ignore it; for an MN-major one, the distance between blocks of 64 columns.
 FC_DEVICE unsigned long long wgmma_descriptor(SharedAddress address, int leading_bytes) {
   constexpr unsigned kHigh = 0x40000040u;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
   const unsigned low = ((address & 0x3ffff) >> 4) | (static_cast<unsigned>(leading_bytes) >> 4 << 16);

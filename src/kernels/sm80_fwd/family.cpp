@@ -9,29 +9,34 @@ using sm80_fwd::Config;
 class Sm80Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm80_fwd"; }
-  std::string description() const override { return "cp.async ring, ldmatrix, mma.sync m16n8k16: FlashAttention-2's schedule"; }
+  std::string description() const override {
+    return "cp.async ring, ldmatrix, mma.sync m16n8k16: FlashAttention-2's schedule";
+  }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
     if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
-      if (dim % 8 != 0 || dim > 256) return fmt::format("head dims that are multiples of 8 up to 256 only, not {}: rows are copied in 16-byte pieces", dim);
+      if (dim % 8 != 0 || dim > 256)
+        return fmt::format(
+            "head dims that are multiples of 8 up to 256 only, not {}: rows are copied in 16-byte pieces", dim);
     }
     return why_indices_overflow(problem);
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
-    // Wide tiles read K and V less often. One stage beat two wherever both fit on an H200: what matters is that two CTAs
-    // fill each other's gaps. The order and the limits on head_dim are from a sweep there over the canonical problems.
+    // Wide tiles read K and V less often. One stage beat two wherever both fit on an H200: what matters is that two
+    // CTAs fill each other's gaps. The order and the limits on head_dim are from a sweep there over the canonical
+    // problems.
     struct Preference {
       Config config;
       std::int64_t max_head_dim;
     };
     constexpr Preference kWide[] = {
-        {{128, 64, 4, 1, 1, 0, 0, 2}, 80}, {{64, 64, 4, 1, 1, 0, 0, 3}, 112}, {{128, 48, 4, 2, 1, 0, 0, 1}, 128}, {{64, 64, 4, 1, 1, 0, 0, 2}, 256},
-        {{128, 64, 8, 1, 1, 0, 0, 1}, 256}, {{64, 64, 4, 1, 1, 0, 0, 1}, 256}, {{64, 32, 4, 1, 1, 0, 0, 1}, 256}, {{32, 32, 2, 1, 1, 0, 0, 1}, 256},
-        {{16, 32, 1, 1, 1, 0, 0, 1}, 256}};
+        {{128, 64, 4, 1, 1, 0, 0, 2}, 80}, {{64, 64, 4, 1, 1, 0, 0, 3}, 112},  {{128, 48, 4, 2, 1, 0, 0, 1}, 128},
+        {{64, 64, 4, 1, 1, 0, 0, 2}, 256}, {{128, 64, 8, 1, 1, 0, 0, 1}, 256}, {{64, 64, 4, 1, 1, 0, 0, 1}, 256},
+        {{64, 32, 4, 1, 1, 0, 0, 1}, 256}, {{32, 32, 2, 1, 1, 0, 0, 1}, 256},  {{16, 32, 1, 1, 1, 0, 0, 1}, 256}};
     // Too few tiles to fill the device: more, smaller CTAs, and few long steps rather than many short ones.
     constexpr Preference kNarrow[] = {{{64, 128, 4, 2, 1, 0, 0, 1}, 256}, {{64, 64, 4, 2, 1, 0, 0, 1}, 256}};
 
@@ -49,7 +54,8 @@ class Sm80Forward final : public GpuFamily<Config> {
     return values_of(narrow ? *narrow : *wide);
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits, const AttentionArgs& args) const override {
+  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                         const AttentionArgs& args) const override {
     const auto config = config_from<Config>(values);
     const std::int64_t count = tiles(problem, config);
     const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;

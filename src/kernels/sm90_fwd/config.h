@@ -7,13 +7,14 @@
 namespace flashcore::sm90_fwd {
 
 struct Config {
-  int num_consumers = 2;   // warpgroups of 64 query rows each
-  int block_n = 128;       // keys of one step
-  int num_stages = 2;      // K tiles, and V tiles, in shared memory
-  int q_stages = 2;        // Q tiles: 2 loads the next one while this one is worked on
-  int ping_pong = 1;       // consumers take turns at issuing matrix work, so that one's softmax runs under another's
-  int lazy_rescale = 1;    // O is rescaled only once the row maximum has moved by 2^8
-  int scheduler = 1;       // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
+  int num_consumers = 2;  // warpgroups of 64 query rows each
+  int block_n = 128;      // keys of one step
+  int num_stages = 2;     // K tiles, and V tiles, in shared memory
+  int q_stages = 2;       // Q tiles: 2 loads the next one while this one is worked on
+  int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
+  int lazy_rescale = 1;   // O is rescaled only once the row maximum has moved by 2^8
+  int scheduler =
+      1;  // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -54,10 +55,12 @@ constexpr int smem_bytes(const Config& c, const Traits& t) {
          tile::round_up(barrier_bytes(c), 1024);
 }
 
-// setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what the
-// kernel was launched with (65,536 registers over its threads, rounded down to 8), or the kernel hangs.
+// setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what
+// the kernel was launched with (65,536 registers over its threads, rounded down to 8), or the kernel hangs.
 constexpr int producer_registers(const Config& c) { return c.num_consumers == 1 ? 56 : c.num_consumers == 2 ? 40 : 32; }
-constexpr int consumer_registers(const Config& c) { return c.num_consumers == 1 ? 248 : c.num_consumers == 2 ? 232 : c.num_consumers == 3 ? 160 : 112; }
+constexpr int consumer_registers(const Config& c) {
+  return c.num_consumers == 1 ? 248 : c.num_consumers == 2 ? 232 : c.num_consumers == 3 ? 160 : 112;
+}
 
 // Accumulators of O and S, P as 16-bit operands, row state and addresses.
 constexpr int registers_needed(const Config& c, const Traits& t) {
@@ -69,9 +72,12 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (limits.arch != 90) return "wgmma and setmaxnreg exist on compute capability 9.0 only";
   if (t.element == Element::kF32) return "fp16 and bf16 only";
   if (c.num_consumers == 1 && c.ping_pong) return "ping_pong needs two consumers";
-  if (smem_bytes(c, t) > limits.shared_bytes_per_block) return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
-  if (registers_needed(c, t) > consumer_registers(c)) return "accumulators of O, S and P do not fit a consumer's registers";
-  if (c.scheduler == 0 && c.q_stages == 2) return "a second Q stage is for the next tile, and with scheduler 0 there is none";
+  if (smem_bytes(c, t) > limits.shared_bytes_per_block)
+    return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
+  if (registers_needed(c, t) > consumer_registers(c))
+    return "accumulators of O, S and P do not fit a consumer's registers";
+  if (c.scheduler == 0 && c.q_stages == 2)
+    return "a second Q stage is for the next tile, and with scheduler 0 there is none";
   return nullptr;
 }
 

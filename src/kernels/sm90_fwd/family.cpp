@@ -27,9 +27,10 @@ TensorMapSpec map_of(std::size_t offset, const void* address, DType dtype, const
   return {offset,
           address,
           dtype == DType::kBF16,
-          {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows), static_cast<std::uint64_t>(layout.heads),
-           static_cast<std::uint64_t>(layout.batch)},
-          {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads), stride(layout.stride_batch, layout.batch)},
+          {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
+           static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
+          {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads),
+           stride(layout.stride_batch, layout.batch)},
           {64, static_cast<std::uint32_t>(rows), 1, 1}};
 }
 
@@ -44,7 +45,9 @@ class Sm90Forward final : public GpuFamily<Config> {
     if (limits.arch != 90) return fmt::format("needs compute capability 9.0 (H100, H200), this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
-      if (dim % 8 != 0 || dim > 256) return fmt::format("head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
+      if (dim % 8 != 0 || dim > 256)
+        return fmt::format(
+            "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
     }
     if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
     return why_indices_overflow(problem);
@@ -52,10 +55,15 @@ class Sm90Forward final : public GpuFamily<Config> {
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
-    // A third consumer hides half of the exposed exp, and a wide block amortises the hand-over: both want small head dims.
+    // A third consumer hides half of the exposed exp, and a wide block amortises the hand-over: both want small head
+    // dims.
     constexpr Config kSmall[] = {{3, 128, 2, 1, 1, 0, 1}, {2, 128, 2, 1, 1, 0, 1}};
     constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 1, 1}, {2, 112, 2, 1, 1, 1, 1}, {2, 96, 2, 1, 1, 1, 1}};
-    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 1, 1}, {2, 64, 2, 1, 1, 1, 1}, {2, 32, 2, 1, 1, 1, 1}, {1, 64, 2, 1, 0, 1, 1}, {1, 32, 2, 1, 0, 1, 1}};
+    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 1, 1},
+                                 {2, 64, 2, 1, 1, 1, 1},
+                                 {2, 32, 2, 1, 1, 1, 1},
+                                 {1, 64, 2, 1, 0, 1, 1},
+                                 {1, 32, 2, 1, 0, 1, 1}};
     std::vector<Config> order;
     if (widest <= 64) order.assign(std::begin(kSmall), std::end(kSmall));
     if (widest <= 128) order.insert(order.end(), std::begin(kMiddle), std::end(kMiddle));
@@ -71,16 +79,20 @@ class Sm90Forward final : public GpuFamily<Config> {
     return config_from<Config>(values).scheduler == 2 ? sizeof(unsigned) : 0;
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits, const AttentionArgs& args) const override {
+  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                         const AttentionArgs& args) const override {
     const auto config = config_from<Config>(values);
     Params params{};
     params.problem = make_forward_params(problem, args);
     params.tile_counter = static_cast<unsigned*>(args.workspace);
     const std::int64_t head_bytes = problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * 2;
-    params.heads_per_section = static_cast<int>(std::clamp<std::int64_t>(kSectionBytes / head_bytes * problem.group_size(), 1, problem.batch * problem.heads_q));
+    params.heads_per_section = static_cast<int>(std::clamp<std::int64_t>(
+        kSectionBytes / head_bytes * problem.group_size(), 1, problem.batch * problem.heads_q));
     LaunchSpec spec;
-    const std::int64_t tiles = (problem.seqlen_q + block_m(config) - 1) / block_m(config) * problem.heads_q * problem.batch;
-    spec.grid.x = static_cast<unsigned>(config.scheduler == 0 ? tiles : std::min<std::int64_t>(tiles, limits.multiprocessors));
+    const std::int64_t tiles =
+        (problem.seqlen_q + block_m(config) - 1) / block_m(config) * problem.heads_q * problem.batch;
+    spec.grid.x =
+        static_cast<unsigned>(config.scheduler == 0 ? tiles : std::min<std::int64_t>(tiles, limits.multiprocessors));
     spec.block.x = static_cast<unsigned>(threads_per_block(config));
     spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
     spec.params = params_bytes(params);

@@ -1,7 +1,7 @@
 #pragma once
-// Forward attention for Hopper: one producer warpgroup feeds K and V through a ring by TMA, each consumer warpgroup owns
-// 64 query rows and multiplies with wgmma, P in registers. The schedule of FlashAttention-3 (Shah et al., 2024): the
-// scores of the next block are computed under the P·V of the last, and consumers take turns at the tensor cores.
+// Forward attention for Hopper: one producer warpgroup feeds K and V through a ring by TMA, each consumer warpgroup
+// owns 64 query rows and multiplies with wgmma, P in registers. The schedule of FlashAttention-3 (Shah et al., 2024):
+// the scores of the next block are computed under the P·V of the last, and consumers take turns at the tensor cores.
 
 #include "kernels/ptx/atomic.cuh"
 #include "kernels/ptx/barrier.cuh"
@@ -40,7 +40,9 @@ template <int kStages>
 struct Ring {
   unsigned count = 0;
   FC_DEVICE int stage() const { return static_cast<int>(ptx::opaque(count) % kStages); }
-  FC_DEVICE int parity() const { return static_cast<int>(ptx::opaque(count) / kStages % 2); }  // of the phase that a reader waits for
+  FC_DEVICE int parity() const {
+    return static_cast<int>(ptx::opaque(count) / kStages % 2);
+  }  // of the phase that a reader waits for
   FC_DEVICE void advance() { ++count; }
 };
 
@@ -69,16 +71,28 @@ struct Kernel {
   FC_DEVICE ptx::SharedAddress qo(int stage, int consumer) const {
     return shared + FC_OFFSET_OF(Storage, qo) + (stage * C.num_consumers + consumer) * qo_slab_bytes(T);
   }
-  FC_DEVICE ptx::SharedAddress k(int stage) const { return shared + FC_OFFSET_OF(Storage, k) + stage * k_tile_bytes(C, T); }
-  FC_DEVICE ptx::SharedAddress v(int stage) const { return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T); }
-  FC_DEVICE ptx::SharedAddress q_full(int stage, int consumer) const { return shared + FC_OFFSET_OF(Storage, q_full) + 8 * (stage * C.num_consumers + consumer); }
-  FC_DEVICE ptx::SharedAddress q_empty(int stage, int consumer) const { return shared + FC_OFFSET_OF(Storage, q_empty) + 8 * (stage * C.num_consumers + consumer); }
+  FC_DEVICE ptx::SharedAddress k(int stage) const {
+    return shared + FC_OFFSET_OF(Storage, k) + stage * k_tile_bytes(C, T);
+  }
+  FC_DEVICE ptx::SharedAddress v(int stage) const {
+    return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T);
+  }
+  FC_DEVICE ptx::SharedAddress q_full(int stage, int consumer) const {
+    return shared + FC_OFFSET_OF(Storage, q_full) + 8 * (stage * C.num_consumers + consumer);
+  }
+  FC_DEVICE ptx::SharedAddress q_empty(int stage, int consumer) const {
+    return shared + FC_OFFSET_OF(Storage, q_empty) + 8 * (stage * C.num_consumers + consumer);
+  }
   FC_DEVICE ptx::SharedAddress k_full(int stage) const { return shared + FC_OFFSET_OF(Storage, k_full) + 8 * stage; }
   FC_DEVICE ptx::SharedAddress k_empty(int stage) const { return shared + FC_OFFSET_OF(Storage, k_empty) + 8 * stage; }
   FC_DEVICE ptx::SharedAddress v_full(int stage) const { return shared + FC_OFFSET_OF(Storage, v_full) + 8 * stage; }
   FC_DEVICE ptx::SharedAddress v_empty(int stage) const { return shared + FC_OFFSET_OF(Storage, v_empty) + 8 * stage; }
-  FC_DEVICE ptx::SharedAddress tile_full(int slot) const { return shared + FC_OFFSET_OF(Storage, tile_full) + 8 * slot; }
-  FC_DEVICE ptx::SharedAddress tile_empty(int slot) const { return shared + FC_OFFSET_OF(Storage, tile_empty) + 8 * slot; }
+  FC_DEVICE ptx::SharedAddress tile_full(int slot) const {
+    return shared + FC_OFFSET_OF(Storage, tile_full) + 8 * slot;
+  }
+  FC_DEVICE ptx::SharedAddress tile_empty(int slot) const {
+    return shared + FC_OFFSET_OF(Storage, tile_empty) + 8 * slot;
+  }
   FC_DEVICE ptx::SharedAddress tile_number(int slot) const { return shared + FC_OFFSET_OF(Storage, tile) + 8 * slot; }
 
   FC_DEVICE static int min_int(int a, int b) { return a < b ? a : b; }
@@ -121,10 +135,12 @@ struct Kernel {
 
   // --- producer: load ---------------------------------------------------------------------------------------------
   template <int kBlocks>
-  FC_DEVICE static void load_tile(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier, int rows, int row, int head, int batch) {
+  FC_DEVICE static void load_tile(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
+                                  int rows, int row, int head, int batch) {
     ptx::mbarrier_arrive_expect_tx(barrier, rows * kBlocks * 128);
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) ptx::tma_load_4d(destination + b * rows * 128, map, barrier, 64 * b, row, head, batch);
+    for (int b = 0; b < kBlocks; ++b)
+      ptx::tma_load_4d(destination + b * rows * 128, map, barrier, 64 * b, row, head, batch);
   }
 
   FC_DEVICE void produce() {
@@ -144,19 +160,22 @@ struct Kernel {
 
       const auto load_k = [&](int block) {
         ptx::mbarrier_wait(k_empty(ring_k.stage()), ring_k.parity() ^ 1);
-        load_tile<column_blocks(T.head_dim)>(k(ring_k.stage()), params.k, k_full(ring_k.stage()), kBlockN, block * kBlockN, tile.head_kv, tile.batch);
+        load_tile<column_blocks(T.head_dim)>(k(ring_k.stage()), params.k, k_full(ring_k.stage()), kBlockN,
+                                             block * kBlockN, tile.head_kv, tile.batch);
         ring_k.advance();
       };
       const auto load_v = [&](int block) {
         ptx::mbarrier_wait(v_empty(ring_v.stage()), ring_v.parity() ^ 1);
-        load_tile<column_blocks(T.head_dim_v)>(v(ring_v.stage()), params.v, v_full(ring_v.stage()), kBlockN, block * kBlockN, tile.head_kv, tile.batch);
+        load_tile<column_blocks(T.head_dim_v)>(v(ring_v.stage()), params.v, v_full(ring_v.stage()), kBlockN,
+                                               block * kBlockN, tile.head_kv, tile.batch);
         ring_v.advance();
       };
 #pragma unroll
       for (int c = 0; c < C.num_consumers; ++c) {
         ptx::mbarrier_wait(q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);
-        load_tile<column_blocks(T.head_dim)>(qo(ring_q.stage(), c), params.q, q_full(ring_q.stage(), c), kRowsPerConsumer,
-                                             tile.first_row + c * kRowsPerConsumer, tile.head_q, tile.batch);
+        load_tile<column_blocks(T.head_dim)>(qo(ring_q.stage(), c), params.q, q_full(ring_q.stage(), c),
+                                             kRowsPerConsumer, tile.first_row + c * kRowsPerConsumer, tile.head_q,
+                                             tile.batch);
         if (c == 0 && tile.blocks > 0) load_k(tile.blocks - 1);
       }
       ring_q.advance();
@@ -182,7 +201,7 @@ struct Kernel {
   // --- consumer: compute and finish -------------------------------------------------------------------------------
   struct Consumer {
     const Kernel& kernel;
-    const int index;   // of the consumer warpgroup
+    const int index;  // of the consumer warpgroup
     Ring<C.num_stages> ring_k, ring_v;
     Ring<C.q_stages> ring_q;
     Ring<kTileSlots> ring_tile;
@@ -215,7 +234,8 @@ struct Kernel {
       ptx::wgmma_fence();
 #pragma unroll
       for (int d = 0; d < kDim / 16; ++d) {
-        ptx::wgmma_ss<T.element>(acc_s, ptx::wgmma_descriptor(smem_q + d / 4 * (kRowsPerConsumer * 128) + d % 4 * 32, 16),
+        ptx::wgmma_ss<T.element>(acc_s,
+                                 ptx::wgmma_descriptor(smem_q + d / 4 * (kRowsPerConsumer * 128) + d % 4 * 32, 16),
                                  ptx::wgmma_descriptor(smem_k + d / 4 * (kBlockN * 128) + d % 4 * 32, 16), d > 0);
       }
       ptx::wgmma_commit();
@@ -278,7 +298,8 @@ struct Kernel {
       const ForwardParams& problem = kernel.params.problem;
       const int first_row = tile.first_row + index * kRowsPerConsumer;
       // Under a causal mask the upper consumers see fewer blocks than the tile: they let those pass.
-      const int blocks = min_int(tile.blocks, kernel.key_blocks(min_int(first_row + kRowsPerConsumer, problem.seqlen_q) - 1));
+      const int blocks =
+          min_int(tile.blocks, kernel.key_blocks(min_int(first_row + kRowsPerConsumer, problem.seqlen_q) - 1));
       for (int skipped = blocks; skipped < tile.blocks; ++skipped) {
         wait_k();
         release_k();
@@ -289,7 +310,8 @@ struct Kernel {
       }
       ptx::mbarrier_wait(kernel.q_full(ring_q.stage(), index), ring_q.parity());
       int block = blocks - 1;
-      // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O, and spill.
+      // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O,
+      // and spill.
 #pragma unroll
       for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
       if (block >= 0) {
@@ -348,7 +370,10 @@ struct Kernel {
         scale[r] = softmax.finish(r, problem.scale_log2, lse);
         const int row = first_row + 16 * warp + 8 * r + lane / 4;
         if (problem.lse && lane % 4 == 0 && row < problem.seqlen_q) {
-          ptx::st_global_f32(problem.lse + (static_cast<long long>(tile.batch) * problem.heads_q + tile.head_q) * problem.seqlen_q + row, lse);
+          ptx::st_global_f32(
+              problem.lse + (static_cast<long long>(tile.batch) * problem.heads_q + tile.head_q) * problem.seqlen_q +
+                  row,
+              lse);
         }
       }
       const ptx::SharedAddress smem_o = kernel.qo(ring_q.stage(), index);
@@ -358,15 +383,19 @@ struct Kernel {
         const int chunk = 2 * d + lane / 16;
         unsigned packed[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) packed[i] = tile::pack<T.element>(acc_o[8 * d + 2 * i] * scale[i % 2], acc_o[8 * d + 2 * i + 1] * scale[i % 2]);
-        ptx::stmatrix_x4(smem_o + chunk / 8 * (kRowsPerConsumer * 128) + row * 128 + ((chunk % 8 ^ row % 8) << 4), packed[0], packed[1], packed[2], packed[3]);
+        for (int i = 0; i < 4; ++i)
+          packed[i] =
+              tile::pack<T.element>(acc_o[8 * d + 2 * i] * scale[i % 2], acc_o[8 * d + 2 * i + 1] * scale[i % 2]);
+        ptx::stmatrix_x4(smem_o + chunk / 8 * (kRowsPerConsumer * 128) + row * 128 + ((chunk % 8 ^ row % 8) << 4),
+                         packed[0], packed[1], packed[2], packed[3]);
       }
       ptx::fence_proxy_async();
       ptx::bar_sync(1 + index, 128);
       if (thread == 0) {
 #pragma unroll
         for (int b = 0; b < column_blocks(T.head_dim_v); ++b) {
-          ptx::tma_store_4d(kernel.params.o, smem_o + b * kRowsPerConsumer * 128, 64 * b, first_row, tile.head_q, tile.batch);
+          ptx::tma_store_4d(kernel.params.o, smem_o + b * kRowsPerConsumer * 128, 64 * b, first_row, tile.head_q,
+                            tile.batch);
         }
         ptx::bulk_commit();
         ptx::bulk_wait_read<0>();
@@ -391,13 +420,15 @@ struct Kernel {
 
   FC_DEVICE void init_barriers() {
     for (int stage = 0; stage < C.q_stages; ++stage) {
-      for (int c = 0; c < C.num_consumers; ++c) ptx::mbarrier_init(q_full(stage, c), 1), ptx::mbarrier_init(q_empty(stage, c), 1);
+      for (int c = 0; c < C.num_consumers; ++c)
+        ptx::mbarrier_init(q_full(stage, c), 1), ptx::mbarrier_init(q_empty(stage, c), 1);
     }
     for (int stage = 0; stage < C.num_stages; ++stage) {
       ptx::mbarrier_init(k_full(stage), 1), ptx::mbarrier_init(k_empty(stage), kArrivals);
       ptx::mbarrier_init(v_full(stage), 1), ptx::mbarrier_init(v_empty(stage), kArrivals);
     }
-    for (int slot = 0; slot < kTileSlots; ++slot) ptx::mbarrier_init(tile_full(slot), 1), ptx::mbarrier_init(tile_empty(slot), kArrivals);
+    for (int slot = 0; slot < kTileSlots; ++slot)
+      ptx::mbarrier_init(tile_full(slot), 1), ptx::mbarrier_init(tile_empty(slot), kArrivals);
     ptx::fence_mbarrier_init();
   }
 

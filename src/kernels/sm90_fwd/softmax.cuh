@@ -29,7 +29,9 @@ struct RowSoftmax {
   }
 
   // A row of nothing but -inf: subtracting it would make NaN of the zeros that exp2 owes us.
-  FC_DEVICE float shift(int r, float scale_log2) const { return row_max[r] == ptx::negative_infinity() ? 0.0f : row_max[r] * scale_log2; }
+  FC_DEVICE float shift(int r, float scale_log2) const {
+    return row_max[r] == ptx::negative_infinity() ? 0.0f : row_max[r] * scale_log2;
+  }
 
   template <int kCount>
   FC_DEVICE void exponentiate(float (&scores)[kCount], float scale_log2) {
@@ -55,7 +57,8 @@ struct RowSoftmax {
     block_max(scores, maximum);
     owes = true;
     if constexpr (kLazy) {
-      owes = ptx::vote_any((maximum[0] - row_max[0]) * scale_log2 > kLazyThreshold || (maximum[1] - row_max[1]) * scale_log2 > kLazyThreshold);
+      owes = ptx::vote_any((maximum[0] - row_max[0]) * scale_log2 > kLazyThreshold ||
+                           (maximum[1] - row_max[1]) * scale_log2 > kLazyThreshold);
     }
     if (owes) {
 #pragma unroll
