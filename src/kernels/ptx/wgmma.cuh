@@ -28,6 +28,16 @@ FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
+// ptxas moves a wait in front of arithmetic that does not need it, and then nothing runs under the multiply. A branch that
+// depends on `non_negative`, and is never taken, holds the wait behind what computes it.
+FC_DEVICE void wgmma_wait_after(float non_negative) {
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "setp.lt.f32 p, %0, 0f00000000;\n"
+      "@p nanosleep.u32 0;\n}" ::"f"(non_negative)
+      : "memory");
+}
+
 // Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`: K-major
 // operands ignore it; for an MN-major one, the distance between blocks of 64 columns. Only the low word differs between
 // tiles, and moving by whole 16-byte units is one addition to it: fields do not carry into each other below 256 KB.
@@ -39,10 +49,8 @@ struct WgmmaDescriptor {
   }
   FC_DEVICE WgmmaDescriptor advanced(int bytes) const { return {low + bytes / 16}; }
   FC_DEVICE unsigned long long word() const {
-    constexpr unsigned kHigh = 0x40000040u;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
-    unsigned long long descriptor;
-    asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(kHigh));
-    return descriptor;
+    constexpr unsigned long long kHigh = 0x40000040ull << 32;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
+    return kHigh | low;
   }
 };
 

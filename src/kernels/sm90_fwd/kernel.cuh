@@ -345,6 +345,7 @@ struct Kernel {
           release_k();
           if (needs_mask(block, first_row)) mask(block, first_row);
           softmax.update(acc_s, problem.scale_log2);
+          ptx::wgmma_wait_after(softmax.sum[0] + softmax.sum[1]);
           ptx::wgmma_wait<0>();
           ptx::wgmma_registers(acc_o);
           release_v();
