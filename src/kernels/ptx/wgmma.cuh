@@ -28,16 +28,6 @@ FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// ptxas moves a wait in front of arithmetic that does not need it, and then nothing runs under the multiply. A branch that
-// depends on `non_negative`, and is never taken, holds the wait behind what computes it.
-FC_DEVICE void wgmma_wait_after(float non_negative) {
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "setp.lt.f32 p, %0, 0f00000000;\n"
-      "@p nanosleep.u32 0;\n}" ::"f"(non_negative)
-      : "memory");
-}
-
 // Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`: K-major
 // operands ignore it; for an MN-major one, the distance between blocks of 64 columns. Only the low word differs between
 // tiles, and moving by whole 16-byte units is one addition to it: fields do not carry into each other below 256 KB.
