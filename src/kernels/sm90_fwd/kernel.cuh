@@ -375,7 +375,7 @@ struct Kernel {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float lse;
-        scale[r] = softmax.finish(r, problem.scale_log2, lse);
+        scale[r] = softmax.finish(r, lse);
         const int row = first_row + 16 * warp + 8 * r + lane / 4;
         if (problem.lse && lane % 4 == 0 && row < problem.seqlen_q) {
           ptx::st_global_f32(
