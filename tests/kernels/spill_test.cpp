@@ -84,7 +84,7 @@ std::vector<std::string> gpu_families() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Spill, testing::ValuesIn(gpu_families()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& tested) { return tested.param; });
 
 }  // namespace
 }  // namespace flashcore
