@@ -72,4 +72,6 @@ void from_json(const nlohmann::json& json, Ceilings& ceilings) {
   json.at("empty_launch_us").get_to(ceilings.empty_launch_us);
 }
 
+nlohmann::json Device::counters() { return nullptr; }
+
 }  // namespace flashcore
