@@ -27,18 +27,30 @@ void check_pinned(const std::string& text, const Options& options, const Suite& 
   }
   const std::size_t colon = text.find(':');
   const Family& family = family_by_name(text.substr(0, colon));
-  if (colon != std::string::npos) family.space().parse(std::string_view(text).substr(colon + 1), family.space().at(0), family.name());
+  if (colon != std::string::npos)
+    family.space().parse(std::string_view(text).substr(colon + 1), family.space().at(0), family.name());
 }
 
 void add_row(Table& table, const Trial& trial) {
   if (!trial.timing) {
-    table.add({trial.problem_name, "-", "-", "-", "-", "-", "-", {fmt::format("{}: {}", trial.ended, trial.message), trial.ended == "invalid" ? Tone::kWarn : Tone::kBad}});
+    table.add(
+        {trial.problem_name,
+         "-",
+         "-",
+         "-",
+         "-",
+         "-",
+         "-",
+         {fmt::format("{}: {}", trial.ended, trial.message), trial.ended == "invalid" ? Tone::kWarn : Tone::kBad}});
     return;
   }
   const Timing& t = *trial.timing;
-  table.add({trial.problem_name, fmt::format("{:.2f}", t.p50_us), fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us), fmt::format("{:.2f}", t.floor_us),
-             fmt::format("{:.3f}", trial.problem.flops() / t.p50_us * 1e-6), fmt::format("{:.1f}", trial.problem.bytes() / t.p50_us * 1e-3),
-             trial.error ? fmt::format("{:.1e}", trial.error->rel) : "-", trial.ended == "passed" ? Cell(trial.candidate()) : Cell(fmt::format("{}: {}", trial.ended, trial.message), Tone::kBad)});
+  table.add({trial.problem_name, fmt::format("{:.2f}", t.p50_us), fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us),
+             fmt::format("{:.2f}", t.floor_us), fmt::format("{:.3f}", trial.problem.flops() / t.p50_us * 1e-6),
+             fmt::format("{:.1f}", trial.problem.bytes() / t.p50_us * 1e-3),
+             trial.error ? fmt::format("{:.1e}", trial.error->rel) : "-",
+             trial.ended == "passed" ? Cell(trial.candidate())
+                                     : Cell(fmt::format("{}: {}", trial.ended, trial.message), Tone::kBad)});
 }
 
 int run_bench(const Options& options) {
@@ -60,9 +72,13 @@ int run_bench(const Options& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   Store store(options.common.store);
   const auto total = static_cast<std::int64_t>(bench_options.suite.problems.size());
-  console.line("{} ({}): {} problem{} of '{}', {} regime, {} condition", device.name, device.id, total, total == 1 ? "" : "s", bench_options.suite.name, options.regime, options.condition);
+  console.line("{} ({}): {} problem{} of '{}', {} regime, {} condition", device.name, device.id, total,
+               total == 1 ? "" : "s", bench_options.suite.name, options.regime, options.condition);
   std::int64_t done = 0;
-  const BenchResult result = bench(bench_options, &store, [&](const Trial& trial) { console.progress(++done, total, trial.problem_name + "  " + trial.ended); }, interrupted);
+  const BenchResult result = bench(
+      bench_options, &store,
+      [&](const Trial& trial) { console.progress(++done, total, trial.problem_name + "  " + trial.ended); },
+      interrupted);
   console.end_progress();
 
   Table table({"problem", "p50 us", "p10..p90", "floor us", "TFLOP/s", "GB/s", "rel error", "candidate"});
@@ -76,7 +92,8 @@ int run_bench(const Options& options) {
   }
   console.table(table);
   write_json(options.common, bench_json(result.trials));
-  console.summary("{} timed, {} failed, {} skipped; run {}, store {}{}", timed, failed, skipped, result.run, store.path().string(), result.interrupted ? "; stopped by Ctrl-C" : "");
+  console.summary("{} timed, {} failed, {} skipped; run {}, store {}{}", timed, failed, skipped, result.run,
+                  store.path().string(), result.interrupted ? "; stopped by Ctrl-C" : "");
   if (failed > 0) return kFailed;
   return timed > 0 ? kDone : kNotJudged;
 }
@@ -86,11 +103,18 @@ int run_bench(const Options& options) {
 Run add_bench(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
-  app.add_option("--regime", options->regime, "graph (replays of many launches) | cold (inputs not in cache) | warm (one launch)")->capture_default_str();
-  app.add_option("--condition", options->condition, "burst (a few milliseconds after a pause) | sustained (as hot as it gets)")->capture_default_str();
-  app.add_option("--repeats", options->repeats, "at least so many samples of each problem")->type_name("N")->check(CLI::Range(1, 100000));
+  app.add_option("--regime", options->regime,
+                 "graph (replays of many launches) | cold (inputs not in cache) | warm (one launch)")
+      ->capture_default_str();
+  app.add_option("--condition", options->condition,
+                 "burst (a few milliseconds after a pause) | sustained (as hot as it gets)")
+      ->capture_default_str();
+  app.add_option("--repeats", options->repeats, "at least so many samples of each problem")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000));
   app.add_option("--seed", options->seed, "of the data")->capture_default_str();
-  add_examples(app, {"bench --device cpu --problem b1_h2_s128_d64_fp32", "bench --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --json bench.json"});
+  add_examples(app, {"bench --device cpu --problem b1_h2_s128_d64_fp32",
+                     "bench --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --json bench.json"});
   return [options] {
     watch_interrupts();
     return run_bench(*options);

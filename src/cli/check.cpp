@@ -30,7 +30,8 @@ std::vector<Pattern> chosen_patterns(const CheckOptions& options) {
 }
 
 // The candidates of one problem; if there is none, why.
-std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem& problem, const DeviceLimits& limits, std::string& why_none) {
+std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem& problem, const DeviceLimits& limits,
+                                     std::string& why_none) {
   const std::string text = candidate_text(options.common);
   std::vector<std::string> reasons;
   std::vector<const Family*> families = supporting_families(problem, limits, &reasons);
@@ -48,14 +49,16 @@ std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem&
   for (const Family* family : families) {
     candidates.push_back({family, family->default_config(problem, limits)});
     for (int i = 0; i < options.random_configs; ++i) {
-      const Candidate random{family, random_config(*family, problem, limits, options.seed + static_cast<std::uint64_t>(i))};
+      const Candidate random{family,
+                             random_config(*family, problem, limits, options.seed + static_cast<std::uint64_t>(i))};
       if (std::find(candidates.begin(), candidates.end(), random) == candidates.end()) candidates.push_back(random);
     }
   }
   return candidates;
 }
 
-std::vector<Job> make_jobs(const CheckOptions& options, const Suite& suite, const DeviceLimits& limits, std::map<std::string, int>& skipped) {
+std::vector<Job> make_jobs(const CheckOptions& options, const Suite& suite, const DeviceLimits& limits,
+                           std::map<std::string, int>& skipped) {
   std::vector<Job> jobs;
   for (const NamedProblem& named : suite.problems) {
     named.problem.validate();
@@ -63,7 +66,9 @@ std::vector<Job> make_jobs(const CheckOptions& options, const Suite& suite, cons
     const std::vector<Candidate> candidates = candidates_of(options, named.problem, limits, why_none);
     if (candidates.empty()) {
       // One problem asked for by name is a request that cannot be met; one of a suite is a gap to report.
-      if (!options.common.problem.empty()) throw_bad_input("{} cannot be computed on {}: {}", named.problem.id(), options.common.device.empty() ? "this device" : options.common.device, why_none);
+      if (!options.common.problem.empty())
+        throw_bad_input("{} cannot be computed on {}: {}", named.problem.id(),
+                        options.common.device.empty() ? "this device" : options.common.device, why_none);
       ++skipped[why_none];
     }
     for (const Candidate& candidate : candidates) jobs.push_back({named, candidate});
@@ -82,17 +87,21 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   const Suite suite = select_problems(options.common, "smoke");
   const std::vector<Job> jobs = make_jobs(options, suite, device.limits, tally.skipped);
   const std::vector<Pattern> patterns = chosen_patterns(options);
-  console.line("{} ({}): {} candidates of {} problems, {} patterns each", device.name, device.id, jobs.size(), suite.problems.size(), patterns.size());
+  console.line("{} ({}): {} candidates of {} problems, {} patterns each", device.name, device.id, jobs.size(),
+               suite.problems.size(), patterns.size());
 
   std::vector<std::optional<Trial>> trials(jobs.size());
   std::int64_t done = 0;
-  for_each_with_worker(options, device, static_cast<std::int64_t>(jobs.size()), [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    const Trial trial = worker.evaluate(check_request(jobs[at].problem, suite.name, jobs[at].candidate, patterns, options.seed));
-    const std::lock_guard lock(mutex);
-    trials[at] = trial;
-    console.progress(++done, static_cast<std::int64_t>(jobs.size()), jobs[at].problem.problem.id() + "  " + jobs[at].candidate.family->name());
-  });
+  for_each_with_worker(
+      options, device, static_cast<std::int64_t>(jobs.size()), [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
+        const auto at = static_cast<std::size_t>(i);
+        const Trial trial =
+            worker.evaluate(check_request(jobs[at].problem, suite.name, jobs[at].candidate, patterns, options.seed));
+        const std::lock_guard lock(mutex);
+        trials[at] = trial;
+        console.progress(++done, static_cast<std::int64_t>(jobs.size()),
+                         jobs[at].problem.problem.id() + "  " + jobs[at].candidate.family->name());
+      });
   console.end_progress();
 
   Table table({"problem", "family", "rel error / bound", "verdict", "config"});
@@ -102,7 +111,11 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
     const Trial& trial = *trials[i];
     const Judgement judgement = tally.count(trial);
     const bool passed = judgement == Judgement::kPassed;
-    table.add({jobs[i].problem.name, trial.family, describe_error(trial), {passed ? "pass" : fmt::format("{}: {}", trial.ended, trial.message), passed ? Tone::kGood : Tone::kBad}, trial.config});
+    table.add({jobs[i].problem.name,
+               trial.family,
+               describe_error(trial),
+               {passed ? "pass" : fmt::format("{}: {}", trial.ended, trial.message), passed ? Tone::kGood : Tone::kBad},
+               trial.config});
     results.push_back(trial);
   }
   console.table(table);
@@ -125,7 +138,8 @@ Judgement CheckTally::count(const Trial& trial) {
   return Judgement::kPassed;
 }
 
-EvaluateRequest check_request(const NamedProblem& problem, const std::string& suite, const Candidate& candidate, const std::vector<Pattern>& patterns, std::uint64_t seed) {
+EvaluateRequest check_request(const NamedProblem& problem, const std::string& suite, const Candidate& candidate,
+                              const std::vector<Pattern>& patterns, std::uint64_t seed) {
   EvaluateRequest request;
   request.problem = problem.problem;
   request.problem_name = problem.name;
@@ -139,10 +153,12 @@ EvaluateRequest check_request(const NamedProblem& problem, const std::string& su
   return request;
 }
 
-void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count, const std::function<void(Worker&, std::mutex&, std::int64_t)>& body) {
+void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count,
+                          const std::function<void(Worker&, std::mutex&, std::int64_t)>& body) {
   // A CPU candidate takes every core by itself. On a GPU most of a check is compiling and the fp64 reference.
   const int by_default = device.limits.kind == DeviceKind::kCpu ? 1 : std::clamp(hardware_threads() / 2, 1, 8);
-  const int jobs = static_cast<int>(std::min<std::int64_t>(options.jobs > 0 ? options.jobs : by_default, std::max<std::int64_t>(count, 1)));
+  const int jobs = static_cast<int>(
+      std::min<std::int64_t>(options.jobs > 0 ? options.jobs : by_default, std::max<std::int64_t>(count, 1)));
   std::mutex mutex;
   std::atomic<std::int64_t> next{0};
   parallel_for(jobs, jobs, [&](std::int64_t) {
@@ -162,8 +178,13 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
     skipped += times;
     console.line("skipped {}: {}", times, reason);
   }
-  write_json(options.common, {{"schema", "flashcore.check/1"}, {"passed", tally.passed}, {"failed", tally.failed}, {"skipped", tally.skipped}, {"results", results}});
-  console.summary("{} passed, {} failed, {} skipped{}", tally.passed, tally.failed, skipped, interrupted() ? "; stopped by Ctrl-C" : "");
+  write_json(options.common, {{"schema", "flashcore.check/1"},
+                              {"passed", tally.passed},
+                              {"failed", tally.failed},
+                              {"skipped", tally.skipped},
+                              {"results", results}});
+  console.summary("{} passed, {} failed, {} skipped{}", tally.passed, tally.failed, skipped,
+                  interrupted() ? "; stopped by Ctrl-C" : "");
   if (tally.failed > 0) return kFailed;
   return tally.passed > 0 ? kDone : kNotJudged;
 }
@@ -171,13 +192,24 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
 Run add_check(CLI::App& app) {
   auto options = std::make_shared<CheckOptions>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kJson);
-  app.add_option("--patterns", options->patterns, "data to try: normal, peaked, ... (default: all)")->delimiter(',')->type_name("NAME,...");
-  app.add_option("--configs", options->random_configs, "also N random valid configs of each family")->type_name("N")->check(CLI::Range(0, 100000));
-  app.add_option("--fuzz", options->fuzz, "N random problems instead of a suite; a failure is shrunk to a one-line repro")->type_name("N")->check(CLI::Range(1, 10000000));
+  app.add_option("--patterns", options->patterns, "data to try: normal, peaked, ... (default: all)")
+      ->delimiter(',')
+      ->type_name("NAME,...");
+  app.add_option("--configs", options->random_configs, "also N random valid configs of each family")
+      ->type_name("N")
+      ->check(CLI::Range(0, 100000));
+  app.add_option("--fuzz", options->fuzz,
+                 "N random problems instead of a suite; a failure is shrunk to a one-line repro")
+      ->type_name("N")
+      ->check(CLI::Range(1, 10000000));
   app.add_option("--seed", options->seed, "of the data, or of the fuzzer")->capture_default_str();
-  app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")->type_name("N")->check(CLI::Range(1, 256));
-  add_examples(app, {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
-                     "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7"});
+  app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 256));
+  add_examples(
+      app,
+      {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
+       "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7"});
   return [options] {
     watch_interrupts();
     check_json_target(options->common);

@@ -33,11 +33,13 @@ struct CheckTally {
   Judgement count(const Trial& trial);
 };
 
-EvaluateRequest check_request(const NamedProblem& problem, const std::string& suite, const Candidate& candidate, const std::vector<Pattern>& patterns, std::uint64_t seed);
+EvaluateRequest check_request(const NamedProblem& problem, const std::string& suite, const Candidate& candidate,
+                              const std::vector<Pattern>& patterns, std::uint64_t seed);
 
 // body(worker, mutex, i) for 0 <= i < count, spread over worker processes; the mutex guards what bodies share. Ctrl-C
 // ends those in hand without a result.
-void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count, const std::function<void(Worker&, std::mutex&, std::int64_t)>& body);
+void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count,
+                          const std::function<void(Worker&, std::mutex&, std::int64_t)>& body);
 
 // Summary line, JSON, exit code.
 int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results);

@@ -18,15 +18,20 @@ struct Failure {
 };
 
 std::vector<const Family*> fuzzed_families(const CheckOptions& options, const DeviceInfo& device) {
-  if (!options.common.suite.empty() || !options.common.problem.empty()) throw_bad_input("--fuzz draws its own problems: leave --suite and --problem out");
-  if (!options.patterns.empty() || options.random_configs > 0) throw_bad_input("--fuzz draws its own patterns and configs: leave --patterns and --configs out");
+  if (!options.common.suite.empty() || !options.common.problem.empty())
+    throw_bad_input("--fuzz draws its own problems: leave --suite and --problem out");
+  if (!options.patterns.empty() || options.random_configs > 0)
+    throw_bad_input("--fuzz draws its own patterns and configs: leave --patterns and --configs out");
   const std::string text = candidate_text(options.common);
-  if (text.find(':') != std::string::npos) throw_bad_input("--fuzz draws its own configs: leave the config out of {}", text);
+  if (text.find(':') != std::string::npos)
+    throw_bad_input("--fuzz draws its own configs: leave the config out of {}", text);
   std::vector<const Family*> families;
   for (const Family* family : all_families()) {
     if (family->kind() == device.limits.kind && (text.empty() || family->name() == text)) families.push_back(family);
   }
-  if (families.empty()) throw_bad_input("no family{} runs on {}: there is nothing to fuzz; choose another --device", text.empty() ? "" : " '" + text + "'", device.id);
+  if (families.empty())
+    throw_bad_input("no family{} runs on {}: there is nothing to fuzz; choose another --device",
+                    text.empty() ? "" : " '" + text + "'", device.id);
   return families;
 }
 
@@ -34,7 +39,8 @@ Trial run_case(Worker& worker, const FuzzCase& c) {
   return worker.evaluate(check_request({c.problem.id(), c.problem}, "fuzz", c.candidate, {c.pattern}, c.seed));
 }
 
-void report_failure(Console& console, Worker& worker, const Failure& failure, const DeviceInfo& device, std::set<std::string>& told) {
+void report_failure(Console& console, Worker& worker, const Failure& failure, const DeviceInfo& device,
+                    std::set<std::string>& told) {
   // The same way of failing, so that shrinking a wrong result does not wander off to another fault.
   const auto still_fails = [&](const FuzzCase& c) {
     try {
@@ -72,7 +78,8 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
       failures.push_back({*drawn, *trial});
       results.push_back(*trial);
     }
-    console.progress(++done, options.fuzz, fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));
+    console.progress(++done, options.fuzz,
+                     fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));
   });
   console.end_progress();
 

@@ -28,13 +28,21 @@ void on_interrupt(int) {
 }  // namespace
 
 void add_common(CLI::App& app, Common& common, unsigned flags) {
-  if (flags & kDevice) app.add_option("--device", common.device, "cpu | cuda[:N] (default: cuda:0 if there is one, else cpu)");
-  if (flags & kSuite) app.add_option("--suite", common.suite, "a suite that ships, or a .yaml file")->type_name("NAME|FILE");
-  if (flags & kProblem) app.add_option("--problem", common.problem, "one problem: its name in the suite, or an id as b1_h8_s512_d64_fp16")->type_name("ID");
+  if (flags & kDevice)
+    app.add_option("--device", common.device, "cpu | cuda[:N] (default: cuda:0 if there is one, else cpu)");
+  if (flags & kSuite)
+    app.add_option("--suite", common.suite, "a suite that ships, or a .yaml file")->type_name("NAME|FILE");
+  if (flags & kProblem)
+    app.add_option("--problem", common.problem, "one problem: its name in the suite, or an id as b1_h8_s512_d64_fp16")
+        ->type_name("ID");
   if (flags & kFamily) app.add_option("--family", common.family, "only this kernel family")->type_name("NAME");
-  if (flags & kConfig) app.add_option("--config", common.config, "pins the family's tile parameters; needs --family")->type_name("k=v,...");
-  if (flags & kStore) app.add_option("--store", common.store, "where trials are kept")->type_name("FILE")->capture_default_str();
-  if (flags & kJson) app.add_option("--json", common.json, "also write the results as JSON ('-': to stdout)")->type_name("FILE");
+  if (flags & kConfig)
+    app.add_option("--config", common.config, "pins the family's tile parameters; needs --family")
+        ->type_name("k=v,...");
+  if (flags & kStore)
+    app.add_option("--store", common.store, "where trials are kept")->type_name("FILE")->capture_default_str();
+  if (flags & kJson)
+    app.add_option("--json", common.json, "also write the results as JSON ('-': to stdout)")->type_name("FILE");
   app.add_flag("--quiet", common.quiet, "print the summary line and errors only");
 }
 
@@ -56,13 +64,17 @@ Suite select_problems(const Common& common, const std::string& default_suite) {
 
 std::string candidate_text(const Common& common) {
   if (common.family.empty()) {
-    if (!common.config.empty()) throw_bad_input("--config {} was given without --family: a config belongs to one family; add --family NAME", common.config);
+    if (!common.config.empty())
+      throw_bad_input("--config {} was given without --family: a config belongs to one family; add --family NAME",
+                      common.config);
     return {};
   }
   const std::size_t colon = common.family.find(':');
   family_by_name(common.family.substr(0, colon));
   if (common.config.empty()) return common.family;
-  if (colon != std::string::npos) throw_bad_input("--family {} already holds a config, and --config {} was given too: use one of them", common.family, common.config);
+  if (colon != std::string::npos)
+    throw_bad_input("--family {} already holds a config, and --config {} was given too: use one of them", common.family,
+                    common.config);
   return common.family + ":" + common.config;
 }
 
@@ -75,9 +87,12 @@ void check_json_target(const Common& common) {
   const std::filesystem::path path(common.json);
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) throw_bad_input("--json {} is a folder: give the name of a file", common.json);
-  if (!std::filesystem::is_directory(folder, error)) throw_environment("--json {}: the folder {} does not exist; create it first", common.json, folder.string());
-  if (access(folder.c_str(), W_OK) != 0) throw_environment("--json {}: cannot write in {}: {}", common.json, folder.string(), std::strerror(errno));
+  if (std::filesystem::is_directory(path, error))
+    throw_bad_input("--json {} is a folder: give the name of a file", common.json);
+  if (!std::filesystem::is_directory(folder, error))
+    throw_environment("--json {}: the folder {} does not exist; create it first", common.json, folder.string());
+  if (access(folder.c_str(), W_OK) != 0)
+    throw_environment("--json {}: cannot write in {}: {}", common.json, folder.string(), std::strerror(errno));
 }
 
 void write_json(const Common& common, const nlohmann::json& document) {
@@ -111,7 +126,8 @@ int guarded(const std::function<int()>& body) {
     return body();
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kInternal) {
-      print_error(fmt::format("{} (this is a fault of flashcore, not yours; please report it with the command line)", error.what()));
+      print_error(fmt::format("{} (this is a fault of flashcore, not yours; please report it with the command line)",
+                              error.what()));
       return kNoEnvironment;
     }
     print_error(error.what());
@@ -123,7 +139,9 @@ int guarded(const std::function<int()>& body) {
   } catch (const std::bad_alloc&) {
     print_error("not enough memory for this problem; try a smaller one");
   } catch (const std::exception& error) {
-    print_error(fmt::format("unexpected: {} (this is a fault of flashcore, not yours; please report it with the command line)", error.what()));
+    print_error(
+        fmt::format("unexpected: {} (this is a fault of flashcore, not yours; please report it with the command line)",
+                    error.what()));
   }
   return kNoEnvironment;
 }

@@ -37,7 +37,8 @@ std::vector<Problem> representative_problems() {
   std::vector<Problem> problems;
   for (const char* dtype : {"fp16", "bf16"}) {
     for (const int head_dim : {64, 128, 256}) {
-      for (const char* mask : {"", "_causal"}) problems.push_back(Problem::parse(fmt::format("b4_h16_s2048_d{}_{}{}", head_dim, dtype, mask)));
+      for (const char* mask : {"", "_causal"})
+        problems.push_back(Problem::parse(fmt::format("b4_h16_s2048_d{}_{}{}", head_dim, dtype, mask)));
     }
   }
   return problems;
@@ -45,7 +46,8 @@ std::vector<Problem> representative_problems() {
 
 std::vector<const Family*> chosen_families(const Options& options) {
   const std::string text = candidate_text(options.common);
-  if (!text.empty() && options.all) throw_bad_input("--all and --family {} exclude each other: use one", options.common.family);
+  if (!text.empty() && options.all)
+    throw_bad_input("--all and --family {} exclude each other: use one", options.common.family);
   std::vector<const Family*> families;
   if (text.empty()) {
     for (const Family* family : all_families()) {
@@ -54,7 +56,10 @@ std::vector<const Family*> chosen_families(const Options& options) {
     return families;
   }
   const Family& family = family_by_name(text.substr(0, text.find(':')));
-  if (family.kind() != DeviceKind::kCuda) throw_bad_input("--family {}: a CPU family is part of the program, so there is nothing to compile; name a GPU family or --all", family.name());
+  if (family.kind() != DeviceKind::kCuda)
+    throw_bad_input(
+        "--family {}: a CPU family is part of the program, so there is nothing to compile; name a GPU family or --all",
+        family.name());
   return {&family};
 }
 
@@ -66,7 +71,8 @@ std::vector<Job> make_jobs(const Options& options, std::vector<std::string>& ski
   if (options.common.suite.empty() && options.common.problem.empty()) {
     problems = representative_problems();
   } else {
-    for (const NamedProblem& named : select_problems(options.common, "canonical").problems) problems.push_back(named.problem);
+    for (const NamedProblem& named : select_problems(options.common, "canonical").problems)
+      problems.push_back(named.problem);
   }
   std::vector<Job> jobs;
   for (const Family* family : chosen_families(options)) {
@@ -77,9 +83,15 @@ std::vector<Job> make_jobs(const Options& options, std::vector<std::string>& ski
           skipped.push_back(fmt::format("{} on {}, {}: {}", family->name(), arch, problem.id(), *reason));
           continue;
         }
-        jobs.push_back({pinned ? parse_candidate(text, problem, limits) : Candidate{family, family->default_config(problem, limits)}, problem, arch, limits});
+        jobs.push_back({pinned ? parse_candidate(text, problem, limits)
+                               : Candidate{family, family->default_config(problem, limits)},
+                        problem, arch, limits});
         for (int i = 0; i < options.random_configs; ++i) {
-          jobs.push_back({{family, random_config(*family, problem, limits, options.seed + static_cast<std::uint64_t>(i))}, problem, arch, limits});
+          jobs.push_back(
+              {{family, random_config(*family, problem, limits, options.seed + static_cast<std::uint64_t>(i))},
+               problem,
+               arch,
+               limits});
         }
       }
     }
@@ -92,14 +104,17 @@ std::string compile_job(const Job& job, bool use_cache) {
   try {
     return nlohmann::json(compile_candidate(job.candidate, job.problem, job.limits, use_cache)).dump();
   } catch (const CompileError& error) {
-    return nlohmann::json{{"compile_error", error.what()}, {"log", error.log()}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return nlohmann::json{{"compile_error", error.what()}, {"log", error.log()}}.dump(
+        -1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 }
 
 Outcome judge(const Job& job, const Isolated& isolated) {
-  if (!isolated.completed) return {std::nullopt, {"compile", GateStatus::kError, "the compiler " + isolated.failure, {}}};
+  if (!isolated.completed)
+    return {std::nullopt, {"compile", GateStatus::kError, "the compiler " + isolated.failure, {}}};
   const nlohmann::json answer = nlohmann::json::parse(isolated.output);
-  if (answer.contains("compile_error")) return {std::nullopt, {"compile", GateStatus::kFailed, answer["compile_error"].get<std::string>(), answer}};
+  if (answer.contains("compile_error"))
+    return {std::nullopt, {"compile", GateStatus::kFailed, answer["compile_error"].get<std::string>(), answer}};
   Outcome outcome{answer.get<Artifact>(), {}};
   outcome.verdict = judge_resources(*outcome.artifact, job.limits);
   return outcome;
@@ -111,7 +126,8 @@ void add_row(Table& table, const Job& job, const Outcome& outcome, bool show_con
   if (outcome.artifact) {
     const Artifact& a = *outcome.artifact;
     row.insert(row.end(), {std::to_string(a.registers), std::to_string(a.static_shared_bytes + a.dynamic_shared_bytes),
-                           std::to_string(a.spill_store_bytes + a.spill_load_bytes), std::to_string(a.stack_bytes), fmt::format("{:.0f}{}", a.compile_ms, a.from_cache ? "c" : "")});
+                           std::to_string(a.spill_store_bytes + a.spill_load_bytes), std::to_string(a.stack_bytes),
+                           fmt::format("{:.0f}{}", a.compile_ms, a.from_cache ? "c" : "")});
   } else {
     row.insert(row.end(), 5, Cell("-"));
   }
@@ -122,8 +138,13 @@ void add_row(Table& table, const Job& job, const Outcome& outcome, bool show_con
 
 nlohmann::json outcome_json(const Job& job, const Outcome& outcome) {
   const ConfigSpace& space = job.candidate.family->space();
-  nlohmann::json json = {{"family", job.candidate.family->name()}, {"config", space.to_json(job.candidate.config)}, {"problem", job.problem.id()}, {"arch", job.arch},
-                         {"gate", outcome.verdict.gate}, {"passed", outcome.verdict.status == GateStatus::kPassed}, {"reason", outcome.verdict.reason}};
+  nlohmann::json json = {{"family", job.candidate.family->name()},
+                         {"config", space.to_json(job.candidate.config)},
+                         {"problem", job.problem.id()},
+                         {"arch", job.arch},
+                         {"gate", outcome.verdict.gate},
+                         {"passed", outcome.verdict.status == GateStatus::kPassed},
+                         {"reason", outcome.verdict.reason}};
   if (outcome.artifact) json["artifact"] = *outcome.artifact;
   return json;
 }
@@ -134,24 +155,29 @@ int compile(const Options& options) {
   std::vector<std::string> skipped;
   const std::vector<Job> jobs = make_jobs(options, skipped);
   const std::string compiler = open_compiler()->version();
-  console.line("{}: {} candidates, {} not supported{}", compiler, jobs.size(), skipped.size(), options.cold ? ", cache off" : "");
+  console.line("{}: {} candidates, {} not supported{}", compiler, jobs.size(), skipped.size(),
+               options.cold ? ", cache off" : "");
 
   std::vector<std::optional<Outcome>> outcomes(jobs.size());
   std::int64_t done = 0;
   const int threads = hardware_threads();
   const IsolateOptions isolate{.parallel = threads, .batch = 8, .timeout_seconds = 120};
   run_isolated(
-      static_cast<std::int64_t>(jobs.size()), isolate, [&](std::int64_t i) { return compile_job(jobs[static_cast<std::size_t>(i)], !options.cold); },
+      static_cast<std::int64_t>(jobs.size()), isolate,
+      [&](std::int64_t i) { return compile_job(jobs[static_cast<std::size_t>(i)], !options.cold); },
       [&](std::int64_t i, const Isolated& isolated) {
         const auto at = static_cast<std::size_t>(i);
         outcomes[at] = judge(jobs[at], isolated);
-        console.progress(++done, static_cast<std::int64_t>(jobs.size()), fmt::format("{} {} {}", jobs[at].candidate.family->name(), jobs[at].arch, jobs[at].problem.id()));
+        console.progress(
+            ++done, static_cast<std::int64_t>(jobs.size()),
+            fmt::format("{} {} {}", jobs[at].candidate.family->name(), jobs[at].arch, jobs[at].problem.id()));
       },
       interrupted);
   console.end_progress();
 
   const bool show_config = options.random_configs > 0 || !options.common.config.empty();
-  std::vector<std::string> header = {"family", "arch", "problem", "regs", "smem B", "spill B", "stack B", "ms", "verdict"};
+  std::vector<std::string> header = {"family",  "arch",    "problem", "regs",   "smem B",
+                                     "spill B", "stack B", "ms",      "verdict"};
   if (show_config) header.emplace_back("config");
   Table table(header);
   nlohmann::json results = nlohmann::json::array();
@@ -165,9 +191,11 @@ int compile(const Options& options) {
     if (outcomes[i]->artifact) slowest_ms = std::max(slowest_ms, outcomes[i]->artifact->compile_ms);
   }
   console.table(table);
-  write_json(options.common, {{"schema", "flashcore.compile/1"}, {"compiler", compiler}, {"results", results}, {"skipped", skipped}});
+  write_json(options.common,
+             {{"schema", "flashcore.compile/1"}, {"compiler", compiler}, {"results", results}, {"skipped", skipped}});
   if (passed + failed == 0 && !skipped.empty()) console.line("skipped: {}", skipped.front());
-  console.summary("{} passed, {} failed, {} skipped; slowest compile {:.0f} ms{}", passed, failed, skipped.size(), slowest_ms, interrupted() ? "; stopped by Ctrl-C" : "");
+  console.summary("{} passed, {} failed, {} skipped; slowest compile {:.0f} ms{}", passed, failed, skipped.size(),
+                  slowest_ms, interrupted() ? "; stopped by Ctrl-C" : "");
   if (failed > 0) return kFailed;
   return passed > 0 ? kDone : kNotJudged;
 }
@@ -179,11 +207,16 @@ Run add_compile(CLI::App& app) {
   options->archs = known_archs();
   add_common(app, options->common, kSuite | kProblem | kFamily | kConfig | kJson);
   app.add_flag("--all", options->all, "every GPU family (the default when no --family is given)");
-  app.add_option("--arch", options->archs, "architectures, as sm_80,sm_90 (default: all known)")->delimiter(',')->type_name("ARCH,...");
-  app.add_option("--all-configs", options->random_configs, "also N random valid configs of each")->type_name("N")->check(CLI::Range(0, 100000));
+  app.add_option("--arch", options->archs, "architectures, as sm_80,sm_90 (default: all known)")
+      ->delimiter(',')
+      ->type_name("ARCH,...");
+  app.add_option("--all-configs", options->random_configs, "also N random valid configs of each")
+      ->type_name("N")
+      ->check(CLI::Range(0, 100000));
   app.add_option("--seed", options->seed, "of the random configs")->capture_default_str();
   app.add_flag("--cold", options->cold, "do not use the compile cache");
-  add_examples(app, {"compile --all --arch sm_90 --problem b1_h8_s512_d64_fp16", "compile --family ref_fwd --arch sm_80 --problem b1_h8_s512_d128_bf16_causal --json -"});
+  add_examples(app, {"compile --all --arch sm_90 --problem b1_h8_s512_d64_fp16",
+                     "compile --family ref_fwd --arch sm_80 --problem b1_h8_s512_d128_bf16_causal --json -"});
   return [options] {
     watch_interrupts();
     return compile(*options);

@@ -15,7 +15,8 @@ constexpr double kLineInterval = 5.0;  // seconds between plain lines: a log is 
 constexpr std::size_t kBarWidth = 28;
 
 std::size_t display_width(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
 bool looks_numeric(std::string_view text) {
@@ -58,13 +59,17 @@ std::string Table::print(bool colour) const {
   };
   for (std::size_t c = 0; c < columns; ++c) put(c, header_[c], Tone::kDim, c + 1 == columns);
   for (const auto& row : rows_) {
-    for (std::size_t c = 0; c < columns; ++c) put(c, c < row.size() ? row[c].text : "", c < row.size() ? row[c].tone : Tone::kPlain, c + 1 == columns);
+    for (std::size_t c = 0; c < columns; ++c)
+      put(c, c < row.size() ? row[c].text : "", c < row.size() ? row[c].tone : Tone::kPlain, c + 1 == columns);
   }
   return out;
 }
 
 Console::Console(bool quiet, bool json_on_stdout)
-    : stream_(json_on_stdout ? stderr : stdout), quiet_(quiet), json_on_stdout_(json_on_stdout), terminal_(isatty(fileno(stream_)) == 1) {
+    : stream_(json_on_stdout ? stderr : stdout),
+      quiet_(quiet),
+      json_on_stdout_(json_on_stdout),
+      terminal_(isatty(fileno(stream_)) == 1) {
   const char* no_color = std::getenv("NO_COLOR");
   colour_ = terminal_ && (no_color == nullptr || *no_color == '\0');
 }
@@ -94,7 +99,8 @@ void Console::progress(std::int64_t done, std::int64_t total, std::string_view w
     std::fflush(stream_);
     return;
   }
-  const std::size_t filled = total > 0 ? static_cast<std::size_t>(done * static_cast<std::int64_t>(kBarWidth) / total) : 0;
+  const std::size_t filled =
+      total > 0 ? static_cast<std::size_t>(done * static_cast<std::int64_t>(kBarWidth) / total) : 0;
   const std::string bar = std::string(filled, '#') + std::string(kBarWidth - std::min(filled, kBarWidth), '.');
   fmt::print(stream_, "\r\x1b[K[{}] {}  {}", bar, count, shorten(what, 70));
   std::fflush(stream_);
@@ -108,7 +114,9 @@ void Console::end_progress() {
   std::fflush(stream_);
 }
 
-std::string Console::paint(std::string_view text, Tone tone) const { return colour_ ? painted(text, tone) : std::string(text); }
+std::string Console::paint(std::string_view text, Tone tone) const {
+  return colour_ ? painted(text, tone) : std::string(text);
+}
 
 std::string shorten(std::string_view text, std::size_t width) {
   if (text.size() <= width || width < 5) return std::string(text);

@@ -1,5 +1,6 @@
 #pragma once
-// What a person sees: lines, aligned tables and progress. Only the command line prints; everything below it returns values.
+// What a person sees: lines, aligned tables and progress. Only the command line prints; everything below it returns
+// values.
 
 #include <fmt/format.h>
 
@@ -17,8 +18,8 @@ enum class Tone { kPlain, kGood, kBad, kWarn, kDim };
 struct Cell {
   std::string text;
   Tone tone = Tone::kPlain;
-  Cell(std::string t, Tone c = Tone::kPlain) : text(std::move(t)), tone(c) {}       // NOLINT: cells read as text
-  Cell(const char* t, Tone c = Tone::kPlain) : text(t), tone(c) {}                  // NOLINT
+  Cell(std::string t, Tone c = Tone::kPlain) : text(std::move(t)), tone(c) {}  // NOLINT: cells read as text
+  Cell(const char* t, Tone c = Tone::kPlain) : text(t), tone(c) {}             // NOLINT
 };
 
 // Columns whose every cell starts with a digit or sign are aligned right.
@@ -46,7 +47,8 @@ class Console {
   void line(fmt::format_string<Args...> format, Args&&... args) {
     if (!quiet_) write(fmt::format(format, std::forward<Args>(args)...) + "\n");
   }
-  // Said even when quiet: the one line that a script's log should keep. Silent when stdout carries the JSON and quiet is asked.
+  // Said even when quiet: the one line that a script's log should keep. Silent when stdout carries the JSON and quiet
+  // is asked.
   template <class... Args>
   void summary(fmt::format_string<Args...> format, Args&&... args) {
     if (!quiet_ || !json_on_stdout_) write(fmt::format(format, std::forward<Args>(args)...) + "\n");

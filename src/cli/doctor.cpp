@@ -66,7 +66,10 @@ Noise measure_noise(Device& device) {
     log_ratios.push_back(0.5 * (std::log(a1 / b1) + std::log(a2 / b2)));
   }
   const Interval log_ratio = bootstrap_median(log_ratios, 1);
-  return {{std::exp(log_ratio.estimate), std::exp(log_ratio.low), std::exp(log_ratio.high)}, static_cast<int>(log_ratios.size()), problem.id(), candidate.print()};
+  return {{std::exp(log_ratio.estimate), std::exp(log_ratio.low), std::exp(log_ratio.high)},
+          static_cast<int>(log_ratios.size()),
+          problem.id(),
+          candidate.print()};
 }
 
 std::vector<std::unique_ptr<Device>> open_all(const std::string& only) {
@@ -90,10 +93,12 @@ void print_device(Console& console, const DeviceInfo& info) {
   const DeviceLimits& l = info.limits;
   console.line("\n{}  {}  (key {})", info.id, info.name, info.key);
   if (l.kind == DeviceKind::kCpu) {
-    console.line("  {} cores, last-level cache {}, memory {}", l.multiprocessors, human_bytes(static_cast<double>(l.l2_bytes)), human_bytes(static_cast<double>(info.memory_bytes)));
+    console.line("  {} cores, last-level cache {}, memory {}", l.multiprocessors,
+                 human_bytes(static_cast<double>(l.l2_bytes)), human_bytes(static_cast<double>(info.memory_bytes)));
   } else {
-    console.line("  sm_{}, {} SMs, shared memory {} a block, L2 {}, memory {}, driver {}", l.arch, l.multiprocessors, human_bytes(l.shared_bytes_per_block),
-                 human_bytes(static_cast<double>(l.l2_bytes)), human_bytes(static_cast<double>(info.memory_bytes)), info.driver);
+    console.line("  sm_{}, {} SMs, shared memory {} a block, L2 {}, memory {}, driver {}", l.arch, l.multiprocessors,
+                 human_bytes(l.shared_bytes_per_block), human_bytes(static_cast<double>(l.l2_bytes)),
+                 human_bytes(static_cast<double>(info.memory_bytes)), info.driver);
   }
 }
 
@@ -102,16 +107,29 @@ void print_measured(Console& console, const Ceilings& c, const Noise& noise) {
   if (c.fma_tflops_fp32 > 0) console.line("  ceiling: FMA fp32       {:.3f} TFLOP/s", c.fma_tflops_fp32);
   console.line("  ceiling: memory read    {:.1f} GB/s, cache {:.1f} GB/s", c.read_gbps, c.cache_read_gbps);
   console.line("  empty launch            {}", human_time_us(c.empty_launch_us));
-  console.line("  noise floor             {} against itself: ratio {:.4f}, 95% interval {:.4f}..{:.4f} ({} ABBA blocks)", noise.problem, noise.ratio.estimate,
-               noise.ratio.low, noise.ratio.high, noise.blocks);
+  console.line(
+      "  noise floor             {} against itself: ratio {:.4f}, 95% interval {:.4f}..{:.4f} ({} ABBA blocks)",
+      noise.problem, noise.ratio.estimate, noise.ratio.low, noise.ratio.high, noise.blocks);
 }
 
 nlohmann::json describe(Device& device, const Noise& noise) {
   const DeviceInfo& info = device.info();
-  return {{"id", info.id}, {"name", info.name}, {"key", info.key}, {"arch", info.limits.arch}, {"multiprocessors", info.limits.multiprocessors},
-          {"l2_bytes", info.limits.l2_bytes}, {"memory_bytes", info.memory_bytes}, {"driver", info.driver}, {"ceilings", device.ceilings()},
+  return {{"id", info.id},
+          {"name", info.name},
+          {"key", info.key},
+          {"arch", info.limits.arch},
+          {"multiprocessors", info.limits.multiprocessors},
+          {"l2_bytes", info.limits.l2_bytes},
+          {"memory_bytes", info.memory_bytes},
+          {"driver", info.driver},
+          {"ceilings", device.ceilings()},
           {"environment", device.read_environment()},
-          {"noise", {{"problem", noise.problem}, {"candidate", noise.candidate}, {"ratio", noise.ratio.estimate}, {"ci95", {noise.ratio.low, noise.ratio.high}}, {"blocks", noise.blocks}}}};
+          {"noise",
+           {{"problem", noise.problem},
+            {"candidate", noise.candidate},
+            {"ratio", noise.ratio.estimate},
+            {"ci95", {noise.ratio.low, noise.ratio.high}},
+            {"blocks", noise.blocks}}}};
 }
 
 // A library looked for in many places says so at length; the table takes the first, --json all.
@@ -126,8 +144,17 @@ int doctor(const Common& common) {
   bool usable = true;
   for (const Finding& f : findings) {
     usable = usable && (f.present || !f.required);
-    table.add({f.item, {f.present ? "here" : f.required ? "MISSING" : "absent", f.present ? Tone::kGood : f.required ? Tone::kBad : Tone::kWarn}, first_of(f.detail), f.fix});
-    items.push_back({{"item", f.item}, {"present", f.present}, {"required", f.required}, {"detail", f.detail}, {"fix", f.fix}});
+    table.add({f.item,
+               {f.present    ? "here"
+                : f.required ? "MISSING"
+                             : "absent",
+                f.present    ? Tone::kGood
+                : f.required ? Tone::kBad
+                             : Tone::kWarn},
+               first_of(f.detail),
+               f.fix});
+    items.push_back(
+        {{"item", f.item}, {"present", f.present}, {"required", f.required}, {"detail", f.detail}, {"fix", f.fix}});
   }
   console.line("flashcore {}", FLASHCORE_VERSION);
   console.table(table);
@@ -140,9 +167,12 @@ int doctor(const Common& common) {
     print_measured(console, device->ceilings(), noise);
     devices.push_back(describe(*device, noise));
   }
-  write_json(common, {{"schema", "flashcore.doctor/1"}, {"version", FLASHCORE_VERSION}, {"findings", items}, {"results", devices}});
+  write_json(
+      common,
+      {{"schema", "flashcore.doctor/1"}, {"version", FLASHCORE_VERSION}, {"findings", items}, {"results", devices}});
   if (interrupted() && devices.empty()) return kNotJudged;
-  console.summary("{}", usable ? fmt::format("usable: {} device{}", devices.size(), devices.size() == 1 ? "" : "s") : std::string("not usable: see MISSING above"));
+  console.summary("{}", usable ? fmt::format("usable: {} device{}", devices.size(), devices.size() == 1 ? "" : "s")
+                               : std::string("not usable: see MISSING above"));
   return usable ? kDone : kNoEnvironment;
 }
 

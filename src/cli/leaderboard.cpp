@@ -21,21 +21,33 @@ void add_row(Table& table, const LeaderboardRow& row, std::size_t place) {
   const Trial& trial = row.standing[place];
   const bool first = place == 0;
   const Timing& t = *trial.timing;
-  table.add({first ? row.device_key : "", first ? (row.problem_name.empty() ? row.problem_id : row.problem_name) : "",
-             first ? std::string("1") : std::string("1 tie"), fmt::format("{:.2f}", t.p50_us), fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us), fmt::format("{:.2f}", t.floor_us),
-             fmt::format("{:.2f}", trial.problem.flops() / t.p50_us * 1e-6), interval_of(trial), {row.stale ? "STALE" : "fresh", row.stale ? Tone::kWarn : Tone::kGood},
+  table.add({first ? row.device_key : "",
+             first ? (row.problem_name.empty() ? row.problem_id : row.problem_name) : "",
+             first ? std::string("1") : std::string("1 tie"),
+             fmt::format("{:.2f}", t.p50_us),
+             fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us),
+             fmt::format("{:.2f}", t.floor_us),
+             fmt::format("{:.3f}", trial.problem.flops() / t.p50_us * 1e-6),
+             interval_of(trial),
+             {row.stale ? "STALE" : "fresh", row.stale ? Tone::kWarn : Tone::kGood},
              trial.candidate()});
 }
 
 nlohmann::json row_json(const LeaderboardRow& row) {
   nlohmann::json standing = nlohmann::json::array();
   for (const Trial& trial : row.standing) {
-    nlohmann::json entry = {{"candidate", trial.candidate()}, {"trial", trial.id}, {"run", trial.run}, {"source_hash", trial.source_hash}};
-    if (trial.timing) entry["time_us"] = {{"p10", trial.timing->p10_us}, {"p50", trial.timing->p50_us}, {"p90", trial.timing->p90_us}};
-    if (trial.comparison) entry["speedup"] = {{"against", trial.comparison->against}, {"estimate", trial.comparison->speedup}, {"ci95", {trial.comparison->ci95_low, trial.comparison->ci95_high}}};
+    nlohmann::json entry = {
+        {"candidate", trial.candidate()}, {"trial", trial.id}, {"run", trial.run}, {"source_hash", trial.source_hash}};
+    if (trial.timing)
+      entry["time_us"] = {{"p10", trial.timing->p10_us}, {"p50", trial.timing->p50_us}, {"p90", trial.timing->p90_us}};
+    if (trial.comparison)
+      entry["speedup"] = {{"against", trial.comparison->against},
+                          {"estimate", trial.comparison->speedup},
+                          {"ci95", {trial.comparison->ci95_low, trial.comparison->ci95_high}}};
     standing.push_back(std::move(entry));
   }
-  return {{"device", row.device_key}, {"problem", row.problem_id}, {"name", row.problem_name}, {"ties", row.ties}, {"stale", row.stale}, {"standing", standing}};
+  return {{"device", row.device_key}, {"problem", row.problem_id}, {"name", row.problem_name},
+          {"ties", row.ties},         {"stale", row.stale},        {"standing", standing}};
 }
 
 int show(const Common& common, const std::string& device_key) {
@@ -45,10 +57,12 @@ int show(const Common& common, const std::string& device_key) {
   if (!common.family.empty()) query.family = family_by_name(common.family).name();
   std::vector<LeaderboardRow> rows = leaderboard(stored_trials(common.store, query), source_hash());
   std::erase_if(rows, [&](const LeaderboardRow& row) {
-    const bool other_problem = !common.problem.empty() && row.problem_id != common.problem && row.problem_name != common.problem;
+    const bool other_problem =
+        !common.problem.empty() && row.problem_id != common.problem && row.problem_name != common.problem;
     return other_problem || !row.device_key.starts_with(device_key);
   });
-  Table table({"device", "problem", "place", "p50 us", "p10..p90", "floor us", "TFLOP/s", "speed-up [95%]", "source", "candidate"});
+  Table table({"device", "problem", "place", "p50 us", "p10..p90", "floor us", "TFLOP/s", "speed-up [95%]", "source",
+               "candidate"});
   nlohmann::json results = nlohmann::json::array();
   int stale = 0;
   for (const LeaderboardRow& row : rows) {
@@ -71,7 +85,9 @@ Run add_leaderboard(CLI::App& app) {
   auto common = std::make_shared<Common>();
   auto device_key = std::make_shared<std::string>();
   add_common(app, *common, kProblem | kFamily | kStore | kJson);
-  app.add_option("--device", *device_key, "only devices whose key begins so, as h200 or cpu (not opened: a board is read anywhere)")->type_name("KEY");
+  app.add_option("--device", *device_key,
+                 "only devices whose key begins so, as h200 or cpu (not opened: a board is read anywhere)")
+      ->type_name("KEY");
   add_examples(app, {"leaderboard", "leaderboard --store .flashcore/trials.db --json leaderboard.json"});
   return [common, device_key] { return show(*common, *device_key); };
 }

@@ -24,7 +24,8 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
   std::vector<Verb> verbs = {
       verb("doctor", "what is here, what is missing and the fix, measured ceilings, noise floor", add_doctor),
       verb("check", "correctness: a suite or --fuzz N, on any device", add_check),
-      verb("compile", "compile families and configs for architectures: resource table and gate; needs no GPU", add_compile),
+      verb("compile", "compile families and configs for architectures: resource table and gate; needs no GPU",
+           add_compile),
       verb("bench", "time problems; --family and --config pin a candidate", add_bench),
       verb("tune", "search for the fastest correct config of each problem; resumable", add_tune),
       verb("leaderboard", "best per problem and device, with confidence interval and ties", add_leaderboard),
@@ -32,7 +33,8 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("run", "attention on your own tensors (.safetensors or .npy)", add_run),
       verb("verify", "do committed results files describe the source as it stands: fresh (0) or stale (1)", add_verify),
       verb("worker", "evaluates candidates for a parent process", add_worker),
-      verb("timer-server", "samples of a candidate's time for a process that interleaves them with others", add_timer_server),
+      verb("timer-server", "samples of a candidate's time for a process that interleaves them with others",
+           add_timer_server),
   };
   for (auto hidden = verbs.end() - 2; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
@@ -40,7 +42,8 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
 
 // CLI11 would call an unknown verb an unexpected argument; its giver wants the list.
 bool is_unknown_verb(const char* word, const std::vector<Verb>& verbs) {
-  return word[0] != '-' && std::none_of(verbs.begin(), verbs.end(), [&](const Verb& v) { return v.app->get_name() == word; });
+  return word[0] != '-' &&
+         std::none_of(verbs.begin(), verbs.end(), [&](const Verb& v) { return v.app->get_name() == word; });
 }
 
 std::string verb_list(const std::vector<Verb>& verbs) {
@@ -56,11 +59,14 @@ int parse_and_run(int argc, char** argv) {
   app.set_version_flag("--version", std::string("flashcore ") + FLASHCORE_VERSION);
   app.require_subcommand(1);
   const std::vector<Verb> verbs = declare_verbs(app);
-  app.footer("Exit codes: 0 done and passed, 1 judged and failed, 2 could not judge (inconclusive, nothing measured, skipped),\n"
-             "3 bad input or usage, 4 the environment lacks something.\n\n"
-             "Each verb has its own --help with examples. Examples:\n  flashcore doctor\n  flashcore --version");
+  app.footer(
+      "Exit codes: 0 done and passed, 1 judged and failed, 2 could not judge (inconclusive, nothing measured, "
+      "skipped),\n"
+      "3 bad input or usage, 4 the environment lacks something.\n\n"
+      "Each verb has its own --help with examples. Examples:\n  flashcore doctor\n  flashcore --version");
   if (argc < 2 || is_unknown_verb(argv[1], verbs)) {
-    print_error(fmt::format("{}; the verbs are {}; see flashcore --help", argc < 2 ? "no verb given" : fmt::format("unknown verb '{}'", argv[1]), verb_list(verbs)));
+    print_error(fmt::format("{}; the verbs are {}; see flashcore --help",
+                            argc < 2 ? "no verb given" : fmt::format("unknown verb '{}'", argv[1]), verb_list(verbs)));
     return kBadUsage;
   }
   try {
@@ -69,7 +75,8 @@ int parse_and_run(int argc, char** argv) {
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     const auto used = app.get_subcommands();
-    print_error(fmt::format("{}; see flashcore{} --help", error.what(), used.empty() ? "" : " " + used.front()->get_name()));
+    print_error(
+        fmt::format("{}; see flashcore{} --help", error.what(), used.empty() ? "" : " " + used.front()->get_name()));
     return kBadUsage;
   }
   for (const Verb& verb : verbs) {

@@ -16,7 +16,9 @@ namespace {
 
 using Render = std::string (*)(const std::vector<Trial>&);
 
-std::string render_json(const std::vector<Trial>& trials) { return report_json(trials).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"; }
+std::string render_json(const std::vector<Trial>& trials) {
+  return report_json(trials).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
 
 Render renderer_for(const std::string& out) {
   const std::string extension = std::filesystem::path(out).extension().string();
@@ -34,8 +36,11 @@ int report(const Common& common, const std::string& out, const std::string& run)
   if (!run.empty()) query.run = run;
   const std::vector<Trial> trials = stored_trials(common.store, query);
   if (trials.empty()) {
-    print_error(run.empty() ? fmt::format("{} holds no trials yet: nothing to report; run flashcore tune or bench first", common.store)
-                            : fmt::format("{} holds no trials of run '{}': nothing to report; leave --run out to take all", common.store, run));
+    print_error(
+        run.empty()
+            ? fmt::format("{} holds no trials yet: nothing to report; run flashcore tune or bench first", common.store)
+            : fmt::format("{} holds no trials of run '{}': nothing to report; leave --run out to take all",
+                          common.store, run));
     return kNotJudged;
   }
   const std::string text = render(trials);
@@ -55,7 +60,9 @@ Run add_report(CLI::App& app) {
   auto out = std::make_shared<std::string>("out/report.html");
   auto run = std::make_shared<std::string>();
   add_common(app, *common, kStore);
-  app.add_option("--out", *out, "the file to write; its extension is the format: .html .md .json .csv")->type_name("FILE")->capture_default_str();
+  app.add_option("--out", *out, "the file to write; its extension is the format: .html .md .json .csv")
+      ->type_name("FILE")
+      ->capture_default_str();
   app.add_option("--run", *run, "only the trials of this run")->type_name("ID");
   add_examples(app, {"report --out report.html", "report --store .flashcore/trials.db --out report.md"});
   return [common, out, run] { return report(*common, *out, *run); };

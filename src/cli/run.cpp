@@ -34,7 +34,9 @@ Causal parse_causal(const std::string& word) {
   if (word == "none") return Causal::kNone;
   if (word.empty() || word == "bottom_right") return Causal::kBottomRight;
   if (word == "top_left") return Causal::kTopLeft;
-  throw_bad_input("--causal {}: use top_left (row i sees keys 0..i) or bottom_right (the last row sees every key; the default)", word);
+  throw_bad_input(
+      "--causal {}: use top_left (row i sees keys 0..i) or bottom_right (the last row sees every key; the default)",
+      word);
 }
 
 // Before computing: a name that cannot be written must not cost the computation.
@@ -42,10 +44,13 @@ void check_output(const char* flag, const std::string& file, DType dtype) {
   if (file.empty()) return;
   const std::filesystem::path path(file);
   const std::string extension = path.extension().string();
-  if (extension != ".npy" && extension != ".safetensors") throw_bad_input("{} {}: the extension '{}' names no format; use .safetensors or .npy", flag, file, extension);
-  if (extension == ".npy" && dtype == DType::kBF16) throw_bad_input("{} {}: .npy has no bfloat16; use .safetensors", flag, file);
+  if (extension != ".npy" && extension != ".safetensors")
+    throw_bad_input("{} {}: the extension '{}' names no format; use .safetensors or .npy", flag, file, extension);
+  if (extension == ".npy" && dtype == DType::kBF16)
+    throw_bad_input("{} {}: .npy has no bfloat16; use .safetensors", flag, file);
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  if (!std::filesystem::is_directory(folder)) throw_environment("{} {}: the folder {} does not exist; create it first", flag, file, folder.string());
+  if (!std::filesystem::is_directory(folder))
+    throw_environment("{} {}: the folder {} does not exist; create it first", flag, file, folder.string());
 }
 
 Result compute(Device& device, const Candidate& candidate, const UserTensors& user) {
@@ -57,7 +62,8 @@ Result compute(Device& device, const Candidate& candidate, const UserTensors& us
     device.upload(buffers.back()->data(), host.data.data(), host.data.size());
     return buffers.back()->data();
   };
-  Result result{HostTensor(problem.dtype, layouts.o), std::vector<float>(static_cast<std::size_t>(layouts.lse_elements)), 0};
+  Result result{HostTensor(problem.dtype, layouts.o),
+                std::vector<float>(static_cast<std::size_t>(layouts.lse_elements)), 0};
   AttentionArgs args{put(user.inputs.q), put(user.inputs.k), put(user.inputs.v), nullptr, nullptr, layouts};
   const std::size_t o_bytes = result.o.data.size(), lse_bytes = result.lse.size() * sizeof(float);
   const auto o = device.allocate(o_bytes), lse = device.allocate(lse_bytes);
@@ -80,12 +86,15 @@ Result compute(Device& device, const Candidate& candidate, const UserTensors& us
 bool check_result(Console& console, const UserTensors& user, const Result& result, nlohmann::json& json) {
   const RowSample rows = choose_rows(user.problem, kReferenceFlops, 1);
   const Reference reference = reference_forward(user.problem, user.inputs, rows);
-  const OutputError error = compare(user.problem, reference, gather_rows(result.o, rows), gather_lse(user.problem, result.lse, rows));
+  const OutputError error =
+      compare(user.problem, reference, gather_rows(result.o, rows), gather_lse(user.problem, result.lse, rows));
   const ErrorBound bound = error_bound(user.problem, reference);
   const bool ok = within(error, bound);
-  console.summary("{}: {} rows against fp64: relative error {:.2e} (bound {:.2e}), worst row {:.2e} ({:.2e}), lse {:.2e} ({:.2e}), {} non-finite where the reference is not",
-                  console.paint(ok ? "correct" : "WRONG", ok ? Tone::kGood : Tone::kBad), reference.rows, error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs,
-                  bound.lse_max_abs, error.nonfinite);
+  console.summary(
+      "{}: {} rows against fp64: relative error {:.2e} (bound {:.2e}), worst row {:.2e} ({:.2e}), lse {:.2e} ({:.2e}), "
+      "{} non-finite where the reference is not",
+      console.paint(ok ? "correct" : "WRONG", ok ? Tone::kGood : Tone::kBad), reference.rows, error.rel, bound.rel,
+      error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs, error.nonfinite);
   json["correct"] = {{"passed", ok}, {"rows", reference.rows}, {"rel_error", error.rel}, {"bound", bound.rel}};
   return ok;
 }
@@ -102,22 +111,31 @@ int run(const Options& options) {
   check_output("--lse", options.lse, DType::kF32);
   const std::string pinned = candidate_text(options.common);
   const auto device = open_device(options.common.device);
-  const Choice choice = pinned.empty() ? dispatch(user.problem, device->info()) : Choice{parse_candidate(pinned, user.problem, device->info().limits), "asked for"};
+  const Choice choice = pinned.empty()
+                            ? dispatch(user.problem, device->info())
+                            : Choice{parse_candidate(pinned, user.problem, device->info().limits), "asked for"};
 
   Console console(options.common.quiet, json_on_stdout(options.common));
   const Result result = compute(*device, choice.candidate, user);
   const double tflops = user.problem.flops() / result.time_us * 1e-6;
-  console.line("{} on {} ({}): {}, {}", user.problem.id(), device->info().name, device->info().id, choice.candidate.print(), choice.reason);
-  console.line("one launch took {} ({:.3f} TFLOP/s); `flashcore bench` measures properly", human_time_us(result.time_us), tflops);
-  nlohmann::json json = {{"problem", user.problem.id()}, {"device", device->info().id}, {"family", choice.candidate.family->name()},
-                         {"config", choice.candidate.family->space().to_json(choice.candidate.config)}, {"reason", choice.reason}, {"time_us", result.time_us}};
+  console.line("{} on {} ({}): {}, {}", user.problem.id(), device->info().name, device->info().id,
+               choice.candidate.print(), choice.reason);
+  console.line("one launch took {} ({:.3f} TFLOP/s); `flashcore bench` measures properly",
+               human_time_us(result.time_us), tflops);
+  nlohmann::json json = {{"problem", user.problem.id()},
+                         {"device", device->info().id},
+                         {"family", choice.candidate.family->name()},
+                         {"config", choice.candidate.family->space().to_json(choice.candidate.config)},
+                         {"reason", choice.reason},
+                         {"time_us", result.time_us}};
   const bool correct = !options.check || check_result(console, user, result, json);
   if (correct) {
     if (!options.out.empty()) write_tensor(options.out, output_tensor(result.o, layout, user.had_batch), "o");
     if (!options.lse.empty()) write_tensor(options.lse, lse_tensor(result.lse, user.problem, user.had_batch), "lse");
   }
   write_json(options.common, {{"schema", "flashcore.run/1"}, {"results", {json}}});
-  if (!correct) console.summary("nothing was written: the result is outside the bound; please report it with the shapes above");
+  if (!correct)
+    console.summary("nothing was written: the result is outside the bound; please report it with the shapes above");
   return correct ? kDone : kFailed;
 }
 
@@ -126,18 +144,26 @@ int run(const Options& options) {
 Run add_run(CLI::App& app) {
   auto options = std::make_shared<Options>();
   const char* forms = "FILE.npy|FILE.safetensors[:NAME]";
-  app.add_option("--q", options->q, "queries, [batch, heads, seqlen, head_dim] (batch may be missing); fp32, fp16 or bf16")->required()->type_name(forms);
+  app.add_option("--q", options->q,
+                 "queries, [batch, heads, seqlen, head_dim] (batch may be missing); fp32, fp16 or bf16")
+      ->required()
+      ->type_name(forms);
   app.add_option("--k", options->k, "keys; heads divide the query heads")->required()->type_name(forms);
   app.add_option("--v", options->v, "values; as many rows and heads as k")->required()->type_name(forms);
   app.add_option("--out", options->out, "where to write the output")->type_name("FILE");
-  app.add_option("--lse", options->lse, "where to write the log-sum-exp of each row, fp32 [batch, heads, seqlen]")->type_name("FILE");
-  app.add_option("--causal", options->causal, "mask: top_left (row i sees keys 0..i) or bottom_right (default: the last row sees every key)")->expected(0, 1)->type_name("[KIND]");
+  app.add_option("--lse", options->lse, "where to write the log-sum-exp of each row, fp32 [batch, heads, seqlen]")
+      ->type_name("FILE");
+  app.add_option("--causal", options->causal,
+                 "mask: top_left (row i sees keys 0..i) or bottom_right (default: the last row sees every key)")
+      ->expected(0, 1)
+      ->type_name("[KIND]");
   app.add_option("--scale", options->scale, "softmax scale (default: 1/sqrt(head_dim))");
   app.add_option("--layout", options->layout, "order of the axes in the files: bhsd | bshd")->capture_default_str();
   app.add_flag("--check", options->check, "compare with fp64; outside the bound: exit 1, nothing written");
   add_common(app, options->common, kDevice | kFamily | kConfig | kJson);
-  add_examples(app, {"run --device cpu --q q.safetensors --k k.safetensors --v v.safetensors --out o.safetensors --check",
-                     "run --device cpu --q q.npy --k k.npy --v v.npy --causal --lse lse.npy --out o.npy"});
+  add_examples(app,
+               {"run --device cpu --q q.safetensors --k k.safetensors --v v.safetensors --out o.safetensors --check",
+                "run --device cpu --q q.npy --k k.npy --v v.npy --causal --lse lse.npy --out o.npy"});
   return [options] { return run(*options); };
 }
 

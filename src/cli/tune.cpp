@@ -29,7 +29,10 @@ void parse_budget(const std::string& text, TuneOptions& tune_options) {
   const double seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
   const bool whole = unit.empty() && number == static_cast<double>(static_cast<int>(std::min(number, 1e9)));
   if (error != std::errc() || number <= 0 || number > 1e9 || (seconds == 0 && !whole)) {
-    throw_bad_input("--budget '{}' is not a budget: give seconds, minutes or hours of the whole run (60s, 5m, 1h), or a number of trials per problem (200)", text);
+    throw_bad_input(
+        "--budget '{}' is not a budget: give seconds, minutes or hours of the whole run (60s, 5m, 1h), or a number of "
+        "trials per problem (200)",
+        text);
   }
   if (seconds > 0) {
     tune_options.budget_seconds = number * seconds;
@@ -57,27 +60,48 @@ void show_progress(Console& console, const TuneProgress& p) {
     return;
   }
   if (p.stage == "done") return;
-  const std::string best = p.best != nullptr && p.best->timing ? fmt::format("best {:.2f} us", p.best->timing->p50_us) : "no winner yet";
+  const std::string best =
+      p.best != nullptr && p.best->timing ? fmt::format("best {:.2f} us", p.best->timing->p50_us) : "no winner yet";
   const std::string last = p.trial != nullptr ? fmt::format("{} {}", p.trial->ended, p.trial->config) : "";
   console.progress(p.done, p.total, fmt::format("{} {}: {}  {}", p.problem, p.stage, best, last));
 }
 
 void add_row(Table& table, const TuneResult::Entry& entry) {
-  const std::string funnel = fmt::format("{} > {} > {} > {} > {} > {}", entry.proposed, entry.valid, entry.compiled, entry.correct, entry.raced, entry.won);
+  const std::string funnel = fmt::format("{} > {} > {} > {} > {} > {}", entry.proposed, entry.valid, entry.compiled,
+                                         entry.correct, entry.raced, entry.won);
   if (!entry.winner || !entry.winner->timing) {
-    table.add({entry.problem.name, funnel, "-", "-", "-", "-", {entry.problem_note.empty() ? "no winner" : entry.problem_note, Tone::kWarn}});
+    table.add({entry.problem.name,
+               funnel,
+               "-",
+               "-",
+               "-",
+               "-",
+               {entry.problem_note.empty() ? "no winner" : entry.problem_note, Tone::kWarn}});
     return;
   }
   const Trial& winner = *entry.winner;
   const double p50 = winner.timing->p50_us;
-  const std::string speedup = winner.comparison ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", winner.comparison->speedup, winner.comparison->ci95_low, winner.comparison->ci95_high) : "-";
-  table.add({entry.problem.name, funnel, fmt::format("{:.2f}", p50), fmt::format("{:.2f}", winner.problem.flops() / p50 * 1e-6), speedup, fmt::format("{:.1f}%", entry.shrinkage * 100),
-             winner.candidate()});
+  const std::string speedup = winner.comparison ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", winner.comparison->speedup,
+                                                              winner.comparison->ci95_low, winner.comparison->ci95_high)
+                                                : "-";
+  table.add({entry.problem.name, funnel, fmt::format("{:.2f}", p50),
+             fmt::format("{:.3f}", winner.problem.flops() / p50 * 1e-6), speedup,
+             fmt::format("{:.1f}%", entry.shrinkage * 100), winner.candidate()});
 }
 
 nlohmann::json entry_json(const TuneResult::Entry& entry) {
-  nlohmann::json json = {{"problem", entry.problem.problem.id()}, {"name", entry.problem.name}, {"shrinkage", entry.shrinkage}, {"note", entry.problem_note}, {"inert_fields", entry.inert_fields},
-                         {"funnel", {{"proposed", entry.proposed}, {"valid", entry.valid}, {"compiled", entry.compiled}, {"correct", entry.correct}, {"raced", entry.raced}, {"won", entry.won}}}};
+  nlohmann::json json = {{"problem", entry.problem.problem.id()},
+                         {"name", entry.problem.name},
+                         {"shrinkage", entry.shrinkage},
+                         {"note", entry.problem_note},
+                         {"inert_fields", entry.inert_fields},
+                         {"funnel",
+                          {{"proposed", entry.proposed},
+                           {"valid", entry.valid},
+                           {"compiled", entry.compiled},
+                           {"correct", entry.correct},
+                           {"raced", entry.raced},
+                           {"won", entry.won}}}};
   if (entry.winner) json["winner"] = *entry.winner;
   return json;
 }
@@ -87,12 +111,15 @@ int run_tune(const Options& options) {
   const TuneOptions tune_options = tune_options_from(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
   Store store(options.common.store);
-  console.line("tuning {} problem{} of '{}' on {}, budget {}, strategy {}; Ctrl-C ends it with what is done saved", tune_options.suite.problems.size(),
-               tune_options.suite.problems.size() == 1 ? "" : "s", tune_options.suite.name, tune_options.device, options.budget, tune_options.strategy);
-  const TuneResult result = tune(tune_options, store, [&](const TuneProgress& p) { show_progress(console, p); }, interrupted);
+  console.line("tuning {} problem{} of '{}' on {}, budget {}, strategy {}; Ctrl-C ends it with what is done saved",
+               tune_options.suite.problems.size(), tune_options.suite.problems.size() == 1 ? "" : "s",
+               tune_options.suite.name, tune_options.device, options.budget, tune_options.strategy);
+  const TuneResult result = tune(
+      tune_options, store, [&](const TuneProgress& p) { show_progress(console, p); }, interrupted);
   console.end_progress();
 
-  Table table({"problem", "proposed > valid > compiled > correct > raced > won", "p50 us", "TFLOP/s", "speed-up [95%]", "shrinkage", "winner (held-out)"});
+  Table table({"problem", "proposed > valid > compiled > correct > raced > won", "p50 us", "TFLOP/s", "speed-up [95%]",
+               "shrinkage", "winner (held-out)"});
   nlohmann::json results = nlohmann::json::array();
   std::size_t winners = 0;
   for (const TuneResult::Entry& entry : result.entries) {
@@ -102,10 +129,17 @@ int run_tune(const Options& options) {
   }
   console.table(table);
   for (const TuneResult::Entry& entry : result.entries) {
-    for (const std::string& field : entry.inert_fields) console.line("{}: '{}' never changed the code: an inert parameter is a bug of the family", entry.problem.name, field);
+    for (const std::string& field : entry.inert_fields)
+      console.line("{}: '{}' never changed the code: an inert parameter is a bug of the family", entry.problem.name,
+                   field);
   }
-  write_json(options.common, {{"schema", "flashcore.tune/1"}, {"run", result.run}, {"store", store.path().string()}, {"interrupted", result.interrupted}, {"results", results}});
-  console.summary("{} of {} problems have a winner; run {}, store {}{}", winners, tune_options.suite.problems.size(), result.run, store.path().string(), result.interrupted ? "; stopped by Ctrl-C" : "");
+  write_json(options.common, {{"schema", "flashcore.tune/1"},
+                              {"run", result.run},
+                              {"store", store.path().string()},
+                              {"interrupted", result.interrupted},
+                              {"results", results}});
+  console.summary("{} of {} problems have a winner; run {}, store {}{}", winners, tune_options.suite.problems.size(),
+                  result.run, store.path().string(), result.interrupted ? "; stopped by Ctrl-C" : "");
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;
 }
 
@@ -114,11 +148,17 @@ int run_tune(const Options& options) {
 Run add_tune(CLI::App& app) {
   auto options = std::make_shared<Options>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kStore | kJson);
-  app.add_option("--budget", options->budget, "60s, 5m, 1h of the whole run, or a number of trials per problem")->type_name("TIME|N")->capture_default_str();
-  app.add_option("--strategy", options->strategy, "evolution | random | exhaustive")->check(CLI::IsMember({"evolution", "random", "exhaustive"}))->capture_default_str();
+  app.add_option("--budget", options->budget, "60s, 5m, 1h of the whole run, or a number of trials per problem")
+      ->type_name("TIME|N")
+      ->capture_default_str();
+  app.add_option("--strategy", options->strategy, "evolution | random | exhaustive")
+      ->check(CLI::IsMember({"evolution", "random", "exhaustive"}))
+      ->capture_default_str();
   app.add_option("--regime", options->regime, "how to time: graph | cold | warm")->capture_default_str();
   app.add_option("--seed", options->seed, "of the search")->capture_default_str();
-  app.add_option("--finalists", options->finalists, "how many are measured again on held-out data")->check(CLI::Range(1, 100))->capture_default_str();
+  app.add_option("--finalists", options->finalists, "how many are measured again on held-out data")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
   add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2"});
   return [options] {
     watch_interrupts();

@@ -16,14 +16,17 @@ struct Named {
 };
 
 std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-std::string describe(const Named& t) { return fmt::format("{} ({}) has shape {}", t.role, t.file, shape_text(t.tensor.shape)); }
+std::string describe(const Named& t) {
+  return fmt::format("{} ({}) has shape {}", t.role, t.file, shape_text(t.tensor.shape));
+}
 
 Named read_named(const char* role, const std::string& file, Layout layout) {
   Named t{role, file, read_tensor(file)};
   const auto& shape = t.tensor.shape;
   const char* axes = layout == Layout::kBhsd ? "[batch, heads, seqlen, head_dim]" : "[batch, seqlen, heads, head_dim]";
   if (shape.size() != 3 && shape.size() != 4) {
-    throw_bad_input("{}, {} dimensions; it must be {} for --layout {}, or the same without batch", describe(t), shape.size(), axes, to_string(layout));
+    throw_bad_input("{}, {} dimensions; it must be {} for --layout {}, or the same without batch", describe(t),
+                    shape.size(), axes, to_string(layout));
   }
   const std::size_t first = shape.size() - 3;
   t.batch = first == 1 ? shape[0] : 1;
@@ -35,14 +38,17 @@ Named read_named(const char* role, const std::string& file, Layout layout) {
 
 void require_equal(const Named& a, const Named& b, std::int64_t Named::*size, const char* what) {
   if (a.*size == b.*size) return;
-  throw_bad_input("{} and {}: {} must be equal, but it is {} and {}; check the files and --layout", describe(a), describe(b), what, a.*size, b.*size);
+  throw_bad_input("{} and {}: {} must be equal, but it is {} and {}; check the files and --layout", describe(a),
+                  describe(b), what, a.*size, b.*size);
 }
 
 void require_same_kind(const Named& a, const Named& b) {
   if (a.tensor.dtype != b.tensor.dtype) {
-    throw_bad_input("{} ({}) is {} and {} ({}) is {}: q, k and v must have one dtype; convert one of them", a.role, a.file, to_string(a.tensor.dtype), b.role, b.file, to_string(b.tensor.dtype));
+    throw_bad_input("{} ({}) is {} and {} ({}) is {}: q, k and v must have one dtype; convert one of them", a.role,
+                    a.file, to_string(a.tensor.dtype), b.role, b.file, to_string(b.tensor.dtype));
   }
-  if (a.tensor.shape.size() != b.tensor.shape.size()) throw_bad_input("{} and {}: both must have a batch axis, or none", describe(a), describe(b));
+  if (a.tensor.shape.size() != b.tensor.shape.size())
+    throw_bad_input("{} and {}: both must have a batch axis, or none", describe(a), describe(b));
 }
 
 HostTensor to_host(const Named& t, Layout layout) {
@@ -64,8 +70,10 @@ std::vector<std::int64_t> axes(const Problem& p, Layout layout, bool with_batch,
 
 }  // namespace
 
-UserTensors read_user_tensors(const std::string& q_file, const std::string& k_file, const std::string& v_file, Layout layout) {
-  const Named q = read_named("q", q_file, layout), k = read_named("k", k_file, layout), v = read_named("v", v_file, layout);
+UserTensors read_user_tensors(const std::string& q_file, const std::string& k_file, const std::string& v_file,
+                              Layout layout) {
+  const Named q = read_named("q", q_file, layout), k = read_named("k", k_file, layout),
+              v = read_named("v", v_file, layout);
   require_same_kind(q, k);
   require_same_kind(q, v);
   require_equal(q, k, &Named::batch, "batch");
@@ -74,7 +82,10 @@ UserTensors read_user_tensors(const std::string& q_file, const std::string& k_fi
   require_equal(k, v, &Named::rows, "seqlen");
   require_equal(q, k, &Named::columns, "head_dim");
   if (k.heads == 0 || q.heads % k.heads != 0) {
-    throw_bad_input("{} and {}: {} query heads cannot share {} key heads; the number of key heads must divide the number of query heads (check --layout)", describe(q), describe(k), q.heads, k.heads);
+    throw_bad_input(
+        "{} and {}: {} query heads cannot share {} key heads; the number of key heads must divide the number of query "
+        "heads (check --layout)",
+        describe(q), describe(k), q.heads, k.heads);
   }
   UserTensors out;
   Problem& p = out.problem;

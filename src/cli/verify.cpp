@@ -19,7 +19,8 @@ int verify(const Common& common, const std::vector<std::string>& files) {
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Verification& v = verifications[i];
     stale += v.fresh ? 0 : 1;
-    console.line("{}  {}: {}", console.paint(v.fresh ? "fresh" : "STALE", v.fresh ? Tone::kGood : Tone::kBad), files[i], v.reason);
+    console.line("{}  {}: {}", console.paint(v.fresh ? "fresh" : "STALE", v.fresh ? Tone::kGood : Tone::kBad), files[i],
+                 v.reason);
     results.push_back({{"file", files[i]}, {"fresh", v.fresh}, {"reason", v.reason}, {"stale", v.stale}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});

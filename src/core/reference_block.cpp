@@ -135,8 +135,11 @@ void predict_errors(const PackedHead& head, DType dtype, double scale, const dou
     noise2 += pv * pv;
     spread2 += moved * moved;
   }
-  // An fp32 dot product of d terms is off by about 2^-24 |q||k|; twice that covers the truncating adds of tensor cores.
-  const double score = 2 * kUlpF32 * scale * std::sqrt(q2) * head.k_norm[row.visible - 1];
+  // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside a tensor-core
+  // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms: half of 2^-23 of a
+  // partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
+  const double truncations = dtype == DType::kF32 ? 0 : static_cast<double>(head.head_dim) / 32;
+  const double score = (2 + truncations) * kUlpF32 * scale * std::sqrt(q2) * head.k_norm[row.visible - 1];
   const double keys = static_cast<double>(row.visible);
   const double rounding2 = kRms * kRms * unit * unit * (o2 + (dtype == DType::kF32 ? 0 : noise2));
   const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);

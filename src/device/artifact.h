@@ -19,18 +19,18 @@ struct KernelSource {
 };
 
 struct Artifact {
-  std::string cubin;        // ELF image; empty for a CPU candidate
-  std::string symbol;       // mangled kernel name
-  std::string arch;         // "sm_90a"; "cpu"
-  int registers = 0;        // per thread
+  std::string cubin;   // ELF image; empty for a CPU candidate
+  std::string symbol;  // mangled kernel name
+  std::string arch;    // "sm_90a"; "cpu"
+  int registers = 0;   // per thread
   int spill_store_bytes = 0, spill_load_bytes = 0;
-  int stack_bytes = 0;      // a register array indexed at run time shows here with zero spills
+  int stack_bytes = 0;  // a register array indexed at run time shows here with zero spills
   int static_shared_bytes = 0, dynamic_shared_bytes = 0;
   int barriers = 0;
   int threads_per_block = 0;
   std::vector<std::string> warnings;  // ptxas warnings, C7508/C7510/... included
-  std::string code_hash;    // of the machine code (.text sections): equal code, equal hash, whatever the config
-  double compile_ms = 0;    // of the compilation, also when it came from the cache
+  std::string code_hash;  // of the machine code (.text sections): equal code, equal hash, whatever the config
+  double compile_ms = 0;  // of the compilation, also when it came from the cache
   bool from_cache = false;
 };
 // Facts only: no cubin.

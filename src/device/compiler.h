@@ -28,7 +28,8 @@ class Compiler {
   virtual std::string version() const = 0;  // "NVRTC 13.0"
   // arch: "sm_80", "sm_90a", ... Disk cache first (unless `use_cache` is false). Throws CompileError.
   // Not isolated: a crash of NVRTC ends the calling process, so gates call it in a worker (lab/worker.h).
-  virtual Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch, bool use_cache = true) = 0;
+  virtual Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
+                           bool use_cache = true) = 0;
 };
 
 // Opens NVRTC at run time. Error kEnvironment with the fix if there is none.

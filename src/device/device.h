@@ -21,22 +21,22 @@ enum class DeviceKind { kCpu, kCuda };
 // What a kernel may use. For compiling without a GPU these come from a table by architecture (limits_of_arch).
 struct DeviceLimits {
   DeviceKind kind = DeviceKind::kCpu;
-  int arch = 0;                       // 80, 86, 89, 90, 100, 120; 0 on a CPU
-  int multiprocessors = 1;            // SMs; cores on a CPU
-  int shared_bytes_per_block = 0;     // opt-in maximum
+  int arch = 0;                    // 80, 86, 89, 90, 100, 120; 0 on a CPU
+  int multiprocessors = 1;         // SMs; cores on a CPU
+  int shared_bytes_per_block = 0;  // opt-in maximum
   int shared_bytes_per_multiprocessor = 0;
   int registers_per_multiprocessor = 0;
   int max_threads_per_block = 0;
   int max_threads_per_multiprocessor = 0;
-  std::int64_t l2_bytes = 0;          // last-level cache on a CPU
-  bool emulated = false;              // a GPU executed by the CPU: has no time, and its own compiler
+  std::int64_t l2_bytes = 0;  // last-level cache on a CPU
+  bool emulated = false;      // a GPU executed by the CPU: has no time, and its own compiler
 };
 
 struct DeviceInfo {
   DeviceLimits limits;
-  std::string key;     // file-safe, one per model: "h200", "cpu_xeon_2c"; names folders under results/
-  std::string name;    // as the vendor says it: "NVIDIA H200"
-  std::string id;      // "cuda:0", "cpu", "emulator"
+  std::string key;   // file-safe, one per model: "h200", "cpu_xeon_2c"; names folders under results/
+  std::string name;  // as the vendor says it: "NVIDIA H200"
+  std::string id;    // "cuda:0", "cpu", "emulator"
   std::int64_t memory_bytes = 0;
   std::string driver;  // "580.159.03 (CUDA 13.0)"; empty on a CPU
 };
@@ -45,11 +45,23 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
+// A tensor map of Hopper's tensor memory accelerator, to be encoded into the parameters at `param_offset` (128 bytes):
+// 4-D tensors of 16-bit elements in tiles of `box`, 128-byte swizzle, zeros outside the tensor.
+struct TensorMapSpec {
+  std::size_t param_offset = 0;
+  const void* address = nullptr;        // multiple of 16 bytes
+  bool bfloat16 = false;                // else fp16
+  std::uint64_t extents[4] = {};        // innermost first
+  std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
+  std::uint32_t box[4] = {};
+};
+
 // One kernel launch: geometry and the bytes of its single parameter struct.
 struct LaunchSpec {
   Dim3 grid, block, cluster;
   unsigned shared_bytes = 0;
   std::vector<std::byte> params;
+  std::vector<TensorMapSpec> tensor_maps;  // still to be encoded into params (Device::encode_tensor_maps)
 };
 
 // Device memory, freed when dropped. `red_zone` bytes of a known pattern stand before and after it.
@@ -140,13 +152,15 @@ class Device {
   // A compiled artifact onto the device; raises its dynamic shared-memory limit. CPU: Error kInternal.
   virtual std::unique_ptr<Module> load(const Artifact& artifact) = 0;
   virtual void launch(const Module& module, const LaunchSpec& spec) = 0;
+  // Once per binding, not per launch. A device without tensor maps is handed none.
+  virtual void encode_tensor_maps(LaunchSpec& spec);
 
   // `rotation`: the same candidate on different buffers; used in turn (kGraph and kWarm use the first only if it has
   // one). The timer picks launches per sample so that a sample lasts at least `sample_us` (default by device).
   virtual std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us = 0) = 0;
   virtual void idle(double milliseconds) = 0;  // lets clocks and temperature settle: the gap before a burst
   virtual EnvironmentReading read_environment() = 0;
-  virtual const Ceilings& ceilings() = 0;      // measured on first use, cached for the process
+  virtual const Ceilings& ceilings() = 0;  // measured on first use, cached for the process
   // What the last launch did, where the device counts (the emulator): null elsewhere.
   virtual nlohmann::json counters();
 };
@@ -157,8 +171,8 @@ class DeviceFault : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// "cpu", "cuda", "cuda:1", "emulator", "emulator:sm_80", or "" for the best there is (cuda:0 if there is one, else cpu).
-// Error kEnvironment with the fix if it is not there; kBadInput if the word is not known.
+// "cpu", "cuda", "cuda:1", "emulator", "emulator:sm_80", or "" for the best there is (cuda:0 if there is one, else
+// cpu). Error kEnvironment with the fix if it is not there; kBadInput if the word is not known.
 std::unique_ptr<Device> open_device(std::string_view name);
 // Architecture limits from NVIDIA's tables, for compiling without the GPU. Accepts "sm_90", "sm_90a", "90".
 DeviceLimits limits_of_arch(std::string_view arch);
@@ -166,11 +180,11 @@ const std::vector<std::string>& known_archs();  // "sm_80", "sm_86", "sm_89", "s
 
 // --- what `doctor` prints -------------------------------------------------------------------------------------------
 struct Finding {
-  std::string item;     // "NVIDIA driver"
+  std::string item;  // "NVIDIA driver"
   bool present = false;
   bool required = false;
-  std::string detail;   // version and path, or what is missing
-  std::string fix;      // what to do about it; empty if present
+  std::string detail;  // version and path, or what is missing
+  std::string fix;     // what to do about it; empty if present
 };
 std::vector<Finding> survey_environment();
 

@@ -18,9 +18,11 @@ std::unique_ptr<Device> open_device(std::string_view name) {
     const std::string_view digits = name.substr(5);
     int ordinal = -1;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), ordinal);
-    if (error == std::errc() && end == digits.data() + digits.size() && ordinal >= 0) return cuda::open_cuda_device(ordinal);
+    if (error == std::errc() && end == digits.data() + digits.size() && ordinal >= 0)
+      return cuda::open_cuda_device(ordinal);
   }
-  throw_bad_input("'{}' is not a device; choose cpu, cuda, cuda:N with N from 0, emulator, or emulator:sm_80 and the like", name);
+  throw_bad_input(
+      "'{}' is not a device; choose cpu, cuda, cuda:N with N from 0, emulator, or emulator:sm_80 and the like", name);
 }
 
 }  // namespace flashcore

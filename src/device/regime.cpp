@@ -8,22 +8,17 @@ namespace flashcore {
 
 std::string_view to_string(Regime regime) {
   switch (regime) {
-    case Regime::kGraph:
-      return "graph";
-    case Regime::kCold:
-      return "cold";
-    case Regime::kWarm:
-      return "warm";
+    case Regime::kGraph: return "graph";
+    case Regime::kCold: return "cold";
+    case Regime::kWarm: return "warm";
   }
   throw_internal("no such regime: {}", static_cast<int>(regime));
 }
 
 std::string_view to_string(Condition condition) {
   switch (condition) {
-    case Condition::kBurst:
-      return "burst";
-    case Condition::kSustained:
-      return "sustained";
+    case Condition::kBurst: return "burst";
+    case Condition::kSustained: return "sustained";
   }
   throw_internal("no such condition: {}", static_cast<int>(condition));
 }
@@ -73,5 +68,9 @@ void from_json(const nlohmann::json& json, Ceilings& ceilings) {
 }
 
 nlohmann::json Device::counters() { return nullptr; }
+void Device::encode_tensor_maps(LaunchSpec& spec) {
+  if (!spec.tensor_maps.empty())
+    throw_internal("{} has no tensor maps; the family should have said so in why_unsupported", info().id);
+}
 
 }  // namespace flashcore

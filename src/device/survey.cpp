@@ -13,29 +13,37 @@
 namespace flashcore {
 namespace {
 
-constexpr const char* kNvrtcFix = "run ./quickstart, or: pip install nvidia-cuda-nvrtc, or set FLASHCORE_NVRTC to the path of libnvrtc.so";
+constexpr const char* kNvrtcFix =
+    "run ./quickstart, or: pip install nvidia-cuda-nvrtc, or set FLASHCORE_NVRTC to the path of libnvrtc.so";
 
 Finding survey_driver() {
   std::string why;
   const cuda::DriverApi* api = cuda::driver_api(&why);
-  if (!api) return {"NVIDIA driver", false, false, why, "install NVIDIA's driver to use a GPU; without one, everything runs on --device cpu"};
+  if (!api)
+    return {"NVIDIA driver", false, false, why,
+            "install NVIDIA's driver to use a GPU; without one, everything runs on --device cpu"};
   int version = 0;
   api->driver_version(&version);
-  return {"NVIDIA driver", true, false, fmt::format("CUDA {}.{}, {}", version / 1000, version % 1000 / 10, api->path), ""};
+  return {"NVIDIA driver", true, false, fmt::format("CUDA {}.{}, {}", version / 1000, version % 1000 / 10, api->path),
+          ""};
 }
 
 void survey_gpus(std::vector<Finding>& findings) {
   const int count = cuda::cuda_device_count();
   if (count == 0)
-    findings.push_back({"GPU", false, false, "none that the driver shows", "look at nvidia-smi and CUDA_VISIBLE_DEVICES; without a GPU, everything runs on --device cpu"});
+    findings.push_back({"GPU", false, false, "none that the driver shows",
+                        "look at nvidia-smi and CUDA_VISIBLE_DEVICES; without a GPU, everything runs on --device cpu"});
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const std::string item = fmt::format("GPU cuda:{}", ordinal);
     try {
       const DeviceInfo info = cuda::open_cuda_device(ordinal)->info();
       findings.push_back({item, true, false,
-                          fmt::format("{}, sm_{}, {} SMs, {} GB, driver {}", info.name, info.limits.arch, info.limits.multiprocessors, info.memory_bytes >> 30, info.driver), ""});
+                          fmt::format("{}, sm_{}, {} SMs, {} GB, driver {}", info.name, info.limits.arch,
+                                      info.limits.multiprocessors, info.memory_bytes >> 30, info.driver),
+                          ""});
     } catch (const std::exception& error) {
-      findings.push_back({item, false, true, error.what(), "free the GPU or restart its driver; or hide it with CUDA_VISIBLE_DEVICES"});
+      findings.push_back({item, false, true, error.what(),
+                          "free the GPU or restart its driver; or hide it with CUDA_VISIBLE_DEVICES"});
     }
   }
 }
@@ -51,7 +59,9 @@ Finding survey_nvrtc(bool required) {
 Finding survey_nvml() {
   std::string why;
   const cuda::NvmlApi* api = cuda::nvml_api(&why);
-  if (!api) return {"NVML", false, false, why, "it comes with NVIDIA's driver; without it, clocks, power and temperature are not recorded"};
+  if (!api)
+    return {"NVML", false, false, why,
+            "it comes with NVIDIA's driver; without it, clocks, power and temperature are not recorded"};
   return {"NVML", true, false, api->path, ""};
 }
 
@@ -65,7 +75,8 @@ Finding survey_cache() {
     std::filesystem::remove(probe);
     return {item, true, false, folder.string(), ""};
   } catch (const std::exception& error) {
-    return {item, false, false, error.what(), "set FLASHCORE_CACHE to a folder that can be written; until then every run compiles anew"};
+    return {item, false, false, error.what(),
+            "set FLASHCORE_CACHE to a folder that can be written; until then every run compiles anew"};
   }
 }
 
@@ -78,7 +89,8 @@ std::vector<Finding> survey_environment() {
   findings.push_back(survey_nvrtc(cuda::cuda_device_count() > 0));
   findings.push_back(survey_nvml());
   findings.push_back(survey_cache());
-  findings.push_back({"CPU cores", true, true, fmt::format("{}, {} instructions", hardware_threads(), simd_target_name()), ""});
+  findings.push_back(
+      {"CPU cores", true, true, fmt::format("{}, {} instructions", hardware_threads(), simd_target_name()), ""});
   return findings;
 }
 

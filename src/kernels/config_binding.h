@@ -12,12 +12,15 @@ namespace flashcore {
 
 // A family's Config is an aggregate with
 //   template <class Visit> static constexpr void fields(Visit&& visit) {
-//     visit("block_m", &Config::block_m, 32, 64, 128);   // name, member, allowed values ascending; in declaration order
+//     visit("block_m", &Config::block_m, 32, 64, 128);   // name, member, allowed values ascending; in declaration
+//     order
 //   }
 template <class Config>
 ConfigSpace space_of() {
   std::vector<Field> fields;
-  Config::fields([&](const char* name, auto, auto... values) { fields.push_back({name, {static_cast<int>(values)...}}); });
+  Config::fields([&](const char* name, auto, auto... values) {
+    fields.push_back({name, {static_cast<int>(values)...}});
+  });
   return ConfigSpace(std::move(fields));
 }
 

@@ -19,7 +19,8 @@ const nlohmann::json& tuned_table() {
 }
 
 double log2_ratio(std::int64_t a, std::int64_t b) {
-  return std::abs(std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
+  return std::abs(
+      std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
 }
 
 // Infinite where the kernel itself would be another one: element size, head dims, mask.
@@ -28,8 +29,8 @@ double distance(const Problem& a, const Problem& b) {
       (a.causal == Causal::kNone) != (b.causal == Causal::kNone)) {
     return std::numeric_limits<double>::infinity();
   }
-  return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q) + log2_ratio(a.seqlen_q, b.seqlen_q) + log2_ratio(a.seqlen_kv, b.seqlen_kv) +
-         0.5 * log2_ratio(a.group_size(), b.group_size());
+  return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q) + log2_ratio(a.seqlen_q, b.seqlen_q) +
+         log2_ratio(a.seqlen_kv, b.seqlen_kv) + 0.5 * log2_ratio(a.group_size(), b.group_size());
 }
 
 std::optional<Choice> from_table(const Problem& problem, const DeviceInfo& device) {
@@ -43,8 +44,10 @@ std::optional<Choice> from_table(const Problem& problem, const DeviceInfo& devic
   }
   if (best > kNearLog2) return std::nullopt;
   try {
-    const std::string how = best == 0 ? "tuned table" : fmt::format("nearest entry of the tuned table (distance {:.2f} in log2)", best);
-    return Choice{parse_candidate(best_text, problem, device.limits), fmt::format("{}: {} on {}", how, best_id, device.key)};
+    const std::string how =
+        best == 0 ? "tuned table" : fmt::format("nearest entry of the tuned table (distance {:.2f} in log2)", best);
+    return Choice{parse_candidate(best_text, problem, device.limits),
+                  fmt::format("{}: {} on {}", how, best_id, device.key)};
   } catch (const Error&) {
     return std::nullopt;  // the neighbour's config does not fit this problem: the default does
   }
@@ -69,8 +72,9 @@ Choice dispatch(const Problem& problem, const DeviceInfo& device) {
     for (const std::string& reason : reasons) all += "\n  " + reason;
     throw_bad_input("no family runs {} on {}:{}", problem.id(), device.id, all);
   }
-  const Family* best = *std::max_element(families.begin(), families.end(),
-                                         [](const Family* a, const Family* b) { return preference(*a) < preference(*b); });
+  const Family* best = *std::max_element(families.begin(), families.end(), [](const Family* a, const Family* b) {
+    return preference(*a) < preference(*b);
+  });
   return {{best, best->default_config(problem, device.limits)},
           fmt::format("default of {}: no entry of the tuned table is near on {}", best->name(), device.key)};
 }

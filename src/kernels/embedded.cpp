@@ -17,10 +17,12 @@ bool is_device_source(std::string_view path) {
 SourceMap sources_from_tree(const std::filesystem::path& root) {
   const std::filesystem::path kernels = root / "src" / "kernels";
   if (!std::filesystem::is_directory(kernels)) {
-    throw_bad_input("FLASHCORE_SOURCE={} has no src/kernels; give the root of a flashcore source tree, or unset it", root.string());
+    throw_bad_input("FLASHCORE_SOURCE={} has no src/kernels; give the root of a flashcore source tree, or unset it",
+                    root.string());
   }
   SourceMap sources;
-  for (const auto& [path, text] : embedded_device_sources()) sources[std::string(path)] = read_file(kernels / std::string(path));
+  for (const auto& [path, text] : embedded_device_sources())
+    sources[std::string(path)] = read_file(kernels / std::string(path));
   return sources;
 }
 

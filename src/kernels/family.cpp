@@ -56,6 +56,7 @@ KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLim
 LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&, const AttentionArgs&) const {
   throw_internal("family {} has no GPU launch", name());
 }
+std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());
@@ -89,7 +90,8 @@ std::vector<ConfigValues> feasible_configs(const Family& family, const Problem& 
   return feasible;
 }
 
-std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits, std::vector<std::string>* reasons) {
+std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits,
+                                               std::vector<std::string>* reasons) {
   std::vector<const Family*> found;
   for (const Family* family : all_families()) {
     std::optional<std::string> reason = family->why_unsupported(problem, limits);
@@ -102,7 +104,8 @@ std::vector<const Family*> supporting_families(const Problem& problem, const Dev
   return found;
 }
 
-Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits, bool use_cache) {
+Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
+                           bool use_cache) {
   const Family& family = *candidate.family;
   if (family.kind() == DeviceKind::kCpu) {
     Artifact artifact;
@@ -112,14 +115,17 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
   }
   if (limits.emulated) {
     static const std::unique_ptr<Compiler> host_compiler = open_emulator_compiler();
-    return host_compiler->compile(family.source(candidate.config, problem, limits), device_sources(), family.compile_arch(limits), use_cache);
+    return host_compiler->compile(family.source(candidate.config, problem, limits), device_sources(),
+                                  family.compile_arch(limits), use_cache);
   }
   // One compiler per process: opening NVRTC maps about 100 MB of shared library.
   static const std::unique_ptr<Compiler> compiler = open_compiler();
-  return compiler->compile(family.source(candidate.config, problem, limits), device_sources(), family.compile_arch(limits), use_cache);
+  return compiler->compile(family.source(candidate.config, problem, limits), device_sources(),
+                           family.compile_arch(limits), use_cache);
 }
 
-LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem, const Artifact& artifact)
+LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem,
+                                 const Artifact& artifact)
     : device_(&device), candidate_(candidate), problem_(problem) {
   if (candidate.family->kind() != DeviceKind::kCpu) module_ = device.load(artifact);
 }
@@ -127,10 +133,18 @@ LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, con
 Launch LoadedCandidate::bind(const AttentionArgs& args) const {
   const Family& family = *candidate_.family;
   if (family.kind() == DeviceKind::kCpu) return family.cpu_launch(candidate_.config, problem_, args);
-  LaunchSpec spec = family.launch_spec(candidate_.config, problem_, device_->info().limits, args);
+  AttentionArgs complete = args;
+  std::shared_ptr<Buffer> workspace;
+  if (const std::size_t bytes = family.workspace_bytes(candidate_.config, problem_)) {
+    workspace = device_->allocate(bytes);
+    device_->fill(workspace->data(), 0, bytes);
+    complete.workspace = workspace->data();
+  }
+  LaunchSpec spec = family.launch_spec(candidate_.config, problem_, device_->info().limits, complete);
   // An empty grid is not a legal launch; a problem without query rows has nothing to do.
   if (spec.grid.x == 0 || spec.grid.y == 0 || spec.grid.z == 0) return [] {};
-  return [device = device_, module = module_, spec = std::move(spec)] { device->launch(*module, spec); };
+  device_->encode_tensor_maps(spec);
+  return [device = device_, module = module_, workspace, spec = std::move(spec)] { device->launch(*module, spec); };
 }
 
 }  // namespace flashcore

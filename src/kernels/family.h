@@ -24,6 +24,7 @@ struct AttentionArgs {
   void* o = nullptr;
   float* lse = nullptr;  // may be null
   ProblemLayouts layouts;
+  void* workspace = nullptr;  // Family::workspace_bytes of device memory; set by LoadedCandidate::bind
 };
 
 class Family {
@@ -39,13 +40,18 @@ class Family {
   virtual const ConfigSpace& space() const = 0;
   virtual ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const = 0;
   // Why this point cannot work, in words; none if it must compile, pass the resource gate and be correct.
-  virtual std::optional<std::string> why_invalid(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const = 0;
+  virtual std::optional<std::string> why_invalid(const ConfigValues& config, const Problem& problem,
+                                                 const DeviceLimits& limits) const = 0;
 
   // GPU families: what to compile and how to launch it. The CPU's: Error kInternal.
   virtual KernelSource source(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const;
-  virtual LaunchSpec launch_spec(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits, const AttentionArgs& args) const;
+  virtual LaunchSpec launch_spec(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits,
+                                 const AttentionArgs& args) const;
   // The architecture to compile for on such a device: "sm_90", or "sm_90a" where the family needs it.
   virtual std::string compile_arch(const DeviceLimits& limits) const;
+
+  // Device memory that a launch needs besides its tensors; zeroed once, left zero by every launch. GPU families only.
+  virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
 
   // CPU families: a callable that computes `problem` once. GPU families: Error kInternal.
   virtual Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const;
@@ -89,10 +95,12 @@ class LoadedCandidate {
 
 // Compiles a GPU candidate (embedded sources, the family's architecture); for a CPU candidate returns an Artifact whose
 // code_hash stands for the family and config.
-Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits, bool use_cache = true);
+Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
+                           bool use_cache = true);
 
 // Families that support the problem on such a device, in registry order; reasons of the others on request.
-std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits, std::vector<std::string>* reasons = nullptr);
+std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits,
+                                               std::vector<std::string>* reasons = nullptr);
 
 // --- dispatch -------------------------------------------------------------------------------------------------------
 struct Choice {
@@ -107,7 +115,7 @@ Choice dispatch(const Problem& problem, const DeviceInfo& device);
 }  // namespace flashcore
 
 // In kernels/<folder>/family.cpp, once: FLASHCORE_FAMILY(<folder>, <class>)
-#define FLASHCORE_FAMILY(folder, type) \
-  namespace flashcore {                \
+#define FLASHCORE_FAMILY(folder, type)                                                \
+  namespace flashcore {                                                               \
   std::unique_ptr<Family> make_family_##folder() { return std::make_unique<type>(); } \
   }

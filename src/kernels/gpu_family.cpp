@@ -24,12 +24,14 @@ Limits limits_of(const DeviceLimits& limits) {
 
 std::string print_traits(const Traits& traits) {
   constexpr const char* kNames[] = {"kF32", "kF16", "kBF16"};
-  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}}}", kNames[static_cast<int>(traits.element)], traits.head_dim,
-                     traits.head_dim_v, traits.causal);
+  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}}}",
+                     kNames[static_cast<int>(traits.element)], traits.head_dim, traits.head_dim_v, traits.causal);
 }
 
 ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args) {
-  const auto strides = [](const TensorLayout& layout) { return Strides{layout.stride_batch, layout.stride_head, layout.stride_row}; };
+  const auto strides = [](const TensorLayout& layout) {
+    return Strides{layout.stride_batch, layout.stride_head, layout.stride_row};
+  };
   ForwardParams params{};
   params.q = args.q;
   params.k = args.k;
@@ -54,7 +56,8 @@ ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& a
 std::optional<std::string> why_indices_overflow(const Problem& problem) {
   // Row and key indices are 32-bit, and i + causal_offset must not wrap.
   constexpr std::int64_t kMaxRows = std::numeric_limits<int>::max() / 2;
-  if (problem.seqlen_q > kMaxRows || problem.seqlen_kv > kMaxRows) return fmt::format("sequences of more than {} rows", kMaxRows);
+  if (problem.seqlen_q > kMaxRows || problem.seqlen_kv > kMaxRows)
+    return fmt::format("sequences of more than {} rows", kMaxRows);
   if (problem.batch * problem.heads_q > kMaxRows) return fmt::format("more than {} heads over the batch", kMaxRows);
   return std::nullopt;
 }

@@ -45,17 +45,20 @@ class GpuFamily : public Family {
     static const ConfigSpace instance = space_of<Config>();
     return instance;
   }
-  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits) const override {
+  std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
+                                         const DeviceLimits& limits) const override {
     if (auto reason = why_unsupported(problem, limits)) return reason;
-    if (const char* reason = detail::family_why_invalid(config_from<Config>(values), traits_of(problem), limits_of(limits))) return reason;
+    if (const char* reason =
+            detail::family_why_invalid(config_from<Config>(values), traits_of(problem), limits_of(limits)))
+      return reason;
     return std::nullopt;
   }
   KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits&) const override {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = name() + "/kernel.cuh";
-    source.name_expression = fmt::format("flashcore::{0}::forward<{1}, flashcore::{0}::Config{2}>", name(), print_traits(traits_of(problem)),
-                                         initializer_of<Config>(values));
+    source.name_expression = fmt::format("flashcore::{0}::forward<{1}, flashcore::{0}::Config{2}>", name(),
+                                         print_traits(traits_of(problem)), initializer_of<Config>(values));
     source.dynamic_shared_bytes = smem_bytes(config, traits_of(problem));
     source.threads_per_block = threads_per_block(config);
     return source;

@@ -40,7 +40,11 @@ json config_json(const Trial& t) {
 json peer_json(const Trial& t) {
   if (!t.comparison) return json::array();
   const Comparison& c = *t.comparison;
-  return json::array({{{"name", c.against}, {"version", FLASHCORE_VERSION}, {"speedup", c.speedup}, {"ci95", {c.ci95_low, c.ci95_high}}, {"verdict", c.verdict}}});
+  return json::array({{{"name", c.against},
+                       {"version", FLASHCORE_VERSION},
+                       {"speedup", c.speedup},
+                       {"ci95", {c.ci95_low, c.ci95_high}},
+                       {"verdict", c.verdict}}});
 }
 
 json result_json(const Trial& t) {
@@ -60,7 +64,8 @@ json result_json(const Trial& t) {
                  {"peers", peer_json(t)},
                  {"environment", environment_json(t)}};
   if (t.error && t.bound)
-    result["correct"] = {{"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, "correctness")}};
+    result["correct"] = {
+        {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, "correctness")}};
   if (t.timing) {
     const Timing& timing = *t.timing;
     result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};
@@ -88,7 +93,8 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
   request.min_samples = options.min_samples;
   request.max_seconds = options.max_seconds;
   try {
-    request.candidate = options.candidate ? *options.candidate : dispatch(named.problem, worker.device()).candidate.print();
+    request.candidate =
+        options.candidate ? *options.candidate : dispatch(named.problem, worker.device()).candidate.print();
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kBadInput) throw;
     Trial trial = blank_trial(worker.device(), request);
@@ -102,8 +108,10 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
 
 }  // namespace
 
-BenchResult bench(const BenchOptions& options, Store* store, const std::function<void(const Trial&)>& progress, const std::function<bool()>& stop) {
-  if (options.suite.problems.empty()) throw_bad_input("suite '{}' has no problems; there is nothing to time", options.suite.name);
+BenchResult bench(const BenchOptions& options, Store* store, const std::function<void(const Trial&)>& progress,
+                  const std::function<bool()>& stop) {
+  if (options.suite.problems.empty())
+    throw_bad_input("suite '{}' has no problems; there is nothing to time", options.suite.name);
   if (options.candidate) family_by_name(options.candidate->substr(0, options.candidate->find(':')));
   BenchResult result;
   result.run = fmt::format("bench-{}-{}", now_iso8601(), getpid());
@@ -132,27 +140,33 @@ json bench_json(const std::vector<Trial>& trials) {
 
 Verification verify_results(const std::filesystem::path& file) {
   const json document = json::parse(read_file(file), nullptr, false);
-  if (!document.is_object() || document.value("schema", json()) != kSchema || !document.contains("results") || !document["results"].is_array() ||
-      document["results"].empty())
-    throw_bad_input("'{}' is not a results file: it must be JSON of schema {} with at least one entry under \"results\", as `flashcore bench --json` writes it",
-                    file.string(), kSchema);
+  if (!document.is_object() || document.value("schema", json()) != kSchema || !document.contains("results") ||
+      !document["results"].is_array() || document["results"].empty())
+    throw_bad_input(
+        "'{}' is not a results file: it must be JSON of schema {} with at least one entry under \"results\", as "
+        "`flashcore bench --json` writes it",
+        file.string(), kSchema);
   const std::string current = source_hash();
   Verification verification;
   std::string other;
   for (const json& result : document["results"]) {
     const json hash = result.is_object() ? result.value("source_hash", json()) : json();
     if (!hash.is_string())
-      throw_bad_input("'{}' has a result without a source_hash; it cannot be said what it was measured on: measure it again", file.string());
+      throw_bad_input(
+          "'{}' has a result without a source_hash; it cannot be said what it was measured on: measure it again",
+          file.string());
     if (hash == current) continue;
     other = hash.get<std::string>();
     const json name = result.value("name", json());
     verification.stale.push_back(name.is_string() ? name.get<std::string>() : "?");
   }
   verification.fresh = verification.stale.empty();
-  verification.reason = verification.fresh
-                            ? fmt::format("all {} results were measured on the source as it stands ({})", document["results"].size(), current)
-                            : fmt::format("{} of {} results were measured on other source ({}) than the source as it stands ({})",
-                                          verification.stale.size(), document["results"].size(), other, current);
+  verification.reason =
+      verification.fresh
+          ? fmt::format("all {} results were measured on the source as it stands ({})", document["results"].size(),
+                        current)
+          : fmt::format("{} of {} results were measured on other source ({}) than the source as it stands ({})",
+                        verification.stale.size(), document["results"].size(), other, current);
   return verification;
 }
 

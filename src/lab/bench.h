@@ -1,6 +1,6 @@
 #pragma once
-// bench: times one candidate per problem of a suite, dispatch's choice or a pinned one, and writes it down in the form of
-// results/<device>/<suite>.json. verify: does such a file still describe the source as it stands.
+// bench: times one candidate per problem of a suite, dispatch's choice or a pinned one, and writes it down in the form
+// of results/<device>/<suite>.json. verify: does such a file still describe the source as it stands.
 
 #include <filesystem>
 #include <functional>
@@ -16,15 +16,15 @@
 namespace flashcore {
 
 struct BenchOptions {
-  std::string device;                    // as open_device
+  std::string device;  // as open_device
   Suite suite;
   std::optional<std::string> candidate;  // "family" or "family:key=value,..."; none: what dispatch picks
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;
   std::uint64_t seed = 1;
-  int min_samples = 0;                   // 0: by default of the phase
-  double max_seconds = 0;                // of timing, per problem; 0: by default of the phase
-  std::string worker_executable;         // as Worker; tests give their own
+  int min_samples = 0;            // 0: by default of the phase
+  double max_seconds = 0;         // of timing, per problem; 0: by default of the phase
+  std::string worker_executable;  // as Worker; tests give their own
 };
 
 struct BenchResult {
@@ -33,12 +33,13 @@ struct BenchResult {
   bool interrupted = false;
 };
 
-// Every Trial goes through a worker process and, where there is a store, into it. A problem that no family runs, or that
-// the pinned family does not run, becomes a Trial that ended "invalid" with the reasons.
-BenchResult bench(const BenchOptions& options, Store* store, const std::function<void(const Trial&)>& progress, const std::function<bool()>& stop);
+// Every Trial goes through a worker process and, where there is a store, into it. A problem that no family runs, or
+// that the pinned family does not run, becomes a Trial that ended "invalid" with the reasons.
+BenchResult bench(const BenchOptions& options, Store* store, const std::function<void(const Trial&)>& progress,
+                  const std::function<bool()>& stop);
 
-// {"schema": "flashcore.bench/1", "source_hash": ..., "results": [one object per trial]}. Times in microseconds; a trial
-// that was not timed has "time_us": null and says in "ended" and "message" why.
+// {"schema": "flashcore.bench/1", "source_hash": ..., "results": [one object per trial]}. Times in microseconds; a
+// trial that was not timed has "time_us": null and says in "ended" and "message" why.
 nlohmann::json bench_json(const std::vector<Trial>& trials);
 
 struct Verification {

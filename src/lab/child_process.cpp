@@ -50,7 +50,8 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv) {
 
   // stdin is a socket, because send() can be told not to raise SIGPIPE when the child has died and write() cannot.
   int in[2] = {-1, -1}, out[2] = {-1, -1}, err[2] = {-1, -1};
-  const bool made = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0;
+  const bool made = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) == 0 && pipe2(out, O_CLOEXEC) == 0 &&
+                    pipe2(err, O_CLOEXEC) == 0;
   if (made) pid_ = fork();
   if (pid_ == 0) become(raw.data(), in[1], out[1], err[1]);
   const int error = errno;
@@ -64,8 +65,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv) {
     close_if_open(to_);
     close_if_open(from_);
     close_if_open(errors_);
-    throw_environment("cannot start a worker process: {}; candidates are compiled and run in processes of their own: raise the limits (ulimit -u, -n) or free memory",
-                      strerror(error));
+    throw_environment(
+        "cannot start a worker process: {}; candidates are compiled and run in processes of their own: raise the "
+        "limits (ulimit -u, -n) or free memory",
+        strerror(error));
   }
   fcntl(errors_, F_SETFL, O_NONBLOCK);
 }
@@ -108,7 +111,8 @@ void ChildProcess::drain_stderr() {
   }
 }
 
-ChildProcess::Read ChildProcess::read_line(std::string& line, Clock::time_point deadline, const std::function<bool()>& cancelled) {
+ChildProcess::Read ChildProcess::read_line(std::string& line, Clock::time_point deadline,
+                                           const std::function<bool()>& cancelled) {
   bool stderr_open = true;
   for (;;) {
     if (take_line(line)) return Read::kLine;

@@ -27,9 +27,9 @@ class ChildProcess {
   // Waits for a line of its stdout. kEnd: stdout closed; the child has ended or is about to.
   Read read_line(std::string& line, Clock::time_point deadline, const std::function<bool()>& cancelled);
 
-  void kill();                    // and waits for it
-  std::string how_it_ended();     // waits: "was ended by signal SIGSEGV (Segmentation fault)", "exited with code 3"
-  std::string last_words() const; // the end of its stderr, trimmed
+  void kill();                     // and waits for it
+  std::string how_it_ended();      // waits: "was ended by signal SIGSEGV (Segmentation fault)", "exited with code 3"
+  std::string last_words() const;  // the end of its stderr, trimmed
 
  private:
   void drain_stderr();

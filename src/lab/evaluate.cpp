@@ -27,7 +27,8 @@ void fail(Trial& trial, Verdict verdict, std::string ended) {
 // One candidate's way through the gates; each step returns false when it ended the trial.
 class Evaluation {
  public:
-  Evaluation(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage, Trial& trial)
+  Evaluation(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage,
+             Trial& trial)
       : device_(device), limits_(device.info().limits), request_(request), stage_(stage), trial_(trial) {}
 
   void run() {
@@ -70,7 +71,9 @@ class Evaluation {
     }
     trial_.artifact = ours_.artifact;
     trial_.artifact->cubin.clear();
-    pass({{"compile_ms", ours_.artifact.compile_ms}, {"from_cache", ours_.artifact.from_cache}, {"code_hash", ours_.artifact.code_hash}},
+    pass({{"compile_ms", ours_.artifact.compile_ms},
+          {"from_cache", ours_.artifact.from_cache},
+          {"code_hash", ours_.artifact.code_hash}},
          ours_.candidate.family->kind() == DeviceKind::kCpu ? "built in" : "");
     return true;
   }
@@ -108,19 +111,24 @@ class Evaluation {
     }
     const std::string ours = execution_identity(ours_, request_.problem, limits_);
     std::optional<std::string> twin;
-    if (incumbent && ours == execution_identity(*incumbent, request_.problem, limits_)) twin = incumbent->candidate.print();
-    else if (const auto found = request_.timed.find(ours); found != request_.timed.end() && request_.phase == Phase::kSearch) twin = found->second;
+    if (incumbent && ours == execution_identity(*incumbent, request_.problem, limits_))
+      twin = incumbent->candidate.print();
+    else if (const auto found = request_.timed.find(ours);
+             found != request_.timed.end() && request_.phase == Phase::kSearch)
+      twin = found->second;
     if (twin) {
       trial_.comparison = Comparison{*twin, 1, 1, 1, "SAME", 0};
       trial_.comparison->margin = request_.margin;
       // Nothing to race; but a held-out or bench trial still needs a time of its own.
       if (request_.phase == Phase::kSearch) {
-        pass({{"code_hash", ours_.artifact.code_hash}}, "SAME by construction: identical code and launch as " + *twin + "; not timed");
+        pass({{"code_hash", ours_.artifact.code_hash}},
+             "SAME by construction: identical code and launch as " + *twin + "; not timed");
         return;
       }
       incumbent.reset();
     }
-    Verdict verdict = judge_performance(device_, oracle_cache(), request_, ours_, incumbent ? &*incumbent : nullptr, trial_);
+    Verdict verdict =
+        judge_performance(device_, oracle_cache(), request_, ours_, incumbent ? &*incumbent : nullptr, trial_);
     if (verdict.status != GateStatus::kPassed) trial_.message = verdict.reason;
     trial_.gates.push_back(std::move(verdict));
   }

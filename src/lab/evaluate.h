@@ -21,19 +21,19 @@ struct EvaluateRequest {
   std::string problem_name, suite;
   std::string candidate;                 // text
   std::optional<std::string> incumbent;  // compare with it, interleaved; already known to be correct
-  // Already timed on this problem: execution identity (gates.h) -> candidate text. A search trial that would run the same
-  // instructions is SAME by construction and not timed.
+  // Already timed on this problem: execution identity (gates.h) -> candidate text. A search trial that would run the
+  // same instructions is SAME by construction and not timed.
   std::map<std::string, std::string> timed;
   Phase phase = Phase::kSearch;
   std::uint64_t seed = 1;
   std::vector<Pattern> patterns = {Pattern::kNormal};
-  bool time = true;                      // false: stop after correctness
+  bool time = true;  // false: stop after correctness
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;
-  int min_samples = 0;                   // 0: by phase
-  double max_seconds = 0;                // of timing; 0: by phase
-  double max_reference_flops = 2e10;     // fp64 rows are sampled beyond this
-  double margin = 0.03;                  // of the comparison's verdict; the regression gate uses 0.02
+  int min_samples = 0;                // 0: by phase
+  double max_seconds = 0;             // of timing; 0: by phase
+  double max_reference_flops = 2e10;  // fp64 rows are sampled beyond this
+  double margin = 0.03;               // of the comparison's verdict; the regression gate uses 0.02
   bool use_cache = true;
 };
 void to_json(nlohmann::json& json, const EvaluateRequest& request);
@@ -41,7 +41,8 @@ void from_json(const nlohmann::json& json, EvaluateRequest& request);
 
 // Fills a Trial; never throws for a candidate's failure. DeviceFault passes through (the context is lost).
 // `stage` is told the gate about to run, so that a watchdog can say where a hang was.
-Trial evaluate(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage = {});
+Trial evaluate(Device& device, const EvaluateRequest& request,
+               const std::function<void(const std::string&)>& stage = {});
 
 // A trial with everything that is known before the first gate: what a crashed candidate is recorded with.
 Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request);

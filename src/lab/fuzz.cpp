@@ -18,7 +18,9 @@ class Random {
     z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
     return z ^ (z >> 31U);
   }
-  std::int64_t below(std::int64_t bound) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound)); }
+  std::int64_t below(std::int64_t bound) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
+  }
   std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
   bool one_in(std::int64_t n) { return below(n) == 0; }
   template <class T, std::size_t N>
@@ -44,9 +46,12 @@ constexpr std::array<DType, 3> kDTypes = {DType::kF32, DType::kF16, DType::kBF16
 constexpr std::array<Causal, 3> kCausals = {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft};
 constexpr std::array<Layout, 3> kLayouts = {Layout::kBhsd, Layout::kBshd, Layout::kStrided};
 constexpr std::array<std::int64_t, 12> kGroups = {1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
-// 8 and 16 bytes a row and their neighbours, the powers and half-powers in use, and odd ones for the families that take them.
-constexpr std::array<std::int64_t, 17> kHeadDims = {8, 16, 24, 32, 40, 64, 64, 64, 72, 80, 96, 128, 128, 160, 192, 256, 256};
-constexpr std::array<std::int64_t, 17> kEdgeLengths = {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257};
+// 8 and 16 bytes a row and their neighbours, the powers and half-powers in use, and odd ones for the families that take
+// them.
+constexpr std::array<std::int64_t, 17> kHeadDims = {8,  16, 24,  32,  40,  64,  64,  64, 72,
+                                                    80, 96, 128, 128, 160, 192, 256, 256};
+constexpr std::array<std::int64_t, 17> kEdgeLengths = {0,  1,  2,  15,  16,  17,  31,  32, 33,
+                                                       63, 64, 65, 127, 128, 129, 255, 257};
 constexpr std::array<double, 4> kScales = {0.03125, 0.1, 0.5, 1.0};
 
 std::int64_t random_length(Random& random) {
@@ -79,16 +84,20 @@ Problem random_problem(Random& random) {
 }
 
 double full_flops(const Problem& p) {
-  return 2.0 * static_cast<double>(p.head_dim + p.head_dim_v) * static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seqlen_q) * static_cast<double>(p.seqlen_kv);
+  return 2.0 * static_cast<double>(p.head_dim + p.head_dim_v) * static_cast<double>(p.batch * p.heads_q) *
+         static_cast<double>(p.seqlen_q) * static_cast<double>(p.seqlen_kv);
 }
 
 std::int64_t elements(const Problem& p) {
   return p.batch * (p.heads_q * p.seqlen_q + p.heads_kv * p.seqlen_kv) * (p.head_dim + p.head_dim_v);
 }
 
-bool affordable(const Problem& p, const FuzzLimits& limits) { return full_flops(p) <= limits.max_flops && elements(p) <= limits.max_elements; }
+bool affordable(const Problem& p, const FuzzLimits& limits) {
+  return full_flops(p) <= limits.max_flops && elements(p) <= limits.max_elements;
+}
 
-// Cheapens without touching lengths, dims or the group size, which carry the edge cases; lengths only if that is not enough.
+// Cheapens without touching lengths, dims or the group size, which carry the edge cases; lengths only if that is not
+// enough.
 void make_affordable(Problem& p, const FuzzLimits& limits) {
   while (!affordable(p, limits)) {
     if (p.batch > 1) {
@@ -111,7 +120,8 @@ void make_affordable(Problem& p, const FuzzLimits& limits) {
 }
 
 bool valid(const FuzzCase& c, const DeviceLimits& device) {
-  return !c.candidate.family->why_unsupported(c.problem, device) && !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
+  return !c.candidate.family->why_unsupported(c.problem, device) &&
+         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
 }
 
 std::vector<int> tile_sizes(const Candidate& candidate) {
@@ -130,14 +140,16 @@ void aim_at_tile_edges(FuzzCase& c, Random& random, const DeviceLimits& device, 
   for (std::int64_t Problem::*length : {&Problem::seqlen_q, &Problem::seqlen_kv}) {
     if (!random.one_in(2)) continue;
     FuzzCase aimed = c;
-    aimed.problem.*length = std::max<std::int64_t>(0, random.pick(tiles) * random.between(1, 3) + random.between(-1, 1));
+    aimed.problem.*length =
+        std::max<std::int64_t>(0, random.pick(tiles) * random.between(1, 3) + random.between(-1, 1));
     if (affordable(aimed.problem, limits) && valid(aimed, device)) c = aimed;
   }
 }
 
 }  // namespace
 
-ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device, std::uint64_t seed) {
+ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
+                           std::uint64_t seed) {
   Random random(seed);
   const ConfigSpace& space = family.space();
   for (int attempt = 0; attempt < 1000; ++attempt) {
@@ -147,7 +159,8 @@ ConfigValues random_config(const Family& family, const Problem& problem, const D
   return family.default_config(problem, device);
 }
 
-std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families, const DeviceLimits& device, const FuzzLimits& limits) {
+std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
+                                    const DeviceLimits& device, const FuzzLimits& limits) {
   if (families.empty()) return std::nullopt;
   Random random(mix(seed, index));
   FuzzCase c;
@@ -157,7 +170,8 @@ std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, con
     make_affordable(c.problem, limits);
     if (family->why_unsupported(c.problem, device)) continue;
     // The default is what users get without tuning: tried often.
-    c.candidate = {family, random.one_in(4) ? family->default_config(c.problem, device) : random_config(*family, c.problem, device, random.next())};
+    c.candidate = {family, random.one_in(4) ? family->default_config(c.problem, device)
+                                            : random_config(*family, c.problem, device, random.next())};
     c.pattern = random.pick(all_patterns());
     c.seed = random.next() % 1'000'000'000U;  // short enough to type
     aim_at_tile_edges(c, random, device, limits);

@@ -22,7 +22,7 @@ struct FuzzCase {
 };
 
 struct FuzzLimits {
-  double max_flops = 1.5e8;           // full (unmasked) pairs: sets the time of the fp64 reference
+  double max_flops = 1.5e8;               // full (unmasked) pairs: sets the time of the fp64 reference
   std::int64_t max_elements = 4'000'000;  // q, k, v and o together: sets the time to fill and copy
 };
 
@@ -33,7 +33,8 @@ std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, con
                                     const DeviceLimits& device, const FuzzLimits& limits = {});
 
 // A config that why_invalid accepts, drawn by rejection; the default if 1000 draws find none.
-ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device, std::uint64_t seed);
+ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
+                           std::uint64_t seed);
 
 // Every case one step simpler than `from` that its family still claims to support: a size halved or one less, a feature
 // dropped, a config field at its default. Boldest first. Each step lowers complexity(), so shrinking ends.
@@ -42,8 +43,8 @@ std::vector<FuzzCase> simpler_cases(const FuzzCase& from, const DeviceLimits& de
 double complexity(const FuzzCase& fuzz_case, const DeviceLimits& device);
 
 // Greedy descent: while a simpler case still fails, take it. `still_fails` runs it; at most `max_runs` runs.
-FuzzCase shrink(const FuzzCase& failing, const DeviceLimits& device, const std::function<bool(const FuzzCase&)>& still_fails,
-                int max_runs = 300);
+FuzzCase shrink(const FuzzCase& failing, const DeviceLimits& device,
+                const std::function<bool(const FuzzCase&)>& still_fails, int max_runs = 300);
 
 // One line that runs the case again: "flashcore check --device cpu --problem ... --family ... --config ... --patterns
 // ... --seed ...".

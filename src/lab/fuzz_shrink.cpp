@@ -10,7 +10,8 @@ namespace flashcore {
 namespace {
 
 bool valid(const FuzzCase& c, const DeviceLimits& device) {
-  return !c.candidate.family->why_unsupported(c.problem, device) && !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
+  return !c.candidate.family->why_unsupported(c.problem, device) &&
+         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
 }
 
 int rank(Pattern pattern) {
@@ -40,7 +41,8 @@ std::vector<std::int64_t> smaller_head_dims(std::int64_t size) {
 
 class Simplifier {
  public:
-  Simplifier(const FuzzCase& from, const DeviceLimits& device) : from_(from), device_(device), before_(complexity(from, device)) {}
+  Simplifier(const FuzzCase& from, const DeviceLimits& device)
+      : from_(from), device_(device), before_(complexity(from, device)) {}
 
   // Offers `from` changed by `edit`, also with the default config where its own does not suit the simpler problem.
   template <class Edit>
@@ -84,7 +86,8 @@ void offer_features(Simplifier& simplify, const FuzzCase& from, const DeviceLimi
 void offer_heads(Simplifier& simplify, const Problem& from) {
   simplify.offer([](FuzzCase& c) { c.problem.heads_q = c.problem.heads_kv = 1; });
   for (const std::int64_t heads_kv : smaller_sizes(from.heads_kv, 1)) {
-    simplify.offer([&](FuzzCase& c) { c.problem.heads_q = heads_kv * from.group_size(), c.problem.heads_kv = heads_kv; });
+    simplify.offer(
+        [&](FuzzCase& c) { c.problem.heads_q = heads_kv * from.group_size(), c.problem.heads_kv = heads_kv; });
   }
   for (const std::int64_t group : smaller_sizes(from.group_size(), 1)) {
     simplify.offer([&](FuzzCase& c) { c.problem.heads_q = from.heads_kv * group; });
@@ -99,9 +102,13 @@ double complexity(const FuzzCase& c, const DeviceLimits& device) {
   int unusual_fields = 0;
   for (std::size_t i = 0; i < usual.size(); ++i) unusual_fields += c.candidate.config[i] != usual[i] ? 1 : 0;
   // Sizes dominate, features come next: a reader wants few numbers to look at, then few things to think of.
-  const double sizes = static_cast<double>(p.batch + p.heads_q + p.heads_kv + p.seqlen_q + p.seqlen_kv + p.head_dim + p.head_dim_v);
-  const double features = (p.causal == Causal::kNone ? 0 : p.causal == Causal::kBottomRight ? 1 : 2) + (p.layout == Layout::kBhsd ? 0 : 1) +
-                          (p.scale ? 1 : 0) + (p.head_dim_v != p.head_dim ? 1 : 0) + rank(c.pattern);
+  const double sizes =
+      static_cast<double>(p.batch + p.heads_q + p.heads_kv + p.seqlen_q + p.seqlen_kv + p.head_dim + p.head_dim_v);
+  const double features = (p.causal == Causal::kNone          ? 0
+                           : p.causal == Causal::kBottomRight ? 1
+                                                              : 2) +
+                          (p.layout == Layout::kBhsd ? 0 : 1) + (p.scale ? 1 : 0) +
+                          (p.head_dim_v != p.head_dim ? 1 : 0) + rank(c.pattern);
   return sizes * 1000 + features * 20 + unusual_fields;
 }
 
@@ -113,7 +120,9 @@ std::vector<FuzzCase> simpler_cases(const FuzzCase& from, const DeviceLimits& de
   simplify.offer_sizes(&Problem::seqlen_q, 1);
   simplify.offer_sizes(&Problem::seqlen_kv, 1);
   for (const std::int64_t smaller : smaller_head_dims(from.problem.head_dim)) {
-    simplify.offer([&](FuzzCase& c) { c.problem.head_dim = smaller, c.problem.head_dim_v = std::min(c.problem.head_dim_v, smaller); });
+    simplify.offer([&](FuzzCase& c) {
+      c.problem.head_dim = smaller, c.problem.head_dim_v = std::min(c.problem.head_dim_v, smaller);
+    });
   }
   for (const std::int64_t smaller : smaller_head_dims(from.problem.head_dim_v)) {
     simplify.offer([&](FuzzCase& c) { c.problem.head_dim_v = smaller; });
@@ -122,7 +131,8 @@ std::vector<FuzzCase> simpler_cases(const FuzzCase& from, const DeviceLimits& de
   return simplify.cases;
 }
 
-FuzzCase shrink(const FuzzCase& failing, const DeviceLimits& device, const std::function<bool(const FuzzCase&)>& still_fails, int max_runs) {
+FuzzCase shrink(const FuzzCase& failing, const DeviceLimits& device,
+                const std::function<bool(const FuzzCase&)>& still_fails, int max_runs) {
   FuzzCase smallest = failing;
   int runs = 0;
   for (bool progress = true; progress && runs < max_runs;) {
@@ -140,8 +150,9 @@ FuzzCase shrink(const FuzzCase& failing, const DeviceLimits& device, const std::
 }
 
 std::string repro_command(const FuzzCase& c, const std::string& device_id) {
-  return fmt::format("flashcore check --device {} --problem {} --family {} --config {} --patterns {} --seed {}", device_id, c.problem.id(),
-                     c.candidate.family->name(), c.candidate.family->space().print(c.candidate.config), to_string(c.pattern), c.seed);
+  return fmt::format("flashcore check --device {} --problem {} --family {} --config {} --patterns {} --seed {}",
+                     device_id, c.problem.id(), c.candidate.family->name(),
+                     c.candidate.family->space().print(c.candidate.config), to_string(c.pattern), c.seed);
 }
 
 }  // namespace flashcore

@@ -21,11 +21,13 @@ struct PatternResult {
 
 std::string describe(const OutputError& e, const ErrorBound& b) {
   if (e.nonfinite > 0)
-    return fmt::format("{} values are NaN or infinite where the reference is finite, or the reverse (first bad row of the sample: {})",
-                       e.nonfinite, e.first_bad_row);
+    return fmt::format(
+        "{} values are NaN or infinite where the reference is finite, or the reverse (first bad row of the sample: {})",
+        e.nonfinite, e.first_bad_row);
   std::string text;
   const auto part = [&](const char* name, double value, double limit) {
-    if (!(value <= limit)) text += fmt::format("{}{} {:.3g} exceeds its bound {:.3g}", text.empty() ? "" : ", ", name, value, limit);
+    if (!(value <= limit))
+      text += fmt::format("{}{} {:.3g} exceeds its bound {:.3g}", text.empty() ? "" : ", ", name, value, limit);
   };
   part("relative error", e.rel, b.rel);
   part("relative error of the worst row", e.worst_row_rel, b.worst_row_rel);
@@ -46,7 +48,8 @@ json evidence_of(const OutputError& e, const ErrorBound& b) {
 }
 
 OutputError compare_sample(const Problem& problem, const Oracle& oracle, const AttentionOutputs& outputs) {
-  return compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows), gather_lse(problem, outputs.lse, oracle.rows));
+  return compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows),
+                 gather_lse(problem, outputs.lse, oracle.rows));
 }
 
 AttentionOutputs launch_once(Device& device, Operands& operands, const Launch& launch) {
@@ -58,7 +61,8 @@ AttentionOutputs launch_once(Device& device, Operands& operands, const Launch& l
 
 // What a launch must leave alone.
 std::string trespass(const Operands& operands, const AttentionInputs& inputs, const AttentionOutputs& outputs) {
-  if (const auto name = operands.broken_red_zone()) return fmt::format("wrote out of bounds: the red zone around {} is broken", *name);
+  if (const auto name = operands.broken_red_zone())
+    return fmt::format("wrote out of bounds: the red zone around {} is broken", *name);
   if (const auto name = operands.changed_input(inputs)) return fmt::format("changed its input {}", *name);
   if (gaps_written(outputs)) return "wrote between the rows of o, which belong to somebody else (strided layout)";
   return "";
@@ -73,16 +77,19 @@ void judge_by_device_oracle(Device& device, const EvaluateRequest& request, cons
   const LoadedCandidate loaded(device, naive, problem, compile_candidate(naive, problem, limits, request.use_cache));
   const AttentionOutputs theirs = launch_once(device, operands, loaded.bind(operands.args()));
   if (!within(compare_sample(problem, oracle, theirs), oracle.bound))
-    throw_internal("the on-device oracle {} is itself wrong on {}: nothing can be judged by it", naive.print(), problem.id());
+    throw_internal("the on-device oracle {} is itself wrong on {}: nothing can be judged by it", naive.print(),
+                   problem.id());
   const OutputError error = compare_outputs(problem, ours, theirs);
   const ErrorBound bound{2 * oracle.bound.rel, 2 * oracle.bound.worst_row_rel, 2 * oracle.bound.lse_max_abs};
   result.evidence["every_element_against"] = kDeviceOracle;
   result.evidence["device_oracle"] = evidence_of(error, bound);
-  if (!within(error, bound)) result.failure = fmt::format("against {} on every element: {}", kDeviceOracle, describe(error, bound));
+  if (!within(error, bound))
+    result.failure = fmt::format("against {} on every element: {}", kDeviceOracle, describe(error, bound));
 }
 
-PatternResult judge_pattern(Device& device, OracleCache& oracles, const EvaluateRequest& request, const Contestant& contestant,
-                            const LoadedCandidate& loaded, Operands& operands, Pattern pattern) {
+PatternResult judge_pattern(Device& device, OracleCache& oracles, const EvaluateRequest& request,
+                            const Contestant& contestant, const LoadedCandidate& loaded, Operands& operands,
+                            Pattern pattern) {
   const Problem& problem = request.problem;
   const auto oracle = oracles.get(problem, pattern, request.seed, request.max_reference_flops);
   PatternResult result;
@@ -111,14 +118,16 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
     result.failure = "the same launch repeated gave other bits (a race, or a result that only the first call writes)";
     return result;
   }
-  if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda && contestant.candidate.family->name() != kDeviceOracle)
+  if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda &&
+      contestant.candidate.family->name() != kDeviceOracle)
     judge_by_device_oracle(device, request, *oracle, operands, outputs, result);
   return result;
 }
 
 }  // namespace
 
-Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRequest& request, const Contestant& contestant, Trial& trial) {
+Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRequest& request,
+                          const Contestant& contestant, Trial& trial) {
   Verdict verdict;
   verdict.gate = "correctness";
   verdict.evidence = {{"bound_factor", kBoundFactor},

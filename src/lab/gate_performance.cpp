@@ -20,7 +20,8 @@ constexpr double kTimedReferenceFlops = 5e8;
 // A ceiling is itself measured, to about this much.
 constexpr double kFloorTolerance = 0.97;
 constexpr double kWarmUpMs = 100, kSustainedMs = 200;
-// Gap before a burst: long enough on a GPU for the clock to come back from a power dip, on a CPU to hand the core over once.
+// Gap before a burst: long enough on a GPU for the clock to come back from a power dip, on a CPU to hand the core over
+// once.
 constexpr double kGapMsCuda = 10, kGapMsCpu = 1;
 constexpr int kMaxCopies = 64;
 
@@ -48,8 +49,8 @@ Plan plan_of(const EvaluateRequest& request) {
   return plan;
 }
 
-// How many sets of buffers a cold measurement rotates through: more than twice the last-level cache, while they fit into a
-// quarter of the memory.
+// How many sets of buffers a cold measurement rotates through: more than twice the last-level cache, while they fit
+// into a quarter of the memory.
 int copies_for(const Problem& problem, const DeviceInfo& device, Regime regime) {
   if (regime != Regime::kCold) return 1;
   const auto each = static_cast<double>(std::max<std::size_t>(Operands::total_bytes(problem), 1));
@@ -76,23 +77,28 @@ class Stand {
   int launches_per_sample() const { return timer_->launches_per_sample(); }
   int copies() const { return static_cast<int>(operands_.size()); }
 
-  // What is wrong with the outputs that the timed launches left; empty if nothing is. Only buffers that the timer came to
-  // are judged: a rotation may be longer than the run.
+  // What is wrong with the outputs that the timed launches left; empty if nothing is. Only buffers that the timer came
+  // to are judged: a rotation may be longer than the run.
   std::string judge_outputs(const Problem& problem, const Oracle& oracle, std::int64_t launches) const {
-    const std::size_t used = std::min<std::size_t>(operands_.size(), static_cast<std::size_t>(std::max<std::int64_t>(launches, 1)));
+    const std::size_t used =
+        std::min<std::size_t>(operands_.size(), static_cast<std::size_t>(std::max<std::int64_t>(launches, 1)));
     AttentionOutputs first;
     for (std::size_t i = 0; i < used; ++i) {
-      if (const auto name = operands_[i]->broken_red_zone()) return fmt::format("the red zone around {} is broken", *name);
+      if (const auto name = operands_[i]->broken_red_zone())
+        return fmt::format("the red zone around {} is broken", *name);
       const AttentionOutputs outputs = operands_[i]->download_outputs();
       if (i > 0) {
         if (!bitwise_equal(first, outputs)) return "two copies of the same inputs gave different bits";
         continue;
       }
-      if (const std::int64_t unwritten = count_unwritten(outputs)) return fmt::format("{} elements were never written", unwritten);
-      const OutputError error = compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows), gather_lse(problem, outputs.lse, oracle.rows));
+      if (const std::int64_t unwritten = count_unwritten(outputs))
+        return fmt::format("{} elements were never written", unwritten);
+      const OutputError error = compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows),
+                                        gather_lse(problem, outputs.lse, oracle.rows));
       if (!within(error, oracle.bound))
-        return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0", error.rel, error.worst_row_rel,
-                           error.nonfinite, oracle.bound.rel, oracle.bound.worst_row_rel);
+        return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0",
+                           error.rel, error.worst_row_rel, error.nonfinite, oracle.bound.rel,
+                           oracle.bound.worst_row_rel);
       first = outputs;
     }
     return "";
@@ -117,14 +123,16 @@ void warm_up(Stand& candidate, Stand* incumbent, Condition condition) {
   } while (seconds_since(start) < wanted);
 }
 
-std::vector<Sample> sample_alone(Stand& stand, const Plan& plan, Condition condition, const std::function<void()>& gap) {
+std::vector<Sample> sample_alone(Stand& stand, const Plan& plan, Condition condition,
+                                 const std::function<void()>& gap) {
   std::vector<Sample> samples;
   const auto start = Clock::now();
   const double at_least = condition == Condition::kSustained ? kSustainedMs / 1000 : 0;
   for (;;) {
     gap();
     samples.push_back(stand.sample());
-    if (!(samples.back().time_us > 0)) throw_internal("a timer returned {} us; a sample must be positive", samples.back().time_us);
+    if (!(samples.back().time_us > 0))
+      throw_internal("a timer returned {} us; a sample must be positive", samples.back().time_us);
     const double elapsed = seconds_since(start);
     const int count = static_cast<int>(samples.size());
     if (elapsed < at_least) continue;
@@ -134,7 +142,8 @@ std::vector<Sample> sample_alone(Stand& stand, const Plan& plan, Condition condi
   }
 }
 
-Timing timing_of(const std::vector<Sample>& samples, const EvaluateRequest& request, int launches_per_sample, double floor) {
+Timing timing_of(const std::vector<Sample>& samples, const EvaluateRequest& request, int launches_per_sample,
+                 double floor) {
   std::vector<double> times, clocks;
   for (const Sample& s : samples) {
     times.push_back(s.time_us);
@@ -173,20 +182,24 @@ void conclude(Verdict& verdict, Trial& trial, GateStatus status, std::string end
 
 void judge_comparison(const RaceResult& raced, Verdict& verdict, Trial& trial) {
   const Comparison& c = *trial.comparison;
-  const std::string numbers = fmt::format("speed-up {:.4f} [{:.4f}, {:.4f}] over {} blocks against {}", c.speedup, c.ci95_low, c.ci95_high,
-                                          c.blocks, c.against);
-  if (c.verdict == "FASTER" || c.verdict == "SAME") return conclude(verdict, trial, GateStatus::kPassed, "passed", c.verdict + ": " + numbers);
+  const std::string numbers = fmt::format("speed-up {:.4f} [{:.4f}, {:.4f}] over {} blocks against {}", c.speedup,
+                                          c.ci95_low, c.ci95_high, c.blocks, c.against);
+  if (c.verdict == "FASTER" || c.verdict == "SAME")
+    return conclude(verdict, trial, GateStatus::kPassed, "passed", c.verdict + ": " + numbers);
   if (c.verdict == "SLOWER")
-    return conclude(verdict, trial, GateStatus::kFailed, "slower", (raced.dropped ? "SLOWER (stopped early): " : "SLOWER: ") + numbers);
-  conclude(verdict, trial, GateStatus::kSkipped, "inconclusive",
-           fmt::format("INCONCLUSIVE: {}; this run could tell a change of {:.1f}% from none", numbers, 100 * c.detectable));
+    return conclude(verdict, trial, GateStatus::kFailed, "slower",
+                    (raced.dropped ? "SLOWER (stopped early): " : "SLOWER: ") + numbers);
+  conclude(
+      verdict, trial, GateStatus::kSkipped, "inconclusive",
+      fmt::format("INCONCLUSIVE: {}; this run could tell a change of {:.1f}% from none", numbers, 100 * c.detectable));
 }
 
 // A time below what the hardware can do was not measured, whatever the timer says.
 bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
   if (timing.p50_us >= kFloorTolerance * timing.floor_us) return false;
   conclude(verdict, trial, GateStatus::kError, "error",
-           fmt::format("measurement error: {:.3f} us is faster than the floor of {:.3f} us (measured ceilings); the time is rejected",
+           fmt::format("measurement error: {:.3f} us is faster than the floor of {:.3f} us (measured ceilings); the "
+                       "time is rejected",
                        timing.p50_us, timing.floor_us));
   trial.timing.reset();
   trial.comparison.reset();
@@ -201,15 +214,16 @@ std::string execution_identity(const Contestant& contestant, const Problem& prob
   if (contestant.candidate.family->kind() == DeviceKind::kCpu) return hasher.hex();
   AttentionArgs nowhere;
   nowhere.layouts = make_layouts(problem);
-  const LaunchSpec spec = contestant.candidate.family->launch_spec(contestant.candidate.config, problem, limits, nowhere);
+  const LaunchSpec spec =
+      contestant.candidate.family->launch_spec(contestant.candidate.config, problem, limits, nowhere);
   for (const Dim3& d : {spec.grid, spec.block, spec.cluster}) hasher.add(fmt::format("{} {} {}", d.x, d.y, d.z));
   hasher.add(std::to_string(spec.shared_bytes));
   hasher.add({reinterpret_cast<const char*>(spec.params.data()), spec.params.size()});
   return hasher.hex();
 }
 
-Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRequest& request, const Contestant& contestant,
-                          const Contestant* incumbent, Trial& trial) {
+Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRequest& request,
+                          const Contestant& contestant, const Contestant* incumbent, Trial& trial) {
   Verdict verdict;
   verdict.gate = "performance";
   const Problem& problem = request.problem;
@@ -217,7 +231,8 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     conclude(verdict, trial, GateStatus::kSkipped, "passed", "there is nothing to compute, so nothing to time");
     return verdict;
   }
-  const auto oracle = oracles.get(problem, Pattern::kNormal, request.seed ^ kTimingSeed, std::min(request.max_reference_flops, kTimedReferenceFlops));
+  const auto oracle = oracles.get(problem, Pattern::kNormal, request.seed ^ kTimingSeed,
+                                  std::min(request.max_reference_flops, kTimedReferenceFlops));
   const Plan plan = plan_of(request);
   Stand ours(device, request, contestant, *oracle);
   std::optional<Stand> theirs;
@@ -240,7 +255,8 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   trial.environment = device.read_environment();
   device.synchronize();
 
-  trial.timing = timing_of(samples, request, ours.launches_per_sample(), floor_us(problem, device.info(), device.ceilings()));
+  trial.timing =
+      timing_of(samples, request, ours.launches_per_sample(), floor_us(problem, device.info(), device.ceilings()));
   verdict.evidence = {{"samples", samples.size()},
                       {"launches_per_sample", ours.launches_per_sample()},
                       {"buffer_copies", ours.copies()},
@@ -255,7 +271,8 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   if (theirs) {
     if (const std::string wrong = theirs->judge_outputs(problem, *oracle, launches); !wrong.empty()) {
       conclude(verdict, trial, GateStatus::kError, "error",
-               fmt::format("the incumbent {} is wrong, so nothing can be judged against it: {}", incumbent->candidate.print(), wrong));
+               fmt::format("the incumbent {} is wrong, so nothing can be judged against it: {}",
+                           incumbent->candidate.print(), wrong));
       return verdict;
     }
     trial.comparison = raced.comparison;

@@ -1,4 +1,6 @@
-#include <algorithm>
+#include <fmt/format.h>
+
+#include <cctype>
 #include <string>
 
 #include "lab/evaluate.h"
@@ -21,28 +23,33 @@ int registers_per_block(const Artifact& artifact) {
 // The code still runs, at a fraction of its speed.
 bool is_performance_warning(const std::string& warning) {
   const std::size_t at = warning.find("C75");
-  return at != std::string::npos && at + 4 < warning.size() && std::isdigit(static_cast<unsigned char>(warning[at + 3])) &&
+  return at != std::string::npos && at + 4 < warning.size() &&
+         std::isdigit(static_cast<unsigned char>(warning[at + 3])) &&
          std::isdigit(static_cast<unsigned char>(warning[at + 4]));
 }
 
 std::vector<std::string> complaints(const Artifact& a, const DeviceLimits& limits) {
   std::vector<std::string> found;
   if (a.spill_store_bytes > 0 || a.spill_load_bytes > 0)
-    found.push_back(fmt::format("spills {} bytes of stores and {} of loads; allowed 0", a.spill_store_bytes, a.spill_load_bytes));
+    found.push_back(
+        fmt::format("spills {} bytes of stores and {} of loads; allowed 0", a.spill_store_bytes, a.spill_load_bytes));
   if (a.stack_bytes > 0)
-    found.push_back(fmt::format("stack frame of {} bytes; allowed 0 (a register array indexed at run time lands there)", a.stack_bytes));
+    found.push_back(fmt::format("stack frame of {} bytes; allowed 0 (a register array indexed at run time lands there)",
+                                a.stack_bytes));
   for (const std::string& warning : a.warnings)
     if (is_performance_warning(warning)) found.push_back("ptxas: " + warning);
   const int shared = a.static_shared_bytes + a.dynamic_shared_bytes;
   if (shared > limits.shared_bytes_per_block)
-    found.push_back(fmt::format("{} bytes of shared memory a block; allowed {}", shared, limits.shared_bytes_per_block));
+    found.push_back(
+        fmt::format("{} bytes of shared memory a block; allowed {}", shared, limits.shared_bytes_per_block));
   if (a.threads_per_block < 1 || a.threads_per_block > limits.max_threads_per_block)
-    found.push_back(fmt::format("{} threads a block; allowed 1 to {}", a.threads_per_block, limits.max_threads_per_block));
+    found.push_back(
+        fmt::format("{} threads a block; allowed 1 to {}", a.threads_per_block, limits.max_threads_per_block));
   if (a.registers > kMaxRegistersPerThread)
     found.push_back(fmt::format("{} registers a thread; allowed {}", a.registers, kMaxRegistersPerThread));
   if (registers_per_block(a) > limits.registers_per_multiprocessor)
-    found.push_back(fmt::format("{} registers a block ({} threads of {}); allowed {}", registers_per_block(a), a.threads_per_block,
-                                a.registers, limits.registers_per_multiprocessor));
+    found.push_back(fmt::format("{} registers a block ({} threads of {}); allowed {}", registers_per_block(a),
+                                a.threads_per_block, a.registers, limits.registers_per_multiprocessor));
   return found;
 }
 

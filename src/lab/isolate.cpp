@@ -69,7 +69,8 @@ bool write_all(int fd, const char* data, std::size_t size) {
   _exit(0);
 }
 
-Child start_child(const Batch& batch, const std::vector<Child>& others, const std::function<std::string(std::int64_t)>& body) {
+Child start_child(const Batch& batch, const std::vector<Child>& others,
+                  const std::function<std::string(std::int64_t)>& body) {
   int fds[2];
   if (pipe(fds) != 0) throw_environment("cannot open a pipe for a compile process: {}", std::strerror(errno));
   const pid_t pid = fork();
@@ -104,7 +105,8 @@ void deliver(Child& child, const std::function<void(std::int64_t, const Isolated
 std::string describe_death(int status) {
   if (WIFSIGNALED(status)) {
     const char* name = sigabbrev_np(WTERMSIG(status));
-    return name != nullptr ? fmt::format("crashed with SIG{}", name) : fmt::format("crashed with signal {}", WTERMSIG(status));
+    return name != nullptr ? fmt::format("crashed with SIG{}", name)
+                           : fmt::format("crashed with signal {}", WTERMSIG(status));
   }
   return fmt::format("ended by itself with exit code {}", WEXITSTATUS(status));
 }
@@ -134,11 +136,13 @@ bool receive(Child& child) {
 
 }  // namespace
 
-void run_isolated(std::int64_t count, const IsolateOptions& options, const std::function<std::string(std::int64_t)>& body,
+void run_isolated(std::int64_t count, const IsolateOptions& options,
+                  const std::function<std::string(std::int64_t)>& body,
                   const std::function<void(std::int64_t, const Isolated&)>& done, const std::function<bool()>& stop) {
   FC_CHECK(options.parallel > 0 && options.batch > 0);
   std::deque<Batch> waiting;
-  for (std::int64_t begin = 0; begin < count; begin += options.batch) waiting.push_back({begin, std::min(count, begin + options.batch)});
+  for (std::int64_t begin = 0; begin < count; begin += options.batch)
+    waiting.push_back({begin, std::min(count, begin + options.batch)});
   std::vector<Child> children;
   try {
     while (!waiting.empty() || !children.empty()) {

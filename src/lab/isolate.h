@@ -25,7 +25,9 @@ struct IsolateOptions {
 // fails only the item in hand; the rest of its batch goes to a new child. `stop` is polled; when true no new item is
 // started and those in hand are ended without a result. Fork carries over only the calling thread: call it before
 // other threads hold locks. Error kEnvironment if no child can be started.
-void run_isolated(std::int64_t count, const IsolateOptions& options, const std::function<std::string(std::int64_t)>& body,
-                  const std::function<void(std::int64_t, const Isolated&)>& done, const std::function<bool()>& stop = {});
+void run_isolated(std::int64_t count, const IsolateOptions& options,
+                  const std::function<std::string(std::int64_t)>& body,
+                  const std::function<void(std::int64_t, const Isolated&)>& done,
+                  const std::function<bool()>& stop = {});
 
 }  // namespace flashcore

@@ -44,12 +44,15 @@ void rank(LeaderboardRow& row) {
     const Relative a = relative_of(first), b = relative_of(t);
     return overlap(a.low, a.high, b.low, b.high);
   };
-  while (row.ties + 1 < static_cast<int>(row.standing.size()) && tied(row.standing[static_cast<std::size_t>(row.ties) + 1])) ++row.ties;
+  while (row.ties + 1 < static_cast<int>(row.standing.size()) &&
+         tied(row.standing[static_cast<std::size_t>(row.ties) + 1]))
+    ++row.ties;
 }
 
 // `trials`: ranked held-out trials of one problem on one device, oldest first.
 LeaderboardRow row_of(const std::vector<const Trial*>& trials, const std::string& current_source_hash) {
-  const bool fresh = std::any_of(trials.begin(), trials.end(), [&](const Trial* t) { return t->source_hash == current_source_hash; });
+  const bool fresh =
+      std::any_of(trials.begin(), trials.end(), [&](const Trial* t) { return t->source_hash == current_source_hash; });
   const std::string& wanted = fresh ? current_source_hash : trials.back()->source_hash;
   LeaderboardRow row;
   row.stale = !fresh;

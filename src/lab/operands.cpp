@@ -12,7 +12,9 @@ namespace {
 
 constexpr unsigned char kPoison = 0xFF;
 
-std::size_t bytes_of(const TensorLayout& layout, DType dtype) { return static_cast<std::size_t>(layout.span()) * size_of(dtype); }
+std::size_t bytes_of(const TensorLayout& layout, DType dtype) {
+  return static_cast<std::size_t>(layout.span()) * size_of(dtype);
+}
 
 bool all_poison(const std::byte* data, std::size_t bytes) {
   return std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{kPoison}; });
@@ -25,7 +27,8 @@ void for_each_row(const HostTensor& tensor, Body body) {
   const std::size_t element = size_of(tensor.dtype);
   parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
     for (std::int64_t row = 0; row < l.rows; ++row) {
-      const std::byte* begin = tensor.data.data() + static_cast<std::size_t>(l.offset(bh / l.heads, bh % l.heads, row)) * element;
+      const std::byte* begin =
+          tensor.data.data() + static_cast<std::size_t>(l.offset(bh / l.heads, bh % l.heads, row)) * element;
       body(begin, begin + static_cast<std::size_t>(l.columns) * element);
     }
   });
@@ -66,9 +69,12 @@ bool gaps_written(const AttentionOutputs& outputs) {
   return false;
 }
 
-Operands::Operands(Device& device, const Problem& problem) : device_(&device), problem_(problem), layouts_(make_layouts(problem)) {
+Operands::Operands(Device& device, const Problem& problem)
+    : device_(&device), problem_(problem), layouts_(make_layouts(problem)) {
   // A tensor without elements still gets an address: kernels may compute pointers they never follow.
-  const auto allocate = [&](std::size_t bytes) { return device.allocate(std::max<std::size_t>(bytes, 16), kRedZoneBytes); };
+  const auto allocate = [&](std::size_t bytes) {
+    return device.allocate(std::max<std::size_t>(bytes, 16), kRedZoneBytes);
+  };
   q_ = allocate(bytes_of(layouts_.q, problem.dtype));
   k_ = allocate(bytes_of(layouts_.k, problem.dtype));
   v_ = allocate(bytes_of(layouts_.v, problem.dtype));
@@ -106,14 +112,16 @@ AttentionArgs Operands::args() const {
 }
 
 AttentionOutputs Operands::download_outputs() const {
-  AttentionOutputs outputs{HostTensor(problem_.dtype, layouts_.o), std::vector<float>(static_cast<std::size_t>(layouts_.lse_elements))};
+  AttentionOutputs outputs{HostTensor(problem_.dtype, layouts_.o),
+                           std::vector<float>(static_cast<std::size_t>(layouts_.lse_elements))};
   if (!outputs.o.data.empty()) device_->download(outputs.o.data.data(), o_->data(), outputs.o.data.size());
   if (!outputs.lse.empty()) device_->download(outputs.lse.data(), lse_->data(), outputs.lse.size() * sizeof(float));
   return outputs;
 }
 
 std::optional<std::string> Operands::broken_red_zone() const {
-  const std::pair<const char*, const Buffer*> buffers[] = {{"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
+  const std::pair<const char*, const Buffer*> buffers[] = {
+      {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
   for (const auto& [name, buffer] : buffers)
     if (!buffer->red_zones_intact()) return name;
   return std::nullopt;

@@ -25,8 +25,8 @@ struct RowDifference {
 // Same value, or both NaN.
 bool same_nonfinite(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-RowDifference difference_of_row(const AttentionOutputs& ours, const AttentionOutputs& theirs, std::int64_t b, std::int64_t h, std::int64_t row,
-                                std::size_t lse_index) {
+RowDifference difference_of_row(const AttentionOutputs& ours, const AttentionOutputs& theirs, std::int64_t b,
+                                std::int64_t h, std::int64_t row, std::size_t lse_index) {
   RowDifference d;
   for (std::int64_t c = 0; c < ours.o.layout.columns; ++c) {
     const float x = ours.o.at(b, h, row, c), y = theirs.o.at(b, h, row, c);
@@ -48,7 +48,8 @@ RowDifference difference_of_row(const AttentionOutputs& ours, const AttentionOut
 
 }  // namespace
 
-std::shared_ptr<const Oracle> OracleCache::get(const Problem& problem, Pattern pattern, std::uint64_t seed, double max_reference_flops) {
+std::shared_ptr<const Oracle> OracleCache::get(const Problem& problem, Pattern pattern, std::uint64_t seed,
+                                               double max_reference_flops) {
   const std::string key = fmt::format("{} {} {} {}", problem.id(), to_string(pattern), seed, max_reference_flops);
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
   if (found != entries_.end()) {
@@ -113,10 +114,13 @@ OutputError compare_outputs(const Problem& problem, const AttentionOutputs& ours
 double share_of_bound(const OutputError& error, const ErrorBound& bound) {
   const double infinity = std::numeric_limits<double>::infinity();
   if (error.nonfinite > 0) return infinity;
-  const auto share = [&](double value, double limit) { return value == 0 ? 0.0 : limit > 0 ? value / limit : infinity; };
+  const auto share = [&](double value, double limit) {
+    return value == 0 ? 0.0 : limit > 0 ? value / limit : infinity;
+  };
   // NaN compares false both ways; a NaN error must not look like a small one.
   double largest = 0;
-  for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel), share(error.lse_max_abs, bound.lse_max_abs)})
+  for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel),
+                         share(error.lse_max_abs, bound.lse_max_abs)})
     largest = std::isnan(s) ? infinity : std::max(largest, s);
   return largest;
 }

@@ -11,6 +11,10 @@ namespace {
 
 constexpr int kDropBlocks = 2;  // blocks before drop_ratio may end a race: one could be an interrupt
 
+// Launches of seconds each would hold a race for minutes: beyond this multiple of its time it ends with what it has,
+// which below kMinBlocks is INCONCLUSIVE.
+constexpr double kPatience = 4;
+
 double log_time(const std::vector<Sample>& samples, std::size_t from_end) {
   return std::log(samples[samples.size() - from_end].time_us);
 }
@@ -19,10 +23,12 @@ void take(const Sampler& sampler, const RaceOptions& options, std::vector<Sample
   options.before_sample();
   into.push_back(sampler());
   const double time = into.back().time_us;
-  if (!(time > 0) || !std::isfinite(time)) throw_internal("a timer returned {} us; a sample must be positive and finite", time);
+  if (!(time > 0) || !std::isfinite(time))
+    throw_internal("a timer returned {} us; a sample must be positive and finite", time);
 }
 
-void run_block(const Sampler& candidate, const Sampler& incumbent, const RaceOptions& options, bool candidate_outside, RaceResult& result) {
+void run_block(const Sampler& candidate, const Sampler& incumbent, const RaceOptions& options, bool candidate_outside,
+               RaceResult& result) {
   const auto& outside = candidate_outside ? candidate : incumbent;
   const auto& inside = candidate_outside ? incumbent : candidate;
   auto& outside_samples = candidate_outside ? result.candidate : result.incumbent;
@@ -63,14 +69,15 @@ RaceResult race(const Sampler& candidate, const Sampler& incumbent, const RaceOp
       result.dropped = true;
       break;
     }
-    if (block < kMinBlocks) continue;
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
+    if (elapsed.count() > kPatience * options.max_seconds) break;
+    if (block < kMinBlocks || (block < min_blocks && !options.early_drop)) continue;
     const Comparison so_far = compare_blocks(result.log_ratios, options.margin, options.seed);
     if (options.early_drop && so_far.ci95_high < 1 / (1 + options.margin)) {
       result.dropped = true;
       break;
     }
     if (block < min_blocks) continue;
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
     if (so_far.detectable < options.target_half_width * options.margin || elapsed.count() > options.max_seconds) break;
   }
   result.comparison = compare_blocks(result.log_ratios, options.margin, options.seed);

@@ -15,16 +15,16 @@ namespace flashcore {
 using Sampler = std::function<Sample()>;
 
 struct RaceOptions {
-  std::uint64_t seed = 1;       // order of each block (ABBA or BAAB) and the bootstrap
-  int min_blocks = 8;           // before any verdict; at least kMinBlocks
+  std::uint64_t seed = 1;  // order of each block (ABBA or BAAB) and the bootstrap
+  int min_blocks = 8;      // before any verdict; at least kMinBlocks
   int max_blocks = 60;
-  double max_seconds = 2;       // ends the race once min_blocks are done
+  double max_seconds = 2;  // ends the race once min_blocks are done; at four times this it ends in any case
   double margin = 0.03;
   // Ends the race once the interval is narrower than this share of the margin on either side. A width says nothing of
   // which candidate is ahead, so stopping on it does not favour a verdict; stopping on significance would.
   double target_half_width = 1.0 / 3;
-  bool early_drop = true;       // see RaceResult::dropped
-  double drop_ratio = 3;        // of the medians, after two blocks
+  bool early_drop = true;                       // see RaceResult::dropped
+  double drop_ratio = 3;                        // of the medians, after two blocks
   std::function<void()> before_sample = [] {};  // the idle gap, the same for both
 };
 
@@ -32,7 +32,8 @@ struct RaceResult {
   std::vector<Sample> candidate, incumbent;  // in the order taken
   std::vector<double> log_ratios;            // per block: log(incumbent's time / candidate's time)
   Comparison comparison;                     // `against` left empty
-  // The candidate was clearly slower (beyond drop_ratio, or the whole interval below 1 / (1 + margin)) and the race was cut short.
+  // The candidate was clearly slower (beyond drop_ratio, or the whole interval below 1 / (1 + margin)) and the race was
+  // cut short.
   bool dropped = false;
 };
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "lab/tune_facts.h"
+
 namespace flashcore::report {
 namespace {
 
@@ -23,8 +25,8 @@ int stages_passed(const Trial& trial) {
   if (!judged && !passed_gate(trial, "compile")) return 2;
   // Passed the gate, but its timed launches left wrong outputs: not correct.
   if (!passed_gate(trial, "correctness") || trial.ended == "incorrect") return 3;
-  if (!trial.comparison) return 4;
-  return trial.comparison->verdict == "FASTER" ? 6 : 5;
+  if (!is_ranked(trial)) return 4;
+  return trial.comparison && trial.comparison->verdict == "FASTER" ? 6 : 5;
 }
 
 // The gate that ended it; a crash or a hang may have left none, then how it ended.

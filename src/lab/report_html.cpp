@@ -131,7 +131,7 @@ std::string charts_html(const Model& model) {
                 true);
   out += figure("roofline", "Roofline",
                 "FLOPs per byte that must move, against throughput. A bar over a point is that problem's floor: no "
-                "honest time is above it. Lines are ceilings measured on this machine.",
+                "honest time is above it. Lines, where known, are ceilings measured on this machine.",
                 false);
   out += figure(
       "samples", "Samples over time",

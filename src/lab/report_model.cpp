@@ -12,6 +12,7 @@
 #include "lab/report_funnel.h"
 #include "lab/report_text.h"
 #include "lab/statistics.h"
+#include "lab/tune_facts.h"
 
 namespace flashcore::report {
 namespace {
@@ -90,10 +91,24 @@ const Trial* fastest(const std::vector<const Trial*>& trials, std::initializer_l
   return best;
 }
 
-void choose_winner(ProblemRow& row, const std::vector<const Trial*>& trials, const LeaderboardRow* standing,
-                   const std::string& source_hash) {
-  if (standing != nullptr && !standing->standing.empty() && standing->standing.front().timing) {
-    row.winner = standing->standing.front();
+// By the rule of tune: a challenger must beat the default, corrected for how many tried; leading the board is not
+// enough.
+std::optional<Trial> held_out_winner(const std::vector<Trial>& standing) {
+  std::string baseline;
+  for (const Trial& trial : standing) {
+    if (trial.comparison && baseline.empty()) baseline = trial.comparison->against;
+  }
+  if (baseline.empty() && !standing.empty()) baseline = standing.front().candidate();
+  std::optional<Trial> winner = choose_winner(standing, baseline);
+  if (!winner || !timed_and_correct(*winner)) return std::nullopt;
+  return winner;
+}
+
+void fill_winner(ProblemRow& row, const std::vector<const Trial*>& trials, const LeaderboardRow* standing,
+                 const std::string& source_hash) {
+  const std::optional<Trial> held_out = standing == nullptr ? std::nullopt : held_out_winner(standing->standing);
+  if (held_out) {
+    row.winner = held_out;
     row.ties = standing->ties;
     row.basis = Basis::kHoldout;
   } else if (const Trial* bench = fastest(trials, {Phase::kBench}, source_hash)) {
@@ -106,19 +121,32 @@ void choose_winner(ProblemRow& row, const std::vector<const Trial*>& trials, con
   row.stale = row.winner && row.winner->source_hash != source_hash;
 }
 
-// The default's time: held out if it was a finalist, on the winner's source if possible.
+// The config that tuning measured its finalists against: the default of the most preferred family that worked, not of
+// every family. Held-out trials name it; before there are any, it is the first default that was timed.
+std::string default_candidate(const ProblemRow& row, const std::vector<const Trial*>& trials) {
+  std::string first;
+  for (const Trial* trial : trials) {
+    if (trial->phase != Phase::kDefault || !timed_and_correct(*trial)) continue;
+    const std::string candidate = trial->candidate();
+    const bool named =
+        row.winner && candidate == (row.winner->comparison ? row.winner->comparison->against : row.winner->candidate());
+    if (named) return candidate;
+    if (first.empty()) first = candidate;
+  }
+  return first;
+}
+
+// The default's time: held out if it was measured again, the latest.
 void choose_baseline(ProblemRow& row, const std::vector<const Trial*>& trials) {
-  const Trial* named = nullptr;
+  const std::string wanted = default_candidate(row, trials);
+  if (wanted.empty()) return;
   for (const Trial* trial : trials) {
-    if (trial->phase == Phase::kDefault && timed_and_correct(*trial)) named = trial;
+    if (trial->candidate() != wanted || !timed_and_correct(*trial)) continue;
+    if (trial->phase == Phase::kHoldout ||
+        (trial->phase == Phase::kDefault && !(row.baseline && row.baseline->phase == Phase::kHoldout))) {
+      row.baseline = *trial;
+    }
   }
-  if (named == nullptr) return;
-  const Trial* best = named;
-  for (const Trial* trial : trials) {
-    if (trial->phase == Phase::kHoldout && trial->candidate() == named->candidate() && timed_and_correct(*trial))
-      best = trial;
-  }
-  row.baseline = *best;
 }
 
 // Winner against the default, as raced; else against whatever it was raced with in its own trial.
@@ -160,7 +188,7 @@ ProblemRow make_row(const std::vector<const Trial*>& trials, const std::vector<L
   const auto standing = std::find_if(board.begin(), board.end(), [&](const LeaderboardRow& each) {
     return each.device_key == row.device_key && each.problem_id == row.problem_id;
   });
-  choose_winner(row, trials, standing == board.end() ? nullptr : &*standing, source_hash);
+  fill_winner(row, trials, standing == board.end() ? nullptr : &*standing, source_hash);
   choose_baseline(row, trials);
   choose_speedup(row, trials);
   row.funnel = make_funnel(trials);
@@ -235,7 +263,7 @@ double intensity(const Problem& problem) {
 std::string throughput(const Problem& problem, double time_us) {
   if (problem.is_decode()) return number(gbps(problem, time_us)) + " GB/s";
   const double rate = tflops(problem, time_us);
-  return rate < 0.1 ? number(rate * 1e3) + " GFLOP/s" : number(rate) + " TFLOP/s";
+  return rate < 1 ? number(rate * 1e3) + " GFLOP/s" : number(rate) + " TFLOP/s";
 }
 
 std::optional<double> floor_fraction(const Timing& timing) {

@@ -44,11 +44,11 @@ class EvolutionSearch final : public RandomSearch {
   EvolutionSearch(SearchSpace space, std::uint64_t seed) : RandomSearch(std::move(space), seed) {}
 
  private:
-  static constexpr std::size_t kFounders = 6;       // random points before breeding starts
-  static constexpr std::size_t kElites = 12;        // who may breed
+  static constexpr std::size_t kFounders = 6;  // random points before breeding starts
+  static constexpr std::size_t kElites = 12;   // who may breed
   static constexpr std::size_t kTournament = 3;
-  static constexpr double kImmigrants = 0.1;        // share of proposals drawn at random: the way out of a local optimum
-  static constexpr int kAttempts = 40;              // children that may turn out infeasible or tried before one gives up
+  static constexpr double kImmigrants = 0.1;  // share of proposals drawn at random: the way out of a local optimum
+  static constexpr int kAttempts = 40;        // children that may turn out infeasible or tried before one gives up
 
   struct Individual {
     std::size_t index;
@@ -57,7 +57,8 @@ class EvolutionSearch final : public RandomSearch {
 
   void learn(std::size_t index, double cost) override {
     if (cost == std::numeric_limits<double>::infinity()) return;
-    const auto at = std::upper_bound(elites_.begin(), elites_.end(), cost, [](double c, const Individual& i) { return c < i.cost; });
+    const auto at = std::upper_bound(elites_.begin(), elites_.end(), cost,
+                                     [](double c, const Individual& i) { return c < i.cost; });
     elites_.insert(at, {index, cost});
     if (elites_.size() > kElites) elites_.pop_back();
     ++learnt_;
@@ -85,7 +86,8 @@ class EvolutionSearch final : public RandomSearch {
     return child;
   }
 
-  // One field on average moves to a neighbouring value; later attempts mutate more, because what is near has been tried.
+  // One field on average moves to a neighbouring value; later attempts mutate more, because what is near has been
+  // tried.
   ConfigValues mutate(ConfigValues config, int attempt) {
     const auto& fields = space().space.fields();
     const double rate = (1.0 + attempt / 10) / static_cast<double>(std::max<std::size_t>(fields.size(), 1));
@@ -105,7 +107,8 @@ class EvolutionSearch final : public RandomSearch {
 
 }  // namespace
 
-Search::Search(SearchSpace space) : space_(std::move(space)), untried_(space_.feasible.size(), 1), untried_count_(space_.feasible.size()) {
+Search::Search(SearchSpace space)
+    : space_(std::move(space)), untried_(space_.feasible.size(), 1), untried_count_(space_.feasible.size()) {
   for (std::size_t i = 0; i < space_.feasible.size(); ++i) by_config_.emplace_back(space_.feasible[i], i);
   std::sort(by_config_.begin(), by_config_.end());
 }
@@ -113,7 +116,8 @@ Search::Search(SearchSpace space) : space_(std::move(space)), untried_(space_.fe
 void Search::learn(std::size_t, double) {}
 
 std::optional<std::size_t> Search::index_of(const ConfigValues& config) const {
-  const auto at = std::lower_bound(by_config_.begin(), by_config_.end(), config, [](const auto& entry, const ConfigValues& c) { return entry.first < c; });
+  const auto at = std::lower_bound(by_config_.begin(), by_config_.end(), config,
+                                   [](const auto& entry, const ConfigValues& c) { return entry.first < c; });
   if (at == by_config_.end() || at->first != config) return std::nullopt;
   return at->second;
 }

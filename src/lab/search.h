@@ -50,12 +50,13 @@ class Search {
   std::vector<std::pair<ConfigValues, std::size_t>> by_config_;  // sorted
 };
 
-// "exhaustive": in order. "random": uniform without replacement. "evolution": tournaments among the best so far, crossover
-// field by field, mutation to a neighbouring value. Error kBadInput listing them on another word.
+// "exhaustive": in order. "random": uniform without replacement. "evolution": tournaments among the best so far,
+// crossover field by field, mutation to a neighbouring value. Error kBadInput listing them on another word.
 std::unique_ptr<Search> make_search(std::string_view strategy, SearchSpace space, std::uint64_t seed);
 
-// What a search minimises: the median time in microseconds; infinite for a trial that failed before it had one; none if the
-// trial says nothing of the config's speed (not timed because an identical one was, or an error that was not its fault).
+// What a search minimises: the median time in microseconds; infinite for a trial that failed before it had one; none if
+// the trial says nothing of the config's speed (not timed because an identical one was, or an error that was not its
+// fault).
 std::optional<double> cost_of(const Trial& trial);
 
 }  // namespace flashcore

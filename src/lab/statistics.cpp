@@ -96,7 +96,8 @@ double exact_signed_rank_p(const RankedDifferences& ranked) {
   std::vector<double> ways(static_cast<std::size_t>(total) + 1, 0.0);
   ways[0] = 1;
   for (const int rank : ranked.doubled_ranks)
-    for (int sum = total; sum >= rank; --sum) ways[static_cast<std::size_t>(sum)] += ways[static_cast<std::size_t>(sum - rank)];
+    for (int sum = total; sum >= rank; --sum)
+      ways[static_cast<std::size_t>(sum)] += ways[static_cast<std::size_t>(sum - rank)];
   const int extreme = std::min(ranked.doubled_positive_sum, total - ranked.doubled_positive_sum);
   double tail = 0;
   for (int sum = 0; sum <= extreme; ++sum) tail += ways[static_cast<std::size_t>(sum)];
@@ -157,12 +158,14 @@ Interval bootstrap_median(std::span<const double> values, std::uint64_t seed, in
 
   // The median of a resample often equals the estimate itself; half of those count as below.
   const auto [first_equal, first_above] = std::equal_range(medians.begin(), medians.end(), estimate);
-  const double below = static_cast<double>(first_equal - medians.begin()) + 0.5 * static_cast<double>(first_above - first_equal);
+  const double below =
+      static_cast<double>(first_equal - medians.begin()) + 0.5 * static_cast<double>(first_above - first_equal);
   const double share = std::clamp(below / resamples, 1.0 / resamples, 1 - 1.0 / resamples);
   const double z0 = normal_quantile(share);
   const double a = jackknife_acceleration(values);
-  // A resample of n values varies by n - 1 over n of what it should, and the normal tails ignore that the spread is itself
-  // an estimate. Without this expansion the interval covers 87% at n = 7 instead of 95% (tests/lab/statistics_test.cpp).
+  // A resample of n values varies by n - 1 over n of what it should, and the normal tails ignore that the spread is
+  // itself an estimate. Without this expansion the interval covers 87% at n = 7 instead of 95%
+  // (tests/lab/statistics_test.cpp).
   const double n = static_cast<double>(values.size());
   const auto corrected = [&](double p) {
     const double z = z0 + std::sqrt(n / (n - 1)) * student_quantile(normal_quantile(p), n - 1);
@@ -175,7 +178,8 @@ Interval bootstrap_median(std::span<const double> values, std::uint64_t seed, in
 
 std::string verdict_of(const Interval& speedup, double margin) {
   const double above = 1 + margin, below = 1 / (1 + margin);
-  if (!std::isfinite(speedup.estimate) || !std::isfinite(speedup.low) || !std::isfinite(speedup.high)) return "INCONCLUSIVE";
+  if (!std::isfinite(speedup.estimate) || !std::isfinite(speedup.low) || !std::isfinite(speedup.high))
+    return "INCONCLUSIVE";
   if (speedup.low > 1 && speedup.estimate > above) return "FASTER";
   if (speedup.high < 1 && speedup.estimate < below) return "SLOWER";
   if (speedup.low > below && speedup.high < above) return "SAME";

@@ -31,12 +31,14 @@ class SplitMix {
 struct Interval {
   double estimate = 0, low = 0, high = 0;
 };
-// Median of `values` with a 95% interval by BCa bootstrap over the values (each one ABBA block's log-ratio): percentiles of
-// the resampled medians, corrected for bias (z0) and skew (a, by jackknife), Efron 1987, with tails expanded for few
-// values, Hesterberg 2015. Simulated coverage 94-98% from 6 values on. With fewer than kMinBlocks values no interval
-// covers 95%: it is (-inf, inf).
-Interval bootstrap_median(std::span<const double> values, std::uint64_t seed, int resamples = 2000, double confidence = 0.95);
-// The range of all of n values covers the true median with probability 1 - 2^(1-n): 6 is the first n where that is over 95%.
+// Median of `values` with a 95% interval by BCa bootstrap over the values (each one ABBA block's log-ratio):
+// percentiles of the resampled medians, corrected for bias (z0) and skew (a, by jackknife), Efron 1987, with tails
+// expanded for few values, Hesterberg 2015. Simulated coverage 94-98% from 6 values on. With fewer than kMinBlocks
+// values no interval covers 95%: it is (-inf, inf).
+Interval bootstrap_median(std::span<const double> values, std::uint64_t seed, int resamples = 2000,
+                          double confidence = 0.95);
+// The range of all of n values covers the true median with probability 1 - 2^(1-n): 6 is the first n where that is over
+// 95%.
 inline constexpr int kMinBlocks = 6;
 
 // FASTER | SLOWER | SAME | INCONCLUSIVE from a speed-up interval (a ratio: 1 is equal) and a margin m (0.03). In the

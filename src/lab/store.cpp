@@ -42,9 +42,7 @@ CREATE INDEX trials_by_candidate ON trials(problem, device, source_hash, family,
 CREATE INDEX trials_by_phase ON trials(phase);
 )";
 
-int pragma_int(SQLite::Database& db, const char* name) {
-  return db.execAndGet(std::string("PRAGMA ") + name).getInt();
-}
+int pragma_int(SQLite::Database& db, const char* name) { return db.execAndGet(std::string("PRAGMA ") + name).getInt(); }
 
 // Switching to WAL needs the file for itself for a moment, and SQLite does not call the busy handler for that lock
 // when it would risk a deadlock: two processes that create a store at once meet here.
@@ -100,24 +98,29 @@ void throw_store_error(const std::filesystem::path& path, const std::string& doi
   const std::string file = path.string();
   switch (e.getErrorCode() & 0xff) {
     case SQLITE_FULL:
-      throw_environment("cannot {} the store '{}': the disk is full; free some space and run again: what was stored before is intact",
-                        doing, file);
+      throw_environment(
+          "cannot {} the store '{}': the disk is full; free some space and run again: what was stored before is intact",
+          doing, file);
     case SQLITE_IOERR:
-      throw_environment("cannot {} the store '{}': {} (disk full, a file size limit, or a failing disk); what was stored before is intact",
-                        doing, file, e.getErrorStr());
+      throw_environment(
+          "cannot {} the store '{}': {} (disk full, a file size limit, or a failing disk); what was stored before is "
+          "intact",
+          doing, file, e.getErrorStr());
     case SQLITE_NOTADB:
       throw_bad_input("'{}' is not a flashcore store (not an SQLite database); give --store another file", file);
     case SQLITE_CORRUPT:
-      throw_bad_input("store '{}' is damaged: {}; move it away, or recover it with `sqlite3 {} .recover`", file, e.what(), file);
+      throw_bad_input("store '{}' is damaged: {}; move it away, or recover it with `sqlite3 {} .recover`", file,
+                      e.what(), file);
     case SQLITE_BUSY:
-      throw_environment("cannot {} the store '{}': another process has kept it locked for {} s; end that process and run again",
-                        doing, file, kBusyTimeoutMs / 1000);
+      throw_environment(
+          "cannot {} the store '{}': another process has kept it locked for {} s; end that process and run again",
+          doing, file, kBusyTimeoutMs / 1000);
     case SQLITE_CANTOPEN:
     case SQLITE_READONLY:
     case SQLITE_PERM:
-      throw_environment("cannot {} the store '{}': {}; give --store a path in a folder that can be written", doing, file, e.what());
-    default:
-      throw_environment("cannot {} the store '{}': {}", doing, file, e.what());
+      throw_environment("cannot {} the store '{}': {}; give --store a path in a folder that can be written", doing,
+                        file, e.what());
+    default: throw_environment("cannot {} the store '{}': {}", doing, file, e.what());
   }
 }
 
@@ -129,7 +132,8 @@ struct Store::Impl {
 Store::Store(const std::filesystem::path& path) : impl_(std::make_unique<Impl>()) {
   impl_->path = path;
   if (std::filesystem::is_directory(path))
-    throw_bad_input("store '{}' is a folder; give --store a file, e.g. {}", path.string(), (path / "trials.db").string());
+    throw_bad_input("store '{}' is a folder; give --store a file, e.g. {}", path.string(),
+                    (path / "trials.db").string());
   make_folder_of(path);
   try {
     impl_->db = std::make_unique<SQLite::Database>(path, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, kBusyTimeoutMs);
@@ -149,9 +153,10 @@ std::filesystem::path Store::path() const { return impl_->path; }
 std::int64_t Store::append(const Trial& trial) {
   try {
     // One statement is one transaction: it is there whole or not at all.
-    SQLite::Statement insert(*impl_->db,
-                             "INSERT INTO trials (run, created_at, phase, suite, problem, device, family, config, code_hash, "
-                             "source_hash, ended, p50_us, json) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)");
+    SQLite::Statement insert(
+        *impl_->db,
+        "INSERT INTO trials (run, created_at, phase, suite, problem, device, family, config, code_hash, "
+        "source_hash, ended, p50_us, json) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)");
     int at = 0;
     insert.bind(++at, trial.run);
     insert.bind(++at, trial.created_at);

@@ -23,7 +23,7 @@ class Store {
   // flashcore store or comes from a newer version.
   explicit Store(const std::filesystem::path& path);
   ~Store();
-  std::int64_t append(const Trial& trial);  // returns the id given
+  std::int64_t append(const Trial& trial);                  // returns the id given
   std::vector<Trial> query(const TrialQuery& query) const;  // by id
   std::filesystem::path path() const;
 

@@ -19,8 +19,12 @@ using nlohmann::json;
 // A candidate that passed its gates, on buffers of its own.
 class Session {
  public:
-  Session(Device& device, const Problem& problem, const Candidate& candidate, const Artifact& artifact, Regime regime, std::shared_ptr<const Oracle> oracle)
-      : problem_(problem), oracle_(std::move(oracle)), loaded_(device, candidate, problem, artifact), operands_(device, problem) {
+  Session(Device& device, const Problem& problem, const Candidate& candidate, const Artifact& artifact, Regime regime,
+          std::shared_ptr<const Oracle> oracle)
+      : problem_(problem),
+        oracle_(std::move(oracle)),
+        loaded_(device, candidate, problem, artifact),
+        operands_(device, problem) {
     operands_.upload(oracle_->inputs);
     operands_.poison_outputs();
     const Launch launch = loaded_.bind(operands_.args());
@@ -32,8 +36,8 @@ class Session {
   // The timed outputs against the reference, after the fact.
   json check() const {
     const AttentionOutputs outputs = operands_.download_outputs();
-    const OutputError error =
-        compare(problem_, oracle_->reference, gather_rows(outputs.o, oracle_->rows), gather_lse(problem_, outputs.lse, oracle_->rows));
+    const OutputError error = compare(problem_, oracle_->reference, gather_rows(outputs.o, oracle_->rows),
+                                      gather_lse(problem_, outputs.lse, oracle_->rows));
     const auto red_zone = operands_.broken_red_zone();
     return {{"within", within(error, oracle_->bound) && !red_zone && count_unwritten(outputs) == 0},
             {"rel_error", error.rel},
@@ -70,8 +74,12 @@ class TimerServer {
  private:
   json describe() {
     const DeviceInfo& info = device_->info();
-    return {{"name", info.name},   {"key", info.key},          {"id", info.id},
-            {"driver", info.driver}, {"source_hash", source_hash()}, {"ceilings", device_->ceilings()}};
+    return {{"name", info.name},
+            {"key", info.key},
+            {"id", info.id},
+            {"driver", info.driver},
+            {"source_hash", source_hash()},
+            {"ceilings", device_->ceilings()}};
   }
 
   json prepare(const json& message) {
@@ -83,7 +91,9 @@ class TimerServer {
     request.seed = message.value("seed", std::uint64_t{1});
     request.max_reference_flops = message.value("max_reference_flops", request.max_reference_flops);
     const Choice choice = message.contains("candidate") && message.at("candidate").is_string()
-                              ? Choice{parse_candidate(message.at("candidate").get<std::string>(), request.problem, device_->info().limits), "pinned"}
+                              ? Choice{parse_candidate(message.at("candidate").get<std::string>(), request.problem,
+                                                       device_->info().limits),
+                                       "pinned"}
                               : dispatch(request.problem, device_->info());
     request.candidate = choice.candidate.print();
     // A sweep over many configs judges each by its timed outputs ("check") instead of by every gate.
@@ -100,7 +110,8 @@ class TimerServer {
     // Other inputs than the gates saw: a result kept from there would show in `check`.
     auto oracle = oracles_.get(request.problem, Pattern::kNormal, request.seed + 1, request.max_reference_flops / 10);
     const Artifact artifact = compile_candidate(choice.candidate, request.problem, device_->info().limits);
-    sessions_[next_] = std::make_unique<Session>(*device_, request.problem, choice.candidate, artifact, request.regime, std::move(oracle));
+    sessions_[next_] = std::make_unique<Session>(*device_, request.problem, choice.candidate, artifact, request.regime,
+                                                 std::move(oracle));
     answer["handle"] = next_;
     answer["launches_per_sample"] = sessions_[next_]->launches_per_sample();
     ++next_;
@@ -109,7 +120,8 @@ class TimerServer {
 
   Session& find(const json& request) {
     const auto found = sessions_.find(request.at("handle").get<int>());
-    if (found == sessions_.end()) throw_bad_input("no session has the handle {}; 'prepare' gives one", request.at("handle").dump());
+    if (found == sessions_.end())
+      throw_bad_input("no session has the handle {}; 'prepare' gives one", request.at("handle").dump());
     return *found->second;
   }
 

@@ -259,8 +259,9 @@ void to_json(json& j, const Trial& t) {
        {"message", t.message}};
   j["artifact"] = t.artifact ? encode_nonfinite(json(*t.artifact)) : json();
   j["error"] = t.error ? encode_nonfinite(to_object(*t.error)) : json();
-  j["bound"] = t.bound ? encode_nonfinite(
-                             {{"rel", t.bound->rel}, {"worst_row_rel", t.bound->worst_row_rel}, {"lse_max_abs", t.bound->lse_max_abs}})
+  j["bound"] = t.bound ? encode_nonfinite({{"rel", t.bound->rel},
+                                           {"worst_row_rel", t.bound->worst_row_rel},
+                                           {"lse_max_abs", t.bound->lse_max_abs}})
                        : json();
   j["timing"] = t.timing ? json(*t.timing) : json();
   j["comparison"] = t.comparison ? json(*t.comparison) : json();
@@ -270,7 +271,8 @@ void from_json(const json& j, Trial& t) {
   try {
     t = trial_from(j);
   } catch (const json::exception& e) {
-    throw_bad_input("a stored trial cannot be read: {}; it was written by another version of flashcore or is damaged", e.what());
+    throw_bad_input("a stored trial cannot be read: {}; it was written by another version of flashcore or is damaged",
+                    e.what());
   }
 }
 

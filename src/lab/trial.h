@@ -20,8 +20,8 @@ enum class GateStatus { kPassed, kFailed, kSkipped, kError };
 struct Verdict {
   std::string gate;  // "valid" | "compile" | "resource" | "correctness" | "performance"
   GateStatus status = GateStatus::kSkipped;
-  std::string reason;         // one sentence a stranger understands
-  nlohmann::json evidence;    // the numbers behind it
+  std::string reason;       // one sentence a stranger understands
+  nlohmann::json evidence;  // the numbers behind it
 };
 
 // Order statistics of the samples of one candidate; times in microseconds of device time per launch.
@@ -31,36 +31,36 @@ struct Timing {
   int launches_per_sample = 0;
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;
-  double floor_us = 0;          // no honest time is below it
-  double kcycles = 0;           // p50 time × clock; 0 where the clock is not known
+  double floor_us = 0;  // no honest time is below it
+  double kcycles = 0;   // p50 time × clock; 0 where the clock is not known
 };
 
 // Interleaved comparison with another candidate in the same process.
 struct Comparison {
-  std::string against;            // candidate text of the other
-  double speedup = 0;             // their time / our time: above 1 is faster
+  std::string against;  // candidate text of the other
+  double speedup = 0;   // their time / our time: above 1 is faster
   double ci95_low = 0, ci95_high = 0;
-  std::string verdict;            // FASTER | SLOWER | SAME | INCONCLUSIVE
-  int blocks = 0;                 // ABBA blocks behind it
-  double margin = 0.03;           // what the verdict was judged against
-  double p_value = 1;             // Wilcoxon signed-rank over the blocks: beside the interval, never the verdict
-  double detectable = 0;          // the smallest change this run could have told from none: 0.012 means 1.2%
+  std::string verdict;    // FASTER | SLOWER | SAME | INCONCLUSIVE
+  int blocks = 0;         // ABBA blocks behind it
+  double margin = 0.03;   // what the verdict was judged against
+  double p_value = 1;     // Wilcoxon signed-rank over the blocks: beside the interval, never the verdict
+  double detectable = 0;  // the smallest change this run could have told from none: 0.012 means 1.2%
 };
 
 // What a trial was run for. Only kHoldout trials reach the leaderboard.
 enum class Phase { kDefault, kSearch, kHoldout, kBench, kCheck };
 
 struct Trial {
-  std::int64_t id = 0;            // given by the store
-  std::string run;                // one tune/bench/check run
-  std::string created_at;         // ISO 8601, UTC
+  std::int64_t id = 0;     // given by the store
+  std::string run;         // one tune/bench/check run
+  std::string created_at;  // ISO 8601, UTC
   Phase phase = Phase::kSearch;
   std::string suite;
-  std::string problem_name;       // in the suite
+  std::string problem_name;  // in the suite
   Problem problem;
   DeviceInfo device;
   std::string family;
-  std::string config;             // canonical text (ConfigSpace::print)
+  std::string config;  // canonical text (ConfigSpace::print)
   std::string source_hash;
   std::uint64_t seed = 0;
   std::optional<Artifact> artifact;
@@ -72,7 +72,7 @@ struct Trial {
   EnvironmentReading environment;
   // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error
   std::string ended;
-  std::string message;            // why, when it did not pass
+  std::string message;  // why, when it did not pass
 
   std::string candidate() const { return family + ":" + config; }
 };

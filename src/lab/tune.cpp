@@ -31,7 +31,9 @@ constexpr double kReferenceFlopsPerCore = 2e8;
 // A finalist's race needs about this long to mean something; with less time there are fewer finalists.
 constexpr double kMinFinalistSeconds = 0.7;
 
-double seconds_between(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
 struct Budget {
   std::optional<double> seconds;  // of this problem
@@ -46,15 +48,19 @@ struct Run {
   const std::function<bool()>& stop;
   std::string id;
   Worker worker;
-  // Finalists are measured by another process than the one that found them: another heap, another context, another layout
-  // of memory. One for the whole run, because each child measures the device's ceilings for itself (seconds).
+  // Finalists are measured by another process than the one that found them: another heap, another context, another
+  // layout of memory. One for the whole run, because each child measures the device's ceilings for itself (seconds).
   Worker holdout_worker;
 };
 
 class ProblemTuner {
  public:
   ProblemTuner(Run& run, const NamedProblem& problem, const Budget& budget)
-      : run_(run), problem_(problem.problem), budget_(budget), limits_(run.worker.device().limits), start_(Clock::now()) {
+      : run_(run),
+        problem_(problem.problem),
+        budget_(budget),
+        limits_(run.worker.device().limits),
+        start_(Clock::now()) {
     entry_.problem = problem;
   }
 
@@ -78,7 +84,8 @@ class ProblemTuner {
   bool find_families() {
     std::vector<std::string> reasons;
     families_ = supporting_families(problem_, limits_, &reasons);
-    if (run_.options.family) std::erase_if(families_, [&](const Family* f) { return f->name() != *run_.options.family; });
+    if (run_.options.family)
+      std::erase_if(families_, [&](const Family* f) { return f->name() != *run_.options.family; });
     // Newest architecture first, the naive baseline last.
     std::sort(families_.begin(), families_.end(), [](const Family* a, const Family* b) {
       const bool a_naive = a->name() == kBaselineFamily, b_naive = b->name() == kBaselineFamily;
@@ -99,7 +106,8 @@ class ProblemTuner {
     query.device_key = run_.worker.device().key;
     query.source_hash = source_hash();
     for (Trial& t : run_.store.query(query)) {
-      const bool ours = std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
+      const bool ours =
+          std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
       if (!ours) continue;
       if (t.phase == Phase::kHoldout) earlier_heldout_.push_back(std::move(t));
       else if (t.phase == Phase::kDefault || t.phase == Phase::kSearch) remember(std::move(t));
@@ -110,7 +118,8 @@ class ProblemTuner {
   void announce_space() {
     TuneProgress progress = progress_at("space");
     for (const Family* family : searched_) {
-      SearchSpace space{family->space(), feasible_configs(*family, problem_, limits_), family->default_config(problem_, limits_)};
+      SearchSpace space{family->space(), feasible_configs(*family, problem_, limits_),
+                        family->default_config(problem_, limits_)};
       progress.space_size += space.space.size();
       progress.feasible += space.feasible.size();
       searches_.push_back(make_search(run_.options.strategy, std::move(space), run_.options.seed));
@@ -123,13 +132,15 @@ class ProblemTuner {
     for (const Family* family : families_) {
       const Candidate candidate{family, family->default_config(problem_, limits_)};
       const std::string text = candidate.print();
-      const auto tried = std::find_if(trials_.begin(), trials_.end(), [&](const Trial& t) { return t.candidate() == text; });
+      const auto tried =
+          std::find_if(trials_.begin(), trials_.end(), [&](const Trial& t) { return t.candidate() == text; });
       if (tried == trials_.end()) {
         EvaluateRequest request = request_for(text, Phase::kDefault);
         if (incumbent_) request.incumbent = incumbent_->candidate();
         run_and_store(request, "default");
       }
-      const auto found = std::find_if(trials_.begin(), trials_.end(), [&](const Trial& t) { return t.candidate() == text; });
+      const auto found =
+          std::find_if(trials_.begin(), trials_.end(), [&](const Trial& t) { return t.candidate() == text; });
       FC_CHECK(found != trials_.end());
       if (baseline_.empty() && is_ranked(*found)) baseline_ = text;
     }
@@ -157,11 +168,13 @@ class ProblemTuner {
     if (baseline_.empty()) {
       entry_.problem_note = "no candidate passed";
       for (const Trial& t : trials_)
-        if (t.phase == Phase::kDefault) entry_.problem_note += fmt::format("; {}: {}: {}", t.candidate(), t.ended, t.message);
+        if (t.phase == Phase::kDefault)
+          entry_.problem_note += fmt::format("; {}: {}: {}", t.candidate(), t.ended, t.message);
       return;
     }
     std::vector<std::string> candidates = {baseline_};
-    for (const Trial& t : choose_finalists(trials_, baseline_, affordable_finalists())) candidates.push_back(t.candidate());
+    for (const Trial& t : choose_finalists(trials_, baseline_, affordable_finalists()))
+      candidates.push_back(t.candidate());
     std::vector<Trial> heldout;
     for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (const Trial* done = finished_holdout(candidates[i])) {
@@ -172,13 +185,16 @@ class ProblemTuner {
       request.seed = run_.options.seed ^ kHoldoutSeed;
       request.patterns = all_patterns();
       if (i > 0) request.incumbent = baseline_;
-      if (const auto left = seconds_left(1.0)) request.max_seconds = std::clamp(*left / static_cast<double>(candidates.size() - i), kMinFinalistSeconds, 5.0);
+      if (const auto left = seconds_left(1.0))
+        request.max_seconds = std::clamp(*left / static_cast<double>(candidates.size() - i), kMinFinalistSeconds, 5.0);
       heldout.push_back(store(run_.holdout_worker.evaluate(request)));
       report("holdout", heldout.back(), static_cast<int>(i) + 1, static_cast<int>(candidates.size()));
     }
     entry_.winner = choose_winner(heldout, baseline_);
     if (entry_.winner) entry_.shrinkage = shrinkage_of(trials_, *entry_.winner, baseline_);
-    else entry_.problem_note = fmt::format("no finalist passed on held-out data; {}: {}", heldout.front().candidate(), heldout.front().message);
+    else
+      entry_.problem_note = fmt::format("no finalist passed on held-out data; {}: {}", heldout.front().candidate(),
+                                        heldout.front().message);
     TuneProgress progress = progress_at("done");
     if (entry_.winner) progress.best = &*entry_.winner;
     if (run_.progress) run_.progress(progress);
@@ -189,8 +205,11 @@ class ProblemTuner {
     std::int64_t last_search = 0;
     for (const Trial& t : trials_) last_search = std::max(last_search, t.id);
     for (const Trial& t : earlier_heldout_) {
-      const bool same_baseline = candidate == baseline_ ? !t.comparison : t.comparison && t.comparison->against == baseline_;
-      if (t.id > last_search && t.candidate() == candidate && same_baseline && t.seed == (run_.options.seed ^ kHoldoutSeed)) return &t;
+      const bool same_baseline =
+          candidate == baseline_ ? !t.comparison : t.comparison && t.comparison->against == baseline_;
+      if (t.id > last_search && t.candidate() == candidate && same_baseline &&
+          t.seed == (run_.options.seed ^ kHoldoutSeed))
+        return &t;
     }
     return nullptr;
   }
@@ -260,7 +279,8 @@ class ProblemTuner {
   // The first that is correct, then whoever beats it in a race. Earlier runs' trials replay in the same order.
   void consider_incumbent(const Trial& trial) {
     if (!is_ranked(trial)) return;
-    const bool beaten = incumbent_ && trial.comparison && trial.comparison->verdict == "FASTER" && trial.comparison->against == incumbent_->candidate();
+    const bool beaten = incumbent_ && trial.comparison && trial.comparison->verdict == "FASTER" &&
+                        trial.comparison->against == incumbent_->candidate();
     if (!incumbent_ || beaten) incumbent_ = trial;
   }
 
@@ -293,7 +313,8 @@ class ProblemTuner {
 
   void collect_inert_fields() {
     for (const auto& [name, identities] : identities_)
-      for (const std::string& field : inert_fields(family_by_name(name).space(), identities)) entry_.inert_fields.push_back(name + ":" + field);
+      for (const std::string& field : inert_fields(family_by_name(name).space(), identities))
+        entry_.inert_fields.push_back(name + ":" + field);
   }
 
   Run& run_;
@@ -316,13 +337,20 @@ std::string new_run_id() { return fmt::format("tune-{}-{}", now_iso8601(), getpi
 
 }  // namespace
 
-TuneResult tune(const TuneOptions& options, Store& store, const std::function<void(const TuneProgress&)>& progress, const std::function<bool()>& stop) {
+TuneResult tune(const TuneOptions& options, Store& store, const std::function<void(const TuneProgress&)>& progress,
+                const std::function<bool()>& stop) {
   // Bad words are found before anything runs.
   if (options.family) family_by_name(*options.family);
   make_search(options.strategy, {}, 0);
-  if (options.suite.problems.empty()) throw_bad_input("suite '{}' has no problems; there is nothing to tune", options.suite.name);
+  if (options.suite.problems.empty())
+    throw_bad_input("suite '{}' has no problems; there is nothing to tune", options.suite.name);
 
-  Run run{options, store, progress, stop, new_run_id(), Worker(options.device, options.worker_executable),
+  Run run{options,
+          store,
+          progress,
+          stop,
+          new_run_id(),
+          Worker(options.device, options.worker_executable),
           Worker(options.device, options.worker_executable)};
   run.worker.cancel_when(stop);
   run.holdout_worker.cancel_when(stop);
@@ -335,7 +363,8 @@ TuneResult tune(const TuneOptions& options, Store& store, const std::function<vo
   for (std::size_t i = 0; i < count && !result.interrupted; ++i) {
     Budget budget{std::nullopt, options.budget_trials};
     // What a problem leaves over goes to those after it.
-    if (seconds) budget.seconds = std::max(0.0, *seconds - seconds_between(start, Clock::now())) / static_cast<double>(count - i);
+    if (seconds)
+      budget.seconds = std::max(0.0, *seconds - seconds_between(start, Clock::now())) / static_cast<double>(count - i);
     std::optional<ProblemTuner> tuner;
     try {
       tuner.emplace(run, options.suite.problems[i], budget);

@@ -14,7 +14,7 @@
 namespace flashcore {
 
 struct TuneOptions {
-  std::string device;                    // as open_device
+  std::string device;  // as open_device
   Suite suite;
   std::optional<std::string> family;     // only this one
   std::string strategy = "evolution";    // evolution | random | exhaustive
@@ -23,7 +23,7 @@ struct TuneOptions {
   std::uint64_t seed = 1;
   int finalists = 5;
   Regime regime = Regime::kGraph;
-  std::string worker_executable;         // as Worker; tests give their own
+  std::string worker_executable;  // as Worker; tests give their own
 };
 
 // Of the whole suite, when neither budget is given.
@@ -32,8 +32,8 @@ inline constexpr double kDefaultBudgetSeconds = 60;
 // What happened, as it happens; the command line draws it.
 struct TuneProgress {
   std::string problem;
-  std::string stage;        // "space" | "default" | "search" | "holdout" | "done"
-  int done = 0, total = 0;  // trials of this problem; total 0 if bounded by time
+  std::string stage;                           // "space" | "default" | "search" | "holdout" | "done"
+  int done = 0, total = 0;                     // trials of this problem; total 0 if bounded by time
   std::uint64_t space_size = 0, feasible = 0;  // stage "space"
   const Trial* trial = nullptr;                // the one just stored
   const Trial* best = nullptr;                 // incumbent so far
@@ -42,25 +42,26 @@ struct TuneProgress {
 struct TuneResult {
   struct Entry {
     NamedProblem problem;
-    std::optional<Trial> winner;   // held-out trial
-    double shrinkage = 0;          // discovery p50 speed-up lost on held-out data (fraction)
+    std::optional<Trial> winner;  // held-out trial
+    double shrinkage = 0;         // discovery p50 speed-up lost on held-out data (fraction)
     int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, won = 0;  // the funnel
     std::vector<std::string> inert_fields;  // fields whose values never changed the code hash
-    std::string problem_note;      // why there is no winner
+    std::string problem_note;               // why there is no winner
   };
   std::string run;
   std::vector<Entry> entries;
   bool interrupted = false;
 };
 
-// Order, per problem: the default config of each supporting family (the first correct one is the incumbent; ref_fwd is a
-// baseline and searched only if it is alone), the search against the incumbent, then in another process and with another
-// seed the `finalists` fastest against the default. The winner is the finalist with the best held-out speed-up among those
-// whose interval lies above 1 with a Holm-adjusted p below 5%; without one, the default.
-// Errors: kBadInput for an unknown family or strategy; kEnvironment if the device is not there or the store cannot be written.
+// Order, per problem: the default config of each supporting family (the first correct one is the incumbent; ref_fwd is
+// a baseline and searched only if it is alone), the search against the incumbent, then in another process and with
+// another seed the `finalists` fastest against the default. The winner is the finalist with the best held-out speed-up
+// among those whose interval lies above 1 with a Holm-adjusted p below 5%; without one, the default. Errors: kBadInput
+// for an unknown family or strategy; kEnvironment if the device is not there or the store cannot be written.
 //
 // Resumes: candidates already tried for the same problem, device and source_hash are read from the store, counted and
 // shown to the search, not run again. `stop` is polled; when true the run ends cleanly with what is done saved.
-TuneResult tune(const TuneOptions& options, Store& store, const std::function<void(const TuneProgress&)>& progress, const std::function<bool()>& stop);
+TuneResult tune(const TuneOptions& options, Store& store, const std::function<void(const TuneProgress&)>& progress,
+                const std::function<bool()>& stop);
 
 }  // namespace flashcore

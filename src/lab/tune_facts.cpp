@@ -38,7 +38,8 @@ std::vector<Trial> choose_finalists(const std::vector<Trial>& trials, const std:
   std::vector<Trial> ranked;
   for (const Trial& t : trials)
     if (is_ranked(t) && t.candidate() != baseline) ranked.push_back(t);
-  std::stable_sort(ranked.begin(), ranked.end(), [](const Trial& a, const Trial& b) { return a.timing->p50_us < b.timing->p50_us; });
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const Trial& a, const Trial& b) { return a.timing->p50_us < b.timing->p50_us; });
   std::vector<Trial> chosen;
   std::set<std::string> seen;
   for (Trial& t : ranked)
@@ -78,7 +79,8 @@ double shrinkage_of(const std::vector<Trial>& discovery, const Trial& winner, co
   return (discovered - winner.comparison->speedup) / discovered;
 }
 
-std::vector<std::string> inert_fields(const ConfigSpace& space, const std::vector<std::pair<ConfigValues, std::string>>& identities) {
+std::vector<std::string> inert_fields(const ConfigSpace& space,
+                                      const std::vector<std::pair<ConfigValues, std::string>>& identities) {
   const std::size_t count = space.fields().size();
   std::vector<int> equal(count), different(count);
   for (std::size_t a = 0; a < identities.size(); ++a)

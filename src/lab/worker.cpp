@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -25,13 +26,17 @@ Clock::time_point after(double seconds) {
 }
 
 json error_message(const Error& e) {
-  const char* kind = e.kind() == ErrorKind::kBadInput ? "bad_input" : e.kind() == ErrorKind::kEnvironment ? "environment" : "internal";
+  const char* kind = e.kind() == ErrorKind::kBadInput      ? "bad_input"
+                     : e.kind() == ErrorKind::kEnvironment ? "environment"
+                                                           : "internal";
   return {{"error", {{"kind", kind}, {"message", e.what()}}}};
 }
 
 [[noreturn]] void rethrow(const json& error) {
   const std::string kind = error.at("kind").get<std::string>();
-  throw Error(kind == "bad_input" ? ErrorKind::kBadInput : kind == "environment" ? ErrorKind::kEnvironment : ErrorKind::kInternal,
+  throw Error(kind == "bad_input"     ? ErrorKind::kBadInput
+              : kind == "environment" ? ErrorKind::kEnvironment
+                                      : ErrorKind::kInternal,
               error.at("message").get<std::string>());
 }
 
@@ -40,7 +45,7 @@ struct Answer {
   std::optional<Trial> trial;
   std::string ended = "crashed";  // if there is no trial
   std::string message;
-  std::string stage = "start";    // the last one the child told
+  std::string stage = "start";      // the last one the child told
   std::vector<std::string> passed;  // those before it
 };
 
@@ -48,7 +53,8 @@ struct Answer {
 
 double default_timeout_seconds(const EvaluateRequest& request) {
   // Generous on purpose: it tells a hang from slow work, it does not judge speed. 2e8: fp64 reference on one slow core.
-  const double reference = static_cast<double>(request.patterns.size() + 1) * std::min(request.problem.flops(), request.max_reference_flops) / 2e8;
+  const double reference = static_cast<double>(request.patterns.size() + 1) *
+                           std::min(request.problem.flops(), request.max_reference_flops) / 2e8;
   return 120 + 20 * std::max(request.max_seconds, 3.0) + reference;
 }
 
@@ -73,7 +79,8 @@ struct Worker::Impl {
     }
     if (!hello.is_object() || !hello.contains("device")) {
       child->kill();
-      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}", child->how_it_ended(), device_name, quoted_last_words());
+      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}",
+                                              child->how_it_ended(), device_name, quoted_last_words());
       child.reset();
       throw_environment("{}; run `flashcore doctor` to see what is missing", message);
     }
@@ -95,15 +102,16 @@ struct Worker::Impl {
     Answer answer;
     for (std::string line;;) {
       switch (child->read_line(line, deadline, cancelled)) {
-        case ChildProcess::Read::kCancelled:
-          cancel();
+        case ChildProcess::Read::kCancelled: cancel();
         case ChildProcess::Read::kTimeout:
           child->kill();
           answer.ended = "timeout";
-          answer.message = fmt::format("no answer after {:.0f} s, in stage {}: the worker process was ended{}", timeout_seconds, answer.stage, quoted_last_words());
+          answer.message = fmt::format("no answer after {:.0f} s, in stage {}: the worker process was ended{}",
+                                       timeout_seconds, answer.stage, quoted_last_words());
           return answer;
         case ChildProcess::Read::kEnd:
-          answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage, quoted_last_words());
+          answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage,
+                                       quoted_last_words());
           return answer;
         case ChildProcess::Read::kLine:
           if (take(line, request, answer)) return answer;
@@ -125,7 +133,8 @@ struct Worker::Impl {
         if (answer.trial->problem == request.problem) return true;
       }
       if (message.is_object() && message.contains("fault")) {
-        answer.message = fmt::format("device fault in stage {}: {}", answer.stage, message.at("fault").get<std::string>());
+        answer.message =
+            fmt::format("device fault in stage {}: {}", answer.stage, message.at("fault").get<std::string>());
         child->how_it_ended();
         return true;
       }
@@ -134,7 +143,8 @@ struct Worker::Impl {
     }
     answer.trial.reset();
     child->kill();
-    answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}", answer.stage, line.substr(0, 200));
+    answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}",
+                                 answer.stage, line.substr(0, 200));
     return true;
   }
 

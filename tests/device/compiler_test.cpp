@@ -96,7 +96,9 @@ class CompilerTest : public ::testing::Test {
     if (major_ < 13) std::erase_if(wanted, [](const std::string& arch) { return arch.size() > 5 && arch != "sm_90a"; });
     return wanted;
   }
-  Artifact compile(const KernelSource& source, const std::string& arch = "sm_80") { return compiler_->compile(source, test_sources(), arch); }
+  Artifact compile(const KernelSource& source, const std::string& arch = "sm_80") {
+    return compiler_->compile(source, test_sources(), arch);
+  }
 
   TemporaryFolder folder_;
   ScopedVariable cache_{"FLASHCORE_CACHE", folder_.path().string()};
@@ -123,7 +125,9 @@ TEST_F(CompilerTest, ReportsACleanKernelOnEveryArchitecture) {
     EXPECT_EQ(artifact.dynamic_shared_bytes, 4096);
     EXPECT_EQ(artifact.threads_per_block, 128);
     // Earlier compilers do not say.
-    if (major_ >= 13) { EXPECT_EQ(artifact.barriers, 1) << arch; }
+    if (major_ >= 13) {
+      EXPECT_EQ(artifact.barriers, 1) << arch;
+    }
     EXPECT_TRUE(artifact.warnings.empty()) << arch << ": " << artifact.warnings.front();
     EXPECT_GT(artifact.compile_ms, 0);
     EXPECT_FALSE(artifact.from_cache);
@@ -242,7 +246,8 @@ TEST_F(CompilerTest, ADamagedEntryIsAMissAndIsReplaced) {
   const std::filesystem::path file = entries(folder_.path()).at(0);
   const std::string good = read_file(file);
   std::vector<std::string> damaged = {"", "x", good.substr(0, 40), good.substr(0, good.size() - 1), good + "x"};
-  for (const std::size_t at : {std::size_t{3}, std::size_t{25}, std::size_t{60}, std::size_t{70}, good.size() / 2, good.size() - 1}) {
+  for (const std::size_t at :
+       {std::size_t{3}, std::size_t{25}, std::size_t{60}, std::size_t{70}, good.size() / 2, good.size() - 1}) {
     damaged.push_back(good);
     damaged.back()[at] = static_cast<char>(damaged.back()[at] ^ 1);
   }
@@ -284,7 +289,8 @@ TEST_F(CompilerTest, ThreadsAndProcessesShareOneCache) {
     ASSERT_GE(pid, 0);
     if (pid == 0) {
       bool good = true;
-      for (int round = 0; round < 4; ++round) good = good && compile(kernel("clean", std::to_string(round % 2) + ", 0")).cubin.size() > 1000;
+      for (int round = 0; round < 4; ++round)
+        good = good && compile(kernel("clean", std::to_string(round % 2) + ", 0")).cubin.size() > 1000;
       _exit(good ? 0 : 1);
     }
     children.push_back(pid);
@@ -293,7 +299,8 @@ TEST_F(CompilerTest, ThreadsAndProcessesShareOneCache) {
   std::vector<int> good(3, 0);
   for (std::size_t t = 0; t < good.size(); ++t)
     threads.emplace_back([&, t] {
-      for (int round = 0; round < 4; ++round) good[t] += compile(kernel("clean", std::to_string(round % 2) + ", 0")).cubin.size() > 1000;
+      for (int round = 0; round < 4; ++round)
+        good[t] += compile(kernel("clean", std::to_string(round % 2) + ", 0")).cubin.size() > 1000;
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(good, (std::vector<int>{4, 4, 4}));

@@ -225,7 +225,8 @@ TEST(CudaCeilings, ComeFromWhatWasTimed) {
   const Ceilings ceilings = measure_ceilings(*gpu, 0);
   EXPECT_NEAR(ceilings.empty_launch_us, 50, 1e-3);
   // 256 iterations took 50 us in trial, so 3000 us would take 15360; the fake takes 50 us all the same.
-  EXPECT_NEAR(ceilings.matmul_tflops_16bit, kWgmmaFlopsPerIteration * 15360 * 4 / 50 / 1e6, 1e-3 * ceilings.matmul_tflops_16bit);
+  EXPECT_NEAR(ceilings.matmul_tflops_16bit, kWgmmaFlopsPerIteration * 15360 * 4 / 50 / 1e6,
+              1e-3 * ceilings.matmul_tflops_16bit);
   EXPECT_NEAR(ceilings.read_gbps, (1 << 20) / 100e3, 1e-3 * ceilings.read_gbps);  // a quarter of 4 MB free, 100 us
   EXPECT_NEAR(ceilings.cache_read_gbps, 64.0 * (1 << 19) / 100e3, 1e-3 * ceilings.cache_read_gbps);
 }

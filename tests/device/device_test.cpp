@@ -35,7 +35,8 @@ TEST(OpenDevice, TheCpuIsAlwaysThere) {
 }
 
 TEST(OpenDevice, AnAbsentGpuIsTheEnvironment) {
-  EXPECT_EQ(kind_of([] { open_device(cuda::cuda_device_count() > 0 ? "cuda:999" : "cuda"); }, "cuda"), ErrorKind::kEnvironment);
+  EXPECT_EQ(kind_of([] { open_device(cuda::cuda_device_count() > 0 ? "cuda:999" : "cuda"); }, "cuda"),
+            ErrorKind::kEnvironment);
 }
 
 TEST(Limits, OfEveryKnownArchitecture) {
@@ -45,7 +46,8 @@ TEST(Limits, OfEveryKnownArchitecture) {
     EXPECT_EQ("sm_" + std::to_string(limits.arch), arch);
     EXPECT_EQ(limits.registers_per_multiprocessor, 65536);
     EXPECT_EQ(limits.max_threads_per_block, 1024);
-    EXPECT_EQ(limits.shared_bytes_per_multiprocessor - limits.shared_bytes_per_block, 1024) << "what the system keeps of each block";
+    EXPECT_EQ(limits.shared_bytes_per_multiprocessor - limits.shared_bytes_per_block, 1024)
+        << "what the system keeps of each block";
     EXPECT_GT(limits.l2_bytes, 0);
   }
   EXPECT_EQ(limits_of_arch("sm_80").shared_bytes_per_block, 166912);
@@ -61,8 +63,10 @@ TEST(Limits, UnknownArchitecturesListTheKnown) {
 }
 
 TEST(Words, OfRegimesAndConditions) {
-  for (const Regime regime : {Regime::kGraph, Regime::kCold, Regime::kWarm}) EXPECT_EQ(parse_regime(to_string(regime)), regime);
-  for (const Condition condition : {Condition::kBurst, Condition::kSustained}) EXPECT_EQ(parse_condition(to_string(condition)), condition);
+  for (const Regime regime : {Regime::kGraph, Regime::kCold, Regime::kWarm})
+    EXPECT_EQ(parse_regime(to_string(regime)), regime);
+  for (const Condition condition : {Condition::kBurst, Condition::kSustained})
+    EXPECT_EQ(parse_condition(to_string(condition)), condition);
   EXPECT_EQ(kind_of([] { parse_regime("hot"); }, "graph, cold or warm"), ErrorKind::kBadInput);
   EXPECT_EQ(kind_of([] { parse_condition("hot"); }, "burst or sustained"), ErrorKind::kBadInput);
 }
@@ -71,7 +75,8 @@ TEST(Json, KeepsEveryFact) {
   Artifact artifact;
   artifact.symbol = "s", artifact.arch = "sm_80", artifact.code_hash = "h", artifact.warnings = {"w1", "w2"};
   artifact.registers = 1, artifact.spill_store_bytes = 2, artifact.spill_load_bytes = 3, artifact.stack_bytes = 4;
-  artifact.static_shared_bytes = 5, artifact.dynamic_shared_bytes = 6, artifact.barriers = 7, artifact.threads_per_block = 8;
+  artifact.static_shared_bytes = 5, artifact.dynamic_shared_bytes = 6, artifact.barriers = 7,
+  artifact.threads_per_block = 8;
   artifact.compile_ms = 9.5, artifact.from_cache = true, artifact.cubin = "not part of it";
   nlohmann::json json = artifact;
   EXPECT_FALSE(json.dump().find("not part of it") != std::string::npos);
@@ -88,7 +93,8 @@ TEST(Json, KeepsEveryFact) {
 }
 
 Finding find(const std::vector<Finding>& findings, const std::string& item) {
-  const auto found = std::find_if(findings.begin(), findings.end(), [&](const Finding& finding) { return finding.item == item; });
+  const auto found =
+      std::find_if(findings.begin(), findings.end(), [&](const Finding& finding) { return finding.item == item; });
   if (found != findings.end()) return *found;
   ADD_FAILURE() << "no finding about " << item;
   return {};

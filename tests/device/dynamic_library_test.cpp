@@ -46,7 +46,8 @@ class NvrtcSearch : public ::testing::Test {
 
 TEST_F(NvrtcSearch, FindsTheWheelsAboveTheExecutable) {
   const std::string wheel13 = put("checkout/.venv/lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
-  const std::string wheel12 = put("checkout/.venv-other/lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
+  const std::string wheel12 =
+      put("checkout/.venv-other/lib/python3.12/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12");
   EXPECT_GE(place_of(wheel13), 0);
   EXPECT_GE(place_of(wheel12), 0);
   EXPECT_LT(place_of(wheel13), place_of("libnvrtc.so.13")) << "what quickstart installed comes before the system's";
@@ -95,7 +96,8 @@ TEST(DynamicLibrary, BuiltinsComeFromBesideTheCompiler) {
   int found = 0;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
-    if (const std::size_t at = line.find('/'); at != std::string::npos && line.find("libnvrtc-builtins") != std::string::npos) {
+    if (const std::size_t at = line.find('/');
+        at != std::string::npos && line.find("libnvrtc-builtins") != std::string::npos) {
       EXPECT_TRUE(std::filesystem::equivalent(std::filesystem::path(line.substr(at)).parent_path(), folder)) << line;
       ++found;
     }

@@ -25,9 +25,9 @@ struct FakeDriver {
 
   // Knobs.
   int devices = 1;
-  double kernel_us = 10;   // device time of one launch of a kernel that is not a microkernel
+  double kernel_us = 10;  // device time of one launch of a kernel that is not a microkernel
   double clock_mhz = 1500;
-  std::size_t param_bytes = 0;  // what function_param_info says
+  std::size_t param_bytes = 0;                     // what function_param_info says
   std::map<std::string, cuda::CUresult> failures;  // by member name of DriverApi
 
   // Record.
@@ -79,18 +79,31 @@ struct FakeDriver {
     DriverApi table;
     table.init = [](unsigned) { return now->enter("init"); };
     table.driver_version = [](int* version) { return *version = 13000, now->enter("driver_version"); };
-    table.error_name = [](CUresult error, const char** name) { return *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_FAKE", CUresult{0}; };
+    table.error_name = [](CUresult error, const char** name) {
+      return *name = error == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_FAKE", CUresult{0};
+    };
     table.error_string = [](CUresult, const char** text) { return *text = "as planned", CUresult{0}; };
     table.device_count = [](int* count) { return *count = now->devices, now->enter("device_count"); };
-    table.device_get = [](CUdevice* device, int ordinal) { return *device = ordinal, ordinal < now->devices ? now->enter("device_get") : CUresult{CUDA_ERROR_INVALID_DEVICE}; };
-    table.device_name = [](char* name, int length, CUdevice) { return std::strncpy(name, "NVIDIA H200", static_cast<std::size_t>(length)), now->enter("device_name"); };
-    table.device_total_memory = [](std::size_t* bytes, CUdevice) { return *bytes = std::size_t{141} << 30, now->enter("device_total_memory"); };
+    table.device_get = [](CUdevice* device, int ordinal) {
+      return *device = ordinal, ordinal < now->devices ? now->enter("device_get") : CUresult{CUDA_ERROR_INVALID_DEVICE};
+    };
+    table.device_name = [](char* name, int length, CUdevice) {
+      return std::strncpy(name, "NVIDIA H200", static_cast<std::size_t>(length)), now->enter("device_name");
+    };
+    table.device_total_memory = [](std::size_t* bytes, CUdevice) {
+      return *bytes = std::size_t{141} << 30, now->enter("device_total_memory");
+    };
     table.device_attribute = [](int* value, CUdevice_attribute attribute, CUdevice) {
-      const std::map<int, int> values = {{1, 1024}, {16, 4}, {38, 1 << 20}, {39, 2048}, {75, 9}, {76, 0}, {81, 233472}, {82, 65536}, {97, 232448}};
+      const std::map<int, int> values = {{1, 1024}, {16, 4},      {38, 1 << 20}, {39, 2048},  {75, 9},
+                                         {76, 0},   {81, 233472}, {82, 65536},   {97, 232448}};
       return *value = values.at(attribute), now->enter("device_attribute");
     };
-    table.device_pci_bus_id = [](char* id, int length, CUdevice) { return std::strncpy(id, "0000:01:00.0", static_cast<std::size_t>(length)), now->enter("device_pci_bus_id"); };
-    table.primary_context_retain = [](CUcontext* context, CUdevice) { return *context = handle<CUcontext>(1), now->enter("primary_context_retain"); };
+    table.device_pci_bus_id = [](char* id, int length, CUdevice) {
+      return std::strncpy(id, "0000:01:00.0", static_cast<std::size_t>(length)), now->enter("device_pci_bus_id");
+    };
+    table.primary_context_retain = [](CUcontext* context, CUdevice) {
+      return *context = handle<CUcontext>(1), now->enter("primary_context_retain");
+    };
     table.primary_context_release = [](CUdevice) { return now->enter("primary_context_release"); };
     table.context_set_current = [](CUcontext) { return now->enter("context_set_current"); };
     table.reset_persisting_l2 = [] { return now->enter("reset_persisting_l2"); };
@@ -103,8 +116,12 @@ struct FakeDriver {
       now->memory[*pointer] = std::move(block);
       return CUresult{CUDA_SUCCESS};
     };
-    table.mem_free = [](CUdeviceptr pointer) { return now->enter("mem_free"), now->memory.erase(pointer) == 1 ? CUresult{CUDA_SUCCESS} : CUresult{1}; };
-    table.mem_info = [](std::size_t* free, std::size_t* total) { return *free = 1 << 22, *total = 1 << 23, now->enter("mem_info"); };
+    table.mem_free = [](CUdeviceptr pointer) {
+      return now->enter("mem_free"), now->memory.erase(pointer) == 1 ? CUresult{CUDA_SUCCESS} : CUresult{1};
+    };
+    table.mem_info = [](std::size_t* free, std::size_t* total) {
+      return *free = 1 << 22, *total = 1 << 23, now->enter("mem_info");
+    };
     table.copy_to_device = [](CUdeviceptr destination, const void* source, std::size_t bytes, CUstream) {
       return std::memcpy(reinterpret_cast<void*>(destination), source, bytes), now->enter("copy_to_device");
     };
@@ -114,7 +131,9 @@ struct FakeDriver {
     table.memset_bytes = [](CUdeviceptr destination, unsigned char value, std::size_t bytes, CUstream) {
       return std::memset(reinterpret_cast<void*>(destination), value, bytes), now->enter("memset_bytes");
     };
-    table.module_load = [](CUmodule* module, const void*) { return *module = handle<CUmodule>(2), now->enter("module_load"); };
+    table.module_load = [](CUmodule* module, const void*) {
+      return *module = handle<CUmodule>(2), now->enter("module_load");
+    };
     table.module_unload = [](CUmodule) { return now->enter("module_unload"); };
     table.module_function = [](CUfunction* function, CUmodule, const char* name) {
       now->names.push_back(std::make_unique<std::string>(name));
@@ -132,23 +151,41 @@ struct FakeDriver {
     table.launch_kernel = [](const CUlaunchConfig* config, CUfunction function, void** params, void**) {
       if (const CUresult result = now->enter("launch_kernel")) return result;
       const std::string& kernel = *reinterpret_cast<std::string*>(function);
-      now->launches.push_back({kernel, *config, {config->attributes, config->attributes + config->attribute_count}, now->capturing});
+      now->launches.push_back(
+          {kernel, *config, {config->attributes, config->attributes + config->attribute_count}, now->capturing});
       now->run(kernel, *config, params);
       return CUresult{CUDA_SUCCESS};
     };
-    table.stream_create = [](CUstream* stream, unsigned flags) { return *stream = handle<CUstream>(3), flags == CU_STREAM_NON_BLOCKING ? now->enter("stream_create") : CUresult{1}; };
+    table.stream_create = [](CUstream* stream, unsigned flags) {
+      return *stream = handle<CUstream>(3), flags == CU_STREAM_NON_BLOCKING ? now->enter("stream_create") : CUresult{1};
+    };
     table.stream_destroy = [](CUstream) { return now->enter("stream_destroy"); };
-    table.stream_synchronize = [](CUstream) { return now->capturing ? CUresult{900} : now->enter("stream_synchronize"); };
-    table.stream_begin_capture = [](CUstream, int) { return now->capturing = true, now->captured = 0, now->enter("stream_begin_capture"); };
-    table.stream_end_capture = [](CUstream, CUgraph* graph) { return now->capturing = false, *graph = handle<CUgraph>(4), now->enter("stream_end_capture"); };
-    table.graph_instantiate = [](CUgraphExec* executable, CUgraph, unsigned long long) { return *executable = handle<CUgraphExec>(5), now->enter("graph_instantiate"); };
+    table.stream_synchronize = [](CUstream) {
+      return now->capturing ? CUresult{900} : now->enter("stream_synchronize");
+    };
+    table.stream_begin_capture = [](CUstream, int) {
+      return now->capturing = true, now->captured = 0, now->enter("stream_begin_capture");
+    };
+    table.stream_end_capture = [](CUstream, CUgraph* graph) {
+      return now->capturing = false, *graph = handle<CUgraph>(4), now->enter("stream_end_capture");
+    };
+    table.graph_instantiate = [](CUgraphExec* executable, CUgraph, unsigned long long) {
+      return *executable = handle<CUgraphExec>(5), now->enter("graph_instantiate");
+    };
     table.graph_upload = [](CUgraphExec, CUstream) { return now->enter("graph_upload"); };
-    table.graph_launch = [](CUgraphExec, CUstream) { return now->time_us += now->captured * now->kernel_us, now->enter("graph_launch"); };
+    table.graph_launch = [](CUgraphExec, CUstream) {
+      return now->time_us += now->captured * now->kernel_us, now->enter("graph_launch");
+    };
     table.graph_exec_destroy = [](CUgraphExec) { return now->enter("graph_exec_destroy"); };
     table.graph_destroy = [](CUgraph) { return now->enter("graph_destroy"); };
-    table.event_create = [](CUevent* event, unsigned) { return *event = handle<CUevent>(static_cast<std::uintptr_t>(100 + now->count("event_create"))), now->enter("event_create"); };
+    table.event_create = [](CUevent* event, unsigned) {
+      return *event = handle<CUevent>(static_cast<std::uintptr_t>(100 + now->count("event_create"))),
+             now->enter("event_create");
+    };
     table.event_destroy = [](CUevent) { return now->enter("event_destroy"); };
-    table.event_record = [](CUevent event, CUstream) { return now->event_us[event] = now->time_us, now->enter("event_record"); };
+    table.event_record = [](CUevent event, CUstream) {
+      return now->event_us[event] = now->time_us, now->enter("event_record");
+    };
     table.event_elapsed_ms = [](float* milliseconds, CUevent begin, CUevent end) {
       *milliseconds = static_cast<float>((now->event_us[end] - now->event_us[begin]) / 1e3);
       return now->enter("event_elapsed_ms");
@@ -162,9 +199,10 @@ class FakeGpu {
  public:
   FakeGpu() {
     const auto compile = [](cuda::Microkernel kernel, const std::string& arch) {
-      static const std::map<cuda::Microkernel, const char*> names = {{cuda::Microkernel::kEmpty, "empty"}, {cuda::Microkernel::kStamp, "stamp"},
-                                                                     {cuda::Microkernel::kFill, "fill"},   {cuda::Microkernel::kRead, "read"},
-                                                                     {cuda::Microkernel::kMma, "mma"},     {cuda::Microkernel::kWgmma, "wgmma"}};
+      static const std::map<cuda::Microkernel, const char*> names = {
+          {cuda::Microkernel::kEmpty, "empty"}, {cuda::Microkernel::kStamp, "stamp"},
+          {cuda::Microkernel::kFill, "fill"},   {cuda::Microkernel::kRead, "read"},
+          {cuda::Microkernel::kMma, "mma"},     {cuda::Microkernel::kWgmma, "wgmma"}};
       return artifact(names.at(kernel), cuda::microkernel_source(kernel).dynamic_shared_bytes, arch);
     };
     device_ = std::make_unique<cuda::CudaDevice>(api_, nullptr, 0, compile);

@@ -43,7 +43,8 @@ __global__ void clustered(Params p) {
   if (threadIdx.x == 0) p.data[blockIdx.x] = rank;
 }
 )"}};
-    return device_->load(open_compiler()->compile({"test/kernel.cuh", name, 0, 128, {}}, sources, "sm_" + std::to_string(device_->info().limits.arch)));
+    return device_->load(open_compiler()->compile({"test/kernel.cuh", name, 0, 128, {}}, sources,
+                                                  "sm_" + std::to_string(device_->info().limits.arch)));
   }
   static LaunchSpec spec_of(unsigned grid, const Params& params) {
     LaunchSpec spec;
@@ -93,13 +94,16 @@ TEST_F(GpuTest, TimeTimesClockIsCycles) {
   const auto module = compile("spin");
   const auto buffer = device_->allocate(256);
   constexpr int kCycles = 200000;
-  const Launch launch = [&] { device_->launch(*module, spec_of(1, {static_cast<float*>(buffer->data()), 1, kCycles})); };
+  const Launch launch = [&] {
+    device_->launch(*module, spec_of(1, {static_cast<float*>(buffer->data()), 1, kCycles}));
+  };
   for (const Regime regime : {Regime::kGraph, Regime::kCold, Regime::kWarm}) {
     const auto timer = device_->make_timer({&launch, 1}, regime);
     EXPECT_TRUE(regime != Regime::kGraph || timer->launches_per_sample() > 1) << "about 110 us a launch";
     const Sample sample = timer->sample();
     EXPECT_GT(sample.clock_mhz, 100);
-    EXPECT_NEAR(sample.time_us * sample.clock_mhz / kCycles, 1, 0.1) << to_string(regime) << ": " << sample.time_us << " us at " << sample.clock_mhz << " MHz";
+    EXPECT_NEAR(sample.time_us * sample.clock_mhz / kCycles, 1, 0.1)
+        << to_string(regime) << ": " << sample.time_us << " us at " << sample.clock_mhz << " MHz";
   }
 }
 

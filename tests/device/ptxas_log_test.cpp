@@ -54,8 +54,10 @@ TEST(PtxasLog, KeepsEachWarningOnce) {
 
 TEST(PtxasLog, ACleanLogHasNoWarnings) {
   constexpr const char* clean =
-      "ptxas info    : Compiling entry function '_Z12C7512warningv' for 'sm_80'\nptxas info    : Function properties for _Z12C7512warningv\n"
-      "ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nptxas info    : Used 10 registers, 360 bytes cmem[0]\n";
+      "ptxas info    : Compiling entry function '_Z12C7512warningv' for 'sm_80'\nptxas info    : Function properties "
+      "for _Z12C7512warningv\n"
+      "ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nptxas info    : Used 10 "
+      "registers, 360 bytes cmem[0]\n";
   const PtxasReport report = parse_ptxas_log(clean, "_Z12C7512warningv");
   EXPECT_TRUE(report.found);
   EXPECT_EQ(report.registers, 10);

@@ -97,26 +97,26 @@ struct Planted {
 };
 
 class PlantedFault : public EvaluateTest, public ::testing::WithParamInterface<Planted> {};
-INSTANTIATE_TEST_SUITE_P(
-    Evaluate, PlantedFault,
-    ::testing::Values(Planted{"fake_wrong_tail", "correctness", "incorrect", "exceeds"},
-                      Planted{"fake_missing_mask", "correctness", "incorrect", "exceeds"},
-                      Planted{"fake_missing_rescale", "correctness", "incorrect", "exceeds"},
-                      Planted{"fake_out_of_bounds", "correctness", "incorrect", "red zone around o"},
-                      Planted{"fake_leaves_row", "correctness", "incorrect", "never written"},
-                      Planted{"fake_first_call_only", "correctness", "incorrect", "repeated"},
-                      Planted{"fake_mutates_input", "correctness", "incorrect", "input k"},
-                      Planted{"fake_nondeterministic", "correctness", "incorrect", "other bits"},
-                      Planted{"fake_cached_result", "performance", "incorrect", "timed launches"},
-                      Planted{"fake_too_fast", "performance", "error", "faster than the floor"},
-                      Planted{"fake_none:block=64,unroll=4", "valid", "invalid", "no room"},
-                      Planted{"fake_none:block=17", "valid", "invalid", "block"},
-                      Planted{"no_such_family", "valid", "invalid", "known"}),
-    [](const auto& parameter) {
-      std::string name = parameter.param.candidate;
-      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Evaluate, PlantedFault,
+                         ::testing::Values(Planted{"fake_wrong_tail", "correctness", "incorrect", "exceeds"},
+                                           Planted{"fake_missing_mask", "correctness", "incorrect", "exceeds"},
+                                           Planted{"fake_missing_rescale", "correctness", "incorrect", "exceeds"},
+                                           Planted{"fake_out_of_bounds", "correctness", "incorrect",
+                                                   "red zone around o"},
+                                           Planted{"fake_leaves_row", "correctness", "incorrect", "never written"},
+                                           Planted{"fake_first_call_only", "correctness", "incorrect", "repeated"},
+                                           Planted{"fake_mutates_input", "correctness", "incorrect", "input k"},
+                                           Planted{"fake_nondeterministic", "correctness", "incorrect", "other bits"},
+                                           Planted{"fake_cached_result", "performance", "incorrect", "timed launches"},
+                                           Planted{"fake_too_fast", "performance", "error", "faster than the floor"},
+                                           Planted{"fake_none:block=64,unroll=4", "valid", "invalid", "no room"},
+                                           Planted{"fake_none:block=17", "valid", "invalid", "block"},
+                                           Planted{"no_such_family", "valid", "invalid", "known"}),
+                         [](const auto& parameter) {
+                           std::string name = parameter.param.candidate;
+                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return name;
+                         });
 
 TEST_P(PlantedFault, IsCaughtByItsGate) {
   const Planted planted = GetParam();
@@ -136,9 +136,7 @@ TEST_F(EvaluateTest, WritingBetweenStridedRowsIsCaught) {
   EXPECT_NE(trial.message.find("between the rows"), std::string::npos) << trial.message;
 }
 
-TEST_F(EvaluateTest, ADeviceFaultPassesThrough) {
-  EXPECT_THROW(run("fake_device_fault"), DeviceFault);
-}
+TEST_F(EvaluateTest, ADeviceFaultPassesThrough) { EXPECT_THROW(run("fake_device_fault"), DeviceFault); }
 
 TEST_F(EvaluateTest, ThreePercentSlowerIsFoundSlowerByTheRegressionMargin) {
   EvaluateRequest request = request_for("fake_slower_3");
@@ -185,7 +183,8 @@ TEST_F(EvaluateTest, IdenticalCandidatesAreTheSameByConstruction) {
 TEST_F(EvaluateTest, WhatRunsTheSameCodeAsATimedCandidateIsNotTimedAgain) {
   const Problem problem = ragged_problem();
   const Candidate candidate = parse_candidate("fake_none:block=32", problem, device_->info().limits);
-  const std::string identity = execution_identity({candidate, compile_candidate(candidate, problem, device_->info().limits)}, problem, device_->info().limits);
+  const std::string identity = execution_identity(
+      {candidate, compile_candidate(candidate, problem, device_->info().limits)}, problem, device_->info().limits);
   EvaluateRequest request = request_for("fake_none:block=32");
   request.incumbent = "fake_none";
   request.timed = {{identity, "fake_none:its_twin"}};

@@ -90,13 +90,14 @@ inline Trial timed(Trial t, double p50_us, double floor_us, const std::string& a
     raced.ci95_high = speedup * 1.04;
     raced.verdict = raced.ci95_low > 1.03 ? "FASTER" : raced.ci95_high < 0.97 ? "SLOWER" : "INCONCLUSIVE";
     raced.blocks = 24;
+    raced.p_value = raced.verdict == "FASTER" ? 0.001 : 0.5;
     t.comparison = raced;
   }
   t.ended = "passed";
   return t;
 }
 
-// One problem: 8 proposed, 6 valid, 5 compiled, 4 correct, 3 raced, 2 won, and a held-out winner.
+// One problem: 8 proposed, 6 valid, 5 compiled, 4 correct, 4 raced, 2 won, and a held-out winner.
 inline std::vector<Trial> tuned_problem(const std::string& problem, const std::string& name, double default_us,
                                         double best_speedup, double floor_us, int first_id) {
   const std::string standard = "block_m=64,block_n=64,num_warps=4,num_stages=2",

@@ -21,7 +21,8 @@ double virtual_now_us = 0;
 
 class FakeBuffer : public Buffer {
  public:
-  FakeBuffer(std::size_t bytes, std::size_t red_zone) : bytes_(bytes), zone_(red_zone), memory_(bytes + 2 * red_zone + 256, kZone) {
+  FakeBuffer(std::size_t bytes, std::size_t red_zone)
+      : bytes_(bytes), zone_(red_zone), memory_(bytes + 2 * red_zone + 256, kZone) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.data()) + red_zone;
     begin_ = memory_.data() + red_zone + (256 - address % 256) % 256;
   }
@@ -68,7 +69,9 @@ class FakeDevice : public Device {
     info_.memory_bytes = 1 << 28;
   }
   const DeviceInfo& info() const override { return info_; }
-  std::unique_ptr<Buffer> allocate(std::size_t bytes, std::size_t red_zone) override { return std::make_unique<FakeBuffer>(bytes, red_zone); }
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, std::size_t red_zone) override {
+    return std::make_unique<FakeBuffer>(bytes, red_zone);
+  }
   void upload(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void download(void* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void fill(void* to, unsigned char byte, std::size_t bytes) override { std::memset(to, byte, bytes); }
@@ -106,7 +109,9 @@ float read(DType dtype, const void* data, std::int64_t index) { return load_elem
 class FakeFamily : public Family {
  public:
   FakeFamily(std::string name, Fault fault)
-      : name_(std::move(name)), fault_(fault), space_({{"block", {16, 32, 64}}, {"unroll", {1, 2, 4}}, {"spread", {0, 1, 2}}}) {}
+      : name_(std::move(name)),
+        fault_(fault),
+        space_({{"block", {16, 32, 64}}, {"unroll", {1, 2, 4}}, {"spread", {0, 1, 2}}}) {}
 
   std::string name() const override { return name_; }
   std::string description() const override { return "fake"; }
@@ -171,7 +176,8 @@ class FakeFamily : public Family {
     return keys;
   }
 
-  void compute_row(const ConfigValues& config, const Problem& p, const AttentionArgs& a, std::int64_t b, std::int64_t h, std::int64_t row) const {
+  void compute_row(const ConfigValues& config, const Problem& p, const AttentionArgs& a, std::int64_t b, std::int64_t h,
+                   std::int64_t row) const {
     if (fault_ == Fault::kLeavesRowUnwritten && row == p.seqlen_q - 1 && h == p.heads_q - 1) return;
     constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
     const ProblemLayouts& l = a.layouts;
@@ -189,7 +195,8 @@ class FakeFamily : public Family {
           dot += read(p.dtype, a.q, l.q.offset(b, h, row) + c) * read(p.dtype, a.k, l.k.offset(b, hk, j) + c);
         scores.push_back(dot * scale);
         // fmax drops a NaN, and a NaN score has to make its row NaN.
-        block_max = std::isnan(scores.back()) || std::isnan(block_max) ? std::nanf("") : std::max(block_max, scores.back());
+        block_max =
+            std::isnan(scores.back()) || std::isnan(block_max) ? std::nanf("") : std::max(block_max, scores.back());
       }
       if (block_max == kMinusInfinity) continue;
       const float rescale = fault_ == Fault::kMissingRescale && first > 0 ? 1.0f : std::exp(row_max - block_max);
@@ -232,9 +239,13 @@ class FakeFamily : public Family {
 
 }  // namespace
 
-std::unique_ptr<Device> make_fake_device(const FakeDeviceOptions& options) { return std::make_unique<FakeDevice>(options); }
+std::unique_ptr<Device> make_fake_device(const FakeDeviceOptions& options) {
+  return std::make_unique<FakeDevice>(options);
+}
 
-std::unique_ptr<Family> make_fake_family(const std::string& name, Fault fault) { return std::make_unique<FakeFamily>(name, fault); }
+std::unique_ptr<Family> make_fake_family(const std::string& name, Fault fault) {
+  return std::make_unique<FakeFamily>(name, fault);
+}
 
 double fake_cost_us(const ConfigValues& config) {
   const double block = std::abs(std::log2(config[0] / 32.0)), unroll = std::abs(std::log2(config[1] / 2.0));
@@ -260,7 +271,8 @@ AllFakeFamilies::AllFakeFamilies() {
                                                {"fake_hang", Fault::kHang},
                                                {"fake_device_fault", Fault::kDeviceFault},
                                                {"fake_aborts", Fault::kLogsAndAborts}};
-  for (const auto& [name, fault] : all) families_.push_back(std::make_unique<ScopedFamily>(make_fake_family(name, fault)));
+  for (const auto& [name, fault] : all)
+    families_.push_back(std::make_unique<ScopedFamily>(make_fake_family(name, fault)));
 }
 
 }  // namespace flashcore::test

@@ -1,6 +1,6 @@
 #pragma once
-// A device with a clock of its own, and attention families with planted faults. Time is what the family says it costs, plus
-// repeatable noise: tests of timing do not depend on the machine they run on.
+// A device with a clock of its own, and attention families with planted faults. Time is what the family says it costs,
+// plus repeatable noise: tests of timing do not depend on the machine they run on.
 
 #include <memory>
 #include <string>
@@ -23,10 +23,10 @@ std::unique_ptr<Device> make_fake_device(const FakeDeviceOptions& options = {});
 
 enum class Fault {
   kNone,
-  kWrongTail,         // forgets the last partial block of keys
-  kMissingMask,       // computes causal problems as full ones
-  kMissingRescale,    // keeps old sums when the row maximum grows
-  kOutOfBounds,       // writes one element past the end of o
+  kWrongTail,       // forgets the last partial block of keys
+  kMissingMask,     // computes causal problems as full ones
+  kMissingRescale,  // keeps old sums when the row maximum grows
+  kOutOfBounds,     // writes one element past the end of o
   kLeavesRowUnwritten,
   kWritesFirstCallOnly,
   kReturnsCachedResult,  // remembers its first result for a problem, whatever the inputs
@@ -35,7 +35,7 @@ enum class Fault {
   kWritesGaps,        // between the rows of a strided o
   kThreePercentSlower,
   kTwiceAsSlow,
-  kTooFast,           // claims less time than the hardware needs
+  kTooFast,  // claims less time than the hardware needs
   kSegfault,
   kHang,
   kDeviceFault,
@@ -43,8 +43,8 @@ enum class Fault {
 };
 
 // Fields block {16, 32, 64}, unroll {1, 2, 4}, spread {0, 1, 2}; block=64 with unroll=4 is infeasible. Cost in virtual
-// microseconds: 100 at its best (block=32, unroll=2, spread=1), up to twice that elsewhere. Default: block=16, unroll=1,
-// spread=0. `fault`: see above.
+// microseconds: 100 at its best (block=32, unroll=2, spread=1), up to twice that elsewhere. Default: block=16,
+// unroll=1, spread=0. `fault`: see above.
 std::unique_ptr<Family> make_fake_family(const std::string& name, Fault fault = Fault::kNone);
 double fake_cost_us(const ConfigValues& config);
 

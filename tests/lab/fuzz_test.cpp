@@ -46,7 +46,9 @@ TEST_F(FuzzTest, EveryCaseIsSupportedValidAndWithinItsCost) {
     EXPECT_FALSE(toy.why_unsupported(c->problem, device));
     EXPECT_FALSE(toy.why_invalid(c->candidate.config, c->problem, device));
     const Problem& p = c->problem;
-    EXPECT_LE(2.0 * static_cast<double>((p.head_dim + p.head_dim_v) * p.batch * p.heads_q * p.seqlen_q * p.seqlen_kv), limits.max_flops) << p.id();
+    EXPECT_LE(2.0 * static_cast<double>((p.head_dim + p.head_dim_v) * p.batch * p.heads_q * p.seqlen_q * p.seqlen_kv),
+              limits.max_flops)
+        << p.id();
     EXPECT_EQ(Problem::parse(p.id()), p) << p.id();
   }
 }
@@ -78,16 +80,39 @@ TEST_F(FuzzTest, EveryKindOfEdgeIsDrawn) {
     if (c.candidate.config[0] == 48 && (p.seqlen_q == 49 || p.seqlen_q == 95)) seen.insert("tile edge");
     if (p.is_decode()) seen.insert("decode");
   }
-  for (const char* wanted : {"dtype fp16", "dtype bf16", "causal none", "causal bottom_right", "causal top_left", "layout bhsd", "layout bshd", "layout strided", "pattern normal",
-                             "pattern non_finite", "pattern large_logits", "group 1", "group 5", "group 6", "group 7", "sq 0", "sk 0", "sq 1", "sk 1", "sq 17", "sk 33", "sq 63", "sk 65", "dv", "scale",
-                             "masked rows", "tile edge", "decode"}) {
+  for (const char* wanted : {"dtype fp16",
+                             "dtype bf16",
+                             "causal none",
+                             "causal bottom_right",
+                             "causal top_left",
+                             "layout bhsd",
+                             "layout bshd",
+                             "layout strided",
+                             "pattern normal",
+                             "pattern non_finite",
+                             "pattern large_logits",
+                             "group 1",
+                             "group 5",
+                             "group 6",
+                             "group 7",
+                             "sq 0",
+                             "sk 0",
+                             "sq 1",
+                             "sk 1",
+                             "sq 17",
+                             "sk 33",
+                             "sq 63",
+                             "sk 65",
+                             "dv",
+                             "scale",
+                             "masked rows",
+                             "tile edge",
+                             "decode"}) {
     EXPECT_TRUE(seen.contains(wanted)) << wanted;
   }
 }
 
-TEST_F(FuzzTest, NoFamilyNoCase) {
-  EXPECT_FALSE(random_case(1, 1, {}, device));
-}
+TEST_F(FuzzTest, NoFamilyNoCase) { EXPECT_FALSE(random_case(1, 1, {}, device)); }
 
 TEST_F(FuzzTest, SimplerCasesAreSupportedValidAndStrictlySimpler) {
   for (std::uint64_t i = 0; i < 200; ++i) {
@@ -104,7 +129,9 @@ TEST_F(FuzzTest, SimplerCasesAreSupportedValidAndStrictlySimpler) {
 // Planted faults, and the smallest case that shows each.
 TEST_F(FuzzTest, ShrinksAWrongTailToItsLength) {
   // Wrong whenever the last key tile is partial and there is more than one tile.
-  const auto fails = [](const FuzzCase& c) { return c.problem.seqlen_q > 0 && c.problem.seqlen_kv > 64 && c.problem.seqlen_kv % c.candidate.config[1] != 0; };
+  const auto fails = [](const FuzzCase& c) {
+    return c.problem.seqlen_q > 0 && c.problem.seqlen_kv > 64 && c.problem.seqlen_kv % c.candidate.config[1] != 0;
+  };
   int shrunk = 0;
   for (std::uint64_t i = 0; i < 500 && shrunk < 20; ++i) {
     const FuzzCase c = *random_case(5, i, families, device);
@@ -124,7 +151,8 @@ TEST_F(FuzzTest, ShrinksAWrongTailToItsLength) {
 
 TEST_F(FuzzTest, KeepsTheFeatureThatMatters) {
   const auto fails = [](const FuzzCase& c) {
-    return c.problem.causal == Causal::kTopLeft && c.problem.group_size() >= 5 && c.candidate.config[2] == 4 && c.pattern == Pattern::kPeaked && c.problem.seqlen_q > 2;
+    return c.problem.causal == Causal::kTopLeft && c.problem.group_size() >= 5 && c.candidate.config[2] == 4 &&
+           c.pattern == Pattern::kPeaked && c.problem.seqlen_q > 2;
   };
   FuzzCase c;
   c.problem = Problem::parse("b3_h21_hk3_sq129_sk65_d128_dv64_bf16_causaltl_bshd");
@@ -135,13 +163,16 @@ TEST_F(FuzzTest, KeepsTheFeatureThatMatters) {
   EXPECT_EQ(smallest.problem, Problem::parse("b1_h5_hk1_sq3_sk1_d8_bf16_causaltl")) << smallest.problem.id();
   EXPECT_EQ(smallest.candidate.config, (ConfigValues{32, 64, 4}));
   EXPECT_EQ(repro_command(smallest, "cpu"),
-            "flashcore check --device cpu --problem " + smallest.problem.id() + " --family toy_fwd --config block_m=32,block_n=64,num_splits=4 --patterns peaked --seed 1");
+            "flashcore check --device cpu --problem " + smallest.problem.id() +
+                " --family toy_fwd --config block_m=32,block_n=64,num_splits=4 --patterns peaked --seed 1");
 }
 
 TEST_F(FuzzTest, StopsAtItsBudgetAndReturnsAFailingCase) {
   int runs = 0;
   const FuzzCase c = *random_case(5, 1, families, device);
-  EXPECT_EQ(shrink(c, device, [&](const FuzzCase&) { return ++runs, false; }, 10), c);
+  EXPECT_EQ(shrink(
+                c, device, [&](const FuzzCase&) { return ++runs, false; }, 10),
+            c);
   EXPECT_LE(runs, 10);
 }
 

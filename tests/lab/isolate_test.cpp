@@ -12,7 +12,8 @@
 namespace flashcore {
 namespace {
 
-std::map<std::int64_t, Isolated> run_all(std::int64_t count, const IsolateOptions& options, const std::function<std::string(std::int64_t)>& body) {
+std::map<std::int64_t, Isolated> run_all(std::int64_t count, const IsolateOptions& options,
+                                         const std::function<std::string(std::int64_t)>& body) {
   std::map<std::int64_t, Isolated> results;
   run_isolated(count, options, body, [&](std::int64_t i, const Isolated& result) {
     EXPECT_TRUE(results.emplace(i, result).second) << "item " << i << " was told twice";
@@ -21,7 +22,8 @@ std::map<std::int64_t, Isolated> run_all(std::int64_t count, const IsolateOption
 }
 
 TEST(Isolate, EveryItemComesBackOnceWhateverItsSize) {
-  const auto results = run_all(23, {.parallel = 3, .batch = 4}, [](std::int64_t i) { return std::string(static_cast<std::size_t>(i) * 20000, 'x'); });
+  const auto results = run_all(23, {.parallel = 3, .batch = 4},
+                               [](std::int64_t i) { return std::string(static_cast<std::size_t>(i) * 20000, 'x'); });
   ASSERT_EQ(results.size(), 23U);
   for (const auto& [i, result] : results) {
     EXPECT_TRUE(result.completed);
@@ -67,7 +69,9 @@ TEST(Isolate, AHangIsEnded) {
 
 TEST(Isolate, StopsWhenAsked) {
   int told = 0;
-  run_isolated(1000, {.parallel = 1, .batch = 1}, [](std::int64_t) { return std::string(); }, [&](std::int64_t, const Isolated&) { ++told; }, [&] { return told >= 3; });
+  run_isolated(
+      1000, {.parallel = 1, .batch = 1}, [](std::int64_t) { return std::string(); },
+      [&](std::int64_t, const Isolated&) { ++told; }, [&] { return told >= 3; });
   EXPECT_GE(told, 3);
   EXPECT_LT(told, 10);
 }

@@ -21,7 +21,8 @@ Trial heldout(const std::string& config, double p50, double speedup = 1, double 
   t.timing->p10_us = p50 * 0.99;
   t.timing->p50_us = p50;
   t.timing->p90_us = p50 * 1.01;
-  if (config != "base") t.comparison = Comparison{"fam:base", speedup, speedup - half_width, speedup + half_width, "FASTER", 12};
+  if (config != "base")
+    t.comparison = Comparison{"fam:base", speedup, speedup - half_width, speedup + half_width, "FASTER", 12};
   return t;
 }
 
@@ -41,7 +42,9 @@ TEST(Leaderboard, RanksByHeldOutSpeedUp) {
 }
 
 TEST(Leaderboard, OverlappingIntervalsAreTies) {
-  const auto rows = leaderboard({heldout("base", 100), heldout("a", 80, 1.20, 0.02), heldout("b", 80, 1.23, 0.02), heldout("c", 90, 1.05)}, "now");
+  const auto rows = leaderboard(
+      {heldout("base", 100), heldout("a", 80, 1.20, 0.02), heldout("b", 80, 1.23, 0.02), heldout("c", 90, 1.05)},
+      "now");
   EXPECT_EQ(order_of(rows[0]), "b a c base ");
   EXPECT_EQ(rows[0].ties, 1);
 }

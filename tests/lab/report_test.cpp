@@ -57,7 +57,7 @@ TEST(ReportFunnel, CountsDistinctCandidatesAsFarAsTheyGot) {
   std::vector<const Trial*> pointers;
   for (const Trial& trial : trials) pointers.push_back(&trial);
   pointers.push_back(&trials[5]);  // met again: still one candidate
-  EXPECT_EQ(counts(make_funnel(pointers)), (std::vector<int>{8, 6, 5, 4, 3, 2}));
+  EXPECT_EQ(counts(make_funnel(pointers)), (std::vector<int>{8, 6, 5, 4, 4, 2}));
 }
 
 TEST(ReportFunnel, ACpuCandidateWithSkippedCompileGatesIsCompiled) {
@@ -103,6 +103,29 @@ TEST(ReportModel, WinnerIsTheFastestHeldOutTrialAndItsSpeedupIsOverTheDefault) {
   EXPECT_NEAR(*model.geomean_speedup, std::pow(1.31 * 1.12 * 1.22 * 1.18, 0.25), 1e-12);
   EXPECT_FALSE(model.rows[4].winner);
   EXPECT_NE(sentence(model.rows[4]).find("the compiler crashed"), std::string::npos);
+}
+
+TEST(ReportModel, TheDefaultIsTheOneFinalistsWereMeasuredAgainst) {
+  std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  Trial naive =
+      example::timed(example::trial(9, Phase::kDefault, "b1_h8_s512_d64_fp16", "mission", "num_warps=4"), 400, 1.4);
+  naive.family = "ref_fwd";
+  trials.insert(trials.begin() + 1, naive);
+  const ProblemRow row = make_model(trials, kAgainstCurrent).rows[0];
+  ASSERT_TRUE(row.baseline);
+  EXPECT_EQ(row.baseline->family, "sm80_fwd");
+  EXPECT_EQ(row.baseline->phase, Phase::kHoldout);
+}
+
+TEST(ReportModel, AnInconclusiveChallengerDoesNotUnseatTheDefault) {
+  std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  Comparison& raced = *trials.back().comparison;
+  raced.ci95_low = 0.9;
+  raced.p_value = 0.4;
+  raced.verdict = "INCONCLUSIVE";
+  const ProblemRow row = make_model(trials, kAgainstCurrent).rows[0];
+  EXPECT_TRUE(row.default_won);
+  EXPECT_EQ(verdict_words(row), "default stands");
 }
 
 TEST(ReportModel, SearchTrialsAloneAreNotAResult) {
@@ -166,14 +189,14 @@ TEST(ReportHtml, NoTrialsGiveAPageThatSaysWhatToDo) {
 TEST(ReportJson, HoldsNoNumberThatIsNotOne) {
   std::vector<Trial> trials = example::tuned_suite();
   trials[9].timing->p90_us = std::numeric_limits<double>::quiet_NaN();
-  trials[9].comparison->ci95_low = -std::numeric_limits<double>::infinity();
+  trials[9].comparison->ci95_high = std::numeric_limits<double>::infinity();
   trials[9].timing->samples[3].time_us = std::numeric_limits<double>::quiet_NaN();
   for (const std::string& text : {report_json(trials, kAgainstCurrent).dump(), report_html(trials, kAgainstCurrent)}) {
     const std::string shown = text.substr(0, text.find("application/gzip"));
     for (const char* word : {":nan", ":NaN", ":inf", ":-inf", ">nan", ">inf", "[nan", "[-inf"})
       EXPECT_EQ(shown.find(word), std::string::npos) << word;
   }
-  EXPECT_TRUE(report_json(trials, kAgainstCurrent).at("problems")[0].at("speedup").at("ci95")[0].is_null());
+  EXPECT_TRUE(report_json(trials, kAgainstCurrent).at("problems")[0].at("speedup").at("ci95")[1].is_null());
 }
 
 TEST(ReportJson, FunnelAndVerdictArePerProblem) {

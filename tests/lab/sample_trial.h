@@ -40,8 +40,11 @@ inline Trial sample_trial() {
   a.compile_ms = 123.456;
   t.artifact = a;
   t.gates = {{"valid", GateStatus::kPassed, "", nullptr},
-             {"correctness", GateStatus::kFailed, "row 3 is NaN",
-              {{"rel", std::numeric_limits<double>::quiet_NaN()}, {"rows", {1, 2.5, -std::numeric_limits<double>::infinity()}}}}};
+             {"correctness",
+              GateStatus::kFailed,
+              "row 3 is NaN",
+              {{"rel", std::numeric_limits<double>::quiet_NaN()},
+               {"rows", {1, 2.5, -std::numeric_limits<double>::infinity()}}}}};
   t.error = OutputError{0.1, std::numeric_limits<double>::infinity(), 1.0 / 3, -1e-300, 5, 7, 3};
   t.bound = ErrorBound{1e-3, 2e-3, 3e-3};
   Timing timing;
@@ -55,7 +58,8 @@ inline Trial sample_trial() {
   timing.floor_us = 0.5;
   timing.kcycles = 12.5;
   t.timing = timing;
-  t.comparison = Comparison{"ref_fwd:", 2, -std::numeric_limits<double>::infinity(), 3, "INCONCLUSIVE", 4, 0.02, 0.5, 0.07};
+  t.comparison =
+      Comparison{"ref_fwd:", 2, -std::numeric_limits<double>::infinity(), 3, "INCONCLUSIVE", 4, 0.02, 0.5, 0.07};
   t.environment.clock_sm_mhz = 1755;
   t.environment.throttle_reasons = "none";
   t.ended = "incorrect";

@@ -24,8 +24,8 @@ bool feasible(const ConfigValues& c) { return c[0] * c[1] * c[3] <= 16384 && (c[
 
 double time_of(const ConfigValues& c) {
   const auto off = [](double value, double best) { return std::pow(std::log2(value / best), 2); };
-  return 100 + 20 * off(c[0], 64) + 15 * off(c[1], 32) + 10 * off(c[2], 4) + 5 * std::abs(c[3] - 3) + 3 * std::abs(c[4] - 4) +
-         2 * ((c[0] / 16 + c[4]) % 3);
+  return 100 + 20 * off(c[0], 64) + 15 * off(c[1], 32) + 10 * off(c[2], 4) + 5 * std::abs(c[3] - 3) +
+         3 * std::abs(c[4] - 4) + 2 * ((c[0] / 16 + c[4]) % 3);
 }
 
 SearchSpace landscape() {
@@ -137,7 +137,8 @@ TEST(Search, EvolutionNeedsFewerTrialsThanRandom) {
 
 TEST(Search, SameSeedSameProposals) {
   for (const char* strategy : {"random", "evolution"}) {
-    const auto one = make_search(strategy, landscape(), 9), two = make_search(strategy, landscape(), 9), other = make_search(strategy, landscape(), 10);
+    const auto one = make_search(strategy, landscape(), 9), two = make_search(strategy, landscape(), 9),
+               other = make_search(strategy, landscape(), 10);
     bool differs = false;
     for (int i = 0; i < 30; ++i) {
       const auto config = one->propose();
@@ -158,9 +159,7 @@ TEST(Search, CostTellsFailureFromIgnorance) {
   EXPECT_EQ(cost_of(trial), 5);
 }
 
-TEST(Search, UnknownStrategyIsBadInput) {
-  EXPECT_THROW(make_search("annealing", landscape(), 1), Error);
-}
+TEST(Search, UnknownStrategyIsBadInput) { EXPECT_THROW(make_search("annealing", landscape(), 1), Error); }
 
 }  // namespace
 }  // namespace flashcore

@@ -17,7 +17,7 @@ TEST(Statistics, QuantilesAreNumPysDefault) {
   EXPECT_DOUBLE_EQ(quantile(values, 0), 1);
   EXPECT_DOUBLE_EQ(quantile(values, 1), 7);
   EXPECT_DOUBLE_EQ(quantile(values, 0.5), 2.5);
-  EXPECT_DOUBLE_EQ(quantile(values, 0.1), 1.3);    // numpy.quantile([7, 1, 3, 2], 0.1)
+  EXPECT_DOUBLE_EQ(quantile(values, 0.1), 1.3);  // numpy.quantile([7, 1, 3, 2], 0.1)
   EXPECT_DOUBLE_EQ(quantile(values, 0.9), 5.8);
   EXPECT_DOUBLE_EQ(median(values), 2.5);
   EXPECT_DOUBLE_EQ(median(std::vector<double>{5}), 5);
@@ -31,7 +31,8 @@ TEST(Statistics, VerdictFollowsTheDocumentedRule) {
   const double m = 0.03;
   EXPECT_EQ(verdict_of({1.10, 1.05, 1.15}, m), "FASTER");
   EXPECT_EQ(verdict_of({1.04, 1.001, 1.08}, m), "FASTER");
-  EXPECT_EQ(verdict_of({1.02, 1.01, 1.035}, m), "INCONCLUSIVE");  // better than equal, but perhaps by less than the margin
+  EXPECT_EQ(verdict_of({1.02, 1.01, 1.035}, m),
+            "INCONCLUSIVE");  // better than equal, but perhaps by less than the margin
   EXPECT_EQ(verdict_of({1.02, 1.01, 1.025}, m), "SAME");
   EXPECT_EQ(verdict_of({1.00, 0.99, 1.01}, m), "SAME");
   EXPECT_EQ(verdict_of({1.00, 0.90, 1.10}, m), "INCONCLUSIVE");
@@ -48,8 +49,10 @@ TEST(Statistics, ExchangingTheCandidatesExchangesTheVerdict) {
   SplitMix random(3);
   for (int i = 0; i < 2000; ++i) {
     const double estimate = std::exp(0.1 * (random.uniform() - 0.5));
-    const double low = estimate * std::exp(-0.05 * random.uniform()), high = estimate * std::exp(0.05 * random.uniform());
-    const std::string one = verdict_of({estimate, low, high}, 0.03), other = verdict_of({1 / estimate, 1 / high, 1 / low}, 0.03);
+    const double low = estimate * std::exp(-0.05 * random.uniform()),
+                 high = estimate * std::exp(0.05 * random.uniform());
+    const std::string one = verdict_of({estimate, low, high}, 0.03),
+                      other = verdict_of({1 / estimate, 1 / high, 1 / low}, 0.03);
     const std::string expected = one == "FASTER" ? "SLOWER" : one == "SLOWER" ? "FASTER" : one;
     ASSERT_EQ(other, expected) << estimate << " " << low << " " << high;
   }
@@ -95,7 +98,8 @@ TEST(Statistics, IntervalCoversTheTrueMedian) {
       }
       const double coverage = static_cast<double>(covered) / kRuns;
       EXPECT_GT(coverage, 0.915) << count << " values, skewed " << skewed;
-      EXPECT_LT(coverage, 0.995) << "an interval that always covers says nothing: " << count << " values, skewed " << skewed;
+      EXPECT_LT(coverage, 0.995) << "an interval that always covers says nothing: " << count << " values, skewed "
+                                 << skewed;
     }
   }
 }
@@ -104,7 +108,8 @@ TEST(Statistics, WilcoxonKnownValues) {
   // All six positive: 2 of the 2^6 sign patterns are as extreme.
   EXPECT_NEAR(wilcoxon_signed_rank(std::vector<double>{1, 2, 3, 4, 5, 6}), 2.0 / 64, 1e-12);
   // The negatives have ranks 1 and 2: {}, {1}, {2}, {3} and {1, 2} are the subsets of the ranks that sum to 3 or less.
-  EXPECT_NEAR(wilcoxon_signed_rank(std::vector<double>{1.1, -0.4, 2.3, 0.9, 1.7, -0.2, 3.1, 0.8}), 2 * 5.0 / 256, 1e-12);
+  EXPECT_NEAR(wilcoxon_signed_rank(std::vector<double>{1.1, -0.4, 2.3, 0.9, 1.7, -0.2, 3.1, 0.8}), 2 * 5.0 / 256,
+              1e-12);
   EXPECT_EQ(wilcoxon_signed_rank(std::vector<double>{0, 0, 0}), 1);
   EXPECT_EQ(wilcoxon_signed_rank(std::vector<double>{1, -1}), 1);
   std::vector<double> many(40);
@@ -203,7 +208,9 @@ TEST(Race, ThreeTimesSlowerIsDroppedAfterTwoBlocks) {
 
 TEST(Race, ClearlySlowerIsDroppedOnceTheIntervalSaysSo) {
   SplitMix random(2);
-  const auto noisy = [&](double us) { return [&random, us] { return Sample{us * std::exp(0.002 * random.normal()), 0}; }; };
+  const auto noisy = [&](double us) {
+    return [&random, us] { return Sample{us * std::exp(0.002 * random.normal()), 0}; };
+  };
   RaceOptions options;
   options.min_blocks = options.max_blocks = 40;
   const RaceResult result = race(noisy(120), noisy(100), options);
@@ -213,12 +220,23 @@ TEST(Race, ClearlySlowerIsDroppedOnceTheIntervalSaysSo) {
 
 TEST(Race, StopsWhenTheIntervalIsNarrowAndNotBefore) {
   SplitMix random(2);
-  const auto noisy = [&](double sigma) { return [&random, sigma] { return Sample{100 * std::exp(sigma * random.normal()), 0}; }; };
+  const auto noisy = [&](double sigma) {
+    return [&random, sigma] { return Sample{100 * std::exp(sigma * random.normal()), 0}; };
+  };
   EXPECT_EQ(race(noisy(0.001), noisy(0.001), {}).comparison.blocks, RaceOptions{}.min_blocks);
   const RaceResult loud = race(noisy(0.2), noisy(0.2), {});
   EXPECT_EQ(loud.comparison.blocks, RaceOptions{}.max_blocks);
   EXPECT_EQ(loud.comparison.verdict, "INCONCLUSIVE");
   EXPECT_GT(loud.comparison.detectable, 0.03);
+}
+
+TEST(Race, LaunchesTooSlowForTheTimeEndInconclusive) {
+  RaceOptions options;
+  options.max_seconds = 1e-9;
+  const auto fixed = [](double us) { return [us] { return Sample{us, 0}; }; };
+  const RaceResult result = race(fixed(100), fixed(110), options);
+  EXPECT_EQ(result.comparison.blocks, 1);
+  EXPECT_EQ(result.comparison.verdict, "INCONCLUSIVE");
 }
 
 TEST(Race, ATimerThatReturnsNothingIsNotBelieved) {

@@ -124,8 +124,10 @@ TEST_F(StoreTest, TextIsBoundNeverPastedIntoSql) {
 
 TEST_F(StoreTest, UnwritablePathSaysWhatToDo) {
   std::ofstream(file("plain")) << "x";
-  EXPECT_TRUE(mentions(message_of(ErrorKind::kEnvironment, [&] { Store store(file("plain") / "trials.db"); }), "--store"));
-  EXPECT_TRUE(mentions(message_of(ErrorKind::kEnvironment, [&] { Store store("/proc/flashcore/trials.db"); }), "/proc/flashcore"));
+  EXPECT_TRUE(
+      mentions(message_of(ErrorKind::kEnvironment, [&] { Store store(file("plain") / "trials.db"); }), "--store"));
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kEnvironment, [&] { Store store("/proc/flashcore/trials.db"); }),
+                       "/proc/flashcore"));
   EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { Store store{folder_}; }), "is a folder"));
 }
 
@@ -158,8 +160,9 @@ TEST_F(StoreTest, ADamagedTrialIsNamedAsSuch) {
 }
 
 TEST_F(StoreTest, AFullDiskIsNamedAndWhatWasStoredStands) {
-  const std::string message =
-      message_of(ErrorKind::kEnvironment, [&] { throw_store_error(file(), "write to", SQLite::Exception("database or disk is full", SQLITE_FULL)); });
+  const std::string message = message_of(ErrorKind::kEnvironment, [&] {
+    throw_store_error(file(), "write to", SQLite::Exception("database or disk is full", SQLITE_FULL));
+  });
   EXPECT_TRUE(mentions(message, "disk is full"));
 
   { Store store(file()); }
@@ -196,7 +199,8 @@ TEST_F(StoreTest, TwoProcessesCreateAndWriteAtOnce) {
     }));
   for (const pid_t child : children) EXPECT_EQ(wait_for(child), 0);
   const Store store(file());
-  for (int writer = 0; writer < kWriters; ++writer) EXPECT_EQ(store.query({.run = std::to_string(writer)}).size(), static_cast<std::size_t>(kEach));
+  for (int writer = 0; writer < kWriters; ++writer)
+    EXPECT_EQ(store.query({.run = std::to_string(writer)}).size(), static_cast<std::size_t>(kEach));
 }
 
 TEST_F(StoreTest, KillLosesNothingThatWasCommitted) {

@@ -187,9 +187,9 @@ TEST_F(TuneTest, TwoAtOnceOnOneStoreBothFinish) {
 TEST_F(TuneTest, StopsCleanlyWithWhatIsDoneSaved) {
   Store store(file());
   int seen = 0;
-  const TuneResult result = tune(options_for("fake_none", 24), store,
-                                 [&](const TuneProgress& p) { seen += p.trial != nullptr; },
-                                 [&] { return seen >= 4; });
+  const TuneResult result = tune(
+      options_for("fake_none", 24), store, [&](const TuneProgress& p) { seen += p.trial != nullptr; },
+      [&] { return seen >= 4; });
   EXPECT_TRUE(result.interrupted);
   EXPECT_EQ(tried(store), 4);
   ASSERT_EQ(result.entries.size(), 1u);
@@ -233,7 +233,8 @@ TEST_F(TuneTest, AProblemNobodyRunsSaysWhy) {
   options.suite.problems[0].problem.head_dim = 256;
   const TuneResult result = run(options, store);
   EXPECT_FALSE(result.entries[0].winner);
-  EXPECT_NE(result.entries[0].problem_note.find("head dims up to 128"), std::string::npos) << result.entries[0].problem_note;
+  EXPECT_NE(result.entries[0].problem_note.find("head dims up to 128"), std::string::npos)
+      << result.entries[0].problem_note;
 }
 
 TEST_F(TuneTest, BenchTimesThePinnedCandidateAndItsFileVerifies) {
@@ -272,7 +273,8 @@ TEST_F(TuneTest, BenchTimesThePinnedCandidateAndItsFileVerifies) {
   const Verification stale = verify_results(results);
   EXPECT_FALSE(stale.fresh);
   EXPECT_EQ(stale.stale, std::vector<std::string>{"tiny"});
-  for (const char* text : {"", "[]", "{\"schema\":\"flashcore.bench/1\",\"results\":[]}", "{\"schema\":\"flashcore.bench/1\",\"results\":[{}]}"}) {
+  for (const char* text : {"", "[]", "{\"schema\":\"flashcore.bench/1\",\"results\":[]}",
+                           "{\"schema\":\"flashcore.bench/1\",\"results\":[{}]}"}) {
     write_file_atomically(results, text);
     EXPECT_THROW(verify_results(results), Error) << text;
   }
@@ -282,8 +284,10 @@ TEST_F(TuneTest, BenchTimesThePinnedCandidateAndItsFileVerifies) {
 
 TEST(TuneFacts, InertFieldsAreThoseThatNeverChangeTheCode) {
   const ConfigSpace space({{"block", {16, 32}}, {"ignored", {0, 1}}, {"alone", {0, 1}}});
-  EXPECT_EQ(inert_fields(space, {{{16, 0, 0}, "x"}, {{16, 1, 0}, "x"}, {{32, 0, 0}, "y"}, {{32, 1, 1}, "z"}}), std::vector<std::string>{"ignored"});
-  EXPECT_TRUE(inert_fields(space, {{{16, 0, 0}, "x"}, {{32, 1, 0}, "x"}}).empty()) << "two fields differ: neither is accused";
+  EXPECT_EQ(inert_fields(space, {{{16, 0, 0}, "x"}, {{16, 1, 0}, "x"}, {{32, 0, 0}, "y"}, {{32, 1, 1}, "z"}}),
+            std::vector<std::string>{"ignored"});
+  EXPECT_TRUE(inert_fields(space, {{{16, 0, 0}, "x"}, {{32, 1, 0}, "x"}}).empty())
+      << "two fields differ: neither is accused";
 }
 
 Trial timed(const std::string& config, double p50, double speedup = 0, double low = 0, double p_value = 1) {
@@ -299,7 +303,8 @@ Trial timed(const std::string& config, double p50, double speedup = 0, double lo
 TEST(TuneFacts, FinalistsAreTheFastestCorrectOnesEachOnce) {
   Trial wrong = timed("wrong", 1);
   wrong.gates.clear();
-  const auto finalists = choose_finalists({timed("base", 5), timed("a", 9), timed("b", 7), wrong, timed("b", 8), timed("c", 10)}, "f:base", 2);
+  const auto finalists = choose_finalists(
+      {timed("base", 5), timed("a", 9), timed("b", 7), wrong, timed("b", 8), timed("c", 10)}, "f:base", 2);
   ASSERT_EQ(finalists.size(), 2u);
   EXPECT_EQ(finalists[0].config, "b");
   EXPECT_EQ(finalists[1].config, "a");
@@ -308,7 +313,8 @@ TEST(TuneFacts, FinalistsAreTheFastestCorrectOnesEachOnce) {
 TEST(TuneFacts, LuckDoesNotWin) {
   const Trial base = timed("base", 100);
   // Best by estimate, but its interval holds 1; next best by interval, but not after Holm over the two.
-  const Trial wide = timed("wide", 50, 1.5, 0.9, 0.2), lucky = timed("lucky", 80, 1.2, 1.01, 0.04), real = timed("real", 90, 1.1, 1.05, 0.001);
+  const Trial wide = timed("wide", 50, 1.5, 0.9, 0.2), lucky = timed("lucky", 80, 1.2, 1.01, 0.04),
+              real = timed("real", 90, 1.1, 1.05, 0.001);
   EXPECT_EQ(choose_winner({base, wide, lucky}, "f:base")->config, "base");
   EXPECT_EQ(choose_winner({base, wide, lucky, real}, "f:base")->config, "real");
   EXPECT_FALSE(choose_winner({}, "f:base"));

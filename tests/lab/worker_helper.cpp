@@ -1,5 +1,5 @@
-// A worker child for tests: the real loop on a fake device, with families that misbehave; or, told by its device's name, no
-// worker at all.
+// A worker child for tests: the real loop on a fake device, with families that misbehave; or, told by its device's
+// name, no worker at all.
 
 #include <unistd.h>
 
@@ -20,7 +20,8 @@ int main(int argc, char** argv) {
   const auto fake = flashcore::test::make_fake_device();
   if (device == "garbage") {
     std::cout << R"({"device":)" << nlohmann::json(fake->info()).dump() << "}" << std::endl;
-    for (std::string line; std::getline(std::cin, line);) std::cout << "{\"stage\":\"valid\"}\nHello, I am not JSON" << std::endl;
+    for (std::string line; std::getline(std::cin, line);)
+      std::cout << "{\"stage\":\"valid\"}\nHello, I am not JSON" << std::endl;
     return 0;
   }
   const flashcore::test::AllFakeFamilies families;

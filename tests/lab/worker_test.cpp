@@ -45,7 +45,8 @@ TEST(Worker, ACrashIsATrialAndTheNextRequestGetsAFreshChild) {
   Worker worker = make_worker();
   const Trial crashed = worker.evaluate(request_for("fake_segfault:block=32"));
   EXPECT_EQ(crashed.ended, "crashed");
-  EXPECT_TRUE(mentions(crashed.message, "SIGSEGV") && mentions(crashed.message, "stage correctness")) << crashed.message;
+  EXPECT_TRUE(mentions(crashed.message, "SIGSEGV") && mentions(crashed.message, "stage correctness"))
+      << crashed.message;
   EXPECT_EQ(crashed.family, "fake_segfault");
   EXPECT_EQ(crashed.config, "block=32");
   EXPECT_EQ(crashed.device.key, "fake");

@@ -11,10 +11,10 @@ README = "# x\n\n<!-- results: gpu/tiny -->\nold\n<!-- /results -->\n\nend\n"
 
 
 def result(problem, p50, speedup):
-    return {"schema": "flashcore.bench/1", "problem": problem, "name": "one", "device": {"name": "A GPU", "driver": "1.2"}, "source_hash": "abcdef0123456789",
+    return {"schema": "flashcore.bench/1", "problem": problem, "name": "one", "device": {"name": "A GPU"}, "source_hash": "abcdef0123456789",
             "family": "sm80_fwd", "config": {}, "time_us": {"p10": p50 - 1, "p50": p50, "p90": p50 + 1}, "tflops": 57.24, "gbps": 3609.0, "floor_us": p50 / 2,
             "regime": "graph", "condition": "burst", "peers": [{"name": "peer", "version": "9", "speedup": speedup, "ci95": [speedup - 0.01, speedup + 0.01]}],
-            "environment": {"commit": "0123456789abcdef"}}
+            "environment": {"commit": "0123456789abcdef", "driver": "1.2"}}
 
 
 class ReadmeTables(unittest.TestCase):
@@ -62,6 +62,12 @@ class ReadmeTables(unittest.TestCase):
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
         self.assertIn("67.2", done.stdout)
+
+    def test_a_problem_that_was_not_timed_says_why(self):
+        untimed = result("b1_h8_s512_d64_fp16", 9.4, 1.2) | {"time_us": None, "ended": "incorrect", "peers": []}
+        self.results(untimed, result("b1_h8_s2048_d64_fp16", 22.0, 0.9))
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("not timed: incorrect", self.readme())
 
     def test_stale_results_show_no_number(self):
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))

@@ -42,7 +42,9 @@ std::optional<Artifact> decode(const std::string& key, std::string_view file) {
 
 }  // namespace
 
-std::filesystem::path CompileCache::path_of(const std::string& key) const { return folder_ / key.substr(0, 2) / (key + ".kernel"); }
+std::filesystem::path CompileCache::path_of(const std::string& key) const {
+  return folder_ / key.substr(0, 2) / (key + ".kernel");
+}
 
 std::optional<Artifact> CompileCache::find(const std::string& key) const {
   std::ifstream stream(path_of(key), std::ios::binary);

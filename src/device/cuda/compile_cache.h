@@ -16,8 +16,8 @@ class CompileCache {
   // None if there is no entry, or if the file is not wholly what store() wrote for this key (cut short, flipped bits,
   // another key's file, another format): the caller compiles and its store() replaces it.
   std::optional<Artifact> find(const std::string& key) const;
-  // Atomic: a reader or a concurrent writer sees the old file or the new one. A folder that cannot be written, or a full
-  // disk, only means no cache; returns whether the entry was written.
+  // Atomic: a reader or a concurrent writer sees the old file or the new one. A folder that cannot be written, or a
+  // full disk, only means no cache; returns whether the entry was written.
   bool store(const std::string& key, const Artifact& artifact) const;
 
   std::filesystem::path path_of(const std::string& key) const;

@@ -18,10 +18,8 @@ bool is_environment(CUresult result) {
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
     case CUDA_ERROR_SYSTEM_NOT_READY:
     case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
-    case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
-      return true;
-    default:
-      return false;
+    case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: return true;
+    default: return false;
   }
 }
 
@@ -31,11 +29,10 @@ std::string_view advice(CUresult result) {
       return ": choose a smaller problem, or free memory on the GPU (nvidia-smi lists who uses it)";
     case CUDA_ERROR_INVALID_IMAGE:
     case CUDA_ERROR_NO_BINARY_FOR_GPU:
-      return ": this GPU or its driver does not take the compiled code; a driver older than the compiler is the usual reason";
-    case CUDA_ERROR_DEVICE_UNAVAILABLE:
-      return ": another process holds the GPU exclusively";
-    default:
-      return "";
+      return ": this GPU or its driver does not take the compiled code; a driver older than the compiler is the usual "
+             "reason";
+    case CUDA_ERROR_DEVICE_UNAVAILABLE: return ": another process holds the GPU exclusively";
+    default: return "";
   }
 }
 
@@ -58,10 +55,8 @@ bool is_context_lost(CUresult result) {
     case CUDA_ERROR_INVALID_PC:
     case CUDA_ERROR_LAUNCH_FAILED:
     case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-    case CUDA_ERROR_UNKNOWN:
-      return true;
-    default:
-      return false;
+    case CUDA_ERROR_UNKNOWN: return true;
+    default: return false;
   }
 }
 
@@ -79,7 +74,8 @@ void check(const DriverApi& api, CUresult result, std::string_view what) {
 
 Context::Context(const DriverApi& api, int ordinal) : api_(api) {
   cuda::check(api_, api_.device_get(&device_, ordinal), fmt::format("opening cuda:{}", ordinal));
-  cuda::check(api_, api_.primary_context_retain(&context_, device_), fmt::format("making a context on cuda:{}", ordinal));
+  cuda::check(api_, api_.primary_context_retain(&context_, device_),
+              fmt::format("making a context on cuda:{}", ordinal));
   try {
     cuda::check(api_, api_.context_set_current(context_), "making the context current");
     cuda::check(api_, api_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "making a stream");

@@ -19,8 +19,8 @@ struct NvrtcApi {
   NvrtcResult (*version)(int* major, int* minor) = nullptr;
   NvrtcResult (*num_supported_archs)(int* count) = nullptr;
   NvrtcResult (*supported_archs)(int* archs) = nullptr;
-  NvrtcResult (*create_program)(NvrtcProgram* program, const char* source, const char* name, int header_count, const char* const* headers,
-                                const char* const* include_names) = nullptr;
+  NvrtcResult (*create_program)(NvrtcProgram* program, const char* source, const char* name, int header_count,
+                                const char* const* headers, const char* const* include_names) = nullptr;
   NvrtcResult (*destroy_program)(NvrtcProgram* program) = nullptr;
   NvrtcResult (*compile_program)(NvrtcProgram program, int option_count, const char* const* options) = nullptr;
   NvrtcResult (*cubin_size)(NvrtcProgram program, std::size_t* bytes) = nullptr;
@@ -127,6 +127,16 @@ struct CUlaunchConfig {
 };
 static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, stream) == 32);
 
+// An opaque descriptor for the tensor memory accelerator.
+struct alignas(64) CUtensorMap {
+  std::uint64_t words[16];
+};
+enum CUtensorMapDataType : int { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
+enum CUtensorMapInterleave : int { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
+enum CUtensorMapSwizzle : int { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum CUtensorMapL2promotion : int { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
+enum CUtensorMapFloatOOBfill : int { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+
 struct DriverApi {
   CUresult (*init)(unsigned flags) = nullptr;
   CUresult (*driver_version)(int* version) = nullptr;
@@ -152,7 +162,8 @@ struct DriverApi {
   CUresult (*module_unload)(CUmodule module) = nullptr;
   CUresult (*module_function)(CUfunction* function, CUmodule module, const char* name) = nullptr;
   CUresult (*function_set_attribute)(CUfunction function, CUfunction_attribute attribute, int value) = nullptr;
-  CUresult (*function_param_info)(CUfunction function, std::size_t index, std::size_t* offset, std::size_t* bytes) = nullptr;  // CUDA 12.4; may be null
+  CUresult (*function_param_info)(CUfunction function, std::size_t index, std::size_t* offset,
+                                  std::size_t* bytes) = nullptr;  // CUDA 12.4; may be null
   CUresult (*launch_kernel)(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) = nullptr;
   CUresult (*stream_create)(CUstream* stream, unsigned flags) = nullptr;
   CUresult (*stream_destroy)(CUstream stream) = nullptr;
@@ -170,6 +181,12 @@ struct DriverApi {
   CUresult (*event_elapsed_ms)(float* milliseconds, CUevent begin, CUevent end) = nullptr;
 
   std::string path;  // of the library
+  // Null on drivers that know no Hopper (before CUDA 12.0).
+  CUresult (*tensor_map_encode)(CUtensorMap* map, CUtensorMapDataType type, std::uint32_t rank, void* address,
+                                const std::uint64_t* extents, const std::uint64_t* strides_bytes,
+                                const std::uint32_t* box, const std::uint32_t* element_strides,
+                                CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) = nullptr;
 };
 
 // Opens the library and initialises the driver, once per process. Null if there is none or it does not start.

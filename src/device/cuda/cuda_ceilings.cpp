@@ -41,15 +41,19 @@ double matmul_tflops(CudaDevice& device, double idle_ms) {
   const DeviceLimits& limits = device.info().limits;
   const bool hopper = limits.arch == 90;
   const auto module = device.microkernel(hopper ? Microkernel::kWgmma : Microkernel::kMma);
-  const auto shared = static_cast<unsigned>(microkernel_source(hopper ? Microkernel::kWgmma : Microkernel::kMma).dynamic_shared_bytes);
+  const auto shared =
+      static_cast<unsigned>(microkernel_source(hopper ? Microkernel::kWgmma : Microkernel::kMma).dynamic_shared_bytes);
   MatmulParams params{};  // no sink: nothing is written unless iterations is all ones
   params.iterations = 256;
-  const Launch launch = [&] { module->launch(make_spec(static_cast<unsigned>(limits.multiprocessors), kMatmulThreads, shared, params)); };
+  const Launch launch = [&] {
+    module->launch(make_spec(static_cast<unsigned>(limits.multiprocessors), kMatmulThreads, shared, params));
+  };
   const std::unique_ptr<Timer> timer = device.make_timer({&launch, 1}, Regime::kWarm, 0);
   const double trial_us = std::max(1.0, timer->sample().time_us);
   params.iterations = static_cast<std::uint32_t>(std::clamp(256 * kBurstUs / trial_us, 256.0, 1e7));
   const double time_us = best_burst_us(device, idle_ms, launch);
-  const double flops = (hopper ? kWgmmaFlopsPerIteration : kMmaFlopsPerIteration) * params.iterations * limits.multiprocessors;
+  const double flops =
+      (hopper ? kWgmmaFlopsPerIteration : kMmaFlopsPerIteration) * params.iterations * limits.multiprocessors;
   return time_us > 0 ? flops / time_us / 1e6 : 0;
 }
 
@@ -99,7 +103,8 @@ Ceilings measure_ceilings(CudaDevice& device, double idle_ms) {
     ceilings.read_gbps = read_gbps(device, idle_ms, buffer, buffer.size(), 1);
     const auto cache = static_cast<std::size_t>(device.info().limits.l2_bytes);
     for (const std::size_t bytes : {cache / 4 / 256 * 256, cache / 2 / 256 * 256})
-      if (bytes > 0 && bytes <= buffer.size()) ceilings.cache_read_gbps = std::max(ceilings.cache_read_gbps, read_gbps(device, idle_ms, buffer, bytes, 64));
+      if (bytes > 0 && bytes <= buffer.size())
+        ceilings.cache_read_gbps = std::max(ceilings.cache_read_gbps, read_gbps(device, idle_ms, buffer, bytes, 64));
   }
   return ceilings;
 }

@@ -25,10 +25,12 @@ int attribute(const DriverApi& api, CUdevice device, CUdevice_attribute which) {
 DeviceLimits read_limits(const DriverApi& api, CUdevice device) {
   DeviceLimits limits;
   limits.kind = DeviceKind::kCuda;
-  limits.arch = 10 * attribute(api, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) + attribute(api, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  limits.arch = 10 * attribute(api, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                attribute(api, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   limits.multiprocessors = attribute(api, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
   limits.shared_bytes_per_block = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-  limits.shared_bytes_per_multiprocessor = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+  limits.shared_bytes_per_multiprocessor =
+      attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
   limits.registers_per_multiprocessor = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
   limits.max_threads_per_block = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   limits.max_threads_per_multiprocessor = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
@@ -47,19 +49,20 @@ std::string driver_text(const DriverApi& api, const NvmlReader& nvml) {
 }  // namespace
 
 std::string gpu_key(std::string_view name) {
-  static constexpr std::array kNoise = {"nvidia", "geforce", "tesla", "quadro", "gpu", "graphics", "device", "generation", "edition", "pg506"};
+  static constexpr std::array kNoise = {"nvidia",   "geforce", "tesla",      "quadro",  "gpu",
+                                        "graphics", "device",  "generation", "edition", "pg506"};
   std::string key, word;
   const auto finish = [&] {
     const bool memory = word.size() > 2 && word.ends_with("gb") && std::isdigit(static_cast<unsigned char>(word[0]));
-    const bool noise = std::find(kNoise.begin(), kNoise.end(), word) != kNoise.end() || word.starts_with("hbm") || word.starts_with("sxm");
+    const bool noise = std::find(kNoise.begin(), kNoise.end(), word) != kNoise.end() || word.starts_with("hbm") ||
+                       word.starts_with("sxm");
     if (!memory && !noise) key += word;
     word.clear();
   };
   for (const char c : name) {
     if (std::isalnum(static_cast<unsigned char>(c)))
       word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    else
-      finish();
+    else finish();
   }
   finish();
   return key.empty() ? "gpu" : key;
@@ -83,7 +86,9 @@ CudaDevice::CudaDevice(const DriverApi& api, const NvmlApi* nvml, int ordinal, M
   info_.driver = driver_text(api, *nvml_);
 }
 
-std::unique_ptr<Buffer> CudaDevice::allocate(std::size_t bytes, std::size_t red_zone) { return std::make_unique<CudaBuffer>(context_, bytes, red_zone); }
+std::unique_ptr<Buffer> CudaDevice::allocate(std::size_t bytes, std::size_t red_zone) {
+  return std::make_unique<CudaBuffer>(context_, bytes, red_zone);
+}
 
 void CudaDevice::upload(void* destination, const void* host, std::size_t bytes) {
   cuda::upload(*context_, reinterpret_cast<CUdeviceptr>(destination), host, bytes);
@@ -95,12 +100,16 @@ void CudaDevice::download(void* host, const void* source, std::size_t bytes) {
 
 void CudaDevice::fill(void* destination, unsigned char byte, std::size_t bytes) {
   if (bytes == 0) return;
-  context_->check(context_->use().memset_bytes(reinterpret_cast<CUdeviceptr>(destination), byte, bytes, context_->stream()), "filling GPU memory");
+  context_->check(
+      context_->use().memset_bytes(reinterpret_cast<CUdeviceptr>(destination), byte, bytes, context_->stream()),
+      "filling GPU memory");
 }
 
 void CudaDevice::synchronize() { context_->synchronize(); }
 
-std::unique_ptr<Module> CudaDevice::load(const Artifact& artifact) { return std::make_unique<CudaModule>(context_, artifact); }
+std::unique_ptr<Module> CudaDevice::load(const Artifact& artifact) {
+  return std::make_unique<CudaModule>(context_, artifact);
+}
 
 void CudaDevice::launch(const Module& module, const LaunchSpec& spec) {
   const auto* kernel = dynamic_cast<const CudaModule*>(&module);
@@ -108,16 +117,23 @@ void CudaDevice::launch(const Module& module, const LaunchSpec& spec) {
   kernel->launch(spec);
 }
 
+void CudaDevice::encode_tensor_maps(LaunchSpec& spec) {
+  for (const TensorMapSpec& map : spec.tensor_maps) encode_tensor_map(*context_, map, spec.params);
+  spec.tensor_maps.clear();
+}
+
 std::unique_ptr<Timer> CudaDevice::make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) {
-  if (!stamps_) stamps_ = std::make_shared<ClockStamps>(context_, microkernel(Microkernel::kStamp), info_.limits.multiprocessors);
-  return std::make_unique<CudaTimer>(TimerTools{context_, stamps_, [this] { flush_cache(); }}, std::vector<Launch>(rotation.begin(), rotation.end()), regime,
-                                     sample_us);
+  if (!stamps_)
+    stamps_ = std::make_shared<ClockStamps>(context_, microkernel(Microkernel::kStamp), info_.limits.multiprocessors);
+  return std::make_unique<CudaTimer>(TimerTools{context_, stamps_, [this] { flush_cache(); }},
+                                     std::vector<Launch>(rotation.begin(), rotation.end()), regime, sample_us);
 }
 
 // Reads rather than writes: dirty lines would still be going to memory while the timed kernel runs.
 void CudaDevice::flush_cache() {
   if (!flush_) {
-    const std::size_t bytes = std::max(kMinFlushBytes, static_cast<std::size_t>(info_.limits.l2_bytes) * 5 / 2) / 16 * 16;
+    const std::size_t bytes =
+        std::max(kMinFlushBytes, static_cast<std::size_t>(info_.limits.l2_bytes) * 5 / 2) / 16 * 16;
     flush_ = std::make_unique<CudaBuffer>(context_, bytes, 0);
     fill(flush_->data(), 0x3c, bytes);
   }
@@ -159,11 +175,19 @@ int cuda_device_count() {
 std::unique_ptr<Device> open_cuda_device(int ordinal) {
   std::string why;
   const DriverApi* api = driver_api(&why);
-  if (!api) throw_environment("cuda:{} needs an NVIDIA driver, and there is none ({}). Install one, or use --device cpu", ordinal, why);
+  if (!api)
+    throw_environment("cuda:{} needs an NVIDIA driver, and there is none ({}). Install one, or use --device cpu",
+                      ordinal, why);
   const int count = cuda_device_count();
-  if (count == 0) throw_environment("cuda:{} is not here: the NVIDIA driver shows no GPU. Look at CUDA_VISIBLE_DEVICES, or use --device cpu", ordinal);
+  if (count == 0)
+    throw_environment(
+        "cuda:{} is not here: the NVIDIA driver shows no GPU. Look at CUDA_VISIBLE_DEVICES, or use --device cpu",
+        ordinal);
   if (ordinal >= count)
-    throw_environment("cuda:{} is not here: the NVIDIA driver shows cuda:0 to cuda:{}. Choose one of them, or look at CUDA_VISIBLE_DEVICES", ordinal, count - 1);
+    throw_environment(
+        "cuda:{} is not here: the NVIDIA driver shows cuda:0 to cuda:{}. Choose one of them, or look at "
+        "CUDA_VISIBLE_DEVICES",
+        ordinal, count - 1);
   auto compiler = std::make_shared<std::unique_ptr<Compiler>>();
   const auto compile = [compiler](Microkernel kernel, const std::string& arch) {
     if (!*compiler) *compiler = open_compiler();

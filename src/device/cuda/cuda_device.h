@@ -30,6 +30,7 @@ class CudaDevice final : public Device {
   void synchronize() override;
   std::unique_ptr<Module> load(const Artifact& artifact) override;
   void launch(const Module& module, const LaunchSpec& spec) override;
+  void encode_tensor_maps(LaunchSpec& spec) override;
   std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) override;
   void idle(double milliseconds) override;
   EnvironmentReading read_environment() override;

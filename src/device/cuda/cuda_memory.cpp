@@ -36,7 +36,10 @@ void download(const Context& context, void* host, CUdeviceptr source, std::size_
 }
 
 CudaBuffer::CudaBuffer(std::shared_ptr<const Context> context, std::size_t bytes, std::size_t red_zone)
-    : context_(std::move(context)), size_(bytes), before_((red_zone + kAlignment - 1) / kAlignment * kAlignment), after_(before_) {
+    : context_(std::move(context)),
+      size_(bytes),
+      before_((red_zone + kAlignment - 1) / kAlignment * kAlignment),
+      after_(before_) {
   // The driver refuses zero bytes, and a problem of length zero still needs an address.
   const std::size_t total = std::max<std::size_t>(before_ + bytes + after_, 1);
   if (total < bytes) throw_environment("an allocation of {} bytes is beyond any address space", bytes);

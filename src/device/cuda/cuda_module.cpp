@@ -1,5 +1,7 @@
 #include "device/cuda/cuda_module.h"
 
+#include <cstring>
+
 #include "core/error.h"
 
 namespace flashcore::cuda {
@@ -14,10 +16,12 @@ unsigned volume(const Dim3& dim) { return dim.x * dim.y * dim.z; }
 
 void assemble(LaunchCall& call, const LaunchSpec& spec, CUstream stream) {
   if (volume(spec.block) == 0 || spec.grid.x == 0 || spec.grid.y == 0 || spec.grid.z == 0)
-    throw_internal("a launch of {}x{}x{} blocks of {}x{}x{} threads is empty", spec.grid.x, spec.grid.y, spec.grid.z, spec.block.x, spec.block.y, spec.block.z);
+    throw_internal("a launch of {}x{}x{} blocks of {}x{}x{} threads is empty", spec.grid.x, spec.grid.y, spec.grid.z,
+                   spec.block.x, spec.block.y, spec.block.z);
   const Dim3& cluster = spec.cluster;
   if (volume(cluster) == 0 || spec.grid.x % cluster.x || spec.grid.y % cluster.y || spec.grid.z % cluster.z)
-    throw_internal("a grid of {}x{}x{} blocks is not made of clusters of {}x{}x{}", spec.grid.x, spec.grid.y, spec.grid.z, cluster.x, cluster.y, cluster.z);
+    throw_internal("a grid of {}x{}x{} blocks is not made of clusters of {}x{}x{}", spec.grid.x, spec.grid.y,
+                   spec.grid.z, cluster.x, cluster.y, cluster.z);
   CUlaunchConfig& config = call.config;
   config.grid_x = spec.grid.x, config.grid_y = spec.grid.y, config.grid_z = spec.grid.z;
   config.block_x = spec.block.x, config.block_y = spec.block.y, config.block_z = spec.block.z;
@@ -32,18 +36,23 @@ void assemble(LaunchCall& call, const LaunchSpec& spec, CUstream stream) {
   }
 }
 
-CudaModule::CudaModule(std::shared_ptr<const Context> context, const Artifact& artifact) : context_(std::move(context)), symbol_(artifact.symbol) {
-  if (artifact.cubin.empty()) throw_internal("{} has no GPU code: it was compiled for {}", artifact.symbol, artifact.arch);
+CudaModule::CudaModule(std::shared_ptr<const Context> context, const Artifact& artifact)
+    : context_(std::move(context)), symbol_(artifact.symbol) {
+  if (artifact.cubin.empty())
+    throw_internal("{} has no GPU code: it was compiled for {}", artifact.symbol, artifact.arch);
   const DriverApi& api = context_->use();
-  context_->check(api.module_load(&module_, artifact.cubin.data()), fmt::format("loading {} ({})", symbol_, artifact.arch));
+  context_->check(api.module_load(&module_, artifact.cubin.data()),
+                  fmt::format("loading {} ({})", symbol_, artifact.arch));
   try {
     context_->check(api.module_function(&function_, module_, symbol_.c_str()), "finding " + symbol_);
     shared_limit_ = artifact.dynamic_shared_bytes;
     if (shared_limit_ > 0)
-      context_->check(api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit_),
-                      fmt::format("giving {} {} bytes of dynamic shared memory", symbol_, shared_limit_));
+      context_->check(
+          api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit_),
+          fmt::format("giving {} {} bytes of dynamic shared memory", symbol_, shared_limit_));
     std::size_t offset = 0;
-    if (api.function_param_info) param_bytes_known_ = api.function_param_info(function_, 0, &offset, &param_bytes_) == CUDA_SUCCESS;
+    if (api.function_param_info)
+      param_bytes_known_ = api.function_param_info(function_, 0, &offset, &param_bytes_) == CUDA_SUCCESS;
   } catch (...) {
     api.module_unload(module_);
     throw;
@@ -61,17 +70,39 @@ void CudaModule::launch(const LaunchSpec& spec) const {
   LaunchCall call;
   assemble(call, spec, context_->stream());
   if (static_cast<int>(spec.shared_bytes) > shared_limit_)
-    throw_internal("{} was compiled for {} bytes of dynamic shared memory and launched with {}", symbol_, shared_limit_, spec.shared_bytes);
+    throw_internal("{} was compiled for {} bytes of dynamic shared memory and launched with {}", symbol_, shared_limit_,
+                   spec.shared_bytes);
   // The driver copies as many bytes as the kernel's parameter has, so too few would read past the end.
   if (param_bytes_known_ && spec.params.size() != param_bytes_)
     throw_internal("{} takes {} bytes of parameters and was given {}", symbol_, param_bytes_, spec.params.size());
   const DriverApi& api = context_->use();
   if (volume(spec.cluster) > kPortableClusterSize)
-    context_->check(api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1), "allowing a large cluster");
+    context_->check(api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
+                    "allowing a large cluster");
   void* params[] = {const_cast<std::byte*>(spec.params.data())};
   context_->check(api.launch_kernel(&call.config, function_, spec.params.empty() ? nullptr : params, nullptr),
-                  fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", symbol_, spec.grid.x, spec.grid.y, spec.grid.z,
-                              volume(spec.block), spec.shared_bytes));
+                  fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", symbol_,
+                              spec.grid.x, spec.grid.y, spec.grid.z, volume(spec.block), spec.shared_bytes));
+}
+
+void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::vector<std::byte>& params) {
+  const DriverApi& api = context.use();
+  if (!api.tensor_map_encode)
+    throw_environment("the NVIDIA driver is older than CUDA 12.0 and cannot encode tensor maps; update it");
+  if (map.param_offset + sizeof(CUtensorMap) > params.size())
+    throw_internal("a tensor map at byte {} does not fit {} bytes of parameters", map.param_offset, params.size());
+  constexpr std::uint32_t kUnitStrides[4] = {1, 1, 1, 1};
+  CUtensorMap encoded;
+  const CUtensorMapDataType type = map.bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUresult result =
+      api.tensor_map_encode(&encoded, type, 4, const_cast<void*>(map.address), map.extents, map.strides_bytes, map.box,
+                            kUnitStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  context.check(result,
+                fmt::format("encoding a tensor map of {}x{}x{}x{} elements, strides {} {} {} bytes, box {}x{}",
+                            map.extents[0], map.extents[1], map.extents[2], map.extents[3], map.strides_bytes[0],
+                            map.strides_bytes[1], map.strides_bytes[2], map.box[0], map.box[1]));
+  std::memcpy(params.data() + map.param_offset, &encoded, sizeof(encoded));
 }
 
 }  // namespace flashcore::cuda

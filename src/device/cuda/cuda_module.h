@@ -30,9 +30,12 @@ class CudaModule final : public Module {
   CUmodule module_ = nullptr;
   CUfunction function_ = nullptr;
   std::string symbol_;
-  std::size_t param_bytes_ = 0;      // of the kernel's one parameter
-  bool param_bytes_known_ = false;   // the driver is new enough to say
+  std::size_t param_bytes_ = 0;     // of the kernel's one parameter
+  bool param_bytes_known_ = false;  // the driver is new enough to say
   int shared_limit_ = 0;
 };
+
+// Writes the 128 bytes of an encoded tensor map into `params`. Error kEnvironment if the driver knows no tensor maps.
+void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::vector<std::byte>& params);
 
 }  // namespace flashcore::cuda

@@ -19,7 +19,8 @@ constexpr int kEstimateLaunches = 3;
 int choose_launches(double launch_us, double sample_us) {
   if (!(launch_us > 0)) return kMaxLaunchesPerGraph;
   // Events resolve half a microsecond: a sample short by less than that is long enough.
-  return static_cast<int>(std::clamp(std::ceil((sample_us - 0.5) / launch_us), 1.0, static_cast<double>(kMaxLaunchesPerGraph)));
+  return static_cast<int>(
+      std::clamp(std::ceil((sample_us - 0.5) / launch_us), 1.0, static_cast<double>(kMaxLaunchesPerGraph)));
 }
 
 double choose_hold_us(double submit_us) { return std::clamp(2 * submit_us + 10, kMinHoldUs, kMaxHoldUs); }
@@ -35,8 +36,9 @@ CudaTimer::CudaTimer(TimerTools tools, std::vector<Launch> rotation, Regime regi
     tools_.context->synchronize();
     if (regime_ == Regime::kGraph) {
       const double estimate_us = time_once_us([this] {
-        for (int i = 0; i < kEstimateLaunches; ++i) next_launch()();
-      }) / kEstimateLaunches;
+                                   for (int i = 0; i < kEstimateLaunches; ++i) next_launch()();
+                                 }) /
+                                 kEstimateLaunches;
       launches_ = choose_launches(estimate_us, sample_us > 0 ? sample_us : kDefaultSampleUs);
       capture();
     }
@@ -84,8 +86,7 @@ void CudaTimer::capture() {
 void CudaTimer::enqueue_work() {
   if (graph_)
     tools_.context->check(tools_.context->use().graph_launch(graph_, tools_.context->stream()), "launching the graph");
-  else
-    next_launch()();
+  else next_launch()();
 }
 
 // Device time of what `work` enqueues, with the GPU kept busy until all of it is enqueued.
@@ -95,7 +96,8 @@ double CudaTimer::time_once_us(const std::function<void()>& work) {
   for (int attempt = 1;; ++attempt) {
     if (regime_ == Regime::kCold) {
       // Not supported everywhere, and nothing persists where it is not.
-      if (const CUresult result = api.reset_persisting_l2(); is_context_lost(result)) context.check(result, "resetting persisting cache lines");
+      if (const CUresult result = api.reset_persisting_l2(); is_context_lost(result))
+        context.check(result, "resetting persisting cache lines");
       tools_.flush_cache();
     }
     tools_.stamps->begin(hold_us_);
@@ -103,7 +105,8 @@ double CudaTimer::time_once_us(const std::function<void()>& work) {
     context.check(api.event_record(begin_, context.stream()), "recording an event");
     work();
     context.check(api.event_record(end_, context.stream()), "recording an event");
-    const double submit_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    const double submit_us =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
     tools_.stamps->end();
     context.synchronize();
     const bool hidden = submit_us < hold_us_;

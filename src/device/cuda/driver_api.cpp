@@ -39,6 +39,7 @@ void load_symbols(SymbolLoader& loader, DriverApi& api) {
   loader.need("cuFuncSetAttribute", api.function_set_attribute);
   loader.want("cuFuncGetParamInfo", api.function_param_info);
   loader.need("cuLaunchKernelEx", api.launch_kernel);
+  loader.want("cuTensorMapEncodeTiled", api.tensor_map_encode);
   loader.need("cuStreamCreate", api.stream_create);
   loader.need("cuStreamDestroy_v2", api.stream_destroy);
   loader.need("cuStreamSynchronize", api.stream_synchronize);
@@ -73,7 +74,8 @@ LoadedDriver load_driver() {
     const char* text = nullptr;
     loaded.api.error_name(result, &name);
     loaded.api.error_string(result, &text);
-    loaded.why = fmt::format("{} does not start: {} ({})", loaded.api.path, text ? text : "unknown error", name ? name : std::to_string(result));
+    loaded.why = fmt::format("{} does not start: {} ({})", loaded.api.path, text ? text : "unknown error",
+                             name ? name : std::to_string(result));
     return loaded;
   }
   loaded.present = true;

@@ -17,7 +17,8 @@ const std::vector<std::string> kNvrtcNames = {"libnvrtc.so.13", "libnvrtc.so.12"
 std::vector<fs::path> folders_starting_with(const fs::path& folder, const std::string& prefix) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (fs::directory_iterator it(folder, fs::directory_options::skip_permission_denied, error), end; !error && it != end; it.increment(error)) {
+  for (fs::directory_iterator it(folder, fs::directory_options::skip_permission_denied, error), end;
+       !error && it != end; it.increment(error)) {
     std::error_code ignored;
     if (it->path().filename().string().starts_with(prefix) && it->is_directory(ignored)) found.push_back(it->path());
   }
@@ -69,7 +70,8 @@ std::optional<DynamicLibrary> DynamicLibrary::open_first(const std::vector<std::
   for (const std::string& candidate : candidates) {
     const bool by_path = candidate.find('/') != std::string::npos;
     if (by_path && fs::path(candidate).filename().string().starts_with("libnvrtc")) preload_builtins_beside(candidate);
-    if (void* handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL)) return DynamicLibrary(handle, path_of(handle, candidate));
+    if (void* handle = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL))
+      return DynamicLibrary(handle, path_of(handle, candidate));
     const char* message = dlerror();
     if (!tried.empty()) tried += "; ";
     tried += message ? message : candidate + ": cannot be opened";
@@ -110,7 +112,8 @@ std::vector<std::string> nvrtc_candidates(const SearchPlaces& places) {
     for (const fs::path& toolkit : toolkits) {
       add_if_present(candidates, toolkit / "lib64");
       add_if_present(candidates, toolkit / "lib");
-      for (const fs::path& target : folders_starting_with(toolkit / "targets", "")) add_if_present(candidates, target / "lib");
+      for (const fs::path& target : folders_starting_with(toolkit / "targets", ""))
+        add_if_present(candidates, target / "lib");
     }
     add_environment_folder(candidates, prefix);
     for (const fs::path& folder : folders_starting_with(prefix, ""))
@@ -120,13 +123,13 @@ std::vector<std::string> nvrtc_candidates(const SearchPlaces& places) {
 }
 
 std::vector<std::string> driver_candidates() {
-  return {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1",
-          "/usr/local/nvidia/lib64/libcuda.so.1"};
+  return {"libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1",
+          "/usr/lib/wsl/lib/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"};
 }
 
 std::vector<std::string> nvml_candidates() {
-  return {"libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/usr/lib64/libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1",
-          "/usr/local/nvidia/lib64/libnvidia-ml.so.1"};
+  return {"libnvidia-ml.so.1", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "/usr/lib64/libnvidia-ml.so.1",
+          "/usr/lib/wsl/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"};
 }
 
 }  // namespace flashcore::cuda

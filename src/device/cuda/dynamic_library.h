@@ -15,7 +15,7 @@ class DynamicLibrary {
   // Opens the first candidate that the loader accepts. On failure returns none and, in `why`, what was tried.
   static std::optional<DynamicLibrary> open_first(const std::vector<std::string>& candidates, std::string* why);
 
-  void* symbol(const char* name) const;             // null if it is not there
+  void* symbol(const char* name) const;              // null if it is not there
   const std::string& path() const { return path_; }  // where the loader found it
 
  private:
@@ -26,8 +26,8 @@ class DynamicLibrary {
 
 // Where the search looks, replaceable by tests.
 struct SearchPlaces {
-  std::filesystem::path executable;                                 // its folder's parents may hold a .venv
-  std::function<const char*(const char*)> environment;              // getenv
+  std::filesystem::path executable;                     // its folder's parents may hold a .venv
+  std::function<const char*(const char*)> environment;  // getenv
   std::vector<std::filesystem::path> prefixes = {"/usr", "/usr/local", "/opt"};
 };
 SearchPlaces default_places();

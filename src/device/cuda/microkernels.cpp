@@ -152,7 +152,9 @@ template <int> __global__ void __launch_bounds__(256, 1) wgmma(MatmulParams p) {
 }  // namespace micro
 )device";
 
-void replace(std::string& text, std::string_view placeholder, const std::string& value) { text.replace(text.find(placeholder), placeholder.size(), value); }
+void replace(std::string& text, std::string_view placeholder, const std::string& value) {
+  text.replace(text.find(placeholder), placeholder.size(), value);
+}
 
 std::string full_source() {
   std::string registers, operands;
@@ -175,18 +177,12 @@ const SourceMap& microkernel_sources() {
 
 KernelSource microkernel_source(Microkernel kernel) {
   switch (kernel) {
-    case Microkernel::kEmpty:
-      return {kFile, "micro::empty<0>", 0, 32, {}};
-    case Microkernel::kStamp:
-      return {kFile, "micro::stamp<0>", 0, 32, {}};
-    case Microkernel::kFill:
-      return {kFile, "micro::fill<0>", 0, kFillThreads, {}};
-    case Microkernel::kRead:
-      return {kFile, "micro::read<0>", 0, kReadThreads, {}};
-    case Microkernel::kMma:
-      return {kFile, "micro::mma<0>", 0, kMatmulThreads, {}};
-    case Microkernel::kWgmma:
-      return {kFile, "micro::wgmma<0>", kWgmmaSharedBytes, kMatmulThreads, {}};
+    case Microkernel::kEmpty: return {kFile, "micro::empty<0>", 0, 32, {}};
+    case Microkernel::kStamp: return {kFile, "micro::stamp<0>", 0, 32, {}};
+    case Microkernel::kFill: return {kFile, "micro::fill<0>", 0, kFillThreads, {}};
+    case Microkernel::kRead: return {kFile, "micro::read<0>", 0, kReadThreads, {}};
+    case Microkernel::kMma: return {kFile, "micro::mma<0>", 0, kMatmulThreads, {}};
+    case Microkernel::kWgmma: return {kFile, "micro::wgmma<0>", kWgmmaSharedBytes, kMatmulThreads, {}};
   }
   throw_internal("no such microkernel: {}", static_cast<int>(kernel));
 }

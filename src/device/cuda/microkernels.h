@@ -42,8 +42,8 @@ struct MatmulParams {
 };
 
 inline constexpr int kFillThreads = 256, kReadThreads = 256, kMatmulThreads = 256;
-inline constexpr double kMmaFlopsPerIteration = 8 * 32 * 2.0 * 16 * 8 * 16;       // per block: 8 warps × 32 mma
-inline constexpr double kWgmmaFlopsPerIteration = 2 * 16 * 2.0 * 64 * 256 * 16;   // per block: 2 warpgroups × 16 wgmma
+inline constexpr double kMmaFlopsPerIteration = 8 * 32 * 2.0 * 16 * 8 * 16;      // per block: 8 warps × 32 mma
+inline constexpr double kWgmmaFlopsPerIteration = 2 * 16 * 2.0 * 64 * 256 * 16;  // per block: 2 warpgroups × 16 wgmma
 
 KernelSource microkernel_source(Microkernel kernel);
 const SourceMap& microkernel_sources();

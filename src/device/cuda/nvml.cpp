@@ -42,9 +42,11 @@ EnvironmentReading NvmlReader::read() const {
   if (api_->clock_mhz(device_, kNvmlClockSm, &value) == kNvmlSuccess) reading.clock_sm_mhz = value;
   if (api_->clock_mhz(device_, kNvmlClockMemory, &value) == kNvmlSuccess) reading.clock_memory_mhz = value;
   if (api_->power_mw(device_, &value) == kNvmlSuccess) reading.power_w = value / 1e3;
-  if (api_->temperature_c && api_->temperature_c(device_, kNvmlTemperatureGpu, &value) == kNvmlSuccess) reading.temperature_c = value;
+  if (api_->temperature_c && api_->temperature_c(device_, kNvmlTemperatureGpu, &value) == kNvmlSuccess)
+    reading.temperature_c = value;
   unsigned long long reasons = 0;
-  if (api_->throttle_reasons && api_->throttle_reasons(device_, &reasons) == kNvmlSuccess) reading.throttle_reasons = throttle_words(reasons);
+  if (api_->throttle_reasons && api_->throttle_reasons(device_, &reasons) == kNvmlSuccess)
+    reading.throttle_reasons = throttle_words(reasons);
   return reading;
 }
 

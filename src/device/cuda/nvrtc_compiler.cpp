@@ -32,13 +32,17 @@ class Program {
     }
     for (const std::string& name : names) name_pointers.push_back(name.c_str());
     const std::string text = fmt::format("#include \"{}{}\"\n", kIncludeRoot, kernel.file);
-    check(api_.create_program(&program_, text.c_str(), "flashcore.cu", static_cast<int>(texts.size()), texts.data(), name_pointers.data()), "nvrtcCreateProgram");
+    check(api_.create_program(&program_, text.c_str(), "flashcore.cu", static_cast<int>(texts.size()), texts.data(),
+                              name_pointers.data()),
+          "nvrtcCreateProgram");
   }
   ~Program() { api_.destroy_program(&program_); }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  void add_name(const std::string& expression) { check(api_.add_name_expression(program_, expression.c_str()), "nvrtcAddNameExpression"); }
+  void add_name(const std::string& expression) {
+    check(api_.add_name_expression(program_, expression.c_str()), "nvrtcAddNameExpression");
+  }
 
   NvrtcResult compile(const std::vector<std::string>& options) {
     std::vector<const char*> pointers;
@@ -81,7 +85,9 @@ class Program {
 // The line a reader wants first: the first that says "error", else the first at all.
 std::string first_error(const std::string& log) {
   const std::size_t at = log.find("error");
-  const std::size_t begin = at == std::string::npos ? 0 : log.rfind('\n', at) == std::string::npos ? 0 : log.rfind('\n', at) + 1;
+  const std::size_t begin = at == std::string::npos                    ? 0
+                            : log.rfind('\n', at) == std::string::npos ? 0
+                                                                       : log.rfind('\n', at) + 1;
   return log.substr(begin, log.find('\n', begin) - begin);
 }
 
@@ -101,9 +107,11 @@ class NvrtcCompiler final : public Compiler {
 
   std::string version() const override { return fmt::format("NVRTC {}.{}", major_, minor_); }
 
-  Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch, bool use_cache) override {
+  Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
+                   bool use_cache) override {
     require_arch(arch);
-    if (!sources.contains(kernel.file)) throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
+    if (!sources.contains(kernel.file))
+      throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
     const std::vector<std::string> options = options_for(kernel, arch);
     const std::string key = cache_key(kernel, sources, options);
     if (use_cache)
@@ -116,14 +124,17 @@ class NvrtcCompiler final : public Compiler {
  private:
   std::vector<std::string> options_for(const KernelSource& kernel, const std::string& arch) const {
     // --minimal leaves out textures and the device runtime: a third of the time of a small kernel.
-    std::vector<std::string> options = {"--gpu-architecture=" + arch, "--std=c++20", "--ptxas-options=-v", "--device-as-default-execution-space", "--no-source-include", "--minimal"};
+    std::vector<std::string> options = {"--gpu-architecture=" + arch, "--std=c++20",
+                                        "--ptxas-options=-v",         "--device-as-default-execution-space",
+                                        "--no-source-include",        "--minimal"};
     // NVRTC's own cache would make compile_ms a lie and drops the ptxas report. Not known before version 13.
     if (major_ >= 13) options.push_back("--no-cache");
     options.insert(options.end(), kernel.options.begin(), kernel.options.end());
     return options;
   }
 
-  std::string cache_key(const KernelSource& kernel, const SourceMap& sources, const std::vector<std::string>& options) const {
+  std::string cache_key(const KernelSource& kernel, const SourceMap& sources,
+                        const std::vector<std::string>& options) const {
     Hasher hasher;
     hasher.add(identity_).add(kernel.file).add(kernel.name_expression);
     hasher.add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
@@ -133,16 +144,19 @@ class NvrtcCompiler final : public Compiler {
     return hasher.hex();
   }
 
-  Artifact compile_fresh(const KernelSource& kernel, const SourceMap& sources, const std::string& arch, const std::vector<std::string>& options) const {
+  Artifact compile_fresh(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
+                         const std::vector<std::string>& options) const {
     const auto begin = std::chrono::steady_clock::now();
     Program program(api_, kernel, sources);
     program.add_name(kernel.name_expression);
     const NvrtcResult result = program.compile(options);
-    const double elapsed_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    const double elapsed_ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     const std::string log = program.log();
     if (result != cuda::kNvrtcSuccess) {
       const std::string reason = log.empty() ? api_.error_string(result) : first_error(log);
-      throw CompileError(fmt::format("{} does not compile for {} with {}: {}", kernel.name_expression, arch, version(), reason), log);
+      throw CompileError(
+          fmt::format("{} does not compile for {} with {}: {}", kernel.name_expression, arch, version(), reason), log);
     }
     Artifact artifact;
     artifact.cubin = program.cubin();
@@ -155,7 +169,8 @@ class NvrtcCompiler final : public Compiler {
     // Beside the code, what is resident per SM decides the speed: equal code with other resources is another kernel.
     artifact.code_hash = Hasher()
                              .add(cuda::hash_machine_code(artifact.cubin))
-                             .add(fmt::format("{} {} {} {}", artifact.registers, artifact.static_shared_bytes, artifact.dynamic_shared_bytes, artifact.threads_per_block))
+                             .add(fmt::format("{} {} {} {}", artifact.registers, artifact.static_shared_bytes,
+                                              artifact.dynamic_shared_bytes, artifact.threads_per_block))
                              .hex();
     return artifact;
   }
@@ -177,12 +192,17 @@ class NvrtcCompiler final : public Compiler {
   void require_arch(const std::string& arch) const {
     std::string_view digits = std::string_view(arch).substr(std::min<std::size_t>(arch.size(), 3));
     if (!digits.empty() && (digits.back() == 'a' || digits.back() == 'f')) digits.remove_suffix(1);
-    const bool numeric = !digits.empty() && digits.size() <= 3 && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
-    if (!arch.starts_with("sm_") || !numeric) throw_bad_input("'{}' is not a GPU architecture; write it like sm_80 or sm_90a", arch);
+    const bool numeric = !digits.empty() && digits.size() <= 3 &&
+                         std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!arch.starts_with("sm_") || !numeric)
+      throw_bad_input("'{}' is not a GPU architecture; write it like sm_80 or sm_90a", arch);
     const int number = std::stoi(std::string(digits));
     if (!archs_.empty() && std::find(archs_.begin(), archs_.end(), number) == archs_.end())
-      throw_environment("{} ({}) does not compile for {}: it knows sm_{} to sm_{}. Run ./quickstart, or install a newer one: pip install nvidia-cuda-nvrtc",
-                        version(), api_.path, arch, *std::min_element(archs_.begin(), archs_.end()), *std::max_element(archs_.begin(), archs_.end()));
+      throw_environment(
+          "{} ({}) does not compile for {}: it knows sm_{} to sm_{}. Run ./quickstart, or install a newer one: pip "
+          "install nvidia-cuda-nvrtc",
+          version(), api_.path, arch, *std::min_element(archs_.begin(), archs_.end()),
+          *std::max_element(archs_.begin(), archs_.end()));
   }
 
   const NvrtcApi& api_;
@@ -198,7 +218,10 @@ std::unique_ptr<Compiler> open_compiler() {
   std::string why;
   const NvrtcApi* api = cuda::nvrtc_api(&why);
   if (!api)
-    throw_environment("NVRTC, NVIDIA's run-time compiler, is not here ({}). Run ./quickstart, or: pip install nvidia-cuda-nvrtc, or set FLASHCORE_NVRTC to libnvrtc.so", why);
+    throw_environment(
+        "NVRTC, NVIDIA's run-time compiler, is not here ({}). Run ./quickstart, or: pip install nvidia-cuda-nvrtc, or "
+        "set FLASHCORE_NVRTC to libnvrtc.so",
+        why);
   return std::make_unique<NvrtcCompiler>(*api);
 }
 

@@ -37,13 +37,15 @@ bool has_performance_code(std::string_view line) {
 
 bool is_warning(std::string_view line) {
   std::string lower(line);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return lower.find("warning") != std::string::npos || has_performance_code(line);
 }
 
 std::string trimmed(std::string_view line) {
   while (!line.empty() && std::isspace(static_cast<unsigned char>(line.front()))) line.remove_prefix(1);
-  while (!line.empty() && (std::isspace(static_cast<unsigned char>(line.back())) || line.back() == '\0')) line.remove_suffix(1);
+  while (!line.empty() && (std::isspace(static_cast<unsigned char>(line.back())) || line.back() == '\0'))
+    line.remove_suffix(1);
   return std::string(line);
 }
 
@@ -51,7 +53,7 @@ std::string trimmed(std::string_view line) {
 
 PtxasReport parse_ptxas_log(std::string_view log, std::string_view symbol) {
   PtxasReport report;
-  bool in_entry = false;       // inside the block of this entry
+  bool in_entry = false;        // inside the block of this entry
   bool own_properties = false;  // the last "Function properties" were the entry's own
   while (!log.empty()) {
     const std::size_t newline = log.find('\n');
@@ -66,7 +68,8 @@ PtxasReport parse_ptxas_log(std::string_view log, std::string_view symbol) {
       own_properties = in_entry && names_symbol(line, symbol);
     } else if (is_warning(line)) {
       std::string text = trimmed(line);
-      if (std::find(report.warnings.begin(), report.warnings.end(), text) == report.warnings.end()) report.warnings.push_back(std::move(text));
+      if (std::find(report.warnings.begin(), report.warnings.end(), text) == report.warnings.end())
+        report.warnings.push_back(std::move(text));
     } else if (own_properties && line.find("bytes stack frame") != std::string_view::npos) {
       report.stack_bytes = std::max(report.stack_bytes, number_before(line, " bytes stack frame"));
       report.spill_store_bytes = number_before(line, " bytes spill stores");

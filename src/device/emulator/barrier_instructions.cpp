@@ -18,7 +18,11 @@ void check_aligned(Cluster& cluster, unsigned id, const void* site) {
   Warp::Aligned& aligned = warp.aligned[id];
   if (aligned.count == 0) aligned.site = site;
   else if (!cluster.same_site(aligned.site, site)) {
-    cluster.fail(fmt::format("divergent barrier: lanes of warp {} arrive at barrier {} from different places; the other is\n    at {}", warp.index, id, cluster.launch.module.line_of(aligned.site)), site);
+    cluster.fail(
+        fmt::format(
+            "divergent barrier: lanes of warp {} arrive at barrier {} from different places; the other is\n    at {}",
+            warp.index, id, cluster.launch.module.line_of(aligned.site)),
+        site);
   }
   if (++aligned.count == std::popcount(warp.full)) aligned.count = 0;
 }
@@ -26,22 +30,31 @@ void check_aligned(Cluster& cluster, unsigned id, const void* site) {
 NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
-  if (id < 0 || id > 15) cluster.fail(fmt::format("barrier {} does not exist: a CTA has barriers 0 to 15 ({})", id, Cluster::name_of(self)), site);
+  if (id < 0 || id > 15)
+    cluster.fail(fmt::format("barrier {} does not exist: a CTA has barriers 0 to 15 ({})", id, Cluster::name_of(self)),
+                 site);
   const unsigned expected = threads > 0 ? static_cast<unsigned>(threads) : static_cast<unsigned>(cta.threads.size());
-  if (expected % 32 != 0 && threads > 0) cluster.fail(fmt::format("barrier {} for {} threads: the count must be a multiple of 32 ({})", id, threads, Cluster::name_of(self)), site);
+  if (expected % 32 != 0 && threads > 0)
+    cluster.fail(fmt::format("barrier {} for {} threads: the count must be a multiple of 32 ({})", id, threads,
+                             Cluster::name_of(self)),
+                 site);
   NamedBarrier& barrier = cta.barriers[static_cast<std::size_t>(id)];
   check_aligned(cluster, static_cast<unsigned>(id), site);
   if (barrier.arrivals.empty()) barrier.expected = expected;
   if (barrier.expected != expected) {
-    cluster.fail(fmt::format("barrier {} counts mismatch: {} arrives for {} threads\n  the other party: {}, which arrived for {}\n    at {}", id, Cluster::name_of(self), expected,
-                             Cluster::name_of(*barrier.arrivals.front().first), barrier.expected, cluster.launch.module.line_of(barrier.arrivals.front().second)),
+    cluster.fail(fmt::format("barrier {} counts mismatch: {} arrives for {} threads\n  the other party: {}, which "
+                             "arrived for {}\n    at {}",
+                             id, Cluster::name_of(self), expected, Cluster::name_of(*barrier.arrivals.front().first),
+                             barrier.expected, cluster.launch.module.line_of(barrier.arrivals.front().second)),
                  site);
   }
   for (const auto& [thread, place] : barrier.arrivals) {
     if (thread != &self) continue;
-    cluster.fail(fmt::format("barrier {} arrived at twice: {} has arrived before and the barrier is not complete ({} of {} threads); the first time\n    at {}", id, Cluster::name_of(self), barrier.arrived,
-                             expected, cluster.launch.module.line_of(place)),
-                 site);
+    cluster.fail(
+        fmt::format("barrier {} arrived at twice: {} has arrived before and the barrier is not complete ({} of {} "
+                    "threads); the first time\n    at {}",
+                    id, Cluster::name_of(self), barrier.arrived, expected, cluster.launch.module.line_of(place)),
+        site);
   }
   barrier.arrivals.emplace_back(&self, site);
   barrier.clocks.release(self.knowledge);

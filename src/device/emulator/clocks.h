@@ -27,7 +27,9 @@ inline constexpr std::size_t kMaxSites = 4096;
 struct Clocks {
   std::vector<std::uint32_t> seen, fenced;
 
-  static std::uint32_t at(const std::vector<std::uint32_t>& times, Agent agent) { return agent < times.size() ? times[agent] : 0; }
+  static std::uint32_t at(const std::vector<std::uint32_t>& times, Agent agent) {
+    return agent < times.size() ? times[agent] : 0;
+  }
   static void raise(std::vector<std::uint32_t>& times, Agent agent, std::uint32_t time);
   void join(const Clocks& other);
 };

@@ -16,7 +16,9 @@ std::uint64_t sectors(const std::uint64_t* first, int count, int bytes) {
   std::uint64_t touched[64];
   int n = 0;
   for (int i = 0; i < count; ++i) {
-    for (std::uint64_t s = first[i] / kSectorBytes; s <= (first[i] + static_cast<std::uint64_t>(bytes) - 1) / kSectorBytes; ++s) touched[n++] = s;
+    for (std::uint64_t s = first[i] / kSectorBytes;
+         s <= (first[i] + static_cast<std::uint64_t>(bytes) - 1) / kSectorBytes; ++s)
+      touched[n++] = s;
   }
   std::sort(touched, touched + n);
   return static_cast<std::uint64_t>(std::unique(touched, touched + n) - touched);
@@ -27,7 +29,8 @@ std::uint64_t passes(const std::uint64_t* first, int count, int bytes) {
   std::uint64_t words[128];
   int n = 0;
   for (int i = 0; i < count; ++i) {
-    for (std::uint64_t word = first[i] / 4; word <= (first[i] + static_cast<std::uint64_t>(bytes) - 1) / 4; ++word) words[n++] = word;
+    for (std::uint64_t word = first[i] / 4; word <= (first[i] + static_cast<std::uint64_t>(bytes) - 1) / 4; ++word)
+      words[n++] = word;
   }
   std::sort(words, words + n);
   n = static_cast<int>(std::unique(words, words + n) - words);
@@ -37,7 +40,9 @@ std::uint64_t passes(const std::uint64_t* first, int count, int bytes) {
   return static_cast<std::uint64_t>(most);
 }
 
-double ratio(std::uint64_t a, std::uint64_t b) { return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b); }
+double ratio(std::uint64_t a, std::uint64_t b) {
+  return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b);
+}
 
 }  // namespace
 
@@ -128,14 +133,18 @@ nlohmann::json counters_json(const Counters& c, const EmulatorModule& module) {
     units[site.kind] += site.units;
     requests[site.kind] += site.requests;
     least[site.kind] += site.least;
-    json entry = {{"where", module.line_of(address)}, {"kind", kKinds[site.kind]}, {"requests", site.requests}, {"bytes", moved}};
+    json entry = {
+        {"where", module.line_of(address)}, {"kind", kKinds[site.kind]}, {"requests", site.requests}, {"bytes", moved}};
     const bool global = site.kind == SiteCounters::kGlobalLoad || site.kind == SiteCounters::kGlobalStore;
     entry[global ? "sectors_per_request" : "passes_per_request"] = ratio(site.units, site.requests);
     entry[global ? "least_sectors_per_request" : "least_passes_per_request"] = ratio(site.least, site.requests);
     sites.push_back(std::move(entry));
   }
   const auto of = [&](int kind, const char* unit) {
-    return json{{"bytes", bytes[kind]}, {"requests", requests[kind]}, {std::string(unit) + "_per_request", ratio(units[kind], requests[kind])}, {"excess", ratio(units[kind], least[kind])}};
+    return json{{"bytes", bytes[kind]},
+                {"requests", requests[kind]},
+                {std::string(unit) + "_per_request", ratio(units[kind], requests[kind])},
+                {"excess", ratio(units[kind], least[kind])}};
   };
   return {{"ctas", c.ctas},
           {"mma_flops", c.mma_flops},
@@ -151,7 +160,8 @@ nlohmann::json counters_json(const Counters& c, const EmulatorModule& module) {
           {"global_store", of(SiteCounters::kGlobalStore, "sectors")},
           {"shared_load", of(SiteCounters::kSharedLoad, "passes")},
           {"shared_store", of(SiteCounters::kSharedStore, "passes")},
-          {"bank_conflicts", units[SiteCounters::kSharedLoad] + units[SiteCounters::kSharedStore] - least[SiteCounters::kSharedLoad] - least[SiteCounters::kSharedStore]},
+          {"bank_conflicts", units[SiteCounters::kSharedLoad] + units[SiteCounters::kSharedStore] -
+                                 least[SiteCounters::kSharedLoad] - least[SiteCounters::kSharedStore]},
           {"sites", std::move(sites)}};
 }
 

@@ -17,11 +17,11 @@ class EmulatorModule;
 // Of one source line (one return address).
 struct SiteCounters {
   enum Kind : std::uint8_t { kNone, kGlobalLoad, kGlobalStore, kSharedLoad, kSharedStore } kind = kNone;
-  int bytes = 0;                // per lane
-  std::uint64_t requests = 0;   // of a warp
-  std::uint64_t lanes = 0;      // that took part, over all requests
-  std::uint64_t units = 0;      // sectors of 32 bytes (global) or passes over the banks (shared) they took
-  std::uint64_t least = 0;      // the fewest they could have taken
+  int bytes = 0;               // per lane
+  std::uint64_t requests = 0;  // of a warp
+  std::uint64_t lanes = 0;     // that took part, over all requests
+  std::uint64_t units = 0;     // sectors of 32 bytes (global) or passes over the banks (shared) they took
+  std::uint64_t least = 0;     // the fewest they could have taken
   void add(const SiteCounters& other);
 };
 
@@ -32,8 +32,8 @@ struct Counters {
   std::uint64_t copies_at_mma = 0;    // copies under way, summed over instructions
   std::uint64_t async_copies = 0, async_bytes = 0;
   std::uint64_t ex2 = 0;
-  std::uint64_t barrier_waits = 0;    // threads
-  std::uint64_t copy_waits = 0;       // threads
+  std::uint64_t barrier_waits = 0;  // threads
+  std::uint64_t copy_waits = 0;     // threads
   std::map<const void*, SiteCounters> sites;
   void add(const Counters& other);
 };

@@ -16,7 +16,16 @@ namespace {
 // -O1 without unrolling keeps a kernel of any tile size at a fraction of a second. Frame pointers, sibling calls and
 // line tables: a return address must name its line. No contraction: a·b + c is what the source says.
 const std::vector<std::string>& options() {
-  static const std::vector<std::string> all = {"-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-w", "-fno-rtti", "-fno-optimize-sibling-calls", "-ffp-contract=off", "-Wl,--as-needed"};
+  static const std::vector<std::string> all = {"-std=c++20",
+                                               "-O1",
+                                               "-g1",
+                                               "-fPIC",
+                                               "-shared",
+                                               "-w",
+                                               "-fno-rtti",
+                                               "-fno-optimize-sibling-calls",
+                                               "-ffp-contract=off",
+                                               "-Wl,--as-needed"};
   return all;
 }
 
@@ -24,7 +33,9 @@ class SourceFolder {
  public:
   SourceFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "flashcore-compile-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw_environment("cannot make a folder in {}: set TMPDIR to one that can be written", std::filesystem::temp_directory_path().string());
+    if (!mkdtemp(name.data()))
+      throw_environment("cannot make a folder in {}: set TMPDIR to one that can be written",
+                        std::filesystem::temp_directory_path().string());
     path_ = name;
   }
   ~SourceFolder() {
@@ -51,7 +62,10 @@ SourceMap exchanged(const SourceMap& sources) {
   for (const auto& [path, text] : sources) {
     const auto found = ours.find(path);
     if (found != ours.end()) all["kernels/" + path] = std::string(found->second);
-    else if (path.starts_with("ptx/")) all["kernels/" + path] = fmt::format("#error \"kernels/{} has no counterpart in src/device/emulator/ptx: add one with the same functions\"\n", path);
+    else if (path.starts_with("ptx/"))
+      all["kernels/" + path] = fmt::format(
+          "#error \"kernels/{} has no counterpart in src/device/emulator/ptx: add one with the same functions\"\n",
+          path);
     else all["kernels/" + path] = text;
   }
   all["device/emulator/services.h"] = std::string(ours.at("services.h"));
@@ -79,15 +93,22 @@ std::string first_error(const std::string& log) {
 
 class EmulatorCompiler final : public Compiler {
  public:
-  EmulatorCompiler(std::string program, std::string version) : program_(std::move(program)), version_(std::move(version)), cache_(cache_directory() / "kernels") {}
+  EmulatorCompiler(std::string program, std::string version)
+      : program_(std::move(program)), version_(std::move(version)), cache_(cache_directory() / "kernels") {}
 
   std::string version() const override { return version_; }
 
-  Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch, bool use_cache) override {
-    if (!sources.contains(kernel.file)) throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
+  Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
+                   bool use_cache) override {
+    if (!sources.contains(kernel.file))
+      throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
     const SourceMap all = exchanged(sources);
     Hasher hasher;
-    hasher.add("emulator").add(version_).add(arch).add(translation_unit(kernel)).add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
+    hasher.add("emulator")
+        .add(version_)
+        .add(arch)
+        .add(translation_unit(kernel))
+        .add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
     for (const std::string& option : options()) hasher.add(option);
     for (const auto& [path, text] : all) hasher.add(path).add(text);
     const std::string key = hasher.hex();
@@ -108,10 +129,14 @@ class EmulatorCompiler final : public Compiler {
     folder.write("kernel.cpp", translation_unit(kernel));
     std::vector<std::string> command = {program_};
     command.insert(command.end(), options().begin(), options().end());
-    for (const std::string& more : {"-I" + folder.file("."), std::string("-DFLASHCORE_EMULATOR=1"), std::string("-o"), folder.file("kernel.so"), folder.file("kernel.cpp")}) command.push_back(more);
+    for (const std::string& more : {"-I" + folder.file("."), std::string("-DFLASHCORE_EMULATOR=1"), std::string("-o"),
+                                    folder.file("kernel.so"), folder.file("kernel.cpp")})
+      command.push_back(more);
     const emulator::ProcessResult result = emulator::run_process(command);
     if (!result.started || result.exit_code != 0) {
-      throw CompileError(fmt::format("{} does not compile for the emulator with {}: {}", kernel.name_expression, version_, first_error(result.output)), result.output);
+      throw CompileError(fmt::format("{} does not compile for the emulator with {}: {}", kernel.name_expression,
+                                     version_, first_error(result.output)),
+                         result.output);
     }
     Artifact artifact;
     artifact.cubin = read_file(folder.file("kernel.so"));
@@ -134,7 +159,10 @@ std::unique_ptr<Compiler> open_emulator_compiler() {
   const std::string program = named && *named ? named : "c++";
   const emulator::ProcessResult result = emulator::run_process({program, "--version"});
   if (!result.started || result.exit_code != 0) {
-    throw_environment("the emulated GPU compiles kernels with the system's C++ compiler, and '{}' does not run. Install one (Debian: apt-get install g++), or set FLASHCORE_CXX to GCC 12 or newer", program);
+    throw_environment(
+        "the emulated GPU compiles kernels with the system's C++ compiler, and '{}' does not run. Install one (Debian: "
+        "apt-get install g++), or set FLASHCORE_CXX to GCC 12 or newer",
+        program);
   }
   return std::make_unique<EmulatorCompiler>(program, result.output.substr(0, result.output.find('\n')));
 }

@@ -33,7 +33,8 @@ std::uint64_t seed_of_environment() {
   if (!text || !*text) return 1;
   char* end = nullptr;
   const std::uint64_t seed = std::strtoull(text, &end, 10);
-  if (*end != '\0') throw_bad_input("FLASHCORE_EMULATOR_SEED={} is not a number; give one, as a fault's report prints it", text);
+  if (*end != '\0')
+    throw_bad_input("FLASHCORE_EMULATOR_SEED={} is not a number; give one, as a fault's report prints it", text);
   return seed;
 }
 
@@ -52,7 +53,9 @@ class EmulatorDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
 
-  std::unique_ptr<Buffer> allocate(std::size_t bytes, std::size_t red_zone) override { return std::make_unique<EmulatorBuffer>(memory_.allocate(bytes, red_zone)); }
+  std::unique_ptr<Buffer> allocate(std::size_t bytes, std::size_t red_zone) override {
+    return std::make_unique<EmulatorBuffer>(memory_.allocate(bytes, red_zone));
+  }
   void upload(void* destination, const void* host, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(destination, host, bytes);
   }
@@ -62,14 +65,21 @@ class EmulatorDevice final : public Device {
   void fill(void* destination, unsigned char byte, std::size_t bytes) override {
     if (bytes > 0) std::memset(destination, byte, bytes);
   }
-  void label(const Buffer& buffer, const BufferLabel& label) override { dynamic_cast<const EmulatorBuffer&>(buffer).allocation().label = label; }
+  void label(const Buffer& buffer, const BufferLabel& label) override {
+    dynamic_cast<const EmulatorBuffer&>(buffer).allocation().label = label;
+  }
   void synchronize() override {}  // a launch has ended when its call returns
 
   std::unique_ptr<Module> load(const Artifact& artifact) override { return std::make_unique<EmulatorModule>(artifact); }
 
   void launch(const Module& module, const LaunchSpec& spec) override {
     const auto& kernel = dynamic_cast<const EmulatorModule&>(module);
-    LaunchState state{.module = kernel, .spec = spec, .allocations = memory_.all(), .memory = memory_, .number = launches_++, .seed = seed_};
+    LaunchState state{.module = kernel,
+                      .spec = spec,
+                      .allocations = memory_.all(),
+                      .memory = memory_,
+                      .number = launches_++,
+                      .seed = seed_};
     counters_ = nullptr;
     run_launch(state, hardware_threads());
     counters_ = counters_json(state.counters, kernel);
@@ -83,7 +93,9 @@ class EmulatorDevice final : public Device {
 
  private:
   [[noreturn]] static void no_time() {
-    throw_bad_input("an emulated GPU has no time to measure; it counts (flashcore bench --device emulator), and --device cuda measures");
+    throw_bad_input(
+        "an emulated GPU has no time to measure; it counts (flashcore bench --device emulator), and --device cuda "
+        "measures");
   }
 
   DeviceInfo info_;

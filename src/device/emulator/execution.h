@@ -139,7 +139,9 @@ class Cluster {
   void gather(Execute execute, void* operands, const void* site);
   bool same_site(const void* a, const void* b) const;
 
-  Access access_of(const Thread& thread, const void* site) { return {thread.knowledge.time, thread.knowledge.agent, static_cast<std::uint16_t>(sites_.of(site) & 0xfff), 0}; }
+  Access access_of(const Thread& thread, const void* site) {
+    return {thread.knowledge.time, thread.knowledge.agent, static_cast<std::uint16_t>(sites_.of(site) & 0xfff), 0};
+  }
   // The agent of a thread's asynchronous work, made on first use.
   Agent own_agent(Thread& thread, OwnAgentKind kind);
   Agent new_agent(std::string name);

@@ -31,34 +31,49 @@ bool Cluster::same_site(const void* a, const void* b) const {
 
 std::string Cluster::context_of(const Cta& cta) const {
   const LaunchSpec& spec = launch.spec;
-  return fmt::format("  CTA ({}, {}, {}) of grid ({}, {}, {}), {} threads, {} bytes of shared memory; launch {} with FLASHCORE_EMULATOR_SEED={}", cta.index.x, cta.index.y, cta.index.z, spec.grid.x,
-                     spec.grid.y, spec.grid.z, cta.threads.size(), spec.shared_bytes, launch.number, launch.seed);
+  return fmt::format(
+      "  CTA ({}, {}, {}) of grid ({}, {}, {}), {} threads, {} bytes of shared memory; launch {} with "
+      "FLASHCORE_EMULATOR_SEED={}",
+      cta.index.x, cta.index.y, cta.index.z, spec.grid.x, spec.grid.y, spec.grid.z, cta.threads.size(),
+      spec.shared_bytes, launch.number, launch.seed);
 }
 
 void Cluster::fail(const std::string& what, const void* site) {
   const std::size_t line = what.find('\n');
-  throw DeviceFault(fmt::format("{}\n{}{}\n{}", what.substr(0, line), stack_of(site), line == std::string::npos ? "" : what.substr(line), context_of(*running_->cta)));
+  throw DeviceFault(fmt::format("{}\n{}{}\n{}", what.substr(0, line), stack_of(site),
+                                line == std::string::npos ? "" : what.substr(line), context_of(*running_->cta)));
 }
 
 void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& action, const void* site) {
-  const std::string place = fmt::format("shared memory {:#x} (offset {} of {})", conflict.address, static_cast<int>(conflict.address - SharedMemory::kBase), cta.shared.size());
+  const std::string place = fmt::format("shared memory {:#x} (offset {} of {})", conflict.address,
+                                        static_cast<int>(conflict.address - SharedMemory::kBase), cta.shared.size());
   const std::string self = fmt::format("{} {}", name_of(*running_), action);
   const auto other = [&](const char* verb) {
-    return fmt::format("\n  the other party: {}, which {} there\n{}", name_of(conflict.other.agent), verb, stack_of(sites_.address(conflict.other.site)));
+    return fmt::format("\n  the other party: {}, which {} there\n{}", name_of(conflict.other.agent), verb,
+                       stack_of(sites_.address(conflict.other.site)));
   };
   switch (conflict.kind) {
     case Conflict::kOutOfBounds: fail(fmt::format("shared memory out of bounds: {} at {}", self, place), site);
     case Conflict::kMisaligned: fail(fmt::format("misaligned shared memory access: {} at {}", self, place), site);
-    case Conflict::kUninitialised: fail(fmt::format("uninitialised shared memory: {} at {}, which nobody has written", self, place), site);
+    case Conflict::kUninitialised:
+      fail(fmt::format("uninitialised shared memory: {} at {}, which nobody has written", self, place), site);
     case Conflict::kMissingFence:
-      fail(fmt::format("missing proxy fence: {} at {} through the asynchronous proxy, and no fence.proxy.async stands after the ordinary write{}", self, place, other("wrote")), site);
+      fail(fmt::format("missing proxy fence: {} at {} through the asynchronous proxy, and no fence.proxy.async stands "
+                       "after the ordinary write{}",
+                       self, place, other("wrote")),
+           site);
     case Conflict::kUnorderedRead:
-      fail(fmt::format("race: {} at {}, and no barrier orders it after an earlier read{}\n  Let the reader arrive at a barrier that the writer waits for.", self, place, other("read")), site);
+      fail(fmt::format("race: {} at {}, and no barrier orders it after an earlier read{}\n  Let the reader arrive at a "
+                       "barrier that the writer waits for.",
+                       self, place, other("read")),
+           site);
     case Conflict::kUnorderedWrite: break;
   }
   const bool asynchronous = conflict.other.agent >= ctas_.size() * ctas_[0]->threads.size();
-  fail(fmt::format("race: {} at {}, and {} orders it after an earlier write{}\n  {}", self, place, asynchronous ? "no wait" : "no barrier", other("wrote"),
-                   asynchronous ? "The copy may still be under way: its thread must wait for the group, and other threads need a barrier after that wait."
+  fail(fmt::format("race: {} at {}, and {} orders it after an earlier write{}\n  {}", self, place,
+                   asynchronous ? "no wait" : "no barrier", other("wrote"),
+                   asynchronous ? "The copy may still be under way: its thread must wait for the group, and other "
+                                  "threads need a barrier after that wait."
                                 : "A barrier must stand between the two."),
        site);
 }
@@ -72,13 +87,17 @@ std::string Cluster::deadlock_report() const {
       const Thread& first = cta->threads[i];
       std::size_t end = i + 1;
       const auto alike = [&](const Thread& t) {
-        return t.done == first.done && t.waiting.site == first.waiting.site && t.waiting.object == first.waiting.object && t.waiting.phase == first.waiting.phase;
+        return t.done == first.done && t.waiting.site == first.waiting.site &&
+               t.waiting.object == first.waiting.object && t.waiting.phase == first.waiting.phase;
       };
       while (end < cta->threads.size() && alike(cta->threads[end])) ++end;
       const std::string who = end == i + 1 ? fmt::format("thread {}", i) : fmt::format("threads {} to {}", i, end - 1);
       const std::string where = ctas_.size() > 1 ? fmt::format(" of CTA rank {}", cta->rank) : "";
       if (first.done) returned += end - i, text += fmt::format("\n  {}{}: returned", who, where);
-      else text += fmt::format("\n  {}{}: waits for {}\n{}", who, where, first.waiting.describe(*cta, first.waiting.object, first.waiting.phase), stack_of(first.waiting.site));
+      else
+        text += fmt::format("\n  {}{}: waits for {}\n{}", who, where,
+                            first.waiting.describe(*cta, first.waiting.object, first.waiting.phase),
+                            stack_of(first.waiting.site));
       i = end;
     }
   }

@@ -19,8 +19,11 @@ StackPool::~StackPool() {
 void StackPool::reserve(std::size_t count) {
   if (count <= tops_.size()) return;
   const std::size_t missing = count - tops_.size();
-  void* memory = mmap(nullptr, missing * kSlotBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (memory == MAP_FAILED) throw_environment("no memory for the stacks of {} emulated GPU threads; try fewer threads per block or a smaller cluster", count);
+  void* memory = mmap(nullptr, missing * kSlotBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED)
+    throw_environment(
+        "no memory for the stacks of {} emulated GPU threads; try fewer threads per block or a smaller cluster", count);
   mappings_.emplace_back(memory, missing * kSlotBytes);
   for (std::size_t i = 0; i < missing; ++i) {
     char* bottom = static_cast<char*>(memory) + i * kSlotBytes;
@@ -29,6 +32,8 @@ void StackPool::reserve(std::size_t count) {
   }
 }
 
-fc::fcontext_t StackPool::make(std::size_t index, void (*entry)(fc::transfer_t)) const { return fc::make_fcontext(tops_[index], kStackBytes, entry); }
+fc::fcontext_t StackPool::make(std::size_t index, void (*entry)(fc::transfer_t)) const {
+  return fc::make_fcontext(tops_[index], kStackBytes, entry);
+}
 
 }  // namespace flashcore::emulator

@@ -14,16 +14,21 @@ char red_zone_byte(std::size_t index) { return static_cast<char>(0x5A ^ (index *
 }  // namespace
 
 Allocation::Allocation(std::size_t bytes, std::size_t red_zone)
-    : front_((std::max(red_zone, kAlignment) + kAlignment - 1) / kAlignment * kAlignment), size_(bytes), memory_(new char[front_ + bytes + front_ + kAlignment]) {
+    : front_((std::max(red_zone, kAlignment) + kAlignment - 1) / kAlignment * kAlignment),
+      size_(bytes),
+      memory_(new char[front_ + bytes + front_ + kAlignment]) {
   const auto start = reinterpret_cast<std::uintptr_t>(memory_.get());
   data_ = memory_.get() + ((start + kAlignment - 1) / kAlignment * kAlignment - start) + front_;
   std::fill(data_, data_ + size_, static_cast<char>(0xff));
-  for (std::size_t i = 0; i < front_; ++i) data_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(front_)] = data_[size_ + i] = red_zone_byte(i);
+  for (std::size_t i = 0; i < front_; ++i)
+    data_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(front_)] = data_[size_ + i] = red_zone_byte(i);
 }
 
 bool Allocation::red_zones_intact() const {
   for (std::size_t i = 0; i < front_; ++i) {
-    if (data_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(front_)] != red_zone_byte(i) || data_[size_ + i] != red_zone_byte(i)) return false;
+    if (data_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(front_)] != red_zone_byte(i) ||
+        data_[size_ + i] != red_zone_byte(i))
+      return false;
   }
   return true;
 }
@@ -77,11 +82,15 @@ std::string GlobalMemory::describe(const void* address) const {
     if (!nearest || here < distance) nearest = allocation, distance = here;
   }
   if (!nearest) return "no device memory is allocated";
-  const std::string name = nearest->label.name.empty() ? fmt::format("the buffer of {} bytes at {}", nearest->size(), static_cast<void*>(nearest->data())) : nearest->label.name;
+  const std::string name = nearest->label.name.empty() ? fmt::format("the buffer of {} bytes at {}", nearest->size(),
+                                                                     static_cast<void*>(nearest->data()))
+                                                       : nearest->label.name;
   constexpr std::ptrdiff_t kFar = 16 << 20;
   if (distance > kFar) return fmt::format("{} is far from every device buffer", address);
   if (at < nearest->data()) return fmt::format("{} bytes before the start of {}", nearest->data() - at, name);
-  if (at >= nearest->data() + nearest->size()) return fmt::format("{} bytes past the end of {}", at - nearest->data() - static_cast<std::ptrdiff_t>(nearest->size()), name);
+  if (at >= nearest->data() + nearest->size())
+    return fmt::format("{} bytes past the end of {}",
+                       at - nearest->data() - static_cast<std::ptrdiff_t>(nearest->size()), name);
   const std::ptrdiff_t offset = at - nearest->data();
   if (!nearest->label.layout) return fmt::format("{} + {}", name, offset);
   const TensorLayout& l = *nearest->label.layout;
@@ -98,7 +107,8 @@ std::string GlobalMemory::describe(const void* address) const {
     axis->index = rest / axis->stride;
     rest %= axis->stride;
   }
-  return fmt::format("{}[batch {}, head {}, row {}, column {}]", name, axes[0].index, axes[1].index, axes[2].index, rest);
+  return fmt::format("{}[batch {}, head {}, row {}, column {}]", name, axes[0].index, axes[1].index, axes[2].index,
+                     rest);
 }
 
 }  // namespace flashcore::emulator

@@ -1,6 +1,6 @@
 #pragma once
-// Device memory of the emulated GPU: host memory with a register of what was allocated, what it is called, and who wrote
-// it in the current launch.
+// Device memory of the emulated GPU: host memory with a register of what was allocated, what it is called, and who
+// wrote it in the current launch.
 
 #include <atomic>
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace flashcore::emulator {
 struct GlobalAccess {
   std::uint32_t launch = 0;
   std::uint32_t cta = 0;
-  std::uint32_t time = 0;     // the thread's clock, as in clocks.h
-  std::uint16_t thread = 0;   // within the CTA
+  std::uint32_t time = 0;         // the thread's clock, as in clocks.h
+  std::uint16_t thread = 0;       // within the CTA
   const void* address = nullptr;  // of the code
 };
 

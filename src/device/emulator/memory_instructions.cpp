@@ -5,13 +5,18 @@
 namespace flashcore::emulator {
 namespace {
 
-void check_global(Cluster& cluster, const void* address, int bytes, const char* action, const void* site, Allocation** found) {
+void check_global(Cluster& cluster, const void* address, int bytes, const char* action, const void* site,
+                  Allocation** found) {
   *found = cluster.find(address, static_cast<std::size_t>(bytes));
   if (!*found) {
-    cluster.fail(fmt::format("global memory out of bounds: {} {} {} bytes at {} ({})", Cluster::name_of(cluster.thread()), action, bytes, address, cluster.launch.memory.describe(address)), site);
+    cluster.fail(
+        fmt::format("global memory out of bounds: {} {} {} bytes at {} ({})", Cluster::name_of(cluster.thread()),
+                    action, bytes, address, cluster.launch.memory.describe(address)),
+        site);
   }
   if (reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) != 0) {
-    cluster.fail(fmt::format("misaligned global memory access: {} {} {} bytes at {} ({}), which is no multiple of {}", Cluster::name_of(cluster.thread()), action, bytes, address,
+    cluster.fail(fmt::format("misaligned global memory access: {} {} {} bytes at {} ({}), which is no multiple of {}",
+                             Cluster::name_of(cluster.thread()), action, bytes, address,
                              cluster.launch.memory.describe(address), bytes),
                  site);
   }
@@ -27,17 +32,21 @@ bool ordered(Cluster& cluster, const GlobalAccess& before) {
   return self.knowledge.ordered({before.time, agent, 0, 0});
 }
 
-void fail_global_race(Cluster& cluster, const GlobalAccess& before, const void* address, const char* action, const void* site) {
+void fail_global_race(Cluster& cluster, const GlobalAccess& before, const void* address, const char* action,
+                      const void* site) {
   const Thread& self = cluster.thread();
-  cluster.fail(fmt::format("race: {} of CTA {} {} global memory {} ({}), and nothing orders it after an earlier write\n  the other party: thread {} of CTA {}, which wrote there\n    at {}",
-                           Cluster::name_of(self), self.cta->linear, action, address, cluster.launch.memory.describe(address), before.thread, before.cta,
-                           cluster.launch.module.line_of(before.address)),
-               site);
+  cluster.fail(
+      fmt::format("race: {} of CTA {} {} global memory {} ({}), and nothing orders it after an earlier write\n  the "
+                  "other party: thread {} of CTA {}, which wrote there\n    at {}",
+                  Cluster::name_of(self), self.cta->linear, action, address, cluster.launch.memory.describe(address),
+                  before.thread, before.cta, cluster.launch.module.line_of(before.address)),
+      site);
 }
 
 std::string shared_action(const char* verb, int bytes) { return fmt::format("{} {} bytes", verb, bytes); }
 
-void check_shared(Cluster& cluster, Cta& cta, const std::optional<Conflict>& conflict, const char* verb, int bytes, const void* site) {
+void check_shared(Cluster& cluster, Cta& cta, const std::optional<Conflict>& conflict, const char* verb, int bytes,
+                  const void* site) {
   if (conflict) cluster.fail(*conflict, cta, shared_action(verb, bytes), site);
 }
 
@@ -78,7 +87,8 @@ void store_global(void* address, const void* value, int bytes) {
   Allocation* allocation = nullptr;
   check_global(cluster, address, bytes, "writes", site, &allocation);
   const Thread& self = cluster.thread();
-  const GlobalAccess access{cluster.launch.number, self.cta->linear, self.knowledge.time, static_cast<std::uint16_t>(self.index), site};
+  const GlobalAccess access{cluster.launch.number, self.cta->linear, self.knowledge.time,
+                            static_cast<std::uint16_t>(self.index), site};
   const auto offset = static_cast<std::size_t>(static_cast<const char*>(address) - allocation->data());
   for (std::size_t at = offset; at < offset + static_cast<std::size_t>(bytes); at += Allocation::kCellBytes) {
     const auto before = allocation->exchange_writer(at, access);
@@ -97,7 +107,8 @@ void load_shared(unsigned address, void* value, int bytes) {
   SharedMemory& shared = self.cta->shared;
   const auto size = static_cast<unsigned>(bytes);
   check_shared(cluster, *self.cta, shared.check_place(address, size, size), "reads", bytes, site);
-  check_shared(cluster, *self.cta, shared.read(address, size, self.knowledge, cluster.access_of(self, site)), "reads", bytes, site);
+  check_shared(cluster, *self.cta, shared.read(address, size, self.knowledge, cluster.access_of(self, site)), "reads",
+               bytes, site);
   std::memcpy(value, shared.at(address), size);
   cluster.count(self, SiteCounters::kSharedLoad, address, bytes, site);
 }
@@ -109,7 +120,9 @@ void store_shared(unsigned address, const void* value, int bytes) {
   SharedMemory& shared = self.cta->shared;
   const auto size = static_cast<unsigned>(bytes);
   check_shared(cluster, *self.cta, shared.check_place(address, size, size), "writes", bytes, site);
-  check_shared(cluster, *self.cta, shared.write(address, size, self.knowledge, cluster.access_of(self, site), Proxy::kGeneric), "writes", bytes, site);
+  check_shared(cluster, *self.cta,
+               shared.write(address, size, self.knowledge, cluster.access_of(self, site), Proxy::kGeneric), "writes",
+               bytes, site);
   std::memcpy(shared.at(address), value, size);
   cluster.count(self, SiteCounters::kSharedStore, address, bytes, site);
 }
@@ -119,22 +132,27 @@ void cp_async(unsigned destination, const void* source, int source_bytes) {
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   SharedMemory& shared = self.cta->shared;
-  if (source_bytes < 0 || source_bytes > 16) cluster.fail(fmt::format("cp.async of {} bytes by {}: 0 to 16 are allowed", source_bytes, Cluster::name_of(self)), site);
+  if (source_bytes < 0 || source_bytes > 16)
+    cluster.fail(fmt::format("cp.async of {} bytes by {}: 0 to 16 are allowed", source_bytes, Cluster::name_of(self)),
+                 site);
   Allocation* allocation = nullptr;
   if (source_bytes > 0) {
     check_global(cluster, source, 16, "copies", site, &allocation);
     cluster.count(self, SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(source), 16, site);
   }
   check_shared(cluster, *self.cta, shared.check_place(destination, 16, 16), "copies (cp.async)", 16, site);
-  const Access access{self.open_group, cluster.own_agent(self, kCopyAgent), static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
-  check_shared(cluster, *self.cta, shared.write(destination, 16, self.knowledge, access, Proxy::kGeneric), "copies (cp.async)", 16, site);
+  const Access access{self.open_group, cluster.own_agent(self, kCopyAgent),
+                      static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
+  check_shared(cluster, *self.cta, shared.write(destination, 16, self.knowledge, access, Proxy::kGeneric),
+               "copies (cp.async)", 16, site);
   const PendingCopy copy{destination, source, source_bytes, self.open_group};
   ++cluster.counters.async_copies;
   cluster.counters.async_bytes += static_cast<unsigned>(source_bytes);
   self.copies_in_group.resize(self.open_group + std::size_t{1});
   ++self.copies_in_group[self.open_group];
   ++self.cta->copies_under_way;
-  if (cluster.lateness == Lateness::kAtOnce || (cluster.lateness == Lateness::kRandom && cluster.random.below(2) == 0)) land(self, copy);
+  if (cluster.lateness == Lateness::kAtOnce || (cluster.lateness == Lateness::kRandom && cluster.random.below(2) == 0))
+    land(self, copy);
   else self.copies.push_back(copy);
 }
 

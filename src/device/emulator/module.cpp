@@ -17,7 +17,9 @@ namespace {
 std::filesystem::path unique_file() {
   std::string name = (std::filesystem::temp_directory_path() / "flashcore-kernel-XXXXXX").string();
   const int fd = mkstemp(name.data());
-  if (fd < 0) throw_environment("cannot create a file in {}: set TMPDIR to a folder that can be written", std::filesystem::temp_directory_path().string());
+  if (fd < 0)
+    throw_environment("cannot create a file in {}: set TMPDIR to a folder that can be written",
+                      std::filesystem::temp_directory_path().string());
   close(fd);
   return name;
 }
@@ -51,7 +53,8 @@ std::string short_place(std::string place) {
 
 }  // namespace
 
-EmulatorModule::EmulatorModule(const Artifact& artifact) : file_(unique_file()), threads_per_block_(artifact.threads_per_block) {
+EmulatorModule::EmulatorModule(const Artifact& artifact)
+    : file_(unique_file()), threads_per_block_(artifact.threads_per_block) {
   write_file_atomically(file_, artifact.cubin);
   handle_ = dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle_) {
@@ -85,11 +88,14 @@ std::vector<std::string> EmulatorModule::look_up(const void* address) const {
   if (!address || !dladdr(address, &info)) return {"(outside the kernel)"};
   // The call lies before its return address.
   const auto offset = static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase) - 1;
-  const ProcessResult tool = run_process({"addr2line", "-f", "-C", "-i", "-e", file_.string(), fmt::format("{:#x}", offset)});
+  const ProcessResult tool =
+      run_process({"addr2line", "-f", "-C", "-i", "-e", file_.string(), fmt::format("{:#x}", offset)});
   std::vector<std::pair<std::string, std::string>> frames;
   std::istringstream text(tool.output);
-  for (std::string name, place; std::getline(text, name) && std::getline(text, place);) frames.emplace_back(short_name(name), short_place(place));
-  if (tool.exit_code != 0 || frames.empty()) return {fmt::format("kernel code at {:#x} (install binutils, whose addr2line names the line)", offset)};
+  for (std::string name, place; std::getline(text, name) && std::getline(text, place);)
+    frames.emplace_back(short_name(name), short_place(place));
+  if (tool.exit_code != 0 || frames.empty())
+    return {fmt::format("kernel code at {:#x} (install binutils, whose addr2line names the line)", offset)};
   std::vector<std::string> lines;
   std::string called;
   for (const auto& [name, place] : frames) {

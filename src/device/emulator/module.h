@@ -58,7 +58,9 @@ class SiteTable {
     const void* address = nullptr;
     std::uint16_t site = 0;
   };
-  static std::size_t hash(const void* address) { return (reinterpret_cast<std::uintptr_t>(address) * 0x9e3779b97f4a7c15ull) >> 52; }
+  static std::size_t hash(const void* address) {
+    return (reinterpret_cast<std::uintptr_t>(address) * 0x9e3779b97f4a7c15ull) >> 52;
+  }
   std::uint16_t insert(const void* address);
 
   std::vector<Slot> slots_ = std::vector<Slot>(4096);

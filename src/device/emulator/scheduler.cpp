@@ -50,7 +50,8 @@ void Cluster::start(unsigned first_cta) {
     cta.cluster = this;
     cta.rank = rank;
     cta.linear = first_cta + rank;
-    cta.index = {cta.linear % spec.grid.x, cta.linear / spec.grid.x % spec.grid.y, cta.linear / (spec.grid.x * spec.grid.y)};
+    cta.index = {cta.linear % spec.grid.x, cta.linear / spec.grid.x % spec.grid.y,
+                 cta.linear / (spec.grid.x * spec.grid.y)};
     cta.shared.reset(spec.shared_bytes);
     for (NamedBarrier& barrier : cta.barriers) barrier = {};
     cta.copies_under_way = 0;
@@ -84,7 +85,8 @@ void Cluster::finish() {
   if (launch.failed) return;
   for (auto& cta : ctas_) {
     for (Warp& warp : cta->warps) {
-      for (std::size_t site = 0; site < warp.logs.size(); ++site) warp.logs[site].flush(counters_of(static_cast<std::uint16_t>(site)));
+      for (std::size_t site = 0; site < warp.logs.size(); ++site)
+        warp.logs[site].flush(counters_of(static_cast<std::uint16_t>(site)));
     }
   }
   counters.ctas += ctas_.size();
@@ -163,8 +165,10 @@ void Cluster::gather(Execute execute, void* operands, const void* site) {
   } else if (gathering.kind != reinterpret_cast<const void*>(execute) || !same_site(gathering.site, site)) {
     int other = 0;
     while (!(gathering.arrived >> other & 1)) ++other;
-    fail(fmt::format("divergent collective: the lanes of warp {} wait for each other at different instructions.\n  {} is at the place above;\n  {} is at\n{}", warp.index,
-                     name_of(self), name_of(*warp.lanes[static_cast<std::size_t>(other)]), stack_of(gathering.site)),
+    fail(fmt::format("divergent collective: the lanes of warp {} wait for each other at different instructions.\n  {} "
+                     "is at the place above;\n  {} is at\n{}",
+                     warp.index, name_of(self), name_of(*warp.lanes[static_cast<std::size_t>(other)]),
+                     stack_of(gathering.site)),
          site);
   }
   gathering.operands[static_cast<std::size_t>(self.lane)] = operands;
@@ -219,7 +223,8 @@ Allocation* Cluster::find(const void* address, std::size_t bytes) {
 
 void Cluster::deliver_counters() {
   for (std::size_t site = 0; site < site_counters_.size(); ++site) {
-    if (site_counters_[site].kind != SiteCounters::kNone) counters.sites[sites_.address(static_cast<std::uint16_t>(site))].add(site_counters_[site]);
+    if (site_counters_[site].kind != SiteCounters::kNone)
+      counters.sites[sites_.address(static_cast<std::uint16_t>(site))].add(site_counters_[site]);
   }
   const std::lock_guard lock(launch.mutex);
   launch.counters.add(counters);
@@ -229,17 +234,21 @@ void run_launch(LaunchState& launch, int threads) {
   const LaunchSpec& spec = launch.spec;
   const unsigned size = cluster_size(spec);
   const std::uint64_t ctas = std::uint64_t{spec.grid.x} * spec.grid.y * spec.grid.z;
-  if (ctas == 0 || spec.block.x * spec.block.y * spec.block.z == 0 || ctas % size != 0) throw_internal("a launch of {} CTAs in clusters of {} is empty or not divided", ctas, size);
+  if (ctas == 0 || spec.block.x * spec.block.y * spec.block.z == 0 || ctas % size != 0)
+    throw_internal("a launch of {} CTAs in clusters of {} is empty or not divided", ctas, size);
   if (spec.params.size() != launch.module.param_bytes()) {
-    throw_internal("the launch gives {} bytes of parameters and the kernel takes {}", spec.params.size(), launch.module.param_bytes());
+    throw_internal("the launch gives {} bytes of parameters and the kernel takes {}", spec.params.size(),
+                   launch.module.param_bytes());
   }
   std::vector<unsigned> order(ctas / size);
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i * size;
   if (launch.number > 0) {
     Random random(mix(launch.seed, launch.number, ~0ull));
-    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(static_cast<std::uint32_t>(i))]);
+    for (std::size_t i = order.size(); i > 1; --i)
+      std::swap(order[i - 1], order[random.below(static_cast<std::uint32_t>(i))]);
   }
-  const auto workers = static_cast<std::int64_t>(std::min<std::size_t>(static_cast<std::size_t>(threads), order.size()));
+  const auto workers =
+      static_cast<std::int64_t>(std::min<std::size_t>(static_cast<std::size_t>(threads), order.size()));
   std::atomic<std::size_t> next{0};
   parallel_for(workers, static_cast<int>(workers), [&](std::int64_t) {
     Cluster cluster(launch);

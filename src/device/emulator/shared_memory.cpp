@@ -23,20 +23,24 @@ std::optional<Conflict> SharedMemory::read(unsigned address, unsigned bytes, con
     Cell& cell = cells_[(at - kBase) / 4];
     const unsigned mask = byte_mask(address, bytes, at);
     if ((cell.initialised & mask) != mask) return Conflict{Conflict::kUninitialised, std::max(at, address), {}};
-    if ((cell.write.mask & mask) && !reader.ordered(cell.write)) return Conflict{Conflict::kUnorderedWrite, std::max(at, address), cell.write};
+    if ((cell.write.mask & mask) && !reader.ordered(cell.write))
+      return Conflict{Conflict::kUnorderedWrite, std::max(at, address), cell.write};
     access.mask = mask & 15;
     remember_reader(cell, reader, access);
   }
   return std::nullopt;
 }
 
-std::optional<Conflict> SharedMemory::write(unsigned address, unsigned bytes, const Knowledge& writer, Access access, Proxy proxy) {
+std::optional<Conflict> SharedMemory::write(unsigned address, unsigned bytes, const Knowledge& writer, Access access,
+                                            Proxy proxy) {
   for (unsigned at = address & ~3u; at < address + bytes; at += 4) {
     Cell& cell = cells_[(at - kBase) / 4];
     const unsigned mask = byte_mask(address, bytes, at);
     const bool ordered = cell.write.mask == 0 || writer.ordered(cell.write);
-    if ((cell.write.mask & mask) && !ordered) return Conflict{Conflict::kUnorderedWrite, std::max(at, address), cell.write};
-    if (const Access* other = unordered_reader(cell, writer, mask)) return Conflict{Conflict::kUnorderedRead, std::max(at, address), *other};
+    if ((cell.write.mask & mask) && !ordered)
+      return Conflict{Conflict::kUnorderedWrite, std::max(at, address), cell.write};
+    if (const Access* other = unordered_reader(cell, writer, mask))
+      return Conflict{Conflict::kUnorderedRead, std::max(at, address), *other};
     drop_readers(cell);
     // Of two unordered writers to different bytes of one cell only the later is remembered.
     access.mask = (ordered ? mask : cell.write.mask | mask) & 15;
@@ -59,7 +63,8 @@ std::optional<Conflict> SharedMemory::check_fence(unsigned address, unsigned byt
   for (unsigned at = address & ~3u; at < address + bytes; at += 4) {
     const Cell& cell = cells_[(at - kBase) / 4];
     if (cell.proxy != Proxy::kGeneric || cell.write.mask == 0) continue;
-    if (cell.write.time > Clocks::at(issuer.base->fenced, cell.write.agent)) return Conflict{Conflict::kMissingFence, at, cell.write};
+    if (cell.write.time > Clocks::at(issuer.base->fenced, cell.write.agent))
+      return Conflict{Conflict::kMissingFence, at, cell.write};
   }
   return std::nullopt;
 }
@@ -86,7 +91,9 @@ void SharedMemory::remember_reader(Cell& cell, const Knowledge& reader, Access a
     free_more_.pop_back();
   }
   auto& more = more_[cell.more_readers];
-  std::erase_if(more, [&](const Access& old) { return (old.agent == access.agent || reader.ordered(old)) && !(old.mask & ~access.mask); });
+  std::erase_if(more, [&](const Access& old) {
+    return (old.agent == access.agent || reader.ordered(old)) && !(old.mask & ~access.mask);
+  });
   more.push_back(access);
 }
 

@@ -32,7 +32,8 @@ class SharedMemory {
   std::byte* at(unsigned address) { return bytes_.data() + (address - kBase); }
 
   std::optional<Conflict> check_place(unsigned address, unsigned bytes, unsigned alignment) const {
-    if (address < kBase || address - kBase > size_ || bytes > size_ - (address - kBase)) return Conflict{Conflict::kOutOfBounds, address, {}};
+    if (address < kBase || address - kBase > size_ || bytes > size_ - (address - kBase))
+      return Conflict{Conflict::kOutOfBounds, address, {}};
     if (address % alignment != 0) return Conflict{Conflict::kMisaligned, address, {}};
     return std::nullopt;
   }

@@ -16,7 +16,9 @@ Operands& operands_of(const std::array<void*, 32>& all, int lane) {
 bool need_whole_warp(Cluster& cluster, const char* what, const void* site) {
   const Warp& warp = *cluster.thread().warp;
   if (warp.full == 0xffffffffu) return true;
-  cluster.fail(fmt::format("{} needs all 32 lanes, and warp {} has {}: launch a multiple of 32 threads", what, warp.index, std::popcount(warp.full)), site);
+  cluster.fail(fmt::format("{} needs all 32 lanes, and warp {} has {}: launch a multiple of 32 threads", what,
+                           warp.index, std::popcount(warp.full)),
+               site);
 }
 
 float half_value(unsigned bits) {
@@ -54,7 +56,12 @@ void execute_ldmatrix(Cluster& cluster, Warp& warp, std::array<void*, 32>& all) 
     const unsigned address = operands_of<LdmatrixOperands>(all, lane).row;
     Thread& giver = *warp.lanes[static_cast<std::size_t>(lane)];
     const auto check = [&](const std::optional<Conflict>& conflict) {
-      if (conflict) cluster.fail(*conflict, *warp.cta, fmt::format("executes ldmatrix, in which lane {} gives the address of row {} of tile {}: 16 bytes are read", lane, lane % 8, lane / 8), site);
+      if (conflict)
+        cluster.fail(
+            *conflict, *warp.cta,
+            fmt::format("executes ldmatrix, in which lane {} gives the address of row {} of tile {}: 16 bytes are read",
+                        lane, lane % 8, lane / 8),
+            site);
     };
     check(shared.check_place(address, 16, 16));
     check(shared.read(address, 16, giver.knowledge, cluster.access_of(giver, site)));
@@ -134,7 +141,9 @@ int tid(int dimension) {
   const Thread& self = Cluster::current().thread();
   const Dim3& block = Cluster::current().launch.spec.block;
   const auto index = static_cast<unsigned>(self.index);
-  return static_cast<int>(dimension == 0 ? index % block.x : dimension == 1 ? index / block.x % block.y : index / (block.x * block.y));
+  return static_cast<int>(dimension == 0   ? index % block.x
+                          : dimension == 1 ? index / block.x % block.y
+                                           : index / (block.x * block.y));
 }
 int ctaid(int dimension) {
   const Dim3& at = Cluster::current().thread().cta->index;

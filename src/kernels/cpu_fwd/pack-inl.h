@@ -6,6 +6,7 @@
 #define FLASHCORE_CPU_FWD_PACK_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/dtype.h"
@@ -71,17 +72,21 @@ HWY_INLINE void store_from_float(FloatVec value, Storage<kElement>* to) {
   }
 }
 
-// Calls emit(column, vector) for every vector of a row; columns past `count` are 0. Reads nothing past the row: what
-// lies there may be another tensor, or no memory at all.
+// The first `count` < kLanes elements, the other lanes 0. Reads nothing past them: what lies there may be another
+// tensor, or no memory at all.
+template <Element kElement>
+HWY_INLINE FloatVec load_tail(const Storage<kElement>* from, int count) {
+  Storage<kElement> tail[kLanes] = {};
+  std::memcpy(tail, from, static_cast<std::size_t>(count) * sizeof(tail[0]));
+  return load_as_float<kElement>(tail);
+}
+
+// Calls emit(column, vector) for every vector of a row; columns past `count` are 0.
 template <Element kElement, class Emit>
 HWY_INLINE void for_each_vector(const Storage<kElement>* row, int count, Emit&& emit) {
   int column = 0;
   for (; column + kLanes <= count; column += kLanes) emit(column, load_as_float<kElement>(row + column));
-  if (column < count) {
-    Storage<kElement> tail[kLanes] = {};
-    std::memcpy(tail, row + column, static_cast<std::size_t>(count - column) * sizeof(tail[0]));
-    emit(column, load_as_float<kElement>(tail));
-  }
+  if (column < count) emit(column, load_tail<kElement>(row + column, count - column));
 }
 
 template <Element kElement>
@@ -98,13 +103,13 @@ void store_row(const float* values, int count, Storage<kElement>* row) {
 }
 
 #if HWY_TARGET == HWY_SCALAR
-// panel[column][lane] of one key; `panel` points at its lane.
-inline void store_transposed(const float* const rows[4], int padded_columns, int lanes, float* panel) {
-  for (int lane = 0; lane < lanes; ++lane) {
-    for (int column = 0; column < padded_columns; ++column) panel[column * kPanel + lane] = rows[lane][column];
-  }
+inline constexpr int kKeysAtOnce = 1;
+HWY_INLINE void store_transposed(const FloatVec (&keys)[kKeysAtOnce], float* panel) {
+  hn::Store(keys[0], FloatTag(), panel);
 }
 #else
+inline constexpr int kKeysAtOnce = 4;
+
 // Stores the 128-bit blocks of a vector at out, out + stride, ...
 template <class D>
 HWY_INLINE void store_blocks(D d, hn::Vec<D> vector, float* out, std::int64_t stride) {
@@ -118,48 +123,42 @@ HWY_INLINE void store_blocks(D d, hn::Vec<D> vector, float* out, std::int64_t st
   }
 }
 
-// Transposes 4 keys into 4 neighbouring lanes of a panel: panel[column][0..3] = rows[0..3][column]. Two interleaves
-// make every 128-bit block a transposed 4 × 4 matrix; block b holds columns 4b .. 4b + 3.
-inline void store_transposed(const float* const rows[4], int padded_columns, int /*lanes*/, float* panel) {
+// kLanes columns of 4 keys into 4 neighbouring lanes of a panel: panel[column][0..3] = keys[0..3][column]. Two
+// interleaves make every 128-bit block a transposed 4 × 4 matrix; block b holds columns 4b .. 4b + 3.
+HWY_INLINE void store_transposed(const FloatVec (&keys)[kKeysAtOnce], float* panel) {
   const FloatTag d;
   const hn::Repartition<double, FloatTag> pairs;
-  for (int column = 0; column < padded_columns; column += kLanes) {
-    const auto row0 = hn::Load(d, rows[0] + column), row1 = hn::Load(d, rows[1] + column);
-    const auto row2 = hn::Load(d, rows[2] + column), row3 = hn::Load(d, rows[3] + column);
-    const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, row0, row1));
-    const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, row2, row3));
-    const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row0, row1));
-    const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row2, row3));
-    float* out = panel + column * kPanel;
-    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), out, 4 * kPanel);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), out + kPanel, 4 * kPanel);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), out + 2 * kPanel, 4 * kPanel);
-    store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), out + 3 * kPanel, 4 * kPanel);
-  }
+  const auto low01 = hn::BitCast(pairs, hn::InterleaveLower(d, keys[0], keys[1]));
+  const auto low23 = hn::BitCast(pairs, hn::InterleaveLower(d, keys[2], keys[3]));
+  const auto high01 = hn::BitCast(pairs, hn::InterleaveUpper(d, keys[0], keys[1]));
+  const auto high23 = hn::BitCast(pairs, hn::InterleaveUpper(d, keys[2], keys[3]));
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, low01, low23)), panel, 4 * kPanel);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, low01, low23)), panel + kPanel, 4 * kPanel);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveLower(pairs, high01, high23)), panel + 2 * kPanel, 4 * kPanel);
+  store_blocks(d, hn::BitCast(d, hn::InterleaveUpper(pairs, high01, high23)), panel + 3 * kPanel, 4 * kPanel);
 }
 #endif
 
-// K rows, transposed: panels of kPanel keys, each [head_dim padded][kPanel]. Lanes past the last key are 0 or what the
-// block before left: their scores are never looked at.
+// K rows, transposed: panels of kPanel keys, each [head_dim padded][kPanel]. Lanes past the last key hold that key
+// again, or what the block before left: their scores are never looked at.
 template <Element kElement>
 void pack_k(const Storage<kElement>* k, std::int64_t stride, int keys, int head_dim, float* panels) {
-  constexpr int kGroup = kPanel < 4 ? kPanel : 4;
-  const FloatTag d;
-  const int padded = round_up(head_dim, kLanes);
-  HWY_ALIGN float staging[kGroup][kMaxHeadDim];
-  const float* rows[4] = {};
-  for (int i = 0; i < kGroup; ++i) rows[i] = staging[i];
-  for (int key = 0; key < keys; key += kGroup) {
-    for (int i = 0; i < kGroup; ++i) {
-      if (key + i >= keys) {
-        std::memset(staging[i], 0, sizeof(staging[i]));
-        continue;
-      }
-      for_each_vector<kElement>(k + (key + i) * stride, head_dim,
-                                [&](int column, FloatVec x) { hn::Store(x, d, staging[i] + column); });
+  const std::int64_t panel_floats = std::int64_t{round_up(head_dim, kLanes)} * kPanel;
+  for (int key = 0; key < keys; key += kKeysAtOnce) {
+    const Storage<kElement>* rows[kKeysAtOnce];
+    for (int i = 0; i < kKeysAtOnce; ++i) rows[i] = k + std::min(key + i, keys - 1) * stride;
+    float* panel = panels + key / kPanel * panel_floats + key % kPanel;
+    FloatVec vectors[kKeysAtOnce];
+    int column = 0;
+    for (; column + kLanes <= head_dim; column += kLanes) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kKeysAtOnce; ++i) vectors[i] = load_as_float<kElement>(rows[i] + column);
+      store_transposed(vectors, panel + column * kPanel);
     }
-    float* panel = panels + static_cast<std::int64_t>(key / kPanel) * kPanel * padded;
-    store_transposed(rows, padded, kGroup, panel + key % kPanel);
+    if (column == head_dim) continue;
+#pragma GCC unroll 4
+    for (int i = 0; i < kKeysAtOnce; ++i) vectors[i] = load_tail<kElement>(rows[i] + column, head_dim - column);
+    store_transposed(vectors, panel + column * kPanel);
   }
 }
 

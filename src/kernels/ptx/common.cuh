@@ -5,7 +5,8 @@
 #define FC_DEVICE __device__ __forceinline__
 #define FC_KERNEL(threads, min_ctas) __global__ void __launch_bounds__(threads, min_ctas)
 // offsetof without <cstddef>; folds to a constant.
-#define FC_OFFSET_OF(type, member) static_cast<unsigned>(reinterpret_cast<unsigned long long>(&reinterpret_cast<type*>(0ull)->member))
+#define FC_OFFSET_OF(type, member) \
+  static_cast<unsigned>(reinterpret_cast<unsigned long long>(&reinterpret_cast<type*>(0ull)->member))
 
 namespace flashcore::ptx {
 

@@ -18,4 +18,11 @@ FC_DEVICE void ldmatrix_x4_trans(unsigned (&tiles)[4], SharedAddress row) {
                : "r"(row));
 }
 
+// stmatrix, sm_90: the reverse of ldmatrix_x4.
+FC_DEVICE void stmatrix_x4(SharedAddress row, unsigned tile0, unsigned tile1, unsigned tile2, unsigned tile3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(tile0), "r"(tile1),
+               "r"(tile2), "r"(tile3)
+               : "memory");
+}
+
 }  // namespace flashcore::ptx

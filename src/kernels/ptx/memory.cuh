@@ -28,17 +28,28 @@ FC_DEVICE void st_global_u16(unsigned short* address, unsigned short value) {
 }
 // 16 bytes; `address` a multiple of 16.
 FC_DEVICE void st_global_v4(void* address, Vector4 value) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
                : "memory");
 }
 
 FC_DEVICE void st_shared_u32(SharedAddress address, unsigned value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
+FC_DEVICE unsigned ld_shared_u32(SharedAddress address) {
+  unsigned value;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+FC_DEVICE void st_global_u32(unsigned* address, unsigned value) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
 // 16 bytes; `address` a multiple of 16.
 FC_DEVICE Vector4 ld_shared_v4(SharedAddress address) {
   Vector4 value;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(address));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address));
   return value;
 }
 

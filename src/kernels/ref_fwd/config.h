@@ -20,7 +20,8 @@ constexpr int threads_per_block(const Config& c) { return c.num_warps * 32; }
 constexpr int smem_bytes(const Config&, const Traits&) { return 0; }
 
 constexpr const char* why_invalid(const Config&, const Traits& t, const Limits&) {
-  if (t.head_dim > kMaxHeadDim || t.head_dim_v > kMaxHeadDim) return "head dims above 1024 do not fit one warp's registers";
+  if (t.head_dim > kMaxHeadDim || t.head_dim_v > kMaxHeadDim)
+    return "head dims above 1024 do not fit one warp's registers";
   return nullptr;
 }
 

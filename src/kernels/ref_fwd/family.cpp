@@ -7,7 +7,9 @@ namespace {
 class RefForward final : public GpuFamily<ref_fwd::Config> {
  public:
   std::string name() const override { return "ref_fwd"; }
-  std::string description() const override { return "naive kernel, one warp per query row: baseline and on-device oracle"; }
+  std::string description() const override {
+    return "naive kernel, one warp per query row: baseline and on-device oracle";
+  }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
@@ -16,8 +18,11 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
     }
     return why_indices_overflow(problem);
   }
-  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return values_of(ref_fwd::Config{}); }
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&, const AttentionArgs& args) const override {
+  ConfigValues default_config(const Problem&, const DeviceLimits&) const override {
+    return values_of(ref_fwd::Config{});
+  }
+  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
+                         const AttentionArgs& args) const override {
     const auto config = config_from<ref_fwd::Config>(values);
     const std::int64_t rows = problem.batch * problem.heads_q * problem.seqlen_q;
     LaunchSpec spec;

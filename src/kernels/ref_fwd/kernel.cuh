@@ -52,7 +52,8 @@ forward(const __grid_constant__ ForwardParams params) {
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int column = lane + 32 * i;
-      if (column < T.head_dim) dot = ptx::fma(q[i], tile::load<T.element>(params.k, k_head + key * params.k_stride.row + column), dot);
+      if (column < T.head_dim)
+        dot = ptx::fma(q[i], tile::load<T.element>(params.k, k_head + key * params.k_stride.row + column), dot);
     }
     dot = warp_sum(dot);
     // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
@@ -66,7 +67,8 @@ forward(const __grid_constant__ ForwardParams params) {
     for (int i = 0; i < kPerLaneV; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim_v) {
-        o[i] = ptx::fma(p, tile::load<T.element>(params.v, v_head + key * params.v_stride.row + column), o[i] * rescale);
+        o[i] =
+            ptx::fma(p, tile::load<T.element>(params.v, v_head + key * params.v_stride.row + column), o[i] * rescale);
       }
     }
   }

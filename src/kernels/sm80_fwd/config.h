@@ -52,7 +52,9 @@ constexpr int smem_bytes(const Config& c, const Traits& t) {
 }
 
 // Every thread copies one chunk column, or copies from all over the tile.
-constexpr bool copies_are_regular(const Config& c, int head_dim) { return threads_per_block(c) % (padded_dim(head_dim) / 8) == 0; }
+constexpr bool copies_are_regular(const Config& c, int head_dim) {
+  return threads_per_block(c) % (padded_dim(head_dim) / 8) == 0;
+}
 
 // Registers a thread cannot do without: accumulators of O and S, Q, fragments in flight, addresses. The constants are
 // the smallest that accept no spilling config in a sample of 1,200 over all architectures, head dims and fields
@@ -63,7 +65,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int acc_s = fragments * c.block_n / 2;
   const int q = c.q_in_registers ? fragments * padded_dim(t.head_dim) / 4 : fragments * 4;
   // With one stage K is copied while the scores are still in registers.
-  const int copies = (c.num_stages == 1 ? 16 : 0) + (copies_are_regular(c, t.head_dim) && copies_are_regular(c, t.head_dim_v) ? 0 : 8);
+  const int copies =
+      (c.num_stages == 1 ? 16 : 0) + (copies_are_regular(c, t.head_dim) && copies_are_regular(c, t.head_dim_v) ? 0 : 8);
   return acc_o + acc_s + q + copies + fragments * 10 + 44;
 }
 
@@ -72,12 +75,15 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (t.element == Element::kF32) return "element type fp32 has no tensor-core path here";
   if (c.block_m % (16 * c.num_warps) != 0) return "block_m must be a multiple of 16 rows per warp (16 * num_warps)";
   if (rows_per_warp(c) > 32) return "more than 32 rows per warp: the accumulators exceed the register file";
-  if (smem_bytes(c, t) > limits.shared_bytes_per_block) return "shared memory of the Q tile and the K/V ring exceeds the device's limit per CTA";
+  if (smem_bytes(c, t) > limits.shared_bytes_per_block)
+    return "shared memory of the Q tile and the K/V ring exceeds the device's limit per CTA";
   // 1 KB of each CTA's shared memory is the system's.
-  if (c.ctas_per_sm * (smem_bytes(c, t) + 1024) > limits.shared_bytes_per_multiprocessor) return "ctas_per_sm CTAs do not fit the shared memory of one SM";
+  if (c.ctas_per_sm * (smem_bytes(c, t) + 1024) > limits.shared_bytes_per_multiprocessor)
+    return "ctas_per_sm CTAs do not fit the shared memory of one SM";
   // Registers are given out in pieces of 8 per thread.
   const int register_limit = limits.registers_per_multiprocessor / (threads_per_block(c) * c.ctas_per_sm) / 8 * 8;
-  if (registers_needed(c, t) > (register_limit > 255 ? 255 : register_limit)) return "accumulators and Q fragments do not fit the registers that ctas_per_sm leaves a thread";
+  if (registers_needed(c, t) > (register_limit > 255 ? 255 : register_limit))
+    return "accumulators and Q fragments do not fit the registers that ctas_per_sm leaves a thread";
   return nullptr;
 }
 

@@ -9,39 +9,53 @@ using sm80_fwd::Config;
 class Sm80Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm80_fwd"; }
-  std::string description() const override { return "cp.async ring, ldmatrix, mma.sync m16n8k16: FlashAttention-2's schedule"; }
+  std::string description() const override {
+    return "cp.async ring, ldmatrix, mma.sync m16n8k16: FlashAttention-2's schedule";
+  }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
     if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
-      if (dim % 8 != 0 || dim > 256) return fmt::format("head dims that are multiples of 8 up to 256 only, not {}: rows are copied in 16-byte pieces", dim);
+      if (dim % 8 != 0 || dim > 256)
+        return fmt::format(
+            "head dims that are multiples of 8 up to 256 only, not {}: rows are copied in 16-byte pieces", dim);
     }
     return why_indices_overflow(problem);
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
-    // From wide to narrow; the first that fits the device's shared memory and registers and fills its SMs at least once.
-    // Wide tiles read K and V less often; narrow ones give short problems enough CTAs.
-    constexpr Config kPreferred[] = {
-        {128, 64, 4, 2, 1, 0, 0, 2}, {128, 64, 4, 2, 1, 0, 0, 1}, {128, 48, 4, 2, 1, 0, 0, 1}, {128, 64, 8, 2, 1, 0, 0, 1},
-        {128, 64, 8, 1, 1, 0, 0, 1}, {128, 32, 8, 1, 1, 0, 0, 1}, {64, 64, 4, 2, 1, 0, 0, 2},  {64, 64, 4, 2, 1, 0, 0, 1},
-        {64, 64, 4, 1, 1, 0, 0, 1},  {64, 32, 4, 1, 1, 0, 0, 1},  {32, 64, 2, 2, 1, 0, 0, 1},  {32, 32, 2, 1, 1, 0, 0, 1},
-        {16, 32, 1, 2, 1, 0, 0, 1},  {16, 32, 1, 1, 1, 0, 0, 1}};
-    const Config* widest = nullptr;
-    for (const Config& config : kPreferred) {
-      if (why_invalid(values_of(config), problem, limits)) continue;
-      if (!widest) widest = &config;
-      if (tiles(problem, config) >= limits.multiprocessors) return values_of(config);
-    }
-    FC_CHECK(widest != nullptr);
-    // No tile fills the device: more, smaller CTAs are better than fewer, down to 64 rows.
-    const Config narrow{64, 64, 4, 2, 1, 0, 0, 1};
-    return values_of(why_invalid(values_of(narrow), problem, limits) ? *widest : narrow);
+    // Wide tiles read K and V less often. One stage beat two wherever both fit on an H200: what matters is that two
+    // CTAs fill each other's gaps. The order and the limits on head_dim are from a sweep there over the canonical
+    // problems.
+    struct Preference {
+      Config config;
+      std::int64_t max_head_dim;
+    };
+    constexpr Preference kWide[] = {
+        {{128, 64, 4, 1, 1, 0, 0, 2}, 80}, {{64, 64, 4, 1, 1, 0, 0, 3}, 112},  {{128, 48, 4, 2, 1, 0, 0, 1}, 128},
+        {{64, 64, 4, 1, 1, 0, 0, 2}, 256}, {{128, 64, 8, 1, 1, 0, 0, 1}, 256}, {{64, 64, 4, 1, 1, 0, 0, 1}, 256},
+        {{64, 32, 4, 1, 1, 0, 0, 1}, 256}, {{32, 32, 2, 1, 1, 0, 0, 1}, 256},  {{16, 32, 1, 1, 1, 0, 0, 1}, 256}};
+    // Too few tiles to fill the device: more, smaller CTAs, and few long steps rather than many short ones.
+    constexpr Preference kNarrow[] = {{{64, 128, 4, 2, 1, 0, 0, 1}, 256}, {{64, 64, 4, 2, 1, 0, 0, 1}, 256}};
+
+    const std::int64_t head_dim = std::max(problem.head_dim, problem.head_dim_v);
+    const auto first_valid = [&](std::span<const Preference> list) -> const Config* {
+      for (const Preference& p : list) {
+        if (head_dim <= p.max_head_dim && !why_invalid(values_of(p.config), problem, limits)) return &p.config;
+      }
+      return nullptr;
+    };
+    const Config* wide = first_valid(kWide);
+    FC_CHECK(wide != nullptr);
+    if (tiles(problem, *wide) >= limits.multiprocessors) return values_of(*wide);
+    const Config* narrow = first_valid(std::span(kNarrow).subspan(problem.seqlen_kv <= 128 ? 1 : 0));
+    return values_of(narrow ? *narrow : *wide);
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits, const AttentionArgs& args) const override {
+  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                         const AttentionArgs& args) const override {
     const auto config = config_from<Config>(values);
     const std::int64_t count = tiles(problem, config);
     const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;

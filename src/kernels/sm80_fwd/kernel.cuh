@@ -51,24 +51,29 @@ struct Forward {
   FC_DEVICE static int warp_first_row() { return ptx::tid_x() / 32 * rows_per_warp(C); }  // within the tile
 
   FC_DEVICE ptx::SharedAddress address_qo() const { return shared + FC_OFFSET_OF(Storage, qo); }
-  FC_DEVICE ptx::SharedAddress address_k(int stage) const { return shared + FC_OFFSET_OF(Storage, k) + stage * k_tile_bytes(C, T); }
-  FC_DEVICE ptx::SharedAddress address_v(int stage) const { return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T); }
+  FC_DEVICE ptx::SharedAddress address_k(int stage) const {
+    return shared + FC_OFFSET_OF(Storage, k) + stage * k_tile_bytes(C, T);
+  }
+  FC_DEVICE ptx::SharedAddress address_v(int stage) const {
+    return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T);
+  }
 
   // --- load -------------------------------------------------------------------------------------------------------
   FC_DEVICE void load_q() {
-    TileQk::template copy_async<C.block_m, T.head_dim, kThreads>(address_qo(), q, params.q_stride.row, tile.first_row, params.seqlen_q, ptx::tid_x());
+    TileQk::template copy_async<C.block_m, T.head_dim, kThreads>(address_qo(), q, params.q_stride.row, tile.first_row,
+                                                                 params.seqlen_q, ptx::tid_x());
   }
   FC_DEVICE void load_k(int block) {
     if (block >= 0) {
-      TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row, block * C.block_n,
-                                                                   params.seqlen_kv, ptx::tid_x());
+      TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
+                                                                   block * C.block_n, params.seqlen_kv, ptx::tid_x());
     }
     ptx::cp_async_commit();
   }
   FC_DEVICE void load_v(int block) {
     if (block >= 0) {
-      TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row, block * C.block_n,
-                                                                    params.seqlen_kv, ptx::tid_x());
+      TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row,
+                                                                    block * C.block_n, params.seqlen_kv, ptx::tid_x());
     }
     ptx::cp_async_commit();
   }
@@ -153,7 +158,8 @@ struct Forward {
 #pragma unroll
       for (int m = 0; m < kFragments; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) p[m][i] = tile::pack<T.element>(acc_s[m][2 * n + i / 2][i % 2 * 2], acc_s[m][2 * n + i / 2][i % 2 * 2 + 1]);
+        for (int i = 0; i < 4; ++i)
+          p[m][i] = tile::pack<T.element>(acc_s[m][2 * n + i / 2][i % 2 * 2], acc_s[m][2 * n + i / 2][i % 2 * 2 + 1]);
       }
 #pragma unroll
       for (int d = 0; d < kDimV / 16; ++d) {
@@ -252,7 +258,9 @@ struct Forward {
         const int tile_row = warp_row + 16 * m + 8 * r + lane / 4;
         const int row = tile.first_row + tile_row;
         if (params.lse && lane % 4 == 0 && row < params.seqlen_q) {
-          ptx::st_global_f32(params.lse + (static_cast<long long>(tile.batch) * params.heads_q + tile.head_q) * params.seqlen_q + row, lse);
+          ptx::st_global_f32(
+              params.lse + (static_cast<long long>(tile.batch) * params.heads_q + tile.head_q) * params.seqlen_q + row,
+              lse);
         }
 #pragma unroll
         for (int d = 0; d < kDimV / 8; ++d) {
@@ -263,13 +271,15 @@ struct Forward {
     }
     ptx::bar_warp_sync();
     constexpr int kChunks = T.head_dim_v / 8;
-    unsigned short* o = static_cast<unsigned short*>(params.o) + tile.batch * params.o_stride.batch + tile.head_q * params.o_stride.head;
+    unsigned short* o = static_cast<unsigned short*>(params.o) + tile.batch * params.o_stride.batch +
+                        tile.head_q * params.o_stride.head;
     for (int index = lane; index < rows_per_warp(C) * kChunks; index += 32) {
       const int tile_row = warp_row + index / kChunks;
       const int chunk = index % kChunks;
       const int row = tile.first_row + tile_row;
       if (row < params.seqlen_q) {
-        ptx::st_global_v4(o + row * params.o_stride.row + chunk * 8, ptx::ld_shared_v4(address_qo() + TileV::offset(tile_row, chunk)));
+        ptx::st_global_v4(o + row * params.o_stride.row + chunk * 8,
+                          ptx::ld_shared_v4(address_qo() + TileV::offset(tile_row, chunk)));
       }
     }
   }

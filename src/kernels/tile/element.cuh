@@ -33,7 +33,8 @@ FC_DEVICE float load(const void* base, long long index) {
 template <Element E>
 FC_DEVICE void store(void* base, long long index, float value) {
   if constexpr (E == Element::kF32) ptx::st_global_f32(static_cast<float*>(base) + index, value);
-  else ptx::st_global_u16(static_cast<unsigned short*>(base) + index, static_cast<unsigned short>(pack<E>(value, 0.0f)));
+  else
+    ptx::st_global_u16(static_cast<unsigned short*>(base) + index, static_cast<unsigned short>(pack<E>(value, 0.0f)));
 }
 
 }  // namespace flashcore::tile

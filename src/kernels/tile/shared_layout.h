@@ -12,7 +12,9 @@ constexpr int round_up(int value, int multiple) { return (value + multiple - 1) 
 
 // Bytes from one row to the next of a tile of `columns` 16-bit elements, a multiple of 16. Always a multiple of 16
 // bytes: cp.async and ldmatrix fault or tear otherwise.
-constexpr int row_pitch_bytes(int columns, SharedLayout layout) { return columns * 2 + (layout == SharedLayout::kPadded ? 16 : 0); }
+constexpr int row_pitch_bytes(int columns, SharedLayout layout) {
+  return columns * 2 + (layout == SharedLayout::kPadded ? 16 : 0);
+}
 
 // Rows of c chunks start c chunks apart, so 8/g rows fall in different bank groups, g being the largest power of two
 // up to 8 that divides c; the exclusive or over g chunks tells the others apart.

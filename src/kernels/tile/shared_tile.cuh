@@ -48,8 +48,8 @@ struct SharedTile {
   // Starts the copy of rows [first_row, first_row + kRows) of a global tensor; rows from `end_row` on and columns from
   // kValidColumns on become zero. `source` is the element of row 0, column 0; 16-byte aligned rows.
   template <int kRows, int kValidColumns, int kThreads>
-  FC_DEVICE static void copy_async(ptx::SharedAddress tile, const unsigned short* source, long long row_stride, int first_row, int end_row,
-                                   int thread) {
+  FC_DEVICE static void copy_async(ptx::SharedAddress tile, const unsigned short* source, long long row_stride,
+                                   int first_row, int end_row, int thread) {
     const auto copy = [&](const unsigned short* from, int row, int chunk) {
       const bool valid = row < end_row - first_row && chunk * 8 < kValidColumns;
       ptx::cp_async_16(tile + offset(row, chunk), from, valid ? 16 : 0);
@@ -72,7 +72,8 @@ struct SharedTile {
       for (int i = 0; i < kSteps; ++i) {
         const int index = thread + i * kThreads;
         const int row = index / kChunks, chunk = index % kChunks;
-        if (kCopies % kThreads == 0 || index < kCopies) copy(source + (first_row + row) * row_stride + chunk * 8, row, chunk);
+        if (kCopies % kThreads == 0 || index < kCopies)
+          copy(source + (first_row + row) * row_stride + chunk * 8, row, chunk);
       }
     }
   }

@@ -18,10 +18,14 @@ FC_DEVICE unsigned short ld_global_u16(const unsigned short* address) {
   return value;
 }
 FC_DEVICE void st_global_f32(float* address, float value) { flashcore_services->store_global(address, &value, 4); }
-FC_DEVICE void st_global_u16(unsigned short* address, unsigned short value) { flashcore_services->store_global(address, &value, 2); }
+FC_DEVICE void st_global_u16(unsigned short* address, unsigned short value) {
+  flashcore_services->store_global(address, &value, 2);
+}
 FC_DEVICE void st_global_v4(void* address, Vector4 value) { flashcore_services->store_global(address, &value, 16); }
 
-FC_DEVICE void st_shared_u32(SharedAddress address, unsigned value) { flashcore_services->store_shared(address, &value, 4); }
+FC_DEVICE void st_shared_u32(SharedAddress address, unsigned value) {
+  flashcore_services->store_shared(address, &value, 4);
+}
 FC_DEVICE Vector4 ld_shared_v4(SharedAddress address) {
   Vector4 value;
   flashcore_services->load_shared(address, &value, 16);

@@ -1,0 +1,15 @@
+#pragma once
+// PTX ISA, "atom".
+
+#include "kernels/ptx/common.cuh"
+
+namespace flashcore::ptx {
+
+// Adds to a global counter; returns what it held before. Relaxed: it hands out numbers and orders nothing else.
+FC_DEVICE unsigned atomic_add_global(unsigned* address, unsigned value) {
+  unsigned old;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(address), "r"(value) : "memory");
+  return old;
+}
+
+}  // namespace flashcore::ptx

@@ -1,0 +1,41 @@
+#pragma once
+// Warpgroup matrix multiply. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". All four warps of a warpgroup
+// execute each instruction; the accumulator of lane l of warp w holds rows 16w + l/4 (+8), columns 8i + 2(l%4) (+1).
+
+#include "kernels/ptx/common.cuh"
+#include "kernels/ptx/wgmma_shapes.cuh"
+
+namespace flashcore::ptx {
+
+// Orders register and shared-memory writes before the wgmmas that follow.
+FC_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+FC_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+FC_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps reads of accumulators behind the wait, and writes of operands before the instruction: the compiler does not
+// know that wgmma works on registers after it was issued.
+template <int kCount>
+FC_DEVICE void wgmma_registers(float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
+}
+template <int kCount>
+FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
+}
+
+// Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`:
+// K-major operands ignore it; for an MN-major one, the distance between blocks of 64 columns.
+FC_DEVICE unsigned long long wgmma_descriptor(SharedAddress address, int leading_bytes) {
+  constexpr unsigned kHigh = 0x40000040u;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
+  const unsigned low = ((address & 0x3ffff) >> 4) | (static_cast<unsigned>(leading_bytes) >> 4 << 16);
+  unsigned long long descriptor;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(kHigh));
+  return descriptor;
+}
+
+}  // namespace flashcore::ptx

@@ -1,0 +1,84 @@
+#pragma once
+// Tunables of sm90_fwd, and every constraint on them, stated once: host and kernel both read this file.
+
+#include "kernels/tile/shared_layout.h"
+#include "kernels/tile/traits.h"
+
+namespace flashcore::sm90_fwd {
+
+struct Config {
+  int num_consumers = 2;  // warpgroups of 64 query rows each
+  int block_n = 128;      // keys of one step
+  int num_stages = 2;     // K tiles, and V tiles, in shared memory
+  int q_stages = 2;       // Q tiles: 2 loads the next one while this one is worked on
+  int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
+  int lazy_rescale = 1;   // O is rescaled only once the row maximum has moved by 2^8
+  int scheduler =
+      1;  // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
+
+  template <class Visit>
+  static constexpr void fields(Visit&& visit) {
+    visit("num_consumers", &Config::num_consumers, 1, 2, 3, 4);
+    visit("block_n", &Config::block_n, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192);
+    visit("num_stages", &Config::num_stages, 2, 3, 4);
+    visit("q_stages", &Config::q_stages, 1, 2);
+    visit("ping_pong", &Config::ping_pong, 0, 1);
+    visit("lazy_rescale", &Config::lazy_rescale, 0, 1);
+    visit("scheduler", &Config::scheduler, 0, 1, 2);
+  }
+};
+
+constexpr int kRowsPerConsumer = 64;
+// Shared-memory tiles are blocks of 64 columns (128 bytes, the swizzle's width); columns past head_dim hold zeros.
+constexpr int column_blocks(int head_dim) { return (head_dim + 63) / 64; }
+// Columns that wgmma works on.
+constexpr int padded_dim(int head_dim) { return tile::round_up(head_dim, 16); }
+
+constexpr int block_m(const Config& c) { return c.num_consumers * kRowsPerConsumer; }
+constexpr int threads_per_block(const Config& c) { return (c.num_consumers + 1) * 128; }
+
+// One consumer's Q rows; its O rows leave through the same bytes.
+constexpr int qo_slab_bytes(const Traits& t) {
+  const int blocks = column_blocks(t.head_dim > t.head_dim_v ? t.head_dim : t.head_dim_v);
+  return kRowsPerConsumer * blocks * 128;
+}
+constexpr int q_slab_bytes(const Traits& t) { return kRowsPerConsumer * column_blocks(t.head_dim) * 128; }
+constexpr int k_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim) * 128; }
+constexpr int v_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim_v) * 128; }
+
+constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers
+constexpr int barrier_bytes(const Config& c) {
+  return 8 * (2 * c.num_consumers * c.q_stages + 4 * c.num_stages + 2 * kTileSlots) + 8 * kTileSlots;
+}
+constexpr int smem_bytes(const Config& c, const Traits& t) {
+  return c.q_stages * c.num_consumers * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
+         tile::round_up(barrier_bytes(c), 1024);
+}
+
+// setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what
+// the kernel was launched with (65,536 registers over its threads, rounded down to 8), or the kernel hangs.
+constexpr int producer_registers(const Config& c) { return c.num_consumers == 1 ? 56 : c.num_consumers == 2 ? 40 : 32; }
+constexpr int consumer_registers(const Config& c) {
+  return c.num_consumers == 1 ? 248 : c.num_consumers == 2 ? 232 : c.num_consumers == 3 ? 160 : 112;
+}
+
+// Accumulators of O and S, P as 16-bit operands, row state and addresses.
+constexpr int registers_needed(const Config& c, const Traits& t) {
+  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + 28;
+}
+
+// The reason in words, or null. What this accepts compiles without spills, fits and is correct.
+constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
+  if (limits.arch != 90) return "wgmma and setmaxnreg exist on compute capability 9.0 only";
+  if (t.element == Element::kF32) return "fp16 and bf16 only";
+  if (c.num_consumers == 1 && c.ping_pong) return "ping_pong needs two consumers";
+  if (smem_bytes(c, t) > limits.shared_bytes_per_block)
+    return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
+  if (registers_needed(c, t) > consumer_registers(c))
+    return "accumulators of O, S and P do not fit a consumer's registers";
+  if (c.scheduler == 0 && c.q_stages == 2)
+    return "a second Q stage is for the next tile, and with scheduler 0 there is none";
+  return nullptr;
+}
+
+}  // namespace flashcore::sm90_fwd

@@ -1,0 +1,111 @@
+#include <cstddef>
+
+#include "kernels/gpu_family.h"
+#include "kernels/sm90_fwd/config.h"
+#include "kernels/sm90_fwd/params.h"
+
+namespace flashcore {
+namespace {
+
+using sm90_fwd::Config;
+
+// 128 bytes that the device encodes; the kernel's ptx::TensorMap.
+struct alignas(64) EncodedMap {
+  std::byte bytes[128];
+};
+using Params = sm90_fwd::Params<EncodedMap>;
+
+// K and V of the heads that causal tiles go round should stay in L2: 32 MB of an H200's 60 was best; more lowered the
+// clock, less gained nothing.
+constexpr std::int64_t kSectionBytes = 32 << 20;
+
+TensorMapSpec map_of(std::size_t offset, const void* address, DType dtype, const TensorLayout& layout, int rows) {
+  const auto stride = [](std::int64_t elements, std::int64_t extent) {
+    // Of a dimension of one element any stride is the same; the encoder wants a multiple of 16 bytes.
+    return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * 2);
+  };
+  return {offset,
+          address,
+          dtype == DType::kBF16,
+          {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
+           static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
+          {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads),
+           stride(layout.stride_batch, layout.batch)},
+          {64, static_cast<std::uint32_t>(rows), 1, 1}};
+}
+
+class Sm90Forward final : public GpuFamily<Config> {
+ public:
+  std::string name() const override { return "sm90_fwd"; }
+  std::string description() const override { return "Hopper: TMA ring, warp-specialised wgmma, ping-pong consumers"; }
+  std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
+
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+    if (limits.arch != 90) return fmt::format("needs compute capability 9.0 (H100, H200), this is sm_{}", limits.arch);
+    if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
+    for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
+      if (dim % 8 != 0 || dim > 256)
+        return fmt::format(
+            "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
+    }
+    if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
+    return why_indices_overflow(problem);
+  }
+
+  ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
+    const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
+    // A third consumer hides half of the exposed exp, and a wide block amortises the hand-over: both want small head
+    // dims.
+    constexpr Config kSmall[] = {{3, 128, 2, 1, 1, 0, 1}, {2, 128, 2, 1, 1, 0, 1}};
+    constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 1, 1}, {2, 112, 2, 1, 1, 1, 1}, {2, 96, 2, 1, 1, 1, 1}};
+    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 1, 1},
+                                 {2, 64, 2, 1, 1, 1, 1},
+                                 {2, 32, 2, 1, 1, 1, 1},
+                                 {1, 64, 2, 1, 0, 1, 1},
+                                 {1, 32, 2, 1, 0, 1, 1}};
+    std::vector<Config> order;
+    if (widest <= 64) order.assign(std::begin(kSmall), std::end(kSmall));
+    if (widest <= 128) order.insert(order.end(), std::begin(kMiddle), std::end(kMiddle));
+    order.insert(order.end(), std::begin(kLarge), std::end(kLarge));
+    for (Config config : order) {
+      if (problem.causal != Causal::kNone) config.scheduler = 2;
+      if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+    }
+    throw_internal("sm90_fwd has no default config for {}", problem.id());
+  }
+
+  std::size_t workspace_bytes(const ConfigValues& values, const Problem&) const override {
+    return config_from<Config>(values).scheduler == 2 ? sizeof(unsigned) : 0;
+  }
+
+  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                         const AttentionArgs& args) const override {
+    const auto config = config_from<Config>(values);
+    Params params{};
+    params.problem = make_forward_params(problem, args);
+    params.tile_counter = static_cast<unsigned*>(args.workspace);
+    const std::int64_t head_bytes = problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * 2;
+    params.heads_per_section = static_cast<int>(std::clamp<std::int64_t>(
+        kSectionBytes / head_bytes * problem.group_size(), 1, problem.batch * problem.heads_q));
+    LaunchSpec spec;
+    const std::int64_t tiles =
+        (problem.seqlen_q + block_m(config) - 1) / block_m(config) * problem.heads_q * problem.batch;
+    spec.grid.x =
+        static_cast<unsigned>(config.scheduler == 0 ? tiles : std::min<std::int64_t>(tiles, limits.multiprocessors));
+    spec.block.x = static_cast<unsigned>(threads_per_block(config));
+    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
+    spec.params = params_bytes(params);
+    const ProblemLayouts& layouts = args.layouts;
+    spec.tensor_maps = {map_of(offsetof(Params, q), args.q, problem.dtype, layouts.q, sm90_fwd::kRowsPerConsumer),
+                        map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k, config.block_n),
+                        map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v, config.block_n),
+                        map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, sm90_fwd::kRowsPerConsumer)};
+    return spec;
+  }
+};
+
+}  // namespace
+}  // namespace flashcore
+
+FLASHCORE_FAMILY(sm90_fwd, Sm90Forward)

@@ -1,0 +1,17 @@
+#pragma once
+// What the host hands to sm90_fwd. Read by g++ and by NVRTC.
+
+#include "kernels/tile/traits.h"
+
+namespace flashcore::sm90_fwd {
+
+// `Map` is ptx::TensorMap on the device and 128 bytes to be encoded on the host.
+template <class Map>
+struct Params {
+  Map q, k, v, o;  // 4-D: column, row, head, batch; boxes of 64 columns
+  ForwardParams problem;
+  unsigned* tile_counter;  // zero before and after every launch; scheduler 2 only
+  int heads_per_section;   // causal: heads whose K and V fit in L2 together
+};
+
+}  // namespace flashcore::sm90_fwd
