@@ -1,5 +1,6 @@
 // bar.sync and bar.arrive: sixteen named barriers of a CTA, which count threads and order their memory accesses.
 
+#include <algorithm>
 #include <bit>
 
 #include "device/emulator/instructions.h"
@@ -48,14 +49,17 @@ NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
                              barrier.expected, cluster.launch.module.line_of(barrier.arrivals.front().second)),
                  site);
   }
-  for (const auto& [thread, place] : barrier.arrivals) {
-    if (thread != &self) continue;
-    cluster.fail(
-        fmt::format("barrier {} arrived at twice: {} has arrived before and the barrier is not complete ({} of {} "
-                    "threads); the first time\n    at {}",
-                    id, Cluster::name_of(self), barrier.arrived, expected, cluster.launch.module.line_of(place)),
-        site);
+  const auto bit = static_cast<std::uint16_t>(1u << id);
+  if (self.at_barriers & bit) {
+    const auto first = std::find_if(barrier.arrivals.begin(), barrier.arrivals.end(),
+                                    [&](const auto& arrival) { return arrival.first == &self; });
+    cluster.fail(fmt::format("barrier {} arrived at twice: {} has arrived before and the barrier is not complete ({} "
+                             "of {} threads); the first time\n    at {}",
+                             id, Cluster::name_of(self), barrier.arrived, expected,
+                             cluster.launch.module.line_of(first->second)),
+                 site);
   }
+  self.at_barriers |= bit;
   barrier.arrivals.emplace_back(&self, site);
   barrier.clocks.release(self.knowledge);
   ++barrier.arrived;
@@ -63,13 +67,14 @@ NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
 }
 
 // Everybody who waits, and `last` if it does, knows what all have done.
-void complete(Cluster& cluster, NamedBarrier& barrier, Thread* last) {
+void complete(Cluster& cluster, int id, NamedBarrier& barrier, Thread* last) {
   const SharedClocks known = barrier.clocks.take();
   for (Thread* thread : barrier.waiting) {
     thread->knowledge.base = known;
     cluster.wake(*thread);
   }
   if (last) last->knowledge.base = known;
+  for (const auto& [thread, site] : barrier.arrivals) thread->at_barriers &= static_cast<std::uint16_t>(~(1u << id));
   barrier.waiting.clear();
   barrier.arrivals.clear();
   barrier.arrived = 0;
@@ -84,7 +89,7 @@ void bar_sync(int id, int threads) {
   ++cluster.counters.barrier_waits;
   NamedBarrier& barrier = arrive(cluster, id, threads, site);
   if (barrier.arrived == barrier.expected) {
-    complete(cluster, barrier, &self);
+    complete(cluster, id, barrier, &self);
     return;
   }
   barrier.waiting.push_back(&self);
@@ -94,7 +99,7 @@ void bar_sync(int id, int threads) {
 void bar_arrive(int id, int threads) {
   Cluster& cluster = Cluster::current();
   NamedBarrier& barrier = arrive(cluster, id, threads, FC_EMULATOR_SITE);
-  if (barrier.arrived == barrier.expected) complete(cluster, barrier, nullptr);
+  if (barrier.arrived == barrier.expected) complete(cluster, id, barrier, nullptr);
 }
 
 }  // namespace flashcore::emulator

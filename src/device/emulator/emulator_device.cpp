@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "device/emulator/execution.h"
+#include "device/emulator/instructions.h"
 
 namespace flashcore {
 namespace {
@@ -69,6 +69,14 @@ class EmulatorDevice final : public Device {
     dynamic_cast<const EmulatorBuffer&>(buffer).allocation().label = label;
   }
   void synchronize() override {}  // a launch has ended when its call returns
+
+  void encode_tensor_maps(LaunchSpec& spec) override {
+    for (const TensorMapSpec& map : spec.tensor_maps) {
+      FC_CHECK(map.param_offset + 128 <= spec.params.size());
+      encode_tensor_map(map, spec.params.data() + map.param_offset);
+    }
+    spec.tensor_maps.clear();
+  }
 
   std::unique_ptr<Module> load(const Artifact& artifact) override { return std::make_unique<EmulatorModule>(artifact); }
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,6 +52,14 @@ struct PendingCopy {
   std::uint32_t group;
 };
 
+struct PendingStore {
+  const void* map;
+  unsigned source;
+  int at[4];
+  std::uint32_t group;
+  const void* site;
+};
+
 // Why a thread does not run, for the deadlock report.
 struct Waiting {
   std::string (*describe)(const Cta& cta, unsigned object, unsigned phase) = nullptr;
@@ -69,14 +79,19 @@ struct Thread {
   std::vector<PendingCopy> copies;  // not landed yet, oldest first
   std::uint32_t open_group = 1;     // cp.async group being filled
   std::vector<std::uint32_t> copies_in_group;
+  std::vector<PendingStore> stores;  // TMA stores, oldest first
+  std::uint32_t open_bulk_group = 1;
+  std::uint16_t at_barriers = 0;  // named barriers it has arrived at and that are not complete
 };
 
-// A collective of a warp that is gathering its lanes.
+// A collective that is gathering its threads: of a warp, or of a warpgroup.
+using Operands = std::array<void*, 128>;
 struct Gathering {
   const void* site = nullptr;
   const void* kind = nullptr;  // address of the function that executes it
-  std::uint32_t arrived = 0;
-  std::array<void*, 32> operands{};
+  const Thread* first = nullptr;
+  int arrived = 0;
+  Operands operands{};
 };
 
 struct Warp {
@@ -103,6 +118,45 @@ struct NamedBarrier {
   HandOver clocks;
 };
 
+// A barrier in shared memory. `phase`: how many have ended; the current one ends when both pending counts are zero.
+struct MBarrier {
+  int arrivals = 0, pending_arrivals = 0;
+  std::int64_t pending_bytes = 0;
+  std::uint32_t phase = 0;
+  bool fenced = false;            // its init is visible to the asynchronous proxy
+  const Thread* owner = nullptr;  // who initialised it
+  Agent agent = kNobody;          // of the copies that complete on it; time: the phase they end, counted from 1
+  HandOver clocks;
+  SharedClocks ended;  // what the last ended phase hands over
+  std::vector<Thread*> waiting;
+};
+
+// One matrix multiply that a warpgroup has issued and not waited for.
+struct PendingWgmma {
+  WgmmaOperands operands;                             // of the warpgroup's first thread
+  std::array<const unsigned*, 128> a{};               // registers of operand A, per thread
+  std::array<std::array<unsigned, 4>, 128> a_values;  // what they held at the issue
+  std::uint32_t group = 0;
+  const void* site = nullptr;
+};
+
+// An accumulator that pending multiplies work on; meanwhile the kernel's own copy holds a poison.
+struct Accumulator {
+  std::array<float*, 128> registers{};
+  int n = 0;
+  std::vector<float> value;  // 64 rows of n
+  std::uint32_t last_group = 0;
+};
+
+struct Warpgroup {
+  Gathering gathering;
+  Agent agent = kNobody;
+  std::uint32_t open_group = 1, completed = 0;
+  bool fenced = false;  // a wgmma.fence since registers could last be touched
+  std::vector<PendingWgmma> pending;
+  std::map<const float*, Accumulator> accumulators;  // by the first thread's registers
+};
+
 struct Cta {
   Cluster* cluster = nullptr;
   unsigned rank = 0;    // within the cluster
@@ -111,8 +165,14 @@ struct Cta {
   SharedMemory shared;
   std::vector<Thread> threads;
   std::vector<Warp> warps;
+  std::vector<Warpgroup> warpgroups;
   std::array<NamedBarrier, 16> barriers;
+  std::map<unsigned, MBarrier> mbarriers;  // by address
   std::uint64_t copies_under_way = 0;
+  // setmaxnreg: registers of each warp, and those that nobody holds, per lane.
+  std::vector<int> warp_registers;
+  int free_registers = 0;
+  std::vector<Thread*> waiting_for_registers;
 };
 
 class Cluster {
@@ -135,8 +195,13 @@ class Cluster {
 
   // Gathers the warp's lanes at `site`; the last to come calls execute(warp, operands) for all. Lanes at different
   // places are a fault.
-  using Execute = void (*)(Cluster&, Warp&, std::array<void*, 32>& operands);
+  using Execute = void (*)(Cluster&, Warp&, Operands& operands);
   void gather(Execute execute, void* operands, const void* site);
+  // The same for the 128 threads of a warpgroup.
+  using ExecuteGroup = void (*)(Cluster&, Cta&, int warpgroup, Operands& operands);
+  void gather(ExecuteGroup execute, void* operands, const void* site);
+  // Work that may be done at any time from now on; done at the latest when nothing else can run.
+  void defer(std::function<void()> work);
   bool same_site(const void* a, const void* b) const;
 
   Access access_of(const Thread& thread, const void* site) {
@@ -164,6 +229,9 @@ class Cluster {
   Counters counters;
 
  private:
+  // True if the caller is the last to come; else it has waited until that one was done.
+  bool join(Gathering& gathering, const void* kind, int slot, int expected, void* operands, const void* site);
+  bool run_deferred();
   static void fiber_main(fc::transfer_t from);
   void start(unsigned first_cta);
   void finish();
@@ -177,6 +245,7 @@ class Cluster {
   StackPool stacks_;
   std::vector<std::unique_ptr<Cta>> ctas_;
   std::vector<Warp*> ready_;
+  std::vector<std::function<void()>> deferred_;
   std::size_t live_ = 0;
   Thread* running_ = nullptr;
   fc::fcontext_t scheduler_ = nullptr;

@@ -57,6 +57,8 @@ void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& 
     case Conflict::kMisaligned: fail(fmt::format("misaligned shared memory access: {} at {}", self, place), site);
     case Conflict::kUninitialised:
       fail(fmt::format("uninitialised shared memory: {} at {}, which nobody has written", self, place), site);
+    case Conflict::kBarrierObject:
+      fail(fmt::format("barrier overwritten: {} at {}, which is part of an mbarrier", self, place), site);
     case Conflict::kMissingFence:
       fail(fmt::format("missing proxy fence: {} at {} through the asynchronous proxy, and no fence.proxy.async stands "
                        "after the ordinary write{}",

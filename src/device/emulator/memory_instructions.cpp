@@ -81,9 +81,7 @@ void load_global(const void* address, void* value, int bytes) {
   cluster.count(cluster.thread(), SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(address), bytes, site);
 }
 
-void store_global(void* address, const void* value, int bytes) {
-  Cluster& cluster = Cluster::current();
-  const void* site = FC_EMULATOR_SITE;
+void check_global_store(Cluster& cluster, void* address, int bytes, const void* site) {
   Allocation* allocation = nullptr;
   check_global(cluster, address, bytes, "writes", site, &allocation);
   const Thread& self = cluster.thread();
@@ -94,8 +92,22 @@ void store_global(void* address, const void* value, int bytes) {
     const auto before = allocation->exchange_writer(at, access);
     if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "writes", site);
   }
+}
+
+void store_global(void* address, const void* value, int bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  check_global_store(cluster, address, bytes, site);
   std::memcpy(address, value, static_cast<std::size_t>(bytes));
-  cluster.count(self, SiteCounters::kGlobalStore, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+  cluster.count(cluster.thread(), SiteCounters::kGlobalStore, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}
+
+// Relaxed: hands out numbers and orders nothing. Atomic on the host too, where CTAs run on several cores.
+unsigned atomic_add_global(unsigned* address, unsigned value) {
+  Cluster& cluster = Cluster::current();
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, 4, "adds to", FC_EMULATOR_SITE, &allocation);
+  return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
 }
 
 unsigned shared_base() { return SharedMemory::kBase; }

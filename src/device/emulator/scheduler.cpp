@@ -1,8 +1,9 @@
 #include <algorithm>
+#include <bit>
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "device/emulator/execution.h"
+#include "device/emulator/instructions.h"
 
 namespace flashcore::emulator {
 namespace {
@@ -28,7 +29,11 @@ Cluster::Cluster(LaunchState& shared_launch) : launch(shared_launch) {
 void Cluster::run(unsigned first_cta) {
   t_current = this;
   start(first_cta);
-  schedule();
+  try {
+    schedule();
+  } catch (const std::exception& e) {  // of deferred work, which runs on no fiber
+    note_fault(e.what());
+  }
   if (!launch.failed && live_ > 0) note_fault(deadlock_report());
   finish();
   t_current = nullptr;
@@ -43,6 +48,7 @@ void Cluster::start(unsigned first_cta) {
   stacks_.reserve(ctas_.size() * per_cta);
   agent_names_.clear();
   ready_.clear();
+  deferred_.clear();
   live_ = ctas_.size() * per_cta;
   const auto nothing_seen = std::make_shared<const Clocks>();
   for (unsigned rank = 0; rank < ctas_.size(); ++rank) {
@@ -54,10 +60,18 @@ void Cluster::start(unsigned first_cta) {
                  cta.linear / (spec.grid.x * spec.grid.y)};
     cta.shared.reset(spec.shared_bytes);
     for (NamedBarrier& barrier : cta.barriers) barrier = {};
+    cta.mbarriers.clear();
     cta.copies_under_way = 0;
     cta.threads.clear();
     cta.threads.resize(per_cta);
     cta.warps.resize((per_cta + 31) / 32);
+    cta.warpgroups.clear();
+    cta.warpgroups.resize((per_cta + 127) / 128);
+    // What a launch with one CTA per SM gives each thread.
+    const int registers = std::min<int>(255, static_cast<int>(65536 / per_cta / 8 * 8));
+    cta.warp_registers.assign(cta.warps.size(), registers);
+    cta.free_registers = 0;
+    cta.waiting_for_registers.clear();
     for (unsigned i = 0; i < per_cta; ++i) {
       Thread& thread = cta.threads[i];
       Warp& warp = cta.warps[i / 32];
@@ -98,6 +112,7 @@ void Cluster::fiber_main(fc::transfer_t from) {
   Thread& self = cluster.thread();
   try {
     cluster.launch.module.call(cluster.launch.spec.params.data());
+    thread_returns(self);
   } catch (const std::exception& e) {
     cluster.note_fault(e.what());
   }
@@ -126,7 +141,9 @@ void Cluster::wake(Thread& thread) {
 }
 
 void Cluster::schedule() {
-  while (!ready_.empty()) {
+  while (!ready_.empty() || run_deferred()) {
+    if (ready_.empty()) continue;
+    if (lateness == Lateness::kRandom && random.below(4) == 0) run_deferred();
     const std::uint32_t at = random.below(static_cast<std::uint32_t>(ready_.size()));
     Warp& warp = *ready_[at];
     ready_[at] = ready_.back();
@@ -155,33 +172,68 @@ void Cluster::note_fault(const std::string& report) {
   if (!launch.failed.exchange(true)) launch.report = report;
 }
 
+bool Cluster::join(Gathering& gathering, const void* kind, int slot, int expected, void* operands, const void* site) {
+  Thread& self = *running_;
+  if (gathering.arrived == 0) {
+    gathering.site = site;
+    gathering.kind = kind;
+    gathering.first = &self;
+  } else if (gathering.kind != kind || !same_site(gathering.site, site)) {
+    fail(fmt::format("divergent collective: {} executes another instruction than the threads it must execute it "
+                     "with\n  the other party: {}, which is at\n{}",
+                     name_of(self), name_of(*gathering.first), stack_of(gathering.site)),
+         site);
+  }
+  gathering.operands[static_cast<std::size_t>(slot)] = operands;
+  if (++gathering.arrived < expected) {
+    block(
+        {[](const Cta&, unsigned, unsigned) { return std::string("the other threads of a collective"); }, 0, 0, site});
+    return false;
+  }
+  gathering.arrived = 0;
+  return true;
+}
+
 void Cluster::gather(Execute execute, void* operands, const void* site) {
   Thread& self = *running_;
   Warp& warp = *self.warp;
-  Gathering& gathering = warp.gathering;
-  if (gathering.arrived == 0) {
-    gathering.site = site;
-    gathering.kind = reinterpret_cast<const void*>(execute);
-  } else if (gathering.kind != reinterpret_cast<const void*>(execute) || !same_site(gathering.site, site)) {
-    int other = 0;
-    while (!(gathering.arrived >> other & 1)) ++other;
-    fail(fmt::format("divergent collective: the lanes of warp {} wait for each other at different instructions.\n  {} "
-                     "is at the place above;\n  {} is at\n{}",
-                     warp.index, name_of(self), name_of(*warp.lanes[static_cast<std::size_t>(other)]),
-                     stack_of(gathering.site)),
-         site);
-  }
-  gathering.operands[static_cast<std::size_t>(self.lane)] = operands;
-  gathering.arrived |= 1u << self.lane;
-  if (gathering.arrived != warp.full) {
-    block({[](const Cta&, unsigned, unsigned) { return std::string("the other lanes of its warp"); }, 0, 0, site});
+  if (!join(warp.gathering, reinterpret_cast<const void*>(execute), self.lane, std::popcount(warp.full), operands,
+            site))
     return;
-  }
-  gathering.arrived = 0;
-  execute(*this, warp, gathering.operands);
+  execute(*this, warp, warp.gathering.operands);
   for (Thread* lane : warp.lanes) {
     if (lane && lane != &self) wake(*lane);
   }
+}
+
+void Cluster::gather(ExecuteGroup execute, void* operands, const void* site) {
+  Thread& self = *running_;
+  Cta& cta = *self.cta;
+  const int number = self.index / 128;
+  if (cta.threads.size() % 128 != 0)
+    fail(fmt::format("warpgroup instruction in a CTA of {} threads: launch a multiple of 128", cta.threads.size()),
+         site);
+  Gathering& gathering = cta.warpgroups[static_cast<std::size_t>(number)].gathering;
+  if (!join(gathering, reinterpret_cast<const void*>(execute), self.index % 128, 128, operands, site)) return;
+  execute(*this, cta, number, gathering.operands);
+  for (int i = 0; i < 128; ++i) {
+    Thread& other = cta.threads[static_cast<std::size_t>(number * 128 + i)];
+    if (&other != &self) wake(other);
+  }
+}
+
+void Cluster::defer(std::function<void()> work) {
+  if (lateness == Lateness::kAtOnce) work();
+  else deferred_.push_back(std::move(work));
+}
+
+bool Cluster::run_deferred() {
+  if (deferred_.empty()) return false;
+  std::swap(deferred_[random.below(static_cast<std::uint32_t>(deferred_.size()))], deferred_.back());
+  const auto work = std::move(deferred_.back());
+  deferred_.pop_back();
+  work();
+  return true;
 }
 
 Agent Cluster::new_agent(std::string name) {

@@ -36,6 +36,7 @@ std::optional<Conflict> SharedMemory::write(unsigned address, unsigned bytes, co
   for (unsigned at = address & ~3u; at < address + bytes; at += 4) {
     Cell& cell = cells_[(at - kBase) / 4];
     const unsigned mask = byte_mask(address, bytes, at);
+    if (cell.barrier_object) return Conflict{Conflict::kBarrierObject, at, {}};
     const bool ordered = cell.write.mask == 0 || writer.ordered(cell.write);
     if ((cell.write.mask & mask) && !ordered)
       return Conflict{Conflict::kUnorderedWrite, std::max(at, address), cell.write};
@@ -51,12 +52,19 @@ std::optional<Conflict> SharedMemory::write(unsigned address, unsigned bytes, co
   return std::nullopt;
 }
 
-void SharedMemory::forget(unsigned address, unsigned bytes) {
+std::optional<Conflict> SharedMemory::check_ordered(unsigned address, unsigned bytes, const Knowledge& reader) const {
   for (unsigned at = address & ~3u; at < address + bytes; at += 4) {
-    Cell& cell = cells_[(at - kBase) / 4];
-    drop_readers(cell);
-    cell = Cell{};
+    const Cell& cell = cells_[(at - kBase) / 4];
+    const unsigned mask = byte_mask(address, bytes, at);
+    if ((cell.initialised & mask) != mask) return Conflict{Conflict::kUninitialised, std::max(at, address), {}};
+    if ((cell.write.mask & mask) && !reader.ordered(cell.write))
+      return Conflict{Conflict::kUnorderedWrite, std::max(at, address), cell.write};
   }
+  return std::nullopt;
+}
+
+void SharedMemory::set_barrier_object(unsigned address, unsigned bytes, bool is_one) {
+  for (unsigned at = address & ~3u; at < address + bytes; at += 4) cells_[(at - kBase) / 4].barrier_object = is_one;
 }
 
 std::optional<Conflict> SharedMemory::check_fence(unsigned address, unsigned bytes, const Knowledge& issuer) const {

@@ -12,7 +12,15 @@ namespace flashcore::emulator {
 
 // What is wrong with one access; the caller knows who it is and writes the report.
 struct Conflict {
-  enum Kind { kOutOfBounds, kMisaligned, kUninitialised, kUnorderedWrite, kUnorderedRead, kMissingFence } kind;
+  enum Kind {
+    kOutOfBounds,
+    kMisaligned,
+    kUninitialised,
+    kUnorderedWrite,
+    kUnorderedRead,
+    kMissingFence,
+    kBarrierObject
+  } kind;
   unsigned address = 0;  // of the first bad bytes
   Access other;          // of the last three kinds: the earlier access it is not ordered after
 };
@@ -40,8 +48,10 @@ class SharedMemory {
   // The place must be good. `access` is how the read is remembered; `reader` is whose knowledge orders it.
   std::optional<Conflict> read(unsigned address, unsigned bytes, const Knowledge& reader, Access access);
   std::optional<Conflict> write(unsigned address, unsigned bytes, const Knowledge& writer, Access access, Proxy proxy);
-  // The bytes are what they were before any write, as for a barrier object that is invalidated.
-  void forget(unsigned address, unsigned bytes);
+  // As read(), without remembering the reader.
+  std::optional<Conflict> check_ordered(unsigned address, unsigned bytes, const Knowledge& reader) const;
+  // The bytes are a barrier object (or no longer): ordinary writes to them are a fault.
+  void set_barrier_object(unsigned address, unsigned bytes, bool is_one);
   // Asynchronous-proxy accesses also need a proxy fence between a generic write and themselves.
   std::optional<Conflict> check_fence(unsigned address, unsigned bytes, const Knowledge& issuer) const;
 
@@ -54,6 +64,7 @@ class SharedMemory {
     std::uint8_t reader_count = 0;   // of the inline ones
     std::uint8_t initialised = 0;    // a bit per byte
     Proxy proxy = Proxy::kGeneric;   // of the last write
+    bool barrier_object = false;
   };
   static unsigned byte_mask(unsigned address, unsigned bytes, unsigned cell_address);
   void remember_reader(Cell& cell, const Knowledge& reader, Access access);

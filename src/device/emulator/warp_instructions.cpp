@@ -4,13 +4,14 @@
 #include <cmath>
 
 #include "device/emulator/instructions.h"
+#include "device/emulator/numbers.h"
 
 namespace flashcore::emulator {
 namespace {
 
-template <class Operands>
-Operands& operands_of(const std::array<void*, 32>& all, int lane) {
-  return *static_cast<Operands*>(all[static_cast<std::size_t>(lane)]);
+template <class Mine>
+Mine& operands_of(const Operands& all, int lane) {
+  return *static_cast<Mine*>(all[static_cast<std::size_t>(lane)]);
 }
 
 bool need_whole_warp(Cluster& cluster, const char* what, const void* site) {
@@ -20,15 +21,6 @@ bool need_whole_warp(Cluster& cluster, const char* what, const void* site) {
                            warp.index, std::popcount(warp.full)),
                site);
 }
-
-float half_value(unsigned bits) {
-  const std::uint32_t sign = (bits & 0x8000u) << 16;
-  const std::uint32_t magnitude = bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  // The multiplication moves the exponent's bias and makes subnormals normal, exactly.
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude << 13) * 0x1p112f) | sign);
-}
-float bfloat16_value(unsigned bits) { return std::bit_cast<float>(bits << 16); }
 
 // Two packed elements to floats.
 template <bool kBf16>
@@ -44,7 +36,7 @@ struct LdmatrixOperands {
 };
 
 template <bool kTransposed>
-void execute_ldmatrix(Cluster& cluster, Warp& warp, std::array<void*, 32>& all) {
+void execute_ldmatrix(Cluster& cluster, Warp& warp, Operands& all) {
   const void* site = operands_of<LdmatrixOperands>(all, 0).site;
   SharedMemory& shared = warp.cta->shared;
   std::uint16_t rows[4][8][8];
@@ -82,7 +74,7 @@ void execute_ldmatrix(Cluster& cluster, Warp& warp, std::array<void*, 32>& all) 
 // d += a·b: the 16 products of an element are exact in fp32 and added to it one after the other, in the order of k. The
 // hardware adds them in another order, and with truncation.
 template <bool kBf16>
-void execute_mma(Cluster& cluster, Warp& warp, std::array<void*, 32>& all) {
+void execute_mma(Cluster& cluster, Warp& warp, Operands& all) {
   float a[16][16], b[16][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const MmaOperands& mine = operands_of<MmaOperands>(all, lane);
@@ -110,13 +102,67 @@ void execute_mma(Cluster& cluster, Warp& warp, std::array<void*, 32>& all) {
   cluster.counters.copies_at_mma += warp.cta->copies_under_way;
 }
 
+struct StmatrixOperands {
+  const unsigned* tiles;
+  unsigned row;
+  const void* site;
+};
+
+void execute_stmatrix(Cluster& cluster, Warp& warp, Operands& all) {
+  const void* site = operands_of<StmatrixOperands>(all, 0).site;
+  SharedMemory& shared = warp.cta->shared;
+  std::uint32_t rows[4][8][4];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int tile = 0; tile < 4; ++tile)
+      rows[tile][lane / 4][lane % 4] = operands_of<StmatrixOperands>(all, lane).tiles[tile];
+  }
+  SiteCounters& counter = cluster.counters_of(cluster.site_of(site));
+  counter.kind = SiteCounters::kSharedStore;
+  counter.bytes = 16;
+  std::array<std::uint64_t, 32> addresses;
+  for (int lane = 0; lane < 32; ++lane) {
+    const unsigned address = operands_of<StmatrixOperands>(all, lane).row;
+    Thread& giver = *warp.lanes[static_cast<std::size_t>(lane)];
+    const auto check = [&](const std::optional<Conflict>& conflict) {
+      if (conflict)
+        cluster.fail(*conflict, *warp.cta,
+                     fmt::format("executes stmatrix, in which lane {} gives the address of row {} of tile {}: 16 bytes "
+                                 "are written",
+                                 lane, lane % 8, lane / 8),
+                     site);
+    };
+    check(shared.check_place(address, 16, 16));
+    check(shared.write(address, 16, giver.knowledge, cluster.access_of(giver, site), Proxy::kGeneric));
+    std::memcpy(shared.at(address), rows[lane / 8][lane % 8], 16);
+    addresses[static_cast<std::size_t>(lane)] = address;
+  }
+  count_request(0xffffffffu, addresses, counter);
+}
+
 struct ShuffleOperands {
   unsigned value;
   int mask;
   unsigned result;
 };
+struct VoteOperands {
+  bool condition;
+  bool result;
+};
 
-void execute_shuffle(Cluster&, Warp& warp, std::array<void*, 32>& all) {
+void execute_shuffle_index(Cluster&, Warp&, Operands& all) {
+  for (int lane = 0; lane < 32; ++lane) {
+    auto& mine = operands_of<ShuffleOperands>(all, lane);
+    mine.result = operands_of<ShuffleOperands>(all, mine.mask & 31).value;
+  }
+}
+
+void execute_vote_any(Cluster&, Warp&, Operands& all) {
+  bool any = false;
+  for (int lane = 0; lane < 32; ++lane) any |= operands_of<VoteOperands>(all, lane).condition;
+  for (int lane = 0; lane < 32; ++lane) operands_of<VoteOperands>(all, lane).result = any;
+}
+
+void execute_shuffle(Cluster&, Warp& warp, Operands& all) {
   for (int lane = 0; lane < 32; ++lane) {
     if (!(warp.full >> lane & 1)) continue;
     auto& mine = operands_of<ShuffleOperands>(all, lane);
@@ -124,7 +170,7 @@ void execute_shuffle(Cluster&, Warp& warp, std::array<void*, 32>& all) {
   }
 }
 
-void execute_warp_sync(Cluster&, Warp& warp, std::array<void*, 32>&) {
+void execute_warp_sync(Cluster&, Warp& warp, Operands&) {
   HandOver all;
   for (Thread* lane : warp.lanes) {
     if (lane) all.release(lane->knowledge);
@@ -176,6 +222,32 @@ unsigned shuffle_xor(unsigned value, int mask) {
   need_whole_warp(cluster, "shfl.sync", site);
   ShuffleOperands mine{value, mask, 0};
   cluster.gather(execute_shuffle, &mine, site);
+  return mine.result;
+}
+
+void stmatrix(unsigned row, const unsigned (&tiles)[4]) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  need_whole_warp(cluster, "stmatrix", site);
+  StmatrixOperands mine{tiles, row, site};
+  cluster.gather(execute_stmatrix, &mine, site);
+}
+
+unsigned shuffle_index(unsigned value, int source) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  need_whole_warp(cluster, "shfl.sync", site);
+  ShuffleOperands mine{value, source, 0};
+  cluster.gather(execute_shuffle_index, &mine, site);
+  return mine.result;
+}
+
+bool vote_any(bool condition) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  need_whole_warp(cluster, "vote.sync", site);
+  VoteOperands mine{condition, false};
+  cluster.gather(execute_vote_any, &mine, site);
   return mine.result;
 }
 

@@ -26,6 +26,14 @@ FC_DEVICE void st_global_v4(void* address, Vector4 value) { flashcore_services->
 FC_DEVICE void st_shared_u32(SharedAddress address, unsigned value) {
   flashcore_services->store_shared(address, &value, 4);
 }
+FC_DEVICE unsigned ld_shared_u32(SharedAddress address) {
+  unsigned value;
+  flashcore_services->load_shared(address, &value, 4);
+  return value;
+}
+FC_DEVICE void st_global_u32(unsigned* address, unsigned value) {
+  flashcore_services->store_global(address, &value, 4);
+}
 FC_DEVICE Vector4 ld_shared_v4(SharedAddress address) {
   Vector4 value;
   flashcore_services->load_shared(address, &value, 16);
