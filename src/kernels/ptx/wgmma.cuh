@@ -28,14 +28,20 @@ FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`:
-// K-major operands ignore it; for an MN-major one, the distance between blocks of 64 columns.
-FC_DEVICE unsigned long long wgmma_descriptor(SharedAddress address, int leading_bytes) {
-  constexpr unsigned kHigh = 0x40000040u;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
-  const unsigned low = ((address & 0x3ffff) >> 4) | (static_cast<unsigned>(leading_bytes) >> 4 << 16);
-  unsigned long long descriptor;
-  asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(kHigh));
-  return descriptor;
-}
+// Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`: K-major
+// operands ignore it; for an MN-major one, the distance between blocks of 64 columns. Only the low word differs between
+// tiles, and moving by whole 16-byte units is one addition to it: fields do not carry into each other below 256 KB.
+struct WgmmaDescriptor {
+  unsigned low;
+
+  FC_DEVICE static WgmmaDescriptor of(SharedAddress address, int leading_bytes) {
+    return {((address & 0x3ffff) >> 4) | (static_cast<unsigned>(leading_bytes) >> 4 << 16)};
+  }
+  FC_DEVICE WgmmaDescriptor advanced(int bytes) const { return {low + bytes / 16}; }
+  FC_DEVICE unsigned long long word() const {
+    constexpr unsigned long long kHigh = 0x40000040ull << 32;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
+    return kHigh | low;
+  }
+};
 
 }  // namespace flashcore::ptx

@@ -9,7 +9,9 @@ namespace flashcore::sm90_fwd {
 
 template <bool kLazy>
 struct RowSoftmax {
-  float row_max[2];  // what probabilities are relative to; with kLazy up to 2^8 below the true maximum
+  // Row maximum · scale_log2, rounded once, so that every use subtracts the same number: what probabilities are relative
+  // to. With kLazy up to 8 below the true one.
+  float max_scaled[2];
   float sum[2];      // this lane's share
   float factor[2];   // what the last update owes to O
   bool owes;         // the same in all lanes of a warp
@@ -18,35 +20,34 @@ struct RowSoftmax {
   static constexpr float kLazyThreshold = 8.0f;
 
   template <int kCount>
-  FC_DEVICE static void block_max(const float (&scores)[kCount], float (&maximum)[2]) {
+  FC_DEVICE static void block_max(const float (&scores)[kCount], float scale_log2, float (&maximum)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float m = ptx::max(scores[2 * r], scores[2 * r + 1]);
 #pragma unroll
       for (int i = 4; i < kCount; i += 4) m = ptx::max(m, ptx::max(scores[i + 2 * r], scores[i + 2 * r + 1]));
-      maximum[r] = tile::quad_max(m);
+      maximum[r] = tile::quad_max(m) * scale_log2;
     }
   }
 
   // A row of nothing but -inf: subtracting it would make NaN of the zeros that exp2 owes us.
-  FC_DEVICE float shift(int r, float scale_log2) const {
-    return row_max[r] == ptx::negative_infinity() ? 0.0f : row_max[r] * scale_log2;
-  }
+  FC_DEVICE float shift(int r) const { return max_scaled[r] == ptx::negative_infinity() ? 0.0f : max_scaled[r]; }
 
   template <int kCount>
   FC_DEVICE void exponentiate(float (&scores)[kCount], float scale_log2) {
-    const float shifts[2] = {shift(0, scale_log2), shift(1, scale_log2)};
+    const float shifts[2] = {shift(0), shift(1)};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       scores[i] = ptx::ex2(ptx::fma(scores[i], scale_log2, -shifts[i / 2 % 2]));
     }
+    // In pairs: one chain of additions per row is half as long.
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) sum[i / 2 % 2] += scores[i];
+    for (int i = 0; i < kCount; i += 2) sum[i / 2 % 2] += scores[i] + scores[i + 1];
   }
 
   template <int kCount>
   FC_DEVICE void first(float (&scores)[kCount], float scale_log2) {
-    block_max(scores, row_max);
+    block_max(scores, scale_log2, max_scaled);
     sum[0] = sum[1] = 0.0f;
     exponentiate(scores, scale_log2);
   }
@@ -54,18 +55,17 @@ struct RowSoftmax {
   template <int kCount>
   FC_DEVICE void update(float (&scores)[kCount], float scale_log2) {
     float maximum[2];
-    block_max(scores, maximum);
+    block_max(scores, scale_log2, maximum);
     owes = true;
     if constexpr (kLazy) {
-      owes = ptx::vote_any((maximum[0] - row_max[0]) * scale_log2 > kLazyThreshold ||
-                           (maximum[1] - row_max[1]) * scale_log2 > kLazyThreshold);
+      owes = ptx::vote_any(maximum[0] - max_scaled[0] > kLazyThreshold || maximum[1] - max_scaled[1] > kLazyThreshold);
     }
     if (owes) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float old_scaled = row_max[r] * scale_log2;
-        row_max[r] = ptx::max(row_max[r], maximum[r]);
-        factor[r] = ptx::ex2(old_scaled - shift(r, scale_log2));
+        const float before = max_scaled[r];
+        max_scaled[r] = ptx::max(before, maximum[r]);
+        factor[r] = ptx::ex2(before - shift(r));
         sum[r] *= factor[r];
       }
     }
@@ -81,15 +81,15 @@ struct RowSoftmax {
 
   // No key at all.
   FC_DEVICE void none() {
-    row_max[0] = row_max[1] = ptx::negative_infinity();
+    max_scaled[0] = max_scaled[1] = ptx::negative_infinity();
     sum[0] = sum[1] = 0.0f;
   }
 
   // 1/sum (0 for a row without keys) and the natural log-sum-exp. The four lanes of a row take part.
-  FC_DEVICE float finish(int r, float scale_log2, float& lse) const {
+  FC_DEVICE float finish(int r, float& lse) const {
     const float total = tile::quad_sum(sum[r]);
     constexpr float kLn2 = 0.69314718055994530942f;
-    lse = total == 0.0f ? ptx::negative_infinity() : (row_max[r] * scale_log2 + ptx::lg2(total)) * kLn2;
+    lse = total == 0.0f ? ptx::negative_infinity() : (max_scaled[r] + ptx::lg2(total)) * kLn2;
     return total == 0.0f ? 0.0f : ptx::rcp(total);
   }
 };
