@@ -63,7 +63,7 @@ void Counters::add(const Counters& other) {
   mma_with_copies += other.mma_with_copies;
   copies_at_mma += other.copies_at_mma;
   async_copies += other.async_copies;
-  async_bytes += other.async_bytes;
+  tma_bytes += other.tma_bytes;
   ex2 += other.ex2;
   barrier_waits += other.barrier_waits;
   copy_waits += other.copy_waits;
@@ -153,7 +153,7 @@ nlohmann::json counters_json(const Counters& c, const EmulatorModule& module) {
           {"copies_in_flight_per_mma", ratio(c.copies_at_mma, c.mma_instructions)},
           {"ex2", c.ex2},
           {"async_copies", c.async_copies},
-          {"async_bytes", c.async_bytes},
+          {"tma_bytes", c.tma_bytes},
           {"barrier_waits", c.barrier_waits},
           {"copy_waits", c.copy_waits},
           {"global_load", of(SiteCounters::kGlobalLoad, "sectors")},

@@ -30,7 +30,8 @@ struct Counters {
   std::uint64_t mma_flops = 0, mma_instructions = 0;
   std::uint64_t mma_with_copies = 0;  // instructions while an asynchronous copy of the CTA was under way
   std::uint64_t copies_at_mma = 0;    // copies under way, summed over instructions
-  std::uint64_t async_copies = 0, async_bytes = 0;
+  std::uint64_t async_copies = 0;     // cp.async and TMA
+  std::uint64_t tma_bytes = 0;        // into shared memory, what lies outside the tensor included
   std::uint64_t ex2 = 0;
   std::uint64_t barrier_waits = 0;  // threads
   std::uint64_t copy_waits = 0;     // threads

@@ -88,9 +88,8 @@ class EmulatorDevice final : public Device {
                       .memory = memory_,
                       .number = launches_++,
                       .seed = seed_};
-    counters_ = nullptr;
     run_launch(state, hardware_threads());
-    counters_ = counters_json(state.counters, kernel);
+    if (state.plain()) counters_ = counters_json(state.counters, kernel);
   }
   nlohmann::json counters() override { return counters_; }
 

@@ -36,6 +36,10 @@ struct LaunchState {
   std::uint32_t number = 0;  // of the device's launches; with the seed it decides every random choice
   std::uint64_t seed = 0;
 
+  // Every other launch takes CTAs in order and does asynchronous work as late as possible: the hardest case for a
+  // missing wait, and the one whose counters compare. The ones between try other orders.
+  bool plain() const { return number % 2 == 0; }
+
   std::atomic<bool> failed{false};
   std::mutex mutex{};
   std::string report{};  // of the first fault; guarded by the mutex
@@ -239,6 +243,7 @@ class Cluster {
   void resume(Thread& thread);
   void note_fault(const std::string& report);
   std::string deadlock_report() const;
+  bool was_waited_for(const Access& access) const;
   std::string context_of(const Cta& cta) const;
   std::string stack_of(const void* site) const;
 

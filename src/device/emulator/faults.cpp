@@ -72,12 +72,26 @@ void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& 
     case Conflict::kUnorderedWrite: break;
   }
   const bool asynchronous = conflict.other.agent >= ctas_.size() * ctas_[0]->threads.size();
-  fail(fmt::format("race: {} at {}, and {} orders it after an earlier write{}\n  {}", self, place,
-                   asynchronous ? "no wait" : "no barrier", other("wrote"),
-                   asynchronous ? "The copy may still be under way: its thread must wait for the group, and other "
-                                  "threads need a barrier after that wait."
-                                : "A barrier must stand between the two."),
+  const char* advice = "A barrier must stand between the two.";
+  if (asynchronous) {
+    advice =
+        was_waited_for(conflict.other)
+            ? "That copy has been waited for, but by other threads: a barrier must stand between their wait and this."
+            : "Nobody has waited for that yet: the thread that started it must wait, and others need a barrier after "
+              "that.";
+  }
+  fail(fmt::format("race: {} at {}, and nothing orders it after an earlier write{}\n  {}", self, place, other("wrote"),
+                   advice),
        site);
+}
+
+bool Cluster::was_waited_for(const Access& access) const {
+  for (const auto& cta : ctas_) {
+    for (const Thread& thread : cta->threads) {
+      if (thread.knowledge.ordered(access)) return true;
+    }
+  }
+  return false;
 }
 
 std::string Cluster::deadlock_report() const {

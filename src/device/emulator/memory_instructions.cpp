@@ -159,7 +159,6 @@ void cp_async(unsigned destination, const void* source, int source_bytes) {
                "copies (cp.async)", 16, site);
   const PendingCopy copy{destination, source, source_bytes, self.open_group};
   ++cluster.counters.async_copies;
-  cluster.counters.async_bytes += static_cast<unsigned>(source_bytes);
   self.copies_in_group.resize(self.open_group + std::size_t{1});
   ++self.copies_in_group[self.open_group];
   ++self.cta->copies_under_way;

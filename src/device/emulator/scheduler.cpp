@@ -43,8 +43,7 @@ void Cluster::start(unsigned first_cta) {
   const LaunchSpec& spec = launch.spec;
   const unsigned per_cta = spec.block.x * spec.block.y * spec.block.z;
   random = Random(mix(launch.seed, launch.number, first_cta));
-  // The first launch is the hardest for a missing wait; later ones try other orders.
-  lateness = launch.number == 0 ? Lateness::kLatest : static_cast<Lateness>(random.below(3));
+  lateness = launch.plain() ? Lateness::kLatest : static_cast<Lateness>(random.below(3));
   stacks_.reserve(ctas_.size() * per_cta);
   agent_names_.clear();
   ready_.clear();
@@ -294,7 +293,7 @@ void run_launch(LaunchState& launch, int threads) {
   }
   std::vector<unsigned> order(ctas / size);
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i * size;
-  if (launch.number > 0) {
+  if (!launch.plain()) {
     Random random(mix(launch.seed, launch.number, ~0ull));
     for (std::size_t i = order.size(); i > 1; --i)
       std::swap(order[i - 1], order[random.below(static_cast<std::uint32_t>(i))]);

@@ -145,7 +145,7 @@ void tma_load(unsigned destination, const void* map_address, unsigned barrier_ad
   const Access access{phase, barrier.agent, static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
   check(cta.shared.write(destination, size, self.knowledge, access, Proxy::kAsync));
   ++cluster.counters.async_copies;
-  cluster.counters.async_bytes += size;
+  cluster.counters.tma_bytes += size;
   ++cta.copies_under_way;
   const std::array<int, 4> where = {at[0], at[1], at[2], at[3]};
   cluster.defer([&cluster, &cta, map, destination, barrier_address, where, bytes, phase, site] {

@@ -28,9 +28,10 @@ FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }
 
-// Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`: K-major
-// operands ignore it; for an MN-major one, the distance between blocks of 64 columns. Only the low word differs between
-// tiles, and moving by whole 16-byte units is one addition to it: fields do not carry into each other below 256 KB.
+// Shared-memory matrix descriptor, 128-byte swizzle, 8-row groups 1024 bytes apart (stride offset). `leading_bytes`:
+// K-major operands ignore it; for an MN-major one, the distance between blocks of 64 columns. Only the low word differs
+// between tiles, and moving by whole 16-byte units is one addition to it: fields do not carry into each other below 256
+// KB.
 struct WgmmaDescriptor {
   unsigned low;
 

@@ -253,7 +253,8 @@ struct Kernel {
       ptx::wgmma_registers(acc_o);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int n = 0; n < kBlockN / 16; ++n) ptx::wgmma_rs<T.element, true>(acc_o, p[n], v.advanced(n * 2048).word(), 1);
+      for (int n = 0; n < kBlockN / 16; ++n)
+        ptx::wgmma_rs<T.element, true>(acc_o, p[n], v.advanced(n * 2048).word(), 1);
       ptx::wgmma_commit();
     }
 
@@ -345,8 +346,8 @@ struct Kernel {
           release_k();
           if (needs_mask(block, first_row)) mask(block, first_row);
           softmax.update(acc_s, problem.scale_log2);
-          // ptxas places this wait before the exponentials. Holding it back with a branch was measured and is slower by up
-          // to 1%: the other consumer's multiplies fill the tensor cores either way.
+          // ptxas places this wait before the exponentials. Holding it back with a branch was measured and is slower by
+          // up to 1%: the other consumer's multiplies fill the tensor cores either way.
           ptx::wgmma_wait<0>();
           ptx::wgmma_registers(acc_o);
           release_v();

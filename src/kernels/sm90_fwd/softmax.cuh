@@ -9,12 +9,12 @@ namespace flashcore::sm90_fwd {
 
 template <bool kLazy>
 struct RowSoftmax {
-  // Row maximum · scale_log2, rounded once, so that every use subtracts the same number: what probabilities are relative
-  // to. With kLazy up to 8 below the true one.
+  // Row maximum · scale_log2, rounded once, so that every use subtracts the same number: what probabilities are
+  // relative to. With kLazy up to 8 below the true one.
   float max_scaled[2];
-  float sum[2];      // this lane's share
-  float factor[2];   // what the last update owes to O
-  bool owes;         // the same in all lanes of a warp
+  float sum[2];     // this lane's share
+  float factor[2];  // what the last update owes to O
+  bool owes;        // the same in all lanes of a warp
 
   // log2 of how far probabilities may exceed 1 before O is rescaled: fp16 holds 65504, and fp32 sums lose nothing.
   static constexpr float kLazyThreshold = 8.0f;

@@ -21,10 +21,17 @@ FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
   asm volatile("" : : "r"(&values) : "memory");
 }
 
-FC_DEVICE unsigned long long wgmma_descriptor(SharedAddress address, int leading_bytes) {
-  constexpr unsigned long long kHigh = 0x40000040u;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
-  const unsigned low = ((address & 0x3ffff) >> 4) | (static_cast<unsigned>(leading_bytes) >> 4 << 16);
-  return kHigh << 32 | low;
-}
+struct WgmmaDescriptor {
+  unsigned low;
+
+  FC_DEVICE static WgmmaDescriptor of(SharedAddress address, int leading_bytes) {
+    return {((address & 0x3ffff) >> 4) | (static_cast<unsigned>(leading_bytes) >> 4 << 16)};
+  }
+  FC_DEVICE WgmmaDescriptor advanced(int bytes) const { return {low + bytes / 16}; }
+  FC_DEVICE unsigned long long word() const {
+    constexpr unsigned long long kHigh = 0x40000040ull << 32;  // swizzle mode 1 (128 bytes), stride offset 1024 / 16
+    return kHigh | low;
+  }
+};
 
 }  // namespace flashcore::ptx
