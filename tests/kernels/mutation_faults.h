@@ -68,7 +68,7 @@ inline const std::vector<Mutation>& mutations() {
        "address_v((block + 1) % kStages), lane_index()", "race"},
       {"sm80_wrong_stage_write", kSm80, kCausal, kK80,
        "copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages)",
-       "copy_async<C.block_n, T.head_dim, kThreads>(address_k(0)", "race"},
+       "copy_async<C.block_n, T.head_dim, kThreads>(address_k(0)", "race|uninitialised"},
       {"sm80_two_warps_one_row", kSm80, kCausal, kK80, "return ptx::tid_x() / 32 * rows_per_warp(C);",
        "return ptx::tid_x() / 64 * rows_per_warp(C);", "race"},
       {"sm80_store_past_tail", kSm80, kCausal, kK80, "if (row < params.seqlen_q) {\n        ptx::st_global_v4",

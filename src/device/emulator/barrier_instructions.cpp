@@ -40,7 +40,6 @@ NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
                              Cluster::name_of(self)),
                  site);
   NamedBarrier& barrier = cta.barriers[static_cast<std::size_t>(id)];
-  check_aligned(cluster, static_cast<unsigned>(id), site);
   if (barrier.arrivals.empty()) barrier.expected = expected;
   if (barrier.expected != expected) {
     cluster.fail(fmt::format("barrier {} counts mismatch: {} arrives for {} threads\n  the other party: {}, which "
@@ -60,6 +59,7 @@ NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
                  site);
   }
   self.at_barriers |= bit;
+  check_aligned(cluster, static_cast<unsigned>(id), site);
   barrier.arrivals.emplace_back(&self, site);
   barrier.clocks.release(self.knowledge);
   ++barrier.arrived;
