@@ -50,10 +50,10 @@ def code_only(text):
 
 
 def is_device_code(parts):
-    """parts: path below src/, split. ptx/, tile/, and each family's .cuh and config.h."""
+    """parts: path below src/, split. ptx/, tile/, and each family's .cuh, config.h and params.h."""
     if parts[0] != "kernels" or len(parts) < 3:
         return parts[-1].endswith(".cuh")
-    return parts[1] in ("ptx", "tile") or parts[-1].endswith(".cuh") or parts[-1] == "config.h"
+    return parts[1] in ("ptx", "tile") or parts[-1].endswith(".cuh") or parts[-1] in ("config.h", "params.h")
 
 
 def includes_of(text):
@@ -94,9 +94,9 @@ def host_include_problem(parts, quoted, name):
 
 def emulator_include_problem(quoted, name):
     """src/device/emulator/ptx: counterparts of kernels/ptx, read by a host compiler at run time in its place."""
-    if quoted and (name == "device/emulator/services.h" or name == "kernels/tile/traits.h" or name.startswith("kernels/ptx/")):
+    if quoted and (name == "device/emulator/services.h" or name.startswith("kernels/ptx/")):
         return None
-    return f'the emulator\'s ptx/ includes "{name}"; it may include services.h, kernels/ptx/ and tile/traits.h only'
+    return f'the emulator\'s ptx/ includes "{name}"; it may include services.h and kernels/ptx/ only'
 
 
 def device_code_problems(parts, text):
@@ -167,7 +167,8 @@ class PlantedTest(unittest.TestCase):
         "kernels/tile/traits.h": "#pragma once\n",
         "kernels/tile/softmax.cuh": '#include "kernels/ptx/mma.cuh"\n#include "kernels/tile/traits.h"\n// __ldg, asm\n',
         "kernels/sm80_fwd/config.h": '#include "kernels/tile/traits.h"\n',
-        "kernels/sm80_fwd/kernel.cuh": '#include "kernels/sm80_fwd/config.h"\n#include "kernels/tile/softmax.cuh"\n'
+        "kernels/sm80_fwd/params.h": '#include "kernels/tile/traits.h"\n',
+        "kernels/sm80_fwd/kernel.cuh": '#include "kernels/sm80_fwd/config.h"\n#include "kernels/sm80_fwd/params.h"\n#include "kernels/tile/softmax.cuh"\n'
         "__global__ void __launch_bounds__(128) k(const __grid_constant__ int p) {}\n",
         "kernels/sm80_fwd/family.cpp": '#include "kernels/family.h"\n#include "kernels/sm80_fwd/config.h"\n#include "hwy/foreach_target.h"\n',
         "kernels/ref_fwd/kernel.cuh": '#include "kernels/ptx/mma.cuh"\n',
@@ -217,6 +218,7 @@ class PlantedTest(unittest.TestCase):
     def test_device_code_includes_device_code_only(self):
         self.assert_found("kernels/sm80_fwd/kernel.cuh", "#include <cstdint>", "device code only")
         self.assert_found("kernels/sm80_fwd/config.h", "#include <array>", "device code only")
+        self.assert_found("kernels/sm80_fwd/params.h", "#include <array>", "device code only")
         self.assert_found("kernels/tile/traits.h", "#include <cuda_fp16.h>", "device code only")
         self.assert_found("kernels/tile/softmax.cuh", '#include "core/a.h"', "not device code")
         self.assert_found("kernels/sm80_fwd/kernel.cuh", '#include "kernels/family.h"', "not device code")

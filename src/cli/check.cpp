@@ -81,6 +81,8 @@ std::string describe_error(const Trial& trial) {
   return fmt::format("{:.2e} / {:.2e}", trial.error->rel, trial.bound->rel);
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   CheckTally tally;
@@ -106,6 +108,7 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
 
   Table table({"problem", "family", "rel error / bound", "verdict", "config"});
   nlohmann::json results = nlohmann::json::array();
+  std::vector<std::string> reports;  // of several lines, which no table holds
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (!trials[i]) continue;
     const Trial& trial = *trials[i];
@@ -114,11 +117,15 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
     table.add({jobs[i].problem.name,
                trial.family,
                describe_error(trial),
-               {passed ? "pass" : fmt::format("{}: {}", trial.ended, trial.message), passed ? Tone::kGood : Tone::kBad},
+               {passed ? "pass" : fmt::format("{}: {}", trial.ended, first_line(trial.message)),
+                passed ? Tone::kGood : Tone::kBad},
                trial.config});
+    if (!passed && trial.message.find('\n') != std::string::npos)
+      reports.push_back(fmt::format("{} {}:\n{}", jobs[i].problem.name, trial.candidate(), trial.message));
     results.push_back(trial);
   }
   console.table(table);
+  for (const std::string& report : reports) console.line("\n{}", report);
   return finish(options, console, tally, results);
 }
 

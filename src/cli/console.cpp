@@ -38,6 +38,14 @@ std::string painted(std::string_view text, Tone tone) {
 
 }  // namespace
 
+Table Table::failures() const {
+  Table failed(header_);
+  for (const auto& row : rows_) {
+    if (std::any_of(row.begin(), row.end(), [](const Cell& cell) { return cell.tone == Tone::kBad; })) failed.add(row);
+  }
+  return failed;
+}
+
 std::string Table::print(bool colour) const {
   const std::size_t columns = header_.size();
   std::vector<std::size_t> width(columns);
@@ -83,7 +91,8 @@ void Console::write(const std::string& text) {
 }
 
 void Console::table(const Table& table) {
-  if (!quiet_ && !table.empty()) write(table.print(colour_));
+  const Table shown = quiet_ ? table.failures() : table;
+  if (!shown.empty() && !(quiet_ && json_on_stdout_)) write(shown.print(colour_));
 }
 
 void Console::progress(std::int64_t done, std::int64_t total, std::string_view what) {

@@ -28,6 +28,7 @@ class Table {
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}
   void add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
   bool empty() const { return rows_.empty(); }
+  Table failures() const;  // the rows with a cell in Tone::kBad
   std::string print(bool colour) const;
 
  private:
@@ -35,7 +36,7 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-// Writes to stdout, or to stderr when stdout carries the JSON. `quiet` leaves the closing summary only.
+// Writes to stdout, or to stderr when stdout carries the JSON. `quiet` leaves the closing summary and what failed.
 class Console {
  public:
   Console(bool quiet, bool json_on_stdout);

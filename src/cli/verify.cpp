@@ -19,8 +19,13 @@ int verify(const Common& common, const std::vector<std::string>& files) {
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Verification& v = verifications[i];
     stale += v.fresh ? 0 : 1;
-    console.line("{}  {}: {}", console.paint(v.fresh ? "fresh" : "STALE", v.fresh ? Tone::kGood : Tone::kBad), files[i],
-                 v.reason);
+    const std::string verdict = console.paint(v.fresh ? "fresh" : "STALE", v.fresh ? Tone::kGood : Tone::kBad);
+    const std::string said = fmt::format("{}  {}: {}", verdict, files[i], v.reason);
+    if (v.fresh) {
+      console.line("{}", said);
+    } else {
+      console.summary("{}", said);
+    }
     results.push_back({{"file", files[i]}, {"fresh", v.fresh}, {"reason", v.reason}, {"stale", v.stale}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});

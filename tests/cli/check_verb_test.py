@@ -1,9 +1,11 @@
 """flashcore check and compile: what they count, print and return."""
 
 import json
+import os
+import shutil
 import unittest
 
-from support import BAD_USAGE, DONE, NO_ENVIRONMENT, NOT_JUDGED, CliTest
+from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest
 
 
 class CheckTest(CliTest):
@@ -54,6 +56,23 @@ class CompileTest(CliTest):
         for entry in report["results"]:
             self.assertTrue(entry["passed"])
             self.assertEqual(entry["artifact"]["spill_store_bytes"], 0)
+
+    def test_quiet_still_says_what_failed(self):
+        # A kernel that no compiler takes, in a copy of the sources.
+        tree = self.path("tree")
+        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), os.path.join(tree, "src", "kernels"))
+        with open(os.path.join(tree, "src", "kernels", "ref_fwd", "kernel.cuh"), "a", encoding="utf-8") as file:
+            file.write("planted fault\n")
+        self.environment["FLASHCORE_SOURCE"] = tree
+        words = ("compile", "--family", "ref_fwd", "--arch", "sm_80", "--problem", "b1_h1_s8_d64_fp16", "--quiet")
+        result = self.run_flashcore(*words)
+        if result.returncode == NO_ENVIRONMENT and "NVRTC" in result.stderr:
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, FAILED, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"ref_fwd +sm_80 +b1_h1_s8_d64_fp16.*FAIL")
+        self.assertIn("0 passed, 1 failed", result.stdout)
+        del self.environment["FLASHCORE_SOURCE"]
+        self.assertEqual(len(self.expect(DONE, *words).stdout.splitlines()), 1)
 
     def test_a_problem_no_gpu_family_takes_is_not_a_pass(self):
         result = self.run_flashcore("compile", "--family", "sm80_fwd", "--arch", "sm_80", "--problem", "b1_h1_s8_d64_fp32")

@@ -24,7 +24,6 @@ SourceMap sources_of(const std::string& body) {
   for (const auto& [path, text] : emulator::embedded_emulator_sources()) {
     if (path.starts_with("ptx/")) sources.emplace(path, "the device's own, which the emulator exchanges");
   }
-  sources["tile/traits.h"] = "namespace flashcore { enum class Element : int { kF32, kF16, kBF16 }; }\n";
   std::string text;
   for (const char* header :
        {"barrier", "cp_async", "ldmatrix", "mbarrier", "memory", "shuffle", "special_registers", "atomic"})

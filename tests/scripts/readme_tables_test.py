@@ -82,6 +82,66 @@ class ReadmeTables(unittest.TestCase):
         self.assertEqual(self.run_script().returncode, 4)
         self.assertEqual(self.readme(), README)
 
+    def test_what_scripts_peers_writes(self):
+        """Its own decode flag, and entries that never ran: no family, no time, no peers."""
+        device = {"name": "A GPU", "key": "gpu", "id": "cuda:0", "driver": "1.2", "source_hash": "abcdef0123456789", "ceilings": {}}
+        peers = [{"name": name, "version": version, "time_us": {"p10": 9, "p50": 10, "p90": 11}, "speedup": 1.5, "ci95": [1.4, 1.6], "rel_error": 3e-4}
+                 for name, version in (("cudnn", "PyTorch 2, cuDNN 9"), ("flash", "PyTorch 2"))]
+        whole = result("b1_h8_s512_d64_fp16", 9.4, 1.0) | {
+            "device": device, "config": "block_m=64", "decode": False, "peers": peers, "refused": {}, "environment": {"driver": "1.2", "commit": ""}}
+        alone = whole | {"problem": "b1_h8_s2048_d64_fp16", "peers": [], "refused": {"cudnn": "no"}}
+        decode = whole | {"problem": "b1_h8_s2047_d64_fp16", "decode": True, "peers": [peer | {"speedup": 9.0} for peer in peers]}
+        ended = {"problem": "b1_h8_s7_d64_fp16", "name": "odd", "ended": "incorrect", "message": "wrong", "schema": "flashcore.bench/1",
+                 "device": device, "source_hash": "abcdef0123456789", "environment": {"driver": "1.2", "commit": ""}}
+        self.results(ended, whole, alone, decode)
+        done = self.run_script()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        text = self.readme()
+        self.assertIn("odd<br>`b1_h8_s7_d64_fp16` | – | not timed: incorrect | – | – | – | – |", text)
+        self.assertIn("57.2 TFLOP/s | 50% | – | – |", text)
+        self.assertIn("3,609 GB/s | 50% | 9.00×", text)
+        self.assertIn("**geometric mean without decode** | | | | | **1.50×** | **1.50×** |", text)
+        self.assertIn("A GPU; driver 1.2; graph, burst; source abcdef012345. Peers", text)
+        self.verdict(1)
+        self.run_script()
+        self.assertIn("`scripts/peers --suite suites/tiny.yaml --out results/gpu/tiny.json` measures them again", self.readme())
+
+    def test_nothing_timed_is_still_a_table(self):
+        self.results({"problem": "b1_h8_s7_d64_fp16", "name": "odd", "ended": "crashed", "source_hash": "abcdef0123456789"})
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("not timed: crashed", self.readme())
+
+    def family_readme(self, family, text=README):
+        path = self.root / "src" / "kernels" / family / "README.md"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        return path
+
+    def test_a_family_shows_what_it_ran(self):
+        ours, idle, unmarked = self.family_readme("sm80_fwd"), self.family_readme("ref_fwd"), self.family_readme("cpu_fwd", "no block\n")
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 0.9) | {"family": "sm90_fwd"})
+        self.assertEqual(self.run_script("--check").returncode, 1)
+        self.assertIn("old", ours.read_text())
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("9.40 [8.40, 10.4]", ours.read_text())
+        self.assertNotIn("s2048", ours.read_text())
+        self.assertIn("s2048", self.readme())
+        self.assertIn("None of the problems in `results/gpu/tiny.json` ran `ref_fwd`", idle.read_text())
+        self.assertEqual(unmarked.read_text(), "no block\n")
+        ours.write_text(ours.read_text().replace("9.40", "8.40"))
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("src/kernels/sm80_fwd/README.md is not what results/ say", done.stderr)
+
+    def test_stale_results_leave_no_number_in_a_family(self):
+        path = self.family_readme("sm80_fwd")
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.run_script()
+        self.verdict(1)
+        self.run_script()
+        self.assertIn("is stale", path.read_text())
+        self.assertNotIn("9.40", path.read_text())
+
     def test_missing_results_say_so(self):
         self.run_script()
         self.assertIn("Not measured yet", self.readme())

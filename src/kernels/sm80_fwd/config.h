@@ -66,8 +66,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int q = c.q_in_registers ? fragments * padded_dim(t.head_dim) / 4 : fragments * 4;
   // With one stage K is copied while the scores are still in registers.
   const int copies =
-      (c.num_stages == 1 ? 16 : 0) + (copies_are_regular(c, t.head_dim) && copies_are_regular(c, t.head_dim_v) ? 0 : 8);
-  return acc_o + acc_s + q + copies + fragments * 10 + 44;
+      (c.num_stages == 1 ? 20 : 0) + (copies_are_regular(c, t.head_dim) && copies_are_regular(c, t.head_dim_v) ? 0 : 8);
+  return acc_o + acc_s + q + copies + fragments * 10 + 50;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -34,7 +34,7 @@ class Sm80Forward final : public GpuFamily<Config> {
       std::int64_t max_head_dim;
     };
     constexpr Preference kWide[] = {
-        {{128, 64, 4, 1, 1, 0, 0, 2}, 80}, {{64, 64, 4, 1, 1, 0, 0, 3}, 112},  {{128, 48, 4, 2, 1, 0, 0, 1}, 128},
+        {{128, 64, 4, 1, 1, 0, 0, 2}, 80}, {{64, 64, 4, 1, 1, 0, 0, 2}, 112},  {{128, 48, 4, 2, 1, 0, 0, 1}, 128},
         {{64, 64, 4, 1, 1, 0, 0, 2}, 256}, {{128, 64, 8, 1, 1, 0, 0, 1}, 256}, {{64, 64, 4, 1, 1, 0, 0, 1}, 256},
         {{64, 32, 4, 1, 1, 0, 0, 1}, 256}, {{32, 32, 2, 1, 1, 0, 0, 1}, 256},  {{16, 32, 1, 1, 1, 0, 0, 1}, 256}};
     // Too few tiles to fill the device: more, smaller CTAs, and few long steps rather than many short ones.

@@ -57,6 +57,7 @@ template <Traits T, Config C>
 struct Kernel {
   using Storage = SharedStorage<T, C>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
+  static constexpr bool kBf16 = T.element == Element::kBF16;
   static constexpr int kDim = padded_dim(T.head_dim);
   static constexpr int kDimV = padded_dim(T.head_dim_v);
   static constexpr int kBlockM = block_m(C);
@@ -243,8 +244,8 @@ struct Kernel {
       ptx::wgmma_fence();
 #pragma unroll
       for (int d = 0; d < kDim / 16; ++d) {
-        ptx::wgmma_ss<T.element>(acc_s, q.advanced(d / 4 * (kRowsPerConsumer * 128) + d % 4 * 32).word(),
-                                 k.advanced(d / 4 * (kBlockN * 128) + d % 4 * 32).word(), d > 0);
+        ptx::wgmma_ss<kBf16>(acc_s, q.advanced(d / 4 * (kRowsPerConsumer * 128) + d % 4 * 32).word(),
+                             k.advanced(d / 4 * (kBlockN * 128) + d % 4 * 32).word(), d > 0);
       }
       ptx::wgmma_commit();
     }
@@ -253,8 +254,7 @@ struct Kernel {
       ptx::wgmma_registers(acc_o);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int n = 0; n < kBlockN / 16; ++n)
-        ptx::wgmma_rs<T.element, true>(acc_o, p[n], v.advanced(n * 2048).word(), 1);
+      for (int n = 0; n < kBlockN / 16; ++n) ptx::wgmma_rs<kBf16, true>(acc_o, p[n], v.advanced(n * 2048).word(), 1);
       ptx::wgmma_commit();
     }
 

@@ -2,17 +2,16 @@
 // Every width of wgmma at once: the accumulator's size is the shape.
 
 #include "kernels/ptx/common.cuh"
-#include "kernels/tile/traits.h"
 
 namespace flashcore::ptx {
 
-template <Element E, int kCount>
+template <bool kBf16, int kCount>
 FC_DEVICE void wgmma_ss(float (&d)[kCount], unsigned long long a, unsigned long long b, int accumulate) {
-  flashcore_services->wgmma({d, nullptr, a, b, 2 * kCount, E == Element::kBF16, false, accumulate != 0});
+  flashcore_services->wgmma({d, nullptr, a, b, 2 * kCount, kBf16, false, accumulate != 0});
 }
-template <Element E, bool kTransposeB, int kCount>
+template <bool kBf16, bool kTransposeB, int kCount>
 FC_DEVICE void wgmma_rs(float (&d)[kCount], const unsigned (&a)[4], unsigned long long b, int accumulate) {
-  flashcore_services->wgmma({d, a, 0, b, 2 * kCount, E == Element::kBF16, kTransposeB, accumulate != 0});
+  flashcore_services->wgmma({d, a, 0, b, 2 * kCount, kBf16, kTransposeB, accumulate != 0});
 }
 
 }  // namespace flashcore::ptx

@@ -1,0 +1,90 @@
+// "Every config that why_invalid accepts passes the resource gate", on a sample of every GPU family: all fields, head
+// dims, dtypes, masks and architectures. Needs NVRTC, no GPU.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "core/error.h"
+#include "device/compiler.h"
+#include "device/device.h"
+#include "kernels/embedded.h"
+#include "kernels/family.h"
+#include "kernels/registry.h"
+
+namespace flashcore {
+namespace {
+
+constexpr std::size_t kSample = 24;
+constexpr std::uint64_t kSeed = 20;
+constexpr int kDraws = 200'000;
+
+template <class T>
+const T& pick(std::mt19937_64& random, const std::vector<T>& from) {
+  return from[random() % from.size()];
+}
+
+// Uneven ones are where the padding of head_dim, and head_dim_v beside another head_dim, cost registers.
+const std::vector<int> kHeadDims = {8, 16, 40, 64, 72, 80, 96, 104, 128, 128, 136, 160, 192, 200, 256, 256};
+
+Problem draw_problem(std::mt19937_64& random) {
+  Problem problem;
+  problem.dtype = pick<DType>(random, {DType::kF16, DType::kBF16});
+  problem.seqlen_q = problem.seqlen_kv = 512;
+  problem.head_dim = pick(random, kHeadDims);
+  problem.head_dim_v = random() % 4 > 0 ? problem.head_dim : pick(random, kHeadDims);
+  problem.causal = pick<Causal>(random, {Causal::kNone, Causal::kBottomRight});
+  return problem;
+}
+
+std::string complaint(const Artifact& artifact, const DeviceLimits& limits) {
+  std::string found;
+  if (artifact.spill_store_bytes + artifact.spill_load_bytes > 0) found += "spills; ";
+  if (artifact.stack_bytes > 0) found += "has a stack frame; ";
+  if (artifact.registers * artifact.threads_per_block > limits.registers_per_multiprocessor)
+    found += "takes more registers than there are; ";
+  for (const std::string& warning : artifact.warnings) found += warning + "; ";
+  return found;
+}
+
+class Spill : public testing::TestWithParam<std::string> {};
+
+TEST_P(Spill, NoAcceptedConfigSpills) {
+  std::unique_ptr<Compiler> compiler;
+  try {
+    compiler = open_compiler();
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const Family& family = family_by_name(GetParam());
+  std::mt19937_64 random(kSeed);
+  std::set<std::string> drawn;
+  for (int i = 0; i < kDraws && drawn.size() < kSample; ++i) {
+    const Problem problem = draw_problem(random);
+    const DeviceLimits limits = limits_of_arch(pick(random, known_archs()));
+    const ConfigValues config = family.space().at(random() % family.space().size());
+    if (family.why_invalid(config, problem, limits)) continue;
+    const std::string arch = family.compile_arch(limits);
+    const std::string name = arch + " " + problem.id() + " " + family.space().print(config);
+    if (!drawn.insert(name).second) continue;
+    EXPECT_EQ(complaint(compiler->compile(family.source(config, problem, limits), device_sources(), arch), limits), "")
+        << name;
+  }
+  EXPECT_EQ(drawn.size(), kSample) << "why_invalid leaves almost nothing of the space";
+}
+
+std::vector<std::string> gpu_families() {
+  std::vector<std::string> names;
+  for (const Family* family : all_families()) {
+    if (family->kind() == DeviceKind::kCuda) names.push_back(family->name());
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Spill, testing::ValuesIn(gpu_families()),
+                         [](const auto& tested) { return tested.param; });
+
+}  // namespace
+}  // namespace flashcore
