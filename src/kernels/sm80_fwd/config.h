@@ -67,7 +67,7 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // With one stage K is copied while the scores are still in registers.
   const int copies =
       (c.num_stages == 1 ? 20 : 0) + (copies_are_regular(c, t.head_dim) && copies_are_regular(c, t.head_dim_v) ? 0 : 8);
-  return acc_o + acc_s + q + copies + fragments * 10 + 50;
+  return acc_o + acc_s + q + copies + (c.persistent ? 4 : 0) + fragments * 10 + 50;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
