@@ -213,6 +213,8 @@ Run add_check(CLI::App& app) {
   app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
+  app.add_flag("--conformance", options->conformance,
+               "the micro-tests of the ptx/ functions against recorded hardware outputs; --json FILE records");
   add_examples(
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
@@ -221,6 +223,7 @@ Run add_check(CLI::App& app) {
     watch_interrupts();
     check_json_target(options->common);
     const DeviceInfo device = describe_device(options->common.device);
+    if (options->conformance) return check_conformance(*options, device);
     return options->fuzz > 0 ? check_fuzz(*options, device) : check_suite(*options, device);
   };
 }

@@ -1,6 +1,7 @@
 #include "device/emulator/module.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -53,13 +54,16 @@ std::string short_place(std::string place) {
 
 }  // namespace
 
-EmulatorModule::EmulatorModule(const Artifact& artifact)
-    : file_(unique_file()), threads_per_block_(artifact.threads_per_block) {
-  write_file_atomically(file_, artifact.cubin);
-  handle_ = dlopen(file_.c_str(), RTLD_NOW | RTLD_LOCAL);
+EmulatorModule::EmulatorModule(const Artifact& artifact) : threads_per_block_(artifact.threads_per_block) {
+  const std::filesystem::path file = unique_file();
+  write_file_atomically(file, artifact.cubin);
+  handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const std::string why = handle_ ? "" : dlerror();
+  // Without its name from here on: a worker that ends at a fault leaves nothing behind. addr2line reads it through fd_.
+  fd_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  std::filesystem::remove(file);
   if (!handle_) {
-    const std::string why = dlerror();
-    std::filesystem::remove(file_);
+    close(fd_);
     throw_internal("the emulated kernel {} cannot be loaded: {}", artifact.symbol, why);
   }
   entry_ = reinterpret_cast<void (*)(const void*)>(dlsym(handle_, "flashcore_entry"));
@@ -72,8 +76,7 @@ EmulatorModule::EmulatorModule(const Artifact& artifact)
 
 EmulatorModule::~EmulatorModule() {
   dlclose(handle_);
-  std::error_code ignored;
-  std::filesystem::remove(file_, ignored);
+  close(fd_);
 }
 
 std::vector<std::string> EmulatorModule::lines_of(const void* address) const {
@@ -88,8 +91,8 @@ std::vector<std::string> EmulatorModule::look_up(const void* address) const {
   if (!address || !dladdr(address, &info)) return {"(outside the kernel)"};
   // The call lies before its return address.
   const auto offset = static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase) - 1;
-  const ProcessResult tool =
-      run_process({"addr2line", "-f", "-C", "-i", "-e", file_.string(), fmt::format("{:#x}", offset)});
+  const ProcessResult tool = run_process({"addr2line", "-f", "-C", "-i", "-e",
+                                          fmt::format("/proc/{}/fd/{}", getpid(), fd_), fmt::format("{:#x}", offset)});
   std::vector<std::pair<std::string, std::string>> frames;
   std::istringstream text(tool.output);
   for (std::string name, place; std::getline(text, name) && std::getline(text, place);)

@@ -1,7 +1,6 @@
 #pragma once
 // A kernel compiled for the emulator: a shared object, its entry point, and the source lines of its addresses.
 
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string>
@@ -33,7 +32,7 @@ class EmulatorModule final : public Module {
  private:
   std::vector<std::string> look_up(const void* address) const;
 
-  std::filesystem::path file_;
+  int fd_ = -1;  // the shared object's file
   void* handle_ = nullptr;
   void (*entry_)(const void*) = nullptr;
   std::size_t param_bytes_ = 0;
