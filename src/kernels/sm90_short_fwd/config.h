@@ -45,13 +45,17 @@ constexpr int v_tile_bytes(const Config& c, const Traits& t) { return c.block_n 
 
 // The merge. O's columns are dealt out in chunks of 8, first to the key groups, then to the CTAs of the cluster. A warp
 // hands over a chunk of its 16 rows as 16 bytes of every lane, and the maximum and sum of two rows as 16 bytes.
-constexpr int chunks(const Traits& t) { return t.head_dim_v / 8; }
+constexpr int chunks(const Traits& t) { return padded_dim(t.head_dim_v) / 8; }
 constexpr int group_chunks(const Config& c, const Traits& t) { return (chunks(t) + c.key_groups - 1) / c.key_groups; }
 constexpr int part_chunks(const Config& c, const Traits& t) { return (group_chunks(c, t) + c.cluster - 1) / c.cluster; }
 constexpr int kChunkBytes = 32 * 16;
 constexpr int kStateBytes = 8 * 16;
-constexpr int local_slot_bytes(const Config& c, const Traits& t) { return kStateBytes + group_chunks(c, t) * kChunkBytes; }
-constexpr int remote_slot_bytes(const Config& c, const Traits& t) { return kStateBytes + part_chunks(c, t) * kChunkBytes; }
+constexpr int local_slot_bytes(const Config& c, const Traits& t) {
+  return kStateBytes + group_chunks(c, t) * kChunkBytes;
+}
+constexpr int remote_slot_bytes(const Config& c, const Traits& t) {
+  return kStateBytes + part_chunks(c, t) * kChunkBytes;
+}
 // What one warp receives from the other key groups of its CTA, and from the other CTAs.
 constexpr int local_inbox_bytes(const Config& c, const Traits& t) {
   return c.key_groups == 1 ? 0 : c.key_groups * local_slot_bytes(c, t);
@@ -63,7 +67,8 @@ constexpr int remote_inbox_bytes(const Config& c, const Traits& t) {
 constexpr int barrier_bytes(const Config& c) { return 8 * (1 + 2 * c.key_groups * c.num_stages + 4 * warpgroups(c)); }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.row_groups * q_tile_bytes(t) + c.key_groups * c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
-         4 * warpgroups(c) * (local_inbox_bytes(c, t) + remote_inbox_bytes(c, t)) + tile::round_up(barrier_bytes(c), 128);
+         4 * warpgroups(c) * (local_inbox_bytes(c, t) + remote_inbox_bytes(c, t)) +
+         tile::round_up(barrier_bytes(c), 128);
 }
 
 constexpr int registers_available(const Config& c) {
