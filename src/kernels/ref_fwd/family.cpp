@@ -18,6 +18,9 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
     }
     return why_indices_overflow(problem);
   }
+  // Nobody's first choice.
+  int preference(const Problem&, const DeviceLimits&) const override { return 0; }
+
   ConfigValues default_config(const Problem&, const DeviceLimits&) const override {
     return values_of(ref_fwd::Config{});
   }
