@@ -287,6 +287,18 @@ struct Kernel {
       return (block + 1) * kBlockN > full_end;
     }
 
+    // Q's slab goes back once O has left it. With two of them the next tile is begun first: thread 0 would hold up its
+    // warpgroup for the store's 500 clocks.
+    FC_DEVICE void release_slab(int stage) {
+      if (thread_index() == 0) {
+        ptx::bulk_wait_read<0>();
+        ptx::mbarrier_arrive(kernel.q_empty(stage, index));
+      }
+    }
+    FC_DEVICE void release_last_slab() {
+      if (C.q_stages == 2 && ring_q.count > 0) release_slab((ring_q.count - 1) % C.q_stages);
+    }
+
     FC_DEVICE void wait_k() { ptx::mbarrier_wait(kernel.k_full(ring_k.stage()), ring_k.parity()); }
     FC_DEVICE void wait_v() { ptx::mbarrier_wait(kernel.v_full(ring_v.stage()), ring_v.parity()); }
     FC_DEVICE void release_k() {
@@ -296,6 +308,29 @@ struct Kernel {
     FC_DEVICE void release_v() {
       release(kernel.v_empty(ring_v.stage()));
       ring_v.advance();
+    }
+
+    // The scores of `block` under the values of the one before it.
+    template <bool kMask>
+    FC_DEVICE void step(int block, int first_row) {
+      wait_k();
+      take_turn();
+      issue_scores();
+      wait_v();
+      issue_values();
+      pass_turn();
+      ptx::wgmma_wait<1>();
+      ptx::wgmma_registers(acc_s);
+      release_k();
+      if constexpr (kMask) mask(block, first_row);
+      softmax.update(acc_s, kernel.params.problem.scale_log2);
+      // ptxas places this wait before the exponentials. Holding it back with a branch was measured and is slower by up
+      // to 1%: the other consumer's multiplies fill the tensor cores either way.
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_registers(acc_o);
+      release_v();
+      softmax.rescale(acc_o);
+      convert_p();
     }
 
     FC_DEVICE void work(int number) {
@@ -327,37 +362,25 @@ struct Kernel {
         ptx::wgmma_wait<0>();
         ptx::wgmma_registers(acc_s);
         release_k();
+        release_last_slab();
         if (needs_mask(block, first_row)) mask(block, first_row);
         softmax.first(acc_s, problem.scale_log2);
         convert_p();
         --block;
+        // A diagonal that is not aligned to the blocks crosses a second one.
+        if constexpr (T.causal) {
 #pragma unroll 1
-        for (; block >= 0; --block) {
-          wait_k();
-          take_turn();
-          issue_scores();
-          wait_v();
-          issue_values();
-          pass_turn();
-          ptx::wgmma_wait<1>();
-          ptx::wgmma_registers(acc_s);
-          release_k();
-          if (needs_mask(block, first_row)) mask(block, first_row);
-          softmax.update(acc_s, problem.scale_log2);
-          // ptxas places this wait before the exponentials. Holding it back with a branch was measured and is slower by
-          // up to 1%: the other consumer's multiplies fill the tensor cores either way.
-          ptx::wgmma_wait<0>();
-          ptx::wgmma_registers(acc_o);
-          release_v();
-          softmax.rescale(acc_o);
-          convert_p();
+          for (; block >= 0 && needs_mask(block, first_row); --block) step<true>(block, first_row);
         }
+#pragma unroll 1
+        for (; block >= 0; --block) step<false>(block, first_row);
         wait_v();
         issue_values();
         ptx::wgmma_wait<0>();
         ptx::wgmma_registers(acc_o);
         release_v();
       } else {
+        release_last_slab();
         softmax.none();
       }
       finish(number);
@@ -405,9 +428,8 @@ struct Kernel {
                             tile.batch);
         }
         ptx::bulk_commit();
-        ptx::bulk_wait_read<0>();
-        ptx::mbarrier_arrive(kernel.q_empty(ring_q.stage(), index));
       }
+      if constexpr (C.q_stages == 1) release_slab(0);
       ring_q.advance();
     }
 
@@ -422,6 +444,7 @@ struct Kernel {
         if (number < 0) break;
         work(number);
       }
+      ptx::bulk_wait_read<0>();  // shared memory outlives what TMA still reads of it
     }
   };
 
