@@ -81,6 +81,8 @@ std::string describe_error(const Trial& trial) {
   return fmt::format("{:.2e} / {:.2e}", trial.error->rel, trial.bound->rel);
 }
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   CheckTally tally;
@@ -106,6 +108,7 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
 
   Table table({"problem", "family", "rel error / bound", "verdict", "config"});
   nlohmann::json results = nlohmann::json::array();
+  std::vector<std::string> reports;  // of several lines, which no table holds
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (!trials[i]) continue;
     const Trial& trial = *trials[i];
@@ -114,11 +117,15 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
     table.add({jobs[i].problem.name,
                trial.family,
                describe_error(trial),
-               {passed ? "pass" : fmt::format("{}: {}", trial.ended, trial.message), passed ? Tone::kGood : Tone::kBad},
+               {passed ? "pass" : fmt::format("{}: {}", trial.ended, first_line(trial.message)),
+                passed ? Tone::kGood : Tone::kBad},
                trial.config});
+    if (!passed && trial.message.find('\n') != std::string::npos)
+      reports.push_back(fmt::format("{} {}:\n{}", jobs[i].problem.name, trial.candidate(), trial.message));
     results.push_back(trial);
   }
   console.table(table);
+  for (const std::string& report : reports) console.line("\n{}", report);
   return finish(options, console, tally, results);
 }
 
@@ -206,6 +213,8 @@ Run add_check(CLI::App& app) {
   app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
+  app.add_flag("--conformance", options->conformance,
+               "the micro-tests of the ptx/ functions against recorded hardware outputs; --json FILE records");
   add_examples(
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
@@ -214,6 +223,7 @@ Run add_check(CLI::App& app) {
     watch_interrupts();
     check_json_target(options->common);
     const DeviceInfo device = describe_device(options->common.device);
+    if (options->conformance) return check_conformance(*options, device);
     return options->fuzz > 0 ? check_fuzz(*options, device) : check_suite(*options, device);
   };
 }

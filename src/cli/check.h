@@ -19,6 +19,7 @@ namespace flashcore::cli {
 struct CheckOptions {
   Common common;
   std::vector<std::string> patterns;
+  bool conformance = false;
   int random_configs = 0;
   int fuzz = 0;
   int jobs = 0;
@@ -45,5 +46,6 @@ void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device,
 int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results);
 
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device);
+int check_conformance(const CheckOptions& options, const DeviceInfo& device);
 
 }  // namespace flashcore::cli
