@@ -214,7 +214,10 @@ Run add_check(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(1, 256));
   app.add_flag("--conformance", options->conformance,
-               "the micro-tests of the ptx/ functions against recorded hardware outputs; --json FILE records");
+               "the micro-tests of the ptx/ functions, against what hardware gave; needs --device emulator or cuda");
+  app.add_option("--record", options->record, "with --conformance: keep this device's outputs")->type_name("FILE");
+  app.add_option("--recording", options->recording, "with --conformance: compare with FILE, not what is built in")
+      ->type_name("FILE");
   add_examples(
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
@@ -222,8 +225,11 @@ Run add_check(CLI::App& app) {
   return [options] {
     watch_interrupts();
     check_json_target(options->common);
+    if (!options->conformance && !(options->record + options->recording).empty())
+      throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
+    // Before a device is opened: its micro-tests run in forked children.
+    if (options->conformance) return check_conformance(*options);
     const DeviceInfo device = describe_device(options->common.device);
-    if (options->conformance) return check_conformance(*options, device);
     return options->fuzz > 0 ? check_fuzz(*options, device) : check_suite(*options, device);
   };
 }

@@ -20,6 +20,7 @@ struct CheckOptions {
   Common common;
   std::vector<std::string> patterns;
   bool conformance = false;
+  std::string record, recording;  // files: of --conformance
   int random_configs = 0;
   int fuzz = 0;
   int jobs = 0;
@@ -46,6 +47,6 @@ void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device,
 int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results);
 
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device);
-int check_conformance(const CheckOptions& options, const DeviceInfo& device);
+int check_conformance(const CheckOptions& options);
 
 }  // namespace flashcore::cli

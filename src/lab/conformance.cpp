@@ -1,5 +1,6 @@
 #include "lab/conformance.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -11,6 +12,8 @@
 #include "kernels/conformance/params.h"
 #include "kernels/embedded.h"
 #include "lab/conformance_recorded.h"
+#include "lab/isolate.h"
+#include "lab/trial.h"
 
 namespace flashcore {
 namespace {
@@ -19,8 +22,9 @@ using nlohmann::json;
 using namespace conformance;
 
 constexpr const char* kSchema = "flashcore.conformance/1";
-// Beyond these an output is kept as its hash: exact tests need no more.
-constexpr std::size_t kMaxStoredWords = 8192;
+// Longer outputs are kept as hashes of their blocks: exact tests need no more.
+constexpr std::size_t kMaxStoredWords = 8192, kHashedWords = 256;
+constexpr double kTestSeconds = 60;
 
 struct alignas(64) EncodedMap {
   std::byte bytes[128];
@@ -71,16 +75,127 @@ TensorMapSpec tensor_at(std::size_t offset, const void* address) {
           {kTensorColumns, kBoxRows, 1, 1}};
 }
 
-std::vector<std::uint32_t> run_one(Device& device, const ConformanceTest& test) {
+std::string hash_of(const std::vector<std::uint32_t>& words) {
+  return hash128({reinterpret_cast<const char*>(words.data()), words.size() * 4});
+}
+
+std::vector<std::uint32_t> shortened(const std::vector<std::uint32_t>& words) {
+  if (words.size() <= kMaxStoredWords) return words;
+  std::vector<std::uint32_t> hashes;
+  for (std::size_t at = 0; at < words.size(); at += kHashedWords) {
+    const std::size_t count = std::min(kHashedWords, words.size() - at);
+    const std::string hash = hash128({reinterpret_cast<const char*>(words.data() + at), count * 4});
+    hashes.push_back(static_cast<std::uint32_t>(std::stoul(hash.substr(0, 8), nullptr, 16)));
+  }
+  return hashes;
+}
+
+std::string hex_of(const std::vector<std::uint32_t>& words) {
+  std::string text;
+  for (const std::uint32_t word : words) text += fmt::format("{:08x}", word);
+  return text;
+}
+std::vector<std::uint32_t> words_of(const std::string& hex) {
+  std::vector<std::uint32_t> words;
+  for (std::size_t at = 0; at + 8 <= hex.size(); at += 8)
+    words.push_back(static_cast<std::uint32_t>(std::stoul(hex.substr(at, 8), nullptr, 16)));
+  return words;
+}
+
+// The text without the other tests' structs: theirs may change.
+std::string text_for(const std::string& text, const std::string& type) {
+  const std::string own = type.substr(0, type.find('<'));
+  std::string kept;
+  std::size_t at = 0;
+  while (true) {
+    const std::size_t begin = text.find("\nstruct ", at);
+    if (begin == std::string::npos) return kept + text.substr(at);
+    const std::size_t end = text.find("\n};\n", begin);
+    FC_CHECK(end != std::string::npos);
+    const bool other = text.compare(begin + 8, own.size() + 1, own + " ") != 0;
+    kept += text.substr(at, (other ? begin : end) - at);
+    at = end;
+  }
+}
+
+void compare_floats(const ConformanceTest& test, const std::vector<std::uint32_t>& ours,
+                    const std::vector<std::uint32_t>& theirs, ConformanceResult& result) {
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const float a = std::bit_cast<float>(ours[i]), b = std::bit_cast<float>(theirs[i]);
+    if (ours[i] == theirs[i] || (std::isnan(a) && std::isnan(b))) continue;
+    const double size =
+        std::max({std::fabs(static_cast<double>(a)), std::fabs(static_cast<double>(b)), test.floor, 0x1p-126});
+    const double ulps = std::fabs(static_cast<double>(a) - static_cast<double>(b)) / size * 0x1p23;
+    result.worst_ulps =
+        std::isfinite(ulps) ? std::max(result.worst_ulps, ulps) : std::numeric_limits<double>::infinity();
+    if (!(ulps <= test.ulps) && result.note.empty())
+      result.note = fmt::format("word {}: {} ({:#010x}), recorded {} ({:#010x}): {:.1f} ulps apart, {} allowed", i, a,
+                                ours[i], b, theirs[i], ulps, test.ulps);
+  }
+}
+
+void compare_bits(const ConformanceTest& test, const std::vector<std::uint32_t>& ours,
+                  const std::vector<std::uint32_t>& theirs, ConformanceResult& result) {
+  const auto at = std::mismatch(ours.begin(), ours.end(), theirs.begin());
+  if (at.first == ours.end()) return;
+  const auto word = static_cast<std::size_t>(at.first - ours.begin());
+  result.note = static_cast<std::size_t>(test.words) > kMaxStoredWords
+                    ? fmt::format("words {} to {} differ somewhere", word * kHashedWords, (word + 1) * kHashedWords - 1)
+                    : fmt::format("word {}: {:#010x}, recorded {:#010x}", word, *at.first, *at.second);
+}
+
+// A child's answer: open_device's errors keep their kind.
+json describe(const std::string& device) {
+  try {
+    return {{"info", open_device(device)->info()}};
+  } catch (const Error& e) {
+    return {{"error", e.what()}, {"kind", e.kind()}};
+  }
+}
+
+DeviceInfo info_in_a_child(const std::string& device) {
+  json answer;
+  run_isolated(
+      1, {.timeout_seconds = kTestSeconds}, [&](std::int64_t) { return describe(device).dump(); },
+      [&](std::int64_t, const Isolated& result) {
+        if (!result.completed) throw_environment("the device '{}' cannot be opened: {}", device, result.failure);
+        answer = json::parse(result.output);
+      });
+  if (answer.contains("error")) throw Error(answer.at("kind").get<ErrorKind>(), answer.at("error").get<std::string>());
+  return answer.at("info").get<DeviceInfo>();
+}
+
+}  // namespace
+
+KernelSource conformance_kernel(const ConformanceTest& test) {
+  return {fmt::format("conformance/{}.cuh", test.file),
+          fmt::format("flashcore::conformance::conform<flashcore::conformance::{}>", test.type),
+          kSharedBytes,
+          kThreads,
+          {}};
+}
+
+std::string conformance_arch(const ConformanceTest& test, const DeviceLimits& limits) {
+  return test.hopper ? "sm_90a" : fmt::format("sm_{}", limits.arch);
+}
+
+std::string conformance_hash(const ConformanceTest& test) {
+  const SourceMap& sources = conformance_sources();
+  return Hasher()
+      .add(text_for(sources.at(conformance_kernel(test).file), test.type))
+      .add(test.type)
+      .add(sources.at("conformance/common.cuh"))
+      .add(sources.at("conformance/params.h"))
+      .add(fmt::format("{} words, {} CTAs", test.words, test.cluster))
+      .add(hash_of(make_input()))
+      .hex();
+}
+
+std::vector<std::uint32_t> run_conformance_test(Device& device, const ConformanceTest& test) {
   const DeviceLimits& limits = device.info().limits;
   static const std::unique_ptr<Compiler> ours = limits.emulated ? open_emulator_compiler() : open_compiler();
-  const KernelSource kernel{"conformance/kernel.cuh",
-                            fmt::format("flashcore::conformance::conform<flashcore::conformance::{}>", test.type),
-                            kSharedBytes,
-                            kThreads,
-                            {}};
-  const std::string arch = test.hopper ? "sm_90a" : fmt::format("sm_{}", limits.arch);
-  const auto module = device.load(ours->compile(kernel, device_sources(), arch));
+  const auto module =
+      device.load(ours->compile(conformance_kernel(test), conformance_sources(), conformance_arch(test, limits)));
   const std::vector<std::uint32_t> input = make_input();
   std::vector<std::uint32_t> output(static_cast<std::size_t>(test.words));
   const auto in = device.allocate(input.size() * 4, 4096), out = device.allocate(output.size() * 4, 4096);
@@ -92,6 +207,7 @@ std::vector<std::uint32_t> run_one(Device& device, const ConformanceTest& test) 
   params.in = in->data();
   params.out = static_cast<unsigned*>(out->data());
   LaunchSpec spec;
+  spec.grid.x = spec.cluster.x = static_cast<unsigned>(test.cluster);
   spec.block.x = kThreads;
   spec.shared_bytes = kSharedBytes;
   spec.params.resize(sizeof params);
@@ -106,152 +222,97 @@ std::vector<std::uint32_t> run_one(Device& device, const ConformanceTest& test) 
   device.synchronize();
   device.download(output.data(), out->data(), output.size() * 4);
   if (!out->red_zones_intact()) throw_internal("the micro-test {} wrote out of bounds", test.name);
-  return output;
+  return shortened(output);
 }
 
-std::string hash_of(const std::vector<std::uint32_t>& words) {
-  return hash128({reinterpret_cast<const char*>(words.data()), words.size() * 4});
-}
-
-// Large outputs stand for themselves by their hash, as four words.
-std::vector<std::uint32_t> shortened(const std::vector<std::uint32_t>& words) {
-  if (words.size() <= kMaxStoredWords) return words;
-  const std::string hash = hash_of(words);
-  std::vector<std::uint32_t> four;
-  for (std::size_t i = 0; i < 4; ++i)
-    four.push_back(static_cast<std::uint32_t>(std::stoul(hash.substr(8 * i, 8), nullptr, 16)));
-  return four;
-}
-
-// What a recording depends on besides the hardware.
-std::string tests_hash() {
-  const std::vector<std::uint32_t> input = make_input();
-  return Hasher()
-      .add(device_sources().at("conformance/kernel.cuh"))
-      .add(device_sources().at("conformance/params.h"))
-      .add(hash_of(input))
-      .hex();
-}
-
-void compare_floats(const ConformanceTest& test, const std::vector<std::uint32_t>& ours,
-                    const std::vector<std::uint32_t>& theirs, ConformanceResult& result) {
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    const float a = std::bit_cast<float>(ours[i]), b = std::bit_cast<float>(theirs[i]);
-    if (ours[i] == theirs[i] || (std::isnan(a) && std::isnan(b))) continue;
-    const double size =
-        std::max({std::fabs(static_cast<double>(a)), std::fabs(static_cast<double>(b)), test.floor, 0x1p-126});
-    const double ulps = std::fabs(static_cast<double>(a) - static_cast<double>(b)) / size * 0x1p23;
-    result.worst_ulps =
-        std::isfinite(ulps) ? std::max(result.worst_ulps, ulps) : std::numeric_limits<double>::infinity();
-    if (!(ulps <= test.ulps) && result.difference.empty())
-      result.difference = fmt::format("word {}: {} ({:#010x}), recorded {} ({:#010x}): {:.1f} ulps apart, {} allowed",
-                                      i, a, ours[i], b, theirs[i], ulps, test.ulps);
-  }
-}
-
-}  // namespace
-
-// Tolerances. ex2, lg2, rcp: the PTX ISA's maximum relative errors 2^-22, 2^-22 (absolute) and 2^-23, twice, as either
-// side may be off. Matrix products: the hardware truncates while it aligns addends, a few ulps of the largest of them.
-const std::vector<ConformanceTest>& conformance_tests() {
-  static const std::vector<ConformanceTest> tests = {
-      {"ex2", "Ex2", kRegionWords, false, 4, 0},
-      {"lg2", "Lg2", kRegionWords, false, 4, 1},
-      {"rcp", "Rcp", kRegionWords, false, 2, 0},
-      {"fma", "Fma", kRegionWords},
-      {"max", "Max", kRegionWords + 1},
-      {"cvt_f16x2", "ToF16", kRegionWords},
-      {"cvt_bf16x2", "ToBf16", kRegionWords},
-      {"cvt_f32_f16", "FromF16", 65536},
-      {"cvt_f32_bf16", "FromBf16", 65536},
-      {"memory", "Memory", 8 * kThreads},
-      {"cp_async", "CpAsync", 8 * kThreads},
-      {"ldmatrix", "Ldmatrix<false>", 4 * kThreads},
-      {"ldmatrix_trans", "Ldmatrix<true>", 4 * kThreads},
-      {"shuffle", "Shuffle", 7 * kThreads},
-      {"barriers", "Barriers", 4 * kThreads},
-      {"mma_f16", "Mma<false>", 4 * kThreads, false, 16, 16},
-      {"mma_bf16", "Mma<true>", 4 * kThreads, false, 16, 16},
-      {"stmatrix", "Stmatrix", 4 * kThreads, true},
-      {"mbarrier", "MBarrier", 3 * kThreads, true},
-      {"setmaxnreg", "Setmaxnreg", kThreads, true},
-      {"tma", "Tma", kStoredWords + kTensorHeads * kTensorRows * kTensorColumns / 2, true},
-      {"wgmma_ss_f16_n64", "Wgmma<false, 64, false, false>", 32 * kThreads, true, 16, 16},
-      {"wgmma_ss_bf16_n48", "Wgmma<true, 48, false, false>", 24 * kThreads, true, 16, 16},
-      {"wgmma_rs_f16_n64", "Wgmma<false, 64, true, false>", 32 * kThreads, true, 16, 16},
-      {"wgmma_rs_f16_n128_trans", "Wgmma<false, 128, true, true>", 64 * kThreads, true, 16, 16},
-      {"wgmma_rs_bf16_n64_trans", "Wgmma<true, 64, true, true>", 32 * kThreads, true, 16, 16},
-  };
-  return tests;
-}
-
-ConformanceOutputs run_conformance(Device& device) {
-  ConformanceOutputs outputs;
+ConformanceRun run_conformance(const std::string& device, const std::function<bool()>& stop) {
+  ConformanceRun run;
+  run.device = info_in_a_child(device);
+  std::vector<ConformanceTest> tests;
   for (const ConformanceTest& test : conformance_tests()) {
-    if (test.hopper && device.info().limits.arch != 90) continue;
-    outputs[test.name] = shortened(run_one(device, test));
+    if (!test.hopper || run.device.limits.arch == 90) tests.push_back(test);
   }
-  return outputs;
+  // A fault on hardware loses the process's context, so each test has its own; the emulator loses nothing.
+  const IsolateOptions options{
+      .parallel = 2, .batch = run.device.limits.emulated ? 8 : 1, .timeout_seconds = kTestSeconds};
+  run_isolated(
+      static_cast<std::int64_t>(tests.size()), options,
+      [&](std::int64_t i) {
+        return hex_of(run_conformance_test(*open_device(device), tests[static_cast<std::size_t>(i)]));
+      },
+      [&](std::int64_t i, const Isolated& result) {
+        const std::string name = tests[static_cast<std::size_t>(i)].name;
+        if (result.completed) run.outputs[name] = words_of(result.output);
+        else run.failures[name] = result.failure;
+      },
+      stop);
+  return run;
 }
 
-std::vector<ConformanceResult> compare_conformance(const ConformanceOutputs& outputs,
-                                                   const ConformanceOutputs& recorded) {
+ConformanceResult compare_conformance_test(const ConformanceTest& test, const std::vector<std::uint32_t>& words,
+                                           const ConformanceRecording& recording) {
+  ConformanceResult result{test.name, Conformity::kNotRecorded, "", 0};
+  const auto recorded = recording.tests.find(test.name);
+  if (recorded == recording.tests.end()) {
+    result.note = "not recorded on hardware yet";
+    return result;
+  }
+  if (recorded->second.hash != conformance_hash(test)) {
+    result.note = "has changed since it was recorded on hardware";
+    return result;
+  }
+  const std::vector<std::uint32_t>& theirs = recorded->second.words;
+  if (words.size() != theirs.size()) result.note = fmt::format("{} words, recorded {}", words.size(), theirs.size());
+  else if (test.ulps > 0) compare_floats(test, words, theirs, result);
+  else compare_bits(test, words, theirs, result);
+  result.conformity = result.note.empty() ? Conformity::kSame : Conformity::kDifferent;
+  return result;
+}
+
+std::vector<ConformanceResult> compare_conformance(const ConformanceRun& run, const ConformanceRecording& recording) {
   std::vector<ConformanceResult> results;
   for (const ConformanceTest& test : conformance_tests()) {
-    const auto ours = outputs.find(test.name);
-    if (ours == outputs.end()) continue;
-    ConformanceResult result{test.name, false, "", 0};
-    const auto theirs = recorded.find(test.name);
-    if (theirs != recorded.end()) {
-      result.compared = true;
-      if (ours->second.size() != theirs->second.size()) {
-        result.difference = fmt::format("{} words of output, recorded {}", ours->second.size(), theirs->second.size());
-      } else if (test.ulps > 0) {
-        compare_floats(test, ours->second, theirs->second, result);
-      } else if (ours->second != theirs->second) {
-        const auto at = std::mismatch(ours->second.begin(), ours->second.end(), theirs->second.begin());
-        result.difference =
-            fmt::format("word {}: {:#010x}, recorded {:#010x}", at.first - ours->second.begin(), *at.first, *at.second);
-      }
-    }
-    results.push_back(result);
+    const auto ours = run.outputs.find(test.name);
+    if (ours != run.outputs.end()) results.push_back(compare_conformance_test(test, ours->second, recording));
+    const auto failure = run.failures.find(test.name);
+    if (failure != run.failures.end()) results.push_back({test.name, Conformity::kDifferent, failure->second, 0});
   }
   return results;
 }
 
-json conformance_json(const DeviceInfo& device, const ConformanceOutputs& outputs) {
+json conformance_json(const ConformanceRun& run) {
   json document = {{"schema", kSchema},
-                   {"device", {{"key", device.key}, {"name", device.name}, {"driver", device.driver}}},
-                   {"tests_hash", tests_hash()}};
-  for (const auto& [name, words] : outputs) {
-    std::string text;
-    for (const std::uint32_t word : words) text += fmt::format("{:08x}", word);
-    document["outputs"][name] = text;
+                   {"device", {{"key", run.device.key}, {"name", run.device.name}, {"driver", run.device.driver}}},
+                   {"outputs", json::object()},
+                   {"failures", run.failures}};
+  for (const ConformanceTest& test : conformance_tests()) {
+    const auto words = run.outputs.find(test.name);
+    if (words != run.outputs.end())
+      document["outputs"][test.name] = {{"hash", conformance_hash(test)}, {"words", hex_of(words->second)}};
   }
   return document;
 }
 
-ConformanceOutputs parse_conformance(const json& document) {
-  ConformanceOutputs outputs;
+ConformanceRecording parse_conformance(const json& document) {
+  ConformanceRecording recording;
   try {
     if (document.at("schema") != kSchema)
-      throw_bad_input("the schema is {}, not {}", document.at("schema").dump(), kSchema);
-    if (document.at("tests_hash") != tests_hash()) return {};
-    for (const auto& [name, text] : document.at("outputs").items()) {
-      const std::string hex = text.get<std::string>();
-      for (std::size_t at = 0; at + 8 <= hex.size(); at += 8)
-        outputs[name].push_back(static_cast<std::uint32_t>(std::stoul(hex.substr(at, 8), nullptr, 16)));
-    }
+      throw_bad_input("the schema is {}, not {}: give a file that check --conformance --record wrote",
+                      document.at("schema").dump(), kSchema);
+    for (const auto& [name, entry] : document.at("outputs").items())
+      recording.tests[name] = {entry.at("hash").get<std::string>(), words_of(entry.at("words").get<std::string>())};
+  } catch (const std::logic_error& e) {  // of stoul
+    throw_bad_input("not a conformance recording: {}", e.what());
   } catch (const json::exception& e) {
     throw_bad_input("not a conformance recording: {}", e.what());
   }
-  return outputs;
+  return recording;
 }
 
-ConformanceOutputs recorded_conformance() {
+ConformanceRecording recorded_conformance() {
   const auto& files = embedded_conformance();
   const auto found = files.find("conformance.json");
-  return found == files.end() ? ConformanceOutputs{} : parse_conformance(json::parse(found->second));
+  return found == files.end() ? ConformanceRecording{} : parse_conformance(json::parse(found->second));
 }
 
 }  // namespace flashcore

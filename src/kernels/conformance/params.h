@@ -14,6 +14,7 @@ constexpr int kRawWords = 3 * kRegionWords;   // any bits
 constexpr int kInputWords = 4 * kRegionWords;
 
 constexpr int kSharedBytes = 40960;
+constexpr int kMatrixABytes = 8192;  // of the wgmma tests; operand B has the rest
 // Tensors of the TMA tests, of 16-bit elements: 2 heads × 24 rows × 64 columns, boxes of 16 rows. The input's starts at
 // kF16Words, the output's at this word of the output.
 constexpr int kTensorRows = 24, kTensorHeads = 2, kTensorColumns = 64, kBoxRows = 16;

@@ -3,20 +3,17 @@
 
 namespace flashcore::ptx {
 
-FC_DEVICE float ex2(float x) { return flashcore_services->ex2(x); }
-FC_DEVICE float lg2(float x) { return flashcore_services->lg2(x); }
-FC_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+// Every NaN that the hardware computes has these bits.
+FC_DEVICE float canonical(float x) { return x == x ? x : __builtin_bit_cast(float, 0x7fffffffu); }
+FC_DEVICE float ex2(float x) { return canonical(flashcore_services->ex2(x)); }
+FC_DEVICE float lg2(float x) { return canonical(flashcore_services->lg2(x)); }
+FC_DEVICE float fma(float a, float b, float c) { return canonical(__builtin_fmaf(a, b, c)); }
 FC_DEVICE float max(float a, float b) {
-  return a > b    ? a
-         : b > a  ? b
-         : a == b ? (__builtin_signbit(a) ? b : a)
-         : a == a ? a
-         : b == b ? b
-                  : __builtin_nanf("0x3fffff");
+  return a > b ? a : b > a ? b : a == b ? (__builtin_signbit(a) ? b : a) : a == a ? a : canonical(b);
 }
 // Flushes subnormals to zero on both sides, as .ftz does.
 FC_DEVICE float flush(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x; }
-FC_DEVICE float rcp(float x) { return flush(1.0f / flush(x)); }
+FC_DEVICE float rcp(float x) { return canonical(flush(1.0f / flush(x))); }
 
 // cvt.rn.f16.f32: round to nearest even; every NaN becomes 0x7fff.
 FC_DEVICE unsigned short cvt_f16(float value) {
