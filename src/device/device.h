@@ -60,6 +60,7 @@ struct TensorMapSpec {
 struct LaunchSpec {
   Dim3 grid, block, cluster;
   unsigned shared_bytes = 0;
+  bool programmatic = false;  // may start before the launch before it has ended (programmatic dependent launch)
   std::vector<std::byte> params;
   std::vector<TensorMapSpec> tensor_maps;  // still to be encoded into params (Device::encode_tensor_maps)
 };

@@ -1,5 +1,6 @@
 #include "kernels/gpu_family.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace flashcore {
@@ -60,6 +61,37 @@ std::optional<std::string> why_indices_overflow(const Problem& problem) {
     return fmt::format("sequences of more than {} rows", kMaxRows);
   if (problem.batch * problem.heads_q > kMaxRows) return fmt::format("more than {} heads over the batch", kMaxRows);
   return std::nullopt;
+}
+
+TensorMapSpec tensor_map_of(std::size_t param_offset, const void* address, DType dtype, const TensorLayout& layout,
+                            const std::array<int, 4>& box) {
+  const auto stride = [](std::int64_t elements, std::int64_t extent) {
+    // Of a dimension of one element any stride is the same; the encoder wants a multiple of 16 bytes.
+    return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * 2);
+  };
+  TensorMapSpec map{param_offset,
+                    address,
+                    dtype == DType::kBF16,
+                    {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
+                     static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
+                    {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads),
+                     stride(layout.stride_batch, layout.batch)},
+                    {}};
+  std::copy(box.begin(), box.end(), map.box);
+  return map;
+}
+
+std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits) {
+  if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+  if (limits.arch != 90) return fmt::format("needs compute capability 9.0 (H100, H200), this is sm_{}", limits.arch);
+  if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
+  for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
+    if (dim % 8 != 0 || dim > 256)
+      return fmt::format(
+          "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
+  }
+  if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
+  return why_indices_overflow(problem);
 }
 
 }  // namespace flashcore

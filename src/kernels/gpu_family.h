@@ -1,6 +1,7 @@
 #pragma once
 // What every GPU family shares on the host: its Config erased to values, Traits and Limits filled, parameters packed.
 
+#include <array>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -17,6 +18,18 @@ std::string print_traits(const Traits& traits);  // "flashcore::Traits{...}" for
 ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args);
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
 std::optional<std::string> why_indices_overflow(const Problem& problem);
+
+// 128 bytes that the device encodes; the kernel's ptx::TensorMap.
+struct alignas(64) EncodedMap {
+  std::byte bytes[128];
+};
+// A tensor of 16-bit elements seen as [batch, head, row, column]; `box` is the tile that one load brings, innermost
+// first.
+TensorMapSpec tensor_map_of(std::size_t param_offset, const void* address, DType dtype, const TensorLayout& layout,
+                            const std::array<int, 4>& box);
+
+// Why kernels of TMA and wgmma cannot run the problem on such a device; none if they can.
+std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits);
 
 template <class Params>
 std::vector<std::byte> params_bytes(const Params& params) {

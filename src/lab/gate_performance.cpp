@@ -217,7 +217,10 @@ std::string execution_identity(const Contestant& contestant, const Problem& prob
   const LaunchSpec spec =
       contestant.candidate.family->launch_spec(contestant.candidate.config, problem, limits, nowhere);
   for (const Dim3& d : {spec.grid, spec.block, spec.cluster}) hasher.add(fmt::format("{} {} {}", d.x, d.y, d.z));
-  hasher.add(std::to_string(spec.shared_bytes));
+  hasher.add(fmt::format("{} {}", spec.shared_bytes, spec.programmatic));
+  for (const TensorMapSpec& map : spec.tensor_maps) {
+    for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");
+  }
   hasher.add({reinterpret_cast<const char*>(spec.params.data()), spec.params.size()});
   return hasher.hex();
 }

@@ -102,8 +102,9 @@ inline constexpr unsigned CU_STREAM_NON_BLOCKING = 1;
 inline constexpr unsigned CU_EVENT_DEFAULT = 0;
 inline constexpr int CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4;
+inline constexpr int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 
-// The value is a union of 64 bytes in cuda.h; only its cluster member is used here.
+// The value is a union of 64 bytes in cuda.h; only the members that are used stand here.
 struct CUlaunchAttribute {
   int id;
   char pad[4];
@@ -112,6 +113,7 @@ struct CUlaunchAttribute {
     struct {
       unsigned x, y, z;
     } cluster;
+    int programmatic_allowed;
     unsigned long long alignment;
   } value;
 };

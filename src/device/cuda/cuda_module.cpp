@@ -27,12 +27,16 @@ void assemble(LaunchCall& call, const LaunchSpec& spec, CUstream stream) {
   config.block_x = spec.block.x, config.block_y = spec.block.y, config.block_z = spec.block.z;
   config.shared_bytes = spec.shared_bytes;
   config.stream = stream;
+  config.attributes = call.attributes;
   if (volume(cluster) > 1) {
-    CUlaunchAttribute& attribute = call.attributes[0];
+    CUlaunchAttribute& attribute = call.attributes[config.attribute_count++];
     attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
     attribute.value.cluster = {cluster.x, cluster.y, cluster.z};
-    config.attributes = call.attributes;
-    config.attribute_count = 1;
+  }
+  if (spec.programmatic) {
+    CUlaunchAttribute& attribute = call.attributes[config.attribute_count++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmatic_allowed = 1;
   }
 }
 

@@ -11,7 +11,7 @@ namespace flashcore::cuda {
 // What cuLaunchKernelEx is handed. Holds its own attributes, so it must not move once assembled into `config`.
 struct LaunchCall {
   CUlaunchConfig config{};
-  CUlaunchAttribute attributes[1]{};
+  CUlaunchAttribute attributes[2]{};
 };
 // Error kInternal: an empty grid or block, or a grid that the cluster does not divide.
 void assemble(LaunchCall& call, const LaunchSpec& spec, CUstream stream);

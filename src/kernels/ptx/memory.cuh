@@ -41,6 +41,10 @@ FC_DEVICE unsigned ld_shared_u32(SharedAddress address) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
+// 16 bytes; `address` a multiple of 16.
+FC_DEVICE void st_shared_v4(SharedAddress address, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
 FC_DEVICE void st_global_u32(unsigned* address, unsigned value) {
   asm volatile("st.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }

@@ -12,6 +12,9 @@ FC_DEVICE int tid_x() {
   return tid;
 }
 FC_DEVICE int ctaid_x() { return static_cast<int>(blockIdx.x); }
+FC_DEVICE int ctaid_y() { return static_cast<int>(blockIdx.y); }
+FC_DEVICE int ctaid_z() { return static_cast<int>(blockIdx.z); }
 FC_DEVICE int nctaid_x() { return static_cast<int>(gridDim.x); }
+FC_DEVICE int nctaid_z() { return static_cast<int>(gridDim.z); }
 
 }  // namespace flashcore::ptx

@@ -29,10 +29,8 @@ struct Config {
 };
 
 constexpr int kRowsPerConsumer = 64;
-// Shared-memory tiles are blocks of 64 columns (128 bytes, the swizzle's width); columns past head_dim hold zeros.
-constexpr int column_blocks(int head_dim) { return (head_dim + 63) / 64; }
-// Columns that wgmma works on.
-constexpr int padded_dim(int head_dim) { return tile::round_up(head_dim, 16); }
+using tile::column_blocks;
+using tile::padded_dim;
 
 constexpr int block_m(const Config& c) { return c.num_consumers * kRowsPerConsumer; }
 constexpr int threads_per_block(const Config& c) { return (c.num_consumers + 1) * 128; }

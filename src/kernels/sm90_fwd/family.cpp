@@ -9,30 +9,11 @@ namespace {
 
 using sm90_fwd::Config;
 
-// 128 bytes that the device encodes; the kernel's ptx::TensorMap.
-struct alignas(64) EncodedMap {
-  std::byte bytes[128];
-};
 using Params = sm90_fwd::Params<EncodedMap>;
 
 // K and V of the heads that causal tiles go round should stay in L2: 32 MB of an H200's 60 was best; more lowered the
 // clock, less gained nothing.
 constexpr std::int64_t kSectionBytes = 32 << 20;
-
-TensorMapSpec map_of(std::size_t offset, const void* address, DType dtype, const TensorLayout& layout, int rows) {
-  const auto stride = [](std::int64_t elements, std::int64_t extent) {
-    // Of a dimension of one element any stride is the same; the encoder wants a multiple of 16 bytes.
-    return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * 2);
-  };
-  return {offset,
-          address,
-          dtype == DType::kBF16,
-          {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
-           static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
-          {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads),
-           stride(layout.stride_batch, layout.batch)},
-          {64, static_cast<std::uint32_t>(rows), 1, 1}};
-}
 
 class Sm90Forward final : public GpuFamily<Config> {
  public:
@@ -41,16 +22,7 @@ class Sm90Forward final : public GpuFamily<Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
-    if (limits.arch != 90) return fmt::format("needs compute capability 9.0 (H100, H200), this is sm_{}", limits.arch);
-    if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
-    for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
-      if (dim % 8 != 0 || dim > 256)
-        return fmt::format(
-            "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
-    }
-    if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
-    return why_indices_overflow(problem);
+    return why_no_hopper_tiles(problem, limits);
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
@@ -97,10 +69,11 @@ class Sm90Forward final : public GpuFamily<Config> {
     spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
     spec.params = params_bytes(params);
     const ProblemLayouts& layouts = args.layouts;
-    spec.tensor_maps = {map_of(offsetof(Params, q), args.q, problem.dtype, layouts.q, sm90_fwd::kRowsPerConsumer),
-                        map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k, config.block_n),
-                        map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v, config.block_n),
-                        map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, sm90_fwd::kRowsPerConsumer)};
+    spec.tensor_maps = {
+        tensor_map_of(offsetof(Params, q), args.q, problem.dtype, layouts.q, {64, sm90_fwd::kRowsPerConsumer, 1, 1}),
+        tensor_map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k, {64, config.block_n, 1, 1}),
+        tensor_map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v, {64, config.block_n, 1, 1}),
+        tensor_map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerConsumer, 1, 1})};
     return spec;
   }
 };

@@ -13,8 +13,8 @@
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/sm90_fwd/config.h"
 #include "kernels/sm90_fwd/params.h"
-#include "kernels/sm90_fwd/softmax.cuh"
 #include "kernels/tile/element.cuh"
+#include "kernels/tile/row_softmax.cuh"
 
 namespace flashcore::sm90_fwd {
 
@@ -210,7 +210,7 @@ struct Kernel {
     float acc_o[kDimV / 2];
     float acc_s[kBlockN / 2];
     unsigned p[kBlockN / 16][4];
-    RowSoftmax<C.lazy_rescale> softmax;
+    tile::RowSoftmax<C.lazy_rescale> softmax;
 
     // Of stage 0; K-major operands ignore the leading offset.
     const ptx::WgmmaDescriptor first_q, first_k, first_v;

@@ -8,7 +8,13 @@ enum class SharedLayout : int {
   kXor,     // rows dense; the chunk index is exclusive-ored with bits of the row
 };
 
+// Tiles that TMA loads and wgmma reads are blocks of 64 columns (128 bytes, the swizzle's width); columns past head_dim
+// hold zeros.
+constexpr int column_blocks(int head_dim) { return (head_dim + 63) / 64; }
+
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
+// Columns of those tiles that wgmma works on.
+constexpr int padded_dim(int head_dim) { return round_up(head_dim, 16); }
 
 // Bytes from one row to the next of a tile of `columns` 16-bit elements, a multiple of 16. Always a multiple of 16
 // bytes: cp.async and ldmatrix fault or tear otherwise.

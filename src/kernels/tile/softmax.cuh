@@ -17,6 +17,14 @@ FC_DEVICE float quad_sum(float value) {
   return value + ptx::shfl_bfly(value, 2);
 }
 
+// The natural log-sum-exp of a row and what its O is multiplied with, from the maximum · scale_log2 and the sum of
+// 2^(score - maximum). A row without keys has -inf and 0.
+FC_DEVICE float log_sum_exp(float max_scaled, float total) {
+  constexpr float kLn2 = 0.69314718055994530942f;
+  return total == 0.0f ? ptx::negative_infinity() : (max_scaled + ptx::lg2(total)) * kLn2;
+}
+FC_DEVICE float inverse_sum(float total) { return total == 0.0f ? 0.0f : ptx::rcp(total); }
+
 // State of the two rows that a lane holds of one 16-row fragment: [0] row lane/4, [1] row lane/4 + 8.
 struct OnlineSoftmax {
   float max_scaled[2];  // row maximum · scale_log2; -inf before the first visible key
@@ -58,9 +66,8 @@ struct OnlineSoftmax {
   // Ends the row: returns 1/sum (0 for a row without keys) and its natural log-sum-exp. All four lanes take part.
   FC_DEVICE float finish(int r, float& lse) {
     const float total = quad_sum(sum[r]);
-    constexpr float kLn2 = 0.69314718055994530942f;
-    lse = total == 0.0f ? ptx::negative_infinity() : (max_scaled[r] + ptx::lg2(total)) * kLn2;
-    return total == 0.0f ? 0.0f : ptx::rcp(total);
+    lse = log_sum_exp(max_scaled[r], total);
+    return inverse_sum(total);
   }
 };
 

@@ -5,7 +5,7 @@
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/tile/softmax.cuh"
 
-namespace flashcore::sm90_fwd {
+namespace flashcore::tile {
 
 template <bool kLazy>
 struct RowSoftmax {
@@ -26,7 +26,7 @@ struct RowSoftmax {
       float m = ptx::max(scores[2 * r], scores[2 * r + 1]);
 #pragma unroll
       for (int i = 4; i < kCount; i += 4) m = ptx::max(m, ptx::max(scores[i + 2 * r], scores[i + 2 * r + 1]));
-      maximum[r] = tile::quad_max(m) * scale_log2;
+      maximum[r] = quad_max(m) * scale_log2;
     }
   }
 
@@ -87,11 +87,10 @@ struct RowSoftmax {
 
   // 1/sum (0 for a row without keys) and the natural log-sum-exp. The four lanes of a row take part.
   FC_DEVICE float finish(int r, float& lse) const {
-    const float total = tile::quad_sum(sum[r]);
-    constexpr float kLn2 = 0.69314718055994530942f;
-    lse = total == 0.0f ? ptx::negative_infinity() : (max_scaled[r] + ptx::lg2(total)) * kLn2;
-    return total == 0.0f ? 0.0f : ptx::rcp(total);
+    const float total = quad_sum(sum[r]);
+    lse = log_sum_exp(max_scaled[r], total);
+    return inverse_sum(total);
   }
 };
 
-}  // namespace flashcore::sm90_fwd
+}  // namespace flashcore::tile
