@@ -13,21 +13,6 @@ std::string describe_barrier(const Cta& cta, unsigned id, unsigned) {
   return fmt::format("barrier {}, at which {} of {} threads have arrived", id, barrier.arrived, barrier.expected);
 }
 
-// .aligned: the lanes of a warp come to the same instruction.
-void check_aligned(Cluster& cluster, unsigned id, const void* site) {
-  Warp& warp = *cluster.thread().warp;
-  Warp::Aligned& aligned = warp.aligned[id];
-  if (aligned.count == 0) aligned.site = site;
-  else if (!cluster.same_site(aligned.site, site)) {
-    cluster.fail(
-        fmt::format(
-            "divergent barrier: lanes of warp {} arrive at barrier {} from different places; the other is\n    at {}",
-            warp.index, id, cluster.launch.module.line_of(aligned.site)),
-        site);
-  }
-  if (++aligned.count == std::popcount(warp.full)) aligned.count = 0;
-}
-
 NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
@@ -59,7 +44,7 @@ NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
                  site);
   }
   self.at_barriers |= bit;
-  check_aligned(cluster, static_cast<unsigned>(id), site);
+  check_aligned(cluster, static_cast<std::size_t>(id), fmt::format("barrier {}", id), site);
   barrier.arrivals.emplace_back(&self, site);
   barrier.clocks.release(self.knowledge);
   ++barrier.arrived;
@@ -81,6 +66,19 @@ void complete(Cluster& cluster, int id, NamedBarrier& barrier, Thread* last) {
 }
 
 }  // namespace
+
+void check_aligned(Cluster& cluster, std::size_t slot, const std::string& name, const void* site) {
+  Warp& warp = *cluster.thread().warp;
+  Warp::Aligned& aligned = warp.aligned[slot];
+  if (aligned.count == 0) aligned.site = site;
+  else if (!cluster.same_site(aligned.site, site)) {
+    cluster.fail(
+        fmt::format("divergent barrier: lanes of warp {} arrive at {} from different places; the other is\n    at {}",
+                    warp.index, name, cluster.launch.module.line_of(aligned.site)),
+        site);
+  }
+  if (++aligned.count == std::popcount(warp.full)) aligned.count = 0;
+}
 
 void bar_sync(int id, int threads) {
   Cluster& cluster = Cluster::current();

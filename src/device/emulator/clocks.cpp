@@ -20,6 +20,12 @@ void Clocks::join(const Clocks& other) {
   join_times(fenced, other.fenced);
 }
 
+void Knowledge::see(Agent other, std::uint32_t time_of_other) {
+  auto more = std::make_shared<Clocks>(*base);
+  Clocks::raise(more->seen, other, time_of_other);
+  base = std::move(more);
+}
+
 void HandOver::release(Knowledge& from) {
   if (std::find(joined_.begin(), joined_.end(), from.base) == joined_.end()) {
     gathered_.join(*from.base);

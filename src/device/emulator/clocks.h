@@ -50,6 +50,11 @@ struct Knowledge {
   SharedClocks base;
   OwnAgent own[kOwnAgents];
 
+  bool has_seen(Agent other, std::uint32_t time_of_other) const {
+    return Clocks::at(base->seen, other) >= time_of_other;
+  }
+  // Sees the agent at that time, as if it had been handed over.
+  void see(Agent other, std::uint32_t time_of_other);
   bool ordered(const Access& access) const {
     if (access.agent == agent) return true;
     for (const OwnAgent& mine : own) {

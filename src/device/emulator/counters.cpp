@@ -64,6 +64,8 @@ void Counters::add(const Counters& other) {
   copies_at_mma += other.copies_at_mma;
   async_copies += other.async_copies;
   tma_bytes += other.tma_bytes;
+  tma_stored_bytes += other.tma_stored_bytes;
+  cluster_bytes += other.cluster_bytes;
   ex2 += other.ex2;
   barrier_waits += other.barrier_waits;
   copy_waits += other.copy_waits;
@@ -154,6 +156,8 @@ nlohmann::json counters_json(const Counters& c, const EmulatorModule& module) {
           {"ex2", c.ex2},
           {"async_copies", c.async_copies},
           {"tma_bytes", c.tma_bytes},
+          {"tma_stored_bytes", c.tma_stored_bytes},
+          {"cluster_bytes", c.cluster_bytes},
           {"barrier_waits", c.barrier_waits},
           {"copy_waits", c.copy_waits},
           {"global_load", of(SiteCounters::kGlobalLoad, "sectors")},

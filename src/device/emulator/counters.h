@@ -28,10 +28,12 @@ struct SiteCounters {
 struct Counters {
   std::uint64_t ctas = 0;
   std::uint64_t mma_flops = 0, mma_instructions = 0;
-  std::uint64_t mma_with_copies = 0;  // instructions while an asynchronous copy of the CTA was under way
-  std::uint64_t copies_at_mma = 0;    // copies under way, summed over instructions
-  std::uint64_t async_copies = 0;     // cp.async and TMA
-  std::uint64_t tma_bytes = 0;        // into shared memory, what lies outside the tensor included
+  std::uint64_t mma_with_copies = 0;   // instructions while an asynchronous copy of the CTA was under way
+  std::uint64_t copies_at_mma = 0;     // copies under way, summed over instructions
+  std::uint64_t async_copies = 0;      // cp.async and TMA
+  std::uint64_t tma_bytes = 0;         // into shared memory, what lies outside the tensor included
+  std::uint64_t tma_stored_bytes = 0;  // into global memory
+  std::uint64_t cluster_bytes = 0;     // into other CTAs' shared memory
   std::uint64_t ex2 = 0;
   std::uint64_t barrier_waits = 0;  // threads
   std::uint64_t copy_waits = 0;     // threads

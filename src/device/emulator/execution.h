@@ -86,6 +86,7 @@ struct Thread {
   std::vector<PendingStore> stores;  // TMA stores, oldest first
   std::uint32_t open_bulk_group = 1;
   std::uint16_t at_barriers = 0;  // named barriers it has arrived at and that are not complete
+  std::uint32_t cluster_arrivals = 0, cluster_waits = 0;
 };
 
 // A collective that is gathering its threads: of a warp, or of a warpgroup.
@@ -112,7 +113,7 @@ struct Warp {
     const void* site = nullptr;
     int count = 0;
   };
-  std::array<Aligned, 16> aligned{};
+  std::array<Aligned, 18> aligned{};  // sixteen named barriers, the cluster's arrive, the cluster's wait
 };
 
 struct NamedBarrier {
@@ -122,14 +123,25 @@ struct NamedBarrier {
   HandOver clocks;
 };
 
+// The barrier of a cluster: of all its threads that have not returned.
+struct ClusterBarrier {
+  std::uint32_t phase = 0;  // how many have ended
+  std::size_t arrived = 0;
+  HandOver clocks;
+  SharedClocks ended;
+  std::vector<Thread*> waiting;
+};
+
 // A barrier in shared memory. `phase`: how many have ended; the current one ends when both pending counts are zero.
 struct MBarrier {
   int arrivals = 0, pending_arrivals = 0;
   std::int64_t pending_bytes = 0;
   std::uint32_t phase = 0;
-  bool fenced = false;            // its init is visible to the asynchronous proxy
-  const Thread* owner = nullptr;  // who initialised it
-  Agent agent = kNobody;          // of the copies that complete on it; time: the phase they end, counted from 1
+  bool fenced = false;           // its init is visible to the asynchronous proxy, and releases may hand it on
+  std::uint32_t init_fence = 0;  // which of the CTA's fences that was
+  bool remote = false, ended_remote = false;  // other CTAs wrote for the current phase, for the last one
+  const Thread* owner = nullptr;              // who initialised it
+  Agent agent = kNobody;  // of the copies that complete on it; time: the phase they end, counted from 1
   HandOver clocks;
   SharedClocks ended;  // what the last ended phase hands over
   std::vector<Thread*> waiting;
@@ -173,6 +185,14 @@ struct Cta {
   std::array<NamedBarrier, 16> barriers;
   std::map<unsigned, MBarrier> mbarriers;  // by address
   std::uint64_t copies_under_way = 0;
+  std::size_t live = 0;  // threads that have not returned
+  // In a cluster. `started`: whoever has seen its time 1 knows that this CTA runs. `inits`: times of fences after
+  // mbarrier.init, which even a relaxed arrival hands on.
+  Agent started = kNobody, inits = kNobody;
+  std::uint32_t init_fences = 0;
+  std::vector<Access> remote;  // accesses to this CTA's shared memory by others: the latest of each agent
+  Clocks seen_at_return;       // by the threads that have returned, together
+  SharedClocks last_returned;
   // setmaxnreg: registers of each warp, and those that nobody holds, per lane.
   std::vector<int> warp_registers;
   int free_registers = 0;
@@ -223,14 +243,29 @@ class Cluster {
     return site_counters_[site];
   }
   std::uint16_t site_of(const void* address) { return sites_.of(address); }
+  const void* site_address(std::uint16_t site) const { return sites_.address(site); }
 
   Allocation* find(const void* address, std::size_t bytes);
+
+  std::size_t size() const { return ctas_.size(); }
+  Cta& cta(std::size_t rank) { return *ctas_[rank]; }
+  // The CTA of a number in the grid, if it is of this cluster.
+  const Cta* cta_of_grid(unsigned linear) const {
+    const unsigned rank = linear - ctas_[0]->linear;
+    return rank < ctas_.size() ? ctas_[rank].get() : nullptr;
+  }
+  std::size_t live() const { return live_; }
+  // Ends the phase of the cluster's barrier if all that live have arrived.
+  void complete_barrier();
+  // Whoever has seen time 1 of it may touch global memory. kNobody unless the launch is programmatic.
+  Agent launch_before() const { return launch_before_; }
 
   LaunchState& launch;
   Random random;
   Lateness lateness = Lateness::kLatest;
   ClockJoiner joiner;
   Counters counters;
+  ClusterBarrier barrier;
 
  private:
   // True if the caller is the last to come; else it has waited until that one was done.
@@ -252,6 +287,7 @@ class Cluster {
   std::vector<Warp*> ready_;
   std::vector<std::function<void()>> deferred_;
   std::size_t live_ = 0;
+  Agent launch_before_ = kNobody;
   Thread* running_ = nullptr;
   fc::fcontext_t scheduler_ = nullptr;
   SiteTable sites_;

@@ -45,8 +45,10 @@ void Cluster::fail(const std::string& what, const void* site) {
 }
 
 void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& action, const void* site) {
-  const std::string place = fmt::format("shared memory {:#x} (offset {} of {})", conflict.address,
-                                        static_cast<int>(conflict.address - SharedMemory::kBase), cta.shared.size());
+  const std::string whose = &cta == running_->cta ? "" : fmt::format(" of CTA rank {}", cta.rank);
+  const std::string place =
+      fmt::format("shared memory {:#x} (offset {} of {}){}", conflict.address,
+                  static_cast<int>(conflict.address - SharedMemory::kBase), cta.shared.size(), whose);
   const std::string self = fmt::format("{} {}", name_of(*running_), action);
   const auto other = [&](const char* verb) {
     return fmt::format("\n  the other party: {}, which {} there\n{}", name_of(conflict.other.agent), verb,

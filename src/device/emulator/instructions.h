@@ -34,6 +34,25 @@ bool vote_any(bool condition);
 void bar_sync(int barrier, int threads);
 void bar_arrive(int barrier, int threads);
 
+// .aligned: the lanes of a warp come to the same instruction. `slot` of Warp::aligned.
+void check_aligned(Cluster& cluster, std::size_t slot, const std::string& name, const void* site);
+
+// Clusters (cluster_instructions.cpp).
+int cluster_ctarank();
+unsigned mapa(unsigned address, int rank);
+void cluster_arrive(bool release);
+void cluster_wait();
+void st_async(unsigned remote, const void* value, int bytes, unsigned remote_barrier);
+// Every thread calls it when it returns from the kernel: others may no longer touch its CTA's shared memory once all
+// have.
+void leave_cluster(Thread& thread);
+
+// Programmatic dependent launch (cluster_instructions.cpp).
+void griddepcontrol_wait();
+void griddepcontrol_launch_dependents();
+// A global access by the running thread: a fault if the launch before may still write there.
+void check_launch_before(Cluster& cluster, const void* site);
+
 // Registers (setmaxnreg.cpp).
 void setmaxnreg(int registers, bool increase);
 
@@ -42,10 +61,13 @@ void mbarrier_init(unsigned barrier, int arrivals);
 void mbarrier_arrive(unsigned barrier, int expect_bytes);
 bool mbarrier_try_wait(unsigned barrier, int parity);
 void mbarrier_wait(unsigned barrier, int parity);
+void mbarrier_wait_cluster(unsigned barrier, int parity);
 void fence_mbarrier_init();
 void fence_proxy_async();
 // Of a copy that has landed.
 void complete_bytes(Cluster& cluster, Cta& cta, unsigned barrier, int bytes, std::uint32_t phase, const void* site);
+// An mbarrier that the running thread may use, in its CTA or another; a fault if there is none.
+MBarrier& find_mbarrier(Cluster& cluster, Cta& cta, unsigned address, const char* action, const void* site);
 // The barrier that a copy by the running thread may complete on; a fault if there is none.
 MBarrier& mbarrier_of_copy(Cluster& cluster, Cta& cta, unsigned barrier, const void* site);
 

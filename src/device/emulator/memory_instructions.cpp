@@ -7,6 +7,7 @@ namespace {
 
 void check_global(Cluster& cluster, const void* address, int bytes, const char* action, const void* site,
                   Allocation** found) {
+  check_launch_before(cluster, site);
   *found = cluster.find(address, static_cast<std::size_t>(bytes));
   if (!*found) {
     cluster.fail(
@@ -22,13 +23,14 @@ void check_global(Cluster& cluster, const void* address, int bytes, const char* 
   }
 }
 
-// Whether a global access of this launch is ordered before the running thread. Across CTAs only the end of a launch
+// Whether a global access of this launch is ordered before the running thread. Across clusters only the end of a launch
 // orders anything that these kernels do.
 bool ordered(Cluster& cluster, const GlobalAccess& before) {
   const Thread& self = cluster.thread();
   if (before.launch != cluster.launch.number) return true;
-  if (before.cta != self.cta->linear) return false;
-  const Agent agent = self.cta->threads[before.thread].knowledge.agent;
+  const Cta* cta = cluster.cta_of_grid(before.cta);
+  if (!cta) return false;
+  const Agent agent = cta->threads[before.thread].knowledge.agent;
   return self.knowledge.ordered({before.time, agent, 0, 0});
 }
 

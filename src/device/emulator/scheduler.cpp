@@ -44,12 +44,13 @@ void Cluster::start(unsigned first_cta) {
   const unsigned per_cta = spec.block.x * spec.block.y * spec.block.z;
   random = Random(mix(launch.seed, launch.number, first_cta));
   lateness = launch.plain() ? Lateness::kLatest : static_cast<Lateness>(random.below(3));
+  FC_CHECK(ctas_.size() == 1 || spec.grid.x % ctas_.size() == 0);
   stacks_.reserve(ctas_.size() * per_cta);
   agent_names_.clear();
   ready_.clear();
   deferred_.clear();
   live_ = ctas_.size() * per_cta;
-  const auto nothing_seen = std::make_shared<const Clocks>();
+  barrier = {};
   for (unsigned rank = 0; rank < ctas_.size(); ++rank) {
     Cta& cta = *ctas_[rank];
     cta.cluster = this;
@@ -58,9 +59,15 @@ void Cluster::start(unsigned first_cta) {
     cta.index = {cta.linear % spec.grid.x, cta.linear / spec.grid.x % spec.grid.y,
                  cta.linear / (spec.grid.x * spec.grid.y)};
     cta.shared.reset(spec.shared_bytes);
-    for (NamedBarrier& barrier : cta.barriers) barrier = {};
+    for (NamedBarrier& named : cta.barriers) named = {};
     cta.mbarriers.clear();
     cta.copies_under_way = 0;
+    cta.live = per_cta;
+    cta.started = cta.inits = kNobody;
+    cta.init_fences = 0;
+    cta.remote.clear();
+    cta.seen_at_return = {};
+    cta.last_returned = nullptr;
     cta.threads.clear();
     cta.threads.resize(per_cta);
     cta.warps.resize((per_cta + 31) / 32);
@@ -86,11 +93,20 @@ void Cluster::start(unsigned first_cta) {
       thread.lane = static_cast<int>(i % 32);
       thread.context = stacks_.make(rank * per_cta + i, fiber_main);
       thread.knowledge.agent = static_cast<Agent>(rank * per_cta + i);
-      thread.knowledge.base = nothing_seen;
       warp.lanes[i % 32] = &thread;
       warp.full |= 1u << i % 32;
       wake(thread);
     }
+  }
+  // Agents are numbered behind the threads, so these come once all CTAs have theirs.
+  launch_before_ = spec.programmatic ? new_agent("the launch before") : kNobody;
+  for (auto& cta : ctas_) {
+    auto seen = std::make_shared<Clocks>();
+    if (ctas_.size() > 1) {
+      cta->started = new_agent(fmt::format("the start of CTA rank {}", cta->rank));
+      Clocks::raise(seen->seen, cta->started, 1);
+    }
+    for (Thread& thread : cta->threads) thread.knowledge.base = seen;
   }
 }
 
@@ -112,11 +128,13 @@ void Cluster::fiber_main(fc::transfer_t from) {
   try {
     cluster.launch.module.call(cluster.launch.spec.params.data());
     thread_returns(self);
+    leave_cluster(self);
   } catch (const std::exception& e) {
     cluster.note_fault(e.what());
   }
   self.done = true;
   --cluster.live_;
+  cluster.complete_barrier();
   fc::jump_fcontext(cluster.scheduler_, nullptr);
 }
 
@@ -285,7 +303,10 @@ void run_launch(LaunchState& launch, int threads) {
   const LaunchSpec& spec = launch.spec;
   const unsigned size = cluster_size(spec);
   const std::uint64_t ctas = std::uint64_t{spec.grid.x} * spec.grid.y * spec.grid.z;
-  if (ctas == 0 || spec.block.x * spec.block.y * spec.block.z == 0 || ctas % size != 0)
+  if (spec.cluster.y * spec.cluster.z != 1)
+    throw_internal("the emulator knows clusters along x only, not ({}, {}, {})", spec.cluster.x, spec.cluster.y,
+                   spec.cluster.z);
+  if (ctas == 0 || spec.grid.x % size != 0 || spec.block.x * spec.block.y * spec.block.z == 0 || ctas % size != 0)
     throw_internal("a launch of {} CTAs in clusters of {} is empty or not divided", ctas, size);
   if (spec.params.size() != launch.module.param_bytes()) {
     throw_internal("the launch gives {} bytes of parameters and the kernel takes {}", spec.params.size(),

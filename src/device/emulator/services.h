@@ -62,6 +62,17 @@ struct Services {
   void (*fence_mbarrier_init)();
   void (*fence_proxy_async)();
 
+  void (*mbarrier_wait_cluster)(unsigned barrier, int parity);
+
+  // Clusters. Addresses of mapa tell the CTA's rank in their upper bits.
+  int (*cluster_ctarank)();
+  unsigned (*mapa)(unsigned address, int rank);
+  void (*cluster_arrive)(bool release);
+  void (*cluster_wait)();
+  void (*st_async)(unsigned remote, const void* value, int bytes, unsigned remote_barrier);
+  void (*griddepcontrol_wait)();
+  void (*griddepcontrol_launch_dependents)();
+
   // Tensor memory accelerator; `map` as the emulator encoded it. Coordinates: column, row, head, batch.
   void (*tma_prefetch)(const void* map);
   void (*tma_load)(unsigned destination, const void* map, unsigned barrier, const int (&at)[4]);

@@ -132,6 +132,7 @@ void tma_load(unsigned destination, const void* map_address, unsigned barrier_ad
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
   const EncodedMap map = decode(cluster, map_address, site);
+  check_launch_before(cluster, site);
   check_coordinates(cluster, map, at, site);
   check_region(cluster, cta, map, destination, "loads by TMA", site);
   const MBarrier& barrier = mbarrier_of_copy(cluster, cta, barrier_address, site);
@@ -177,6 +178,7 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
     check(cta.shared.read(address, used, self.knowledge, access));
     check(cta.shared.check_fence(address, used, self.knowledge));
     check_global_store(cluster, to, static_cast<int>(used), site);
+    cluster.counters.tma_stored_bytes += used;
   });
   self.stores.push_back({map_address, source, {at[0], at[1], at[2], at[3]}, self.open_bulk_group, site});
 }

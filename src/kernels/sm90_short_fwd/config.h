@@ -50,8 +50,12 @@ constexpr int group_chunks(const Config& c, const Traits& t) { return (chunks(t)
 constexpr int part_chunks(const Config& c, const Traits& t) { return (group_chunks(c, t) + c.cluster - 1) / c.cluster; }
 constexpr int kChunkBytes = 32 * 16;
 constexpr int kStateBytes = 8 * 16;
-constexpr int local_slot_bytes(const Config& c, const Traits& t) { return kStateBytes + group_chunks(c, t) * kChunkBytes; }
-constexpr int remote_slot_bytes(const Config& c, const Traits& t) { return kStateBytes + part_chunks(c, t) * kChunkBytes; }
+constexpr int local_slot_bytes(const Config& c, const Traits& t) {
+  return kStateBytes + group_chunks(c, t) * kChunkBytes;
+}
+constexpr int remote_slot_bytes(const Config& c, const Traits& t) {
+  return kStateBytes + part_chunks(c, t) * kChunkBytes;
+}
 // What one warp receives from the other key groups of its CTA, and from the other CTAs.
 constexpr int local_inbox_bytes(const Config& c, const Traits& t) {
   return c.key_groups == 1 ? 0 : c.key_groups * local_slot_bytes(c, t);
@@ -63,7 +67,8 @@ constexpr int remote_inbox_bytes(const Config& c, const Traits& t) {
 constexpr int barrier_bytes(const Config& c) { return 8 * (1 + 2 * c.key_groups * c.num_stages + 4 * warpgroups(c)); }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.row_groups * q_tile_bytes(t) + c.key_groups * c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
-         4 * warpgroups(c) * (local_inbox_bytes(c, t) + remote_inbox_bytes(c, t)) + tile::round_up(barrier_bytes(c), 128);
+         4 * warpgroups(c) * (local_inbox_bytes(c, t) + remote_inbox_bytes(c, t)) +
+         tile::round_up(barrier_bytes(c), 128);
 }
 
 constexpr int registers_available(const Config& c) {

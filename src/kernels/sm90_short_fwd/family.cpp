@@ -13,8 +13,8 @@ using Params = sm90_short_fwd::Params<EncodedMap>;
 constexpr std::int64_t kMaxGrid = 65535;
 
 struct Tiles {
-  std::int64_t rows;     // tiles of query positions
-  std::int64_t heads;    // tiles of query heads of one key head
+  std::int64_t rows;      // tiles of query positions
+  std::int64_t heads;     // tiles of query heads of one key head
   std::int64_t clusters;  // each works on one tile
 };
 Tiles tiles_of(const Config& config, const Problem& problem) {

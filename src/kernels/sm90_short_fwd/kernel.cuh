@@ -58,9 +58,9 @@ struct Kernel {
 
   // Where the tile lies and which keys this part has of it.
   int batch, head_kv;
-  int first_head;      // query head of row 0
-  int heads;           // of the tile that exist
-  int first_position;  // of this warpgroup's row 0
+  int first_head;           // query head of row 0
+  int heads;                // of the tile that exist
+  int first_position;       // of this warpgroup's row 0
   int first_block, blocks;  // of block_n keys, of those that some row of the CTA's tile sees
 
   float acc_o[kDimV / 2];
@@ -303,8 +303,8 @@ struct Kernel {
 
   // --- merge ------------------------------------------------------------------------------------------------------
   // O's columns are dealt out in chunks of 8, 16 bytes of every lane, first to the key groups of a CTA and then to the
-  // CTAs of the cluster. A fragment goes to the same lane of the same warp there. Two steps, because what passes between
-  // CTAs is slow (some 15 bytes per clock and SM), and after the first step it is an n-th of the O.
+  // CTAs of the cluster. A fragment goes to the same lane of the same warp there. Two steps, because what passes
+  // between CTAs is slow (some 15 bytes per clock and SM), and after the first step it is an n-th of the O.
 
   // Whether this key group's chunks have one of that index.
   FC_DEVICE bool group_owns(int chunk) const {
@@ -378,7 +378,7 @@ struct Kernel {
 #pragma unroll
       for (int r = 0; r < 2; ++r) merged.maximum[r] = ptx::max(merged.maximum[r], others[group].maximum[r]);
     }
-    const auto weigh = [&](const RowState& from, float (&weights)[2], bool own) {
+    const auto weigh = [&](const RowState& from, float(&weights)[2], bool own) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         weights[r] = weight(from.maximum[r], merged.maximum[r]);
@@ -417,7 +417,9 @@ struct Kernel {
     const int slot_bytes = remote_slot_bytes(C, T);
 #pragma unroll
     for (int other = 0; other < C.cluster; ++other) {
-      const auto chunk = [&](int c, int i) { return other * kPartChunks + c < kGroupChunks ? o[(other * kPartChunks + c) % kGroupChunks][i] : 0.0f; };
+      const auto chunk = [&](int c, int i) {
+        return other * kPartChunks + c < kGroupChunks ? o[(other * kPartChunks + c) % kGroupChunks][i] : 0.0f;
+      };
 #pragma unroll
       for (int c = 0; c < kPartChunks; ++c) {
 #pragma unroll
@@ -516,7 +518,7 @@ struct Kernel {
   FC_DEVICE void finish() {
     RowState state{{softmax.max_scaled[0], softmax.max_scaled[1]},
                    {tile::quad_sum(softmax.sum[0]), tile::quad_sum(softmax.sum[1])}};
-    const bool has_rows = warp_has_rows();  // the same in every part: nobody sends to a warp without
+    const bool has_rows = warp_has_rows();             // the same in every part: nobody sends to a warp without
     if constexpr (C.cluster > 1) ptx::cluster_wait();  // all of the cluster have started and made their barriers
     float group_o[kGroupChunks][4] = {};
     if constexpr (C.key_groups > 1) {

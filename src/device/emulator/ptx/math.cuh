@@ -36,6 +36,7 @@ FC_DEVICE float cvt_f32_bf16(unsigned short bits) {
   return __builtin_bit_cast(float, static_cast<unsigned>(bits) << 16);
 }
 
+FC_DEVICE float float_of_bits(unsigned bits) { return __builtin_bit_cast(float, bits); }
 FC_DEVICE float negative_infinity() { return -__builtin_inff(); }
 
 }  // namespace flashcore::ptx

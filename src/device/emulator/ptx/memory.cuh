@@ -31,6 +31,10 @@ FC_DEVICE unsigned ld_shared_u32(SharedAddress address) {
   flashcore_services->load_shared(address, &value, 4);
   return value;
 }
+FC_DEVICE void st_shared_v4(SharedAddress address, float a, float b, float c, float d) {
+  const float values[4] = {a, b, c, d};
+  flashcore_services->store_shared(address, values, 16);
+}
 FC_DEVICE void st_global_u32(unsigned* address, unsigned value) {
   flashcore_services->store_global(address, &value, 4);
 }
