@@ -25,8 +25,8 @@ SourceMap sources_of(const std::string& body) {
     if (path.starts_with("ptx/")) sources.emplace(path, "the device's own, which the emulator exchanges");
   }
   std::string text;
-  for (const char* header :
-       {"barrier", "cp_async", "ldmatrix", "mbarrier", "memory", "shuffle", "special_registers", "atomic"})
+  for (const char* header : {"atomic", "barrier", "cluster", "cp_async", "griddepcontrol", "ldmatrix", "mbarrier",
+                             "memory", "shuffle", "special_registers"})
     text += fmt::format("#include \"kernels/ptx/{}.cuh\"\n", header);
   sources["test/kernel.cuh"] =
       text +
@@ -41,17 +41,20 @@ class EmulatorTest : public ::testing::Test {
  protected:
   // The report of the fault, or "" if the launch ended well.
   std::string run(const std::string& body, unsigned grid = 1, unsigned threads = 64, int launches = 2) {
+    LaunchSpec spec;
+    spec.grid.x = grid;
+    spec.block.x = threads;
+    return run(body, spec, launches);
+  }
+  std::string run(const std::string& body, LaunchSpec spec, int launches = 2) {
     static const std::unique_ptr<Compiler> compiler = open_emulator_compiler();
     const auto device = open_emulator();
     buffer_ = device->allocate(1024, 256);
     device->label(*buffer_, {"data", DType::kF32, std::nullopt});
     device->fill(buffer_->data(), 0, 1024);
-    KernelSource kernel{"test/kernel.cuh", "kernel", 1024, static_cast<int>(threads), {}};
+    KernelSource kernel{"test/kernel.cuh", "kernel", 1024, static_cast<int>(spec.block.x), {}};
     const auto module = device->load(compiler->compile(kernel, sources_of(body), "sm_90"));
     const Params params{static_cast<float*>(buffer_->data()), 256};
-    LaunchSpec spec;
-    spec.grid.x = grid;
-    spec.block.x = threads;
     spec.shared_bytes = 1024;
     spec.params.resize(sizeof params);
     std::memcpy(spec.params.data(), &params, sizeof params);
@@ -66,9 +69,15 @@ class EmulatorTest : public ::testing::Test {
   }
   void expect(const std::string& body, const std::vector<std::string>& words, unsigned grid = 1,
               unsigned threads = 64) {
-    const std::string report = run(body, grid, threads);
-    for (const std::string& word : words)
-      EXPECT_NE(report.find(word), std::string::npos) << "missing: " << word << "\n" << report;
+    expect_in(run(body, grid, threads), words);
+  }
+  static void expect_in(const std::string& report, const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const std::size_t bar = word.find('|');  // which of two comes first depends on the order of threads
+      const bool found = report.find(word.substr(0, bar)) != std::string::npos ||
+                         (bar != std::string::npos && report.find(word.substr(bar + 1)) != std::string::npos);
+      EXPECT_TRUE(found) << "missing: " << word << "\n" << report;
+    }
   }
   float at(int i) const { return static_cast<const float*>(buffer_->data())[i]; }
 
@@ -180,6 +189,116 @@ TEST_F(EmulatorTest, AtomicsHandOutEveryNumberOnce) {
   unsigned sum;
   std::memcpy(&sum, buffer_->data(), 4);
   EXPECT_EQ(sum, 512u);
+}
+
+// Two CTAs of a cluster, 32 threads each: each sends 16 bytes a thread to the other.
+class ClusterTest : public EmulatorTest {
+ protected:
+  static LaunchSpec pair() {
+    LaunchSpec spec;
+    spec.grid.x = spec.cluster.x = 2;
+    spec.block.x = 32;
+    return spec;
+  }
+  // Line 1 makes the barrier, 2 starts the cluster, 3 sends, 4 waits, 5 reads.
+  static constexpr const char* kLines[] = {
+      "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, 512); }\n",
+      "ptx::cluster_arrive_relaxed(); ptx::cluster_wait(); const int peer = 1 - ptx::cluster_ctarank();\n",
+      "ptx::st_async_v4(ptx::mapa(s + 512 + 16 * t, peer), t, 0, 0, ptx::cluster_ctarank(), ptx::mapa(s, peer));\n",
+      "ptx::mbarrier_wait_cluster(s, 0);\n",
+      "const auto v = ptx::ld_shared_v4(s + 512 + 16 * (31 - t));\n"
+      "ptx::st_global_u32(reinterpret_cast<unsigned*>(p.data) + ptx::ctaid_x() * 64 + t, v.x);\n"
+      "ptx::st_global_u32(reinterpret_cast<unsigned*>(p.data) + ptx::ctaid_x() * 64 + 32 + t, v.w);\n"};
+  // The lines, one of them exchanged.
+  static std::string lines(int changed = -1, const std::string& by = "") {
+    std::string text;
+    for (int i = 0; i < 5; ++i) text += i == changed ? by + "\n" : kLines[i];
+    return text;
+  }
+};
+constexpr const char* ClusterTest::kLines[];
+
+TEST_F(ClusterTest, HandsOverAndCounts) {
+  EXPECT_EQ(run(lines(), pair(), 8), "");
+  EXPECT_EQ(at(0), 31.0f);
+  EXPECT_EQ(at(32), 1.0f);  // rank 0 has what rank 1 sent
+  EXPECT_EQ(at(96), 0.0f);
+  EXPECT_EQ(counters_.at("cluster_bytes"), 1024);
+}
+TEST_F(ClusterTest, PeerMayNotHaveStarted) {
+  expect_in(run(lines(1, "const int peer = 1 - ptx::cluster_ctarank();"), pair()),
+            {"peer may not have started", "of CTA rank", "kernel.cuh:3", "st_async_v4"});
+}
+TEST_F(ClusterTest, BarrierOfThePeerNotFenced) {
+  expect_in(run(lines(0, "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::mbarrier_arrive_expect_tx(s, 512); }"), pair()),
+            {"race", "signals", "kernel.cuh:3", "the other party: thread 0", "kernel.cuh:1"});
+  // A releasing arrival needs no fence.
+  std::string releasing = lines(0, "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::mbarrier_arrive_expect_tx(s, 512); }");
+  releasing.replace(releasing.find("_relaxed"), 8, "");
+  EXPECT_EQ(run(releasing, pair()), "");
+}
+TEST_F(ClusterTest, NotWaitedFor) { expect_in(run(lines(3, ""), pair()), {"kernel.cuh:5"}); }
+TEST_F(ClusterTest, EndsBeforeWhatIsSentHasCome) {
+  expect_in(run(lines(3, "return;"), pair(), 1), {"CTA ends too early|peer has ended", "kernel.cuh:3"});
+}
+TEST_F(ClusterTest, WaitOfTheCtasScope) {
+  expect_in(run(lines(3, "ptx::mbarrier_wait(s, 0);"), pair()), {"wrong scope", "kernel.cuh:4"});
+}
+TEST_F(ClusterTest, OutOfThePeersBounds) {
+  expect_in(
+      run(lines(2, "ptx::st_async_v4(ptx::mapa(s, peer) + 1024 + 16 * t, 0, 0, 0, 0, ptx::mapa(s, peer));"), pair()),
+      {"shared memory out of bounds", "of CTA rank"});
+  expect_in(run(lines(2, "ptx::st_async_v4(ptx::mapa(s, peer) + 520, 0, 0, 0, 0, ptx::mapa(s, peer));"), pair()),
+            {"misaligned"});
+  expect_in(run(lines(2, "ptx::mapa(s, 2);"), pair()), {"mapa to rank 2", "2 CTAs"});
+  expect_in(run(lines(2, "ptx::st_async_v4(s + 512, 0, 0, 0, 0, s);"), pair()), {"no address of the cluster"});
+}
+TEST_F(ClusterTest, TwoSendersToOnePlace) {
+  expect_in(run(lines(2, "ptx::st_async_v4(ptx::mapa(s + 512 + 16 * (t / 2), peer), 0, 0, 0, 0, ptx::mapa(s, peer));"),
+                pair()),
+            {"race", "st.async", "kernel.cuh:3"});
+}
+TEST_F(ClusterTest, TooFewAndTooManyBytes) {
+  expect_in(run("if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, "
+                "496); }\n" +
+                    lines(0, ""),
+                pair()),
+            {"wrong expect_tx|deadlock"});
+  expect_in(run(lines(0,
+                      "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); "
+                      "ptx::mbarrier_arrive_expect_tx(s, 528); }"),
+                pair()),
+            {"deadlock", "and 16 bytes", "of CTA rank 1"});
+}
+TEST_F(ClusterTest, BarrierIsOfAllThreadsThatLive) {
+  EXPECT_EQ(run("if (ptx::cluster_ctarank() == 1) return;\nptx::cluster_arrive(); ptx::cluster_wait();", pair()), "");
+  expect_in(run("if (ptx::cluster_ctarank() == 1) ptx::bar_sync(1, 64);\nptx::cluster_arrive(); ptx::cluster_wait();",
+                pair()),
+            {"deadlock", "the cluster's barrier, at which 32 of 64", "barrier 1"});
+  expect_in(run("ptx::cluster_arrive();\nptx::cluster_arrive();", pair()), {"arrived at twice", "kernel.cuh:2"});
+  expect_in(run("ptx::cluster_wait();", pair()), {"without an arrival"});
+}
+TEST_F(ClusterTest, ReleaseOrdersGlobalMemoryAcrossCtasAndRelaxedDoesNot) {
+  const auto body = [](const char* arrive) {
+    return fmt::format(
+        "if (ptx::ctaid_x() == 0 && t == 0) ptx::st_global_f32(p.data, 1.0f);\n{}(); ptx::cluster_wait();\n"
+        "if (ptx::ctaid_x() == 1 && t == 0) ptx::st_global_f32(p.data, 2.0f);",
+        arrive);
+  };
+  EXPECT_EQ(run(body("ptx::cluster_arrive"), pair()), "");
+  expect_in(run(body("ptx::cluster_arrive_relaxed"), pair()), {"race", "of CTA 0"});
+}
+TEST_F(ClusterTest, ProgrammaticLaunchWaitsBeforeGlobalMemory) {
+  LaunchSpec spec = pair();
+  spec.cluster.x = 1;
+  spec.programmatic = true;
+  EXPECT_EQ(run("if (t == 0) ptx::griddepcontrol_wait();\nptx::griddepcontrol_launch_dependents(); ptx::bar_sync();\n"
+                "ptx::st_global_f32(p.data + ptx::ctaid_x() * 32 + t, 1.0f);",
+                spec),
+            "");
+  expect_in(
+      run("if (t == 0) ptx::griddepcontrol_wait();\nptx::st_global_f32(p.data + ptx::ctaid_x() * 32 + t, 1.0f);", spec),
+      {"before griddepcontrol.wait", "kernel.cuh:2"});
 }
 
 TEST(EmulatorDeviceTest, SaysWhatItIs) {

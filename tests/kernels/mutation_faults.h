@@ -19,6 +19,12 @@ inline constexpr const char* kSm80One = "sm80_fwd:block_m=64,block_n=32,num_warp
 inline constexpr const char* kSm80Padded = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=0";
 inline constexpr const char* kSm90 =
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,lazy_rescale=0,scheduler=2";
+inline constexpr const char* kShort =
+    "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=2,pack_heads=1,early_launch=1";
+inline constexpr const char* kShortRing =
+    "sm90_short_fwd:row_groups=2,key_groups=1,cluster=2,block_n=32,num_stages=1,pack_heads=1,early_launch=0";
+inline constexpr const char* kShortPacked =
+    "sm90_short_fwd:row_groups=1,key_groups=1,cluster=2,block_n=32,num_stages=2,pack_heads=4,early_launch=0";
 inline constexpr const char* kRef = "ref_fwd:num_warps=4";
 
 struct Mutation {
@@ -37,6 +43,7 @@ inline void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutat
 inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kK80 = "sm80_fwd/kernel.cuh";
   static constexpr const char* kK90 = "sm90_fwd/kernel.cuh";
+  static constexpr const char* kKShort = "sm90_short_fwd/kernel.cuh";
   static constexpr const char* kTile = "tile/shared_tile.cuh";
   static const std::vector<Mutation> all = {
       // --- sm80_fwd: every barrier and every wait ---
@@ -162,6 +169,44 @@ inline const std::vector<Mutation>& mutations() {
        "wrong result"},
       {"sm90_lse_past_tail", kSm90, kCausal, kK90, "lane % 4 == 0 && row < problem.seqlen_q",
        "lane % 4 == 0 && row <= problem.seqlen_q", "race"},
+      // --- sm90_short_fwd: clusters ---
+      {"short_no_cluster_wait", kShort, kCausal, kKShort, "if constexpr (C.cluster > 1) ptx::cluster_wait();", "",
+       "peer may not have started"},
+      {"short_no_cluster_arrive", kShort, kCausal, kKShort, "ptx::cluster_arrive_relaxed();", ";",
+       "without an arrival"},
+      {"short_fence_of_loads", kShort, kCausal, kKShort, "ptx::fence_mbarrier_init();\n        if constexpr",
+       "if constexpr", "missing fence"},
+      {"short_fence_of_parts", kShort, kCausal, kKShort,
+       "ptx::fence_mbarrier_init();\n      ptx::mbarrier_arrive_expect_tx", "ptx::mbarrier_arrive_expect_tx", "race"},
+      {"short_inbox_wait", kShort, kCausal, kKShort, "ptx::mbarrier_wait_cluster(inbox_full(), 0);", "",
+       "race|uninitialised|ends too early"},
+      {"short_inbox_wrong_phase", kShort, kCausal, kKShort, "ptx::mbarrier_wait_cluster(inbox_full(), 0);",
+       "ptx::mbarrier_wait_cluster(inbox_full(), 1);", "race|uninitialised|ends too early|deadlock"},
+      {"short_inbox_wrong_scope", kShort, kCausal, kKShort, "ptx::mbarrier_wait_cluster(inbox_full(), 0);",
+       "ptx::mbarrier_wait(inbox_full(), 0);", "wrong scope"},
+      {"short_expect_too_few_bytes", kShort, kCausal, kKShort, "(kStateBytes + count * kChunkBytes));", "kStateBytes);",
+       "wrong expect_tx"},
+      {"short_expect_too_many_bytes", kShort, kCausal, kKShort, "(kStateBytes + count * kChunkBytes));",
+       "(kStateBytes + count * kChunkBytes) + 16);", "deadlock"},
+      {"short_wrong_slot", kShort, kCausal, kKShort, "ptx::mapa(remote_inbox() + rank * slot_bytes, other)",
+       "ptx::mapa(remote_inbox(), other)", "uninitialised"},
+      {"short_wrong_peer", kShort, kCausal, kKShort, "ptx::mapa(inbox_full(), other)", "ptx::mapa(inbox_full(), rank)",
+       "both must be of one CTA"},
+      {"short_merge_barrier", kShort, kCausal, kKShort, "ptx::bar_sync(kMergeBarrier + row_group, 128 * C.key_groups);",
+       "", "race|uninitialised"},
+      {"short_merge_barrier_of_one_group", kShort, kCausal, kKShort,
+       "ptx::bar_sync(kMergeBarrier + row_group, 128 * C.key_groups);",
+       "ptx::bar_sync(kMergeBarrier + row_group, 128);", "race|uninitialised|arrived at twice|too many"},
+      {"short_refill_barrier", kShortRing, kCausal, kKShort,
+       "ptx::bar_sync(kRefillBarrier + key_group, 128 * C.row_groups);", "", "race"},
+      {"short_start_barrier", kShort, kCausal, kKShort, "ptx::bar_sync();", "", "no mbarrier|race"},
+      {"short_no_griddepcontrol_wait", kShort, kCausal, kKShort, "ptx::griddepcontrol_wait();", ";",
+       "before griddepcontrol.wait"},
+      {"short_keys_of_two_parts", kShort, kCausal, kKShort, "(part + 1) * all_blocks / kParts - first_block",
+       "(part + 2) * all_blocks / kParts - first_block", "wrong result"},
+      {"short_own_part_unscaled", kShort, kCausal, kKShort, "scale_chunks(part, weights);", "", "wrong result"},
+      {"short_rows_of_no_head", kShortPacked, kGrouped, kKShort, "return row(r) / kPositions < heads && position(r)",
+       "return position(r)", "race|out of bounds"},
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},
