@@ -45,7 +45,7 @@ constexpr int v_tile_bytes(const Config& c, const Traits& t) { return c.block_n 
 
 // The merge. O's columns are dealt out in chunks of 8, first to the key groups, then to the CTAs of the cluster. A warp
 // hands over a chunk of its 16 rows as 16 bytes of every lane, and the maximum and sum of two rows as 16 bytes.
-constexpr int chunks(const Traits& t) { return t.head_dim_v / 8; }
+constexpr int chunks(const Traits& t) { return padded_dim(t.head_dim_v) / 8; }
 constexpr int group_chunks(const Config& c, const Traits& t) { return (chunks(t) + c.key_groups - 1) / c.key_groups; }
 constexpr int part_chunks(const Config& c, const Traits& t) { return (group_chunks(c, t) + c.cluster - 1) / c.cluster; }
 constexpr int kChunkBytes = 32 * 16;

@@ -36,6 +36,10 @@ struct SharedStorage {
   Barrier inbox_full[4 * warpgroups(C)];
 };
 
+struct RowState {
+  float maximum[2], total[2];  // the maximum · scale_log2, and the sum of 2^(score - maximum)
+};
+
 template <Traits T, Config C>
 struct Kernel {
   using Storage = SharedStorage<T, C>;
@@ -67,6 +71,8 @@ struct Kernel {
   float acc_s[kBlockN / 2];
   unsigned p[kBlockN / 16][4];
   tile::RowSoftmax<true> softmax;
+  RowState state;              // of the lane's two rows, and in the end of the whole row
+  unsigned short* outputs[2];  // this lane's first column in them
 
   FC_DEVICE explicit Kernel(const Params<ptx::TensorMap>& parameters)
       : params(parameters),
@@ -189,7 +195,8 @@ struct Kernel {
     }
     if constexpr (C.early_launch) ptx::griddepcontrol_launch_dependents();
     ptx::bar_sync();
-    if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed();
+    // All of the cluster have started and made their barriers. Waited for here, where the loads take their time.
+    if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
   }
 
   // The stages of block `index`'s K and of the V before it are free once every warp that read them is here.
@@ -221,19 +228,24 @@ struct Kernel {
     }
     ptx::wgmma_commit();
   }
+  // P·V over the keys [16 kBegin, 16 kEnd) of the block.
+  template <int kBegin, int kEnd>
   FC_DEVICE void issue_values(int index) {
     const ptx::WgmmaDescriptor values = ptx::WgmmaDescriptor::of(v(index % C.num_stages), kBlockN * 128);
     ptx::wgmma_registers(acc_o);
     ptx::wgmma_fence();
 #pragma unroll
-    for (int n = 0; n < kBlockN / 16; ++n) ptx::wgmma_rs<kBf16, true>(acc_o, p[n], values.advanced(n * 2048).word(), 1);
+    for (int n = kBegin; n < kEnd; ++n) {
+      ptx::wgmma_rs<kBf16, true>(acc_o, p[n], values.advanced(n * 2048).word(), 1);
+    }
     ptx::wgmma_commit();
   }
 
   // The accumulator layout of m64nN is the operand layout of m64k16, 16 columns at a time.
+  template <int kBegin, int kEnd>
   FC_DEVICE void convert_p() {
 #pragma unroll
-    for (int n = 0; n < kBlockN / 16; ++n) {
+    for (int n = kBegin; n < kEnd; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) p[n][i] = tile::pack<T.element>(acc_s[8 * n + 2 * i], acc_s[8 * n + 2 * i + 1]);
       ptx::wgmma_registers(p[n]);
@@ -262,12 +274,56 @@ struct Kernel {
     return (block + 1) * kBlockN > full_end;
   }
 
-  FC_DEVICE void attend() {
+  // One block, as in short problems: the first half's P·V runs under the exponentials of the second.
+  FC_DEVICE void attend_single() {
+    constexpr int kSteps = kBlockN / 16, kHalf = kSteps / 2;
+    softmax.start(acc_s, params.problem.scale_log2);
+    softmax.template exponentiate<0, 8 * kHalf>(acc_s, params.problem.scale_log2);
+    convert_p<0, kHalf>();
+    wait_v(0);
+    issue_values<0, kHalf>(0);
+    softmax.template exponentiate<8 * kHalf, 8 * kSteps>(acc_s, params.problem.scale_log2);
+    convert_p<kHalf, kSteps>();
+    issue_values<kHalf, kSteps>(0);
+    prepare_finish();
+    ptx::wgmma_wait<0>();  // in each branch: behind the join ptxas serialises the multiplies (C7515)
+    ptx::wgmma_registers(acc_o);
+  }
+
+  FC_DEVICE void attend_many() {
+    constexpr int kSteps = kBlockN / 16;
     const float scale_log2 = params.problem.scale_log2;
+    softmax.first(acc_s, scale_log2);
+    convert_p<0, kSteps>();
+#pragma unroll 1
+    for (int index = 1; index < blocks; ++index) {
+      wait_k(index);
+      issue_scores(index);
+      wait_v(index - 1);
+      issue_values<0, kSteps>(index - 1);
+      ptx::wgmma_wait<1>();
+      ptx::wgmma_registers(acc_s);
+      if (needs_mask(first_block + index)) mask(first_block + index);
+      softmax.update(acc_s, scale_log2);
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_registers(acc_o);
+      refill(index);
+      softmax.rescale(acc_o);
+      convert_p<0, kSteps>();
+    }
+    wait_v(blocks - 1);
+    issue_values<0, kSteps>(blocks - 1);
+    prepare_finish();
+    ptx::wgmma_wait<0>();
+    ptx::wgmma_registers(acc_o);
+  }
+
+  FC_DEVICE void attend() {
 #pragma unroll
     for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
     if (blocks == 0) {
       softmax.none();
+      prepare_finish();
       return;
     }
     ptx::mbarrier_wait(q_full(), 0);
@@ -277,28 +333,8 @@ struct Kernel {
     ptx::wgmma_registers(acc_s);
     refill(0);
     if (needs_mask(first_block)) mask(first_block);
-    softmax.first(acc_s, scale_log2);
-    convert_p();
-#pragma unroll 1
-    for (int index = 1; index < blocks; ++index) {
-      wait_k(index);
-      issue_scores(index);
-      wait_v(index - 1);
-      issue_values(index - 1);
-      ptx::wgmma_wait<1>();
-      ptx::wgmma_registers(acc_s);
-      if (needs_mask(first_block + index)) mask(first_block + index);
-      softmax.update(acc_s, scale_log2);
-      ptx::wgmma_wait<0>();
-      ptx::wgmma_registers(acc_o);
-      refill(index);
-      softmax.rescale(acc_o);
-      convert_p();
-    }
-    wait_v(blocks - 1);
-    issue_values(blocks - 1);
-    ptx::wgmma_wait<0>();
-    ptx::wgmma_registers(acc_o);
+    if (blocks == 1) attend_single();
+    else attend_many();
   }
 
   // --- merge ------------------------------------------------------------------------------------------------------
@@ -316,9 +352,6 @@ struct Kernel {
     return ptx::ex2(own - (common == ptx::negative_infinity() ? 0.0f : common));
   }
 
-  struct RowState {
-    float maximum[2], total[2];
-  };
   FC_DEVICE static RowState load_state(ptx::SharedAddress from) {
     const ptx::Vector4 word = ptx::ld_shared_v4(from);
     return {{ptx::float_of_bits(word.x), ptx::float_of_bits(word.z)},
@@ -345,7 +378,7 @@ struct Kernel {
   FC_DEVICE static void keep(float& kept, bool own, float value) { kept = own ? value : kept; }
 
   // Over the key groups of this CTA: leaves this group's chunks.
-  FC_DEVICE void merge_groups(float (&o)[kGroupChunks][4], RowState& state) {
+  FC_DEVICE void merge_groups(float (&o)[kGroupChunks][4]) {
     const auto slot = [&](int to, int from) { return local_inbox(to) + from * local_slot_bytes(C, T); };
 #pragma unroll
     for (int group = 0; group < C.key_groups; ++group) {
@@ -413,7 +446,7 @@ struct Kernel {
   }
 
   // Over the CTAs of the cluster: leaves this CTA's chunks of the group's.
-  FC_DEVICE void merge_cluster(const float (&o)[kGroupChunks][4], RowState& state, float (&part)[kPartChunks][4]) {
+  FC_DEVICE void merge_cluster(const float (&o)[kGroupChunks][4], float (&part)[kPartChunks][4]) {
     const int slot_bytes = remote_slot_bytes(C, T);
 #pragma unroll
     for (int other = 0; other < C.cluster; ++other) {
@@ -484,7 +517,7 @@ struct Kernel {
     return row(r) / kPositions < heads && position(r) < params.problem.seqlen_q;
   }
 
-  FC_DEVICE void store_lse(const RowState& state) const {
+  FC_DEVICE void store_lse() const {
     const ForwardParams& problem = params.problem;
     if (!problem.lse || lane % 4 != 0 || key_group != 0 || rank != 0) return;
 #pragma unroll
@@ -496,33 +529,45 @@ struct Kernel {
     }
   }
 
-  FC_DEVICE void store(const float (&part)[kPartChunks][4], const RowState& state) const {
+  // This lane's first column of the part's, in row r of O.
+  FC_DEVICE unsigned short* output(int r) const {
     const ForwardParams& problem = params.problem;
-    const int first_column = (key_group * kGroupChunks + rank * kPartChunks) * 8 + 2 * (lane % 4);
+    return static_cast<unsigned short*>(problem.o) + batch * problem.o_stride.batch +
+           (first_head + row(r) / kPositions) * problem.o_stride.head + position(r) * problem.o_stride.row +
+           (key_group * kGroupChunks + rank * kPartChunks) * 8 + 2 * (lane % 4);
+  }
+  // Whether the part's chunk lies within O's columns, of which wgmma computes a multiple of 16. Asked at run time: an
+  // accumulator that nothing reads makes ptxas serialise the multiplies (C7511).
+  FC_DEVICE bool is_column(int chunk) const {
+    if (T.head_dim_v % 16 == 0) return true;
+    return (key_group * kGroupChunks + rank * kPartChunks + chunk) * 8 < ptx::opaque(T.head_dim_v);
+  }
+  FC_DEVICE void store(const float (&part)[kPartChunks][4]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!row_exists(r)) continue;
       const float scale = tile::inverse_sum(state.total[r]);
-      unsigned short* const o = static_cast<unsigned short*>(problem.o) + batch * problem.o_stride.batch +
-                                (first_head + row(r) / kPositions) * problem.o_stride.head +
-                                position(r) * problem.o_stride.row + first_column;
 #pragma unroll
       for (int c = 0; c < kPartChunks; ++c) {
-        if (!part_owns(c)) continue;
-        ptx::st_global_u32(reinterpret_cast<unsigned*>(o + 8 * c),
+        if (!part_owns(c) || !is_column(c)) continue;
+        ptx::st_global_u32(reinterpret_cast<unsigned*>(outputs[r] + 8 * c),
                            tile::pack<T.element>(part[c][2 * r] * scale, part[c][2 * r + 1] * scale));
       }
     }
   }
 
+  // What can be done while the last P·V runs.
+  FC_DEVICE void prepare_finish() {
+    state = {{softmax.max_scaled[0], softmax.max_scaled[1]},
+             {tile::quad_sum(softmax.sum[0]), tile::quad_sum(softmax.sum[1])}};
+    outputs[0] = ptx::opaque(output(0)), outputs[1] = ptx::opaque(output(1));
+  }
+
   FC_DEVICE void finish() {
-    RowState state{{softmax.max_scaled[0], softmax.max_scaled[1]},
-                   {tile::quad_sum(softmax.sum[0]), tile::quad_sum(softmax.sum[1])}};
-    const bool has_rows = warp_has_rows();             // the same in every part: nobody sends to a warp without
-    if constexpr (C.cluster > 1) ptx::cluster_wait();  // all of the cluster have started and made their barriers
+    const bool has_rows = warp_has_rows();  // the same in every part: nobody sends to a warp without
     float group_o[kGroupChunks][4] = {};
     if constexpr (C.key_groups > 1) {
-      merge_groups(group_o, state);
+      merge_groups(group_o);
     } else {
 #pragma unroll
       for (int c = 0; c < kGroupChunks; ++c) {
@@ -533,16 +578,21 @@ struct Kernel {
     if (!has_rows) return;
     if constexpr (C.cluster > 1) {
       float part[kPartChunks][4] = {};
-      merge_cluster(group_o, state, part);
-      store_lse(state);
-      store(part, state);
+      merge_cluster(group_o, part);
+      store_lse();
+      store(part);
     } else {
-      store_lse(state);
-      store(group_o, state);
+      store_lse();
+      store(group_o);
     }
   }
 
   FC_DEVICE void run() {
+    if (lane == 0 && warp == 0 && row_group == 0) {
+      if (key_group == 0) ptx::prefetch_tensormap(params.q);
+      ptx::prefetch_tensormap(params.k);
+      ptx::prefetch_tensormap(params.v);
+    }
     find_tile();
     start_loads();
     attend();

@@ -33,23 +33,29 @@ struct RowSoftmax {
   // A row of nothing but -inf: subtracting it would make NaN of the zeros that exp2 owes us.
   FC_DEVICE float shift(int r) const { return max_scaled[r] == ptx::negative_infinity() ? 0.0f : max_scaled[r]; }
 
-  template <int kCount>
+  // Scores [kBegin, kEnd) of the lane become probabilities.
+  template <int kBegin, int kEnd, int kCount>
   FC_DEVICE void exponentiate(float (&scores)[kCount], float scale_log2) {
     const float shifts[2] = {shift(0), shift(1)};
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
+    for (int i = kBegin; i < kEnd; ++i) {
       scores[i] = ptx::ex2(ptx::fma(scores[i], scale_log2, -shifts[i / 2 % 2]));
     }
     // In pairs: one chain of additions per row is half as long.
 #pragma unroll
-    for (int i = 0; i < kCount; i += 2) sum[i / 2 % 2] += scores[i] + scores[i + 1];
+    for (int i = kBegin; i < kEnd; i += 2) sum[i / 2 % 2] += scores[i] + scores[i + 1];
   }
 
+  // The first block: only its maxima, so that the caller may take the exponentials in parts.
   template <int kCount>
-  FC_DEVICE void first(float (&scores)[kCount], float scale_log2) {
+  FC_DEVICE void start(const float (&scores)[kCount], float scale_log2) {
     block_max(scores, scale_log2, max_scaled);
     sum[0] = sum[1] = 0.0f;
-    exponentiate(scores, scale_log2);
+  }
+  template <int kCount>
+  FC_DEVICE void first(float (&scores)[kCount], float scale_log2) {
+    start(scores, scale_log2);
+    exponentiate<0, kCount>(scores, scale_log2);
   }
 
   template <int kCount>
@@ -69,7 +75,7 @@ struct RowSoftmax {
         sum[r] *= factor[r];
       }
     }
-    exponentiate(scores, scale_log2);
+    exponentiate<0, kCount>(scores, scale_log2);
   }
 
   template <int kCount>
