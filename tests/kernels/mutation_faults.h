@@ -21,6 +21,8 @@ inline constexpr const char* kSm90 =
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,lazy_rescale=0,scheduler=2";
 inline constexpr const char* kShort =
     "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=2,pack_heads=1,early_launch=1";
+inline constexpr const char* kShortOne =
+    "sm90_short_fwd:row_groups=1,key_groups=2,cluster=1,block_n=32,num_stages=2,pack_heads=1,early_launch=0";
 inline constexpr const char* kShortRing =
     "sm90_short_fwd:row_groups=2,key_groups=1,cluster=2,block_n=32,num_stages=1,pack_heads=1,early_launch=0";
 inline constexpr const char* kShortPacked =
@@ -199,7 +201,7 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::bar_sync(kMergeBarrier + row_group, 128);", "race|uninitialised|arrived at twice|too many"},
       {"short_refill_barrier", kShortRing, kCausal, kKShort,
        "ptx::bar_sync(kRefillBarrier + key_group, 128 * C.row_groups);", "", "race"},
-      {"short_start_barrier", kShort, kCausal, kKShort, "ptx::bar_sync();", "", "no mbarrier|race"},
+      {"short_start_barrier", kShortOne, kCausal, kKShort, "ptx::bar_sync();", "", "no mbarrier|race"},
       {"short_no_griddepcontrol_wait", kShort, kCausal, kKShort, "ptx::griddepcontrol_wait();", ";",
        "before griddepcontrol.wait"},
       {"short_keys_of_two_parts", kShort, kCausal, kKShort, "(part + 1) * all_blocks / kParts - first_block",
@@ -210,6 +212,10 @@ inline const std::vector<Mutation>& mutations() {
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},
+      {"short_start_barrier_before_cluster_barrier", kShort, kCausal, kKShort, "ptx::bar_sync();", "", "",
+       "the cluster's barrier, which follows, is of this CTA's threads too and hands on the fenced inits; who reads "
+       "what "
+       "was loaded or stores to O comes after an mbarrier of the thread that executed griddepcontrol.wait"},
   };
   return all;
 }
