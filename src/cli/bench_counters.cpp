@@ -34,8 +34,9 @@ void add_row(Table& table, const Trial& trial, const json& c) {
        fmt::format("{:.2f}x", count("mma_flops") / std::max(trial.problem.flops(), 1.0)),
        fmt::format("{:.2f}x", count("ex2") / std::max(pairs, 1.0)),
        fmt::format("{:.0f}", (c.at("global_load").at("bytes").get<double>() + count("tma_bytes")) / 1024),
-       of(c, "global_load", "sectors"), of(c, "global_store", "sectors"),
-       fmt::format("{:.0f}", count("bank_conflicts")),
+       fmt::format("{:.0f}", (c.at("global_store").at("bytes").get<double>() + count("tma_stored_bytes")) / 1024),
+       fmt::format("{:.0f}", count("cluster_bytes") / 1024), of(c, "global_load", "sectors"),
+       of(c, "global_store", "sectors"), fmt::format("{:.0f}", count("bank_conflicts")),
        fmt::format("{:.0f}% ({:.1f})", 100 * count("mma_with_copies_in_flight"), count("copies_in_flight_per_mma")),
        fmt::format("{:.0f}", count("barrier_waits"))});
 }
@@ -61,14 +62,16 @@ void print_sites(Console& console, const Trial& trial, const json& counters) {
 }  // namespace
 
 void print_counters(Console& console, const std::vector<Trial>& trials) {
-  Table table({"problem", "family", "MMA done/needed", "ex2 done/needed", "read KB", "sectors/load", "sectors/store",
-               "bank conflicts", "MMA under copies", "barrier waits"});
+  Table table({"problem", "family", "MMA done/needed", "ex2 done/needed", "read KB", "written KB", "cluster KB",
+               "sectors/load", "sectors/store", "bank conflicts", "MMA under copies", "barrier waits"});
   for (const Trial& trial : trials) {
     const Verdict* verdict = find_gate(trial, "counters");
     if (!verdict) {
       table.add(
           {trial.problem_name,
            trial.family,
+           "-",
+           "-",
            "-",
            "-",
            "-",

@@ -21,7 +21,7 @@ struct CheckOptions {
   std::vector<std::string> patterns;
   bool conformance = false;
   std::string record, recording;  // files: of --conformance
-  int random_configs = 0;
+  int random_configs = -1;        // not said
   int fuzz = 0;
   int jobs = 0;
   std::uint64_t seed = 1;

@@ -16,7 +16,7 @@ void refuse_other_options(const CheckOptions& options) {
     throw_bad_input("--conformance tests GPU instructions: add --device emulator or --device cuda");
   // A flag that would be ignored misleads.
   if (!options.common.suite.empty() || !options.common.problem.empty() || !options.common.family.empty() ||
-      options.fuzz > 0 || options.random_configs > 0 || options.jobs > 0 || !options.patterns.empty()) {
+      options.fuzz > 0 || options.random_configs >= 0 || options.jobs > 0 || !options.patterns.empty()) {
     throw_bad_input(
         "--conformance has its own tests: leave out --suite, --problem, --family, --fuzz, --configs, --jobs and "
         "--patterns");

@@ -186,7 +186,8 @@ std::string conformance_hash(const ConformanceTest& test) {
       .add(test.type)
       .add(sources.at("conformance/common.cuh"))
       .add(sources.at("conformance/params.h"))
-      .add(fmt::format("{} words, {} CTAs", test.words, test.cluster))
+      .add(fmt::format("{} words, {}x{}x{} CTAs in clusters of {}", test.words, test.grid.x, test.grid.y, test.grid.z,
+                       test.cluster))
       .add(hash_of(make_input()))
       .hex();
 }
@@ -207,7 +208,9 @@ std::vector<std::uint32_t> run_conformance_test(Device& device, const Conformanc
   params.in = in->data();
   params.out = static_cast<unsigned*>(out->data());
   LaunchSpec spec;
-  spec.grid.x = spec.cluster.x = static_cast<unsigned>(test.cluster);
+  spec.grid = test.grid;
+  spec.cluster.x = static_cast<unsigned>(test.cluster);
+  spec.programmatic = test.programmatic;
   spec.block.x = kThreads;
   spec.shared_bytes = kSharedBytes;
   spec.params.resize(sizeof params);

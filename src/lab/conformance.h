@@ -21,10 +21,12 @@ struct ConformanceTest {
   std::string functions;  // of ptx/ that it tests, divided by blanks
   int words;              // of output
   bool hopper = false;    // needs sm_90a
-  int cluster = 1;        // CTAs, all of one cluster
   // What may differ. 0: no bit. Else float outputs: |a - b| <= ulps · 2^-23 · max(|a|, |b|, floor).
   double ulps = 0;
   double floor = 0;  // for sums, the size of what is summed: cancellation loses bits of that
+  Dim3 grid{};
+  int cluster = 1;            // CTAs, along x
+  bool programmatic = false;  // launched so
 };
 const std::vector<ConformanceTest>& conformance_tests();
 

@@ -19,7 +19,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
   };
   const auto close = [](std::string name, const char* file, std::string type, const char* functions, int words,
                         double ulps, double floor, bool hopper = false) {
-    return ConformanceTest{std::move(name), file, std::move(type), functions, words, hopper, 1, ulps, floor};
+    return ConformanceTest{std::move(name), file, std::move(type), functions, words, hopper, ulps, floor};
   };
   static const std::vector<ConformanceTest> tests = [&] {
     std::vector<ConformanceTest> all = {
@@ -32,12 +32,11 @@ const std::vector<ConformanceTest>& conformance_tests() {
         exact("cvt_bf16x2", "arithmetic", "ToBf16", "cvt_bf16x2", kRegionWords),
         exact("cvt_f32_f16", "arithmetic", "FromF16", "cvt_f32_f16", 65536),
         exact("cvt_f32_bf16", "arithmetic", "FromBf16", "cvt_f32_bf16", 65536),
-        exact("negative_infinity", "arithmetic", "NegativeInfinity", "negative_infinity", kThreads),
+        exact("constants", "arithmetic", "Constants", "negative_infinity float_of_bits", 2 * kThreads),
         exact("global_memory", "memory", "GlobalMemory",
               "ld_global_f32 ld_global_u16 st_global_f32 st_global_u16 st_global_u32 st_global_v4", 7 * kThreads),
         exact("shared_memory", "memory", "SharedMemory",
-              "dynamic_shared st_shared_u32 ld_shared_u32 ld_shared_v4 opaque", 6 * kThreads),
-        exact("special_registers", "memory", "SpecialRegisters", "tid_x ctaid_x nctaid_x", kThreads),
+              "dynamic_shared st_shared_u32 st_shared_v4 ld_shared_u32 ld_shared_v4 opaque", 10 * kThreads),
         exact("atomics", "memory", "Atomics", "atomic_add_global", kThreads + 1),
         exact("cp_async", "memory", "CpAsync", "cp_async_16 cp_async_commit cp_async_wait", 8 * kThreads),
         exact("ldmatrix", "memory", "Ldmatrix<false>", "ldmatrix_x4", 4 * kThreads),
@@ -60,6 +59,17 @@ const std::vector<ConformanceTest>& conformance_tests() {
         close("wgmma_rs_f16_trans", "matrix", "Wgmma<false, true, true>", kWgmmaRs, 32 * kThreads, 16, 16, true),
         close("wgmma_rs_bf16_trans", "matrix", "Wgmma<true, true, true>", kWgmmaRs, 32 * kThreads, 16, 16, true),
     };
+    all.push_back(exact("special_registers", "memory", "SpecialRegisters",
+                        "tid_x ctaid_x ctaid_y ctaid_z nctaid_x nctaid_z", kGridX * kGridY * kGridZ * kThreads));
+    all.back().grid = {kGridX, kGridY, kGridZ};
+    all.push_back(exact("cluster", "cluster", "Cluster",
+                        "cluster_ctarank mapa cluster_arrive_relaxed cluster_arrive cluster_wait st_async_v4 "
+                        "mbarrier_wait_cluster",
+                        2 * kClusterCtas * 2 * 4 * kThreads, true));
+    all.back().grid.x = all.back().cluster = kClusterCtas;
+    all.push_back(exact("griddepcontrol", "cluster", "Griddepcontrol",
+                        "griddepcontrol_wait griddepcontrol_launch_dependents", kThreads, true));
+    all.back().programmatic = true;
     for (int n = 16; n <= 256; n += 16) {
       const bool bf16 = n % 32 != 0;
       all.push_back(close(fmt::format("wgmma_ss_n{}", n), "matrix",

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
 #include <sstream>
 
 #include "kernels/emulator_run.h"
@@ -18,6 +19,19 @@ bool names_one(const std::string& verdict, const std::string& parts) {
     if (verdict.find(part) != std::string::npos) return true;
   }
   return false;
+}
+
+// The line in the kernel, who, and how to see it again; of a race also the address and the other party with its line.
+void expect_actionable(const std::string& report) {
+  static const std::regex line(R"(kernels/\w+/\w+\.cuh:\d+ \w+)");
+  EXPECT_TRUE(std::regex_search(report, line)) << report;
+  EXPECT_NE(report.find("FLASHCORE_EMULATOR_SEED="), std::string::npos) << report;
+  EXPECT_TRUE(std::regex_search(report, std::regex("threads? \\d|warpgroup \\d|mbarrier at offset"))) << report;
+  if (!report.starts_with("race")) return;
+  EXPECT_TRUE(std::regex_search(report, std::regex("(shared|global) memory 0x[0-9a-f]+ \\("))) << report;
+  const std::size_t other = report.find("the other party: ");
+  ASSERT_NE(other, std::string::npos) << report;
+  EXPECT_TRUE(std::regex_search(report.substr(other), line)) << report;
 }
 
 class MutationTest : public ::testing::TestWithParam<Mutation> {};
@@ -37,6 +51,7 @@ TEST_P(MutationTest, IsNamed) {
   } else {
     EXPECT_NE(run.verdict(), "passed");
     EXPECT_TRUE(names_one(run.verdict(), mutation.named)) << "expected: " << mutation.named << "\n" << run.verdict();
+    if (!run.fault.empty()) expect_actionable(run.fault);
   }
 }
 

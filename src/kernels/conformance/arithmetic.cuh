@@ -43,8 +43,11 @@ struct ToBf16 {
     map_numbers(p, [&](int i) { return ptx::cvt_bf16x2(number(p, i), number(p, (i + 1) % kRegionWords)); });
   }
 };
-struct NegativeInfinity {
-  FC_DEVICE static void run(const Arguments& p) { give(p, thread(), ptx::negative_infinity()); }
+struct Constants {
+  FC_DEVICE static void run(const Arguments& p) {
+    give(p, thread(), ptx::negative_infinity());
+    give(p, kThreads + thread(), ptx::float_of_bits(word(p, kRawWords + thread())));
+  }
 };
 // Every bit pattern.
 struct FromF16 {

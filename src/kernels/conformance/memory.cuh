@@ -34,13 +34,20 @@ struct SharedMemory {
     const int other = ptx::opaque(t) ^ 37;
     ptx::st_global_v4(p.out + 4 * t, ptx::ld_shared_v4(shared + 16 * other));
     give(p, 4 * kThreads + t, ptx::ld_shared_u32(shared + 4 * other));
+    ptx::bar_sync();
+    const float value = number(p, 64 + t);
+    ptx::st_shared_v4(shared + 16 * t, value, 1.0f, -value, static_cast<float>(t));
+    ptx::bar_sync();
+    ptx::st_global_v4(p.out + 6 * kThreads + 4 * t, ptx::ld_shared_v4(shared + 16 * other));
     // Kernels count on this alignment: the swizzle follows the address.
     give(p, 5 * kThreads + t, shared % 1024);
   }
 };
 struct SpecialRegisters {
   FC_DEVICE static void run(const Arguments& p) {
-    give(p, ptx::tid_x(), static_cast<unsigned>(ptx::tid_x() + 1000 * ptx::ctaid_x() + 1000000 * ptx::nctaid_x()));
+    const int cta = (ptx::ctaid_z() * kGridY + ptx::ctaid_y()) * kGridX + ptx::ctaid_x();
+    give(p, cta * kThreads + ptx::tid_x(),
+         static_cast<unsigned>(ptx::tid_x() + 1000 * cta + 1000000 * (ptx::nctaid_x() + 10 * ptx::nctaid_z())));
   }
 };
 // Every number is handed out once, whatever the order.

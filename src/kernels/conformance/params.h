@@ -13,6 +13,9 @@ constexpr int kBf16Words = 2 * kRegionWords;  // pairs of bf16 in (-2, 2)
 constexpr int kRawWords = 3 * kRegionWords;   // any bits
 constexpr int kInputWords = 4 * kRegionWords;
 
+constexpr int kClusterCtas = 4;
+constexpr int kGridX = 2, kGridY = 3, kGridZ = 2;  // of the test of special registers
+
 constexpr int kSharedBytes = 40960;
 constexpr int kMatrixABytes = 8192;  // of the wgmma tests; operand B has the rest
 // Tensors of the TMA tests, of 16-bit elements: 2 heads × 24 rows × 64 columns, boxes of 16 rows. The input's starts at
