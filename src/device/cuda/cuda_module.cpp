@@ -80,9 +80,11 @@ void CudaModule::launch(const LaunchSpec& spec) const {
   if (param_bytes_known_ && spec.params.size() != param_bytes_)
     throw_internal("{} takes {} bytes of parameters and was given {}", symbol_, param_bytes_, spec.params.size());
   const DriverApi& api = context_->use();
-  if (volume(spec.cluster) > kPortableClusterSize)
+  if (volume(spec.cluster) > kPortableClusterSize && !large_clusters_) {
     context_->check(api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
                     "allowing a large cluster");
+    large_clusters_ = true;
+  }
   void* params[] = {const_cast<std::byte*>(spec.params.data())};
   context_->check(api.launch_kernel(&call.config, function_, spec.params.empty() ? nullptr : params, nullptr),
                   fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", symbol_,

@@ -33,6 +33,7 @@ class CudaModule final : public Module {
   std::size_t param_bytes_ = 0;     // of the kernel's one parameter
   bool param_bytes_known_ = false;  // the driver is new enough to say
   int shared_limit_ = 0;
+  mutable bool large_clusters_ = false;  // asked for already
 };
 
 // Writes the 128 bytes of an encoded tensor map into `params`. Error kEnvironment if the driver knows no tensor maps.

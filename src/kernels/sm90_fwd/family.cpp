@@ -58,11 +58,22 @@ class Sm90Forward final : public GpuFamily<Config> {
     params.problem = make_forward_params(problem, args);
     params.tile_counter = static_cast<unsigned*>(args.workspace);
     const std::int64_t head_bytes = problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * 2;
-    params.heads_per_section = static_cast<int>(std::clamp<std::int64_t>(
-        kSectionBytes / head_bytes * problem.group_size(), 1, problem.batch * problem.heads_q));
+    const std::int64_t heads = problem.batch * problem.heads_q;
+    const std::int64_t row_tiles = (problem.seqlen_q + block_m(config) - 1) / block_m(config);
+    const std::int64_t tiles = row_tiles * heads;
+    const std::int64_t section = std::clamp<std::int64_t>(kSectionBytes / head_bytes * problem.group_size(), 1, heads);
+    params.row_tiles = static_cast<int>(row_tiles);
+    params.tile_count = static_cast<int>(tiles);
+    params.heads_per_section = static_cast<int>(section);
+    params.whole_sections = static_cast<int>(heads / section);
+    const auto by = [](std::int64_t divisor) { return tile::FastDivide::by(static_cast<int>(divisor)); };
+    params.by_row_tiles = by(row_tiles);
+    params.by_heads_q = by(problem.heads_q);
+    params.by_group_size = by(problem.group_size());
+    params.by_section_tiles = by(row_tiles * section);
+    params.by_section_heads = by(section);
+    params.by_last_section_heads = by(std::max<std::int64_t>(heads % section, 1));
     LaunchSpec spec;
-    const std::int64_t tiles =
-        (problem.seqlen_q + block_m(config) - 1) / block_m(config) * problem.heads_q * problem.batch;
     spec.grid.x =
         static_cast<unsigned>(config.scheduler == 0 ? tiles : std::min<std::int64_t>(tiles, limits.multiprocessors));
     spec.block.x = static_cast<unsigned>(threads_per_block(config));

@@ -99,30 +99,28 @@ struct Kernel {
   FC_DEVICE static int min_int(int a, int b) { return a < b ? a : b; }
 
   // --- scheduling -------------------------------------------------------------------------------------------------
-  FC_DEVICE int row_tiles() const { return (params.problem.seqlen_q + kBlockM - 1) / kBlockM; }
-  FC_DEVICE int tile_count() const { return row_tiles() * params.problem.heads_q * params.problem.batch; }
-
   // Full attention: a head's tiles together. Causal: longest tiles first, over as many heads as fit in L2.
   FC_DEVICE Tile tile_at(int number) const {
     const ForwardParams& p = params.problem;
-    const int rows = row_tiles();
     int head, row_tile;
     if constexpr (T.causal) {
-      const int heads = p.heads_q * p.batch;
-      const int section = number / (rows * params.heads_per_section);
-      const int within = number - section * rows * params.heads_per_section;
-      const int section_heads = min_int(params.heads_per_section, heads - section * params.heads_per_section);
-      const int rank = within / section_heads;
-      row_tile = rows - 1 - rank;
+      const int section = params.by_section_tiles.quotient(number);
+      const int within = number - section * params.row_tiles * params.heads_per_section;
+      const bool whole = section < params.whole_sections;
+      const tile::FastDivide by_heads = whole ? params.by_section_heads : params.by_last_section_heads;
+      const int section_heads =
+          whole ? params.heads_per_section : p.heads_q * p.batch - section * params.heads_per_section;
+      const int rank = by_heads.quotient(within);
+      row_tile = params.row_tiles - 1 - rank;
       head = section * params.heads_per_section + within - rank * section_heads;
     } else {
-      head = number / rows;
-      row_tile = number - head * rows;
+      head = params.by_row_tiles.quotient(number);
+      row_tile = number - head * params.row_tiles;
     }
     Tile tile;
-    tile.batch = head / p.heads_q;
+    tile.batch = params.by_heads_q.quotient(head);
     tile.head_q = head - tile.batch * p.heads_q;
-    tile.head_kv = tile.head_q / (p.heads_q / p.heads_kv);
+    tile.head_kv = params.by_group_size.quotient(tile.head_q);
     tile.first_row = row_tile * kBlockM;
     tile.blocks = key_blocks(min_int(tile.first_row + kBlockM, p.seqlen_q) - 1);
     return tile;
@@ -148,7 +146,7 @@ struct Kernel {
     Ring<C.num_stages> ring_k, ring_v;
     Ring<C.q_stages> ring_q;
     Ring<kTileSlots> ring_tile;
-    const int count = tile_count();
+    const int count = params.tile_count;
     int number = ptx::ctaid_x();
     for (;;) {
       // An empty barrier starts as if its previous phase had ended: writers wait for the opposite parity.
@@ -438,16 +436,17 @@ struct Kernel {
     }
     for (int slot = 0; slot < kTileSlots; ++slot)
       ptx::mbarrier_init(tile_full(slot), 1), ptx::mbarrier_init(tile_empty(slot), kArrivals);
+    // Once: by every thread that has made one, the fences cost 2000 clocks.
     ptx::fence_mbarrier_init();
   }
 
   FC_DEVICE void run() {
     const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
-    if (ptx::tid_x() == 0) {
+    if (ptx::tid_x() == 0) init_barriers();
+    if (ptx::tid_x() == 32) {
       ptx::prefetch_tensormap(params.q);
       ptx::prefetch_tensormap(params.k);
       ptx::prefetch_tensormap(params.v);
-      init_barriers();
     }
     ptx::bar_sync();
     if (warpgroup == 0) {

@@ -19,7 +19,7 @@ struct Config {
   static constexpr void fields(Visit&& visit) {
     visit("row_groups", &Config::row_groups, 1, 2, 3, 4);
     visit("key_groups", &Config::key_groups, 1, 2, 4);
-    visit("cluster", &Config::cluster, 1, 2, 4, 8);
+    visit("cluster", &Config::cluster, 1, 2, 4, 8, 16);
     visit("block_n", &Config::block_n, 32, 48, 64, 80, 96, 112, 128, 160, 192);
     visit("num_stages", &Config::num_stages, 1, 2, 3, 4, 6, 8);
     visit("pack_heads", &Config::pack_heads, 1, 2, 4, 8, 16, 32, 64);
@@ -58,11 +58,9 @@ constexpr int remote_slot_bytes(const Config& c, const Traits& t) {
 }
 // What one warp receives from the other key groups of its CTA, and from the other CTAs.
 constexpr int local_inbox_bytes(const Config& c, const Traits& t) {
-  return c.key_groups == 1 ? 0 : c.key_groups * local_slot_bytes(c, t);
+  return (c.key_groups - 1) * local_slot_bytes(c, t);
 }
-constexpr int remote_inbox_bytes(const Config& c, const Traits& t) {
-  return c.cluster == 1 ? 0 : c.cluster * remote_slot_bytes(c, t);
-}
+constexpr int remote_inbox_bytes(const Config& c, const Traits& t) { return (c.cluster - 1) * remote_slot_bytes(c, t); }
 
 constexpr int barrier_bytes(const Config& c) { return 8 * (1 + 2 * c.key_groups * c.num_stages + 4 * warpgroups(c)); }
 constexpr int smem_bytes(const Config& c, const Traits& t) {

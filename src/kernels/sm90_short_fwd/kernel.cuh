@@ -374,12 +374,15 @@ struct Kernel {
     }
   }
 
+  // Of the sender in the receiver's inbox, which has no slot for itself.
+  FC_DEVICE static int slot_index(int to, int from) { return from < to ? from : from - 1; }
+
   // A choice by value: behind a branch on an index the compiler finds the index again, and registers become memory.
   FC_DEVICE static void keep(float& kept, bool own, float value) { kept = own ? value : kept; }
 
   // Over the key groups of this CTA: leaves this group's chunks.
   FC_DEVICE void merge_groups(float (&o)[kGroupChunks][4]) {
-    const auto slot = [&](int to, int from) { return local_inbox(to) + from * local_slot_bytes(C, T); };
+    const auto slot = [&](int to, int from) { return local_inbox(to) + slot_index(to, from) * local_slot_bytes(C, T); };
 #pragma unroll
     for (int group = 0; group < C.key_groups; ++group) {
 #pragma unroll
@@ -447,7 +450,7 @@ struct Kernel {
 
   // Over the CTAs of the cluster: leaves this CTA's chunks of the group's.
   FC_DEVICE void merge_cluster(const float (&o)[kGroupChunks][4], float (&part)[kPartChunks][4]) {
-    const int slot_bytes = remote_slot_bytes(C, T);
+    const auto slot = [&](int to, int from) { return remote_inbox() + slot_index(to, from) * remote_slot_bytes(C, T); };
 #pragma unroll
     for (int other = 0; other < C.cluster; ++other) {
       const auto chunk = [&](int c, int i) {
@@ -459,7 +462,7 @@ struct Kernel {
         for (int i = 0; i < 4; ++i) keep(part[c][i], other == rank, chunk(c, i));
       }
       if (other == rank) continue;
-      const ptx::SharedAddress to = ptx::mapa(remote_inbox() + rank * slot_bytes, other);
+      const ptx::SharedAddress to = ptx::mapa(slot(other, rank), other);
       const ptx::SharedAddress barrier = ptx::mapa(inbox_full(), other);
       if (lane % 4 == 0) {
         ptx::st_async_v4(to + lane / 4 * 16, state.maximum[0], state.total[0], state.maximum[1], state.total[1],
@@ -478,7 +481,7 @@ struct Kernel {
 #pragma unroll
     for (int other = 0; other < C.cluster; ++other) {
       if (other == rank) continue;
-      const RowState from = load_state(remote_inbox() + other * slot_bytes + lane / 4 * 16);
+      const RowState from = load_state(slot(rank, other) + lane / 4 * 16);
 #pragma unroll
       for (int r = 0; r < 2; ++r) merged.maximum[r] = ptx::max(merged.maximum[r], from.maximum[r]);
     }
@@ -492,7 +495,7 @@ struct Kernel {
 #pragma unroll
     for (int other = 0; other < C.cluster; ++other) {
       if (other == rank) continue;
-      const RowState from = load_state(remote_inbox() + other * slot_bytes + lane / 4 * 16);
+      const RowState from = load_state(slot(rank, other) + lane / 4 * 16);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         weights[r] = weight(from.maximum[r], merged.maximum[r]);
@@ -500,8 +503,7 @@ struct Kernel {
       }
 #pragma unroll
       for (int c = 0; c < kPartChunks; ++c) {
-        if (part_owns(c))
-          add_chunk(part[c], remote_inbox() + other * slot_bytes + kStateBytes + c * kChunkBytes + lane * 16, weights);
+        if (part_owns(c)) add_chunk(part[c], slot(rank, other) + kStateBytes + c * kChunkBytes + lane * 16, weights);
       }
     }
     state = merged;
