@@ -62,7 +62,7 @@ constexpr int consumer_registers(const Config& c) {
 
 // Accumulators of O and S, P as 16-bit operands, row state and addresses.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + 32;
+  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + padded_dim(t.head_dim_v) / 64 + 31;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
