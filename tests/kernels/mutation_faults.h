@@ -25,6 +25,8 @@ inline constexpr const char* kShortOne =
     "sm90_short_fwd:row_groups=1,key_groups=2,cluster=1,block_n=32,num_stages=2,pack_heads=1,early_launch=0";
 inline constexpr const char* kShortRing =
     "sm90_short_fwd:row_groups=2,key_groups=1,cluster=2,block_n=32,num_stages=1,pack_heads=1,early_launch=0";
+inline constexpr const char* kShortFour =
+    "sm90_short_fwd:row_groups=1,key_groups=1,cluster=4,block_n=32,num_stages=2,pack_heads=1,early_launch=0";
 inline constexpr const char* kShortPacked =
     "sm90_short_fwd:row_groups=1,key_groups=1,cluster=2,block_n=32,num_stages=2,pack_heads=8,early_launch=0";
 inline constexpr const char* kRef = "ref_fwd:num_warps=4";
@@ -165,7 +167,7 @@ inline const std::vector<Mutation>& mutations() {
        "if (needs_mask(block, first_row)) mask(block, first_row);\n        softmax.first", "softmax.first",
        "wrong result"},
       {"sm90_wrong_v_block", kSm90, kCausal, kK90, "load_v(block + 1);", "load_v(block);", "wrong result"},
-      {"sm90_wrong_kv_head", kSm90, kGrouped, kK90, "tile.head_q / (p.heads_q / p.heads_kv)", "tile.head_q",
+      {"sm90_wrong_kv_head", kSm90, kGrouped, kK90, "params.by_group_size.quotient(tile.head_q)", "tile.head_q",
        "wrong result"},
       {"sm90_counter_not_reset", kSm90, kCausal, kK90, "ptx::st_global_u32(params.tile_counter, 0);", ";",
        "wrong result"},
@@ -190,8 +192,8 @@ inline const std::vector<Mutation>& mutations() {
        "wrong expect_tx"},
       {"short_expect_too_many_bytes", kShort, kCausal, kKShort, "(kStateBytes + count * kChunkBytes));",
        "(kStateBytes + count * kChunkBytes) + 16);", "deadlock"},
-      {"short_wrong_slot", kShort, kCausal, kKShort, "ptx::mapa(remote_inbox() + rank * slot_bytes, other)",
-       "ptx::mapa(remote_inbox(), other)", "uninitialised"},
+      {"short_wrong_slot", kShortFour, kCausal, kKShort, "ptx::mapa(slot(other, rank), other)",
+       "ptx::mapa(slot(other, 0), other)", "race|uninitialised"},
       {"short_wrong_peer", kShort, kCausal, kKShort, "ptx::mapa(inbox_full(), other)", "ptx::mapa(inbox_full(), rank)",
        "both must be of one CTA"},
       {"short_merge_barrier", kShort, kCausal, kKShort, "ptx::bar_sync(kMergeBarrier + row_group, 128 * C.key_groups);",

@@ -15,6 +15,9 @@
 #include "kernels/embedded.h"
 
 namespace flashcore {
+
+void PrintTo(const ConformanceTest& test, std::ostream* out) { *out << test.name; }
+
 namespace {
 
 // Names of the functions and types that a header of ptx/ gives to kernels. Overloads count once.

@@ -23,15 +23,15 @@ struct Cluster {
     for (int phase = 0; phase < 2; ++phase) {
       if (t == 0) ptx::mbarrier_arrive_expect_tx(barrier, 2 * kBytes);
       const float value = number(p, 100 + 16 * t + 4 * rank + phase);
-      for (int to = rank; ; to = next) {
+      for (int to = rank;; to = next) {
         ptx::st_async_v4(ptx::mapa(data + (to == rank ? kBytes : 0) + 16 * t, to), value, static_cast<float>(rank),
                          static_cast<float>(to), static_cast<float>(t), ptx::mapa(barrier, to));
         if (to == next) break;
       }
       ptx::mbarrier_wait_cluster(barrier, phase);
-      for (int half = 0; half < 2; ++half) {
-        ptx::st_global_v4(p.out + 4 * (((phase * kClusterCtas + rank) * 2 + half) * kThreads + t),
-                          ptx::ld_shared_v4(data + half * kBytes + 16 * (t ^ 5)));
+      for (int part = 0; part < 2; ++part) {
+        ptx::st_global_v4(p.out + 4 * (((phase * kClusterCtas + rank) * 2 + part) * kThreads + t),
+                          ptx::ld_shared_v4(data + part * kBytes + 16 * (t ^ 5)));
       }
       // Nobody sends again before all have read.
       ptx::cluster_arrive();
