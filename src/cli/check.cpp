@@ -32,7 +32,7 @@ std::vector<Pattern> chosen_patterns(const CheckOptions& options) {
 // An emulated GPU takes no time of a real one: a suite there tries more than the default.
 int random_configs(const CheckOptions& options, const DeviceLimits& limits) {
   if (options.random_configs >= 0) return options.random_configs;
-  return limits.emulated && options.common.problem.empty() ? 3 : 0;
+  return limits.emulated && options.common.problem.empty() ? 2 : 0;
 }
 
 // The candidates of one problem; if there is none, why. `seed` of the first random config.
@@ -213,7 +213,7 @@ Run add_check(CLI::App& app) {
       ->delimiter(',')
       ->type_name("NAME,...");
   app.add_option("--configs", options->random_configs,
-                 "also N random valid configs of each family (default: 0; for a suite on the emulator 3)")
+                 "also N random valid configs of each family (default: 0; for a suite on the emulator 2)")
       ->type_name("N")
       ->check(CLI::Range(0, 100000));
   app.add_option("--fuzz", options->fuzz,
