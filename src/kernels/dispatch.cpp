@@ -53,13 +53,6 @@ std::optional<Choice> from_table(const Problem& problem, const DeviceInfo& devic
   }
 }
 
-// Newest architecture first; ref_fwd is nobody's first choice.
-int preference(const Family& family) {
-  const std::string name = family.name();
-  if (name.starts_with("sm")) return std::atoi(name.c_str() + 2);
-  return name == "ref_fwd" ? 0 : 1;
-}
-
 }  // namespace
 
 Choice dispatch(const Problem& problem, const DeviceInfo& device) {
@@ -72,8 +65,8 @@ Choice dispatch(const Problem& problem, const DeviceInfo& device) {
     for (const std::string& reason : reasons) all += "\n  " + reason;
     throw_bad_input("no family runs {} on {}:{}", problem.id(), device.id, all);
   }
-  const Family* best = *std::max_element(families.begin(), families.end(), [](const Family* a, const Family* b) {
-    return preference(*a) < preference(*b);
+  const Family* best = *std::max_element(families.begin(), families.end(), [&](const Family* a, const Family* b) {
+    return a->preference(problem, device.limits) < b->preference(problem, device.limits);
   });
   return {{best, best->default_config(problem, device.limits)},
           fmt::format("default of {}: no entry of the tuned table is near on {}", best->name(), device.key)};

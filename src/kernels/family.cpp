@@ -56,6 +56,7 @@ KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLim
 LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&, const AttentionArgs&) const {
   throw_internal("family {} has no GPU launch", name());
 }
+int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
 std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {

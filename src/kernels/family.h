@@ -43,6 +43,10 @@ class Family {
   virtual std::optional<std::string> why_invalid(const ConfigValues& config, const Problem& problem,
                                                  const DeviceLimits& limits) const = 0;
 
+  // How much dispatch would like this family for a supported problem that the tuned table says nothing of; the highest
+  // is taken. GPU families: the architecture they were made for, and 1 more where they beat their siblings.
+  virtual int preference(const Problem& problem, const DeviceLimits& limits) const;
+
   // GPU families: what to compile and how to launch it. The CPU's: Error kInternal.
   virtual KernelSource source(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const;
   virtual LaunchSpec launch_spec(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits,

@@ -23,6 +23,9 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
       return fmt::format("the naive kernel takes minutes on an emulated GPU beyond {:.0e} FLOP", kMaxEmulatedFlops);
     return why_indices_overflow(problem);
   }
+  // Nobody's first choice.
+  int preference(const Problem&, const DeviceLimits&) const override { return 0; }
+
   ConfigValues default_config(const Problem&, const DeviceLimits&) const override {
     return values_of(ref_fwd::Config{});
   }

@@ -25,6 +25,8 @@ class Sm80Forward final : public GpuFamily<Config> {
     return why_indices_overflow(problem);
   }
 
+  int preference(const Problem&, const DeviceLimits&) const override { return 80; }
+
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     // Wide tiles read K and V less often. One stage beat two wherever both fit on an H200: what matters is that two
     // CTAs fill each other's gaps. The order and the limits on head_dim are from a sweep there over the canonical

@@ -25,6 +25,8 @@ class Sm90Forward final : public GpuFamily<Config> {
     return why_no_hopper_tiles(problem, limits);
   }
 
+  int preference(const Problem&, const DeviceLimits&) const override { return 90; }
+
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
     // A third consumer hides half of the exposed exp, and a wide block amortises the hand-over: both want small head

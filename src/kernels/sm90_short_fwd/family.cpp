@@ -42,15 +42,22 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     return std::nullopt;
   }
 
+  // Few rows, as in decoding, leave most of sm90_fwd's tile empty, and few tiles leave multiprocessors idle: measured,
+  // it wins up to about one of its tiles of 128 rows per multiprocessor (results/h200/).
+  int preference(const Problem& problem, const DeviceLimits& limits) const override {
+    const std::int64_t tiles = (problem.seqlen_q + 127) / 128 * problem.batch * problem.heads_q;
+    const bool few_rows = problem.seqlen_q * problem.group_size() <= sm90_short_fwd::kTileRows;
+    return few_rows || tiles < limits.multiprocessors ? 91 : 89;
+  }
+
   // Splits the keys until the CTAs fill the device, or a part is down to one block.
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     Config config;
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
     config.block_n = widest <= 64 ? 128 : widest <= 128 ? 64 : 32;
     if (problem.seqlen_kv <= 64) config.block_n = std::min(config.block_n, problem.seqlen_kv <= 32 ? 32 : 64);
-    while (config.pack_heads < std::min<std::int64_t>(problem.group_size(), sm90_short_fwd::kTileRows) &&
-           sm90_short_fwd::positions(config) > problem.seqlen_q)
-      config.pack_heads *= 2;
+    // Rows that exist in as few warps as can be: the others have nothing to merge.
+    while (sm90_short_fwd::positions(config) / 2 >= problem.seqlen_q) config.pack_heads *= 2;
     const std::int64_t tiles = tiles_of(config, problem).clusters;
     const auto can_split = [&] {
       return tiles * config.cluster < limits.multiprocessors &&
