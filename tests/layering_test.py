@@ -92,6 +92,13 @@ def host_include_problem(parts, quoted, name):
     return None
 
 
+def emulator_include_problem(quoted, name):
+    """src/device/emulator/ptx: counterparts of kernels/ptx, read by a host compiler at run time in its place."""
+    if quoted and (name == "device/emulator/services.h" or name.startswith("kernels/ptx/")):
+        return None
+    return f'the emulator\'s ptx/ includes "{name}"; it may include services.h and kernels/ptx/ only'
+
+
 def device_code_problems(parts, text):
     for number, line in enumerate(code_only(text).splitlines(), 1):
         if PRINTF.search(line):
@@ -116,6 +123,10 @@ def violations(root):
         where = "/".join(["src"] + parts)
         if parts[0] not in LAYERS:
             found.append(f"{where}:1: src/{parts[0]} is no layer; the layers are {', '.join(LAYERS)}")
+            continue
+        if parts[:3] == ["device", "emulator", "ptx"]:
+            problems = [(number, emulator_include_problem(quoted, name)) for number, quoted, name in includes_of(text)]
+            found += [f"{where}:{number}: {problem}" for number, problem in problems if problem]
             continue
         device = is_device_code(parts)
         if device and parts[0] != "kernels":
@@ -219,6 +230,12 @@ class PlantedTest(unittest.TestCase):
     def test_host_code_includes_no_device_code(self):
         self.assert_found("kernels/sm80_fwd/family.cpp", '#include "kernels/sm80_fwd/kernel.cuh"', "host code")
         self.assert_found("lab/kernel.cuh", "", "belongs in src/kernels")
+
+    def test_the_emulators_ptx_includes_little(self):
+        path = "device/emulator/ptx/mma.cuh"
+        self.assertEqual(self.found(path, '#include "kernels/ptx/common.cuh"'), [])
+        self.assert_found(path, '#include "core/a.h"', "emulator's ptx/")
+        self.assert_found(path, "#include <cmath>", "emulator's ptx/")
 
     def test_intrinsics_outside_ptx(self):
         for line in ("asm volatile(\"nop;\");", "__syncthreads();", "x = __ldg(p);", "__shfl_xor_sync(m, v, 1);", "__half h;",

@@ -2,6 +2,7 @@
 
 #include "lab/bench.h"
 
+#include "cli/bench_counters.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -53,6 +54,12 @@ void add_row(Table& table, const Trial& trial) {
                                      : Cell(fmt::format("{}: {}", trial.ended, trial.message), Tone::kBad)});
 }
 
+void print_times(Console& console, const std::vector<Trial>& trials) {
+  Table table({"problem", "p50 us", "p10..p90", "floor us", "TFLOP/s", "GB/s", "rel error", "candidate"});
+  for (const Trial& trial : trials) add_row(table, trial);
+  console.table(table);
+}
+
 int run_bench(const Options& options) {
   check_json_target(options.common);
   BenchOptions bench_options;
@@ -81,21 +88,21 @@ int run_bench(const Options& options) {
       interrupted);
   console.end_progress();
 
-  Table table({"problem", "p50 us", "p10..p90", "floor us", "TFLOP/s", "GB/s", "rel error", "candidate"});
-  int timed = 0, failed = 0, skipped = 0;
+  int done_well = 0, failed = 0, skipped = 0;
   for (const Trial& trial : result.trials) {
-    add_row(table, trial);
-    const bool ok = trial.ended == "passed" && trial.timing;
-    timed += ok ? 1 : 0;
+    const bool ok = trial.ended == "passed" && (trial.timing || device.limits.emulated);
+    done_well += ok ? 1 : 0;
     skipped += trial.ended == "invalid" ? 1 : 0;
     failed += !ok && trial.ended != "invalid" && trial.ended != "inconclusive" ? 1 : 0;
   }
-  console.table(table);
+  if (device.limits.emulated) print_counters(console, result.trials);
+  else print_times(console, result.trials);
   write_json(options.common, bench_json(result.trials));
-  console.summary("{} timed, {} failed, {} skipped; run {}, store {}{}", timed, failed, skipped, result.run,
-                  store.path().string(), result.interrupted ? "; stopped by Ctrl-C" : "");
+  console.summary("{} {}, {} failed, {} skipped; run {}, store {}{}", done_well,
+                  device.limits.emulated ? "counted" : "timed", failed, skipped, result.run, store.path().string(),
+                  result.interrupted ? "; stopped by Ctrl-C" : "");
   if (failed > 0) return kFailed;
-  return timed > 0 ? kDone : kNotJudged;
+  return done_well > 0 ? kDone : kNotJudged;
 }
 
 }  // namespace

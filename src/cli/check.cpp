@@ -29,9 +29,15 @@ std::vector<Pattern> chosen_patterns(const CheckOptions& options) {
   return patterns;
 }
 
-// The candidates of one problem; if there is none, why.
+// An emulated GPU takes no time of a real one: a suite there tries more than the default.
+int random_configs(const CheckOptions& options, const DeviceLimits& limits) {
+  if (options.random_configs >= 0) return options.random_configs;
+  return limits.emulated && options.common.problem.empty() ? 2 : 0;
+}
+
+// The candidates of one problem; if there is none, why. `seed` of the first random config.
 std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem& problem, const DeviceLimits& limits,
-                                     std::string& why_none) {
+                                     std::uint64_t seed, std::string& why_none) {
   const std::string text = candidate_text(options.common);
   std::vector<std::string> reasons;
   std::vector<const Family*> families = supporting_families(problem, limits, &reasons);
@@ -48,9 +54,8 @@ std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem&
   std::vector<Candidate> candidates;
   for (const Family* family : families) {
     candidates.push_back({family, family->default_config(problem, limits)});
-    for (int i = 0; i < options.random_configs; ++i) {
-      const Candidate random{family,
-                             random_config(*family, problem, limits, options.seed + static_cast<std::uint64_t>(i))};
+    for (int i = 0; i < random_configs(options, limits); ++i) {
+      const Candidate random{family, random_config(*family, problem, limits, seed + static_cast<std::uint64_t>(i))};
       if (std::find(candidates.begin(), candidates.end(), random) == candidates.end()) candidates.push_back(random);
     }
   }
@@ -60,10 +65,12 @@ std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem&
 std::vector<Job> make_jobs(const CheckOptions& options, const Suite& suite, const DeviceLimits& limits,
                            std::map<std::string, int>& skipped) {
   std::vector<Job> jobs;
+  std::uint64_t seed = options.seed;
   for (const NamedProblem& named : suite.problems) {
     named.problem.validate();
     std::string why_none;
-    const std::vector<Candidate> candidates = candidates_of(options, named.problem, limits, why_none);
+    const std::vector<Candidate> candidates = candidates_of(options, named.problem, limits, seed, why_none);
+    seed += 101;  // other configs for the next problem
     if (candidates.empty()) {
       // One problem asked for by name is a request that cannot be met; one of a suite is a gap to report.
       if (!options.common.problem.empty())
@@ -80,6 +87,8 @@ std::string describe_error(const Trial& trial) {
   if (!trial.error || !trial.bound) return "-";
   return fmt::format("{:.2e} / {:.2e}", trial.error->rel, trial.bound->rel);
 }
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   Console console(options.common.quiet, json_on_stdout(options.common));
@@ -106,6 +115,7 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
 
   Table table({"problem", "family", "rel error / bound", "verdict", "config"});
   nlohmann::json results = nlohmann::json::array();
+  std::vector<std::string> reports;  // of several lines, which no table holds
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (!trials[i]) continue;
     const Trial& trial = *trials[i];
@@ -114,11 +124,15 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
     table.add({jobs[i].problem.name,
                trial.family,
                describe_error(trial),
-               {passed ? "pass" : fmt::format("{}: {}", trial.ended, trial.message), passed ? Tone::kGood : Tone::kBad},
+               {passed ? "pass" : fmt::format("{}: {}", trial.ended, first_line(trial.message)),
+                passed ? Tone::kGood : Tone::kBad},
                trial.config});
+    if (!passed && trial.message.find('\n') != std::string::npos)
+      reports.push_back(fmt::format("{} {}:\n{}", jobs[i].problem.name, trial.candidate(), trial.message));
     results.push_back(trial);
   }
   console.table(table);
+  for (const std::string& report : reports) console.line("\n{}", report);
   return finish(options, console, tally, results);
 }
 
@@ -155,8 +169,11 @@ EvaluateRequest check_request(const NamedProblem& problem, const std::string& su
 
 void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device, std::int64_t count,
                           const std::function<void(Worker&, std::mutex&, std::int64_t)>& body) {
-  // A CPU candidate takes every core by itself. On a GPU most of a check is compiling and the fp64 reference.
-  const int by_default = device.limits.kind == DeviceKind::kCpu ? 1 : std::clamp(hardware_threads() / 2, 1, 8);
+  // A CPU candidate takes every core by itself. On a GPU most of a check is compiling and the fp64 reference; on an
+  // emulated one a small problem's few CTAs leave cores idle.
+  const int by_default = device.limits.kind == DeviceKind::kCpu ? 1
+                         : device.limits.emulated               ? hardware_threads()
+                                                                : std::clamp(hardware_threads() / 2, 1, 8);
   const int jobs = static_cast<int>(
       std::min<std::int64_t>(options.jobs > 0 ? options.jobs : by_default, std::max<std::int64_t>(count, 1)));
   std::mutex mutex;
@@ -195,7 +212,8 @@ Run add_check(CLI::App& app) {
   app.add_option("--patterns", options->patterns, "data to try: normal, peaked, ... (default: all)")
       ->delimiter(',')
       ->type_name("NAME,...");
-  app.add_option("--configs", options->random_configs, "also N random valid configs of each family")
+  app.add_option("--configs", options->random_configs,
+                 "also N random valid configs of each family (default: 0; for a suite on the emulator 2)")
       ->type_name("N")
       ->check(CLI::Range(0, 100000));
   app.add_option("--fuzz", options->fuzz,
@@ -206,6 +224,11 @@ Run add_check(CLI::App& app) {
   app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")
       ->type_name("N")
       ->check(CLI::Range(1, 256));
+  app.add_flag("--conformance", options->conformance,
+               "the micro-tests of the ptx/ functions, against what hardware gave; needs --device emulator or cuda");
+  app.add_option("--record", options->record, "with --conformance: keep this device's outputs")->type_name("FILE");
+  app.add_option("--recording", options->recording, "with --conformance: compare with FILE, not what is built in")
+      ->type_name("FILE");
   add_examples(
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
@@ -213,6 +236,10 @@ Run add_check(CLI::App& app) {
   return [options] {
     watch_interrupts();
     check_json_target(options->common);
+    if (!options->conformance && !(options->record + options->recording).empty())
+      throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
+    // Before a device is opened: its micro-tests run in forked children.
+    if (options->conformance) return check_conformance(*options);
     const DeviceInfo device = describe_device(options->common.device);
     return options->fuzz > 0 ? check_fuzz(*options, device) : check_suite(*options, device);
   };

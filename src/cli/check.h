@@ -19,7 +19,9 @@ namespace flashcore::cli {
 struct CheckOptions {
   Common common;
   std::vector<std::string> patterns;
-  int random_configs = 0;
+  bool conformance = false;
+  std::string record, recording;  // files: of --conformance
+  int random_configs = -1;        // not said
   int fuzz = 0;
   int jobs = 0;
   std::uint64_t seed = 1;
@@ -45,5 +47,6 @@ void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device,
 int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results);
 
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device);
+int check_conformance(const CheckOptions& options);
 
 }  // namespace flashcore::cli

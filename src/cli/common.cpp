@@ -29,7 +29,8 @@ void on_interrupt(int) {
 
 void add_common(CLI::App& app, Common& common, unsigned flags) {
   if (flags & kDevice)
-    app.add_option("--device", common.device, "cpu | cuda[:N] (default: cuda:0 if there is one, else cpu)");
+    app.add_option("--device", common.device,
+                   "cpu | cuda[:N] | emulator[:sm_80] (default: cuda:0 if there is one, else cpu)");
   if (flags & kSuite)
     app.add_option("--suite", common.suite, "a suite that ships, or a .yaml file")->type_name("NAME|FILE");
   if (flags & kProblem)

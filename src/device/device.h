@@ -6,10 +6,12 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/tensor.h"
 #include "device/artifact.h"
 
 namespace flashcore {
@@ -27,13 +29,14 @@ struct DeviceLimits {
   int max_threads_per_block = 0;
   int max_threads_per_multiprocessor = 0;
   std::int64_t l2_bytes = 0;  // last-level cache on a CPU
+  bool emulated = false;      // a GPU executed by the CPU: has no time, and its own compiler
 };
 
 struct DeviceInfo {
   DeviceLimits limits;
   std::string key;   // file-safe, one per model: "h200", "cpu_xeon_2c"; names folders under results/
   std::string name;  // as the vendor says it: "NVIDIA H200"
-  std::string id;    // "cuda:0", "cpu"
+  std::string id;    // "cuda:0", "cpu", "emulator"
   std::int64_t memory_bytes = 0;
   std::string driver;  // "580.159.03 (CUDA 13.0)"; empty on a CPU
 };
@@ -75,6 +78,13 @@ class Buffer {
 class Module {
  public:
   virtual ~Module() = default;
+};
+
+// What a buffer holds, for reports that name it.
+struct BufferLabel {
+  std::string name;  // "q"
+  DType dtype = DType::kF32;
+  std::optional<TensorLayout> layout;
 };
 
 // Enqueues one call of a candidate on the device's stream (on the CPU: runs it). Made by kernels/candidate.h.
@@ -135,6 +145,8 @@ class Device {
   virtual void upload(void* destination, const void* host, std::size_t bytes) = 0;
   virtual void download(void* host, const void* source, std::size_t bytes) = 0;
   virtual void fill(void* destination, unsigned char byte, std::size_t bytes) = 0;
+  // Devices that watch memory name it in their reports; the others ignore it.
+  virtual void label(const Buffer&, const BufferLabel&) {}
   // Waits for the stream. A fault of an earlier launch (illegal address, ...) surfaces here as DeviceFault.
   virtual void synchronize() = 0;
 
@@ -150,6 +162,8 @@ class Device {
   virtual void idle(double milliseconds) = 0;  // lets clocks and temperature settle: the gap before a burst
   virtual EnvironmentReading read_environment() = 0;
   virtual const Ceilings& ceilings() = 0;  // measured on first use, cached for the process
+  // What the last launch did, where the device counts (the emulator): null elsewhere.
+  virtual nlohmann::json counters();
 };
 
 // The context is lost: the process that saw it must end. The worker turns it into a Trial.
@@ -158,8 +172,8 @@ class DeviceFault : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// "cpu", "cuda", "cuda:1", or "" for the best there is (cuda:0 if there is one, else cpu).
-// Error kEnvironment with the fix if it is not there; kBadInput if the word is not known.
+// "cpu", "cuda", "cuda:1", "emulator", "emulator:sm_80", or "" for the best there is (cuda:0 if there is one, else
+// cpu). Error kEnvironment with the fix if it is not there; kBadInput if the word is not known.
 std::unique_ptr<Device> open_device(std::string_view name);
 // Architecture limits from NVIDIA's tables, for compiling without the GPU. Accepts "sm_90", "sm_90a", "90".
 DeviceLimits limits_of_arch(std::string_view arch);

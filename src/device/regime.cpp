@@ -67,6 +67,7 @@ void from_json(const nlohmann::json& json, Ceilings& ceilings) {
   json.at("empty_launch_us").get_to(ceilings.empty_launch_us);
 }
 
+nlohmann::json Device::counters() { return nullptr; }
 void Device::encode_tensor_maps(LaunchSpec& spec) {
   if (!spec.tensor_maps.empty())
     throw_internal("{} has no tensor maps; the family should have said so in why_unsupported", info().id);

@@ -10,8 +10,11 @@
 namespace flashcore {
 namespace {
 
+bool is_conformance_source(std::string_view path) { return path.starts_with("conformance/"); }
+
 bool is_device_source(std::string_view path) {
-  return !path.starts_with("cpu_fwd/") && (path.ends_with(".cuh") || path.ends_with(".h"));
+  return !path.starts_with("cpu_fwd/") && !is_conformance_source(path) &&
+         (path.ends_with(".cuh") || path.ends_with(".h"));
 }
 
 SourceMap sources_from_tree(const std::filesystem::path& root) {
@@ -26,8 +29,7 @@ SourceMap sources_from_tree(const std::filesystem::path& root) {
   return sources;
 }
 
-// Everything that says what a result was measured on: device source, the CPU family's source, the tuned table.
-const SourceMap& hashed_sources() {
+const SourceMap& all_sources() {
   static const SourceMap sources = [] {
     if (const char* root = std::getenv("FLASHCORE_SOURCE"); root && *root) return sources_from_tree(root);
     SourceMap embedded;
@@ -42,7 +44,7 @@ const SourceMap& hashed_sources() {
 const SourceMap& device_sources() {
   static const SourceMap sources = [] {
     SourceMap device;
-    for (const auto& [path, text] : hashed_sources()) {
+    for (const auto& [path, text] : all_sources()) {
       if (is_device_source(path)) device.emplace(path, text);
     }
     return device;
@@ -50,10 +52,24 @@ const SourceMap& device_sources() {
   return sources;
 }
 
+const SourceMap& conformance_sources() {
+  static const SourceMap sources = [] {
+    SourceMap some;
+    for (const auto& [path, text] : all_sources()) {
+      if (is_conformance_source(path) || path.starts_with("ptx/")) some.emplace(path, text);
+    }
+    return some;
+  }();
+  return sources;
+}
+
+// Everything that says what a result was measured on: device source, the CPU family's source, the tuned table.
 std::string source_hash() {
   static const std::string hash = [] {
     Hasher hasher;
-    for (const auto& [path, text] : hashed_sources()) hasher.add(path).add(text);
+    for (const auto& [path, text] : all_sources()) {
+      if (!is_conformance_source(path)) hasher.add(path).add(text);
+    }
     return hasher.hex();
   }();
   return hash;

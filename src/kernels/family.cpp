@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/hash.h"
 #include "device/compiler.h"
+#include "device/emulator/emulator_compiler.h"
 #include "kernels/embedded.h"
 #include "kernels/registry.h"
 
@@ -112,6 +113,11 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
     artifact.arch = "cpu";
     artifact.code_hash = Hasher().add(source_hash()).add(candidate.print()).hex();
     return artifact;
+  }
+  if (limits.emulated) {
+    static const std::unique_ptr<Compiler> host_compiler = open_emulator_compiler();
+    return host_compiler->compile(family.source(candidate.config, problem, limits), device_sources(),
+                                  family.compile_arch(limits), use_cache);
   }
   // One compiler per process: opening NVRTC maps about 100 MB of shared library.
   static const std::unique_ptr<Compiler> compiler = open_compiler();

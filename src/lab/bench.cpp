@@ -66,6 +66,7 @@ json result_json(const Trial& t) {
   if (t.error && t.bound)
     result["correct"] = {
         {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, "correctness")}};
+  if (const Verdict* counters = find_gate(t, "counters")) result["counters"] = counters->evidence;
   if (t.timing) {
     const Timing& timing = *t.timing;
     result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};

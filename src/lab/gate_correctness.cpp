@@ -118,7 +118,7 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
     result.failure = "the same launch repeated gave other bits (a race, or a result that only the first call writes)";
     return result;
   }
-  if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda &&
+  if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda && !device.info().limits.emulated &&
       contestant.candidate.family->name() != kDeviceOracle)
     judge_by_device_oracle(device, request, *oracle, operands, outputs, result);
   return result;

@@ -80,6 +80,12 @@ Operands::Operands(Device& device, const Problem& problem)
   v_ = allocate(bytes_of(layouts_.v, problem.dtype));
   o_ = allocate(bytes_of(layouts_.o, problem.dtype));
   lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float));
+  device.label(*q_, {"q", problem.dtype, layouts_.q});
+  device.label(*k_, {"k", problem.dtype, layouts_.k});
+  device.label(*v_, {"v", problem.dtype, layouts_.v});
+  device.label(*o_, {"o", problem.dtype, layouts_.o});
+  device.label(*lse_,
+               {"lse", DType::kF32, make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, 1)});
 }
 
 std::size_t Operands::input_bytes(const Problem& problem) {

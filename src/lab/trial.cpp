@@ -142,7 +142,8 @@ void to_json(json& j, const DeviceInfo& d) {
          {"registers_per_multiprocessor", l.registers_per_multiprocessor},
          {"max_threads_per_block", l.max_threads_per_block},
          {"max_threads_per_multiprocessor", l.max_threads_per_multiprocessor},
-         {"l2_bytes", l.l2_bytes}}}};
+         {"l2_bytes", l.l2_bytes},
+         {"emulated", l.emulated}}}};
 }
 
 void from_json(const json& j, DeviceInfo& d) {
@@ -161,6 +162,7 @@ void from_json(const json& j, DeviceInfo& d) {
   l.at("max_threads_per_block").get_to(d.limits.max_threads_per_block);
   l.at("max_threads_per_multiprocessor").get_to(d.limits.max_threads_per_multiprocessor);
   l.at("l2_bytes").get_to(d.limits.l2_bytes);
+  d.limits.emulated = l.value("emulated", false);
 }
 
 void to_json(json& j, const Verdict& v) {

@@ -25,7 +25,7 @@ ErrorKind kind_of(const std::function<void()>& action, const std::string& word) 
 }
 
 TEST(OpenDevice, UnknownWordsAreBadInput) {
-  for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "CPU", "emulator"})
+  for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "CPU", "emulators", "Emulator"})
     EXPECT_EQ(kind_of([&] { open_device(name); }, "cpu, cuda"), ErrorKind::kBadInput) << name;
 }
 

@@ -4,6 +4,8 @@
 namespace flashcore {
 namespace {
 
+constexpr double kMaxEmulatedFlops = 3e7;
+
 class RefForward final : public GpuFamily<ref_fwd::Config> {
  public:
   std::string name() const override { return "ref_fwd"; }
@@ -16,6 +18,9 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
     if (problem.head_dim > ref_fwd::kMaxHeadDim || problem.head_dim_v > ref_fwd::kMaxHeadDim) {
       return fmt::format("head dims up to {} only", ref_fwd::kMaxHeadDim);
     }
+    // Every product takes two loads, which the emulator checks one by one: minutes from here on.
+    if (limits.emulated && problem.flops() > kMaxEmulatedFlops)
+      return fmt::format("the naive kernel takes minutes on an emulated GPU beyond {:.0e} FLOP", kMaxEmulatedFlops);
     return why_indices_overflow(problem);
   }
   // Nobody's first choice.

@@ -1,0 +1,170 @@
+#include "device/emulator/emulator_compiler.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/hash.h"
+#include "device/cuda/compile_cache.h"
+#include "device/emulator/process.h"
+
+namespace flashcore {
+namespace {
+
+// -O1 without unrolling keeps a kernel of any tile size at a fraction of a second. Frame pointers, sibling calls and
+// line tables: a return address must name its line. No contraction: a·b + c is what the source says.
+const std::vector<std::string>& options() {
+  static const std::vector<std::string> all = {"-std=c++20",
+                                               "-O1",
+                                               "-g1",
+                                               "-fPIC",
+                                               "-shared",
+                                               "-w",
+                                               "-fno-rtti",
+                                               "-fno-optimize-sibling-calls",
+                                               "-ffp-contract=off",
+                                               "-Wl,--as-needed"};
+  return all;
+}
+
+class SourceFolder {
+ public:
+  SourceFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "flashcore-compile-XXXXXX").string();
+    if (!mkdtemp(name.data()))
+      throw_environment("cannot make a folder in {}: set TMPDIR to one that can be written",
+                        std::filesystem::temp_directory_path().string());
+    path_ = name;
+  }
+  ~SourceFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  SourceFolder(const SourceFolder&) = delete;
+  SourceFolder& operator=(const SourceFolder&) = delete;
+
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  void write(const std::string& name, std::string_view text) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    write_file_atomically(path_ / name, text);
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// The kernel's sources with ptx/ exchanged.
+SourceMap exchanged(const SourceMap& sources) {
+  SourceMap all;
+  const auto& ours = emulator::embedded_emulator_sources();
+  for (const auto& [path, text] : sources) {
+    const auto found = ours.find(path);
+    if (found != ours.end()) all["kernels/" + path] = std::string(found->second);
+    else if (path.starts_with("ptx/"))
+      all["kernels/" + path] = fmt::format(
+          "#error \"kernels/{} has no counterpart in src/device/emulator/ptx: add one with the same functions\"\n",
+          path);
+    else all["kernels/" + path] = text;
+  }
+  all["device/emulator/services.h"] = std::string(ours.at("services.h"));
+  return all;
+}
+
+std::string translation_unit(const KernelSource& kernel) {
+  return fmt::format(R"(#include "kernels/{}"
+extern "C" {{ const flashcore::emulator::Services* flashcore_services; }}
+template <class Params> constexpr unsigned long bytes_of(void (*)(Params)) {{ return sizeof(Params); }}
+template <class Params> void call(void (*kernel)(Params), const void* params) {{ kernel(*static_cast<const Params*>(params)); }}
+extern "C" unsigned long flashcore_param_bytes;
+unsigned long flashcore_param_bytes = bytes_of({});
+extern "C" void flashcore_entry(const void* params) {{ call({}, params); }}
+)",
+                     kernel.file, kernel.name_expression, kernel.name_expression);
+}
+
+std::string first_error(const std::string& log) {
+  const std::size_t at = log.find("error");
+  if (at == std::string::npos) return log.substr(0, log.find('\n'));
+  const std::size_t begin = log.rfind('\n', at) == std::string::npos ? 0 : log.rfind('\n', at) + 1;
+  return log.substr(begin, log.find('\n', begin) - begin);
+}
+
+class EmulatorCompiler final : public Compiler {
+ public:
+  EmulatorCompiler(std::string program, std::string version)
+      : program_(std::move(program)), version_(std::move(version)), cache_(cache_directory() / "kernels") {}
+
+  std::string version() const override { return version_; }
+
+  Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
+                   bool use_cache) override {
+    if (!sources.contains(kernel.file))
+      throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
+    const SourceMap all = exchanged(sources);
+    Hasher hasher;
+    hasher.add("emulator")
+        .add(version_)
+        .add(arch)
+        .add(translation_unit(kernel))
+        .add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
+    for (const std::string& option : options()) hasher.add(option);
+    for (const auto& [path, text] : all) hasher.add(path).add(text);
+    const std::string key = hasher.hex();
+    if (use_cache) {
+      if (auto cached = cache_.find(key)) return *cached;
+    }
+    Artifact artifact = compile_fresh(kernel, all, arch);
+    artifact.code_hash = key;
+    if (use_cache) cache_.store(key, artifact);
+    return artifact;
+  }
+
+ private:
+  Artifact compile_fresh(const KernelSource& kernel, const SourceMap& sources, const std::string& arch) const {
+    const auto begin = std::chrono::steady_clock::now();
+    const SourceFolder folder;
+    for (const auto& [path, text] : sources) folder.write(path, text);
+    folder.write("kernel.cpp", translation_unit(kernel));
+    std::vector<std::string> command = {program_};
+    command.insert(command.end(), options().begin(), options().end());
+    for (const std::string& more : {"-I" + folder.file("."), std::string("-DFLASHCORE_EMULATOR=1"), std::string("-o"),
+                                    folder.file("kernel.so"), folder.file("kernel.cpp")})
+      command.push_back(more);
+    const emulator::ProcessResult result = emulator::run_process(command);
+    if (!result.started || result.exit_code != 0) {
+      throw CompileError(fmt::format("{} does not compile for the emulator with {}: {}", kernel.name_expression,
+                                     version_, first_error(result.output)),
+                         result.output);
+    }
+    Artifact artifact;
+    artifact.cubin = read_file(folder.file("kernel.so"));
+    artifact.symbol = "flashcore_entry";
+    artifact.arch = "emulator " + arch;
+    artifact.dynamic_shared_bytes = kernel.dynamic_shared_bytes;
+    artifact.threads_per_block = kernel.threads_per_block;
+    artifact.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+    return artifact;
+  }
+
+  std::string program_, version_;
+  cuda::CompileCache cache_;
+};
+
+}  // namespace
+
+std::unique_ptr<Compiler> open_emulator_compiler() {
+  const char* named = std::getenv("FLASHCORE_CXX");
+  const std::string program = named && *named ? named : "c++";
+  const emulator::ProcessResult result = emulator::run_process({program, "--version"});
+  if (!result.started || result.exit_code != 0) {
+    throw_environment(
+        "the emulated GPU compiles kernels with the system's C++ compiler, and '{}' does not run. Install one (Debian: "
+        "apt-get install g++), or set FLASHCORE_CXX to GCC 12 or newer",
+        program);
+  }
+  return std::make_unique<EmulatorCompiler>(program, result.output.substr(0, result.output.find('\n')));
+}
+
+}  // namespace flashcore

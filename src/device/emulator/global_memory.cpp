@@ -1,0 +1,114 @@
+#include "device/emulator/global_memory.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace flashcore::emulator {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+
+char red_zone_byte(std::size_t index) { return static_cast<char>(0x5A ^ (index * 0x47)); }
+
+}  // namespace
+
+Allocation::Allocation(std::size_t bytes, std::size_t red_zone)
+    : front_((std::max(red_zone, kAlignment) + kAlignment - 1) / kAlignment * kAlignment),
+      size_(bytes),
+      memory_(new char[front_ + bytes + front_ + kAlignment]) {
+  const auto start = reinterpret_cast<std::uintptr_t>(memory_.get());
+  data_ = memory_.get() + ((start + kAlignment - 1) / kAlignment * kAlignment - start) + front_;
+  std::fill(data_, data_ + size_, static_cast<char>(0xff));
+  for (std::size_t i = 0; i < front_; ++i)
+    data_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(front_)] = data_[size_ + i] = red_zone_byte(i);
+}
+
+bool Allocation::red_zones_intact() const {
+  for (std::size_t i = 0; i < front_; ++i) {
+    if (data_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(front_)] != red_zone_byte(i) ||
+        data_[size_ + i] != red_zone_byte(i))
+      return false;
+  }
+  return true;
+}
+
+std::optional<GlobalAccess> Allocation::exchange_writer(std::size_t offset, const GlobalAccess& writer) {
+  std::call_once(shadow_once_, [this] {
+    cells_.resize((size_ + kCellBytes - 1) / kCellBytes);
+    shadow_.store(cells_.data(), std::memory_order_release);
+  });
+  const std::size_t cell = offset / kCellBytes;
+  const std::lock_guard lock(lock_of(cell));
+  Cell& at = cells_[cell];
+  const auto before = at.written ? std::optional(at.access) : std::nullopt;
+  at = {writer, true};
+  return before;
+}
+
+std::optional<GlobalAccess> Allocation::writer(std::size_t offset) const {
+  const Cell* cells = shadow_.load(std::memory_order_acquire);
+  if (!cells) return std::nullopt;
+  const std::size_t cell = offset / kCellBytes;
+  const std::lock_guard lock(lock_of(cell));
+  return cells[cell].written ? std::optional(cells[cell].access) : std::nullopt;
+}
+
+std::shared_ptr<Allocation> GlobalMemory::allocate(std::size_t bytes, std::size_t red_zone) {
+  auto fresh = std::make_shared<Allocation>(bytes, red_zone);
+  std::erase_if(allocations_, [](const auto& old) { return old.expired(); });
+  allocations_.push_back(fresh);
+  return fresh;
+}
+
+std::vector<std::shared_ptr<Allocation>> GlobalMemory::all() const {
+  std::vector<std::shared_ptr<Allocation>> alive;
+  for (const auto& weak : allocations_) {
+    if (auto allocation = weak.lock()) alive.push_back(std::move(allocation));
+  }
+  return alive;
+}
+
+std::string GlobalMemory::describe(const void* address) const {
+  const auto* at = static_cast<const char*>(address);
+  std::shared_ptr<Allocation> nearest;
+  std::ptrdiff_t distance = 0;
+  for (const auto& weak : allocations_) {
+    const auto allocation = weak.lock();
+    if (!allocation) continue;
+    const char* begin = allocation->data();
+    const char* end = begin + allocation->size();
+    const std::ptrdiff_t here = at < begin ? begin - at : at >= end ? at - end + 1 : 0;
+    if (!nearest || here < distance) nearest = allocation, distance = here;
+  }
+  if (!nearest) return "no device memory is allocated";
+  const std::string name = nearest->label.name.empty() ? fmt::format("the buffer of {} bytes at {}", nearest->size(),
+                                                                     static_cast<void*>(nearest->data()))
+                                                       : nearest->label.name;
+  constexpr std::ptrdiff_t kFar = 16 << 20;
+  if (distance > kFar) return fmt::format("{} is far from every device buffer", address);
+  if (at < nearest->data()) return fmt::format("{} bytes before the start of {}", nearest->data() - at, name);
+  if (at >= nearest->data() + nearest->size())
+    return fmt::format("{} bytes past the end of {}",
+                       at - nearest->data() - static_cast<std::ptrdiff_t>(nearest->size()), name);
+  const std::ptrdiff_t offset = at - nearest->data();
+  if (!nearest->label.layout) return fmt::format("{} + {}", name, offset);
+  const TensorLayout& l = *nearest->label.layout;
+  std::int64_t rest = offset / static_cast<std::ptrdiff_t>(size_of(nearest->label.dtype));
+  // From the largest stride to the smallest, whatever the layout.
+  struct Axis {
+    const char* letter;
+    std::int64_t stride, index = 0;
+  } axes[3] = {{"batch", l.stride_batch}, {"head", l.stride_head}, {"row", l.stride_row}};
+  Axis* order[3] = {&axes[0], &axes[1], &axes[2]};
+  std::sort(std::begin(order), std::end(order), [](const Axis* a, const Axis* b) { return a->stride > b->stride; });
+  for (Axis* axis : order) {
+    if (axis->stride <= 0) continue;
+    axis->index = rest / axis->stride;
+    rest %= axis->stride;
+  }
+  return fmt::format("{}[batch {}, head {}, row {}, column {}]", name, axes[0].index, axes[1].index, axes[2].index,
+                     rest);
+}
+
+}  // namespace flashcore::emulator

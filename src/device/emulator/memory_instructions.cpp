@@ -1,0 +1,188 @@
+// Plain loads and stores, and cp.async.
+
+#include "device/emulator/instructions.h"
+
+namespace flashcore::emulator {
+namespace {
+
+void check_global(Cluster& cluster, const void* address, int bytes, const char* action, const void* site,
+                  Allocation** found) {
+  check_launch_before(cluster, site);
+  *found = cluster.find(address, static_cast<std::size_t>(bytes));
+  if (!*found) {
+    cluster.fail(
+        fmt::format("global memory out of bounds: {} {} {} bytes at {} ({})", Cluster::name_of(cluster.thread()),
+                    action, bytes, address, cluster.launch.memory.describe(address)),
+        site);
+  }
+  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) != 0) {
+    cluster.fail(fmt::format("misaligned global memory access: {} {} {} bytes at {} ({}), which is no multiple of {}",
+                             Cluster::name_of(cluster.thread()), action, bytes, address,
+                             cluster.launch.memory.describe(address), bytes),
+                 site);
+  }
+}
+
+// Whether a global access of this launch is ordered before the running thread. Across clusters only the end of a launch
+// orders anything that these kernels do.
+bool ordered(Cluster& cluster, const GlobalAccess& before) {
+  const Thread& self = cluster.thread();
+  if (before.launch != cluster.launch.number) return true;
+  const Cta* cta = cluster.cta_of_grid(before.cta);
+  if (!cta) return false;
+  const Agent agent = cta->threads[before.thread].knowledge.agent;
+  return self.knowledge.ordered({before.time, agent, 0, 0});
+}
+
+void fail_global_race(Cluster& cluster, const GlobalAccess& before, const void* address, const char* action,
+                      const void* site) {
+  const Thread& self = cluster.thread();
+  cluster.fail(
+      fmt::format("race: {} of CTA {} {} global memory {} ({}), and nothing orders it after an earlier write\n  the "
+                  "other party: thread {} of CTA {}, which wrote there\n    at {}",
+                  Cluster::name_of(self), self.cta->linear, action, address, cluster.launch.memory.describe(address),
+                  before.thread, before.cta, cluster.launch.module.line_of(before.address)),
+      site);
+}
+
+std::string shared_action(const char* verb, int bytes) { return fmt::format("{} {} bytes", verb, bytes); }
+
+void check_shared(Cluster& cluster, Cta& cta, const std::optional<Conflict>& conflict, const char* verb, int bytes,
+                  const void* site) {
+  if (conflict) cluster.fail(*conflict, cta, shared_action(verb, bytes), site);
+}
+
+void land(const Thread& thread, const PendingCopy& copy) {
+  std::byte* to = thread.cta->shared.at(copy.destination);
+  std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
+  std::memset(to + copy.source_bytes, 0, static_cast<std::size_t>(16 - copy.source_bytes));
+}
+
+// Lands the copies of groups up to `group`.
+void land_groups(Thread& thread, std::uint32_t group) {
+  std::size_t done = 0;
+  while (done < thread.copies.size() && thread.copies[done].group <= group) land(thread, thread.copies[done++]);
+  thread.copies.erase(thread.copies.begin(), thread.copies.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+}  // namespace
+
+void load_global(const void* address, void* value, int bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, bytes, "reads", site, &allocation);
+  if (allocation->written()) {
+    const auto offset = static_cast<std::size_t>(static_cast<const char*>(address) - allocation->data());
+    for (std::size_t at = offset; at < offset + static_cast<std::size_t>(bytes); at += Allocation::kCellBytes) {
+      const auto before = allocation->writer(at);
+      if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "reads", site);
+    }
+  }
+  std::memcpy(value, address, static_cast<std::size_t>(bytes));
+  cluster.count(cluster.thread(), SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}
+
+void check_global_store(Cluster& cluster, void* address, int bytes, const void* site) {
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, bytes, "writes", site, &allocation);
+  const Thread& self = cluster.thread();
+  const GlobalAccess access{cluster.launch.number, self.cta->linear, self.knowledge.time,
+                            static_cast<std::uint16_t>(self.index), site};
+  const auto offset = static_cast<std::size_t>(static_cast<const char*>(address) - allocation->data());
+  for (std::size_t at = offset; at < offset + static_cast<std::size_t>(bytes); at += Allocation::kCellBytes) {
+    const auto before = allocation->exchange_writer(at, access);
+    if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "writes", site);
+  }
+}
+
+void store_global(void* address, const void* value, int bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  check_global_store(cluster, address, bytes, site);
+  std::memcpy(address, value, static_cast<std::size_t>(bytes));
+  cluster.count(cluster.thread(), SiteCounters::kGlobalStore, reinterpret_cast<std::uintptr_t>(address), bytes, site);
+}
+
+// Relaxed: hands out numbers and orders nothing. Atomic on the host too, where CTAs run on several cores.
+unsigned atomic_add_global(unsigned* address, unsigned value) {
+  Cluster& cluster = Cluster::current();
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, 4, "adds to", FC_EMULATOR_SITE, &allocation);
+  return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
+}
+
+unsigned shared_base() { return SharedMemory::kBase; }
+
+void load_shared(unsigned address, void* value, int bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Thread& self = cluster.thread();
+  SharedMemory& shared = self.cta->shared;
+  const auto size = static_cast<unsigned>(bytes);
+  check_shared(cluster, *self.cta, shared.check_place(address, size, size), "reads", bytes, site);
+  check_shared(cluster, *self.cta, shared.read(address, size, self.knowledge, cluster.access_of(self, site)), "reads",
+               bytes, site);
+  std::memcpy(value, shared.at(address), size);
+  cluster.count(self, SiteCounters::kSharedLoad, address, bytes, site);
+}
+
+void store_shared(unsigned address, const void* value, int bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Thread& self = cluster.thread();
+  SharedMemory& shared = self.cta->shared;
+  const auto size = static_cast<unsigned>(bytes);
+  check_shared(cluster, *self.cta, shared.check_place(address, size, size), "writes", bytes, site);
+  check_shared(cluster, *self.cta,
+               shared.write(address, size, self.knowledge, cluster.access_of(self, site), Proxy::kGeneric), "writes",
+               bytes, site);
+  std::memcpy(shared.at(address), value, size);
+  cluster.count(self, SiteCounters::kSharedStore, address, bytes, site);
+}
+
+void cp_async(unsigned destination, const void* source, int source_bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Thread& self = cluster.thread();
+  SharedMemory& shared = self.cta->shared;
+  if (source_bytes < 0 || source_bytes > 16)
+    cluster.fail(fmt::format("cp.async of {} bytes by {}: 0 to 16 are allowed", source_bytes, Cluster::name_of(self)),
+                 site);
+  Allocation* allocation = nullptr;
+  if (source_bytes > 0) {
+    check_global(cluster, source, 16, "copies", site, &allocation);
+    cluster.count(self, SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(source), 16, site);
+  }
+  check_shared(cluster, *self.cta, shared.check_place(destination, 16, 16), "copies (cp.async)", 16, site);
+  const Access access{self.open_group, cluster.own_agent(self, kCopyAgent),
+                      static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
+  check_shared(cluster, *self.cta, shared.write(destination, 16, self.knowledge, access, Proxy::kGeneric),
+               "copies (cp.async)", 16, site);
+  const PendingCopy copy{destination, source, source_bytes, self.open_group};
+  ++cluster.counters.async_copies;
+  self.copies_in_group.resize(self.open_group + std::size_t{1});
+  ++self.copies_in_group[self.open_group];
+  ++self.cta->copies_under_way;
+  if (cluster.lateness == Lateness::kAtOnce || (cluster.lateness == Lateness::kRandom && cluster.random.below(2) == 0))
+    land(self, copy);
+  else self.copies.push_back(copy);
+}
+
+void cp_async_commit() { ++Cluster::current().thread().open_group; }
+
+void cp_async_wait(int pending) {
+  Cluster& cluster = Cluster::current();
+  Thread& self = cluster.thread();
+  ++cluster.counters.copy_waits;
+  const std::uint32_t committed = self.open_group - 1;
+  const auto left = static_cast<std::uint32_t>(pending);
+  if (committed <= left) return;
+  OwnAgent& mine = self.knowledge.own[kCopyAgent];
+  for (; mine.seen < committed - left; ++mine.seen) {
+    if (mine.seen + 1 < self.copies_in_group.size()) self.cta->copies_under_way -= self.copies_in_group[mine.seen + 1];
+  }
+  land_groups(self, mine.seen);
+}
+
+}  // namespace flashcore::emulator

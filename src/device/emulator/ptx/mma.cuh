@@ -1,0 +1,13 @@
+#pragma once
+#include "kernels/ptx/common.cuh"
+
+namespace flashcore::ptx {
+
+FC_DEVICE void mma_m16n8k16_f16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  flashcore_services->mma_m16n8k16({d, a, b0, b1}, false);
+}
+FC_DEVICE void mma_m16n8k16_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  flashcore_services->mma_m16n8k16({d, a, b0, b1}, true);
+}
+
+}  // namespace flashcore::ptx

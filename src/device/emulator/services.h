@@ -1,0 +1,95 @@
+#pragma once
+// What compiled device code calls. Read by the engine and, beside the emulator's ptx/ headers, by the host compiler at
+// run time, so it includes nothing. Each function finds the calling GPU thread by itself, and the source line by its
+// own return address: ptx/ functions are inlined into the kernel, so the address stands for the whole chain of calls.
+
+namespace flashcore::emulator {
+
+// The operands of one lane; results are written back through them.
+struct MmaOperands {
+  float* d;           // 4
+  const unsigned* a;  // 4
+  unsigned b0, b1;
+};
+
+// One lane's part of wgmma m64nNk16. `a` null: operand A comes through `descriptor_a`.
+struct WgmmaOperands {
+  float* d;           // n / 2
+  const unsigned* a;  // 4, or null
+  unsigned long long descriptor_a, descriptor_b;
+  int n;
+  bool bf16, transpose_b, accumulate;
+};
+
+struct Services {
+  // Special registers; `dimension` 0, 1, 2 for x, y, z.
+  int (*tid)(int dimension);
+  int (*ctaid)(int dimension);
+  int (*nctaid)(int dimension);
+
+  // Memory. `bytes` a power of two up to 16.
+  void (*load_global)(const void* address, void* value, int bytes);
+  void (*store_global)(void* address, const void* value, int bytes);
+  unsigned (*shared_base)();
+  void (*load_shared)(unsigned address, void* value, int bytes);
+  void (*store_shared)(unsigned address, const void* value, int bytes);
+
+  // cp.async and its groups.
+  void (*cp_async)(unsigned destination, const void* source, int source_bytes);
+  void (*cp_async_commit)();
+  void (*cp_async_wait)(int pending);
+
+  // The whole warp takes part.
+  void (*ldmatrix)(unsigned (&tiles)[4], unsigned row, bool transposed);
+  void (*mma_m16n8k16)(const MmaOperands& operands, bool bf16);
+  unsigned (*shuffle_xor)(unsigned value, int mask);
+  void (*bar_warp_sync)();
+
+  void (*stmatrix)(unsigned row, const unsigned (&tiles)[4]);
+  unsigned (*shuffle_index)(unsigned value, int source);
+  bool (*vote_any)(bool condition);
+  void (*setmaxnreg)(int registers, bool increase);
+
+  // The CTA takes part. `threads` 0: all of it.
+  void (*bar_sync)(int barrier, int threads);
+  void (*bar_arrive)(int barrier, int threads);
+
+  // Barriers in shared memory.
+  void (*mbarrier_init)(unsigned barrier, int arrivals);
+  void (*mbarrier_arrive)(unsigned barrier, int expect_bytes);
+  bool (*mbarrier_try_wait)(unsigned barrier, int parity);
+  void (*mbarrier_wait)(unsigned barrier, int parity);
+  void (*fence_mbarrier_init)();
+  void (*fence_proxy_async)();
+
+  void (*mbarrier_wait_cluster)(unsigned barrier, int parity);
+
+  // Clusters. Addresses of mapa tell the CTA's rank in their upper bits.
+  int (*cluster_ctarank)();
+  unsigned (*mapa)(unsigned address, int rank);
+  void (*cluster_arrive)(bool release);
+  void (*cluster_wait)();
+  void (*st_async)(unsigned remote, const void* value, int bytes, unsigned remote_barrier);
+  void (*griddepcontrol_wait)();
+  void (*griddepcontrol_launch_dependents)();
+
+  // Tensor memory accelerator; `map` as the emulator encoded it. Coordinates: column, row, head, batch.
+  void (*tma_prefetch)(const void* map);
+  void (*tma_load)(unsigned destination, const void* map, unsigned barrier, const int (&at)[4]);
+  void (*tma_store)(const void* map, unsigned source, const int (&at)[4]);
+  void (*bulk_commit)();
+  void (*bulk_wait_read)(int pending);
+
+  // The warpgroup takes part.
+  void (*wgmma)(const WgmmaOperands& operands);
+  void (*wgmma_fence)();
+  void (*wgmma_commit)();
+  void (*wgmma_wait)(int pending);
+
+  unsigned (*atomic_add_global)(unsigned* address, unsigned value);
+
+  float (*ex2)(float x);
+  float (*lg2)(float x);
+};
+
+}  // namespace flashcore::emulator

@@ -1,0 +1,209 @@
+// Tiles of tensors between global and shared memory. PTX ISA, "Tensor Memory Access" and "cp.async.bulk.tensor".
+
+#include <cstring>
+
+#include "device/emulator/instructions.h"
+
+namespace flashcore::emulator {
+namespace {
+
+// What encode_tensor_map() writes in place of a CUtensorMap.
+struct EncodedMap {
+  std::uint64_t magic;
+  char* address;
+  std::uint64_t extents[4];
+  std::uint64_t strides[4];  // bytes; of dimensions 1 to 3 in [1..3]
+  std::uint32_t box[4];
+};
+static_assert(sizeof(EncodedMap) <= 128);
+constexpr std::uint64_t kMagic = 0x70616d2d726f736eull;
+constexpr unsigned kElementBytes = 2;
+constexpr unsigned kSwizzleBytes = 128;  // the only mode that TensorMapSpec has
+
+const EncodedMap& decode(Cluster& cluster, const void* map, const void* site) {
+  const auto& encoded = *static_cast<const EncodedMap*>(map);
+  if (encoded.magic != kMagic)
+    cluster.fail(fmt::format("no tensor map: {} gives TMA a parameter that the host did not encode",
+                             Cluster::name_of(cluster.thread())),
+                 site);
+  return encoded;
+}
+
+unsigned row_bytes(const EncodedMap& map) { return map.box[0] * kElementBytes; }
+unsigned box_bytes(const EncodedMap& map) { return row_bytes(map) * map.box[1] * map.box[2] * map.box[3]; }
+
+// 128-byte swizzle: the 16-byte chunk within a line of 128 bytes is exclusive-ored with the line's number in its 1024.
+unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
+
+// Calls visit(shared address of a chunk before swizzling, global address or null outside, bytes inside the tensor) for
+// each 16-byte chunk of the box at `at`.
+template <class Visit>
+void for_each_chunk(const EncodedMap& map, unsigned shared, const int (&at)[4], Visit visit) {
+  unsigned chunk = shared;
+  for (unsigned i3 = 0; i3 < map.box[3]; ++i3) {
+    for (unsigned i2 = 0; i2 < map.box[2]; ++i2) {
+      for (unsigned i1 = 0; i1 < map.box[1]; ++i1) {
+        const std::int64_t index[4] = {at[0], at[1] + std::int64_t{i1}, at[2] + std::int64_t{i2},
+                                       at[3] + std::int64_t{i3}};
+        bool inside = true;
+        char* row = map.address;
+        for (int d = 1; d < 4; ++d) {
+          inside &= index[d] >= 0 && index[d] < static_cast<std::int64_t>(map.extents[d]);
+          row += index[d] * static_cast<std::int64_t>(map.strides[d]);
+        }
+        for (unsigned c = 0; c < row_bytes(map) / 16; ++c, chunk += 16) {
+          const std::int64_t first = index[0] + c * 8;
+          const std::int64_t left = static_cast<std::int64_t>(map.extents[0]) - first;
+          // Columns before the tensor: chunks are whole or empty as long as the box starts at a multiple of 8.
+          const bool some = inside && first >= 0 && left > 0;
+          visit(chunk, some ? row + first * kElementBytes : nullptr,
+                some ? static_cast<unsigned>(std::min<std::int64_t>(left, 8)) * kElementBytes : 0u);
+        }
+      }
+    }
+  }
+}
+
+void check_coordinates(Cluster& cluster, const EncodedMap& map, const int (&at)[4], const void* site) {
+  if (at[0] % 8 != 0)
+    cluster.fail(fmt::format("TMA box at column {}: the emulator knows multiples of 8 only ({})", at[0],
+                             Cluster::name_of(cluster.thread())),
+                 site);
+  (void)map;
+}
+
+void check_region(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned address, const char* action,
+                  const void* site) {
+  if (const auto conflict = cta.shared.check_place(address, box_bytes(map), 128))
+    cluster.fail(*conflict, cta, action, site);
+  if (row_bytes(map) > kSwizzleBytes)
+    cluster.fail(fmt::format("TMA box of {} bytes a row: at most {} with this swizzle", row_bytes(map), kSwizzleBytes),
+                 site);
+}
+
+void copy_in(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned destination, const int (&at)[4],
+             const void* site) {
+  for_each_chunk(map, destination, at, [&](unsigned chunk, const char* from, unsigned bytes) {
+    std::byte* to = cta.shared.at(swizzled(chunk));
+    if (bytes > 0 && !cluster.find(from, bytes))
+      cluster.fail(fmt::format("global memory out of bounds: a TMA load reads {} bytes at {} ({}); the tensor map is "
+                               "larger than the buffer",
+                               bytes, static_cast<const void*>(from), cluster.launch.memory.describe(from)),
+                   site);
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    std::memset(to + bytes, 0, 16 - bytes);
+  });
+}
+
+void copy_out(Cluster& cluster, Cta& cta, const PendingStore& store) {
+  const EncodedMap& map = *static_cast<const EncodedMap*>(store.map);
+  for_each_chunk(map, store.source, store.at, [&](unsigned chunk, char* to, unsigned bytes) {
+    if (bytes > 0) std::memcpy(to, cta.shared.at(swizzled(chunk)), bytes);
+  });
+  (void)cluster;
+}
+
+// Finishes the thread's stores of groups up to `group`.
+void finish_stores(Cluster& cluster, Thread& thread, std::uint32_t group) {
+  std::size_t done = 0;
+  while (done < thread.stores.size() && thread.stores[done].group <= group)
+    copy_out(cluster, *thread.cta, thread.stores[done++]);
+  thread.stores.erase(thread.stores.begin(), thread.stores.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+}  // namespace
+
+void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
+  EncodedMap map{kMagic, static_cast<char*>(const_cast<void*>(spec.address)), {}, {}, {}};
+  for (int d = 0; d < 4; ++d) {
+    map.extents[d] = spec.extents[d];
+    map.strides[d] = d == 0 ? kElementBytes : spec.strides_bytes[d - 1];
+    map.box[d] = spec.box[d];
+  }
+  std::memset(to, 0, 128);
+  std::memcpy(to, &map, sizeof map);
+}
+
+void tma_prefetch(const void* map) { decode(Cluster::current(), map, FC_EMULATOR_SITE); }
+
+void tma_load(unsigned destination, const void* map_address, unsigned barrier_address, const int (&at)[4]) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Thread& self = cluster.thread();
+  Cta& cta = *self.cta;
+  const EncodedMap map = decode(cluster, map_address, site);
+  check_launch_before(cluster, site);
+  check_coordinates(cluster, map, at, site);
+  check_region(cluster, cta, map, destination, "loads by TMA", site);
+  const MBarrier& barrier = mbarrier_of_copy(cluster, cta, barrier_address, site);
+  const int bytes = static_cast<int>(box_bytes(map));
+  const auto check = [&](const std::optional<Conflict>& conflict) {
+    if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a TMA load of {} bytes that writes", bytes), site);
+  };
+  const auto size = static_cast<unsigned>(bytes);
+  check(cta.shared.check_fence(destination, size, self.knowledge));
+  const std::uint32_t phase = barrier.phase + 1;
+  const Access access{phase, barrier.agent, static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
+  check(cta.shared.write(destination, size, self.knowledge, access, Proxy::kAsync));
+  ++cluster.counters.async_copies;
+  cluster.counters.tma_bytes += size;
+  ++cta.copies_under_way;
+  const std::array<int, 4> where = {at[0], at[1], at[2], at[3]};
+  cluster.defer([&cluster, &cta, map, destination, barrier_address, where, bytes, phase, site] {
+    const int coordinates[4] = {where[0], where[1], where[2], where[3]};
+    copy_in(cluster, cta, map, destination, coordinates, site);
+    --cta.copies_under_way;
+    complete_bytes(cluster, cta, barrier_address, bytes, phase, site);
+  });
+}
+
+void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Thread& self = cluster.thread();
+  Cta& cta = *self.cta;
+  const EncodedMap& map = decode(cluster, map_address, site);
+  check_coordinates(cluster, map, at, site);
+  check_region(cluster, cta, map, source, "stores by TMA", site);
+  const unsigned bytes = box_bytes(map);
+  const auto check = [&](const std::optional<Conflict>& conflict) {
+    if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a TMA store of {} bytes that reads", bytes), site);
+  };
+  const Access access{self.open_bulk_group, cluster.own_agent(self, kBulkAgent),
+                      static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
+  // Bytes that go nowhere need not hold anything.
+  for_each_chunk(map, source, at, [&](unsigned chunk, char* to, unsigned used) {
+    if (used == 0) return;
+    const unsigned address = swizzled(chunk);
+    check(cta.shared.read(address, used, self.knowledge, access));
+    check(cta.shared.check_fence(address, used, self.knowledge));
+    check_global_store(cluster, to, static_cast<int>(used), site);
+    cluster.counters.tma_stored_bytes += used;
+  });
+  self.stores.push_back({map_address, source, {at[0], at[1], at[2], at[3]}, self.open_bulk_group, site});
+}
+
+void bulk_commit() { ++Cluster::current().thread().open_bulk_group; }
+
+void bulk_wait_read(int pending) {
+  Cluster& cluster = Cluster::current();
+  Thread& self = cluster.thread();
+  const std::uint32_t committed = self.open_bulk_group - 1;
+  const auto left = static_cast<std::uint32_t>(pending);
+  if (committed <= left) return;
+  OwnAgent& mine = self.knowledge.own[kBulkAgent];
+  mine.seen = std::max(mine.seen, committed - left);
+  finish_stores(cluster, self, mine.seen);
+}
+
+void thread_returns(Thread& thread) {
+  if (thread.stores.empty()) return;
+  Cluster& cluster = Cluster::current();
+  cluster.fail(
+      fmt::format("unfinished store: {} returns while a TMA store that it started may still read shared memory; "
+                  "it must wait (bulk_wait_read)",
+                  Cluster::name_of(thread)),
+      thread.stores.front().site);
+}
+
+}  // namespace flashcore::emulator

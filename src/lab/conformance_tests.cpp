@@ -1,0 +1,87 @@
+// The list of micro-tests, with what may differ between the emulator and the hardware.
+
+#include <fmt/format.h>
+
+#include "kernels/conformance/params.h"
+#include "lab/conformance.h"
+
+namespace flashcore {
+
+// Tolerances. ex2, lg2, rcp: the PTX ISA's maximum relative errors 2^-22, 2^-22 (absolute) and 2^-23, twice, as either
+// side may be off. Matrix products: the hardware truncates while it aligns addends, a few ulps of the largest of them.
+const std::vector<ConformanceTest>& conformance_tests() {
+  using namespace conformance;
+  constexpr const char* kWgmmaSs = "wgmma_ss wgmma_fence wgmma_commit wgmma_wait wgmma_registers WgmmaDescriptor";
+  constexpr const char* kWgmmaRs = "wgmma_rs wgmma_fence wgmma_commit wgmma_wait wgmma_registers WgmmaDescriptor";
+  const auto exact = [](std::string name, const char* file, std::string type, const char* functions, int words,
+                        bool hopper = false) {
+    return ConformanceTest{std::move(name), file, std::move(type), functions, words, hopper};
+  };
+  const auto close = [](std::string name, const char* file, std::string type, const char* functions, int words,
+                        double ulps, double floor, bool hopper = false) {
+    return ConformanceTest{std::move(name), file, std::move(type), functions, words, hopper, ulps, floor};
+  };
+  static const std::vector<ConformanceTest> tests = [&] {
+    std::vector<ConformanceTest> all = {
+        close("ex2", "arithmetic", "Ex2", "ex2", kRegionWords, 4, 0),
+        close("lg2", "arithmetic", "Lg2", "lg2", kRegionWords, 4, 1),
+        close("rcp", "arithmetic", "Rcp", "rcp", kRegionWords, 2, 0),
+        exact("fma", "arithmetic", "Fma", "fma", kRegionWords),
+        exact("max", "arithmetic", "Max", "max", kRegionWords),
+        exact("cvt_f16x2", "arithmetic", "ToF16", "cvt_f16x2", kRegionWords),
+        exact("cvt_bf16x2", "arithmetic", "ToBf16", "cvt_bf16x2", kRegionWords),
+        exact("cvt_f32_f16", "arithmetic", "FromF16", "cvt_f32_f16", 65536),
+        exact("cvt_f32_bf16", "arithmetic", "FromBf16", "cvt_f32_bf16", 65536),
+        exact("constants", "arithmetic", "Constants", "negative_infinity float_of_bits", 2 * kThreads),
+        exact("global_memory", "memory", "GlobalMemory",
+              "ld_global_f32 ld_global_u16 st_global_f32 st_global_u16 st_global_u32 st_global_v4", 7 * kThreads),
+        exact("shared_memory", "memory", "SharedMemory",
+              "dynamic_shared st_shared_u32 st_shared_v4 ld_shared_u32 ld_shared_v4 opaque", 10 * kThreads),
+        exact("atomics", "memory", "Atomics", "atomic_add_global", kThreads + 1),
+        exact("cp_async", "memory", "CpAsync", "cp_async_16 cp_async_commit cp_async_wait", 8 * kThreads),
+        exact("ldmatrix", "memory", "Ldmatrix<false>", "ldmatrix_x4", 4 * kThreads),
+        exact("ldmatrix_trans", "memory", "Ldmatrix<true>", "ldmatrix_x4_trans", 4 * kThreads),
+        exact("stmatrix", "memory", "Stmatrix", "stmatrix_x4", 4 * kThreads, true),
+        exact("shuffle", "threads", "Shuffle", "shfl_bfly shfl_idx vote_any", 7 * kThreads),
+        exact("barriers", "threads", "Barriers", "bar_sync bar_arrive bar_warp_sync", 4 * kThreads),
+        exact("mbarrier", "threads", "MBarrier",
+              "mbarrier_init fence_mbarrier_init mbarrier_arrive mbarrier_wait mbarrier_try_wait", 3 * kThreads, true),
+        exact("setmaxnreg", "threads", "Setmaxnreg", "setmaxnreg_inc setmaxnreg_dec", kThreads, true),
+        exact("tma", "tma", "Tma",
+              "TensorMap prefetch_tensormap tma_load_4d tma_store_4d bulk_commit bulk_wait_read fence_proxy_async "
+              "mbarrier_arrive_expect_tx",
+              kStoredWords + kTensorHeads * kTensorRows * kTensorColumns / 2, true),
+        close("mma_f16", "matrix", "Mma<false>", "mma_m16n8k16_f16", 4 * kThreads, 16, 16),
+        close("mma_bf16", "matrix", "Mma<true>", "mma_m16n8k16_bf16", 4 * kThreads, 16, 16),
+        close("wgmma_ss_f16", "matrix", "Wgmma<false, false, false>", kWgmmaSs, 32 * kThreads, 16, 16, true),
+        close("wgmma_ss_bf16", "matrix", "Wgmma<true, false, false>", kWgmmaSs, 32 * kThreads, 16, 16, true),
+        close("wgmma_rs_f16", "matrix", "Wgmma<false, true, false>", kWgmmaRs, 32 * kThreads, 16, 16, true),
+        close("wgmma_rs_f16_trans", "matrix", "Wgmma<false, true, true>", kWgmmaRs, 32 * kThreads, 16, 16, true),
+        close("wgmma_rs_bf16_trans", "matrix", "Wgmma<true, true, true>", kWgmmaRs, 32 * kThreads, 16, 16, true),
+    };
+    all.push_back(exact("special_registers", "memory", "SpecialRegisters",
+                        "tid_x ctaid_x ctaid_y ctaid_z nctaid_x nctaid_z", kGridX * kGridY * kGridZ * kThreads));
+    all.back().grid = {kGridX, kGridY, kGridZ};
+    all.push_back(exact("cluster", "cluster", "Cluster",
+                        "cluster_ctarank mapa cluster_arrive_relaxed cluster_arrive cluster_wait st_async_v4 "
+                        "mbarrier_wait_cluster",
+                        2 * kClusterCtas * 2 * 4 * kThreads, true));
+    all.back().grid.x = all.back().cluster = kClusterCtas;
+    all.push_back(exact("griddepcontrol", "cluster", "Griddepcontrol",
+                        "griddepcontrol_wait griddepcontrol_launch_dependents", kThreads, true));
+    all.back().programmatic = true;
+    for (int n = 16; n <= 256; n += 16) {
+      const bool bf16 = n % 32 != 0;
+      all.push_back(close(fmt::format("wgmma_ss_n{}", n), "matrix",
+                          fmt::format("WgmmaWidth<{}, false, false, {}>", bf16, n), "wgmma_ss", 4 * kThreads, 16, 16,
+                          true));
+      all.push_back(close(fmt::format("wgmma_rs_n{}", n), "matrix",
+                          fmt::format("WgmmaWidth<{}, true, true, {}>", !bf16, n), "wgmma_rs", 4 * kThreads, 16, 16,
+                          true));
+    }
+    return all;
+  }();
+  return tests;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,99 @@
+"""The emulated GPU as a user meets it: every GPU family passes its suite, a broken kernel gets a report, bench counts."""
+
+import json
+import os
+import re
+import shutil
+import time
+import unittest
+
+from support import BAD_USAGE, DONE, FAILED, SOURCE_DIR, CliTest
+
+
+class EmulatorTest(CliTest):
+    def test_every_family_passes_the_suite(self):
+        result = self.expect(DONE, "check", "--device", "emulator", "--suite", "emulator", "--json", self.path("c.json"), "--quiet", timeout=280)
+        self.assertRegex(result.stdout, r"[1-9]\d* passed, 0 failed, 0 skipped")
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            trials = json.load(file)["results"]
+        configs = {}
+        for trial in trials:
+            configs.setdefault(trial["family"], set()).add(trial["config"])
+        gpu_families = {name for name in os.listdir(os.path.join(SOURCE_DIR, "src", "kernels"))
+                        if os.path.exists(os.path.join(SOURCE_DIR, "src", "kernels", name, "family.cpp")) and name != "cpu_fwd"}
+        self.assertEqual(set(configs), gpu_families)
+        for family, seen in configs.items():
+            self.assertGreaterEqual(len(seen), 3, family)
+
+    def test_the_mission_problem_passes_in_time_and_is_counted(self):
+        begin = time.monotonic()
+        families = ("sm80_fwd", "sm90_fwd", "sm90_short_fwd")
+        for family in families:
+            self.expect(DONE, "check", "--device", "emulator", "--problem", "b1_h8_s512_d64_fp16", "--family", family)
+        self.assertLess(time.monotonic() - begin, 60 * len(families))
+        document = json.loads(self.expect(DONE, "bench", "--device", "emulator", "--problem", "b1_h8_s512_d64_fp16", "--json", "-", "--quiet").stdout)
+        counters = document["results"][0]["counters"]
+        self.assertIsNone(document["results"][0]["time_us"])
+        needed = 4 * 8 * 512 * 512 * 64
+        self.assertGreaterEqual(counters["mma_flops"], needed)
+        self.assertLess(counters["mma_flops"], 2 * needed)
+        self.assertGreater(counters["mma_with_copies_in_flight"], 0)
+
+    def test_conformance_is_recorded_replayed_and_one_bad_test_takes_no_other_with_it(self):
+        recording = self.path("conformance.json")
+        check = ("check", "--conformance", "--device", "emulator")
+        recorded = self.expect(DONE, *check, "--record", recording)
+        count = int(re.search(r"recorded (\d+) tests", recorded.stdout)[1])
+        self.assertGreater(count, 60)
+        replayed = self.expect(DONE, *check, "--recording", recording)
+        self.assertIn(f"{count} passed, 0 failed, 0 skipped", replayed.stdout)
+        # Another bit in the recording is a difference, and says where.
+        with open(recording, encoding="utf-8") as file:
+            document = json.load(file)
+        words = document["outputs"]["fma"]["words"]
+        document["outputs"]["fma"]["words"] = words[:8] + f"{int(words[8:16], 16) ^ 1:08x}" + words[16:]
+        with open(recording, "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        tampered = self.expect(FAILED, *check, "--recording", recording)
+        self.assertRegex(tampered.stdout, r"fma +different: word 1: 0x")
+        self.assertIn(f"{count - 1} passed, 1 failed, 0 skipped", tampered.stdout)
+        # A micro-test that faults.
+        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), self.path("src", "kernels"))
+        path = self.path("src", "kernels", "conformance", "memory.cuh")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("ptx::atomic_add_global(p.out, 3);", text)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace("ptx::atomic_add_global(p.out, 3);", "ptx::atomic_add_global(p.out + 1000000, 3);"))
+        self.environment["FLASHCORE_SOURCE"] = self.folder
+        result = self.expect(FAILED, *check, "--record", recording)
+        self.assertRegex(result.stdout, r"atomics +different: .*out of bounds")
+        with open(recording, encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertEqual(list(document["failures"]), ["atomics"])
+        self.assertEqual(len(document["outputs"]), count - 1)
+
+    def test_conformance_refuses_what_it_would_ignore(self):
+        self.expect(BAD_USAGE, "check", "--conformance")
+        self.expect(BAD_USAGE, "check", "--conformance", "--device", "emulator", "--suite", "smoke")
+        self.expect(BAD_USAGE, "check", "--device", "emulator", "--suite", "smoke", "--record", self.path("x.json"))
+        self.expect(BAD_USAGE, "check", "--conformance", "--device", "emulator", "--recording", __file__)
+
+    def test_a_broken_kernel_gets_a_report(self):
+        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), self.path("src", "kernels"))
+        kernel = self.path("src", "kernels", "sm80_fwd", "kernel.cuh")
+        with open(kernel, encoding="utf-8") as file:
+            text = file.read()
+        line = "else ptx::cp_async_wait<2 * (kStages - 2)>();"
+        self.assertIn(line, text)
+        with open(kernel, "w", encoding="utf-8") as file:
+            file.write(text.replace(line, "else ptx::cp_async_wait<2 * (kStages - 2) + 1>();"))
+        self.environment["FLASHCORE_SOURCE"] = self.folder
+        result = self.expect(FAILED, "check", "--device", "emulator", "--problem", "b1_h1_s200_d64_fp16", "--family", "sm80_fwd",
+                             "--config", "block_n=32,num_stages=2", "--patterns", "normal")
+        for word in ("race", "ldmatrix_x4", "cp.async of thread", "sm80_fwd/kernel.cuh:", "FLASHCORE_EMULATOR_SEED"):
+            self.assertIn(word, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

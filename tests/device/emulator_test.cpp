@@ -1,0 +1,313 @@
+// The emulated GPU on kernels of a few lines, one fault each: the report must say what, where and who.
+
+#include "device/emulator/emulator_device.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "device/emulator/emulator_compiler.h"
+
+namespace flashcore {
+namespace {
+
+struct Params {
+  float* data;
+  int n;
+};
+
+// A kernel whose body is `body`, with `p` its parameters and `t` the thread's number.
+SourceMap sources_of(const std::string& body) {
+  SourceMap sources;
+  for (const auto& [path, text] : emulator::embedded_emulator_sources()) {
+    if (path.starts_with("ptx/")) sources.emplace(path, "the device's own, which the emulator exchanges");
+  }
+  std::string text;
+  for (const char* header : {"atomic", "barrier", "cluster", "cp_async", "griddepcontrol", "ldmatrix", "mbarrier",
+                             "memory", "shuffle", "special_registers"})
+    text += fmt::format("#include \"kernels/ptx/{}.cuh\"\n", header);
+  sources["test/kernel.cuh"] =
+      text +
+      "using namespace flashcore;\nstruct Params { float* data; int n; };\nFC_KERNEL(64, 1) kernel(const "
+      "__grid_constant__ Params p) {\n"
+      "const int t = ptx::tid_x(); const unsigned s = ptx::dynamic_shared(); (void)t; (void)s; (void)p;\n#line 1\n" +
+      body + "\n}\n";
+  return sources;
+}
+
+class EmulatorTest : public ::testing::Test {
+ protected:
+  // The report of the fault, or "" if the launch ended well.
+  std::string run(const std::string& body, unsigned grid = 1, unsigned threads = 64, int launches = 2) {
+    LaunchSpec spec;
+    spec.grid.x = grid;
+    spec.block.x = threads;
+    return run(body, spec, launches);
+  }
+  std::string run(const std::string& body, LaunchSpec spec, int launches = 2) {
+    static const std::unique_ptr<Compiler> compiler = open_emulator_compiler();
+    const auto device = open_emulator();
+    buffer_ = device->allocate(1024, 256);
+    device->label(*buffer_, {"data", DType::kF32, std::nullopt});
+    device->fill(buffer_->data(), 0, 1024);
+    KernelSource kernel{"test/kernel.cuh", "kernel", 1024, static_cast<int>(spec.block.x), {}};
+    const auto module = device->load(compiler->compile(kernel, sources_of(body), "sm_90"));
+    const Params params{static_cast<float*>(buffer_->data()), 256};
+    spec.shared_bytes = 1024;
+    spec.params.resize(sizeof params);
+    std::memcpy(spec.params.data(), &params, sizeof params);
+    try {
+      for (int i = 0; i < launches; ++i) device->launch(*module, spec);
+    } catch (const DeviceFault& fault) {
+      EXPECT_NE(std::string(fault.what()).find("FLASHCORE_EMULATOR_SEED="), std::string::npos) << fault.what();
+      return fault.what();
+    }
+    counters_ = device->counters();
+    return "";
+  }
+  void expect(const std::string& body, const std::vector<std::string>& words, unsigned grid = 1,
+              unsigned threads = 64) {
+    expect_in(run(body, grid, threads), words);
+  }
+  static void expect_in(const std::string& report, const std::vector<std::string>& words) {
+    for (const std::string& word : words) {
+      const std::size_t bar = word.find('|');  // which of two comes first depends on the order of threads
+      const bool found = report.find(word.substr(0, bar)) != std::string::npos ||
+                         (bar != std::string::npos && report.find(word.substr(bar + 1)) != std::string::npos);
+      EXPECT_TRUE(found) << "missing: " << word << "\n" << report;
+    }
+  }
+  float at(int i) const { return static_cast<const float*>(buffer_->data())[i]; }
+
+  std::unique_ptr<Buffer> buffer_;
+  nlohmann::json counters_;
+};
+
+TEST_F(EmulatorTest, RunsAndCounts) {
+  EXPECT_EQ(run("ptx::st_shared_u32(s + 4 * t, t);\nptx::bar_sync();\n"
+                "ptx::st_global_f32(p.data + t, static_cast<float>(ptx::ld_shared_u32(s + 4 * (63 - t))));"),
+            "");
+  EXPECT_EQ(at(0), 63.0f);
+  EXPECT_EQ(at(63), 0.0f);
+  EXPECT_EQ(counters_.at("barrier_waits"), 64);
+  EXPECT_EQ(counters_.at("global_store").at("bytes"), 256);
+  EXPECT_EQ(counters_.at("global_store").at("sectors_per_request"), 4.0);
+  EXPECT_EQ(counters_.at("bank_conflicts"), 0);
+}
+
+TEST_F(EmulatorTest, CountsBankConflictsPerSite) {
+  EXPECT_EQ(run("ptx::st_shared_u32(s + 128 * (t % 8), 0);", 1, 8), "");
+  EXPECT_EQ(counters_.at("bank_conflicts"), 7);
+  EXPECT_EQ(counters_.at("sites").at(0).at("passes_per_request"), 8.0);
+}
+
+TEST_F(EmulatorTest, GlobalOutOfBoundsNamesTheBuffer) {
+  expect("ptx::st_global_f32(p.data + 256 + t, 1.0f);",
+         {"global memory out of bounds", "past the end of data", "kernels/test/kernel.cuh:1", "st_global_f32"});
+}
+TEST_F(EmulatorTest, GlobalMisaligned) {
+  expect("if (t == 0) ptx::st_global_v4(p.data + 1, {});", {"misaligned global memory access", "data + 4"});
+}
+TEST_F(EmulatorTest, GlobalRaceBetweenCtas) {
+  expect("if (t == 3) ptx::st_global_f32(p.data, 1.0f);", {"race", "data + 0", "thread 3", "of CTA"}, 2);
+}
+TEST_F(EmulatorTest, GlobalRaceBetweenThreadsUnlessABarrierOrders) {
+  expect("if (t < 2) ptx::st_global_f32(p.data, 1.0f);", {"race", "thread 0", "thread 1"});
+  EXPECT_EQ(run("if (t == 0) ptx::st_global_f32(p.data, 1.0f);\nptx::bar_sync();\nif (t == 1) "
+                "ptx::st_global_f32(p.data, 2.0f);"),
+            "");
+}
+TEST_F(EmulatorTest, SharedOutOfBounds) {
+  expect("ptx::st_shared_u32(s + 1024 + 4 * t, 0);", {"shared memory out of bounds", "of 1024"});
+}
+TEST_F(EmulatorTest, SharedMisaligned) {
+  expect("if (t == 0) ptx::ld_shared_v4(s + 8);", {"misaligned shared memory access"});
+}
+TEST_F(EmulatorTest, SharedUninitialised) { expect("ptx::ld_shared_u32(s + 4 * t);", {"uninitialised shared memory"}); }
+TEST_F(EmulatorTest, SharedReadAfterWriteRaceNamesBothLines) {
+  expect(
+      "if (t == 5) ptx::st_shared_u32(s, 1);\nif (t == 40) { while (p.n == 0) {} ptx::shfl_idx(0, 0); "
+      "ptx::ld_shared_u32(s); }\nelse if (t >= 32) ptx::shfl_idx(0, 0);",
+      {"divergent"});
+  expect("ptx::st_shared_u32(s + 4 * t, 1);\nptx::ld_shared_u32(s + 4 * (t ^ 1));", {"kernel.cuh:2", "ld_shared_u32"});
+}
+TEST_F(EmulatorTest, SharedWriteAfterReadRace) {
+  expect(
+      "ptx::st_shared_u32(s + 4 * t, 1);\nptx::bar_sync();\nptx::ld_shared_u32(s + 4 * (63 - "
+      "t));\nptx::st_shared_u32(s + 4 * t, 2);",
+      {"race", "kernel.cuh:4", "kernel.cuh:3"});
+}
+TEST_F(EmulatorTest, CopyNotWaitedFor) {
+  expect("ptx::cp_async_16(s + 16 * t, p.data + 4 * t, 16);\nptx::cp_async_commit();\nptx::ld_shared_u32(s + 16 * t);",
+         {"race", "cp.async of", "Nobody has waited", "kernel.cuh:3", "kernel.cuh:1"});
+}
+TEST_F(EmulatorTest, CopyOverwrittenWhilePending) {
+  expect("ptx::cp_async_16(s + 16 * t, p.data + 4 * t, 16);\nptx::st_shared_u32(s + 16 * t, 1);",
+         {"race", "writes 4 bytes", "cp.async of"});
+}
+TEST_F(EmulatorTest, CopyWaitedForByOthersNeedsABarrier) {
+  expect(
+      "ptx::cp_async_16(s + 16 * t, p.data + 4 * t, "
+      "16);\nptx::cp_async_commit();\nptx::cp_async_wait<0>();\nptx::bar_warp_sync();\nptx::ld_shared_u32(s + 16 * (t "
+      "^ 32));",
+      {"kernel.cuh:5"});
+  EXPECT_EQ(run("ptx::cp_async_16(s + 16 * t, p.data + 4 * t, "
+                "16);\nptx::cp_async_commit();\nptx::cp_async_wait<0>();\nptx::bar_sync();\nptx::ld_shared_u32(s + 16 "
+                "* (t ^ 32));"),
+            "");
+}
+TEST_F(EmulatorTest, BarrierCountsMismatch) {
+  expect("if (t < 32) ptx::bar_sync(3, 64); else ptx::bar_sync(3, 96);",
+         {"barrier 3 counts mismatch", "the other party"});
+}
+TEST_F(EmulatorTest, BarrierArrivedAtTwice) {
+  expect("if (t < 32) { ptx::bar_arrive(3, 64);\nptx::bar_arrive(3, 64); }", {"arrived at twice"});
+}
+TEST_F(EmulatorTest, DeadlockSaysWhoWaitsForWhat) {
+  expect("if (t < 32) ptx::bar_sync();",
+         {"deadlock", "threads 0 to 31", "barrier 0, at which 32 of 64", "threads 32 to 63: returned"});
+  expect(
+      "if (t == 0) { ptx::mbarrier_init(s, 2); ptx::mbarrier_arrive(s); }\nptx::bar_sync();\nptx::mbarrier_wait(s, 0);",
+      {"deadlock", "lacks 1 of 2 arrivals", "parity 0"});
+}
+TEST_F(EmulatorTest, DivergentCollective) {
+  expect("if (t % 2) ptx::shfl_bfly(1.0f, 1);\nelse ptx::shfl_bfly(2.0f, 1);",
+         {"divergent collective", "the other party", "kernel.cuh:1", "kernel.cuh:2"});
+}
+TEST_F(EmulatorTest, MBarrierOrders) {
+  EXPECT_EQ(run("if (t == 0) { ptx::mbarrier_init(s, 32); }\nptx::bar_sync();\nif (t >= 32) { ptx::st_shared_u32(s + 4 "
+                "* t, 7); ptx::mbarrier_arrive(s); }\n"
+                "else { ptx::mbarrier_wait(s, 0); ptx::st_global_f32(p.data + t, "
+                "static_cast<float>(ptx::ld_shared_u32(s + 4 * (t + 32)))); }"),
+            "");
+  EXPECT_EQ(at(31), 7.0f);
+}
+TEST_F(EmulatorTest, AtomicsHandOutEveryNumberOnce) {
+  EXPECT_EQ(run("ptx::atomic_add_global(reinterpret_cast<unsigned*>(p.data), 1);", 8, 64, 1), "");
+  unsigned sum;
+  std::memcpy(&sum, buffer_->data(), 4);
+  EXPECT_EQ(sum, 512u);
+}
+
+// Two CTAs of a cluster, 32 threads each: each sends 16 bytes a thread to the other.
+class ClusterTest : public EmulatorTest {
+ protected:
+  static LaunchSpec pair() {
+    LaunchSpec spec;
+    spec.grid.x = spec.cluster.x = 2;
+    spec.block.x = 32;
+    return spec;
+  }
+  // Line 1 makes the barrier, 2 starts the cluster, 3 sends, 4 waits, 5 reads.
+  static constexpr const char* kLines[] = {
+      "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, 512); }\n",
+      "ptx::cluster_arrive_relaxed(); ptx::cluster_wait(); const int peer = 1 - ptx::cluster_ctarank();\n",
+      "ptx::st_async_v4(ptx::mapa(s + 512 + 16 * t, peer), t, 0, 0, ptx::cluster_ctarank(), ptx::mapa(s, peer));\n",
+      "ptx::mbarrier_wait_cluster(s, 0);\n",
+      "const auto v = ptx::ld_shared_v4(s + 512 + 16 * (31 - t));\n"
+      "ptx::st_global_u32(reinterpret_cast<unsigned*>(p.data) + ptx::ctaid_x() * 64 + t, v.x);\n"
+      "ptx::st_global_u32(reinterpret_cast<unsigned*>(p.data) + ptx::ctaid_x() * 64 + 32 + t, v.w);\n"};
+  // The lines, one of them exchanged.
+  static std::string lines(int changed = -1, const std::string& by = "") {
+    std::string text;
+    for (int i = 0; i < 5; ++i) text += i == changed ? by + "\n" : kLines[i];
+    return text;
+  }
+};
+constexpr const char* ClusterTest::kLines[];
+
+TEST_F(ClusterTest, HandsOverAndCounts) {
+  EXPECT_EQ(run(lines(), pair(), 8), "");
+  EXPECT_EQ(at(0), 31.0f);
+  EXPECT_EQ(at(32), 1.0f);  // rank 0 has what rank 1 sent
+  EXPECT_EQ(at(96), 0.0f);
+  EXPECT_EQ(counters_.at("cluster_bytes"), 1024);
+}
+TEST_F(ClusterTest, PeerMayNotHaveStarted) {
+  expect_in(run(lines(1, "const int peer = 1 - ptx::cluster_ctarank();"), pair()),
+            {"peer may not have started", "of CTA rank", "kernel.cuh:3", "st_async_v4"});
+}
+TEST_F(ClusterTest, BarrierOfThePeerNotFenced) {
+  expect_in(run(lines(0, "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::mbarrier_arrive_expect_tx(s, 512); }"), pair()),
+            {"race", "signals", "kernel.cuh:3", "the other party: thread 0", "kernel.cuh:1"});
+  // A releasing arrival needs no fence.
+  std::string releasing = lines(0, "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::mbarrier_arrive_expect_tx(s, 512); }");
+  releasing.replace(releasing.find("_relaxed"), 8, "");
+  EXPECT_EQ(run(releasing, pair()), "");
+}
+TEST_F(ClusterTest, NotWaitedFor) { expect_in(run(lines(3, ""), pair()), {"kernel.cuh:5"}); }
+TEST_F(ClusterTest, EndsBeforeWhatIsSentHasCome) {
+  expect_in(run(lines(3, "return;"), pair(), 1), {"CTA ends too early|peer has ended", "kernel.cuh:3"});
+}
+TEST_F(ClusterTest, WaitOfTheCtasScope) {
+  expect_in(run(lines(3, "ptx::mbarrier_wait(s, 0);"), pair()), {"wrong scope", "kernel.cuh:4"});
+}
+TEST_F(ClusterTest, OutOfThePeersBounds) {
+  expect_in(
+      run(lines(2, "ptx::st_async_v4(ptx::mapa(s, peer) + 1024 + 16 * t, 0, 0, 0, 0, ptx::mapa(s, peer));"), pair()),
+      {"shared memory out of bounds", "of CTA rank"});
+  expect_in(run(lines(2, "ptx::st_async_v4(ptx::mapa(s, peer) + 520, 0, 0, 0, 0, ptx::mapa(s, peer));"), pair()),
+            {"misaligned"});
+  expect_in(run(lines(2, "ptx::mapa(s, 2);"), pair()), {"mapa to rank 2", "2 CTAs"});
+  expect_in(run(lines(2, "ptx::st_async_v4(s + 512, 0, 0, 0, 0, s);"), pair()), {"no address of the cluster"});
+}
+TEST_F(ClusterTest, TwoSendersToOnePlace) {
+  expect_in(run(lines(2, "ptx::st_async_v4(ptx::mapa(s + 512 + 16 * (t / 2), peer), 0, 0, 0, 0, ptx::mapa(s, peer));"),
+                pair()),
+            {"race", "st.async", "kernel.cuh:3"});
+}
+TEST_F(ClusterTest, TooFewAndTooManyBytes) {
+  expect_in(run("if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, "
+                "496); }\n" +
+                    lines(0, ""),
+                pair()),
+            {"wrong expect_tx|deadlock"});
+  expect_in(run(lines(0,
+                      "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); "
+                      "ptx::mbarrier_arrive_expect_tx(s, 528); }"),
+                pair()),
+            {"deadlock", "and 16 bytes", "of CTA rank 1"});
+}
+TEST_F(ClusterTest, BarrierIsOfAllThreadsThatLive) {
+  EXPECT_EQ(run("if (ptx::cluster_ctarank() == 1) return;\nptx::cluster_arrive(); ptx::cluster_wait();", pair()), "");
+  expect_in(run("if (ptx::cluster_ctarank() == 1) ptx::bar_sync(1, 64);\nptx::cluster_arrive(); ptx::cluster_wait();",
+                pair()),
+            {"deadlock", "the cluster's barrier, at which 32 of 64", "barrier 1"});
+  expect_in(run("ptx::cluster_arrive();\nptx::cluster_arrive();", pair()), {"arrived at twice", "kernel.cuh:2"});
+  expect_in(run("ptx::cluster_wait();", pair()), {"without an arrival"});
+}
+TEST_F(ClusterTest, ReleaseOrdersGlobalMemoryAcrossCtasAndRelaxedDoesNot) {
+  const auto body = [](const char* arrive) {
+    return fmt::format(
+        "if (ptx::ctaid_x() == 0 && t == 0) ptx::st_global_f32(p.data, 1.0f);\n{}(); ptx::cluster_wait();\n"
+        "if (ptx::ctaid_x() == 1 && t == 0) ptx::st_global_f32(p.data, 2.0f);",
+        arrive);
+  };
+  EXPECT_EQ(run(body("ptx::cluster_arrive"), pair()), "");
+  expect_in(run(body("ptx::cluster_arrive_relaxed"), pair()), {"race", "of CTA 0"});
+}
+TEST_F(ClusterTest, ProgrammaticLaunchWaitsBeforeGlobalMemory) {
+  LaunchSpec spec = pair();
+  spec.cluster.x = 1;
+  spec.programmatic = true;
+  EXPECT_EQ(run("if (t == 0) ptx::griddepcontrol_wait();\nptx::griddepcontrol_launch_dependents(); ptx::bar_sync();\n"
+                "ptx::st_global_f32(p.data + ptx::ctaid_x() * 32 + t, 1.0f);",
+                spec),
+            "");
+  expect_in(
+      run("if (t == 0) ptx::griddepcontrol_wait();\nptx::st_global_f32(p.data + ptx::ctaid_x() * 32 + t, 1.0f);", spec),
+      {"before griddepcontrol.wait", "kernel.cuh:2"});
+}
+
+TEST(EmulatorDeviceTest, SaysWhatItIs) {
+  EXPECT_EQ(open_device("emulator")->info().limits.arch, 90);
+  EXPECT_TRUE(open_device("emulator:sm_80")->info().limits.emulated);
+  EXPECT_EQ(open_device("emulator:sm_80")->info().id, "emulator:sm_80");
+  EXPECT_THROW(open_device("emulator:sm_12345"), Error);
+  EXPECT_THROW(open_device("emulator")->ceilings(), Error);
+}
+
+}  // namespace
+}  // namespace flashcore

@@ -1,0 +1,91 @@
+#pragma once
+// Runs a kernel from given sources on the emulated GPU and says how it ended.
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/data.h"
+#include "core/problem.h"
+#include "core/reference.h"
+#include "device/device.h"
+#include "device/emulator/emulator_compiler.h"
+#include "device/emulator/emulator_device.h"
+#include "kernels/embedded.h"
+#include "kernels/family.h"
+
+namespace flashcore::testing {
+
+struct EmulatorRun {
+  std::string fault;   // the emulator's report; empty if it found nothing
+  std::string result;  // what is wrong with the outputs; empty if they are right
+  std::string verdict() const {
+    return !fault.empty() ? fault : !result.empty() ? "wrong result: " + result : "passed";
+  }
+};
+
+inline std::string judge(const Problem& problem, const Reference& reference, const RowSample& rows, const HostTensor& o,
+                         const std::vector<float>& lse) {
+  const OutputError error = compare(problem, reference, gather_rows(o, rows), gather_lse(problem, lse, rows));
+  const ErrorBound bound = error_bound(problem, reference);
+  if (within(error, bound)) return "";
+  return fmt::format(
+      "relative error {:.3g} (bound {:.3g}), worst row {:.3g} (bound {:.3g}), LSE {:.3g} (bound {:.3g}), "
+      "{} values not finite",
+      error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs,
+      error.nonfinite);
+}
+
+// Several launches: the first with everything asynchronous as late as possible, the others at random.
+inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& candidate_text, const Problem& problem,
+                                   int launches = 3) {
+  static const std::unique_ptr<Compiler> compiler = open_emulator_compiler();
+  const std::unique_ptr<Device> device = open_emulator();
+  const DeviceLimits& limits = device->info().limits;
+  const Candidate candidate = parse_candidate(candidate_text, problem, limits);
+  const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
+  const RowSample rows = choose_rows(problem, 1e12, 1);
+  const Reference reference = reference_forward(problem, inputs, rows);
+  const ProblemLayouts layouts = make_layouts(problem);
+
+  const auto buffer_of = [&](const char* name, const HostTensor& tensor) {
+    auto buffer = device->allocate(tensor.data.size(), 4096);
+    device->label(*buffer, {name, tensor.dtype, tensor.layout});
+    device->upload(buffer->data(), tensor.data.data(), tensor.data.size());
+    return buffer;
+  };
+  const auto q = buffer_of("q", inputs.q), k = buffer_of("k", inputs.k), v = buffer_of("v", inputs.v);
+  HostTensor o(problem.dtype, layouts.o);
+  const auto o_buffer = buffer_of("o", o);
+  std::vector<float> lse(static_cast<std::size_t>(layouts.lse_elements));
+  const auto lse_buffer = device->allocate(lse.size() * sizeof(float), 4096);
+  device->label(*lse_buffer, {"lse", DType::kF32, std::nullopt});
+
+  EmulatorRun run;
+  try {
+    const Artifact artifact = compiler->compile(candidate.family->source(candidate.config, problem, limits), sources,
+                                                candidate.family->compile_arch(limits));
+    const LoadedCandidate loaded(*device, candidate, problem, artifact);
+    const Launch launch = loaded.bind({.q = q->data(),
+                                       .k = k->data(),
+                                       .v = v->data(),
+                                       .o = o_buffer->data(),
+                                       .lse = static_cast<float*>(lse_buffer->data()),
+                                       .layouts = layouts});
+    for (int i = 0; i < launches && run.result.empty(); ++i) {
+      device->fill(o_buffer->data(), 0xff, o.data.size());
+      device->fill(lse_buffer->data(), 0xff, lse.size() * sizeof(float));
+      launch();
+      device->download(o.data.data(), o_buffer->data(), o.data.size());
+      device->download(lse.data(), lse_buffer->data(), lse.size() * sizeof(float));
+      run.result = judge(problem, reference, rows, o, lse);
+    }
+  } catch (const DeviceFault& fault) {
+    run.fault = fault.what();
+  }
+  return run;
+}
+
+}  // namespace flashcore::testing

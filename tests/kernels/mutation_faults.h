@@ -1,0 +1,225 @@
+#pragma once
+// Faults to plant in copies of the kernel sources: one substitution each, and what must be said of it.
+
+#include <ostream>
+#include <vector>
+
+namespace flashcore::testing {
+
+// Problems. Causal with tails, more tiles than the emulator has SMs; rows that see no key; one head group of two.
+inline constexpr const char* kCausal = "b1_h4_s200_d64_fp16_causal";
+inline constexpr const char* kNoKeys = "b1_h1_sq200_sk33_d64_fp16_causal";
+inline constexpr const char* kGrouped = "b1_h2_hk1_sq70_sk100_d64_bf16";
+inline constexpr const char* kShortKeys = "b1_h8_sq600_sk20_d64_fp16";  // one block of keys a tile
+inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
+
+inline constexpr const char* kSm80 = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,persistent=1";
+inline constexpr const char* kSm80Deep = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3";
+inline constexpr const char* kSm80One = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=1,persistent=1";
+inline constexpr const char* kSm80Padded = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=0";
+inline constexpr const char* kSm90 =
+    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,lazy_rescale=0,scheduler=2";
+inline constexpr const char* kShort =
+    "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=2,pack_heads=1,early_launch=1";
+inline constexpr const char* kShortOne =
+    "sm90_short_fwd:row_groups=1,key_groups=2,cluster=1,block_n=32,num_stages=2,pack_heads=1,early_launch=0";
+inline constexpr const char* kShortRing =
+    "sm90_short_fwd:row_groups=2,key_groups=1,cluster=2,block_n=32,num_stages=1,pack_heads=1,early_launch=0";
+inline constexpr const char* kShortFour =
+    "sm90_short_fwd:row_groups=1,key_groups=1,cluster=4,block_n=32,num_stages=2,pack_heads=1,early_launch=0";
+inline constexpr const char* kShortPacked =
+    "sm90_short_fwd:row_groups=1,key_groups=1,cluster=2,block_n=32,num_stages=2,pack_heads=8,early_launch=0";
+inline constexpr const char* kRef = "ref_fwd:num_warps=4";
+
+struct Mutation {
+  const char* name;
+  const char* candidate;
+  const char* problem;
+  const char* file;
+  const char* from;  // must stand in the file
+  const char* to;
+  const char* named;  // a part of what must be said; "" : benign, see `why`
+  const char* why = "";
+};
+
+inline void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutation.name; }
+
+inline const std::vector<Mutation>& mutations() {
+  static constexpr const char* kK80 = "sm80_fwd/kernel.cuh";
+  static constexpr const char* kK90 = "sm90_fwd/kernel.cuh";
+  static constexpr const char* kKShort = "sm90_short_fwd/kernel.cuh";
+  static constexpr const char* kTile = "tile/shared_tile.cuh";
+  static const std::vector<Mutation> all = {
+      // --- sm80_fwd: every barrier and every wait ---
+      {"sm80_step_barrier", kSm80, kCausal, kK80, "ptx::bar_sync();  // everybody's copies are visible", "//",
+       "race|uninitialised"},
+      {"sm80_one_stage_k_read_barrier", kSm80One, kCausal, kK80, "ptx::bar_sync();  // all warps have read K(block)",
+       "", "race"},
+      {"sm80_one_stage_v_barrier", kSm80One, kCausal, kK80, "ptx::cp_async_wait<1>();\n      ptx::bar_sync();",
+       "ptx::cp_async_wait<1>();", "race"},
+      {"sm80_one_stage_v_wait", kSm80One, kCausal, kK80, "ptx::cp_async_wait<1>();\n", "\n", "race"},
+      {"sm80_one_stage_k_wait", kSm80One, kCausal, kK80, "ptx::cp_async_wait<0>();\n    } else {", "} else {", "race"},
+      {"sm80_first_v_wait", kSm80, kCausal, kK80, "ptx::cp_async_wait<2 * (kStages - 1)>();\n", "\n", "race"},
+      {"sm80_first_v_barrier", kSm80, kCausal, kK80, "ptx::cp_async_wait<2 * (kStages - 1)>();\n      ptx::bar_sync();",
+       "ptx::cp_async_wait<2 * (kStages - 1)>();", "race"},
+      {"sm80_first_k_wait", kSm80, kCausal, kK80, "ptx::cp_async_wait<2 * (kStages - 2) + 1>();", ";", "race"},
+      {"sm80_wait_one_group_short", kSm80, kCausal, kK80, "else ptx::cp_async_wait<2 * (kStages - 2)>();",
+       "else ptx::cp_async_wait<2 * (kStages - 2) + 1>();", "race"},
+      {"sm80_deep_wait_one_group_short", kSm80Deep, kCausal, kK80, "else ptx::cp_async_wait<2 * (kStages - 2)>();",
+       "else ptx::cp_async_wait<2 * (kStages - 2) + 1>();", "race"},
+      {"sm80_last_wait", kSm80, kNoKeys, kK80, "ptx::cp_async_wait<0>();\n    ptx::bar_sync();  // Q, K and V",
+       "ptx::bar_sync();  // Q, K and V", "race"},
+      {"sm80_last_barrier", kSm80, kNoKeys, kK80, "ptx::bar_sync();  // Q, K and V are no longer read", "//", "race"},
+      {"sm80_persistent_barrier", kSm80, kCausal, kK80, "if (index != ptx::ctaid_x()) ptx::bar_sync();", "", "race"},
+      {"sm80_epilogue_warp_barrier", kSm80, kCausal, kK80, "ptx::bar_warp_sync();", "", "race"},
+      {"sm80_barrier_without_first_warp", kSm80, kCausal, kK80, "ptx::bar_sync();  // everybody's copies are visible",
+       "if (ptx::tid_x() >= 32) ptx::bar_sync();  //", "race|deadlock"},
+      // --- sm80_fwd: addresses, stages, tails ---
+      {"sm80_wrong_stage_read", kSm80, kCausal, kK80, "address_v(block % kStages), lane_index()",
+       "address_v((block + 1) % kStages), lane_index()", "race"},
+      {"sm80_wrong_stage_write", kSm80, kCausal, kK80,
+       "copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages)",
+       "copy_async<C.block_n, T.head_dim, kThreads>(address_k(0)", "race|uninitialised"},
+      {"sm80_two_warps_one_row", kSm80, kCausal, kK80, "return ptx::tid_x() / 32 * rows_per_warp(C);",
+       "return ptx::tid_x() / 64 * rows_per_warp(C);", "race"},
+      {"sm80_store_past_tail", kSm80, kCausal, kK80, "if (row < params.seqlen_q) {\n        ptx::st_global_v4",
+       "if (row <= params.seqlen_q) {\n        ptx::st_global_v4", "race"},
+      {"sm80_lse_past_tail", kSm80, kCausal, kK80, "lane % 4 == 0 && row < params.seqlen_q",
+       "lane % 4 == 0 && row <= params.seqlen_q", "race"},
+      {"tile_copy_past_tail", kSm80, kCausal, kTile, "const bool valid = row < end_row - first_row",
+       "const bool valid = row <= end_row - first_row", "out of bounds"},
+      {"tile_no_zero_fill", kSm80, kCausal, kTile, "ptx::cp_async_16(tile + offset(row, chunk), from, valid ? 16 : 0);",
+       "if (valid) ptx::cp_async_16(tile + offset(row, chunk), from, 16);", "uninitialised"},
+      {"tile_padding_of_one_half", kSm80Padded, kCausal, "tile/shared_layout.h",
+       "layout == SharedLayout::kPadded ? 16 : 0", "layout == SharedLayout::kPadded ? 2 : 0", "misaligned"},
+      {"tile_swizzle_of_writer_only", kSm80, kCausal, kTile, "ptx::cp_async_16(tile + offset(row, chunk)",
+       "ptx::cp_async_16(tile + row * kPitch + (chunk << 4)", "wrong result"},
+      {"sm80_wrong_k_offset", kSm80, kCausal, kK80, "ptx::ldmatrix_x4(b, lane_k.at(n, d));",
+       "ptx::ldmatrix_x4(b, lane_k.at(n, 0));", "wrong result"},
+      {"sm80_wrong_kv_head", kSm80, kGrouped, "tile/tile_index.cuh", "head_q / (params.heads_q / params.heads_kv)",
+       "head_q", "out of bounds"},
+      // --- sm80_fwd: arithmetic ---
+      {"sm80_no_mask", kSm80, kCausal, kK80, "if ((block + 1) * C.block_n > key_full_end) mask(acc_s, block);", "",
+       "wrong result"},
+      {"sm80_mask_off_by_one", kSm80, kCausal, kK80, "+ c >= end)", "+ c > end)", "wrong result"},
+      {"sm80_no_rescale", kSm80, kCausal, kK80, "acc_o[m][d][c] *= rescale[c / 2];", ";", "wrong result"},
+      {"softmax_sum_of_one_lane", kSm80, kCausal, "tile/softmax.cuh", "const float total = quad_sum(sum[r]);",
+       "const float total = sum[r];", "wrong result"},
+      {"softmax_lse_in_base_two", kSm80, kCausal, "tile/softmax.cuh", "(max_scaled + ptx::lg2(total)) * kLn2",
+       "(max_scaled + ptx::lg2(total))", "wrong result"},
+      {"softmax_divergent_shuffle", kSm80, kCausal, "tile/softmax.cuh", "value += ptx::shfl_bfly(value, 1);",
+       "if (value > 1.5f) value += ptx::shfl_bfly(value, 1);", "divergent"},
+      // --- ref_fwd ---
+      {"ref_no_guard", kRef, "b1_h1_s5_d64_fp16", "ref_fwd/kernel.cuh", "params.seqlen_q) return;",
+       "params.seqlen_q) {}", "out of bounds"},
+      {"ref_every_lane_writes_lse", kRef, "b1_h1_s5_d64_fp16", "ref_fwd/kernel.cuh", "if (params.lse && lane == 0)",
+       "if (params.lse)", "race"},
+      // --- sm90_fwd: barriers, phases, bytes, fences ---
+      {"sm90_init_fence", kSm90, kCausal, kK90, "ptx::fence_mbarrier_init();", "", "missing fence"},
+      {"sm90_init_barrier", kSm90, kCausal, kK90, "ptx::bar_sync();\n    if (warpgroup == 0)", "if (warpgroup == 0)",
+       "no mbarrier"},
+      {"sm90_k_empty_wait", kSm90, kCausal, kK90, "ptx::mbarrier_wait(k_empty(ring_k.stage()), ring_k.parity() ^ 1);",
+       "", "race|too many arrivals"},
+      {"sm90_v_empty_wait", kSm90, kCausal, kK90, "ptx::mbarrier_wait(v_empty(ring_v.stage()), ring_v.parity() ^ 1);",
+       "", "race|too many arrivals"},
+      {"sm90_q_empty_wait", kSm90, kShortKeys, kK90,
+       "ptx::mbarrier_wait(q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);", "", "race|too many arrivals"},
+      {"sm90_wrong_phase", kSm90, kCausal, kK90, "ptx::mbarrier_wait(k_empty(ring_k.stage()), ring_k.parity() ^ 1);",
+       "ptx::mbarrier_wait(k_empty(ring_k.stage()), ring_k.parity());", "deadlock"},
+      {"sm90_k_full_wait", kSm90, kCausal, kK90, "ptx::mbarrier_wait(kernel.k_full(ring_k.stage()), ring_k.parity());",
+       "", "race"},
+      {"sm90_v_full_wait", kSm90, kCausal, kK90, "ptx::mbarrier_wait(kernel.v_full(ring_v.stage()), ring_v.parity());",
+       "", "race"},
+      {"sm90_q_full_wait", kSm90, kCausal, kK90,
+       "ptx::mbarrier_wait(kernel.q_full(ring_q.stage(), index), ring_q.parity());", "", "race"},
+      {"sm90_no_release", kSm90, kCausal, kK90, "release(kernel.v_empty(ring_v.stage()));", "", "deadlock"},
+      {"sm90_expect_too_few_bytes", kSm90, kWide, kK90, "rows * kBlocks * 128);", "rows * 128);", "wrong expect_tx"},
+      {"sm90_expect_too_many_bytes", kSm90, kCausal, kK90, "rows * kBlocks * 128);", "rows * kBlocks * 128 + 16);",
+       "deadlock"},
+      {"sm90_one_arrival_too_few", kSm90, kCausal, kK90, "kArrivals = 4 * C.num_consumers;",
+       "kArrivals = 4 * C.num_consumers - 1;", "race"},
+      {"sm90_one_arrival_too_many", kSm90, kCausal, kK90, "kArrivals = 4 * C.num_consumers;",
+       "kArrivals = 4 * C.num_consumers + 1;", "deadlock"},
+      {"sm90_proxy_fence", kSm90, kCausal, kK90, "ptx::fence_proxy_async();", "", "missing proxy fence"},
+      {"sm90_epilogue_barrier", kSm90, kCausal, kK90, "ptx::bar_sync(1 + index, 128);", "", "race"},
+      {"sm90_store_wait", kSm90, kCausal, kK90, "ptx::bulk_wait_read<0>();", "", "race"},
+      {"sm90_tile_slot_read", kSm90, kShortKeys, kK90, "ptx::bar_warp_sync();  // all lanes have read it", "", "race"},
+      {"sm90_no_turn_passed", kSm90, kCausal, kK90, "pass_turn();\n          ptx::wgmma_wait<1>();",
+       "ptx::wgmma_wait<1>();", "deadlock"},
+      {"sm90_too_many_registers", kSm90, kCausal, "sm90_fwd/config.h", "c.num_consumers == 2 ? 232",
+       "c.num_consumers == 2 ? 240", "deadlock"},
+      // --- sm90_fwd: wgmma ---
+      {"sm90_wgmma_wait_scores", kSm90, kCausal, kK90, "ptx::wgmma_wait<1>();", "", "race|wrong result"},
+      {"sm90_wgmma_wait_values", kSm90, kCausal, kK90, "ptx::wgmma_wait<0>();\n          ptx::wgmma_registers(acc_o);",
+       "", "race"},
+      {"sm90_wgmma_fence", kSm90, kCausal, kK90, "ptx::wgmma_registers(acc_s);\n      ptx::wgmma_fence();",
+       "ptx::wgmma_registers(acc_s);", "missing wgmma.fence"},
+      {"sm90_wrong_k_step", kSm90, kCausal, kK90, "k.advanced(d / 4 * (kBlockN * 128) + d % 4 * 32)",
+       "k.advanced(d / 4 * (kBlockN * 128) + d % 4 * 16)", "wrong result"},
+      {"sm90_wrong_v_step", kSm90, kCausal, kK90, "v.advanced(n * 2048)", "v.advanced(n * 1024)", "wrong result"},
+      {"sm90_wrong_leading_offset", kSm90, kWide, kK90, "owner.v(0), kBlockN * 128)", "owner.v(0), 1024)",
+       "wrong result"},
+      {"sm90_swizzle_of_writer_only", kSm90, kCausal, kK90, "((chunk % 8 ^ row % 8) << 4)", "(chunk % 8 << 4)",
+       "wrong result"},
+      // --- sm90_fwd: arithmetic and scheduling ---
+      {"sm90_no_rescale", kSm90, kCausal, kK90, "softmax.rescale(acc_o);", "", "wrong result"},
+      {"sm90_no_mask", kSm90, kCausal, kK90,
+       "if (needs_mask(block, first_row)) mask(block, first_row);\n        softmax.first", "softmax.first",
+       "wrong result"},
+      {"sm90_wrong_v_block", kSm90, kCausal, kK90, "load_v(block + 1);", "load_v(block);", "wrong result"},
+      {"sm90_wrong_kv_head", kSm90, kGrouped, kK90, "params.by_group_size.quotient(tile.head_q)", "tile.head_q",
+       "wrong result"},
+      {"sm90_counter_not_reset", kSm90, kCausal, kK90, "ptx::st_global_u32(params.tile_counter, 0);", ";",
+       "wrong result"},
+      {"sm90_lse_past_tail", kSm90, kCausal, kK90, "lane % 4 == 0 && row < problem.seqlen_q",
+       "lane % 4 == 0 && row <= problem.seqlen_q", "race"},
+      // --- sm90_short_fwd: clusters ---
+      {"short_no_cluster_wait", kShort, kCausal, kKShort, "ptx::cluster_arrive_relaxed(), ptx::cluster_wait();",
+       "ptx::cluster_arrive_relaxed();", "peer may not have started"},
+      {"short_no_cluster_arrive", kShort, kCausal, kKShort, "ptx::cluster_arrive_relaxed(), ptx::cluster_wait();",
+       "ptx::cluster_wait();", "without an arrival"},
+      {"short_fence_of_loads", kShort, kCausal, kKShort, "ptx::fence_mbarrier_init();\n        if constexpr",
+       "if constexpr", "missing fence"},
+      {"short_fence_of_parts", kShort, kCausal, kKShort,
+       "ptx::fence_mbarrier_init();\n      ptx::mbarrier_arrive_expect_tx", "ptx::mbarrier_arrive_expect_tx", "race"},
+      {"short_inbox_wait", kShort, kCausal, kKShort, "ptx::mbarrier_wait_cluster(inbox_full(), 0);", "",
+       "race|uninitialised|ends too early"},
+      {"short_inbox_wrong_phase", kShort, kCausal, kKShort, "ptx::mbarrier_wait_cluster(inbox_full(), 0);",
+       "ptx::mbarrier_wait_cluster(inbox_full(), 1);", "race|uninitialised|ends too early|deadlock"},
+      {"short_inbox_wrong_scope", kShort, kCausal, kKShort, "ptx::mbarrier_wait_cluster(inbox_full(), 0);",
+       "ptx::mbarrier_wait(inbox_full(), 0);", "wrong scope"},
+      {"short_expect_too_few_bytes", kShort, kCausal, kKShort, "(kStateBytes + count * kChunkBytes));", "kStateBytes);",
+       "wrong expect_tx"},
+      {"short_expect_too_many_bytes", kShort, kCausal, kKShort, "(kStateBytes + count * kChunkBytes));",
+       "(kStateBytes + count * kChunkBytes) + 16);", "deadlock"},
+      {"short_wrong_slot", kShortFour, kCausal, kKShort, "ptx::mapa(slot(other, rank), other)",
+       "ptx::mapa(slot(other, 0), other)", "race|uninitialised"},
+      {"short_wrong_peer", kShort, kCausal, kKShort, "ptx::mapa(inbox_full(), other)", "ptx::mapa(inbox_full(), rank)",
+       "both must be of one CTA"},
+      {"short_merge_barrier", kShort, kCausal, kKShort, "ptx::bar_sync(kMergeBarrier + row_group, 128 * C.key_groups);",
+       "", "race|uninitialised"},
+      {"short_merge_barrier_of_one_group", kShort, kCausal, kKShort,
+       "ptx::bar_sync(kMergeBarrier + row_group, 128 * C.key_groups);",
+       "ptx::bar_sync(kMergeBarrier + row_group, 128);", "race|uninitialised|arrived at twice|too many"},
+      {"short_refill_barrier", kShortRing, kCausal, kKShort,
+       "ptx::bar_sync(kRefillBarrier + key_group, 128 * C.row_groups);", "", "race"},
+      {"short_start_barrier", kShortOne, kCausal, kKShort, "ptx::bar_sync();", "", "no mbarrier|race"},
+      {"short_no_griddepcontrol_wait", kShort, kCausal, kKShort, "ptx::griddepcontrol_wait();", ";",
+       "before griddepcontrol.wait"},
+      {"short_keys_of_two_parts", kShort, kCausal, kKShort, "(part + 1) * all_blocks / kParts - first_block",
+       "(part + 2) * all_blocks / kParts - first_block", "wrong result"},
+      {"short_own_part_unscaled", kShort, kCausal, kKShort, "scale_chunks(part, weights);", "", "wrong result"},
+      {"short_rows_of_no_head", kShortPacked, "b1_h3_hk1_sq8_sk100_d64_bf16", kKShort,
+       "return row(r) / kPositions < heads && position(r)", "return position(r)", "race|out of bounds"},
+      // --- changes that alter no result and no order ---
+      {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
+       "a prefetch only warms a cache"},
+      {"short_start_barrier_before_cluster_barrier", kShort, kCausal, kKShort, "ptx::bar_sync();", "", "",
+       "the cluster's barrier, which follows, is of this CTA's threads too and hands on the fenced inits; who reads "
+       "what "
+       "was loaded or stores to O comes after an mbarrier of the thread that executed griddepcontrol.wait"},
+  };
+  return all;
+}
+
+}  // namespace flashcore::testing
