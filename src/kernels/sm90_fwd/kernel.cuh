@@ -235,8 +235,9 @@ struct Kernel {
       if constexpr (C.ping_pong) ptx::bar_arrive(kTurnBarrier + (index + 1 == C.num_consumers ? 0 : index + 1), 256);
     }
 
-    FC_DEVICE void issue_scores() {
-      const ptx::WgmmaDescriptor q = first_q.advanced(ring_q.stage() * C.num_consumers * qo_slab_bytes(T));
+    // Of the rows in Q stage `q_stage`.
+    FC_DEVICE void issue_scores(int q_stage) {
+      const ptx::WgmmaDescriptor q = first_q.advanced(q_stage * C.num_consumers * qo_slab_bytes(T));
       const ptx::WgmmaDescriptor k = first_k.advanced(ring_k.stage() * k_tile_bytes(C, T));
       ptx::wgmma_registers(acc_s);
       ptx::wgmma_fence();
@@ -315,7 +316,7 @@ struct Kernel {
     FC_DEVICE void step(int block, int first_row) {
       wait_k();
       take_turn();
-      issue_scores();
+      issue_scores(ring_q.stage());
       wait_v();
       issue_values();
       pass_turn();
@@ -333,57 +334,107 @@ struct Kernel {
       convert_p();
     }
 
-    FC_DEVICE void work(int number) {
+    // A consumer's part of a tile.
+    struct Work {
+      int first_row;
+      int blocks;   // of keys that some of its rows see
+      int skipped;  // of the tile's that none does: upper consumers under a causal mask let those pass
+    };
+    FC_DEVICE Work work_of(int number) const {
       const Tile tile = kernel.tile_at(number);
-      const ForwardParams& problem = kernel.params.problem;
-      const int first_row = tile.first_row + index * kRowsPerConsumer;
-      // Under a causal mask the upper consumers see fewer blocks than the tile: they let those pass.
-      const int blocks =
-          min_int(tile.blocks, kernel.key_blocks(min_int(first_row + kRowsPerConsumer, problem.seqlen_q) - 1));
-      for (int skipped = blocks; skipped < tile.blocks; ++skipped) {
+      Work work;
+      work.first_row = tile.first_row + index * kRowsPerConsumer;
+      work.blocks =
+          min_int(tile.blocks,
+                  kernel.key_blocks(min_int(work.first_row + kRowsPerConsumer, kernel.params.problem.seqlen_q) - 1));
+      work.skipped = tile.blocks - work.blocks;
+      return work;
+    }
+    FC_DEVICE void skip_k(int count) {
+      for (int i = 0; i < count; ++i) {
         wait_k();
         release_k();
-        wait_v();
-        release_v();
         take_turn();
         pass_turn();
       }
+    }
+    FC_DEVICE void skip_v(int count) {
+      for (int i = 0; i < count; ++i) {
+        wait_v();
+        release_v();
+      }
+    }
+
+    // The first scores of a tile, with nothing to hide them under.
+    FC_DEVICE void begin(const Work& work) {
+      for (int i = 0; i < work.skipped; ++i) skip_k(1), skip_v(1);
       ptx::mbarrier_wait(kernel.q_full(ring_q.stage(), index), ring_q.parity());
-      int block = blocks - 1;
+      if (work.blocks == 0) return;
+      wait_k();
+      take_turn();
+      issue_scores(ring_q.stage());
+      pass_turn();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_registers(acc_s);
+      release_k();
+    }
+
+    // From the first scores to the probabilities of the last block, whose P·V is still to come.
+    FC_DEVICE void attend(const Work& work) {
       // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O,
       // and spill.
 #pragma unroll
       for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
-      if (block >= 0) {
-        wait_k();
-        take_turn();
-        issue_scores();
-        pass_turn();
-        ptx::wgmma_wait<0>();
-        ptx::wgmma_registers(acc_s);
-        release_k();
-        release_last_slab();
-        if (needs_mask(block, first_row)) mask(block, first_row);
-        softmax.first(acc_s, problem.scale_log2);
-        convert_p();
-        --block;
-        // A diagonal that is not aligned to the blocks crosses a second one.
-        if constexpr (T.causal) {
-#pragma unroll 1
-          for (; block >= 0 && needs_mask(block, first_row); --block) step<true>(block, first_row);
-        }
-#pragma unroll 1
-        for (; block >= 0; --block) step<false>(block, first_row);
-        wait_v();
-        issue_values();
-        ptx::wgmma_wait<0>();
-        ptx::wgmma_registers(acc_o);
-        release_v();
-      } else {
-        release_last_slab();
+      if (work.blocks == 0) {
         softmax.none();
+        release_last_slab();
+        return;
       }
-      finish(number);
+      int block = work.blocks - 1;
+      if (needs_mask(block, work.first_row)) mask(block, work.first_row);
+      softmax.first(acc_s, kernel.params.problem.scale_log2);
+      convert_p();
+      release_last_slab();
+      --block;
+      // A diagonal that is not aligned to the blocks crosses a second one.
+      if constexpr (T.causal) {
+#pragma unroll 1
+        for (; block >= 0 && needs_mask(block, work.first_row); --block) step<true>(block, work.first_row);
+      }
+#pragma unroll 1
+      for (; block >= 0; --block) step<false>(block, work.first_row);
+    }
+
+    FC_DEVICE void last_values() {
+      wait_v();
+      issue_values();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_registers(acc_o);
+      release_v();
+    }
+
+    // The last values of one tile with the first scores of the next. K's ring runs ahead of V's by what the next tile
+    // skips, which must fit in it.
+    FC_DEVICE static bool can_chain(const Work& work, const Work& next) {
+      return work.blocks > 0 && next.blocks > 0 && next.skipped <= C.num_stages;
+    }
+    FC_DEVICE void chain(const Work& next) {
+      skip_k(next.skipped);
+      Ring<C.q_stages> next_q = ring_q;
+      next_q.advance();
+      ptx::mbarrier_wait(kernel.q_full(next_q.stage(), index), next_q.parity());
+      wait_k();
+      take_turn();
+      issue_scores(next_q.stage());
+      wait_v();
+      issue_values();
+      pass_turn();
+      ptx::wgmma_wait<0>();
+      ptx::wgmma_registers(acc_s);
+      ptx::wgmma_registers(acc_o);
+      release_k();
+      release_v();
+      skip_v(next.skipped);
     }
 
     // O through the consumer's own Q rows, which nobody reads any more, and out by TMA.
@@ -433,16 +484,38 @@ struct Kernel {
       ring_q.advance();
     }
 
+    // The next tile's number, or less than 0 after the last.
+    FC_DEVICE int next_number() {
+      ptx::mbarrier_wait(kernel.tile_full(ring_tile.stage()), ring_tile.parity());
+      const int number = static_cast<int>(ptx::ld_shared_u32(kernel.tile_number(ring_tile.stage())));
+      ptx::bar_warp_sync();  // all lanes have read it
+      release(kernel.tile_empty(ring_tile.stage()));
+      ring_tile.advance();
+      return number;
+    }
+
     FC_DEVICE void consume() {
       if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
-      for (;;) {
-        ptx::mbarrier_wait(kernel.tile_full(ring_tile.stage()), ring_tile.parity());
-        const int number = static_cast<int>(ptx::ld_shared_u32(kernel.tile_number(ring_tile.stage())));
-        ptx::bar_warp_sync();  // all lanes have read it
-        release(kernel.tile_empty(ring_tile.stage()));
-        ring_tile.advance();
-        if (number < 0) break;
-        work(number);
+      int number = next_number();
+      bool begun = false;
+      while (number >= 0) {
+        const Work work = work_of(number);
+        if (!begun) begin(work);
+        attend(work);
+        begun = false;
+        int next = -1;
+        if constexpr (C.q_stages == 2) {
+          next = next_number();
+          if (next >= 0) {
+            const Work next_work = work_of(next);
+            begun = can_chain(work, next_work);
+            if (begun) chain(next_work);
+          }
+        }
+        if (!begun && work.blocks > 0) last_values();
+        finish(number);
+        if constexpr (C.q_stages == 1) next = next_number();
+        number = next;
       }
       ptx::bulk_wait_read<0>();  // shared memory outlives what TMA still reads of it
     }
