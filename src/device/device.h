@@ -45,8 +45,12 @@ struct Dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
 
+// How a tile's rows lie in shared memory: the 16-byte chunks of each 128, 64 or 32 bytes change places by address, so
+// that matrix instructions meet no bank conflicts. The value is the width in bytes; a box's rows are at most as wide.
+enum class TensorSwizzle : unsigned { kNone = 0, k32 = 32, k64 = 64, k128 = 128 };
+
 // A tensor map of Hopper's tensor memory accelerator, to be encoded into the parameters at `param_offset` (128 bytes):
-// 4-D tensors of 16-bit elements in tiles of `box`, 128-byte swizzle, zeros outside the tensor.
+// 4-D tensors of 16-bit elements in tiles of `box`, zeros outside the tensor.
 struct TensorMapSpec {
   std::size_t param_offset = 0;
   const void* address = nullptr;        // multiple of 16 bytes
@@ -54,6 +58,7 @@ struct TensorMapSpec {
   std::uint64_t extents[4] = {};        // innermost first
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};
+  TensorSwizzle swizzle = TensorSwizzle::k128;
 };
 
 // One kernel launch: geometry and the bytes of its single parameter struct.

@@ -65,14 +65,17 @@ std::vector<std::uint32_t> make_input() {
   return words;
 }
 
-TensorMapSpec tensor_at(std::size_t offset, const void* address) {
+TensorMapSpec tensor_at(std::size_t offset, const void* address, TensorSwizzle swizzle) {
   constexpr std::uint64_t kRow = kTensorColumns * 2;
+  // A box's row is as wide as the swizzle; 16 bytes without one.
+  const unsigned row_bytes = swizzle == TensorSwizzle::kNone ? 16 : static_cast<unsigned>(swizzle);
   return {offset,
           address,
           false,
           {kTensorColumns, kTensorRows, kTensorHeads, 1},
           {kRow, kRow * kTensorRows, kRow * kTensorRows * kTensorHeads},
-          {kTensorColumns, kBoxRows, 1, 1}};
+          {row_bytes / 2, kBoxRows, 1, 1},
+          swizzle};
 }
 
 std::string hash_of(const std::vector<std::uint32_t>& words) {
@@ -181,15 +184,16 @@ std::string conformance_arch(const ConformanceTest& test, const DeviceLimits& li
 
 std::string conformance_hash(const ConformanceTest& test) {
   const SourceMap& sources = conformance_sources();
-  return Hasher()
-      .add(text_for(sources.at(conformance_kernel(test).file), test.type))
+  Hasher hasher;
+  hasher.add(text_for(sources.at(conformance_kernel(test).file), test.type))
       .add(test.type)
       .add(sources.at("conformance/common.cuh"))
       .add(sources.at("conformance/params.h"))
       .add(fmt::format("{} words, {}x{}x{} CTAs in clusters of {}", test.words, test.grid.x, test.grid.y, test.grid.z,
                        test.cluster))
-      .add(hash_of(make_input()))
-      .hex();
+      .add(hash_of(make_input()));
+  if (test.swizzle != TensorSwizzle::k128) hasher.add(fmt::format("swizzle {}", static_cast<unsigned>(test.swizzle)));
+  return hasher.hex();
 }
 
 std::vector<std::uint32_t> run_conformance_test(Device& device, const ConformanceTest& test) {
@@ -216,9 +220,10 @@ std::vector<std::uint32_t> run_conformance_test(Device& device, const Conformanc
   spec.params.resize(sizeof params);
   std::memcpy(spec.params.data(), &params, sizeof params);
   if (test.hopper) {
-    spec.tensor_maps = {tensor_at(offsetof(HostParams, map_in), static_cast<char*>(in->data()) + 4 * kF16Words),
-                        tensor_at(offsetof(HostParams, map_out),
-                                  static_cast<char*>(out->data()) + 4 * std::min(kStoredWords, test.words))};
+    spec.tensor_maps = {
+        tensor_at(offsetof(HostParams, map_in), static_cast<char*>(in->data()) + 4 * kF16Words, test.swizzle),
+        tensor_at(offsetof(HostParams, map_out),
+                  static_cast<char*>(out->data()) + 4 * std::min(kStoredWords, test.words), test.swizzle)};
     device.encode_tensor_maps(spec);
   }
   device.launch(*module, spec);

@@ -25,8 +25,9 @@ struct ConformanceTest {
   double ulps = 0;
   double floor = 0;  // for sums, the size of what is summed: cancellation loses bits of that
   Dim3 grid{};
-  int cluster = 1;            // CTAs, along x
-  bool programmatic = false;  // launched so
+  int cluster = 1;                              // CTAs, along x
+  bool programmatic = false;                    // launched so
+  TensorSwizzle swizzle = TensorSwizzle::k128;  // of its tensor maps
 };
 const std::vector<ConformanceTest>& conformance_tests();
 

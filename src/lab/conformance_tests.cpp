@@ -7,10 +7,81 @@
 
 namespace flashcore {
 
+namespace {
+
+using namespace conformance;
+
+ConformanceTest of_hopper(std::string name, const char* file, std::string type, const char* functions, int words) {
+  return {std::move(name), file, std::move(type), functions, words, true};
+}
+
+void add_copies(std::vector<ConformanceTest>& all) {
+  all.push_back(of_hopper("votes", "collectives", "Votes", "vote_all vote_ballot shfl_up shfl_down", 10 * kThreads));
+  all.push_back(of_hopper("elect", "collectives", "Elect", "elect", kThreads));
+  all.push_back(of_hopper("globaltimer", "collectives", "Timer", "globaltimer", kThreads));
+  all.push_back(of_hopper("tile_loads", "collectives", "TileLoads",
+                          "ldmatrix_x1 ldmatrix_x1_trans ldmatrix_x2 ldmatrix_x2_trans", 6 * kThreads));
+  all.push_back(of_hopper("tile_stores", "collectives", "TileStores",
+                          "stmatrix_x1 stmatrix_x1_trans stmatrix_x2 stmatrix_x2_trans stmatrix_x4_trans", 2560));
+  all.push_back(of_hopper("atomic_sums", "collectives", "AtomicSums",
+                          "atomic_add_global_f32 atomic_add_shared_u32 atomic_add_shared_f32", 4 + 3 * kThreads));
+  all.push_back(of_hopper("bulk", "bulk", "Bulk", "bulk_load bulk_store bulk_wait", 524));
+  all.push_back(of_hopper("multicast", "bulk", "Multicast", "tma_load_4d_multicast", kClusterCtas * 4096));
+  all.back().grid.x = all.back().cluster = kClusterCtas;
+  all.push_back(of_hopper("distributed_shared", "bulk", "DistributedShared",
+                          "ld_cluster_u32 ld_cluster_f32 st_cluster_u32 st_cluster_v4 mbarrier_arrive_cluster",
+                          kClusterCtas * 8 * kThreads));
+  all.back().grid.x = all.back().cluster = kClusterCtas;
+}
+
+void add_layouts(std::vector<ConformanceTest>& all) {
+  for (const auto& [bytes, swizzle] : {std::pair{16, TensorSwizzle::kNone}, std::pair{32, TensorSwizzle::k32},
+                                       std::pair{64, TensorSwizzle::k64}, std::pair{128, TensorSwizzle::k128}}) {
+    all.push_back(of_hopper(fmt::format("tma_swizzle_{}", static_cast<unsigned>(swizzle)), "layouts",
+                            fmt::format("TmaSwizzle<{}>", bytes), "tma_load_4d tma_store_4d",
+                            kStoredWords + kTensorHeads * kTensorRows * kTensorColumns / 2));
+    all.back().swizzle = swizzle;
+    for (int form = 0; form < 3; ++form) {
+      static constexpr const char* kForms[] = {"ss", "rs", "rs_trans"};
+      all.push_back(of_hopper(fmt::format("wgmma_{}_swizzle_{}", kForms[form], static_cast<unsigned>(swizzle)),
+                              "layouts", fmt::format("WgmmaLayout<{}, {}>", static_cast<unsigned>(swizzle), form),
+                              "wgmma_descriptor", 32 * kThreads));
+      all.back().ulps = 16, all.back().floor = 16;
+    }
+  }
+}
+
+// Of 8-bit operands the hardware keeps some 13 bits below the largest addend and cuts the rest, 32 times for each step
+// of k: up to 2^-10 of it. Exact operands (fp8.cuh) lose nothing.
+void add_fp8(std::vector<ConformanceTest>& all) {
+  constexpr double kUlps = 16384, kFloor = 16;
+  for (const bool e5m2 : {false, true}) {
+    for (const bool exact : {false, true}) {
+      const std::string name = std::string(e5m2 ? "e5m2" : "e4m3") + (exact ? "_exact" : "");
+      const auto add = [&](std::string test, std::string type, const char* functions, int words) {
+        all.push_back(of_hopper(std::move(test), "fp8", std::move(type), functions, words));
+        if (!exact) all.back().ulps = kUlps, all.back().floor = kFloor;
+      };
+      add("mma_" + name, fmt::format("MmaFp8<{}, {}>", e5m2, exact), e5m2 ? "mma_m16n8k32_e5m2" : "mma_m16n8k32_e4m3",
+          4 * kThreads);
+      add("wgmma_ss_" + name, fmt::format("WgmmaFp8<{}, false, {}>", e5m2, exact), "wgmma_fp8_ss", 32 * kThreads);
+      add("wgmma_rs_" + name, fmt::format("WgmmaFp8<{}, true, {}>", e5m2, exact), "wgmma_fp8_rs", 32 * kThreads);
+    }
+  }
+  for (int n = 16; n <= 256; n += 16) {
+    const bool e5m2 = n % 32 != 0;
+    all.push_back(of_hopper(fmt::format("wgmma_fp8_ss_n{}", n), "fp8",
+                            fmt::format("WgmmaFp8Width<{}, false, {}>", e5m2, n), "wgmma_fp8_ss", 4 * kThreads));
+    all.push_back(of_hopper(fmt::format("wgmma_fp8_rs_n{}", n), "fp8",
+                            fmt::format("WgmmaFp8Width<{}, true, {}>", !e5m2, n), "wgmma_fp8_rs", 4 * kThreads));
+  }
+}
+
+}  // namespace
+
 // Tolerances. ex2, lg2, rcp: the PTX ISA's maximum relative errors 2^-22, 2^-22 (absolute) and 2^-23, twice, as either
 // side may be off. Matrix products: the hardware truncates while it aligns addends, a few ulps of the largest of them.
 const std::vector<ConformanceTest>& conformance_tests() {
-  using namespace conformance;
   constexpr const char* kWgmmaSs = "wgmma_ss wgmma_fence wgmma_commit wgmma_wait wgmma_registers WgmmaDescriptor";
   constexpr const char* kWgmmaRs = "wgmma_rs wgmma_fence wgmma_commit wgmma_wait wgmma_registers WgmmaDescriptor";
   const auto exact = [](std::string name, const char* file, std::string type, const char* functions, int words,
@@ -79,6 +150,9 @@ const std::vector<ConformanceTest>& conformance_tests() {
                           fmt::format("WgmmaWidth<{}, true, true, {}>", !bf16, n), "wgmma_rs", 4 * kThreads, 16, 16,
                           true));
     }
+    add_copies(all);
+    add_layouts(all);
+    add_fp8(all);
     return all;
   }();
   return tests;

@@ -220,6 +220,7 @@ std::string execution_identity(const Contestant& contestant, const Problem& prob
   hasher.add(fmt::format("{} {}", spec.shared_bytes, spec.programmatic));
   for (const TensorMapSpec& map : spec.tensor_maps) {
     for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");
+    hasher.add(fmt::format("swizzle {}", static_cast<unsigned>(map.swizzle)));
   }
   hasher.add({reinterpret_cast<const char*>(spec.params.data()), spec.params.size()});
   return hasher.hex();

@@ -91,6 +91,20 @@ void CudaModule::launch(const LaunchSpec& spec) const {
                               spec.grid.x, spec.grid.y, spec.grid.z, volume(spec.block), spec.shared_bytes));
 }
 
+namespace {
+
+CUtensorMapSwizzle swizzle_mode(TensorSwizzle swizzle) {
+  switch (swizzle) {
+    case TensorSwizzle::kNone: return CU_TENSOR_MAP_SWIZZLE_NONE;
+    case TensorSwizzle::k32: return CU_TENSOR_MAP_SWIZZLE_32B;
+    case TensorSwizzle::k64: return CU_TENSOR_MAP_SWIZZLE_64B;
+    case TensorSwizzle::k128: return CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+  throw_internal("no swizzle of {} bytes", static_cast<unsigned>(swizzle));
+}
+
+}  // namespace
+
 void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::vector<std::byte>& params) {
   const DriverApi& api = context.use();
   if (!api.tensor_map_encode)
@@ -102,7 +116,7 @@ void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::ve
   const CUtensorMapDataType type = map.bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const CUresult result =
       api.tensor_map_encode(&encoded, type, 4, const_cast<void*>(map.address), map.extents, map.strides_bytes, map.box,
-                            kUnitStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            kUnitStrides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_mode(map.swizzle),
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   context.check(result,
                 fmt::format("encoding a tensor map of {}x{}x{}x{} elements, strides {} {} {} bytes, box {}x{}",

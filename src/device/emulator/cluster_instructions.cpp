@@ -1,5 +1,5 @@
 // Clusters: their barrier, each other's shared memory, and the launch before this one. PTX ISA, "barrier.cluster",
-// "mapa", "st.async", "griddepcontrol".
+// "mapa", "st.async", "ld", "st", "griddepcontrol".
 
 #include <algorithm>
 #include <cstring>
@@ -32,6 +32,15 @@ Place resolve(Cluster& cluster, unsigned remote, const char* action, const void*
                              Cluster::name_of(self), action, remote),
                  site);
   Cta& target = cluster.cta(rank);
+  check_peer(cluster, target, action, site);
+  return {target, remote & ((1u << kRankShift) - 1)};
+}
+
+}  // namespace
+
+void check_peer(Cluster& cluster, const Cta& target, const char* action, const void* site) {
+  const Thread& self = cluster.thread();
+  const unsigned rank = target.rank;
   if (&target != self.cta && !self.knowledge.has_seen(target.started, 1))
     cluster.fail(fmt::format("peer may not have started: {} {} in the shared memory of CTA rank {}, and nothing proves "
                              "that this CTA runs yet\n  Wait for the cluster's barrier first (cluster_wait).",
@@ -43,7 +52,6 @@ Place resolve(Cluster& cluster, unsigned remote, const char* action, const void*
                     "returned\n  It must wait, for what it is sent or at the cluster's barrier, before it returns.",
                     Cluster::name_of(self), action, rank),
         site);
-  return {target, remote & ((1u << kRankShift) - 1)};
 }
 
 void remember_remote(Cta& target, const Access& access) {
@@ -54,8 +62,6 @@ void remember_remote(Cta& target, const Access& access) {
   }
   target.remote.push_back(access);
 }
-
-}  // namespace
 
 int cluster_ctarank() { return static_cast<int>(Cluster::current().thread().cta->rank); }
 
@@ -161,6 +167,50 @@ void st_async(unsigned remote, const void* value, int bytes, unsigned remote_bar
       });
 }
 
+void load_cluster(unsigned remote, void* value, int bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Thread& self = cluster.thread();
+  const Place from = resolve(cluster, remote, "reads", site);
+  const auto size = static_cast<unsigned>(bytes);
+  const Access access = cluster.access_of(self, site);
+  const auto check = [&](const std::optional<Conflict>& conflict) {
+    if (conflict) cluster.fail(*conflict, from.cta, fmt::format("reads {} bytes", bytes), site);
+  };
+  check(from.cta.shared.check_place(from.address, size, size));
+  check(from.cta.shared.read(from.address, size, self.knowledge, access));
+  std::memcpy(value, from.cta.shared.at(from.address), size);
+  if (&from.cta == self.cta) return;
+  remember_remote(from.cta, access);
+  cluster.counters.cluster_bytes += size;
+}
+
+void store_cluster(unsigned remote, const void* value, int bytes) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Thread& self = cluster.thread();
+  const Place to = resolve(cluster, remote, "writes", site);
+  const auto size = static_cast<unsigned>(bytes);
+  const Access access = cluster.access_of(self, site);
+  const auto check = [&](const std::optional<Conflict>& conflict) {
+    if (conflict) cluster.fail(*conflict, to.cta, fmt::format("writes {} bytes", bytes), site);
+  };
+  check(to.cta.shared.check_place(to.address, size, size));
+  check(to.cta.shared.write(to.address, size, self.knowledge, access, Proxy::kGeneric));
+  std::memcpy(to.cta.shared.at(to.address), value, size);
+  if (&to.cta == self.cta) return;
+  remember_remote(to.cta, access);
+  cluster.counters.cluster_bytes += size;
+}
+
+void mbarrier_arrive_cluster(unsigned remote_barrier) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  const Place at = resolve(cluster, remote_barrier, "arrives", site);
+  if (&at.cta != cluster.thread().cta) remember_remote(at.cta, cluster.access_of(cluster.thread(), site));
+  arrive_at(cluster, at.cta, at.address, 0, site);
+}
+
 void leave_cluster(Thread& thread) {
   Cta& cta = *thread.cta;
   Cluster& cluster = *cta.cluster;
@@ -176,8 +226,8 @@ void leave_cluster(Thread& thread) {
     if (Clocks::at(cta.seen_at_return.seen, access.agent) >= access.time) continue;
     cluster.fail(
         fmt::format("CTA ends too early: {} is the last of its CTA to return, and nothing orders that after {}, "
-                    "which writes to its shared memory\n  It must wait, for what it is sent or at the cluster's "
-                    "barrier, before it returns. The write is started",
+                    "which accesses its shared memory\n  It must wait, for what it is sent or at the cluster's "
+                    "barrier, before it returns. The access is made or started",
                     Cluster::name_of(thread), cluster.name_of(access.agent)),
         cluster.site_address(access.site));
   }

@@ -44,6 +44,7 @@ struct LaunchState {
   std::mutex mutex{};
   std::string report{};  // of the first fault; guarded by the mutex
   Counters counters{};   // guarded by the mutex
+  std::atomic<std::uint64_t> timer_reads{0};
 };
 
 // When asynchronous work is done, within what the program allows.
@@ -56,12 +57,15 @@ struct PendingCopy {
   std::uint32_t group;
 };
 
+// A tile, or `bytes` of plain memory at `to` if `map` is null.
 struct PendingStore {
   const void* map;
   unsigned source;
   int at[4];
   std::uint32_t group;
   const void* site;
+  void* to = nullptr;
+  unsigned bytes = 0;
 };
 
 // Why a thread does not run, for the deadlock report.

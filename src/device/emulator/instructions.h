@@ -22,13 +22,16 @@ void cp_async_commit();
 void cp_async_wait(int pending);
 
 // Whole warp (warp_instructions.cpp).
-void ldmatrix(unsigned (&tiles)[4], unsigned row, bool transposed);
-void mma_m16n8k16(const MmaOperands& operands, bool bf16);
+void ldmatrix(unsigned* tiles, int count, unsigned row, bool transposed);
+void mma_sync(const MmaOperands& operands, MatrixElement element);
 unsigned shuffle_xor(unsigned value, int mask);
 void bar_warp_sync();
-void stmatrix(unsigned row, const unsigned (&tiles)[4]);
+void stmatrix(unsigned row, const unsigned* tiles, int count, bool transposed);
 unsigned shuffle_index(unsigned value, int source);
+unsigned shuffle_by(unsigned value, int delta);
 bool vote_any(bool condition);
+unsigned vote_ballot(bool condition);
+bool elect();
 
 // Named barriers (barrier_instructions.cpp).
 void bar_sync(int barrier, int threads);
@@ -43,6 +46,14 @@ unsigned mapa(unsigned address, int rank);
 void cluster_arrive(bool release);
 void cluster_wait();
 void st_async(unsigned remote, const void* value, int bytes, unsigned remote_barrier);
+void load_cluster(unsigned remote, void* value, int bytes);
+void store_cluster(unsigned remote, const void* value, int bytes);
+void mbarrier_arrive_cluster(unsigned remote_barrier);
+// Access by the running thread to the shared memory of `target`: a fault unless that is known to have started and has
+// not ended.
+void check_peer(Cluster& cluster, const Cta& target, const char* action, const void* site);
+// The target must not end before this access.
+void remember_remote(Cta& target, const Access& access);
 // Every thread calls it when it returns from the kernel: others may no longer touch its CTA's shared memory once all
 // have.
 void leave_cluster(Thread& thread);
@@ -59,6 +70,8 @@ void setmaxnreg(int registers, bool increase);
 // Barriers in shared memory and proxy fences (mbarrier_instructions.cpp).
 void mbarrier_init(unsigned barrier, int arrivals);
 void mbarrier_arrive(unsigned barrier, int expect_bytes);
+// An arrival of the running thread, in its CTA or another.
+void arrive_at(Cluster& cluster, Cta& cta, unsigned barrier, int expect_bytes, const void* site);
 bool mbarrier_try_wait(unsigned barrier, int parity);
 void mbarrier_wait(unsigned barrier, int parity);
 void mbarrier_wait_cluster(unsigned barrier, int parity);
@@ -74,7 +87,10 @@ MBarrier& mbarrier_of_copy(Cluster& cluster, Cta& cta, unsigned barrier, const v
 // Tensor memory accelerator (tma_instructions.cpp).
 void tma_prefetch(const void* map);
 void tma_load(unsigned destination, const void* map, unsigned barrier, const int (&at)[4]);
+void tma_load_multicast(unsigned destination, const void* map, unsigned barrier, const int (&at)[4], unsigned ctas);
 void tma_store(const void* map, unsigned source, const int (&at)[4]);
+void bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier);
+void bulk_store(void* destination, unsigned source, int bytes);
 void bulk_commit();
 void bulk_wait_read(int pending);
 // Every thread calls it when it returns from the kernel: nothing of its may still read shared memory.
@@ -87,10 +103,16 @@ void wgmma_commit();
 void wgmma_wait(int pending);
 
 unsigned atomic_add_global(unsigned* address, unsigned value);
+float atomic_add_global_f32(float* address, float value);
+unsigned atomic_add_shared_u32(unsigned address, unsigned value);
+float atomic_add_shared_f32(unsigned address, float value);
+unsigned long long globaltimer();
 
 // What the device writes for a TensorMapSpec, into the 128 bytes of a tensor map.
 void encode_tensor_map(const TensorMapSpec& map, std::byte* to);
 
+// A read of global memory that an asynchronous copy makes for the running thread: bounds and alignment.
+void check_global_read(Cluster& cluster, const void* address, int bytes, int alignment, const void* site);
 // A global write by the running thread: bounds, alignment and races.
 void check_global_store(Cluster& cluster, void* address, int bytes, const void* site);
 

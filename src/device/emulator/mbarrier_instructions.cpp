@@ -103,9 +103,12 @@ void mbarrier_init(unsigned address, int arrivals) {
 
 void mbarrier_arrive(unsigned address, int expect_bytes) {
   Cluster& cluster = Cluster::current();
-  const void* site = FC_EMULATOR_SITE;
+  arrive_at(cluster, *cluster.thread().cta, address, expect_bytes, FC_EMULATOR_SITE);
+}
+
+void arrive_at(Cluster& cluster, Cta& cta, unsigned address, int expect_bytes, const void* site) {
   Thread& self = cluster.thread();
-  MBarrier& barrier = find_mbarrier(cluster, *self.cta, address, "arrives", site);
+  MBarrier& barrier = find_mbarrier(cluster, cta, address, "arrives", site);
   if (barrier.pending_arrivals == 0)
     cluster.fail(
         fmt::format("too many arrivals: {} arrives at the mbarrier at {:#x} (offset {}), whose phase {} has all "
@@ -117,6 +120,7 @@ void mbarrier_arrive(unsigned address, int expect_bytes) {
     cluster.fail(
         fmt::format("expect_tx of {} bytes: 0 to 1048575 are allowed ({})", expect_bytes, Cluster::name_of(self)),
         site);
+  if (&cta != self.cta) barrier.remote = true;
   barrier.pending_bytes += expect_bytes;
   barrier.clocks.release(self.knowledge);
   --barrier.pending_arrivals;

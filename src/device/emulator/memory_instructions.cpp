@@ -5,7 +5,7 @@
 namespace flashcore::emulator {
 namespace {
 
-void check_global(Cluster& cluster, const void* address, int bytes, const char* action, const void* site,
+void check_global(Cluster& cluster, const void* address, int bytes, int alignment, const char* action, const void* site,
                   Allocation** found) {
   check_launch_before(cluster, site);
   *found = cluster.find(address, static_cast<std::size_t>(bytes));
@@ -15,10 +15,10 @@ void check_global(Cluster& cluster, const void* address, int bytes, const char* 
                     action, bytes, address, cluster.launch.memory.describe(address)),
         site);
   }
-  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) != 0) {
+  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(alignment) != 0) {
     cluster.fail(fmt::format("misaligned global memory access: {} {} {} bytes at {} ({}), which is no multiple of {}",
                              Cluster::name_of(cluster.thread()), action, bytes, address,
-                             cluster.launch.memory.describe(address), bytes),
+                             cluster.launch.memory.describe(address), alignment),
                  site);
   }
 }
@@ -43,6 +43,16 @@ void fail_global_race(Cluster& cluster, const GlobalAccess& before, const void* 
                   Cluster::name_of(self), self.cta->linear, action, address, cluster.launch.memory.describe(address),
                   before.thread, before.cta, cluster.launch.module.line_of(before.address)),
       site);
+}
+
+void check_global_writers(Cluster& cluster, const Allocation& allocation, const void* address, int bytes,
+                          const void* site) {
+  if (!allocation.written()) return;
+  const auto offset = static_cast<std::size_t>(static_cast<const char*>(address) - allocation.data());
+  for (std::size_t at = offset; at < offset + static_cast<std::size_t>(bytes); at += Allocation::kCellBytes) {
+    const auto before = allocation.writer(at);
+    if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "reads", site);
+  }
 }
 
 std::string shared_action(const char* verb, int bytes) { return fmt::format("{} {} bytes", verb, bytes); }
@@ -71,21 +81,21 @@ void load_global(const void* address, void* value, int bytes) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
   Allocation* allocation = nullptr;
-  check_global(cluster, address, bytes, "reads", site, &allocation);
-  if (allocation->written()) {
-    const auto offset = static_cast<std::size_t>(static_cast<const char*>(address) - allocation->data());
-    for (std::size_t at = offset; at < offset + static_cast<std::size_t>(bytes); at += Allocation::kCellBytes) {
-      const auto before = allocation->writer(at);
-      if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "reads", site);
-    }
-  }
+  check_global(cluster, address, bytes, bytes, "reads", site, &allocation);
+  check_global_writers(cluster, *allocation, address, bytes, site);
   std::memcpy(value, address, static_cast<std::size_t>(bytes));
   cluster.count(cluster.thread(), SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(address), bytes, site);
 }
 
+void check_global_read(Cluster& cluster, const void* address, int bytes, int alignment, const void* site) {
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, bytes, alignment, "copies", site, &allocation);
+  check_global_writers(cluster, *allocation, address, bytes, site);
+}
+
 void check_global_store(Cluster& cluster, void* address, int bytes, const void* site) {
   Allocation* allocation = nullptr;
-  check_global(cluster, address, bytes, "writes", site, &allocation);
+  check_global(cluster, address, bytes, std::min(bytes, 16), "writes", site, &allocation);
   const Thread& self = cluster.thread();
   const GlobalAccess access{cluster.launch.number, self.cta->linear, self.knowledge.time,
                             static_cast<std::uint16_t>(self.index), site};
@@ -108,8 +118,42 @@ void store_global(void* address, const void* value, int bytes) {
 unsigned atomic_add_global(unsigned* address, unsigned value) {
   Cluster& cluster = Cluster::current();
   Allocation* allocation = nullptr;
-  check_global(cluster, address, 4, "adds to", FC_EMULATOR_SITE, &allocation);
+  check_global(cluster, address, 4, 4, "adds to", FC_EMULATOR_SITE, &allocation);
   return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
+}
+
+float atomic_add_global_f32(float* address, float value) {
+  Cluster& cluster = Cluster::current();
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, 4, 4, "adds to", FC_EMULATOR_SITE, &allocation);
+  return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
+}
+
+namespace {
+
+template <class Value>
+Value atomic_add_shared(unsigned address, Value value, const void* site) {
+  Cluster& cluster = Cluster::current();
+  Thread& self = cluster.thread();
+  SharedMemory& shared = self.cta->shared;
+  check_shared(cluster, *self.cta, shared.check_place(address, 4, 4), "adds to", 4, site);
+  check_shared(cluster, *self.cta, shared.atomic(address, self.knowledge, cluster.access_of(self, site)), "adds to", 4,
+               site);
+  Value old;
+  std::memcpy(&old, shared.at(address), 4);
+  const Value sum = old + value;
+  std::memcpy(shared.at(address), &sum, 4);
+  cluster.count(self, SiteCounters::kSharedStore, address, 4, site);
+  return old;
+}
+
+}  // namespace
+
+unsigned atomic_add_shared_u32(unsigned address, unsigned value) {
+  return atomic_add_shared(address, value, FC_EMULATOR_SITE);
+}
+float atomic_add_shared_f32(unsigned address, float value) {
+  return atomic_add_shared(address, value, FC_EMULATOR_SITE);
 }
 
 unsigned shared_base() { return SharedMemory::kBase; }
@@ -151,7 +195,7 @@ void cp_async(unsigned destination, const void* source, int source_bytes) {
                  site);
   Allocation* allocation = nullptr;
   if (source_bytes > 0) {
-    check_global(cluster, source, 16, "copies", site, &allocation);
+    check_global(cluster, source, 16, 16, "copies", site, &allocation);
     cluster.count(self, SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(source), 16, site);
   }
   check_shared(cluster, *self.cta, shared.check_place(destination, 16, 16), "copies (cp.async)", 16, site);

@@ -5,6 +5,9 @@
 
 namespace flashcore::emulator {
 
+// Of a matrix instruction's operands a and b. 16 bits: k is 16; 8 bits: k is 32.
+enum class MatrixElement : int { kF16, kBf16, kE4m3, kE5m2 };
+
 // The operands of one lane; results are written back through them.
 struct MmaOperands {
   float* d;           // 4
@@ -12,13 +15,14 @@ struct MmaOperands {
   unsigned b0, b1;
 };
 
-// One lane's part of wgmma m64nNk16. `a` null: operand A comes through `descriptor_a`.
+// One lane's part of wgmma m64nNk16 or m64nNk32. `a` null: operand A comes through `descriptor_a`.
 struct WgmmaOperands {
   float* d;           // n / 2
   const unsigned* a;  // 4, or null
   unsigned long long descriptor_a, descriptor_b;
   int n;
-  bool bf16, transpose_b, accumulate;
+  MatrixElement element;
+  bool transpose_b, accumulate;
 };
 
 struct Services {
@@ -40,14 +44,17 @@ struct Services {
   void (*cp_async_wait)(int pending);
 
   // The whole warp takes part.
-  void (*ldmatrix)(unsigned (&tiles)[4], unsigned row, bool transposed);
-  void (*mma_m16n8k16)(const MmaOperands& operands, bool bf16);
+  void (*ldmatrix)(unsigned* tiles, int count, unsigned row, bool transposed);
+  void (*mma_sync)(const MmaOperands& operands, MatrixElement element);
   unsigned (*shuffle_xor)(unsigned value, int mask);
   void (*bar_warp_sync)();
 
-  void (*stmatrix)(unsigned row, const unsigned (&tiles)[4]);
+  void (*stmatrix)(unsigned row, const unsigned* tiles, int count, bool transposed);
   unsigned (*shuffle_index)(unsigned value, int source);
+  unsigned (*shuffle_by)(unsigned value, int delta);
   bool (*vote_any)(bool condition);
+  unsigned (*vote_ballot)(bool condition);
+  bool (*elect)();
   void (*setmaxnreg)(int registers, bool increase);
 
   // The CTA takes part. `threads` 0: all of it.
@@ -70,13 +77,20 @@ struct Services {
   void (*cluster_arrive)(bool release);
   void (*cluster_wait)();
   void (*st_async)(unsigned remote, const void* value, int bytes, unsigned remote_barrier);
+  void (*load_cluster)(unsigned remote, void* value, int bytes);
+  void (*store_cluster)(unsigned remote, const void* value, int bytes);
+  void (*mbarrier_arrive_cluster)(unsigned remote_barrier);
   void (*griddepcontrol_wait)();
   void (*griddepcontrol_launch_dependents)();
 
   // Tensor memory accelerator; `map` as the emulator encoded it. Coordinates: column, row, head, batch.
   void (*tma_prefetch)(const void* map);
   void (*tma_load)(unsigned destination, const void* map, unsigned barrier, const int (&at)[4]);
+  void (*tma_load_multicast)(unsigned destination, const void* map, unsigned barrier, const int (&at)[4],
+                             unsigned ctas);
   void (*tma_store)(const void* map, unsigned source, const int (&at)[4]);
+  void (*bulk_load)(unsigned destination, const void* source, int bytes, unsigned barrier);
+  void (*bulk_store)(void* destination, unsigned source, int bytes);
   void (*bulk_commit)();
   void (*bulk_wait_read)(int pending);
 
@@ -87,6 +101,10 @@ struct Services {
   void (*wgmma_wait)(int pending);
 
   unsigned (*atomic_add_global)(unsigned* address, unsigned value);
+  float (*atomic_add_global_f32)(float* address, float value);
+  unsigned (*atomic_add_shared_u32)(unsigned address, unsigned value);
+  float (*atomic_add_shared_f32)(unsigned address, float value);
+  unsigned long long (*globaltimer)();
 
   float (*ex2)(float x);
   float (*lg2)(float x);

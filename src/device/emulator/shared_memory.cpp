@@ -48,7 +48,23 @@ std::optional<Conflict> SharedMemory::write(unsigned address, unsigned bytes, co
     cell.write = access;
     cell.initialised |= static_cast<std::uint8_t>(mask);
     cell.proxy = proxy;
+    cell.atomic = false;
   }
+  return std::nullopt;
+}
+
+std::optional<Conflict> SharedMemory::atomic(unsigned address, const Knowledge& writer, Access access) {
+  Cell& cell = cells_[(address - kBase) / 4];
+  if (cell.barrier_object) return Conflict{Conflict::kBarrierObject, address, {}};
+  if (cell.initialised != 15) return Conflict{Conflict::kUninitialised, address, {}};
+  if (!cell.atomic && !writer.ordered(cell.write)) return Conflict{Conflict::kUnorderedWrite, address, cell.write};
+  if (const Access* other = unordered_reader(cell, writer, 15))
+    return Conflict{Conflict::kUnorderedRead, address, *other};
+  drop_readers(cell);
+  access.mask = 15;
+  cell.write = access;
+  cell.proxy = Proxy::kGeneric;
+  cell.atomic = true;
   return std::nullopt;
 }
 

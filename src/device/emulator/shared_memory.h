@@ -48,6 +48,9 @@ class SharedMemory {
   // The place must be good. `access` is how the read is remembered; `reader` is whose knowledge orders it.
   std::optional<Conflict> read(unsigned address, unsigned bytes, const Knowledge& reader, Access access);
   std::optional<Conflict> write(unsigned address, unsigned bytes, const Knowledge& writer, Access access, Proxy proxy);
+  // Four bytes read and written at once: ordered as a write is, except among themselves. Of several only the last is
+  // remembered.
+  std::optional<Conflict> atomic(unsigned address, const Knowledge& writer, Access access);
   // As read(), without remembering the reader.
   std::optional<Conflict> check_ordered(unsigned address, unsigned bytes, const Knowledge& reader) const;
   // The bytes are a barrier object (or no longer): ordinary writes to them are a fault.
@@ -60,11 +63,11 @@ class SharedMemory {
   struct Cell {
     Access write;
     Access readers[kInlineReaders];
-    std::uint32_t more_readers = 0;  // index into more_, 0: none
-    std::uint8_t reader_count = 0;   // of the inline ones
-    std::uint8_t initialised = 0;    // a bit per byte
-    Proxy proxy = Proxy::kGeneric;   // of the last write
-    bool barrier_object = false;
+    std::uint32_t more_readers = 0;               // index into more_, 0: none
+    std::uint8_t reader_count = 0;                // of the inline ones
+    std::uint8_t initialised = 0;                 // a bit per byte
+    Proxy proxy = Proxy::kGeneric;                // of the last write
+    bool barrier_object = false, atomic = false;  // the last write was one
   };
   static unsigned byte_mask(unsigned address, unsigned bytes, unsigned cell_address);
   void remember_reader(Cell& cell, const Knowledge& reader, Access access);

@@ -1,4 +1,5 @@
-// Tiles of tensors between global and shared memory. PTX ISA, "Tensor Memory Access" and "cp.async.bulk.tensor".
+// Tiles of tensors, and plain lines of bytes, between global and shared memory. PTX ISA, "Tensor Memory Access",
+// "cp.async.bulk.tensor" and "cp.async.bulk".
 
 #include <cstring>
 
@@ -14,11 +15,11 @@ struct EncodedMap {
   std::uint64_t extents[4];
   std::uint64_t strides[4];  // bytes; of dimensions 1 to 3 in [1..3]
   std::uint32_t box[4];
+  std::uint32_t swizzle;  // bytes; 0: none
 };
 static_assert(sizeof(EncodedMap) <= 128);
 constexpr std::uint64_t kMagic = 0x70616d2d726f736eull;
 constexpr unsigned kElementBytes = 2;
-constexpr unsigned kSwizzleBytes = 128;  // the only mode that TensorMapSpec has
 
 const EncodedMap& decode(Cluster& cluster, const void* map, const void* site) {
   const auto& encoded = *static_cast<const EncodedMap*>(map);
@@ -32,8 +33,12 @@ const EncodedMap& decode(Cluster& cluster, const void* map, const void* site) {
 unsigned row_bytes(const EncodedMap& map) { return map.box[0] * kElementBytes; }
 unsigned box_bytes(const EncodedMap& map) { return row_bytes(map) * map.box[1] * map.box[2] * map.box[3]; }
 
-// 128-byte swizzle: the 16-byte chunk within a line of 128 bytes is exclusive-ored with the line's number in its 1024.
-unsigned swizzled(unsigned address) { return address ^ ((address >> 7 & 7) << 4); }
+// Swizzle of 128, 64 or 32 bytes: the 16-byte chunk's number within that width is exclusive-ored with as many bits of
+// the number of its 128-byte line.
+unsigned swizzled(const EncodedMap& map, unsigned address) {
+  if (map.swizzle == 0) return address;
+  return address ^ ((address >> 7 & (map.swizzle / 16 - 1)) << 4);
+}
 
 // Calls visit(shared address of a chunk before swizzling, global address or null outside, bytes inside the tensor) for
 // each 16-byte chunk of the box at `at`.
@@ -64,27 +69,26 @@ void for_each_chunk(const EncodedMap& map, unsigned shared, const int (&at)[4], 
   }
 }
 
-void check_coordinates(Cluster& cluster, const EncodedMap& map, const int (&at)[4], const void* site) {
+void check_coordinates(Cluster& cluster, const int (&at)[4], const void* site) {
   if (at[0] % 8 != 0)
     cluster.fail(fmt::format("TMA box at column {}: the emulator knows multiples of 8 only ({})", at[0],
                              Cluster::name_of(cluster.thread())),
                  site);
-  (void)map;
 }
 
 void check_region(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned address, const char* action,
                   const void* site) {
   if (const auto conflict = cta.shared.check_place(address, box_bytes(map), 128))
     cluster.fail(*conflict, cta, action, site);
-  if (row_bytes(map) > kSwizzleBytes)
-    cluster.fail(fmt::format("TMA box of {} bytes a row: at most {} with this swizzle", row_bytes(map), kSwizzleBytes),
+  if (map.swizzle > 0 && row_bytes(map) > map.swizzle)
+    cluster.fail(fmt::format("TMA box of {} bytes a row: at most {} with this swizzle", row_bytes(map), map.swizzle),
                  site);
 }
 
 void copy_in(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned destination, const int (&at)[4],
              const void* site) {
   for_each_chunk(map, destination, at, [&](unsigned chunk, const char* from, unsigned bytes) {
-    std::byte* to = cta.shared.at(swizzled(chunk));
+    std::byte* to = cta.shared.at(swizzled(map, chunk));
     if (bytes > 0 && !cluster.find(from, bytes))
       cluster.fail(fmt::format("global memory out of bounds: a TMA load reads {} bytes at {} ({}); the tensor map is "
                                "larger than the buffer",
@@ -95,26 +99,78 @@ void copy_in(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned destina
   });
 }
 
-void copy_out(Cluster& cluster, Cta& cta, const PendingStore& store) {
+void copy_out(Cta& cta, const PendingStore& store) {
+  if (!store.map) {
+    std::memcpy(store.to, cta.shared.at(store.source), store.bytes);
+    return;
+  }
   const EncodedMap& map = *static_cast<const EncodedMap*>(store.map);
   for_each_chunk(map, store.source, store.at, [&](unsigned chunk, char* to, unsigned bytes) {
-    if (bytes > 0) std::memcpy(to, cta.shared.at(swizzled(chunk)), bytes);
+    if (bytes > 0) std::memcpy(to, cta.shared.at(swizzled(map, chunk)), bytes);
   });
-  (void)cluster;
 }
 
 // Finishes the thread's stores of groups up to `group`.
-void finish_stores(Cluster& cluster, Thread& thread, std::uint32_t group) {
+void finish_stores(Thread& thread, std::uint32_t group) {
   std::size_t done = 0;
   while (done < thread.stores.size() && thread.stores[done].group <= group)
-    copy_out(cluster, *thread.cta, thread.stores[done++]);
+    copy_out(*thread.cta, thread.stores[done++]);
   thread.stores.erase(thread.stores.begin(), thread.stores.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+// Marks `bytes` of the CTA's shared memory as written by a copy of the running thread and has `land` do it later.
+template <class Land>
+void start_load(Cluster& cluster, Cta& cta, unsigned destination, unsigned bytes, unsigned barrier_address,
+                const void* site, Land land) {
+  const Thread& self = cluster.thread();
+  const auto check = [&](const std::optional<Conflict>& conflict) {
+    if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a TMA load of {} bytes that writes", bytes), site);
+  };
+  const MBarrier& barrier = mbarrier_of_copy(cluster, cta, barrier_address, site);
+  check(cta.shared.check_fence(destination, bytes, self.knowledge));
+  const std::uint32_t phase = barrier.phase + 1;
+  const Access access{phase, barrier.agent, static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
+  check(cta.shared.write(destination, bytes, self.knowledge, access, Proxy::kAsync));
+  if (&cta != self.cta) remember_remote(cta, access);
+  ++cluster.counters.async_copies;
+  ++cta.copies_under_way;
+  cluster.defer([&cluster, &cta, land, barrier_address, bytes, phase, site] {
+    land();
+    --cta.copies_under_way;
+    complete_bytes(cluster, cta, barrier_address, static_cast<int>(bytes), phase, site);
+  });
+}
+
+void load_tile(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned destination, unsigned barrier,
+               const int (&at)[4], const void* site) {
+  check_region(cluster, cta, map, destination, "loads by TMA", site);
+  const std::array<int, 4> where = {at[0], at[1], at[2], at[3]};
+  start_load(cluster, cta, destination, box_bytes(map), barrier, site, [&cluster, &cta, map, destination, where, site] {
+    const int coordinates[4] = {where[0], where[1], where[2], where[3]};
+    copy_in(cluster, cta, map, destination, coordinates, site);
+  });
+}
+
+void check_bulk(Cluster& cluster, Cta& cta, unsigned shared, int bytes, const char* action, const void* site) {
+  if (bytes <= 0 || bytes % 16 != 0)
+    cluster.fail(fmt::format("cp.async.bulk of {} bytes by {}: multiples of 16 are allowed", bytes,
+                             Cluster::name_of(cluster.thread())),
+                 site);
+  if (const auto conflict = cta.shared.check_place(shared, static_cast<unsigned>(bytes), 16))
+    cluster.fail(*conflict, cta, fmt::format("{} {} bytes by cp.async.bulk", action, bytes), site);
+}
+
+Access store_access(Cluster& cluster, Thread& self, const void* site) {
+  return {self.open_bulk_group, cluster.own_agent(self, kBulkAgent),
+          static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
 }
 
 }  // namespace
 
 void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
-  EncodedMap map{kMagic, static_cast<char*>(const_cast<void*>(spec.address)), {}, {}, {}};
+  EncodedMap map{kMagic, static_cast<char*>(const_cast<void*>(spec.address)),
+                 {},     {},
+                 {},     static_cast<std::uint32_t>(spec.swizzle)};
   for (int d = 0; d < 4; ++d) {
     map.extents[d] = spec.extents[d];
     map.strides[d] = d == 0 ? kElementBytes : spec.strides_bytes[d - 1];
@@ -126,35 +182,63 @@ void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
 
 void tma_prefetch(const void* map) { decode(Cluster::current(), map, FC_EMULATOR_SITE); }
 
-void tma_load(unsigned destination, const void* map_address, unsigned barrier_address, const int (&at)[4]) {
+void tma_load(unsigned destination, const void* map_address, unsigned barrier, const int (&at)[4]) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  const EncodedMap map = decode(cluster, map_address, site);
+  check_launch_before(cluster, site);
+  check_coordinates(cluster, at, site);
+  load_tile(cluster, *cluster.thread().cta, map, destination, barrier, at, site);
+  cluster.counters.tma_bytes += box_bytes(map);
+}
+
+void tma_load_multicast(unsigned destination, const void* map_address, unsigned barrier, const int (&at)[4],
+                        unsigned ctas) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  const EncodedMap map = decode(cluster, map_address, site);
+  check_launch_before(cluster, site);
+  check_coordinates(cluster, at, site);
+  if (ctas == 0 || ctas >> cluster.size() != 0)
+    cluster.fail(fmt::format("TMA multicast to the ranks of mask {:#x} by {}: the cluster has ranks 0 to {}", ctas,
+                             Cluster::name_of(cluster.thread()), cluster.size() - 1),
+                 site);
+  for (unsigned rank = 0; rank < cluster.size(); ++rank) {
+    if (!(ctas >> rank & 1)) continue;
+    check_peer(cluster, cluster.cta(rank), "loads by TMA multicast", site);
+    load_tile(cluster, cluster.cta(rank), map, destination, barrier, at, site);
+  }
+  // Read once, however many receive it.
+  cluster.counters.tma_bytes += box_bytes(map);
+}
+
+void bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier) {
+  Cluster& cluster = Cluster::current();
+  const void* site = FC_EMULATOR_SITE;
+  Cta& cta = *cluster.thread().cta;
+  check_bulk(cluster, cta, destination, bytes, "loads", site);
+  check_global_read(cluster, source, bytes, 16, site);
+  const auto size = static_cast<unsigned>(bytes);
+  start_load(cluster, cta, destination, size, barrier, site,
+             [&cta, destination, source, size] { std::memcpy(cta.shared.at(destination), source, size); });
+  cluster.counters.tma_bytes += size;
+}
+
+void bulk_store(void* destination, unsigned source, int bytes) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
-  const EncodedMap map = decode(cluster, map_address, site);
-  check_launch_before(cluster, site);
-  check_coordinates(cluster, map, at, site);
-  check_region(cluster, cta, map, destination, "loads by TMA", site);
-  const MBarrier& barrier = mbarrier_of_copy(cluster, cta, barrier_address, site);
-  const int bytes = static_cast<int>(box_bytes(map));
-  const auto check = [&](const std::optional<Conflict>& conflict) {
-    if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a TMA load of {} bytes that writes", bytes), site);
-  };
+  check_bulk(cluster, cta, source, bytes, "stores", site);
   const auto size = static_cast<unsigned>(bytes);
-  check(cta.shared.check_fence(destination, size, self.knowledge));
-  const std::uint32_t phase = barrier.phase + 1;
-  const Access access{phase, barrier.agent, static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
-  check(cta.shared.write(destination, size, self.knowledge, access, Proxy::kAsync));
-  ++cluster.counters.async_copies;
-  cluster.counters.tma_bytes += size;
-  ++cta.copies_under_way;
-  const std::array<int, 4> where = {at[0], at[1], at[2], at[3]};
-  cluster.defer([&cluster, &cta, map, destination, barrier_address, where, bytes, phase, site] {
-    const int coordinates[4] = {where[0], where[1], where[2], where[3]};
-    copy_in(cluster, cta, map, destination, coordinates, site);
-    --cta.copies_under_way;
-    complete_bytes(cluster, cta, barrier_address, bytes, phase, site);
-  });
+  const auto check = [&](const std::optional<Conflict>& conflict) {
+    if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a bulk store of {} bytes that reads", bytes), site);
+  };
+  check(cta.shared.read(source, size, self.knowledge, store_access(cluster, self, site)));
+  check(cta.shared.check_fence(source, size, self.knowledge));
+  check_global_store(cluster, destination, bytes, site);
+  cluster.counters.tma_stored_bytes += size;
+  self.stores.push_back({nullptr, source, {}, self.open_bulk_group, site, destination, size});
 }
 
 void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
@@ -163,18 +247,17 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
   const EncodedMap& map = decode(cluster, map_address, site);
-  check_coordinates(cluster, map, at, site);
+  check_coordinates(cluster, at, site);
   check_region(cluster, cta, map, source, "stores by TMA", site);
   const unsigned bytes = box_bytes(map);
   const auto check = [&](const std::optional<Conflict>& conflict) {
     if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a TMA store of {} bytes that reads", bytes), site);
   };
-  const Access access{self.open_bulk_group, cluster.own_agent(self, kBulkAgent),
-                      static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
+  const Access access = store_access(cluster, self, site);
   // Bytes that go nowhere need not hold anything.
   for_each_chunk(map, source, at, [&](unsigned chunk, char* to, unsigned used) {
     if (used == 0) return;
-    const unsigned address = swizzled(chunk);
+    const unsigned address = swizzled(map, chunk);
     check(cta.shared.read(address, used, self.knowledge, access));
     check(cta.shared.check_fence(address, used, self.knowledge));
     check_global_store(cluster, to, static_cast<int>(used), site);
@@ -186,14 +269,13 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
 void bulk_commit() { ++Cluster::current().thread().open_bulk_group; }
 
 void bulk_wait_read(int pending) {
-  Cluster& cluster = Cluster::current();
-  Thread& self = cluster.thread();
+  Thread& self = Cluster::current().thread();
   const std::uint32_t committed = self.open_bulk_group - 1;
   const auto left = static_cast<std::uint32_t>(pending);
   if (committed <= left) return;
   OwnAgent& mine = self.knowledge.own[kBulkAgent];
   mine.seen = std::max(mine.seen, committed - left);
-  finish_stores(cluster, self, mine.seen);
+  finish_stores(self, mine.seen);
 }
 
 void thread_returns(Thread& thread) {

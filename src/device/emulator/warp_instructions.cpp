@@ -22,29 +22,27 @@ bool need_whole_warp(Cluster& cluster, const char* what, const void* site) {
                site);
 }
 
-// Two packed elements to floats.
-template <bool kBf16>
-void unpack(unsigned packed, float& low, float& high) {
-  low = kBf16 ? bfloat16_value(packed & 0xffff) : half_value(packed & 0xffff);
-  high = kBf16 ? bfloat16_value(packed >> 16) : half_value(packed >> 16);
-}
-
 struct LdmatrixOperands {
   unsigned* tiles;
+  int count;
   unsigned row;
+  bool transposed;
   const void* site;
 };
 
-template <bool kTransposed>
+// Lanes beyond those that give the address of a row.
+std::uint32_t lanes_of_rows(int tiles) { return tiles == 4 ? 0xffffffffu : (1u << 8 * tiles) - 1; }
+
 void execute_ldmatrix(Cluster& cluster, Warp& warp, Operands& all) {
-  const void* site = operands_of<LdmatrixOperands>(all, 0).site;
+  const auto& first = operands_of<LdmatrixOperands>(all, 0);
+  const void* site = first.site;
   SharedMemory& shared = warp.cta->shared;
   std::uint16_t rows[4][8][8];
   SiteCounters& counter = cluster.counters_of(cluster.site_of(site));
   counter.kind = SiteCounters::kSharedLoad;
   counter.bytes = 16;
   std::array<std::uint64_t, 32> addresses;
-  for (int lane = 0; lane < 32; ++lane) {
+  for (int lane = 0; lane < 8 * first.count; ++lane) {
     const unsigned address = operands_of<LdmatrixOperands>(all, lane).row;
     Thread& giver = *warp.lanes[static_cast<std::size_t>(lane)];
     const auto check = [&](const std::optional<Conflict>& conflict) {
@@ -60,35 +58,37 @@ void execute_ldmatrix(Cluster& cluster, Warp& warp, Operands& all) {
     std::memcpy(rows[lane / 8][lane % 8], shared.at(address), 16);
     addresses[static_cast<std::size_t>(lane)] = address;
   }
-  count_request(0xffffffffu, addresses, counter);
+  count_request(lanes_of_rows(first.count), addresses, counter);
   for (int lane = 0; lane < 32; ++lane) {
     const int row = lane / 4, column = 2 * (lane % 4);
-    for (int tile = 0; tile < 4; ++tile) {
-      const unsigned low = kTransposed ? rows[tile][column][row] : rows[tile][row][column];
-      const unsigned high = kTransposed ? rows[tile][column + 1][row] : rows[tile][row][column + 1];
+    for (int tile = 0; tile < first.count; ++tile) {
+      const unsigned low = first.transposed ? rows[tile][column][row] : rows[tile][row][column];
+      const unsigned high = first.transposed ? rows[tile][column + 1][row] : rows[tile][row][column + 1];
       operands_of<LdmatrixOperands>(all, lane).tiles[tile] = low | high << 16;
     }
   }
 }
 
-// d += a·b: the 16 products of an element are exact in fp32 and added to it one after the other, in the order of k. The
-// hardware adds them in another order, and with truncation.
-template <bool kBf16>
+// d += a·b: the 16 or 32 products of an element are exact in fp32 and added to it one after the other, in the order of
+// k. The hardware adds them in another order, and with truncation.
+template <MatrixElement kElement>
 void execute_mma(Cluster& cluster, Warp& warp, Operands& all) {
-  float a[16][16], b[16][8], d[16][8];
+  using Packed = Packing<kElement>;
+  constexpr int kK = Packed::kK, kHalf = kK / 2;
+  float a[16][kK], b[kK][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const MmaOperands& mine = operands_of<MmaOperands>(all, lane);
-    const int row = lane / 4, pair = 2 * (lane % 4);
-    unpack<kBf16>(mine.a[0], a[row][pair], a[row][pair + 1]);
-    unpack<kBf16>(mine.a[1], a[row + 8][pair], a[row + 8][pair + 1]);
-    unpack<kBf16>(mine.a[2], a[row][pair + 8], a[row][pair + 9]);
-    unpack<kBf16>(mine.a[3], a[row + 8][pair + 8], a[row + 8][pair + 9]);
-    unpack<kBf16>(mine.b0, b[pair][row], b[pair + 1][row]);
-    unpack<kBf16>(mine.b1, b[pair + 8][row], b[pair + 9][row]);
+    const int row = lane / 4, k = static_cast<int>(Packed::kInWord) * (lane % 4), pair = 2 * (lane % 4);
+    for (int i = 0; i < 4; ++i) Packed::unpack(mine.a[i], &a[row + 8 * (i % 2)][k + kHalf * (i / 2)]);
+    for (int i = 0; i < 2; ++i) {
+      float column[4];
+      Packed::unpack(i == 0 ? mine.b0 : mine.b1, column);
+      for (int e = 0; e < static_cast<int>(Packed::kInWord); ++e) b[k + kHalf * i + e][row] = column[e];
+    }
     for (int c = 0; c < 4; ++c) d[row + 8 * (c / 2)][pair + c % 2] = mine.d[c];
   }
   for (int m = 0; m < 16; ++m) {
-    for (int k = 0; k < 16; ++k) {
+    for (int k = 0; k < kK; ++k) {
       for (int n = 0; n < 8; ++n) d[m][n] += a[m][k] * b[k][n];
     }
   }
@@ -97,30 +97,38 @@ void execute_mma(Cluster& cluster, Warp& warp, Operands& all) {
     for (int c = 0; c < 4; ++c) operands_of<MmaOperands>(all, lane).d[c] = d[row + 8 * (c / 2)][pair + c % 2];
   }
   ++cluster.counters.mma_instructions;
-  cluster.counters.mma_flops += 2 * 16 * 8 * 16;
+  cluster.counters.mma_flops += 2 * 16 * 8 * kK;
   cluster.counters.mma_with_copies += warp.cta->copies_under_way > 0;
   cluster.counters.copies_at_mma += warp.cta->copies_under_way;
 }
 
 struct StmatrixOperands {
   const unsigned* tiles;
+  int count;
   unsigned row;
+  bool transposed;
   const void* site;
 };
 
 void execute_stmatrix(Cluster& cluster, Warp& warp, Operands& all) {
-  const void* site = operands_of<StmatrixOperands>(all, 0).site;
+  const auto& first = operands_of<StmatrixOperands>(all, 0);
+  const void* site = first.site;
   SharedMemory& shared = warp.cta->shared;
-  std::uint32_t rows[4][8][4];
+  std::uint16_t rows[4][8][8];
   for (int lane = 0; lane < 32; ++lane) {
-    for (int tile = 0; tile < 4; ++tile)
-      rows[tile][lane / 4][lane % 4] = operands_of<StmatrixOperands>(all, lane).tiles[tile];
+    const int row = lane / 4, column = 2 * (lane % 4);
+    for (int tile = 0; tile < first.count; ++tile) {
+      const unsigned packed = operands_of<StmatrixOperands>(all, lane).tiles[tile];
+      (first.transposed ? rows[tile][column][row] : rows[tile][row][column]) = static_cast<std::uint16_t>(packed);
+      (first.transposed ? rows[tile][column + 1][row] : rows[tile][row][column + 1]) =
+          static_cast<std::uint16_t>(packed >> 16);
+    }
   }
   SiteCounters& counter = cluster.counters_of(cluster.site_of(site));
   counter.kind = SiteCounters::kSharedStore;
   counter.bytes = 16;
   std::array<std::uint64_t, 32> addresses;
-  for (int lane = 0; lane < 32; ++lane) {
+  for (int lane = 0; lane < 8 * first.count; ++lane) {
     const unsigned address = operands_of<StmatrixOperands>(all, lane).row;
     Thread& giver = *warp.lanes[static_cast<std::size_t>(lane)];
     const auto check = [&](const std::optional<Conflict>& conflict) {
@@ -136,7 +144,7 @@ void execute_stmatrix(Cluster& cluster, Warp& warp, Operands& all) {
     std::memcpy(shared.at(address), rows[lane / 8][lane % 8], 16);
     addresses[static_cast<std::size_t>(lane)] = address;
   }
-  count_request(0xffffffffu, addresses, counter);
+  count_request(lanes_of_rows(first.count), addresses, counter);
 }
 
 struct ShuffleOperands {
@@ -146,7 +154,7 @@ struct ShuffleOperands {
 };
 struct VoteOperands {
   bool condition;
-  bool result;
+  std::uint32_t result;
 };
 
 void execute_shuffle_index(Cluster&, Warp&, Operands& all) {
@@ -156,10 +164,26 @@ void execute_shuffle_index(Cluster&, Warp&, Operands& all) {
   }
 }
 
-void execute_vote_any(Cluster&, Warp&, Operands& all) {
-  bool any = false;
-  for (int lane = 0; lane < 32; ++lane) any |= operands_of<VoteOperands>(all, lane).condition;
-  for (int lane = 0; lane < 32; ++lane) operands_of<VoteOperands>(all, lane).result = any;
+void execute_vote(Cluster&, Warp&, Operands& all) {
+  std::uint32_t ballot = 0;
+  for (int lane = 0; lane < 32; ++lane) ballot |= std::uint32_t{operands_of<VoteOperands>(all, lane).condition} << lane;
+  for (int lane = 0; lane < 32; ++lane) operands_of<VoteOperands>(all, lane).result = ballot;
+}
+
+void execute_elect(Cluster& cluster, Warp& warp, Operands& all) {
+  // The hardware takes the first lane and does not promise it. Another for each warp and launch; one for all its calls.
+  const LaunchState& launch = cluster.launch;
+  const auto lane =
+      launch.plain() ? 0u : static_cast<unsigned>(launch.seed + 5u * launch.number + 11u * warp.index) % 32;
+  for (unsigned i = 0; i < 32; ++i) operands_of<VoteOperands>(all, static_cast<int>(i)).result = i == lane;
+}
+
+void execute_shuffle_by(Cluster&, Warp&, Operands& all) {
+  for (int lane = 0; lane < 32; ++lane) {
+    auto& mine = operands_of<ShuffleOperands>(all, lane);
+    const int from = lane + mine.mask;
+    mine.result = operands_of<ShuffleOperands>(all, from < 0 || from > 31 ? lane : from).value;
+  }
 }
 
 void execute_shuffle(Cluster&, Warp& warp, Operands& all) {
@@ -200,20 +224,20 @@ int nctaid(int dimension) {
   return static_cast<int>(dimension == 0 ? grid.x : dimension == 1 ? grid.y : grid.z);
 }
 
-void ldmatrix(unsigned (&tiles)[4], unsigned row, bool transposed) {
+void ldmatrix(unsigned* tiles, int count, unsigned row, bool transposed) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "ldmatrix", site);
-  LdmatrixOperands mine{tiles, row, site};
-  cluster.gather(transposed ? execute_ldmatrix<true> : execute_ldmatrix<false>, &mine, site);
+  LdmatrixOperands mine{tiles, count, row, transposed, site};
+  cluster.gather(execute_ldmatrix, &mine, site);
 }
 
-void mma_m16n8k16(const MmaOperands& operands, bool bf16) {
+void mma_sync(const MmaOperands& operands, MatrixElement element) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "mma.sync", site);
   MmaOperands mine = operands;
-  cluster.gather(bf16 ? execute_mma<true> : execute_mma<false>, &mine, site);
+  cluster.gather(with_element(element, []<MatrixElement kElement>() { return &execute_mma<kElement>; }), &mine, site);
 }
 
 unsigned shuffle_xor(unsigned value, int mask) {
@@ -225,11 +249,11 @@ unsigned shuffle_xor(unsigned value, int mask) {
   return mine.result;
 }
 
-void stmatrix(unsigned row, const unsigned (&tiles)[4]) {
+void stmatrix(unsigned row, const unsigned* tiles, int count, bool transposed) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "stmatrix", site);
-  StmatrixOperands mine{tiles, row, site};
+  StmatrixOperands mine{tiles, count, row, transposed, site};
   cluster.gather(execute_stmatrix, &mine, site);
 }
 
@@ -242,18 +266,40 @@ unsigned shuffle_index(unsigned value, int source) {
   return mine.result;
 }
 
-bool vote_any(bool condition) {
+unsigned shuffle_by(unsigned value, int delta) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
-  need_whole_warp(cluster, "vote.sync", site);
-  VoteOperands mine{condition, false};
-  cluster.gather(execute_vote_any, &mine, site);
+  need_whole_warp(cluster, "shfl.sync", site);
+  ShuffleOperands mine{value, delta, 0};
+  cluster.gather(execute_shuffle_by, &mine, site);
   return mine.result;
 }
+
+namespace {
+
+std::uint32_t vote(Cluster::Execute execute, const char* what, bool condition, const void* site) {
+  Cluster& cluster = Cluster::current();
+  need_whole_warp(cluster, what, site);
+  VoteOperands mine{condition, 0};
+  cluster.gather(execute, &mine, site);
+  return mine.result;
+}
+
+}  // namespace
+
+bool vote_any(bool condition) { return vote(execute_vote, "vote.sync", condition, FC_EMULATOR_SITE) != 0; }
+unsigned vote_ballot(bool condition) { return vote(execute_vote, "vote.sync", condition, FC_EMULATOR_SITE); }
+bool elect() { return vote(execute_elect, "elect.sync", false, FC_EMULATOR_SITE) != 0; }
 
 void bar_warp_sync() {
   Cluster& cluster = Cluster::current();
   cluster.gather(execute_warp_sync, nullptr, FC_EMULATOR_SITE);
+}
+
+// Time passes as it is read: whoever waits for it goes on.
+unsigned long long globaltimer() {
+  LaunchState& launch = Cluster::current().launch;
+  return 1'000'000ull * (launch.number + 1) + 32 * launch.timer_reads.fetch_add(1, std::memory_order_relaxed);
 }
 
 // ex2.approx.ftz and lg2.approx.ftz: subnormals count as zero on both sides.

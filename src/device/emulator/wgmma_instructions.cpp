@@ -26,7 +26,7 @@ struct GroupOperands {
 };
 
 // A matrix in shared memory as its 64-bit descriptor tells. PTX ISA, "Matrix Descriptor Format" and the canonical
-// layouts of "Shared Memory Matrix Layout"; 16-bit elements.
+// layouts of "Shared Memory Matrix Layout". Positions along k and along rows in bytes where those are contiguous.
 struct Descriptor {
   unsigned start, leading, stride, swizzle;  // bytes; swizzle 0 none, 1 128, 2 64, 3 32 bytes
 
@@ -41,19 +41,20 @@ struct Descriptor {
     if (swizzle == 0) return address;
     return address ^ ((address >> 7 & (width() / 16 - 1)) << 4);
   }
-  // Element (row, k), k contiguous: 8 chunks of `width` bytes make a group of rows.
-  unsigned k_major(unsigned row, unsigned k) const {
-    const unsigned within = swizzle == 0 ? k / 8 * leading + k % 8 * 2 : k * 2;
+  // Byte `byte` of k of a row, k contiguous: 8 lines of `width` bytes make a group of rows.
+  unsigned k_major(unsigned row, unsigned byte) const {
+    const unsigned within = swizzle == 0 ? byte / 16 * leading + byte % 16 : byte;
     return swizzled(start + row / 8 * stride + row % 8 * width() + within);
   }
-  // Element (row, k), rows contiguous.
+  // Element (row, k) of 16 bits, rows contiguous. The two offsets change places without a swizzle.
   unsigned row_major(unsigned row, unsigned k) const {
     const unsigned per_line = width() / 2;
-    return swizzled(start + row / per_line * leading + k / 8 * stride + k % 8 * width() + row % per_line * 2);
+    const unsigned along_rows = swizzle == 0 ? stride : leading, along_k = swizzle == 0 ? leading : stride;
+    return swizzled(start + row / per_line * along_rows + k / 8 * along_k + k % 8 * width() + row % per_line * 2);
   }
 };
 
-// Checks and remembers the reads of one operand of `rows` × 16.
+// Checks and remembers the reads of one operand: `rows` × 32 bytes of k.
 void read_operand(Cluster& cluster, Cta& cta, int warpgroup, const Descriptor& matrix, unsigned rows, bool transposed,
                   const Access& access, const char* name, const void* site) {
   const auto check = [&](const std::optional<Conflict>& conflict) {
@@ -61,10 +62,10 @@ void read_operand(Cluster& cluster, Cta& cta, int warpgroup, const Descriptor& m
   };
   const Thread* readers[4];
   for (int w = 0; w < 4; ++w) readers[w] = &cta.threads[static_cast<std::size_t>(warpgroup * 128 + w * 32)];
-  const unsigned lines = transposed ? 16 : rows, length = transposed ? rows : 16;
+  const unsigned lines = transposed ? 16 : rows, chunks = transposed ? rows / 8 : 2;
   for (unsigned line = 0; line < lines; ++line) {
-    for (unsigned at = 0; at < length; at += 8) {
-      const unsigned address = transposed ? matrix.row_major(at, line) : matrix.k_major(line, at);
+    for (unsigned chunk = 0; chunk < chunks; ++chunk) {
+      const unsigned address = transposed ? matrix.row_major(8 * chunk, line) : matrix.k_major(line, 16 * chunk);
       check(cta.shared.check_place(address, 16, 16));
       check(cta.shared.read(address, 16, readers[0]->knowledge, access));
       for (int w = 1; w < 4; ++w) {
@@ -76,44 +77,41 @@ void read_operand(Cluster& cluster, Cta& cta, int warpgroup, const Descriptor& m
   }
 }
 
-template <bool kBf16>
+template <MatrixElement kElement>
 void multiply(Cta& cta, const PendingWgmma& op, Accumulator& accumulator) {
+  using Packed = Packing<kElement>;
+  constexpr unsigned kK = Packed::kK, kBytes = Packed::kBytes;
   const int n = op.operands.n;
-  float a[64][16];
-  std::vector<float> b(static_cast<std::size_t>(16 * n));
+  float a[64][kK];
+  std::vector<float> b(kK * static_cast<std::size_t>(n));
   const Descriptor matrix_b(op.operands.descriptor_b);
   const auto load = [&](unsigned address) {
-    std::uint16_t bits;
-    std::memcpy(&bits, cta.shared.at(address), 2);
-    return element_value<kBf16>(bits);
+    unsigned bits = 0;
+    std::memcpy(&bits, cta.shared.at(address), kBytes);
+    return element_value<kElement>(bits);
   };
-  for (unsigned k = 0; k < 16; ++k) {
-    for (int column = 0; column < n; ++column) {
-      const auto row = static_cast<unsigned>(column);
-      b[static_cast<std::size_t>(static_cast<int>(k) * n + column)] =
-          load(op.operands.transpose_b ? matrix_b.row_major(row, k) : matrix_b.k_major(row, k));
-    }
+  for (unsigned k = 0; k < kK; ++k) {
+    for (unsigned row = 0; row < static_cast<unsigned>(n); ++row)
+      b[k * static_cast<unsigned>(n) + row] =
+          load(op.operands.transpose_b ? matrix_b.row_major(row, k) : matrix_b.k_major(row, k * kBytes));
   }
   if (op.operands.a) {
-    for (int thread = 0; thread < 128; ++thread) {
-      const int row = thread / 32 * 16 + thread % 32 / 4, k = 2 * (thread % 4);
-      const auto& values = op.a_values[static_cast<std::size_t>(thread)];
-      for (int i = 0; i < 4; ++i) {
-        a[row + 8 * (i % 2)][k + 8 * (i / 2)] = element_value<kBf16>(values[static_cast<std::size_t>(i)] & 0xffff);
-        a[row + 8 * (i % 2)][k + 8 * (i / 2) + 1] = element_value<kBf16>(values[static_cast<std::size_t>(i)] >> 16);
-      }
+    for (unsigned thread = 0; thread < 128; ++thread) {
+      const unsigned row = thread / 32 * 16 + thread % 32 / 4, k = Packed::kInWord * (thread % 4);
+      for (unsigned i = 0; i < 4; ++i)
+        Packed::unpack(op.a_values[thread][i], &a[row + 8 * (i % 2)][k + kK / 2 * (i / 2)]);
     }
   } else {
     const Descriptor matrix_a(op.operands.descriptor_a);
     for (unsigned row = 0; row < 64; ++row) {
-      for (unsigned k = 0; k < 16; ++k) a[row][k] = load(matrix_a.k_major(row, k));
+      for (unsigned k = 0; k < kK; ++k) a[row][k] = load(matrix_a.k_major(row, k * kBytes));
     }
   }
   for (int row = 0; row < 64; ++row) {
     float* d = accumulator.value.data() + row * n;
     if (!op.operands.accumulate) std::fill_n(d, n, 0.0f);
-    for (int k = 0; k < 16; ++k) {
-      const float* line = b.data() + k * n;
+    for (unsigned k = 0; k < kK; ++k) {
+      const float* line = b.data() + k * static_cast<unsigned>(n);
       const float factor = a[row][k];
       for (int column = 0; column < n; ++column) d[column] += factor * line[column];
     }
@@ -151,7 +149,10 @@ void execute_wgmma(Cluster& cluster, Cta& cta, int number, Operands& all) {
   op.group = group.open_group;
   op.site = site;
   if (op.operands.n % 8 != 0 || op.operands.n < 8 || op.operands.n > 256)
-    cluster.fail(fmt::format("wgmma m64n{}k16: n must be a multiple of 8 up to 256", op.operands.n), site);
+    cluster.fail(fmt::format("wgmma m64n{}: n must be a multiple of 8 up to 256", op.operands.n), site);
+  if ((op.operands.descriptor_a | op.operands.descriptor_b) >> 49 & 7)
+    cluster.fail("wgmma descriptor with a base offset: the emulator knows tiles that start where their swizzle repeats",
+                 site);
   for (int t = 0; t < 128; ++t) {
     const WgmmaOperands& mine = operands_of<GroupOperands>(all, t).operands;
     if (mine.descriptor_a != op.operands.descriptor_a || mine.descriptor_b != op.operands.descriptor_b ||
@@ -196,7 +197,8 @@ void execute_wgmma(Cluster& cluster, Cta& cta, int number, Operands& all) {
                op.operands.transpose_b, access, "B", site);
   group.pending.push_back(std::move(op));
   ++cluster.counters.mma_instructions;
-  cluster.counters.mma_flops += 2ull * 64 * 16 * static_cast<unsigned>(accumulator.n);
+  cluster.counters.mma_flops +=
+      2ull * 64 * (has_8_bits(first.operands.element) ? 32 : 16) * static_cast<unsigned>(accumulator.n);
   cluster.counters.mma_with_copies += cta.copies_under_way > 0;
   cluster.counters.copies_at_mma += cta.copies_under_way;
 }
@@ -218,8 +220,7 @@ void execute_wait(Cluster& cluster, Cta& cta, int number, Operands& all) {
         fail_touched(cluster, "registers of operand A", op.site, first.site);
     }
     Accumulator& accumulator = group.accumulators.at(op.operands.d);
-    if (op.operands.bf16) multiply<true>(cta, op, accumulator);
-    else multiply<false>(cta, op, accumulator);
+    with_element(op.operands.element, [&]<MatrixElement kElement>() { multiply<kElement>(cta, op, accumulator); });
   }
   for (auto it = group.accumulators.begin(); it != group.accumulators.end();) {
     Accumulator& accumulator = it->second;

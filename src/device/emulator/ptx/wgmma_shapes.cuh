@@ -7,11 +7,13 @@ namespace flashcore::ptx {
 
 template <bool kBf16, int kCount>
 FC_DEVICE void wgmma_ss(float (&d)[kCount], unsigned long long a, unsigned long long b, int accumulate) {
-  flashcore_services->wgmma({d, nullptr, a, b, 2 * kCount, kBf16, false, accumulate != 0});
+  constexpr auto kElement = kBf16 ? emulator::MatrixElement::kBf16 : emulator::MatrixElement::kF16;
+  flashcore_services->wgmma({d, nullptr, a, b, 2 * kCount, kElement, false, accumulate != 0});
 }
 template <bool kBf16, bool kTransposeB, int kCount>
 FC_DEVICE void wgmma_rs(float (&d)[kCount], const unsigned (&a)[4], unsigned long long b, int accumulate) {
-  flashcore_services->wgmma({d, a, 0, b, 2 * kCount, kBf16, kTransposeB, accumulate != 0});
+  constexpr auto kElement = kBf16 ? emulator::MatrixElement::kBf16 : emulator::MatrixElement::kF16;
+  flashcore_services->wgmma({d, a, 0, b, 2 * kCount, kElement, kTransposeB, accumulate != 0});
 }
 
 }  // namespace flashcore::ptx
