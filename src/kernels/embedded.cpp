@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <set>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -39,6 +40,18 @@ const SourceMap& all_sources() {
   return sources;
 }
 
+// `path` and every file that it includes, at any depth.
+void add_with_includes(const std::string& path, std::set<std::string>& found) {
+  constexpr std::string_view kInclude = "#include \"kernels/";
+  const auto source = all_sources().find(path);
+  if (source == all_sources().end() || !found.insert(path).second) return;
+  const std::string_view text = source->second;
+  for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at)) {
+    at += kInclude.size();
+    add_with_includes(std::string(text.substr(at, text.find('"', at) - at)), found);
+  }
+}
+
 }  // namespace
 
 const SourceMap& device_sources() {
@@ -63,13 +76,17 @@ const SourceMap& conformance_sources() {
   return sources;
 }
 
-// Everything that says what a result was measured on: device source, the CPU family's source, the tuned table.
+// What a result was measured on: the kernels and whatever they include, the CPU family's source, the tuned table. A
+// ptx/ function in a file that no kernel includes makes no result stale.
 std::string source_hash() {
   static const std::string hash = [] {
-    Hasher hasher;
+    std::set<std::string> used;
     for (const auto& [path, text] : all_sources()) {
-      if (!is_conformance_source(path)) hasher.add(path).add(text);
+      if (path.ends_with("/kernel.cuh") || path.starts_with("cpu_fwd/") || path == "tuned.json")
+        add_with_includes(path, used);
     }
+    Hasher hasher;
+    for (const std::string& path : used) hasher.add(path).add(all_sources().at(path));
     return hasher.hex();
   }();
   return hash;

@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, CliTest, interrupt
+from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest, interrupt
 
 PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s96_d64_fp32"]
 
@@ -92,6 +93,16 @@ class VerifyTest(CliTest):
         self.expect(FAILED, "verify", stale)
         self.expect(FAILED, "verify", fresh, stale)
         self.expect_error(BAD_USAGE, ["none.json"], "verify", self.path("none.json"))
+        # What a kernel includes, at any depth, makes results stale; what none includes does not.
+        tree = self.path("tree")
+        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), os.path.join(tree, "src", "kernels"))
+        self.environment["FLASHCORE_SOURCE"] = tree
+        self.expect(DONE, "verify", fresh)
+        for file, code in (("conformance/common.cuh", DONE), ("ptx/common.cuh", FAILED)):
+            with open(os.path.join(tree, "src", "kernels", file), "a", encoding="utf-8") as source:
+                source.write("// changed\n")
+            self.expect(code, "verify", fresh)
+        del self.environment["FLASHCORE_SOURCE"]
         for text in ("", "{", "[]", "{}", '{"results": []}', '{"results": [{}]}', '{"results": [3]}'):
             with self.subTest(text=text):
                 self.expect_error(BAD_USAGE, ["bad.json"], "verify", fresh, self.write("bad.json", text))

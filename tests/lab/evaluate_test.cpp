@@ -62,6 +62,9 @@ TEST_F(EvaluateTest, ASoundCandidatePassesEveryGateInOrder) {
   EXPECT_GT(trial.timing->samples.size(), 8u);
   EXPECT_LE(trial.error->rel, trial.bound->rel);
   EXPECT_FALSE(trial.source_hash.empty());
+  // The lines of the report's roofline.
+  const auto ceilings = find_gate(trial, "performance")->evidence.at("ceilings").get<Ceilings>();
+  EXPECT_EQ(ceilings.read_gbps, device_->ceilings().read_gbps);
   EXPECT_EQ(trial.problem_name, "ragged");
 }
 

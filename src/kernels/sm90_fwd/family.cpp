@@ -31,7 +31,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
     // A third consumer hides half of the exposed exp, and a wide block amortises the hand-over: both want small head
     // dims.
-    constexpr Config kSmall[] = {{3, 128, 2, 1, 1, 0, 1}, {2, 128, 2, 1, 1, 0, 1}};
+    constexpr Config kSmall[] = {{3, 128, 2, 2, 1, 1, 1}, {2, 128, 2, 2, 1, 1, 1}};
     constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 1, 1}, {2, 112, 2, 1, 1, 1, 1}, {2, 96, 2, 1, 1, 1, 1}};
     constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 1, 1},
                                  {2, 64, 2, 1, 1, 1, 1},

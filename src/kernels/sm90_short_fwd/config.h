@@ -75,8 +75,8 @@ constexpr int registers_available(const Config& c) {
 }
 // Accumulators of O and S, P as 16-bit operands, row state and addresses: fitted to what ptxas needs without spilling.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + c.block_n / 32 + padded_dim(t.head_dim_v) / 8 +
-         14;
+  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + c.block_n / 16 + padded_dim(t.head_dim_v) / 8 +
+         15;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

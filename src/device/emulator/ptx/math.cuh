@@ -31,7 +31,11 @@ FC_DEVICE unsigned cvt_f16x2(float low, float high) {
 FC_DEVICE unsigned cvt_bf16x2(float low, float high) {
   return cvt_bf16(low) | static_cast<unsigned>(cvt_bf16(high)) << 16;
 }
-FC_DEVICE float cvt_f32_f16(unsigned short bits) { return static_cast<float>(__builtin_bit_cast(_Float16, bits)); }
+FC_DEVICE float cvt_f32_f16(unsigned short bits) {
+  // Any NaN becomes this one: recorded on an H200.
+  if ((bits & 0x7fff) > 0x7c00) return __builtin_bit_cast(float, 0x7fffffffu);
+  return static_cast<float>(__builtin_bit_cast(_Float16, bits));
+}
 FC_DEVICE float cvt_f32_bf16(unsigned short bits) {
   return __builtin_bit_cast(float, static_cast<unsigned>(bits) << 16);
 }
