@@ -8,82 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "device/emulator/emulator_compiler.h"
+#include "device/emulator_fixture.h"
 
 namespace flashcore {
 namespace {
-
-struct Params {
-  float* data;
-  int n;
-};
-
-// A kernel whose body is `body`, with `p` its parameters and `t` the thread's number.
-SourceMap sources_of(const std::string& body) {
-  SourceMap sources;
-  for (const auto& [path, text] : emulator::embedded_emulator_sources()) {
-    if (path.starts_with("ptx/")) sources.emplace(path, "the device's own, which the emulator exchanges");
-  }
-  std::string text;
-  for (const char* header : {"atomic", "barrier", "cluster", "cp_async", "griddepcontrol", "ldmatrix", "mbarrier",
-                             "memory", "shuffle", "special_registers"})
-    text += fmt::format("#include \"kernels/ptx/{}.cuh\"\n", header);
-  sources["test/kernel.cuh"] =
-      text +
-      "using namespace flashcore;\nstruct Params { float* data; int n; };\nFC_KERNEL(64, 1) kernel(const "
-      "__grid_constant__ Params p) {\n"
-      "const int t = ptx::tid_x(); const unsigned s = ptx::dynamic_shared(); (void)t; (void)s; (void)p;\n#line 1\n" +
-      body + "\n}\n";
-  return sources;
-}
-
-class EmulatorTest : public ::testing::Test {
- protected:
-  // The report of the fault, or "" if the launch ended well.
-  std::string run(const std::string& body, unsigned grid = 1, unsigned threads = 64, int launches = 2) {
-    LaunchSpec spec;
-    spec.grid.x = grid;
-    spec.block.x = threads;
-    return run(body, spec, launches);
-  }
-  std::string run(const std::string& body, LaunchSpec spec, int launches = 2) {
-    static const std::unique_ptr<Compiler> compiler = open_emulator_compiler();
-    const auto device = open_emulator();
-    buffer_ = device->allocate(1024, 256);
-    device->label(*buffer_, {"data", DType::kF32, std::nullopt});
-    device->fill(buffer_->data(), 0, 1024);
-    KernelSource kernel{"test/kernel.cuh", "kernel", 1024, static_cast<int>(spec.block.x), {}};
-    const auto module = device->load(compiler->compile(kernel, sources_of(body), "sm_90"));
-    const Params params{static_cast<float*>(buffer_->data()), 256};
-    spec.shared_bytes = 1024;
-    spec.params.resize(sizeof params);
-    std::memcpy(spec.params.data(), &params, sizeof params);
-    try {
-      for (int i = 0; i < launches; ++i) device->launch(*module, spec);
-    } catch (const DeviceFault& fault) {
-      EXPECT_NE(std::string(fault.what()).find("FLASHCORE_EMULATOR_SEED="), std::string::npos) << fault.what();
-      return fault.what();
-    }
-    counters_ = device->counters();
-    return "";
-  }
-  void expect(const std::string& body, const std::vector<std::string>& words, unsigned grid = 1,
-              unsigned threads = 64) {
-    expect_in(run(body, grid, threads), words);
-  }
-  static void expect_in(const std::string& report, const std::vector<std::string>& words) {
-    for (const std::string& word : words) {
-      const std::size_t bar = word.find('|');  // which of two comes first depends on the order of threads
-      const bool found = report.find(word.substr(0, bar)) != std::string::npos ||
-                         (bar != std::string::npos && report.find(word.substr(bar + 1)) != std::string::npos);
-      EXPECT_TRUE(found) << "missing: " << word << "\n" << report;
-    }
-  }
-  float at(int i) const { return static_cast<const float*>(buffer_->data())[i]; }
-
-  std::unique_ptr<Buffer> buffer_;
-  nlohmann::json counters_;
-};
 
 TEST_F(EmulatorTest, RunsAndCounts) {
   EXPECT_EQ(run("ptx::st_shared_u32(s + 4 * t, t);\nptx::bar_sync();\n"
@@ -194,12 +122,6 @@ TEST_F(EmulatorTest, AtomicsHandOutEveryNumberOnce) {
 // Two CTAs of a cluster, 32 threads each: each sends 16 bytes a thread to the other.
 class ClusterTest : public EmulatorTest {
  protected:
-  static LaunchSpec pair() {
-    LaunchSpec spec;
-    spec.grid.x = spec.cluster.x = 2;
-    spec.block.x = 32;
-    return spec;
-  }
   // Line 1 makes the barrier, 2 starts the cluster, 3 sends, 4 waits, 5 reads.
   static constexpr const char* kLines[] = {
       "if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, 512); }\n",
