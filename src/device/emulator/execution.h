@@ -80,6 +80,8 @@ struct Thread {
   Warp* warp = nullptr;
   int index = 0, lane = 0;  // within the CTA; within the warp
   fc::fcontext_t context = nullptr;
+  const void* stack = nullptr;  // its lowest byte
+  void* fake_stack = nullptr;   // the sanitizer's
   bool done = false;
   Knowledge knowledge;
   Waiting waiting;
@@ -294,6 +296,8 @@ class Cluster {
   Agent launch_before_ = kNobody;
   Thread* running_ = nullptr;
   fc::fcontext_t scheduler_ = nullptr;
+  const void* scheduler_stack_ = nullptr;
+  std::size_t scheduler_stack_bytes_ = 0;
   SiteTable sites_;
   std::vector<SiteCounters> site_counters_;
   std::vector<std::string> agent_names_;  // of agents beyond the threads

@@ -33,6 +33,10 @@ void StackPool::reserve(std::size_t count) {
 }
 
 fc::fcontext_t StackPool::make(std::size_t index, void (*entry)(fc::transfer_t)) const {
+#ifdef FLASHCORE_SANITIZED
+  // A fiber that was dropped has left its frames' marks.
+  ASAN_UNPOISON_MEMORY_REGION(bottom(index), kStackBytes);
+#endif
   return fc::make_fcontext(tops_[index], kStackBytes, entry);
 }
 

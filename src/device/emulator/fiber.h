@@ -6,9 +6,29 @@
 #include <cstddef>
 #include <vector>
 
+#ifdef FLASHCORE_SANITIZED
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace flashcore::emulator {
 
 namespace fc = boost::context::detail;
+
+// The address sanitizer must be told of every change of stack; without it these do nothing. leave_stack() before a
+// jump, to the stack that is jumped to; `fake` null if nobody returns. come_back() once on it, with what the own
+// leave_stack() kept; `bottom` and `size` get those of the stack that was left.
+#ifdef FLASHCORE_SANITIZED
+inline void leave_stack(void** fake, const void* bottom, std::size_t size) {
+  __sanitizer_start_switch_fiber(fake, bottom, size);
+}
+inline void come_back(void* fake, const void** bottom, std::size_t* size) {
+  __sanitizer_finish_switch_fiber(fake, bottom, size);
+}
+#else
+inline void leave_stack(void**, const void*, std::size_t) {}
+inline void come_back(void*, const void**, std::size_t*) {}
+#endif
 
 // Stacks in one mapping, each with a page below it that faults. Memory is used only where a stack was touched.
 class StackPool {
@@ -22,6 +42,7 @@ class StackPool {
 
   // Makes room for `count` stacks; Error kEnvironment if memory is short.
   void reserve(std::size_t count);
+  const void* bottom(std::size_t index) const { return tops_[index] - kStackBytes; }
   // A fresh context on stack `index` that calls entry when first resumed.
   fc::fcontext_t make(std::size_t index, void (*entry)(fc::transfer_t)) const;
 

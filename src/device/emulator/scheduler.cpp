@@ -92,6 +92,7 @@ void Cluster::start(unsigned first_cta) {
       thread.index = static_cast<int>(i);
       thread.lane = static_cast<int>(i % 32);
       thread.context = stacks_.make(rank * per_cta + i, fiber_main);
+      thread.stack = stacks_.bottom(rank * per_cta + i);
       thread.knowledge.agent = static_cast<Agent>(rank * per_cta + i);
       warp.lanes[i % 32] = &thread;
       warp.full |= 1u << i % 32;
@@ -123,6 +124,7 @@ void Cluster::finish() {
 
 void Cluster::fiber_main(fc::transfer_t from) {
   Cluster& cluster = current();
+  come_back(nullptr, &cluster.scheduler_stack_, &cluster.scheduler_stack_bytes_);
   cluster.scheduler_ = from.fctx;
   Thread& self = cluster.thread();
   try {
@@ -135,17 +137,24 @@ void Cluster::fiber_main(fc::transfer_t from) {
   self.done = true;
   --cluster.live_;
   cluster.complete_barrier();
+  leave_stack(nullptr, cluster.scheduler_stack_, cluster.scheduler_stack_bytes_);
   fc::jump_fcontext(cluster.scheduler_, nullptr);
 }
 
 void Cluster::resume(Thread& thread) {
   running_ = &thread;
+  void* fake = nullptr;
+  leave_stack(&fake, thread.stack, StackPool::kStackBytes);
   thread.context = fc::jump_fcontext(thread.context, nullptr).fctx;
+  come_back(fake, nullptr, nullptr);
 }
 
 void Cluster::block(const Waiting& why) {
-  running_->waiting = why;
+  Thread& self = *running_;
+  self.waiting = why;
+  leave_stack(&self.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
   scheduler_ = fc::jump_fcontext(scheduler_, nullptr).fctx;
+  come_back(self.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
 }
 
 void Cluster::wake(Thread& thread) {
