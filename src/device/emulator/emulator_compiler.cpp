@@ -72,6 +72,18 @@ SourceMap exchanged(const SourceMap& sources) {
   return all;
 }
 
+// Of `all`, `path` and every file that it includes at any depth: another family's change compiles nothing anew.
+void add_with_includes(const SourceMap& all, const std::string& path, SourceMap& found) {
+  constexpr std::string_view kInclude = "#include \"";
+  const auto source = all.find(path);
+  if (source == all.end() || !found.insert(*source).second) return;
+  const std::string_view text = source->second;
+  for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at)) {
+    at += kInclude.size();
+    add_with_includes(all, std::string(text.substr(at, text.find('"', at) - at)), found);
+  }
+}
+
 std::string translation_unit(const KernelSource& kernel) {
   return fmt::format(R"(#include "kernels/{}"
 extern "C" {{ const flashcore::emulator::Services* flashcore_services; }}
@@ -102,7 +114,8 @@ class EmulatorCompiler final : public Compiler {
                    bool use_cache) override {
     if (!sources.contains(kernel.file))
       throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
-    const SourceMap all = exchanged(sources);
+    SourceMap needed;
+    add_with_includes(exchanged(sources), "kernels/" + kernel.file, needed);
     Hasher hasher;
     hasher.add("emulator")
         .add(version_)
@@ -110,12 +123,12 @@ class EmulatorCompiler final : public Compiler {
         .add(translation_unit(kernel))
         .add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
     for (const std::string& option : options()) hasher.add(option);
-    for (const auto& [path, text] : all) hasher.add(path).add(text);
+    for (const auto& [path, text] : needed) hasher.add(path).add(text);
     const std::string key = hasher.hex();
     if (use_cache) {
       if (auto cached = cache_.find(key)) return *cached;
     }
-    Artifact artifact = compile_fresh(kernel, all, arch);
+    Artifact artifact = compile_fresh(kernel, needed, arch);
     artifact.code_hash = key;
     if (use_cache) cache_.store(key, artifact);
     return artifact;
