@@ -260,12 +260,9 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
 
   trial.timing =
       timing_of(samples, request, ours.launches_per_sample(), floor_us(problem, device.info(), device.ceilings()));
-  verdict.evidence = {{"samples", samples.size()},
-                      {"launches_per_sample", ours.launches_per_sample()},
-                      {"buffer_copies", ours.copies()},
-                      {"p50_us", trial.timing->p50_us},
-                      {"floor_us", trial.timing->floor_us},
-                      {"ceilings", device.ceilings()}};
+  verdict.evidence = {{"samples", samples.size()},          {"launches_per_sample", ours.launches_per_sample()},
+                      {"buffer_copies", ours.copies()},     {"p50_us", trial.timing->p50_us},
+                      {"floor_us", trial.timing->floor_us}, {"ceilings", device.ceilings()}};
   const auto launches = static_cast<std::int64_t>(samples.size()) * ours.launches_per_sample();
   if (const std::string wrong = ours.judge_outputs(problem, *oracle, launches); !wrong.empty()) {
     conclude(verdict, trial, GateStatus::kFailed, "incorrect", "the timed launches left wrong outputs: " + wrong);
