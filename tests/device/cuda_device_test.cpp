@@ -208,6 +208,22 @@ TEST(CudaLaunches, ClustersBecomeAnAttribute) {
   EXPECT_EQ(gpu.driver().attribute_set.at("forward/14"), 1);
 }
 
+TEST(CudaLaunches, EarlyLaunchIsAnAttributeBesideTheCluster) {
+  FakeGpu gpu;
+  const auto module = gpu->load(FakeGpu::artifact("forward"));
+  LaunchSpec spec = spec_of(8, 128);
+  spec.programmatic = true;
+  gpu->launch(*module, spec);
+  ASSERT_EQ(gpu.driver().launches.back().attributes.size(), 1u);
+  spec.cluster = {2, 1, 1};
+  gpu->launch(*module, spec);
+  const auto& attributes = gpu.driver().launches.back().attributes;
+  ASSERT_EQ(attributes.size(), 2u);
+  EXPECT_EQ(attributes[0].id, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+  EXPECT_EQ(attributes[1].id, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+  EXPECT_EQ(attributes[1].value.programmatic_allowed, 1);
+}
+
 TEST(CudaLaunches, ImpossibleGeometryIsRefusedBeforeTheDriver) {
   LaunchCall call;
   LaunchSpec spec = spec_of(0, 32);
