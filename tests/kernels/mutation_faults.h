@@ -149,18 +149,19 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_too_many_registers", kSm90, kCausal, "sm90_fwd/config.h", "c.num_consumers == 2 ? 232",
        "c.num_consumers == 2 ? 240", "deadlock"},
       // --- sm90_fwd: wgmma ---
-      {"sm90_wgmma_wait_scores", kSm90, kCausal, kK90, "ptx::wgmma_wait<1>();", "", "race|wrong result"},
+      {"sm90_wgmma_wait_scores", kSm90, kCausal, kK90, "ptx::wgmma_wait<1>();", "",
+       "race|wrong result|registers touched"},
       {"sm90_wgmma_wait_values", kSm90, kCausal, kK90,
        "ptx::wgmma_wait<0>();\n      ptx::wgmma_registers(acc_o);\n      release_v();\n      softmax.rescale",
-       "release_v();\n      softmax.rescale", "race"},
+       "release_v();\n      softmax.rescale", "race|registers touched"},
       {"sm90_wgmma_wait_last_values", kSm90, kCausal, kK90,
        "issue_values();\n      ptx::wgmma_wait<0>();\n      ptx::wgmma_registers(acc_o);\n      release_v();\n    }",
-       "issue_values();\n      release_v();\n    }", "race|wrong result"},
+       "issue_values();\n      release_v();\n    }", "race|wrong result|registers touched"},
       // --- sm90_fwd: the next tile's first scores with a tile's last values ---
       {"sm90_chain_wait", kSm90, kCausal, kK90,
        "pass_turn();\n      ptx::wgmma_wait<0>();\n      ptx::wgmma_registers(acc_s);\n      "
        "ptx::wgmma_registers(acc_o);",
-       "pass_turn();", "race|wrong result"},
+       "pass_turn();", "race|wrong result|registers touched"},
       {"sm90_chain_q_wait", kSm90, kCausal, kK90,
        "ptx::mbarrier_wait(kernel.q_full(next_q.stage(), index), next_q.parity());", "", "race"},
       {"sm90_chain_old_q", kSm90, kCausal, kK90, "issue_scores(next_q.stage());", "issue_scores(ring_q.stage());",
