@@ -158,7 +158,10 @@ class FakeFamily : public Family {
   }
 
   void misbehave() const {
-    if (fault_ == Fault::kSegfault) raise(SIGSEGV);
+    if (fault_ == Fault::kSegfault) {
+      signal(SIGSEGV, SIG_DFL);  // the address sanitizer's handler would make an ordinary exit of it
+      raise(SIGSEGV);
+    }
     if (fault_ == Fault::kHang)
       for (;;) pause();
     if (fault_ == Fault::kDeviceFault) throw DeviceFault("an illegal memory access was encountered");
