@@ -34,7 +34,7 @@ DEVICE_KEYWORDS = {
 DUNDER = re.compile(r"\b__\w+")
 BUILT_IN = re.compile(
     r"\b(asm|threadIdx|blockIdx|blockDim|gridDim|warpSize|atomic[A-Z]\w*|cuda[A-Z]\w*|half2?|nv_bfloat162?|"
-    r"memcpy_async|clock64|clock|globaltimer)\b"
+    r"memcpy_async|clock64|clock|(?<!ptx::)globaltimer)\b"
 )
 PRINTF = re.compile(r"\bprintf\b")
 
