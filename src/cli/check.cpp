@@ -226,18 +226,22 @@ Run add_check(CLI::App& app) {
       ->check(CLI::Range(1, 256));
   app.add_flag("--conformance", options->conformance,
                "the micro-tests of the ptx/ functions, against what hardware gave; needs --device emulator or cuda");
+  app.add_flag("--planted", options->planted,
+               "the planted faults: is each caught by the gate named for it; --problem NAME runs one");
   app.add_option("--record", options->record, "with --conformance: keep this device's outputs")->type_name("FILE");
   app.add_option("--recording", options->recording, "with --conformance: compare with FILE, not what is built in")
       ->type_name("FILE");
   add_examples(
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
-       "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7"});
+       "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7",
+       "check --planted --device emulator --problem gpu_wrong_tail"});
   return [options] {
     watch_interrupts();
     check_json_target(options->common);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
+    if (options->planted) return check_planted(*options);
     // Before a device is opened: its micro-tests run in forked children.
     if (options->conformance) return check_conformance(*options);
     const DeviceInfo device = describe_device(options->common.device);

@@ -19,7 +19,7 @@ namespace flashcore::cli {
 struct CheckOptions {
   Common common;
   std::vector<std::string> patterns;
-  bool conformance = false;
+  bool conformance = false, planted = false;
   std::string record, recording;  // files: of --conformance
   int random_configs = -1;        // not said
   int fuzz = 0;
@@ -47,6 +47,7 @@ void for_each_with_worker(const CheckOptions& options, const DeviceInfo& device,
 int finish(const CheckOptions& options, Console& console, const CheckTally& tally, const nlohmann::json& results);
 
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device);
+int check_planted(const CheckOptions& options);
 int check_conformance(const CheckOptions& options);
 
 }  // namespace flashcore::cli

@@ -56,6 +56,7 @@ KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLim
 LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&, const AttentionArgs&) const {
   throw_internal("family {} has no GPU launch", name());
 }
+const SourceMap* Family::source_overlay() const { return nullptr; }
 int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
 std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
@@ -114,15 +115,21 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
     artifact.code_hash = Hasher().add(source_hash()).add(candidate.print()).hex();
     return artifact;
   }
+  const KernelSource source = family.source(candidate.config, problem, limits);
+  const auto compile = [&](Compiler& compiler) {
+    const SourceMap* overlay = family.source_overlay();
+    if (!overlay) return compiler.compile(source, device_sources(), family.compile_arch(limits), use_cache);
+    SourceMap patched = *overlay;
+    patched.insert(device_sources().begin(), device_sources().end());  // keeps what the overlay holds
+    return compiler.compile(source, patched, family.compile_arch(limits), use_cache);
+  };
   if (limits.emulated) {
     static const std::unique_ptr<Compiler> host_compiler = open_emulator_compiler();
-    return host_compiler->compile(family.source(candidate.config, problem, limits), device_sources(),
-                                  family.compile_arch(limits), use_cache);
+    return compile(*host_compiler);
   }
   // One compiler per process: opening NVRTC maps about 100 MB of shared library.
   static const std::unique_ptr<Compiler> compiler = open_compiler();
-  return compiler->compile(family.source(candidate.config, problem, limits), device_sources(),
-                           family.compile_arch(limits), use_cache);
+  return compile(*compiler);
 }
 
 LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem,

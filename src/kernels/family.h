@@ -12,6 +12,7 @@
 #include "core/problem.h"
 #include "core/tensor.h"
 #include "device/artifact.h"
+#include "device/compiler.h"
 #include "device/device.h"
 
 namespace flashcore {
@@ -53,6 +54,10 @@ class Family {
                                  const AttentionArgs& args) const;
   // The architecture to compile for on such a device: "sm_90", or "sm_90a" where the family needs it.
   virtual std::string compile_arch(const DeviceLimits& limits) const;
+
+  // Device sources that take the place of those with the same path when this family is compiled: a patched kernel under
+  // test (lab/patch.h). Null: none.
+  virtual const SourceMap* source_overlay() const;
 
   // Device memory that a launch needs besides its tensors; zeroed once, left zero by every launch. GPU families only.
   virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;

@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "lab/audit.h"
 #include "lab/json_io.h"
 #include "lab/worker.h"
 
@@ -161,9 +162,11 @@ Verification verify_results(const std::filesystem::path& file) {
     const json name = result.value("name", json());
     verification.stale.push_back(name.is_string() ? name.get<std::string>() : "?");
   }
-  verification.fresh = verification.stale.empty();
+  verification.wrong = audit_results(document);
+  verification.fresh = verification.stale.empty() && verification.wrong.empty();
   verification.reason =
-      verification.fresh
+      !verification.wrong.empty() ? "figures that do not follow from each other: " + verification.wrong.front()
+      : verification.fresh
           ? fmt::format("all {} results were measured on the source as it stands ({})", document["results"].size(),
                         current)
           : fmt::format("{} of {} results were measured on other source ({}) than the source as it stands ({})",

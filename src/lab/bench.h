@@ -46,6 +46,7 @@ struct Verification {
   bool fresh = false;
   std::string reason;              // one sentence: what the file was measured on, and what stands
   std::vector<std::string> stale;  // names of the results that were measured on other source
+  std::vector<std::string> wrong;  // figures that do not follow from each other (lab/audit.h); never fresh
 };
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
 Verification verify_results(const std::filesystem::path& file);

@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "device/compiler.h"
-#include "kernels/embedded.h"
+#include "lab/checks.h"
 #include "lab/gates.h"
 
 namespace flashcore {
@@ -123,6 +123,7 @@ class Evaluation {
     else if (const auto found = request_.timed.find(ours);
              found != request_.timed.end() && request_.phase == Phase::kSearch)
       twin = found->second;
+    if (!is_on(Check::kIdenticalCode)) twin.reset();
     if (twin) {
       trial_.comparison = Comparison{*twin, 1, 1, 1, "SAME", 0};
       trial_.comparison->margin = request_.margin;
@@ -162,12 +163,13 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   const auto colon = request.candidate.find(':');
   trial.family = request.candidate.substr(0, colon);
   if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
-  trial.source_hash = source_hash();
+  trial.source_hash = source_hash_of(request.candidate);
   trial.seed = request.seed;
   return trial;
 }
 
 Trial evaluate(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage) {
+  const PatchScope patches(request.patches);
   Trial trial = blank_trial(device.info(), request);
   Evaluation evaluation(device, request, stage, trial);
   try {
@@ -190,6 +192,7 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"problem_name", r.problem_name},
        {"suite", r.suite},
        {"candidate", r.candidate},
+       {"patches", r.patches},
        {"incumbent", r.incumbent ? json(*r.incumbent) : json()},
        {"timed", r.timed},
        {"phase", to_string(r.phase)},
@@ -210,6 +213,7 @@ void from_json(const json& j, EvaluateRequest& r) {
   j.at("problem_name").get_to(r.problem_name);
   j.at("suite").get_to(r.suite);
   j.at("candidate").get_to(r.candidate);
+  r.patches = j.at("patches").get<std::vector<Patch>>();
   r.incumbent.reset();
   if (!j.at("incumbent").is_null()) r.incumbent = j.at("incumbent").get<std::string>();
   r.timed = j.at("timed").get<std::map<std::string, std::string>>();

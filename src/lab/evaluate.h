@@ -12,6 +12,7 @@
 
 #include "core/data.h"
 #include "device/device.h"
+#include "lab/patch.h"
 #include "lab/trial.h"
 
 namespace flashcore {
@@ -20,6 +21,7 @@ struct EvaluateRequest {
   Problem problem;
   std::string problem_name, suite;
   std::string candidate;                 // text
+  std::vector<Patch> patches;            // that candidate and incumbent are made from, if they are
   std::optional<std::string> incumbent;  // compare with it, interleaved; already known to be correct
   // Already timed on this problem: execution identity (gates.h) -> candidate text. A search trial that would run the
   // same instructions is SAME by construction and not timed.

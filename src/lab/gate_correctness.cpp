@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
+#include "lab/checks.h"
 #include "lab/gates.h"
 #include "lab/json_io.h"
 
@@ -12,8 +14,14 @@ using nlohmann::json;
 // Judging a candidate by ref_fwd needs ref_fwd compiled and loaded once per problem.
 constexpr const char* kDeviceOracle = "ref_fwd";
 
+// Somebody who writes on after the launch has a few milliseconds to show it.
+constexpr double kSettleMs = 2;
+// Twice the buffers only where they leave room for the rest.
+constexpr double kShareOfMemoryForFreshBuffers = 0.25;
+
 struct PatternResult {
   std::string failure;  // empty: passed
+  Check check = Check::kErrorBound;
   OutputError error;
   ErrorBound bound;
   json evidence;
@@ -53,19 +61,82 @@ OutputError compare_sample(const Problem& problem, const Oracle& oracle, const A
 }
 
 AttentionOutputs launch_once(Device& device, Operands& operands, const Launch& launch) {
-  operands.poison_outputs();
+  if (is_on(Check::kPoison)) operands.poison_outputs();
   launch();
   device.synchronize();
   return operands.download_outputs();
 }
 
+bool fails(PatternResult& result, Check check, std::string reason) {
+  result.failure = std::move(reason);
+  result.check = check;
+  return true;
+}
+
 // What a launch must leave alone.
-std::string trespass(const Operands& operands, const AttentionInputs& inputs, const AttentionOutputs& outputs) {
-  if (const auto name = operands.broken_red_zone())
-    return fmt::format("wrote out of bounds: the red zone around {} is broken", *name);
-  if (const auto name = operands.changed_input(inputs)) return fmt::format("changed its input {}", *name);
-  if (gaps_written(outputs)) return "wrote between the rows of o, which belong to somebody else (strided layout)";
-  return "";
+bool trespasses(const Operands& operands, const AttentionInputs& inputs, const AttentionOutputs& outputs,
+                PatternResult& result) {
+  if (is_on(Check::kRedZones))
+    if (const auto name = operands.broken_red_zone())
+      return fails(result, Check::kRedZones,
+                   fmt::format("wrote out of bounds: the red zone around {} is broken", *name));
+  if (is_on(Check::kInputs))
+    if (const auto name = operands.changed_input(inputs))
+      return fails(result, Check::kInputs, fmt::format("changed its input {}", *name));
+  if (is_on(Check::kGaps) && gaps_written(outputs))
+    return fails(result, Check::kGaps, "wrote between the rows of o, which belong to somebody else (strided layout)");
+  return false;
+}
+
+// With NaN among the inputs an output may be any NaN, the poison's bits included; the reference rows judge those.
+bool leaves_holes(Pattern pattern, const AttentionOutputs& outputs, PatternResult& result) {
+  if (pattern == Pattern::kNonFinite || !is_on(Check::kUnwritten)) return false;
+  const std::int64_t unwritten = count_unwritten(outputs);
+  return unwritten > 0 &&
+         fails(result, Check::kUnwritten, fmt::format("{} elements of o and lse were never written", unwritten));
+}
+
+// v doubled gives o doubled, exactly: other content at the same addresses, whose result needs no second reference. An
+// output kept from the last call by address shows.
+bool ignores_changed_content(Device& device, const Problem& problem, const Oracle& oracle, Operands& operands,
+                             const Launch& launch, const AttentionOutputs& before, PatternResult& result) {
+  AttentionInputs doubled = oracle.inputs;
+  double_values(doubled.v);
+  operands.upload(doubled);
+  const AttentionOutputs outputs = launch_once(device, operands, launch);
+  Reference expected = oracle.reference;
+  const std::vector<float> o = gather_rows(before.o, oracle.rows), lse = gather_lse(problem, before.lse, oracle.rows);
+  for (std::size_t i = 0; i < o.size(); ++i) expected.o[i] = 2 * static_cast<double>(o[i]);
+  expected.lse.assign(lse.begin(), lse.end());
+  const OutputError error =
+      compare(problem, expected, gather_rows(outputs.o, oracle.rows), gather_lse(problem, outputs.lse, oracle.rows));
+  if (within(error, oracle.bound)) return false;
+  return fails(
+      result, Check::kChangedContent,
+      "v doubled at the same addresses did not double o: a result of other inputs? " + describe(error, oracle.bound));
+}
+
+// The buffers of before stand, with other content, so whoever kept their addresses reads that.
+bool keeps_addresses(Device& device, const Problem& problem, const Oracle& oracle, const LoadedCandidate& loaded,
+                     const AttentionOutputs& expected, PatternResult& result) {
+  Operands fresh(device, problem);
+  fresh.upload(oracle.inputs);
+  const AttentionOutputs outputs = launch_once(device, fresh, loaded.bind(fresh.args()));
+  return !bitwise_equal(expected, outputs) &&
+         fails(result, Check::kFreshPointers, "the same inputs at other addresses gave other bits");
+}
+
+bool writes_late(Device& device, const Operands& operands, const AttentionOutputs& expected, PatternResult& result) {
+  device.idle(kSettleMs);
+  device.synchronize();
+  return !bitwise_equal(expected, operands.download_outputs()) &&
+         fails(result, Check::kSettled,
+               "the outputs changed after the launch was complete: somebody works outside of it");
+}
+
+bool room_for_fresh_buffers(const DeviceInfo& device, const Problem& problem) {
+  return device.memory_bytes == 0 || static_cast<double>(Operands::total_bytes(problem)) <
+                                         kShareOfMemoryForFreshBuffers * static_cast<double>(device.memory_bytes);
 }
 
 // On a large problem fp64 covers a sample of rows; the naive kernel covers the rest.
@@ -84,7 +155,8 @@ void judge_by_device_oracle(Device& device, const EvaluateRequest& request, cons
   result.evidence["every_element_against"] = kDeviceOracle;
   result.evidence["device_oracle"] = evidence_of(error, bound);
   if (!within(error, bound))
-    result.failure = fmt::format("against {} on every element: {}", kDeviceOracle, describe(error, bound));
+    fails(result, Check::kDeviceOracle,
+          fmt::format("against {} on every element: {}", kDeviceOracle, describe(error, bound)));
 }
 
 PatternResult judge_pattern(Device& device, OracleCache& oracles, const EvaluateRequest& request,
@@ -102,25 +174,32 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
   result.evidence["pattern"] = to_string(pattern);
   result.evidence["rows_judged"] = oracle->reference.rows;
   result.evidence["all_rows"] = oracle->rows.all;
-  result.failure = trespass(operands, oracle->inputs, outputs);
-  if (!result.failure.empty()) return result;
-  // With NaN among the inputs an output may be any NaN, the poison's bits included; the reference rows judge those.
-  if (const std::int64_t unwritten = pattern == Pattern::kNonFinite ? 0 : count_unwritten(outputs); unwritten > 0) {
-    result.failure = fmt::format("{} elements of o and lse were never written", unwritten);
+  if (trespasses(operands, oracle->inputs, outputs, result) || leaves_holes(pattern, outputs, result)) return result;
+  if (is_on(Check::kErrorBound) && !within(result.error, result.bound)) {
+    fails(result, Check::kErrorBound, describe(result.error, result.bound));
     return result;
   }
-  if (!within(result.error, result.bound)) {
-    result.failure = describe(result.error, result.bound);
-    return result;
-  }
+  const bool hardware = !device.info().limits.emulated;  // an emulator watches every access, and takes its time
+  // Kept results and late writes need one pattern to show, not six.
+  const bool thorough = hardware && pattern == Pattern::kNormal;
+  if (thorough && is_on(Check::kSettled) && writes_late(device, operands, outputs, result)) return result;
   const AttentionOutputs again = launch_once(device, operands, launch);
-  if (!bitwise_equal(outputs, again)) {
-    result.failure = "the same launch repeated gave other bits (a race, or a result that only the first call writes)";
+  if (is_on(Check::kRepeat) && !bitwise_equal(outputs, again)) {
+    fails(result, Check::kRepeat,
+          "the same launch repeated gave other bits (a race, or a result that only the first call writes)");
     return result;
   }
+  if (thorough && is_on(Check::kChangedContent) &&
+      ignores_changed_content(device, problem, *oracle, operands, launch, outputs, result))
+    return result;
+  if (thorough && is_on(Check::kFreshPointers) && room_for_fresh_buffers(device.info(), problem) &&
+      keeps_addresses(device, problem, *oracle, loaded, outputs, result))
+    return result;
   if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda && !device.info().limits.emulated &&
-      contestant.candidate.family->name() != kDeviceOracle)
+      contestant.candidate.family->name() != kDeviceOracle && is_on(Check::kDeviceOracle)) {
+    operands.upload(oracle->inputs);
     judge_by_device_oracle(device, request, *oracle, operands, outputs, result);
+  }
   return result;
 }
 
@@ -148,6 +227,7 @@ Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRe
     }
     if (!result.failure.empty()) {
       verdict.status = GateStatus::kFailed;
+      verdict.evidence["check"] = to_string(result.check);
       verdict.reason = fmt::format("{} data, seed {}: {}", to_string(pattern), request.seed, result.failure);
       return verdict;
     }

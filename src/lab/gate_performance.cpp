@@ -4,8 +4,11 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "lab/checks.h"
 #include "lab/gates.h"
+#include "lab/kept_results.h"
 #include "lab/race.h"
+#include "lab/self_test.h"
 
 namespace flashcore {
 namespace {
@@ -74,6 +77,14 @@ class Stand {
     timer_ = device.make_timer(launches_, request.regime);
   }
   Sample sample() { return timer_->sample(); }
+  // Times launches on the first set of buffers, whose inputs change and come back.
+  std::string kept_results(Device& device, const Oracle& oracle) {
+    return find_kept_results(device, *operands_.front(), launches_.front(), oracle.inputs);
+  }
+  // What the sample after this leaves is of that sample.
+  void poison_outputs() {
+    for (const auto& operands : operands_) operands->poison_outputs();
+  }
   int launches_per_sample() const { return timer_->launches_per_sample(); }
   int copies() const { return static_cast<int>(operands_.size()); }
 
@@ -84,18 +95,18 @@ class Stand {
         std::min<std::size_t>(operands_.size(), static_cast<std::size_t>(std::max<std::int64_t>(launches, 1)));
     AttentionOutputs first;
     for (std::size_t i = 0; i < used; ++i) {
-      if (const auto name = operands_[i]->broken_red_zone())
+      if (const auto name = is_on(Check::kRedZones) ? operands_[i]->broken_red_zone() : std::nullopt)
         return fmt::format("the red zone around {} is broken", *name);
       const AttentionOutputs outputs = operands_[i]->download_outputs();
       if (i > 0) {
         if (!bitwise_equal(first, outputs)) return "two copies of the same inputs gave different bits";
         continue;
       }
-      if (const std::int64_t unwritten = count_unwritten(outputs))
+      if (const std::int64_t unwritten = is_on(Check::kUnwritten) ? count_unwritten(outputs) : 0)
         return fmt::format("{} elements were never written", unwritten);
       const OutputError error = compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows),
                                         gather_lse(problem, outputs.lse, oracle.rows));
-      if (!within(error, oracle.bound))
+      if (is_on(Check::kErrorBound) && !within(error, oracle.bound))
         return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0",
                            error.rel, error.worst_row_rel, error.nonfinite, oracle.bound.rel,
                            oracle.bound.worst_row_rel);
@@ -186,7 +197,8 @@ void judge_comparison(const RaceResult& raced, Verdict& verdict, Trial& trial) {
                                           c.ci95_low, c.ci95_high, c.blocks, c.against);
   if (c.verdict == "FASTER" || c.verdict == "SAME")
     return conclude(verdict, trial, GateStatus::kPassed, "passed", c.verdict + ": " + numbers);
-  if (c.verdict == "SLOWER")
+  if (c.verdict == "SLOWER") verdict.evidence["check"] = to_string(Check::kComparison);
+  if (c.verdict == "SLOWER" && is_on(Check::kComparison))
     return conclude(verdict, trial, GateStatus::kFailed, "slower",
                     (raced.dropped ? "SLOWER (stopped early): " : "SLOWER: ") + numbers);
   conclude(
@@ -196,7 +208,8 @@ void judge_comparison(const RaceResult& raced, Verdict& verdict, Trial& trial) {
 
 // A time below what the hardware can do was not measured, whatever the timer says.
 bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
-  if (timing.p50_us >= kFloorTolerance * timing.floor_us) return false;
+  if (!is_on(Check::kFloor) || timing.p50_us >= kFloorTolerance * timing.floor_us) return false;
+  verdict.evidence["check"] = to_string(Check::kFloor);
   conclude(verdict, trial, GateStatus::kError, "error",
            fmt::format("measurement error: {:.3f} us is faster than the floor of {:.3f} us (measured ceilings); the "
                        "time is rejected",
@@ -237,6 +250,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   }
   const auto oracle = oracles.get(problem, Pattern::kNormal, request.seed ^ kTimingSeed,
                                   std::min(request.max_reference_flops, kTimedReferenceFlops));
+  if (incumbent && !race_self_test().empty()) throw_internal("{}", race_self_test());
   const Plan plan = plan_of(request);
   Stand ours(device, request, contestant, *oracle);
   std::optional<Stand> theirs;
@@ -265,7 +279,15 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
                       {"buffer_copies", ours.copies()},     {"p50_us", trial.timing->p50_us},
                       {"floor_us", trial.timing->floor_us}, {"ceilings", device.ceilings()}};
   const auto launches = static_cast<std::int64_t>(samples.size()) * ours.launches_per_sample();
-  if (const std::string wrong = ours.judge_outputs(problem, *oracle, launches); !wrong.empty()) {
+  if (is_on(Check::kTimedPoison)) {
+    // One sample more, untimed: a rotation's every buffer is written again.
+    ours.poison_outputs();
+    for (int i = 0; i < ours.copies(); ++i) ours.sample();
+    device.synchronize();
+  }
+  if (const std::string wrong = is_on(Check::kTimedOutputs) ? ours.judge_outputs(problem, *oracle, launches) : "";
+      !wrong.empty()) {
+    verdict.evidence["check"] = to_string(Check::kTimedOutputs);
     conclude(verdict, trial, GateStatus::kFailed, "incorrect", "the timed launches left wrong outputs: " + wrong);
     trial.timing.reset();
     return verdict;
@@ -281,6 +303,13 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     trial.comparison->against = incumbent->candidate.print();
   }
   if (below_floor(*trial.timing, verdict, trial)) return verdict;
+  if (const std::string kept = is_on(Check::kContentTiming) ? ours.kept_results(device, *oracle) : ""; !kept.empty()) {
+    conclude(verdict, trial, GateStatus::kFailed, "incorrect", kept);
+    verdict.evidence["check"] = to_string(Check::kContentTiming);
+    trial.timing.reset();
+    trial.comparison.reset();
+    return verdict;
+  }
   if (theirs) judge_comparison(raced, verdict, trial);
   else conclude(verdict, trial, GateStatus::kPassed, "passed", "");
   return verdict;

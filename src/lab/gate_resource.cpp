@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <string>
 
+#include "lab/checks.h"
 #include "lab/evaluate.h"
 
 namespace flashcore {
@@ -28,28 +30,36 @@ bool is_performance_warning(const std::string& warning) {
          std::isdigit(static_cast<unsigned char>(warning[at + 4]));
 }
 
-std::vector<std::string> complaints(const Artifact& a, const DeviceLimits& limits) {
-  std::vector<std::string> found;
-  if (a.spill_store_bytes > 0 || a.spill_load_bytes > 0)
-    found.push_back(
-        fmt::format("spills {} bytes of stores and {} of loads; allowed 0", a.spill_store_bytes, a.spill_load_bytes));
-  if (a.stack_bytes > 0)
-    found.push_back(fmt::format("stack frame of {} bytes; allowed 0 (a register array indexed at run time lands there)",
-                                a.stack_bytes));
+struct Complaint {
+  Check check;
+  std::string text;
+};
+
+std::vector<Complaint> complaints(const Artifact& a, const DeviceLimits& limits) {
+  std::vector<Complaint> found;
+  const auto complain = [&](Check check, bool wrong, std::string text) {
+    if (wrong && is_on(check)) found.push_back({check, std::move(text)});
+  };
+  complain(
+      Check::kSpills, a.spill_store_bytes > 0 || a.spill_load_bytes > 0,
+      fmt::format("spills {} bytes of stores and {} of loads; allowed 0", a.spill_store_bytes, a.spill_load_bytes));
+  // A kernel that spills has the spilled bytes in its frame.
+  const int frame = a.stack_bytes - (is_on(Check::kSpills) ? 0 : std::max(a.spill_store_bytes, a.spill_load_bytes));
+  complain(Check::kStack, frame > 0,
+           fmt::format("stack frame of {} bytes; allowed 0 (a register array indexed at run time lands there)",
+                       a.stack_bytes));
   for (const std::string& warning : a.warnings)
-    if (is_performance_warning(warning)) found.push_back("ptxas: " + warning);
+    complain(Check::kPtxasWarnings, is_performance_warning(warning), "ptxas: " + warning);
   const int shared = a.static_shared_bytes + a.dynamic_shared_bytes;
-  if (shared > limits.shared_bytes_per_block)
-    found.push_back(
-        fmt::format("{} bytes of shared memory a block; allowed {}", shared, limits.shared_bytes_per_block));
-  if (a.threads_per_block < 1 || a.threads_per_block > limits.max_threads_per_block)
-    found.push_back(
-        fmt::format("{} threads a block; allowed 1 to {}", a.threads_per_block, limits.max_threads_per_block));
-  if (a.registers > kMaxRegistersPerThread)
-    found.push_back(fmt::format("{} registers a thread; allowed {}", a.registers, kMaxRegistersPerThread));
-  if (registers_per_block(a) > limits.registers_per_multiprocessor)
-    found.push_back(fmt::format("{} registers a block ({} threads of {}); allowed {}", registers_per_block(a),
-                                a.threads_per_block, a.registers, limits.registers_per_multiprocessor));
+  complain(Check::kSharedMemory, shared > limits.shared_bytes_per_block,
+           fmt::format("{} bytes of shared memory a block; allowed {}", shared, limits.shared_bytes_per_block));
+  complain(Check::kThreads, a.threads_per_block < 1 || a.threads_per_block > limits.max_threads_per_block,
+           fmt::format("{} threads a block; allowed 1 to {}", a.threads_per_block, limits.max_threads_per_block));
+  complain(Check::kRegisters, a.registers > kMaxRegistersPerThread,
+           fmt::format("{} registers a thread; allowed {}", a.registers, kMaxRegistersPerThread));
+  complain(Check::kRegisters, registers_per_block(a) > limits.registers_per_multiprocessor,
+           fmt::format("{} registers a block ({} threads of {}); allowed {}", registers_per_block(a),
+                       a.threads_per_block, a.registers, limits.registers_per_multiprocessor));
   return found;
 }
 
@@ -75,7 +85,8 @@ Verdict judge_resources(const Artifact& artifact, const DeviceLimits& limits) {
                       {"warnings", artifact.warnings}};
   const auto found = complaints(artifact, limits);
   verdict.status = found.empty() ? GateStatus::kPassed : GateStatus::kFailed;
-  for (const std::string& complaint : found) verdict.reason += (verdict.reason.empty() ? "" : "; ") + complaint;
+  for (const Complaint& complaint : found) verdict.reason += (verdict.reason.empty() ? "" : "; ") + complaint.text;
+  if (!found.empty()) verdict.evidence["check"] = to_string(found.front().check);
   return verdict;
 }
 

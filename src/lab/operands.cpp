@@ -42,6 +42,18 @@ bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b) {
          (a.lse.empty() || std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)) == 0);
 }
 
+void double_values(HostTensor& tensor) {
+  const TensorLayout& l = tensor.layout;
+  parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
+    for (std::int64_t row = 0; row < l.rows; ++row) {
+      const std::int64_t first = l.offset(bh / l.heads, bh % l.heads, row);
+      for (std::int64_t c = 0; c < l.columns; ++c)
+        store_element(tensor.dtype, tensor.data.data(), first + c,
+                      2 * load_element(tensor.dtype, tensor.data.data(), first + c));
+    }
+  });
+}
+
 std::int64_t count_unwritten(const AttentionOutputs& outputs) {
   std::atomic<std::int64_t> count = 0;
   const std::size_t element = size_of(outputs.o.dtype);
@@ -103,6 +115,20 @@ void Operands::upload(const AttentionInputs& inputs) {
   const auto copy = [&](Buffer& to, const HostTensor& from) {
     FC_CHECK(from.data.size() <= to.size());
     if (!from.data.empty()) device_->upload(to.data(), from.data.data(), from.data.size());
+  };
+  copy(*q_, inputs.q);
+  copy(*k_, inputs.k);
+  copy(*v_, inputs.v);
+}
+
+void Operands::upload_edges(const AttentionInputs& inputs) {
+  constexpr std::size_t kEdge = 256;
+  const auto copy = [&](Buffer& to, const HostTensor& from) {
+    const std::size_t bytes = std::min(kEdge, from.data.size());
+    if (bytes == 0) return;
+    const std::size_t last = from.data.size() - bytes;
+    device_->upload(to.data(), from.data.data(), bytes);
+    device_->upload(static_cast<std::byte*>(to.data()) + last, from.data.data() + last, bytes);
   };
   copy(*q_, inputs.q);
   copy(*k_, inputs.k);

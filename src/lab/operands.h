@@ -28,6 +28,8 @@ class Operands {
 
   Operands(Device& device, const Problem& problem);
   void upload(const AttentionInputs& inputs);
+  // The first and last bytes of q, k and v alone: enough to make other inputs of them, at next to no cost.
+  void upload_edges(const AttentionInputs& inputs);
   // Every byte of o and lse becomes 0xFF, which is NaN in fp32, fp16 and bf16: what is not written shows.
   void poison_outputs();
   AttentionArgs args() const;
@@ -47,6 +49,9 @@ class Operands {
   ProblemLayouts layouts_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
 };
+
+// Every value times two, exactly (infinite where it overflows). What is not part of a row stays.
+void double_values(HostTensor& tensor);
 
 // Number of elements of o and lse that still hold the poison, bit for bit.
 std::int64_t count_unwritten(const AttentionOutputs& outputs);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "lab/checks.h"
 #include "lab/statistics.h"
 
 namespace flashcore {
@@ -81,6 +82,7 @@ double shrinkage_of(const std::vector<Trial>& discovery, const Trial& winner, co
 
 std::vector<std::string> inert_fields(const ConfigSpace& space,
                                       const std::vector<std::pair<ConfigValues, std::string>>& identities) {
+  if (!is_on(Check::kInertParameters)) return {};
   const std::size_t count = space.fields().size();
   std::vector<int> equal(count), different(count);
   for (std::size_t a = 0; a < identities.size(); ++a)

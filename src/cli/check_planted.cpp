@@ -1,0 +1,72 @@
+// flashcore check --planted: is every planted fault caught by the gate named for it.
+
+#include "cli/check.h"
+#include "core/error.h"
+#include "lab/planted.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+PlantedOutcome run_one(const PlantedFault& fault, const std::string& where, const std::string& device) {
+  try {
+    return where == "nvrtc" ? run_planted_compilation(fault) : run_planted(fault, device);
+  } catch (const Error& e) {
+    return {false, e.what()};
+  }
+}
+
+std::string first_line_of(const std::string& text) { return shorten(text.substr(0, text.find('\n')), 110); }
+
+}  // namespace
+
+int check_planted(const CheckOptions& options) {
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  const DeviceInfo device = describe_device(options.common.device);
+  const std::string where = device.limits.emulated                    ? "emulator"
+                            : device.limits.kind == DeviceKind::kCuda ? "cuda"
+                                                                      : "nvrtc";
+  Table table({"fault", "where", "gate", "verdict", "what it said"});
+  nlohmann::json results = nlohmann::json::array();
+  int caught = 0, missed = 0, skipped = 0;
+  const auto& faults = gpu_planted_faults();
+  for (const PlantedFault& fault : faults) {
+    if (interrupted()) break;
+    if (!options.common.problem.empty() && fault.name != options.common.problem) continue;
+    // Faults of compilation show on any device.
+    const std::string here = fault.runs_on(where) ? where : fault.runs_on("nvrtc") ? "nvrtc" : "";
+    if (here.empty()) {
+      ++skipped;
+      console.line("skipped {}: it shows on {} only", fault.name, fmt::join(fault.on, ", "));
+      continue;
+    }
+    const PlantedOutcome outcome = run_one(fault, here, device.id);
+    ++(outcome.caught ? caught : missed);
+    console.progress(caught + missed, static_cast<std::int64_t>(faults.size()), fault.name);
+    table.add({fault.name,
+               here,
+               fault.gate + (fault.check.empty() ? "" : "/" + fault.check),
+               {outcome.caught ? "caught" : "MISSED", outcome.caught ? Tone::kGood : Tone::kBad},
+               first_line_of(outcome.what)});
+    results.push_back({{"name", fault.name},
+                       {"does", fault.does},
+                       {"on", here},
+                       {"gate", fault.gate},
+                       {"check", fault.check},
+                       {"caught", outcome.caught},
+                       {"what", outcome.what}});
+  }
+  console.end_progress();
+  console.table(table);
+  write_json(options.common, {{"schema", "flashcore.planted/1"},
+                              {"device", device.key},
+                              {"caught", caught},
+                              {"missed", missed},
+                              {"skipped", skipped},
+                              {"results", results}});
+  console.summary("{} planted faults caught by their gates, {} missed, {} skipped", caught, missed, skipped);
+  if (missed > 0) return kFailed;
+  return caught > 0 ? kDone : kNotJudged;
+}
+
+}  // namespace flashcore::cli

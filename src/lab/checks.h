@@ -1,0 +1,65 @@
+#pragma once
+// What the gates check, one name each. A failed gate says in its evidence which check tripped ("check": "red_zones").
+// Tests switch single checks off, to show that each catches a fault that nothing else does: a check that cannot fail is
+// a defect. Nothing in the program switches one off.
+
+#include <string_view>
+#include <vector>
+
+namespace flashcore {
+
+enum class Check {
+  // resource gate
+  kSpills,
+  kStack,
+  kPtxasWarnings,
+  kSharedMemory,
+  kThreads,
+  kRegisters,
+  // correctness gate
+  kErrorBound,      // against the fp64 reference, in every gate that has outputs
+  kDeviceOracle,    // every element against ref_fwd where fp64 covers a sample of rows
+  kPoison,          // outputs hold NaN before a launch, so that an old result is none
+  kUnwritten,       // no element still holds the poison
+  kRedZones,        // bytes before and after every buffer
+  kInputs,          // are what they were
+  kGaps,            // bytes between the rows of a strided output
+  kRepeat,          // the same launch gives the same bits
+  kChangedContent,  // other inputs at the same addresses give the outputs of those
+  kFreshPointers,   // the same inputs at other addresses give the same bits
+  kSettled,         // nobody writes once the launch is said to be complete
+  // performance gate
+  kFloor,          // no time below what the hardware can do
+  kTimedOutputs,   // what the timed launches left is judged
+  kTimedPoison,    // and is of the last of them
+  kContentTiming,  // a launch on inputs just changed takes no longer than one on inputs just written again
+  kIdenticalCode,  // two candidates of one machine code are not raced
+  kComparison,     // slower by more than the margin is SLOWER
+  // harness
+  kSelfTest,         // the comparison calls a planted slowdown SLOWER and a speed-up FASTER
+  kInertParameters,  // a field that never changes the code
+  kUnmaskedFlops,    // a rate in a results file counts unmasked pairs only
+  kWatchdog,         // a hang ends
+  kIsolation,        // a crash ends the child, not the laboratory
+};
+
+std::string_view to_string(Check check);
+Check parse_check(std::string_view name);  // Error kBadInput listing the names
+const std::vector<Check>& all_checks();
+
+// True unless a test has switched it off.
+bool is_on(Check check);
+
+// Switches a check off while it lives. For tests; one thread.
+class CheckOff {
+ public:
+  explicit CheckOff(Check check);
+  ~CheckOff();
+  CheckOff(const CheckOff&) = delete;
+  CheckOff& operator=(const CheckOff&) = delete;
+
+ private:
+  Check check_;
+};
+
+}  // namespace flashcore
