@@ -38,7 +38,6 @@ constexpr std::pair<Check, std::string_view> kNames[] = {
     {Check::kInertParameters, "inert_parameters"},
     {Check::kUnmaskedFlops, "unmasked_flops"},
     {Check::kWatchdog, "watchdog"},
-    {Check::kIsolation, "isolation"},
 };
 
 std::array<int, std::size(kNames)> off_count{};

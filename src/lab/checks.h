@@ -40,7 +40,6 @@ enum class Check {
   kInertParameters,  // a field that never changes the code
   kUnmaskedFlops,    // a rate in a results file counts unmasked pairs only
   kWatchdog,         // a hang ends
-  kIsolation,        // a crash ends the child, not the laboratory
 };
 
 std::string_view to_string(Check check);

@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "core/error.h"
+#include "lab/checks.h"
 #include "lab/child_process.h"
 #include "lab/json_io.h"
 
@@ -98,7 +99,7 @@ struct Worker::Impl {
   }
 
   Answer converse(const EvaluateRequest& request, double timeout_seconds) {
-    const auto deadline = after(timeout_seconds);
+    const auto deadline = after(is_on(Check::kWatchdog) ? timeout_seconds : 1e6);
     Answer answer;
     for (std::string line;;) {
       switch (child->read_line(line, deadline, cancelled)) {

@@ -18,6 +18,7 @@ namespace flashcore::test {
 namespace {
 
 double virtual_now_us = 0;
+std::vector<std::function<void()>> late_work;
 
 class FakeBuffer : public Buffer {
  public:
@@ -81,7 +82,9 @@ class FakeDevice : public Device {
   std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime, double) override {
     return std::make_unique<FakeTimer>(*this, std::vector<Launch>(rotation.begin(), rotation.end()));
   }
-  void idle(double) override {}
+  void idle(double) override {
+    for (const auto& work : std::exchange(late_work, {})) work();
+  }
   EnvironmentReading read_environment() override { return {}; }
   const Ceilings& ceilings() override { return options_.ceilings; }
 
@@ -249,6 +252,9 @@ std::unique_ptr<Device> make_fake_device(const FakeDeviceOptions& options) {
 std::unique_ptr<Family> make_fake_family(const std::string& name, Fault fault) {
   return std::make_unique<FakeFamily>(name, fault);
 }
+
+void spend_us(double us) { virtual_now_us += us; }
+void run_when_idle(std::function<void()> work) { late_work.push_back(std::move(work)); }
 
 double fake_cost_us(const ConfigValues& config) {
   const double block = std::abs(std::log2(config[0] / 32.0)), unroll = std::abs(std::log2(config[1] / 2.0));

@@ -2,6 +2,7 @@
 // A device with a clock of its own, and attention families with planted faults. Time is what the family says it costs,
 // plus repeatable noise: tests of timing do not depend on the machine they run on.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,10 @@ enum class Fault {
 // microseconds: 100 at its best (block=32, unroll=2, spread=1), up to twice that elsewhere. Default: block=16,
 // unroll=1, spread=0. `fault`: see above.
 std::unique_ptr<Family> make_fake_family(const std::string& name, Fault fault = Fault::kNone);
+// Moves the device's clock on: what a launch of a planted family costs.
+void spend_us(double us);
+// Done at the fake device's next idle(): work of another stream.
+void run_when_idle(std::function<void()> work);
 double fake_cost_us(const ConfigValues& config);
 
 // One family per fault: "fake_none", "fake_wrong_tail", ... for the life of the object.
