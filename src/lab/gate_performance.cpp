@@ -10,8 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-// Inputs that differ from those of the correctness gate: a result kept from there shows.
-constexpr std::uint64_t kTimingSeed = 0x74696d65;
 // Rows of the timed outputs that are judged after the fact; they were judged in full, or by sample, before.
 constexpr double kTimedReferenceFlops = 5e8;
 
@@ -112,7 +110,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     conclude(verdict, trial, GateStatus::kSkipped, "passed", "there is nothing to compute, so nothing to time");
     return verdict;
   }
-  const auto oracle = oracles.get(problem, Pattern::kNormal, request.seed ^ kTimingSeed,
+  const auto oracle = oracles.get(problem, Pattern::kNormal, timing_seed(request.seed),
                                   std::min(request.max_reference_flops, kTimedReferenceFlops));
   Measurement measured = measure(device, problem, *oracle, contestant, incumbent, measure_options(request));
   trial.environment = measured.environment;

@@ -31,7 +31,8 @@ class Engine {
     Measurement out;
     finish(out, set.copies());
     out.candidate = timing_of(samples, stand.launches_per_sample());
-    out.candidate_wrong = stand.judge_outputs(0, problem_, oracle_, launches(samples, stand));
+    out.candidate_wrong = judge(stand, 0);
+    if (options_.audit) options_.audit(stand, 0);
     return out;
   }
 
@@ -70,8 +71,9 @@ class Engine {
     finish(out, first.copies());
     out.candidate = timing_of(out.race.candidate, ours.launches_per_sample());
     out.baseline = timing_of(out.race.incumbent, theirs.launches_per_sample());
-    out.candidate_wrong = ours.judge_outputs(at, problem_, oracle_, launches(out.race.candidate, ours));
-    out.baseline_wrong = theirs.judge_outputs(at, problem_, oracle_, launches(out.race.incumbent, theirs));
+    out.candidate_wrong = judge(ours, at);
+    out.baseline_wrong = judge(theirs, at);
+    if (options_.audit) options_.audit(ours, at);
     return out;
   }
 
@@ -134,8 +136,10 @@ class Engine {
     }
   }
 
-  static std::int64_t launches(const std::vector<Sample>& samples, const Stand& stand) {
-    return static_cast<std::int64_t>(samples.size()) * stand.launches_per_sample();
+  std::string judge(Stand& stand, int set) {
+    stand.refresh_outputs(set);
+    device_.synchronize();
+    return stand.judge_outputs(set, problem_, oracle_);
   }
 
   void finish(Measurement& out, int copies) {

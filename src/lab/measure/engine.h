@@ -6,12 +6,14 @@
 // in memory makes a kernel some percent faster or slower, and would else be taken for a difference between them.
 // Outputs are poisoned at each trade, so that nobody is judged by what the other wrote.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
 #include "lab/gates.h"
+#include "lab/measure/stand.h"
 #include "lab/oracle.h"
 #include "lab/race.h"
 
@@ -30,6 +32,8 @@ struct MeasureOptions {
   double gap_ms = -1;        // idle time before each sample of a burst; negative: the device's default
   double sample_us = 0;      // as StandOptions
   int planted_permille = 0;  // as StandOptions, of the first contestant
+  // Called with the candidate's stand and the set it ran on last, once all is timed: for audits that launch it again.
+  std::function<void(Stand& candidate, int set)> audit = {};
 };
 
 struct Measurement {
@@ -45,6 +49,9 @@ struct Measurement {
 // Samples that are not positive are Error kInternal; DeviceFault passes through.
 Measurement measure(Device& device, const Problem& problem, const Oracle& oracle, const Contestant& candidate,
                     const Contestant* baseline, const MeasureOptions& options);
+
+// The inputs that contestants are timed on: of another seed than those that the correctness gate showed them.
+constexpr std::uint64_t timing_seed(std::uint64_t seed) { return seed ^ 0x74696d65; }
 
 // Why the time cannot be, in words; none if it can. A time below what the hardware can do was not measured, whatever
 // the timer says; a ceiling is itself measured, to about 3%.

@@ -58,14 +58,17 @@ Stand::Stand(Device& device, const Problem& problem, const Contestant& contestan
   }
 }
 
-std::string Stand::judge_outputs(int set, const Problem& problem, const Oracle& oracle, std::int64_t launches) const {
-  const BufferSet& buffers = *at(set).buffers;
-  const int used = static_cast<int>(std::min<std::int64_t>(buffers.copies(), std::max<std::int64_t>(launches, 1)));
+void Stand::refresh_outputs(int set) {
+  buffers(set).poison_outputs();
+  for (int i = 0; i < buffers(set).copies(); ++i) sample(set);
+}
+
+std::string Stand::judge_outputs(int set, const Problem& problem, const Oracle& oracle) const {
   AttentionOutputs first;
-  for (int i = 0; i < used; ++i) {
-    if (const auto name = buffers.copy(i).broken_red_zone())
-      return fmt::format("the red zone around {} is broken", *name);
-    const AttentionOutputs outputs = buffers.copy(i).download_outputs();
+  for (int i = 0; i < buffers(set).copies(); ++i) {
+    const Operands& operands = buffers(set).copy(i);
+    if (const auto name = operands.broken_red_zone()) return fmt::format("the red zone around {} is broken", *name);
+    const AttentionOutputs outputs = operands.download_outputs();
     if (i > 0) {
       if (!bitwise_equal(first, outputs)) return "two copies of the same inputs gave different bits";
       continue;

@@ -1,7 +1,6 @@
 #pragma once
 // Where a candidate is timed: its buffers, its launches, its timers.
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +20,7 @@ class BufferSet {
   BufferSet(Device& device, const Problem& problem, Regime regime, const AttentionInputs& inputs);
   void poison_outputs();
   int copies() const { return static_cast<int>(copies_.size()); }
-  const Operands& copy(int i) const { return *copies_[static_cast<std::size_t>(i)]; }
+  Operands& copy(int i) const { return *copies_[static_cast<std::size_t>(i)]; }
 
  private:
   std::vector<std::unique_ptr<Operands>> copies_;
@@ -43,9 +42,15 @@ class Stand {
   Sample sample(int set) { return at(set).timer->sample(); }
   int launches_per_sample() const { return places_.front()->timer->launches_per_sample(); }
 
-  // What is wrong with the outputs that timed launches left in a set; empty if nothing is. `launches` since the outputs
-  // were poisoned: only copies that the timer came to are judged, a rotation may be longer than the run.
-  std::string judge_outputs(int set, const Problem& problem, const Oracle& oracle, std::int64_t launches) const;
+  int sets() const { return static_cast<int>(places_.size()); }
+  BufferSet& buffers(int set) const { return *at(set).buffers; }
+  // A launch on one copy of a set, outside of any timer: for audits of what the timed launches do.
+  const Launch& launch(int set, int copy) const { return at(set).launches[static_cast<std::size_t>(copy)]; }
+
+  // Poisons a set's outputs and takes one more sample of each copy, so that what is judged then is of those.
+  void refresh_outputs(int set);
+  // What is wrong with the outputs in a set; empty if nothing is. Call refresh_outputs before.
+  std::string judge_outputs(int set, const Problem& problem, const Oracle& oracle) const;
 
  private:
   struct Place {
