@@ -30,9 +30,11 @@ TEST(Statistics, QuantilesAreNumPysDefault) {
 TEST(Statistics, VerdictFollowsTheDocumentedRule) {
   const double m = 0.03;
   EXPECT_EQ(verdict_of({1.10, 1.05, 1.15}, m), "FASTER");
-  EXPECT_EQ(verdict_of({1.04, 1.001, 1.08}, m), "FASTER");
-  EXPECT_EQ(verdict_of({1.02, 1.01, 1.035}, m),
-            "INCONCLUSIVE");  // better than equal, but perhaps by less than the margin
+  EXPECT_EQ(verdict_of({1.04, 1.001, 1.08}, m), "INCONCLUSIVE");  // as good as nothing is not excluded
+  EXPECT_EQ(verdict_of({1.03, 1.016, 1.045}, m), "FASTER");
+  EXPECT_EQ(verdict_of({1.02, 1.01, 1.035}, m), "INCONCLUSIVE");  // perhaps by less than half of the margin
+  EXPECT_EQ(verdict_of({1.022, 1.016, 1.029}, m), "SAME");        // equal for all that the margin cares
+  EXPECT_EQ(verdict_of({0.97, 0.955, 0.984}, m), "SLOWER");
   EXPECT_EQ(verdict_of({1.02, 1.01, 1.025}, m), "SAME");
   EXPECT_EQ(verdict_of({1.00, 0.99, 1.01}, m), "SAME");
   EXPECT_EQ(verdict_of({1.00, 0.90, 1.10}, m), "INCONCLUSIVE");

@@ -1,0 +1,201 @@
+#include "lab/measure/engine.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "lab/measure/stand.h"
+
+namespace flashcore {
+namespace {
+
+constexpr double kFloorTolerance = 0.97;
+constexpr double kWarmUpSeconds = 0.1, kSustainedSeconds = 0.2;
+// Gap before a burst: long enough on a GPU for the clock to come back from a power dip, on a CPU to hand the core over
+// once.
+constexpr double kGapMsCuda = 10, kGapMsCpu = 1;
+constexpr int kManyLaunches = 4;
+
+class Engine {
+ public:
+  Engine(Device& device, const Problem& problem, const Oracle& oracle, const MeasureOptions& options)
+      : device_(device), problem_(problem), oracle_(oracle), options_(options) {
+    const bool cuda = device.info().limits.kind == DeviceKind::kCuda;
+    gap_ms_ = options.gap_ms >= 0 ? options.gap_ms : cuda ? kGapMsCuda : kGapMsCpu;
+  }
+
+  Measurement alone(const Contestant& contestant) {
+    BufferSet set(device_, problem_, options_.regime, oracle_.inputs);
+    Stand stand(device_, problem_, contestant, stand_options(), {&set});
+    warm_up([&] { stand.sample(0); });
+    const std::vector<Sample> samples = sample_alone(stand);
+    Measurement out;
+    finish(out, set.copies());
+    out.candidate = timing_of(samples, stand.launches_per_sample());
+    out.candidate_wrong = judge(stand, 0);
+    if (options_.audit) options_.audit(stand, 0);
+    return out;
+  }
+
+  Measurement pair(const Contestant& candidate, const Contestant& baseline) {
+    BufferSet first(device_, problem_, options_.regime, oracle_.inputs),
+        second(device_, problem_, options_.regime, oracle_.inputs);
+    // A rotation through many copies evens out their places by itself, and poisoning them all would take its time.
+    const bool trade = first.copies() == 1;
+    const auto sets_of = [&](BufferSet& own, BufferSet& other) {
+      return trade ? std::vector<BufferSet*>{&own, &other} : std::vector<BufferSet*>{&own};
+    };
+    Stand ours(device_, problem_, candidate, stand_options(), sets_of(first, second));
+    StandOptions theirs_options = stand_options();
+    theirs_options.planted_permille = 0;
+    Stand theirs(device_, problem_, baseline, theirs_options, sets_of(second, first));
+
+    int at = 0;
+    RaceOptions race_options = options_of_race();
+    race_options.before_block = [&](int block) {
+      if (!trade) return;
+      at = static_cast<int>((static_cast<std::uint64_t>(block) + options_.seed) % 2);
+      first.poison_outputs();
+      second.poison_outputs();
+      // Poisoning goes through the caches. Where a sample is one launch, the block's first one would pay for that.
+      if (ours.launches_per_sample() < kManyLaunches || theirs.launches_per_sample() < kManyLaunches) {
+        ours.sample(at);
+        theirs.sample(at);
+      }
+    };
+    warm_up([&] {
+      ours.sample(at);
+      theirs.sample(at);
+    });
+    Measurement out;
+    out.race = race([&] { return ours.sample(at); }, [&] { return theirs.sample(at); }, race_options);
+    finish(out, first.copies());
+    out.candidate = timing_of(out.race.candidate, ours.launches_per_sample());
+    out.baseline = timing_of(out.race.incumbent, theirs.launches_per_sample());
+    out.candidate_wrong = judge(ours, at);
+    out.baseline_wrong = judge(theirs, at);
+    if (options_.audit) options_.audit(ours, at);
+    return out;
+  }
+
+ private:
+  StandOptions stand_options() const { return {options_.regime, options_.sample_us, options_.planted_permille}; }
+
+  RaceOptions options_of_race() {
+    RaceOptions race;
+    race.seed = options_.seed;
+    race.min_blocks = options_.min_blocks;
+    race.max_blocks = options_.max_blocks;
+    race.max_seconds = options_.max_seconds;
+    race.margin = options_.margin;
+    race.target_half_width = options_.target_half_width;
+    race.early_drop = options_.early_drop;
+    race.before_sample = [this] { gap(); };
+    race.after_sample = [this](Sample& sample) { note_environment(sample); };
+    race.now_seconds = [this] { return device_.now_seconds(); };
+    return race;
+  }
+
+  void gap() {
+    if (options_.condition == Condition::kBurst && gap_ms_ > 0) device_.idle(gap_ms_);
+  }
+
+  void note_environment(Sample& sample) {
+    const EnvironmentReading reading = device_.read_environment();
+    sample.power_w = reading.power_w;
+    sample.throttle = reading.throttle_reasons;
+    // A CPU's clock is not in its samples.
+    if (sample.clock_mhz <= 0) sample.clock_mhz = reading.clock_sm_mhz;
+  }
+
+  // Until the clock has settled under load; once in any case, for the first run after a pause is another one.
+  template <class Body>
+  void warm_up(Body&& body) {
+    const double wanted = options_.condition == Condition::kSustained ? kWarmUpSeconds : 0;
+    const double start = device_.now_seconds();
+    do body();
+    while (device_.now_seconds() - start < wanted);
+  }
+
+  std::vector<Sample> sample_alone(Stand& stand) {
+    std::vector<Sample> samples;
+    const double start = device_.now_seconds();
+    const double at_least = options_.condition == Condition::kSustained ? kSustainedSeconds : 0;
+    for (;;) {
+      gap();
+      samples.push_back(stand.sample(0));
+      if (!(samples.back().time_us > 0))
+        throw_internal("a timer returned {} us; a sample must be positive", samples.back().time_us);
+      note_environment(samples.back());
+      const double elapsed = device_.now_seconds() - start;
+      const int count = static_cast<int>(samples.size());
+      if (elapsed < at_least) continue;
+      if (count >= 4 * options_.min_samples || (count >= options_.min_samples && elapsed >= options_.max_seconds))
+        return samples;
+      // A launch so slow that the plan's samples would take minutes: fewer, but never fewer than a quartile needs.
+      if (count >= 4 && elapsed >= 3 * options_.max_seconds) return samples;
+    }
+  }
+
+  std::string judge(Stand& stand, int set) {
+    stand.refresh_outputs(set);
+    device_.synchronize();
+    return stand.judge_outputs(set, problem_, oracle_);
+  }
+
+  void finish(Measurement& out, int copies) {
+    out.environment = device_.read_environment();
+    out.buffer_copies = copies;
+    device_.synchronize();
+  }
+
+  Timing timing_of(const std::vector<Sample>& samples, int launches_per_sample) {
+    std::vector<double> times, clocks;
+    for (const Sample& s : samples) {
+      times.push_back(s.time_us);
+      if (s.clock_mhz > 0) clocks.push_back(s.clock_mhz);
+    }
+    Timing timing;
+    timing.p10_us = quantile(times, 0.1);
+    timing.p50_us = quantile(times, 0.5);
+    timing.p90_us = quantile(times, 0.9);
+    timing.samples = samples;
+    timing.launches_per_sample = launches_per_sample;
+    timing.regime = options_.regime;
+    timing.condition = options_.condition;
+    timing.floor_us = floor_us(problem_, device_.info(), device_.ceilings());
+    timing.kcycles = clocks.empty() ? 0 : timing.p50_us * median(clocks) / 1000;
+    return timing;
+  }
+
+  Device& device_;
+  const Problem& problem_;
+  const Oracle& oracle_;
+  const MeasureOptions& options_;
+  double gap_ms_ = 0;
+};
+
+}  // namespace
+
+Measurement measure(Device& device, const Problem& problem, const Oracle& oracle, const Contestant& candidate,
+                    const Contestant* baseline, const MeasureOptions& options) {
+  Engine engine(device, problem, oracle, options);
+  return baseline ? engine.pair(candidate, *baseline) : engine.alone(candidate);
+}
+
+std::optional<std::string> why_below_floor(const Timing& timing) {
+  if (timing.p50_us >= kFloorTolerance * timing.floor_us) return std::nullopt;
+  return fmt::format(
+      "measurement error: {:.3f} us is faster than the floor of {:.3f} us (measured ceilings); the time is rejected",
+      timing.p50_us, timing.floor_us);
+}
+
+int count_throttled(const std::vector<Sample>& samples) {
+  static constexpr const char* kLowering[] = {"sw_power_cap", "hw_slowdown",    "sw_thermal",
+                                              "hw_thermal",   "hw_power_brake", "reliability"};
+  return static_cast<int>(std::count_if(samples.begin(), samples.end(), [](const Sample& s) {
+    return std::any_of(std::begin(kLowering), std::end(kLowering),
+                       [&](const char* word) { return s.throttle.find(word) != std::string::npos; });
+  }));
+}
+
+}  // namespace flashcore

@@ -1,0 +1,90 @@
+#include "lab/measure/stand.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "lab/checks.h"
+
+namespace flashcore {
+namespace {
+
+constexpr int kMaxCopies = 64;
+
+// How many sets of buffers a cold measurement rotates through: more than twice the last-level cache, while they fit
+// into a quarter of the memory.
+int copies_for(const Problem& problem, const DeviceInfo& device, Regime regime) {
+  if (regime != Regime::kCold) return 1;
+  const auto each = static_cast<double>(std::max<std::size_t>(Operands::total_bytes(problem), 1));
+  const double wanted = std::floor(2.0 * static_cast<double>(device.limits.l2_bytes) / each) + 2;
+  const double affordable = device.memory_bytes > 0 ? 0.25 * static_cast<double>(device.memory_bytes) / each : wanted;
+  return static_cast<int>(std::clamp(std::min(wanted, affordable), 1.0, static_cast<double>(kMaxCopies)));
+}
+
+Launch with_extra_launches(Launch launch, int permille) {
+  if (permille <= 0) return launch;
+  return [launch = std::move(launch), permille, owed = 0]() mutable {
+    launch();
+    owed += permille;
+    for (; owed >= 1000; owed -= 1000) launch();
+  };
+}
+
+}  // namespace
+
+BufferSet::BufferSet(Device& device, const Problem& problem, Regime regime, const AttentionInputs& inputs) {
+  const int copies = copies_for(problem, device.info(), regime);
+  for (int i = 0; i < copies; ++i) {
+    copies_.push_back(std::make_unique<Operands>(device, problem));
+    copies_.back()->upload(inputs);
+    copies_.back()->poison_outputs();
+  }
+}
+
+void BufferSet::poison_outputs() {
+  for (const auto& copy : copies_) copy->poison_outputs();
+}
+
+Stand::Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
+             const std::vector<BufferSet*>& sets)
+    : loaded_(device, contestant.candidate, problem, contestant.artifact) {
+  FC_CHECK(!sets.empty() && options.planted_permille >= 0);
+  for (BufferSet* set : sets) {
+    auto place = std::make_unique<Place>();
+    place->buffers = set;
+    for (int i = 0; i < set->copies(); ++i)
+      place->launches.push_back(with_extra_launches(loaded_.bind(set->copy(i).args()), options.planted_permille));
+    place->timer = device.make_timer(place->launches, options.regime, options.sample_us);
+    places_.push_back(std::move(place));
+  }
+}
+
+void Stand::refresh_outputs(int set) {
+  if (is_on(Check::kTimedPoison)) buffers(set).poison_outputs();
+  for (int i = 0; i < buffers(set).copies(); ++i) sample(set);
+}
+
+std::string Stand::judge_outputs(int set, const Problem& problem, const Oracle& oracle) const {
+  AttentionOutputs first;
+  for (int i = 0; i < buffers(set).copies(); ++i) {
+    const Operands& operands = buffers(set).copy(i);
+    if (const auto name = is_on(Check::kRedZones) ? operands.broken_red_zone() : std::nullopt)
+      return fmt::format("the red zone around {} is broken", *name);
+    const AttentionOutputs outputs = operands.download_outputs();
+    if (i > 0) {
+      if (!bitwise_equal(first, outputs)) return "two copies of the same inputs gave different bits";
+      continue;
+    }
+    if (const std::int64_t unwritten = is_on(Check::kUnwritten) ? count_unwritten(outputs) : 0)
+      return fmt::format("{} elements were never written", unwritten);
+    const OutputError error = compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows),
+                                      gather_lse(problem, outputs.lse, oracle.rows));
+    if (is_on(Check::kErrorBound) && !within(error, oracle.bound))
+      return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0", error.rel,
+                         error.worst_row_rel, error.nonfinite, oracle.bound.rel, oracle.bound.worst_row_rel);
+    first = outputs;
+  }
+  return "";
+}
+
+}  // namespace flashcore
