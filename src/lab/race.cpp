@@ -18,6 +18,7 @@ constexpr double kPatience = 4;
 
 // Looks at the interval are this far apart, relatively: a bootstrap over hundreds of blocks costs more than a block.
 constexpr double kLookSpacing = 1.1;
+constexpr int kLookResamples = 500;
 
 double log_time(const std::vector<Sample>& samples, std::size_t from_end) {
   return std::log(samples[samples.size() - from_end].time_us);
@@ -62,7 +63,7 @@ Comparison comparison_of(const Interval& log_interval, const std::vector<double>
 
 // Whether a look at the blocks so far ends the race.
 bool is_over(const RaceOptions& options, int block, int min_blocks, double elapsed, RaceResult& result) {
-  const Interval log_interval = bootstrap_median(result.log_ratios, options.seed);
+  const Interval log_interval = bootstrap_median(result.log_ratios, options.seed, kLookResamples);
   if (options.early_drop && log_interval.high < -std::log1p(options.margin)) result.dropped = true;
   if (result.dropped) return true;
   if (block < min_blocks) return false;

@@ -53,7 +53,7 @@ class Engine {
     RaceOptions race_options = options_of_race();
     race_options.before_block = [&](int block) {
       if (!trade) return;
-      at = static_cast<int>((static_cast<std::uint64_t>(block) + options_.seed) % 2);
+      at = static_cast<int>((static_cast<std::uint64_t>(block) + order_seed()) % 2);
       first.poison_outputs();
       second.poison_outputs();
       // Poisoning goes through the caches. Where a sample is one launch, the block's first one would pay for that.
@@ -80,9 +80,11 @@ class Engine {
  private:
   StandOptions stand_options() const { return {options_.regime, options_.sample_us, options_.planted_permille}; }
 
+  std::uint64_t order_seed() const { return options_.order_seed ? options_.order_seed : options_.seed; }
+
   RaceOptions options_of_race() {
     RaceOptions race;
-    race.seed = options_.seed;
+    race.seed = order_seed();
     race.min_blocks = options_.min_blocks;
     race.max_blocks = options_.max_blocks;
     race.max_seconds = options_.max_seconds;

@@ -22,7 +22,8 @@ namespace flashcore {
 struct MeasureOptions {
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;
-  std::uint64_t seed = 1;
+  std::uint64_t seed = 1;               // of the inputs
+  std::uint64_t order_seed = 0;         // of the order in blocks and of resampling; 0: as `seed`
   int min_blocks = 8, max_blocks = 60;  // of a race
   int min_samples = 24;                 // of a contestant alone; it ends at four times this
   double max_seconds = 3;
