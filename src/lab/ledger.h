@@ -1,0 +1,40 @@
+#pragma once
+// Ledger: what experiments found, refuted ideas included, read from results/experiments/<name>/verdict.json. The tuner
+// and later experiments consult it, so that nobody tries the same again unknowingly.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace flashcore {
+
+struct LedgerPair {
+  std::string arm, candidate, control, problem_id;
+  std::string verdict;  // FASTER | SLOWER | SAME | INCONCLUSIVE | NOT JUDGED
+  std::string outcome;  // CONFIRMED | REFUTED | INCONCLUSIVE
+  double speedup = 0, ci95_low = 0, ci95_high = 0;
+};
+struct LedgerEntry {
+  std::string name, verdict, hypothesis, summary, device_key, source_hash, created_at;
+  std::vector<LedgerPair> pairs;
+};
+
+// Sorted by name. An empty or missing folder is an empty ledger. Error kBadInput naming a file that is no verdict.
+std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder);
+
+// What it has to say on a family: one line per experiment whose candidates are of it.
+std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, const std::string& family,
+                                      const std::string& device_key);
+
+// Configs of `family`, unpatched, measured on this problem, device and source.
+struct KnownConfig {
+  std::string config;  // as in the candidate's text
+  std::string verdict;
+  std::string experiment;
+};
+std::vector<KnownConfig> known_configs(const std::vector<LedgerEntry>& ledger, const std::string& family,
+                                       const std::string& problem_id, const std::string& device_key,
+                                       const std::string& source_hash);
+
+}  // namespace flashcore
