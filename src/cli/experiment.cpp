@@ -1,9 +1,9 @@
 // flashcore experiment: run experiments/*.yaml, check their candidates without timing, list what was found.
 
+#include <set>
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include <set>
 
 #include "lab/experiment_run.h"
 
@@ -67,8 +67,8 @@ std::vector<ExperimentResult> run_all(const Options& options, Console& console, 
   run.max_seconds = seconds_of(options.limit);
   if (options.processes > 0) run.processes = options.processes;
   auto results = run_experiments(
-      experiments, run,
-      [&](int done, int total, const std::string& what) { console.progress(done, total, what); }, interrupted);
+      experiments, run, [&](int done, int total, const std::string& what) { console.progress(done, total, what); },
+      interrupted);
   console.end_progress();
   return results;
 }
@@ -107,7 +107,9 @@ int check_experiments(const Options& options) {
     for (const ArmFacts& f : r.facts) {
       const bool good = f.gates.ended == "passed";
       ++(good ? passed : failed);
-      table.add({r.experiment.name, f.arm, f.problem,
+      table.add({r.experiment.name,
+                 f.arm,
+                 f.problem,
                  {good ? "pass" : f.gates.ended + ": " + f.gates.message.substr(0, f.gates.message.find('\n')),
                   good ? Tone::kGood : Tone::kBad},
                  f.gates.candidate()});
@@ -131,8 +133,12 @@ int list_experiments(const Options& options) {
   nlohmann::json results = nlohmann::json::array();
   for (const LedgerEntry& e : ledger) {
     table.add({e.name, {e.verdict, tone_of(e.verdict)}, e.device_key, e.created_at.substr(0, 10), e.summary});
-    results.push_back({{"name", e.name}, {"verdict", e.verdict}, {"device", e.device_key},
-                       {"created_at", e.created_at}, {"source_hash", e.source_hash}, {"hypothesis", e.hypothesis},
+    results.push_back({{"name", e.name},
+                       {"verdict", e.verdict},
+                       {"device", e.device_key},
+                       {"created_at", e.created_at},
+                       {"source_hash", e.source_hash},
+                       {"hypothesis", e.hypothesis},
                        {"summary", e.summary}});
   }
   for (const Experiment& e : not_run) {
@@ -150,7 +156,8 @@ int list_experiments(const Options& options) {
 
 Run add_experiment(CLI::App& app) {
   auto options = std::make_shared<Options>();
-  app.add_option("action", options->action, "run: measure and judge; check: gates only, nothing timed; list: the ledger")
+  app.add_option("action", options->action,
+                 "run: measure and judge; check: gates only, nothing timed; list: the ledger")
       ->required()
       ->check(CLI::IsMember({"run", "check", "list"}))
       ->type_name("run|check|list");
@@ -164,8 +171,9 @@ Run add_experiment(CLI::App& app) {
   app.add_option("--processes", options->processes, "fresh processes instead of what the files say")
       ->type_name("N")
       ->check(CLI::Range(1, 100));
-  add_examples(app, {"experiment check example.yaml --device cpu", "experiment run example.yaml --device cpu --out verdicts",
-                     "experiment list example.yaml --ledger verdicts"});
+  add_examples(app,
+               {"experiment check example.yaml --device cpu", "experiment run example.yaml --device cpu --out verdicts",
+                "experiment list example.yaml --ledger verdicts"});
   return [options] {
     watch_interrupts();
     check_json_target(options->common);

@@ -15,9 +15,8 @@ namespace {
 constexpr const char* kWhat = "an experiment";
 
 bool is_word(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
-  });
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
 }
 
 class ExperimentReader {
@@ -70,7 +69,8 @@ class ExperimentReader {
   }
 
   void read_candidates(const YAML::Node& list) {
-    if (!list.IsSequence() || list.size() == 0) reader_.fail(list, "candidates is not a list of {name, candidate, predicted}");
+    if (!list.IsSequence() || list.size() == 0)
+      reader_.fail(list, "candidates is not a list of {name, candidate, predicted}");
     std::set<std::string> names = {experiment_.control.name};
     for (const YAML::Node& node : list) {
       experiment_.candidates.push_back(read_arm(node, true));

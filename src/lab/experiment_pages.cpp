@@ -57,7 +57,8 @@ std::string interval_svg(const ExperimentPair& pair, const Prediction& predicted
   if (!timed(pair)) return "";
   const Comparison& c = pair.result.comparison;
   const double reach = std::max({0.1, std::abs(c.ci95_low - 1), std::abs(c.ci95_high - 1), std::abs(predicted.low - 1),
-                                 std::abs(predicted.high - 1)}) * 1.1;
+                                 std::abs(predicted.high - 1)}) *
+                       1.1;
   const auto x = [&](double speedup) { return 150 + 140 * std::clamp((speedup - 1) / reach, -1.05, 1.05); };
   return fmt::format(
       R"(<svg viewBox="0 0 300 26" width="300" height="26" role="img" aria-label="measured {0:.3f}, predicted {1:.2f} to {2:.2f}"><line x1="150" y1="0" x2="150" y2="26" stroke="currentColor" opacity=".4"/><rect x="{3:.1f}" y="3" width="{4:.1f}" height="20" fill="currentColor" opacity=".15"/><line x1="{5:.1f}" y1="13" x2="{6:.1f}" y2="13" stroke="currentColor" stroke-width="3"/><circle cx="{7:.1f}" cy="13" r="5" fill="currentColor"/></svg>)",
@@ -78,12 +79,13 @@ std::vector<Row> evidence_rows(const ExperimentResult& r) {
                                               report::time(median_time(pair, false)))
                                 : "–",
                     std::isfinite(pair.result.comparison.detectable) && timed(pair)
-                        ? report::percent(pair.result.comparison.detectable) : "–"});
+                        ? report::percent(pair.result.comparison.detectable)
+                        : "–"});
   }
   return rows;
 }
-const Row kEvidenceHead = {"candidate", "problem", "verdict", "speed-up [95%]", "predicted", "prediction error",
-                           "outcome", "median time", "detectable"};
+const Row kEvidenceHead = {"candidate",        "problem", "verdict",     "speed-up [95%]", "predicted",
+                           "prediction error", "outcome", "median time", "detectable"};
 
 std::vector<Row> fact_rows(const ExperimentResult& r) {
   std::vector<Row> rows;
@@ -130,7 +132,8 @@ std::string conditions(const ExperimentResult& r) {
   int throttled = 0, samples = 0;
   for (const ExperimentPair& p : r.pairs) throttled += p.result.throttled, samples += p.result.samples;
   return fmt::format(
-      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {} processes, {} samples of which {} were throttled; source {}; {}",
+      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {} processes, {} samples of which {} were throttled; "
+      "source {}; {}",
       r.device.name, r.device.key, r.device.driver.empty() ? "no driver" : r.device.driver, to_string(e.regime),
       to_string(e.condition), 100 * e.margin, r.pairs.empty() ? 0 : r.pairs.front().result.processes.size(), samples,
       throttled, r.source_hash, r.created_at);
@@ -144,28 +147,51 @@ json experiment_json(const ExperimentResult& r) {
   for (const ExperimentPair& p : r.pairs) {
     const ExperimentArm& arm = e.candidates[p.arm];
     const Comparison& c = p.result.comparison;
-    pairs.push_back({{"arm", arm.name}, {"candidate", arm.candidate}, {"control", e.control.candidate},
-                     {"problem", p.problem.problem.id()}, {"verdict", p.result.verdict}, {"outcome", p.outcome},
+    pairs.push_back({{"arm", arm.name},
+                     {"candidate", arm.candidate},
+                     {"control", e.control.candidate},
+                     {"problem", p.problem.problem.id()},
+                     {"verdict", p.result.verdict},
+                     {"outcome", p.outcome},
                      {"predicted", {arm.predicted.low, arm.predicted.high}},
                      {"prediction_error", p.prediction_error},
                      {"speedup", timed(p) ? json(c.speedup) : json()},
                      {"ci95", timed(p) ? json{c.ci95_low, c.ci95_high} : json()},
-                     {"p_value", c.p_value}, {"tost_p", p.result.tost_p}, {"blocks", c.blocks},
-                     {"detectable", c.detectable}, {"between_process", p.result.between_process},
-                     {"candidate_us", median_time(p, true)}, {"control_us", median_time(p, false)},
+                     {"p_value", c.p_value},
+                     {"tost_p", p.result.tost_p},
+                     {"blocks", c.blocks},
+                     {"detectable", c.detectable},
+                     {"between_process", p.result.between_process},
+                     {"candidate_us", median_time(p, true)},
+                     {"control_us", median_time(p, false)},
                      {"sentence", p.result.sentence}});
   }
   for (const ArmFacts& f : r.facts)
-    facts.push_back({{"arm", f.arm}, {"problem", f.problem}, {"ended", f.gates.ended}, {"message", f.gates.message},
-                     {"gates", f.gates.gates}, {"artifact", f.gates.artifact ? json(*f.gates.artifact) : json()},
+    facts.push_back({{"arm", f.arm},
+                     {"problem", f.problem},
+                     {"ended", f.gates.ended},
+                     {"message", f.gates.message},
+                     {"gates", f.gates.gates},
+                     {"artifact", f.gates.artifact ? json(*f.gates.artifact) : json()},
                      {"occupancy", f.occupancy ? json(*f.occupancy) : json()}});
-  return encode_nonfinite({{"schema", kSchema}, {"name", e.name}, {"verdict", r.verdict}, {"summary", r.summary},
-                           {"hypothesis", e.hypothesis}, {"mechanism", e.mechanism}, {"refuted_by", e.refuted_by},
+  return encode_nonfinite({{"schema", kSchema},
+                           {"name", e.name},
+                           {"verdict", r.verdict},
+                           {"summary", r.summary},
+                           {"hypothesis", e.hypothesis},
+                           {"mechanism", e.mechanism},
+                           {"refuted_by", e.refuted_by},
                            {"confirmed_when", e.every ? "every" : "most"},
-                           {"device", r.device}, {"created_at", r.created_at}, {"source_hash", r.source_hash},
-                           {"regime", to_string(e.regime)}, {"condition", to_string(e.condition)},
-                           {"margin", e.margin}, {"patches", e.patches()}, {"earlier", r.earlier},
-                           {"pairs", pairs}, {"facts", facts}});
+                           {"device", r.device},
+                           {"created_at", r.created_at},
+                           {"source_hash", r.source_hash},
+                           {"regime", to_string(e.regime)},
+                           {"condition", to_string(e.condition)},
+                           {"margin", e.margin},
+                           {"patches", e.patches()},
+                           {"earlier", r.earlier},
+                           {"pairs", pairs},
+                           {"facts", facts}});
 }
 
 json experiment_samples_json(const ExperimentResult& r) {
@@ -173,16 +199,21 @@ json experiment_samples_json(const ExperimentResult& r) {
   for (const ExperimentPair& p : r.pairs) {
     json processes = json::array();
     for (const PairOutcome& o : p.result.processes)
-      processes.push_back({{"ended", o.ended}, {"message", o.message}, {"log_ratios", o.log_ratios},
+      processes.push_back({{"ended", o.ended},
+                           {"message", o.message},
+                           {"log_ratios", o.log_ratios},
                            {"candidate_outside", o.candidate_outside},
                            {"candidate", o.candidate.timing ? json(*o.candidate.timing) : json()},
                            {"control", o.baseline.timing ? json(*o.baseline.timing) : json()},
                            {"environment", o.candidate.environment}});
-    pairs.push_back({{"arm", r.experiment.candidates[p.arm].name}, {"problem", p.problem.problem.id()},
-                     {"processes", processes}});
+    pairs.push_back(
+        {{"arm", r.experiment.candidates[p.arm].name}, {"problem", p.problem.problem.id()}, {"processes", processes}});
   }
-  return encode_nonfinite({{"schema", "flashcore.experiment-samples/1"}, {"name", r.experiment.name},
-                           {"device", r.device.key}, {"created_at", r.created_at}, {"pairs", pairs}});
+  return encode_nonfinite({{"schema", "flashcore.experiment-samples/1"},
+                           {"name", r.experiment.name},
+                           {"device", r.device.key},
+                           {"created_at", r.created_at},
+                           {"pairs", pairs}});
 }
 
 std::string experiment_markdown(const ExperimentResult& r) {
@@ -193,8 +224,11 @@ std::string experiment_markdown(const ExperimentResult& r) {
   text += "## Candidates\n\n" + markdown_table({"arm", "role", "candidate"}, candidate_rows(e));
   text += "\n## Before the run: occupancy and gates\n\n" + markdown_table(kFactHead, fact_rows(r));
   text += "\n## Evidence\n\n" + markdown_table(kEvidenceHead, evidence_rows(r));
-  text += "\nSpeed-up is the control's time over the candidate's: above 1 is faster. Intervals are a hierarchical bootstrap over "
-          "processes and ABBA blocks; every sample is in `samples.json`.\n\n" + conditions(r) + "\n";
+  text +=
+      "\nSpeed-up is the control's time over the candidate's: above 1 is faster. Intervals are a hierarchical "
+      "bootstrap over "
+      "processes and ABBA blocks; every sample is in `samples.json`.\n\n" +
+      conditions(r) + "\n";
   for (const std::string& earlier : r.earlier) text += "\nEarlier: " + earlier + "\n";
   return text;
 }
@@ -213,7 +247,8 @@ std::string experiment_html(const ExperimentResult& r) {
   for (const std::string& line : r.earlier) earlier += "<p class=\"muted\">Earlier: " + escape(line) + "</p>\n";
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width, initial-scale=1\"><title>{0}: {1}</title><style>{2}\n.scroll {{ overflow-x: auto; }} "
+      "content=\"width=device-width, initial-scale=1\"><title>{0}: {1}</title><style>{2}\n.scroll {{ overflow-x: auto; "
+      "}} "
       "td, th {{ padding: .3rem .6rem; text-align: left; }}</style></head><body><main>"
       "<p class=\"brand\">flashcore experiment</p><h1>{0}: {1}</h1>\n{3}<h2>Hypothesis</h2><p>{4}</p>"
       "<h2>Mechanism</h2><p>{5}</p><h2>What would refute it</h2><p>{6}</p>"

@@ -16,13 +16,13 @@
 namespace flashcore {
 
 struct ExperimentRunOptions {
-  std::string device;                // as open_device
-  std::optional<int> processes;      // instead of the files'
+  std::string device;                 // as open_device
+  std::optional<int> processes;       // instead of the files'
   std::optional<double> max_seconds;  // of timing, of all experiments together; shares them out evenly
   std::uint64_t seed = 1;
-  bool time = true;                  // false: gates only
-  std::vector<LedgerEntry> ledger;   // what is known already
-  std::string worker_executable;     // as Worker; tests give their own
+  bool time = true;                 // false: gates only
+  std::vector<LedgerEntry> ledger;  // what is known already
+  std::string worker_executable;    // as Worker; tests give their own
 };
 
 // What is known of an arm on a problem before it is timed.
@@ -54,10 +54,9 @@ struct ExperimentResult {
 
 // Processes are the outer loop, so that many experiments share the cost of starting them. Progress: a line for each
 // step. `stop` is polled: what was measured by then is judged. Errors as Worker.
-std::vector<ExperimentResult> run_experiments(const std::vector<Experiment>& experiments,
-                                              const ExperimentRunOptions& options,
-                                              const std::function<void(int done, int total, const std::string&)>& progress,
-                                              const std::function<bool()>& stop);
+std::vector<ExperimentResult> run_experiments(
+    const std::vector<Experiment>& experiments, const ExperimentRunOptions& options,
+    const std::function<void(int done, int total, const std::string&)>& progress, const std::function<bool()>& stop);
 
 // Verdict and summary from the pairs: a pure function.
 void conclude(ExperimentResult& result);

@@ -26,7 +26,8 @@ LedgerEntry entry_of(const std::filesystem::path& file) {
     j.at("source_hash").get_to(entry.source_hash);
     j.at("created_at").get_to(entry.created_at);
     for (const json& p : j.at("pairs")) {
-      LedgerPair pair{p.at("arm"), p.at("candidate"), p.at("control"), p.at("problem"), p.at("verdict"), p.at("outcome")};
+      LedgerPair pair{p.at("arm"),     p.at("candidate"), p.at("control"),
+                      p.at("problem"), p.at("verdict"),   p.at("outcome")};
       if (!p.at("speedup").is_null()) {
         pair.speedup = p.at("speedup");
         pair.ci95_low = p.at("ci95").at(0);
@@ -49,7 +50,8 @@ std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder) {
   std::vector<LedgerEntry> entries;
   std::error_code ignored;
   for (const auto& item : std::filesystem::directory_iterator(folder, ignored))
-    if (std::filesystem::exists(item.path() / "verdict.json")) entries.push_back(entry_of(item.path() / "verdict.json"));
+    if (std::filesystem::exists(item.path() / "verdict.json"))
+      entries.push_back(entry_of(item.path() / "verdict.json"));
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return entries;
 }

@@ -12,8 +12,12 @@ constexpr int kWarp = 32, kRegisterUnit = 256, kSystemSharedBytes = 1024, kMaxCt
 }  // namespace
 
 void to_json(nlohmann::json& j, const Occupancy& o) {
-  j = {{"ctas_per_sm", o.ctas_per_sm}, {"limited_by", o.limited_by}, {"warp_share", o.warp_share},
-       {"ctas", o.ctas},               {"waves", o.waves},           {"last_wave", o.last_wave}};
+  j = {{"ctas_per_sm", o.ctas_per_sm},
+       {"limited_by", o.limited_by},
+       {"warp_share", o.warp_share},
+       {"ctas", o.ctas},
+       {"waves", o.waves},
+       {"last_wave", o.last_wave}};
 }
 
 Occupancy occupancy_of(const Artifact& artifact, const DeviceLimits& limits, std::int64_t ctas) {

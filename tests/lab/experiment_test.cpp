@@ -1,0 +1,238 @@
+#include "lab/experiment.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "device/compiler.h"
+#include "lab/evaluate.h"
+#include "lab/experiment_run.h"
+#include "lab/fake.h"
+
+namespace flashcore {
+
+void PrintTo(const std::filesystem::path& path, std::ostream* out) { *out << path.filename(); }
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class ExperimentTest : public ::testing::Test {
+ protected:
+  ExperimentTest() {
+    std::string pattern = (fs::temp_directory_path() / "flashcore_experiment_XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
+    folder_ = pattern;
+  }
+  ~ExperimentTest() override { fs::remove_all(folder_); }
+
+  fs::path write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+    return folder_ / name;
+  }
+  std::string message_of(const std::string& text) const {
+    try {
+      load_experiment(write("bad.yaml", text));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kBadInput);
+      return e.what();
+    }
+    return "";
+  }
+
+  fs::path folder_;
+  test::AllFakeFamilies families_;
+};
+
+std::string yaml(const std::string& candidate, const std::string& predicted, const std::string& more = "") {
+  return "name: unroll\nhypothesis: Unrolling helps.\nmechanism: Fewer branches.\nrefuted_by: It does not.\n" + more +
+         "control: {name: once, candidate: \"fake_none:block=16,unroll=1,spread=0\"}\n"
+         "candidates:\n  - name: other\n    candidate: \"" +
+         candidate + "\"\n    predicted: " + predicted +
+         "\nproblems: [b1_h1_s19_d8_fp32]\nacceptance: {margin: 0.03, processes: 2, seconds: 0.2}\n";
+}
+
+TEST_F(ExperimentTest, EveryBadFileIsNamedWithItsLine) {
+  const std::string good = yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]");
+  EXPECT_EQ(message_of(good), "");
+  EXPECT_NE(message_of("nme: x\n" + good).find("bad.yaml:1: unknown key 'nme' in an experiment; allowed keys are name"),
+            std::string::npos);
+  EXPECT_NE(message_of(yaml("fake_none", "[0.9, 1.1]")).find("agrees with every verdict"), std::string::npos);
+  EXPECT_NE(message_of(yaml("fake_none", "fast")).find("range of speed-ups"), std::string::npos);
+  EXPECT_NE(message_of(yaml("nobody", "[1.1, 1.2]")).find("unknown family 'nobody'"), std::string::npos);
+  EXPECT_NE(message_of(yaml("fake_none", "[1.1, 1.2]", "regime: hot\n")).find("regime is 'hot'"), std::string::npos);
+  EXPECT_NE(message_of("name: x\n").find("lacks the key 'hypothesis'"), std::string::npos);
+  EXPECT_NE(message_of("name: [").find("not YAML"), std::string::npos);
+}
+
+TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) {
+  const auto text = [](const std::string& folder) {
+    return "name: p\nhypothesis: h\nmechanism: m\nrefuted_by: r\ncontrol: {name: c, candidate: sm80_fwd}\n"
+           "candidates:\n  - {name: a, candidate: sm80_fwd, patch: " +
+           folder +
+           ", predicted: [1.1, 1.2]}\n"
+           "problems: [b1_h1_s64_d64_fp16]\nacceptance: {}\n";
+  };
+  write("good/patch.yaml",
+        "replace:\n  - {file: sm80_fwd/kernel.cuh, from: \"main_loop();\\n    epilogue\", to: \"main_loop();\\n\\n    "
+        "epilogue\"}\n");
+  const Experiment e = load_experiment(write("e.yaml", text("good")));
+  EXPECT_EQ(e.candidates[0].candidate, "sm80_fwd+good");
+  ASSERT_EQ(e.patches().size(), 1u);
+  write("gone/patch.yaml", "replace:\n  - {file: sm80_fwd/kernel.cuh, from: \"no such text\", to: x}\n");
+  EXPECT_NE(message_of(text("gone")).find("stands 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
+  write("field/patch.yaml", "extend: {block_q: [80]}\n");
+  EXPECT_NE(message_of(text("field")).find("'block_q', which is no config field"), std::string::npos);
+  EXPECT_NE(message_of(text("nowhere")).find("does not exist"), std::string::npos);
+  write("empty/README.md", "nothing\n");
+  EXPECT_NE(message_of(text("empty")).find("changes nothing"), std::string::npos);
+}
+
+TEST(ExperimentOutcome, FollowsThePredictionAndTheMargin) {
+  const Prediction faster{1.05, 1.2}, same{0.99, 1.01}, not_faster{0.7, 1.01};
+  EXPECT_EQ(outcome_of(faster, "FASTER", 0.03), "CONFIRMED");
+  EXPECT_EQ(outcome_of(faster, "SAME", 0.03), "REFUTED");
+  EXPECT_EQ(outcome_of(faster, "SLOWER", 0.03), "REFUTED");
+  EXPECT_EQ(outcome_of(faster, "INCONCLUSIVE", 0.03), "INCONCLUSIVE");
+  EXPECT_EQ(outcome_of(faster, "NOT JUDGED", 0.03), "INCONCLUSIVE");
+  EXPECT_EQ(outcome_of(same, "SAME", 0.03), "CONFIRMED");
+  EXPECT_EQ(outcome_of(same, "FASTER", 0.03), "REFUTED");
+  EXPECT_EQ(outcome_of(not_faster, "SLOWER", 0.03), "CONFIRMED");
+  EXPECT_EQ(outcome_of(not_faster, "SAME", 0.03), "CONFIRMED");
+  EXPECT_EQ(outcome_of(not_faster, "FASTER", 0.03), "REFUTED");
+  const std::string c = "CONFIRMED", r = "REFUTED", i = "INCONCLUSIVE";
+  EXPECT_EQ(overall_outcome({c, c}, true), c);
+  EXPECT_EQ(overall_outcome({c, i}, true), i);
+  EXPECT_EQ(overall_outcome({c, i, r}, true), r);
+  EXPECT_EQ(overall_outcome({c, c, r}, false), c);
+  EXPECT_EQ(overall_outcome({c, r}, false), i);
+  EXPECT_EQ(overall_outcome({}, true), i);
+}
+
+// The whole way on the device with a clock of its own: 120 us against 140 us.
+TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
+  const Experiment right =
+      load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  Experiment wrong = right;
+  wrong.name = "wrong_prediction";
+  wrong.candidates[0].predicted = {0.7, 0.9};
+  Experiment broken = right;
+  broken.name = "broken_candidate";
+  broken.candidates[0].candidate = "fake_wrong_tail";
+  ExperimentRunOptions options;
+  options.device = "fake";
+  options.worker_executable = FLASHCORE_WORKER_HELPER;
+  int steps = 0, total = 0;
+  const auto results = run_experiments({right, wrong, broken}, options,
+                                       [&](int, int of, const std::string&) { ++steps, total = of; }, {});
+  EXPECT_EQ(steps, total);
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0].verdict, "CONFIRMED") << results[0].summary[1];
+  EXPECT_EQ(results[1].verdict, "REFUTED") << results[1].summary[1];
+  EXPECT_EQ(results[2].verdict, "INCONCLUSIVE");
+  EXPECT_EQ(results[2].failed_gates, 1);
+  ASSERT_EQ(results[0].summary.size(), 3u);
+  EXPECT_EQ(results[0].pairs[0].result.processes.size(), 2u);
+  EXPECT_NEAR(results[0].pairs[0].result.comparison.speedup, 160.0 / 140, 0.01);
+
+  for (const ExperimentResult& r : results) write_experiment(r, folder_ / "out");
+  const auto ledger = load_ledger(folder_ / "out");
+  ASSERT_EQ(ledger.size(), 3u);
+  EXPECT_EQ(ledger[1].name, "unroll");
+  EXPECT_EQ(ledger[1].verdict, "CONFIRMED");
+  EXPECT_EQ(ledger_notes(ledger, "fake_none", "fake").size(), 2u);
+  EXPECT_TRUE(ledger_notes(ledger, "sm80_fwd", "fake").empty());
+  const auto known = known_configs(ledger, "fake_none", "b1_h1_s19_d8_fp32", "fake", results[0].source_hash);
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].config, "block=16,unroll=2,spread=0");
+  EXPECT_EQ(known[0].verdict, "FASTER");
+  EXPECT_TRUE(known_configs(ledger, "fake_none", "b1_h1_s19_d8_fp32", "fake", "other source").empty());
+
+  const std::string html = read_file(folder_ / "out/unroll/verdict.html");
+  for (const char* word : {"<!doctype html>", "Unrolling helps.", "CONFIRMED", "Fewer branches.", "<svg", "error"})
+    EXPECT_NE(html.find(word), std::string::npos) << word;
+  EXPECT_EQ(html.find("http"), std::string::npos) << "self-contained";
+  const auto samples = nlohmann::json::parse(read_file(folder_ / "out/unroll/samples.json"));
+  EXPECT_GE(samples["pairs"][0]["processes"][0]["candidate"]["samples_us"].size(), 16u);
+
+  // The next run of the same experiment is told of this one.
+  options.ledger = ledger;
+  const auto again = run_experiments({right}, options, {}, {});
+  ASSERT_EQ(again[0].earlier.size(), 1u);
+  EXPECT_NE(again[0].earlier[0].find("CONFIRMED"), std::string::npos);
+}
+
+TEST_F(ExperimentTest, ADamagedLedgerIsNamed) {
+  write("out/x/verdict.json", "{}");
+  EXPECT_THROW(load_ledger(folder_ / "out"), Error);
+  EXPECT_TRUE(load_ledger(folder_ / "missing").empty());
+}
+
+TEST(OccupancyTest, TheTightestResourceDecides) {
+  Artifact artifact;
+  artifact.threads_per_block = 128;
+  artifact.registers = 128;
+  artifact.dynamic_shared_bytes = 40 << 10;
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  Occupancy o = occupancy_of(artifact, limits, 132 * 4 * 2 + 132);
+  EXPECT_EQ(o.ctas_per_sm, 4);
+  EXPECT_EQ(o.limited_by, "registers");
+  EXPECT_NEAR(o.waves, 2.25, 0.01);
+  EXPECT_NEAR(o.last_wave, 0.25, 0.01);
+  artifact.dynamic_shared_bytes = 100 << 10;
+  o = occupancy_of(artifact, limits, 1);
+  EXPECT_EQ(o.ctas_per_sm, 2);
+  EXPECT_EQ(o.limited_by, "shared memory");
+  EXPECT_NEAR(o.warp_share, 8.0 / 64, 1e-9);
+}
+
+// --- those that ship
+// ---------------------------------------------------------------------------------------------------
+
+std::vector<fs::path> shipped() {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(FLASHCORE_SOURCE_DIR "/experiments"))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+class ShippedExperiment : public ::testing::TestWithParam<fs::path> {};
+INSTANTIATE_TEST_SUITE_P(All, ShippedExperiment, ::testing::ValuesIn(shipped()),
+                         [](const auto& given) { return given.param.stem().string(); });
+
+TEST(ShippedExperiments, AreAtLeastNine) { EXPECT_GE(shipped().size(), 9u); }
+
+TEST_P(ShippedExperiment, IsNamedAsItsFileAndEveryArmCompilesToItsOwnCode) {
+  const Experiment e = load_experiment(GetParam());
+  EXPECT_EQ(e.name, GetParam().stem());
+  EXPECT_GE(e.processes, 3) << "fewer are not for publishing";
+  const bool cpu = e.control.candidate.starts_with("cpu");
+  std::unique_ptr<Compiler> compiler;
+  try {
+    if (!cpu) compiler = open_compiler();
+  } catch (const Error&) {
+    GTEST_SKIP() << "no NVRTC here";
+  }
+  const DeviceLimits limits = cpu ? open_device("cpu")->info().limits : limits_of_arch("sm_90");
+  const PatchScope patches(e.patches());
+  const auto compile = [&](const ExperimentArm& arm, const Problem& problem) {
+    const Artifact a = compile_candidate(parse_candidate(arm.candidate, problem, limits), problem, limits);
+    const Verdict verdict = judge_resources(a, limits);
+    EXPECT_NE(verdict.status, GateStatus::kFailed) << arm.name << " on " << problem.id() << ": " << verdict.reason;
+    return a.code_hash;
+  };
+  for (const NamedProblem& p : e.problems) {
+    std::set<std::string> hashes = {compile(e.control, p.problem)};
+    for (const ExperimentArm& arm : e.candidates)
+      EXPECT_TRUE(hashes.insert(compile(arm, p.problem)).second) << arm.name << " is the same code as another arm";
+  }
+}
+
+}  // namespace
+}  // namespace flashcore
