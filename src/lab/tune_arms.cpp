@@ -1,0 +1,175 @@
+#include "lab/tune_arms.h"
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "kernels/embedded.h"
+#include "lab/json_io.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+// A proposer may think, ask a model, or compile; it may not stop the run.
+constexpr std::chrono::seconds kPatience{120};
+
+class SearchArm final : public Arm {
+ public:
+  SearchArm(std::string strategy, const std::vector<const Family*>& families, const Problem& problem,
+            const DeviceLimits& limits, std::uint64_t seed)
+      : strategy_(std::move(strategy)) {
+    for (const Family* family : families) {
+      SearchSpace space{family->space(), feasible_configs(*family, problem, limits),
+                        family->default_config(problem, limits)};
+      searches_.push_back({family, make_search(strategy_, std::move(space), seed)});
+    }
+  }
+  std::string name() const override { return strategy_; }
+
+  std::optional<Proposal> propose() override {
+    while (!searches_.empty()) {
+      auto& [family, search] = searches_[turn_ % searches_.size()];
+      if (const auto config = search->propose()) {
+        ++turn_;
+        return Proposal{Candidate{family, *config}.print(), std::nullopt};
+      }
+      searches_.erase(searches_.begin() + static_cast<std::ptrdiff_t>(turn_ % searches_.size()));
+    }
+    return std::nullopt;
+  }
+
+  void observe(const Trial& trial) override {
+    for (auto& [family, search] : searches_)
+      if (family->name() == trial.family) search->observe(trial);
+  }
+
+ private:
+  std::string strategy_;
+  std::vector<std::pair<const Family*, std::unique_ptr<Search>>> searches_;
+  std::size_t turn_ = 0;
+};
+
+json family_json(const Family& family, const Problem& problem, const DeviceLimits& limits) {
+  json fields = json::array();
+  for (const Field& field : family.space().fields()) fields.push_back({{"name", field.name}, {"values", field.values}});
+  json source = json::object();
+  for (const auto& [path, text] : device_sources())
+    if (path.starts_with(family.name() + "/")) source[path] = text;
+  return {{"name", family.name()},
+          {"description", family.description()},
+          {"default", family.space().to_json(family.default_config(problem, limits))},
+          {"fields", fields},
+          {"source", source}};
+}
+
+class ProposerArm final : public Arm {
+ public:
+  ProposerArm(const std::string& command, const std::vector<const Family*>& families, const Problem& problem,
+              const DeviceInfo& device, const std::vector<std::string>& notes, std::function<bool()> stop)
+      : stop_(std::move(stop)), families_(families), child_({"/bin/sh", "-c", command}) {
+    json list = json::array();
+    for (const Family* family : families) list.push_back(family_json(*family, problem, device.limits));
+    send({{"event", "start"},
+          {"schema", "flashcore.proposer/1"},
+          {"problem", problem.id()},
+          {"device", device},
+          {"families", list},
+          {"ledger", notes}});
+  }
+  std::string name() const override { return "proposer"; }
+  std::string why_ended() const override { return why_ended_; }
+
+  std::optional<Proposal> propose() override {
+    if (ended_) return std::nullopt;
+    if (!send({{"event", "propose"}})) return end("it no longer reads: " + child_.how_it_ended());
+    std::string line;
+    switch (child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_)) {
+      case ChildProcess::Read::kCancelled: throw Cancelled("stopped while a proposer was thinking");
+      case ChildProcess::Read::kTimeout: return end(fmt::format("no answer after {} s", kPatience.count()));
+      case ChildProcess::Read::kEnd: return end("it " + child_.how_it_ended() + " " + child_.last_words());
+      case ChildProcess::Read::kLine: break;
+    }
+    try {
+      const json answer = json::parse(line);
+      if (answer.value("done", false)) return end("");
+      return proposal_of(answer);
+    } catch (const std::exception& e) {
+      return end(fmt::format("its answer is no proposal ({}): {}", e.what(), line.substr(0, 200)));
+    }
+  }
+
+  void observe(const Trial& trial) override {
+    if (!ended_) send({{"event", "trial"}, {"trial", trial_summary(trial)}});
+  }
+
+ private:
+  bool send(const json& message) { return child_.send_line(dump_line(message)); }
+
+  std::nullopt_t end(std::string why) {
+    ended_ = true;
+    why_ended_ = std::move(why);
+    child_.kill();
+    return std::nullopt;
+  }
+
+  // {"candidate": "family:k=v,..."}, or {"family": ..., "config": {...}}; and "patch": a folder.
+  Proposal proposal_of(const json& answer) const {
+    Proposal proposal;
+    std::string family, config;
+    if (answer.contains("candidate")) {
+      const std::string text = answer.at("candidate").get<std::string>();
+      const std::size_t colon = std::min(text.find(':'), text.size());
+      family = text.substr(0, colon);
+      config = text.substr(std::min(colon + 1, text.size()));
+    } else {
+      family = answer.at("family").get<std::string>();
+      for (const auto& [key, value] : answer.value("config", json::object()).items())
+        config += fmt::format("{}{}={}", config.empty() ? "" : ",", key, value.get<int>());
+    }
+    if (answer.contains("patch")) {
+      const std::filesystem::path folder = answer.at("patch").get<std::string>();
+      proposal.patch = load_patch(folder, family, folder.filename().string());
+      family = proposal.patch->family_name();
+    }
+    proposal.candidate = family + (config.empty() ? "" : ":" + config);
+    return proposal;
+  }
+
+  std::function<bool()> stop_;
+  std::vector<const Family*> families_;
+  ChildProcess child_;
+  bool ended_ = false;
+  std::string why_ended_;
+};
+
+}  // namespace
+
+json trial_summary(const Trial& t) {
+  json j = {{"candidate", t.candidate()}, {"ended", t.ended}, {"message", t.message}, {"p50_us", nullptr}};
+  if (t.timing) j["p50_us"] = t.timing->p50_us;
+  if (t.comparison)
+    j["comparison"] = {{"against", t.comparison->against},
+                       {"speedup", t.comparison->speedup},
+                       {"ci95", {t.comparison->ci95_low, t.comparison->ci95_high}},
+                       {"verdict", t.comparison->verdict}};
+  if (t.artifact)
+    j["artifact"] = {{"registers", t.artifact->registers},
+                     {"stack_bytes", t.artifact->stack_bytes},
+                     {"spill_store_bytes", t.artifact->spill_store_bytes},
+                     {"shared_bytes", t.artifact->static_shared_bytes + t.artifact->dynamic_shared_bytes}};
+  return encode_nonfinite(std::move(j));
+}
+
+std::unique_ptr<Arm> make_search_arm(const std::string& strategy, const std::vector<const Family*>& families,
+                                     const Problem& problem, const DeviceLimits& limits, std::uint64_t seed) {
+  return std::make_unique<SearchArm>(strategy, families, problem, limits, seed);
+}
+
+std::unique_ptr<Arm> make_proposer_arm(const std::string& command, const std::vector<const Family*>& families,
+                                       const Problem& problem, const DeviceInfo& device,
+                                       const std::vector<std::string>& notes, std::function<bool()> stop) {
+  return std::make_unique<ProposerArm>(command, families, problem, device, notes, std::move(stop));
+}
+
+}  // namespace flashcore
