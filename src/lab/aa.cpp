@@ -161,6 +161,16 @@ bool same_place(const Calibration& c, const std::string& device_key, Regime regi
 
 }  // namespace
 
+std::string Calibration::why_not_trusted() const {
+  if (trusted()) return "";
+  return fmt::format(
+      "on {} ({}, {}) this measurement cannot be trusted: of {} races of {} against itself on {}, {} found a "
+      "difference "
+      "({:.1f}%, at most {:.0f}% is allowed). Quieten the machine and run `flashcore ab --calibrate` again",
+      device_key, to_string(regime), to_string(condition), repeats, candidate, problem, alarms,
+      repeats > 0 ? 100.0 * alarms / repeats : 0.0, 200 * alpha);
+}
+
 std::filesystem::path calibration_file(const std::filesystem::path& store) {
   return store.parent_path() / "calibration.json";
 }

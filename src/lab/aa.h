@@ -58,7 +58,8 @@ struct Calibration {
   double alpha = 0.05;
   // At or below twice alpha: what a verdict may rest on.
   bool trusted() const { return repeats > 0 && alarms <= 2 * alpha * repeats; }
-  double rate() const { return repeats > 0 ? static_cast<double>(alarms) / repeats : 1; }
+  // One sentence for who wants a verdict nevertheless; empty if trusted.
+  std::string why_not_trusted() const;
 };
 void to_json(nlohmann::json& json, const Calibration& calibration);
 void from_json(const nlohmann::json& json, Calibration& calibration);

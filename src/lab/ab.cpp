@@ -28,6 +28,8 @@ PairRequest request_for(const AbOptions& options, int process) {
   request.candidate = options.candidate;
   request.baseline = options.baseline;
   request.gates = process == 0;
+  request.same_code = options.same_code;
+  request.time = options.refusal.empty();
   MeasureOptions& measure = request.measure;
   measure.regime = options.regime;
   measure.condition = options.condition;
@@ -100,6 +102,7 @@ void conclude_unjudged(const AbOptions& options, const PairOutcome& failed, AbRe
   else if (failed.ended == "candidate_failed")
     r.sentence = fmt::format("NOT JUDGED: {} did not pass its gates ({}), and what is not correct gets no time: {}",
                              options.candidate, failed.candidate.ended, failed.message);
+  else if (failed.ended == "not_timed") r.sentence = "NOT JUDGED: " + options.refusal;
   else r.sentence = fmt::format("NOT JUDGED: the measurement ended in '{}': {}", failed.ended, failed.message);
 }
 

@@ -25,6 +25,9 @@ struct AbOptions {
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;
   std::uint64_t seed = 1;
+  bool same_code = false;  // race them even where they are the same code: A against A
+  // Why times are not to be judged here (Calibration::why_not_trusted): then only what needs none is. Empty: judge.
+  std::string refusal;
   std::string worker_executable;  // as Worker; tests give their own
 };
 

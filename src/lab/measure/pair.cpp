@@ -31,6 +31,7 @@ class Pair {
     if (!request_.same_code && execution_identity(candidate, request_.problem, limits_) ==
                                    execution_identity(baseline, request_.problem, limits_))
       return end("same_code", "identical code and launch: nothing to time");
+    if (!request_.time) return end("not_timed", "");
     time(candidate, baseline);
   }
 
@@ -160,6 +161,7 @@ void to_json(json& j, const PairRequest& r) {
        {"max_reference_flops", r.max_reference_flops},
        {"gates", r.gates},
        {"same_code", r.same_code},
+       {"time", r.time},
        {"use_cache", r.use_cache},
        {"measure",
         {{"regime", to_string(m.regime)},
@@ -189,6 +191,7 @@ void from_json(const json& j, PairRequest& r) {
   j.at("max_reference_flops").get_to(r.max_reference_flops);
   j.at("gates").get_to(r.gates);
   j.at("same_code").get_to(r.same_code);
+  j.at("time").get_to(r.time);
   j.at("use_cache").get_to(r.use_cache);
   const json& m = j.at("measure");
   r.measure.regime = parse_regime(m.at("regime").get<std::string>());

@@ -26,6 +26,7 @@ struct PairRequest {
   double max_reference_flops = 2e10;
   bool gates = true;       // false: of a pair that passed them before; the timed outputs are judged in any case
   bool same_code = false;  // race them even where they are the same code: how A against A is tested
+  bool time = true;        // false: stop once both have passed their gates
   bool use_cache = true;
 };
 void to_json(nlohmann::json& json, const PairRequest& request);
@@ -34,6 +35,7 @@ void from_json(const nlohmann::json& json, PairRequest& request);
 struct PairOutcome {
   // measured          there are log_ratios
   // same_code         the device would execute the same instructions: not timed
+  // not_timed         both passed their gates, and nothing more was asked
   // baseline_failed   the baseline did not pass its gates, so nothing is judged against it
   // candidate_failed  the candidate did not: it gets no time
   // crashed | timeout | error   as Trial::ended
