@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +18,10 @@ struct TuneOptions {
   std::string device;  // as open_device
   Suite suite;
   std::optional<std::string> family;     // only this one
-  std::string strategy = "evolution";    // evolution | random | exhaustive
+  // evolution | random | exhaustive; both: evolution and random in turn on one budget; none: the proposer alone
+  std::string strategy = "evolution";
+  std::optional<std::string> proposer;   // a shell command, beside the strategy (lab/tune_arms.h)
+  std::string ledger;                    // folder of experiments' verdicts to consult; empty: none
   std::optional<double> budget_seconds;  // of the whole suite, shared evenly over its problems
   std::optional<int> budget_trials;      // per problem
   std::uint64_t seed = 1;
@@ -35,17 +39,30 @@ struct TuneProgress {
   std::string stage;                           // "space" | "default" | "search" | "holdout" | "done"
   int done = 0, total = 0;                     // trials of this problem; total 0 if bounded by time
   std::uint64_t space_size = 0, feasible = 0;  // stage "space"
+  std::vector<std::string> notes;              // stage "space": what is known already
   const Trial* trial = nullptr;                // the one just stored
   const Trial* best = nullptr;                 // incumbent so far
 };
 
 struct TuneResult {
+  // What one strategy found for its share of the budget.
+  struct Arm {
+    std::string strategy;
+    int trials = 0;
+    std::string best;    // candidate, by discovery
+    double best_us = 0;  // 0: none
+    double heldout = 0, heldout_low = 0, heldout_high = 0;  // speed-up over the default on held-out data; 0: not measured
+    std::string note;    // why it ended early
+  };
   struct Entry {
     NamedProblem problem;
     std::optional<Trial> winner;  // held-out trial
     double shrinkage = 0;         // discovery p50 speed-up lost on held-out data (fraction)
     int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, won = 0;  // the funnel
     std::vector<std::string> inert_fields;  // fields whose values never changed the code hash
+    std::vector<Arm> arms;
+    int known = 0;                       // configs of earlier runs, not tried again
+    std::map<std::string, int> rejected;  // of those, by how they ended
     std::string problem_note;               // why there is no winner
   };
   std::string run;

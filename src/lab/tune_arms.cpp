@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "kernels/embedded.h"
 #include "lab/json_io.h"
+#include "lab/worker.h"
 
 namespace flashcore {
 namespace {
