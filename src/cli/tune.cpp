@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "cli/common.h"
+#include "cli/tune_replay.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 
@@ -15,7 +16,8 @@ namespace {
 struct Options {
   Common common;
   std::string budget = "60s";
-  std::string strategy = "evolution";
+  std::string strategy = "both", proposer, record, replay;
+  std::string ledger = "results/experiments";
   std::string regime{to_string(Regime::kGraph)};
   std::uint64_t seed = 1;
   int finalists = 5;
@@ -48,6 +50,8 @@ TuneOptions tune_options_from(const Options& options) {
   out.suite = select_problems(options.common, "quick");
   out.device = describe_device(options.common.device).id;
   out.strategy = options.strategy;
+  if (!options.proposer.empty()) out.proposer = options.proposer;
+  out.ledger = options.ledger;
   out.seed = options.seed;
   out.finalists = options.finalists;
   out.regime = parse_regime(options.regime);
@@ -57,6 +61,7 @@ TuneOptions tune_options_from(const Options& options) {
 void show_progress(Console& console, const TuneProgress& p) {
   if (p.stage == "space") {
     console.line("{}: {} of {} configs are feasible", p.problem, p.feasible, p.space_size);
+    for (const std::string& note : p.notes) console.line("  {}", note);
     return;
   }
   if (p.stage == "done") return;
@@ -89,12 +94,39 @@ void add_row(Table& table, const TuneResult::Entry& entry) {
              fmt::format("{:.1f}%", entry.shrinkage * 100), winner.candidate()});
 }
 
+// Evolution beside random search, on the same budget; a proposer beside both.
+void add_arm_rows(Table& table, const TuneResult::Entry& entry) {
+  for (const TuneResult::Arm& arm : entry.arms) {
+    const std::string heldout =
+        arm.heldout > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", arm.heldout, arm.heldout_low, arm.heldout_high) : "-";
+    table.add({entry.problem.name, arm.strategy, std::to_string(arm.trials),
+               arm.best_us > 0 ? fmt::format("{:.2f}", arm.best_us) : "-", heldout,
+               arm.note.empty() ? arm.best : arm.best + " (" + arm.note + ")"});
+  }
+}
+
+nlohmann::json arms_json(const TuneResult::Entry& entry) {
+  nlohmann::json arms = nlohmann::json::array();
+  for (const TuneResult::Arm& arm : entry.arms)
+    arms.push_back({{"strategy", arm.strategy},
+                    {"trials", arm.trials},
+                    {"best", arm.best},
+                    {"best_us", arm.best_us},
+                    {"heldout", arm.heldout},
+                    {"heldout_ci95", {arm.heldout_low, arm.heldout_high}},
+                    {"note", arm.note}});
+  return arms;
+}
+
 nlohmann::json entry_json(const TuneResult::Entry& entry) {
   nlohmann::json json = {{"problem", entry.problem.problem.id()},
                          {"name", entry.problem.name},
                          {"shrinkage", entry.shrinkage},
                          {"note", entry.problem_note},
                          {"inert_fields", entry.inert_fields},
+                         {"arms", arms_json(entry)},
+                         {"known", entry.known},
+                         {"rejected", entry.rejected},
                          {"funnel",
                           {{"proposed", entry.proposed},
                            {"valid", entry.valid},
@@ -128,11 +160,15 @@ int run_tune(const Options& options) {
     winners += entry.winner ? 1 : 0;
   }
   console.table(table);
+  Table arms({"problem", "strategy", "trials", "best us (discovery)", "held-out speed-up [95%]", "its best"});
+  for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
+  console.table(arms);
   for (const TuneResult::Entry& entry : result.entries) {
     for (const std::string& field : entry.inert_fields)
       console.line("{}: '{}' never changed the code: an inert parameter is a bug of the family", entry.problem.name,
                    field);
   }
+  if (!options.record.empty()) record_landscapes(options.record, store, tune_options, console);
   write_json(options.common, {{"schema", "flashcore.tune/1"},
                               {"run", result.run},
                               {"store", store.path().string()},
@@ -151,17 +187,37 @@ Run add_tune(CLI::App& app) {
   app.add_option("--budget", options->budget, "60s, 5m, 1h of the whole run, or a number of trials per problem")
       ->type_name("TIME|N")
       ->capture_default_str();
-  app.add_option("--strategy", options->strategy, "evolution | random | exhaustive")
-      ->check(CLI::IsMember({"evolution", "random", "exhaustive"}))
+  app.add_option("--strategy", options->strategy,
+                 "both (evolution beside random, each half of the budget) | evolution | random | exhaustive | none")
+      ->check(CLI::IsMember({"both", "evolution", "random", "exhaustive", "none"}))
       ->capture_default_str();
   app.add_option("--regime", options->regime, "how to time: graph | cold | warm")->capture_default_str();
   app.add_option("--seed", options->seed, "of the search")->capture_default_str();
   app.add_option("--finalists", options->finalists, "how many are measured again on held-out data")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2"});
+  app.add_option(
+         "--proposer", options->proposer,
+         "a program that proposes configs or patched kernels in lines of JSON (docs/tuning.md), beside the strategy")
+      ->type_name("CMD");
+  app.add_option("--ledger", options->ledger, "experiments' verdicts to consult")
+      ->type_name("DIR")
+      ->capture_default_str();
+  app.add_option("--record", options->record, "write what is known of these problems as a landscape to replay")
+      ->type_name("FILE");
+  app.add_option("--replay", options->replay, "no device: evolution beside random search on a recorded landscape")
+      ->type_name("FILE");
+  add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2",
+                     "tune --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --budget 4 --finalists 1 "
+                     "--record landscape.json",
+                     "tune --replay landscape.json --budget 10"});
   return [options] {
     watch_interrupts();
+    if (!options->replay.empty()) {
+      TuneOptions budget;
+      parse_budget(options->budget, budget);
+      return replay_landscapes(options->common, options->replay, budget.budget_trials.value_or(50));
+    }
     return run_tune(*options);
   };
 }

@@ -17,7 +17,7 @@ namespace flashcore {
 struct TuneOptions {
   std::string device;  // as open_device
   Suite suite;
-  std::optional<std::string> family;     // only this one
+  std::optional<std::string> family;  // only this one
   // evolution | random | exhaustive; both: evolution and random in turn on one budget; none: the proposer alone
   std::string strategy = "evolution";
   std::optional<std::string> proposer;   // a shell command, beside the strategy (lab/tune_arms.h)
@@ -51,8 +51,9 @@ struct TuneResult {
     int trials = 0;
     std::string best;    // candidate, by discovery
     double best_us = 0;  // 0: none
-    double heldout = 0, heldout_low = 0, heldout_high = 0;  // speed-up over the default on held-out data; 0: not measured
-    std::string note;    // why it ended early
+    double heldout = 0, heldout_low = 0,
+           heldout_high = 0;  // speed-up over the default on held-out data; 0: not measured
+    std::string note;         // why it ended early
   };
   struct Entry {
     NamedProblem problem;
@@ -61,9 +62,9 @@ struct TuneResult {
     int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, won = 0;  // the funnel
     std::vector<std::string> inert_fields;  // fields whose values never changed the code hash
     std::vector<Arm> arms;
-    int known = 0;                       // configs of earlier runs, not tried again
+    int known = 0;                        // configs of earlier runs, not tried again
     std::map<std::string, int> rejected;  // of those, by how they ended
-    std::string problem_note;               // why there is no winner
+    std::string problem_note;             // why there is no winner
   };
   std::string run;
   std::vector<Entry> entries;

@@ -14,6 +14,7 @@ using nlohmann::json;
 
 // A proposer may think, ask a model, or compile; it may not stop the run.
 constexpr std::chrono::seconds kPatience{120};
+constexpr int kAttempts = 5;
 
 class SearchArm final : public Arm {
  public:
@@ -82,22 +83,19 @@ class ProposerArm final : public Arm {
   std::string why_ended() const override { return why_ended_; }
 
   std::optional<Proposal> propose() override {
-    if (ended_) return std::nullopt;
-    if (!send({{"event", "propose"}})) return end("it no longer reads: " + child_.how_it_ended());
-    std::string line;
-    switch (child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_)) {
-      case ChildProcess::Read::kCancelled: throw Cancelled("stopped while a proposer was thinking");
-      case ChildProcess::Read::kTimeout: return end(fmt::format("no answer after {} s", kPatience.count()));
-      case ChildProcess::Read::kEnd: return end("it " + child_.how_it_ended() + " " + child_.last_words());
-      case ChildProcess::Read::kLine: break;
+    for (int attempt = 0; !ended_ && attempt < kAttempts; ++attempt) {
+      const auto line = ask();
+      if (!line) return std::nullopt;
+      try {
+        const json answer = json::parse(*line);
+        if (answer.value("done", false)) return end("");
+        return proposal_of(answer);
+      } catch (const std::exception& e) {
+        send({{"event", "rejected"}, {"message", e.what()}});
+        why_ended_ = fmt::format("{} answers in a row were no proposals; the last: {}", kAttempts, e.what());
+      }
     }
-    try {
-      const json answer = json::parse(line);
-      if (answer.value("done", false)) return end("");
-      return proposal_of(answer);
-    } catch (const std::exception& e) {
-      return end(fmt::format("its answer is no proposal ({}): {}", e.what(), line.substr(0, 200)));
-    }
+    return ended_ ? std::nullopt : end(why_ended_);
   }
 
   void observe(const Trial& trial) override {
@@ -105,6 +103,18 @@ class ProposerArm final : public Arm {
   }
 
  private:
+  std::optional<std::string> ask() {
+    if (!send({{"event", "propose"}})) return end("it no longer reads: " + child_.how_it_ended());
+    std::string line;
+    switch (child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_)) {
+      case ChildProcess::Read::kCancelled: throw Cancelled("stopped while a proposer was thinking");
+      case ChildProcess::Read::kTimeout: return end(fmt::format("no answer after {} s", kPatience.count()));
+      case ChildProcess::Read::kEnd: return end("it " + child_.how_it_ended() + " " + child_.last_words());
+      case ChildProcess::Read::kLine: return line;
+    }
+    return std::nullopt;
+  }
+
   bool send(const json& message) { return child_.send_line(dump_line(message)); }
 
   std::nullopt_t end(std::string why) {
@@ -125,7 +135,8 @@ class ProposerArm final : public Arm {
       config = text.substr(std::min(colon + 1, text.size()));
     } else {
       family = answer.at("family").get<std::string>();
-      for (const auto& [key, value] : answer.value("config", json::object()).items())
+      const json fields = answer.value("config", json::object());
+      for (const auto& [key, value] : fields.items())
         config += fmt::format("{}{}={}", config.empty() ? "" : ",", key, value.get<int>());
     }
     if (answer.contains("patch")) {

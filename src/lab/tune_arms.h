@@ -35,9 +35,9 @@ class Arm {
 std::unique_ptr<Arm> make_search_arm(const std::string& strategy, const std::vector<const Family*>& families,
                                      const Problem& problem, const DeviceLimits& limits, std::uint64_t seed);
 
-// A program run by /bin/sh, spoken to in lines of JSON: docs/tuning.md has the protocol. It proposes configs, or kernels
-// as folders (lab/patch.h); what it proposes goes through the same gates as everything else, and it is told how each
-// ended. `notes`: what the ledger has to say.
+// A program run by /bin/sh, spoken to in lines of JSON: docs/tuning.md has the protocol. It proposes configs, or
+// kernels as folders (lab/patch.h); what it proposes goes through the same gates as everything else, and it is told how
+// each ended. `notes`: what the ledger has to say.
 std::unique_ptr<Arm> make_proposer_arm(const std::string& command, const std::vector<const Family*>& families,
                                        const Problem& problem, const DeviceInfo& device,
                                        const std::vector<std::string>& notes, std::function<bool()> stop);

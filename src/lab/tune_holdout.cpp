@@ -61,7 +61,9 @@ Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcom
       return trial;
     }
     if (trial.ended == "passed")
-      trial.ended = outcome.ended == "candidate_failed" ? outcome.candidate.ended : outcome.ended == "crashed" || outcome.ended == "timeout" ? outcome.ended : "error";
+      trial.ended = outcome.ended == "candidate_failed"                        ? outcome.candidate.ended
+                    : outcome.ended == "crashed" || outcome.ended == "timeout" ? outcome.ended
+                                                                               : "error";
     verdict.status = GateStatus::kError;
     verdict.reason = outcome.message;
     trial.gates.push_back(std::move(verdict));
@@ -76,7 +78,9 @@ Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcom
   for (const PairOutcome& outcome : outcomes) verdict.evidence["log_ratios"].push_back(outcome.log_ratios);
   if (comparison.verdict == "SLOWER") verdict.status = GateStatus::kFailed;
   if (comparison.verdict == "INCONCLUSIVE") verdict.status = GateStatus::kSkipped;
-  trial.ended = comparison.verdict == "SLOWER" ? "slower" : comparison.verdict == "INCONCLUSIVE" ? "inconclusive" : "passed";
+  trial.ended = comparison.verdict == "SLOWER"         ? "slower"
+                : comparison.verdict == "INCONCLUSIVE" ? "inconclusive"
+                                                       : "passed";
   trial.message = trial.ended == "passed" ? "" : verdict.reason;
   trial.gates.push_back(std::move(verdict));
   return trial;

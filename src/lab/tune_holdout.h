@@ -12,7 +12,8 @@
 namespace flashcore {
 
 struct HoldoutRequest {
-  EvaluateRequest base;  // problem, seed, patterns, regime, max_seconds (of each process); candidate and incumbent unset
+  EvaluateRequest
+      base;  // problem, seed, patterns, regime, max_seconds (of each process); candidate and incumbent unset
   std::string baseline;
   std::vector<std::string> finalists;
   int processes = 3;

@@ -64,8 +64,7 @@ TuneResult::Entry ProblemTuner::entry() {
 bool ProblemTuner::find_families() {
   std::vector<std::string> reasons;
   families_ = supporting_families(problem_, limits_, &reasons);
-  if (run_.options.family)
-    std::erase_if(families_, [&](const Family* f) { return f->name() != *run_.options.family; });
+  if (run_.options.family) std::erase_if(families_, [&](const Family* f) { return f->name() != *run_.options.family; });
   // Newest architecture first, the naive baseline last.
   std::sort(families_.begin(), families_.end(), [](const Family* a, const Family* b) {
     const bool a_naive = a->name() == kBaselineFamily, b_naive = b->name() == kBaselineFamily;
@@ -131,8 +130,8 @@ void ProblemTuner::announce_space() {
 // Configs that an experiment found slower on this problem are not tried; those that it found faster come first.
 void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
   for (const Family* family : searched_)
-    for (const KnownConfig& known : known_configs(run_.ledger, family->name(), problem_.id(),
-                                                  run_.worker.device().key, source_hash())) {
+    for (const KnownConfig& known :
+         known_configs(run_.ledger, family->name(), problem_.id(), run_.worker.device().key, source_hash())) {
       Trial trial;
       trial.family = family->name();
       trial.config = known.config;
@@ -147,7 +146,8 @@ void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
 
 void ProblemTuner::try_defaults() {
   std::vector<std::string> first;
-  for (const Family* family : families_) first.push_back(Candidate{family, family->default_config(problem_, limits_)}.print());
+  for (const Family* family : families_)
+    first.push_back(Candidate{family, family->default_config(problem_, limits_)}.print());
   const std::size_t defaults = first.size();
   first.insert(first.end(), seeds_.begin(), seeds_.end());
   for (std::size_t i = 0; i < first.size(); ++i) {
@@ -249,16 +249,17 @@ void ProblemTuner::measure_finalists() {
   } else {
     int done = 0;
     const int total = static_cast<int>(request.finalists.size()) * request.processes + 1;
-    heldout = measure_holdout(request, run_.holdout_worker, run_.options.device, run_.options.worker_executable,
-                              [&](const Trial& trial) { report("holdout", trial, ++done, total); }, run_.stop);
+    heldout = measure_holdout(
+        request, run_.holdout_worker, run_.options.device, run_.options.worker_executable,
+        [&](const Trial& trial) { report("holdout", trial, ++done, total); }, run_.stop);
     for (Trial& trial : heldout) trial = store(std::move(trial));
   }
   entry_.winner = choose_winner(heldout, baseline_);
   finish_arms(heldout);
   if (entry_.winner) entry_.shrinkage = shrinkage_of(trials_, *entry_.winner, baseline_);
   else
-    entry_.problem_note =
-        fmt::format("no finalist passed on held-out data; {}: {}", heldout.front().candidate(), heldout.front().message);
+    entry_.problem_note = fmt::format("no finalist passed on held-out data; {}: {}", heldout.front().candidate(),
+                                      heldout.front().message);
   TuneProgress progress = progress_at("done");
   if (entry_.winner) progress.best = &*entry_.winner;
   if (run_.progress) run_.progress(progress);

@@ -86,8 +86,8 @@ class ProblemTuner {
   std::vector<std::unique_ptr<Arm>> arms_;
   std::vector<std::unique_ptr<PatchScope>> scopes_;
   std::vector<std::string> seeds_;  // candidates that an experiment found faster
-  std::vector<Patch> patches_;   // of proposals, kept for the finalists
-  std::vector<Trial> trials_;    // default and search, earlier runs' first
+  std::vector<Patch> patches_;      // of proposals, kept for the finalists
+  std::vector<Trial> trials_;       // default and search, earlier runs' first
   std::vector<Trial> earlier_heldout_;
   std::map<std::string, std::vector<std::pair<ConfigValues, std::string>>> identities_;  // by family
   std::map<std::string, std::string> timed_;                                             // identity -> candidate

@@ -108,13 +108,22 @@ Sample FakeTimer::sample() {
 
 float read(DType dtype, const void* data, std::int64_t index) { return load_element(dtype, data, index); }
 
+ConfigSpace space_of(Fault fault) {
+  std::vector<Field> fields = {{"block", {16, 32, 64}}, {"unroll", {1, 2, 4}}, {"spread", {0, 1, 2}}};
+  if (fault == Fault::kAllEqual) {
+    fields[0].values = {16, 32};
+    for (Field* field : {&fields[1], &fields[2]}) {
+      field->values.clear();
+      for (int value = 0; value < 10; ++value) field->values.push_back(value + (field == &fields[1]));
+    }
+  }
+  return ConfigSpace(std::move(fields));
+}
+
 // Blocked online softmax, one row at a time: just enough of a kernel for the faults of one to be planted in it.
 class FakeFamily : public Family {
  public:
-  FakeFamily(std::string name, Fault fault)
-      : name_(std::move(name)),
-        fault_(fault),
-        space_({{"block", {16, 32, 64}}, {"unroll", {1, 2, 4}}, {"spread", {0, 1, 2}}}) {}
+  FakeFamily(std::string name, Fault fault) : name_(std::move(name)), fault_(fault), space_(space_of(fault)) {}
 
   std::string name() const override { return name_; }
   std::string description() const override { return "fake"; }
@@ -154,7 +163,7 @@ class FakeFamily : public Family {
   }
 
   double cost(const ConfigValues& config) const {
-    const double honest = fake_cost_us(config);
+    const double honest = fault_ == Fault::kAllEqual ? 100 : fake_cost_us(config);
     if (fault_ == Fault::kThreePercentSlower) return 1.03 * honest;
     if (fault_ == Fault::kTwiceAsSlow) return 2 * honest;
     return fault_ == Fault::kTooFast ? 1e-3 : honest;
@@ -279,7 +288,8 @@ AllFakeFamilies::AllFakeFamilies() {
                                                {"fake_segfault", Fault::kSegfault},
                                                {"fake_hang", Fault::kHang},
                                                {"fake_device_fault", Fault::kDeviceFault},
-                                               {"fake_aborts", Fault::kLogsAndAborts}};
+                                               {"fake_aborts", Fault::kLogsAndAborts},
+                                               {"fake_equal", Fault::kAllEqual}};
   for (const auto& [name, fault] : all)
     families_.push_back(std::make_unique<ScopedFamily>(make_fake_family(name, fault)));
 }

@@ -41,6 +41,7 @@ enum class Fault {
   kHang,
   kDeviceFault,
   kLogsAndAborts,
+  kAllEqual,  // 200 configs, all of one cost: nothing to find
 };
 
 // Fields block {16, 32, 64}, unroll {1, 2, 4}, spread {0, 1, 2}; block=64 with unroll=4 is infeasible. Cost in virtual

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -206,6 +207,133 @@ TEST_F(TuneTest, CrashesAreTrialsAndNobodyWins) {
   EXPECT_NE(result.entries[0].problem_note.find("SIGSEGV"), std::string::npos) << result.entries[0].problem_note;
   EXPECT_EQ(result.entries[0].compiled, 3);
   EXPECT_EQ(result.entries[0].correct, 0);
+}
+
+// The best of 200 equals looks faster by luck; what reaches the leaderboard must not.
+TEST_F(TuneTest, OfTwoHundredEqualCandidatesNobodyClaimsAGain) {
+  Store store(file());
+  TuneOptions options = options_for("fake_equal", 200);
+  options.strategy = "both";
+  const TuneResult result = run(options, store);
+  EXPECT_EQ(tried(store), 200);
+  const auto rows = leaderboard(store.query({}), source_hash());
+  ASSERT_EQ(rows.size(), 1u);
+  int heldout = 0;
+  for (const Trial& t : rows[0].standing) {
+    if (!t.comparison) continue;
+    ++heldout;
+    EXPECT_NEAR(t.comparison->speedup, 1, 0.003) << t.config;
+    EXPECT_EQ(find_gate(t, "performance")->evidence.at("processes"), 3);
+  }
+  EXPECT_GE(heldout, 5);
+  ASSERT_TRUE(result.entries[0].winner);
+  const auto& comparison = result.entries[0].winner->comparison;
+  EXPECT_NEAR(comparison ? comparison->speedup : 1, 1, 0.003);
+  EXPECT_EQ(rows[0].ties + 1, static_cast<int>(rows[0].standing.size())) << "all of them are ties";
+}
+
+TEST_F(TuneTest, EvolutionAndRandomSearchShareOneBudgetAndBothAreShown) {
+  Store store(file());
+  TuneOptions options = options_for("fake_none", 15);
+  options.strategy = "both";
+  const auto entry = run(options, store).entries[0];
+  ASSERT_EQ(entry.arms.size(), 2u);
+  EXPECT_EQ(entry.arms[0].strategy, "evolution");
+  EXPECT_EQ(entry.arms[1].strategy, "random");
+  EXPECT_NEAR(entry.arms[0].trials, entry.arms[1].trials, 1);
+  for (const TuneResult::Arm& arm : entry.arms) {
+    EXPECT_GT(arm.best_us, 0);
+    EXPECT_GT(arm.heldout, 0) << "each arm's best is measured on held-out data";
+  }
+}
+
+TEST_F(TuneTest, RejectedConfigsKeepTheirReasonsAcrossRuns) {
+  Store store(file());
+  run(options_for("fake_missing_mask", 4), store);
+  std::vector<std::string> notes;
+  const TuneResult result = tune(options_for("fake_missing_mask", 6), store,
+                                 [&](const TuneProgress& p) {
+                                   if (p.stage == "space") notes = p.notes;
+                                 },
+                                 {});
+  EXPECT_EQ(result.entries[0].known, 4);
+  EXPECT_EQ(result.entries[0].rejected.at("incorrect"), 4);
+  ASSERT_FALSE(notes.empty());
+  EXPECT_EQ(notes[0], "4 configs are known from earlier runs, 4 incorrect; they are not tried again");
+}
+
+TEST_F(TuneTest, TheLedgerIsConsulted) {
+  const std::string problem = options_for("fake_none", 1).suite.problems[0].problem.id();
+  const auto pair = [&](const char* config, const char* verdict, double speedup) {
+    return nlohmann::json{{"arm", config},          {"candidate", std::string("fake_none:") + config},
+                          {"control", "fake_none"}, {"problem", problem},
+                          {"verdict", verdict},     {"outcome", "REFUTED"},
+                          {"speedup", speedup},     {"ci95", {speedup, speedup}}};
+  };
+  const nlohmann::json verdict = {
+      {"schema", "flashcore.experiment/1"},
+      {"name", "blocks"},
+      {"verdict", "REFUTED"},
+      {"hypothesis", "h"},
+      {"summary", {"s0", "wide blocks lose", "s2"}},
+      {"device", {{"key", "fake"}}},
+      {"source_hash", source_hash()},
+      {"created_at", "2025-01-01T00:00:00Z"},
+      {"pairs",
+       {pair("block=64,unroll=1,spread=0", "SLOWER", 0.8), pair("block=32,unroll=2,spread=1", "FASTER", 1.6)}}};
+  fs::create_directories(folder_ / "ledger/blocks");
+  write_file_atomically(folder_ / "ledger/blocks/verdict.json", verdict.dump());
+  Store store(file());
+  TuneOptions options = options_for("fake_none", 24);
+  options.ledger = (folder_ / "ledger").string();
+  std::vector<std::string> notes, order;
+  const TuneResult result = tune(options, store,
+                                 [&](const TuneProgress& p) {
+                                   if (p.stage == "space") notes = p.notes;
+                                   if (p.trial && p.stage != "holdout") order.push_back(p.trial->config);
+                                 },
+                                 {});
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_EQ(notes[0], "ledger: REFUTED blocks: wide blocks lose");
+  EXPECT_NE(notes[1].find("block=64,unroll=1,spread=0 is left out"), std::string::npos);
+  ASSERT_GE(order.size(), 2u);
+  EXPECT_EQ(order[1], "block=32,unroll=2,spread=1") << "what was found faster comes right after the default";
+  EXPECT_EQ(std::count(order.begin(), order.end(), "block=64,unroll=1,spread=0"), 0);
+  EXPECT_EQ(order.size(), 23u) << "24 are feasible";
+}
+
+// A proposer goes through the same gates: a config, a wrong one, nonsense, and an end.
+TEST_F(TuneTest, AnExternalProposerGoesThroughTheSameGates) {
+  Store store(file());
+  TuneOptions options = options_for("fake_none", 20);
+  options.strategy = "none";
+  options.proposer =
+      "n=0; while read -r line; do case \"$line\" in *'\"event\":\"propose\"'*) n=$((n+1)); case $n in "
+      "1) echo '{\"candidate\":\"fake_none:block=32,unroll=2,spread=1\"}';; "
+      "2) echo '{\"family\":\"fake_none\",\"config\":{\"block\":17}}';; "
+      "3) echo 'not JSON';; "
+      "4) echo '{\"candidate\":\"fake_none\",\"patch\":\"/no/such/folder\"}';; "
+      "5) echo '{\"candidate\":\"fake_wrong_tail\"}';; "
+      "*) echo '{\"done\":true}';; esac;; esac; done";
+  const auto entry = run(options, store).entries[0];
+  ASSERT_EQ(entry.arms.size(), 1u);
+  EXPECT_EQ(entry.arms[0].strategy, "proposer");
+  EXPECT_EQ(entry.arms[0].trials, 3);
+  EXPECT_EQ(entry.arms[0].note, "");
+  EXPECT_EQ(entry.arms[0].best, "fake_none:block=32,unroll=2,spread=1");
+  ASSERT_TRUE(entry.winner);
+  EXPECT_EQ(entry.winner->config, "block=32,unroll=2,spread=1");
+  std::map<std::string, int> ended;
+  for (const Trial& t : store.query({}))
+    if (t.phase == Phase::kSearch) ++ended[t.ended];
+  EXPECT_EQ(ended["invalid"], 1);
+  EXPECT_EQ(ended["incorrect"], 1);
+  // One that dies ends its arm, not the run.
+  options.proposer = "exit 3";
+  options.seed = 2;
+  const auto dead = run(options, store).entries[0];
+  EXPECT_NE(dead.arms[0].note, "");
+  EXPECT_TRUE(dead.winner);
 }
 
 TEST_F(TuneTest, AWrongFamilyNeverReachesTheLeaderboard) {
