@@ -160,10 +160,10 @@ Run add_ab(CLI::App& app) {
   app.add_option("--repeats", options->repeats, "races of --calibrate (100) and --self-test (200)")
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
-  add_examples(app,
-               {"ab cpu_fwd cpu_fwd:block_m=384 --device cpu --problem b1_h2_s128_d64_fp32 --quiet",
-                "ab cpu_fwd:threads=0 cpu_fwd:threads=0 --device cpu --problem b1_h2_s128_d64_fp32 --json ab.json",
-                "ab --calibrate --repeats 10 --device cpu --problem b1_h2_s128_d64_fp32 --store elsewhere/trials.db"});
+  add_examples(app, {"ab cpu_fwd cpu_fwd --device cpu --problem b1_h2_s128_d64_fp32",
+                     "ab cpu_fwd cpu_fwd:block_m=24,kv_split=32,threads=1 --device cpu --problem b1_h1_s768_d128_fp32 "
+                     "--seconds 3 --json ab.json  # exit 1",
+                     "ab --calibrate --repeats 4 --device cpu --store elsewhere/trials.db  # exit 0 or 1"});
   return [options] {
     watch_interrupts();
     return run_ab(*options);

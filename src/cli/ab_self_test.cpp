@@ -13,7 +13,7 @@ namespace {
 
 // Fast enough for hundreds of launches a sample, so that half a percent of them is a whole number.
 constexpr const char* kCudaProblem = "b1_h8_s512_d64_fp16";
-constexpr const char* kCpuProblem = "b1_h1_s64_d64_fp32";
+constexpr const char* kCpuProblem = "b1_h1_s16_d64_fp32";
 
 AaOptions options_of(const SelfTest& test, const DeviceInfo& device) {
   AaOptions options;

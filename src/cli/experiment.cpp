@@ -171,9 +171,9 @@ Run add_experiment(CLI::App& app) {
   app.add_option("--processes", options->processes, "fresh processes instead of what the files say")
       ->type_name("N")
       ->check(CLI::Range(1, 100));
-  add_examples(app,
-               {"experiment check example.yaml --device cpu", "experiment run example.yaml --device cpu --out verdicts",
-                "experiment list example.yaml --ledger verdicts"});
+  add_examples(app, {"experiment check example.yaml --device cpu",
+                     "experiment run example.yaml --device cpu --out verdicts  # exit 0 or 2",
+                     "experiment list example.yaml --ledger verdicts"});
   return [options] {
     watch_interrupts();
     check_json_target(options->common);

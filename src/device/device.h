@@ -123,6 +123,9 @@ class Timer {
   virtual ~Timer() = default;
   virtual Sample sample() = 0;
   virtual int launches_per_sample() const = 0;
+  // Takes samples of so many launches from now on, where the regime has more than one. Two timers that are compared
+  // must have the same number: the first launches after a pause are slow, and more of them would dilute that. >= 1.
+  virtual void use_launches(int launches);
 };
 
 // Clocks are observed, never set.

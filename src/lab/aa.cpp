@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kCalibrationSchema = "flashcore.calibration/1";
-constexpr int kMinBlocksAa = 8, kMaxBlocksAa = 400;
+constexpr int kMinBlocksAa = 16, kMaxBlocksAa = 400;
 constexpr double kTargetHalfWidth = 0.2;  // of the margin, as ab's
 // Launches per sample that make any whole per-mille of planted launches exact, or as near as the device allows.
 constexpr int kLaunchesForPlanting = 200;

@@ -50,12 +50,15 @@ Landscape landscape_of(const json& j) {
   return l;
 }
 
-// The time of a trial, or of the candidate whose code it is.
+// The time of a trial, given those of the trials before it. Clocks drift over the hours of a recording, so a raced
+// candidate has its incumbent's time divided by its speed-up, which was measured side by side; and what is the code of
+// another has the other's time.
 std::optional<double> time_of(const Trial& trial, const std::map<std::string, double>& times) {
-  if (trial.timing) return trial.timing->p50_us;
-  if (trial.ended != "passed" || !trial.comparison) return std::nullopt;
-  const auto twin = times.find(trial.comparison->against);
-  return twin == times.end() ? std::nullopt : std::optional(twin->second);
+  if (trial.comparison && (trial.comparison->blocks > 0 || !trial.timing)) {
+    const auto other = times.find(trial.comparison->against);
+    if (other != times.end() && trial.comparison->speedup > 0) return other->second / trial.comparison->speedup;
+  }
+  return trial.timing ? std::optional(trial.timing->p50_us) : std::nullopt;
 }
 
 // A trial as the search would have seen it.
@@ -107,11 +110,11 @@ std::vector<Landscape> landscapes_of(const std::vector<Trial>& trials, const Dev
                 {}};
     l.first = (*family)->default_config(group.front()->problem, limits);
     std::map<std::string, double> times;
-    for (const Trial* t : group)
-      if (t->timing) times[t->candidate()] = t->timing->p50_us;
     for (const Trial* t : group) {
       try {
-        l.points.push_back({l.space.parse(t->config, l.first, l.family), t->ended, time_of(*t, times)});
+        LandscapePoint point{l.space.parse(t->config, l.first, l.family), t->ended, time_of(*t, times)};
+        if (point.p50_us) times[t->candidate()] = *point.p50_us;
+        l.points.push_back(std::move(point));
       } catch (const Error&) {
         // a config that was never one
       }

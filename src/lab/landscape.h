@@ -30,8 +30,8 @@ struct Landscape {
 nlohmann::json landscapes_json(const std::vector<Landscape>& landscapes);
 std::vector<Landscape> parse_landscapes(const nlohmann::json& document, const std::string& origin);
 
-// From the default and search trials of a store: one per problem and family that has at least two timed configs. What
-// was not timed because it is the code of another has the other's time.
+// From the default and search trials of a store, in their order: one per problem and family that has at least two timed
+// configs. Times are relative to the incumbents that candidates were raced against, so that drift is not recorded.
 std::vector<Landscape> landscapes_of(const std::vector<Trial>& trials, const DeviceLimits& limits);
 
 struct ReplayOptions {

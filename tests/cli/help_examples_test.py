@@ -7,7 +7,20 @@ import unittest
 
 from support import DONE, CliTest, write_qkv
 
-VERBS = ["doctor", "check", "compile", "bench", "tune", "leaderboard", "report", "run", "verify"]
+VERBS = ["doctor", "check", "compile", "bench", "ab", "tune", "leaderboard", "gate", "report", "run", "verify", "experiment"]
+
+
+EXPERIMENT = """
+name: example
+hypothesis: Blocks of 32 keys are slower than blocks of 256.
+mechanism: Each block ends with a pass over the accumulators.
+refuted_by: Equal, or faster.
+control: {name: 256 keys, candidate: "cpu_fwd:block_m=96,block_n=256"}
+candidates:
+  - {name: 32 keys, candidate: "cpu_fwd:block_m=96,block_n=32", predicted: [0.70, 0.95]}
+problems: [b1_h1_s256_d64_fp32]
+acceptance: {processes: 1, seconds: 0.3}
+"""
 
 
 def needs_nvrtc(example):
@@ -19,9 +32,9 @@ class HelpExamplesTest(CliTest):
         text = self.expect(DONE, verb, "--help").stdout
         self.assertIn("Examples:", text)
         for line in text[text.index("Examples:"):].splitlines():
-            match = re.fullmatch(r"  (flashcore .*?)(?:  # exit (\d))?", line)
+            match = re.fullmatch(r"  (flashcore .*?)(?:  # exit (\d)(?: or (\d))?)?", line)
             if match:
-                yield shlex.split(match.group(1)), int(match.group(2) or 0)
+                yield shlex.split(match.group(1)), {int(code) for code in match.groups()[1:] if code} or {DONE}
 
     def prepare(self):
         """The files that examples mention: tensors, a store with a tuned problem, a fresh and a stale results file."""
@@ -34,6 +47,7 @@ class HelpExamplesTest(CliTest):
         for result in results["results"]:
             result["source_hash"] = "0" * 32
         self.write("stale.json", json.dumps(results))
+        self.write("example.yaml", EXPERIMENT)
 
     def test_every_example_of_every_verb(self):
         self.prepare()
@@ -42,13 +56,14 @@ class HelpExamplesTest(CliTest):
         for verb in VERBS:
             found = list(self.examples(verb))
             self.assertTrue(found, "flashcore %s --help has no example" % verb)
-            for example, code in found:
+            for example, codes in found:
                 if needs_nvrtc(example) and not nvrtc:
                     untested.append(" ".join(example))
                     continue
                 with self.subTest(example=" ".join(example)):
                     self.assertEqual(example[0], "flashcore")
-                    self.expect(code, *example[1:])
+                    result = self.run_flashcore(*example[1:])
+                    self.assertIn(result.returncode, codes, result.stdout + result.stderr)
         if untested:
             self.skipTest("no NVRTC here, so these were not run: " + "; ".join(untested))
 

@@ -95,12 +95,16 @@ TEST(Replay, RecordedLandscapesOfTrialsKeepReasonsAndTwins) {
   twin.comparison = Comparison{"fake_none:block=16,unroll=1,spread=0", 1, 1, 1, "SAME", 0};
   Trial heldout = trial("block=64,unroll=2,spread=0", "passed", 1);
   heldout.phase = Phase::kHoldout;
+  // Raced while the clock was low: half of the default's speed, whatever its own time says.
+  Trial raced = trial("block=32,unroll=4,spread=0", "slower", 999);
+  raced.comparison = Comparison{"fake_none:block=16,unroll=1,spread=0", 0.5, 0.4, 0.6, "SLOWER", 12};
   const auto recorded = landscapes_of(
       {trial("block=16,unroll=1,spread=0", "passed", 160), trial("block=32,unroll=1,spread=0", "slower", 300),
-       trial("block=32,unroll=2,spread=0", "incorrect", 0), twin, heldout},
+       trial("block=32,unroll=2,spread=0", "incorrect", 0), twin, raced, heldout},
       device->info().limits);
   ASSERT_EQ(recorded.size(), 1u);
-  ASSERT_EQ(recorded[0].points.size(), 4u);
+  ASSERT_EQ(recorded[0].points.size(), 5u);
+  EXPECT_EQ(recorded[0].points[4].p50_us, 320);
   EXPECT_EQ(recorded[0].points[1].p50_us, 300);
   EXPECT_FALSE(recorded[0].points[2].p50_us);
   EXPECT_EQ(recorded[0].points[2].ended, "incorrect");

@@ -10,10 +10,13 @@ namespace {
 
 constexpr double kFloorTolerance = 0.97;
 constexpr double kWarmUpSeconds = 0.1, kSustainedSeconds = 0.2;
+constexpr int kMaxLaunchRatio = 4;
 // Gap before a burst: long enough on a GPU for the clock to come back from a power dip, on a CPU to hand the core over
 // once.
 constexpr double kGapMsCuda = 10, kGapMsCpu = 1;
-constexpr int kManyLaunches = 4;
+// On a CPU that others use too, short samples are mostly either undisturbed or outliers, which a median drops; with two
+// milliseconds every second one is a little disturbed.
+constexpr double kRaceSampleUsCpu = 500;
 
 class Engine {
  public:
@@ -39,41 +42,39 @@ class Engine {
   Measurement pair(const Contestant& candidate, const Contestant& baseline) {
     BufferSet first(device_, problem_, options_.regime, oracle_.inputs),
         second(device_, problem_, options_.regime, oracle_.inputs);
-    // A rotation through many copies evens out their places by itself, and poisoning them all would take its time.
+    // A rotation through many copies evens out their places by itself.
     const bool trade = first.copies() == 1;
     const auto sets_of = [&](BufferSet& own, BufferSet& other) {
       return trade ? std::vector<BufferSet*>{&own, &other} : std::vector<BufferSet*>{&own};
     };
-    Stand ours(device_, problem_, candidate, stand_options(), sets_of(first, second));
-    StandOptions theirs_options = stand_options();
+    StandOptions ours_options = stand_options();
+    if (ours_options.sample_us <= 0 && device_.info().limits.kind == DeviceKind::kCpu)
+      ours_options.sample_us = kRaceSampleUsCpu;
+    StandOptions theirs_options = ours_options;
     theirs_options.planted_permille = 0;
+    Stand ours(device_, problem_, candidate, ours_options, sets_of(first, second));
     Stand theirs(device_, problem_, baseline, theirs_options, sets_of(second, first));
 
-    int at = 0;
-    RaceOptions race_options = options_of_race();
-    race_options.before_block = [&](int block) {
-      if (!trade) return;
-      at = static_cast<int>((static_cast<std::uint64_t>(block) + order_seed()) % 2);
-      first.poison_outputs();
-      second.poison_outputs();
-      // Poisoning goes through the caches. Where a sample is one launch, the block's first one would pay for that.
-      if (ours.launches_per_sample() < kManyLaunches || theirs.launches_per_sample() < kManyLaunches) {
-        ours.sample(at);
-        theirs.sample(at);
-      }
-    };
+    equalise_launches(ours, theirs);
+
+    // Each takes two samples a block: the first on its own set, the second on the other's.
+    int our_turn = 0, their_turn = 0;
+    const auto sample_ours = [&] { return ours.sample(our_turn++ % ours.sets()); };
+    const auto sample_theirs = [&] { return theirs.sample(their_turn++ % theirs.sets()); };
     warm_up([&] {
-      ours.sample(at);
-      theirs.sample(at);
+      for (int set = 0; set < ours.sets(); ++set) {
+        ours.sample(set);
+        theirs.sample(set);
+      }
     });
     Measurement out;
-    out.race = race([&] { return ours.sample(at); }, [&] { return theirs.sample(at); }, race_options);
+    out.race = race(sample_ours, sample_theirs, options_of_race());
     finish(out, first.copies());
     out.candidate = timing_of(out.race.candidate, ours.launches_per_sample());
     out.baseline = timing_of(out.race.incumbent, theirs.launches_per_sample());
-    out.candidate_wrong = judge(ours, at);
-    out.baseline_wrong = judge(theirs, at);
-    if (options_.audit) options_.audit(ours, at);
+    out.candidate_wrong = judge(ours, 0);
+    out.baseline_wrong = judge(theirs, 0);
+    if (options_.audit) options_.audit(ours, 0);
     return out;
   }
 
@@ -95,6 +96,15 @@ class Engine {
     race.after_sample = [this](Sample& sample) { note_environment(sample); };
     race.now_seconds = [this] { return device_.now_seconds(); };
     return race;
+  }
+
+  // The first launches after a pause are slow: timers with different numbers of them would differ by that alone. Where
+  // one contestant is several times slower than the other, no such trifle matters and its samples would take too long.
+  static void equalise_launches(Stand& a, Stand& b) {
+    const int one = a.launches_per_sample(), other = b.launches_per_sample(), more = std::max(one, other);
+    if (more > kMaxLaunchRatio * std::min(one, other)) return;
+    a.use_launches(more);
+    b.use_launches(more);
   }
 
   void gap() {

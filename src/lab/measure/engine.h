@@ -2,9 +2,9 @@
 // The measurement engine: one contestant alone, or two against each other, on any Device. It owns buffers, clock and
 // order; a contestant only gets launched.
 //
-// Two contestants run in randomised ABBA blocks (race.h) and trade buffers after every block: where a tensor lies
-// in memory makes a kernel some percent faster or slower, and would else be taken for a difference between them.
-// Outputs are poisoned at each trade, so that nobody is judged by what the other wrote.
+// Two contestants run in randomised ABBA blocks (race.h) and trade buffers in the middle of each: where a tensor lies
+// in memory makes a kernel faster or slower, and would else be taken for a difference between them. In a block's
+// log-ratio both the drift of the clock and the places cancel.
 
 #include <functional>
 #include <optional>

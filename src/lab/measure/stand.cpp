@@ -57,6 +57,11 @@ Stand::Stand(Device& device, const Problem& problem, const Contestant& contestan
     place->timer = device.make_timer(place->launches, options.regime, options.sample_us);
     places_.push_back(std::move(place));
   }
+  use_launches(launches_per_sample());
+}
+
+void Stand::use_launches(int launches) {
+  for (const auto& place : places_) place->timer->use_launches(launches);
 }
 
 void Stand::refresh_outputs(int set) {

@@ -40,6 +40,7 @@ class Stand {
   Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
         const std::vector<BufferSet*>& sets);
   Sample sample(int set) { return at(set).timer->sample(); }
+  void use_launches(int launches);
   int launches_per_sample() const { return places_.front()->timer->launches_per_sample(); }
 
   int sets() const { return static_cast<int>(places_.size()); }

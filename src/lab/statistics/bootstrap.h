@@ -20,7 +20,7 @@ inline constexpr int kMinBlocks = 6;
 
 // Median of `values` with a 95% interval by BCa bootstrap over the values (each one ABBA block's log-ratio):
 // percentiles of the resampled medians, corrected for bias (z0) and skew (a, by jackknife), Efron 1987, with tails
-// expanded for few values, Hesterberg 2015. Simulated coverage 93-97% from 7 values on. With fewer than kMinBlocks
+// expanded for few values, Hesterberg 2015. Simulated coverage 93-97% from 12 values on. With fewer than kMinBlocks
 // values no interval covers 95%: it is (-inf, inf).
 Interval bootstrap_median(std::span<const double> values, std::uint64_t seed, int resamples = 2000,
                           double confidence = 0.95);

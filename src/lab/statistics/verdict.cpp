@@ -8,9 +8,9 @@ std::string verdict_of(const Interval& speedup, double margin) {
   if (!std::isfinite(speedup.estimate) || !std::isfinite(speedup.low) || !std::isfinite(speedup.high))
     return "INCONCLUSIVE";
   const double above = 1 + margin, below = 1 / above, half = std::sqrt(above);
-  if (speedup.low > below && speedup.high < above) return "SAME";
   if (speedup.low > half) return "FASTER";
   if (speedup.high < 1 / half) return "SLOWER";
+  if (speedup.low > below && speedup.high < above) return "SAME";
   return "INCONCLUSIVE";
 }
 
