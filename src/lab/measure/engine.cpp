@@ -10,6 +10,8 @@ namespace {
 
 constexpr double kFloorTolerance = 0.97;
 constexpr double kWarmUpSeconds = 0.1, kSustainedSeconds = 0.2;
+// A reading of power and throttle reasons may cost as much as a sample, and the driver averages over longer than this.
+constexpr double kReadingSeconds = 0.01;
 constexpr int kMaxLaunchRatio = 4;
 constexpr int kFastLaunches = 8;
 // Gap before a burst: long enough on a GPU for the clock to come back from a power dip, on a CPU to hand the core over
@@ -126,11 +128,13 @@ class Engine {
   }
 
   void note_environment(Sample& sample) {
-    const EnvironmentReading reading = device_.read_environment();
-    sample.power_w = reading.power_w;
-    sample.throttle = reading.throttle_reasons;
-    // A CPU's clock is not in its samples.
-    if (sample.clock_mhz <= 0) sample.clock_mhz = reading.clock_sm_mhz;
+    const double now = device_.now_seconds();
+    if (!reading_ || now - reading_at_ > kReadingSeconds) {
+      reading_ = device_.read_environment();
+      reading_at_ = now;
+    }
+    sample.power_w = reading_->power_w;
+    sample.throttle = reading_->throttle_reasons;
   }
 
   // Until the clock has settled under load; once in any case, for the first run after a pause is another one.
@@ -198,6 +202,8 @@ class Engine {
   const Oracle& oracle_;
   const MeasureOptions& options_;
   double gap_ms_ = 0;
+  std::optional<EnvironmentReading> reading_;
+  double reading_at_ = 0;
 };
 
 }  // namespace
