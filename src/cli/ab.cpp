@@ -161,8 +161,8 @@ Run add_ab(CLI::App& app) {
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
   add_examples(app, {"ab cpu_fwd cpu_fwd --device cpu --problem b1_h2_s128_d64_fp32",
-                     "ab cpu_fwd cpu_fwd:block_m=24,kv_split=32,threads=1 --device cpu --problem b1_h1_s768_d128_fp32 "
-                     "--seconds 3 --json ab.json  # exit 1",
+                     "ab cpu_fwd cpu_fwd:block_n=128 --device cpu --problem b1_h2_s128_d64_fp32 --seconds 2 "
+                     "--json ab.json  # exit 0 or 1 or 2",
                      "ab --calibrate --repeats 4 --device cpu --store elsewhere/trials.db  # exit 0 or 1"});
   return [options] {
     watch_interrupts();

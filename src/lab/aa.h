@@ -23,7 +23,7 @@ struct AaOptions {
   double margin = 0.03;
   double alpha = 0.05;       // of the 95% interval
   double max_seconds = 0.5;  // of timing, each repeat
-  int per_process = 25;      // repeats in one worker process before the next
+  int per_process = 50;      // repeats in one worker process before the next
   double gap_ms = 1;         // idle before each sample: repeats by the hundred cannot each wait as long as `ab` does
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;

@@ -103,6 +103,7 @@ RaceResult race(const Sampler& candidate, const Sampler& incumbent, const RaceOp
   const int max_blocks = std::max(options.max_blocks, min_blocks);
   int next_look = options.early_drop ? kMinBlocks : min_blocks;
   for (int block = 1; block <= max_blocks; ++block) {
+    options.before_block(block - 1);
     run_block(candidate, incumbent, options, random.below(2) == 0, result);
     if (options.early_drop && block >= kDropBlocks && median(result.log_ratios) < -std::log(options.drop_ratio)) {
       result.dropped = true;

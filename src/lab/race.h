@@ -28,6 +28,7 @@ struct RaceOptions {
   double target_half_width = 1.0 / 3;
   bool early_drop = true;                                      // see RaceResult::dropped
   double drop_ratio = 3;                                       // of the medians, after two blocks
+  std::function<void(int)> before_block = [](int) {};          // told the block's number, from 0
   std::function<void()> before_sample = [] {};                 // the idle gap, the same for both
   std::function<void(Sample&)> after_sample = [](Sample&) {};  // notes power and throttling
   std::function<double()> now_seconds = steady_seconds;        // what max_seconds is measured by

@@ -32,9 +32,9 @@ class HelpExamplesTest(CliTest):
         text = self.expect(DONE, verb, "--help").stdout
         self.assertIn("Examples:", text)
         for line in text[text.index("Examples:"):].splitlines():
-            match = re.fullmatch(r"  (flashcore .*?)(?:  # exit (\d)(?: or (\d))?)?", line)
+            match = re.fullmatch(r"  (flashcore .*?)(?:  # exit (\d(?: or \d)*))?", line)
             if match:
-                yield shlex.split(match.group(1)), {int(code) for code in match.groups()[1:] if code} or {DONE}
+                yield shlex.split(match.group(1)), {int(code) for code in (match.group(2) or str(DONE)).split(" or ")}
 
     def prepare(self):
         """The files that examples mention: tensors, a store with a tuned problem, a fresh and a stale results file."""

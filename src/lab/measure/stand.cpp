@@ -10,6 +10,7 @@ namespace flashcore {
 namespace {
 
 constexpr int kMaxCopies = 64;
+constexpr double kShortestSampleUs = 1;
 
 // How many sets of buffers a cold measurement rotates through: more than twice the last-level cache, while they fit
 // into a quarter of the memory.
@@ -47,17 +48,34 @@ void BufferSet::poison_outputs() {
 
 Stand::Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
              const std::vector<BufferSet*>& sets)
-    : loaded_(device, contestant.candidate, problem, contestant.artifact) {
+    : device_(&device), options_(options), loaded_(device, contestant.candidate, problem, contestant.artifact) {
   FC_CHECK(!sets.empty() && options.planted_permille >= 0);
   for (BufferSet* set : sets) {
-    auto place = std::make_unique<Place>();
-    place->buffers = set;
-    for (int i = 0; i < set->copies(); ++i)
-      place->launches.push_back(with_extra_launches(loaded_.bind(set->copy(i).args()), options.planted_permille));
-    place->timer = device.make_timer(place->launches, options.regime, options.sample_us);
-    places_.push_back(std::move(place));
+    places_.push_back(std::make_unique<Place>());
+    places_.back()->buffers = set;
+    bind(*places_.back(), options.sample_us);
   }
   use_launches(launches_per_sample());
+}
+
+void Stand::bind(Place& place, double sample_us) {
+  std::vector<Launch> launches;
+  for (int i = 0; i < place.buffers->copies(); ++i)
+    launches.push_back(with_extra_launches(loaded_.bind(place.buffers->copy(i).args()), options_.planted_permille));
+  place.timer = device_->make_timer(launches, options_.regime, sample_us);
+  place.launches = std::move(launches);
+}
+
+void Stand::bind_again() {
+  constexpr std::size_t kPaddings = 8, kMaxPages = 64, kPage = 4096;
+  const int launches = launches_per_sample();
+  for (const auto& place : places_) {
+    padding_.emplace_back((1 + random_.below(kMaxPages)) * kPage);
+    // The number of launches is known: the shortest sample spares the timer from finding it.
+    bind(*place, kShortestSampleUs);
+  }
+  if (padding_.size() > kPaddings) padding_.erase(padding_.begin(), padding_.end() - kPaddings);
+  use_launches(launches);
 }
 
 void Stand::use_launches(int launches) {

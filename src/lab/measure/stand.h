@@ -10,6 +10,7 @@
 #include "lab/gates.h"
 #include "lab/operands.h"
 #include "lab/oracle.h"
+#include "lab/statistics/random.h"
 
 namespace flashcore {
 
@@ -41,6 +42,9 @@ class Stand {
         const std::vector<BufferSet*>& sets);
   Sample sample(int set) { return at(set).timer->sample(); }
   void use_launches(int launches);
+  // New launches and timers on the same sets, with the same number of launches per sample: what a candidate allocates
+  // for itself moves to another place.
+  void bind_again();
   int launches_per_sample() const { return places_.front()->timer->launches_per_sample(); }
 
   int sets() const { return static_cast<int>(places_.size()); }
@@ -59,10 +63,15 @@ class Stand {
     std::vector<Launch> launches;
     std::unique_ptr<Timer> timer;
   };
+  void bind(Place& place, double sample_us);
   Place& at(int set) const { return *places_[static_cast<std::size_t>(set)]; }
 
+  Device* device_;
+  StandOptions options_;
   LoadedCandidate loaded_;
   std::vector<std::unique_ptr<Place>> places_;
+  std::vector<std::vector<std::byte>> padding_;  // what makes the next allocation land elsewhere
+  SplitMix random_{0x70616464696e67};
 };
 
 }  // namespace flashcore
