@@ -127,7 +127,7 @@ void ProblemTuner::announce_space() {
   if (run_.progress) run_.progress(progress);
 }
 
-// Configs that an experiment found slower on this problem are not tried; those that it found faster come first.
+// Configs found slower on this problem are not tried; those found faster come first.
 void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
   for (const Family* family : searched_)
     for (const KnownConfig& known :

@@ -1,0 +1,84 @@
+"""Experiments as a user runs them: files, verdict pages, the ledger; and the planted faults that need no device."""
+
+import glob
+import json
+import os
+import shutil
+import unittest
+
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest
+
+EXPERIMENT = """
+name: key_blocks
+hypothesis: Blocks of 32 keys are slower than blocks of 256.
+mechanism: Each block ends with a pass over the accumulators.
+refuted_by: Equal, or faster.
+control: {name: 256 keys, candidate: "cpu_fwd:block_m=96,block_n=256"}
+candidates:
+  - {name: 32 keys, candidate: "cpu_fwd:block_m=96,block_n=32", predicted: [0.70, 0.95]}
+problems: [b1_h1_s256_d64_fp32]
+acceptance: {processes: 1, seconds: 0.2}
+"""
+
+
+class ExperimentTest(CliTest):
+    def test_a_run_leaves_pages_samples_and_a_ledger_entry(self):
+        self.write("e.yaml", EXPERIMENT)
+        self.assertIn("not run", self.expect(DONE, "experiment", "list", "e.yaml", "--ledger", "out").stdout)
+        result = self.run_flashcore("experiment", "run", "e.yaml", "--device", "cpu", "--out", "out", "--json", "all.json")
+        self.assertIn(result.returncode, (DONE, NOT_JUDGED), result.stderr)  # a busy machine may leave it inconclusive
+        for name in ("verdict.md", "verdict.html", "verdict.json", "samples.json"):
+            self.assertTrue(os.path.getsize(self.path("out", "key_blocks", name)) > 0)
+        with open(self.path("out", "key_blocks", "verdict.json"), encoding="utf-8") as file:
+            verdict = json.load(file)
+        self.assertEqual(len(verdict["summary"]), 3)
+        self.assertIn(verdict["verdict"], ("CONFIRMED", "REFUTED", "INCONCLUSIVE"))
+        listed = self.expect(DONE, "experiment", "list", "--ledger", "out").stdout
+        self.assertIn("key_blocks", listed)
+        self.assertIn(verdict["verdict"], listed)
+
+    def test_mistakes_are_named_with_file_and_line(self):
+        self.write("bad.yaml", EXPERIMENT.replace("refuted_by", "refuted"))
+        self.expect_error(BAD_USAGE, ["bad.yaml:5", "unknown key 'refuted'", "refuted_by"], "experiment", "run", "bad.yaml", "--device", "cpu")
+        self.expect_error(BAD_USAGE, ["needs files"], "experiment", "run", "--device", "cpu")
+        self.expect_error(BAD_USAGE, ["run,check,list"], "experiment", "walk")
+        self.write("e.yaml", EXPERIMENT)
+        self.expect_error(BAD_USAGE, ["--limit", "90s"], "experiment", "run", "e.yaml", "--device", "cpu", "--limit", "soon")
+        self.expect(NOT_JUDGED, "experiment", "list", "--ledger", "nowhere")
+
+    @unittest.skipUnless(shutil.which("c++"), "the emulator needs a C++ compiler")
+    def test_patched_kernels_are_correct_on_the_emulator(self):
+        files = [os.path.join(SOURCE_DIR, "experiments", name + ".yaml") for name in ("register_prefetch", "tile_shapes", "access_width")]
+        text = self.expect(DONE, "experiment", "check", *files, "--device", "emulator", timeout=300).stdout
+        self.assertIn("18 candidates pass their gates, 0 do not", text)
+
+    def test_every_shipped_file_can_be_read(self):
+        files = sorted(glob.glob(os.path.join(SOURCE_DIR, "experiments", "*.yaml")))
+        self.assertGreaterEqual(len(files), 10)
+        text = self.expect(DONE, "experiment", "list", *files, "--ledger", "nowhere").stdout
+        self.assertIn("%d of the files given not run yet" % len(files), text)
+
+
+class PlantedTest(CliTest):
+    def test_faults_of_compilation_are_caught_without_a_device(self):
+        result = self.run_flashcore("check", "--planted", "--device", "cpu", "--json", "planted.json")
+        with open(self.path("planted.json"), encoding="utf-8") as file:
+            outcome = json.load(file)
+        if any("NVRTC" in r["what"] for r in outcome["results"] if not r["caught"]):
+            self.skipTest("no NVRTC here")
+        self.assertEqual(result.returncode, DONE, result.stdout)
+        self.assertGreaterEqual(outcome["caught"], 4)
+        self.assertEqual(outcome["missed"], 0)
+
+    def test_verify_finds_causal_flops_counted_in_full(self):
+        self.expect(DONE, "bench", "--device", "cpu", "--problem", "b1_h1_s128_d64_fp32_causal", "--json", "honest.json")
+        self.expect(DONE, "verify", "honest.json")
+        with open(self.path("honest.json"), encoding="utf-8") as file:
+            results = json.load(file)
+        results["results"][0]["tflops"] *= 128 * 128 / (128 * 129 / 2)
+        self.write("full.json", json.dumps(results))
+        self.assertIn("unmasked pairs", self.expect(FAILED, "verify", "full.json").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
