@@ -151,7 +151,6 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     trial.comparison = measured.race.comparison;
     trial.comparison->against = incumbent->candidate.print();
   }
-  if (below_floor(*trial.timing, verdict, trial)) return verdict;
   if (!kept.empty()) {
     conclude(verdict, trial, GateStatus::kFailed, "incorrect", kept);
     verdict.evidence["check"] = to_string(Check::kContentTiming);
@@ -159,6 +158,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     trial.comparison.reset();
     return verdict;
   }
+  if (below_floor(*trial.timing, verdict, trial)) return verdict;
   if (incumbent) judge_comparison(measured.race, verdict, trial);
   else conclude(verdict, trial, GateStatus::kPassed, "passed", "");
   return verdict;
