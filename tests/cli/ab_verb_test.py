@@ -82,13 +82,13 @@ class AbTest(CliTest):
 
 class GateTest(CliTest):
     def record(self):
-        self.expect(DONE, "gate", *ON_CPU, "--write-baseline", self.path("baseline.json"), "--seconds", "1")
+        self.expect(DONE, "gate", *ON_CPU, "--write-baseline", self.path("baseline.json"), "--seconds", "0.5", "--processes", "2")
         with open(self.path("baseline.json"), encoding="utf-8") as file:
             return json.load(file)
 
     def gate(self, code, document, *flags):
         self.write("baseline.json", json.dumps(document))
-        return self.expect(code, "gate", "--device", "cpu", "--baseline", self.path("baseline.json"), "--seconds", "1", *flags)
+        return self.expect(code, "gate", "--device", "cpu", "--baseline", self.path("baseline.json"), "--seconds", "0.5", "--processes", "2", *flags)
 
     def test_unchanged_code_passes(self):
         result = self.gate(DONE, self.record(), "--junit", self.path("gate.xml"), "--json", self.path("gate.json"))
@@ -133,7 +133,7 @@ class GateTest(CliTest):
         self.expect_error(BAD_USAGE, ["trials.db"], "gate", "--device", "cpu")
         self.expect(DONE, "tune", *ON_CPU, "--budget", "2", "--finalists", "1")
         # Dispatch may pick another candidate than the tuned one: then they are raced, and this machine decides.
-        result = self.run_flashcore("gate", "--device", "cpu", "--seconds", "1", "--json", "-", "--quiet")
+        result = self.run_flashcore("gate", "--device", "cpu", "--seconds", "0.5", "--processes", "2", "--json", "-", "--quiet")
         verdict = json.loads(result.stdout)["results"][0]["verdict"]
         self.assertEqual(result.returncode, VERDICTS[verdict])
 
