@@ -238,9 +238,9 @@ std::string experiment_html(const ExperimentResult& r) {
   const auto escape = [](const std::string& text) { return report::escape_html(text); };
   std::vector<Row> rows = evidence_rows(r);
   for (std::size_t i = 0; i < rows.size(); ++i)
-    rows[i].push_back(interval_svg(r.pairs[i], e.candidates[r.pairs[i].arm].predicted));
+    rows[i].insert(rows[i].begin() + 3, interval_svg(r.pairs[i], e.candidates[r.pairs[i].arm].predicted));
   Row head = kEvidenceHead;
-  head.push_back("measured (line) and predicted (band)");
+  head.insert(head.begin() + 3, "measured (line) and predicted (band)");
   std::string summary;
   for (const std::string& line : r.summary) summary += "<p>" + escape(line) + "</p>\n";
   std::string earlier;
