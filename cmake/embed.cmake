@@ -35,6 +35,6 @@ ${entries}  };
 }
 }  // namespace ${ARG_NAMESPACE}
 " @ONLY)
-  set_source_files_properties(${out} PROPERTIES OBJECT_DEPENDS "${depends}" SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${out} PROPERTIES OBJECT_DEPENDS "${depends}" SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   target_sources(${target} PRIVATE ${out})
 endfunction()

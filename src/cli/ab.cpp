@@ -14,7 +14,7 @@ namespace flashcore::cli {
 
 namespace {
 
-struct Options {
+struct AbArguments {
   Common common;
   std::vector<std::string> candidates;
   std::string margin = "3%";
@@ -27,7 +27,7 @@ struct Options {
   int repeats = 0;
 };
 
-AbOptions ab_options(const Options& options, const Suite& suite, const NamedProblem& problem,
+AbOptions ab_options(const AbArguments& options, const Suite& suite, const NamedProblem& problem,
                      const DeviceInfo& device) {
   AbOptions out;
   out.device = device.id;
@@ -58,7 +58,7 @@ void keep(Store& store, const std::string& run, const AbResult& result) {
   store.append(trial);
 }
 
-int compare(const Options& options) {
+int compare(const AbArguments& options) {
   if (options.candidates.size() != 2)
     throw_bad_input(
         "{} candidate{} given; ab needs two, A (the baseline) and B, each written family or family:key=value,...",
@@ -115,7 +115,7 @@ int compare(const Options& options) {
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 
-int run_ab(const Options& options) {
+int run_ab(const AbArguments& options) {
   if (!options.calibrate && !options.self_test) return compare(options);
   if (options.candidates.size() > 1)
     throw_bad_input("--calibrate and --self-test race one candidate against itself; {} were given",
@@ -134,7 +134,7 @@ int run_ab(const Options& options) {
 }  // namespace
 
 Run add_ab(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AbArguments>();
   app.add_option("candidates", options->candidates, "A (the baseline) and B: family or family:key=value,...")
       ->type_name("A B")
       ->expected(0, 2);

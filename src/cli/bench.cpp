@@ -11,7 +11,7 @@ namespace flashcore::cli {
 
 namespace {
 
-struct Options {
+struct BenchArguments {
   Common common;
   std::string regime{to_string(Regime::kGraph)};
   std::string condition{to_string(Condition::kBurst)};
@@ -21,7 +21,8 @@ struct Options {
 
 // A candidate that cannot be is the giver's mistake: said before anything runs. In a suite, a problem that it merely
 // does not suit is a row of the table.
-void check_pinned(const std::string& text, const Options& options, const Suite& suite, const DeviceInfo& device) {
+void check_pinned(const std::string& text, const BenchArguments& options, const Suite& suite,
+                  const DeviceInfo& device) {
   if (!options.common.problem.empty()) {
     parse_candidate(text, suite.problems.front().problem, device.limits);
     return;
@@ -60,7 +61,7 @@ void print_times(Console& console, const std::vector<Trial>& trials) {
   console.table(table);
 }
 
-int run_bench(const Options& options) {
+int run_bench(const BenchArguments& options) {
   check_json_target(options.common);
   BenchOptions bench_options;
   bench_options.suite = select_problems(options.common, "quick");
@@ -108,7 +109,7 @@ int run_bench(const Options& options) {
 }  // namespace
 
 Run add_bench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
   app.add_option("--regime", options->regime,
                  "graph (replays of many launches) | cold (inputs not in cache) | warm (one launch)")

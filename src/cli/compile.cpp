@@ -12,7 +12,7 @@ namespace flashcore::cli {
 
 namespace {
 
-struct Options {
+struct CompileArguments {
   Common common;
   std::vector<std::string> archs;
   bool all = false, cold = false;
@@ -44,7 +44,7 @@ std::vector<Problem> representative_problems() {
   return problems;
 }
 
-std::vector<const Family*> chosen_families(const Options& options) {
+std::vector<const Family*> chosen_families(const CompileArguments& options) {
   const std::string text = candidate_text(options.common);
   if (!text.empty() && options.all)
     throw_bad_input("--all and --family {} exclude each other: use one", options.common.family);
@@ -63,7 +63,7 @@ std::vector<const Family*> chosen_families(const Options& options) {
   return {&family};
 }
 
-std::vector<Job> make_jobs(const Options& options, std::vector<std::string>& skipped) {
+std::vector<Job> make_jobs(const CompileArguments& options, std::vector<std::string>& skipped) {
   const std::string text = candidate_text(options.common);
   const bool pinned = text.find(':') != std::string::npos;
   if (pinned && options.random_configs > 0) throw_bad_input("--config and --all-configs exclude each other: use one");
@@ -149,7 +149,7 @@ nlohmann::json outcome_json(const Job& job, const Outcome& outcome) {
   return json;
 }
 
-int compile(const Options& options) {
+int compile(const CompileArguments& options) {
   check_json_target(options.common);
   Console console(options.common.quiet, json_on_stdout(options.common));
   std::vector<std::string> skipped;
@@ -203,7 +203,7 @@ int compile(const Options& options) {
 }  // namespace
 
 Run add_compile(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompileArguments>();
   options->archs = known_archs();
   add_common(app, options->common, kSuite | kProblem | kFamily | kConfig | kJson);
   app.add_flag("--all", options->all, "every GPU family (the default when no --family is given)");

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ExperimentArguments {
   Common common;
   std::string action;
   std::vector<std::string> files;
@@ -27,7 +27,7 @@ Tone tone_of(const std::string& verdict) {
   return verdict == "CONFIRMED" ? Tone::kGood : verdict == "REFUTED" ? Tone::kBad : Tone::kWarn;
 }
 
-std::vector<Experiment> load_all(const Options& options) {
+std::vector<Experiment> load_all(const ExperimentArguments& options) {
   if (options.files.empty())
     throw_bad_input("experiment {} needs files; give some, as experiments/pipeline_stages.yaml", options.action);
   std::vector<Experiment> experiments;
@@ -58,7 +58,7 @@ std::optional<double> seconds_of(const std::string& text) {
   return number * factor;
 }
 
-std::vector<ExperimentResult> run_all(const Options& options, Console& console, bool time) {
+std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Console& console, bool time) {
   const std::vector<Experiment> experiments = load_all(options);
   ExperimentRunOptions run;
   run.device = describe_device(options.common.device).id;
@@ -73,7 +73,7 @@ std::vector<ExperimentResult> run_all(const Options& options, Console& console, 
   return results;
 }
 
-int run_experiment(const Options& options) {
+int run_experiment(const ExperimentArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   const auto results = run_all(options, console, true);
   nlohmann::json documents = nlohmann::json::array();
@@ -98,7 +98,7 @@ int run_experiment(const Options& options) {
   return !results.empty() && conclusive == static_cast<int>(results.size()) ? kDone : kNotJudged;
 }
 
-int check_experiments(const Options& options) {
+int check_experiments(const ExperimentArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   const auto results = run_all(options, console, false);
   Table table({"experiment", "arm", "problem", "verdict", "candidate"});
@@ -120,7 +120,7 @@ int check_experiments(const Options& options) {
   return passed > 0 ? kDone : kNotJudged;
 }
 
-int list_experiments(const Options& options) {
+int list_experiments(const ExperimentArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   const auto ledger = load_ledger(options.ledger);
   std::vector<Experiment> not_run;
@@ -155,7 +155,7 @@ int list_experiments(const Options& options) {
 }  // namespace
 
 Run add_experiment(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExperimentArguments>();
   app.add_option("action", options->action,
                  "run: measure and judge; check: gates only, nothing timed; list: the ledger")
       ->required()

@@ -15,7 +15,7 @@ namespace flashcore::cli {
 
 namespace {
 
-struct Options {
+struct GateArguments {
   Common common;
   std::string baseline, write_baseline, junit;
   std::string margin = "2%";
@@ -26,7 +26,7 @@ struct Options {
   std::uint64_t seed = 1;
 };
 
-GateOptions gate_options(const Options& options) {
+GateOptions gate_options(const GateArguments& options) {
   GateOptions out;
   out.device = describe_device(options.common.device).id;
   if (const std::string pinned = candidate_text(options.common); !pinned.empty()) out.candidate = pinned;
@@ -50,7 +50,7 @@ bool wanted(const Common& common, const std::optional<Suite>& suite, const Named
 }
 
 // The entries of the baseline that were asked for.
-std::vector<BaselineEntry> select_entries(const Options& options) {
+std::vector<BaselineEntry> select_entries(const GateArguments& options) {
   const Common& common = options.common;
   std::vector<BaselineEntry> entries = options.baseline.empty()
                                            ? baseline_of(leaderboard(stored_trials(common.store, {}), source_hash()))
@@ -61,7 +61,7 @@ std::vector<BaselineEntry> select_entries(const Options& options) {
   return entries;
 }
 
-int record(const Options& options) {
+int record(const GateArguments& options) {
   const Common& common = options.common;
   if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
     throw_bad_input("--write-baseline judges nothing: leave out --baseline, --json and --junit");
@@ -77,7 +77,7 @@ int record(const Options& options) {
   return kDone;
 }
 
-int judge(const Options& options) {
+int judge(const GateArguments& options) {
   const Common& common = options.common;
   check_json_target(common);
   Console console(common.quiet, json_on_stdout(common));
@@ -107,7 +107,7 @@ int judge(const Options& options) {
   return gate_exit_code(rows);
 }
 
-int run_gate(const Options& options) {
+int run_gate(const GateArguments& options) {
   try {
     return options.write_baseline.empty() ? judge(options) : record(options);
   } catch (const Cancelled&) {
@@ -119,7 +119,7 @@ int run_gate(const Options& options) {
 }  // namespace
 
 Run add_gate(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GateArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
   app.add_option("--baseline", options->baseline,
                  "what to judge against: a file of --write-baseline or of `bench --json` (default: the leaderboard)")

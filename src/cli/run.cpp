@@ -15,7 +15,7 @@ namespace {
 // --check compares with fp64 on every row up to this, on a sample of rows beyond.
 constexpr double kReferenceFlops = 4e9;
 
-struct Options {
+struct RunArguments {
   Common common;
   std::string q, k, v, out, lse;
   std::string causal = "none";
@@ -99,7 +99,7 @@ bool check_result(Console& console, const UserTensors& user, const Result& resul
   return ok;
 }
 
-int run(const Options& options) {
+int run(const RunArguments& options) {
   check_json_target(options.common);
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
@@ -142,7 +142,7 @@ int run(const Options& options) {
 }  // namespace
 
 Run add_run(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunArguments>();
   const char* forms = "FILE.npy|FILE.safetensors[:NAME]";
   app.add_option("--q", options->q,
                  "queries, [batch, heads, seqlen, head_dim] (batch may be missing); fp32, fp16 or bf16")

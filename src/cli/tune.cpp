@@ -13,7 +13,7 @@ namespace flashcore::cli {
 
 namespace {
 
-struct Options {
+struct TuneArguments {
   Common common;
   std::string budget = "60s";
   std::string strategy = "both", proposer, record, replay;
@@ -43,7 +43,7 @@ void parse_budget(const std::string& text, TuneOptions& tune_options) {
   }
 }
 
-TuneOptions tune_options_from(const Options& options) {
+TuneOptions tune_options_from(const TuneArguments& options) {
   TuneOptions out;
   if (!options.common.family.empty()) out.family = family_by_name(options.common.family).name();
   parse_budget(options.budget, out);
@@ -138,7 +138,7 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
   return json;
 }
 
-int run_tune(const Options& options) {
+int run_tune(const TuneArguments& options) {
   check_json_target(options.common);
   const TuneOptions tune_options = tune_options_from(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
@@ -182,7 +182,7 @@ int run_tune(const Options& options) {
 }  // namespace
 
 Run add_tune(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TuneArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kStore | kJson);
   app.add_option("--budget", options->budget, "60s, 5m, 1h of the whole run, or a number of trials per problem")
       ->type_name("TIME|N")

@@ -32,6 +32,9 @@ class Compiler {
                            bool use_cache = true) = 0;
 };
 
+// Of a compiler's log the line a reader wants first: the first that says "error", else the first at all.
+std::string first_error(const std::string& log);
+
 // Opens NVRTC at run time. Error kEnvironment with the fix if there is none.
 std::unique_ptr<Compiler> open_compiler();
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "lab/ab.h"
 #include "lab/json_io.h"
 #include "lab/race.h"
 #include "lab/worker.h"
@@ -16,7 +17,6 @@ using nlohmann::json;
 
 constexpr const char* kCalibrationSchema = "flashcore.calibration/1";
 constexpr int kMinBlocksAa = 16, kMaxBlocksAa = 400;
-constexpr double kTargetHalfWidth = 0.2;  // of the margin, as ab's
 // Launches per sample that make any whole per-mille of planted launches exact, or as near as the device allows.
 constexpr int kLaunchesForPlanting = 200;
 

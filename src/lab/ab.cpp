@@ -16,8 +16,6 @@ using nlohmann::json;
 
 // Stopping on a narrow interval favours those that are narrow by luck, the more so the fewer blocks there are.
 constexpr int kMinBlocksPerProcess = 16, kMaxBlocksPerProcess = 2000;
-// Of the margin, in each process: together they then come to less than the quarter that verdict_of asks for.
-constexpr double kTargetHalfWidth = 0.2;
 // Below this a process could not finish its first blocks.
 constexpr double kMinProcessSeconds = 0.2;
 

@@ -14,6 +14,9 @@
 
 namespace flashcore {
 
+// Of the margin, in each process: together they then come to less than the quarter that verdict_of asks for.
+inline constexpr double kTargetHalfWidth = 0.2;
+
 struct AbOptions {
   std::string device;  // as open_device
   std::string suite;   // where the problem comes from, for the record

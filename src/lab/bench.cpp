@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "flashcore.bench/1";
+constexpr const char* kBenchSchema = "flashcore.bench/1";
 
 json environment_json(const Trial& t) {
   json environment = t.environment;
@@ -49,7 +49,7 @@ json peer_json(const Trial& t) {
 }
 
 json result_json(const Trial& t) {
-  json result = {{"schema", kSchema},
+  json result = {{"schema", kBenchSchema},
                  {"problem", t.problem.id()},
                  {"name", t.problem_name},
                  {"suite", t.suite},
@@ -137,17 +137,17 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
 json bench_json(const std::vector<Trial>& trials) {
   json results = json::array();
   for (const Trial& t : trials) results.push_back(result_json(t));
-  return {{"schema", kSchema}, {"source_hash", source_hash()}, {"results", results}};
+  return {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
 }
 
 Verification verify_results(const std::filesystem::path& file) {
   const json document = json::parse(read_file(file), nullptr, false);
-  if (!document.is_object() || document.value("schema", json()) != kSchema || !document.contains("results") ||
+  if (!document.is_object() || document.value("schema", json()) != kBenchSchema || !document.contains("results") ||
       !document["results"].is_array() || document["results"].empty())
     throw_bad_input(
         "'{}' is not a results file: it must be JSON of schema {} with at least one entry under \"results\", as "
         "`flashcore bench --json` writes it",
-        file.string(), kSchema);
+        file.string(), kBenchSchema);
   const std::string current = source_hash();
   Verification verification;
   std::string other;

@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 using namespace conformance;
 
-constexpr const char* kSchema = "flashcore.conformance/1";
+constexpr const char* kConformanceSchema = "flashcore.conformance/1";
 // Longer outputs are kept as hashes of their blocks: exact tests need no more.
 constexpr std::size_t kMaxStoredWords = 8192, kHashedWords = 256;
 constexpr double kTestSeconds = 60;
@@ -289,7 +289,7 @@ std::vector<ConformanceResult> compare_conformance(const ConformanceRun& run, co
 }
 
 json conformance_json(const ConformanceRun& run) {
-  json document = {{"schema", kSchema},
+  json document = {{"schema", kConformanceSchema},
                    {"device", {{"key", run.device.key}, {"name", run.device.name}, {"driver", run.device.driver}}},
                    {"outputs", json::object()},
                    {"failures", run.failures}};
@@ -304,9 +304,9 @@ json conformance_json(const ConformanceRun& run) {
 ConformanceRecording parse_conformance(const json& document) {
   ConformanceRecording recording;
   try {
-    if (document.at("schema") != kSchema)
+    if (document.at("schema") != kConformanceSchema)
       throw_bad_input("the schema is {}, not {}: give a file that check --conformance --record wrote",
-                      document.at("schema").dump(), kSchema);
+                      document.at("schema").dump(), kConformanceSchema);
     for (const auto& [name, entry] : document.at("outputs").items())
       recording.tests[name] = {entry.at("hash").get<std::string>(), words_of(entry.at("words").get<std::string>())};
   } catch (const std::logic_error& e) {  // of stoul

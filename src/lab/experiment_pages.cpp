@@ -5,6 +5,7 @@
 #include "core/files.h"
 #include "lab/experiment_run.h"
 #include "lab/json_io.h"
+#include "lab/ledger.h"
 #include "lab/report_assets.h"
 #include "lab/report_text.h"
 
@@ -12,8 +13,6 @@ namespace flashcore {
 namespace {
 
 using nlohmann::json;
-
-const char* const kSchema = "flashcore.experiment/1";
 
 bool timed(const ExperimentPair& pair) { return pair.result.ended == "measured" || pair.result.same_code; }
 
@@ -174,7 +173,7 @@ json experiment_json(const ExperimentResult& r) {
                      {"gates", f.gates.gates},
                      {"artifact", f.gates.artifact ? json(*f.gates.artifact) : json()},
                      {"occupancy", f.occupancy ? json(*f.occupancy) : json()}});
-  return encode_nonfinite({{"schema", kSchema},
+  return encode_nonfinite({{"schema", kExperimentSchema},
                            {"name", e.name},
                            {"verdict", r.verdict},
                            {"summary", r.summary},

@@ -119,11 +119,6 @@ void make_affordable(Problem& p, const FuzzLimits& limits) {
   }
 }
 
-bool valid(const FuzzCase& c, const DeviceLimits& device) {
-  return !c.candidate.family->why_unsupported(c.problem, device) &&
-         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
-}
-
 std::vector<int> tile_sizes(const Candidate& candidate) {
   std::vector<int> sizes;
   const auto& fields = candidate.family->space().fields();
@@ -147,6 +142,11 @@ void aim_at_tile_edges(FuzzCase& c, Random& random, const DeviceLimits& device, 
 }
 
 }  // namespace
+
+bool valid(const FuzzCase& c, const DeviceLimits& device) {
+  return !c.candidate.family->why_unsupported(c.problem, device) &&
+         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
+}
 
 ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
                            std::uint64_t seed) {

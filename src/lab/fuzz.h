@@ -21,6 +21,9 @@ struct FuzzCase {
   bool operator==(const FuzzCase&) const = default;
 };
 
+// Whether the family supports the problem and takes the config for it.
+bool valid(const FuzzCase& fuzz_case, const DeviceLimits& device);
+
 struct FuzzLimits {
   double max_flops = 1.5e8;               // full (unmasked) pairs: sets the time of the fp64 reference
   std::int64_t max_elements = 4'000'000;  // q, k, v and o together: sets the time to fill and copy

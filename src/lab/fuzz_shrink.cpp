@@ -9,11 +9,6 @@ namespace flashcore {
 
 namespace {
 
-bool valid(const FuzzCase& c, const DeviceLimits& device) {
-  return !c.candidate.family->why_unsupported(c.problem, device) &&
-         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
-}
-
 int rank(Pattern pattern) {
   const auto& all = all_patterns();
   return static_cast<int>(std::find(all.begin(), all.end(), pattern) - all.begin());

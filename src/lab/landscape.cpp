@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "flashcore.landscape/1";
+constexpr const char* kLandscapeSchema = "flashcore.landscape/1";
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 json landscape_json(const Landscape& l) {
@@ -82,13 +82,13 @@ double Landscape::best_us() const {
 json landscapes_json(const std::vector<Landscape>& landscapes) {
   json list = json::array();
   for (const Landscape& l : landscapes) list.push_back(landscape_json(l));
-  return {{"schema", kSchema}, {"landscapes", list}};
+  return {{"schema", kLandscapeSchema}, {"landscapes", list}};
 }
 
 std::vector<Landscape> parse_landscapes(const json& document, const std::string& origin) {
   try {
-    if (!document.is_object() || document.value("schema", "") != kSchema || document.at("landscapes").empty())
-      throw_bad_input("it is not JSON of schema {} with at least one landscape", kSchema);
+    if (!document.is_object() || document.value("schema", "") != kLandscapeSchema || document.at("landscapes").empty())
+      throw_bad_input("it is not JSON of schema {} with at least one landscape", kLandscapeSchema);
     std::vector<Landscape> landscapes;
     for (const json& j : document.at("landscapes")) landscapes.push_back(landscape_of(j));
     return landscapes;

@@ -11,12 +11,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSchema = "flashcore.experiment/1";
+constexpr const char* kExperimentSchema = "flashcore.experiment/1";
 
 LedgerEntry entry_of(const std::filesystem::path& file) {
   const json j = decode_nonfinite(json::parse(read_file(file), nullptr, false));
   try {
-    if (j.at("schema") != kSchema) throw_bad_input("its schema is not {}", kSchema);
+    if (j.at("schema") != kExperimentSchema) throw_bad_input("its schema is not {}", kExperimentSchema);
     LedgerEntry entry;
     j.at("name").get_to(entry.name);
     j.at("verdict").get_to(entry.verdict);

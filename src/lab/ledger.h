@@ -9,6 +9,8 @@
 
 namespace flashcore {
 
+inline constexpr const char* kExperimentSchema = "flashcore.experiment/1";  // of verdict.json
+
 struct LedgerPair {
   std::string arm, candidate, control, problem_id;
   std::string verdict;  // FASTER | SLOWER | SAME | INCONCLUSIVE | NOT JUDGED

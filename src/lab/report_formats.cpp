@@ -15,12 +15,8 @@ namespace {
 using namespace report;
 using nlohmann::json;
 
-json finite(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
-json positive(double value) { return value > 0 ? finite(value) : json(nullptr); }
-
-std::string join(const std::vector<std::string>& parts, std::string_view separator) {
-  return fmt::format("{}", fmt::join(parts, separator));
-}
+json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
+json positive_or_null(double value) { return value > 0 ? finite_or_null(value) : json(nullptr); }
 
 // --- Markdown -------------------------------------------------------------------------------------------------------
 
@@ -115,9 +111,9 @@ std::string csv_row(const Trial& trial) {
 // --- JSON -----------------------------------------------------------------------------------------------------------
 
 json json_of(const Timing& timing) {
-  return {{"p10_us", finite(timing.p10_us)},         {"p50_us", finite(timing.p50_us)},
-          {"p90_us", finite(timing.p90_us)},         {"floor_us", positive(timing.floor_us)},
-          {"kcycles", positive(timing.kcycles)},     {"regime", to_string(timing.regime)},
+  return {{"p10_us", finite_or_null(timing.p10_us)},     {"p50_us", finite_or_null(timing.p50_us)},
+          {"p90_us", finite_or_null(timing.p90_us)},     {"floor_us", positive_or_null(timing.floor_us)},
+          {"kcycles", positive_or_null(timing.kcycles)}, {"regime", to_string(timing.regime)},
           {"condition", to_string(timing.condition)}};
 }
 
@@ -142,14 +138,14 @@ json json_of(const ProblemRow& row) {
                      {"config", row.winner->config},
                      {"source_hash", row.winner->source_hash},
                      {"time", json_of(timing)},
-                     {"tflops", finite(tflops(row.problem, timing.p50_us))},
-                     {"gbps", finite(gbps(row.problem, timing.p50_us))},
-                     {"floor_fraction", fraction ? finite(*fraction) : json(nullptr)}};
+                     {"tflops", finite_or_null(tflops(row.problem, timing.p50_us))},
+                     {"gbps", finite_or_null(gbps(row.problem, timing.p50_us))},
+                     {"floor_fraction", fraction ? finite_or_null(*fraction) : json(nullptr)}};
   }
   if (row.speedup) {
     out["speedup"] = {{"against", row.speedup->against},
-                      {"value", finite(row.speedup->speedup)},
-                      {"ci95", {finite(row.speedup->ci95_low), finite(row.speedup->ci95_high)}},
+                      {"value", finite_or_null(row.speedup->speedup)},
+                      {"ci95", {finite_or_null(row.speedup->ci95_low), finite_or_null(row.speedup->ci95_high)}},
                       {"verdict", row.speedup->verdict},
                       {"blocks", row.speedup->blocks}};
   }
@@ -185,24 +181,26 @@ std::string report_csv(const std::vector<Trial>& trials) {
 
 json report_json(const std::vector<Trial>& trials, const ReportOptions& options) {
   const Model model = make_model(trials, options);
-  json out = {{"schema", "flashcore.report/1"},
-              {"source_hash", model.source_hash},
-              {"stale", model.any_stale},
-              {"trials", model.trials},
-              {"candidates", model.candidates},
-              {"first_at", model.first_at},
-              {"last_at", model.last_at},
-              {"geomean_speedup_over_default", model.geomean_speedup ? finite(*model.geomean_speedup) : json(nullptr)},
-              {"devices", json::array()},
-              {"problems", json::array()},
-              {"rejected", json::array()}};
+  json out = {
+      {"schema", "flashcore.report/1"},
+      {"source_hash", model.source_hash},
+      {"stale", model.any_stale},
+      {"trials", model.trials},
+      {"candidates", model.candidates},
+      {"first_at", model.first_at},
+      {"last_at", model.last_at},
+      {"geomean_speedup_over_default", model.geomean_speedup ? finite_or_null(*model.geomean_speedup) : json(nullptr)},
+      {"devices", json::array()},
+      {"problems", json::array()},
+      {"rejected", json::array()}};
   for (const DeviceSummary& device : model.devices) {
-    out["devices"].push_back({{"key", device.info.key},
-                              {"name", device.info.name},
-                              {"driver", device.info.driver},
-                              {"clock_sm_mhz", {positive(device.clock_low_mhz), positive(device.clock_high_mhz)}},
-                              {"power_w_max", positive(device.power_high_w)},
-                              {"temperature_c_max", positive(device.temperature_high_c)}});
+    out["devices"].push_back(
+        {{"key", device.info.key},
+         {"name", device.info.name},
+         {"driver", device.info.driver},
+         {"clock_sm_mhz", {positive_or_null(device.clock_low_mhz), positive_or_null(device.clock_high_mhz)}},
+         {"power_w_max", positive_or_null(device.power_high_w)},
+         {"temperature_c_max", positive_or_null(device.temperature_high_c)}});
   }
   for (const ProblemRow& row : model.rows) out["problems"].push_back(json_of(row));
   for (const RejectedGroup& group : model.rejected) {

@@ -19,10 +19,6 @@ using namespace report;
 
 std::string text(std::string_view value) { return escape_html(value); }
 
-std::string join(const std::vector<std::string>& parts, std::string_view separator) {
-  return fmt::format("{}", fmt::join(parts, separator));
-}
-
 // --- sections -------------------------------------------------------------------------------------------------------
 
 std::string fact(std::string_view name, const std::string& value) {

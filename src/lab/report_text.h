@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace flashcore::report {
 
@@ -12,6 +13,7 @@ std::string escape_markdown(
     std::string_view text);                     // for a table cell: | and line breaks, and < so that no HTML gets in
 std::string escape_csv(std::string_view text);  // RFC 4180
 std::string base64(std::string_view bytes);
+std::string join(const std::vector<std::string>& parts, std::string_view separator);
 
 // Three significant digits: "0.0123", "1.23", "12.3", "123", "1,234". "–" for a number that is not finite.
 std::string number(double value);

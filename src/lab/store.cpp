@@ -20,7 +20,7 @@ constexpr int kApplicationId = 0x464C5348;
 // A writer holds the lock for one INSERT and one fsync; half a minute covers a disk that stalls badly.
 constexpr int kBusyTimeoutMs = 30000;
 
-constexpr const char* kSchema = R"(
+constexpr const char* kTables = R"(
 CREATE TABLE trials (
   id INTEGER PRIMARY KEY,
   run TEXT NOT NULL,
@@ -67,7 +67,7 @@ void check_or_create_schema(SQLite::Database& db, const std::filesystem::path& p
   const int version = pragma_int(db, "user_version");
   const int tables = db.execAndGet("SELECT count(*) FROM sqlite_master").getInt();
   if (application == 0 && version == 0 && tables == 0) {
-    db.exec(kSchema);
+    db.exec(kTables);
     db.exec(fmt::format("PRAGMA application_id = {}", kApplicationId));
     db.exec(fmt::format("PRAGMA user_version = {}", kSchemaVersion));
     transaction.commit();

@@ -82,15 +82,6 @@ class Program {
   NvrtcProgram program_ = nullptr;
 };
 
-// The line a reader wants first: the first that says "error", else the first at all.
-std::string first_error(const std::string& log) {
-  const std::size_t at = log.find("error");
-  const std::size_t begin = at == std::string::npos                    ? 0
-                            : log.rfind('\n', at) == std::string::npos ? 0
-                                                                       : log.rfind('\n', at) + 1;
-  return log.substr(begin, log.find('\n', begin) - begin);
-}
-
 class NvrtcCompiler final : public Compiler {
  public:
   explicit NvrtcCompiler(const NvrtcApi& api) : api_(api), cache_(cache_directory() / "kernels") {

@@ -13,7 +13,7 @@ namespace {
 constexpr unsigned kRankShift = 24;
 constexpr std::size_t kAlignedArrive = 16, kAlignedWait = 17;
 
-std::string describe_barrier(const Cta& cta, unsigned, unsigned) {
+std::string describe_cluster_barrier(const Cta& cta, unsigned, unsigned) {
   return fmt::format("the cluster's barrier, at which {} of {} threads have arrived", cta.cluster->barrier.arrived,
                      cta.cluster->live());
 }
@@ -122,7 +122,7 @@ void cluster_wait() {
   ClusterBarrier& barrier = cluster.barrier;
   while (barrier.phase < self.cluster_waits) {
     barrier.waiting.push_back(&self);
-    cluster.block({describe_barrier, 0, 0, site});
+    cluster.block({describe_cluster_barrier, 0, 0, site});
   }
   // The next phase cannot have ended: it needs this thread.
   if (barrier.ended) cluster.joiner.acquire(self.knowledge, barrier.ended);

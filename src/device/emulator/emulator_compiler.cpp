@@ -96,13 +96,6 @@ extern "C" void flashcore_entry(const void* params) {{ call({}, params); }}
                      kernel.file, kernel.name_expression, kernel.name_expression);
 }
 
-std::string first_error(const std::string& log) {
-  const std::size_t at = log.find("error");
-  if (at == std::string::npos) return log.substr(0, log.find('\n'));
-  const std::size_t begin = log.rfind('\n', at) == std::string::npos ? 0 : log.rfind('\n', at) + 1;
-  return log.substr(begin, log.find('\n', begin) - begin);
-}
-
 class EmulatorCompiler final : public Compiler {
  public:
   EmulatorCompiler(std::string program, std::string version)

@@ -97,6 +97,10 @@ struct Thread {
 
 // A collective that is gathering its threads: of a warp, or of a warpgroup.
 using Operands = std::array<void*, 128>;
+template <class Mine>
+Mine& operands_of(const Operands& all, int thread) {
+  return *static_cast<Mine*>(all[static_cast<std::size_t>(thread)]);
+}
 struct Gathering {
   const void* site = nullptr;
   const void* kind = nullptr;  // address of the function that executes it

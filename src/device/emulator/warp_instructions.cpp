@@ -9,11 +9,6 @@
 namespace flashcore::emulator {
 namespace {
 
-template <class Mine>
-Mine& operands_of(const Operands& all, int lane) {
-  return *static_cast<Mine*>(all[static_cast<std::size_t>(lane)]);
-}
-
 bool need_whole_warp(Cluster& cluster, const char* what, const void* site) {
   const Warp& warp = *cluster.thread().warp;
   if (warp.full == 0xffffffffu) return true;

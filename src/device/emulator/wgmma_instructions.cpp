@@ -14,11 +14,6 @@ namespace {
 // A NaN that no arithmetic makes.
 constexpr std::uint32_t kPoisonBits = 0x7fa5a5a5u;
 
-template <class Mine>
-Mine& operands_of(const Operands& all, int thread) {
-  return *static_cast<Mine*>(all[static_cast<std::size_t>(thread)]);
-}
-
 struct GroupOperands {
   WgmmaOperands operands;
   const void* site;
