@@ -59,6 +59,11 @@ LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const Device
 int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
 std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
+int Family::alignment_bytes() const { return 0; }
+std::function<void(const AttentionArgs&)> Family::cpu_call(const ConfigValues&, const Problem&,
+                                                           const ProblemLayouts&) const {
+  throw_internal("family {} does not run on a CPU", name());
+}
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());
 }

@@ -97,6 +97,18 @@ const DriverApi& Context::use() const {
   return api_;
 }
 
+// Asking first: most callers have the primary context current already, and setting costs more than asking.
+Context::Scope::Scope(const Context& context) : api_(context.api_) {
+  cuda::check(api_, api_.context_get_current(&before_), "asking for the current context");
+  if (before_ == context.context_) return;
+  cuda::check(api_, api_.context_set_current(context.context_), "making the context current");
+  changed_ = true;
+}
+
+Context::Scope::~Scope() {
+  if (changed_) api_.context_set_current(before_);
+}
+
 void Context::synchronize() const { check(use().stream_synchronize(stream_), "work on the GPU"); }
 
 }  // namespace flashcore::cuda

@@ -29,6 +29,22 @@ class Context {
   void check(CUresult result, std::string_view what) const { cuda::check(api_, result, what); }
   void synchronize() const;
 
+  // For calls in the middle of somebody else's work: the context is current while the object lives, and what was
+  // current before is current again after.
+  class Scope {
+   public:
+    explicit Scope(const Context& context);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const DriverApi& api_;
+    CUcontext before_ = nullptr;
+    bool changed_ = false;
+  };
+
+  const DriverApi& api() const { return api_; }
   CUdevice device() const { return device_; }
   CUstream stream() const { return stream_; }
 
