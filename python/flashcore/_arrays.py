@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 class View(NamedTuple):
     """One array, as the library sees it. Strides count elements."""
 
-    framework: str  # "torch" | "numpy" | "cupy" | "jax" | "dlpack"
+    framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
     device: str  # "cpu" | "cuda:N"
     dtype: str  # "fp32" | "fp16" | "bf16"
     shape: tuple[int, ...]
@@ -68,6 +69,17 @@ def _of_interface(x: Any, interface: dict[str, Any], framework: str, device: str
     strides = interface.get("strides")
     elements = _contiguous(shape) if strides is None else _in_elements(tuple(strides), ITEM_BYTES[dtype], role)
     return View(framework, device, dtype, shape, elements, interface["data"][0], x)
+
+
+def _of_buffer(x: memoryview, role: str) -> View:
+    """Python's own arrays: memoryview(array.array("f", ...)).cast("B").cast("f", shape), "e" for float16."""
+    dtype = {"f": "fp32", "e": "fp16"}.get(x.format)
+    if dtype is None:
+        raise Error(f"{role} is a memoryview of format {x.format!r}; use 'f' (float32) or 'e' (float16)")
+    if x.readonly:
+        raise Error(f"{role} is a read-only memoryview, whose address Python does not tell; give one of a bytearray or array.array")
+    address = ctypes.addressof(ctypes.c_char.from_buffer(x)) if x.nbytes else 0
+    return View("buffer", "cpu", dtype, tuple(x.shape), _in_elements(tuple(x.strides), x.itemsize, role), address, x)
 
 
 class _Tensor(ctypes.Structure):
@@ -141,9 +153,11 @@ def view(x: Any, role: str, stream: int | None = None) -> View:
     host = getattr(x, "__array_interface__", None)
     if host is not None and type(x).__module__.split(".")[0] == "numpy":
         return _of_interface(x, host, "numpy", "cpu", role)
+    if isinstance(x, memoryview):
+        return _of_buffer(x, role)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _of_dlpack(x, role, stream)
-    raise Error(f"{role} is a {type(x).__name__}; give a NumPy, CuPy, JAX or PyTorch array, or any that has __dlpack__")
+    raise Error(f"{role} is a {type(x).__name__}; give a NumPy, CuPy, JAX or PyTorch array, a memoryview, or any that has __dlpack__")
 
 
 def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
@@ -155,6 +169,9 @@ def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
     if like.framework == "numpy":
         numpy = sys.modules["numpy"]
         return numpy.empty(shape, dtype=like.keep.dtype if dtype == like.dtype else name)
+    if like.framework == "buffer":
+        elements = math.prod(shape)
+        return memoryview(bytearray(elements * ITEM_BYTES[dtype])).cast({"fp32": "f", "fp16": "e"}[dtype], shape)
     if like.framework == "cupy":
         cupy = sys.modules["cupy"]
         with like.keep.device:

@@ -170,6 +170,7 @@ def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, scale
     try:
         return cached(key, make)
     except TypeError as error:
+        _causal_number(causal)
         raise Error(f"an argument is of a type that cannot be used: {error}") from error
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 from typing import Any
 
 from . import _library
@@ -108,3 +109,13 @@ def explain(problem: str, *, device: str | None = None, measure: bool = False) -
     parsed.struct_size = ctypes.sizeof(Attention)
     described: dict[str, Any] = json.loads(_library.text_of(library.fc_explain, _library.context(device or ""), ctypes.byref(parsed)))
     return described
+
+
+def main() -> None:
+    """The `flashcore` command of the wheel: the program itself, with NVRTC found where Python's packages are."""
+    try:
+        _library.library()
+        path = str(program_path())
+    except Error as error:
+        raise SystemExit(f"flashcore: error: {error}") from None
+    os.execv(path, [path, *sys.argv[1:]])

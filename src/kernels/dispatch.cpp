@@ -54,16 +54,6 @@ double log2_ratio(std::int64_t a, std::int64_t b) {
       std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
 }
 
-// Infinite where the kernel itself would be another one: element size, head dims, mask.
-double distance(const Problem& a, const Problem& b) {
-  if (size_of(a.dtype) != size_of(b.dtype) || a.head_dim != b.head_dim || a.head_dim_v != b.head_dim_v ||
-      (a.causal == Causal::kNone) != (b.causal == Causal::kNone)) {
-    return std::numeric_limits<double>::infinity();
-  }
-  return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q) + log2_ratio(a.seqlen_q, b.seqlen_q) +
-         log2_ratio(a.seqlen_kv, b.seqlen_kv) + 0.5 * log2_ratio(a.group_size(), b.group_size());
-}
-
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
 void add_tuned(const Problem& problem, const DeviceInfo& device, std::vector<Choice>& choices) {
   std::vector<Entry> entries;
@@ -75,7 +65,7 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::vector<Cho
   add_entries(built_in_table(), device.key, false, entries);
   std::vector<std::pair<double, const Entry*>> near;
   for (const Entry& entry : entries) {
-    if (const double d = distance(problem, entry.problem); d <= kNearLog2) near.emplace_back(d, &entry);
+    if (const double d = problem_distance(problem, entry.problem); d <= kNearLog2) near.emplace_back(d, &entry);
   }
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [d, entry] : near) {
@@ -92,6 +82,15 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::vector<Cho
 }
 
 }  // namespace
+
+double problem_distance(const Problem& a, const Problem& b) {
+  if (size_of(a.dtype) != size_of(b.dtype) || a.head_dim != b.head_dim || a.head_dim_v != b.head_dim_v ||
+      (a.causal == Causal::kNone) != (b.causal == Causal::kNone)) {
+    return std::numeric_limits<double>::infinity();
+  }
+  return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q) + log2_ratio(a.seqlen_q, b.seqlen_q) +
+         log2_ratio(a.seqlen_kv, b.seqlen_kv) + 0.5 * log2_ratio(a.group_size(), b.group_size());
+}
 
 std::filesystem::path user_table_path() {
   if (const char* file = std::getenv("FLASHCORE_TUNED"); file && *file) return file;

@@ -129,6 +129,10 @@ Choice dispatch(const Problem& problem, const DeviceInfo& device);
 // supports the problem.
 std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device);
 
+// How far two problems are from sharing a config: the sum over sizes of |log2 of their ratio|; infinite where the
+// kernel itself would be another one (element size, head dims, mask).
+double problem_distance(const Problem& a, const Problem& b);
+
 // The user's own tuned table, beside the one that is built in and before it at equal distance: what `tune` found on
 // this machine, as {"<device key>": {"<problem id>": "<candidate>"}} in $FLASHCORE_TUNED, else in `tuned.json` of the
 // cache folder. Read once per process; a file that cannot be read is no table.
