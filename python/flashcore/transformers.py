@@ -4,7 +4,9 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flashcore")
 
 Prefill and decoding without padding run on flashcore, grouped-query heads as they are; what needs a mask (padding,
-sliding windows) runs on PyTorch, with a `flashcore.Note` the first time.
+sliding windows) runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and CUDA graphs
+transformers cannot see that a batch is not packed or padded, and makes a mask: call the model there with its cache
+(use_cache=True, the default) and without attention_mask.
 """
 
 from __future__ import annotations
@@ -45,6 +47,19 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     return out.transpose(1, 2).contiguous(), None
 
 
+def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]:
+    """As for "sdpa", no mask where causality alone decides; other than there, under torch.compile and in CUDA graph captures
+    too: the kernel gets its mask from the shapes it is launched with, so nothing is fixed by tracing."""
+    rows = options.get("q_length")
+    if rows is None and options.get("cache_position") is not None:
+        rows = options["cache_position"].shape[0]
+    keys, window = options.get("kv_length"), options.get("local_size")
+    if (not args and rows is not None and options.get("allow_is_causal_skip", True) and options.get("attention_mask") is None
+            and (rows == 1 or rows == keys) and (window is None or keys < window)):  # fmt: skip
+        return None
+    return sdpa_mask(*args, **options)
+
+
 def _is_no_flash_attention() -> None:
     """transformers (from 5.0) takes every name with "flash" in it for FlashAttention's package, and asks for that package."""
     original = getattr(transformers.modeling_utils, "is_flash_attention_requested", None)
@@ -63,5 +78,4 @@ def _is_no_flash_attention() -> None:
 
 _is_no_flash_attention()
 AttentionInterface.register(NAME, attention_forward)
-# As for "sdpa": no mask where causality alone decides.
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, attention_mask_or_none)
