@@ -116,8 +116,6 @@ def write_wheel(path, version, tag, natives):
     for source in sorted(PACKAGE.rglob("*")):
         if source.is_file() and source.suffix in (".py", ".typed") or source.name == "py.typed":
             files[f"flashcore/{source.relative_to(PACKAGE)}"] = (source.read_bytes(), False)
-    for suite in sorted((ROOT / "suites").glob("*.yaml")):
-        files[f"flashcore/_suites/{suite.name}"] = (suite.read_bytes(), False)
     for name, file in natives.items():
         files[f"flashcore/_lib/{name}"] = (file.read_bytes(), True)
     info = f"flashcore-{version}.dist-info"
