@@ -25,6 +25,8 @@ configure_file(${CMAKE_SOURCE_DIR}/cmake/flashcoreConfig.cmake.in ${CMAKE_BINARY
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/flashcoreConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/flashcoreConfig.cmake ${CMAKE_BINARY_DIR}/flashcoreConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashcore)
+# Relative, so that an installed tree may be moved.
+file(RELATIVE_PATH FLASHCORE_PC_UP /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
 configure_file(${CMAKE_SOURCE_DIR}/cmake/flashcore.pc.in ${CMAKE_BINARY_DIR}/flashcore.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/flashcore.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

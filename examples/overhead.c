@@ -3,9 +3,9 @@
  *   cc -std=c11 -O2 -Iinclude overhead.c -o overhead -ldl
  *   ./overhead path/to/libflashcore.so cuda:0 b1_h8_s512_d64_fp16 20
  *
- * The library is opened at run time, so that one program measures any build of it. Prints JSON: "repeated" launches on the
- * same addresses, "changing" on addresses that differ from launch to launch. On the CPU a launch is the computation, so only
- * a GPU's figures are overhead. Exits with 4 if the library or the device is not there. */
+ * The library is opened at run time, so that one program measures any build of it. Prints JSON: "repeated" launches on
+ * the same addresses, "changing" on addresses that differ from launch to launch. On the CPU a launch is the
+ * computation, so only a GPU's figures are overhead. Exits with 4 if the library or the device is not there. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <flashcore/flashcore.h>
@@ -88,8 +88,8 @@ int main(int argc, char** argv) {
   must(plan_create(context, &p, &plan), "planning");
   const double plan_us = now_us() - start;
   const size_t rows = (size_t)(p.batch * p.heads_q * p.seqlen_q), keys = (size_t)(p.batch * p.heads_kv * p.seqlen_kv);
-  const size_t sizes[5] = {rows * (size_t)p.head_dim * 4, keys * (size_t)p.head_dim * 4, keys * (size_t)p.head_dim_v * 4,
-                           rows * (size_t)p.head_dim_v * 4, rows * 4};
+  const size_t sizes[5] = {rows * (size_t)p.head_dim * 4, keys * (size_t)p.head_dim * 4,
+                           keys * (size_t)p.head_dim_v * 4, rows * (size_t)p.head_dim_v * 4, rows * 4};
   void* a[kSets][5];
   for (int set = 0; set < kSets; ++set)
     for (int i = 0; i < 5; ++i) must(allocate(context, sizes[i], &a[set][i]), "allocating");
@@ -108,8 +108,8 @@ int main(int argc, char** argv) {
       must(synchronize(context, NULL), "waiting"); /* so that the queue never fills: a full one makes a launch wait */
     }
     qsort(times, (size_t)batches, sizeof(double), ascending);
-    printf(", \"%s_us\": {\"p10\": %.3f, \"p50\": %.3f, \"p90\": %.3f}", changing ? "changing" : "repeated", times[batches / 10],
-           times[batches / 2], times[batches * 9 / 10]);
+    printf(", \"%s_us\": {\"p10\": %.3f, \"p50\": %.3f, \"p90\": %.3f}", changing ? "changing" : "repeated",
+           times[batches / 10], times[batches / 2], times[batches * 9 / 10]);
   }
   printf("}\n");
   free(times);

@@ -1,6 +1,7 @@
 """flashcore.torch on the CPU: PyTorch's semantics, notes, gradients, torch.compile, torch.export, transformers."""
 
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -184,6 +185,14 @@ class CompilerTest(unittest.TestCase):
         self.assertTrue(any("flashcore.attention" in str(node.target) for node in program.graph.nodes))
         args = inputs(heads_kv=2, rows=40)
         torch.testing.assert_close(program.module()(*args), Attend()(*args))
+
+
+class ReadmeTest(unittest.TestCase):
+    def test_the_block_runs(self):
+        (block,) = re.findall(r"<!-- run: torch -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+        with Calls() as calls:
+            exec(block, {})  # noqa: S102
+        self.assertEqual(calls.count, 1)
 
 
 class TransformersTest(unittest.TestCase):
