@@ -24,6 +24,11 @@ def program_path() -> pathlib.Path:
     if not path.is_file():
         raise Error(f"the flashcore program is not at {path}: this installation has the library only. Install the wheel, or set "
                     "FLASHCORE_BINARY to build/flashcore of a checkout", "environment")  # fmt: skip
+    if not os.access(path, os.X_OK):  # unpacked by something that forgets permissions
+        try:
+            path.chmod(0o755)
+        except OSError as error:
+            raise Error(f"{path} may not be executed, and that cannot be changed ({error}): chmod +x it", "environment") from error
     return path
 
 

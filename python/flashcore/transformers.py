@@ -25,6 +25,18 @@ from .torch import scaled_dot_product_attention
 NAME = "flashcore"
 
 
+def _attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Optional[torch.Tensor],
+            dropout: float, scaling: Optional[float], is_causal: bool) -> tuple[torch.Tensor, None]:  # fmt: skip
+    # One row sees every key, whatever the mask's alignment.
+    is_causal = bool(query.shape[2] > 1 and attention_mask is None and is_causal)
+    if is_causal and key.shape[2] > query.shape[2]:
+        # Prefill into a cache that is longer: the rows behind are empty, and a top-left mask sees none of them.
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+    out = attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, is_causal=is_causal, scale=scaling,
+                    enable_gqa=bool(key.shape[1] != query.shape[1]))  # fmt: skip
+    return out.transpose(1, 2).contiguous(), None
+
+
 def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                       attention_mask: Optional[torch.Tensor], dropout: float = 0.0, scaling: Optional[float] = None,
                       is_causal: Optional[bool] = None, **kwargs: Any) -> tuple[torch.Tensor, None]:  # fmt: skip
@@ -37,14 +49,7 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
         raise ValueError("attn_implementation='flashcore' has no softcap; use 'eager' for this model")
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    # One row sees every key, whatever the mask's alignment.
-    is_causal = bool(query.shape[2] > 1 and attention_mask is None and is_causal)
-    if is_causal and key.shape[2] > query.shape[2]:
-        # Prefill into a cache that is longer: the rows behind are empty, and a top-left mask sees none of them.
-        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
-    out = scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, is_causal=is_causal,
-                                       scale=scaling, enable_gqa=key.shape[1] != query.shape[1])  # fmt: skip
-    return out.transpose(1, 2).contiguous(), None
+    return _attend(scaled_dot_product_attention, query, key, value, attention_mask, dropout, scaling, is_causal)
 
 
 def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]:

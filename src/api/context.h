@@ -32,6 +32,9 @@ class Context {
   // Memory of the device that addresses can point at.
   const void* somewhere() const { return slots_ ? slots_->data() : nullptr; }
 
+  // A GPU, whose calls make its context current on the thread.
+  bool on_gpu() const { return info().limits.kind == DeviceKind::kCuda && !info().limits.emulated; }
+
   // Devices that run a launch within the call run one at a time.
   std::mutex* turn() const { return device_->info().limits.emulated ? &turn_ : nullptr; }
 

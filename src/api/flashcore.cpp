@@ -6,6 +6,7 @@
 #include "api/handles.h"
 #include "api/plan.h"
 #include "api/status.h"
+#include "device/cuda/context.h"
 
 namespace {
 
@@ -25,6 +26,10 @@ Plans& plans() {
   return *table;
 }
 
+// Whatever GPU context was current on the caller's thread is current again when the call returns.
+using Keep = cuda::KeepCurrentContext;
+const cuda::DriverApi* driver_of(const Context& context) { return context.on_gpu() ? cuda::driver_api() : nullptr; }
+
 template <class T>
 T* needed(T* out, const char* name) {
   if (!out) throw_bad_input("{} is null; give the address of where the result goes", name);
@@ -42,12 +47,19 @@ const char* fc_last_error(void) { return last_error(); }
 fc_status fc_context_create(const char* device, fc_context* context) {
   return guarded([&] {
     *needed(context, "context") = nullptr;
-    *context = contexts().add(std::make_shared<Context>(open_device(device ? device : "")));
+    const std::string_view name = device ? device : "";
+    const Keep keep(name.empty() || name.starts_with("cuda") ? cuda::driver_api() : nullptr);
+    *context = contexts().add(std::make_shared<Context>(open_device(name)));
   });
 }
 
 fc_status fc_context_destroy(fc_context context) {
-  return guarded([&] { contexts().remove(context); });
+  return guarded([&] {
+    std::shared_ptr<Context> last = contexts().find(context);
+    const Keep keep(driver_of(*last));
+    contexts().remove(context);
+    last.reset();
+  });
 }
 
 fc_status fc_context_describe(fc_context context, char* buffer, size_t size, size_t* length) {
@@ -61,17 +73,24 @@ fc_status fc_context_synchronize(fc_context context, void* stream) {
 fc_status fc_memory_allocate(fc_context context, size_t bytes, void** address) {
   return guarded([&] {
     *needed(address, "address") = nullptr;
-    *address = contexts().find(context)->allocate(bytes);
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *address = found->allocate(bytes);
   });
 }
 
 fc_status fc_memory_free(fc_context context, void* address) {
-  return guarded([&] { contexts().find(context)->free(address); });
+  return guarded([&] {
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    found->free(address);
+  });
 }
 
 fc_status fc_memory_upload(fc_context context, void* destination, const void* host, size_t bytes) {
   return guarded([&] {
     const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
     if (bytes > 0) found->device().upload(needed(destination, "destination"), needed(host, "host"), bytes);
   });
 }
@@ -79,6 +98,7 @@ fc_status fc_memory_upload(fc_context context, void* destination, const void* ho
 fc_status fc_memory_download(fc_context context, void* host, const void* source, size_t bytes) {
   return guarded([&] {
     const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
     if (bytes > 0) found->device().download(needed(host, "host"), needed(source, "source"), bytes);
   });
 }
@@ -86,12 +106,19 @@ fc_status fc_memory_download(fc_context context, void* host, const void* source,
 fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan) {
   return guarded([&] {
     *needed(plan, "plan") = nullptr;
-    *plan = plans().add(std::make_shared<Plan>(contexts().find(context), read_request(problem)));
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *plan = plans().add(std::make_shared<Plan>(found, read_request(problem)));
   });
 }
 
 fc_status fc_plan_destroy(fc_plan plan) {
-  return guarded([&] { plans().remove(plan); });
+  return guarded([&] {
+    std::shared_ptr<Plan> last = plans().find(plan);
+    const Keep keep(driver_of(last->context()));
+    plans().remove(plan);
+    last.reset();
+  });
 }
 
 fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* length) {

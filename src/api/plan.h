@@ -23,6 +23,7 @@ class Plan {
   // Error kBadInput for a null or misaligned address. Allocates nothing.
   void launch(const Addresses& addresses, void* stream) const;
   std::string describe() const;
+  const Context& context() const { return *context_; }
 
  private:
   bool make(const Choice& choice, const Request& request);

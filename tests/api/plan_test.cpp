@@ -80,10 +80,20 @@ TEST_F(FakeGpuPlan, LeavesTheCallersContextCurrent) {
   EXPECT_EQ(driver_.count("context_set_current"), before);
 }
 
+TEST_F(FakeGpuPlan, PlanningCanBeMadeToLeaveItToo) {
+  driver_.current = FakeDriver::handle<cuda::CUcontext>(42);
+  {
+    const cuda::KeepCurrentContext keep(&api_);
+    const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
+    EXPECT_EQ(driver_.current, FakeDriver::handle<cuda::CUcontext>(1));
+  }
+  EXPECT_EQ(driver_.current, FakeDriver::handle<cuda::CUcontext>(42));
+}
+
 TEST_F(FakeGpuPlan, PlansOfOneKernelShareItsModule) {
   const Plan first = plan("b1_h2_s128_d64_fp16", "sm80_fwd:block_m=64");
   const int loads = driver_.count("module_load");
-  const Plan second = plan("b1_h2_s130_d64_fp16", "sm80_fwd:block_m=64");
+  const Plan second = plan("b1_h2_s128_d64_fp16_bshd", "sm80_fwd:block_m=64");
   EXPECT_EQ(driver_.count("module_load"), loads);
 }
 

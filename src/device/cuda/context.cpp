@@ -72,6 +72,14 @@ void check(const DriverApi& api, CUresult result, std::string_view what) {
   throw_internal("{}", message);
 }
 
+KeepCurrentContext::KeepCurrentContext(const DriverApi* api) : api_(api) {
+  if (api_ && api_->context_get_current(&before_) != CUDA_SUCCESS) api_ = nullptr;
+}
+
+KeepCurrentContext::~KeepCurrentContext() {
+  if (api_) api_->context_set_current(before_);
+}
+
 Context::Context(const DriverApi& api, int ordinal) : api_(api) {
   cuda::check(api_, api_.device_get(&device_, ordinal), fmt::format("opening cuda:{}", ordinal));
   cuda::check(api_, api_.primary_context_retain(&context_, device_),

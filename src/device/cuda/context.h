@@ -16,6 +16,20 @@ bool is_context_lost(CUresult result);
 // driver); Error kInternal for a call that we made wrongly. `what` completes "... failed".
 void check(const DriverApi& api, CUresult result, std::string_view what);
 
+// Puts back, at its end, the context that was current on the calling thread at its start: for calls that a framework
+// with several GPUs makes in the middle of its own work. Does nothing if `api` is null.
+class KeepCurrentContext {
+ public:
+  explicit KeepCurrentContext(const DriverApi* api);
+  ~KeepCurrentContext();
+  KeepCurrentContext(const KeepCurrentContext&) = delete;
+  KeepCurrentContext& operator=(const KeepCurrentContext&) = delete;
+
+ private:
+  const DriverApi* api_;
+  CUcontext before_ = nullptr;
+};
+
 // Shared by the device and by all that it hands out, so that the order of destruction does not matter.
 class Context {
  public:
