@@ -99,6 +99,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
         close("rcp", "arithmetic", "Rcp", "rcp", kRegionWords, 2, 0),
         exact("fma", "arithmetic", "Fma", "fma", kRegionWords),
         exact("max", "arithmetic", "Max", "max", kRegionWords),
+        exact("max_u16x2", "arithmetic", "MaxU16x2", "max_u16x2", kRegionWords),
         exact("cvt_f16x2", "arithmetic", "ToF16", "cvt_f16x2", kRegionWords),
         exact("cvt_bf16x2", "arithmetic", "ToBf16", "cvt_bf16x2", kRegionWords),
         exact("cvt_f32_f16", "arithmetic", "FromF16", "cvt_f32_f16", 65536),

@@ -33,6 +33,11 @@ struct Max {
     map_numbers(p, [&](int i) { return ptx::max(number(p, i), number(p, (i + 5) % kRegionWords)); });
   }
 };
+struct MaxU16x2 {
+  FC_DEVICE static void run(const Arguments& p) {
+    map_numbers(p, [&](int i) { return ptx::max_u16x2(word(p, i), word(p, (i + 5) % kRegionWords)); });
+  }
+};
 struct ToF16 {
   FC_DEVICE static void run(const Arguments& p) {
     map_numbers(p, [&](int i) { return ptx::cvt_f16x2(number(p, i), number(p, (i + 1) % kRegionWords)); });

@@ -33,6 +33,13 @@ FC_DEVICE float max(float a, float b) {
   return c;
 }
 
+// The larger ones of two packed pairs of unsigned 16-bit numbers.
+FC_DEVICE unsigned max_u16x2(unsigned a, unsigned b) {
+  unsigned c;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
 // 1/x, maximum relative error 2^-23 (rcp.approx.ftz.f32).
 FC_DEVICE float rcp(float x) {
   float y;

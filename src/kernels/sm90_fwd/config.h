@@ -7,12 +7,12 @@
 namespace flashcore::sm90_fwd {
 
 struct Config {
-  int num_consumers = 2;  // warpgroups of 64 query rows each
-  int block_n = 128;      // keys of one step
-  int num_stages = 2;     // K tiles, and V tiles, in shared memory
-  int q_stages = 2;       // Q tiles: 2 loads the next one while this one is worked on
-  int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
-  int lazy_rescale = 1;   // O is rescaled only once the row maximum has moved by 2^8
+  int num_consumers = 2;      // warpgroups of 64 query rows each
+  int block_n = 128;          // keys of one step
+  int num_stages = 2;         // K tiles, and V tiles, in shared memory
+  int q_stages = 2;           // Q tiles: 2 loads the next one while this one is worked on
+  int ping_pong = 1;          // consumers take turns at issuing matrix work, so that one's softmax runs under another's
+  int rescale_threshold = 8;  // O is rescaled once a probability exceeds 2 to this
   int scheduler =
       1;  // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
 
@@ -23,7 +23,7 @@ struct Config {
     visit("num_stages", &Config::num_stages, 2, 3, 4);
     visit("q_stages", &Config::q_stages, 1, 2);
     visit("ping_pong", &Config::ping_pong, 0, 1);
-    visit("lazy_rescale", &Config::lazy_rescale, 0, 1);
+    visit("rescale_threshold", &Config::rescale_threshold, 0, 4, 8, 12);
     visit("scheduler", &Config::scheduler, 0, 1, 2);
   }
 };
@@ -60,9 +60,10 @@ constexpr int consumer_registers(const Config& c) {
   return c.num_consumers == 1 ? 248 : c.num_consumers == 2 ? 232 : c.num_consumers == 3 ? 160 : 112;
 }
 
-// Accumulators of O and S, P as 16-bit operands, row state and addresses.
+// Accumulators of O and S, P as 16-bit operands, row state and addresses: fitted to what ptxas needs without spilling.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + padded_dim(t.head_dim_v) / 64 + 31;
+  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + padded_dim(t.head_dim_v) / 64 +
+         (c.num_consumers == 1 ? 33 : 31);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -31,13 +31,13 @@ class Sm90Forward final : public GpuFamily<Config> {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
     // A third consumer hides half of the exposed exp, and a wide block amortises the hand-over: both want small head
     // dims.
-    constexpr Config kSmall[] = {{3, 128, 2, 2, 1, 1, 1}, {2, 128, 2, 2, 1, 1, 1}};
-    constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 1, 1}, {2, 112, 2, 1, 1, 1, 1}, {2, 96, 2, 1, 1, 1, 1}};
-    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 1, 1},
-                                 {2, 64, 2, 1, 1, 1, 1},
-                                 {2, 32, 2, 1, 1, 1, 1},
-                                 {1, 64, 2, 1, 0, 1, 1},
-                                 {1, 32, 2, 1, 0, 1, 1}};
+    constexpr Config kSmall[] = {{3, 128, 2, 2, 1, 8, 1}, {2, 128, 2, 2, 1, 8, 1}};
+    constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 8, 1}, {2, 112, 2, 1, 1, 8, 1}, {2, 96, 2, 1, 1, 8, 1}};
+    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 8, 1},
+                                 {2, 64, 2, 1, 1, 8, 1},
+                                 {2, 32, 2, 1, 1, 8, 1},
+                                 {1, 64, 2, 1, 0, 8, 1},
+                                 {1, 32, 2, 1, 0, 8, 1}};
     std::vector<Config> order;
     if (widest <= 64) order.assign(std::begin(kSmall), std::end(kSmall));
     if (widest <= 128) order.insert(order.end(), std::begin(kMiddle), std::end(kMiddle));

@@ -43,6 +43,8 @@ constexpr int q_tile_bytes(const Traits& t) { return kTileRows * column_blocks(t
 constexpr int k_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim) * 128; }
 constexpr int v_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim_v) * 128; }
 
+constexpr int kRescaleThreshold = 8;  // O is rescaled once a probability exceeds 2 to this
+
 // The merge. O's columns are dealt out in chunks of 8, first to the key groups, then to the CTAs of the cluster. A warp
 // hands over a chunk of its 16 rows as 16 bytes of every lane, and the maximum and sum of two rows as 16 bytes.
 constexpr int chunks(const Traits& t) { return padded_dim(t.head_dim_v) / 8; }
@@ -73,10 +75,12 @@ constexpr int registers_available(const Config& c) {
   const int share = 65536 / threads_per_block(c) / 8 * 8;
   return share < 255 ? share : 255;
 }
-// Accumulators of O and S, P as 16-bit operands, row state and addresses: fitted to what ptxas needs without spilling.
+// Accumulators of O and S, P as 16-bit operands, row state and addresses, of which a wide Q·Kᵀ has many: fitted to what
+// ptxas needs without spilling.
 constexpr int registers_needed(const Config& c, const Traits& t) {
+  const int descriptors = t.head_dim > 160 ? (padded_dim(t.head_dim) - 160) / 2 : 0;
   return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + c.block_n / 16 + padded_dim(t.head_dim_v) / 8 +
-         15;
+         descriptors + 15;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -13,6 +13,10 @@ FC_DEVICE float max(float a, float b) {
 }
 // Flushes subnormals to zero on both sides, as .ftz does.
 FC_DEVICE float flush(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.0f, x) : x; }
+FC_DEVICE unsigned max_u16x2(unsigned a, unsigned b) {
+  const unsigned low = a & 0xffff, other = b & 0xffff;
+  return (low > other ? low : other) | (a >> 16 > b >> 16 ? a >> 16 : b >> 16) << 16;
+}
 FC_DEVICE float rcp(float x) { return canonical(flush(1.0f / flush(x))); }
 
 // cvt.rn.f16.f32: round to nearest even; every NaN becomes 0x7fff.

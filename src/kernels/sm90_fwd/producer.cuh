@@ -1,0 +1,79 @@
+#pragma once
+// The producer of sm90_fwd: one thread that hands out tiles and keeps Q, K and V in flight.
+
+#include "kernels/ptx/atomic.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/sm90_fwd/context.cuh"
+#include "kernels/tile/warpgroup.cuh"
+
+namespace flashcore::sm90_fwd {
+
+template <Traits T, Config C>
+struct Producer {
+  const Context<T, C>& context;
+
+  template <int kBlocks>
+  FC_DEVICE static void load(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
+                             int rows, int row, int head, int batch) {
+    ptx::mbarrier_arrive_expect_tx(barrier, rows * kBlocks * 128);
+    tile::load_rows<kBlocks>(destination, map, barrier, rows, row, head, batch);
+  }
+
+  FC_DEVICE void run() {
+    Ring<C.num_stages> ring_k, ring_v;
+    Ring<C.q_stages> ring_q;
+    Ring<kTileSlots> ring_tile;
+    const int count = context.params.tile_count;
+    int number = ptx::ctaid_x();
+    for (;;) {
+      // An empty barrier starts as if its previous phase had ended: writers wait for the opposite parity.
+      ptx::mbarrier_wait(context.tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
+      ptx::st_shared_u32(context.tile_number(ring_tile.stage()), static_cast<unsigned>(number < count ? number : -1));
+      ptx::mbarrier_arrive(context.tile_full(ring_tile.stage()));
+      ring_tile.advance();
+      if (number >= count) break;
+      const Tile tile = context.tile_at(number);
+
+      const auto load_k = [&](int block) {
+        ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
+        load<column_blocks(T.head_dim)>(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()),
+                                        C.block_n, block * C.block_n, tile.head_kv, tile.batch);
+        ring_k.advance();
+      };
+      const auto load_v = [&](int block) {
+        ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
+        load<column_blocks(T.head_dim_v)>(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()),
+                                          C.block_n, block * C.block_n, tile.head_kv, tile.batch);
+        ring_v.advance();
+      };
+#pragma unroll
+      for (int c = 0; c < C.num_consumers; ++c) {
+        ptx::mbarrier_wait(context.q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);
+        load<column_blocks(T.head_dim)>(context.qo(ring_q.stage(), c), context.params.q,
+                                        context.q_full(ring_q.stage(), c), kRowsPerConsumer,
+                                        tile.first_row + c * kRowsPerConsumer, tile.head_q, tile.batch);
+        if (c == 0 && tile.blocks > 0) load_k(tile.blocks - 1);
+      }
+      ring_q.advance();
+      for (int block = tile.blocks - 2; block >= 0; --block) {
+        load_k(block);
+        load_v(block + 1);
+      }
+      // After the last K, where its latency hides; at the start of a tile it would not.
+      if constexpr (C.scheduler == 2) {
+        const unsigned handed_out = ptx::atomic_add_global(context.params.tile_counter, 1);
+        // Every CTA asks until it is refused: count requests in all, and the last one leaves the counter as it was.
+        if (handed_out == static_cast<unsigned>(count) - 1) ptx::st_global_u32(context.params.tile_counter, 0);
+        number = ptx::nctaid_x() + static_cast<int>(handed_out);
+      } else if constexpr (C.scheduler == 1) {
+        number += ptx::nctaid_x();
+      } else {
+        number = count;
+      }
+      if (tile.blocks > 0) load_v(0);
+    }
+  }
+};
+
+}  // namespace flashcore::sm90_fwd
