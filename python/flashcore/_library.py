@@ -80,13 +80,18 @@ def library_path() -> pathlib.Path:
 
 
 def _find_nvrtc() -> str | None:
-    """libnvrtc of the nvidia wheels (nvidia-cuda-nvrtc, which PyTorch brings), the newest first."""
+    """libnvrtc of the nvidia wheels (nvidia-cuda-nvrtc, which PyTorch brings) or of a toolkit, the newest first.
+
+    A file that is known by its path lets the library find compiled kernels without opening it."""
     for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
         for folder in sys.path:
             for wheel in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
                 path = pathlib.Path(folder or ".") / wheel / name
                 if path.is_file():
                     return str(path)
+        toolkit = pathlib.Path("/usr/local/cuda/lib64") / name
+        if toolkit.is_file():
+            return str(toolkit)
     return None
 
 

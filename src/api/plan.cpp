@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/artifact_cache.h"
 #include "core/error.h"
 #include "device/compiler.h"
 
@@ -69,7 +70,7 @@ bool Plan::make(const Choice& choice, const Request& request) {
     notes_.push_back(*reason);
     return false;
   }
-  artifact_ = compile_candidate(choice.candidate, problem_, context_->info().limits);
+  artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
   if (family.kind() == DeviceKind::kCpu) make_cpu(choice, request);
   else make_gpu(choice, request);
   if (launch_ && launch_->has_tensor_maps() && request.repeats) {

@@ -3,9 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "api/artifact_cache.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "device/fake_driver.h"
 #include "kernels/registry.h"
 #include "kernels/tile/traits.h"
@@ -95,6 +101,35 @@ TEST_F(FakeGpuPlan, PlansOfOneKernelShareItsModule) {
   const int loads = driver_.count("module_load");
   const Plan second = plan("b1_h2_s128_d64_fp16_bshd", "sm80_fwd:block_m=64");
   EXPECT_EQ(driver_.count("module_load"), loads);
+}
+
+// The second process finds the kernel without the compiler: here a file that is none stands for it.
+TEST_F(FakeGpuPlan, ACompiledKernelIsFoundWithoutTheCompiler) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("flashcore-plans-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string compiler = (folder / "libnvrtc.so.13").string();
+  write_file_atomically(compiler, "not a library");
+  setenv("FLASHCORE_CACHE", folder.c_str(), 1);
+  const char* const before = std::getenv("FLASHCORE_NVRTC");
+  const std::string kept = before ? before : "";
+  // The process's one compiler is opened before the file that stands for it is named.
+  const Problem problem = Problem::parse("b1_h2_s128_d64_fp16");
+  const Candidate candidate = parse_candidate("sm80_fwd", problem, limits_of_arch("sm_90"));
+  find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  setenv("FLASHCORE_NVRTC", compiler.c_str(), 1);
+  const Artifact first = find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder / "plans"), {}), 2);  // a folder, a file
+  const Artifact second = find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  EXPECT_TRUE(second.from_cache);
+  EXPECT_EQ(second.cubin, first.cubin);
+  write_file_atomically(compiler, "another compiler");
+  find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder / "plans"), {}), 4);
+  unsetenv("FLASHCORE_CACHE");
+  if (before) setenv("FLASHCORE_NVRTC", kept.c_str(), 1);
+  else unsetenv("FLASHCORE_NVRTC");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(FakeGpuPlan, AnOldDriverGetsAKernelWithoutTensorMaps) {

@@ -1,5 +1,6 @@
 """flashcore.torch on the CPU: PyTorch's semantics, notes, gradients, torch.compile, torch.export, transformers."""
 
+import json
 import os
 import re
 import sys
@@ -185,6 +186,34 @@ class CompilerTest(unittest.TestCase):
         self.assertTrue(any("flashcore.attention" in str(node.target) for node in program.graph.nodes))
         args = inputs(heads_kv=2, rows=40)
         torch.testing.assert_close(program.module()(*args), Attend()(*args))
+
+
+class PeersTest(unittest.TestCase):
+    @unittest.skipUnless(os.environ.get("FLASHCORE_BINARY"), "FLASHCORE_BINARY is not set")
+    def test_on_the_cpu(self):
+        from flashcore import peers
+
+        with tempfile.TemporaryDirectory() as folder:
+            path, store = os.path.join(folder, "peers.json"), os.path.join(folder, "trials.db")
+            code = peers.main(["--device", "cpu", "--suite", "smoke", "--problem", "tiny_gqa", "--peers", "flash,math,efficient,xformers",
+                               "--rounds", "3", "--json", path, "--store", store])  # fmt: skip
+            self.assertEqual(code, 0)
+            (entry,) = json.loads(Path(path).read_text())["results"]
+            self.assertTrue(os.path.exists(store))
+        self.assertEqual(entry["schema"], "flashcore.bench/1")
+        self.assertLess(entry["correct"]["timed_rel_error"], 0.01)
+        self.assertTrue({"flash", "math"} <= {peer["name"] for peer in entry["peers"]})
+        for peer in entry["peers"]:
+            self.assertTrue(peer["correct"], peer)
+            self.assertLessEqual(peer["ci95"][0], peer["speedup"])
+            self.assertLessEqual(peer["speedup"], peer["ci95"][1])
+        self.assertIn("xformers", entry["refused"])
+
+    def test_verdicts(self):
+        from flashcore import peers
+
+        self.assertEqual([peers.verdict(i) for i in ([1.1, 1.2], [0.8, 0.9], [0.99, 1.01], [0.9, 1.2])], ["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"])
+        self.assertEqual(peers.speedup([1.0] * 9, [2.0] * 9), (2.0, [2.0, 2.0]))
 
 
 class ReadmeTest(unittest.TestCase):
