@@ -234,8 +234,6 @@ TEST(CApi, RefusesBadProblems) {
   refused("heads_kv is 3, which does not divide heads_q = 4", [](Attention& p) { p.heads_kv = 3; });
   refused("batch is 0", [](Attention& p) { p.batch = 0; });
   refused("seqlen_q is -1", [](Attention& p) { p.seqlen_q = -1; });
-  refused("dtype is 9", [](Attention& p) { p.dtype = static_cast<fc_dtype>(9); });
-  refused("causal is 7", [](Attention& p) { p.causal = static_cast<fc_causal>(7); });
   refused("scale is nan", [](Attention& p) { p.scale = NAN; });
   refused("scale is -1", [](Attention& p) { p.scale = -1; });
   refused("alignment is 3", [](Attention& p) { p.alignment = 3; });
@@ -247,9 +245,18 @@ TEST(CApi, RefusesBadProblems) {
   refused("cannot run", [](Attention& p) { p.candidate = "sm90_fwd"; });
   refused("no family runs", [](Attention& p) { p.head_dim = 700; });
 
-  fc_attention raw = small().c();
-  raw.struct_size = 3;
+  // What C++'s enumerations cannot hold, C's integers can.
   fc_plan plan = nullptr;
+  fc_attention raw = small().c();
+  raw.dtype = 9;
+  EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("dtype is 9"), std::string::npos) << fc_last_error();
+  raw = small().c();
+  raw.causal = 7;
+  EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("causal is 7"), std::string::npos) << fc_last_error();
+  raw = small().c();
+  raw.struct_size = 3;
   EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
   EXPECT_NE(std::string(fc_last_error()).find("FC_ATTENTION_INIT"), std::string::npos) << fc_last_error();
   EXPECT_EQ(fc_plan_create(cpu.get(), nullptr, &plan), FC_ERROR_BAD_INPUT);
