@@ -122,7 +122,8 @@ FC_API fc_status fc_plan_destroy(fc_plan plan);
  * fc_context_describe. */
 FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* needed);
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
- * it is done). `lse` may be null. Allocates nothing and does not synchronise: it may be captured into a CUDA graph.
+ * it is done). `lse` may be null. On a GPU it allocates nothing and does not synchronise: it may be captured into a
+ * CUDA graph. (On the CPU, addresses other than the launch's before cost its scratch memory anew.)
  * Up to 4096 launches of a context may be under way or captured at one time; a plan whose "workspace_bytes" are above
  * 256 must not run on two streams at once. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,

@@ -112,6 +112,9 @@ Condition parse_condition(std::string_view name);
 struct Sample {
   double time_us = 0;    // device time of ONE launch
   double clock_mhz = 0;  // SM clock during the sample: cycles over time, measured on the device. 0: not known (CPU)
+  // Read right after the sample by who takes it (lab/measure). 0 and empty: not known.
+  double power_w = 0;
+  std::string throttle = {};  // as EnvironmentReading::throttle_reasons
 };
 
 // One candidate made ready to be timed. sample() runs a fixed number of launches and returns the time of one.
@@ -120,6 +123,9 @@ class Timer {
   virtual ~Timer() = default;
   virtual Sample sample() = 0;
   virtual int launches_per_sample() const = 0;
+  // Takes samples of so many launches from now on, where the regime has more than one. Two timers that are compared
+  // must have the same number: the first launches after a pause are slow, and more of them would dilute that. >= 1.
+  virtual void use_launches(int launches);
 };
 
 // Clocks are observed, never set.
@@ -172,6 +178,8 @@ class Device {
   // one). The timer picks launches per sample so that a sample lasts at least `sample_us` (default by device).
   virtual std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us = 0) = 0;
   virtual void idle(double milliseconds) = 0;  // lets clocks and temperature settle: the gap before a burst
+  // What time limits are kept by, from any origin: the steady clock, or a simulated device's own.
+  virtual double now_seconds();
   virtual EnvironmentReading read_environment() = 0;
   virtual const Ceilings& ceilings() = 0;  // measured on first use, cached for the process
   // What the last launch did, where the device counts (the emulator): null elsewhere.

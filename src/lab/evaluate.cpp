@@ -13,11 +13,6 @@ using nlohmann::json;
 // A compiler's log is kept to this many bytes: the first errors matter, the template backtrace after them does not.
 constexpr std::size_t kMaxLog = 4000;
 
-OracleCache& oracle_cache() {
-  static OracleCache cache;
-  return cache;
-}
-
 void fail(Trial& trial, Verdict verdict, std::string ended) {
   trial.ended = std::move(ended);
   trial.message = verdict.reason;
@@ -92,7 +87,7 @@ class Evaluation {
 
   bool correctness() {
     enter("correctness");
-    Verdict verdict = judge_correctness(device_, oracle_cache(), request_, ours_, trial_);
+    Verdict verdict = judge_correctness(device_, shared_oracles(), request_, ours_, trial_);
     if (verdict.status != GateStatus::kPassed) {
       fail(trial_, std::move(verdict), "incorrect");
       return false;
@@ -135,7 +130,7 @@ class Evaluation {
       incumbent.reset();
     }
     Verdict verdict =
-        judge_performance(device_, oracle_cache(), request_, ours_, incumbent ? &*incumbent : nullptr, trial_);
+        judge_performance(device_, shared_oracles(), request_, ours_, incumbent ? &*incumbent : nullptr, trial_);
     if (verdict.status != GateStatus::kPassed) trial_.message = verdict.reason;
     trial_.gates.push_back(std::move(verdict));
   }

@@ -125,4 +125,9 @@ double share_of_bound(const OutputError& error, const ErrorBound& bound) {
   return largest;
 }
 
+OracleCache& shared_oracles() {
+  static OracleCache cache;
+  return cache;
+}
+
 }  // namespace flashcore

@@ -37,6 +37,9 @@ class OracleCache {
   std::list<Entry> entries_;  // most recently used first
 };
 
+// The process's own.
+OracleCache& shared_oracles();
+
 // Every element of two outputs against each other, on all cores: `theirs` is the naive kernel's, itself within `bound`
 // of the reference on the sampled rows. Fields as compare() of core/reference.h; first_bad_row counts b, h, row.
 OutputError compare_outputs(const Problem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs);

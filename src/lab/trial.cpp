@@ -180,16 +180,20 @@ void from_json(const json& j, Verdict& v) {
 }
 
 void to_json(json& j, const Timing& t) {
-  json times = json::array(), clocks = json::array();
+  json times = json::array(), clocks = json::array(), powers = json::array(), throttles = json::array();
   for (const Sample& s : t.samples) {
     times.push_back(s.time_us);
     clocks.push_back(s.clock_mhz);
+    powers.push_back(s.power_w);
+    throttles.push_back(s.throttle);
   }
   j = encode_nonfinite({{"p10_us", t.p10_us},
                         {"p50_us", t.p50_us},
                         {"p90_us", t.p90_us},
                         {"samples_us", times},
                         {"clocks_mhz", clocks},
+                        {"powers_w", powers},
+                        {"throttles", throttles},
                         {"launches_per_sample", t.launches_per_sample},
                         {"regime", to_string(t.regime)},
                         {"condition", to_string(t.condition)},
@@ -206,8 +210,13 @@ void from_json(const json& encoded, Timing& t) {
   const auto clocks = j.at("clocks_mhz").get<std::vector<double>>();
   if (times.size() != clocks.size())
     throw_bad_input("a timing has {} samples but {} clocks; it was cut short", times.size(), clocks.size());
+  // Older stores have neither.
+  auto powers = j.value("powers_w", std::vector<double>());
+  auto throttles = j.value("throttles", std::vector<std::string>());
+  powers.resize(times.size());
+  throttles.resize(times.size());
   t.samples.clear();
-  for (std::size_t i = 0; i < times.size(); ++i) t.samples.push_back({times[i], clocks[i]});
+  for (std::size_t i = 0; i < times.size(); ++i) t.samples.push_back({times[i], clocks[i], powers[i], throttles[i]});
   j.at("launches_per_sample").get_to(t.launches_per_sample);
   t.regime = parse_regime(j.at("regime").get<std::string>());
   t.condition = parse_condition(j.at("condition").get<std::string>());

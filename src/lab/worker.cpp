@@ -40,10 +40,13 @@ json error_message(const Error& e) {
               error.at("message").get<std::string>());
 }
 
+// Takes the document that the child was asked for; false or an exception if it is none such.
+using Accept = std::function<bool(const json& message)>;
+
 // What one conversation with the child came to.
 struct Answer {
-  std::optional<Trial> trial;
-  std::string ended = "crashed";  // if there is no trial
+  bool accepted = false;
+  std::string ended = "crashed";  // if nothing was accepted
   std::string message;
   std::string stage = "start";      // the last one the child told
   std::vector<std::string> passed;  // those before it
@@ -97,7 +100,7 @@ struct Worker::Impl {
     throw Cancelled("stopped while a candidate was being evaluated");
   }
 
-  Answer converse(const EvaluateRequest& request, double timeout_seconds) {
+  Answer converse(const Accept& accept, double timeout_seconds) {
     const auto deadline = after(timeout_seconds);
     Answer answer;
     for (std::string line;;) {
@@ -114,13 +117,13 @@ struct Worker::Impl {
                                        quoted_last_words());
           return answer;
         case ChildProcess::Read::kLine:
-          if (take(line, request, answer)) return answer;
+          if (take(line, accept, answer)) return answer;
       }
     }
   }
 
   // True when the conversation is over.
-  bool take(const std::string& line, const EvaluateRequest& request, Answer& answer) {
+  bool take(const std::string& line, const Accept& accept, Answer& answer) {
     const json message = json::parse(line, nullptr, false);
     try {
       if (message.is_object() && message.contains("stage")) {
@@ -128,9 +131,9 @@ struct Worker::Impl {
         answer.stage = message.at("stage").get<std::string>();
         return false;
       }
-      if (message.is_object() && message.contains("trial")) {
-        answer.trial = message.at("trial").get<Trial>();
-        if (answer.trial->problem == request.problem) return true;
+      if (message.is_object() && accept(message)) {
+        answer.accepted = true;
+        return true;
       }
       if (message.is_object() && message.contains("fault")) {
         answer.message =
@@ -141,11 +144,43 @@ struct Worker::Impl {
     } catch (const std::exception&) {
       // Falls through: a document of the wrong shape is no better than none.
     }
-    answer.trial.reset();
     child->kill();
     answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}",
                                  answer.stage, line.substr(0, 200));
     return true;
+  }
+
+  void send(const std::string& line) {
+    if (!child) start();
+    // A child that died between two requests did not die of this one.
+    if (child->send_line(line)) return;
+    start();
+    child->send_line(line);
+  }
+
+  // Whose gate it died in says who failed; in the race that cannot be known.
+  PairOutcome failed_pair(const PairRequest& request, const Answer& answer) const {
+    EvaluateRequest side;
+    side.problem = request.problem;
+    side.problem_name = request.problem_name;
+    side.suite = request.suite;
+    side.phase = Phase::kBench;
+    side.seed = request.measure.seed;
+    PairOutcome outcome;
+    side.candidate = request.candidate;
+    outcome.candidate = blank_trial(*device, side);
+    side.candidate = request.baseline;
+    outcome.baseline = blank_trial(*device, side);
+    outcome.ended = answer.ended;
+    outcome.message = answer.message;
+    const auto blame = [&](Trial& trial, const char* ended) {
+      trial.ended = answer.ended;
+      trial.message = answer.message;
+      outcome.ended = ended;
+    };
+    if (answer.stage.ends_with("of the baseline")) blame(outcome.baseline, "baseline_failed");
+    else if (answer.stage.ends_with("of the candidate")) blame(outcome.candidate, "candidate_failed");
+    return outcome;
   }
 
   Trial failed_trial(const EvaluateRequest& request, const Answer& answer) const {
@@ -174,17 +209,38 @@ const DeviceInfo& Worker::device() {
 }
 
 Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
-  const std::string line = dump_line(request);
-  if (!impl_->child) impl_->start();
-  // A child that died between two requests did not die of this one.
-  if (!impl_->child->send_line(line)) {
-    impl_->start();
-    impl_->child->send_line(line);
-  }
-  Answer answer = impl_->converse(request, timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
-  if (answer.trial) return *std::move(answer.trial);
+  impl_->send(dump_line(request));
+  Trial trial;
+  const Accept accept = [&](const json& message) {
+    if (!message.contains("trial")) return false;
+    trial = message.at("trial").get<Trial>();
+    return trial.problem == request.problem;
+  };
+  const Answer answer =
+      impl_->converse(accept, timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
+  if (answer.accepted) return trial;
   impl_->child.reset();
   return impl_->failed_trial(request, answer);
+}
+
+PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seconds) {
+  impl_->send(dump_line({{"pair", request}}));
+  PairOutcome outcome;
+  const Accept accept = [&](const json& message) {
+    if (!message.contains("pair")) return false;
+    outcome = message.at("pair").get<PairOutcome>();
+    return outcome.candidate.problem == request.problem;
+  };
+  EvaluateRequest work;  // for the time it may take: two candidates' gates and the race
+  work.problem = request.problem;
+  work.patterns = request.patterns;
+  work.max_seconds = request.measure.max_seconds;
+  work.max_reference_flops = request.max_reference_flops;
+  const Answer answer =
+      impl_->converse(accept, timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
+  if (answer.accepted) return outcome;
+  impl_->child.reset();
+  return impl_->failed_pair(request, answer);
 }
 
 int serve(Device& device) {
@@ -202,9 +258,11 @@ int serve(Device& device) {
   tell({{"device", device.info()}});
   for (std::string line; std::getline(std::cin, line);) {
     try {
-      const EvaluateRequest request = json::parse(line).get<EvaluateRequest>();
-      const Trial trial = evaluate(device, request, [&](const std::string& stage) { tell({{"stage", stage}}); });
-      tell({{"trial", trial}});
+      const json request = json::parse(line);
+      const auto stage = [&](const std::string& name) { tell({{"stage", name}}); };
+      if (request.contains("pair"))
+        tell({{"pair", measure_pair(device, request.at("pair").get<PairRequest>(), stage)}});
+      else tell({{"trial", evaluate(device, request.get<EvaluateRequest>(), stage)}});
     } catch (const DeviceFault& e) {
       tell({{"fault", e.what()}});
       // The context is lost, and taking it down in order may fault again.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lab/evaluate.h"
+#include "lab/measure/pair.h"
 
 namespace flashcore {
 
@@ -29,6 +30,9 @@ class Worker {
   // Ends the child after `timeout_seconds` (0: from the request). Never throws for a candidate's failure; Error
   // kEnvironment or kBadInput if the device cannot be opened or the child cannot be started.
   Trial evaluate(const EvaluateRequest& request, double timeout_seconds = 0);
+  // The same for two candidates and their race. A crash or hang is an outcome: "baseline_failed" or "candidate_failed"
+  // if it was in the gates of one of them, else "crashed" or "timeout".
+  PairOutcome measure_pair(const PairRequest& request, double timeout_seconds = 0);
   // The child's device; starts the child if there is none. Errors as evaluate().
   const DeviceInfo& device();
   // Polled while a candidate runs; when it returns true the child is ended and evaluate() throws Cancelled.

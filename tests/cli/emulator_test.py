@@ -39,6 +39,11 @@ class EmulatorTest(CliTest):
         self.assertLess(counters["mma_flops"], 2 * needed)
         self.assertGreater(counters["mma_with_copies_in_flight"], 0)
 
+    def test_a_cluster_of_sixteen_merges(self):
+        # More than the eight that every GPU grants, and a key group to each.
+        self.expect(DONE, "check", "--device", "emulator", "--problem", "b1_h1_sq40_sk600_d64_fp16_causal", "--family", "sm90_short_fwd", "--config",
+                    "row_groups=1,key_groups=1,cluster=16,block_n=32,num_stages=2,pack_heads=1,early_launch=1", "--patterns", "normal")
+
     def test_conformance_is_recorded_replayed_and_one_bad_test_takes_no_other_with_it(self):
         recording = self.path("conformance.json")
         check = ("check", "--conformance", "--device", "emulator")

@@ -4,7 +4,7 @@ import unittest
 
 from support import BAD_USAGE, DONE, NO_ENVIRONMENT, CliTest, has_gpu
 
-VERBS = ["doctor", "check", "compile", "bench", "tune", "leaderboard", "report", "run", "verify"]
+VERBS = ["doctor", "check", "compile", "bench", "ab", "tune", "leaderboard", "gate", "report", "run", "verify"]
 
 
 class UsageTest(CliTest):

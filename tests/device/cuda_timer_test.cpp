@@ -55,6 +55,22 @@ TEST(MedianClock, IsCyclesOverTimeOfTheMiddleSm) {
   EXPECT_EQ(median_clock_mhz({}, {}), 0);
 }
 
+TEST_F(CudaTimerTest, TheNumberOfLaunchesCanBeGiven) {
+  const Launch launch = launch_of("forward");
+  const auto timer = gpu_->make_timer({&launch, 1}, Regime::kGraph, 500);
+  const int before = launches("forward", true);
+  timer->use_launches(77);
+  EXPECT_EQ(timer->launches_per_sample(), 77);
+  EXPECT_EQ(launches("forward", true) - before, 77) << "captured anew";
+  timer->use_launches(77);
+  EXPECT_EQ(launches("forward", true) - before, 77) << "and not without need";
+  timer->use_launches(100000);
+  EXPECT_EQ(timer->launches_per_sample(), kMaxLaunchesPerGraph);
+  const auto warm = gpu_->make_timer({&launch, 1}, Regime::kWarm, 500);
+  warm->use_launches(77);
+  EXPECT_EQ(warm->launches_per_sample(), 1);
+}
+
 TEST_F(CudaTimerTest, GraphReplaysManyLaunches) {
   const Launch launch = launch_of("forward");
   const auto timer = gpu_->make_timer({&launch, 1}, Regime::kGraph, 500);

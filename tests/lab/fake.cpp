@@ -18,6 +18,13 @@ namespace flashcore::test {
 namespace {
 
 double virtual_now_us = 0;
+double placement = 0;  // of the device in use
+
+// A number in [-1, 1) for an address; neighbours have nothing to do with each other.
+double luck_of(const void* address) {
+  SplitMix random(reinterpret_cast<std::uintptr_t>(address));
+  return 2 * random.uniform() - 1;
+}
 
 class FakeBuffer : public Buffer {
  public:
@@ -50,9 +57,11 @@ class FakeTimer : public Timer {
  public:
   FakeTimer(FakeDevice& device, std::vector<Launch> rotation) : device_(device), rotation_(std::move(rotation)) {}
   Sample sample() override;
-  int launches_per_sample() const override { return 2; }
+  int launches_per_sample() const override { return launches_; }
+  void use_launches(int launches) override { launches_ = launches; }
 
  private:
+  int launches_ = 2;
   FakeDevice& device_;
   std::vector<Launch> rotation_;
   std::size_t next_ = 0;
@@ -60,7 +69,8 @@ class FakeTimer : public Timer {
 
 class FakeDevice : public Device {
  public:
-  explicit FakeDevice(const FakeDeviceOptions& options) : options_(options) {
+  explicit FakeDevice(const FakeDeviceOptions& options) : options_(options), random_(options.seed) {
+    placement = options.placement;
     info_.limits.kind = DeviceKind::kCpu;
     info_.limits.l2_bytes = 1 << 16;
     info_.key = options.key;
@@ -81,19 +91,36 @@ class FakeDevice : public Device {
   std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime, double) override {
     return std::make_unique<FakeTimer>(*this, std::vector<Launch>(rotation.begin(), rotation.end()));
   }
-  void idle(double) override {}
-  EnvironmentReading read_environment() override { return {}; }
+  void idle(double milliseconds) override { virtual_now_us += 1e3 * milliseconds; }
+  double now_seconds() override { return 1e-6 * virtual_now_us; }
+  EnvironmentReading read_environment() override {
+    EnvironmentReading reading;
+    if (options_.throttle_every_us > 0) {
+      reading.power_w = throttled() ? 700 : 500;
+      reading.throttle_reasons = throttled() ? "sw_power_cap" : "none";
+    }
+    return reading;
+  }
   const Ceilings& ceilings() override { return options_.ceilings; }
 
   double noise() {
-    drift_ += options_.drift * random_.normal();
-    return std::exp(drift_ + options_.noise * random_.normal());
+    drift_ += options_.drift * random_.normal() + options_.warming;
+    double slower = drift_ + options_.noise * random_.normal();
+    if (throttled()) slower += std::log1p(options_.throttle_slowdown);
+    if (options_.outliers > 0 && random_.uniform() < options_.outliers)
+      slower += std::log1p(options_.outlier_slowdown * random_.uniform());
+    return std::exp(slower);
   }
 
  private:
+  bool throttled() const {
+    return options_.throttle_every_us > 0 &&
+           std::fmod(virtual_now_us, options_.throttle_every_us) > options_.throttle_every_us / 2;
+  }
+
   FakeDeviceOptions options_;
   DeviceInfo info_;
-  SplitMix random_{42};
+  SplitMix random_;
   double drift_ = 0;
 };
 
@@ -134,7 +161,7 @@ class FakeFamily : public Family {
  private:
   void run(const ConfigValues& config, const Problem& p, const AttentionArgs& a, int call) const {
     misbehave();
-    virtual_now_us += cost(config);
+    virtual_now_us += cost(config) * (1 + placement * luck_of(a.o));
     if (fault_ == Fault::kWritesFirstCallOnly && call > 0) return;
     if (fault_ == Fault::kReturnsCachedResult && replay(p, a)) return;
     for (std::int64_t b = 0; b < p.batch; ++b)
@@ -153,6 +180,7 @@ class FakeFamily : public Family {
   double cost(const ConfigValues& config) const {
     const double honest = fake_cost_us(config);
     if (fault_ == Fault::kThreePercentSlower) return 1.03 * honest;
+    if (fault_ == Fault::kHalfPercentSlower) return 1.005 * honest;
     if (fault_ == Fault::kTwiceAsSlow) return 2 * honest;
     return fault_ == Fault::kTooFast ? 1e-3 : honest;
   }
@@ -250,6 +278,20 @@ std::unique_ptr<Family> make_fake_family(const std::string& name, Fault fault) {
   return std::make_unique<FakeFamily>(name, fault);
 }
 
+FakeDeviceOptions realistic_device(std::uint64_t seed) {
+  FakeDeviceOptions options;
+  options.seed = seed;
+  options.noise = 0.004;
+  options.drift = 0.001;
+  SplitMix random(seed);
+  options.warming = 0.0003 * random.normal();
+  options.throttle_every_us = 20000 + 20000 * random.uniform();
+  options.throttle_slowdown = 0.05;
+  options.outliers = 0.05;
+  options.placement = 0.02;
+  return options;
+}
+
 double fake_cost_us(const ConfigValues& config) {
   const double block = std::abs(std::log2(config[0] / 32.0)), unroll = std::abs(std::log2(config[1] / 2.0));
   return 100 * (1 + 0.3 * block + 0.2 * unroll + 0.1 * std::abs(config[2] - 1));
@@ -268,6 +310,7 @@ AllFakeFamilies::AllFakeFamilies() {
                                                {"fake_nondeterministic", Fault::kNonDeterministic},
                                                {"fake_writes_gaps", Fault::kWritesGaps},
                                                {"fake_slower_3", Fault::kThreePercentSlower},
+                                               {"fake_slower_half", Fault::kHalfPercentSlower},
                                                {"fake_slower_100", Fault::kTwiceAsSlow},
                                                {"fake_too_fast", Fault::kTooFast},
                                                {"fake_segfault", Fault::kSegfault},

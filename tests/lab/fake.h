@@ -17,7 +17,18 @@ struct FakeDeviceOptions {
   double drift = 0.0005;  // relative random walk from sample to sample
   Ceilings ceilings{0, 1, 100, 200, 0.1};
   std::string key = "fake";
+  std::uint64_t seed = 42;
+  double warming = 0;              // relative slowdown from each sample to the next
+  double throttle_every_us = 0;    // of virtual time: for half of each such period the clock is lowered; 0: never
+  double throttle_slowdown = 0.1;  // while it is
+  double outliers = 0;             // share of samples that something interrupts ...
+  double outlier_slowdown = 1;     // ... and that take so much longer: 1 is twice
+  double placement = 0;            // relative: what the place of a buffer in memory makes of a kernel's time
 };
+
+// A machine as one meets them, with the drift of a warming card, a power cap that comes and goes, interruptions and
+// places in memory that suit a kernel or do not.
+FakeDeviceOptions realistic_device(std::uint64_t seed);
 
 std::unique_ptr<Device> make_fake_device(const FakeDeviceOptions& options = {});
 
@@ -34,6 +45,7 @@ enum class Fault {
   kNonDeterministic,  // an error far below any bound, different at each call
   kWritesGaps,        // between the rows of a strided o
   kThreePercentSlower,
+  kHalfPercentSlower,
   kTwiceAsSlow,
   kTooFast,  // claims less time than the hardware needs
   kSegfault,

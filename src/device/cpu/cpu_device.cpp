@@ -108,7 +108,10 @@ class CpuTimer : public Timer {
   }
 
   Sample sample() override {
-    if (sweep_.empty()) return {batch_us(calls_) / calls_, 0};
+    if (sweep_.empty()) {
+      rotation_[0]();  // the first after a pause wakes threads and fetches code
+      return {batch_us(calls_) / calls_, 0};
+    }
     sweep_caches();
     const Launch& launch = rotation_[next_++ % rotation_.size()];
     const auto start = Clock::now();
@@ -116,6 +119,9 @@ class CpuTimer : public Timer {
     return {elapsed_us(start), 0};
   }
   int launches_per_sample() const override { return calls_; }
+  void use_launches(int launches) override {
+    if (sweep_.empty()) calls_ = std::clamp(launches, 1, kMaxCalls);
+  }
 
  private:
   static constexpr int kMaxCalls = 10'000'000;

@@ -83,6 +83,16 @@ void CudaTimer::capture() {
   context.synchronize();
 }
 
+void CudaTimer::use_launches(int launches) {
+  launches = std::clamp(launches, 1, kMaxLaunchesPerGraph);
+  if (regime_ != Regime::kGraph || launches == launches_) return;
+  launches_ = launches;
+  tools_.context->use().graph_exec_destroy(graph_);
+  graph_ = nullptr;
+  capture();
+  time_once_us([this] { enqueue_work(); });  // the first replay of a graph is slower
+}
+
 void CudaTimer::enqueue_work() {
   if (graph_)
     tools_.context->check(tools_.context->use().graph_launch(graph_, tools_.context->stream()), "launching the graph");

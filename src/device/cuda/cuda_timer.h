@@ -34,6 +34,7 @@ class CudaTimer final : public Timer {
 
   Sample sample() override;
   int launches_per_sample() const override { return launches_; }
+  void use_launches(int launches) override;  // at most kMaxLaunchesPerGraph; nothing outside of kGraph
 
  private:
   const Launch& next_launch();

@@ -44,17 +44,6 @@ class CpuForward : public Family {
       (*forward)();
     };
   }
-
-  std::function<void(const AttentionArgs&)> cpu_call(const ConfigValues& values, const Problem& problem,
-                                                     const ProblemLayouts& layouts) const override {
-    AttentionArgs nowhere;
-    nowhere.layouts = layouts;
-    return [forward = std::make_shared<cpu_fwd::Forward>(config_from<cpu_fwd::Config>(values), problem, nowhere)](
-               const AttentionArgs& args) {
-      forward->bind(args);
-      (*forward)();
-    };
-  }
 };
 
 // Beyond this the merge alone costs more than the split can win, and a large problem would not fit in memory.

@@ -41,14 +41,6 @@ Forward::Forward(const Config& config, const Problem& problem, const AttentionAr
   plan_.partials = reinterpret_cast<float*>(partials_.data());
 }
 
-void Forward::bind(const AttentionArgs& args) {
-  plan_.params.q = args.q;
-  plan_.params.k = args.k;
-  plan_.params.v = args.v;
-  plan_.params.o = args.o;
-  plan_.params.lse = args.lse;
-}
-
 std::int64_t Forward::row_blocks() const { return divide_up(plan_.rows, plan_.config.block_m); }
 
 // Row blocks vary slowest and the last comes first: under a causal mask it is the longest, and a long task at the end

@@ -20,8 +20,6 @@ class Forward {
   Forward(const Config& config, const Problem& problem, const AttentionArgs& args,
           AttendFunction attend_function = attend);
   void operator()();
-  // The addresses of the next call; the layouts stay those of the first.
-  void bind(const AttentionArgs& args);
 
  private:
   std::int64_t row_blocks() const;

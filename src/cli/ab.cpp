@@ -1,0 +1,173 @@
+// flashcore ab: one candidate against another, interleaved and judged.
+
+#include "lab/ab.h"
+
+#include "cli/ab_self_test.h"
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "lab/aa.h"
+#include "lab/store.h"
+#include "lab/worker.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct Options {
+  Common common;
+  std::vector<std::string> candidates;
+  std::string margin = "3%";
+  std::string regime{to_string(Regime::kGraph)};
+  std::string condition{to_string(Condition::kBurst)};
+  int processes = 3;
+  double seconds = 9;
+  std::uint64_t seed = 1;
+  bool calibrate = false, self_test = false;
+  int repeats = 0;
+};
+
+AbOptions ab_options(const Options& options, const Suite& suite, const NamedProblem& problem,
+                     const DeviceInfo& device) {
+  AbOptions out;
+  out.device = device.id;
+  out.suite = suite.name;
+  out.problem = problem;
+  out.baseline = parse_candidate(options.candidates[0], problem.problem, device.limits).print();
+  out.candidate = parse_candidate(options.candidates[1], problem.problem, device.limits).print();
+  out.processes = options.processes;
+  out.margin = parse_margin(options.margin);
+  out.max_seconds = options.seconds;
+  out.regime = parse_regime(options.regime);
+  out.condition = parse_condition(options.condition);
+  out.seed = options.seed;
+  return out;
+}
+
+Tone tone_of(int code) { return code == kDone ? Tone::kGood : code == kFailed ? Tone::kBad : Tone::kWarn; }
+
+// The trial of the first process carries the verdict of all: a report or the ledger reads it like any other.
+void keep(Store& store, const std::string& run, const AbResult& result) {
+  if (result.processes.front().ended != "measured") return;
+  Trial trial = result.processes.front().candidate;
+  trial.run = run;
+  trial.comparison = result.comparison;
+  if (result.verdict == "SLOWER") trial.ended = "slower";
+  if (result.verdict == "INCONCLUSIVE") trial.ended = "inconclusive";
+  trial.message = trial.ended == "passed" ? "" : result.sentence;
+  store.append(trial);
+}
+
+int compare(const Options& options) {
+  if (options.candidates.size() != 2)
+    throw_bad_input(
+        "{} candidate{} given; ab needs two, A (the baseline) and B, each written family or family:key=value,...",
+        options.candidates.size(), options.candidates.size() == 1 ? " was" : "s were");
+  const Common& common = options.common;
+  check_json_target(common);
+  const Suite suite = select_problems(common, "quick");
+  const DeviceInfo device = describe_device(common.device);
+  if (device.limits.emulated)
+    throw_bad_input("--device {}: an emulated GPU has no time; use cuda or cpu", common.device);
+  std::vector<AbOptions> all;
+  for (const NamedProblem& problem : suite.problems) all.push_back(ab_options(options, suite, problem, device));
+
+  Console console(common.quiet, json_on_stdout(common));
+  const auto calibration =
+      find_calibration(calibration_file(common.store), device.key, all.front().regime, all.front().condition);
+  Store store(common.store);
+  const std::string run = new_run_id("ab");
+  nlohmann::json results = nlohmann::json::array();
+  int worst = kDone, judged = 0;
+  bool stopped = false;
+  for (AbOptions& one : all) {
+    if (calibration) one.refusal = calibration->why_not_trusted();
+    try {
+      const AbResult result = ab(
+          one,
+          [&](int done, int total) {
+            console.progress(done, total, one.problem.name + ": processes, each racing A and B");
+          },
+          interrupted);
+      console.end_progress();
+      const int code = ab_exit_code(result);
+      const std::string word = result.verdict;
+      console.summary("{}  {}: {}", console.paint(word, tone_of(code)), one.problem.name, result.sentence);
+      if (result.throttled > 0)
+        console.line("  {} of {} samples ran throttled; both candidates did alike", result.throttled, result.samples);
+      keep(store, run, result);
+      results.push_back(ab_json(one, result));
+      judged += code != kNotJudged;
+      worst = worst == kFailed || code == kFailed ? kFailed : std::max(worst, code);
+    } catch (const Cancelled&) {
+      stopped = true;
+      break;
+    }
+  }
+  if (!calibration) console.line("this machine's false alarms are not known: `flashcore ab --calibrate` measures them");
+  if (options.processes < 3) console.line("fewer than 3 processes: not for publishing");
+  nlohmann::json document = {
+      {"schema", "flashcore.ab/1"}, {"run", run}, {"results", results}, {"interrupted", stopped}};
+  if (calibration) document["calibration"] = *calibration;
+  write_json(common, document);
+  if (all.size() > 1 || stopped)
+    console.summary("{} of {} problems judged{}", judged, all.size(), stopped ? "; stopped by Ctrl-C" : "");
+  return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
+}
+
+int run_ab(const Options& options) {
+  if (!options.calibrate && !options.self_test) return compare(options);
+  if (options.candidates.size() > 1)
+    throw_bad_input("--calibrate and --self-test race one candidate against itself; {} were given",
+                    options.candidates.size());
+  SelfTest test;
+  test.common = options.common;
+  test.candidate = options.candidates.empty() ? "" : options.candidates.front();
+  test.margin = parse_margin(options.margin);
+  test.regime = parse_regime(options.regime);
+  test.condition = parse_condition(options.condition);
+  test.seed = options.seed;
+  test.repeats = options.repeats > 0 ? options.repeats : options.self_test ? 200 : 100;
+  return options.self_test ? run_self_test(test) : run_calibration(test);
+}
+
+}  // namespace
+
+Run add_ab(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.add_option("candidates", options->candidates, "A (the baseline) and B: family or family:key=value,...")
+      ->type_name("A B")
+      ->expected(0, 2);
+  add_common(app, options->common, kDevice | kSuite | kProblem | kStore | kJson);
+  app.add_option("--margin", options->margin, "what counts as a difference")
+      ->type_name("PERCENT")
+      ->capture_default_str();
+  app.add_option("--processes", options->processes, "fresh processes; at least 3 for what is published")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--seconds", options->seconds, "of timing per problem, at most, all processes together")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--regime", options->regime, "graph | cold | warm")->capture_default_str();
+  app.add_option("--condition", options->condition, "burst | sustained")->capture_default_str();
+  app.add_option("--seed", options->seed, "of data and order")->capture_default_str();
+  auto* calibrate = app.add_flag("--calibrate", options->calibrate,
+                                 "race A against itself; false alarms beyond 10% make later verdicts refused");
+  app.add_flag("--self-test", options->self_test,
+               "the same, and against itself with 3% and 0.5% more work planted: is it called what it is?")
+      ->excludes(calibrate);
+  app.add_option("--repeats", options->repeats, "races of --calibrate (100) and --self-test (200)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000));
+  add_examples(app, {"ab cpu_fwd cpu_fwd --device cpu --problem b1_h2_s128_d64_fp32",
+                     "ab cpu_fwd cpu_fwd:block_n=128 --device cpu --problem b1_h2_s128_d64_fp32 --seconds 2 "
+                     "--json ab.json  # exit 0 or 1 or 2",
+                     "ab --calibrate --repeats 4 --device cpu --store elsewhere/trials.db  # exit 0 or 1"});
+  return [options] {
+    watch_interrupts();
+    return run_ab(*options);
+  };
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,172 @@
+#include "cli/ab_self_test.h"
+
+#include <charconv>
+
+#include "core/error.h"
+#include "lab/aa.h"
+#include "lab/trial.h"
+#include "lab/worker.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+// Fast enough for hundreds of launches a sample, so that half a percent of them is a whole number.
+constexpr const char* kCudaProblem = "b1_h8_s512_d64_fp16";
+constexpr const char* kCpuProblem = "b1_h1_s16_d64_fp32";
+
+AaOptions options_of(const SelfTest& test, const DeviceInfo& device) {
+  AaOptions options;
+  const bool cuda = device.limits.kind == DeviceKind::kCuda;
+  Common common = test.common;
+  if (common.problem.empty() && common.suite.empty()) common.problem = cuda ? kCudaProblem : kCpuProblem;
+  options.problem = select_problems(common, "quick").problems.front();
+  options.device = device.id;
+  options.candidate = test.candidate.empty()
+                          ? dispatch(options.problem.problem, device).candidate.print()
+                          : parse_candidate(test.candidate, options.problem.problem, device.limits).print();
+  options.margin = test.margin;
+  options.regime = test.regime;
+  options.condition = test.condition;
+  options.seed = test.seed;
+  options.repeats = test.repeats;
+  // A CPU shared with others needs hundreds of blocks where a GPU needs eight.
+  options.max_seconds = cuda ? 1 : 2.5;
+  return options;
+}
+
+AaResult repeat(Console& console, const AaOptions& options, const std::string& what) {
+  const AaResult result = repeat_aa(
+      options, [&](int done, int total) { console.progress(done, total, what); }, interrupted);
+  console.end_progress();
+  return result;
+}
+
+std::string verdict_counts(const AaResult& r) {
+  return fmt::format("{} SLOWER, {} FASTER, {} SAME, {} INCONCLUSIVE", r.slower, r.faster, r.same, r.inconclusive);
+}
+
+struct Part {
+  std::string name;
+  AaOptions options;
+  AaResult result;
+  bool passed = false;
+  std::string sentence;
+};
+
+bool finished(const Part& part) { return part.result.repeats == part.options.repeats; }
+
+void judge(Part& part) {
+  const AaResult& r = part.result;
+  if (!finished(part)) {
+    part.sentence = fmt::format("broke off after {} of {} races{}", r.repeats, part.options.repeats,
+                                r.failure.empty() ? "" : ": " + r.failure);
+    return;
+  }
+  if (part.options.planted_permille == 0) {
+    part.passed = r.alarms <= 2 * part.options.alpha * r.repeats;
+    part.sentence = fmt::format("{} of {} races found a difference ({:.1f}%, at most {:.0f}% allowed); {}", r.alarms,
+                                r.repeats, 100 * r.alarm_rate(), 200 * part.options.alpha, verdict_counts(r));
+  } else if (part.options.planted_permille >= 1000 * part.options.margin) {
+    part.passed = r.slower >= 0.95 * r.repeats;
+    part.sentence = fmt::format("called SLOWER in {} of {} races ({:.1f}%, at least 95% wanted); {}", r.slower,
+                                r.repeats, 100.0 * r.slower / r.repeats, verdict_counts(r));
+  } else {
+    part.passed = r.slower == 0 && r.faster == 0;
+    part.sentence =
+        fmt::format("called SLOWER in {} of {} races (none wanted); {}", r.slower, r.repeats, verdict_counts(r));
+  }
+}
+
+nlohmann::json part_json(const Part& part) {
+  nlohmann::json json = aa_json(part.options, part.result);
+  json["name"] = part.name;
+  json["passed"] = part.passed;
+  json["sentence"] = part.sentence;
+  return json;
+}
+
+Part run_part(Console& console, const std::string& name, AaOptions options, int permille, int repeats) {
+  options.planted_permille = permille;
+  options.repeats = repeats;
+  Part part{name, options, repeat(console, options, name), false, ""};
+  judge(part);
+  console.summary("{}  {} on {}: {} ({:.0f} s)",
+                  console.paint(part.passed ? "passed" : "FAILED", part.passed ? Tone::kGood : Tone::kBad), name,
+                  options.problem.name, part.sentence, part.result.seconds);
+  return part;
+}
+
+DeviceInfo timed_device(const Common& common) {
+  DeviceInfo device = describe_device(common.device);
+  if (device.limits.emulated)
+    throw_bad_input("--device {}: an emulated GPU has no time; use cuda or cpu", common.device);
+  return device;
+}
+
+}  // namespace
+
+double parse_margin(const std::string& text) {
+  double number = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  const bool is_percent = end + 1 == last && *end == '%';
+  const double margin = is_percent ? number / 100 : number;
+  if (error != std::errc() || (end != last && !is_percent) || !(margin >= 0.001) || margin > 1)
+    throw_bad_input("--margin '{}' is not a margin: give a percentage such as 3%, from 0.1% to 100%", text);
+  return margin;
+}
+
+int run_calibration(const SelfTest& test) {
+  check_json_target(test.common);
+  Console console(test.common.quiet, json_on_stdout(test.common));
+  const DeviceInfo device = timed_device(test.common);
+  const Part part = run_part(console, "A against A", options_of(test, device), 0, test.repeats);
+  write_json(test.common, {{"schema", "flashcore.calibration-run/1"}, {"results", {part_json(part)}}});
+  if (!finished(part)) return kNotJudged;
+  Calibration calibration;
+  calibration.device_key = device.key;
+  calibration.problem = part.options.problem.problem.id();
+  calibration.candidate = part.options.candidate;
+  calibration.created_at = now_iso8601();
+  calibration.regime = test.regime;
+  calibration.condition = test.condition;
+  calibration.repeats = part.result.repeats;
+  calibration.alarms = part.result.alarms;
+  calibration.alpha = part.options.alpha;
+  const auto file = calibration_file(test.common.store);
+  save_calibration(file, calibration);
+  console.line(
+      "kept in {}; `ab` and `gate` {}", file.string(),
+      calibration.trusted() ? "rest their verdicts on it" : "will refuse to judge times here until it is better");
+  return calibration.trusted() ? kDone : kFailed;
+}
+
+int run_self_test(const SelfTest& test) {
+  check_json_target(test.common);
+  Console console(test.common.quiet, json_on_stdout(test.common));
+  const DeviceInfo device = timed_device(test.common);
+  const AaOptions options = options_of(test, device);
+  const int planted_repeats = std::max(1, test.repeats / 2);
+  const std::tuple<const char*, int, int> plan[] = {{"A against A", 0, test.repeats},
+                                                    {"3% of extra work planted", 30, planted_repeats},
+                                                    {"0.5% of extra work planted", 5, planted_repeats}};
+  nlohmann::json results = nlohmann::json::array();
+  bool all_passed = true, all_finished = true;
+  for (const auto& [name, permille, repeats] : plan) {
+    if (interrupted()) break;
+    const Part part = run_part(console, name, options, permille, repeats);
+    all_passed = all_passed && part.passed;
+    all_finished = all_finished && finished(part);
+    results.push_back(part_json(part));
+  }
+  write_json(test.common, {{"schema", "flashcore.ab-self-test/1"},
+                           {"device", {{"key", device.key}, {"name", device.name}, {"driver", device.driver}}},
+                           {"created_at", now_iso8601()},
+                           {"passed", all_passed && all_finished},
+                           {"results", results}});
+  if (!all_finished || results.size() < std::size(plan)) return kNotJudged;
+  return all_passed ? kDone : kFailed;
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,151 @@
+// flashcore gate: a regression against a baseline file or the leaderboard ends with 1.
+
+#include "cli/ab_self_test.h"
+#include "cli/common.h"
+#include "cli/stored.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "kernels/embedded.h"
+#include "lab/aa.h"
+#include "lab/regression.h"
+#include "lab/worker.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct Options {
+  Common common;
+  std::string baseline, write_baseline, junit;
+  std::string margin = "2%";
+  std::string regime{to_string(Regime::kGraph)};
+  std::string condition{to_string(Condition::kBurst)};
+  int processes = 3;
+  double seconds = 9;
+  std::uint64_t seed = 1;
+};
+
+GateOptions gate_options(const Options& options) {
+  GateOptions out;
+  out.device = describe_device(options.common.device).id;
+  if (const std::string pinned = candidate_text(options.common); !pinned.empty()) out.candidate = pinned;
+  out.processes = options.processes;
+  out.margin = parse_margin(options.margin);
+  out.max_seconds = options.seconds;
+  out.seed = options.seed;
+  const auto file = calibration_file(options.common.store);
+  out.refusal = [file](const std::string& device_key, Regime regime, Condition condition) {
+    const auto calibration = find_calibration(file, device_key, regime, condition);
+    return calibration ? calibration->why_not_trusted() : std::string();
+  };
+  return out;
+}
+
+bool wanted(const Common& common, const std::optional<Suite>& suite, const NamedProblem& problem) {
+  if (!common.problem.empty() && common.problem != problem.name && common.problem != problem.problem.id()) return false;
+  if (!suite) return true;
+  return std::any_of(suite->problems.begin(), suite->problems.end(),
+                     [&](const NamedProblem& p) { return p.problem == problem.problem; });
+}
+
+// The entries of the baseline that were asked for.
+std::vector<BaselineEntry> select_entries(const Options& options) {
+  const Common& common = options.common;
+  std::vector<BaselineEntry> entries = options.baseline.empty()
+                                           ? baseline_of(leaderboard(stored_trials(common.store, {}), source_hash()))
+                                           : load_baseline(options.baseline);
+  std::optional<Suite> suite;
+  if (!common.suite.empty()) suite = load_suite(common.suite);
+  std::erase_if(entries, [&](const BaselineEntry& e) { return !wanted(common, suite, e.problem); });
+  return entries;
+}
+
+int record(const Options& options) {
+  const Common& common = options.common;
+  if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
+    throw_bad_input("--write-baseline judges nothing: leave out --baseline, --json and --junit");
+  const Suite suite = select_problems(common, "quick");
+  const GateOptions gate_with = gate_options(options);
+  Console console(common.quiet, false);
+  const auto entries = record_baseline(suite.problems, gate_with, parse_regime(options.regime),
+                                       parse_condition(options.condition), interrupted);
+  write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
+  for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
+  console.summary("{} problem{} recorded in {}", entries.size(), entries.size() == 1 ? "" : "s",
+                  options.write_baseline);
+  return kDone;
+}
+
+int judge(const Options& options) {
+  const Common& common = options.common;
+  check_json_target(common);
+  Console console(common.quiet, json_on_stdout(common));
+  const std::vector<BaselineEntry> entries = select_entries(options);
+  const GateOptions gate_with = gate_options(options);
+  const std::vector<GateRow> rows = gate(
+      entries, gate_with,
+      [&](const GateRow& row) {
+        const Tone tone = row.passed() ? Tone::kGood : row.failed() ? Tone::kBad : Tone::kWarn;
+        const std::string said =
+            fmt::format("{}  {}: {}", console.paint(row.verdict, tone), row.baseline.problem.name, row.sentence);
+        if (row.passed()) {
+          console.line("{}", said);
+        } else {
+          console.summary("{}", said);
+        }
+      },
+      interrupted);
+  if (!options.junit.empty()) write_file_atomically(options.junit, gate_junit(rows));
+  write_json(common, gate_json(rows, gate_with));
+  const auto count = [&](auto&& which) { return std::count_if(rows.begin(), rows.end(), which); };
+  const auto passed = count([](const GateRow&r) { return r.passed(); }),
+             failed = count([](const GateRow&r) { return r.failed(); });
+  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%", passed, failed,
+                  static_cast<std::ptrdiff_t>(rows.size()) - passed - failed, 100 * gate_with.margin);
+  if (rows.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
+  return gate_exit_code(rows);
+}
+
+int run_gate(const Options& options) {
+  try {
+    return options.write_baseline.empty() ? judge(options) : record(options);
+  } catch (const Cancelled&) {
+    print_error("stopped before every problem was judged");
+    return kNotJudged;
+  }
+}
+
+}  // namespace
+
+Run add_gate(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
+  app.add_option("--baseline", options->baseline,
+                 "what to judge against: a file of --write-baseline or of `bench --json` (default: the leaderboard)")
+      ->type_name("FILE");
+  app.add_option("--write-baseline", options->write_baseline, "time what stands now and record it instead of judging")
+      ->type_name("FILE");
+  app.add_option("--junit", options->junit, "also write the verdicts as JUnit XML")->type_name("FILE");
+  app.add_option("--margin", options->margin, "what counts as a regression")
+      ->type_name("PERCENT")
+      ->capture_default_str();
+  app.add_option("--processes", options->processes, "fresh processes per problem")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app.add_option("--seconds", options->seconds, "of timing per problem, at most, all processes together")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--regime", options->regime, "of --write-baseline: graph | cold | warm")->capture_default_str();
+  app.add_option("--condition", options->condition, "of --write-baseline: burst | sustained")->capture_default_str();
+  app.add_option("--seed", options->seed, "of data and order")->capture_default_str();
+  add_examples(app, {"gate --device cpu --write-baseline baseline.json --problem b1_h1_s64_d64_fp32",
+                     "gate --device cpu --baseline baseline.json --junit gate.xml --json gate.json"});
+  return [options] {
+    watch_interrupts();
+    return run_gate(*options);
+  };
+}
+
+}  // namespace flashcore::cli

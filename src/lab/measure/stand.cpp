@@ -1,0 +1,111 @@
+#include "lab/measure/stand.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+
+namespace flashcore {
+namespace {
+
+constexpr int kMaxCopies = 64;
+constexpr double kShortestSampleUs = 1;
+
+// How many sets of buffers a cold measurement rotates through: more than twice the last-level cache, while they fit
+// into a quarter of the memory.
+int copies_for(const Problem& problem, const DeviceInfo& device, Regime regime) {
+  if (regime != Regime::kCold) return 1;
+  const auto each = static_cast<double>(std::max<std::size_t>(Operands::total_bytes(problem), 1));
+  const double wanted = std::floor(2.0 * static_cast<double>(device.limits.l2_bytes) / each) + 2;
+  const double affordable = device.memory_bytes > 0 ? 0.25 * static_cast<double>(device.memory_bytes) / each : wanted;
+  return static_cast<int>(std::clamp(std::min(wanted, affordable), 1.0, static_cast<double>(kMaxCopies)));
+}
+
+Launch with_extra_launches(Launch launch, int permille) {
+  if (permille <= 0) return launch;
+  return [launch = std::move(launch), permille, owed = 0]() mutable {
+    launch();
+    owed += permille;
+    for (; owed >= 1000; owed -= 1000) launch();
+  };
+}
+
+}  // namespace
+
+BufferSet::BufferSet(Device& device, const Problem& problem, Regime regime, const AttentionInputs& inputs) {
+  const int copies = copies_for(problem, device.info(), regime);
+  for (int i = 0; i < copies; ++i) {
+    copies_.push_back(std::make_unique<Operands>(device, problem));
+    copies_.back()->upload(inputs);
+    copies_.back()->poison_outputs();
+  }
+}
+
+void BufferSet::poison_outputs() {
+  for (const auto& copy : copies_) copy->poison_outputs();
+}
+
+Stand::Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
+             const std::vector<BufferSet*>& sets)
+    : device_(&device), options_(options), loaded_(device, contestant.candidate, problem, contestant.artifact) {
+  FC_CHECK(!sets.empty() && options.planted_permille >= 0);
+  for (BufferSet* set : sets) {
+    places_.push_back(std::make_unique<Place>());
+    places_.back()->buffers = set;
+    bind(*places_.back(), options.sample_us);
+  }
+  use_launches(launches_per_sample());
+}
+
+void Stand::bind(Place& place, double sample_us) {
+  std::vector<Launch> launches;
+  for (int i = 0; i < place.buffers->copies(); ++i)
+    launches.push_back(with_extra_launches(loaded_.bind(place.buffers->copy(i).args()), options_.planted_permille));
+  place.timer = device_->make_timer(launches, options_.regime, sample_us);
+  place.launches = std::move(launches);
+}
+
+void Stand::bind_again() {
+  constexpr std::size_t kPaddings = 8, kMaxPages = 64, kPage = 4096;
+  const int launches = launches_per_sample();
+  for (const auto& place : places_) {
+    padding_.emplace_back((1 + random_.below(kMaxPages)) * kPage);
+    // The number of launches is known: the shortest sample spares the timer from finding it.
+    bind(*place, kShortestSampleUs);
+  }
+  if (padding_.size() > kPaddings) padding_.erase(padding_.begin(), padding_.end() - kPaddings);
+  use_launches(launches);
+}
+
+void Stand::use_launches(int launches) {
+  for (const auto& place : places_) place->timer->use_launches(launches);
+}
+
+void Stand::refresh_outputs(int set) {
+  buffers(set).poison_outputs();
+  for (int i = 0; i < buffers(set).copies(); ++i) sample(set);
+}
+
+std::string Stand::judge_outputs(int set, const Problem& problem, const Oracle& oracle) const {
+  AttentionOutputs first;
+  for (int i = 0; i < buffers(set).copies(); ++i) {
+    const Operands& operands = buffers(set).copy(i);
+    if (const auto name = operands.broken_red_zone()) return fmt::format("the red zone around {} is broken", *name);
+    const AttentionOutputs outputs = operands.download_outputs();
+    if (i > 0) {
+      if (!bitwise_equal(first, outputs)) return "two copies of the same inputs gave different bits";
+      continue;
+    }
+    if (const std::int64_t unwritten = count_unwritten(outputs))
+      return fmt::format("{} elements were never written", unwritten);
+    const OutputError error = compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows),
+                                      gather_lse(problem, outputs.lse, oracle.rows));
+    if (!within(error, oracle.bound))
+      return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0", error.rel,
+                         error.worst_row_rel, error.nonfinite, oracle.bound.rel, oracle.bound.worst_row_rel);
+    first = outputs;
+  }
+  return "";
+}
+
+}  // namespace flashcore

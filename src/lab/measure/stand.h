@@ -1,0 +1,77 @@
+#pragma once
+// Where a candidate is timed: its buffers, its launches, its timers.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/family.h"
+#include "lab/gates.h"
+#include "lab/operands.h"
+#include "lab/oracle.h"
+#include "lab/statistics/random.h"
+
+namespace flashcore {
+
+// One place in memory to run at: the tensors of one call, or, for the cold regime, as many copies of them as fill twice
+// the last-level cache.
+class BufferSet {
+ public:
+  BufferSet(Device& device, const Problem& problem, Regime regime, const AttentionInputs& inputs);
+  void poison_outputs();
+  int copies() const { return static_cast<int>(copies_.size()); }
+  Operands& copy(int i) const { return *copies_[static_cast<std::size_t>(i)]; }
+
+ private:
+  std::vector<std::unique_ptr<Operands>> copies_;
+};
+
+struct StandOptions {
+  Regime regime = Regime::kGraph;
+  double sample_us = 0;  // at least so long is a sample; 0: the device's default
+  // So many launches of a thousand are done twice, without being counted: a slowdown of known size, for tests of the
+  // measurement itself. Exact where launches per sample times this is a multiple of 1000.
+  int planted_permille = 0;
+};
+
+// A contestant bound to every set, with a timer for each.
+class Stand {
+ public:
+  Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
+        const std::vector<BufferSet*>& sets);
+  Sample sample(int set) { return at(set).timer->sample(); }
+  void use_launches(int launches);
+  // New launches and timers on the same sets, with the same number of launches per sample: what a candidate allocates
+  // for itself moves to another place.
+  void bind_again();
+  int launches_per_sample() const { return places_.front()->timer->launches_per_sample(); }
+
+  int sets() const { return static_cast<int>(places_.size()); }
+  BufferSet& buffers(int set) const { return *at(set).buffers; }
+  // A launch on one copy of a set, outside of any timer: for audits of what the timed launches do.
+  const Launch& launch(int set, int copy) const { return at(set).launches[static_cast<std::size_t>(copy)]; }
+
+  // Poisons a set's outputs and takes one more sample of each copy, so that what is judged then is of those.
+  void refresh_outputs(int set);
+  // What is wrong with the outputs in a set; empty if nothing is. Call refresh_outputs before.
+  std::string judge_outputs(int set, const Problem& problem, const Oracle& oracle) const;
+
+ private:
+  struct Place {
+    BufferSet* buffers = nullptr;
+    std::vector<Launch> launches;
+    std::unique_ptr<Timer> timer;
+  };
+  void bind(Place& place, double sample_us);
+  Place& at(int set) const { return *places_[static_cast<std::size_t>(set)]; }
+
+  Device* device_;
+  StandOptions options_;
+  LoadedCandidate loaded_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::vector<std::vector<std::byte>> padding_;  // what makes the next allocation land elsewhere
+  SplitMix random_{0x70616464696e67};
+};
+
+}  // namespace flashcore

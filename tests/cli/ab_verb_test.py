@@ -1,0 +1,150 @@
+"""flashcore ab and gate: messages, exit codes, JSON and JUnit. What the verdicts rest on is tested below the command line, on
+a simulated device; here no test depends on how quiet the machine is."""
+
+import json
+import os
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, CliTest
+
+PROBLEM = "b1_h1_s64_d64_fp32"
+ON_CPU = ["--device", "cpu", "--problem", PROBLEM]
+ONE_THREAD = ["--family", "cpu_fwd", "--config", "threads=1"]  # less at the mercy of who else uses the machine
+VERDICTS = {"FASTER": DONE, "SAME": DONE, "SLOWER": FAILED, "INCONCLUSIVE": NOT_JUDGED}
+
+
+class AbTest(CliTest):
+    def calibration(self, alarms):
+        os.makedirs(self.path(".flashcore"), exist_ok=True)
+        key = json.loads(self.expect(DONE, "bench", *ON_CPU, "--json", "-", "--quiet").stdout)["results"][0]["device"]["key"]
+        entry = {"device": key, "problem": "p", "candidate": "c", "created_at": "now", "regime": "graph", "condition": "burst", "repeats": 100, "alarms": alarms, "alpha": 0.05}
+        self.write(".flashcore/calibration.json", json.dumps({"schema": "flashcore.calibration/1", "calibrations": [entry]}))
+
+    def test_the_same_candidate_is_same_by_construction(self):
+        result = self.expect(DONE, "ab", "cpu_fwd", "cpu_fwd", *ON_CPU, "--json", self.path("ab.json"))
+        self.assertIn("SAME", result.stdout)
+        self.assertIn("by construction", result.stdout)
+        with open(self.path("ab.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertEqual(document["schema"], "flashcore.ab/1")
+        self.assertTrue(document["results"][0]["same_code"])
+
+    def test_every_verdict_has_its_exit_code_and_its_evidence(self):
+        result = self.run_flashcore("ab", "cpu_fwd:block_n=256", "cpu_fwd:block_n=128", *ON_CPU, "--seconds", "1.5", "--json", "-", "--quiet")
+        document = json.loads(result.stdout)["results"][0]
+        verdict = document["verdict"]
+        self.assertEqual(result.returncode, VERDICTS[verdict], document["sentence"])
+        self.assertIn(verdict, document["sentence"])
+        self.assertEqual(len(document["processes"]), 3)
+        low, high = document["ci95"]
+        self.assertLessEqual(low, document["speedup"])
+        self.assertGreaterEqual(high, document["speedup"])
+        self.assertGreater(document["detectable"], 0)
+        for process in document["processes"]:
+            blocks = len(process["log_ratios"])
+            self.assertEqual(len(process["candidate"]["samples_us"]), 2 * blocks)
+            self.assertEqual(len(process["baseline"]["powers_w"]), 2 * blocks)
+
+    def test_what_cannot_be_is_refused_before_anything_runs(self):
+        self.expect_error(BAD_USAGE, ["two", "baseline"], "ab", "cpu_fwd", *ON_CPU)
+        self.expect_error(BAD_USAGE, ["two"], "ab", *ON_CPU)
+        self.expect_error(BAD_USAGE, ["no_fwd", "cpu_fwd"], "ab", "cpu_fwd", "no_fwd", *ON_CPU)
+        self.expect_error(BAD_USAGE, ["blok_m"], "ab", "cpu_fwd", "cpu_fwd:blok_m=3", *ON_CPU)
+        self.expect_error(BAD_USAGE, ["emulated", "no time"], "ab", "sm80_fwd", "sm80_fwd", "--device", "emulator", "--problem", "b1_h1_s64_d64_fp16")
+        self.expect_error(BAD_USAGE, ["--margin", "3%"], "ab", "cpu_fwd", "cpu_fwd", *ON_CPU, "--margin", "lots")
+        self.expect_error(BAD_USAGE, ["--margin"], "ab", "cpu_fwd", "cpu_fwd", *ON_CPU, "--margin", "0")
+        self.expect_error(BAD_USAGE, ["itself"], "ab", "cpu_fwd", "cpu_fwd", "--calibrate", *ON_CPU)
+        self.assertFalse(os.path.exists(self.path(".flashcore")), "nothing was made for a command that was refused")
+
+    def test_false_alarms_beyond_twice_alpha_end_judging(self):
+        self.calibration(alarms=11)
+        result = self.expect(NOT_JUDGED, "ab", "cpu_fwd:block_n=256", "cpu_fwd:block_n=128", *ON_CPU)
+        for word in ("NOT JUDGED", "11", "--calibrate"):
+            self.assertIn(word, result.stdout)
+        self.expect(DONE, "ab", "cpu_fwd", "cpu_fwd", *ON_CPU)
+        self.calibration(alarms=10)
+        result = self.run_flashcore("ab", "cpu_fwd:block_n=256", "cpu_fwd:block_n=128", *ON_CPU, "--seconds", "1", "--processes", "1")
+        self.assertNotIn("NOT JUDGED", result.stdout)
+        self.assertIn("not for publishing", result.stdout)
+
+    def test_calibration_is_kept_and_self_test_reports_every_part(self):
+        result = self.run_flashcore("ab", "--calibrate", "--repeats", "3", *ON_CPU)
+        self.assertIn(result.returncode, (DONE, FAILED), result.stderr)
+        with open(self.path(".flashcore", "calibration.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file)["calibrations"][0]["repeats"], 3)
+        result = self.run_flashcore("ab", "--self-test", "--repeats", "2", "--device", "cpu", "--json", "-", "--quiet")
+        document = json.loads(result.stdout)
+        self.assertEqual(document["schema"], "flashcore.ab-self-test/1")
+        self.assertEqual([r["planted"] for r in document["results"]], [0, 0.03, 0.005])
+        self.assertEqual([r["repeats"] for r in document["results"]], [2, 1, 1])
+        self.assertEqual(result.returncode, DONE if document["passed"] else FAILED)
+
+
+class GateTest(CliTest):
+    def record(self):
+        self.expect(DONE, "gate", *ON_CPU, *ONE_THREAD, "--write-baseline", self.path("baseline.json"), "--seconds", "0.5", "--processes", "2")
+        with open(self.path("baseline.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def gate(self, code, document, *flags):
+        self.write("baseline.json", json.dumps(document))
+        return self.expect(code, "gate", "--device", "cpu", *ONE_THREAD, "--baseline", self.path("baseline.json"), "--seconds", "0.5", *flags)
+
+    def test_unchanged_code_passes(self):
+        result = self.gate(DONE, self.record(), "--junit", self.path("gate.xml"), "--json", self.path("gate.json"))
+        self.assertIn("1 passed, 0 failed, 0 not judged", result.stdout)
+        suite = ElementTree.parse(self.path("gate.xml")).getroot()
+        self.assertEqual((suite.get("tests"), suite.get("failures"), suite.get("errors")), ("1", "0", "0"))
+        with open(self.path("gate.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertEqual(document["margin"], 0.02)
+        self.assertEqual(document["results"][0]["verdict"], "SAME")
+        self.assertTrue(document["results"][0]["interleaved"])
+
+    def test_a_regression_against_a_recorded_time_ends_with_1(self):
+        document = self.record()
+        document["results"][0]["code_hash"] = "of other code"
+        # So far off that no load on this machine can hide it: the interval is as wide as processes differ.
+        document["results"][0]["time_us"]["p50"] /= 1e12
+        document["results"][0]["process_p50_us"] = []
+        result = self.gate(FAILED, document, "--quiet", "--junit", self.path("gate.xml"))
+        self.assertIn("SLOWER", result.stdout)
+        self.assertIn("not interleaved", result.stdout)
+        failure = ElementTree.parse(self.path("gate.xml")).getroot().find("testcase/failure")
+        self.assertEqual(failure.get("type"), "SLOWER")
+        # And the sign: faster than recorded is no regression.
+        document["results"][0]["time_us"]["p50"] *= 1e24
+        self.assertIn("FASTER", self.gate(DONE, document).stdout)
+
+    def test_what_was_not_judged_is_not_passed(self):
+        document = self.record()
+        document["results"][0]["device"]["key"] = "h200"
+        result = self.gate(NOT_JUDGED, document)
+        self.assertIn("h200", result.stdout)
+        self.assertIn("0 passed, 0 failed, 1 not judged", result.stdout)
+        result = self.gate(NOT_JUDGED, document, "--problem", "b1_h1_s32_d64_fp32")
+        self.assertIn("nothing was judged", result.stdout)
+
+    def test_bench_results_are_a_baseline_too(self):
+        self.expect(DONE, "bench", *ON_CPU, *ONE_THREAD, "--json", self.path("baseline.json"))
+        with open(self.path("baseline.json"), encoding="utf-8") as file:
+            self.gate(DONE, json.load(file))
+
+    def test_the_leaderboard_is_the_default(self):
+        self.expect_error(BAD_USAGE, ["trials.db"], "gate", "--device", "cpu")
+        self.expect(DONE, "tune", *ON_CPU, "--budget", "2", "--finalists", "1")
+        # Dispatch may pick another candidate than the tuned one: then they are raced, and this machine decides.
+        result = self.run_flashcore("gate", "--device", "cpu", "--seconds", "0.5", "--processes", "2", "--json", "-", "--quiet")
+        verdict = json.loads(result.stdout)["results"][0]["verdict"]
+        self.assertEqual(result.returncode, VERDICTS[verdict])
+
+    def test_bad_files_and_flags(self):
+        for text in ("{", "{}", '{"schema": "flashcore.bench/1", "results": []}'):
+            self.write("bad.json", text)
+            self.expect_error(BAD_USAGE, ["bad.json"], "gate", "--device", "cpu", "--baseline", self.path("bad.json"))
+        self.expect_error(BAD_USAGE, ["--write-baseline"], "gate", *ON_CPU, "--write-baseline", self.path("b.json"), "--junit", self.path("j.xml"))
+
+
+if __name__ == "__main__":
+    unittest.main()

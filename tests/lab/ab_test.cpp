@@ -1,0 +1,278 @@
+// ab, its judgement, A/A repeats, calibration and the regression gate, with workers on a fake device.
+
+#include "lab/ab.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+#include <cmath>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "lab/aa.h"
+#include "lab/fake.h"
+#include "lab/regression.h"
+#include "lab/worker.h"
+
+namespace flashcore {
+namespace {
+
+NamedProblem small_problem() {
+  NamedProblem named;
+  named.name = "small";
+  named.problem.dtype = DType::kF32;
+  named.problem.seqlen_q = named.problem.seqlen_kv = 33;
+  named.problem.head_dim = named.problem.head_dim_v = 16;
+  return named;
+}
+
+AbOptions ab_of(const std::string& candidate, const std::string& baseline) {
+  AbOptions options;
+  options.device = "fake";
+  options.problem = small_problem();
+  options.candidate = candidate;
+  options.baseline = baseline;
+  options.worker_executable = FLASHCORE_WORKER_HELPER;
+  return options;
+}
+
+bool mentions(const std::string& text, const std::string& word) { return text.find(word) != std::string::npos; }
+
+TEST(Ab, ASlowerCandidateIsCalledSoInOneSentence) {
+  int told = 0;
+  const AbOptions options = ab_of("fake_slower_3", "fake_none");
+  const AbResult r = ab(options, [&](int, int total) {
+    ++told;
+    EXPECT_EQ(total, 3);
+  });
+  EXPECT_EQ(told, 3);
+  EXPECT_EQ(r.verdict, "SLOWER") << r.sentence;
+  EXPECT_EQ(ab_exit_code(r), 1);
+  EXPECT_EQ(r.processes.size(), 3u);
+  EXPECT_NEAR(r.comparison.speedup, 1 / 1.03, 0.004);
+  for (const char* word :
+       {"fake_slower_3 is SLOWER than fake_none", "95% interval", "3 processes", "could have detected"})
+    EXPECT_TRUE(mentions(r.sentence, word)) << r.sentence;
+  EXPECT_EQ(r.sentence.find('\n'), std::string::npos);
+  EXPECT_LT(r.comparison.p_value, 0.01);
+  EXPECT_GT(r.samples, 3 * 8 * 4 - 1);
+  EXPECT_GT(r.cliffs_delta, 0.5) << "its times are the longer ones";
+}
+
+TEST(Ab, TheSignHoldsBothWays) {
+  EXPECT_EQ(ab(ab_of("fake_none", "fake_slower_3")).verdict, "FASTER");
+  const AbResult same = ab(ab_of("fake_slower_half", "fake_none"));
+  EXPECT_EQ(same.verdict, "SAME");
+  EXPECT_EQ(ab_exit_code(same), 0);
+  EXPECT_LT(same.tost_p, 0.05);
+}
+
+TEST(Ab, ProcessesSeeOtherInputs) {
+  const AbResult r = ab(ab_of("fake_none", "fake_slower_half"));
+  ASSERT_EQ(r.processes.size(), 3u);
+  EXPECT_NE(r.processes[0].candidate.seed, r.processes[1].candidate.seed);
+}
+
+TEST(Ab, WhatIsNotCorrectGetsNoTime) {
+  const AbResult wrong = ab(ab_of("fake_wrong_tail", "fake_none"));
+  EXPECT_EQ(wrong.verdict, "NOT JUDGED");
+  EXPECT_EQ(ab_exit_code(wrong), 1);
+  EXPECT_EQ(wrong.processes.size(), 1u) << "no further process is spent on it";
+  EXPECT_TRUE(mentions(wrong.sentence, "did not pass its gates") && mentions(wrong.sentence, "incorrect"))
+      << wrong.sentence;
+  const AbResult red = ab(ab_of("fake_none", "fake_wrong_tail"));
+  EXPECT_EQ(ab_exit_code(red), 2);
+  EXPECT_TRUE(mentions(red.sentence, "baseline fake_wrong_tail is red")) << red.sentence;
+}
+
+TEST(Ab, ACrashIsAnAnswerAndSaysWhose) {
+  const AbResult crashed = ab(ab_of("fake_segfault", "fake_none"));
+  EXPECT_EQ(ab_exit_code(crashed), 1);
+  EXPECT_TRUE(mentions(crashed.sentence, "fake_segfault") && mentions(crashed.sentence, "SIGSEGV")) << crashed.sentence;
+  EXPECT_EQ(ab_exit_code(ab(ab_of("fake_none", "fake_segfault"))), 2);
+}
+
+TEST(Ab, AHangIsEnded) {
+  Worker worker("fake", FLASHCORE_WORKER_HELPER);
+  PairRequest request;
+  request.problem = small_problem().problem;
+  request.candidate = "fake_hang";
+  request.baseline = "fake_none";
+  const PairOutcome outcome = worker.measure_pair(request, 2);
+  EXPECT_EQ(outcome.ended, "candidate_failed");
+  EXPECT_EQ(outcome.candidate.ended, "timeout");
+  request.candidate = "fake_slower_3";
+  EXPECT_EQ(worker.measure_pair(request).ended, "measured") << "the next request gets a fresh child";
+}
+
+TEST(Ab, TheSameCandidateIsSameWithoutTiming) {
+  const AbResult r = ab(ab_of("fake_none", "fake_none"));
+  EXPECT_EQ(r.verdict, "SAME");
+  EXPECT_TRUE(r.same_code && r.inert_fields.empty());
+  EXPECT_EQ(ab_exit_code(r), 0);
+  EXPECT_FALSE(r.processes.front().candidate.timing);
+  EXPECT_TRUE(mentions(r.sentence, "by construction")) << r.sentence;
+}
+
+TEST(Ab, AMachineThatCannotBeTrustedIsNotJudgedOn) {
+  AbOptions options = ab_of("fake_slower_3", "fake_none");
+  options.refusal = "false alarms";
+  const AbResult refused = ab(options);
+  EXPECT_EQ(refused.verdict, "NOT JUDGED");
+  EXPECT_EQ(ab_exit_code(refused), 2);
+  EXPECT_TRUE(mentions(refused.sentence, "false alarms"));
+  options.candidate = "fake_none";
+  EXPECT_EQ(ab(options).verdict, "SAME") << "identical code needs no clock";
+  options.candidate = "fake_wrong_tail";
+  EXPECT_EQ(ab_exit_code(ab(options)), 1) << "and a wrong result needs none either";
+}
+
+// --- judgement on made-up outcomes ----------------------------------------------------------------------------------
+
+PairOutcome measured(double effect, double noise, std::uint64_t seed, int blocks = 30) {
+  PairOutcome outcome;
+  outcome.ended = "measured";
+  outcome.candidate.timing.emplace();
+  outcome.baseline.timing.emplace();
+  SplitMix random(seed);
+  for (int i = 0; i < blocks; ++i) {
+    outcome.log_ratios.push_back(effect + noise * random.normal());
+    outcome.candidate.timing->samples.push_back({100, 0});
+    outcome.baseline.timing->samples.push_back({100 * std::exp(effect), 0});
+  }
+  return outcome;
+}
+
+TEST(JudgeAb, ProcessesThatDisagreeMakeTheIntervalWide) {
+  const AbOptions options = ab_of("a", "b");
+  const AbResult agree = judge_ab(options, {measured(0.05, 0.01, 1), measured(0.05, 0.01, 2), measured(0.05, 0.01, 3)});
+  EXPECT_EQ(agree.verdict, "FASTER");
+  const AbResult disagree =
+      judge_ab(options, {measured(0.10, 0.01, 1), measured(0.05, 0.01, 2), measured(0.0, 0.01, 3)});
+  EXPECT_EQ(disagree.verdict, "INCONCLUSIVE") << disagree.sentence;
+  EXPECT_GT(disagree.between_process, 0.03);
+  EXPECT_TRUE(mentions(disagree.sentence, "could have detected a change of")) << disagree.sentence;
+  EXPECT_EQ(ab_exit_code(disagree), 2);
+}
+
+TEST(JudgeAb, OneFailedProcessIsNotOutvoted) {
+  PairOutcome crashed;
+  crashed.ended = "crashed";
+  crashed.message = "the worker process was ended by signal SIGSEGV in stage performance";
+  const AbResult r = judge_ab(ab_of("a", "b"), {measured(0.1, 0.01, 1), measured(0.1, 0.01, 2), crashed});
+  EXPECT_EQ(r.verdict, "NOT JUDGED");
+  EXPECT_TRUE(mentions(r.sentence, "SIGSEGV"));
+}
+
+TEST(JudgeAb, TooFewBlocksSaySo) {
+  const AbResult r = judge_ab(ab_of("a", "b"), {measured(0.5, 0.01, 1, 3)});
+  EXPECT_EQ(r.verdict, "INCONCLUSIVE");
+  EXPECT_TRUE(mentions(r.sentence, "could have detected nothing")) << r.sentence;
+}
+
+TEST(JudgeAb, OneCodeOfTwoConfigsIsAnInertParameter) {
+  PairOutcome outcome;
+  outcome.ended = "same_code";
+  outcome.candidate.family = outcome.baseline.family = "cpu_fwd";
+  outcome.candidate.config = "block_m=96,block_n=64,threads=1,kv_split=1";
+  outcome.baseline.config = "block_m=96,block_n=128,threads=1,kv_split=1";
+  outcome.candidate.artifact.emplace().code_hash = outcome.baseline.artifact.emplace().code_hash = "0123456789abcdef";
+  const AbResult r = judge_ab(ab_of("cpu_fwd:block_n=64", "cpu_fwd:block_n=128"), {outcome});
+  EXPECT_EQ(r.verdict, "SAME");
+  EXPECT_EQ(r.inert_fields, std::vector<std::string>{"block_n"});
+  EXPECT_TRUE(mentions(r.sentence, "BUG of family cpu_fwd") && mentions(r.sentence, "block_n")) << r.sentence;
+  EXPECT_EQ(ab_exit_code(r), 1) << "a knob that does nothing must not pass unseen";
+}
+
+TEST(JudgeAb, TheJsonHoldsEveryRawSample) {
+  const AbOptions options = ab_of("fake_slower_3", "fake_none");
+  const nlohmann::json j = ab_json(options, ab(options));
+  EXPECT_EQ(j.at("verdict"), "SLOWER");
+  ASSERT_EQ(j.at("processes").size(), 3u);
+  const auto& process = j.at("processes")[0];
+  EXPECT_EQ(process.at("candidate").at("samples_us").size(), 2 * process.at("log_ratios").size());
+  EXPECT_EQ(j.at("p_value").size(), 3u);
+}
+
+// --- A/A ------------------------------------------------------------------------------------------------------------
+
+AaOptions aa_of(int permille) {
+  AaOptions options;
+  options.device = "fake";
+  options.problem = small_problem();
+  options.candidate = "fake_none";
+  options.repeats = 12;
+  options.per_process = 6;
+  options.planted_permille = permille;
+  options.worker_executable = FLASHCORE_WORKER_HELPER;
+  return options;
+}
+
+TEST(Aa, ACandidateIsTheSameAsItself) {
+  const AaResult r = repeat_aa(aa_of(0));
+  EXPECT_EQ(r.repeats, 12) << r.failure;
+  EXPECT_EQ(r.same, 12);
+  EXPECT_LE(r.alarms, 3);
+  EXPECT_EQ(r.device_key, "fake");
+  EXPECT_EQ(r.effects.size(), 12u);
+}
+
+TEST(Aa, PlantedWorkIsSeen) {
+  const AaResult r = repeat_aa(aa_of(500));
+  EXPECT_EQ(r.slower, 12) << r.failure;
+  EXPECT_NEAR(median(r.effects), 1 / 1.5, 0.01);
+}
+
+TEST(Aa, AFailureEndsItAndIsTold) {
+  AaOptions options = aa_of(0);
+  options.candidate = "fake_wrong_tail";
+  const AaResult r = repeat_aa(options);
+  EXPECT_EQ(r.repeats, 0);
+  EXPECT_TRUE(mentions(r.failure, "baseline_failed")) << r.failure;
+}
+
+class CalibrationTest : public ::testing::Test {
+ protected:
+  CalibrationTest() {
+    std::filesystem::remove_all(folder_);
+    calibration_.device_key = "h200";
+    calibration_.problem = "p";
+    calibration_.candidate = "c";
+    calibration_.repeats = 100;
+  }
+  ~CalibrationTest() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("flashcore-calibration-" + std::to_string(getpid()));
+  std::filesystem::path file_ = calibration_file(folder_ / "trials.db");
+  Calibration calibration_;
+};
+
+TEST_F(CalibrationTest, TwiceAlphaIsTheLimit) {
+  calibration_.alarms = 10;
+  EXPECT_TRUE(calibration_.trusted());
+  EXPECT_EQ(calibration_.why_not_trusted(), "");
+  calibration_.alarms = 11;
+  EXPECT_FALSE(calibration_.trusted());
+  EXPECT_TRUE(mentions(calibration_.why_not_trusted(), "11")) << calibration_.why_not_trusted();
+  EXPECT_FALSE(Calibration{}.trusted()) << "nothing measured is no calibration";
+}
+
+TEST_F(CalibrationTest, TheLatestOfEachPlaceIsKept) {
+  EXPECT_FALSE(find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst));
+  save_calibration(file_, calibration_);
+  calibration_.alarms = 30;
+  save_calibration(file_, calibration_);
+  calibration_.regime = Regime::kCold;
+  calibration_.alarms = 1;
+  save_calibration(file_, calibration_);
+  EXPECT_EQ(find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst)->alarms, 30);
+  EXPECT_EQ(find_calibration(file_, "h200", Regime::kCold, Condition::kBurst)->alarms, 1);
+  EXPECT_FALSE(find_calibration(file_, "a100", Regime::kGraph, Condition::kBurst));
+  std::ofstream(file_) << "{";
+  EXPECT_THROW(find_calibration(file_, "h200", Regime::kGraph, Condition::kBurst), Error);
+}
+
+}  // namespace
+}  // namespace flashcore

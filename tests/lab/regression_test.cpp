@@ -1,0 +1,162 @@
+// The regression gate on a fake device.
+
+#include "lab/regression.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "lab/fake.h"
+
+namespace flashcore {
+namespace {
+
+bool mentions(const std::string& text, const std::string& word) { return text.find(word) != std::string::npos; }
+
+class RegressionTest : public ::testing::Test {
+ protected:
+  RegressionTest() {
+    options_.device = "fake";
+    options_.worker_executable = FLASHCORE_WORKER_HELPER;
+    problem_.name = "small";
+    problem_.problem.dtype = DType::kF32;
+    problem_.problem.seqlen_q = problem_.problem.seqlen_kv = 33;
+    problem_.problem.head_dim = problem_.problem.head_dim_v = 16;
+  }
+  ~RegressionTest() override { std::filesystem::remove(file_); }
+
+  BaselineEntry recorded(const std::string& candidate) {
+    GateOptions options = options_;
+    options.candidate = candidate;
+    return record_baseline({problem_}, options, Regime::kGraph, Condition::kBurst).front();
+  }
+  GateRow judge(const BaselineEntry& entry, const std::string& candidate) {
+    options_.candidate = candidate;
+    return gate({entry}, options_).front();
+  }
+  std::filesystem::path write(const std::string& text) {
+    std::ofstream(file_) << text;
+    return file_;
+  }
+
+  test::AllFakeFamilies families_;
+  GateOptions options_;
+  NamedProblem problem_;
+  std::filesystem::path file_ =
+      std::filesystem::temp_directory_path() / ("flashcore-baseline-" + std::to_string(getpid()));
+};
+
+TEST_F(RegressionTest, ABaselineRoundTripsThroughItsFile) {
+  const BaselineEntry entry = recorded("fake_none");
+  EXPECT_EQ(entry.device_key, "fake");
+  EXPECT_EQ(entry.process_p50_us.size(), 3u);
+  const auto read = load_baseline(write(baseline_json({entry}).dump()));
+  ASSERT_EQ(read.size(), 1u);
+  EXPECT_EQ(baseline_json(read).at("results"), baseline_json({entry}).at("results"));
+}
+
+TEST_F(RegressionTest, TheSameCodePassesWithoutTiming) {
+  const GateRow row = judge(recorded("fake_none"), "fake_none");
+  EXPECT_EQ(row.verdict, "SAME") << row.sentence;
+  EXPECT_TRUE(row.interleaved);
+  EXPECT_EQ(gate_exit_code({row}), 0);
+}
+
+TEST_F(RegressionTest, ThreePercentSlowerThanTheBaselineTripsIt) {
+  const GateRow row = judge(recorded("fake_none"), "fake_slower_3");
+  EXPECT_EQ(row.verdict, "SLOWER") << row.sentence;
+  EXPECT_TRUE(row.interleaved);
+  EXPECT_EQ(gate_exit_code({row}), 1);
+  const GateRow better = judge(recorded("fake_slower_3"), "fake_none");
+  EXPECT_EQ(better.verdict, "FASTER") << "faster is never a regression: " << better.sentence;
+  EXPECT_EQ(gate_exit_code({better}), 0);
+}
+
+TEST_F(RegressionTest, AWrongCandidateFailsAndARedBaselineJudgesNothing) {
+  const BaselineEntry good = recorded("fake_none");
+  EXPECT_EQ(judge(good, "fake_wrong_tail").verdict, "WRONG");
+  BaselineEntry red = good;
+  red.candidate = "fake_wrong_tail:block=16,unroll=1,spread=0";
+  const GateRow row = judge(red, "fake_none");
+  EXPECT_EQ(row.verdict, "NOT JUDGED");
+  EXPECT_EQ(gate_exit_code({row}), 2);
+  EXPECT_THROW(recorded("fake_wrong_tail"), Error);
+}
+
+TEST_F(RegressionTest, ChangedCodeIsComparedWithTheRecordedTimeAndSaysSo) {
+  BaselineEntry entry = recorded("fake_none");
+  entry.code_hash = "another";
+  GateRow row = judge(entry, "fake_none");
+  EXPECT_FALSE(row.interleaved);
+  EXPECT_TRUE(mentions(row.sentence, "not interleaved") && mentions(row.sentence, "changed since")) << row.sentence;
+  EXPECT_NE(row.verdict, "SLOWER") << row.sentence;
+  entry.p50_us *= 0.5;
+  for (double& us : entry.process_p50_us) us *= 0.5;
+  row = judge(entry, "fake_none");
+  EXPECT_EQ(row.verdict, "SLOWER") << row.sentence;
+  entry.candidate = "gone_fwd:block=1";
+  EXPECT_TRUE(mentions(judge(entry, "fake_none").sentence, "no longer one"));
+}
+
+TEST_F(RegressionTest, AnotherMachinesBaselineJudgesNothing) {
+  BaselineEntry entry = recorded("fake_none");
+  entry.device_key = "h200";
+  const GateRow row = judge(entry, "fake_none");
+  EXPECT_EQ(row.verdict, "NOT JUDGED");
+  EXPECT_TRUE(mentions(row.sentence, "h200") && mentions(row.sentence, "fake")) << row.sentence;
+}
+
+TEST_F(RegressionTest, AMachineThatRaisesFalseAlarmsIsNotJudgedOn) {
+  const BaselineEntry entry = recorded("fake_none");
+  options_.refusal = [](const std::string& key, Regime, Condition) { return key == "fake" ? "too many alarms" : ""; };
+  const GateRow row = judge(entry, "fake_slower_3");
+  EXPECT_EQ(row.verdict, "NOT JUDGED");
+  EXPECT_TRUE(mentions(row.sentence, "too many alarms"));
+}
+
+TEST_F(RegressionTest, RecordedTimesAreJudgedWithTheSpreadBetweenProcesses) {
+  BaselineEntry entry;
+  entry.p50_us = 100;
+  const auto verdict = [&](const std::vector<double>& now) {
+    return judge_recorded(entry, now, 100, false, 0.02).verdict;
+  };
+  EXPECT_EQ(verdict({100.1, 100.0, 99.9}), "SAME");
+  EXPECT_EQ(verdict({110.1, 110.0, 109.9}), "SLOWER");
+  EXPECT_EQ(verdict({90.1, 90.0, 89.9}), "FASTER");
+  EXPECT_EQ(verdict({100, 110, 120}), "INCONCLUSIVE");
+  EXPECT_EQ(verdict({102.0, 102.1, 101.9}), "INCONCLUSIVE") << "at the margin itself nothing can be said";
+  EXPECT_EQ(verdict({150}), "INCONCLUSIVE") << "one process says nothing of what processes differ by";
+  entry.process_p50_us = {80, 100, 120};
+  EXPECT_EQ(verdict({110.1, 110.0, 109.9}), "INCONCLUSIVE") << "then they differed by more";
+}
+
+TEST_F(RegressionTest, JUnitNamesFailuresErrorsAndNothingSkipped) {
+  GateRow same, slower, unknown;
+  same.baseline.problem.name = "a";
+  same.verdict = "SAME";
+  slower.baseline.problem.name = "b<&\">";
+  slower.verdict = "SLOWER";
+  slower.sentence = "x < y & \"z\"";
+  unknown.baseline.problem.name = "c";
+  unknown.verdict = "INCONCLUSIVE";
+  const std::string xml = gate_junit({same, slower, unknown});
+  EXPECT_TRUE(mentions(xml, "tests=\"3\" failures=\"1\" errors=\"1\" skipped=\"0\"")) << xml;
+  EXPECT_TRUE(mentions(xml, "<failure type=\"SLOWER\" message=\"x &lt; y &amp; &quot;z&quot;\"/>")) << xml;
+  EXPECT_TRUE(mentions(xml, "<error type=\"INCONCLUSIVE\"")) << xml;
+  EXPECT_EQ(gate_exit_code({same, slower, unknown}), 1);
+  EXPECT_EQ(gate_exit_code({same, unknown}), 2);
+  EXPECT_EQ(gate_exit_code({}), 2) << "nothing judged is not passed";
+}
+
+TEST_F(RegressionTest, FilesThatAreNoBaselineAreRefused) {
+  EXPECT_THROW(load_baseline(write("{")), Error);
+  EXPECT_THROW(load_baseline(write(R"({"schema":"flashcore.tune/1","results":[]})")), Error);
+  EXPECT_THROW(load_baseline(write(R"({"schema":"flashcore.bench/1","results":[]})")), Error);
+  EXPECT_THROW(load_baseline(write(R"({"schema":"flashcore.bench/1","results":[{"time_us":{"p50":1}}]})")), Error);
+}
+
+}  // namespace
+}  // namespace flashcore
