@@ -2,6 +2,7 @@
 """Reads the include lines and the device code of src/, and fails on what the design forbids.
 
     core <- device <- kernels <- lab <- cli        a layer includes only itself and what is left of it
+                             <- api                beside lab and cli: neither includes the other
     src/device/cuda                                alone names CUDA headers
     device code (kernels/**/*.cuh, config.h, tile/) includes device code only, no standard header
     kernels/ptx                                    alone has asm, intrinsics and built-in variables
@@ -17,6 +18,8 @@ from pathlib import Path
 
 SOURCE = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parent.parent))
 LAYERS = ["core", "device", "kernels", "lab", "cli"]
+API_SEES = ["core", "device", "kernels", "api"]  # and its own public header
+PUBLIC_HEADER = "flashcore/flashcore.h"
 SUFFIXES = {".h", ".cpp", ".cuh"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -81,8 +84,12 @@ def device_include_problem(parts, quoted, name):
 def host_include_problem(parts, quoted, name):
     if quoted and name.endswith(".cuh"):
         return f'host code includes device code "{name}"'
+    if parts[0] == "api" and name == PUBLIC_HEADER:
+        return None
     if quoted and not name.startswith(QUOTED_LIBRARIES):
         layer = name.split("/")[0]
+        if parts[0] == "api":
+            return None if layer in API_SEES else f'api includes "{name}"; it sees {", ".join(API_SEES)} only'
         if layer not in LAYERS:
             return f'"{name}" does not start with a layer ({", ".join(LAYERS)}); write the path below src/'
         if LAYERS.index(layer) > LAYERS.index(parts[0]):
@@ -121,7 +128,7 @@ def violations(root):
         parts = list(path.relative_to(source).parts)
         text = path.read_text(encoding="utf-8")
         where = "/".join(["src"] + parts)
-        if parts[0] not in LAYERS:
+        if parts[0] not in LAYERS and parts[0] != "api":
             found.append(f"{where}:1: src/{parts[0]} is no layer; the layers are {', '.join(LAYERS)}")
             continue
         if parts[:3] == ["device", "emulator", "ptx"]:
@@ -134,7 +141,8 @@ def violations(root):
             continue
         for number, quoted, name in includes_of(text):
             problem = (device_include_problem if device else host_include_problem)(parts, quoted, name)
-            if problem is None and quoted and not name.startswith(QUOTED_LIBRARIES) and not (source / name).is_file():
+            external = name.startswith(QUOTED_LIBRARIES) or name == PUBLIC_HEADER
+            if problem is None and quoted and not external and not (source / name).is_file():
                 problem = f'"{name}" does not exist below src/'
             if problem:
                 found.append(f"{where}:{number}: {problem}")
@@ -174,6 +182,7 @@ class PlantedTest(unittest.TestCase):
         "kernels/ref_fwd/kernel.cuh": '#include "kernels/ptx/mma.cuh"\n',
         "lab/l.h": '#include "kernels/family.h"\n#include <nlohmann/json.hpp>\n',
         "cli/main.cpp": '#include "lab/l.h"\n#include "core/a.h"\n',
+        "api/p.h": '#include "flashcore/flashcore.h"\n#include "kernels/family.h"\n',
     }  # fmt: skip
 
     def found(self, path=None, line=""):
@@ -202,6 +211,11 @@ class PlantedTest(unittest.TestCase):
         self.assert_found("device/cuda/c.cpp", '#include "kernels/family.h"', "to its right")
         self.assert_found("kernels/family.h", '#include "lab/l.h"', "to its right")
         self.assert_found("lab/l.h", '#include "cli/main.cpp"', "to its right")
+
+    def test_the_api_stands_beside_the_laboratory(self):
+        self.assert_found("api/p.h", '#include "lab/l.h"', "it sees core, device, kernels, api only")
+        self.assert_found("lab/l.h", '#include "api/p.h"', "does not start with a layer")
+        self.assert_found("kernels/family.h", '#include "flashcore/flashcore.h"', "does not start with a layer")
 
     def test_paths_that_are_not_below_src(self):
         self.assert_found("core/a.cpp", '#include "a.h"', "does not start with a layer")

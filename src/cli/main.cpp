@@ -35,6 +35,8 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("run", "attention on your own tensors (.safetensors or .npy)", add_run),
       verb("verify", "do committed results files describe the source as it stands: fresh (0) or stale (1)", add_verify),
       verb("experiment", "run, check or list experiments: hypothesis, prediction, verdict", add_experiment),
+      verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain),
+      verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
       verb("timer-server", "samples of a candidate's time for a process that interleaves them with others",
            add_timer_server),

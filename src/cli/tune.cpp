@@ -8,6 +8,7 @@
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "lab/user_table.h"
 
 namespace flashcore::cli {
 
@@ -163,6 +164,13 @@ int run_tune(const TuneArguments& options) {
   Table arms({"problem", "strategy", "trials", "best us (discovery)", "held-out speed-up [95%]", "its best"});
   for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
   console.table(arms);
+  std::vector<Trial> to_enter;
+  for (const TuneResult::Entry& entry : result.entries) {
+    if (entry.winner) to_enter.push_back(*entry.winner);
+  }
+  if (const std::size_t entered = enter_user_table(to_enter))
+    console.line("{} winner{} entered into {}: dispatch takes them from now on", entered, entered == 1 ? "" : "s",
+                 user_table_path().string());
   for (const TuneResult::Entry& entry : result.entries) {
     for (const std::string& field : entry.inert_fields)
       console.line("{}: '{}' never changed the code: an inert parameter is a bug of the family", entry.problem.name,

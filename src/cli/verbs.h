@@ -21,6 +21,8 @@ Run add_report(CLI::App& app);
 Run add_run(CLI::App& app);
 Run add_verify(CLI::App& app);
 Run add_experiment(CLI::App& app);
+Run add_explain(CLI::App& app);
+Run add_warmup(CLI::App& app);
 // Hidden: the child process that lab/worker.h starts.
 Run add_worker(CLI::App& app);
 // Hidden: what scripts/peers talks to.

@@ -166,6 +166,13 @@ class Device {
   virtual void launch(const Module& module, const LaunchSpec& spec) = 0;
   // Once per binding, not per launch. A device without tensor maps is handed none.
   virtual void encode_tensor_maps(LaunchSpec& spec);
+  // As launch(), in order on a stream of the caller's (a CUstream, null being its default stream; devices without
+  // streams take null only), with `params` in place of spec.params.
+  virtual void launch_on(void* stream, const Module& module, const LaunchSpec& spec, std::span<const std::byte> params);
+  // Gives another address to a tensor map that encode_tensor_maps wrote into `params`. Cheap enough for every launch.
+  virtual void readdress_tensor_map(const TensorMapSpec& map, const void* address, std::span<std::byte> params);
+  // Waits for a stream of the caller's.
+  virtual void synchronize_stream(void* stream);
 
   // `rotation`: the same candidate on different buffers; used in turn (kGraph and kWarm use the first only if it has
   // one). The timer picks launches per sample so that a sample lasts at least `sample_us` (default by device).

@@ -1,4 +1,5 @@
 // The text of device.h's small types.
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -76,6 +77,27 @@ double Device::now_seconds() {
 void Device::encode_tensor_maps(LaunchSpec& spec) {
   if (!spec.tensor_maps.empty())
     throw_internal("{} has no tensor maps; the family should have said so in why_unsupported", info().id);
+}
+
+void Device::launch_on(void* stream, const Module& module, const LaunchSpec& spec, std::span<const std::byte> params) {
+  if (stream) throw_bad_input("a stream was given, and {} has none; give null", info().id);
+  LaunchSpec bound = spec;
+  bound.params.assign(params.begin(), params.end());
+  launch(module, bound);
+}
+
+void Device::readdress_tensor_map(const TensorMapSpec& map, const void* address, std::span<std::byte> params) {
+  LaunchSpec one;
+  one.params.assign(params.begin(), params.end());
+  one.tensor_maps = {map};
+  one.tensor_maps.front().address = address;
+  encode_tensor_maps(one);
+  std::copy(one.params.begin(), one.params.end(), params.begin());
+}
+
+void Device::synchronize_stream(void* stream) {
+  if (stream) throw_bad_input("a stream was given, and {} has none; give null", info().id);
+  synchronize();
 }
 
 }  // namespace flashcore

@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 
@@ -12,9 +15,37 @@ namespace {
 // An entry is trusted for a neighbour while every size is within this factor of its own, summed over the sizes in log2.
 constexpr double kNearLog2 = 2.0;
 
-// {"<device key>": {"<problem id>": "<candidate>"}}
-const nlohmann::json& tuned_table() {
+// One device's part of a table, {"<problem id>": "<candidate>"}, and where it comes from.
+struct Entry {
+  std::string id;
+  Problem problem;
+  std::string candidate;
+  bool of_user = false;
+};
+
+void add_entries(const nlohmann::json& table, const std::string& device_key, bool of_user,
+                 std::vector<Entry>& entries) {
+  const auto found = table.find(device_key);
+  if (found == table.end() || !found->is_object()) return;
+  for (const auto& [id, candidate] : found->items()) {
+    if (candidate.is_string()) entries.push_back({id, Problem::parse(id), candidate.get<std::string>(), of_user});
+  }
+}
+
+const nlohmann::json& built_in_table() {
   static const nlohmann::json table = nlohmann::json::parse(embedded_device_sources().at("tuned.json"));
+  return table;
+}
+
+const nlohmann::json& user_table() {
+  static const nlohmann::json table = [] {
+    try {
+      nlohmann::json read = nlohmann::json::parse(read_file(user_table_path()));
+      if (read.is_object()) return read;
+    } catch (const std::exception&) {  // no file, or none of ours: there is only the built-in table
+    }
+    return nlohmann::json::object();
+  }();
   return table;
 }
 
@@ -23,8 +54,36 @@ double log2_ratio(std::int64_t a, std::int64_t b) {
       std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
 }
 
-// Infinite where the kernel itself would be another one: element size, head dims, mask.
-double distance(const Problem& a, const Problem& b) {
+// The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
+void add_tuned(const Problem& problem, const DeviceInfo& device, std::vector<Choice>& choices) {
+  std::vector<Entry> entries;
+  try {
+    add_entries(user_table(), device.key, true, entries);
+  } catch (const Error&) {  // an id that this version cannot read
+    entries.clear();
+  }
+  add_entries(built_in_table(), device.key, false, entries);
+  std::vector<std::pair<double, const Entry*>> near;
+  for (const Entry& entry : entries) {
+    if (const double d = problem_distance(problem, entry.problem); d <= kNearLog2) near.emplace_back(d, &entry);
+  }
+  std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [d, entry] : near) {
+    const char* table = entry->of_user ? "your tuned table" : "tuned table";
+    const std::string how = d == 0 ? table
+                                   : fmt::format("nearest entry of {} (distance {:.2f} in log2)",
+                                                 entry->of_user ? table : "the tuned table", d);
+    try {
+      choices.push_back({parse_candidate(entry->candidate, problem, device.limits),
+                         fmt::format("{}: {} on {}", how, entry->id, device.key)});
+    } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
+    }
+  }
+}
+
+}  // namespace
+
+double problem_distance(const Problem& a, const Problem& b) {
   if (size_of(a.dtype) != size_of(b.dtype) || a.head_dim != b.head_dim || a.head_dim_v != b.head_dim_v ||
       (a.causal == Causal::kNone) != (b.causal == Causal::kNone)) {
     return std::numeric_limits<double>::infinity();
@@ -33,43 +92,35 @@ double distance(const Problem& a, const Problem& b) {
          log2_ratio(a.seqlen_kv, b.seqlen_kv) + 0.5 * log2_ratio(a.group_size(), b.group_size());
 }
 
-std::optional<Choice> from_table(const Problem& problem, const DeviceInfo& device) {
-  const auto entries = tuned_table().find(device.key);
-  if (entries == tuned_table().end()) return std::nullopt;
-  double best = std::numeric_limits<double>::infinity();
-  std::string best_id, best_text;
-  for (const auto& [id, text] : entries->items()) {
-    const double d = distance(problem, Problem::parse(id));
-    if (d < best) best = d, best_id = id, best_text = text.get<std::string>();
-  }
-  if (best > kNearLog2) return std::nullopt;
-  try {
-    const std::string how =
-        best == 0 ? "tuned table" : fmt::format("nearest entry of the tuned table (distance {:.2f} in log2)", best);
-    return Choice{parse_candidate(best_text, problem, device.limits),
-                  fmt::format("{}: {} on {}", how, best_id, device.key)};
-  } catch (const Error&) {
-    return std::nullopt;  // the neighbour's config does not fit this problem: the default does
-  }
+std::filesystem::path user_table_path() {
+  if (const char* file = std::getenv("FLASHCORE_TUNED"); file && *file) return file;
+  return cache_directory() / "tuned.json";
 }
 
-}  // namespace
+std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {
+  std::vector<Choice> choices;
+  add_tuned(problem, device, choices);
+  std::vector<const Family*> families = supporting_families(problem, device.limits);
+  std::stable_sort(families.begin(), families.end(), [&](const Family* a, const Family* b) {
+    return a->preference(problem, device.limits) > b->preference(problem, device.limits);
+  });
+  for (const Family* family : families) {
+    choices.push_back(
+        {{family, family->default_config(problem, device.limits)},
+         fmt::format("default of {}: no entry of the tuned table is near on {}", family->name(), device.key)});
+  }
+  return choices;
+}
 
 Choice dispatch(const Problem& problem, const DeviceInfo& device) {
   problem.validate();
-  if (auto choice = from_table(problem, device)) return *choice;
+  std::vector<Choice> choices = ranked_choices(problem, device);
+  if (!choices.empty()) return std::move(choices.front());
   std::vector<std::string> reasons;
-  std::vector<const Family*> families = supporting_families(problem, device.limits, &reasons);
-  if (families.empty()) {
-    std::string all;
-    for (const std::string& reason : reasons) all += "\n  " + reason;
-    throw_bad_input("no family runs {} on {}:{}", problem.id(), device.id, all);
-  }
-  const Family* best = *std::max_element(families.begin(), families.end(), [&](const Family* a, const Family* b) {
-    return a->preference(problem, device.limits) < b->preference(problem, device.limits);
-  });
-  return {{best, best->default_config(problem, device.limits)},
-          fmt::format("default of {}: no entry of the tuned table is near on {}", best->name(), device.key)};
+  supporting_families(problem, device.limits, &reasons);
+  std::string all;
+  for (const std::string& reason : reasons) all += "\n  " + reason;
+  throw_bad_input("no family runs {} on {}:{}", problem.id(), device.id, all);
 }
 
 }  // namespace flashcore

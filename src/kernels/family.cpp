@@ -60,6 +60,25 @@ const SourceMap* Family::source_overlay() const { return nullptr; }
 int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
 std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
+int Family::alignment_bytes() const { return 0; }
+std::function<void(const AttentionArgs&)> Family::cpu_call(const ConfigValues& config, const Problem& problem,
+                                                           const ProblemLayouts& layouts) const {
+  struct Last {
+    AttentionArgs args;
+    Launch launch;
+  };
+  return [this, config, problem, layouts, last = std::make_shared<Last>()](const AttentionArgs& args) {
+    const AttentionArgs& before = last->args;
+    const bool same =
+        args.q == before.q && args.k == before.k && args.v == before.v && args.o == before.o && args.lse == before.lse;
+    if (!last->launch || !same) {
+      last->args = args;
+      last->args.layouts = layouts;
+      last->launch = cpu_launch(config, problem, last->args);
+    }
+    last->launch();
+  };
+}
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Family: a kernel design. One folder under src/kernels/; CMake finds its family.cpp, which registers it.
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -62,8 +63,16 @@ class Family {
   // Device memory that a launch needs besides its tensors; zeroed once, left zero by every launch. GPU families only.
   virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
 
+  // What addresses, and strides in bytes, must be multiples of; 0: of one element. What only some kernels read, the
+  // others must not be given.
+  virtual int alignment_bytes() const;
+
   // CPU families: a callable that computes `problem` once. GPU families: Error kInternal.
   virtual Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const;
+  // CPU families: the same on the addresses of each call, whose layouts are always `layouts`. Makes a launch anew when
+  // the addresses are others than the call's before; calls of one object must not overlap.
+  virtual std::function<void(const AttentionArgs&)> cpu_call(const ConfigValues& config, const Problem& problem,
+                                                             const ProblemLayouts& layouts) const;
 };
 
 // --- registry -------------------------------------------------------------------------------------------------------
@@ -120,6 +129,19 @@ struct Choice {
 // supporting family in order of preference (newest architecture first, ref_fwd last). Error kBadInput with every
 // family's reason if none supports it.
 Choice dispatch(const Problem& problem, const DeviceInfo& device);
+// All that dispatch could choose, best first: tuned entries from the nearest on, each family's default after them. For
+// who may have to pass one over (it does not compile here, the tensors' strides do not suit it). Empty if no family
+// supports the problem.
+std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device);
+
+// How far two problems are from sharing a config: the sum over sizes of |log2 of their ratio|; infinite where the
+// kernel itself would be another one (element size, head dims, mask).
+double problem_distance(const Problem& a, const Problem& b);
+
+// The user's own tuned table, beside the one that is built in and before it at equal distance: what `tune` found on
+// this machine, as {"<device key>": {"<problem id>": "<candidate>"}} in $FLASHCORE_TUNED, else in `tuned.json` of the
+// cache folder. Read once per process; a file that cannot be read is no table.
+std::filesystem::path user_table_path();
 
 }  // namespace flashcore
 

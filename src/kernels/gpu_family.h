@@ -54,6 +54,8 @@ template <class Config>
 class GpuFamily : public Family {
  public:
   DeviceKind kind() const override { return DeviceKind::kCuda; }
+  // TMA and cp.async move 16 bytes at a time.
+  int alignment_bytes() const override { return 16; }
   const ConfigSpace& space() const override {
     static const ConfigSpace instance = space_of<Config>();
     return instance;

@@ -10,6 +10,8 @@
 #include "lab/evaluate.h"
 #include "lab/operands.h"
 #include "lab/oracle.h"
+#include "lab/statistics.h"
+#include "lab/store.h"
 
 namespace flashcore {
 namespace {
@@ -61,6 +63,7 @@ class TimerServer {
     if (op == "device") return describe();
     if (op == "prepare") return prepare(request);
     if (op == "environment") return device_->read_environment();
+    if (op == "record") return record(request);
     Session& session = find(request);
     if (op == "sample") {
       const Sample sample = session.sample();
@@ -68,7 +71,7 @@ class TimerServer {
     }
     if (op == "check") return session.check();
     if (op == "release") return {{"released", sessions_.erase(request.at("handle").get<int>())}};
-    throw_bad_input("unknown op '{}'; known: device, prepare, sample, check, release, environment", op);
+    throw_bad_input("unknown op '{}'; known: device, prepare, sample, check, release, environment, record", op);
   }
 
  private:
@@ -116,6 +119,30 @@ class TimerServer {
     answer["launches_per_sample"] = sessions_[next_]->launches_per_sample();
     ++next_;
     return answer;
+  }
+
+  // A trial that was timed elsewhere, beside somebody else's kernel, by the same rules.
+  static json record(const json& request) {
+    Trial trial = request.at("trial").get<Trial>();
+    std::vector<double> sorted = request.at("times_us").get<std::vector<double>>();
+    if (sorted.empty()) throw_bad_input("a trial to record has no times; give at least one in times_us");
+    Timing timing;
+    const double clock_mhz = request.value("clock_mhz", 0.0);
+    for (const double time_us : sorted) timing.samples.push_back({time_us, clock_mhz});
+    std::sort(sorted.begin(), sorted.end());
+    timing.p10_us = quantile(sorted, 0.1);
+    timing.p50_us = quantile(sorted, 0.5);
+    timing.p90_us = quantile(sorted, 0.9);
+    timing.launches_per_sample = request.value("launches", 1);
+    timing.regime = parse_regime(request.at("regime").get<std::string>());
+    timing.condition = parse_condition(request.at("condition").get<std::string>());
+    timing.floor_us = request.at("floor_us").get<double>();
+    timing.kcycles = timing.p50_us * clock_mhz * 1e-3;
+    trial.timing = timing;
+    if (request.contains("comparison")) trial.comparison = request["comparison"].get<Comparison>();
+    trial.run = request.at("run").get<std::string>();
+    trial.phase = Phase::kBench;
+    return {{"id", Store(request.at("store").get<std::string>()).append(trial)}};
   }
 
   Session& find(const json& request) {

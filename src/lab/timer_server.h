@@ -5,6 +5,8 @@
 //   {"op": "prepare", "problem": ID, "candidate": TEXT or null, "regime": "graph", "gates": true}
 //                                                       -> handle and the trial of the gates before timing
 //   {"op": "sample", "handle": N}                       -> {"time_us": ..., "clock_mhz": ...}
+//   {"op": "record", "store": FILE, "trial": ..., "times_us": [...], "regime", "condition", "floor_us", "run", ...}
+//                                                       -> {"id": ...}: a trial of `prepare`, timed by the asker
 //   {"op": "environment"} | {"op": "check", "handle": N} | {"op": "release", "handle": N}
 // An error is {"error": "..."}; a lost context ends the process.
 

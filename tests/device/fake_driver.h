@@ -21,6 +21,7 @@ struct FakeDriver {
     cuda::CUlaunchConfig config;
     std::vector<cuda::CUlaunchAttribute> attributes;
     bool captured;
+    std::vector<char> params;  // as many as function_param_info says
   };
 
   // Knobs.
@@ -35,6 +36,7 @@ struct FakeDriver {
   std::map<std::string, int> calls;
   std::vector<LaunchRecord> launches;
   std::map<std::string, int> attribute_set;  // "kernel/attribute" -> value
+  cuda::CUcontext current = nullptr;
   bool capturing = false;
   int captured = 0;
   double time_us = 1000;
@@ -105,7 +107,12 @@ struct FakeDriver {
       return *context = handle<CUcontext>(1), now->enter("primary_context_retain");
     };
     table.primary_context_release = [](CUdevice) { return now->enter("primary_context_release"); };
-    table.context_set_current = [](CUcontext) { return now->enter("context_set_current"); };
+    table.context_set_current = [](CUcontext context) {
+      return now->current = context, now->enter("context_set_current");
+    };
+    table.context_get_current = [](CUcontext* context) {
+      return *context = now->current, now->enter("context_get_current");
+    };
     table.reset_persisting_l2 = [] { return now->enter("reset_persisting_l2"); };
     table.mem_alloc = [](CUdeviceptr* pointer, std::size_t bytes) {
       if (const CUresult result = now->enter("mem_alloc")) return result;
@@ -152,7 +159,11 @@ struct FakeDriver {
       if (const CUresult result = now->enter("launch_kernel")) return result;
       const std::string& kernel = *reinterpret_cast<std::string*>(function);
       now->launches.push_back(
-          {kernel, *config, {config->attributes, config->attributes + config->attribute_count}, now->capturing});
+          {kernel, *config, {config->attributes, config->attributes + config->attribute_count}, now->capturing, {}});
+      if (params && now->param_bytes) {
+        const auto* bytes = static_cast<const char*>(params[0]);
+        now->launches.back().params.assign(bytes, bytes + now->param_bytes);
+      }
       now->run(kernel, *config, params);
       return CUresult{CUDA_SUCCESS};
     };

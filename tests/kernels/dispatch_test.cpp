@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/error.h"
 #include "kernels/family.h"
 
@@ -42,6 +45,33 @@ TEST(Dispatch, FallsBackByArchitectureAndDtype) {
   EXPECT_EQ(choose("b1_h8_s512_d64_fp16", gpu("rtx", "sm_120")).candidate.family->name(), "sm80_fwd");
   EXPECT_EQ(choose("b1_h8_s512_d64_fp32", gpu("h200", "sm_90")).candidate.family->name(), "ref_fwd");
   EXPECT_EQ(choose("b1_h8_s512_d20_fp16", gpu("h200", "sm_90")).candidate.family->name(), "ref_fwd");
+}
+
+// Whoever cannot use the first choice finds another: nearer entries first, every family's default after them.
+TEST(Dispatch, RanksAllThatCouldRun) {
+  const Problem problem = Problem::parse("b1_h8_s500_d64_bf16");
+  const DeviceInfo device = gpu("h200", "sm_90");
+  const std::vector<Choice> choices = ranked_choices(problem, device);
+  EXPECT_EQ(choices.front().reason, dispatch(problem, device).reason);
+  std::vector<std::string> defaults;
+  for (const Choice& choice : choices) {
+    EXPECT_FALSE(choice.candidate.family->why_invalid(choice.candidate.config, problem, device.limits))
+        << choice.reason;
+    if (choice.reason.starts_with("default")) defaults.push_back(choice.candidate.family->name());
+    else EXPECT_TRUE(defaults.empty()) << "a tuned entry after a default: " << choice.reason;
+  }
+  EXPECT_EQ(std::count(defaults.begin(), defaults.end(), "sm90_fwd"), 1);
+  EXPECT_EQ(defaults.back(), "ref_fwd");
+}
+
+TEST(Dispatch, DistanceIsZeroForItselfAndInfiniteForAnotherKernel) {
+  const auto distance = [](const char* a, const char* b) {
+    return problem_distance(Problem::parse(a), Problem::parse(b));
+  };
+  EXPECT_EQ(distance("b1_h8_s512_d64_fp16", "b1_h8_s512_d64_fp16"), 0);
+  EXPECT_EQ(distance("b2_h8_s512_d64_fp16", "b1_h8_s512_d64_fp16"), 1);
+  EXPECT_TRUE(std::isinf(distance("b1_h8_s512_d64_fp16", "b1_h8_s512_d128_fp16")));
+  EXPECT_TRUE(std::isinf(distance("b1_h8_s512_d64_fp16", "b1_h8_s512_d64_fp16_causal")));
 }
 
 // Every default must be a config that its family calls valid, for shapes no suite has.

@@ -72,6 +72,14 @@ void check(const DriverApi& api, CUresult result, std::string_view what) {
   throw_internal("{}", message);
 }
 
+KeepCurrentContext::KeepCurrentContext(const DriverApi* api) : api_(api) {
+  if (api_ && api_->context_get_current(&before_) != CUDA_SUCCESS) api_ = nullptr;
+}
+
+KeepCurrentContext::~KeepCurrentContext() {
+  if (api_) api_->context_set_current(before_);
+}
+
 Context::Context(const DriverApi& api, int ordinal) : api_(api) {
   cuda::check(api_, api_.device_get(&device_, ordinal), fmt::format("opening cuda:{}", ordinal));
   cuda::check(api_, api_.primary_context_retain(&context_, device_),
@@ -95,6 +103,18 @@ Context::~Context() {
 const DriverApi& Context::use() const {
   cuda::check(api_, api_.context_set_current(context_), "making the context current");
   return api_;
+}
+
+// Asking first: most callers have the primary context current already, and setting costs more than asking.
+Context::Scope::Scope(const Context& context) : api_(context.api_) {
+  cuda::check(api_, api_.context_get_current(&before_), "asking for the current context");
+  if (before_ == context.context_) return;
+  cuda::check(api_, api_.context_set_current(context.context_), "making the context current");
+  changed_ = true;
+}
+
+Context::Scope::~Scope() {
+  if (changed_) api_.context_set_current(before_);
 }
 
 void Context::synchronize() const { check(use().stream_synchronize(stream_), "work on the GPU"); }

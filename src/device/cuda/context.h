@@ -16,6 +16,20 @@ bool is_context_lost(CUresult result);
 // driver); Error kInternal for a call that we made wrongly. `what` completes "... failed".
 void check(const DriverApi& api, CUresult result, std::string_view what);
 
+// Puts back, at its end, the context that was current on the calling thread at its start: for calls that a framework
+// with several GPUs makes in the middle of its own work. Does nothing if `api` is null.
+class KeepCurrentContext {
+ public:
+  explicit KeepCurrentContext(const DriverApi* api);
+  ~KeepCurrentContext();
+  KeepCurrentContext(const KeepCurrentContext&) = delete;
+  KeepCurrentContext& operator=(const KeepCurrentContext&) = delete;
+
+ private:
+  const DriverApi* api_;
+  CUcontext before_ = nullptr;
+};
+
 // Shared by the device and by all that it hands out, so that the order of destruction does not matter.
 class Context {
  public:
@@ -29,6 +43,22 @@ class Context {
   void check(CUresult result, std::string_view what) const { cuda::check(api_, result, what); }
   void synchronize() const;
 
+  // For calls in the middle of somebody else's work: the context is current while the object lives, and what was
+  // current before is current again after.
+  class Scope {
+   public:
+    explicit Scope(const Context& context);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const DriverApi& api_;
+    CUcontext before_ = nullptr;
+    bool changed_ = false;
+  };
+
+  const DriverApi& api() const { return api_; }
   CUdevice device() const { return device_; }
   CUstream stream() const { return stream_; }
 

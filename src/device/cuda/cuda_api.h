@@ -158,6 +158,7 @@ struct DriverApi {
   CUresult (*primary_context_retain)(CUcontext* context, CUdevice device) = nullptr;
   CUresult (*primary_context_release)(CUdevice device) = nullptr;
   CUresult (*context_set_current)(CUcontext context) = nullptr;
+  CUresult (*context_get_current)(CUcontext* context) = nullptr;
   CUresult (*reset_persisting_l2)() = nullptr;
   CUresult (*mem_alloc)(CUdeviceptr* pointer, std::size_t bytes) = nullptr;
   CUresult (*mem_free)(CUdeviceptr pointer) = nullptr;
@@ -194,6 +195,7 @@ struct DriverApi {
                                 const std::uint32_t* box, const std::uint32_t* element_strides,
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) = nullptr;
+  CUresult (*tensor_map_replace_address)(CUtensorMap* map, void* address) = nullptr;
 };
 
 // Opens the library and initialises the driver, once per process. Null if there is none or it does not start.

@@ -118,8 +118,37 @@ void CudaDevice::launch(const Module& module, const LaunchSpec& spec) {
 }
 
 void CudaDevice::encode_tensor_maps(LaunchSpec& spec) {
+  context_->use();
   for (const TensorMapSpec& map : spec.tensor_maps) encode_tensor_map(*context_, map, spec.params);
   spec.tensor_maps.clear();
+}
+
+void CudaDevice::launch_on(void* stream, const Module& module, const LaunchSpec& spec,
+                           std::span<const std::byte> params) {
+  const auto* kernel = dynamic_cast<const CudaModule*>(&module);
+  FC_CHECK(kernel != nullptr);
+  const Context::Scope current(*context_);
+  kernel->launch_on(static_cast<CUstream>(stream), spec, params);
+}
+
+void CudaDevice::readdress_tensor_map(const TensorMapSpec& map, const void* address, std::span<std::byte> params) {
+  const Context::Scope current(*context_);
+  const DriverApi& api = context_->api();
+  FC_CHECK(map.param_offset + sizeof(CUtensorMap) <= params.size());
+  auto* encoded = reinterpret_cast<CUtensorMap*>(params.data() + map.param_offset);
+  if (api.tensor_map_replace_address && reinterpret_cast<std::uintptr_t>(encoded) % alignof(CUtensorMap) == 0) {
+    const CUresult result = api.tensor_map_replace_address(encoded, const_cast<void*>(address));
+    if (result != CUDA_SUCCESS) context_->check(result, "giving a tensor map another address");
+    return;
+  }
+  TensorMapSpec moved = map;
+  moved.address = address;
+  encode_tensor_map(*context_, moved, params);
+}
+
+void CudaDevice::synchronize_stream(void* stream) {
+  const Context::Scope current(*context_);
+  context_->check(context_->api().stream_synchronize(static_cast<CUstream>(stream)), "work on the GPU");
 }
 
 std::unique_ptr<Timer> CudaDevice::make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) {

@@ -31,6 +31,10 @@ class CudaDevice final : public Device {
   std::unique_ptr<Module> load(const Artifact& artifact) override;
   void launch(const Module& module, const LaunchSpec& spec) override;
   void encode_tensor_maps(LaunchSpec& spec) override;
+  void launch_on(void* stream, const Module& module, const LaunchSpec& spec,
+                 std::span<const std::byte> params) override;
+  void readdress_tensor_map(const TensorMapSpec& map, const void* address, std::span<std::byte> params) override;
+  void synchronize_stream(void* stream) override;
   std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) override;
   void idle(double milliseconds) override;
   EnvironmentReading read_environment() override;

@@ -71,24 +71,32 @@ CudaModule::~CudaModule() {
 }
 
 void CudaModule::launch(const LaunchSpec& spec) const {
+  context_->use();
+  launch_on(context_->stream(), spec, spec.params);
+}
+
+void CudaModule::launch_on(CUstream stream, const LaunchSpec& spec, std::span<const std::byte> given) const {
   LaunchCall call;
-  assemble(call, spec, context_->stream());
+  assemble(call, spec, stream);
   if (static_cast<int>(spec.shared_bytes) > shared_limit_)
     throw_internal("{} was compiled for {} bytes of dynamic shared memory and launched with {}", symbol_, shared_limit_,
                    spec.shared_bytes);
   // The driver copies as many bytes as the kernel's parameter has, so too few would read past the end.
-  if (param_bytes_known_ && spec.params.size() != param_bytes_)
-    throw_internal("{} takes {} bytes of parameters and was given {}", symbol_, param_bytes_, spec.params.size());
-  const DriverApi& api = context_->use();
+  if (param_bytes_known_ && given.size() != param_bytes_)
+    throw_internal("{} takes {} bytes of parameters and was given {}", symbol_, param_bytes_, given.size());
+  const DriverApi& api = context_->api();
   if (volume(spec.cluster) > kPortableClusterSize && !large_clusters_) {
     context_->check(api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
                     "allowing a large cluster");
     large_clusters_ = true;
   }
-  void* params[] = {const_cast<std::byte*>(spec.params.data())};
-  context_->check(api.launch_kernel(&call.config, function_, spec.params.empty() ? nullptr : params, nullptr),
-                  fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", symbol_,
-                              spec.grid.x, spec.grid.y, spec.grid.z, volume(spec.block), spec.shared_bytes));
+  void* params[] = {const_cast<std::byte*>(given.data())};
+  const CUresult result = api.launch_kernel(&call.config, function_, given.empty() ? nullptr : params, nullptr);
+  // Formatting what was to be launched would cost as much as a launch.
+  if (result != CUDA_SUCCESS)
+    context_->check(result,
+                    fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", symbol_,
+                                spec.grid.x, spec.grid.y, spec.grid.z, volume(spec.block), spec.shared_bytes));
 }
 
 namespace {
@@ -105,8 +113,8 @@ CUtensorMapSwizzle swizzle_mode(TensorSwizzle swizzle) {
 
 }  // namespace
 
-void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::vector<std::byte>& params) {
-  const DriverApi& api = context.use();
+void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::span<std::byte> params) {
+  const DriverApi& api = context.api();
   if (!api.tensor_map_encode)
     throw_environment("the NVIDIA driver is older than CUDA 12.0 and cannot encode tensor maps; update it");
   if (map.param_offset + sizeof(CUtensorMap) > params.size())

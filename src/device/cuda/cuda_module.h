@@ -24,6 +24,8 @@ class CudaModule final : public Module {
   CudaModule& operator=(const CudaModule&) = delete;
 
   void launch(const LaunchSpec& spec) const;
+  // With other parameter bytes than the spec's, on any stream of the current context.
+  void launch_on(CUstream stream, const LaunchSpec& spec, std::span<const std::byte> params) const;
 
  private:
   std::shared_ptr<const Context> context_;
@@ -37,6 +39,6 @@ class CudaModule final : public Module {
 };
 
 // Writes the 128 bytes of an encoded tensor map into `params`. Error kEnvironment if the driver knows no tensor maps.
-void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::vector<std::byte>& params);
+void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::span<std::byte> params);
 
 }  // namespace flashcore::cuda

@@ -26,6 +26,7 @@ void load_symbols(SymbolLoader& loader, DriverApi& api) {
   loader.need("cuDevicePrimaryCtxRetain", api.primary_context_retain);
   loader.need("cuDevicePrimaryCtxRelease_v2", api.primary_context_release);
   loader.need("cuCtxSetCurrent", api.context_set_current);
+  loader.need("cuCtxGetCurrent", api.context_get_current);
   loader.need("cuCtxResetPersistingL2Cache", api.reset_persisting_l2);
   loader.need("cuMemAlloc_v2", api.mem_alloc);
   loader.need("cuMemFree_v2", api.mem_free);
@@ -40,6 +41,7 @@ void load_symbols(SymbolLoader& loader, DriverApi& api) {
   loader.want("cuFuncGetParamInfo", api.function_param_info);
   loader.need("cuLaunchKernelEx", api.launch_kernel);
   loader.want("cuTensorMapEncodeTiled", api.tensor_map_encode);
+  loader.want("cuTensorMapReplaceAddress", api.tensor_map_replace_address);
   loader.need("cuStreamCreate", api.stream_create);
   loader.need("cuStreamDestroy_v2", api.stream_destroy);
   loader.need("cuStreamSynchronize", api.stream_synchronize);

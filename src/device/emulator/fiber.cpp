@@ -33,7 +33,7 @@ void StackPool::reserve(std::size_t count) {
 }
 
 fc::fcontext_t StackPool::make(std::size_t index, void (*entry)(fc::transfer_t)) const {
-#ifdef FLASHCORE_SANITIZED
+#if defined(FLASHCORE_SANITIZED) && !defined(__SANITIZE_THREAD__)
   // A fiber that was dropped has left its frames' marks.
   ASAN_UNPOISON_MEMORY_REGION(bottom(index), kStackBytes);
 #endif

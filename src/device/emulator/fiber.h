@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <vector>
 
-#ifdef FLASHCORE_SANITIZED
+#if defined(FLASHCORE_SANITIZED) && !defined(__SANITIZE_THREAD__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -18,7 +18,7 @@ namespace fc = boost::context::detail;
 // The address sanitizer must be told of every change of stack; without it these do nothing. leave_stack() before a
 // jump, to the stack that is jumped to; `fake` null if nobody returns. come_back() once on it, with what the own
 // leave_stack() kept; `bottom` and `size` get those of the stack that was left.
-#ifdef FLASHCORE_SANITIZED
+#if defined(FLASHCORE_SANITIZED) && !defined(__SANITIZE_THREAD__)
 inline void leave_stack(void** fake, const void* bottom, std::size_t size) {
   __sanitizer_start_switch_fiber(fake, bottom, size);
 }

@@ -23,6 +23,7 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
       return fmt::format("the naive kernel takes minutes on an emulated GPU beyond {:.0e} FLOP", kMaxEmulatedFlops);
     return why_indices_overflow(problem);
   }
+  int alignment_bytes() const override { return 0; }
   // Nobody's first choice.
   int preference(const Problem&, const DeviceLimits&) const override { return 0; }
 

@@ -1,0 +1,144 @@
+/* flashcore: attention kernels for NVIDIA GPUs and CPUs, behind a C interface.
+ *
+ *   fc_context context;  fc_plan plan;
+ *   fc_attention problem = FC_ATTENTION_INIT;
+ *   problem.batch = 1; problem.heads_q = problem.heads_kv = 8; problem.seqlen_q = problem.seqlen_kv = 512;
+ *   fc_context_create("cuda:0", &context);
+ *   fc_plan_create(context, &problem, &plan);             once: chooses, compiles and loads a kernel
+ *   fc_plan_launch(plan, q, k, v, o, lse, stream);        often: allocates nothing, waits for nothing
+ *
+ * Every function that can fail returns an fc_status; fc_last_error() then says in a sentence what was given, what is
+ * allowed and what to do. Nothing is printed, nothing is thrown. Every function may be called from any thread.
+ */
+#ifndef FLASHCORE_FLASHCORE_H
+#define FLASHCORE_FLASHCORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define FC_API __attribute__((visibility("default")))
+#else
+#define FC_API
+#endif
+
+/* Of this header. Grows when a function or a field is added; fc_abi_version() tells that of the library. A library
+ * serves every caller whose FC_ABI_VERSION is not above its own. */
+#define FC_ABI_VERSION 1
+
+typedef enum fc_status {
+  FC_OK = 0,
+  FC_ERROR_BAD_INPUT = 1,   /* the caller: a value that is not allowed, a handle that is closed */
+  FC_ERROR_ENVIRONMENT = 2, /* the machine: no driver, no NVRTC, no memory, a driver too old */
+  FC_ERROR_DEVICE_LOST = 3, /* the GPU reported a fault: this process cannot use it any more */
+  FC_ERROR_INTERNAL = 4     /* flashcore: please report it with the message */
+} fc_status;
+
+/* Element type of q, k, v and o. */
+typedef enum fc_dtype { FC_FP32 = 0, FC_FP16 = 1, FC_BF16 = 2 } fc_dtype;
+
+/* Which keys a query row sees. Bottom-right: the last row sees every key (FlashAttention, decoding); top-left: row i
+ * sees keys 0..i (PyTorch's is_causal). The same where both lengths are equal. */
+typedef enum fc_causal { FC_CAUSAL_NONE = 0, FC_CAUSAL_BOTTOM_RIGHT = 1, FC_CAUSAL_TOP_LEFT = 2 } fc_causal;
+
+/* Handles are numbers in disguise, not addresses: one that was closed is refused, never followed. */
+typedef struct fc_context_handle* fc_context;
+typedef struct fc_plan_handle* fc_plan;
+
+/* Distances in elements between neighbours along batch, head and row. The elements of a row are adjacent. */
+typedef struct fc_strides {
+  int64_t batch, head, row;
+} fc_strides;
+
+/* What to compute: o = softmax(scale * q k^T + mask) v, over
+ *   q   [batch, heads_q,  seqlen_q,  head_dim]       k  [batch, heads_kv, seqlen_kv, head_dim]
+ *   o   [batch, heads_q,  seqlen_q,  head_dim_v]     v  [batch, heads_kv, seqlen_kv, head_dim_v]
+ *   lse [batch, heads_q,  seqlen_q], fp32, contiguous: the natural logarithm of each row's sum of exponentials.
+ * Query head h reads key head h / (heads_q / heads_kv). A row that sees no key gets o = 0 and lse = -infinity. */
+typedef struct fc_attention {
+  uint32_t struct_size; /* sizeof(fc_attention); FC_ATTENTION_INIT sets it */
+  int32_t dtype;        /* fc_dtype */
+  int64_t batch, heads_q;
+  int64_t heads_kv;            /* divides heads_q */
+  int64_t seqlen_q, seqlen_kv; /* 0 is allowed */
+  int64_t head_dim, head_dim_v;
+  int32_t causal;        /* fc_causal */
+  int32_t alignment;     /* bytes: the pointers of every launch are multiples of it; 0 means 16. What is not 16 bytes
+                            aligned, or has strides that are no multiples of 16 bytes, runs on fewer kernels */
+  double scale;          /* 0 means 1/sqrt(head_dim); else from 1e-6 to 1e6 */
+  fc_strides q, k, v, o; /* all three 0: contiguous in the order above */
+  const char* candidate; /* null: flashcore chooses. "sm90_fwd" or "sm90_fwd:block_n=128" pins a kernel */
+} fc_attention;
+
+#define FC_ATTENTION_INIT                                                                                         \
+  {                                                                                                               \
+    (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0}, \
+        {0, 0, 0}, {0, 0, 0}, NULL                                                                                \
+  }
+
+/* --- the library ------------------------------------------------------------------------------------------------ */
+
+FC_API uint32_t fc_abi_version(void);
+/* "0.1.0". A static string. */
+FC_API const char* fc_version(void);
+/* Why the last call of this thread that failed did. Valid until the thread's next call; "" if none failed. */
+FC_API const char* fc_last_error(void);
+
+/* --- context: one device ---------------------------------------------------------------------------------------- */
+
+/* `device`: "cpu", "cuda", "cuda:1", "emulator" (a GPU run by the CPU, to look for faults), or null for the best there
+ * is. On a GPU it is the primary context, which PyTorch, JAX and the CUDA runtime use too. */
+FC_API fc_status fc_context_create(const char* device, fc_context* context);
+/* Plans made with it stay good. Memory of fc_memory_allocate that is left is freed with the last of them. */
+FC_API fc_status fc_context_destroy(fc_context context);
+/* JSON: {"id": "cuda:0", "name": ..., "key": "h200", "kind": "cuda", "arch": 90, "driver": ..., "memory_bytes": ...,
+ * "source_hash": ...}. As snprintf: `needed` (may be null) gets the length with the final zero, `buffer` as much of it
+ * as fits in `size` bytes, ended with a zero; a null buffer of size 0 only asks. */
+FC_API fc_status fc_context_describe(fc_context context, char* buffer, size_t size, size_t* needed);
+/* Waits for `stream` (a CUstream; null: the default stream). */
+FC_API fc_status fc_context_synchronize(fc_context context, void* stream);
+
+/* Device memory, for callers without a framework. Copies wait until they are done. */
+FC_API fc_status fc_memory_allocate(fc_context context, size_t bytes, void** address);
+FC_API fc_status fc_memory_free(fc_context context, void* address);
+FC_API fc_status fc_memory_upload(fc_context context, void* destination, const void* host, size_t bytes);
+FC_API fc_status fc_memory_download(fc_context context, void* host, const void* source, size_t bytes);
+
+/* --- plan: one problem made ready on one device ------------------------------------------------------------------ */
+
+/* Chooses a kernel (tuned table of the library and of the user, then defaults), compiles it or finds it in the disk
+ * cache, and loads it. Takes milliseconds, up to a second the first time; do it once per problem, not in a CUDA graph
+ * capture. The plan never changes afterwards. */
+FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan);
+/* Launches under way are not waited for and stay good, and so do captured graphs as long as the context lives. */
+FC_API fc_status fc_plan_destroy(fc_plan plan);
+/* JSON: {"problem": ID, "device": ..., "family": ..., "config": {...}, "candidate": ..., "reason": why this kernel,
+ * "notes": [what a user should know: a slow kernel and why, ...], "alignment": bytes that every pointer must be a
+ * multiple of, "workspace_bytes", "compile_ms", "from_cache", "registers", "shared_bytes"}. Buffer as in
+ * fc_context_describe. */
+FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* needed);
+/* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
+ * it is done). `lse` may be null. On a GPU it allocates nothing and does not synchronise: it may be captured into a
+ * CUDA graph. (On the CPU, addresses other than the launch's before cost its scratch memory anew.)
+ * Up to 4096 launches of a context may be under way or captured at one time; a plan whose "workspace_bytes" are above
+ * 256 must not run on two streams at once. */
+FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
+                                void* stream);
+
+/* --- problems ---------------------------------------------------------------------------------------------------- */
+
+/* What fc_plan_create would choose, compiling nothing. JSON: {"problem", "device", "family", "config", "candidate",
+ * "reason", "alternatives": [{"candidate", "reason"}], "refused": [why another family cannot]}. Buffer as in
+ * fc_context_describe. */
+FC_API fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* needed);
+/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal". */
+FC_API fc_status fc_problem_parse(const char* id, fc_attention* problem);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,230 @@
+// The C++ face of flashcore.h: handles that close themselves, exceptions instead of status codes, spans instead of
+// pointer and length. C++20, header only; link flashcore::flashcore.
+//
+//   flashcore::Context cpu("cpu");
+//   flashcore::Plan plan(cpu, {.dtype = FC_FP32, .heads_q = 8, .heads_kv = 8, .seqlen_q = 64, .seqlen_kv = 64});
+//   plan.run<float>(q, k, v, o);               // spans of host memory, on the CPU
+//   plan.launch(q, k, v, o, lse, stream);      // addresses on the device
+#ifndef FLASHCORE_FLASHCORE_HPP
+#define FLASHCORE_FLASHCORE_HPP
+
+#include <flashcore/flashcore.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace flashcore {
+
+/// What every function throws: the sentence of fc_last_error(), and who has to act.
+class Error : public std::runtime_error {
+ public:
+  Error(fc_status status, const char* message) : std::runtime_error(message), status_(status) {}
+  fc_status status() const noexcept { return status_; }
+
+ private:
+  fc_status status_;
+};
+
+namespace detail {
+
+inline void check(fc_status status) {
+  if (status != FC_OK) throw Error(status, fc_last_error());
+}
+
+// As much text as the library has; `ask` is called once for the length and once for the text.
+template <class Ask>
+std::string text_of(Ask&& ask) {
+  std::size_t needed = 0;
+  check(ask(nullptr, std::size_t{0}, &needed));
+  std::string text(needed, '\0');
+  check(ask(text.data(), text.size(), &needed));
+  text.resize(needed - 1);
+  return text;
+}
+
+template <class Handle, fc_status (*Close)(Handle)>
+class Owner {
+ public:
+  Owner() = default;
+  explicit Owner(Handle handle) : handle_(handle) {}
+  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Owner& operator=(Owner&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Owner() {
+    if (handle_) Close(handle_);
+  }
+  Handle get() const noexcept { return handle_; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+
+}  // namespace detail
+
+/// "0.1.0": of the library that is loaded, which may be newer than this header.
+inline std::string version() { return fc_version(); }
+
+/// What to compute; see fc_attention for shapes. Strides are in elements, all three 0 for a contiguous tensor.
+struct Attention {
+  fc_dtype dtype = FC_FP16;
+  std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_kv = 1, head_dim = 64;
+  std::optional<std::int64_t> head_dim_v = {};  ///< head_dim if not given
+  fc_causal causal = FC_CAUSAL_NONE;
+  std::optional<double> scale = {};  ///< 1/sqrt(head_dim) if not given
+  fc_strides q_strides = {}, k_strides = {}, v_strides = {}, o_strides = {};
+  int alignment = 16;          ///< bytes that every address will be a multiple of
+  std::string candidate = {};  ///< empty: flashcore chooses
+
+  std::int64_t columns_v() const { return head_dim_v.value_or(head_dim); }
+
+  fc_attention c() const {
+    fc_attention a = FC_ATTENTION_INIT;
+    a.dtype = dtype;
+    a.batch = batch;
+    a.heads_q = heads_q;
+    a.heads_kv = heads_kv;
+    a.seqlen_q = seqlen_q;
+    a.seqlen_kv = seqlen_kv;
+    a.head_dim = head_dim;
+    a.head_dim_v = columns_v();
+    a.causal = causal;
+    a.alignment = alignment;
+    a.scale = scale.value_or(0.0);
+    a.q = q_strides;
+    a.k = k_strides;
+    a.v = v_strides;
+    a.o = o_strides;
+    a.candidate = candidate.empty() ? nullptr : candidate.c_str();
+    return a;
+  }
+};
+
+/// One device: "cpu", "cuda", "cuda:1", "emulator", or "" for the best there is.
+class Context {
+ public:
+  explicit Context(const std::string& device = "") {
+    fc_context handle = nullptr;
+    detail::check(fc_context_create(device.empty() ? nullptr : device.c_str(), &handle));
+    owner_ = Handle(handle);
+  }
+
+  /// JSON; see fc_context_describe.
+  std::string describe() const {
+    return detail::text_of([&](char* buffer, std::size_t size, std::size_t* needed) {
+      return fc_context_describe(get(), buffer, size, needed);
+    });
+  }
+  /// Which kernel a plan would take and why, as JSON; see fc_explain.
+  std::string explain(const Attention& problem) const {
+    const fc_attention c = problem.c();
+    return detail::text_of([&](char* buffer, std::size_t size, std::size_t* needed) {
+      return fc_explain(get(), &c, buffer, size, needed);
+    });
+  }
+  void synchronize(void* stream = nullptr) const { detail::check(fc_context_synchronize(get(), stream)); }
+  fc_context get() const noexcept { return owner_.get(); }
+
+ private:
+  using Handle = detail::Owner<fc_context, fc_context_destroy>;
+  Handle owner_;
+};
+
+/// Device memory of `size()` elements, for programs without a framework. Freed when dropped.
+template <class T>
+class Memory {
+ public:
+  Memory(const Context& context, std::size_t size) : context_(context.get()), size_(size) {
+    void* address = nullptr;
+    detail::check(fc_memory_allocate(context_, size * sizeof(T), &address));
+    data_ = static_cast<T*>(address);
+  }
+  Memory(const Context& context, std::span<const T> host) : Memory(context, host.size()) { upload(host); }
+  Memory(Memory&& other) noexcept
+      : context_(other.context_), data_(std::exchange(other.data_, nullptr)), size_(other.size_) {}
+  Memory& operator=(Memory&&) = delete;
+  ~Memory() {
+    if (data_) fc_memory_free(context_, data_);
+  }
+
+  T* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  /// `host` is at most as long as this memory.
+  void upload(std::span<const T> host) {
+    require(host.size());
+    detail::check(fc_memory_upload(context_, data_, host.data(), host.size_bytes()));
+  }
+  void download(std::span<T> host) const {
+    require(host.size());
+    detail::check(fc_memory_download(context_, host.data(), data_, host.size_bytes()));
+  }
+
+ private:
+  void require(std::size_t elements) const {
+    if (elements > size_) throw Error(FC_ERROR_BAD_INPUT, "the host span is longer than the device memory");
+  }
+  fc_context context_;
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+/// A problem made ready on a device. Immutable; launch from any thread.
+class Plan {
+ public:
+  Plan(const Context& context, const Attention& problem) : problem_(problem) {
+    fc_plan handle = nullptr;
+    const fc_attention c = problem_.c();
+    detail::check(fc_plan_create(context.get(), &c, &handle));
+    owner_ = Handle(handle);
+  }
+
+  /// Addresses on the device, in order on `stream` (a CUstream). lse may be null.
+  void launch(const void* q, const void* k, const void* v, void* o, float* lse = nullptr,
+              void* stream = nullptr) const {
+    detail::check(fc_plan_launch(get(), q, k, v, o, lse, stream));
+  }
+
+  /// On a CPU context: contiguous host tensors of T, whose lengths are checked. `lse` may be empty.
+  template <class T>
+  void run(std::span<const T> q, std::span<const T> k, std::span<const T> v, std::span<T> o,
+           std::span<float> lse = {}) const {
+    const Attention& p = problem_;
+    require("q", q.size(), p.batch * p.heads_q * p.seqlen_q * p.head_dim);
+    require("k", k.size(), p.batch * p.heads_kv * p.seqlen_kv * p.head_dim);
+    require("v", v.size(), p.batch * p.heads_kv * p.seqlen_kv * p.columns_v());
+    require("o", o.size(), p.batch * p.heads_q * p.seqlen_q * p.columns_v());
+    if (!lse.empty()) require("lse", lse.size(), p.batch * p.heads_q * p.seqlen_q);
+    if (sizeof(T) != (p.dtype == FC_FP32 ? 4 : 2))
+      throw Error(FC_ERROR_BAD_INPUT, "the spans' element type is not of the size of the plan's dtype");
+    launch(q.data(), k.data(), v.data(), o.data(), lse.empty() ? nullptr : lse.data());
+  }
+
+  /// JSON; see fc_plan_describe.
+  std::string describe() const {
+    return detail::text_of([&](char* buffer, std::size_t size, std::size_t* needed) {
+      return fc_plan_describe(get(), buffer, size, needed);
+    });
+  }
+  const Attention& problem() const noexcept { return problem_; }
+  fc_plan get() const noexcept { return owner_.get(); }
+
+ private:
+  static void require(const char* name, std::size_t given, std::int64_t expected) {
+    if (given == static_cast<std::size_t>(expected)) return;
+    throw Error(FC_ERROR_BAD_INPUT, (std::string(name) + " has " + std::to_string(given) +
+                                     " elements, and the plan's problem needs " + std::to_string(expected))
+                                        .c_str());
+  }
+  using Handle = detail::Owner<fc_plan, fc_plan_destroy>;
+  Attention problem_;
+  Handle owner_;
+};
+
+}  // namespace flashcore
+
+#endif

@@ -1,0 +1,14 @@
+"""flashcore: attention kernels for NVIDIA GPUs and CPUs.
+
+    import flashcore
+    o = flashcore.attention(q, k, v, causal=True)
+
+Arrays come from NumPy, CuPy, JAX, PyTorch or anything that speaks DLPack. `flashcore.torch` replaces PyTorch's
+scaled_dot_product_attention, `flashcore.transformers` registers `attn_implementation="flashcore"`.
+"""
+
+from ._library import Error, Note, __version__
+from ._plan import Plan, attention, plan
+from ._program import bench, explain, tune
+
+__all__ = ["Error", "Note", "Plan", "__version__", "attention", "bench", "explain", "plan", "tune"]

@@ -1,0 +1,200 @@
+"""Arrays of any framework as an address, a shape and strides: NumPy, CuPy, PyTorch, and whatever speaks DLPack (JAX)."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from typing import Any, NamedTuple
+
+from ._library import Error
+
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+class View(NamedTuple):
+    """One array, as the library sees it. Strides count elements."""
+
+    framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
+    device: str  # "cpu" | "cuda:N"
+    dtype: str  # "fp32" | "fp16" | "bf16"
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    address: int
+    keep: Any  # alive as long as the address is used
+
+
+def _dtype(name: str, role: str) -> str:
+    found = _NAMES.get(name.split(".")[-1])
+    if found is None:
+        raise Error(f"{role} is of dtype {name}; use float32, float16 or bfloat16")
+    return found
+
+
+def _of_torch(x: Any, role: str) -> View:
+    torch = sys.modules["torch"]
+    if x.layout is not torch.strided:
+        raise Error(f"{role} is a tensor of layout {x.layout}; only dense (strided) tensors are computed: call .to_dense()")
+    if x.requires_grad and torch.is_grad_enabled():
+        raise Error(
+            f"{role} requires a gradient, and flashcore.attention computes the forward pass only: use "
+            "flashcore.torch.scaled_dot_product_attention, .detach(), or torch.no_grad()")  # fmt: skip
+    kind = x.device.type
+    if kind not in ("cpu", "cuda"):
+        raise Error(f"{role} is on the device {x.device}; use the CPU or a CUDA device")
+    device = "cpu" if kind == "cpu" else f"cuda:{x.device.index}"
+    return View("torch", device, _dtype(str(x.dtype), role), tuple(x.shape), tuple(x.stride()), x.data_ptr(), x)
+
+
+def _in_elements(strides: tuple[int, ...], item: int, role: str) -> tuple[int, ...]:
+    if any(stride % item for stride in strides):
+        raise Error(f"{role} has strides {strides} bytes, which are no multiples of its {item}-byte elements: copy the array")
+    return tuple(stride // item for stride in strides)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return tuple(strides)
+
+
+def _of_interface(x: Any, interface: dict[str, Any], framework: str, device: str, role: str) -> View:
+    name = getattr(getattr(x, "dtype", None), "name", None) or interface["typestr"]
+    dtype = _dtype(name, role)
+    if interface["typestr"][0] == ">":
+        raise Error(f"{role} holds big-endian numbers; convert it with .astype({name!r})")
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    elements = _contiguous(shape) if strides is None else _in_elements(tuple(strides), ITEM_BYTES[dtype], role)
+    return View(framework, device, dtype, shape, elements, interface["data"][0], x)
+
+
+def _of_buffer(x: memoryview, role: str) -> View:
+    """Python's own arrays: memoryview(array.array("f", ...)).cast("B").cast("f", shape), "e" for float16."""
+    dtype = {"f": "fp32", "e": "fp16"}.get(x.format)
+    if dtype is None:
+        raise Error(f"{role} is a memoryview of format {x.format!r}; use 'f' (float32) or 'e' (float16)")
+    if x.readonly:
+        raise Error(f"{role} is a read-only memoryview, whose address Python does not tell; give one of a bytearray or array.array")
+    address = ctypes.addressof(ctypes.c_char.from_buffer(x)) if x.nbytes else 0
+    return View("buffer", "cpu", dtype, tuple(x.shape), _in_elements(tuple(x.strides), x.itemsize, role), address, x)
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor of dlpack.h."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned of dlpack.h."""
+
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", _Tensor)]  # fmt: skip
+
+
+_DL_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16"}
+_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
+
+
+def _capsule_pointer(capsule: Any, name: bytes) -> int:
+    api = ctypes.pythonapi
+    api.PyCapsule_IsValid.argtypes = api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    return int(api.PyCapsule_GetPointer(capsule, name)) if api.PyCapsule_IsValid(capsule, name) else 0
+
+
+def _of_dlpack(x: Any, role: str, stream: int | None) -> View:
+    framework = "jax" if type(x).__module__.split(".")[0] in ("jax", "jaxlib") else "dlpack"
+    if framework == "jax":
+        x.block_until_ready()
+    kind, index = (int(number) for number in x.__dlpack_device__())
+    if kind not in (_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED):
+        raise Error(f"{role} is on the DLPack device {kind}:{index}; use the CPU or a CUDA device")
+    on_gpu = kind in (_DL_CUDA, _DL_CUDA_MANAGED)
+    try:
+        # 1 is the default stream of CUDA in DLPack's numbering.
+        capsule = x.__dlpack__(stream=(stream or 1) if on_gpu else None)
+    except Exception as error:
+        raise Error(f"{role}, a {type(x).__name__}, cannot be handed over by DLPack: {error}") from error
+    pointer = _capsule_pointer(capsule, b"dltensor")
+    if pointer:
+        tensor = _Tensor.from_address(pointer)
+    else:
+        pointer = _capsule_pointer(capsule, b"dltensor_versioned")
+        if not pointer:
+            raise Error(f"{role}, a {type(x).__name__}, gave a DLPack capsule of an unknown kind: {capsule!r}")
+        tensor = _Versioned.from_address(pointer).tensor
+    dtype = _DL_DTYPES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use float32, float16 or bfloat16")
+    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else _contiguous(shape)
+    address = (tensor.data or 0) + tensor.byte_offset
+    return View(framework, f"cuda:{index}" if on_gpu else "cpu", dtype, shape, strides, address, (x, capsule))
+
+
+def view(x: Any, role: str, stream: int | None = None) -> View:
+    """Error, naming the argument `role`, for what is no array of a supported dtype, device or layout."""
+    if isinstance(x, View):
+        return x
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _of_torch(x, role)
+    gpu = getattr(x, "__cuda_array_interface__", None)
+    if gpu is not None and type(x).__module__.split(".")[0] == "cupy":
+        return _of_interface(x, gpu, "cupy", f"cuda:{x.device.id}", role)
+    host = getattr(x, "__array_interface__", None)
+    if host is not None and type(x).__module__.split(".")[0] == "numpy":
+        return _of_interface(x, host, "numpy", "cpu", role)
+    if isinstance(x, memoryview):
+        return _of_buffer(x, role)
+    if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        return _of_dlpack(x, role, stream)
+    raise Error(f"{role} is a {type(x).__name__}; give a NumPy, CuPy, JAX or PyTorch array, a memoryview, or any that has __dlpack__")
+
+
+def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
+    """A new contiguous array of the framework and on the device of `like`."""
+    name = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[dtype]
+    if like.framework == "torch":
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, name), device=like.keep.device)
+    if like.framework == "numpy":
+        numpy = sys.modules["numpy"]
+        return numpy.empty(shape, dtype=like.keep.dtype if dtype == like.dtype else name)
+    if like.framework == "buffer":
+        elements = math.prod(shape)
+        return memoryview(bytearray(elements * ITEM_BYTES[dtype])).cast({"fp32": "f", "fp16": "e"}[dtype], shape)
+    if like.framework == "cupy":
+        cupy = sys.modules["cupy"]
+        with like.keep.device:
+            return cupy.empty(shape, dtype=like.keep.dtype if dtype == like.dtype else name)
+    if like.framework == "jax":
+        jax = sys.modules["jax"]
+        with jax.default_device(next(iter(like.keep[0].devices()))):
+            return jax.numpy.zeros(shape, dtype=getattr(jax.numpy, name)).block_until_ready()
+    raise Error(f"there is no way known to make a result for a {type(like.keep[0]).__name__}; give one as out=")
+
+
+def current_stream(like: View) -> int:
+    """The CUstream on which the framework of `like` enqueues its work, as a number; 0 is the default stream."""
+    if like.device == "cpu":
+        return 0
+    if like.framework == "torch":
+        return int(sys.modules["torch"].cuda.current_stream(like.keep.device).cuda_stream)
+    if like.framework == "cupy":
+        with like.keep.device:
+            return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return 0
+
+
+def must_wait(like: View) -> bool:
+    """JAX has streams of its own that it does not tell: its arrays are good to others only after waiting."""
+    return like.framework in ("jax", "dlpack") and like.device != "cpu"

@@ -1,0 +1,175 @@
+"""The shared library: found, checked to be of this package's version, and its functions declared."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import sys
+import threading
+from typing import Any
+
+__version__ = "0.1.0"
+ABI_VERSION = 1
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+_STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
+
+
+class Error(RuntimeError):
+    """What every function of flashcore raises. The message says what was given, what is allowed and what to do.
+
+    `kind` says who has to act: "bad input" (the caller), "environment" (the machine: no driver, no NVRTC, no memory),
+    "device lost" (the GPU reported a fault; the process cannot use it any more) or "internal" (flashcore).
+    """
+
+    def __init__(self, message: str, kind: str = "bad input") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Note(UserWarning):
+    """Something worth knowing that is no error: a slower kernel or PyTorch runs, and why. Each is said once."""
+
+
+class Strides(ctypes.Structure):
+    """fc_strides."""
+
+    _fields_ = [("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
+
+
+class Attention(ctypes.Structure):
+    """fc_attention, field by field as in flashcore.h."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads_q", ctypes.c_int64),
+        ("heads_kv", ctypes.c_int64), ("seqlen_q", ctypes.c_int64), ("seqlen_kv", ctypes.c_int64), ("head_dim", ctypes.c_int64),
+        ("head_dim_v", ctypes.c_int64), ("causal", ctypes.c_int32), ("alignment", ctypes.c_int32), ("scale", ctypes.c_double),
+        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p),
+    ]  # fmt: skip
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(Attention), **fields)
+
+
+_P = ctypes.c_void_p
+_TEXT = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
+_FUNCTIONS = {
+    "fc_context_create": [ctypes.c_char_p, ctypes.POINTER(_P)],
+    "fc_context_destroy": [_P],
+    "fc_context_describe": [_P, *_TEXT],
+    "fc_context_synchronize": [_P, _P],
+    "fc_plan_create": [_P, ctypes.POINTER(Attention), ctypes.POINTER(_P)],
+    "fc_plan_destroy": [_P],
+    "fc_plan_describe": [_P, *_TEXT],
+    "fc_plan_launch": [_P, _P, _P, _P, _P, _P, _P],
+    "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
+    "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
+}
+
+
+def find_bundled(name: str) -> pathlib.Path:
+    """A file that travels in the wheel."""
+    return _FOLDER / "_lib" / name
+
+
+def library_path() -> pathlib.Path:
+    """$FLASHCORE_LIBRARY, else the library that came with this package."""
+    chosen = os.environ.get("FLASHCORE_LIBRARY")
+    return pathlib.Path(chosen) if chosen else find_bundled("libflashcore.so")
+
+
+def _find_nvrtc() -> str | None:
+    """libnvrtc of the nvidia wheels (nvidia-cuda-nvrtc, which PyTorch brings) or of a toolkit, the newest first.
+
+    A file that is known by its path lets the library find compiled kernels without opening it."""
+    for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
+        for folder in sys.path:
+            for wheel in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
+                path = pathlib.Path(folder or ".") / wheel / name
+                if path.is_file():
+                    return str(path)
+        toolkit = pathlib.Path("/usr/local/cuda/lib64") / name
+        if toolkit.is_file():
+            return str(toolkit)
+    return None
+
+
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise Error(
+            f"the shared library {path} cannot be loaded: {error}. Install the flashcore wheel, or set FLASHCORE_LIBRARY "
+            "to a libflashcore.so (build/libflashcore.so of a checkout)", "environment") from error  # fmt: skip
+    try:
+        library.fc_version.restype = ctypes.c_char_p
+        library.fc_last_error.restype = ctypes.c_char_p
+        library.fc_abi_version.restype = ctypes.c_uint32
+        abi, version = library.fc_abi_version(), library.fc_version().decode()
+        if abi != ABI_VERSION or version != __version__:
+            raise Error(
+                f"{path} is flashcore {version} (ABI {abi}), and these Python files are {__version__} (ABI {ABI_VERSION}): "
+                "they must be of one build. Reinstall the wheel, or unset FLASHCORE_LIBRARY", "environment")  # fmt: skip
+        for name, arguments in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.argtypes = arguments
+            function.restype = ctypes.c_int
+    except AttributeError as error:
+        raise Error(f"{path} is no libflashcore.so of version {__version__}: {error}. Reinstall the wheel, or unset "
+                    "FLASHCORE_LIBRARY", "environment") from error  # fmt: skip
+    # The library looks beside the program and in the system; only Python knows where its packages lie. Child processes
+    # (bench, tune) inherit it.
+    if "FLASHCORE_NVRTC" not in os.environ:
+        nvrtc = _find_nvrtc()
+        if nvrtc:
+            os.environ["FLASHCORE_NVRTC"] = nvrtc
+    return library
+
+
+_lock = threading.RLock()
+_library: ctypes.CDLL | None = None
+_contexts: dict[str, int] = {}
+
+
+def library() -> ctypes.CDLL:
+    """The loaded library. Error if it is missing or of another version."""
+    global _library
+    if _library is None:
+        with _lock:
+            if _library is None:
+                _library = _load()
+    return _library
+
+
+def raise_last_error(status: int) -> None:
+    raise Error(library().fc_last_error().decode(errors="replace"), _STATUS.get(status, "internal"))
+
+
+def check(status: int) -> None:
+    if status:
+        raise_last_error(status)
+
+
+def text_of(function: Any, *arguments: Any) -> str:
+    """What a function with a text buffer at its end says."""
+    needed = ctypes.c_size_t()
+    check(function(*arguments, None, 0, ctypes.byref(needed)))
+    buffer = ctypes.create_string_buffer(needed.value)
+    check(function(*arguments, buffer, needed.value, ctypes.byref(needed)))
+    return buffer.value.decode()
+
+
+def context(device: str) -> int:
+    """The process's one context on a device. Never closed: captured graphs may still use its kernels at exit."""
+    found = _contexts.get(device)
+    if found is not None:
+        return found
+    with _lock:
+        if device not in _contexts:
+            handle = ctypes.c_void_p()
+            check(library().fc_context_create(device.encode(), ctypes.byref(handle)))
+            assert handle.value is not None
+            _contexts[device] = handle.value
+        return _contexts[device]

@@ -1,0 +1,235 @@
+"""Plans (a problem made ready on a device) and flashcore.attention, which keeps them."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import json
+import threading
+import warnings
+import weakref
+from typing import Any
+
+from . import _arrays, _library
+from ._arrays import View
+from ._library import Attention, Error, Note, Strides
+
+DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}
+CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
+LAYOUTS = {"bhsd": (0, 1, 2), "bshd": (0, 2, 1)}  # where batch, head and row stand
+_MAX_PLANS = 1024
+
+_said: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """A Note, the first time that it is given."""
+    if text not in _said:
+        _said.add(text)
+        warnings.warn(text, Note, stacklevel=3)
+
+
+def _causal_number(causal: Any) -> int:
+    try:
+        return CAUSAL[causal]
+    except (KeyError, TypeError):
+        raise Error(f"causal is {causal!r}; use False, True (the same as 'bottom_right') or 'top_left'") from None
+
+
+class Plan:
+    """One problem made ready on one device: a kernel chosen, compiled and loaded.
+
+    Make it with `flashcore.plan`. It never changes, may be used from any thread, and a launch allocates nothing, so it
+    may be captured into a CUDA graph.
+
+    Attributes:
+        device: "cpu" or "cuda:N".
+        info: what was chosen and why: "problem", "family", "config", "candidate", "reason", "notes", "alignment" (bytes
+            that every address must be a multiple of), "compile_ms", "from_cache", ...
+    """
+
+    def __init__(self, device: str, problem: Attention) -> None:
+        library = _library.library()
+        handle = ctypes.c_void_p()
+        _library.check(library.fc_plan_create(_library.context(device), ctypes.byref(problem), ctypes.byref(handle)))
+        self._handle = handle.value
+        self._launch = library.fc_plan_launch
+        weakref.finalize(self, library.fc_plan_destroy, handle.value).atexit = False
+        self.device = device
+        self.info: dict[str, Any] = json.loads(_library.text_of(library.fc_plan_describe, handle.value))
+        for note in self.info["notes"]:
+            say_once(note)
+
+    def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0) -> None:
+        """Enqueues one call on addresses.
+
+        Args:
+            q, k, v, o: addresses on the device, as `tensor.data_ptr()` gives them, with the shapes and strides of the plan.
+            lse: address of fp32 [batch, heads_q, seqlen_q], contiguous; 0 if not wanted.
+            stream: a CUstream as a number (`torch.cuda.current_stream().cuda_stream`); 0 is the default stream. On the
+                CPU 0 only, and the call returns when it is done.
+
+        Raises:
+            Error: for a null or misaligned address, and for a device that reported a fault.
+        """
+        status = self._launch(self._handle, q, k, v, o, lse, stream)
+        if status:
+            _library.raise_last_error(status)
+
+    def __repr__(self) -> str:
+        return f"<flashcore.Plan {self.info['problem']} on {self.device}: {self.info['candidate']}>"
+
+
+class _Sizes:
+    """The sizes of one call, checked against each other."""
+
+    def __init__(self, q: View, k: View, v: View, layout: str) -> None:
+        if layout not in LAYOUTS:
+            raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
+        self.order = LAYOUTS[layout]
+        for role, x in (("q", q), ("k", k), ("v", v)):
+            if len(x.shape) != 4:
+                raise Error(f"{role} has shape {x.shape}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
+            if x.dtype != q.dtype or x.device != q.device:
+                raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree")
+        (self.batch, self.heads_q, self.seqlen_q), self.head_dim = self._axes(q), q.shape[3]
+        (batch_k, self.heads_kv, self.seqlen_kv), dim_k = self._axes(k), k.shape[3]
+        batch_v, heads_v, seqlen_v = self._axes(v)
+        self.head_dim_v = v.shape[3]
+        if batch_k != self.batch or batch_v != self.batch:
+            raise Error(f"q, k and v have {self.batch}, {batch_k} and {batch_v} batch entries; all three must agree")
+        if (heads_v, seqlen_v) != (self.heads_kv, self.seqlen_kv):
+            raise Error(f"k has {self.heads_kv} heads of {self.seqlen_kv} rows and v has {heads_v} of {seqlen_v}; both must agree")
+        if dim_k != self.head_dim:
+            raise Error(f"q has head_dim {self.head_dim} and k has {dim_k}; both must agree")
+
+    def _axes(self, x: View) -> tuple[int, ...]:
+        return tuple(x.shape[axis] for axis in self.order)
+
+    def output_shape(self, columns: int) -> tuple[int, ...]:
+        axes = [self.batch, self.heads_q, self.seqlen_q]
+        return (*(axes[axis] for axis in self.order), columns)
+
+    def strides(self, role: str, x: View) -> Strides:
+        if x.shape[3] > 1 and x.strides[3] != 1:
+            raise Error(f"{role} has stride {x.strides[3]} along its last axis; the elements of a row must be adjacent: copy it with "
+                        ".contiguous() or numpy.ascontiguousarray")  # fmt: skip
+        numbers = [x.strides[axis] if x.shape[axis] > 1 else 0 for axis in self.order]
+        # All three 0 would mean contiguous; an axis of one element may have any stride.
+        if not any(numbers):
+            numbers = [max(x.shape[3], 1)] * 3
+        return Strides(*numbers)
+
+
+def _alignment(views: list[View]) -> int:
+    bits = 16
+    for x in views:
+        bits |= x.address
+    return min(bits & -bits, 16)
+
+
+def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: Any, scale: float | None, alignment: int,
+                  candidate: str | None) -> Attention:  # fmt: skip
+    if scale is not None and not 1e-6 <= scale <= 1e6:
+        raise Error(f"scale is {scale}; use a number from 1e-6 to 1e6, or None for 1/sqrt(head_dim)")
+    return Attention(
+        dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
+        seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=_causal_number(causal),
+        alignment=alignment, scale=scale or 0.0, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
+        o=sizes.strides("out", o), candidate=candidate.encode() if candidate else None)  # fmt: skip
+
+
+_plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
+_plans_lock = threading.Lock()
+
+
+def cached(key: Any, make: Any) -> Plan:
+    """The plan of `key`, made if there is none; the one not used for longest goes when there are too many."""
+    plan = _plans.get(key)
+    if plan is not None:
+        return plan
+    plan = make()
+    with _plans_lock:
+        _plans[key] = plan
+        while len(_plans) > _MAX_PLANS:
+            _plans.popitem(last=False)
+    return plan
+
+
+def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, scale: float | None, candidate: str | None) -> Plan:
+    alignment = _alignment([q, k, v, o])
+    key = (q.device, q.dtype, q.shape, q.strides, k.device, k.dtype, k.shape, k.strides, v.device, v.dtype, v.shape, v.strides,
+           o.device, o.dtype, o.shape, o.strides, layout, causal, scale, alignment, candidate)  # fmt: skip
+
+    def make() -> Plan:
+        sizes = _Sizes(q, k, v, layout)
+        if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype != q.dtype or o.device != q.device:
+            raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {q.dtype} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
+        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, scale, alignment, candidate))
+
+    try:
+        return cached(key, make)
+    except TypeError as error:
+        _causal_number(causal)
+        raise Error(f"an argument is of a type that cannot be used: {error}") from error
+
+
+def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
+         candidate: str | None = None) -> Plan:  # fmt: skip
+    """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
+
+    Args as of `attention`; `out` defaults to a contiguous array.
+    """
+    views = [_arrays.view(x, role) for x, role in ((q, "q"), (k, "k"), (v, "v"))]
+    if out is None:
+        shape = _Sizes(*views, layout).output_shape(views[2].shape[3])
+        o = View("none", views[0].device, views[0].dtype, shape, _arrays._contiguous(shape), 0, None)
+    else:
+        o = _arrays.view(out, "out")
+    return _plan_of(*views, o, layout, causal, scale, candidate)
+
+
+def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | None = None, layout: str = "bhsd", out: Any = None,
+              return_lse: bool = False, stream: int | None = None, candidate: str | None = None) -> Any:  # fmt: skip
+    """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
+
+    Args:
+        q: [batch, heads, seqlen_q, head_dim]: NumPy, CuPy, JAX, PyTorch or any array with `__dlpack__`; float32, float16 or
+            bfloat16; on the CPU or a CUDA GPU. Any strides, as long as the elements of a row are adjacent.
+        k: [batch, heads_kv, seqlen_kv, head_dim]; heads_kv divides heads (grouped-query attention).
+        v: [batch, heads_kv, seqlen_kv, head_dim_v].
+        causal: False; True or "bottom_right": the last row sees every key; "top_left": row i sees keys 0..i. Both are the
+            same where seqlen_q = seqlen_kv.
+        scale: default 1/sqrt(head_dim).
+        layout: "bhsd" as above, or "bshd": [batch, seqlen, heads, head_dim] for all arrays.
+        out: where to write, [batch, heads, seqlen_q, head_dim_v]; default: a new array of q's framework.
+        return_lse: also return the log-sum-exp of each row, float32 [batch, heads, seqlen_q].
+        stream: a CUstream as a number; default: the framework's current stream.
+        candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
+
+    Returns:
+        The output, or (output, lse). A row that sees no key gets output 0 and lse -inf. On a GPU the work is enqueued like
+        that of the framework (JAX: awaited).
+
+    Raises:
+        Error: for arrays that do not fit together, dtypes, devices, layouts; for a missing driver or compiler.
+    """
+    vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
+    made = None
+    if out is None:
+        sizes = _Sizes(vq, vk, vv, layout)
+        made = out = _arrays.empty_like(vq, sizes.output_shape(sizes.head_dim_v), vq.dtype)
+    vo = _arrays.view(out, "out", stream)
+    if vq.framework == "jax" and made is None:
+        raise Error("out= was given a JAX array, which never changes; leave out= away")
+    p = _plan_of(vq, vk, vv, vo, layout, causal, scale, candidate)
+    lse = lse_view = None
+    if return_lse:
+        sizes = _Sizes(vq, vk, vv, layout)
+        lse = _arrays.empty_like(vq, (sizes.batch, sizes.heads_q, sizes.seqlen_q), "fp32")
+        lse_view = _arrays.view(lse, "lse", stream)
+    number = _arrays.current_stream(vq) if stream is None else stream
+    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number)
+    if _arrays.must_wait(vq):
+        _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
+    return (out, lse) if return_lse else out

@@ -1,0 +1,86 @@
+"""Hugging Face transformers: importing this registers the attention implementation "flashcore".
+
+    import flashcore.transformers
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flashcore")
+
+Prefill and decoding without padding run on flashcore, grouped-query heads as they are; what needs a mask (padding,
+sliding windows) runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and CUDA graphs
+transformers cannot see that a batch is not packed or padded, and makes a mask: call the model there with its cache
+(use_cache=True, the default) and without attention_mask.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Optional
+
+import torch
+import transformers.modeling_utils
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from .torch import scaled_dot_product_attention
+
+NAME = "flashcore"
+
+
+def _attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Optional[torch.Tensor],
+            dropout: float, scaling: Optional[float], is_causal: bool) -> tuple[torch.Tensor, None]:  # fmt: skip
+    # One row sees every key, whatever the mask's alignment.
+    is_causal = bool(query.shape[2] > 1 and attention_mask is None and is_causal)
+    if is_causal and key.shape[2] > query.shape[2]:
+        # Prefill into a cache that is longer: the rows behind are empty, and a top-left mask sees none of them.
+        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+    out = attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, is_causal=is_causal, scale=scaling,
+                    enable_gqa=bool(key.shape[1] != query.shape[1]))  # fmt: skip
+    return out.transpose(1, 2).contiguous(), None
+
+
+def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                      attention_mask: Optional[torch.Tensor], dropout: float = 0.0, scaling: Optional[float] = None,
+                      is_causal: Optional[bool] = None, **kwargs: Any) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """What transformers calls: query [batch, heads, length, dim], key and value with their own, fewer heads.
+
+    Returns:
+        The output as [batch, length, heads, dim], and None for the weights, which are never formed.
+    """
+    if kwargs.get("softcap") is not None:
+        raise ValueError("attn_implementation='flashcore' has no softcap; use 'eager' for this model")
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    return _attend(scaled_dot_product_attention, query, key, value, attention_mask, dropout, scaling, is_causal)
+
+
+def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]:
+    """As for "sdpa", no mask where causality alone decides; other than there, under torch.compile and in CUDA graph captures
+    too: the kernel gets its mask from the shapes it is launched with, so nothing is fixed by tracing."""
+    rows = options.get("q_length")
+    if rows is None and options.get("cache_position") is not None:
+        rows = options["cache_position"].shape[0]
+    keys, window = options.get("kv_length"), options.get("local_size")
+    if (not args and rows is not None and options.get("allow_is_causal_skip", True) and options.get("attention_mask") is None
+            and (rows == 1 or rows == keys) and (window is None or keys < window)):  # fmt: skip
+        return None
+    return sdpa_mask(*args, **options)
+
+
+def _is_no_flash_attention() -> None:
+    """transformers (from 5.0) takes every name with "flash" in it for FlashAttention's package, and asks for that package."""
+    original = getattr(transformers.modeling_utils, "is_flash_attention_requested", None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def is_flash_attention_requested(config: Any = None, requested_attention_implementation: Optional[str] = None, *args: Any, **kwargs: Any) -> bool:
+        name = requested_attention_implementation if config is None else getattr(config, "_attn_implementation", None)
+        return name != NAME and bool(original(config, requested_attention_implementation, *args, **kwargs))
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("transformers") and getattr(module, "__dict__", {}).get("is_flash_attention_requested") is original:
+            module.is_flash_attention_requested = is_flash_attention_requested  # type: ignore[attr-defined]
+
+
+_is_no_flash_attention()
+AttentionInterface.register(NAME, attention_forward)
+AttentionMaskInterface.register(NAME, attention_mask_or_none)

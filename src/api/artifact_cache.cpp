@@ -1,0 +1,53 @@
+#include "api/artifact_cache.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/files.h"
+#include "core/hash.h"
+#include "device/cuda/compile_cache.h"
+#include "kernels/embedded.h"
+
+namespace flashcore::api {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Tells one build of NVRTC from another without asking it; none if it is not known which file will be opened.
+std::optional<std::string> compiler_identity() {
+  const char* file = std::getenv("FLASHCORE_NVRTC");
+  std::error_code error;
+  if (!file || !*file || !fs::is_regular_file(file, error)) return std::nullopt;
+  const auto size = fs::file_size(file, error);
+  const auto changed = fs::last_write_time(file, error).time_since_epoch().count();
+  if (error) return std::nullopt;
+  return fmt::format("{} {} {}", file, size, changed);
+}
+
+std::string key_of(const KernelSource& source, const std::string& arch, const std::string& compiler) {
+  Hasher hasher;
+  hasher.add("plan").add(compiler).add(FLASHCORE_VERSION).add(arch).add(source.file).add(source.name_expression);
+  hasher.add(fmt::format("{} {}", source.dynamic_shared_bytes, source.threads_per_block));
+  for (const std::string& option : source.options) hasher.add(option);
+  hasher.add("sources");
+  for (const auto& [path, text] : device_sources()) hasher.add(path).add(text);
+  return hasher.hex();
+}
+
+}  // namespace
+
+Artifact find_or_compile(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits) {
+  const Family& family = *candidate.family;
+  const std::optional<std::string> compiler = compiler_identity();
+  if (family.kind() == DeviceKind::kCpu || limits.emulated || !compiler)
+    return compile_candidate(candidate, problem, limits);
+  const cuda::CompileCache cache(cache_directory() / "plans");
+  const std::string key =
+      key_of(family.source(candidate.config, problem, limits), family.compile_arch(limits), *compiler);
+  if (auto found = cache.find(key)) return std::move(*found);
+  Artifact artifact = compile_candidate(candidate, problem, limits);
+  cache.store(key, artifact);
+  return artifact;
+}
+
+}  // namespace flashcore::api

@@ -1,0 +1,13 @@
+#pragma once
+// A plan's kernel from the disk without opening NVRTC, whose opening alone takes 20 to 60 ms of a process that will not
+// compile anything.
+
+#include "kernels/family.h"
+
+namespace flashcore::api {
+
+// As compile_candidate. Where FLASHCORE_NVRTC names the compiler's file (the Python package sets it), what was compiled
+// by that very file, from this very source, is found before the file is opened.
+Artifact find_or_compile(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits);
+
+}  // namespace flashcore::api

@@ -1,0 +1,54 @@
+#pragma once
+// One device as the API's user sees it: what its plans share.
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "device/device.h"
+
+namespace flashcore::api {
+
+class Context {
+ public:
+  explicit Context(std::unique_ptr<Device> device);
+
+  Device& device() const { return *device_; }
+  const DeviceInfo& info() const { return device_->info(); }
+  std::string describe() const;
+
+  // Loaded once per code and kept as long as the context: a captured graph may still launch the kernel of a plan that
+  // is gone.
+  std::shared_ptr<Module> load(const Artifact& artifact);
+  // One compilation at a time; the second to ask finds the first one's result in the cache.
+  std::mutex& planning() const { return planning_; }
+
+  // Zeroed memory for one launch, which leaves it zero. Launches take turns over the slots, so that those under way at
+  // one time do not share one.
+  static constexpr std::size_t kSlotBytes = 256, kSlots = 4096;
+  void* next_slot() const;
+  // Memory of the device that addresses can point at.
+  const void* somewhere() const { return slots_ ? slots_->data() : nullptr; }
+
+  // A GPU, whose calls make its context current on the thread.
+  bool on_gpu() const { return info().limits.kind == DeviceKind::kCuda && !info().limits.emulated; }
+
+  // Devices that run a launch within the call run one at a time.
+  std::mutex* turn() const { return device_->info().limits.emulated ? &turn_ : nullptr; }
+
+  void* allocate(std::size_t bytes);
+  void free(void* address);
+
+ private:
+  std::unique_ptr<Device> device_;
+  mutable std::mutex planning_, turn_;
+  mutable std::atomic<std::uint32_t> next_slot_{0};
+  std::unique_ptr<Buffer> slots_;
+  std::mutex mutex_;  // of what follows
+  std::map<std::string, std::shared_ptr<Module>> modules_;
+  std::map<void*, std::unique_ptr<Buffer>> buffers_;
+};
+
+}  // namespace flashcore::api

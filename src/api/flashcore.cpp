@@ -1,0 +1,140 @@
+// The functions of flashcore.h: each finds its handle, does one thing, and turns what was thrown into a status.
+
+#include "flashcore/flashcore.h"
+
+#include "api/context.h"
+#include "api/handles.h"
+#include "api/plan.h"
+#include "api/status.h"
+#include "device/cuda/context.h"
+
+namespace {
+
+using namespace flashcore;
+using namespace flashcore::api;
+
+using Contexts = HandleTable<Context, fc_context>;
+using Plans = HandleTable<Plan, fc_plan>;
+
+// Never destroyed: at exit, threads of the caller may still be at work, and the driver may be gone already.
+Contexts& contexts() {
+  static auto* table = new Contexts("context", 0x10000000);
+  return *table;
+}
+Plans& plans() {
+  static auto* table = new Plans("plan", 0x20000000);
+  return *table;
+}
+
+// Whatever GPU context was current on the caller's thread is current again when the call returns.
+using Keep = cuda::KeepCurrentContext;
+const cuda::DriverApi* driver_of(const Context& context) { return context.on_gpu() ? cuda::driver_api() : nullptr; }
+
+template <class T>
+T* needed(T* out, const char* name) {
+  if (!out) throw_bad_input("{} is null; give the address of where the result goes", name);
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t fc_abi_version(void) { return FC_ABI_VERSION; }
+const char* fc_version(void) { return FLASHCORE_VERSION; }
+const char* fc_last_error(void) { return last_error(); }
+
+fc_status fc_context_create(const char* device, fc_context* context) {
+  return guarded([&] {
+    *needed(context, "context") = nullptr;
+    const std::string_view name = device ? device : "";
+    const Keep keep(name.empty() || name.starts_with("cuda") ? cuda::driver_api() : nullptr);
+    *context = contexts().add(std::make_shared<Context>(open_device(name)));
+  });
+}
+
+fc_status fc_context_destroy(fc_context context) {
+  return guarded([&] {
+    std::shared_ptr<Context> last = contexts().find(context);
+    const Keep keep(driver_of(*last));
+    contexts().remove(context);
+    last.reset();
+  });
+}
+
+fc_status fc_context_describe(fc_context context, char* buffer, size_t size, size_t* length) {
+  return guarded([&] { copy_text(contexts().find(context)->describe(), buffer, size, length); });
+}
+
+fc_status fc_context_synchronize(fc_context context, void* stream) {
+  return guarded([&] { contexts().find(context)->device().synchronize_stream(stream); });
+}
+
+fc_status fc_memory_allocate(fc_context context, size_t bytes, void** address) {
+  return guarded([&] {
+    *needed(address, "address") = nullptr;
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *address = found->allocate(bytes);
+  });
+}
+
+fc_status fc_memory_free(fc_context context, void* address) {
+  return guarded([&] {
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    found->free(address);
+  });
+}
+
+fc_status fc_memory_upload(fc_context context, void* destination, const void* host, size_t bytes) {
+  return guarded([&] {
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    if (bytes > 0) found->device().upload(needed(destination, "destination"), needed(host, "host"), bytes);
+  });
+}
+
+fc_status fc_memory_download(fc_context context, void* host, const void* source, size_t bytes) {
+  return guarded([&] {
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    if (bytes > 0) found->device().download(needed(host, "host"), needed(source, "source"), bytes);
+  });
+}
+
+fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan) {
+  return guarded([&] {
+    *needed(plan, "plan") = nullptr;
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *plan = plans().add(std::make_shared<Plan>(found, read_request(problem)));
+  });
+}
+
+fc_status fc_plan_destroy(fc_plan plan) {
+  return guarded([&] {
+    std::shared_ptr<Plan> last = plans().find(plan);
+    const Keep keep(driver_of(last->context()));
+    plans().remove(plan);
+    last.reset();
+  });
+}
+
+fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* length) {
+  return guarded([&] { copy_text(plans().find(plan)->describe(), buffer, size, length); });
+}
+
+fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse, void* stream) {
+  return guarded([&] { plans().find(plan)->launch({q, k, v, o, lse, nullptr}, stream); });
+}
+
+fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* length) {
+  return guarded([&] { copy_text(explain(*contexts().find(context), read_request(problem)), buffer, size, length); });
+}
+
+fc_status fc_problem_parse(const char* id, fc_attention* problem) {
+  return guarded([&] { *needed(problem, "problem") = request_of_id(id); });
+}
+
+}  // extern "C"

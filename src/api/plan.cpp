@@ -1,0 +1,209 @@
+#include "api/plan.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "api/artifact_cache.h"
+#include "core/error.h"
+#include "device/compiler.h"
+
+namespace flashcore::api {
+namespace {
+
+constexpr std::array kNames = {"q", "k", "v", "o", "lse"};
+
+std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
+  if (request.candidate) return {{parse_candidate(*request.candidate, request.problem, device.limits), "asked for"}};
+  std::vector<Choice> choices = ranked_choices(request.problem, device);
+  // dispatch() has the sentence that lists every family's reason.
+  if (choices.empty()) choices.push_back(dispatch(request.problem, device));
+  return choices;
+}
+
+// Why this family must not be given these tensors; none if it may.
+std::optional<std::string> why_unsuitable(const Family& family, const Request& request) {
+  if (family.alignment_bytes() == 0 || request.rows_of_16) return std::nullopt;
+  return fmt::format(
+      "{} copies 16 bytes at a time, and an address or stride of these tensors is no multiple of that; copy them into "
+      "contiguous tensors for a faster kernel",
+      family.name());
+}
+
+}  // namespace
+
+Plan::Plan(std::shared_ptr<Context> context, const Request& request)
+    : context_(std::move(context)), problem_(request.problem), layouts_(request.layouts) {
+  needs_q_ = request.layouts.q.elements() > 0;
+  needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
+  needs_o_ = request.layouts.o.elements() > 0;
+  const std::vector<Choice> choices = choices_for(request, context_->info());
+  std::vector<const Family*> passed_over;
+  std::exception_ptr first_failure;
+  const std::lock_guard lock(context_->planning());
+  for (const Choice& choice : choices) {
+    const Family* family = choice.candidate.family;
+    if (std::find(passed_over.begin(), passed_over.end(), family) != passed_over.end()) continue;
+    try {
+      if (make(choice, request)) break;
+    } catch (const DeviceFault&) {
+      throw;
+    } catch (const CompileError& error) {
+      if (!first_failure) first_failure = std::current_exception();
+      notes_.push_back(fmt::format("{} was passed over: {}", family->name(), error.what()));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kEnvironment) throw;
+      if (!first_failure) first_failure = std::current_exception();
+      notes_.push_back(fmt::format("{} was passed over: {}", family->name(), error.what()));
+    }
+    passed_over.push_back(family);
+  }
+  if (!choice_ && first_failure) std::rethrow_exception(first_failure);
+  if (!choice_)
+    throw_bad_input("no kernel runs {} on these tensors: {}", problem_.id(), notes_.empty() ? "" : notes_.front());
+  add_slow_note(request);
+}
+
+bool Plan::make(const Choice& choice, const Request& request) {
+  const Family& family = *choice.candidate.family;
+  if (const auto reason = why_unsuitable(family, request)) {
+    if (request.candidate) throw_bad_input("{}", *reason);
+    notes_.push_back(*reason);
+    return false;
+  }
+  artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
+  if (family.kind() == DeviceKind::kCpu) make_cpu(choice, request);
+  else make_gpu(choice, request);
+  if (launch_ && launch_->has_tensor_maps() && request.repeats) {
+    const std::string reason =
+        fmt::format("{} reads through tensor maps, which do not repeat an element (stride 0)", family.name());
+    if (request.candidate) throw_bad_input("{}", reason);
+    notes_.push_back(reason);
+    launch_.reset();
+    return false;
+  }
+  alignment_ = std::max(family.alignment_bytes(), static_cast<int>(size_of(problem_.dtype)));
+  choice_ = choice;
+  return true;
+}
+
+void Plan::make_cpu(const Choice& choice, const Request& request) {
+  cpu_call_ = choice.candidate.family->cpu_call(choice.candidate.config, problem_, request.layouts);
+}
+
+void Plan::make_gpu(const Choice& choice, const Request& request) {
+  const Family& family = *choice.candidate.family;
+  Device& device = context_->device();
+  launch_.emplace(choice.candidate, problem_, context_->info().limits, request.layouts);
+  workspace_bytes_ = family.workspace_bytes(choice.candidate.config, problem_);
+  if (launch_->empty()) return;
+  launch_->encode(device, context_->somewhere());
+  module_ = context_->load(artifact_);
+  if (workspace_bytes_ > Context::kSlotBytes) {
+    workspace_ = device.allocate(workspace_bytes_);
+    device.fill(workspace_->data(), 0, workspace_bytes_);
+    device.synchronize();
+  }
+}
+
+// A user must not wait ten times as long without being told why.
+void Plan::add_slow_note(const Request& request) {
+  const Family& family = *choice_->candidate.family;
+  if (family.kind() == DeviceKind::kCpu || request.candidate || problem_.flops() == 0) return;
+  if (family.preference(problem_, context_->info().limits) > 0) return;
+  std::vector<std::string> reasons;
+  supporting_families(problem_, context_->info().limits, &reasons);
+  std::string why;
+  for (const std::string& reason : reasons) {
+    if (!reason.starts_with("cpu_fwd")) why += (why.empty() ? "" : "; ") + reason;
+  }
+  notes_.push_back(fmt::format("{}, the slow reference kernel, runs {}{}{}", family.name(), problem_.id(),
+                               why.empty() ? "" : ": no faster one does. ", why));
+}
+
+void Plan::check(const Addresses& addresses) const {
+  const std::array<bool, 5> needed = {needs_q_, needs_kv_, needs_kv_, needs_o_, false};
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (needed[i] && !addresses[i])
+      throw_bad_input("{} is null; give its address on {}", kNames[i], context_->info().id);
+    const std::uintptr_t alignment = i == 4 ? alignof(float) : static_cast<std::uintptr_t>(alignment_);
+    if (reinterpret_cast<std::uintptr_t>(addresses[i]) % alignment != 0)
+      throw_bad_input(
+          "{} is at {}, which is no multiple of {} bytes; this plan's kernel needs that. Make the plan with "
+          "fc_attention.alignment as the addresses really are, or copy the tensor",
+          kNames[i], addresses[i], alignment);
+  }
+}
+
+void Plan::launch(const Addresses& given, void* stream) const {
+  check(given);
+  if (cpu_call_) {
+    if (stream) throw_bad_input("a stream was given, and the CPU has none; give null");
+    AttentionArgs args;
+    args.q = given[0];
+    args.k = given[1];
+    args.v = given[2];
+    args.o = const_cast<void*>(given[3]);
+    args.lse = static_cast<float*>(const_cast<void*>(given[4]));
+    const std::lock_guard turn(cpu_turn_);
+    cpu_call_(args);
+    return;
+  }
+  if (launch_->empty()) return;
+  Addresses addresses = given;
+  if (workspace_) addresses[5] = workspace_->data();
+  else if (workspace_bytes_ > 0) addresses[5] = context_->next_slot();
+  Device& device = context_->device();
+  alignas(64) std::byte params[LaunchTemplate::kMaxParamBytes];
+  const std::span<std::byte> bytes(params, launch_->spec().params.size());
+  launch_->write(device, addresses, bytes);
+  std::unique_lock<std::mutex> turn;
+  if (std::mutex* mutex = context_->turn()) turn = std::unique_lock(*mutex);
+  device.launch_on(stream, *module_, launch_->spec(), bytes);
+}
+
+std::string Plan::describe() const {
+  const Candidate& candidate = choice_->candidate;
+  return nlohmann::json{{"problem", problem_.id()},
+                        {"device", context_->info().id},
+                        {"family", candidate.family->name()},
+                        {"config", candidate.family->space().to_json(candidate.config)},
+                        {"candidate", candidate.print()},
+                        {"reason", choice_->reason},
+                        {"notes", notes_},
+                        {"alignment", alignment_},
+                        {"workspace_bytes", workspace_bytes_},
+                        {"compile_ms", artifact_.compile_ms},
+                        {"from_cache", artifact_.from_cache},
+                        {"registers", artifact_.registers},
+                        {"shared_bytes", artifact_.dynamic_shared_bytes + artifact_.static_shared_bytes}}
+      .dump();
+}
+
+std::string explain(const Context& context, const Request& request) {
+  const std::vector<Choice> choices = choices_for(request, context.info());
+  std::vector<std::string> refused;
+  supporting_families(request.problem, context.info().limits, &refused);
+  nlohmann::json alternatives = nlohmann::json::array();
+  const Choice* taken = nullptr;
+  for (const Choice& choice : choices) {
+    if (const auto reason = why_unsuitable(*choice.candidate.family, request)) {
+      refused.push_back(*reason);
+    } else if (!taken) {
+      taken = &choice;
+    } else {
+      alternatives.push_back({{"candidate", choice.candidate.print()}, {"reason", choice.reason}});
+    }
+  }
+  if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), refused.front());
+  return nlohmann::json{{"problem", request.problem.id()},
+                        {"device", context.info().id},
+                        {"family", taken->candidate.family->name()},
+                        {"config", taken->candidate.family->space().to_json(taken->candidate.config)},
+                        {"candidate", taken->candidate.print()},
+                        {"reason", taken->reason},
+                        {"alternatives", alternatives},
+                        {"refused", refused}}
+      .dump();
+}
+
+}  // namespace flashcore::api

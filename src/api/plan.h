@@ -1,0 +1,56 @@
+#pragma once
+// A problem made ready on a device: chosen, compiled, loaded. Immutable once made.
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "api/context.h"
+#include "api/launch_template.h"
+#include "api/problem.h"
+
+namespace flashcore::api {
+
+class Plan {
+ public:
+  // Takes the best choice that compiles here and suits the tensors' strides; what it passed over is in the notes.
+  // Error as the last of them if none is left.
+  Plan(std::shared_ptr<Context> context, const Request& request);
+
+  // Error kBadInput for a null or misaligned address. Allocates nothing.
+  void launch(const Addresses& addresses, void* stream) const;
+  std::string describe() const;
+  const Context& context() const { return *context_; }
+
+ private:
+  bool make(const Choice& choice, const Request& request);
+  void make_cpu(const Choice& choice, const Request& request);
+  void make_gpu(const Choice& choice, const Request& request);
+  void add_slow_note(const Request& request);
+  void check(const Addresses& addresses) const;
+
+  std::shared_ptr<Context> context_;
+  Problem problem_;
+  std::optional<Choice> choice_;
+  std::vector<std::string> notes_;
+  int alignment_ = 1;
+  bool needs_q_ = false, needs_kv_ = false, needs_o_ = false;
+  std::size_t workspace_bytes_ = 0;
+  Artifact artifact_;
+
+  std::optional<LaunchTemplate> launch_;
+  std::shared_ptr<Module> module_;
+  std::unique_ptr<Buffer> workspace_;  // only if it does not fit a slot of the context
+
+  mutable std::mutex cpu_turn_;  // calls of one cpu_call share its scratch memory
+  std::function<void(const AttentionArgs&)> cpu_call_;
+  ProblemLayouts layouts_;
+};
+
+// What fc_explain says.
+std::string explain(const Context& context, const Request& request);
+
+}  // namespace flashcore::api

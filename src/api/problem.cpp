@@ -1,0 +1,165 @@
+#include "api/problem.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+
+namespace flashcore::api {
+namespace {
+
+// Of ABI version 1: nobody has ever had a shorter one.
+constexpr std::uint32_t kFirstSize = sizeof(fc_attention);
+constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
+constexpr int kMaxAlignment = 4096;
+
+DType dtype_of(std::int32_t value) {
+  switch (value) {
+    case FC_FP32: return DType::kF32;
+    case FC_FP16: return DType::kF16;
+    case FC_BF16: return DType::kBF16;
+    default: throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1) or FC_BF16 (2)", value);
+  }
+}
+
+Causal causal_of(std::int32_t value) {
+  switch (value) {
+    case FC_CAUSAL_NONE: return Causal::kNone;
+    case FC_CAUSAL_BOTTOM_RIGHT: return Causal::kBottomRight;
+    case FC_CAUSAL_TOP_LEFT: return Causal::kTopLeft;
+    default:
+      throw_bad_input("causal is {}; use FC_CAUSAL_NONE (0), FC_CAUSAL_BOTTOM_RIGHT (1) or FC_CAUSAL_TOP_LEFT (2)",
+                      value);
+  }
+}
+
+struct Axis {
+  const char* name;
+  std::int64_t extent, stride;
+};
+std::array<Axis, 3> axes_of(const TensorLayout& t) {
+  return {Axis{"batch", t.batch, t.stride_batch}, Axis{"head", t.heads, t.stride_head},
+          Axis{"row", t.rows, t.stride_row}};
+}
+
+// Two elements of an output at one place would be written by two threads.
+void require_no_overlap(const char* tensor, const TensorLayout& layout) {
+  if (layout.elements() == 0) return;
+  std::array<Axis, 3> axes = axes_of(layout);
+  std::sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
+  std::int64_t covered = layout.columns;
+  for (const Axis& axis : axes) {
+    if (axis.extent <= 1) continue;
+    if (axis.stride < covered)
+      throw_bad_input(
+          "{} has stride {} along {}, where the axes inside it cover {} elements: outputs would overlap. Use a larger "
+          "stride, or all three 0 for a contiguous tensor",
+          tensor, axis.stride, axis.name, covered);
+    covered += (axis.extent - 1) * axis.stride;
+  }
+}
+
+TensorLayout with_strides(const char* tensor, TensorLayout layout, const fc_strides& strides) {
+  if (strides.batch == 0 && strides.head == 0 && strides.row == 0) return layout;
+  layout.stride_batch = strides.batch;
+  layout.stride_head = strides.head;
+  layout.stride_row = strides.row;
+  for (const Axis& axis : axes_of(layout)) {
+    if (axis.stride < 0)
+      throw_bad_input("{} has stride {} along {}; strides are counted in elements and not negative: copy the tensor",
+                      tensor, axis.stride, axis.name);
+    if (axis.extent > 1 && axis.stride > kMaxSpan / (axis.extent - 1))
+      throw_bad_input("{} has stride {} along {} of {} elements; a tensor may span at most 2^40 elements", tensor,
+                      axis.stride, axis.name, axis.extent);
+  }
+  return layout;
+}
+
+bool multiple_of_16(const TensorLayout& layout, std::size_t element) {
+  const auto axes = axes_of(layout);
+  return std::all_of(axes.begin(), axes.end(), [&](const Axis& axis) {
+    return axis.extent <= 1 || axis.stride * static_cast<std::int64_t>(element) % 16 == 0;
+  });
+}
+
+bool repeats(const TensorLayout& layout) {
+  const auto axes = axes_of(layout);
+  return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.extent > 1 && axis.stride == 0; });
+}
+
+fc_attention whole(const fc_attention* given) {
+  if (!given) throw_bad_input("the problem is null; fill in an fc_attention that starts as FC_ATTENTION_INIT");
+  std::uint32_t size = 0;
+  std::memcpy(&size, &given->struct_size, sizeof(size));
+  if (size < kFirstSize || size > sizeof(fc_attention))
+    throw_bad_input(
+        "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
+        "use the library that belongs to the header",
+        size, FC_ABI_VERSION, sizeof(fc_attention));
+  return *given;
+}
+
+}  // namespace
+
+Request read_request(const fc_attention* given) {
+  const fc_attention a = whole(given);
+  Request request;
+  Problem& problem = request.problem;
+  problem.dtype = dtype_of(a.dtype);
+  problem.causal = causal_of(a.causal);
+  problem.batch = a.batch;
+  problem.heads_q = a.heads_q;
+  problem.heads_kv = a.heads_kv;
+  problem.seqlen_q = a.seqlen_q;
+  problem.seqlen_kv = a.seqlen_kv;
+  problem.head_dim = a.head_dim;
+  problem.head_dim_v = a.head_dim_v;
+  if (a.scale != 0) problem.scale = a.scale;
+  problem.validate();
+  const std::size_t element = size_of(problem.dtype);
+  request.alignment = a.alignment == 0 ? 16 : a.alignment;
+  if (request.alignment < static_cast<int>(element) || request.alignment > kMaxAlignment ||
+      (request.alignment & (request.alignment - 1)) != 0)
+    throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment,
+                    element, kMaxAlignment);
+  ProblemLayouts& layouts = request.layouts = make_layouts(problem);
+  layouts.q = with_strides("q", layouts.q, a.q);
+  layouts.k = with_strides("k", layouts.k, a.k);
+  layouts.v = with_strides("v", layouts.v, a.v);
+  layouts.o = with_strides("o", layouts.o, a.o);
+  require_no_overlap("o", layouts.o);
+  request.rows_of_16 = request.alignment >= 16;
+  for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
+    request.rows_of_16 = request.rows_of_16 && multiple_of_16(*t, element);
+  request.repeats = repeats(layouts.q) || repeats(layouts.k) || repeats(layouts.v);
+  if (a.candidate) request.candidate = a.candidate;
+  return request;
+}
+
+fc_attention request_of_id(const char* id) {
+  if (!id) throw_bad_input("the problem id is null; give one as b1_h32_hk8_s4096_d128_bf16_causal");
+  const Problem problem = Problem::parse(id);
+  const ProblemLayouts layouts = make_layouts(problem);
+  const auto strides = [](const TensorLayout& t) { return fc_strides{t.stride_batch, t.stride_head, t.stride_row}; };
+  fc_attention a = FC_ATTENTION_INIT;
+  a.dtype = static_cast<std::int32_t>(problem.dtype);
+  a.batch = problem.batch;
+  a.heads_q = problem.heads_q;
+  a.heads_kv = problem.heads_kv;
+  a.seqlen_q = problem.seqlen_q;
+  a.seqlen_kv = problem.seqlen_kv;
+  a.head_dim = problem.head_dim;
+  a.head_dim_v = problem.head_dim_v;
+  a.causal = static_cast<std::int32_t>(problem.causal);
+  a.scale = problem.scale.value_or(0);
+  a.q = strides(layouts.q);
+  a.k = strides(layouts.k);
+  a.v = strides(layouts.v);
+  a.o = strides(layouts.o);
+  return a;
+}
+
+}  // namespace flashcore::api

@@ -1,0 +1,27 @@
+#pragma once
+// fc_attention as the caller filled it in, checked and turned into what families take.
+
+#include <optional>
+#include <string>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "flashcore/flashcore.h"
+
+namespace flashcore::api {
+
+struct Request {
+  Problem problem;
+  ProblemLayouts layouts;
+  int alignment = 16;       // bytes: of every address
+  bool rows_of_16 = false;  // addresses and strides are multiples of 16 bytes
+  bool repeats = false;     // an input's stride is 0 along more than one element: a broadcast
+  std::optional<std::string> candidate;
+};
+
+// Error kBadInput naming the field, its value and what is allowed.
+Request read_request(const fc_attention* given);
+// Error kBadInput on a bad id; leaves alignment and candidate at their defaults.
+fc_attention request_of_id(const char* id);
+
+}  // namespace flashcore::api

@@ -1,0 +1,146 @@
+// flashcore explain: which candidate dispatch picks for a problem, why, what it should take, and the floor.
+
+#include <filesystem>
+
+#include "cli/common.h"
+#include "cli/stored.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "lab/expectation.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct Options {
+  Common common;
+  std::string arch, key;
+};
+
+struct Explained {
+  NamedProblem named;
+  std::optional<Choice> choice;  // none if no family runs it: `why` says so
+  std::string why;
+  std::vector<Choice> others;
+  std::vector<std::string> refused;
+  Expectation expectation;
+};
+
+// A device that need not be here: limits from NVIDIA's tables, the tuned table and results of `key`.
+DeviceInfo device_of(const Options& options) {
+  if (options.arch.empty()) {
+    if (!options.key.empty())
+      throw_bad_input("--key {} was given without --arch: it names the tuned table for a GPU that is not here",
+                      options.key);
+    return describe_device(options.common.device);
+  }
+  if (!options.common.device.empty()) throw_bad_input("--arch and --device exclude each other: use one");
+  DeviceInfo device;
+  device.limits = limits_of_arch(options.arch);
+  device.key = options.key.empty() ? fmt::format("sm_{}", device.limits.arch) : options.key;
+  device.id = device.name = device.key;
+  return device;
+}
+
+Explained explain_one(const NamedProblem& named, const DeviceInfo& device, const std::vector<Trial>& stored,
+                      const std::optional<Ceilings>& measured) {
+  Explained explained{named, std::nullopt, {}, {}, {}, {}};
+  supporting_families(named.problem, device.limits, &explained.refused);
+  std::vector<Choice> choices = ranked_choices(named.problem, device);
+  if (choices.empty()) {
+    explained.why = "no family runs it";
+    return explained;
+  }
+  explained.choice = choices.front();
+  explained.why = choices.front().reason;
+  explained.others.assign(choices.begin() + 1, choices.end());
+  explained.expectation = expect_time(named.problem, explained.choice->candidate.print(), device, stored, measured);
+  return explained;
+}
+
+nlohmann::json to_json_entry(const Explained& e, const DeviceInfo& device) {
+  const auto number = [](const std::optional<double>& value) {
+    return value ? nlohmann::json(*value) : nlohmann::json();
+  };
+  nlohmann::json alternatives = nlohmann::json::array();
+  for (const Choice& other : e.others)
+    alternatives.push_back({{"candidate", other.candidate.print()}, {"reason", other.reason}});
+  nlohmann::json json = {{"problem", e.named.problem.id()},
+                         {"name", e.named.name},
+                         {"device", device.id},
+                         {"reason", e.why},
+                         {"alternatives", alternatives},
+                         {"refused", e.refused},
+                         {"expected_us", number(e.expectation.time_us)},
+                         {"expected_from", e.expectation.basis},
+                         {"floor_us", number(e.expectation.floor_us)},
+                         {"floor_from", e.expectation.floor_basis}};
+  if (e.choice) {
+    const Candidate& candidate = e.choice->candidate;
+    json["family"] = candidate.family->name();
+    json["config"] = candidate.family->space().to_json(candidate.config);
+    json["candidate"] = candidate.print();
+  }
+  return json;
+}
+
+std::string time_text(const std::optional<double>& time_us) { return time_us ? human_time_us(*time_us) : "not known"; }
+
+void print_one(Console& console, const Explained& e) {
+  console.line("problem   {}", e.named.problem.id());
+  console.line("candidate {}", e.choice ? e.choice->candidate.print() : "none");
+  console.line("because   {}", e.why);
+  console.line("expected  {} ({})", time_text(e.expectation.time_us), e.expectation.basis);
+  console.line(
+      "floor     {} ({})", time_text(e.expectation.floor_us),
+      e.expectation.floor_us ? e.expectation.floor_basis : "the device is not here, and no results of it ship");
+  for (std::size_t i = 0; i < std::min<std::size_t>(e.others.size(), 3); ++i)
+    console.line("next      {}: {}", e.others[i].candidate.print(), e.others[i].reason);
+  for (const std::string& reason : e.refused) console.line("refused   {}", reason);
+}
+
+int run_explain(const Options& options) {
+  check_json_target(options.common);
+  const Suite suite = select_problems(options.common, "quick");
+  const DeviceInfo device = device_of(options);
+  // A store that is not there yet is no trials, and must not be made by asking.
+  const std::vector<Trial> stored = std::filesystem::exists(options.common.store)
+                                        ? stored_trials(options.common.store, {.device_key = device.key})
+                                        : std::vector<Trial>();
+  std::optional<Ceilings> measured;
+  if (options.arch.empty() && !device.limits.emulated && !shipped_ceilings(device.key))
+    measured = open_device(device.id)->ceilings();
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  Table table({"problem", "expected", "floor", "candidate", "because"});
+  nlohmann::json results = nlohmann::json::array();
+  std::size_t found = 0;
+  for (const NamedProblem& named : suite.problems) {
+    const Explained e = explain_one(named, device, stored, measured);
+    results.push_back(to_json_entry(e, device));
+    found += e.choice ? 1 : 0;
+    if (suite.problems.size() == 1) print_one(console, e);
+    else
+      table.add({named.name, time_text(e.expectation.time_us), time_text(e.expectation.floor_us),
+                 e.choice ? Cell(e.choice->candidate.print()) : Cell("none", Tone::kBad), e.why});
+  }
+  if (!table.empty()) console.table(table);
+  write_json(options.common, {{"schema", "flashcore.explain/1"}, {"device", device.key}, {"results", results}});
+  console.summary("{} of {} problems have a kernel on {}", found, suite.problems.size(), device.key);
+  return found == suite.problems.size() ? kDone : kFailed;
+}
+
+}  // namespace
+
+Run add_explain(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  add_common(app, options->common, kDevice | kSuite | kProblem | kStore | kJson);
+  app.add_option("--arch", options->arch, "as on a GPU of this architecture, which need not be here")
+      ->type_name("sm_90");
+  app.add_option("--key", options->key, "with --arch: whose tuned table and results to use, as h200")->type_name("KEY");
+  add_examples(app, {"explain --problem b1_h32_hk8_s4096_d128_bf16_causal --arch sm_90 --key h200",
+                     "explain --suite canonical --arch sm_90 --key h200 --json explain.json",
+                     "explain --device cpu --problem b1_h8_s512_d64_fp32"});
+  return [options] { return run_explain(*options); };
+}
+
+}  // namespace flashcore::cli

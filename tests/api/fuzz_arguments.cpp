@@ -1,0 +1,224 @@
+// Fuzzes the arguments of the C API on the CPU: whatever is handed in, the answer is a status and a message, never a
+// crash, and memory of a launch stays within the tensors.
+//
+// Under libFuzzer (-DFLASHCORE_FUZZ=ON, clang) coverage guides it; elsewhere main() makes seeded random inputs:
+//   api_fuzz [--seed S] [--runs N | --seconds T]
+#include <flashcore/flashcore.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace {
+
+// Reads values from the input; zeros when it has ended.
+class Input {
+ public:
+  Input(const std::uint8_t* data, std::size_t size) : data_(data), left_(size) {}
+  template <class T>
+  T raw() {
+    T value{};
+    const std::size_t take = sizeof(T) < left_ ? sizeof(T) : left_;
+    std::memcpy(&value, data_, take);
+    data_ += take;
+    left_ -= take;
+    return value;
+  }
+  bool one_in(unsigned n) { return raw<std::uint8_t>() % n == 0; }
+  // Mostly a size that fits, now and then anything at all.
+  std::int64_t size(std::int64_t most) { return one_in(24) ? raw<std::int64_t>() : raw<std::uint8_t>() % (most + 1); }
+  std::string text(std::size_t most) {
+    std::string text;
+    for (std::size_t n = raw<std::uint8_t>() % (most + 1); text.size() < n;)
+      text += static_cast<char>(raw<std::uint8_t>());
+    return text;
+  }
+
+ private:
+  const std::uint8_t* data_;
+  std::size_t left_;
+};
+
+std::int64_t g_planned = 0, g_launched = 0;  // inputs that got so far
+
+[[noreturn]] void broken(const char* what) {
+  std::fprintf(stderr, "api_fuzz: %s; last error: %s\n", what, fc_last_error());
+  std::abort();
+}
+
+// A status of the list, and a message whenever it is not FC_OK.
+fc_status expect(fc_status status) {
+  if (status < FC_OK || status > FC_ERROR_INTERNAL) broken("a status that is not in the list");
+  if (status != FC_OK && fc_last_error()[0] == '\0') broken("an error without a message");
+  if (status == FC_ERROR_INTERNAL) broken("an internal error");
+  return status;
+}
+
+fc_context shared_context() {
+  static const fc_context context = [] {
+    fc_context made = nullptr;
+    if (fc_context_create("cpu", &made) != FC_OK) broken("no CPU");
+    return made;
+  }();
+  return context;
+}
+
+fc_attention problem_of(Input& in) {
+  fc_attention p = FC_ATTENTION_INIT;
+  if (in.one_in(32)) p.struct_size = in.raw<std::uint32_t>();
+  p.dtype = in.one_in(16) ? in.raw<std::int32_t>() : in.raw<std::uint8_t>() % 3;
+  p.batch = in.size(2);
+  p.heads_q = in.size(6);
+  p.heads_kv = in.one_in(3) ? p.heads_q : in.size(3);
+  p.seqlen_q = in.size(70);
+  p.seqlen_kv = in.size(70);
+  p.head_dim = in.size(80);
+  p.head_dim_v = in.one_in(2) ? p.head_dim : in.size(80);
+  p.causal = in.one_in(16) ? in.raw<std::int32_t>() : in.raw<std::uint8_t>() % 3;
+  p.alignment = in.one_in(4) ? in.raw<std::int32_t>() : 0;
+  p.scale = in.one_in(4) ? in.raw<double>() : 0;
+  for (fc_strides* strides : {&p.q, &p.k, &p.v, &p.o}) {
+    if (!in.one_in(3)) continue;
+    strides->batch = in.size(200);
+    strides->head = in.size(200);
+    strides->row = in.size(200);
+  }
+  return p;
+}
+
+// Elements from the first to one past the last; -1 if it is too much to allocate here.
+std::int64_t span_of(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
+                     const fc_strides& given) {
+  if (batch * heads * rows * columns == 0) return 0;
+  fc_strides s = given;
+  if (s.batch == 0 && s.head == 0 && s.row == 0) s = {heads * rows * columns, rows * columns, columns};
+  const double span = static_cast<double>(batch - 1) * static_cast<double>(s.batch) +
+                      static_cast<double>(heads - 1) * static_cast<double>(s.head) +
+                      static_cast<double>(rows - 1) * static_cast<double>(s.row) + static_cast<double>(columns);
+  return span > 1e6 ? -1 : static_cast<std::int64_t>(span);
+}
+
+// Exactly as long as the tensors are, so that the address sanitizer sees the first byte beyond.
+void launch(fc_plan plan, const fc_attention& p, Input& in) {
+  const std::size_t element = p.dtype == FC_FP32 ? 4 : 2;
+  const std::int64_t spans[4] = {span_of(p.batch, p.heads_q, p.seqlen_q, p.head_dim, p.q),
+                                 span_of(p.batch, p.heads_kv, p.seqlen_kv, p.head_dim, p.k),
+                                 span_of(p.batch, p.heads_kv, p.seqlen_kv, p.head_dim_v, p.v),
+                                 span_of(p.batch, p.heads_q, p.seqlen_q, p.head_dim_v, p.o)};
+  for (const std::int64_t span : spans)
+    if (span < 0) return;
+  std::vector<std::vector<unsigned char>> memory;
+  for (const std::int64_t span : spans)
+    memory.emplace_back(static_cast<std::size_t>(span) * element, static_cast<unsigned char>(0x3c));
+  std::vector<float> lse(static_cast<std::size_t>(p.batch * p.heads_q * p.seqlen_q));
+  void* pointers[4];
+  for (int i = 0; i < 4; ++i) pointers[i] = memory[static_cast<std::size_t>(i)].data();
+  if (in.one_in(16)) pointers[in.raw<std::uint8_t>() % 4] = nullptr;
+  void* stream = in.one_in(16) ? reinterpret_cast<void*>(in.raw<std::uintptr_t>()) : nullptr;
+  float* lse_or_none = in.one_in(3) ? nullptr : lse.data();
+  g_launched +=
+      expect(fc_plan_launch(plan, pointers[0], pointers[1], pointers[2], pointers[3], lse_or_none, stream)) == FC_OK;
+}
+
+void plan_and_launch(Input& in) {
+  fc_attention p = problem_of(in);
+  const std::string candidate =
+      in.one_in(4) ? (in.one_in(2) ? "cpu_fwd:block_m=24," : "") + in.text(30) : std::string();
+  p.candidate = candidate.empty() ? nullptr : candidate.c_str();
+  char text[512];
+  std::size_t needed = 0;
+  expect(fc_explain(shared_context(), &p, text, in.raw<std::uint8_t>() % sizeof text, &needed));
+  fc_plan plan = nullptr;
+  if (expect(fc_plan_create(shared_context(), in.one_in(64) ? nullptr : &p, &plan)) != FC_OK) {
+    if (plan) broken("a plan beside an error");
+    return;
+  }
+  ++g_planned;
+  launch(plan, p, in);
+  expect(fc_plan_describe(plan, in.one_in(8) ? nullptr : text, in.raw<std::uint8_t>() % sizeof text, &needed));
+  if (expect(fc_plan_destroy(plan)) != FC_OK) broken("an open plan cannot be closed");
+  if (expect(fc_plan_destroy(plan)) != FC_ERROR_BAD_INPUT) broken("a closed plan was closed again");
+}
+
+void handles(Input& in) {
+  void* address = nullptr;
+  const auto context = reinterpret_cast<fc_context>(in.raw<std::uintptr_t>());
+  if (context == shared_context()) return;
+  expect(fc_context_describe(context, nullptr, 0, nullptr));
+  expect(fc_context_synchronize(context, nullptr));
+  expect(fc_context_destroy(context));
+  expect(fc_plan_launch(reinterpret_cast<fc_plan>(in.raw<std::uintptr_t>()), &in, &in, &in, &in, nullptr, nullptr));
+  expect(fc_plan_destroy(reinterpret_cast<fc_plan>(in.raw<std::uintptr_t>())));
+  expect(fc_memory_free(shared_context(), reinterpret_cast<void*>(in.raw<std::uintptr_t>())));
+  if (expect(fc_memory_allocate(shared_context(), in.raw<std::uint16_t>(), &address)) == FC_OK)
+    expect(fc_memory_free(shared_context(), address));
+}
+
+void texts(Input& in) {
+  fc_attention p = FC_ATTENTION_INIT;
+  static const char* const kPieces[] = {
+      "b",       "1",         "_h",    "8",      "_hk",   "_s",    "_sq",
+      "_sk",     "64",        "_d",    "_dv",    "_fp16", "_bf16", "_fp32",
+      "_causal", "_causaltl", "_bshd", "_scale", "0.5",   "-",     "999999999999999999999",
+      "_"};
+  std::string id;
+  if (in.one_in(4)) id = in.text(60);
+  else
+    for (int n = in.raw<std::uint8_t>() % 16; n > 0; --n) id += kPieces[in.raw<std::uint8_t>() % std::size(kPieces)];
+  if (expect(fc_problem_parse(id.c_str(), &p)) == FC_OK) {
+    std::size_t needed = 0;
+    expect(fc_explain(shared_context(), &p, nullptr, 0, &needed));
+  }
+  // Neither a GPU nor the emulator: they are looked for in ways of their own.
+  std::string device = in.text(12);
+  if (device.find("cuda") == std::string::npos && device.find("emulator") == std::string::npos && !device.empty()) {
+    fc_context made = nullptr;
+    if (expect(fc_context_create(device.c_str(), &made)) == FC_OK) expect(fc_context_destroy(made));
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Input in(data, size);
+  switch (in.raw<std::uint8_t>() % 8) {
+    case 0: handles(in); break;
+    case 1: texts(in); break;
+    default: plan_and_launch(in);
+  }
+  return 0;
+}
+
+#ifndef FLASHCORE_LIBFUZZER
+int main(int argc, char** argv) {
+  std::uint64_t seed = 1;
+  std::int64_t runs = 20000;
+  double seconds = 1e9;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--seed") seed = std::strtoull(argv[i + 1], nullptr, 10);
+    else if (flag == "--runs") runs = std::strtoll(argv[i + 1], nullptr, 10);
+    else if (flag == "--seconds") seconds = std::strtod(argv[i + 1], nullptr), runs = INT64_MAX;
+    else return std::fprintf(stderr, "usage: api_fuzz [--seed S] [--runs N | --seconds T]\n"), 3;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::uint8_t> bytes(400);
+  std::int64_t done = 0;
+  for (; done < runs && std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds;
+       ++done) {
+    std::mt19937_64 random(seed + static_cast<std::uint64_t>(done));
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+    LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+  }
+  std::printf("%lld inputs from seed %llu on, no crash; %lld planned, %lld launched\n", static_cast<long long>(done),
+              static_cast<unsigned long long>(seed), static_cast<long long>(g_planned),
+              static_cast<long long>(g_launched));
+  // A fuzzer whose every input is turned away at the door tests nothing behind it.
+  return done >= 1000 && g_launched < done / 50 ? 1 : 0;
+}
+#endif

@@ -1,0 +1,77 @@
+"""An installed flashcore as a project outside of this one finds it: find_package in CMake, pkg-config from a shell."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+BUILD = Path(os.environ.get("FLASHCORE_BUILD_DIR", ROOT / "build"))
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.16)
+project(outside LANGUAGES C CXX)
+find_package(flashcore 0.1 REQUIRED)
+set(CMAKE_CXX_STANDARD 20)
+add_executable(from_cpp attention.cpp)
+target_link_libraries(from_cpp PRIVATE flashcore::flashcore)
+add_executable(from_c attention.c)
+target_link_libraries(from_c PRIVATE flashcore::flashcore m)
+"""
+
+
+class InstallTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.root = Path(cls.folder.name)
+        cls.prefix = cls.root / "prefix"
+        cls.run_ok("cmake", "--install", BUILD, "--prefix", cls.prefix)
+        cls.project = cls.root / "project"
+        cls.project.mkdir()
+        for name in ("attention.c", "attention.cpp"):
+            shutil.copy(ROOT / "examples" / name, cls.project)
+        (cls.project / "CMakeLists.txt").write_text(PROJECT)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def run_ok(cls, *command, **options):
+        done = subprocess.run([str(word) for word in command], cwd=cls.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+        if done.returncode != 0:
+            raise AssertionError(f"{command} ended with {done.returncode}:\n{done.stdout}")
+        return done.stdout
+
+    def test_find_package(self):
+        build = self.root / "outside"
+        self.run_ok("cmake", "-S", self.project, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        self.run_ok("cmake", "--build", build)
+        self.assertIn("o[0] = 3", self.run_ok(build / "from_cpp"))
+        self.assertIn("largest difference", self.run_ok(build / "from_c", "cpu"))
+
+    def test_pkg_config(self):
+        (config,) = self.prefix.rglob("flashcore.pc")
+        environment = {**os.environ, "PKG_CONFIG_PATH": str(config.parent)}
+        flags = self.run_ok("pkg-config", "--cflags", "--libs", "flashcore", env=environment).split()
+        program = self.root / "from_pkg_config"
+        self.run_ok("cc", "-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror", self.project / "attention.c", *flags, "-lm", "-o", program)
+        self.assertIn("largest difference", self.run_ok(program, "cpu"))
+
+    def test_a_moved_prefix_still_works(self):
+        moved = self.root / "moved"
+        shutil.copytree(self.prefix, moved, symlinks=True)
+        self.assertIn("flashcore 0.", self.run_ok(moved / "bin" / "flashcore", "--version"))
+
+    def test_only_the_api_is_visible(self):
+        (library,) = [path for path in self.prefix.rglob("libflashcore.so") if path.exists()]
+        names = [line.split()[-1] for line in self.run_ok("nm", "-D", "--defined-only", library).splitlines()]
+        self.assertGreater(len(names), 10)
+        self.assertEqual([name for name in names if not name.startswith("fc_")], [])
+
+
+if __name__ == "__main__":
+    unittest.main()

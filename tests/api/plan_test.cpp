@@ -1,0 +1,184 @@
+// Plans on a driver that lives in host memory: streams, contexts, addresses and allocations can be watched there.
+#include "api/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "api/artifact_cache.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "device/fake_driver.h"
+#include "kernels/registry.h"
+#include "kernels/tile/traits.h"
+
+namespace flashcore::api {
+namespace {
+
+using testing::FakeDriver;
+
+class FakeGpuPlan : public ::testing::Test {
+ protected:
+  FakeGpuPlan() {
+    const auto no_compiler = [](cuda::Microkernel, const std::string&) -> Artifact { throw_internal("not needed"); };
+    context_ = std::make_shared<Context>(std::make_unique<cuda::CudaDevice>(api_, nullptr, 0, no_compiler));
+  }
+  Plan plan(const char* id, const char* candidate = nullptr) {
+    fc_attention problem = request_of_id(id);
+    problem.candidate = candidate;
+    return Plan(context_, read_request(&problem));
+  }
+  template <class T>
+  static T* address(std::uintptr_t value) {
+    return reinterpret_cast<T*>(value);
+  }
+
+  FakeDriver driver_;
+  cuda::DriverApi api_ = FakeDriver::api();
+  std::shared_ptr<Context> context_;
+};
+
+const Addresses kTensors = {reinterpret_cast<void*>(0x1000), reinterpret_cast<void*>(0x2000),
+                            reinterpret_cast<void*>(0x3000), reinterpret_cast<void*>(0x4000),
+                            reinterpret_cast<void*>(0x5000), nullptr};
+
+TEST_F(FakeGpuPlan, LaunchesOnTheCallersStreamWithTheCallersAddresses) {
+  const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
+  driver_.param_bytes = sizeof(ForwardParams);
+  auto* const stream = address<void>(0x77);
+  made.launch(kTensors, stream);
+  ASSERT_EQ(driver_.launches.size(), 1u);
+  EXPECT_EQ(driver_.launches[0].config.stream, static_cast<cuda::CUstream>(stream));
+  ForwardParams params;
+  ASSERT_EQ(driver_.launches[0].params.size(), sizeof(params));
+  std::memcpy(&params, driver_.launches[0].params.data(), sizeof(params));
+  EXPECT_EQ(params.q, kTensors[0]);
+  EXPECT_EQ(params.k, kTensors[1]);
+  EXPECT_EQ(params.v, kTensors[2]);
+  EXPECT_EQ(params.o, kTensors[3]);
+  EXPECT_EQ(params.lse, kTensors[4]);
+  EXPECT_EQ(params.seqlen_q, 128);
+}
+
+TEST_F(FakeGpuPlan, ALaunchAllocatesNothingAndWaitsForNothing) {
+  const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
+  const auto before = driver_.calls;
+  for (int i = 0; i < 3; ++i) made.launch(kTensors, nullptr);
+  for (const char* call :
+       {"mem_alloc", "mem_free", "stream_synchronize", "memset_bytes", "module_load", "stream_create"})
+    EXPECT_EQ(driver_.count(call), before.contains(call) ? before.at(call) : 0) << call;
+  EXPECT_EQ(driver_.count("launch_kernel"), 3);
+}
+
+TEST_F(FakeGpuPlan, LeavesTheCallersContextCurrent) {
+  const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
+  driver_.current = FakeDriver::handle<cuda::CUcontext>(42);
+  made.launch(kTensors, nullptr);
+  EXPECT_EQ(driver_.current, FakeDriver::handle<cuda::CUcontext>(42));
+  // With the primary context current, as in PyTorch, nothing is switched at all.
+  driver_.current = FakeDriver::handle<cuda::CUcontext>(1);
+  const int before = driver_.count("context_set_current");
+  made.launch(kTensors, nullptr);
+  EXPECT_EQ(driver_.count("context_set_current"), before);
+}
+
+TEST_F(FakeGpuPlan, PlanningCanBeMadeToLeaveItToo) {
+  driver_.current = FakeDriver::handle<cuda::CUcontext>(42);
+  {
+    const cuda::KeepCurrentContext keep(&api_);
+    const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
+    EXPECT_EQ(driver_.current, FakeDriver::handle<cuda::CUcontext>(1));
+  }
+  EXPECT_EQ(driver_.current, FakeDriver::handle<cuda::CUcontext>(42));
+}
+
+TEST_F(FakeGpuPlan, PlansOfOneKernelShareItsModule) {
+  const Plan first = plan("b1_h2_s128_d64_fp16", "sm80_fwd:block_m=64");
+  const int loads = driver_.count("module_load");
+  const Plan second = plan("b1_h2_s128_d64_fp16_bshd", "sm80_fwd:block_m=64");
+  EXPECT_EQ(driver_.count("module_load"), loads);
+}
+
+// The second process finds the kernel without the compiler: here a file that is none stands for it.
+TEST_F(FakeGpuPlan, ACompiledKernelIsFoundWithoutTheCompiler) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("flashcore-plans-" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string compiler = (folder / "libnvrtc.so.13").string();
+  write_file_atomically(compiler, "not a library");
+  setenv("FLASHCORE_CACHE", folder.c_str(), 1);
+  const char* const before = std::getenv("FLASHCORE_NVRTC");
+  const std::string kept = before ? before : "";
+  // The process's one compiler is opened before the file that stands for it is named.
+  const Problem problem = Problem::parse("b1_h2_s128_d64_fp16");
+  const Candidate candidate = parse_candidate("sm80_fwd", problem, limits_of_arch("sm_90"));
+  find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  setenv("FLASHCORE_NVRTC", compiler.c_str(), 1);
+  const Artifact first = find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder / "plans"), {}), 2);  // a folder, a file
+  const Artifact second = find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  EXPECT_TRUE(second.from_cache);
+  EXPECT_EQ(second.cubin, first.cubin);
+  write_file_atomically(compiler, "another compiler");
+  find_or_compile(candidate, problem, limits_of_arch("sm_90"));
+  EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder / "plans"), {}), 4);
+  unsetenv("FLASHCORE_CACHE");
+  if (before) setenv("FLASHCORE_NVRTC", kept.c_str(), 1);
+  else unsetenv("FLASHCORE_NVRTC");
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(FakeGpuPlan, AnOldDriverGetsAKernelWithoutTensorMaps) {
+  const Plan made = plan("b1_h2_s128_d64_fp16");
+  const std::string text = made.describe();
+  EXPECT_NE(text.find("\"family\":\"sm80_fwd\""), std::string::npos) << text;
+  EXPECT_NE(text.find("older than CUDA 12.0"), std::string::npos) << text;
+}
+
+TEST_F(FakeGpuPlan, AFaultOfTheGpuIsSaid) {
+  const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
+  driver_.failures["launch_kernel"] = cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
+  EXPECT_THROW(made.launch(kTensors, nullptr), DeviceFault);
+}
+
+TEST_F(FakeGpuPlan, SlotsAreNotSharedByLaunchesUnderWay) {
+  EXPECT_NE(context_->next_slot(), context_->next_slot());
+  EXPECT_EQ(driver_.count("mem_alloc"), 1);
+}
+
+// A family whose parameters depend on an address otherwise than by holding it: a launch on other tensors would be
+// wrong.
+class Deriving final : public Family {
+ public:
+  std::string name() const override { return "deriving"; }
+  std::string description() const override { return "for a test"; }
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::optional<std::string> why_unsupported(const Problem&, const DeviceLimits&) const override { return {}; }
+  const ConfigSpace& space() const override { return family_by_name("ref_fwd").space(); }
+  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return space().at(0); }
+  std::optional<std::string> why_invalid(const ConfigValues&, const Problem&, const DeviceLimits&) const override {
+    return {};
+  }
+  LaunchSpec launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&,
+                         const AttentionArgs& args) const override {
+    LaunchSpec spec;
+    const auto derived = reinterpret_cast<std::uintptr_t>(args.q) + 8;
+    spec.params.resize(sizeof(derived));
+    std::memcpy(spec.params.data(), &derived, sizeof(derived));
+    return spec;
+  }
+};
+
+TEST(LaunchTemplate, RefusesWhatItCannotReaddress) {
+  const Deriving family;
+  const Problem problem = Problem::parse("b1_h1_s1_d8_fp16");
+  EXPECT_THROW(LaunchTemplate({&family, family.space().at(0)}, problem, limits_of_arch("sm_90"), make_layouts(problem)),
+               Error);
+}
+
+}  // namespace
+}  // namespace flashcore::api

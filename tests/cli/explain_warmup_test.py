@@ -1,0 +1,75 @@
+"""flashcore explain and flashcore warmup, for an H200 that is not here and for this CPU."""
+
+import json
+import unittest
+
+import support
+from support import BAD_USAGE, DONE, FAILED
+
+H200 = ("--arch", "sm_90", "--key", "h200")
+
+
+class ExplainTest(support.CliTest):
+    def explain(self, code, *arguments):
+        result = self.expect(code, "explain", *arguments, "--json", "-", "--quiet")
+        return json.loads(result.stdout)["results"]
+
+    def test_a_tuned_problem(self):
+        (entry,) = self.explain(DONE, *H200, "--problem", "b16_h16_s2048_d64_fp16")
+        self.assertTrue(entry["reason"].startswith("tuned table: b16_h16_s2048_d64_fp16"), entry)
+        self.assertGreater(entry["expected_us"], entry["floor_us"])
+        self.assertIn("cpu_fwd: it runs on a CPU", entry["refused"])
+        self.assertTrue(any(other["reason"].startswith("default of sm80_fwd") for other in entry["alternatives"]))
+
+    def test_a_neighbour(self):
+        (entry,) = self.explain(DONE, *H200, "--problem", "b16_h16_s2000_d64_fp16")
+        self.assertIn("nearest entry of the tuned table", entry["reason"])
+        self.assertIn("as far from its floor", entry["expected_from"])
+
+    def test_a_whole_suite(self):
+        entries = self.explain(DONE, *H200, "--suite", "canonical")
+        self.assertGreater(len(entries), 20)
+        self.assertTrue(all(entry["candidate"] for entry in entries))
+
+    def test_nothing_runs_it(self):
+        (entry,) = self.explain(FAILED, "--device", "cpu", "--problem", "b1_h1_s8_d600_fp32")
+        self.assertNotIn("candidate", entry)
+        self.assertIsNone(entry["expected_us"])
+
+    def test_makes_no_store(self):
+        self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")
+        self.assertFalse([name for name in self.files() if name.endswith(".db")])
+
+    def test_usage(self):
+        self.expect_error(BAD_USAGE, ["--key h200", "--arch"], "explain", "--key", "h200", "--problem", "b1_h8_s512_d64_fp16")
+        self.expect_error(BAD_USAGE, ["exclude each other"], "explain", "--device", "cpu", *H200, "--problem", "b1_h8_s512_d64_fp16")
+
+
+class UserTableTest(support.CliTest):
+    def test_dispatch_takes_the_users_entry_and_passes_over_what_does_not_fit(self):
+        table = self.write("table.json", json.dumps({"h200": {
+            "b1_h8_s512_d64_fp16": "sm80_fwd:block_m=64", "b2_h8_s512_d64_fp16": "sm80_fwd:block_m=nonsense", "not an id": "sm80_fwd"}}))
+        self.environment["FLASHCORE_TUNED"] = table
+        result = self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")
+        # One entry that cannot be read spoils the table, not the program: the built-in one speaks.
+        self.assertIn("because   tuned table", result.stdout)
+        self.write("table.json", json.dumps({"h200": {"b1_h8_s512_d64_fp16": "sm80_fwd:block_m=64", "b2_h8_s512_d64_fp16": "sm80_fwd:block_m=nonsense"}}))
+        result = self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")
+        self.assertIn("because   your tuned table: b1_h8_s512_d64_fp16", result.stdout)
+        self.assertIn("sm80_fwd:block_m=64", result.stdout)
+
+
+class WarmupTest(support.CliTest):
+    def test_compiles_once(self):
+        first = self.expect(DONE, "warmup", *H200, "--problem", "b1_h8_s512_d64_fp16")
+        self.assertIn("1 compiled, 0 were there already", first.stdout)
+        second = self.expect(DONE, "warmup", *H200, "--problem", "b1_h8_s512_d64_fp16")
+        self.assertIn("0 compiled, 1 were there already", second.stdout)
+        self.assertTrue(any(name.endswith(".kernel") for name in self.files()))
+
+    def test_the_cpu_needs_none(self):
+        self.assertIn("nothing to compile", self.expect(DONE, "warmup", "--device", "cpu", "--suite", "smoke").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

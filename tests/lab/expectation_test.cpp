@@ -1,0 +1,102 @@
+#include "lab/expectation.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "kernels/family.h"
+#include "lab/user_table.h"
+
+namespace flashcore {
+namespace {
+
+DeviceInfo h200() {
+  DeviceInfo device;
+  device.limits = limits_of_arch("sm_90");
+  device.key = device.id = "h200";
+  return device;
+}
+
+Expectation expect(const char* id, const DeviceInfo& device, const std::vector<Trial>& stored = {}) {
+  return expect_time(Problem::parse(id), "sm90_fwd:x=1", device, stored, std::nullopt);
+}
+
+TEST(Expectation, AMeasuredProblemTakesWhatWasMeasured) {
+  const Expectation e = expect("b16_h16_s2048_d64_fp16", h200());
+  ASSERT_TRUE(e.time_us && e.floor_us);
+  EXPECT_GT(*e.time_us, *e.floor_us);
+  EXPECT_EQ(e.basis.find("measured on h200"), 0u) << e.basis;
+}
+
+TEST(Expectation, ANeighbourIsScaledByTheFloors) {
+  const Expectation measured = expect("b16_h16_s2048_d64_fp16", h200());
+  const Expectation doubled = expect("b32_h16_s2048_d64_fp16", h200());
+  ASSERT_TRUE(doubled.time_us);
+  EXPECT_NEAR(*doubled.time_us / *measured.time_us, *doubled.floor_us / *measured.floor_us, 1e-9);
+  EXPECT_NE(doubled.basis.find("as far from its floor as b16_h16_s2048_d64_fp16"), std::string::npos) << doubled.basis;
+}
+
+TEST(Expectation, WhereNothingIsKnownItSaysSo) {
+  DeviceInfo device = h200();
+  device.key = "never_seen";
+  const Expectation e = expect("b16_h16_s2048_d64_fp16", device);
+  EXPECT_FALSE(e.time_us || e.floor_us);
+  EXPECT_NE(e.basis.find("flashcore bench"), std::string::npos) << e.basis;
+}
+
+TEST(Expectation, TheUsersOwnTrialComesFirst) {
+  Trial trial;
+  trial.problem = Problem::parse("b16_h16_s2048_d64_fp16");
+  trial.device = h200();
+  trial.family = "sm90_fwd";
+  trial.config = "x=1";
+  trial.ended = "passed";
+  trial.timing.emplace().p50_us = 123;
+  EXPECT_EQ(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
+  trial.ended = "incorrect";
+  EXPECT_NE(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
+}
+
+class UserTable : public ::testing::Test {
+ protected:
+  UserTable()
+      : path_(std::filesystem::temp_directory_path() / ("flashcore-table-" + std::to_string(getpid()) + ".json")) {
+    setenv("FLASHCORE_TUNED", path_.c_str(), 1);
+  }
+  ~UserTable() override {
+    unsetenv("FLASHCORE_TUNED");
+    std::filesystem::remove(path_);
+  }
+  static Trial winner(const char* id, const char* config) {
+    Trial trial;
+    trial.problem = Problem::parse(id);
+    trial.device = h200();
+    trial.family = "sm90_fwd";
+    trial.config = config;
+    return trial;
+  }
+  const std::filesystem::path path_;
+};
+
+TEST_F(UserTable, KeepsWhatIsNotReplaced) {
+  EXPECT_EQ(enter_user_table({}), 0u);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  enter_user_table({winner("b1_h1_s64_d64_fp16", "a=1"), winner("b1_h2_s64_d64_fp16", "a=2")});
+  enter_user_table({winner("b1_h1_s64_d64_fp16", "a=3")});
+  const auto table = nlohmann::json::parse(read_file(path_));
+  EXPECT_EQ(table["h200"]["b1_h1_s64_d64_fp16"], "sm90_fwd:a=3");
+  EXPECT_EQ(table["h200"]["b1_h2_s64_d64_fp16"], "sm90_fwd:a=2");
+}
+
+TEST_F(UserTable, AFileThatIsNoTableIsLeftAlone) {
+  write_file_atomically(path_, "my notes");
+  EXPECT_THROW(enter_user_table({winner("b1_h1_s64_d64_fp16", "a=1")}), Error);
+  EXPECT_EQ(read_file(path_), "my notes");
+}
+
+}  // namespace
+}  // namespace flashcore

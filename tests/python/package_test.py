@@ -1,0 +1,241 @@
+"""The Python package on the CPU: results, every kind of array, and what is said about bad input. Needs NumPy."""
+
+import ctypes
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import flashcore  # noqa: E402
+
+
+def reference(q, k, v, causal=None, scale=None):
+    """In float64, [batch, heads, seqlen, head_dim]; output and log-sum-exp."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * (scale or 1 / math.sqrt(q.shape[3]))
+    rows, keys = scores.shape[2:]
+    offset = {None: keys, "top_left": 0, "bottom_right": keys - rows}[causal]
+    scores = np.where(np.arange(keys)[None, :] <= np.arange(rows)[:, None] + offset, scores, -np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = np.exp(scores)
+        total = weights.sum(axis=-1, keepdims=True)
+        return np.nan_to_num(weights / total) @ v, np.log(total[..., 0])
+
+
+def arrays(shape_q=(2, 4, 9, 24), shape_k=(2, 2, 17, 24), dtype=np.float32, columns=None):
+    rng = np.random.default_rng(1)
+    shape_v = (*shape_k[:3], columns or shape_k[3])
+    return [rng.standard_normal(shape).astype(dtype) for shape in (shape_q, shape_k, shape_v)]
+
+
+class ResultTest(unittest.TestCase):
+    def test_every_mask_scale_and_dtype(self):
+        for dtype, tolerance in ((np.float32, 1e-5), (np.float16, 2e-3)):
+            for causal in (None, "top_left", "bottom_right"):
+                q, k, v = arrays(dtype=dtype, columns=40)
+                o, lse = flashcore.attention(q, k, v, causal=causal or False, scale=0.3, return_lse=True)
+                want, want_lse = reference(q, k, v, causal, 0.3)
+                self.assertEqual((o.dtype, lse.dtype), (dtype, np.float32))
+                np.testing.assert_allclose(o.astype(np.float64), want, atol=tolerance)
+                np.testing.assert_allclose(lse, want_lse, atol=1e-3)
+
+    def test_true_is_bottom_right(self):
+        q, k, v = arrays()
+        np.testing.assert_array_equal(flashcore.attention(q, k, v, causal=True), flashcore.attention(q, k, v, causal="bottom_right"))
+
+    def test_rows_without_keys(self):
+        q, k, v = arrays(shape_q=(1, 2, 17, 8), shape_k=(1, 2, 5, 8))
+        o, lse = flashcore.attention(q, k, v, causal="bottom_right", return_lse=True)
+        self.assertTrue((o[:, :, :12] == 0).all() and np.isneginf(lse[:, :, :12]).all())
+        o, lse = flashcore.attention(q, k[:, :, :0], v[:, :, :0], return_lse=True)
+        self.assertTrue((o == 0).all() and np.isneginf(lse).all())
+        self.assertEqual(flashcore.attention(q[:, :, :0], k, v).shape, (1, 2, 0, 8))
+
+    def test_layout_strides_and_out(self):
+        q, k, v = arrays()
+        want = flashcore.attention(q, k, v)
+        bshd = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (q, k, v)]
+        np.testing.assert_allclose(flashcore.attention(*bshd, layout="bshd").transpose(0, 2, 1, 3), want, atol=1e-6)
+        wide = np.full((2, 4, 9, 30), np.nan, np.float32)
+        out = wide[..., 3:27]
+        self.assertIs(flashcore.attention(bshd[0].transpose(0, 2, 1, 3), k, v, out=out), out)
+        np.testing.assert_allclose(out, want, atol=1e-6)
+        self.assertTrue(np.isnan(wide[..., :3]).all() and np.isnan(wide[..., 27:]).all())
+        repeated = np.broadcast_to(k[:1, :1], k.shape)
+        np.testing.assert_allclose(flashcore.attention(q, repeated, v), flashcore.attention(q, repeated.copy(), v), atol=1e-6)
+
+    def test_arrays_of_plain_python_and_dlpack(self):
+        q, k, v = arrays()
+        want = flashcore.attention(q, k, v)
+        plain = [memoryview(bytearray(x.tobytes())).cast("f", x.shape) for x in (q, k, v)]
+        np.testing.assert_array_equal(np.asarray(flashcore.attention(*plain)), want)
+
+        class Foreign:
+            """Known by nothing but DLPack."""
+
+            def __init__(self, x):
+                self.x = x
+
+            def __dlpack__(self, *, stream=None):
+                assert stream is None
+                return self.x.__dlpack__()
+
+            def __dlpack_device__(self):
+                return self.x.__dlpack_device__()
+
+        out = np.empty_like(want)
+        flashcore.attention(Foreign(q), Foreign(k), Foreign(v), out=out)
+        np.testing.assert_array_equal(out, want)
+        with self.assertRaisesRegex(flashcore.Error, "give one as out="):
+            flashcore.attention(Foreign(q), Foreign(k), Foreign(v))
+
+    def test_plans(self):
+        q, k, v = arrays()
+        plan = flashcore.plan(q, k, v, causal="top_left", candidate="cpu_fwd:block_m=24")
+        self.assertEqual((plan.device, plan.info["family"], plan.info["config"]["block_m"]), ("cpu", "cpu_fwd", 24))
+        self.assertIs(flashcore.plan(q, k, v, causal="top_left", candidate="cpu_fwd:block_m=24"), plan)
+        out = np.empty_like(q)
+        plan.launch(q.ctypes.data, k.ctypes.data, v.ctypes.data, out.ctypes.data)
+        np.testing.assert_allclose(out, reference(q, k, v, "top_left")[0], atol=1e-5)
+
+    def test_threads(self):
+        wrong = []
+
+        def work(rows):
+            q, k, v = arrays(shape_q=(1, 2, rows, 16), shape_k=(1, 1, 12, 16))
+            for _ in range(5):
+                if abs(flashcore.attention(q, k, v) - reference(q, k, v)[0]).max() > 1e-5:
+                    wrong.append(rows)
+
+        threads = [threading.Thread(target=work, args=(rows,)) for rows in range(1, 9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+
+class ProgramTest(unittest.TestCase):
+    def test_explain(self):
+        found = flashcore.explain("b1_h8_s512_d64_fp16", device="cpu")
+        self.assertEqual(found["family"], "cpu_fwd")
+        self.assertTrue(any("needs an NVIDIA GPU" in reason for reason in found["refused"]), found)
+
+    @unittest.skipUnless(os.environ.get("FLASHCORE_BINARY"), "FLASHCORE_BINARY is not set")
+    def test_bench(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results = flashcore.bench("b1_h2_s64_d32_fp32", device="cpu", store=os.path.join(folder, "t.db"))
+        self.assertEqual(results[0]["ended"], "passed")
+        self.assertGreater(results[0]["time_us"]["p50"], 0)
+
+    @unittest.skipUnless(os.environ.get("FLASHCORE_BINARY"), "FLASHCORE_BINARY is not set")
+    def test_errors_of_the_program(self):
+        with self.assertRaisesRegex(flashcore.Error, "problem id 'nonsense'") as caught:
+            flashcore.bench("nonsense", device="cpu")
+        self.assertEqual(caught.exception.kind, "bad input")
+
+    def test_no_program(self):
+        before = os.environ.get("FLASHCORE_BINARY")
+        os.environ["FLASHCORE_BINARY"] = "/nonexistent/flashcore"
+        try:
+            with self.assertRaisesRegex(flashcore.Error, "is not at /nonexistent/flashcore"):
+                flashcore.bench("b1_h1_s8_d8_fp32")
+        finally:
+            del os.environ["FLASHCORE_BINARY"]
+            if before:
+                os.environ["FLASHCORE_BINARY"] = before
+
+
+class BadInputTest(unittest.TestCase):
+    def refused(self, words, *args, **options):
+        with self.assertRaisesRegex(flashcore.Error, words) as caught:
+            flashcore.attention(*args, **options)
+        return caught.exception
+
+    def test_what_is_given(self):
+        q, k, v = arrays()
+        self.refused("q is of dtype float64; use", q.astype(np.float64), k, v)
+        self.refused("q is of dtype int32; use", q.astype(np.int32), k, v)
+        self.refused("q is fp32 on cpu and k is fp16", q, k.astype(np.float16), v)
+        self.refused("stride 2 along its last axis", q[..., ::2], k[..., ::2], v)
+        self.refused("not negative", q[:, :, ::-1], k, v)
+        self.refused("q has shape", q[0], k, v)
+        self.refused("heads_kv is 3, which does not divide", q, np.repeat(k[:, :1], 3, 1), np.repeat(v[:, :1], 3, 1))
+        self.refused("2, 1 and 2 batch entries", q, k[:1], v)
+        self.refused("k has 2 heads of 17 rows and v has 2 of 16", q, k, v[:, :, :16])
+        self.refused("head_dim 24 and k has 20", q, k[..., :20], v)
+        self.refused("batch is 0", q[:0], k[:0], v[:0])
+        self.refused("no family runs", *arrays((1, 1, 2, 300), (1, 1, 2, 300)))
+        self.refused("q is a list; give", [1, 2], k, v)
+        self.refused("causal is 'left'", q, k, v, causal="left")
+        self.refused("causal is \\[", q, k, v, causal=[1])
+        self.refused("layout is 'sbhd'", q, k, v, layout="sbhd")
+        self.refused("scale is -1", q, k, v, scale=-1.0)
+        self.refused("scale is nan", q, k, v, scale=math.nan)
+        self.refused("out is fp32", q, k, v, out=np.empty((2, 4, 9, 25), np.float32))
+        self.refused("outputs would overlap", q, k, v, out=np.broadcast_to(q[:, :1], q.shape))
+        self.refused("unknown family", q, k, v, candidate="nonsense")
+        self.refused("a stream was given", q, k, v, stream=7)
+        self.refused("big-endian", q.astype(">f4"), k, v)
+
+    def test_no_gpu(self):
+        if os.path.exists("/dev/nvidia0"):
+            self.skipTest("there is a GPU here")
+        with self.assertRaises(flashcore.Error) as caught:
+            flashcore.explain("b1_h8_s512_d64_fp16", device="cuda")
+        self.assertEqual(caught.exception.kind, "environment")
+        self.assertIn("needs an NVIDIA driver", str(caught.exception))
+
+    def run_python(self, code, **environment):
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        return done.stdout
+
+    def test_a_library_that_is_missing_or_of_another_version(self):
+        code = "import flashcore\ntry: flashcore.explain('b1_h1_s8_d8_fp32', device='cpu')\nexcept flashcore.Error as e: print('ERROR', e)"
+        self.assertIn("ERROR the shared library /nonexistent", self.run_python(code, FLASHCORE_LIBRARY="/nonexistent"))
+        with tempfile.TemporaryDirectory() as folder:
+            source, stale, other = (os.path.join(folder, name) for name in ("stale.c", "stale.so", "other.so"))
+            Path(source).write_text('const char* fc_version(void) { return "0.0.9"; } unsigned fc_abi_version(void) { return 1; }\n'
+                                    'const char* fc_last_error(void) { return ""; }\n')  # fmt: skip
+            subprocess.run(["cc", "-shared", "-fPIC", source, "-o", stale], check=True)
+            self.assertIn("is flashcore 0.0.9 (ABI 1), and these Python files are", self.run_python(code, FLASHCORE_LIBRARY=stale))
+            Path(source).write_text("int unrelated;\n")
+            subprocess.run(["cc", "-shared", "-fPIC", source, "-o", other], check=True)
+            self.assertIn("is no libflashcore.so", self.run_python(code, FLASHCORE_LIBRARY=other))
+
+    def test_notes_are_said_once(self):
+        from flashcore import _plan
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                _plan.say_once("a note of the test")
+        self.assertEqual([str(w.message) for w in caught], ["a note of the test"])
+        self.assertTrue(issubclass(caught[0].category, flashcore.Note))
+
+    def test_the_struct_is_that_of_the_header(self):
+        """ctypes and C must see the same bytes: the fields come back from an id as they were parsed."""
+        from flashcore import _library
+
+        parsed = _library.Attention()
+        _library.check(_library.library().fc_problem_parse(b"b2_h8_hk4_sq3_sk5_d64_dv32_bf16_causaltl_scale0.5", ctypes.byref(parsed)))
+        self.assertEqual(
+            [getattr(parsed, name) for name, _ in _library.Attention._fields_[:12]],
+            [ctypes.sizeof(_library.Attention), 2, 2, 8, 4, 3, 5, 64, 32, 2, 0, 0.5],
+        )
+        self.assertEqual((parsed.o.batch, parsed.o.head, parsed.o.row, parsed.candidate), (8 * 3 * 32, 3 * 32, 32, None))
+
+
+if __name__ == "__main__":
+    unittest.main()

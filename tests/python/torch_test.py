@@ -1,0 +1,288 @@
+"""flashcore.torch on the CPU: PyTorch's semantics, notes, gradients, torch.compile, torch.export, transformers."""
+
+import json
+import os
+import re
+import sys
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import flashcore  # noqa: E402
+import flashcore.torch as ft  # noqa: E402
+from flashcore import _plan  # noqa: E402
+
+PYTORCH = F.scaled_dot_product_attention
+
+
+def inputs(heads=4, heads_kv=None, rows=9, keys=None, dim=16, dtype=torch.float32, columns=None, grad=False):
+    torch.manual_seed(1)
+    make = lambda *shape: torch.randn(*shape, dtype=torch.float32).to(dtype).requires_grad_(grad)  # noqa: E731
+    heads_kv, keys = heads_kv or heads, keys or rows
+    return make(2, heads, rows, dim), make(2, heads_kv, keys, dim), make(2, heads_kv, keys, columns or dim)
+
+
+class Calls:
+    """How often flashcore's forward ran within."""
+
+    def __enter__(self):
+        self.count, self.original = 0, ft._run
+
+        def counted(*args):
+            self.count += 1
+            return self.original(*args)
+
+        ft._run = counted
+        return self
+
+    def __exit__(self, *error):
+        ft._run = self.original
+
+
+class DropInTest(unittest.TestCase):
+    def agree(self, q, k, v, tolerance=1e-5, **options):
+        with Calls() as calls:
+            ours = [ft.scaled_dot_product_attention(q, k, v, **options) for _ in range(2)]
+        self.assertEqual(calls.count, 2, ft.why_not(q, k, v, **options))
+        theirs = PYTORCH(q, k, v, **options)
+        self.assertEqual((ours[0].shape, ours[0].dtype), (theirs.shape, theirs.dtype))
+        for out in ours:
+            torch.testing.assert_close(out, theirs, atol=tolerance, rtol=tolerance)
+
+    def test_semantics(self):
+        self.agree(*inputs())
+        self.agree(*inputs(), is_causal=True)
+        self.agree(*inputs(rows=5, keys=12), is_causal=True)  # top-left, where FlashAttention is bottom-right
+        self.agree(*inputs(rows=12, keys=5), is_causal=True)
+        self.agree(*inputs(rows=1, keys=33, columns=24), scale=0.7)
+        self.agree(*inputs(heads=6, heads_kv=2), enable_gqa=True, is_causal=True)
+        self.agree(*inputs(dtype=torch.bfloat16), tolerance=2e-2)
+        self.agree(*inputs(dtype=torch.float16), tolerance=2e-3)
+
+    def test_strides(self):
+        q, k, v = inputs(rows=8)
+        self.agree(q.transpose(1, 2).contiguous().transpose(1, 2), k, v)
+        self.agree(torch.randn(2, 4, 16, 8).transpose(2, 3), k, v)  # last axis not adjacent: copied
+        packed = torch.randn(2, 8, 3, 4, 16)
+        self.agree(*(packed[:, :, i].transpose(1, 2) for i in range(3)), is_causal=True)
+        self.agree(q, k[:, :1].expand(2, 4, 8, 16), v)
+
+    def test_output_memory_is_as_models_want_it(self):
+        out = ft.scaled_dot_product_attention(*inputs())
+        self.assertTrue(out.transpose(1, 2).is_contiguous())
+
+    def test_what_goes_to_pytorch_says_why_once(self):
+        q, k, v = inputs()
+        cases = [
+            ("attn_mask", (q, k, v), {"attn_mask": torch.ones(9, 9, dtype=torch.bool)}),
+            ("gradient", inputs(grad=True), {}),
+            ("axes", (q[0], k[0], v[0]), {}),
+            ("dtype", tuple(x.double() for x in (q, k, v)), {}),
+            ("head dims 300", inputs(dim=300), {}),
+            ("broadcasting", (q, k[:1], v[:1]), {}),
+            ("scale", (q, k, v), {"scale": 0.0}),
+            ("empty", (q[:, :, :0], k, v), {}),
+        ]
+        for words, args, options in cases:
+            _plan._said.clear()
+            with Calls() as calls, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                ours = [ft.scaled_dot_product_attention(*args, **options) for _ in range(2)]
+            notes = [str(w.message) for w in caught if issubclass(w.category, flashcore.Note)]
+            self.assertEqual(calls.count, 0, words)
+            self.assertEqual(len(notes), 1, (words, notes))
+            self.assertIn(words, notes[0])
+            torch.testing.assert_close(ours[0], PYTORCH(*args, **options), equal_nan=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assertEqual(ft.scaled_dot_product_attention(q, k, v, dropout_p=1.0).abs().max(), 0)
+
+    def test_shapes_that_fit_once_do_not_excuse_missing_gqa(self):
+        q, k, v = inputs(heads=4, heads_kv=2)
+        ft.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with self.assertRaises(RuntimeError):
+                ft.scaled_dot_product_attention(q, k, v)
+
+    def test_gradients(self):
+        for operator in (False, True):
+            ours, theirs = inputs(heads=4, heads_kv=2, grad=True), inputs(heads=4, heads_kv=2, grad=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                out = torch.ops.flashcore.attention(*ours, True, None) if operator else ft.scaled_dot_product_attention(*ours, is_causal=True, enable_gqa=True)
+            out.square().sum().backward()
+            PYTORCH(*theirs, is_causal=True, enable_gqa=True).square().sum().backward()
+            for a, b in zip(ours, theirs):
+                torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-4)
+
+    def test_enable(self):
+        q, k, v = inputs()
+        with ft.enable(), Calls() as calls:
+            F.scaled_dot_product_attention(q, k, v)
+            layer = torch.nn.MultiheadAttention(32, 2, batch_first=True).eval()
+            x = torch.randn(2, 5, 32)
+            with torch.no_grad():
+                torch.backends.mha.set_fastpath_enabled(False)
+                inside = layer(x, x, x, need_weights=False)[0]
+        self.assertEqual(calls.count, 2)
+        self.assertIs(F.scaled_dot_product_attention, PYTORCH)
+        with torch.no_grad():
+            torch.testing.assert_close(inside, layer(x, x, x, need_weights=False)[0])
+        torch.backends.mha.set_fastpath_enabled(True)
+        with self.assertRaises(ZeroDivisionError), ft.enable():
+            raise ZeroDivisionError
+        self.assertIs(F.scaled_dot_product_attention, PYTORCH)
+
+    def test_flashcore_attention_takes_tensors(self):
+        q, k, v = inputs()
+        torch.testing.assert_close(flashcore.attention(q, k, v, causal="top_left"), PYTORCH(q, k, v, is_causal=True), atol=1e-5, rtol=1e-5)
+        with self.assertRaisesRegex(flashcore.Error, "requires a gradient"):
+            flashcore.attention(*inputs(grad=True))
+        with self.assertRaisesRegex(flashcore.Error, "to_dense"):
+            flashcore.attention(q.to_sparse(), k, v)
+
+
+class Attend(torch.nn.Module):
+    def forward(self, q, k, v):
+        return ft.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True) * 2
+
+
+class CompilerTest(unittest.TestCase):
+    def test_the_operator_keeps_pytorchs_rules(self):
+        torch.library.opcheck(torch.ops.flashcore.attention.default, (*inputs(heads=4, heads_kv=2, grad=True), True, None))
+        torch.library.opcheck(torch.ops.flashcore.attention.default, (*inputs(columns=8), False, 0.3))
+
+    def test_compile_breaks_no_graph(self):
+        model, (q, k, v) = Attend(), inputs(heads_kv=2)
+        explained = torch._dynamo.explain(model)(q, k, v)
+        self.assertEqual(explained.graph_break_count, 0, explained.break_reasons)
+        compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
+        for rows in (9, 17, 33):
+            args = inputs(heads_kv=2, rows=rows)
+            torch.testing.assert_close(compiled(*args), model(*args))
+
+    def test_compile_breaks_no_graph_where_pytorch_computes(self):
+        def masked(q, k, v, mask):
+            return ft.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+        args = (*inputs(), torch.ones(9, 9, dtype=torch.bool))
+        _plan._said.clear()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            out = torch.compile(masked, fullgraph=True, backend="eager")(*args)
+        torch.testing.assert_close(out, PYTORCH(*args))
+        self.assertTrue(any("attn_mask" in str(w.message) for w in caught))
+
+    def test_export(self):
+        rows = torch.export.Dim("rows", min=2, max=512)
+        program = torch.export.export(Attend(), inputs(heads_kv=2), dynamic_shapes=[{2: rows}] * 3)
+        self.assertTrue(any("flashcore.attention" in str(node.target) for node in program.graph.nodes))
+        args = inputs(heads_kv=2, rows=40)
+        torch.testing.assert_close(program.module()(*args), Attend()(*args))
+
+
+class PeersTest(unittest.TestCase):
+    @unittest.skipUnless(os.environ.get("FLASHCORE_BINARY"), "FLASHCORE_BINARY is not set")
+    def test_on_the_cpu(self):
+        from flashcore import peers
+
+        with tempfile.TemporaryDirectory() as folder:
+            path, store = os.path.join(folder, "peers.json"), os.path.join(folder, "trials.db")
+            code = peers.main(["--device", "cpu", "--suite", "smoke", "--problem", "tiny_gqa", "--peers", "flash,math,efficient,xformers",
+                               "--rounds", "3", "--json", path, "--store", store])  # fmt: skip
+            self.assertEqual(code, 0)
+            (entry,) = json.loads(Path(path).read_text())["results"]
+            self.assertTrue(os.path.exists(store))
+        self.assertEqual(entry["schema"], "flashcore.bench/1")
+        self.assertLess(entry["correct"]["timed_rel_error"], 0.01)
+        self.assertTrue({"flash", "math"} <= {peer["name"] for peer in entry["peers"]})
+        for peer in entry["peers"]:
+            self.assertTrue(peer["correct"], peer)
+            self.assertLessEqual(peer["ci95"][0], peer["speedup"])
+            self.assertLessEqual(peer["speedup"], peer["ci95"][1])
+        self.assertIn("xformers", entry["refused"])
+
+    def test_verdicts(self):
+        from flashcore import peers
+
+        self.assertEqual([peers.verdict(i) for i in ([1.1, 1.2], [0.8, 0.9], [0.99, 1.01], [0.9, 1.2])], ["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"])
+        self.assertEqual(peers.speedup([1.0] * 9, [2.0] * 9), (2.0, [2.0, 2.0]))
+
+
+class ReadmeTest(unittest.TestCase):
+    def test_the_block_runs(self):
+        (block,) = re.findall(r"<!-- run: torch -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+        with Calls() as calls:
+            exec(block, {})  # noqa: S102
+        self.assertEqual(calls.count, 1)
+
+
+class TransformersTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        import transformers
+
+        import flashcore.transformers  # noqa: F401
+
+        config = transformers.LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                          vocab_size=100, max_position_embeddings=128, pad_token_id=0)  # fmt: skip
+        torch.manual_seed(0)
+        cls.model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="flashcore").eval()
+        cls.ids = torch.randint(1, 100, (2, 21))
+
+    def both(self, call):
+        results = []
+        for name in ("flashcore", "sdpa"):
+            self.model.set_attn_implementation(name)
+            with torch.no_grad(), Calls() as calls:
+                results.append(call())
+            if name == "flashcore":
+                self.calls = calls.count
+        return results
+
+    def test_prefill(self):
+        ours, theirs = self.both(lambda: self.model(self.ids).logits)
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+        self.assertEqual(self.calls, 2)
+
+    def test_generation(self):
+        ours, theirs = self.both(lambda: self.model.generate(self.ids, attention_mask=torch.ones_like(self.ids), max_new_tokens=6, do_sample=False))
+        self.assertTrue(torch.equal(ours, theirs))
+        self.assertGreaterEqual(self.calls, 12)
+
+    def test_padding_goes_to_pytorch(self):
+        mask = torch.ones_like(self.ids)
+        mask[0, :4] = 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours, theirs = self.both(lambda: self.model(self.ids, attention_mask=mask).logits)
+        torch.testing.assert_close(ours, theirs)
+        self.assertEqual(self.calls, 0)
+
+    def test_compile_breaks_no_graph(self):
+        from flashcore.model import graph_breaks
+
+        with torch.no_grad():
+            breaks = graph_breaks(self.model, self.ids)
+        self.assertEqual((breaks["count"], breaks["flashcore_operators"]), (0, 2), breaks)
+
+    def test_the_model_script(self):
+        from flashcore import model
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.json")
+            code = model.main(["--device", "cpu", "--layers", "1", "--hidden", "128", "--heads", "4", "--kv-heads", "2", "--seqlen", "64",
+                               "--rounds", "2", "--no-compile", "--json", path])  # fmt: skip
+            self.assertEqual(code, 0)
+            self.assertIn('"flashcore.model/1"', Path(path).read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
