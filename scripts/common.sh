@@ -27,6 +27,10 @@ logged() {
   return "$code"
 }
 
+# Of a clean build: files compiled eight at a time take half as long. A folder that somebody configured without stays so,
+# for one changed file then costs one.
+unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8)
+
 # build LOG FOLDER TARGET...: ninja's one moving line on a terminal, a log elsewhere.
 build() {
   local log=$1 folder=$2
