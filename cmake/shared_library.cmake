@@ -4,6 +4,7 @@
 flashcore_layer(api LINK flashcore_kernels)
 target_include_directories(flashcore_api PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>)
 
+set_target_properties(flashcore_api PROPERTIES UNITY_BUILD OFF)  # its one public file is compiled for the shared library
 add_library(flashcore_shared SHARED)
 set_target_properties(flashcore_shared PROPERTIES
   OUTPUT_NAME flashcore EXPORT_NAME flashcore LINKER_LANGUAGE CXX
