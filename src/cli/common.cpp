@@ -96,6 +96,20 @@ void check_json_target(const Common& common) {
     throw_environment("--json {}: cannot write in {}: {}", common.json, folder.string(), std::strerror(errno));
 }
 
+DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch, const std::string& key) {
+  if (arch.empty()) {
+    if (!key.empty())
+      throw_bad_input("--key {} was given without --arch: it names the tuned table for a GPU that is not here", key);
+    return describe_device(name);
+  }
+  if (!name.empty()) throw_bad_input("--arch and --device exclude each other: use one");
+  DeviceInfo device;
+  device.limits = limits_of_arch(arch);
+  device.key = key.empty() ? fmt::format("sm_{}", device.limits.arch) : key;
+  device.id = device.name = device.key;
+  return device;
+}
+
 void write_json(const Common& common, const nlohmann::json& document) {
   if (common.json.empty()) return;
   const std::string text = document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -46,6 +46,10 @@ std::string candidate_text(const Common& common);
 // Opens the device far enough to know it, then lets go of it, so that worker processes have it alone.
 DeviceInfo describe_device(const std::string& name);
 
+// The same, or with --arch a GPU that need not be here, --key naming its tuned table.
+// Error kBadInput for both --device and --arch, and for --key alone.
+DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch, const std::string& key);
+
 // Before long work: the folder of --json must exist and be writable.
 void check_json_target(const Common& common);
 // {"schema": ..., "results": [...], ...} to --json; nothing if the flag was not given.

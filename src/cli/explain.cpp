@@ -12,7 +12,7 @@ namespace flashcore::cli {
 
 namespace {
 
-struct Options {
+struct ExplainArguments {
   Common common;
   std::string arch, key;
 };
@@ -27,21 +27,6 @@ struct Explained {
 };
 
 // A device that need not be here: limits from NVIDIA's tables, the tuned table and results of `key`.
-DeviceInfo device_of(const Options& options) {
-  if (options.arch.empty()) {
-    if (!options.key.empty())
-      throw_bad_input("--key {} was given without --arch: it names the tuned table for a GPU that is not here",
-                      options.key);
-    return describe_device(options.common.device);
-  }
-  if (!options.common.device.empty()) throw_bad_input("--arch and --device exclude each other: use one");
-  DeviceInfo device;
-  device.limits = limits_of_arch(options.arch);
-  device.key = options.key.empty() ? fmt::format("sm_{}", device.limits.arch) : options.key;
-  device.id = device.name = device.key;
-  return device;
-}
-
 Explained explain_one(const NamedProblem& named, const DeviceInfo& device, const std::vector<Trial>& stored,
                       const std::optional<Ceilings>& measured) {
   Explained explained{named, std::nullopt, {}, {}, {}, {}};
@@ -99,10 +84,10 @@ void print_one(Console& console, const Explained& e) {
   for (const std::string& reason : e.refused) console.line("refused   {}", reason);
 }
 
-int run_explain(const Options& options) {
+int run_explain(const ExplainArguments& options) {
   check_json_target(options.common);
   const Suite suite = select_problems(options.common, "quick");
-  const DeviceInfo device = device_of(options);
+  const DeviceInfo device = device_for_dispatch(options.common.device, options.arch, options.key);
   // A store that is not there yet is no trials, and must not be made by asking.
   const std::vector<Trial> stored = std::filesystem::exists(options.common.store)
                                         ? stored_trials(options.common.store, {.device_key = device.key})
@@ -132,7 +117,7 @@ int run_explain(const Options& options) {
 }  // namespace
 
 Run add_explain(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExplainArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kStore | kJson);
   app.add_option("--arch", options->arch, "as on a GPU of this architecture, which need not be here")
       ->type_name("sm_90");

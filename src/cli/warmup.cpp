@@ -13,7 +13,7 @@ namespace flashcore::cli {
 
 namespace {
 
-struct Options {
+struct WarmupArguments {
   Common common;
   std::string arch, key;
   bool all_choices = false;
@@ -24,18 +24,9 @@ struct Job {
   Choice choice;
 };
 
-DeviceInfo device_of(const Options& options) {
-  if (options.arch.empty()) return describe_device(options.common.device);
-  if (!options.common.device.empty()) throw_bad_input("--arch and --device exclude each other: use one");
-  DeviceInfo device;
-  device.limits = limits_of_arch(options.arch);
-  device.key = options.key.empty() ? fmt::format("sm_{}", device.limits.arch) : options.key;
-  device.id = device.name = device.key;
-  return device;
-}
-
 // What dispatch picks for each problem; the same code is compiled once.
-std::vector<Job> make_jobs(const Options& options, const Suite& suite, const DeviceInfo& device, std::size_t& without) {
+std::vector<Job> make_jobs(const WarmupArguments& options, const Suite& suite, const DeviceInfo& device,
+                           std::size_t& without) {
   std::vector<Job> jobs;
   std::set<std::string> seen;
   for (const NamedProblem& named : suite.problems) {
@@ -57,10 +48,10 @@ std::string compile_job(const Job& job, const DeviceInfo& device) {
   return nlohmann::json{{"from_cache", artifact.from_cache}, {"compile_ms", artifact.compile_ms}}.dump();
 }
 
-int run_warmup(const Options& options) {
+int run_warmup(const WarmupArguments& options) {
   check_json_target(options.common);
   const Suite suite = select_problems(options.common, "canonical");
-  const DeviceInfo device = device_of(options);
+  const DeviceInfo device = device_for_dispatch(options.common.device, options.arch, options.key);
   std::size_t without = 0, compiled = 0, cached = 0, failed = 0;
   const std::vector<Job> jobs = make_jobs(options, suite, device, without);
   Console console(options.common.quiet, json_on_stdout(options.common));
@@ -100,7 +91,7 @@ int run_warmup(const Options& options) {
 }  // namespace
 
 Run add_warmup(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<WarmupArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kJson);
   app.add_option("--arch", options->arch, "for a GPU of this architecture, which need not be here")->type_name("sm_90");
   app.add_option("--key", options->key, "with --arch: whose tuned table to use, as h200")->type_name("KEY");
