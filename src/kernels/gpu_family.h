@@ -54,6 +54,8 @@ template <class Config>
 class GpuFamily : public Family {
  public:
   DeviceKind kind() const override { return DeviceKind::kCuda; }
+  // What ptxas is asked for: 1 compiles sooner. 3 is its own default.
+  virtual int ptxas_level(const Traits&) const { return 3; }
   // TMA and cp.async move 16 bytes at a time.
   int alignment_bytes() const override { return 16; }
   const ConfigSpace& space() const override {
@@ -71,11 +73,13 @@ class GpuFamily : public Family {
   KernelSource source(const ConfigValues& values, const Problem& problem, const DeviceLimits&) const override {
     const Config config = config_from<Config>(values);
     KernelSource source;
-    source.file = name() + "/kernel.cuh";
+    source.file = fmt::format("{}/kernel.cuh", name());
     source.name_expression = fmt::format("flashcore::{0}::forward<{1}, flashcore::{0}::Config{2}>", name(),
                                          print_traits(traits_of(problem)), initializer_of<Config>(values));
     source.dynamic_shared_bytes = smem_bytes(config, traits_of(problem));
     source.threads_per_block = threads_per_block(config);
+    if (const int level = ptxas_level(traits_of(problem)); level != 3)
+      source.options.push_back(fmt::format("--ptxas-options=-O{}", level));
     return source;
   }
 };

@@ -34,6 +34,19 @@ void add_copies(std::vector<ConformanceTest>& all) {
   all.back().grid.x = all.back().cluster = kClusterCtas;
 }
 
+// Each multiply of a chain truncates what the one before it left.
+void add_chains(std::vector<ConformanceTest>& all) {
+  for (int n = 16; n <= 256; n += 16) {
+    const bool bf16 = n % 32 != 0;
+    for (const bool from_registers : {false, true}) {
+      all.push_back(of_hopper(fmt::format("wgmma_{}_x4_n{}", from_registers ? "rs" : "ss", n), "chains",
+                              fmt::format("WgmmaX4<{}, {}, {}>", bf16 != from_registers, from_registers, n),
+                              from_registers ? "wgmma_rs_x4" : "wgmma_ss_x4", 4 * kThreads));
+      all.back().ulps = 32, all.back().floor = 16;
+    }
+  }
+}
+
 void add_layouts(std::vector<ConformanceTest>& all) {
   for (const auto& [bytes, swizzle] : {std::pair{16, TensorSwizzle::kNone}, std::pair{32, TensorSwizzle::k32},
                                        std::pair{64, TensorSwizzle::k64}, std::pair{128, TensorSwizzle::k128}}) {
@@ -151,6 +164,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
                           fmt::format("WgmmaWidth<{}, true, true, {}>", !bf16, n), "wgmma_rs", 4 * kThreads, 16, 16,
                           true));
     }
+    add_chains(all);
     add_copies(all);
     add_layouts(all);
     add_fp8(all);

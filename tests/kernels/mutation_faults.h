@@ -12,6 +12,7 @@ inline constexpr const char* kNoKeys = "b1_h1_sq200_sk33_d64_fp16_causal";
 inline constexpr const char* kGrouped = "b1_h2_hk1_sq70_sk100_d64_bf16";
 inline constexpr const char* kShortKeys = "b1_h8_sq600_sk20_d64_fp16";  // one block of keys a tile
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
+inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
 inline constexpr const char* kSm80 = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,persistent=1";
 inline constexpr const char* kSm80Deep = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3";
@@ -19,6 +20,9 @@ inline constexpr const char* kSm80One = "sm80_fwd:block_m=64,block_n=32,num_warp
 inline constexpr const char* kSm80Padded = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=0";
 inline constexpr const char* kSm90 =
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2";
+// Steps of 16 keys: four in one asm, and three.
+inline constexpr const char* kSm90Seven =
+    "sm90_fwd:num_consumers=2,block_n=112,num_stages=2,q_stages=1,ping_pong=1,rescale_threshold=8,scheduler=0";
 inline constexpr const char* kShort =
     "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=2,pack_heads=1,early_launch=1";
 inline constexpr const char* kShortOne =
@@ -182,9 +186,14 @@ inline const std::vector<Mutation>& mutations() {
        "release_slab(ring_q.count % C.q_stages);", "race|too many arrivals|deadlock"},
       {"sm90_wgmma_fence", kSm90, kCausal, kWarpgroup, "ptx::wgmma_registers(scores);\n  ptx::wgmma_fence();",
        "ptx::wgmma_registers(scores);", "missing wgmma.fence"},
-      {"sm90_wrong_k_step", kSm90, kCausal, kWarpgroup, "k.advanced(d / 4 * (kKeys * 128) + d % 4 * 32)",
-       "k.advanced(d / 4 * (kKeys * 128) + d % 4 * 16)", "wrong result"},
-      {"sm90_wrong_v_step", kSm90, kCausal, kWarpgroup, "v.advanced(n * 2048)", "v.advanced(n * 1024)", "wrong result"},
+      {"sm90_wrong_k_block", kSm90, kWide, kWarpgroup, "k.advanced(b * kKeys * 128)", "k.advanced(b * kKeys * 64)",
+       "wrong result"},
+      {"sm90_wrong_k_step", kSm90, kHalfBlock, kWarpgroup, "k.advanced(kWholeBlocks * kKeys * 128 + d % 4 * 32)",
+       "k.advanced(kWholeBlocks * kKeys * 128 + d % 4 * 16)", "wrong result"},
+      {"sm90_wrong_v_chain", kSm90Seven, kCausal, kWarpgroup, "v.advanced(n * 2048).low",
+       "v.advanced(n * 2048 + 2048).low", "wrong result"},
+      {"sm90_wrong_v_step", kSm90Seven, kCausal, kWarpgroup, "v.advanced(n * 2048).word()",
+       "v.advanced(n * 1024).word()", "wrong result"},
       {"sm90_wrong_leading_offset", kSm90, kWide, kConsumer, "owner.v(0), kBlockN * 128)", "owner.v(0), 1024)",
        "wrong result"},
       {"sm90_swizzle_of_writer_only", kSm90, kCausal, kConsumer, "((chunk % 8 ^ row % 8) << 4)", "(chunk % 8 << 4)",

@@ -1,6 +1,7 @@
 #pragma once
 // Micro-tests of matrix multiplication.
 
+#include "kernels/conformance/accumulators.cuh"
 #include "kernels/conformance/common.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mma.cuh"
@@ -21,17 +22,14 @@ struct Mma {
     for (int i = 0; i < 4; ++i) give(p, 4 * t + i, d[i]);
   }
 };
-// Two steps of k: a from shared memory or registers, b K-major or MN-major, added to what d holds. `sampled`: four
-// elements of each thread stand for all of them.
+// Two steps of k: a from shared memory or registers, b K-major or MN-major, added to what d holds. `sampled`: not
+// every element.
 template <bool kBf16, int kN, bool kFromRegisters, bool kTransposeB>
 FC_DEVICE void multiply(const Arguments& p, bool sampled) {
   const int t = thread();
   const ptx::SharedAddress smem_a = ptx::dynamic_shared(), smem_b = smem_a + kMatrixABytes;
   float d[kN / 2];
-  // Exact in fp32. Loads for 128 accumulators, or two widths in one kernel, made ptxas spill.
-  const float first = static_cast<float>(t) * 0.125f - 12.0f;
-#pragma unroll
-  for (int i = 0; i < kN / 2; ++i) d[i] = first + 0.0625f * static_cast<float>(i);
+  set_accumulators(d);
   unsigned a[2][4];
   for (int k = 0; k < 2; ++k)
     for (int i = 0; i < 4; ++i) a[k][i] = pair<kBf16>(p, 8 * t + 4 * k + i);
@@ -54,14 +52,7 @@ FC_DEVICE void multiply(const Arguments& p, bool sampled) {
     for (int i = 0; i < kN / 2; ++i) give(p, t * (kN / 2) + i, d[i]);
     return;
   }
-  // Constant indices: an accumulator that is indexed at run time would leave the registers.
-  float moving = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kN / 2; ++i) moving = t % (kN / 2) == i ? d[i] : moving;
-  give(p, 4 * t, d[0]);
-  give(p, 4 * t + 1, d[kN / 4]);
-  give(p, 4 * t + 2, d[kN / 2 - 1]);
-  give(p, 4 * t + 3, moving);
+  give_sample(p, d);
 }
 
 template <bool kBf16>

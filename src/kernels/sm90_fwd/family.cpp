@@ -49,6 +49,8 @@ class Sm90Forward final : public GpuFamily<Config> {
     throw_internal("sm90_fwd has no default config for {}", problem.id());
   }
 
+  int ptxas_level(const Traits& traits) const override { return sm90_fwd::ptxas_level(traits); }
+
   std::size_t workspace_bytes(const ConfigValues& values, const Problem&) const override {
     return config_from<Config>(values).scheduler == 2 ? sizeof(unsigned) : 0;
   }

@@ -1,6 +1,7 @@
 #pragma once
 #include "kernels/ptx/common.cuh"
 #include "kernels/ptx/wgmma_shapes.cuh"
+#include "kernels/ptx/wgmma_x4_shapes.cuh"
 
 namespace flashcore::ptx {
 
