@@ -17,6 +17,7 @@ struct CompileArguments {
   std::vector<std::string> archs;
   bool all = false, cold = false;
   int random_configs = 0;
+  std::int64_t fuzz = 0;
   std::uint64_t seed = 1;
 };
 
@@ -63,7 +64,28 @@ std::vector<const Family*> chosen_families(const CompileArguments& options) {
   return {&family};
 }
 
+// What `check --fuzz` would run on such a device: what does not compile, or spills, is known before a GPU is there, and
+// what compiles is in the cache.
+std::vector<Job> fuzz_jobs(const CompileArguments& options, std::vector<std::string>& skipped) {
+  if (!options.common.suite.empty() || !options.common.problem.empty())
+    throw_bad_input("--fuzz draws its own problems: leave --suite and --problem out");
+  if (!options.common.config.empty() || options.random_configs > 0)
+    throw_bad_input("--fuzz draws its own configs: leave --config and --all-configs out");
+  const std::vector<const Family*> families = chosen_families(options);
+  std::vector<Job> jobs;
+  for (const std::string& arch : options.archs) {
+    const DeviceLimits limits = limits_of_arch(arch);
+    for (std::int64_t i = 0; i < options.fuzz; ++i) {
+      if (const auto drawn = random_case(options.seed, static_cast<std::uint64_t>(i), families, limits))
+        jobs.push_back({drawn->candidate, drawn->problem, arch, limits});
+      else skipped.push_back(fmt::format("case {} on {}: no family supports what was drawn", i, arch));
+    }
+  }
+  return jobs;
+}
+
 std::vector<Job> make_jobs(const CompileArguments& options, std::vector<std::string>& skipped) {
+  if (options.fuzz > 0) return fuzz_jobs(options, skipped);
   const std::string text = candidate_text(options.common);
   const bool pinned = text.find(':') != std::string::npos;
   if (pinned && options.random_configs > 0) throw_bad_input("--config and --all-configs exclude each other: use one");
@@ -175,7 +197,7 @@ int compile(const CompileArguments& options) {
       interrupted);
   console.end_progress();
 
-  const bool show_config = options.random_configs > 0 || !options.common.config.empty();
+  const bool show_config = options.fuzz > 0 || options.random_configs > 0 || !options.common.config.empty();
   std::vector<std::string> header = {"family",  "arch",    "problem", "regs",   "smem B",
                                      "spill B", "stack B", "ms",      "verdict"};
   if (show_config) header.emplace_back("config");
@@ -213,9 +235,13 @@ Run add_compile(CLI::App& app) {
   app.add_option("--all-configs", options->random_configs, "also N random valid configs of each")
       ->type_name("N")
       ->check(CLI::Range(0, 100000));
-  app.add_option("--seed", options->seed, "of the random configs")->capture_default_str();
+  app.add_option("--fuzz", options->fuzz, "what check --fuzz N of the same --seed would run, instead of a suite")
+      ->type_name("N")
+      ->check(CLI::Range(1, 10'000'000));
+  app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")->capture_default_str();
   app.add_flag("--cold", options->cold, "do not use the compile cache");
   add_examples(app, {"compile --all --arch sm_90 --problem b1_h8_s512_d64_fp16",
+                     "compile --fuzz 4 --seed 1 --family ref_fwd --arch sm_90",
                      "compile --family ref_fwd --arch sm_80 --problem b1_h8_s512_d128_bf16_causal --json -"});
   return [options] {
     watch_interrupts();

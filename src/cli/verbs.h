@@ -25,7 +25,7 @@ Run add_explain(CLI::App& app);
 Run add_warmup(CLI::App& app);
 // Hidden: the child process that lab/worker.h starts.
 Run add_worker(CLI::App& app);
-// Hidden: what scripts/peers talks to.
+// Hidden: what flashcore.peers talks to.
 Run add_timer_server(CLI::App& app);
 
 }  // namespace flashcore::cli

@@ -104,7 +104,7 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("A GPU; driver 1.2; graph, burst; source abcdef012345. Peers", text)
         self.verdict(1)
         self.run_script()
-        self.assertIn("`scripts/peers --suite suites/tiny.yaml --out results/gpu/tiny.json` measures them again", self.readme())
+        self.assertIn("`python -m flashcore.peers --suite suites/tiny.yaml --json results/gpu/tiny.json` measures them again", self.readme())
 
     def test_nothing_timed_is_still_a_table(self):
         self.results({"problem": "b1_h8_s7_d64_fp16", "name": "odd", "ended": "crashed", "source_hash": "abcdef0123456789"})

@@ -14,7 +14,7 @@ struct Params {
   unsigned* tile_counter;  // zero before and after every launch; scheduler 2 only
   int row_tiles;           // of one head
   int tile_count;          // of all heads and batches
-  int heads_per_section;   // causal: heads whose K and V fit in L2 together
+  int heads_per_section;   // causal: heads whose tiles are taken together, longest first
   int whole_sections;      // causal: sections of that many heads; one of fewer may follow
   tile::FastDivide by_row_tiles, by_heads_q, by_group_size;
   tile::FastDivide by_section_tiles, by_section_heads, by_last_section_heads;
