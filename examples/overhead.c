@@ -4,8 +4,9 @@
  *   ./overhead path/to/libflashcore.so cuda:0 b1_h8_s512_d64_fp16 20
  *
  * The library is opened at run time, so that one program measures any build of it. Prints JSON: "repeated" launches on
- * the same addresses, "changing" on addresses that differ from launch to launch. On the CPU a launch is the
- * computation, so only a GPU's figures are overhead. Exits with 4 if the library or the device is not there. */
+ * the same addresses, "changing" on addresses that differ from launch to launch, and on a GPU "driver": what the driver
+ * alone takes for a kernel that does nothing, with as many bytes of parameters. On the CPU a launch is the computation,
+ * so only a GPU's figures are overhead. Exits with 4 if the library or the device is not there. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <flashcore/flashcore.h>
@@ -49,6 +50,51 @@ static double now_us(void) {
 static int ascending(const void* a, const void* b) {
   const double x = *(const double*)a, y = *(const double*)b;
   return (x > y) - (x < y);
+}
+
+static void print_times(const char* name, double* times, int batches) {
+  qsort(times, (size_t)batches, sizeof(double), ascending);
+  printf(", \"%s_us\": {\"p10\": %.3f, \"p50\": %.3f, \"p90\": %.3f}", name, times[batches / 10], times[batches / 2],
+         times[batches * 9 / 10]);
+}
+
+/* The floor: cuLaunchKernel of an empty kernel in the device's primary context. Prints nothing where a step fails. */
+static void time_driver(int ordinal, double* times, int batches) {
+  static const char kernel[] =
+      ".version 7.0\n.target sm_80\n.address_size 64\n"
+      ".visible .entry nothing(.param .align 64 .b8 parameters[704]) { ret; }\n";
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!driver) return;
+  int (*initialize)(unsigned);
+  int (*get_device)(int*, int);
+  int (*retain)(void**, int);
+  int (*set_current)(void*);
+  int (*synchronize)(void);
+  int (*load)(void**, const void*);
+  int (*get_function)(void**, void*, const char*);
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+  LOAD(driver, initialize, "cuInit");
+  LOAD(driver, get_device, "cuDeviceGet");
+  LOAD(driver, retain, "cuDevicePrimaryCtxRetain");
+  LOAD(driver, set_current, "cuCtxSetCurrent");
+  LOAD(driver, synchronize, "cuCtxSynchronize");
+  LOAD(driver, load, "cuModuleLoadData");
+  LOAD(driver, get_function, "cuModuleGetFunction");
+  LOAD(driver, launch, "cuLaunchKernel");
+  int which = 0;
+  void *context = NULL, *module = NULL, *function = NULL;
+  if (initialize(0) || get_device(&which, ordinal) || retain(&context, which) || set_current(context)) return;
+  if (load(&module, kernel) || get_function(&function, module, "nothing")) return;
+  static unsigned char bytes[704];
+  void* parameters[1] = {bytes};
+  for (int batch = -1; batch < batches; ++batch) {
+    const double start = now_us();
+    for (int n = 0; n < kPerBatch; ++n)
+      if (launch(function, 1, 1, 1, 128, 1, 1, 0, NULL, parameters, NULL)) return;
+    if (batch >= 0) times[batch] = (now_us() - start) / kPerBatch;
+    if (synchronize()) return;
+  }
+  print_times("driver", times, batches);
 }
 
 int main(int argc, char** argv) {
@@ -107,10 +153,9 @@ int main(int argc, char** argv) {
       if (batch >= 0) times[batch] = (now_us() - start) / kPerBatch;
       must(synchronize(context, NULL), "waiting"); /* so that the queue never fills: a full one makes a launch wait */
     }
-    qsort(times, (size_t)batches, sizeof(double), ascending);
-    printf(", \"%s_us\": {\"p10\": %.3f, \"p50\": %.3f, \"p90\": %.3f}", changing ? "changing" : "repeated",
-           times[batches / 10], times[batches / 2], times[batches * 9 / 10]);
+    print_times(changing ? "changing" : "repeated", times, batches);
   }
+  if (!strncmp(device, "cuda", 4)) time_driver(device[4] == ':' ? atoi(device + 5) : 0, times, batches);
   printf("}\n");
   free(times);
   return 0;

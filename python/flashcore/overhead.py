@@ -87,8 +87,9 @@ def main(argv: list[str] | None = None) -> int:
             print(f"flashcore.overhead: {options.c} ended with {done.returncode}: {done.stderr.strip()}", file=sys.stderr)
             return done.returncode
         result["c"] = json.loads(done.stdout)
-        for name in ("repeated", "changing"):
-            print(f"{'C, ' + name + ' addresses':48s} {result['c'][name + '_us']['p50']:9.2f} us")
+        for key, name in (("driver_us", "the driver's own launch"), ("repeated_us", "C, repeated addresses"), ("changing_us", "C, changing addresses")):
+            if key in result["c"]:
+                print(f"{name:48s} {result['c'][key]['p50']:9.2f} us")
     result["python_us"] = measure(device, options.problem, options.batches)
     for name, times in result["python_us"].items():
         print(f"{name:48s} {times['p50']:9.2f} us  [{times['p10']:.2f}, {times['p90']:.2f}]")
