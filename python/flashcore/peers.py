@@ -8,7 +8,8 @@ busy until a graph is handed over, so that the host's time counts for nobody. Th
 their time / our time, with a 95% bootstrap interval. flashcore's candidate first passes the laboratory's gates (the
 flashcore program's timer-server), its timed output is compared with fp64 like everybody's, and a time stands only beside
 a correct output. The laboratory's own timing of the candidate is taken in the same rounds. Writes flashcore.bench/1 and,
-with --store, trials.
+with --store, trials. --condition sustained gives what a card at its power cap does: every sample behind 100 ms of the
+contestant's own work.
 
 On the CPU (--device cpu) calls are timed by the wall clock: for trying it out.
 """
@@ -34,6 +35,7 @@ SAMPLE_US = 500.0  # a sample lasts at least this long, as in the laboratory
 MAX_LAUNCHES = 200
 GAP_SECONDS = 0.010
 HOLD_ATTEMPTS = 8  # the hold doubles each time
+SUSTAINED_WARM_UP_US, SUSTAINED_SAMPLE_US = 100_000.0, 200_000.0
 SPIN_CYCLES_PER_US = 2000  # a little above the highest clock
 MARGIN = 0.03
 PEER_FACTOR = 4.0  # a peer may round more than flashcore's bound allows (it is judged, not gated): beyond this it is wrong
@@ -261,9 +263,9 @@ def available(names: list[str]) -> tuple[dict[str, str], dict[str, str]]:
 class Contestant:
     """One implementation on one problem: a captured graph of many launches (on the CPU: calls)."""
 
-    def __init__(self, name: str, call: Callable[[], Any], on_gpu: bool) -> None:
+    def __init__(self, name: str, call: Callable[[], Any], on_gpu: bool, sustained: bool = False) -> None:
         self.name, self.call, self.on_gpu, self.launches = name, call, on_gpu, 1
-        self.hold_us = 50.0
+        self.hold_us, self.warm_ups, self.replays = 50.0, 0, 1
         self.times: list[float] = []
         for _ in range(3):
             self.out = call()
@@ -273,7 +275,9 @@ class Contestant:
         self.launches = max(1, min(MAX_LAUNCHES, math.ceil(SAMPLE_US / max(once, 0.5))))
         if on_gpu:
             self._capture()
-        self.sample()
+        replay_us = self.sample() * self.launches
+        if sustained:
+            self.warm_ups, self.replays = (math.ceil(us / replay_us) for us in (SUSTAINED_WARM_UP_US, SUSTAINED_SAMPLE_US))
 
     def _capture(self) -> None:
         import torch
@@ -300,13 +304,16 @@ class Contestant:
             # The GPU spins until the graph is handed over. Otherwise the first event passes at once, and the host's time
             # for the replay, up to 10% of a sample, is counted as the contestant's.
             torch.cuda._sleep(int(self.hold_us * SPIN_CYCLES_PER_US))
+            for _ in range(self.warm_ups):
+                self.graph.replay()
             start_event.record()
-            self.graph.replay()
+            for _ in range(self.replays):
+                self.graph.replay()
             end_event.record()
             hidden = not start_event.query()
             end_event.synchronize()
             if hidden:
-                return float(start_event.elapsed_time(end_event)) * 1000.0 / self.launches
+                return float(start_event.elapsed_time(end_event)) * 1000.0 / (self.launches * self.replays)
             self.hold_us *= 2
         raise Error(f"{self.name}: the host took more than {self.hold_us / 2:.0f} us to hand over a graph of {self.launches} launches; use an idle machine", "environment")
 
@@ -364,6 +371,7 @@ class Session:
 
         self.options, self.torch = options, torch
         self.on_gpu = options.device.startswith("cuda")
+        self.sustained = options.condition == "sustained"
         self.started = time.monotonic()
         self.judge = Judge(options.device)
         self.device = self.judge.ask(op="device")
@@ -383,7 +391,7 @@ class Session:
                 continue
             begin = time.monotonic()
             try:
-                yield name, Contestant(name, PEERS[name](p), self.on_gpu)
+                yield name, Contestant(name, PEERS[name](p), self.on_gpu, self.sustained)
             except (self.torch.cuda.OutOfMemoryError, Refused, RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError, ImportError, KeyError, OSError) as error:
                 yield name, str(error) if isinstance(error, Refused) else _short(error)
                 if self.on_gpu:
@@ -401,15 +409,15 @@ class Session:
         if "handle" not in judged:
             return {**base, "message": trial.get("message", ""), "time_us": None, "peers": []}
         p = Problem(ident, name, self.options.device)
-        ours = Contestant("flashcore", _flashcore(p, f"{trial['family']}:{trial['config']}"), self.on_gpu)
+        ours = Contestant("flashcore", _flashcore(p, f"{trial['family']}:{trial['config']}"), self.on_gpu, self.sustained)
         contestants, refused = [ours], dict(self.absent)
         for peer, made in self._peers(p, problems_left):
             if isinstance(made, Contestant):
                 contestants.append(made)
             else:
                 refused[peer] = made
-        order = [Laboratory(self.judge, judged["handle"]), *contestants]
-        laboratory = order[0]
+        laboratory = Laboratory(self.judge, judged["handle"])
+        order = list(contestants) if self.sustained else [laboratory, *contestants]  # its samples are of the burst condition
         rng = random.Random(ident)
         for _ in range(self.options.rounds):
             rng.shuffle(order)
@@ -427,8 +435,8 @@ class Session:
         times = quantiles(ours.times)
         entry = {
             **base, "time_us": times, "tflops": round(judged["flops"] / times["p50"] * 1e-6, 3), "gbps": round(judged["bytes"] / times["p50"] * 1e-3, 2),
-            "decode": judged["decode"], "floor_us": round(judged["floor_us"], 4), "regime": "graph" if self.on_gpu else "warm", "condition": "burst",
-            "samples": len(ours.times), "laboratory": laboratory.result(),
+            "decode": judged["decode"], "floor_us": round(judged["floor_us"], 4), "regime": "graph" if self.on_gpu else "warm", "condition": self.options.condition,
+            "samples": len(ours.times), "laboratory": laboratory.result() if laboratory.times else None,
             "correct": {"rel_error": trial["error"]["rel"], "bound": bound, "timed_rel_error": own_error},
             "registers": trial["artifact"]["registers"] if trial.get("artifact") else None, "peers": [], "refused": refused,
             "environment": {**environment, "driver": self.device["driver"], "commit": self.options.commit},
@@ -446,7 +454,7 @@ class Session:
             comparison = {"against": f"{theirs.name} ({self.versions[theirs.name]})", "speedup": ratio, "ci95": interval, "verdict": found["verdict"],
                           "blocks": len(ours.times), "margin": MARGIN, "p_value": 1.0, "detectable": 0.0}  # fmt: skip
             self.judge.ask(op="record", store=str(self.options.store), run=self.run, trial=trial, times_us=ours.times, launches=ours.launches,
-                           regime="graph" if self.on_gpu else "warm", condition="burst", floor_us=judged["floor_us"], comparison=comparison)  # fmt: skip
+                           regime="graph" if self.on_gpu else "warm", condition=self.options.condition, floor_us=judged["floor_us"], comparison=comparison)  # fmt: skip
         return found
 
 
@@ -476,6 +484,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--candidate", help="family or family:config instead of what dispatch picks")
     parser.add_argument("--peers", default=",".join(PEERS), help="of %(default)s")
     parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--condition", choices=("burst", "sustained"), default="burst", help="sustained: 100 ms of a contestant's own work before each of its samples, which then last 200 ms")
     parser.add_argument("--budget", type=float, default=440, help="seconds; peers that are slow to set up are left out when it runs short (default: 440)")
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu to try it out")
     parser.add_argument("--commit", default="", help="recorded with the results")

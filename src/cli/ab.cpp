@@ -4,6 +4,7 @@
 
 #include "cli/ab_self_test.h"
 #include "cli/common.h"
+#include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "lab/aa.h"
@@ -17,12 +18,7 @@ namespace {
 struct AbArguments {
   Common common;
   std::vector<std::string> candidates;
-  std::string margin = "3%";
-  std::string regime{to_string(Regime::kGraph)};
-  std::string condition{to_string(Condition::kBurst)};
-  int processes = 3;
-  double seconds = 9;
-  std::uint64_t seed = 1;
+  TimingFlags timing{.margin = "3%"};
   bool calibrate = false, self_test = false;
   int repeats = 0;
 };
@@ -35,12 +31,12 @@ AbOptions ab_options(const AbArguments& options, const Suite& suite, const Named
   out.problem = problem;
   out.baseline = parse_candidate(options.candidates[0], problem.problem, device.limits).print();
   out.candidate = parse_candidate(options.candidates[1], problem.problem, device.limits).print();
-  out.processes = options.processes;
-  out.margin = parse_margin(options.margin);
-  out.max_seconds = options.seconds;
-  out.regime = parse_regime(options.regime);
-  out.condition = parse_condition(options.condition);
-  out.seed = options.seed;
+  out.processes = options.timing.processes;
+  out.margin = parse_margin(options.timing.margin);
+  out.max_seconds = options.timing.seconds;
+  out.regime = parse_regime(options.timing.regime);
+  out.condition = parse_condition(options.timing.condition);
+  out.seed = options.timing.seed;
   return out;
 }
 
@@ -105,7 +101,7 @@ int compare(const AbArguments& options) {
     }
   }
   if (!calibration) console.line("this machine's false alarms are not known: `flashcore ab --calibrate` measures them");
-  if (options.processes < 3) console.line("fewer than 3 processes: not for publishing");
+  if (options.timing.processes < 3) console.line("fewer than 3 processes: not for publishing");
   nlohmann::json document = {
       {"schema", "flashcore.ab/1"}, {"run", run}, {"results", results}, {"interrupted", stopped}};
   if (calibration) document["calibration"] = *calibration;
@@ -123,10 +119,10 @@ int run_ab(const AbArguments& options) {
   SelfTest test;
   test.common = options.common;
   test.candidate = options.candidates.empty() ? "" : options.candidates.front();
-  test.margin = parse_margin(options.margin);
-  test.regime = parse_regime(options.regime);
-  test.condition = parse_condition(options.condition);
-  test.seed = options.seed;
+  test.margin = parse_margin(options.timing.margin);
+  test.regime = parse_regime(options.timing.regime);
+  test.condition = parse_condition(options.timing.condition);
+  test.seed = options.timing.seed;
   test.repeats = options.repeats > 0 ? options.repeats : options.self_test ? 200 : 100;
   return options.self_test ? run_self_test(test) : run_calibration(test);
 }
@@ -139,19 +135,7 @@ Run add_ab(CLI::App& app) {
       ->type_name("A B")
       ->expected(0, 2);
   add_common(app, options->common, kDevice | kSuite | kProblem | kStore | kJson);
-  app.add_option("--margin", options->margin, "what counts as a difference")
-      ->type_name("PERCENT")
-      ->capture_default_str();
-  app.add_option("--processes", options->processes, "fresh processes; at least 3 for what is published")
-      ->type_name("N")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_option("--seconds", options->seconds, "of timing per problem, at most, all processes together")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  app.add_option("--regime", options->regime, "graph | cold | warm")->capture_default_str();
-  app.add_option("--condition", options->condition, "burst | sustained")->capture_default_str();
-  app.add_option("--seed", options->seed, "of data and order")->capture_default_str();
+  add_timing_flags(app, options->timing, "what counts as a difference");
   auto* calibrate = app.add_flag("--calibrate", options->calibrate,
                                  "race A against itself; false alarms beyond 10% make later verdicts refused");
   app.add_flag("--self-test", options->self_test,

@@ -3,6 +3,7 @@
 #include "cli/ab_self_test.h"
 #include "cli/common.h"
 #include "cli/stored.h"
+#include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
@@ -18,22 +19,17 @@ namespace {
 struct GateArguments {
   Common common;
   std::string baseline, write_baseline, junit;
-  std::string margin = "2%";
-  std::string regime{to_string(Regime::kGraph)};
-  std::string condition{to_string(Condition::kBurst)};
-  int processes = 3;
-  double seconds = 9;
-  std::uint64_t seed = 1;
+  TimingFlags timing{.margin = "2%"};
 };
 
 GateOptions gate_options(const GateArguments& options) {
   GateOptions out;
   out.device = describe_device(options.common.device).id;
   if (const std::string pinned = candidate_text(options.common); !pinned.empty()) out.candidate = pinned;
-  out.processes = options.processes;
-  out.margin = parse_margin(options.margin);
-  out.max_seconds = options.seconds;
-  out.seed = options.seed;
+  out.processes = options.timing.processes;
+  out.margin = parse_margin(options.timing.margin);
+  out.max_seconds = options.timing.seconds;
+  out.seed = options.timing.seed;
   const auto file = calibration_file(options.common.store);
   out.refusal = [file](const std::string& device_key, Regime regime, Condition condition) {
     const auto calibration = find_calibration(file, device_key, regime, condition);
@@ -68,8 +64,8 @@ int record(const GateArguments& options) {
   const Suite suite = select_problems(common, "quick");
   const GateOptions gate_with = gate_options(options);
   Console console(common.quiet, false);
-  const auto entries = record_baseline(suite.problems, gate_with, parse_regime(options.regime),
-                                       parse_condition(options.condition), interrupted);
+  const auto entries = record_baseline(suite.problems, gate_with, parse_regime(options.timing.regime),
+                                       parse_condition(options.timing.condition), interrupted);
   write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
   for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
   console.summary("{} problem{} recorded in {}", entries.size(), entries.size() == 1 ? "" : "s",
@@ -127,19 +123,7 @@ Run add_gate(CLI::App& app) {
   app.add_option("--write-baseline", options->write_baseline, "time what stands now and record it instead of judging")
       ->type_name("FILE");
   app.add_option("--junit", options->junit, "also write the verdicts as JUnit XML")->type_name("FILE");
-  app.add_option("--margin", options->margin, "what counts as a regression")
-      ->type_name("PERCENT")
-      ->capture_default_str();
-  app.add_option("--processes", options->processes, "fresh processes per problem")
-      ->type_name("N")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_option("--seconds", options->seconds, "of timing per problem, at most, all processes together")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
-  app.add_option("--regime", options->regime, "of --write-baseline: graph | cold | warm")->capture_default_str();
-  app.add_option("--condition", options->condition, "of --write-baseline: burst | sustained")->capture_default_str();
-  app.add_option("--seed", options->seed, "of data and order")->capture_default_str();
+  add_timing_flags(app, options->timing, "what counts as a regression", "of --write-baseline: ");
   add_examples(app, {"gate --device cpu --write-baseline baseline.json --problem b1_h1_s64_d64_fp32",
                      "gate --device cpu --baseline baseline.json --junit gate.xml --json gate.json"});
   return [options] {

@@ -57,6 +57,17 @@ class CompileTest(CliTest):
             self.assertTrue(entry["passed"])
             self.assertEqual(entry["artifact"]["spill_store_bytes"], 0)
 
+    def test_fuzz_compiles_the_same_for_the_same_seed_and_draws_its_own(self):
+        command = ["compile", "--fuzz", "3", "--seed", "5", "--family", "ref_fwd", "--arch", "sm_90", "--quiet", "--json", "-"]
+        result = self.run_flashcore(*command)
+        if result.returncode == NO_ENVIRONMENT and "NVRTC" in result.stderr:
+            self.skipTest("no NVRTC here")
+        drawn = [[(entry["problem"], entry["config"]) for entry in json.loads(text)["results"]] for text in (result.stdout, self.expect(DONE, *command).stdout)]
+        self.assertEqual(len(drawn[0]), 3)
+        self.assertEqual(drawn[0], drawn[1])
+        for flags in (["--suite", "smoke"], ["--problem", "b1_h1_s8_d8_fp16"], ["--all-configs", "2"], ["--family", "ref_fwd", "--config", "num_warps=4"]):
+            self.expect_error(BAD_USAGE, ["--fuzz"], "compile", "--fuzz", "3", "--arch", "sm_90", *flags)
+
     def test_quiet_still_says_what_failed(self):
         # A kernel that no compiler takes, in a copy of the sources.
         tree = self.path("tree")
