@@ -1,8 +1,10 @@
 #include "device/cuda/compile_cache.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -40,6 +42,35 @@ std::optional<Artifact> decode(const std::string& key, std::string_view file) {
   return artifact;
 }
 
+// Keys are hashes, so each of the 256 folders (path_of) holds its share, and looking at one is enough: removes the
+// files that were not used for longest, but for `newest`, once they are more than `max_bytes` together. Another process
+// may remove them at the same time, and a reader keeps what it has opened.
+void prune(const std::filesystem::path& folder, const std::filesystem::path& newest, std::uintmax_t max_bytes) {
+  struct File {
+    std::filesystem::file_time_type used;
+    std::uintmax_t bytes;
+    std::filesystem::path path;
+  };
+  std::vector<File> files;
+  std::uintmax_t total = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code gone;
+    File file{entry->last_write_time(gone), 0, entry->path()};
+    if (!gone) file.bytes = entry->file_size(gone);
+    if (gone) continue;
+    total += file.bytes;
+    if (file.path != newest) files.push_back(std::move(file));
+  }
+  if (total <= max_bytes) return;
+  std::sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.used < b.used; });
+  // Down to three quarters: not again at the next store.
+  for (auto file = files.begin(); file != files.end() && total > max_bytes / 4 * 3; ++file) {
+    std::filesystem::remove(file->path, error);
+    total -= file->bytes;
+  }
+}
+
 }  // namespace
 
 std::filesystem::path CompileCache::path_of(const std::string& key) const {
@@ -51,7 +82,11 @@ std::optional<Artifact> CompileCache::find(const std::string& key) const {
   if (!stream) return std::nullopt;
   const std::string file{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
   try {
-    return decode(key, file);
+    auto artifact = decode(key, file);
+    std::error_code ignored;  // a folder that cannot be written
+    if (artifact)
+      std::filesystem::last_write_time(path_of(key), std::filesystem::file_time_type::clock::now(), ignored);
+    return artifact;
   } catch (const std::exception&) {  // checksum right but contents not: written by another version
     return std::nullopt;
   }
@@ -64,6 +99,7 @@ bool CompileCache::store(const std::string& key, const Artifact& artifact) const
   if (error) return false;
   try {
     write_file_atomically(path, encode(key, artifact));
+    prune(path.parent_path(), path, max_bytes_ / 256);
     return true;
   } catch (const Error&) {
     return false;

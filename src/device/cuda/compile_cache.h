@@ -1,6 +1,8 @@
 #pragma once
-// Compiled kernels on disk, one file each, shared by every process of the user.
+// Compiled kernels on disk, one file each, shared by every process of the user. Bounded: what was not used for longest
+// goes first.
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -11,7 +13,10 @@ namespace flashcore::cuda {
 
 class CompileCache {
  public:
-  explicit CompileCache(std::filesystem::path folder) : folder_(std::move(folder)) {}
+  static constexpr std::uintmax_t kMaxBytes = std::uintmax_t{1} << 30;  // some 25,000 kernels
+
+  explicit CompileCache(std::filesystem::path folder, std::uintmax_t max_bytes = kMaxBytes)
+      : folder_(std::move(folder)), max_bytes_(max_bytes) {}
 
   // None if there is no entry, or if the file is not wholly what store() wrote for this key (cut short, flipped bits,
   // another key's file, another format): the caller compiles and its store() replaces it.
@@ -24,6 +29,7 @@ class CompileCache {
 
  private:
   std::filesystem::path folder_;
+  std::uintmax_t max_bytes_;
 };
 
 }  // namespace flashcore::cuda
