@@ -208,7 +208,7 @@ def main(argv: list[str] | None = None) -> int:
         breaks = graph_breaks(model, ids)
         latency = measure(model, ids, options.rounds, not options.no_compile)
     result = {
-        "schema": "flashcore.model/1", "problem": vars(options), "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "flashcore": flashcore.__version__},
+        "schema": "flashcore.model/1", "problem": {name: value for name, value in vars(options).items() if name != "json"}, "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "flashcore": flashcore.__version__},
         "device": torch.cuda.get_device_name() if options.device.startswith("cuda") else "cpu", "logits": logits, "graph_breaks": breaks, "latency": latency,
     }  # fmt: skip
     print(f"logits: flashcore {logits['flashcore_to_wider']:.2e} from the wider model (bound {logits['bound_to_wider']:.2e}), PyTorch {logits['pytorch_to_wider']:.2e}; "
