@@ -1,7 +1,6 @@
 #pragma once
 #include "kernels/ptx/common.cuh"
 #include "kernels/ptx/wgmma_shapes.cuh"
-#include "kernels/ptx/wgmma_x4_shapes.cuh"
 
 namespace flashcore::ptx {
 
@@ -36,3 +35,5 @@ struct WgmmaDescriptor {
 };
 
 }  // namespace flashcore::ptx
+
+#include "kernels/ptx/wgmma_x4_shapes.cuh"  // uses the descriptor
