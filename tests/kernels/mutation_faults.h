@@ -23,6 +23,8 @@ inline constexpr const char* kSm90 =
 // Steps of 16 keys: four in one asm, and three.
 inline constexpr const char* kSm90Seven =
     "sm90_fwd:num_consumers=2,block_n=112,num_stages=2,q_stages=1,ping_pong=1,rescale_threshold=8,scheduler=0";
+inline constexpr const char* kSm90Cluster =
+    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=1,cluster=2";
 inline constexpr const char* kShort =
     "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=2,pack_heads=1,early_launch=1";
 inline constexpr const char* kShortOne =
@@ -126,24 +128,24 @@ inline const std::vector<Mutation>& mutations() {
        "if (params.lse)", "race"},
       // --- sm90_fwd: barriers, phases, bytes, fences ---
       {"sm90_init_fence", kSm90, kCausal, kK90, "ptx::fence_mbarrier_init();", "", "missing fence"},
-      {"sm90_init_barrier", kSm90, kCausal, kK90, "ptx::bar_sync();\n  if (warpgroup == 0)", "if (warpgroup == 0)",
-       "no mbarrier"},
+      {"sm90_init_barrier", kSm90, kCausal, kK90, "if constexpr (C.cluster == 1) ptx::bar_sync();",
+       "if constexpr (C.cluster == 1) ;", "no mbarrier"},
       {"sm90_k_empty_wait", kSm90, kCausal, kProducer,
-       "ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);", "", "race|too many arrivals"},
+       "wait_empty(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);", "", "race|too many arrivals"},
       {"sm90_v_empty_wait", kSm90, kCausal, kProducer,
-       "ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);", "", "race|too many arrivals"},
+       "wait_empty(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);", "", "race|too many arrivals"},
       {"sm90_q_empty_wait", kSm90, kShortKeys, kProducer,
        "ptx::mbarrier_wait(context.q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);", "", "race|too many arrivals"},
       {"sm90_wrong_phase", kSm90, kCausal, kProducer,
-       "ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);",
-       "ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity());", "deadlock"},
+       "wait_empty(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);",
+       "wait_empty(context.k_empty(ring_k.stage()), ring_k.parity());", "deadlock"},
       {"sm90_k_full_wait", kSm90, kCausal, kConsumer,
        "ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity());", "", "race"},
       {"sm90_v_full_wait", kSm90, kCausal, kConsumer,
        "ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity());", "", "race"},
       {"sm90_q_full_wait", kSm90, kCausal, kConsumer,
        "ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());", "", "race"},
-      {"sm90_no_release", kSm90, kCausal, kConsumer, "release(context.v_empty(ring_v.stage()));", "", "deadlock"},
+      {"sm90_no_release", kSm90, kCausal, kConsumer, "release_keys(context.v_empty(ring_v.stage()));", "", "deadlock"},
       {"sm90_expect_too_few_bytes", kSm90, kWide, kProducer, "rows * kBlocks * 128);", "rows * 128);",
        "wrong expect_tx"},
       {"sm90_expect_too_many_bytes", kSm90, kCausal, kProducer, "rows * kBlocks * 128);", "rows * kBlocks * 128 + 16);",
@@ -198,6 +200,23 @@ inline const std::vector<Mutation>& mutations() {
        "wrong result"},
       {"sm90_swizzle_of_writer_only", kSm90, kCausal, kConsumer, "((chunk % 8 ^ row % 8) << 4)", "(chunk % 8 << 4)",
        "wrong result"},
+      // --- sm90_fwd: clusters ---
+      {"sm90_cluster_releases_itself_only", kSm90Cluster, kCausal, kConsumer,
+       "ptx::mbarrier_arrive_cluster(ptx::mapa(barrier, rank));", "ptx::mbarrier_arrive(barrier);", "race"},
+      {"sm90_cluster_waits_for_itself_only", kSm90Cluster, kCausal, kK90,
+       "ptx::mbarrier_init(context.k_empty(stage), C.cluster * kArrivals);",
+       "ptx::mbarrier_init(context.k_empty(stage), kArrivals);", "too many arrivals"},
+      {"sm90_cluster_loads_the_same_half", kSm90Cluster, kCausal, kProducer, "context.rank() * kRows", "0", "race"},
+      {"sm90_cluster_expects_its_half", kSm90Cluster, kCausal, kProducer,
+       "ptx::mbarrier_arrive_expect_tx(barrier, C.block_n * kBlocks * 128);",
+       "ptx::mbarrier_arrive_expect_tx(barrier, kRows * kBlocks * 128);", "wrong expect_tx"},
+      {"sm90_cluster_starts_alone", kSm90Cluster, kCausal, kK90, "else ptx::cluster_arrive(), ptx::cluster_wait();",
+       "else ptx::bar_sync();", "peer may not have started"},
+      {"sm90_cluster_ends_alone", kSm90Cluster, kCausal, kK90,
+       "ptx::bar_warp_sync();\n    ptx::cluster_arrive(), ptx::cluster_wait();", ";",
+       "peer has ended|CTA ends too early"},
+      {"sm90_cluster_counts_its_own_blocks", kSm90Cluster, kCausal, kContext,
+       "min_int(first_row + cluster_m(C), p.seqlen_q)", "min_int(tile.first_row + kBlockM, p.seqlen_q)", "deadlock"},
       // --- sm90_fwd: arithmetic and scheduling ---
       {"sm90_no_rescale", kSm90, kCausal, kRowSoftmax, "acc_o[i] *= factor[i / 2 % 2];", ";", "wrong result"},
       {"sm90_sum_not_rescaled", kSm90, kCausal, kRowSoftmax, "sum[r] *= factor[r];", ";", "wrong result"},

@@ -14,7 +14,8 @@ struct Config {
   int ping_pong = 1;          // consumers take turns at issuing matrix work, so that one's softmax runs under another's
   int rescale_threshold = 8;  // O is rescaled once a probability exceeds 2 to this
   int scheduler =
-      1;  // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
+      1;            // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
+  int cluster = 1;  // CTAs with neighbouring tiles of a head; each loads its share of K and V for all of them
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -25,6 +26,7 @@ struct Config {
     visit("ping_pong", &Config::ping_pong, 0, 1);
     visit("rescale_threshold", &Config::rescale_threshold, 0, 4, 8, 12);
     visit("scheduler", &Config::scheduler, 0, 1, 2);
+    visit("cluster", &Config::cluster, 1, 2);
   }
 };
 
@@ -33,6 +35,7 @@ using tile::column_blocks;
 using tile::padded_dim;
 
 constexpr int block_m(const Config& c) { return c.num_consumers * kRowsPerConsumer; }
+constexpr int cluster_m(const Config& c) { return c.cluster * block_m(c); }  // query rows of a cluster
 constexpr int threads_per_block(const Config& c) { return (c.num_consumers + 1) * 128; }
 
 // One consumer's Q rows; its O rows leave through the same bytes.
@@ -83,6 +86,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "accumulators of O, S and P do not fit a consumer's registers";
   if (c.scheduler == 0 && c.q_stages == 2)
     return "a second Q stage is for the next tile, and with scheduler 0 there is none";
+  if (c.cluster > 1 && c.scheduler == 2)
+    return "a cluster takes its tiles in turn: its producers do not share a counter";
   return nullptr;
 }
 

@@ -2,6 +2,7 @@
 // A consumer of sm90_fwd: one warpgroup that owns 64 query rows of a tile.
 
 #include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/distributed_shared.cuh"
 #include "kernels/ptx/ldmatrix.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
@@ -97,12 +98,21 @@ struct Consumer {
 
   FC_DEVICE void wait_k() { ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity()); }
   FC_DEVICE void wait_v() { ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity()); }
+  // To every producer that loads into the slot.
+  FC_DEVICE void release_keys(ptx::SharedAddress barrier) {
+    if constexpr (C.cluster == 1) {
+      release(barrier);
+    } else if (ptx::tid_x() % 32 == 0) {
+#pragma unroll
+      for (int rank = 0; rank < C.cluster; ++rank) ptx::mbarrier_arrive_cluster(ptx::mapa(barrier, rank));
+    }
+  }
   FC_DEVICE void release_k() {
-    release(context.k_empty(ring_k.stage()));
+    release_keys(context.k_empty(ring_k.stage()));
     ring_k.advance();
   }
   FC_DEVICE void release_v() {
-    release(context.v_empty(ring_v.stage()));
+    release_keys(context.v_empty(ring_v.stage()));
     ring_v.advance();
   }
 

@@ -1,6 +1,7 @@
 #pragma once
 // What producer and consumers of sm90_fwd share: the layout of shared memory, rings of stages, and where a tile lies.
 
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/sm90_fwd/config.h"
@@ -40,7 +41,7 @@ struct Ring {
 struct Tile {
   int batch, head_q, head_kv;
   int first_row;
-  int blocks;  // of block_n keys that some row of the tile sees
+  int blocks;  // of block_n keys that some row of the tile sees, or of its neighbours in the cluster
 };
 
 FC_DEVICE int min_int(int a, int b) { return a < b ? a : b; }
@@ -56,6 +57,8 @@ struct Context {
   const ptx::SharedAddress shared = ptx::dynamic_shared();
 
   FC_DEVICE explicit Context(const Params<ptx::TensorMap>& p) : params(p) {}
+
+  FC_DEVICE static int rank() { return C.cluster == 1 ? 0 : ptx::cluster_ctarank(); }
 
   FC_DEVICE ptx::SharedAddress qo(int stage, int consumer) const {
     return shared + FC_OFFSET_OF(Storage, qo) + (stage * C.num_consumers + consumer) * qo_slab_bytes(T);
@@ -106,8 +109,9 @@ struct Context {
     tile.batch = params.by_heads_q.quotient(head);
     tile.head_q = head - tile.batch * p.heads_q;
     tile.head_kv = params.by_group_size.quotient(tile.head_q);
-    tile.first_row = row_tile * kBlockM;
-    tile.blocks = key_blocks(min_int(tile.first_row + kBlockM, p.seqlen_q) - 1);
+    const int first_row = row_tile * cluster_m(C);
+    tile.first_row = first_row + rank() * kBlockM;
+    tile.blocks = key_blocks(min_int(first_row + cluster_m(C), p.seqlen_q) - 1);
     return tile;
   }
   // Blocks of keys that rows up to `last_row` see.

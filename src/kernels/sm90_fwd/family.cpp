@@ -74,9 +74,10 @@ class Sm90Forward final : public GpuFamily<Config> {
     params.problem = make_forward_params(problem, args);
     params.tile_counter = static_cast<unsigned*>(args.workspace);
     const std::int64_t heads = problem.batch * problem.heads_q;
-    const std::int64_t row_tiles = (problem.seqlen_q + block_m(config) - 1) / block_m(config);
-    const std::int64_t tiles = row_tiles * heads;
-    const std::int64_t section = heads_per_section(problem, heads, tiles, limits.multiprocessors);
+    const std::int64_t row_tiles = (problem.seqlen_q + cluster_m(config) - 1) / cluster_m(config);
+    const std::int64_t tiles = row_tiles * heads;  // of a cluster each
+    const std::int64_t resident = std::max(limits.multiprocessors / config.cluster, 1);
+    const std::int64_t section = heads_per_section(problem, heads, tiles, resident);
     params.row_tiles = static_cast<int>(row_tiles);
     params.tile_count = static_cast<int>(tiles);
     params.heads_per_section = static_cast<int>(section);
@@ -89,16 +90,18 @@ class Sm90Forward final : public GpuFamily<Config> {
     params.by_section_heads = by(section);
     params.by_last_section_heads = by(std::max<std::int64_t>(heads % section, 1));
     LaunchSpec spec;
-    spec.grid.x =
-        static_cast<unsigned>(config.scheduler == 0 ? tiles : std::min<std::int64_t>(tiles, limits.multiprocessors));
+    spec.grid.x = static_cast<unsigned>((config.scheduler == 0 ? tiles : std::min(tiles, resident)) * config.cluster);
+    spec.cluster.x = static_cast<unsigned>(config.cluster);
     spec.block.x = static_cast<unsigned>(threads_per_block(config));
     spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
     spec.params = params_bytes(params);
     const ProblemLayouts& layouts = args.layouts;
     spec.tensor_maps = {
         tensor_map_of(offsetof(Params, q), args.q, problem.dtype, layouts.q, {64, sm90_fwd::kRowsPerConsumer, 1, 1}),
-        tensor_map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k, {64, config.block_n, 1, 1}),
-        tensor_map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v, {64, config.block_n, 1, 1}),
+        tensor_map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k,
+                      {64, config.block_n / config.cluster, 1, 1}),
+        tensor_map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v,
+                      {64, config.block_n / config.cluster, 1, 1}),
         tensor_map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerConsumer, 1, 1})};
     return spec;
   }

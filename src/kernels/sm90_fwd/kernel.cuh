@@ -4,6 +4,7 @@
 // the scores of the next block are computed under the P·V of the last, and consumers take turns at the tensor cores.
 
 #include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/cluster.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/setmaxnreg.cuh"
 #include "kernels/ptx/shuffle.cuh"
@@ -24,8 +25,8 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
       ptx::mbarrier_init(context.q_full(stage, c), 1), ptx::mbarrier_init(context.q_empty(stage, c), 1);
   }
   for (int stage = 0; stage < C.num_stages; ++stage) {
-    ptx::mbarrier_init(context.k_full(stage), 1), ptx::mbarrier_init(context.k_empty(stage), kArrivals);
-    ptx::mbarrier_init(context.v_full(stage), 1), ptx::mbarrier_init(context.v_empty(stage), kArrivals);
+    ptx::mbarrier_init(context.k_full(stage), 1), ptx::mbarrier_init(context.k_empty(stage), C.cluster * kArrivals);
+    ptx::mbarrier_init(context.v_full(stage), 1), ptx::mbarrier_init(context.v_empty(stage), C.cluster * kArrivals);
   }
   for (int slot = 0; slot < kTileSlots; ++slot)
     ptx::mbarrier_init(context.tile_full(slot), 1), ptx::mbarrier_init(context.tile_empty(slot), kArrivals);
@@ -44,13 +45,20 @@ forward(const __grid_constant__ Params<ptx::TensorMap> params) {
     ptx::prefetch_tensormap(params.k);
     ptx::prefetch_tensormap(params.v);
   }
-  ptx::bar_sync();
+  // A cluster's CTAs write to each other's shared memory as soon as they have started.
+  if constexpr (C.cluster == 1) ptx::bar_sync();
+  else ptx::cluster_arrive(), ptx::cluster_wait();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
     if (ptx::tid_x() == 0) Producer<T, C>{context}.run();
   } else {
     ptx::setmaxnreg_inc<consumer_registers(C)>();
     Consumer<T, C>(context, warpgroup - 1).run();
+  }
+  // Nor may one end before the others have arrived at its barriers for the last time.
+  if constexpr (C.cluster > 1) {
+    ptx::bar_warp_sync();
+    ptx::cluster_arrive(), ptx::cluster_wait();
   }
 }
 

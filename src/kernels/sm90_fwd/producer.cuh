@@ -2,6 +2,7 @@
 // The producer of sm90_fwd: one thread that hands out tiles and keeps Q, K and V in flight.
 
 #include "kernels/ptx/atomic.cuh"
+#include "kernels/ptx/bulk.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm90_fwd/context.cuh"
@@ -20,12 +21,35 @@ struct Producer {
     tile::load_rows<kBlocks>(destination, map, barrier, rows, row, head, batch);
   }
 
+  // A block of K or V: of a cluster's, each CTA loads its rows into all.
+  template <int kBlocks>
+  FC_DEVICE void load_keys(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
+                           int row, int head, int batch) const {
+    if constexpr (C.cluster == 1) {
+      load<kBlocks>(destination, map, barrier, C.block_n, row, head, batch);
+    } else {
+      constexpr int kRows = C.block_n / C.cluster;
+      ptx::mbarrier_arrive_expect_tx(barrier, C.block_n * kBlocks * 128);
+      const int first = context.rank() * kRows;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        ptx::tma_load_4d_multicast(destination + (b * C.block_n + first) * 128, map, barrier, 64 * b, row + first, head,
+                                   batch, (1 << C.cluster) - 1);
+      }
+    }
+  }
+  // Until the slot is free in every CTA of the cluster.
+  FC_DEVICE static void wait_empty(ptx::SharedAddress barrier, int parity) {
+    if constexpr (C.cluster == 1) ptx::mbarrier_wait(barrier, parity);
+    else ptx::mbarrier_wait_cluster(barrier, parity);
+  }
+
   FC_DEVICE void run() {
     Ring<C.num_stages> ring_k, ring_v;
     Ring<C.q_stages> ring_q;
     Ring<kTileSlots> ring_tile;
     const int count = context.params.tile_count;
-    int number = ptx::ctaid_x();
+    int number = ptx::ctaid_x() / C.cluster;
     for (;;) {
       // An empty barrier starts as if its previous phase had ended: writers wait for the opposite parity.
       ptx::mbarrier_wait(context.tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
@@ -36,15 +60,17 @@ struct Producer {
       const Tile tile = context.tile_at(number);
 
       const auto load_k = [&](int block) {
-        ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
-        load<column_blocks(T.head_dim)>(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()),
-                                        C.block_n, block * C.block_n, tile.head_kv, tile.batch);
+        wait_empty(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
+        load_keys<column_blocks(T.head_dim)>(context.k(ring_k.stage()), context.params.k,
+                                             context.k_full(ring_k.stage()), block * C.block_n, tile.head_kv,
+                                             tile.batch);
         ring_k.advance();
       };
       const auto load_v = [&](int block) {
-        ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
-        load<column_blocks(T.head_dim_v)>(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()),
-                                          C.block_n, block * C.block_n, tile.head_kv, tile.batch);
+        wait_empty(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
+        load_keys<column_blocks(T.head_dim_v)>(context.v(ring_v.stage()), context.params.v,
+                                               context.v_full(ring_v.stage()), block * C.block_n, tile.head_kv,
+                                               tile.batch);
         ring_v.advance();
       };
 #pragma unroll
@@ -67,7 +93,7 @@ struct Producer {
         if (handed_out == static_cast<unsigned>(count) - 1) ptx::st_global_u32(context.params.tile_counter, 0);
         number = ptx::nctaid_x() + static_cast<int>(handed_out);
       } else if constexpr (C.scheduler == 1) {
-        number += ptx::nctaid_x();
+        number += ptx::nctaid_x() / C.cluster;
       } else {
         number = count;
       }
