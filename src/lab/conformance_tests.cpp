@@ -29,7 +29,8 @@ void add_copies(std::vector<ConformanceTest>& all) {
   all.push_back(of_hopper("multicast", "bulk", "Multicast", "tma_load_4d_multicast", kClusterCtas * 4096));
   all.back().grid.x = all.back().cluster = kClusterCtas;
   all.push_back(of_hopper("distributed_shared", "bulk", "DistributedShared",
-                          "ld_cluster_u32 ld_cluster_f32 st_cluster_u32 st_cluster_v4 mbarrier_arrive_cluster",
+                          "ld_cluster_u32 ld_cluster_f32 st_cluster_u32 st_cluster_v4 mbarrier_arrive_cluster "
+                          "mbarrier_arrive_cluster_relaxed",
                           kClusterCtas * 8 * kThreads));
   all.back().grid.x = all.back().cluster = kClusterCtas;
 }

@@ -101,6 +101,12 @@ TEST_F(DistributedTest, StoresAreOrderedByARemoteArrival) {
   EXPECT_EQ(counters_.at("cluster_bytes"), 2 * 32 * 4);
   expect_in(run(exchange(kArrive, "ptx::mbarrier_wait(s, 0);"), pair()), {"wrong scope", "kernel.cuh:4"});
   expect_in(run(exchange(kArrive, ""), pair()), {"race|uninitialised", "kernel.cuh:5"});
+  // That the peer has read can be told without a release.
+  const char* relaxed = "ptx::mbarrier_arrive_cluster_relaxed(ptx::mapa(s, peer));";
+  EXPECT_EQ(run(exchange(kArrive, "ptx::mbarrier_wait_cluster(s, 0);",
+                         fmt::format("{0}\n{1}\nptx::mbarrier_wait(s, 1);{0}", kEnd, relaxed).c_str()),
+                pair()),
+            "");
   expect_in(run(exchange("", "ptx::mbarrier_wait_cluster(s, 0);"), pair()), {"deadlock", "lacks 32 of 32 arrivals"});
 }
 TEST_F(DistributedTest, LoadsNeedOrderAndALivingPeer) {

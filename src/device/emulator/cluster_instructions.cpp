@@ -203,12 +203,22 @@ void store_cluster(unsigned remote, const void* value, int bytes) {
   cluster.counters.cluster_bytes += size;
 }
 
-void mbarrier_arrive_cluster(unsigned remote_barrier) {
+namespace {
+
+void arrive_remotely(unsigned remote_barrier, bool releases, const void* site) {
   Cluster& cluster = Cluster::current();
-  const void* site = FC_EMULATOR_SITE;
   const Place at = resolve(cluster, remote_barrier, "arrives", site);
   if (&at.cta != cluster.thread().cta) remember_remote(at.cta, cluster.access_of(cluster.thread(), site));
-  arrive_at(cluster, at.cta, at.address, 0, site);
+  arrive_at(cluster, at.cta, at.address, 0, site, releases);
+}
+
+}  // namespace
+
+void mbarrier_arrive_cluster(unsigned remote_barrier) { arrive_remotely(remote_barrier, true, FC_EMULATOR_SITE); }
+// Hands on what the thread knows, as a releasing one does: that it has read, which is what it is for. A write that
+// is published so goes unnoticed.
+void mbarrier_arrive_cluster_relaxed(unsigned remote_barrier) {
+  arrive_remotely(remote_barrier, false, FC_EMULATOR_SITE);
 }
 
 void leave_cluster(Thread& thread) {

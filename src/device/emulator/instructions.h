@@ -49,6 +49,7 @@ void st_async(unsigned remote, const void* value, int bytes, unsigned remote_bar
 void load_cluster(unsigned remote, void* value, int bytes);
 void store_cluster(unsigned remote, const void* value, int bytes);
 void mbarrier_arrive_cluster(unsigned remote_barrier);
+void mbarrier_arrive_cluster_relaxed(unsigned remote_barrier);
 // Access by the running thread to the shared memory of `target`: a fault unless that is known to have started and has
 // not ended.
 void check_peer(Cluster& cluster, const Cta& target, const char* action, const void* site);
@@ -71,7 +72,8 @@ void setmaxnreg(int registers, bool increase);
 void mbarrier_init(unsigned barrier, int arrivals);
 void mbarrier_arrive(unsigned barrier, int expect_bytes);
 // An arrival of the running thread, in its CTA or another.
-void arrive_at(Cluster& cluster, Cta& cta, unsigned barrier, int expect_bytes, const void* site);
+// `releases`: whoever waits must acquire at the scope of the cluster if it comes from another CTA.
+void arrive_at(Cluster& cluster, Cta& cta, unsigned barrier, int expect_bytes, const void* site, bool releases = true);
 bool mbarrier_try_wait(unsigned barrier, int parity);
 void mbarrier_wait(unsigned barrier, int parity);
 void mbarrier_wait_cluster(unsigned barrier, int parity);

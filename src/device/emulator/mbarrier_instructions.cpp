@@ -106,7 +106,7 @@ void mbarrier_arrive(unsigned address, int expect_bytes) {
   arrive_at(cluster, *cluster.thread().cta, address, expect_bytes, FC_EMULATOR_SITE);
 }
 
-void arrive_at(Cluster& cluster, Cta& cta, unsigned address, int expect_bytes, const void* site) {
+void arrive_at(Cluster& cluster, Cta& cta, unsigned address, int expect_bytes, const void* site, bool releases) {
   Thread& self = cluster.thread();
   MBarrier& barrier = find_mbarrier(cluster, cta, address, "arrives", site);
   if (barrier.pending_arrivals == 0)
@@ -120,7 +120,7 @@ void arrive_at(Cluster& cluster, Cta& cta, unsigned address, int expect_bytes, c
     cluster.fail(
         fmt::format("expect_tx of {} bytes: 0 to 1048575 are allowed ({})", expect_bytes, Cluster::name_of(self)),
         site);
-  if (&cta != self.cta) barrier.remote = true;
+  if (releases && &cta != self.cta) barrier.remote = true;
   barrier.pending_bytes += expect_bytes;
   barrier.clocks.release(self.knowledge);
   --barrier.pending_arrivals;

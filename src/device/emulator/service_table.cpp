@@ -45,6 +45,7 @@ const Services& service_table() {
       .load_cluster = load_cluster,
       .store_cluster = store_cluster,
       .mbarrier_arrive_cluster = mbarrier_arrive_cluster,
+      .mbarrier_arrive_cluster_relaxed = mbarrier_arrive_cluster_relaxed,
       .griddepcontrol_wait = griddepcontrol_wait,
       .griddepcontrol_launch_dependents = griddepcontrol_launch_dependents,
       .tma_prefetch = tma_prefetch,

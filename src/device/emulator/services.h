@@ -80,6 +80,7 @@ struct Services {
   void (*load_cluster)(unsigned remote, void* value, int bytes);
   void (*store_cluster)(unsigned remote, const void* value, int bytes);
   void (*mbarrier_arrive_cluster)(unsigned remote_barrier);
+  void (*mbarrier_arrive_cluster_relaxed)(unsigned remote_barrier);
   void (*griddepcontrol_wait)();
   void (*griddepcontrol_launch_dependents)();
 

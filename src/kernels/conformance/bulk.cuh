@@ -88,6 +88,8 @@ struct DistributedShared {
     ptx::cluster_wait();
     give(p, at + 4 * kThreads, ptx::ld_cluster_u32(ptx::mapa(data + 4 * t, next)));
     give(p, at + 5 * kThreads, ptx::ld_cluster_f32(ptx::mapa(data + 1024 + 16 * t, (rank + 2) % kClusterCtas)));
+    ptx::mbarrier_arrive_cluster_relaxed(ptx::mapa(barrier, next));
+    ptx::mbarrier_wait(barrier, 1);
     ptx::cluster_arrive();
     ptx::cluster_wait();
   }

@@ -32,4 +32,11 @@ FC_DEVICE void mbarrier_arrive_cluster(SharedAddress remote_barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier) : "memory");
 }
 
+// The same, but orders no memory: enough where what the thread did has completed, as TMA and wgmma that it waited for,
+// and what follows is asynchronous too. The release above is a fence for the whole GPU (MEMBAR.ALL.GPU), some 1000
+// clocks.
+FC_DEVICE void mbarrier_arrive_cluster_relaxed(SharedAddress remote_barrier) {
+  asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(remote_barrier) : "memory");
+}
+
 }  // namespace flashcore::ptx

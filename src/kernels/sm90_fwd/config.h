@@ -31,6 +31,7 @@ struct Config {
 };
 
 constexpr int kRowsPerConsumer = 64;
+constexpr int kRowsPerStore = 16;  // of O: a warp's, so that it leaves without waiting for the warpgroup
 using tile::column_blocks;
 using tile::padded_dim;
 

@@ -84,10 +84,10 @@ struct Consumer {
     return (block + 1) * kBlockN > full_end;
   }
 
-  // Q's slab goes back once O has left it. With two of them the next tile is begun first: thread 0 would hold up its
-  // warpgroup for the store's 500 clocks.
+  // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting
+  // for the store would hold up the warp for 500 clocks.
   FC_DEVICE void release_slab(int stage) {
-    if (thread_index() == 0) {
+    if (ptx::tid_x() % 32 == 0) {
       ptx::bulk_wait_read<0>();
       ptx::mbarrier_arrive(context.q_empty(stage, index));
     }
@@ -98,13 +98,13 @@ struct Consumer {
 
   FC_DEVICE void wait_k() { ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity()); }
   FC_DEVICE void wait_v() { ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity()); }
-  // To every producer that loads into the slot.
+  // To every producer that loads into the slot. Relaxed: wgmma has read it and been waited for, and TMA writes it next.
   FC_DEVICE void release_keys(ptx::SharedAddress barrier) {
     if constexpr (C.cluster == 1) {
       release(barrier);
     } else if (ptx::tid_x() % 32 == 0) {
 #pragma unroll
-      for (int rank = 0; rank < C.cluster; ++rank) ptx::mbarrier_arrive_cluster(ptx::mapa(barrier, rank));
+      for (int rank = 0; rank < C.cluster; ++rank) ptx::mbarrier_arrive_cluster_relaxed(ptx::mapa(barrier, rank));
     }
   }
   FC_DEVICE void release_k() {
@@ -132,31 +132,18 @@ struct Consumer {
     work.skipped = tile.blocks - work.blocks;
     return work;
   }
-  FC_DEVICE void skip_k(int count) {
-    for (int i = 0; i < count; ++i) {
-      wait_k();
-      release_k();
-      take_turn();
-      pass_turn();
-    }
-  }
-  FC_DEVICE void skip_v(int count) {
-    for (int i = 0; i < count; ++i) {
-      wait_v();
-      release_v();
-    }
+  FC_DEVICE void skip_block() {
+    wait_k();
+    release_k();
+    take_turn();
+    pass_turn();
+    wait_v();
+    release_v();
   }
 
-  // Whether a tile can be chained to the next: its last values multiply with the next one's first scores. Only with two
-  // stages of Q. K's ring runs ahead of V's by what the next tile skips, which must fit in it.
-  static constexpr bool kChains = C.q_stages == 2;
-  FC_DEVICE static bool can_chain(const Work& next) { return next.blocks > 0 && next.skipped <= C.num_stages; }
-
-  // The first scores of a tile, with nothing to hide them under.
-  FC_DEVICE void begin(const Work& work) {
-    for (int i = 0; i < work.skipped; ++i) skip_k(1), skip_v(1);
-    ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
-    if (work.blocks == 0) return;
+  // From the first scores, which have nothing to hide under, to the probabilities of the last block, whose P·V is still
+  // to come.
+  FC_DEVICE void attend(const Work& work) {
     wait_k();
     take_turn();
     issue_scores(ring_q.stage());
@@ -164,50 +151,25 @@ struct Consumer {
     ptx::wgmma_wait<0>();
     ptx::wgmma_registers(acc_s);
     release_k();
-  }
-
-  // From the first scores to the probabilities of the last block, whose P·V is still to come, or, where the tile can be
-  // chained to the next, is done together with the next one's first scores. True then; `next` is that tile's number.
-  FC_DEVICE bool attend(const Work& work, int& next) {
     // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O,
     // and spill.
 #pragma unroll
     for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
-    if (work.blocks == 0) {
-      softmax.none();
-      release_last_slab();
-      if constexpr (kChains) next = next_number();
-      return false;
-    }
     const float scale_log2 = context.params.problem.scale_log2;
     int block = work.blocks - 1;
     if (needs_mask(block, work.first_row)) mask(block, work.first_row);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
     release_last_slab();
-    Ring<C.q_stages> q = ring_q;
-    int skipped = 0;  // of the next tile's blocks
-    // The scores of a block under the values of the one before it; of the next tile's first block (-1) in the same
-    // lines, for a copy of them costs a sixth of the compile time.
+    // The scores of a block under the values of the one before it.
 #pragma unroll 1
-    for (--block; kChains || block >= 0; --block) {
-      if (kChains && block < 0) {
-        next = next_number();
-        if (next < 0) return false;
-        const Work next_work = work_of(next);
-        if (!can_chain(next_work)) return false;
-        skipped = next_work.skipped;
-        skip_k(skipped);
-        q.advance();
-        ptx::mbarrier_wait(context.q_full(q.stage(), index), q.parity());
-      }
+    for (--block; block >= 0; --block) {
       wait_k();
       take_turn();
-      issue_scores(q.stage());
+      issue_scores(ring_q.stage());
       wait_v();
       issue_values();
       pass_turn();
-      if (kChains && block < 0) break;
       ptx::wgmma_wait<1>();
       ptx::wgmma_registers(acc_s);
       release_k();
@@ -216,73 +178,87 @@ struct Consumer {
       if constexpr (T.causal) {
         if (needs_mask(block, work.first_row)) mask(block, work.first_row);
       }
-      // Before the exponentials, which overwrite P. Registers of their own for the next P were measured: the copies
-      // cost more than the overlap gains, for the other consumers' multiplies fill the tensor cores either way.
+      // Before the exponentials, which overwrite P. Under the multiply they were measured, in the scores' registers and
+      // in their own: slower each time, for the other consumers' multiplies fill the tensor cores either way.
       ptx::wgmma_wait<0>();
       ptx::wgmma_registers(acc_o);
       release_v();
       softmax.update(acc_s, scale_log2, p, acc_o);
     }
-    if constexpr (kChains) {
-      ptx::wgmma_wait<0>();
-      ptx::wgmma_registers(acc_s);
-      ptx::wgmma_registers(acc_o);
-      release_k();
-      release_v();
-      skip_v(skipped);
-    }
-    return kChains;
   }
 
-  FC_DEVICE void last_values() {
+  // What a tile's O leaves with.
+  struct Exit {
+    int first_row, head, batch;  // of the consumer's
+    float scale[2], lse[2];      // of the lane's two rows
+  };
+  // Needs no O, so that it runs under the last multiply.
+  FC_DEVICE Exit leave(int number) {
+    // Found again rather than kept through the main loop.
+    const Tile tile = context.tile_at(ptx::opaque(number));
+    Exit exit;
+    exit.first_row = tile.first_row + index * kRowsPerConsumer;
+    exit.head = tile.head_q, exit.batch = tile.batch;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) exit.scale[r] = softmax.finish(r, exit.lse[r]);
+    return exit;
+  }
+
+  FC_DEVICE Exit last_values(int number) {
     wait_v();
     issue_values();
+    const Exit exit = leave(number);
     ptx::wgmma_wait<0>();
     ptx::wgmma_registers(acc_o);
     release_v();
+    return exit;
   }
 
-  // O through the consumer's own Q rows, which nobody reads any more, and out by TMA.
-  FC_DEVICE void finish(int number) {
-    // Found again rather than kept through the main loop.
-    const Tile tile = context.tile_at(ptx::opaque(number));
-    const int first_row = tile.first_row + index * kRowsPerConsumer;
-    const ForwardParams& problem = context.params.problem;
-    const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
-    float scale[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float lse;
-      scale[r] = softmax.finish(r, lse);
-      const int row = first_row + 16 * warp + 8 * r + lane / 4;
-      if (problem.lse && lane % 4 == 0 && row < problem.seqlen_q) {
-        ptx::st_global_f32(
-            problem.lse + (static_cast<long long>(tile.batch) * problem.heads_q + tile.head_q) * problem.seqlen_q + row,
-            lse);
-      }
-    }
-    const ptx::SharedAddress smem_o = context.qo(ring_q.stage(), index);
-    const int row = 16 * warp + lane % 16;
+  // O through the consumer's own Q rows, which nobody reads any more, and out by TMA, each warp's rows by themselves.
+  FC_DEVICE void store_o(const Exit& exit) {
+    const int lane = ptx::tid_x() % 32, first_row = kRowsPerStore * (thread_index() / 32);
+    const ptx::SharedAddress smem_o = context.qo(ring_q.stage(), index) + first_row * 128;
+    const int row = lane % 16;
 #pragma unroll
     for (int d = 0; d < kDimV / 16; ++d) {
       const int chunk = 2 * d + lane / 16;
       unsigned packed[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        packed[i] = tile::pack<T.element>(acc_o[8 * d + 2 * i] * scale[i % 2], acc_o[8 * d + 2 * i + 1] * scale[i % 2]);
+        packed[i] = tile::pack<T.element>(acc_o[8 * d + 2 * i] * exit.scale[i % 2],
+                                          acc_o[8 * d + 2 * i + 1] * exit.scale[i % 2]);
       ptx::stmatrix_x4(smem_o + chunk / 8 * (kRowsPerConsumer * 128) + row * 128 + ((chunk % 8 ^ row % 8) << 4),
                        packed[0], packed[1], packed[2], packed[3]);
     }
     ptx::fence_proxy_async();
-    ptx::bar_sync(1 + index, 128);
-    if (thread == 0) {
+    ptx::bar_warp_sync();  // the warp's rows are written
+    if (lane == 0) {
 #pragma unroll
       for (int b = 0; b < column_blocks(T.head_dim_v); ++b) {
-        ptx::tma_store_4d(context.params.o, smem_o + b * kRowsPerConsumer * 128, 64 * b, first_row, tile.head_q,
-                          tile.batch);
+        ptx::tma_store_4d(context.params.o, smem_o + b * kRowsPerConsumer * 128, 64 * b, exit.first_row + first_row,
+                          exit.head, exit.batch);
       }
       ptx::bulk_commit();
     }
+  }
+
+  // After O, which whoever waits for the kernel waits for longer.
+  FC_DEVICE void store_lse(const Exit& exit) const {
+    const ForwardParams& problem = context.params.problem;
+    const int thread = thread_index(), lane = thread % 32;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = exit.first_row + thread / 32 * 16 + lane / 4 + 8 * r;
+      if (problem.lse && lane % 4 == 0 && row < problem.seqlen_q) {
+        const long long head = static_cast<long long>(exit.batch) * problem.heads_q + exit.head;
+        ptx::st_global_f32(problem.lse + head * problem.seqlen_q + row, exit.lse[r]);
+      }
+    }
+  }
+
+  FC_DEVICE void finish(const Exit& exit) {
+    store_o(exit);
+    store_lse(exit);
     if constexpr (C.q_stages == 1) release_slab(0);
     ring_q.advance();
   }
@@ -299,17 +275,24 @@ struct Consumer {
 
   FC_DEVICE void run() {
     if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
-    int number = next_number();
-    bool begun = false;
-    while (number >= 0) {
+    for (int number = next_number(); number >= 0; number = next_number()) {
       const Work work = work_of(number);
-      if (!begun) begin(work);
-      int next = -1;
-      begun = attend(work, next);
-      if (!begun && work.blocks > 0) last_values();
-      finish(number);
-      if constexpr (!kChains) next = next_number();
-      number = next;
+      if constexpr (T.causal) {
+        for (int i = 0; i < work.skipped; ++i) skip_block();
+      }
+      ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
+      Exit exit;
+      if (!T.causal || work.blocks > 0) {  // without a mask every row sees keys
+        attend(work);
+        exit = last_values(number);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
+        softmax.none();
+        release_last_slab();
+        exit = leave(number);
+      }
+      finish(exit);
     }
     ptx::bulk_wait_read<0>();  // shared memory outlives what TMA still reads of it
   }

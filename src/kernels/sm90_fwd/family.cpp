@@ -27,6 +27,15 @@ std::int64_t heads_per_section(const Problem& problem, std::int64_t heads, std::
   return std::clamp<std::int64_t>(groups * group, 1, heads);
 }
 
+// Rows of an odd number of 16 bytes take TMA half as long again, and past 64 columns the tensor cores wait for it. Then
+// a block that is loaded for more rows, by a third consumer or by a cluster, is worth up to a third of the time, if
+// there are tiles enough for all SMs to load.
+bool loads_are_scarce(const Problem& problem, const DeviceLimits& limits) {
+  const std::int64_t tiles = (problem.seqlen_q + 127) / 128 * problem.batch * problem.heads_q;
+  return std::max(problem.head_dim, problem.head_dim_v) > 64 &&
+         (problem.head_dim % 16 != 0 || problem.head_dim_v % 16 != 0) && 2 * tiles >= limits.multiprocessors;
+}
+
 class Sm90Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm90_fwd"; }
@@ -41,21 +50,37 @@ class Sm90Forward final : public GpuFamily<Config> {
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
-    // A third consumer hides half of the exposed exp, and a wide block amortises the hand-over: both want small head
-    // dims.
-    constexpr Config kSmall[] = {{3, 128, 2, 2, 1, 8, 1}, {2, 128, 2, 2, 1, 8, 1}};
+    const bool causal = problem.causal != Causal::kNone;
+    // Many partners of half the keys hide more of the exponentials, where tiles of as many rows fill the GPU, and until
+    // a tile has so many blocks that what each of them costs weighs more. A wide block amortises the hand-over.
+    constexpr Config kSmall[] = {{4, 64, 3, 2, 1, 8, 1}, {3, 128, 2, 2, 1, 8, 1}, {2, 128, 2, 2, 1, 8, 1}};
     constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 8, 1}, {2, 112, 2, 1, 1, 8, 1}, {2, 96, 2, 1, 1, 8, 1}};
     constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 8, 1},
                                  {2, 64, 2, 1, 1, 8, 1},
                                  {2, 32, 2, 1, 1, 8, 1},
                                  {1, 64, 2, 1, 0, 8, 1},
                                  {1, 32, 2, 1, 0, 8, 1}};
+    constexpr Config kTall[] = {{3, 96, 2, 2, 1, 8, 1}, {3, 80, 2, 2, 1, 8, 1}};
+    const bool scarce = loads_are_scarce(problem, limits);
+    const bool long_keys = problem.seqlen_kv > 1024;
     std::vector<Config> order;
-    if (widest <= 64) order.assign(std::begin(kSmall), std::end(kSmall));
+    if (widest <= 64) {
+      const std::int64_t tall_tiles = (problem.seqlen_q + 255) / 256 * problem.batch * problem.heads_q;
+      const bool few = 4 * tall_tiles < 3 * limits.multiprocessors;
+      const int first = few ? 2 : problem.seqlen_kv > (causal ? 4096 : 8192) ? 1 : 0;
+      order.assign(std::begin(kSmall) + first, std::end(kSmall));
+    }
+    if (widest <= 128 && scarce && causal && long_keys) order.assign(std::begin(kTall), std::end(kTall));
     if (widest <= 128) order.insert(order.end(), std::begin(kMiddle), std::end(kMiddle));
     order.insert(order.end(), std::begin(kLarge), std::end(kLarge));
     for (Config config : order) {
-      if (problem.causal != Causal::kNone) config.scheduler = 2;
+      if (causal) config.scheduler = 2;
+      // A cluster takes its tiles in turn, which under a mask costs balance: one that is launched per tile less.
+      if (scarce && config.num_consumers == 2 && (!causal || long_keys == (widest > 128))) {
+        config.cluster = 2;
+        config.scheduler = causal && long_keys ? 0 : 1;
+        if (config.scheduler == 0) config.q_stages = 1;
+      }
       if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
     }
     throw_internal("sm90_fwd has no default config for {}", problem.id());
@@ -102,7 +127,7 @@ class Sm90Forward final : public GpuFamily<Config> {
                       {64, config.block_n / config.cluster, 1, 1}),
         tensor_map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v,
                       {64, config.block_n / config.cluster, 1, 1}),
-        tensor_map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerConsumer, 1, 1})};
+        tensor_map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerStore, 1, 1})};
     return spec;
   }
 };

@@ -22,7 +22,7 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
   constexpr int kArrivals = 4 * C.num_consumers;  // one lane of each consumer warp
   for (int stage = 0; stage < C.q_stages; ++stage) {
     for (int c = 0; c < C.num_consumers; ++c)
-      ptx::mbarrier_init(context.q_full(stage, c), 1), ptx::mbarrier_init(context.q_empty(stage, c), 1);
+      ptx::mbarrier_init(context.q_full(stage, c), 1), ptx::mbarrier_init(context.q_empty(stage, c), 4);  // warps
   }
   for (int stage = 0; stage < C.num_stages; ++stage) {
     ptx::mbarrier_init(context.k_full(stage), 1), ptx::mbarrier_init(context.k_empty(stage), C.cluster * kArrivals);

@@ -38,12 +38,6 @@ struct Producer {
       }
     }
   }
-  // Until the slot is free in every CTA of the cluster.
-  FC_DEVICE static void wait_empty(ptx::SharedAddress barrier, int parity) {
-    if constexpr (C.cluster == 1) ptx::mbarrier_wait(barrier, parity);
-    else ptx::mbarrier_wait_cluster(barrier, parity);
-  }
-
   FC_DEVICE void run() {
     Ring<C.num_stages> ring_k, ring_v;
     Ring<C.q_stages> ring_q;
@@ -60,14 +54,14 @@ struct Producer {
       const Tile tile = context.tile_at(number);
 
       const auto load_k = [&](int block) {
-        wait_empty(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
+        ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
         load_keys<column_blocks(T.head_dim)>(context.k(ring_k.stage()), context.params.k,
                                              context.k_full(ring_k.stage()), block * C.block_n, tile.head_kv,
                                              tile.batch);
         ring_k.advance();
       };
       const auto load_v = [&](int block) {
-        wait_empty(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
+        ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
         load_keys<column_blocks(T.head_dim_v)>(context.v(ring_v.stage()), context.params.v,
                                                context.v_full(ring_v.stage()), block * C.block_n, tile.head_kv,
                                                tile.batch);

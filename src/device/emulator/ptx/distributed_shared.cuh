@@ -23,5 +23,8 @@ FC_DEVICE void st_cluster_v4(SharedAddress remote, float a, float b, float c, fl
 FC_DEVICE void mbarrier_arrive_cluster(SharedAddress remote_barrier) {
   flashcore_services->mbarrier_arrive_cluster(remote_barrier);
 }
+FC_DEVICE void mbarrier_arrive_cluster_relaxed(SharedAddress remote_barrier) {
+  flashcore_services->mbarrier_arrive_cluster_relaxed(remote_barrier);
+}
 
 }  // namespace flashcore::ptx
