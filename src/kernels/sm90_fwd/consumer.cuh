@@ -161,9 +161,10 @@ struct Consumer {
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
     release_last_slab();
-    // The scores of a block under the values of the one before it.
+    // The scores of a block under the values of the one before it. The end is asked of an opaque number: ptxas
+    // schedules what the compiler makes of the plain loop 2% slower for three consumers.
 #pragma unroll 1
-    for (--block; block >= 0; --block) {
+    for (--block; ptx::opaque(block) >= 0; --block) {
       wait_k();
       take_turn();
       issue_scores(ring_q.stage());
