@@ -28,19 +28,24 @@ class Sm80Forward final : public GpuFamily<Config> {
   int preference(const Problem&, const DeviceLimits&) const override { return 80; }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
-    // Wide tiles read K and V less often. One stage beat two wherever both fit on an H200: what matters is that two
-    // CTAs fill each other's gaps. The order and the limits on head_dim are from a sweep there over the canonical
-    // problems.
+    // Wide tiles read K and V less often, but under a mask they compute more that is masked. One stage beat two
+    // wherever both fit on an H200: what matters is that two CTAs fill each other's gaps. Q in registers saves its
+    // reads, where there is room. The order and the limits on head_dim are from tuning there
+    // (results/landscapes/sm80_fwd.json).
     struct Preference {
       Config config;
       std::int64_t max_head_dim;
     };
-    constexpr Preference kWide[] = {
-        {{128, 64, 4, 1, 1, 0, 0, 2}, 80}, {{64, 64, 4, 1, 1, 0, 0, 2}, 112},  {{128, 48, 4, 2, 1, 0, 0, 1}, 128},
-        {{64, 64, 4, 1, 1, 0, 0, 2}, 256}, {{128, 64, 8, 1, 1, 0, 0, 1}, 256}, {{64, 64, 4, 1, 1, 0, 0, 1}, 256},
-        {{64, 32, 4, 1, 1, 0, 0, 1}, 256}, {{32, 32, 2, 1, 1, 0, 0, 1}, 256},  {{16, 32, 1, 1, 1, 0, 0, 1}, 256}};
+    constexpr Preference kWide[] = {{{128, 64, 4, 1, 1, 1, 0, 2}, 64}, {{128, 64, 4, 1, 1, 0, 0, 2}, 80},
+                                    {{64, 64, 4, 1, 1, 1, 0, 2}, 112}, {{128, 48, 4, 2, 1, 0, 0, 1}, 128},
+                                    {{64, 64, 4, 1, 1, 0, 0, 2}, 256}, {{128, 64, 8, 1, 1, 0, 0, 1}, 256},
+                                    {{64, 64, 4, 1, 1, 0, 0, 1}, 256}, {{64, 32, 4, 1, 1, 0, 0, 1}, 256},
+                                    {{32, 32, 2, 1, 1, 0, 0, 1}, 256}, {{16, 32, 1, 1, 1, 0, 0, 1}, 256}};
+    constexpr Preference kMasked[] = {
+        {{64, 64, 4, 1, 1, 1, 0, 3}, 64}, {{64, 64, 4, 1, 1, 0, 0, 3}, 80}, {{64, 64, 4, 1, 1, 1, 0, 2}, 128}};
     // Too few tiles to fill the device: more, smaller CTAs, and few long steps rather than many short ones.
-    constexpr Preference kNarrow[] = {{{64, 128, 4, 2, 1, 0, 0, 1}, 256}, {{64, 64, 4, 2, 1, 0, 0, 1}, 256}};
+    constexpr Preference kNarrow[] = {
+        {{64, 128, 4, 1, 1, 1, 0, 1}, 256}, {{64, 64, 4, 1, 1, 1, 0, 3}, 256}, {{64, 64, 4, 2, 1, 0, 0, 1}, 256}};
 
     const std::int64_t head_dim = std::max(problem.head_dim, problem.head_dim_v);
     const auto first_valid = [&](std::span<const Preference> list) -> const Config* {
@@ -49,9 +54,13 @@ class Sm80Forward final : public GpuFamily<Config> {
       }
       return nullptr;
     };
-    const Config* wide = first_valid(kWide);
+    // A long row of blocks has one that is cut, and reads count again.
+    const bool masked = problem.causal != Causal::kNone && (head_dim > 64 || problem.seqlen_kv <= 1024);
+    const Config* wide = masked ? first_valid(kMasked) : nullptr;
+    if (!wide) wide = first_valid(kWide);
     FC_CHECK(wide != nullptr);
-    if (tiles(problem, *wide) >= limits.multiprocessors) return values_of(*wide);
+    const std::int64_t tall_tiles = (problem.seqlen_q + 127) / 128 * problem.heads_q * problem.batch;
+    if (tall_tiles >= limits.multiprocessors) return values_of(*wide);
     const Config* narrow = first_valid(std::span(kNarrow).subspan(problem.seqlen_kv <= 128 ? 1 : 0));
     return values_of(narrow ? *narrow : *wide);
   }

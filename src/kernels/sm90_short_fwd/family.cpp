@@ -49,7 +49,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     const bool few_rows = problem.seqlen_q * problem.group_size() <= sm90_short_fwd::kTileRows;
     const bool causal = problem.causal != Causal::kNone;
     const double share =
-        std::max(problem.head_dim, problem.head_dim_v) <= 64 ? (causal ? 1.0 : 0.75) : (causal ? 0.5 : 0.33);
+        std::max(problem.head_dim, problem.head_dim_v) <= 64 ? (causal ? 1.0 : 0.6) : (causal ? 0.5 : 0.33);
     return few_rows || static_cast<double>(tiles) < share * limits.multiprocessors ? 91 : 89;
   }
 
