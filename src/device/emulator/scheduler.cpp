@@ -40,6 +40,7 @@ void Cluster::run(unsigned first_cta) {
 }
 
 void Cluster::start(unsigned first_cta) {
+  acquired.clear();
   const LaunchSpec& spec = launch.spec;
   const unsigned per_cta = spec.block.x * spec.block.y * spec.block.z;
   random = Random(mix(launch.seed, launch.number, first_cta));
