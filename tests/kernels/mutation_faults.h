@@ -14,10 +14,14 @@ inline constexpr const char* kShortKeys = "b1_h8_sq600_sk20_d64_fp16";  // one b
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
-inline constexpr const char* kSm80 = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,persistent=1";
-inline constexpr const char* kSm80Deep = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3";
-inline constexpr const char* kSm80One = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=1,persistent=1";
-inline constexpr const char* kSm80Padded = "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=0";
+inline constexpr const char* kSm80 =
+    "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=1,q_in_registers=0,persistent=1,ctas_per_sm=1";
+inline constexpr const char* kSm80Deep =
+    "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3,smem_layout=1,q_in_registers=0,persistent=0,ctas_per_sm=1";
+inline constexpr const char* kSm80One =
+    "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=1,smem_layout=1,q_in_registers=0,persistent=1,ctas_per_sm=1";
+inline constexpr const char* kSm80Padded =
+    "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=0,q_in_registers=0,persistent=0,ctas_per_sm=1";
 inline constexpr const char* kSm90 =
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2";
 // Steps of 16 keys: four in one asm, and three.
