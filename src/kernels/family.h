@@ -60,7 +60,8 @@ class Family {
   // test (lab/patch.h). Null: none.
   virtual const SourceMap* source_overlay() const;
 
-  // Device memory that a launch needs besides its tensors; zeroed once, left zero by every launch. GPU families only.
+  // Device memory that a launch needs besides its tensors; zeroed once, then what launches leave in it. GPU families
+  // only.
   virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
 
   // What addresses, and strides in bytes, must be multiples of; 0: of one element. What only some kernels read, the

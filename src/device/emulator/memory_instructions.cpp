@@ -30,8 +30,8 @@ bool knows(const Knowledge& self, const GlobalAcquire& acquire) {
   return self.agent == acquire.agent ? self.time >= acquire.time : self.has_seen(acquire.agent, acquire.time);
 }
 
-// Whether a global access of this launch is ordered before the running thread. Across clusters the end of a launch orders
-// everything, and an atomic that releases and acquires what came before it.
+// Whether a global access of this launch is ordered before the running thread. Across clusters the end of a launch
+// orders everything, and an atomic that releases and acquires what came before it.
 bool ordered(Cluster& cluster, const GlobalAccess& before) {
   const Thread& self = cluster.thread();
   if (before.launch != cluster.launch.number) return true;

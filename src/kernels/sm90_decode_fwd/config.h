@@ -56,7 +56,8 @@ constexpr int registers_available(const Config& c) {
 }
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int descriptors = t.head_dim > 160 ? (padded_dim(t.head_dim) - 160) / 2 : 0;
-  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + padded_dim(t.head_dim_v) / 16 + descriptors + 45;
+  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + c.block_n / 16 + padded_dim(t.head_dim_v) / 8 +
+         descriptors + 20;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -25,6 +25,7 @@ struct Consumer {
   static constexpr int kSteps = kBlockN / 16;
   static constexpr int kPositions = positions(C);
   static constexpr int kConsumerBarrier = 1;
+  static constexpr int kPartsAtOnce = C.ctas_per_sm < 3 ? 4 : 2;  // in flight in a merge: they take registers
 
   const Context<T, C>& context;
   const int warp = ptx::tid_x() / 32, lane = ptx::tid_x() % 32;
@@ -64,8 +65,7 @@ struct Consumer {
   FC_DEVICE void issue_scores() {
     ptx::mbarrier_wait(context.k_full(ring_k.stage), ring_k.parity);
     // K-major operands ignore the leading offset.
-    tile::issue_scores<kBf16, kDim, kTileRows, kBlockN>(acc_s,
-                                                        ptx::WgmmaDescriptor::of(context.q(ring_q.stage), 16),
+    tile::issue_scores<kBf16, kDim, kTileRows, kBlockN>(acc_s, ptx::WgmmaDescriptor::of(context.q(ring_q.stage), 16),
                                                         ptx::WgmmaDescriptor::of(context.k(ring_k.stage), 16));
   }
   FC_DEVICE void issue_values() {
@@ -115,41 +115,48 @@ struct Consumer {
 
   // Whether wgmma's column lies within O's: asked at run time, for an accumulator that nothing reads makes ptxas
   // serialise the multiplies (C7511).
-  FC_DEVICE bool is_column(int chunk) const {
-    return T.head_dim_v % 16 == 0 || chunk * 8 < ptx::opaque(T.head_dim_v);
-  }
+  FC_DEVICE bool is_column(int chunk) const { return T.head_dim_v % 16 == 0 || chunk * 8 < ptx::opaque(T.head_dim_v); }
 
-  FC_DEVICE void store(int tile, const RowState& state) const {
+  // Chunks of 8 columns of the lane's two rows among the 16 of `row_warp`: [first, first + kCount).
+  template <int kCount>
+  FC_DEVICE void store_o(int tile, int row_warp, int first, const float (&o)[4 * kCount], const RowState& state) const {
     const ForwardParams& problem = context.params.problem;
     const auto place = context.place_of(tile);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int head = row(r) / kPositions;
-      if (head >= place.heads || position(r) >= problem.seqlen_q) continue;
-      unsigned short* o = static_cast<unsigned short*>(problem.o) + place.batch * problem.o_stride.batch +
-                          (place.first_head + head) * problem.o_stride.head + position(r) * problem.o_stride.row +
-                          2 * (lane % 4);
+      const int row = 16 * row_warp + lane / 4 + 8 * r, head = row / kPositions, position = row % kPositions;
+      if (head >= place.heads || position >= problem.seqlen_q) continue;
+      unsigned short* to = static_cast<unsigned short*>(problem.o) + place.batch * problem.o_stride.batch +
+                           (place.first_head + head) * problem.o_stride.head + position * problem.o_stride.row +
+                           2 * (lane % 4);
       const float scale = tile::inverse_sum(state.total[r]);
 #pragma unroll
-      for (int c = 0; c < chunks(T); ++c) {
-        if (is_column(c)) {
-          ptx::st_global_u32(reinterpret_cast<unsigned*>(o + 8 * c),
-                             tile::pack<T.element>(acc_o[4 * c + 2 * r] * scale, acc_o[4 * c + 2 * r + 1] * scale));
+      for (int c = 0; c < kCount; ++c) {
+        if (is_column(first + c)) {
+          ptx::st_global_u32(reinterpret_cast<unsigned*>(to + 8 * (first + c)),
+                             tile::pack<T.element>(o[4 * c + 2 * r] * scale, o[4 * c + 2 * r + 1] * scale));
         }
       }
-      if (problem.lse && lane % 4 == 0) {
-        const long long at = static_cast<long long>(place.batch) * problem.heads_q + place.first_head + head;
-        ptx::st_global_f32(problem.lse + at * problem.seqlen_q + position(r),
-                           tile::log_sum_exp(state.maximum[r], state.total[r]));
-      }
+    }
+  }
+  FC_DEVICE void store_lse(int tile, int row_warp, const RowState& state) const {
+    const ForwardParams& problem = context.params.problem;
+    if (!problem.lse || lane % 4 != 0) return;
+    const auto place = context.place_of(tile);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = 16 * row_warp + lane / 4 + 8 * r, head = row / kPositions, position = row % kPositions;
+      if (head >= place.heads || position >= problem.seqlen_q) continue;
+      const long long at = static_cast<long long>(place.batch) * problem.heads_q + place.first_head + head;
+      ptx::st_global_f32(problem.lse + at * problem.seqlen_q + position,
+                         tile::log_sum_exp(state.maximum[r], state.total[r]));
     }
   }
 
   FC_DEVICE void send(unsigned char* to, const RowState& state) const {
     if (lane % 4 == 0) {
-      ptx::st_global_v4(to + lane / 4 * 16,
-                        {ptx::bits_of_float(state.maximum[0]), ptx::bits_of_float(state.total[0]),
-                         ptx::bits_of_float(state.maximum[1]), ptx::bits_of_float(state.total[1])});
+      ptx::st_global_v4(to + lane / 4 * 16, {ptx::bits_of_float(state.maximum[0]), ptx::bits_of_float(state.total[0]),
+                                             ptx::bits_of_float(state.maximum[1]), ptx::bits_of_float(state.total[1])});
     }
 #pragma unroll
     for (int c = 0; c < chunks(T); ++c) {
@@ -159,41 +166,55 @@ struct Consumer {
     }
   }
   FC_DEVICE static RowState load_state(const unsigned char* from) {
-    const auto* at = reinterpret_cast<const float*>(from);
-    return {{ptx::ld_global_f32(at), ptx::ld_global_f32(at + 2)},
-            {ptx::ld_global_f32(at + 1), ptx::ld_global_f32(at + 3)}};
+    const ptx::Vector4 word = ptx::ld_global_v4(from);
+    return {{ptx::float_of_bits(word.x), ptx::float_of_bits(word.z)},
+            {ptx::float_of_bits(word.y), ptx::float_of_bits(word.w)}};
   }
   FC_DEVICE static float weight(float own, float common) {
     return ptx::ex2(own - (common == ptx::negative_infinity() ? 0.0f : common));
   }
 
-  // The tile of CTAs [first, last] from their parts, in their order, so that repeats give the same bits.
-  FC_DEVICE RowState merge(int first, int last) {
-    const auto part_of = [&](int cta) { return context.part(cta, cta == first ? 1 : 0, warp); };
+  // The tile of CTAs [first, last] from their parts, in their order, so that repeats give the same bits. Warps without
+  // rows of their own help: each takes every few chunks of columns.
+  FC_DEVICE void merge(int tile, int first, int last) {
+    const int warps = context.params.warps, helpers = 4 / warps;
+    const int row_warp = warp % warps, helper = warp / warps;
+    if (helper >= helpers) return;
+    const auto part_of = [&](int cta) { return context.part(cta, cta == first ? 1 : 0, row_warp); };
     RowState merged = {{ptx::negative_infinity(), ptx::negative_infinity()}, {0.0f, 0.0f}};
+#pragma unroll kPartsAtOnce
     for (int cta = first; cta <= last; ++cta) {
       const RowState from = load_state(part_of(cta) + lane / 4 * 16);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) merged.maximum[r] = ptx::max(merged.maximum[r], from.maximum[r]);
-    }
-#pragma unroll
-    for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
-#pragma unroll 1
-    for (int cta = first; cta <= last; ++cta) {
-      const unsigned char* part = part_of(cta);
-      const RowState from = load_state(part + lane / 4 * 16);
-      float weights[2];
-#pragma unroll
       for (int r = 0; r < 2; ++r) {
-        weights[r] = weight(from.maximum[r], merged.maximum[r]);
-        merged.total[r] = ptx::fma(weights[r], from.total[r], merged.total[r]);
+        // As the softmax of a block does: relative to the maximum so far.
+        const float before = merged.maximum[r];
+        merged.maximum[r] = ptx::max(before, from.maximum[r]);
+        merged.total[r] = ptx::fma(weight(from.maximum[r], merged.maximum[r]), from.total[r],
+                                   weight(before, merged.maximum[r]) * merged.total[r]);
       }
-      const auto* o = reinterpret_cast<const float*>(part + kStateBytes + lane * 16);
-#pragma unroll
-      for (int i = 0; i < kDimV / 2; ++i)
-        acc_o[i] = ptx::fma(weights[i / 2 % 2], ptx::ld_global_f32(o + i / 4 * (kChunkBytes / 4) + i % 4), acc_o[i]);
     }
-    return merged;
+    constexpr int kCount = chunks(T) % 4 == 0 ? 4 : 2;  // at once
+    for (int chunk = helper * kCount; chunk < chunks(T); chunk += helpers * kCount) {
+      float o[4 * kCount] = {};
+#pragma unroll kPartsAtOnce
+      for (int cta = first; cta <= last; ++cta) {
+        const unsigned char* part = part_of(cta);
+        const RowState from = load_state(part + lane / 4 * 16);
+        const float weights[2] = {weight(from.maximum[0], merged.maximum[0]),
+                                  weight(from.maximum[1], merged.maximum[1])};
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) {
+          const ptx::Vector4 word = ptx::ld_global_v4(part + kStateBytes + (chunk + c) * kChunkBytes + lane * 16);
+          o[4 * c] = ptx::fma(weights[0], ptx::float_of_bits(word.x), o[4 * c]);
+          o[4 * c + 1] = ptx::fma(weights[0], ptx::float_of_bits(word.y), o[4 * c + 1]);
+          o[4 * c + 2] = ptx::fma(weights[1], ptx::float_of_bits(word.z), o[4 * c + 2]);
+          o[4 * c + 3] = ptx::fma(weights[1], ptx::float_of_bits(word.w), o[4 * c + 3]);
+        }
+      }
+      store_o<kCount>(tile, row_warp, chunk, o, merged);
+    }
+    if (helper == 0) store_lse(tile, row_warp, merged);
   }
 
   // A tile that other CTAs work on too: the part is handed in, and whoever hands in the last makes the tile.
@@ -209,9 +230,7 @@ struct Consumer {
       ptx::st_shared_u32(context.arrived(), is_last);
     }
     ptx::bar_sync(kConsumerBarrier, 128);  // what thread 0 has acquired, all have
-    const bool merges = ptx::ld_shared_u32(context.arrived()) != 0;
-    ptx::bar_sync(kConsumerBarrier, 128);  // all have read it
-    if (merges && warp_has_rows()) store(segment.tile, merge(first, last));
+    if (ptx::ld_shared_u32(context.arrived()) != 0) merge(segment.tile, first, last);
   }
 
   FC_DEVICE void run() {
@@ -220,7 +239,8 @@ struct Consumer {
       const Segment segment = context.segment_at(block, end);
       const RowState state = attend(segment);
       if (segment.count < context.params.tile_blocks) hand_in(segment, state);
-      else if (warp_has_rows()) store(segment.tile, state);
+      else if (warp_has_rows())
+        store_o<chunks(T)>(segment.tile, warp, 0, acc_o, state), store_lse(segment.tile, warp, state);
       block += segment.count;
     }
   }

@@ -22,8 +22,8 @@ Work work_of(const Config& config, const Problem& problem) {
   work.head_tiles = (problem.group_size() + config.pack_heads - 1) / config.pack_heads;
   work.tiles = work.head_tiles * problem.heads_kv * problem.batch;
   // Of the keys that the last row sees. A tile that sees none still has a block, all of it masked.
-  const std::int64_t end = std::min(
-      problem.seqlen_kv, make_forward_params(problem, {}).causal_offset + problem.seqlen_q);
+  const std::int64_t end =
+      std::min(problem.seqlen_kv, make_forward_params(problem, {}).causal_offset + problem.seqlen_q);
   const std::int64_t keys = problem.causal == Causal::kNone ? problem.seqlen_kv : end;
   work.tile_blocks = std::max<std::int64_t>((keys + config.block_n - 1) / config.block_n, 1);
   const std::int64_t heads = std::min<std::int64_t>(config.pack_heads, problem.group_size());
@@ -84,9 +84,8 @@ class Sm90DecodeForward final : public GpuFamily<Config> {
                          const AttentionArgs& args) const override {
     const auto config = config_from<Config>(values);
     const Work work = work_of(config, problem);
-    const std::int64_t ctas =
-        std::min({static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm,
-                  std::int64_t{sm90_decode_fwd::kMaxCtas}, work.blocks()});
+    const std::int64_t ctas = std::min({static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm,
+                                        std::int64_t{sm90_decode_fwd::kMaxCtas}, work.blocks()});
     Params params{};
     params.problem = make_forward_params(problem, args);
     params.group_size = static_cast<int>(problem.group_size());

@@ -10,12 +10,12 @@ template <class Map>
 struct Params {
   Map q, k, v;  // 4-D: column, row, head, batch; boxes of 64 columns
   ForwardParams problem;
-  int group_size;   // query heads of a key head
-  int head_tiles;   // tiles of pack_heads that they make
-  int tiles;        // of all sequences and key heads
-  int tile_blocks;  // of block_n keys, of one tile
-  int share, rest;  // of all blocks: CTA i works on share + (i < rest) of them, in order
-  int warps;        // that have rows
+  int group_size;        // query heads of a key head
+  int head_tiles;        // tiles of pack_heads that they make
+  int tiles;             // of all sequences and key heads
+  int tile_blocks;       // of block_n keys, of one tile
+  int share, rest;       // of all blocks: CTA i works on share + (i < rest) of them, in order
+  int warps;             // that have rows
   unsigned* counters;    // of a tile: parts that have arrived; zero between launches
   unsigned char* parts;  // two of each CTA: of the tile that it starts in the middle of, of the one it does not finish
 };
