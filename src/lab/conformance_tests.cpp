@@ -25,7 +25,8 @@ void add_copies(std::vector<ConformanceTest>& all) {
                           "stmatrix_x1 stmatrix_x1_trans stmatrix_x2 stmatrix_x2_trans stmatrix_x4_trans", 2560));
   all.push_back(of_hopper("atomic_sums", "collectives", "AtomicSums",
                           "atomic_add_global_f32 atomic_add_shared_u32 atomic_add_shared_f32", 4 + 3 * kThreads));
-  all.push_back(of_hopper("atomic_order", "memory", "AtomicOrder", "atomic_add_global_acq_rel bits_of_float",
+  all.push_back(of_hopper("vector_load", "device_memory", "VectorLoad", "ld_global_v4", 4 * kThreads));
+  all.push_back(of_hopper("atomic_order", "device_memory", "AtomicOrder", "atomic_add_global_acq_rel bits_of_float",
                           1 + kThreads + 4 * kThreads));
   all.back().grid.x = 4;
   all.push_back(of_hopper("bulk", "bulk", "Bulk", "bulk_load bulk_store bulk_wait", 524));
@@ -123,8 +124,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
         exact("cvt_f32_bf16", "arithmetic", "FromBf16", "cvt_f32_bf16", 65536),
         exact("constants", "arithmetic", "Constants", "negative_infinity float_of_bits", 2 * kThreads),
         exact("global_memory", "memory", "GlobalMemory",
-              "ld_global_f32 ld_global_u16 ld_global_v4 st_global_f32 st_global_u16 st_global_u32 st_global_v4",
-              11 * kThreads),
+              "ld_global_f32 ld_global_u16 st_global_f32 st_global_u16 st_global_u32 st_global_v4", 7 * kThreads),
         exact("shared_memory", "memory", "SharedMemory",
               "dynamic_shared st_shared_u32 st_shared_v4 ld_shared_u32 ld_shared_v4 opaque", 10 * kThreads),
         exact("atomics", "memory", "Atomics", "atomic_add_global", kThreads + 1),

@@ -105,7 +105,7 @@ inline const std::vector<Mutation>& mutations() {
       {"sm80_two_warps_one_row", kSm80, kCausal, kK80, "return ptx::tid_x() / 32 * rows_per_warp(C);",
        "return ptx::tid_x() / 64 * rows_per_warp(C);", "race"},
       {"sm80_store_past_tail", kSm80, kCausal, kK80, "if (row < params.seqlen_q) {\n        ptx::st_global_v4",
-       "if (row <= params.seqlen_q) {\n        ptx::st_global_v4", "race"},
+       "if (row <= params.seqlen_q) {\n        ptx::st_global_v4", "race|out of bounds"},
       {"sm80_lse_past_tail", kSm80, kCausal, kK80, "lane % 4 == 0 && row < params.seqlen_q",
        "lane % 4 == 0 && row <= params.seqlen_q", "race|out of bounds"},
       {"tile_copy_past_tail", kSm80, kCausal, kTile, "const bool valid = row < end_row - first_row",
