@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "kernels/embedded.h"
 #include "kernels/family.h"
 
 namespace flashcore {
@@ -23,6 +25,19 @@ TEST(Dispatch, TakesTheTunedEntryOfAProblem) {
   const Choice choice = choose("b1_h8_s512_d64_fp16", gpu("h200", "sm_90"));
   EXPECT_EQ(choice.candidate.family->name(), "sm90_short_fwd");
   EXPECT_NE(choice.reason.find("tuned table: b1_h8_s512_d64_fp16"), std::string::npos) << choice.reason;
+}
+
+// One that did not fit would be passed over without a word.
+TEST(Dispatch, EveryEntryFitsItsOwnProblem) {
+  const auto table = nlohmann::json::parse(embedded_device_sources().at("tuned.json"));
+  for (const auto& [key, entries] : table.items()) {
+    for (const auto& [id, candidate] : entries.items()) {
+      const Choice choice = choose(id.c_str(), gpu(key.c_str(), "sm_90"));
+      EXPECT_TRUE(choice.reason.starts_with("tuned table: ")) << id << " " << candidate << ": " << choice.reason;
+      const std::string name = choice.candidate.family->name();
+      EXPECT_EQ(candidate.get<std::string>().substr(0, name.size() + 1), name + ":") << id;
+    }
+  }
 }
 
 TEST(Dispatch, TakesTheEntryOfANeighbour) {

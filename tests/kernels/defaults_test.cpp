@@ -1,0 +1,70 @@
+// What a problem that no table knows gets: always something valid, and on Hopper by the rules that were measured.
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "kernels/family.h"
+#include "kernels/registry.h"
+
+namespace flashcore {
+namespace {
+
+template <class T>
+const T& pick(std::mt19937_64& random, const std::vector<T>& from) {
+  return from[random() % from.size()];
+}
+
+TEST(Defaults, AreValidForWhateverIsSupported) {
+  std::mt19937_64 random(7);
+  int checked = 0;
+  for (int i = 0; i < 4000; ++i) {
+    Problem problem;
+    problem.dtype = pick<DType>(random, {DType::kF16, DType::kBF16, DType::kF32});
+    problem.batch = pick<std::int64_t>(random, {1, 3, 64});
+    problem.heads_kv = pick<std::int64_t>(random, {1, 2, 8});
+    problem.heads_q = problem.heads_kv * pick<std::int64_t>(random, {1, 3, 4, 16});
+    problem.seqlen_q = pick<std::int64_t>(random, {1, 5, 64, 200, 1024, 5000});
+    problem.seqlen_kv = pick<std::int64_t>(random, {1, 33, 512, 1025, 4097, 20000});
+    problem.head_dim = 8 * static_cast<int>(1 + random() % 32);
+    problem.head_dim_v = random() % 4 > 0 ? problem.head_dim : 8 * static_cast<int>(1 + random() % 32);
+    problem.causal = pick<Causal>(random, {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight});
+    const DeviceLimits limits = limits_of_arch(pick(random, known_archs()));
+    for (const Family* family : all_families()) {
+      if (family->kind() != DeviceKind::kCuda || family->why_unsupported(problem, limits)) continue;
+      const ConfigValues config = family->default_config(problem, limits);
+      EXPECT_EQ(family->why_invalid(config, problem, limits).value_or(""), "")
+          << family->name() << " " << problem.id() << " " << family->space().print(config);
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 4000);
+}
+
+std::string default_of_sm90(const char* problem) {
+  const Family& family = family_by_name("sm90_fwd");
+  return family.space().print(family.default_config(Problem::parse(problem), limits_of_arch("sm_90")));
+}
+bool has(const std::string& config, const std::string& field) {
+  return ("," + config + ",").find("," + field + ",") != std::string::npos;
+}
+
+TEST(Defaults, ShareLoadsWhereRowsAreAnOddNumberOf16Bytes) {
+  for (const char* problem : {"b4_h16_s2048_d72_fp16", "b8_h16_s512_d88_bf16_causal", "b4_h16_s2048_d200_bf16_causal"})
+    EXPECT_TRUE(has(default_of_sm90(problem), "cluster=2")) << problem << " " << default_of_sm90(problem);
+  EXPECT_TRUE(has(default_of_sm90("b4_h16_s2048_d120_bf16_causal"), "num_consumers=3"));
+  // Whole sectors, one block of columns, or too few tiles for the loads to be scarce.
+  for (const char* problem : {"b4_h16_s2048_d80_fp16", "b4_h16_s2048_d56_fp16", "b1_h4_s600_d72_bf16"})
+    EXPECT_TRUE(has(default_of_sm90(problem), "cluster=1")) << problem << " " << default_of_sm90(problem);
+}
+
+TEST(Defaults, TakeAsManyConsumersAsTheTilesFill) {
+  EXPECT_TRUE(has(default_of_sm90("b16_h16_s2048_d64_fp16"), "num_consumers=4"));
+  EXPECT_TRUE(has(default_of_sm90("b1_h32_s16384_d64_bf16"), "num_consumers=3"));
+  EXPECT_TRUE(has(default_of_sm90("b2_h16_s8192_d64_bf16_causal"), "num_consumers=3"));
+  EXPECT_TRUE(has(default_of_sm90("b1_h8_s2048_d64_fp16"), "num_consumers=2"));
+}
+
+}  // namespace
+}  // namespace flashcore
