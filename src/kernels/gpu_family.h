@@ -28,6 +28,11 @@ struct alignas(64) EncodedMap {
 TensorMapSpec tensor_map_of(std::size_t param_offset, const void* address, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box);
 
+// Tiles of that many query rows, of all sequences and query heads.
+inline std::int64_t tiles_of_rows(const Problem& problem, int rows) {
+  return (problem.seqlen_q + rows - 1) / rows * problem.heads_q * problem.batch;
+}
+
 // Why kernels of TMA and wgmma cannot run the problem on such a device; none if they can.
 std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits);
 

@@ -59,8 +59,7 @@ class Sm80Forward final : public GpuFamily<Config> {
     const Config* wide = masked ? first_valid(kMasked) : nullptr;
     if (!wide) wide = first_valid(kWide);
     FC_CHECK(wide != nullptr);
-    const std::int64_t tall_tiles = (problem.seqlen_q + 127) / 128 * problem.heads_q * problem.batch;
-    if (tall_tiles >= limits.multiprocessors) return values_of(*wide);
+    if (tiles_of_rows(problem, 128) >= limits.multiprocessors) return values_of(*wide);
     const Config* narrow = first_valid(std::span(kNarrow).subspan(problem.seqlen_kv <= 128 ? 1 : 0));
     return values_of(narrow ? *narrow : *wide);
   }
@@ -68,7 +67,7 @@ class Sm80Forward final : public GpuFamily<Config> {
   LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
                          const AttentionArgs& args) const override {
     const auto config = config_from<Config>(values);
-    const std::int64_t count = tiles(problem, config);
+    const std::int64_t count = tiles_of_rows(problem, config.block_m);
     const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;
     LaunchSpec spec;
     spec.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
@@ -76,11 +75,6 @@ class Sm80Forward final : public GpuFamily<Config> {
     spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
     spec.params = params_bytes(make_forward_params(problem, args));
     return spec;
-  }
-
- private:
-  static std::int64_t tiles(const Problem& problem, const Config& config) {
-    return (problem.seqlen_q + config.block_m - 1) / config.block_m * problem.heads_q * problem.batch;
   }
 };
 

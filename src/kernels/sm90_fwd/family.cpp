@@ -31,9 +31,9 @@ std::int64_t heads_per_section(const Problem& problem, std::int64_t heads, std::
 // a block that is loaded for more rows, by a third consumer or by a cluster, is worth up to a third of the time, if
 // there are tiles enough for all SMs to load.
 bool loads_are_scarce(const Problem& problem, const DeviceLimits& limits) {
-  const std::int64_t tiles = (problem.seqlen_q + 127) / 128 * problem.batch * problem.heads_q;
   return std::max(problem.head_dim, problem.head_dim_v) > 64 &&
-         (problem.head_dim % 16 != 0 || problem.head_dim_v % 16 != 0) && 2 * tiles >= limits.multiprocessors;
+         (problem.head_dim % 16 != 0 || problem.head_dim_v % 16 != 0) &&
+         2 * tiles_of_rows(problem, 128) >= limits.multiprocessors;
 }
 
 class Sm90Forward final : public GpuFamily<Config> {
@@ -65,8 +65,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     const bool long_keys = problem.seqlen_kv > 1024;
     std::vector<Config> order;
     if (widest <= 64) {
-      const std::int64_t tall_tiles = (problem.seqlen_q + 255) / 256 * problem.batch * problem.heads_q;
-      const bool few = 4 * tall_tiles < 3 * limits.multiprocessors;
+      const bool few = 4 * tiles_of_rows(problem, 256) < 3 * limits.multiprocessors;
       const int first = few ? 2 : problem.seqlen_kv > (causal ? 4096 : 8192) ? 1 : 0;
       order.assign(std::begin(kSmall) + first, std::end(kSmall));
     }

@@ -45,12 +45,11 @@ class Sm90ShortForward final : public GpuFamily<Config> {
   // Few rows, as in decoding, leave most of sm90_fwd's tile empty, and few tiles leave multiprocessors idle. How few,
   // as a share of them, was measured: more where tiles are cheap and, under a mask, unequal.
   int preference(const Problem& problem, const DeviceLimits& limits) const override {
-    const std::int64_t tiles = (problem.seqlen_q + 127) / 128 * problem.batch * problem.heads_q;
     const bool few_rows = problem.seqlen_q * problem.group_size() <= sm90_short_fwd::kTileRows;
     const bool causal = problem.causal != Causal::kNone;
     const double share =
         std::max(problem.head_dim, problem.head_dim_v) <= 64 ? (causal ? 1.0 : 0.6) : (causal ? 0.5 : 0.33);
-    return few_rows || static_cast<double>(tiles) < share * limits.multiprocessors ? 91 : 89;
+    return few_rows || static_cast<double>(tiles_of_rows(problem, 128)) < share * limits.multiprocessors ? 91 : 89;
   }
 
   // Splits the keys until the CTAs fill the device, or a part is down to one block.
