@@ -14,6 +14,8 @@ namespace {
 
 // An entry is trusted for a neighbour while every size is within this factor of its own, summed over the sizes in log2.
 constexpr double kNearLog2 = 2.0;
+// Expected times this close are the same: the model's own error is about 4%.
+constexpr double kAlike = 1.02;
 
 // One device's part of a table, {"<problem id>": "<candidate>"}, and where it comes from.
 struct Entry {
@@ -54,8 +56,38 @@ double log2_ratio(std::int64_t a, std::int64_t b) {
       std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
 }
 
+struct Default {
+  Candidate candidate;
+  int preference = 0;
+  std::optional<double> expected_us;
+};
+std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits& limits) {
+  std::vector<Default> defaults;
+  for (const Family* family : supporting_families(problem, limits)) {
+    const ConfigValues config = family->default_config(problem, limits);
+    defaults.push_back(
+        {{family, config}, family->preference(problem, limits), family->expected_us(config, problem, limits)});
+  }
+  std::stable_sort(defaults.begin(), defaults.end(), [](const Default& a, const Default& b) {
+    constexpr double kLast = std::numeric_limits<double>::infinity();
+    return a.preference != b.preference ? a.preference > b.preference
+                                        : a.expected_us.value_or(kLast) < b.expected_us.value_or(kLast);
+  });
+  return defaults;
+}
+
+// Whether a neighbour's candidate may stand before the default, which is expected to take `default_us`: where the model
+// finds both alike, the neighbour's measurement knows more.
+bool is_as_good(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
+                std::optional<double> default_us) {
+  if (!default_us) return true;
+  const auto own = candidate.family->expected_us(candidate.config, problem, limits);
+  return own && *own <= kAlike * *default_us;
+}
+
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
-void add_tuned(const Problem& problem, const DeviceInfo& device, std::vector<Choice>& choices) {
+void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<double> default_us,
+               std::vector<Choice>& choices) {
   std::vector<Entry> entries;
   try {
     add_entries(user_table(), device.key, true, entries);
@@ -74,8 +106,9 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::vector<Cho
                                    : fmt::format("nearest entry of {} (distance {:.2f} in log2)",
                                                  entry->of_user ? table : "the tuned table", d);
     try {
-      choices.push_back({parse_candidate(entry->candidate, problem, device.limits),
-                         fmt::format("{}: {} on {}", how, entry->id, device.key)});
+      Candidate candidate = parse_candidate(entry->candidate, problem, device.limits);
+      if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
+      choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key)});
     } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
     }
   }
@@ -98,16 +131,15 @@ std::filesystem::path user_table_path() {
 }
 
 std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {
+  std::vector<Default> defaults = ranked_defaults(problem, device.limits);
   std::vector<Choice> choices;
-  add_tuned(problem, device, choices);
-  std::vector<const Family*> families = supporting_families(problem, device.limits);
-  std::stable_sort(families.begin(), families.end(), [&](const Family* a, const Family* b) {
-    return a->preference(problem, device.limits) > b->preference(problem, device.limits);
-  });
-  for (const Family* family : families) {
-    choices.push_back(
-        {{family, family->default_config(problem, device.limits)},
-         fmt::format("default of {}: no entry of the tuned table is near on {}", family->name(), device.key)});
+  add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().expected_us, choices);
+  for (Default& d : defaults) {
+    const std::string why = d.expected_us ? fmt::format("expected to take {:.3g} us", *d.expected_us)
+                                          : "no entry of the tuned table is near";
+    choices.push_back({std::move(d.candidate), {}});
+    choices.back().reason =
+        fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);
   }
   return choices;
 }

@@ -13,8 +13,13 @@ namespace {
 
 bool is_conformance_source(std::string_view path) { return path.starts_with("conformance/"); }
 
+// Grid, parameters and defaults: part of what a result was measured on, but compiled into this program.
+bool is_launch_source(std::string_view path) {
+  return path.ends_with("/family.cpp") || path.starts_with("gpu_family.");
+}
+
 bool is_device_source(std::string_view path) {
-  return !path.starts_with("cpu_fwd/") && !is_conformance_source(path) &&
+  return !path.starts_with("cpu_fwd/") && !is_conformance_source(path) && !is_launch_source(path) &&
          (path.ends_with(".cuh") || path.ends_with(".h"));
 }
 
@@ -26,7 +31,7 @@ SourceMap sources_from_tree(const std::filesystem::path& root) {
   }
   SourceMap sources;
   for (const auto& [path, text] : embedded_device_sources())
-    sources[std::string(path)] = read_file(kernels / std::string(path));
+    sources[std::string(path)] = is_launch_source(path) ? std::string(text) : read_file(kernels / std::string(path));
   return sources;
 }
 
@@ -76,13 +81,14 @@ const SourceMap& conformance_sources() {
   return sources;
 }
 
-// What a result was measured on: the kernels and whatever they include, the CPU family's source, the tuned table. A
-// ptx/ function in a file that no kernel includes makes no result stale.
+// What a result was measured on: the kernels and whatever they include, how they are launched, the CPU family's source,
+// the tuned table. A ptx/ function in a file that no kernel includes makes no result stale.
 std::string source_hash() {
   static const std::string hash = [] {
     std::set<std::string> used;
     for (const auto& [path, text] : all_sources()) {
-      if (path.ends_with("/kernel.cuh") || path.starts_with("cpu_fwd/") || path == "tuned.json")
+      if (path.ends_with("/kernel.cuh") || path.starts_with("cpu_fwd/") || is_launch_source(path) ||
+          path == "tuned.json")
         add_with_includes(path, used);
     }
     Hasher hasher;

@@ -14,7 +14,8 @@ const std::map<std::string_view, std::string_view>& embedded_device_sources();
 const SourceMap& device_sources();
 // The micro-tests of ptx/ (conformance/) and the ptx/ they test. No kernel includes them, so no result depends on them.
 const SourceMap& conformance_sources();
-// Over the kernels, what they include, and the tuned table: what a committed result is checked against (`verify`).
+// Over the kernels, what they include, how they are launched, and the tuned table: what a committed result is checked
+// against (`verify`).
 std::string source_hash();
 
 }  // namespace flashcore

@@ -58,6 +58,9 @@ LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const Device
 }
 const SourceMap* Family::source_overlay() const { return nullptr; }
 int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
+std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
+  return std::nullopt;
+}
 std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
 int Family::alignment_bytes() const { return 0; }

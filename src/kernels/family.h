@@ -46,8 +46,13 @@ class Family {
                                                  const DeviceLimits& limits) const = 0;
 
   // How much dispatch would like this family for a supported problem that the tuned table says nothing of; the highest
-  // is taken. GPU families: the architecture they were made for, and 1 more where they beat their siblings.
+  // is taken, and among equals the one whose default is expected to be fastest. GPU families: the architecture they
+  // were made for.
   virtual int preference(const Problem& problem, const DeviceLimits& limits) const;
+  // What a launch should take, us, by a model fitted to measurements: to choose among configs, not to be quoted. None
+  // where nothing was measured.
+  virtual std::optional<double> expected_us(const ConfigValues& config, const Problem& problem,
+                                            const DeviceLimits& limits) const;
 
   // GPU families: what to compile and how to launch it. The CPU's: Error kInternal.
   virtual KernelSource source(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const;
@@ -60,7 +65,8 @@ class Family {
   // test (lab/patch.h). Null: none.
   virtual const SourceMap* source_overlay() const;
 
-  // Device memory that a launch needs besides its tensors; zeroed once, left zero by every launch. GPU families only.
+  // Device memory that a launch needs besides its tensors; zeroed once, then what launches leave in it. GPU families
+  // only.
   virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
 
   // What addresses, and strides in bytes, must be multiples of; 0: of one element. What only some kernels read, the
@@ -126,8 +132,9 @@ struct Choice {
   std::string reason;  // "tuned table entry b1_h8_s512_d64_fp16 on h200" or "default of sm80_fwd: no entry near"
 };
 // Tuned table (kernels/tuned.json, embedded, by device key and problem), then the default config of the first
-// supporting family in order of preference (newest architecture first, ref_fwd last). Error kBadInput with every
-// family's reason if none supports it.
+// supporting family in order of preference (newest architecture first, ref_fwd last). A neighbour's entry counts unless
+// it is expected to be slower here than that default: tiles that fill the device there may leave it half empty here.
+// Error kBadInput with every family's reason if none supports it.
 Choice dispatch(const Problem& problem, const DeviceInfo& device);
 // All that dispatch could choose, best first: tuned entries from the nearest on, each family's default after them. For
 // who may have to pass one over (it does not compile here, the tensors' strides do not suit it). Empty if no family

@@ -25,6 +25,10 @@ void add_copies(std::vector<ConformanceTest>& all) {
                           "stmatrix_x1 stmatrix_x1_trans stmatrix_x2 stmatrix_x2_trans stmatrix_x4_trans", 2560));
   all.push_back(of_hopper("atomic_sums", "collectives", "AtomicSums",
                           "atomic_add_global_f32 atomic_add_shared_u32 atomic_add_shared_f32", 4 + 3 * kThreads));
+  all.push_back(of_hopper("vector_load", "device_memory", "VectorLoad", "ld_global_v4", 4 * kThreads));
+  all.push_back(of_hopper("atomic_order", "device_memory", "AtomicOrder", "atomic_add_global_acq_rel bits_of_float",
+                          1 + kThreads + 4 * kThreads));
+  all.back().grid.x = 4;
   all.push_back(of_hopper("bulk", "bulk", "Bulk", "bulk_load bulk_store bulk_wait", 524));
   all.push_back(of_hopper("multicast", "bulk", "Multicast", "tma_load_4d_multicast", kClusterCtas * 4096));
   all.back().grid.x = all.back().cluster = kClusterCtas;

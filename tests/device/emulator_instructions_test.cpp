@@ -126,6 +126,29 @@ TEST_F(DistributedTest, LoadsNeedOrderAndALivingPeer) {
 
 using AtomicTest = EmulatorTest;
 
+// Each CTA stores, and the last to arrive reads what both stored.
+TEST_F(AtomicTest, OneThatReleasesAndAcquiresOrdersCtas) {
+  const auto body = [](const char* atomic, const char* before, const char* after) {
+    return fmt::format(
+        "unsigned* words = reinterpret_cast<unsigned*>(p.data);\n"
+        "ptx::st_global_u32(words + 64 + 32 * ptx::ctaid_x() + t, 7);\n{}\n"
+        "if (t == 0) ptx::st_shared_u32(s, ptx::{}(words, 1) == 1);\n{}\n"
+        "if (ptx::ld_shared_u32(s)) ptx::st_global_f32(p.data + 8, ptx::ld_global_f32(p.data + 64 + 31 - t) + "
+        "ptx::ld_global_f32(p.data + 64 + 63 - t));",
+        before, atomic, after);
+  };
+  const char* barrier = "ptx::bar_sync();";
+  const auto last = [&](const std::string& text) {
+    return text.substr(0, text.rfind("if (ptx::ld")) + "if (t == 0 && ptx::ld_shared_u32(s)) " +
+           text.substr(text.rfind("ptx::st_global_f32(p.data + 8"));
+  };
+  EXPECT_EQ(run(last(body("atomic_add_global_acq_rel", barrier, barrier)), 2, 32), "");
+  for (const auto& broken :
+       {body("atomic_add_global", barrier, barrier), body("atomic_add_global_acq_rel", "", barrier)}) {
+    expect_in(run(last(broken), 2, 32), {"race"});
+  }
+}
+
 TEST_F(AtomicTest, AddInAnyOrderAndRaceWithPlainAccesses) {
   const std::string body =
       "if (t == 0) ptx::st_shared_u32(s, 0);\nptx::bar_sync();\nptx::atomic_add_shared_u32(s, 2);\n"

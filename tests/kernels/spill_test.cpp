@@ -32,7 +32,8 @@ const std::vector<int> kHeadDims = {8, 16, 40, 64, 72, 80, 96, 104, 128, 128, 13
 Problem draw_problem(std::mt19937_64& random) {
   Problem problem;
   problem.dtype = pick<DType>(random, {DType::kF16, DType::kBF16});
-  problem.seqlen_q = problem.seqlen_kv = 512;
+  problem.seqlen_q = random() % 4 > 0 ? 512 : 4;
+  problem.seqlen_kv = 512;
   problem.head_dim = pick(random, kHeadDims);
   problem.head_dim_v = random() % 4 > 0 ? problem.head_dim : pick(random, kHeadDims);
   problem.causal = pick<Causal>(random, {Causal::kNone, Causal::kBottomRight});

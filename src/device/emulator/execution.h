@@ -27,6 +27,18 @@ struct Warp;
 struct Cta;
 class Cluster;
 
+// What was known of a cluster's threads when one of them released to the whole GPU.
+struct GlobalRelease {
+  unsigned first_cta = 0, ctas = 0;  // of that cluster
+  SharedClocks clocks;
+};
+// One that a thread of this cluster has acquired, at its time.
+struct GlobalAcquire {
+  Agent agent = kNobody;
+  std::uint32_t time = 0;
+  GlobalRelease release;
+};
+
 // What all clusters of one launch share.
 struct LaunchState {
   const EmulatorModule& module;
@@ -45,6 +57,7 @@ struct LaunchState {
   std::string report{};  // of the first fault; guarded by the mutex
   Counters counters{};   // guarded by the mutex
   std::atomic<std::uint64_t> timer_reads{0};
+  std::map<const void*, std::vector<GlobalRelease>> releases{};  // by address of the atomic; guarded by the mutex
 };
 
 // When asynchronous work is done, within what the program allows.
@@ -271,6 +284,7 @@ class Cluster {
   Agent launch_before() const { return launch_before_; }
 
   LaunchState& launch;
+  std::vector<GlobalAcquire> acquired;  // from other clusters
   Random random;
   Lateness lateness = Lateness::kLatest;
   ClockJoiner joiner;

@@ -1,5 +1,8 @@
 // Plain loads and stores, and cp.async.
 
+#include <algorithm>
+#include <atomic>
+
 #include "device/emulator/instructions.h"
 
 namespace flashcore::emulator {
@@ -23,13 +26,25 @@ void check_global(Cluster& cluster, const void* address, int bytes, int alignmen
   }
 }
 
-// Whether a global access of this launch is ordered before the running thread. Across clusters only the end of a launch
-// orders anything that these kernels do.
+bool knows(const Knowledge& self, const GlobalAcquire& acquire) {
+  return self.agent == acquire.agent ? self.time >= acquire.time : self.has_seen(acquire.agent, acquire.time);
+}
+
+// Whether a global access of this launch is ordered before the running thread. Across clusters the end of a launch
+// orders everything, and an atomic that releases and acquires what came before it.
 bool ordered(Cluster& cluster, const GlobalAccess& before) {
   const Thread& self = cluster.thread();
   if (before.launch != cluster.launch.number) return true;
   const Cta* cta = cluster.cta_of_grid(before.cta);
-  if (!cta) return false;
+  if (!cta) {
+    return std::any_of(cluster.acquired.begin(), cluster.acquired.end(), [&](const GlobalAcquire& acquire) {
+      const GlobalRelease& release = acquire.release;
+      if (before.cta < release.first_cta || before.cta >= release.first_cta + release.ctas) return false;
+      const std::size_t rank = before.cta - release.first_cta;
+      const auto agent = static_cast<Agent>(rank * cluster.cta(0).threads.size() + before.thread);
+      return knows(self.knowledge, acquire) && Clocks::at(release.clocks->seen, agent) >= before.time;
+    });
+  }
   const Agent agent = cta->threads[before.thread].knowledge.agent;
   return self.knowledge.ordered({before.time, agent, 0, 0});
 }
@@ -120,6 +135,25 @@ unsigned atomic_add_global(unsigned* address, unsigned value) {
   Allocation* allocation = nullptr;
   check_global(cluster, address, 4, 4, "adds to", FC_EMULATOR_SITE, &allocation);
   return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
+}
+
+unsigned atomic_add_global_acq_rel(unsigned* address, unsigned value) {
+  Cluster& cluster = Cluster::current();
+  Allocation* allocation = nullptr;
+  check_global(cluster, address, 4, 4, "adds to", FC_EMULATOR_SITE, &allocation);
+  Knowledge& known = cluster.thread().knowledge;
+  HandOver clocks;
+  clocks.release(known);
+  GlobalRelease mine{cluster.cta(0).linear, static_cast<unsigned>(cluster.size()), clocks.take()};
+  const std::lock_guard lock(cluster.launch.mutex);
+  std::vector<GlobalRelease>& earlier = cluster.launch.releases[address];
+  const std::size_t count = earlier.size();
+  for (const GlobalAcquire& acquire : cluster.acquired) {
+    if (knows(known, acquire)) earlier.push_back(acquire.release);
+  }
+  for (std::size_t i = 0; i < count; ++i) cluster.acquired.push_back({known.agent, known.time, earlier[i]});
+  earlier.push_back(std::move(mine));
+  return std::atomic_ref(*address).fetch_add(value, std::memory_order_acq_rel);
 }
 
 float atomic_add_global_f32(float* address, float value) {

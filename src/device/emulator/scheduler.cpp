@@ -40,6 +40,7 @@ void Cluster::run(unsigned first_cta) {
 }
 
 void Cluster::start(unsigned first_cta) {
+  acquired.clear();
   const LaunchSpec& spec = launch.spec;
   const unsigned per_cta = spec.block.x * spec.block.y * spec.block.z;
   random = Random(mix(launch.seed, launch.number, first_cta));
@@ -236,8 +237,9 @@ void Cluster::gather(ExecuteGroup execute, void* operands, const void* site) {
   Thread& self = *running_;
   Cta& cta = *self.cta;
   const int number = self.index / 128;
-  if (cta.threads.size() % 128 != 0)
-    fail(fmt::format("warpgroup instruction in a CTA of {} threads: launch a multiple of 128", cta.threads.size()),
+  if (static_cast<std::size_t>(number + 1) * 128 > cta.threads.size())
+    fail(fmt::format("warpgroup instruction by {}, whose warpgroup is not whole in a CTA of {} threads", name_of(self),
+                     cta.threads.size()),
          site);
   Gathering& gathering = cta.warpgroups[static_cast<std::size_t>(number)].gathering;
   if (!join(gathering, reinterpret_cast<const void*>(execute), self.index % 128, 128, operands, site)) return;

@@ -61,6 +61,7 @@ const Services& service_table() {
       .wgmma_commit = wgmma_commit,
       .wgmma_wait = wgmma_wait,
       .atomic_add_global = atomic_add_global,
+      .atomic_add_global_acq_rel = atomic_add_global_acq_rel,
       .atomic_add_global_f32 = atomic_add_global_f32,
       .atomic_add_shared_u32 = atomic_add_shared_u32,
       .atomic_add_shared_f32 = atomic_add_shared_f32,

@@ -73,6 +73,7 @@ FC_DEVICE float cvt_f32_bf16(unsigned short bits) {
 
 // The float of these bits.
 FC_DEVICE float float_of_bits(unsigned bits) { return __uint_as_float(bits); }
+FC_DEVICE unsigned bits_of_float(float value) { return __float_as_uint(value); }
 
 FC_DEVICE float negative_infinity() { return __int_as_float(static_cast<int>(0xff800000u)); }
 

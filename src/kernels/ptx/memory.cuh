@@ -33,6 +33,14 @@ FC_DEVICE void st_global_v4(void* address, Vector4 value) {
                : "memory");
 }
 
+FC_DEVICE Vector4 ld_global_v4(const void* address) {
+  Vector4 value;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address));
+  return value;
+}
+
 FC_DEVICE void st_shared_u32(SharedAddress address, unsigned value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

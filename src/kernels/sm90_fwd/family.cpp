@@ -1,7 +1,9 @@
 #include <cstddef>
+#include <span>
 
 #include "kernels/gpu_family.h"
 #include "kernels/sm90_fwd/config.h"
+#include "kernels/sm90_fwd/expected_time.h"
 #include "kernels/sm90_fwd/params.h"
 
 namespace flashcore {
@@ -36,6 +38,8 @@ bool loads_are_scarce(const Problem& problem, const DeviceLimits& limits) {
          2 * tiles_of_rows(problem, 128) >= limits.multiprocessors;
 }
 
+constexpr double kNotMeasuredUs = 1e30;  // what was not measured comes after all that was
+
 class Sm90Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm90_fwd"; }
@@ -48,41 +52,37 @@ class Sm90Forward final : public GpuFamily<Config> {
 
   int preference(const Problem&, const DeviceLimits&) const override { return 90; }
 
+  std::optional<double> expected_us(const ConfigValues& values, const Problem& problem,
+                                    const DeviceLimits& limits) const override {
+    return sm90_fwd::expected_us(config_from<Config>(values), problem, limits);
+  }
+
+  // How well tiles of that many rows fill the SMs decides more than how fast each of them is.
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
-    const bool causal = problem.causal != Causal::kNone;
-    // Many partners of half the keys hide more of the exponentials, where tiles of as many rows fill the GPU, and until
-    // a tile has so many blocks that what each of them costs weighs more. A wide block amortises the hand-over.
-    constexpr Config kSmall[] = {{4, 64, 3, 2, 1, 8, 1}, {3, 128, 2, 2, 1, 8, 1}, {2, 128, 2, 2, 1, 8, 1}};
-    constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 8, 1}, {2, 112, 2, 1, 1, 8, 1}, {2, 96, 2, 1, 1, 8, 1}};
-    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 8, 1},
-                                 {2, 64, 2, 1, 1, 8, 1},
-                                 {2, 32, 2, 1, 1, 8, 1},
-                                 {1, 64, 2, 1, 0, 8, 1},
-                                 {1, 32, 2, 1, 0, 8, 1}};
-    constexpr Config kTall[] = {{3, 96, 2, 2, 1, 8, 1}, {3, 80, 2, 2, 1, 8, 1}};
-    const bool scarce = loads_are_scarce(problem, limits);
-    const bool long_keys = problem.seqlen_kv > 1024;
-    std::vector<Config> order;
-    if (widest <= 64) {
-      const bool few = 4 * tiles_of_rows(problem, 256) < 3 * limits.multiprocessors;
-      const int first = few ? 2 : problem.seqlen_kv > (causal ? 4096 : 8192) ? 1 : 0;
-      order.assign(std::begin(kSmall) + first, std::end(kSmall));
+    // Many partners of half the keys hide more of the exponentials; a wide block amortises the hand-over.
+    constexpr Config kSmall[] = {
+        {4, 64, 3, 2, 1, 8, 1}, {3, 128, 2, 2, 1, 8, 1}, {2, 128, 2, 2, 1, 8, 1}, {2, 64, 3, 2, 1, 8, 1}};
+    constexpr Config kMiddle[] = {
+        {2, 128, 2, 2, 1, 8, 1}, {3, 80, 2, 2, 1, 8, 1}, {3, 96, 2, 2, 1, 8, 1}, {2, 64, 3, 2, 1, 8, 1}};
+    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 8, 1}, {2, 64, 2, 1, 1, 8, 1}, {1, 80, 2, 2, 0, 8, 1},
+                                 {2, 32, 2, 1, 1, 8, 1}, {1, 64, 2, 1, 0, 8, 1}, {1, 32, 2, 1, 0, 8, 1}};
+    if (loads_are_scarce(problem, limits)) {
+      if (auto values = sharing_loads(problem, limits)) return *values;
     }
-    if (widest <= 128 && scarce && causal && long_keys) order.assign(std::begin(kTall), std::end(kTall));
-    if (widest <= 128) order.insert(order.end(), std::begin(kMiddle), std::end(kMiddle));
-    order.insert(order.end(), std::begin(kLarge), std::end(kLarge));
-    for (Config config : order) {
-      if (causal) config.scheduler = 2;
-      // A cluster takes its tiles in turn, which under a mask costs balance: one that is launched per tile less.
-      if (scarce && config.num_consumers == 2 && (!causal || long_keys == (widest > 128))) {
-        config.cluster = 2;
-        config.scheduler = causal && long_keys ? 0 : 1;
-        if (config.scheduler == 0) config.q_stages = 1;
-      }
-      if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+    const std::span<const Config> some = widest <= 64    ? std::span<const Config>(kSmall)
+                                         : widest <= 128 ? std::span<const Config>(kMiddle)
+                                                         : std::span<const Config>(kLarge);
+    std::optional<Config> best;
+    double best_us = 0;
+    for (Config config : some) {
+      if (problem.causal != Causal::kNone) config.scheduler = 2;
+      if (why_invalid(values_of(config), problem, limits)) continue;
+      const double us = sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs);
+      if (!best || us < best_us) best = config, best_us = us;
     }
-    throw_internal("sm90_fwd has no default config for {}", problem.id());
+    if (!best) throw_internal("sm90_fwd has no default config for {}", problem.id());
+    return values_of(*best);
   }
 
   int ptxas_level(const Traits& traits) const override { return sm90_fwd::ptxas_level(traits); }
@@ -128,6 +128,29 @@ class Sm90Forward final : public GpuFamily<Config> {
                       {64, config.block_n / config.cluster, 1, 1}),
         tensor_map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerStore, 1, 1})};
     return spec;
+  }
+
+ private:
+  // Where loads are scarce: none if no such config is valid.
+  std::optional<ConfigValues> sharing_loads(const Problem& problem, const DeviceLimits& limits) const {
+    const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
+    const bool causal = problem.causal != Causal::kNone, long_keys = problem.seqlen_kv > 1024;
+    constexpr Config kTall[] = {{3, 96, 2, 2, 1, 8, 1}, {3, 80, 2, 2, 1, 8, 1}};
+    constexpr Config kShared[] = {{2, 128, 2, 2, 1, 8, 1}, {2, 80, 2, 1, 1, 8, 1}, {2, 64, 2, 1, 1, 8, 1}};
+    std::vector<Config> order;
+    if (widest <= 128 && causal && long_keys) order.assign(std::begin(kTall), std::end(kTall));
+    order.insert(order.end(), std::begin(kShared), std::end(kShared));
+    for (Config config : order) {
+      if (causal) config.scheduler = 2;
+      // A cluster takes its tiles in turn, which under a mask costs balance: one that is launched per tile less.
+      if (config.num_consumers == 2 && (!causal || long_keys == (widest > 128))) {
+        config.cluster = 2;
+        config.scheduler = causal && long_keys ? 0 : 1;
+        if (config.scheduler == 0) config.q_stages = 1;
+      }
+      if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+    }
+    return std::nullopt;
   }
 };
 

@@ -1,7 +1,9 @@
 #include <cstddef>
+#include <span>
 
 #include "kernels/gpu_family.h"
 #include "kernels/sm90_short_fwd/config.h"
+#include "kernels/sm90_short_fwd/expected_time.h"
 #include "kernels/sm90_short_fwd/params.h"
 
 namespace flashcore {
@@ -42,39 +44,45 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     return std::nullopt;
   }
 
-  // Few rows, as in decoding, leave most of sm90_fwd's tile empty, and few tiles leave multiprocessors idle. How few,
-  // as a share of them, was measured: more where tiles are cheap and, under a mask, unequal.
-  int preference(const Problem& problem, const DeviceLimits& limits) const override {
-    const bool few_rows = problem.seqlen_q * problem.group_size() <= sm90_short_fwd::kTileRows;
-    const bool causal = problem.causal != Causal::kNone;
-    const double share =
-        std::max(problem.head_dim, problem.head_dim_v) <= 64 ? (causal ? 1.0 : 0.6) : (causal ? 0.5 : 0.33);
-    return few_rows || static_cast<double>(tiles_of_rows(problem, 128)) < share * limits.multiprocessors ? 91 : 89;
+  int preference(const Problem&, const DeviceLimits&) const override { return 90; }
+
+  std::optional<double> expected_us(const ConfigValues& values, const Problem& problem,
+                                    const DeviceLimits& limits) const override {
+    return sm90_short_fwd::expected_us(config_from<Config>(values), problem, limits);
   }
 
-  // Splits the keys until the CTAs fill the device, or a part is down to one block.
+  // Into how many parts the keys are split: more are sooner done, until their CTAs no longer fit the device at once.
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
-    Config config;
+    struct Step {
+      int block_n, num_stages;
+    };
+    constexpr Step kNarrow[] = {{128, 2}, {128, 1}, {64, 2}, {32, 1}};
+    constexpr Step kMiddle[] = {{64, 2}, {64, 1}, {128, 1}, {32, 1}};
+    constexpr Step kWide[] = {{32, 4}, {32, 2}, {32, 1}};
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
-    config.block_n = widest <= 64 ? 128 : widest <= 128 ? 64 : 32;
-    if (problem.seqlen_kv <= 64) config.block_n = std::min(config.block_n, problem.seqlen_kv <= 32 ? 32 : 64);
+    const std::span<const Step> steps = widest <= 64    ? std::span<const Step>(kNarrow)
+                                        : widest <= 128 ? std::span<const Step>(kMiddle)
+                                                        : std::span<const Step>(kWide);
+    Config config;
     // Rows that exist in as few warps as can be: the others have nothing to merge.
     while (sm90_short_fwd::positions(config) / 2 >= problem.seqlen_q) config.pack_heads *= 2;
-    const std::int64_t tiles = tiles_of(config, problem).clusters;
-    const auto can_split = [&] {
-      return tiles * config.cluster < limits.multiprocessors &&
-             problem.seqlen_kv >= 2 * sm90_short_fwd::parts(config) * config.block_n;
-    };
-    if (can_split()) config.cluster = 2;
-    if (config.cluster == 2 && problem.seqlen_kv >= 4 * config.block_n) config.key_groups = 2;
-    while (config.cluster < 8 && can_split()) config.cluster *= 2;
-    if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
-    config.key_groups = 1;
-    for (int stages = config.num_stages; stages > 0; --stages) {
-      config.num_stages = stages;
-      if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+    std::optional<Config> best;
+    double best_us = 0;
+    for (const Step& step : steps) {
+      config.block_n = step.block_n, config.num_stages = step.num_stages;
+      for (config.key_groups = 1; config.key_groups <= 2; config.key_groups *= 2) {
+        for (config.cluster = 1; config.cluster <= 8; config.cluster *= 2) {
+          // A part without a block has nothing to do but to merge.
+          const std::int64_t parts = sm90_short_fwd::parts(config);
+          if (parts > 1 && (parts - 1) * config.block_n >= problem.seqlen_kv) continue;
+          if (why_invalid(values_of(config), problem, limits)) continue;
+          const double us = *sm90_short_fwd::expected_us(config, problem, limits);
+          if (!best || us < best_us) best = config, best_us = us;
+        }
+      }
     }
-    throw_internal("sm90_short_fwd has no default config for {}", problem.id());
+    if (!best) throw_internal("sm90_short_fwd has no default config for {}", problem.id());
+    return values_of(*best);
   }
 
   LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,

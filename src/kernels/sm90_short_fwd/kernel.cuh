@@ -39,7 +39,7 @@ struct Kernel {
   int first_head;           // query head of row 0
   int heads;                // of the tile that exist
   int first_position;       // of this warpgroup's row 0
-  int first_block, blocks;  // of block_n keys, of those that some row of the CTA's tile sees
+  int first_block, blocks;  // of block_n keys, of those that some row of the CTA's tile sees: every kParts-th
 
   float acc_o[kDimV / 2];
   float acc_s[kBlockN / 2];
@@ -78,10 +78,12 @@ struct Kernel {
       end = min_int(end, last + problem.causal_offset + 1);
     }
     const int all_blocks = end <= 0 ? 0 : (end + kBlockN - 1) / kBlockN;
-    const int part = at.rank * C.key_groups + at.key_group;
-    first_block = part * all_blocks / kParts;
-    blocks = (part + 1) * all_blocks / kParts - first_block;
+    // Every kParts-th block: neighbours read neighbouring DRAM, and a mask takes as much from each.
+    first_block = at.rank * C.key_groups + at.key_group;
+    blocks = (all_blocks - first_block + kParts - 1) / kParts;
   }
+
+  FC_DEVICE int block_at(int index) const { return first_block + index * kParts; }
 
   // Whether any of the warp's 16 rows exists.
   FC_DEVICE bool warp_has_rows() const {
@@ -93,13 +95,13 @@ struct Kernel {
     const int stage = index % C.num_stages;
     ptx::mbarrier_arrive_expect_tx(at.k_full(stage), k_tile_bytes(C, T));
     tile::load_rows<column_blocks(T.head_dim)>(at.k(stage), params.k, at.k_full(stage), kBlockN,
-                                               (first_block + index) * kBlockN, head_kv, batch);
+                                               block_at(index) * kBlockN, head_kv, batch);
   }
   FC_DEVICE void load_v(int index) {
     const int stage = index % C.num_stages;
     ptx::mbarrier_arrive_expect_tx(at.v_full(stage), v_tile_bytes(C, T));
     tile::load_rows<column_blocks(T.head_dim_v)>(at.v(stage), params.v, at.v_full(stage), kBlockN,
-                                                 (first_block + index) * kBlockN, head_kv, batch);
+                                                 block_at(index) * kBlockN, head_kv, batch);
   }
 
   // One thread of each key group makes the barriers that its loads complete on, and issues them in the order in which
@@ -207,7 +209,7 @@ struct Kernel {
       issue_values<0, kSteps>(index - 1);
       ptx::wgmma_wait<1>();
       ptx::wgmma_registers(acc_s);
-      if (needs_mask(first_block + index)) mask(first_block + index);
+      if (needs_mask(block_at(index))) mask(block_at(index));
       ptx::wgmma_wait<0>();
       ptx::wgmma_registers(acc_o);
       refill(index);

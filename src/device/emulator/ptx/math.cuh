@@ -45,6 +45,7 @@ FC_DEVICE float cvt_f32_bf16(unsigned short bits) {
 }
 
 FC_DEVICE float float_of_bits(unsigned bits) { return __builtin_bit_cast(float, bits); }
+FC_DEVICE unsigned bits_of_float(float value) { return __builtin_bit_cast(unsigned, value); }
 FC_DEVICE float negative_infinity() { return -__builtin_inff(); }
 
 }  // namespace flashcore::ptx

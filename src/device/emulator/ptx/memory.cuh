@@ -23,6 +23,12 @@ FC_DEVICE void st_global_u16(unsigned short* address, unsigned short value) {
 }
 FC_DEVICE void st_global_v4(void* address, Vector4 value) { flashcore_services->store_global(address, &value, 16); }
 
+FC_DEVICE Vector4 ld_global_v4(const void* address) {
+  Vector4 value;
+  flashcore_services->load_global(address, &value, 16);
+  return value;
+}
+
 FC_DEVICE void st_shared_u32(SharedAddress address, unsigned value) {
   flashcore_services->store_shared(address, &value, 4);
 }

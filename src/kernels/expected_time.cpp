@@ -1,0 +1,43 @@
+#include "kernels/expected_time.h"
+
+#include <algorithm>
+
+namespace flashcore {
+namespace {
+
+constexpr double kDramBytes = 4.4e6;  // in a us
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+TileBlocks blocks_of_tiles(const Problem& problem, std::int64_t rows, std::int64_t block_n, std::int64_t parts) {
+  TileBlocks blocks;
+  blocks.tiles = ceil_div(problem.seqlen_q, rows);
+  const auto count = [&](std::int64_t keys) {
+    return ceil_div(std::max<std::int64_t>(ceil_div(keys, block_n), 1), parts);
+  };
+  if (problem.causal == Causal::kNone) {
+    blocks.longest = count(problem.seqlen_kv);
+    blocks.total = blocks.tiles * blocks.longest;
+    return blocks;
+  }
+  for (std::int64_t tile = 0; tile < blocks.tiles; ++tile) {
+    const std::int64_t last_row = std::min((tile + 1) * rows, problem.seqlen_q);
+    const std::int64_t own = count(std::min(problem.seqlen_kv, last_row + problem.causal_offset()));
+    blocks.longest = std::max(blocks.longest, own);
+    blocks.total += own;
+  }
+  return blocks;
+}
+
+double mean_columns(const Problem& problem) {
+  return static_cast<double>(ceil_div(problem.head_dim, 16) + ceil_div(problem.head_dim_v, 16)) * 8;
+}
+
+double dram_us(const Problem& problem) {
+  const auto rows = problem.batch * (problem.heads_kv * problem.seqlen_kv + problem.heads_q * problem.seqlen_q);
+  return static_cast<double>(rows) * static_cast<double>(problem.head_dim + problem.head_dim_v) * 2 / kDramBytes;
+}
+
+}  // namespace flashcore

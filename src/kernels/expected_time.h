@@ -1,0 +1,26 @@
+#pragma once
+// Parts that the models of Family::expected_us share. Their constants are fitted to times measured on an H200
+// (results/landscapes/hopper_times.json) by scripts/fit-expected-times, which has the same formulas.
+
+#include <cstdint>
+
+#include "core/problem.h"
+
+namespace flashcore {
+
+// The blocks of keys that the row tiles of one head go through; a tile that sees no key still has one.
+struct TileBlocks {
+  std::int64_t tiles = 0, longest = 0, total = 0;
+  double mean() const { return static_cast<double>(total) / static_cast<double>(tiles); }
+};
+// Each block is dealt out to `parts` that work side by side: counted is what one of them does.
+TileBlocks blocks_of_tiles(const Problem& problem, std::int64_t rows, std::int64_t block_n, std::int64_t parts = 1);
+
+// The mean of both head dims as the tensor cores see them, multiples of 16.
+double mean_columns(const Problem& problem);
+
+// What reading the inputs and writing the output takes at the rate that DRAM reached, us. Neither this nor the
+// multiplies hide the other wholly: the models add their squares.
+double dram_us(const Problem& problem);
+
+}  // namespace flashcore

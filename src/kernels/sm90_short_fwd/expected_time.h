@@ -1,0 +1,14 @@
+#pragma once
+// How long sm90_short_fwd should take, to choose among its configs: see kernels/expected_time.h.
+
+#include <optional>
+
+#include "device/device.h"
+#include "kernels/sm90_short_fwd/config.h"
+
+namespace flashcore::sm90_short_fwd {
+
+// In us; none for several row groups, which were not measured.
+std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits);
+
+}  // namespace flashcore::sm90_short_fwd
