@@ -27,7 +27,7 @@ void add_copies(std::vector<ConformanceTest>& all) {
                           "atomic_add_global_f32 atomic_add_shared_u32 atomic_add_shared_f32", 4 + 3 * kThreads));
   all.push_back(of_hopper("vector_load", "device_memory", "VectorLoad", "ld_global_v4", 4 * kThreads));
   all.push_back(of_hopper("atomic_order", "device_memory", "AtomicOrder", "atomic_add_global_acq_rel bits_of_float",
-                          1 + kThreads + 4 * kThreads));
+                          4 + kThreads + 4 * kThreads));  // a multiple of 16 bytes
   all.back().grid.x = 4;
   all.push_back(of_hopper("bulk", "bulk", "Bulk", "bulk_load bulk_store bulk_wait", 524));
   all.push_back(of_hopper("multicast", "bulk", "Multicast", "tma_load_4d_multicast", kClusterCtas * 4096));

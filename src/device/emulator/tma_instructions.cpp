@@ -1,8 +1,10 @@
 // Tiles of tensors, and plain lines of bytes, between global and shared memory. PTX ISA, "Tensor Memory Access",
 // "cp.async.bulk.tensor" and "cp.async.bulk".
 
+#include <algorithm>
 #include <cstring>
 
+#include "core/error.h"
 #include "device/emulator/instructions.h"
 
 namespace flashcore::emulator {
@@ -168,6 +170,10 @@ Access store_access(Cluster& cluster, Thread& self, const void* site) {
 }  // namespace
 
 void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
+  // As the driver does (cuTensorMapEncodeTiled).
+  const auto unaligned = [](std::uint64_t bytes) { return bytes % 16 != 0; };
+  if (unaligned(reinterpret_cast<std::uintptr_t>(spec.address)) || std::ranges::any_of(spec.strides_bytes, unaligned))
+    throw_internal("encoding a tensor map failed: its address and strides must be multiples of 16 bytes");
   EncodedMap map{kMagic, static_cast<char*>(const_cast<void*>(spec.address)),
                  {},     {},
                  {},     static_cast<std::uint32_t>(spec.swizzle)};

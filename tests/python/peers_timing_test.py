@@ -1,0 +1,98 @@
+"""How flashcore.peers times a contestant, on a simulated GPU whose queue holds only so much work at once."""
+
+import sys
+import types
+import unittest
+from collections import deque
+from unittest import mock
+
+from flashcore import peers
+
+
+class SimulatedGpu:
+    """A host clock and a GPU that works off a queue in order. Handing over to a full queue waits, as a driver's does."""
+
+    def __init__(self, replay_us, host_us, queue=64):
+        self.replay_us, self.host_us, self.queue = replay_us, host_us, queue
+        self.now = self.gpu_done = 0.0
+        self.pending = deque()  # when each replay ends
+
+    def hand_over(self, gpu_us, host_us):
+        self.now += host_us
+        while self.pending and self.pending[0] <= self.now:
+            self.pending.popleft()
+        if len(self.pending) >= self.queue:
+            self.now = max(self.now, self.pending.popleft())
+        self.gpu_done = max(self.gpu_done, self.now) + gpu_us
+        self.pending.append(self.gpu_done)
+
+    def torch(self):
+        gpu = self
+
+        class Event:
+            def __init__(self, enable_timing=False):
+                self.at = None
+
+            def record(self):
+                self.at = max(gpu.gpu_done, gpu.now)
+
+            def query(self):
+                return self.at <= gpu.now
+
+            def synchronize(self):
+                gpu.now = max(gpu.now, self.at)
+
+            def elapsed_time(self, end):
+                return (end.at - self.at) / 1000.0
+
+        class Graph:
+            def replay(self):
+                gpu.hand_over(gpu.replay_us, gpu.host_us)
+
+        class Capture:
+            def __init__(self, graph):
+                pass
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                return False
+
+        def synchronize():
+            gpu.now = max(gpu.now, gpu.gpu_done)
+
+        def sleep(cycles):
+            gpu.hand_over(cycles / peers.SPIN_CYCLES_PER_US, 0.0)
+
+        cuda = types.SimpleNamespace(Event=Event, CUDAGraph=Graph, graph=Capture, synchronize=synchronize, _sleep=sleep)
+        return types.SimpleNamespace(cuda=cuda)
+
+
+def contestant(gpu, sustained):
+    with mock.patch.dict(sys.modules, {"torch": gpu.torch()}):
+        made = peers.Contestant("simulated", lambda: None, True, sustained)
+        return made, made.sample()
+
+
+class PeersTimingTest(unittest.TestCase):
+    def test_the_hosts_time_is_not_counted(self):
+        made, us = contestant(SimulatedGpu(replay_us=500.0, host_us=80.0), sustained=False)
+        self.assertAlmostEqual(us * made.launches, 500.0, delta=0.5)
+
+    def test_sustained_needs_no_more_room_than_the_queue_has(self):
+        made, us = contestant(SimulatedGpu(replay_us=500.0, host_us=20.0, queue=8), sustained=True)
+        self.assertGreaterEqual(made.replays * 500.0, peers.SUSTAINED_SAMPLE_US)
+        self.assertAlmostEqual(us * made.launches, 500.0, delta=0.5)
+
+    def test_a_host_that_falls_behind_is_an_error(self):
+        gpu = SimulatedGpu(replay_us=500.0, host_us=20.0)
+        with mock.patch.dict(sys.modules, {"torch": gpu.torch()}):
+            made = peers.Contestant("simulated", lambda: None, True, True)
+            gpu.host_us = 600.0
+            with self.assertRaisesRegex(peers.Error, "did not keep ahead"):
+                made.sample()
+
+
+if __name__ == "__main__":
+    unittest.main()
