@@ -39,7 +39,9 @@ Explained explain_one(const NamedProblem& named, const DeviceInfo& device, const
   explained.choice = choices.front();
   explained.why = choices.front().reason;
   explained.others.assign(choices.begin() + 1, choices.end());
-  explained.expectation = expect_time(named.problem, explained.choice->candidate.print(), device, stored, measured);
+  const Candidate& candidate = explained.choice->candidate;
+  explained.expectation = expect_time(named.problem, candidate.print(), device, stored, measured,
+                                      candidate.family->expected_us(candidate.config, named.problem, device.limits));
   return explained;
 }
 

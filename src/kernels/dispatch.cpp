@@ -135,7 +135,7 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
   std::vector<Choice> choices;
   add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().expected_us, choices);
   for (Default& d : defaults) {
-    const std::string why = d.expected_us ? fmt::format("expected to take {:.3g} us", *d.expected_us)
+    const std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
                                           : "no entry of the tuned table is near";
     choices.push_back({std::move(d.candidate), {}});
     choices.back().reason =

@@ -57,7 +57,7 @@ const Trial* own_trial(const Problem& problem, const std::string& candidate, con
 }
 
 void set_time(Expectation& expectation, const Problem& problem, const DeviceInfo& device,
-              const std::optional<Ceilings>& ceilings) {
+              const std::optional<Ceilings>& ceilings, std::optional<double> modelled_us) {
   const Measured* nearest = nullptr;
   double best = INFINITY;
   const std::vector<Measured> measured = shipped_times(device.key);
@@ -72,6 +72,9 @@ void set_time(Expectation& expectation, const Problem& problem, const DeviceInfo
   if (best == 0 && nearest->problem == problem) {
     expectation.time_us = nearest->time_us;
     expectation.basis = fmt::format("measured on {}{}", device.key, stale);
+  } else if (modelled_us) {
+    expectation.time_us = modelled_us;
+    expectation.basis = fmt::format("by its family's model of times measured on {}", device.key);
   } else if (ceilings) {
     const double ratio = floor_us(problem, device, *ceilings) / floor_us(nearest->problem, device, *ceilings);
     expectation.time_us = nearest->time_us * ratio;
@@ -91,7 +94,8 @@ std::optional<Ceilings> shipped_ceilings(const std::string& device_key) {
 }
 
 Expectation expect_time(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
-                        const std::vector<Trial>& stored, const std::optional<Ceilings>& measured) {
+                        const std::vector<Trial>& stored, const std::optional<Ceilings>& measured,
+                        std::optional<double> modelled_us) {
   Expectation expectation;
   const std::optional<Ceilings> ceilings = measured ? measured : shipped_ceilings(device.key);
   if (ceilings) {
@@ -103,7 +107,7 @@ Expectation expect_time(const Problem& problem, const std::string& candidate, co
     expectation.time_us = own->timing->p50_us;
     expectation.basis = fmt::format("your trial {} of {}", own->id, own->created_at);
   } else {
-    set_time(expectation, problem, device, ceilings);
+    set_time(expectation, problem, device, ceilings, modelled_us);
   }
   return expectation;
 }

@@ -22,10 +22,12 @@ struct Expectation {
 };
 
 // `stored`: the user's own trials, used first. `measured`: the ceilings of the device if it is here; otherwise those in
-// the results that ship, and without either there is no floor. A neighbour's time is scaled by the ratio of both
-// floors.
+// the results that ship, and without either there is no floor. `modelled_us`: what the candidate's family says
+// (Family::expected_us), for a problem that was not measured on such a device while others were; without it a
+// neighbour's time is scaled by the ratio of both floors.
 Expectation expect_time(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
-                        const std::vector<Trial>& stored, const std::optional<Ceilings>& measured);
+                        const std::vector<Trial>& stored, const std::optional<Ceilings>& measured,
+                        std::optional<double> modelled_us = std::nullopt);
 
 // The ceilings that the shipped results of such a device were held against; none if there are no results of it.
 std::optional<Ceilings> shipped_ceilings(const std::string& device_key);

@@ -40,6 +40,15 @@ TEST(Expectation, ANeighbourIsScaledByTheFloors) {
   EXPECT_NE(doubled.basis.find("as far from its floor as b16_h16_s2048_d64_fp16"), std::string::npos) << doubled.basis;
 }
 
+TEST(Expectation, AModelStandsBetween) {
+  const auto modelled = [](const char* id) {
+    return expect_time(Problem::parse(id), "sm90_fwd:x=1", h200(), {}, std::nullopt, 123.0);
+  };
+  EXPECT_EQ(modelled("b32_h16_s2048_d64_fp16").time_us, 123.0);
+  EXPECT_NE(modelled("b32_h16_s2048_d64_fp16").basis.find("family's model"), std::string::npos);
+  EXPECT_NE(modelled("b16_h16_s2048_d64_fp16").time_us, 123.0);  // this one was measured
+}
+
 TEST(Expectation, WhereNothingIsKnownItSaysSo) {
   DeviceInfo device = h200();
   device.key = "never_seen";

@@ -1,12 +1,16 @@
 """How flashcore.peers times a contestant, on a simulated GPU whose queue holds only so much work at once."""
 
+import os
 import sys
 import types
 import unittest
 from collections import deque
+from pathlib import Path
 from unittest import mock
 
-from flashcore import peers
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+from flashcore import peers  # noqa: E402
 
 
 class SimulatedGpu:

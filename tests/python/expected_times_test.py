@@ -1,0 +1,70 @@
+"""scripts/fit-expected-times has the formulas of Family::expected_us: with the constants that the C++ source holds, both say
+the same of the same problems."""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+BINARY = os.environ.get("FLASHCORE_BINARY", str(ROOT / "build" / "flashcore"))
+KERNELS = ROOT / "src" / "kernels"
+PROBLEMS = """b1_h12_s2048_d128_bf16 b4_h16_s577_d64_fp16 b96_h16_s128_d64_fp16_causal b1_h8_s3000_d64_fp16_causal
+b25_h12_s300_d96_bf16 b2_h16_s2048_d192_dv128_bf16_causal b4_h8_s900_d256_fp16 b1_h8_s512_d64_fp16 b1_h2_s1024_d128_fp16_causal
+b4_h32_hk8_sq16_sk4096_d128_bf16 b64_h32_hk8_sq1_sk4096_d128_bf16 b1_h16_sq64_sk20000_d128_bf16 b3_h40_hk8_sq1_sk5000_d64_bf16
+b1_h8_hk1_sq1_sk60000_d128_bf16 b16_h12_s64_d40_fp16""".split()
+
+
+def script():
+    loader = importlib.machinery.SourceFileLoader("fit_expected_times", str(ROOT / "scripts" / "fit-expected-times"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def constants():
+    """Of sm90_fwd, by head dim and tile, and of sm90_short_fwd, in the script's order."""
+    source = (KERNELS / "sm90_fwd" / "expected_time.cpp").read_text()
+    tiles = {}
+    for widest, name in ((64, "kSmall"), (128, "kMiddle"), (256, "kLarge")):
+        table = re.search(rf"{name}\[\] = (.*?);", source, re.DOTALL)[1]
+        for row in re.findall(r"\{(\d[^{}]*)\}", table):
+            consumers, block_n, *rest = row.split(",")
+            tiles[widest, int(consumers), int(block_n)] = [float(x) for x in rest]
+    source = (KERNELS / "sm90_short_fwd" / "expected_time.cpp").read_text()
+    value = {name: float(text) for name, text in re.findall(r"(k\w+) = ([\d.]+)(?:e3)?[,;]", source)}
+    names = "kStart kTile kTileWide kStep kStepKeys kStepProducts kLatency kLatencyProducts kClusterMerge kLoadedBytes".split()
+    return tiles, [value[name] for name in names]
+
+
+class ExpectedTimesTest(unittest.TestCase):
+    def test_the_script_and_the_library_expect_the_same(self):
+        fit = script()
+        tiles, short = constants()
+        compared = 0
+        for problem in PROBLEMS:
+            done = subprocess.run([BINARY, "explain", "--arch", "sm_90", "--key", "none", "--problem", problem, "--json", "-", "--quiet"],
+                                  stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
+            entry = json.loads(done.stdout)["results"][0]
+            for choice in [entry, *entry["alternatives"]]:
+                told = re.search(r"expected to take ([\d.]+) us", choice["reason"])
+                fields = tuple(map(int, re.findall(r"=(\d+)", choice["candidate"])))
+                p = fit.parse(problem)
+                if choice["candidate"].startswith("sm90_fwd:"):
+                    widest = next(w for w in (64, 128, 256) if max(p["dim"], p["dim_v"]) <= w)
+                    own = fit.sm90_fwd_us(p, fields[:2], tiles[widest, fields[0], fields[1]])
+                elif choice["candidate"].startswith("sm90_short_fwd:"):
+                    own = fit.sm90_short_fwd_us(p, fields[:6], short)
+                else:
+                    continue
+                self.assertAlmostEqual(float(told[1]), own, delta=0.06 + 1e-3 * own, msg=f"{problem} {choice['candidate']}")
+                compared += 1
+        self.assertGreaterEqual(compared, 2 * len(PROBLEMS) - 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
