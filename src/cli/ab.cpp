@@ -106,8 +106,7 @@ int compare(const AbArguments& options) {
       {"schema", "flashcore.ab/1"}, {"run", run}, {"results", results}, {"interrupted", stopped}};
   if (calibration) document["calibration"] = *calibration;
   write_json(common, document);
-  if (all.size() > 1 || stopped)
-    console.summary("{} of {} problems judged{}", judged, all.size(), stopped ? "; stopped by Ctrl-C" : "");
+  if (all.size() > 1 || stopped) console.summary("{} of {} problems judged{}", judged, all.size(), stopped_by());
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 

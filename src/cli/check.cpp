@@ -200,8 +200,7 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
                               {"failed", tally.failed},
                               {"skipped", tally.skipped},
                               {"results", results}});
-  console.summary("{} passed, {} failed, {} skipped{}", tally.passed, tally.failed, skipped,
-                  interrupted() ? "; stopped by Ctrl-C" : "");
+  console.summary("{} passed, {} failed, {} skipped{}", tally.passed, tally.failed, skipped, stopped_by());
   if (tally.failed > 0) return kFailed;
   return tally.passed > 0 ? kDone : kNotJudged;
 }

@@ -63,7 +63,7 @@ int check_conformance(const CheckOptions& options) {
                   : counts[2] > 0 ? "; record them on an H200: flashcore check --conformance --device cuda --record "
                                     "results/h200/conformance.json"
                                   : "",
-                  interrupted() ? "; stopped by Ctrl-C" : "");
+                  stopped_by());
   if (counts[1] > 0) return kFailed;
   if (recorded) return kDone;
   return counts[0] > 0 && counts[2] == 0 && complete ? kDone : kNotJudged;

@@ -17,11 +17,12 @@ namespace flashcore::cli {
 
 namespace {
 
-std::atomic<bool> g_interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "set from a signal handler");
+std::atomic<int> g_interrupt{0};  // the signal
+static_assert(std::atomic<int>::is_always_lock_free, "set from a signal handler");
 
-void on_interrupt(int) {
-  g_interrupted = true;
+// A second Ctrl-C ends the process at once. Not a second SIGTERM: timeout(1) sends it to the process and to its group.
+void on_interrupt(int signal) {
+  g_interrupt = signal;
   std::signal(SIGINT, SIG_DFL);
 }
 
@@ -122,8 +123,15 @@ void write_json(const Common& common, const nlohmann::json& document) {
   write_file_atomically(common.json, text);
 }
 
-void watch_interrupts() { std::signal(SIGINT, on_interrupt); }
-bool interrupted() { return g_interrupted; }
+void watch_interrupts() {
+  std::signal(SIGINT, on_interrupt);
+  std::signal(SIGTERM, on_interrupt);
+}
+bool interrupted() { return g_interrupt != 0; }
+std::string stopped_by() {
+  if (!interrupted()) return "";
+  return g_interrupt == SIGINT ? "; stopped by Ctrl-C" : "; stopped by SIGTERM";
+}
 
 std::string new_run_id(const std::string& verb) {
   const std::time_t now = std::time(nullptr);

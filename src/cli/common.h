@@ -56,9 +56,10 @@ void check_json_target(const Common& common);
 void write_json(const Common& common, const nlohmann::json& document);
 bool json_on_stdout(const Common& common);
 
-// Ctrl-C: the first is noted and the verb ends cleanly, the second ends the program at once.
+// Ctrl-C and SIGTERM: the first is noted and the verb ends cleanly; a second Ctrl-C ends the program at once.
 void watch_interrupts();
 bool interrupted();
+std::string stopped_by();  // "; stopped by Ctrl-C", or nothing: for the summary line
 
 std::string new_run_id(const std::string& verb);  // "check-20250131-120000-4242", unique enough for one store
 

@@ -217,7 +217,7 @@ int compile(const CompileArguments& options) {
              {{"schema", "flashcore.compile/1"}, {"compiler", compiler}, {"results", results}, {"skipped", skipped}});
   if (passed + failed == 0 && !skipped.empty()) console.line("skipped: {}", skipped.front());
   console.summary("{} passed, {} failed, {} skipped; slowest compile {:.0f} ms{}", passed, failed, skipped.size(),
-                  slowest_ms, interrupted() ? "; stopped by Ctrl-C" : "");
+                  slowest_ms, stopped_by());
   if (failed > 0) return kFailed;
   return passed > 0 ? kDone : kNotJudged;
 }

@@ -93,7 +93,7 @@ int run_experiment(const ExperimentArguments& options) {
   }
   write_json(options.common, {{"schema", "flashcore.experiments/1"}, {"results", documents}});
   console.summary("{} experiments: {} with a verdict, {} inconclusive{}", results.size(), conclusive,
-                  results.size() - static_cast<std::size_t>(conclusive), interrupted() ? "; stopped by Ctrl-C" : "");
+                  results.size() - static_cast<std::size_t>(conclusive), stopped_by());
   if (failed > 0) return kFailed;
   return !results.empty() && conclusive == static_cast<int>(results.size()) ? kDone : kNotJudged;
 }

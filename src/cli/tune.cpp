@@ -183,7 +183,7 @@ int run_tune(const TuneArguments& options) {
                               {"interrupted", result.interrupted},
                               {"results", results}});
   console.summary("{} of {} problems have a winner; run {}, store {}{}", winners, tune_options.suite.problems.size(),
-                  result.run, store.path().string(), result.interrupted ? "; stopped by Ctrl-C" : "");
+                  result.run, store.path().string(), stopped_by());
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;
 }
 

@@ -82,8 +82,7 @@ int run_warmup(const WarmupArguments& options) {
     return kDone;
   }
   console.summary("{} kernels for {} problems on {}: {} compiled, {} were there already, {} failed{}", jobs.size(),
-                  suite.problems.size(), device.key, compiled, cached, failed,
-                  interrupted() ? "; stopped by Ctrl-C" : "");
+                  suite.problems.size(), device.key, compiled, cached, failed, stopped_by());
   if (failed > 0) return kFailed;
   return without == 0 && compiled + cached == jobs.size() ? kDone : kNotJudged;
 }

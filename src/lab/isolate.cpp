@@ -48,7 +48,8 @@ bool write_all(int fd, const char* data, std::size_t size) {
 }
 
 [[noreturn]] void child_main(int fd, const Batch& batch, const std::function<std::string(std::int64_t)>& body) {
-  std::signal(SIGINT, SIG_IGN);  // Ctrl-C reaches the whole group; the parent decides
+  std::signal(SIGINT, SIG_IGN);  // reach the whole group; the parent decides
+  std::signal(SIGTERM, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (std::int64_t i = batch.begin; i < batch.end; ++i) {
     char status = '+';

@@ -143,13 +143,20 @@ class LongRunTest(CliTest):
         self.assertGreaterEqual(len(trial_ids(self.store)), 8)
 
     def test_ctrl_c_ends_cleanly_with_what_is_done_saved(self):
-        # In its own process group, as a shell would, and the whole group is told, as a terminal would.
-        process = self.start_flashcore(*self.tune, "--budget", "1000000", start_new_session=True)
+        self.end_by(signal.SIGINT, "stopped by Ctrl-C")
+
+    def test_sigterm_does_too(self):
+        self.end_by(signal.SIGTERM, "stopped by SIGTERM")
+
+    def end_by(self, kind, words):
+        # In its own process group, as a shell would, and the whole group is told, as a terminal or timeout(1) would.
+        process = self.start_flashcore(*self.tune, "--budget", "1000000", "--json", "tune.json", start_new_session=True)
         self.wait_for_trials(3, process)
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, kind)
         out, err = process.communicate(timeout=60)
         self.assertIn(process.returncode, (DONE, NOT_JUDGED), out + err)
-        self.assertIn("stopped by Ctrl-C", out)
+        self.assertIn(words, out)
+        self.assertIn("tune.json", self.files())
         self.assertEqual(err, "")
         self.assertGreaterEqual(len(trial_ids(self.store)), 3)
         crashed = query(self.store, "select config, ended from trials where ended in ('crashed', 'timeout', 'error')")
