@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "kernels/family.h"
 
 namespace flashcore::api {
 
@@ -27,7 +28,7 @@ class Context {
 
   // Zeroed memory for one launch, which leaves it zero. Launches take turns over the slots, so that those under way at
   // one time do not share one.
-  static constexpr std::size_t kSlotBytes = 256, kSlots = 4096;
+  static constexpr std::size_t kSlotBytes = kLaunchWorkspaceBytes, kSlots = 4096;
   void* next_slot() const;
   // Memory of the device that addresses can point at.
   const void* somewhere() const { return slots_ ? slots_->data() : nullptr; }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -60,19 +61,24 @@ struct Default {
   Candidate candidate;
   int preference = 0;
   std::optional<double> expected_us;
+  bool runs_beside_itself = true;
+
+  // The first to be chosen has the least.
+  auto order() const {
+    return std::tuple(!runs_beside_itself, -preference, expected_us.value_or(std::numeric_limits<double>::infinity()));
+  }
 };
 std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits& limits) {
   std::vector<Default> defaults;
   for (const Family* family : supporting_families(problem, limits)) {
     const ConfigValues config = family->default_config(problem, limits);
-    defaults.push_back(
-        {{family, config}, family->preference(problem, limits), family->expected_us(config, problem, limits)});
+    defaults.push_back({{family, config},
+                        family->preference(problem, limits),
+                        family->expected_us(config, problem, limits),
+                        family->workspace_bytes(config, problem) <= kLaunchWorkspaceBytes});
   }
-  std::stable_sort(defaults.begin(), defaults.end(), [](const Default& a, const Default& b) {
-    constexpr double kLast = std::numeric_limits<double>::infinity();
-    return a.preference != b.preference ? a.preference > b.preference
-                                        : a.expected_us.value_or(kLast) < b.expected_us.value_or(kLast);
-  });
+  std::stable_sort(defaults.begin(), defaults.end(),
+                   [](const Default& a, const Default& b) { return a.order() < b.order(); });
   return defaults;
 }
 
@@ -135,8 +141,9 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
   std::vector<Choice> choices;
   add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().expected_us, choices);
   for (Default& d : defaults) {
-    const std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
-                                          : "no entry of the tuned table is near";
+    std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
+                                    : "no entry of the tuned table is near";
+    if (!d.runs_beside_itself) why += ", but one plan must not run on two streams at once: better by name";
     choices.push_back({std::move(d.candidate), {}});
     choices.back().reason =
         fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);

@@ -29,6 +29,9 @@ struct AttentionArgs {
   void* workspace = nullptr;  // Family::workspace_bytes of device memory; set by LoadedCandidate::bind
 };
 
+// As much as the library hands out to every launch (api/context.h).
+inline constexpr std::size_t kLaunchWorkspaceBytes = 256;
+
 class Family {
  public:
   virtual ~Family() = default;
@@ -66,7 +69,8 @@ class Family {
   virtual const SourceMap* source_overlay() const;
 
   // Device memory that a launch needs besides its tensors; zeroed once, then what launches leave in it. GPU families
-  // only.
+  // only. What needs more than kLaunchWorkspaceBytes cannot have its own for each launch, so one binding must not run
+  // beside itself: dispatch takes it only where nothing else runs, or by name.
   virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
 
   // What addresses, and strides in bytes, must be multiples of; 0: of one element. What only some kernels read, the
