@@ -106,7 +106,8 @@ int compare(const AbArguments& options) {
       {"schema", "flashcore.ab/1"}, {"run", run}, {"results", results}, {"interrupted", stopped}};
   if (calibration) document["calibration"] = *calibration;
   write_json(common, document);
-  if (all.size() > 1 || stopped) console.summary("{} of {} problems judged{}", judged, all.size(), stopped_by());
+  if (all.size() > 1 || stopped)
+    console.summary("{} of {} problems judged{}", judged, all.size(), stopped ? stopped_by() : "");
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 

@@ -101,7 +101,7 @@ int run_bench(const BenchArguments& options) {
   write_json(options.common, bench_json(result.trials));
   console.summary("{} {}, {} failed, {} skipped; run {}, store {}{}", done_well,
                   device.limits.emulated ? "counted" : "timed", failed, skipped, result.run, store.path().string(),
-                  stopped_by());
+                  result.interrupted ? stopped_by() : "");
   if (failed > 0) return kFailed;
   return done_well > 0 ? kDone : kNotJudged;
 }

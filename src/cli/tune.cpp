@@ -139,6 +139,13 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
   return json;
 }
 
+// What dispatch would not take from the table. A patched family is not known here, and not to dispatch either.
+bool is_by_name_only(const Trial& winner) {
+  const auto& all = all_families();
+  if (std::none_of(all.begin(), all.end(), [&](const Family* f) { return f->name() == winner.family; })) return false;
+  return !runs_beside_itself(parse_candidate(winner.candidate(), winner.problem, winner.device.limits), winner.problem);
+}
+
 int run_tune(const TuneArguments& options) {
   check_json_target(options.common);
   const TuneOptions tune_options = tune_options_from(options);
@@ -166,7 +173,11 @@ int run_tune(const TuneArguments& options) {
   console.table(arms);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
-    if (entry.winner) to_enter.push_back(*entry.winner);
+    if (!entry.winner) continue;
+    if (is_by_name_only(*entry.winner))
+      console.line("{}: {} is for use by name, a plan of it must not run on two streams at once", entry.problem.name,
+                   entry.winner->candidate());
+    else to_enter.push_back(*entry.winner);
   }
   if (const std::size_t entered = enter_user_table(to_enter))
     console.line("{} winner{} entered into {}: dispatch takes them from now on", entered, entered == 1 ? "" : "s",
@@ -183,7 +194,7 @@ int run_tune(const TuneArguments& options) {
                               {"interrupted", result.interrupted},
                               {"results", results}});
   console.summary("{} of {} problems have a winner; run {}, store {}{}", winners, tune_options.suite.problems.size(),
-                  result.run, store.path().string(), stopped_by());
+                  result.run, store.path().string(), result.interrupted ? stopped_by() : "");
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;
 }
 

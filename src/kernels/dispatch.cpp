@@ -61,21 +61,20 @@ struct Default {
   Candidate candidate;
   int preference = 0;
   std::optional<double> expected_us;
-  bool runs_beside_itself = true;
+  bool overlaps = true;
 
   // The first to be chosen has the least.
   auto order() const {
-    return std::tuple(!runs_beside_itself, -preference, expected_us.value_or(std::numeric_limits<double>::infinity()));
+    return std::tuple(!overlaps, -preference, expected_us.value_or(std::numeric_limits<double>::infinity()));
   }
 };
 std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits& limits) {
   std::vector<Default> defaults;
   for (const Family* family : supporting_families(problem, limits)) {
-    const ConfigValues config = family->default_config(problem, limits);
-    defaults.push_back({{family, config},
-                        family->preference(problem, limits),
-                        family->expected_us(config, problem, limits),
-                        family->workspace_bytes(config, problem) <= kLaunchWorkspaceBytes});
+    const Candidate candidate{family, family->default_config(problem, limits)};
+    defaults.push_back({candidate, family->preference(problem, limits),
+                        family->expected_us(candidate.config, problem, limits),
+                        runs_beside_itself(candidate, problem)});
   }
   std::stable_sort(defaults.begin(), defaults.end(),
                    [](const Default& a, const Default& b) { return a.order() < b.order(); });
@@ -113,6 +112,7 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
                                                  entry->of_user ? table : "the tuned table", d);
     try {
       Candidate candidate = parse_candidate(entry->candidate, problem, device.limits);
+      if (!runs_beside_itself(candidate, problem)) continue;
       if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
       choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key)});
     } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
@@ -143,7 +143,7 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
   for (Default& d : defaults) {
     std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
                                     : "no entry of the tuned table is near";
-    if (!d.runs_beside_itself) why += ", but one plan must not run on two streams at once: better by name";
+    if (!d.overlaps) why += ", but one plan must not run on two streams at once: better by name";
     choices.push_back({std::move(d.candidate), {}});
     choices.back().reason =
         fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);

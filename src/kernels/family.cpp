@@ -88,6 +88,10 @@ Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionAr
 
 std::string Candidate::print() const { return family->name() + ":" + family->space().print(config); }
 
+bool runs_beside_itself(const Candidate& candidate, const Problem& problem) {
+  return candidate.family->workspace_bytes(candidate.config, problem) <= kLaunchWorkspaceBytes;
+}
+
 Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits) {
   const std::size_t colon = text.find(':');
   const Family& family = family_by_name(text.substr(0, colon));

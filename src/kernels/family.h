@@ -68,9 +68,9 @@ class Family {
   // test (lab/patch.h). Null: none.
   virtual const SourceMap* source_overlay() const;
 
-  // Device memory that a launch needs besides its tensors; zeroed once, then what launches leave in it. GPU families
-  // only. What needs more than kLaunchWorkspaceBytes cannot have its own for each launch, so one binding must not run
-  // beside itself: dispatch takes it only where nothing else runs, or by name.
+  // Device memory that a launch needs besides its tensors, zeroed once. GPU families only. Launches take turns over
+  // what is up to kLaunchWorkspaceBytes, so each must leave it zero. What is more stays with the binding, and the next
+  // launch finds what the last one left: see runs_beside_itself.
   virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
 
   // What addresses, and strides in bytes, must be multiples of; 0: of one element. What only some kernels read, the
@@ -99,6 +99,9 @@ struct Candidate {
   std::string print() const;  // "sm80_fwd:block_m=64,..."
   bool operator==(const Candidate&) const = default;
 };
+// Whether launches of one binding may overlap, on two streams for example: each has a workspace of its own. What may
+// not is for whoever asks for it by name; dispatch takes it only where nothing else runs.
+bool runs_beside_itself(const Candidate& candidate, const Problem& problem);
 // "family" (its default config) or "family:key=value,...". Error kBadInput as ConfigSpace::parse, or with the reason of
 // why_unsupported / why_invalid.
 Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits);
