@@ -119,6 +119,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
         exact("fma", "arithmetic", "Fma", "fma", kRegionWords),
         exact("max", "arithmetic", "Max", "max", kRegionWords),
         exact("max_u16x2", "arithmetic", "MaxU16x2", "max_u16x2", kRegionWords),
+        exact("prmt", "arithmetic", "Prmt", "prmt", kRegionWords),
         exact("cvt_f16x2", "arithmetic", "ToF16", "cvt_f16x2", kRegionWords),
         exact("cvt_bf16x2", "arithmetic", "ToBf16", "cvt_bf16x2", kRegionWords),
         exact("cvt_f32_f16", "arithmetic", "FromF16", "cvt_f32_f16", 65536),

@@ -1,8 +1,9 @@
 #pragma once
-// Micro-tests of ptx/math.cuh.
+// Micro-tests of ptx/math.cuh and ptx/prmt.cuh.
 
 #include "kernels/conformance/common.cuh"
 #include "kernels/ptx/math.cuh"
+#include "kernels/ptx/prmt.cuh"
 
 namespace flashcore::conformance {
 
@@ -36,6 +37,13 @@ struct Max {
 struct MaxU16x2 {
   FC_DEVICE static void run(const Arguments& p) {
     map_numbers(p, [&](int i) { return ptx::max_u16x2(word(p, i), word(p, (i + 5) % kRegionWords)); });
+  }
+};
+struct Prmt {
+  FC_DEVICE static void run(const Arguments& p) {
+    map_numbers(p, [&](int i) {
+      return ptx::prmt(word(p, i), word(p, (i + 5) % kRegionWords), word(p, (i + 7) % kRegionWords) >> 11);
+    });
   }
 };
 struct ToF16 {

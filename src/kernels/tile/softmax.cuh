@@ -35,31 +35,27 @@ struct OnlineSoftmax {
     for (int r = 0; r < 2; ++r) max_scaled[r] = ptx::negative_infinity(), sum[r] = 0.0f;
   }
 
+  // The first scores, as `update` after `reset`, where nothing is there to rescale.
+  template <int kTiles>
+  FC_DEVICE void start(float (&scores)[kTiles][4], float scale_log2) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      max_scaled[r] = tile_max(scores, r) * scale_log2;
+      sum[r] = exponentiate(scores, scale_log2, r);
+    }
+  }
+
   // Scores become probabilities relative to the new maximum; `rescale[r]` is what earlier results must be multiplied
   // with. A NaN score is skipped by the maximum and comes back as NaN through exp2.
   template <int kTiles>
   FC_DEVICE void update(float (&scores)[kTiles][4], float scale_log2, float (&rescale)[2]) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float tile_max = ptx::max(scores[0][2 * r], scores[0][2 * r + 1]);
-#pragma unroll
-      for (int n = 1; n < kTiles; ++n) tile_max = ptx::max(tile_max, ptx::max(scores[n][2 * r], scores[n][2 * r + 1]));
-      const float new_max = ptx::max(max_scaled[r], quad_max(tile_max) * scale_log2);
-      // A row of nothing but -inf: subtracting it would make NaN of the zeros that exp2 owes us.
-      const float shift = new_max == ptx::negative_infinity() ? 0.0f : new_max;
-      // Both operands rounded as in the exponent below, so that the factor is exact relative to them.
-      rescale[r] = ptx::ex2(max_scaled[r] - shift);
-      max_scaled[r] = new_max;
-      float tile_sum = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int c = 2 * r; c < 2 * r + 2; ++c) {
-          scores[n][c] = ptx::ex2(ptx::fma(scores[n][c], scale_log2, -shift));
-          tile_sum += scores[n][c];
-        }
-      }
-      sum[r] = ptx::fma(sum[r], rescale[r], tile_sum);
+      const float before = max_scaled[r];
+      max_scaled[r] = ptx::max(before, tile_max(scores, r) * scale_log2);
+      // Both operands rounded as in the exponents, so that the factor is exact relative to them.
+      rescale[r] = ptx::ex2(before - shift(r));
+      sum[r] = ptx::fma(sum[r], rescale[r], exponentiate(scores, scale_log2, r));
     }
   }
 
@@ -68,6 +64,35 @@ struct OnlineSoftmax {
     const float total = quad_sum(sum[r]);
     lse = log_sum_exp(max_scaled[r], total);
     return inverse_sum(total);
+  }
+
+ private:
+  // Of the row in these fragments.
+  template <int kTiles>
+  FC_DEVICE static float tile_max(const float (&scores)[kTiles][4], int r) {
+    float maximum = ptx::max(scores[0][2 * r], scores[0][2 * r + 1]);
+#pragma unroll
+    for (int n = 1; n < kTiles; ++n) maximum = ptx::max(maximum, ptx::max(scores[n][2 * r], scores[n][2 * r + 1]));
+    return quad_max(maximum);
+  }
+
+  // A row of nothing but -inf: subtracting it would make NaN of the zeros that exp2 owes us.
+  FC_DEVICE float shift(int r) const { return max_scaled[r] == ptx::negative_infinity() ? 0.0f : max_scaled[r]; }
+
+  // Scores become probabilities; returns the lane's sum.
+  template <int kTiles>
+  FC_DEVICE float exponentiate(float (&scores)[kTiles][4], float scale_log2, int r) const {
+    const float subtracted = shift(r);
+    float total = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int c = 2 * r; c < 2 * r + 2; ++c) {
+        scores[n][c] = ptx::ex2(ptx::fma(scores[n][c], scale_log2, -subtracted));
+        total += scores[n][c];
+      }
+    }
+    return total;
   }
 };
 

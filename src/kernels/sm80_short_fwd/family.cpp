@@ -1,0 +1,95 @@
+#include <limits>
+
+#include "core/error.h"
+#include "kernels/gpu_family.h"
+#include "kernels/sm80_short_fwd/config.h"
+#include "kernels/sm80_short_fwd/params.h"
+
+namespace flashcore {
+namespace {
+
+using sm80_short_fwd::Config;
+using sm80_short_fwd::Params;
+
+constexpr std::int64_t kMaxGrid = 65535;
+
+sm80_short_fwd::Tensor tensor_of(const char* name, const void* address, const TensorLayout& layout) {
+  constexpr std::int64_t kUnit = 8;  // elements
+  if (layout.span() / kUnit > std::numeric_limits<std::uint32_t>::max())
+    throw_bad_input("sm80_short_fwd reaches 64 GB of a tensor, and {} spans {} bytes; use another family", name,
+                    2 * layout.span());
+  const auto units = [](std::int64_t elements, std::int64_t extent) {
+    return static_cast<unsigned>(extent <= 1 ? 0 : elements / kUnit);  // whose stride may be anything
+  };
+  return {const_cast<void*>(address), units(layout.stride_batch, layout.batch), units(layout.stride_head, layout.heads),
+          units(layout.stride_row, layout.rows)};
+}
+
+class Sm80ShortForward final : public GpuFamily<Config> {
+ public:
+  std::string name() const override { return "sm80_short_fwd"; }
+  std::string description() const override {
+    return "few rows and keys: loads straight into mma.sync fragments, keys split over warps";
+  }
+
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+    if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
+    if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
+    for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
+      if (dim % 8 != 0 || dim > sm80_short_fwd::kMaxDim) {
+        return fmt::format("head dims that are multiples of 8 up to {} only, not {}: K and V are held in registers",
+                           sm80_short_fwd::kMaxDim, dim);
+      }
+    }
+    // Batch and row tiles are the grid's second and third dimension.
+    if (problem.batch > kMaxGrid || problem.seqlen_q > kMaxGrid)
+      return fmt::format("at most {} sequences of {} rows", kMaxGrid, kMaxGrid);
+    return why_indices_overflow(problem);
+  }
+
+  int preference(const Problem&, const DeviceLimits&) const override { return 70; }
+
+  ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
+    Config config;
+    while (config.pack_heads < 16 && sm80_short_fwd::positions(config) / 2 >= problem.seqlen_q) config.pack_heads *= 2;
+    config.block_n = 32;
+    config.key_warps = 1;
+    while (config.key_warps < 8 && config.key_warps * config.block_n < problem.seqlen_kv) config.key_warps *= 2;
+    for (; config.block_n >= 16; config.block_n -= 16) {
+      if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+    }
+    throw_internal("sm80_short_fwd has no default config for {}", problem.id());
+  }
+
+  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
+                         const AttentionArgs& args) const override {
+    const auto config = config_from<Config>(values);
+    const std::int64_t positions = sm80_short_fwd::positions(config);
+    const std::int64_t row_tiles = (problem.seqlen_q + positions - 1) / positions;
+    Params params{};
+    const ForwardParams forward = make_forward_params(problem, args);
+    const ProblemLayouts& layouts = args.layouts;
+    params.q = tensor_of("q", args.q, layouts.q), params.k = tensor_of("k", args.k, layouts.k);
+    params.v = tensor_of("v", args.v, layouts.v), params.o = tensor_of("o", args.o, layouts.o);
+    params.lse = args.lse;
+    params.heads_q = forward.heads_q, params.seqlen_q = forward.seqlen_q, params.seqlen_kv = forward.seqlen_kv;
+    params.causal_offset = forward.causal_offset, params.scale_log2 = forward.scale_log2;
+    params.group_size = static_cast<int>(problem.group_size());
+    params.head_tiles = static_cast<int>((problem.group_size() + config.pack_heads - 1) / config.pack_heads);
+    params.by_head_tiles = tile::FastDivide::by(params.head_tiles);
+    LaunchSpec spec;
+    spec.grid = {static_cast<unsigned>(problem.heads_kv * params.head_tiles), static_cast<unsigned>(problem.batch),
+                 static_cast<unsigned>(row_tiles)};
+    spec.block.x = static_cast<unsigned>(threads_per_block(config));
+    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
+    spec.programmatic = config.early_launch != 0;
+    spec.params = params_bytes(params);
+    return spec;
+  }
+};
+
+}  // namespace
+}  // namespace flashcore
+
+FLASHCORE_FAMILY(sm80_short_fwd, Sm80ShortForward)
