@@ -48,8 +48,6 @@ struct Dim3 {
 // How a tile's rows lie in shared memory: the 16-byte chunks of each 128, 64 or 32 bytes change places by address, so
 // that matrix instructions meet no bank conflicts. The value is the width in bytes; a box's rows are at most as wide.
 enum class TensorSwizzle : unsigned { kNone = 0, k32 = 32, k64 = 64, k128 = 128 };
-// How many bytes L2 asks of DRAM at once when a tile misses.
-enum class L2Promotion : unsigned { kNone = 0, k64 = 64, k128 = 128, k256 = 256 };
 
 // A tensor map of Hopper's tensor memory accelerator, to be encoded into the parameters at `param_offset` (128 bytes):
 // 4-D tensors of 16-bit elements in tiles of `box`, zeros outside the tensor.
@@ -61,7 +59,6 @@ struct TensorMapSpec {
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};
   TensorSwizzle swizzle = TensorSwizzle::k128;
-  L2Promotion promotion = L2Promotion::k128;
 };
 
 // One kernel launch: geometry and the bytes of its single parameter struct.

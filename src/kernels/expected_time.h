@@ -3,6 +3,7 @@
 // (results/landscapes/hopper_times.json) by scripts/fit-expected-times, which has the same formulas.
 
 #include <cstdint>
+#include <optional>
 
 #include "core/problem.h"
 
@@ -22,5 +23,18 @@ double mean_columns(const Problem& problem);
 // What reading the inputs and writing the output takes at the rate that DRAM reached, us. Neither this nor the
 // multiplies hide the other wholly: the models add their squares.
 double dram_us(const Problem& problem);
+
+constexpr double kNotMeasuredUs = 1e9;  // what was not measured comes after all that was
+
+// Keeps the config that is expected to take least, of equal ones the first.
+template <class Config>
+struct Fastest {
+  std::optional<Config> config;
+  double us = 0;
+
+  void offer(const Config& other, double other_us) {
+    if (!config || other_us < us) config = other, us = other_us;
+  }
+};
 
 }  // namespace flashcore

@@ -55,6 +55,17 @@ TEST(Dispatch, PrefersByProblemWhereNoTableSpeaks) {
     EXPECT_EQ(choose(large, device).candidate.family->name(), "sm90_fwd") << large;
 }
 
+// Where all is over before a pipeline would have started, and decoding on what is no Hopper.
+TEST(Dispatch, TakesTheShortestWayForTheShortest) {
+  for (const char* arch : {"sm_80", "sm_89", "sm_90", "sm_120"}) {
+    for (const char* id : {"b1_h8_s32_d64_fp16", "b1_h12_s64_d64_bf16_causal", "b1_h16_s100_d64_fp16"})
+      EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_short_fwd") << id << " " << arch;
+  }
+  EXPECT_EQ(choose("b64_h32_hk8_sq1_sk4096_d128_bf16", gpu("a100", "sm_80")).candidate.print(),
+            "sm80_short_fwd:row_blocks=1,key_warps=8,block_n=16,pack_heads=4,early_launch=0");
+  EXPECT_EQ(choose("b4_h12_s512_d64_fp16", gpu("a100", "sm_80")).candidate.family->name(), "sm80_fwd");
+}
+
 // A plan that must not run on two streams at once is nobody's who did not ask for it.
 TEST(Dispatch, TakesNothingThatCannotRunBesideItself) {
   const DeviceInfo device = gpu("h200", "sm_90");

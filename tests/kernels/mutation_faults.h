@@ -39,6 +39,9 @@ inline constexpr const char* kShortFour =
     "sm90_short_fwd:row_groups=1,key_groups=1,cluster=4,block_n=32,num_stages=2,pack_heads=1,early_launch=0";
 inline constexpr const char* kShortPacked =
     "sm90_short_fwd:row_groups=1,key_groups=1,cluster=2,block_n=32,num_stages=2,pack_heads=8,early_launch=0";
+inline constexpr const char* kDirect = "sm80_short_fwd:row_blocks=1,key_warps=4,block_n=16,pack_heads=1,early_launch=0";
+inline constexpr const char* kDirectOne =
+    "sm80_short_fwd:row_blocks=2,key_warps=1,block_n=32,pack_heads=2,early_launch=0";
 inline constexpr const char* kDecode = "sm90_decode_fwd:block_n=32,num_stages=2,ctas_per_sm=2,pack_heads=8";
 inline constexpr const char* kManyHeads = "b16_h8_hk4_sq1_sk30_d64_fp16";
 inline constexpr const char* kFewRows = "b2_h6_hk2_sq5_sk333_d72_bf16_causal";
@@ -65,6 +68,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kContext = "sm90_fwd/context.cuh";
   static constexpr const char* kKShort = "sm90_short_fwd/kernel.cuh";
   static constexpr const char* kMerge = "sm90_short_fwd/merge.cuh";
+  static constexpr const char* kKDirect = "sm80_short_fwd/kernel.cuh";
   static constexpr const char* kDecodeConsumer = "sm90_decode_fwd/consumer.cuh";
   static constexpr const char* kDecodeProducer = "sm90_decode_fwd/producer.cuh";
   static constexpr const char* kDecodeContext = "sm90_decode_fwd/context.cuh";
@@ -273,6 +277,37 @@ inline const std::vector<Mutation>& mutations() {
       {"short_own_part_unscaled", kShort, kCausal, kMerge, "scale_chunks(part, weights);", "", "wrong result"},
       {"short_rows_of_no_head", kShortPacked, "b1_h3_hk1_sq8_sk100_d64_bf16", kKShort,
        "return row(r) / kPositions < heads && position(r)", "return position(r)", "race|out of bounds"},
+      // --- sm80_short_fwd ---
+      {"direct_merge_barrier", kDirect, kCausal, kKDirect, "ptx::bar_sync();", "", "race|uninitialised"},
+      {"direct_no_guard_of_rows", kDirect, kCausal, kKDirect, "(kWhole || row_exists(r)) &&", "", "out of bounds"},
+      {"direct_no_guard_of_keys", kDirectOne, kGrouped, kKDirect,
+       "const bool key_exists = kWhole || first_key + 8 * n < params.seqlen_kv;", "const bool key_exists = true;",
+       "out of bounds"},
+      {"direct_stores_rows_that_do_not_exist", kDirectOne, kGrouped, kKDirect, "place.exists = row_exists(row);",
+       "place.exists = true;", "race|out of bounds"},
+      {"direct_rows_of_no_head", kDirectOne, "b1_h3_hk1_sq8_sk100_d64_bf16", kKDirect,
+       "return head_of(row) < heads && position_of(row)", "return position_of(row)", "race|out of bounds"},
+      {"direct_q_of_other_columns", kDirect, kCausal, kKDirect, "word(q[m][0][c], 2 * step + 1)",
+       "word(q[m][0][c], 2 * step)", "wrong result"},
+      {"direct_v_of_swapped_keys", kDirect, kCausal, kKDirect,
+       "ptx::prmt(word(key, column / 2), word(next, column / 2)",
+       "ptx::prmt(word(next, column / 2), word(key, column / 2)", "wrong result"},
+      {"direct_columns_swapped", kDirect, kCausal, kKDirect, "column % 2 == 0 ? 0x5410 : 0x7632",
+       "column % 2 == 0 ? 0x7632 : 0x5410", "wrong result"},
+      {"direct_no_mask", kDirect, kCausal, kKDirect, "if (needs_mask(warp)) mask(warp);", "", "wrong result"},
+      {"direct_no_mask_of_later_blocks", kDirect, kCausal, kKDirect, "if (needs_mask(next)) mask(next);", "",
+       "wrong result"},
+      {"direct_no_rescale", kDirectOne, kGrouped, kKDirect, "acc_o[m][i][j] *= rescale[j / 2];", ";", "wrong result"},
+      {"direct_same_keys_twice", kDirect, kCausal, kKDirect, "next < blocks; next += C.key_warps",
+       "next < blocks; next += C.key_warps + 1", "wrong result"},
+      {"direct_unweighted_part", kDirect, kCausal, kKDirect,
+       "const float weight = ptx::ex2(states[w].maximum - shift);", "const float weight = 1.0f;", "wrong result"},
+      {"direct_state_of_the_other_row", kDirect, kCausal, kKDirect, "const bool second = row / 8 % 2 != 0;",
+       "const bool second = false;", "wrong result"},
+      {"direct_too_few_pieces", kDirect, kCausal, kKDirect, "if (index < kPieces) merge(",
+       "if (index < kPieces / 2) merge(", "wrong result|uninitialised|race"},
+      {"direct_no_early_launch_wait", "sm80_short_fwd:row_blocks=1,key_warps=2,block_n=16,pack_heads=1,early_launch=1",
+       kCausal, kKDirect, "ptx::griddepcontrol_wait(), ", "", "before griddepcontrol.wait"},
       // --- sm90_decode_fwd ---
       {"decode_part_barrier", kDecode, kFewRows, kDecodeConsumer,
        "ptx::bar_sync(kConsumerBarrier, 128);  // the part is complete", "", "race"},

@@ -16,7 +16,7 @@ KERNELS = ROOT / "src" / "kernels"
 PROBLEMS = """b1_h12_s2048_d128_bf16 b4_h16_s577_d64_fp16 b96_h16_s128_d64_fp16_causal b1_h8_s3000_d64_fp16_causal
 b25_h12_s300_d96_bf16 b2_h16_s2048_d192_dv128_bf16_causal b4_h8_s900_d256_fp16 b1_h8_s512_d64_fp16 b1_h2_s1024_d128_fp16_causal
 b4_h32_hk8_sq16_sk4096_d128_bf16 b64_h32_hk8_sq1_sk4096_d128_bf16 b1_h16_sq64_sk20000_d128_bf16 b3_h40_hk8_sq1_sk5000_d64_bf16
-b1_h8_hk1_sq1_sk60000_d128_bf16 b16_h12_s64_d40_fp16""".split()
+b1_h8_hk1_sq1_sk60000_d128_bf16 b16_h12_s64_d40_fp16 b1_h8_s32_d64_fp16 b3_h40_hk8_sq1_sk100_d128_bf16 b2_h5_s77_d72_bf16_causal""".split()
 
 
 def script():
@@ -27,7 +27,7 @@ def script():
 
 
 def constants():
-    """Of sm90_fwd, by head dim and tile, and of sm90_short_fwd, in the script's order."""
+    """Of sm90_fwd, by head dim and tile, and of sm90_short_fwd and sm80_short_fwd, in the script's order."""
     source = (KERNELS / "sm90_fwd" / "expected_time.cpp").read_text()
     tiles = {}
     for widest, name in ((64, "kSmall"), (128, "kMiddle"), (256, "kLarge")):
@@ -35,17 +35,22 @@ def constants():
         for row in re.findall(r"\{(\d[^{}]*)\}", table):
             consumers, block_n, *rest = row.split(",")
             tiles[widest, int(consumers), int(block_n)] = [float(x) for x in rest]
-    source = (KERNELS / "sm90_short_fwd" / "expected_time.cpp").read_text()
-    value = {name: float(text) for name, text in re.findall(r"(k\w+) = ([\d.]+)(?:e3)?[,;]", source)}
-    names = "kStart kTile kTileWide kStep kStepKeys kStepProducts kLatency kLatencyProducts kClusterMerge kLoadedBytes".split()
-    return tiles, [value[name] for name in names]
+
+    def named(family, names):
+        source = (KERNELS / family / "expected_time.cpp").read_text()
+        value = {name: float(text) for name, text in re.findall(r"(k\w+) = ([\d.]+)(?:e\d)?[,;]", source)}
+        return [value[name] for name in names.split()]
+
+    short = "kStart kTile kTileWide kStep kStepKeys kStepProducts kLatency kLatencyProducts kClusterMerge kLoadedBytes"
+    direct = "kStart kStep kStepProducts kMerge kMergeParts kLoadedBytes"
+    return tiles, named("sm90_short_fwd", short), named("sm80_short_fwd", direct)
 
 
 class ExpectedTimesTest(unittest.TestCase):
     def test_the_script_and_the_library_expect_the_same(self):
         fit = script()
-        tiles, short = constants()
-        compared = 0
+        tiles, short, direct = constants()
+        compared = directs = 0
         for problem in PROBLEMS:
             done = subprocess.run([BINARY, "explain", "--arch", "sm_90", "--key", "none", "--problem", problem, "--json", "-", "--quiet"],
                                   stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
@@ -59,11 +64,15 @@ class ExpectedTimesTest(unittest.TestCase):
                     own = fit.sm90_fwd_us(p, fields[:2], tiles[widest, fields[0], fields[1]])
                 elif choice["candidate"].startswith("sm90_short_fwd:"):
                     own = fit.sm90_short_fwd_us(p, fields[:6], short)
+                elif choice["candidate"].startswith("sm80_short_fwd:") and told:
+                    own = fit.sm80_short_fwd_us(p, fields, direct)
+                    directs += 1
                 else:
                     continue
                 self.assertAlmostEqual(float(told[1]), own, delta=0.06 + 1e-3 * own, msg=f"{problem} {choice['candidate']}")
                 compared += 1
         self.assertGreaterEqual(compared, 2 * len(PROBLEMS) - 5)
+        self.assertGreaterEqual(directs, 4)
 
 
 if __name__ == "__main__":

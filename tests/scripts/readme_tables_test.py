@@ -106,6 +106,12 @@ class ReadmeTables(unittest.TestCase):
         self.run_script()
         self.assertIn("`python -m flashcore.peers --suite suites/tiny.yaml --json results/gpu/tiny.json` measures them again", self.readme())
 
+    def test_a_stale_file_of_sustained_samples_is_measured_again_as_such(self):
+        self.results({**result("b1_h8_s512_d64_fp16", 4.0, 2.0), "condition": "sustained"})
+        self.verdict(1)
+        self.run_script()
+        self.assertIn("suites/tiny.yaml --condition sustained --json results/gpu/tiny.json` measures them again", self.readme())
+
     def test_nothing_timed_is_still_a_table(self):
         self.results({"problem": "b1_h8_s7_d64_fp16", "name": "odd", "ended": "crashed", "source_hash": "abcdef0123456789"})
         self.assertEqual(self.run_script().returncode, 0)

@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <limits>
 
 #include "core/error.h"
+#include "kernels/expected_time.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm80_short_fwd/config.h"
+#include "kernels/sm80_short_fwd/expected_time.h"
 #include "kernels/sm80_short_fwd/params.h"
 
 namespace flashcore {
@@ -12,6 +15,7 @@ using sm80_short_fwd::Config;
 using sm80_short_fwd::Params;
 
 constexpr std::int64_t kMaxGrid = 65535;
+constexpr std::int64_t kShortReads = 200 * 128;  // of an SM: keys times columns, for all tiles
 
 sm80_short_fwd::Tensor tensor_of(const char* name, const void* address, const TensorLayout& layout) {
   constexpr std::int64_t kUnit = 8;  // elements
@@ -48,18 +52,40 @@ class Sm80ShortForward final : public GpuFamily<Config> {
     return why_indices_overflow(problem);
   }
 
-  int preference(const Problem&, const DeviceLimits&) const override { return 70; }
+  // On Hopper the models decide. Elsewhere against sm80_fwd, which reads K and V less often and loses time at the
+  // start: by where the two met on an H200.
+  int preference(const Problem& problem, const DeviceLimits& limits) const override {
+    if (limits.arch == 90) return 90;
+    const std::int64_t reads = tiles_of_rows(problem, 16) * problem.seqlen_kv * (problem.head_dim + problem.head_dim_v);
+    const bool is_short = problem.seqlen_q <= 16 || reads <= kShortReads * limits.multiprocessors;
+    return is_short ? 81 : 79;
+  }
+  std::optional<double> expected_us(const ConfigValues& values, const Problem& problem,
+                                    const DeviceLimits& limits) const override {
+    if (limits.arch != 90) return std::nullopt;
+    return sm80_short_fwd::expected_us(config_from<Config>(values), problem, limits);
+  }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
+    Fastest<Config> best;
     Config config;
-    while (config.pack_heads < 16 && sm80_short_fwd::positions(config) / 2 >= problem.seqlen_q) config.pack_heads *= 2;
-    config.block_n = 32;
-    config.key_warps = 1;
-    while (config.key_warps < 8 && config.key_warps * config.block_n < problem.seqlen_kv) config.key_warps *= 2;
-    for (; config.block_n >= 16; config.block_n -= 16) {
-      if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+    for (config.row_blocks = 1; config.row_blocks <= 2; ++config.row_blocks) {
+      config.pack_heads = 1;
+      while (config.pack_heads < std::min<std::int64_t>(16, problem.group_size()) &&
+             sm80_short_fwd::positions(config) / 2 >= problem.seqlen_q)
+        config.pack_heads *= 2;
+      for (config.block_n = 16; config.block_n <= 32; config.block_n += 16) {
+        for (config.key_warps = 1; config.key_warps <= 8; config.key_warps *= 2) {
+          if (config.key_warps > 1 && (config.key_warps - 1) * config.block_n >= problem.seqlen_kv) continue;
+          if (why_invalid(values_of(config), problem, limits)) continue;
+          // Many keys to a warp: as few steps as can be.
+          const double steps = static_cast<double>(problem.seqlen_kv) / (config.key_warps * config.block_n);
+          best.offer(config, sm80_short_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs + steps));
+        }
+      }
     }
-    throw_internal("sm80_short_fwd has no default config for {}", problem.id());
+    if (!best.config) throw_internal("sm80_short_fwd has no default config for {}", problem.id());
+    return values_of(*best.config);
   }
 
   LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,

@@ -1,6 +1,7 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/expected_time.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm90_fwd/config.h"
 #include "kernels/sm90_fwd/expected_time.h"
@@ -38,8 +39,6 @@ bool loads_are_scarce(const Problem& problem, const DeviceLimits& limits) {
          2 * tiles_of_rows(problem, 128) >= limits.multiprocessors;
 }
 
-constexpr double kNotMeasuredUs = 1e30;  // what was not measured comes after all that was
-
 class Sm90Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm90_fwd"; }
@@ -73,16 +72,14 @@ class Sm90Forward final : public GpuFamily<Config> {
     const std::span<const Config> some = widest <= 64    ? std::span<const Config>(kSmall)
                                          : widest <= 128 ? std::span<const Config>(kMiddle)
                                                          : std::span<const Config>(kLarge);
-    std::optional<Config> best;
-    double best_us = 0;
+    Fastest<Config> best;
     for (Config config : some) {
       if (problem.causal != Causal::kNone) config.scheduler = 2;
       if (why_invalid(values_of(config), problem, limits)) continue;
-      const double us = sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs);
-      if (!best || us < best_us) best = config, best_us = us;
+      best.offer(config, sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs));
     }
-    if (!best) throw_internal("sm90_fwd has no default config for {}", problem.id());
-    return values_of(*best);
+    if (!best.config) throw_internal("sm90_fwd has no default config for {}", problem.id());
+    return values_of(*best.config);
   }
 
   int ptxas_level(const Traits& traits) const override { return sm90_fwd::ptxas_level(traits); }

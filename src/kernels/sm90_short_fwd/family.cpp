@@ -1,6 +1,7 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/expected_time.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm90_short_fwd/config.h"
 #include "kernels/sm90_short_fwd/expected_time.h"
@@ -66,8 +67,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     Config config;
     // Rows that exist in as few warps as can be: the others have nothing to merge.
     while (sm90_short_fwd::positions(config) / 2 >= problem.seqlen_q) config.pack_heads *= 2;
-    std::optional<Config> best;
-    double best_us = 0;
+    Fastest<Config> best;
     for (const Step& step : steps) {
       config.block_n = step.block_n, config.num_stages = step.num_stages;
       for (config.key_groups = 1; config.key_groups <= 2; config.key_groups *= 2) {
@@ -76,13 +76,12 @@ class Sm90ShortForward final : public GpuFamily<Config> {
           const std::int64_t parts = sm90_short_fwd::parts(config);
           if (parts > 1 && (parts - 1) * config.block_n >= problem.seqlen_kv) continue;
           if (why_invalid(values_of(config), problem, limits)) continue;
-          const double us = *sm90_short_fwd::expected_us(config, problem, limits);
-          if (!best || us < best_us) best = config, best_us = us;
+          best.offer(config, *sm90_short_fwd::expected_us(config, problem, limits));
         }
       }
     }
-    if (!best) throw_internal("sm90_short_fwd has no default config for {}", problem.id());
-    return values_of(*best);
+    if (!best.config) throw_internal("sm90_short_fwd has no default config for {}", problem.id());
+    return values_of(*best.config);
   }
 
   LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
