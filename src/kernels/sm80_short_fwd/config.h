@@ -48,7 +48,7 @@ constexpr int smem_bytes(const Config& c, const Traits& t) {
 
 // Q, K and V as they come, the accumulators of S and O, addresses: fitted to what ptxas needs without spilling.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  const int of_rows = padded_dim_qk(t) / 4 + padded_dim_v(t) / 2 + c.block_n / 2 + 6;
+  const int of_rows = padded_dim_qk(t) / 4 + padded_dim_v(t) / 2 + c.block_n * 5 / 8 + 6;
   const int of_keys = c.block_n * (padded_dim_qk(t) + padded_dim_v(t)) / 64;
   const int packed = c.pack_heads > 1 ? 4 : 0;  // more addresses of rows
   return c.row_blocks * (of_rows + packed) + of_keys + 40;
