@@ -7,7 +7,7 @@
 namespace flashcore::sm90_fwd {
 
 struct Config {
-  int num_consumers = 2;      // warpgroups of 64 query rows each
+  int num_consumers = 2;      // warpgroups that work on 64 query rows each
   int block_n = 128;          // keys of one step
   int num_stages = 2;         // K tiles, and V tiles, in shared memory
   int q_stages = 2;           // Q tiles: 2 loads the next one while this one is worked on
@@ -16,6 +16,7 @@ struct Config {
   int scheduler =
       1;            // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
   int cluster = 1;  // CTAs with neighbouring tiles of a head; each loads its share of K and V for all of them
+  int key_groups = 1;  // consumers that share their rows, each with its part of the keys
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -27,6 +28,7 @@ struct Config {
     visit("rescale_threshold", &Config::rescale_threshold, 0, 4, 8, 12);
     visit("scheduler", &Config::scheduler, 0, 1, 2);
     visit("cluster", &Config::cluster, 1, 2);
+    visit("key_groups", &Config::key_groups, 1, 2, 3, 4);
   }
 };
 
@@ -35,7 +37,9 @@ constexpr int kRowsPerStore = 16;  // of O: a warp's, so that it leaves without 
 using tile::column_blocks;
 using tile::padded_dim;
 
-constexpr int block_m(const Config& c) { return c.num_consumers * kRowsPerConsumer; }
+constexpr int group_stages(const Config& c) { return c.num_stages / c.key_groups; }  // each key group has its own ring
+constexpr int row_groups(const Config& c) { return c.num_consumers / c.key_groups; }
+constexpr int block_m(const Config& c) { return row_groups(c) * kRowsPerConsumer; }
 constexpr int cluster_m(const Config& c) { return c.cluster * block_m(c); }  // query rows of a cluster
 constexpr int threads_per_block(const Config& c) { return (c.num_consumers + 1) * 128; }
 
@@ -50,11 +54,19 @@ constexpr int v_tile_bytes(const Config& c, const Traits& t) { return c.block_n 
 
 constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers
 constexpr int barrier_bytes(const Config& c) {
-  return 8 * (2 * c.num_consumers * c.q_stages + 4 * c.num_stages + 2 * kTileSlots) + 8 * kTileSlots;
+  return 8 * (2 * row_groups(c) * c.q_stages + 4 * c.num_stages + 2 * kTileSlots) + 8 * kTileSlots;
 }
+// What a warp of another key group hands to the first: maximum and sum of two rows as 16 bytes, O as 16 of every
+// lane.
+constexpr int kStateBytes = 8 * 16, kChunkBytes = 32 * 16;
+constexpr int part_bytes(const Traits& t) { return kStateBytes + padded_dim(t.head_dim_v) / 8 * kChunkBytes; }
+constexpr int parts_bytes(const Config& c, const Traits& t) {
+  return (c.key_groups - 1) * row_groups(c) * 4 * part_bytes(t);
+}
+constexpr int tail_bytes(const Config& c, const Traits& t) { return parts_bytes(c, t) + barrier_bytes(c); }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
-  return c.q_stages * c.num_consumers * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
-         tile::round_up(barrier_bytes(c), 1024);
+  return c.q_stages * row_groups(c) * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
+         tile::round_up(tail_bytes(c, t), 1024);
 }
 
 // setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what
@@ -80,6 +92,9 @@ constexpr int ptxas_level(const Traits& t) {
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
   if (limits.arch != 90) return "wgmma and setmaxnreg exist on compute capability 9.0 only";
   if (t.element == Element::kF32) return "fp16 and bf16 only";
+  if (c.num_consumers % c.key_groups != 0) return "key_groups must share the consumers evenly";
+  if (c.num_stages % c.key_groups != 0) return "key_groups must share the stages evenly";
+  if (c.key_groups > 1 && c.cluster > 1) return "a cluster's consumers do not split keys";
   if (c.num_consumers == 1 && c.ping_pong) return "ping_pong needs two consumers";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";

@@ -22,7 +22,8 @@ struct Consumer {
 
   const Context<T, C>& context;
   const int index;  // of the consumer warpgroup
-  Ring<C.num_stages> ring_k, ring_v;
+  const int row_group, key_group;
+  Ring<group_stages(C)> ring_k, ring_v;  // of the key group
   Ring<C.q_stages> ring_q;
   Ring<kTileSlots> ring_tile;
 
@@ -37,7 +38,9 @@ struct Consumer {
   FC_DEVICE Consumer(const Context<T, C>& owner, int i)
       : context(owner),
         index(i),
-        first_q(ptx::WgmmaDescriptor::of(owner.qo(0, i), 16)),
+        row_group(i % row_groups(C)),
+        key_group(i / row_groups(C)),
+        first_q(ptx::WgmmaDescriptor::of(owner.qo(0, row_group), 16)),
         first_k(ptx::WgmmaDescriptor::of(owner.k(0), 16)),
         first_v(ptx::WgmmaDescriptor::of(owner.v(0), kBlockN * 128)) {}
 
@@ -46,6 +49,9 @@ struct Consumer {
   FC_DEVICE void release(ptx::SharedAddress barrier) {
     if (ptx::tid_x() % 32 == 0) ptx::mbarrier_arrive(barrier);
   }
+
+  FC_DEVICE int slot_k() const { return key_group * group_stages(C) + ring_k.stage(); }
+  FC_DEVICE int slot_v() const { return key_group * group_stages(C) + ring_v.stage(); }
 
   // Ping-pong: consumer i may issue matrix work once consumer i - 1 has issued its own.
   static constexpr int kTurnBarrier = 8;
@@ -59,11 +65,11 @@ struct Consumer {
   // Of the rows in Q stage `q_stage`.
   FC_DEVICE void issue_scores(int q_stage) {
     tile::issue_scores<kBf16, kDim, kRowsPerConsumer, kBlockN>(
-        acc_s, first_q.advanced(q_stage * C.num_consumers * qo_slab_bytes(T)),
-        first_k.advanced(ring_k.stage() * k_tile_bytes(C, T)));
+        acc_s, first_q.advanced(q_stage * row_groups(C) * qo_slab_bytes(T)),
+        first_k.advanced(slot_k() * k_tile_bytes(C, T)));
   }
   FC_DEVICE void issue_values() {
-    tile::issue_values<kBf16, 0, kBlockN / 16>(acc_o, p, first_v.advanced(ring_v.stage() * v_tile_bytes(C, T)));
+    tile::issue_values<kBf16, 0, kBlockN / 16>(acc_o, p, first_v.advanced(slot_v() * v_tile_bytes(C, T)));
   }
 
   FC_DEVICE void mask(int block, int first_row) {
@@ -89,15 +95,15 @@ struct Consumer {
   FC_DEVICE void release_slab(int stage) {
     if (ptx::tid_x() % 32 == 0) {
       ptx::bulk_wait_read<0>();
-      ptx::mbarrier_arrive(context.q_empty(stage, index));
+      ptx::mbarrier_arrive(context.q_empty(stage, row_group));
     }
   }
   FC_DEVICE void release_last_slab() {
     if (C.q_stages == 2 && ring_q.count > 0) release_slab((ring_q.count - 1) % C.q_stages);
   }
 
-  FC_DEVICE void wait_k() { ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity()); }
-  FC_DEVICE void wait_v() { ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity()); }
+  FC_DEVICE void wait_k() { ptx::mbarrier_wait(context.k_full(slot_k()), ring_k.parity()); }
+  FC_DEVICE void wait_v() { ptx::mbarrier_wait(context.v_full(slot_v()), ring_v.parity()); }
   // To every producer that loads into the slot. Relaxed: wgmma has read it and been waited for, and TMA writes it next.
   FC_DEVICE void release_keys(ptx::SharedAddress barrier) {
     if constexpr (C.cluster == 1) {
@@ -108,28 +114,32 @@ struct Consumer {
     }
   }
   FC_DEVICE void release_k() {
-    release_keys(context.k_empty(ring_k.stage()));
+    release_keys(context.k_empty(slot_k()));
     ring_k.advance();
   }
   FC_DEVICE void release_v() {
-    release_keys(context.v_empty(ring_v.stage()));
+    release_keys(context.v_empty(slot_v()));
     ring_v.advance();
   }
 
-  // A consumer's part of a tile.
+  // A consumer's part of a tile. Its blocks of keys are dealt out to the key groups in turn.
   struct Work {
     int first_row;
-    int blocks;   // of keys that some of its rows see
-    int skipped;  // of the tile's that none does: upper consumers under a causal mask let those pass
+    int first_block;  // the last of the keys that some of its rows see; less than 0: none
+    int skipped;      // of its blocks that none does: upper consumers under a causal mask let those pass
+    bool spare_turn;  // the first key group has a block more
   };
   FC_DEVICE Work work_of(int number) const {
     const Tile tile = context.tile_at(number);
+    constexpr int kGroups = C.key_groups;
     Work work;
-    work.first_row = tile.first_row + index * kRowsPerConsumer;
-    work.blocks =
+    work.first_row = tile.first_row + row_group * kRowsPerConsumer;
+    const int seen =
         min_int(tile.blocks,
                 context.key_blocks(min_int(work.first_row + kRowsPerConsumer, context.params.problem.seqlen_q) - 1));
-    work.skipped = tile.blocks - work.blocks;
+    work.skipped = (tile.blocks - seen + kGroups - 1 - key_group) / kGroups;
+    work.first_block = tile.blocks - 1 - key_group - kGroups * work.skipped;
+    work.spare_turn = (tile.blocks + kGroups - 1) / kGroups > (tile.blocks + kGroups - 1 - key_group) / kGroups;
     return work;
   }
   FC_DEVICE void skip_block() {
@@ -139,6 +149,11 @@ struct Consumer {
     pass_turn();
     wait_v();
     release_v();
+  }
+
+  // At the tile's end: a turn that is spent before puts the group's blocks behind those that the ring holds for others.
+  FC_DEVICE void spend_spare_turn(const Work& work) {
+    if (C.key_groups > 1 && work.spare_turn) take_turn(), pass_turn();
   }
 
   // From the first scores, which have nothing to hide under, to the probabilities of the last block, whose P·V is still
@@ -156,7 +171,7 @@ struct Consumer {
 #pragma unroll
     for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
     const float scale_log2 = context.params.problem.scale_log2;
-    int block = work.blocks - 1;
+    int block = work.first_block;
     if (needs_mask(block, work.first_row)) mask(block, work.first_row);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
@@ -164,7 +179,7 @@ struct Consumer {
     // The scores of a block under the values of the one before it. The end is asked of an opaque number: ptxas
     // schedules what the compiler makes of the plain loop 2% slower for three consumers.
 #pragma unroll 1
-    for (--block; ptx::opaque(block) >= 0; --block) {
+    for (block -= C.key_groups; ptx::opaque(block) >= 0; block -= C.key_groups) {
       wait_k();
       take_turn();
       issue_scores(ring_q.stage());
@@ -198,7 +213,7 @@ struct Consumer {
     // Found again rather than kept through the main loop.
     const Tile tile = context.tile_at(ptx::opaque(number));
     Exit exit;
-    exit.first_row = tile.first_row + index * kRowsPerConsumer;
+    exit.first_row = tile.first_row + row_group * kRowsPerConsumer;
     exit.head = tile.head_q, exit.batch = tile.batch;
 #pragma unroll
     for (int r = 0; r < 2; ++r) exit.scale[r] = softmax.finish(r, exit.lse[r]);
@@ -208,7 +223,8 @@ struct Consumer {
   FC_DEVICE Exit last_values(int number) {
     wait_v();
     issue_values();
-    const Exit exit = leave(number);
+    Exit exit;
+    if constexpr (C.key_groups == 1) exit = leave(number);
     ptx::wgmma_wait<0>();
     ptx::wgmma_registers(acc_o);
     release_v();
@@ -218,7 +234,7 @@ struct Consumer {
   // O through the consumer's own Q rows, which nobody reads any more, and out by TMA, each warp's rows by themselves.
   FC_DEVICE void store_o(const Exit& exit) {
     const int lane = ptx::tid_x() % 32, first_row = kRowsPerStore * (thread_index() / 32);
-    const ptx::SharedAddress smem_o = context.qo(ring_q.stage(), index) + first_row * 128;
+    const ptx::SharedAddress smem_o = context.qo(ring_q.stage(), row_group) + first_row * 128;
     const int row = lane % 16;
 #pragma unroll
     for (int d = 0; d < kDimV / 16; ++d) {
@@ -257,9 +273,63 @@ struct Consumer {
     }
   }
 
+  // --- key groups -------------------------------------------------------------------------------------------------
+  // The others hand their O over to the first, fragment by fragment to the same lane of the same warp.
+  static constexpr int kPartsFullBarrier = 12, kPartsEmptyBarrier = 14;
+  static constexpr int kGroupThreads = 128 * C.key_groups;
+
+  FC_DEVICE ptx::SharedAddress part(int sender) const { return context.part(sender, row_group, thread_index() / 32); }
+  FC_DEVICE void send_part() {
+    const int lane = ptx::tid_x() % 32;
+    const float total[2] = {tile::quad_sum(softmax.sum[0]), tile::quad_sum(softmax.sum[1])};
+    const ptx::SharedAddress to = part(key_group);
+    ptx::bar_sync(kPartsEmptyBarrier + row_group, kGroupThreads);
+    if (lane % 4 == 0)
+      ptx::st_shared_v4(to + lane / 4 * 16, softmax.max_scaled[0], total[0], softmax.max_scaled[1], total[1]);
+#pragma unroll
+    for (int c = 0; c < kDimV / 8; ++c) {
+      ptx::st_shared_v4(to + kStateBytes + c * kChunkBytes + lane * 16, acc_o[4 * c], acc_o[4 * c + 1],
+                        acc_o[4 * c + 2], acc_o[4 * c + 3]);
+    }
+    ptx::bar_arrive(kPartsFullBarrier + row_group, kGroupThreads);
+  }
+  FC_DEVICE void receive_part(int sender) {
+    const int lane = ptx::tid_x() % 32;
+    const ptx::SharedAddress from = part(sender);
+    const ptx::Vector4 state = ptx::ld_shared_v4(from + lane / 4 * 16);
+    const float maximum[2] = {ptx::float_of_bits(state.x), ptx::float_of_bits(state.z)};
+    const float total[2] = {ptx::float_of_bits(state.y), ptx::float_of_bits(state.w)};
+    float own[2], other[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float common = ptx::max(softmax.max_scaled[r], maximum[r]);
+      const float shift = common == ptx::negative_infinity() ? 0.0f : common;
+      own[r] = ptx::ex2(softmax.max_scaled[r] - shift), other[r] = ptx::ex2(maximum[r] - shift);
+      softmax.max_scaled[r] = common;
+      // A lane's share of the sum: the four of a row are added up later.
+      softmax.sum[r] = ptx::fma(softmax.sum[r], own[r], lane % 4 == 0 ? total[r] * other[r] : 0.0f);
+    }
+#pragma unroll
+    for (int c = 0; c < kDimV / 8; ++c) {
+      const ptx::Vector4 o = ptx::ld_shared_v4(from + kStateBytes + c * kChunkBytes + lane * 16);
+      acc_o[4 * c] = ptx::fma(acc_o[4 * c], own[0], ptx::float_of_bits(o.x) * other[0]);
+      acc_o[4 * c + 1] = ptx::fma(acc_o[4 * c + 1], own[0], ptx::float_of_bits(o.y) * other[0]);
+      acc_o[4 * c + 2] = ptx::fma(acc_o[4 * c + 2], own[1], ptx::float_of_bits(o.z) * other[1]);
+      acc_o[4 * c + 3] = ptx::fma(acc_o[4 * c + 3], own[1], ptx::float_of_bits(o.w) * other[1]);
+    }
+  }
+  FC_DEVICE void receive_parts() {
+    ptx::bar_sync(kPartsFullBarrier + row_group, kGroupThreads);
+#pragma unroll
+    for (int sender = 1; sender < C.key_groups; ++sender) receive_part(sender);
+    ptx::bar_arrive(kPartsEmptyBarrier + row_group, kGroupThreads);
+  }
+
   FC_DEVICE void finish(const Exit& exit) {
-    store_o(exit);
-    store_lse(exit);
+    if (C.key_groups == 1 || key_group == 0) {
+      store_o(exit);
+      store_lse(exit);
+    }
     if constexpr (C.q_stages == 1) release_slab(0);
     ring_q.advance();
   }
@@ -276,22 +346,30 @@ struct Consumer {
 
   FC_DEVICE void run() {
     if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
+    if (C.key_groups > 1 && key_group == 0) ptx::bar_arrive(kPartsEmptyBarrier + row_group, kGroupThreads);
     for (int number = next_number(); number >= 0; number = next_number()) {
       const Work work = work_of(number);
       if constexpr (T.causal) {
         for (int i = 0; i < work.skipped; ++i) skip_block();
       }
-      ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
+      ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
       Exit exit;
-      if (!T.causal || work.blocks > 0) {  // without a mask every row sees keys
+      // Without a mask every row sees keys, though not in every block's part.
+      if ((!T.causal && C.key_groups == 1) || work.first_block >= 0) {
         attend(work);
+        spend_spare_turn(work);
         exit = last_values(number);
       } else {
 #pragma unroll
         for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
         softmax.none();
         release_last_slab();
-        exit = leave(number);
+        spend_spare_turn(work);
+        if constexpr (C.key_groups == 1) exit = leave(number);
+      }
+      if constexpr (C.key_groups > 1) {
+        if (key_group == 0) receive_parts(), exit = leave(number);
+        else send_part();
       }
       finish(exit);
     }

@@ -15,15 +15,16 @@ struct Barrier {
 
 template <Traits T, Config C>
 struct SharedStorage {
-  unsigned char qo[C.q_stages][C.num_consumers][qo_slab_bytes(T)];
+  unsigned char qo[C.q_stages][row_groups(C)][qo_slab_bytes(T)];
   unsigned char k[C.num_stages][k_tile_bytes(C, T)];
   unsigned char v[C.num_stages][v_tile_bytes(C, T)];
-  Barrier q_full[C.q_stages][C.num_consumers], q_empty[C.q_stages][C.num_consumers];
+  // From the warps of the other key groups, and what fills up.
+  unsigned char parts[parts_bytes(C, T) + tile::round_up(tail_bytes(C, T), 1024) - tail_bytes(C, T)];
+  Barrier q_full[C.q_stages][row_groups(C)], q_empty[C.q_stages][row_groups(C)];
   Barrier k_full[C.num_stages], k_empty[C.num_stages];
   Barrier v_full[C.num_stages], v_empty[C.num_stages];
   Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
   int tile[kTileSlots][2];
-  unsigned char pad[tile::round_up(barrier_bytes(C), 1024) - barrier_bytes(C)];
 };
 
 // Position in a ring as the number of items passed: one register, where a stage and a parity would be two.
@@ -60,8 +61,12 @@ struct Context {
 
   FC_DEVICE static int rank() { return C.cluster == 1 ? 0 : ptx::cluster_ctarank(); }
 
-  FC_DEVICE ptx::SharedAddress qo(int stage, int consumer) const {
-    return shared + FC_OFFSET_OF(Storage, qo) + (stage * C.num_consumers + consumer) * qo_slab_bytes(T);
+  FC_DEVICE ptx::SharedAddress qo(int stage, int group) const {
+    return shared + FC_OFFSET_OF(Storage, qo) + (stage * row_groups(C) + group) * qo_slab_bytes(T);
+  }
+  // Of a row group's warp, from key group `sender`.
+  FC_DEVICE ptx::SharedAddress part(int sender, int group, int warp) const {
+    return shared + FC_OFFSET_OF(Storage, parts) + (((sender - 1) * row_groups(C) + group) * 4 + warp) * part_bytes(T);
   }
   FC_DEVICE ptx::SharedAddress k(int stage) const {
     return shared + FC_OFFSET_OF(Storage, k) + stage * k_tile_bytes(C, T);
@@ -69,11 +74,11 @@ struct Context {
   FC_DEVICE ptx::SharedAddress v(int stage) const {
     return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T);
   }
-  FC_DEVICE ptx::SharedAddress q_full(int stage, int consumer) const {
-    return shared + FC_OFFSET_OF(Storage, q_full) + 8 * (stage * C.num_consumers + consumer);
+  FC_DEVICE ptx::SharedAddress q_full(int stage, int group) const {
+    return shared + FC_OFFSET_OF(Storage, q_full) + 8 * (stage * row_groups(C) + group);
   }
-  FC_DEVICE ptx::SharedAddress q_empty(int stage, int consumer) const {
-    return shared + FC_OFFSET_OF(Storage, q_empty) + 8 * (stage * C.num_consumers + consumer);
+  FC_DEVICE ptx::SharedAddress q_empty(int stage, int group) const {
+    return shared + FC_OFFSET_OF(Storage, q_empty) + 8 * (stage * row_groups(C) + group);
   }
   FC_DEVICE ptx::SharedAddress k_full(int stage) const { return shared + FC_OFFSET_OF(Storage, k_full) + 8 * stage; }
   FC_DEVICE ptx::SharedAddress k_empty(int stage) const { return shared + FC_OFFSET_OF(Storage, k_empty) + 8 * stage; }

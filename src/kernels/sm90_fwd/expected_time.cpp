@@ -41,6 +41,7 @@ std::span<const TileTimes> times_of(std::int64_t widest) {
 }  // namespace
 
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits) {
+  if (config.key_groups != 1) return std::nullopt;
   const auto times = times_of(std::max(problem.head_dim, problem.head_dim_v));
   const auto found = std::find_if(times.begin(), times.end(), [&](const TileTimes& t) {
     return t.num_consumers == config.num_consumers && t.block_n == config.block_n;

@@ -19,14 +19,17 @@ namespace flashcore::sm90_fwd {
 
 template <Traits T, Config C>
 FC_DEVICE void init_barriers(const Context<T, C>& context) {
-  constexpr int kArrivals = 4 * C.num_consumers;  // one lane of each consumer warp
+  constexpr int kArrivals = 4 * C.num_consumers;            // one lane of each consumer warp
+  constexpr int kOfABlock = C.cluster * 4 * row_groups(C);  // of those that read it
   for (int stage = 0; stage < C.q_stages; ++stage) {
-    for (int c = 0; c < C.num_consumers; ++c)
-      ptx::mbarrier_init(context.q_full(stage, c), 1), ptx::mbarrier_init(context.q_empty(stage, c), 4);  // warps
+    for (int group = 0; group < row_groups(C); ++group) {
+      ptx::mbarrier_init(context.q_full(stage, group), 1);
+      ptx::mbarrier_init(context.q_empty(stage, group), 4 * C.key_groups);
+    }
   }
   for (int stage = 0; stage < C.num_stages; ++stage) {
-    ptx::mbarrier_init(context.k_full(stage), 1), ptx::mbarrier_init(context.k_empty(stage), C.cluster * kArrivals);
-    ptx::mbarrier_init(context.v_full(stage), 1), ptx::mbarrier_init(context.v_empty(stage), C.cluster * kArrivals);
+    ptx::mbarrier_init(context.k_full(stage), 1), ptx::mbarrier_init(context.k_empty(stage), kOfABlock);
+    ptx::mbarrier_init(context.v_full(stage), 1), ptx::mbarrier_init(context.v_empty(stage), kOfABlock);
   }
   for (int slot = 0; slot < kTileSlots; ++slot)
     ptx::mbarrier_init(context.tile_full(slot), 1), ptx::mbarrier_init(context.tile_empty(slot), kArrivals);

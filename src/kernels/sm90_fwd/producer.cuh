@@ -38,8 +38,29 @@ struct Producer {
       }
     }
   }
+
+  struct Slot {
+    int index, parity;
+  };
+  // The slots of K or of V: a ring for each key group, to which a tile's blocks go in turn.
+  struct Slots {
+    Ring<group_stages(C)> rings[C.key_groups];
+
+    FC_DEVICE Slot take(int item) {
+      const int group = item % C.key_groups;
+      Ring<group_stages(C)> ring;
+#pragma unroll
+      for (int g = 0; g < C.key_groups; ++g) {
+        const bool own = C.key_groups == 1 || g == group;
+        ring.count = own ? rings[g].count : ring.count;
+        rings[g].count += own;
+      }
+      return {group * group_stages(C) + ring.stage(), ring.parity()};
+    }
+  };
+
   FC_DEVICE void run() {
-    Ring<C.num_stages> ring_k, ring_v;
+    Slots slots_k, slots_v;
     Ring<C.q_stages> ring_q;
     Ring<kTileSlots> ring_tile;
     const int count = context.params.tile_count;
@@ -54,21 +75,19 @@ struct Producer {
       const Tile tile = context.tile_at(number);
 
       const auto load_k = [&](int block) {
-        ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
-        load_keys<column_blocks(T.head_dim)>(context.k(ring_k.stage()), context.params.k,
-                                             context.k_full(ring_k.stage()), block * C.block_n, tile.head_kv,
-                                             tile.batch);
-        ring_k.advance();
+        const Slot slot = slots_k.take(tile.blocks - 1 - block);
+        ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
+        load_keys<column_blocks(T.head_dim)>(context.k(slot.index), context.params.k, context.k_full(slot.index),
+                                             block * C.block_n, tile.head_kv, tile.batch);
       };
       const auto load_v = [&](int block) {
-        ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
-        load_keys<column_blocks(T.head_dim_v)>(context.v(ring_v.stage()), context.params.v,
-                                               context.v_full(ring_v.stage()), block * C.block_n, tile.head_kv,
-                                               tile.batch);
-        ring_v.advance();
+        const Slot slot = slots_v.take(tile.blocks - 1 - block);
+        ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);
+        load_keys<column_blocks(T.head_dim_v)>(context.v(slot.index), context.params.v, context.v_full(slot.index),
+                                               block * C.block_n, tile.head_kv, tile.batch);
       };
 #pragma unroll
-      for (int c = 0; c < C.num_consumers; ++c) {
+      for (int c = 0; c < row_groups(C); ++c) {
         ptx::mbarrier_wait(context.q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);
         load<column_blocks(T.head_dim)>(context.qo(ring_q.stage(), c), context.params.q,
                                         context.q_full(ring_q.stage(), c), kRowsPerConsumer,
