@@ -63,7 +63,11 @@ TEST(Defaults, TakeAsManyConsumersAsTheTilesFill) {
   EXPECT_TRUE(has(default_of_sm90("b16_h16_s2048_d64_fp16"), "num_consumers=4"));
   EXPECT_TRUE(has(default_of_sm90("b1_h32_s16384_d64_bf16"), "num_consumers=3"));
   EXPECT_TRUE(has(default_of_sm90("b2_h16_s8192_d64_bf16_causal"), "num_consumers=3"));
-  EXPECT_TRUE(has(default_of_sm90("b1_h8_s2048_d64_fp16"), "num_consumers=2"));
+  EXPECT_TRUE(has(default_of_sm90("b1_h10_s2048_d64_fp16"), "key_groups=1"));
+  // Half the rows where those of a tile are all there are for an SM, or twice the consumers.
+  EXPECT_TRUE(has(default_of_sm90("b1_h8_s1024_d128_bf16"), "key_groups=2"));
+  EXPECT_TRUE(has(default_of_sm90("b1_h16_s512_d64_fp16"), "key_groups=2"));
+  EXPECT_TRUE(has(default_of_sm90("b1_h8_s2048_d64_fp16"), "key_groups=2"));
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ def constants():
     for widest, name in ((64, "kSmall"), (128, "kMiddle"), (256, "kLarge")):
         table = re.search(rf"{name}\[\] = (.*?);", source, re.DOTALL)[1]
         for row in re.findall(r"\{(\d[^{}]*)\}", table):
-            consumers, block_n, *rest = row.split(",")
-            tiles[widest, int(consumers), int(block_n)] = [float(x) for x in rest]
+            consumers, block_n, groups, *rest = row.split(",")
+            tiles[widest, int(consumers), int(block_n), int(groups)] = [float(x) for x in rest]
 
     def named(family, names):
         source = (KERNELS / family / "expected_time.cpp").read_text()
@@ -61,9 +61,10 @@ class ExpectedTimesTest(unittest.TestCase):
                 p = fit.parse(problem)
                 if choice["candidate"].startswith("sm90_fwd:"):
                     widest = next(w for w in (64, 128, 256) if max(p["dim"], p["dim_v"]) <= w)
-                    own = fit.sm90_fwd_us(p, fields[:2], tiles[widest, fields[0], fields[1]])
+                    tile = (*fields[:2], fields[8])
+                    own = fit.sm90_fwd_us(p, tile, tiles[(widest, *tile)])
                 elif choice["candidate"].startswith("sm90_short_fwd:"):
-                    own = fit.sm90_short_fwd_us(p, fields[:6], short)
+                    own = fit.SHORT_CAUTION * fit.sm90_short_fwd_us(p, fields[:6], short)
                 elif choice["candidate"].startswith("sm80_short_fwd:") and told:
                     own = fit.sm80_short_fwd_us(p, fields, direct)
                     directs += 1

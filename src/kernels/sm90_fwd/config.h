@@ -28,7 +28,7 @@ struct Config {
     visit("rescale_threshold", &Config::rescale_threshold, 0, 4, 8, 12);
     visit("scheduler", &Config::scheduler, 0, 1, 2);
     visit("cluster", &Config::cluster, 1, 2);
-    visit("key_groups", &Config::key_groups, 1, 2, 3, 4);
+    visit("key_groups", &Config::key_groups, 1, 2);
   }
 };
 

@@ -59,13 +59,17 @@ class Sm90Forward final : public GpuFamily<Config> {
   // How well tiles of that many rows fill the SMs decides more than how fast each of them is.
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
-    // Many partners of half the keys hide more of the exponentials; a wide block amortises the hand-over.
-    constexpr Config kSmall[] = {
-        {4, 64, 3, 2, 1, 8, 1}, {3, 128, 2, 2, 1, 8, 1}, {2, 128, 2, 2, 1, 8, 1}, {2, 64, 3, 2, 1, 8, 1}};
-    constexpr Config kMiddle[] = {
-        {2, 128, 2, 2, 1, 8, 1}, {3, 80, 2, 2, 1, 8, 1}, {3, 96, 2, 2, 1, 8, 1}, {2, 64, 3, 2, 1, 8, 1}};
-    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 8, 1}, {2, 64, 2, 1, 1, 8, 1}, {1, 80, 2, 2, 0, 8, 1},
-                                 {2, 32, 2, 1, 1, 8, 1}, {1, 64, 2, 1, 0, 8, 1}, {1, 32, 2, 1, 0, 8, 1}};
+    // Many partners of half the keys hide more of the exponentials; a wide block amortises the hand-over. Key groups
+    // make tiles of half the rows, or of as many rows with twice the partners.
+    constexpr Config kSmall[] = {{4, 64, 3, 2, 1, 8, 1},       {3, 128, 2, 2, 1, 8, 1},
+                                 {2, 128, 2, 2, 1, 8, 1},      {2, 64, 3, 2, 1, 8, 1},
+                                 {4, 64, 4, 2, 1, 8, 1, 1, 2}, {2, 128, 2, 2, 1, 8, 1, 1, 2},
+                                 {2, 64, 4, 2, 1, 8, 1, 1, 2}};
+    constexpr Config kMiddle[] = {{2, 128, 2, 2, 1, 8, 1}, {3, 80, 2, 2, 1, 8, 1},        {3, 96, 2, 2, 1, 8, 1},
+                                  {2, 64, 3, 2, 1, 8, 1},  {2, 128, 2, 2, 1, 8, 1, 1, 2}, {2, 64, 4, 2, 1, 8, 1, 1, 2}};
+    constexpr Config kLarge[] = {{2, 80, 2, 1, 1, 8, 1},       {2, 64, 2, 1, 1, 8, 1}, {1, 80, 2, 2, 0, 8, 1},
+                                 {2, 64, 2, 1, 1, 8, 1, 1, 2}, {2, 32, 2, 1, 1, 8, 1}, {1, 64, 2, 1, 0, 8, 1},
+                                 {1, 32, 2, 1, 0, 8, 1}};
     if (loads_are_scarce(problem, limits)) {
       if (auto values = sharing_loads(problem, limits)) return *values;
     }
