@@ -23,12 +23,18 @@ inline constexpr const char* kSm80One =
 inline constexpr const char* kSm80Padded =
     "sm80_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,smem_layout=0,q_in_registers=0,persistent=0,ctas_per_sm=1";
 inline constexpr const char* kSm90 =
-    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2";
+    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2,cluster=1,"
+    "key_groups=1";
 // Steps of 16 keys: four in one asm, and three.
 inline constexpr const char* kSm90Seven =
-    "sm90_fwd:num_consumers=2,block_n=112,num_stages=2,q_stages=1,ping_pong=1,rescale_threshold=8,scheduler=0";
+    "sm90_fwd:num_consumers=2,block_n=112,num_stages=2,q_stages=1,ping_pong=1,rescale_threshold=8,scheduler=0,cluster="
+    "1,key_groups=1";
 inline constexpr const char* kSm90Cluster =
-    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=1,cluster=2";
+    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=1,cluster=2,"
+    "key_groups=1";
+inline constexpr const char* kSm90Groups =
+    "sm90_fwd:num_consumers=4,block_n=32,num_stages=4,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2,cluster=1,"
+    "key_groups=2";
 inline constexpr const char* kShort =
     "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=2,pack_heads=1,early_launch=1";
 inline constexpr const char* kShortOne =
@@ -145,29 +151,51 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_init_barrier", kSm90, kCausal, kK90, "if constexpr (C.cluster == 1) ptx::bar_sync();",
        "if constexpr (C.cluster == 1) ;", "no mbarrier"},
       {"sm90_k_empty_wait", kSm90, kCausal, kProducer,
-       "ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);", "", "race|too many arrivals"},
+       "ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);", "", "race|too many arrivals"},
       {"sm90_v_empty_wait", kSm90, kCausal, kProducer,
-       "ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);", "", "race|too many arrivals"},
+       "ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);", "", "race|too many arrivals"},
       {"sm90_q_empty_wait", kSm90, kShortKeys, kProducer,
        "ptx::mbarrier_wait(context.q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);", "", "race|too many arrivals"},
       {"sm90_wrong_phase", kSm90, kCausal, kProducer,
-       "ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);",
-       "ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity());", "deadlock"},
-      {"sm90_k_full_wait", kSm90, kCausal, kConsumer,
-       "ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity());", "", "race"},
-      {"sm90_v_full_wait", kSm90, kCausal, kConsumer,
-       "ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity());", "", "race"},
+       "ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);",
+       "ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity);", "deadlock"},
+      {"sm90_k_full_wait", kSm90, kCausal, kConsumer, "ptx::mbarrier_wait(context.k_full(slot_k()), ring_k.parity());",
+       "", "race"},
+      {"sm90_v_full_wait", kSm90, kCausal, kConsumer, "ptx::mbarrier_wait(context.v_full(slot_v()), ring_v.parity());",
+       "", "race"},
       {"sm90_q_full_wait", kSm90, kCausal, kConsumer,
-       "ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());", "", "race"},
-      {"sm90_no_release", kSm90, kCausal, kConsumer, "release_keys(context.v_empty(ring_v.stage()));", "", "deadlock"},
+       "ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());", "", "race"},
+      {"sm90_no_release", kSm90, kCausal, kConsumer, "release_keys(context.v_empty(slot_v()));", "", "deadlock"},
       {"sm90_expect_too_few_bytes", kSm90, kWide, kProducer, "rows * kBlocks * 128);", "rows * 128);",
        "wrong expect_tx"},
       {"sm90_expect_too_many_bytes", kSm90, kCausal, kProducer, "rows * kBlocks * 128);", "rows * kBlocks * 128 + 16);",
        "deadlock"},
-      {"sm90_one_arrival_too_few", kSm90, kCausal, kK90, "kArrivals = 4 * C.num_consumers;",
-       "kArrivals = 4 * C.num_consumers - 1;", "race"},
-      {"sm90_one_arrival_too_many", kSm90, kCausal, kK90, "kArrivals = 4 * C.num_consumers;",
-       "kArrivals = 4 * C.num_consumers + 1;", "deadlock"},
+      {"sm90_one_arrival_too_few", kSm90, kCausal, kK90, "kOfABlock = C.cluster * 4 * row_groups(C);",
+       "kOfABlock = C.cluster * 4 * row_groups(C) - 1;", "race"},
+      {"sm90_one_arrival_too_many", kSm90, kCausal, kK90, "kOfABlock = C.cluster * 4 * row_groups(C);",
+       "kOfABlock = C.cluster * 4 * row_groups(C) + 1;", "deadlock"},
+      // --- its key groups ---
+      {"sm90_groups_parts_full", kSm90Groups, kCausal, kConsumer,
+       "ptx::bar_sync(kPartsFullBarrier + row_group, kGroupThreads);", "", "race|uninitialised"},
+      {"sm90_groups_parts_empty", kSm90Groups, kCausal, kConsumer,
+       "ptx::bar_sync(kPartsEmptyBarrier + row_group, kGroupThreads);", "", "race|arrived at twice"},
+      {"sm90_groups_parts_never_empty", kSm90Groups, kCausal, kConsumer,
+       "ptx::bar_arrive(kPartsEmptyBarrier + row_group, kGroupThreads);\n  }", "}", "deadlock"},
+      {"sm90_groups_no_spare_turn", kSm90Groups, "b2_h8_s90_d64_fp16", kConsumer,
+       "if (C.key_groups > 1 && work.spare_turn) take_turn(), pass_turn();", "", "deadlock|arrived at twice|too many"},
+      {"sm90_groups_same_blocks", kSm90Groups, kCausal, kConsumer,
+       "work.first_block = tile.blocks - 1 - key_group - kGroups * work.skipped;",
+       "work.first_block = tile.blocks - 1 - kGroups * work.skipped;", "wrong result|deadlock|race"},
+      {"sm90_groups_blocks_of_the_other_ring", kSm90Groups, kCausal, kProducer,
+       "const int group = item % C.key_groups;", "const int group = (item + 1) % C.key_groups;",
+       "wrong result|deadlock|race"},
+      {"sm90_groups_unweighted", kSm90Groups, kCausal, kConsumer,
+       "own[r] = ptx::ex2(softmax.max_scaled[r] - shift), other[r] = ptx::ex2(maximum[r] - shift);",
+       "own[r] = other[r] = 1.0f;", "wrong result"},
+      {"sm90_groups_sum_of_four_lanes", kSm90Groups, kCausal, kConsumer, "lane % 4 == 0 ? total[r] * other[r] : 0.0f",
+       "total[r] * other[r]", "wrong result"},
+      {"sm90_groups_q_released_by_one", kSm90Groups, kShortKeys, kK90, "4 * C.key_groups);", "4);",
+       "race|too many|missing proxy fence"},
       {"sm90_proxy_fence", kSm90, kCausal, kConsumer, "ptx::fence_proxy_async();", "", "missing proxy fence"},
       {"sm90_epilogue_barrier", kSm90, kCausal, kConsumer, "ptx::bar_warp_sync();  // the warp's rows are written", "",
        "race"},
@@ -185,8 +213,9 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::wgmma_wait<0>();\n      ptx::wgmma_registers(acc_o);\n      release_v();\n      softmax.update",
        "release_v();\n      softmax.update", "race|registers touched"},
       {"sm90_wgmma_wait_last_values", kSm90, kCausal, kConsumer,
-       "const Exit exit = leave(number);\n    ptx::wgmma_wait<0>();\n    ptx::wgmma_registers(acc_o);",
-       "const Exit exit = leave(number);", "race|wrong result|registers touched"},
+       "if constexpr (C.key_groups == 1) exit = leave(number);\n    ptx::wgmma_wait<0>();\n    "
+       "ptx::wgmma_registers(acc_o);",
+       "exit = leave(number);", "race|wrong result|registers touched"},
       {"sm90_wrong_slab_released", kSm90, kCausal, kConsumer, "release_slab((ring_q.count - 1) % C.q_stages);",
        "release_slab(ring_q.count % C.q_stages);", "race|too many arrivals|deadlock"},
       {"sm90_wgmma_fence", kSm90, kCausal, kWarpgroup, "ptx::wgmma_registers(scores);\n  ptx::wgmma_fence();",
@@ -207,7 +236,7 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_cluster_releases_itself_only", kSm90Cluster, kCausal, kConsumer,
        "ptx::mbarrier_arrive_cluster_relaxed(ptx::mapa(barrier, rank));", "ptx::mbarrier_arrive(barrier);", "race"},
       {"sm90_cluster_waits_for_itself_only", kSm90Cluster, kCausal, kK90,
-       "ptx::mbarrier_init(context.k_empty(stage), C.cluster * kArrivals);",
+       "ptx::mbarrier_init(context.k_empty(stage), kOfABlock);",
        "ptx::mbarrier_init(context.k_empty(stage), kArrivals);", "too many arrivals"},
       {"sm90_cluster_loads_the_same_half", kSm90Cluster, kCausal, kProducer, "context.rank() * kRows", "0", "race"},
       {"sm90_cluster_expects_its_half", kSm90Cluster, kCausal, kProducer,

@@ -11,11 +11,11 @@ namespace flashcore::sm90_short_fwd {
 namespace {
 
 // scripts/fit-expected-times; us
-constexpr double kStart = 0.567;
-constexpr double kTile = 1.752, kTileWide = 0.455;                         // of a tile, and what 64 columns add
-constexpr double kStep = 0.086, kStepKeys = 0.048, kStepProducts = 0.177;  // a warpgroup's block, the SM's others busy
-constexpr double kLatency = 0.192, kLatencyProducts = 0.046;               // and what it takes longer when alone
-constexpr double kClusterMerge = 0.310;                                    // for each doubling of a cluster
+constexpr double kStart = 0.575;
+constexpr double kTile = 1.717, kTileWide = 0.474;                         // of a tile, and what 64 columns add
+constexpr double kStep = 0.092, kStepKeys = 0.050, kStepProducts = 0.173;  // a warpgroup's block, the SM's others busy
+constexpr double kLatency = 0.175, kLatencyProducts = 0.056;               // and what it takes longer when alone
+constexpr double kClusterMerge = 0.299;                                    // for each doubling of a cluster
 constexpr double kLoadedBytes = 75.5e3;                                    // of an SM's loads in a us, from L2
 constexpr double kTail = 0.3, kClusterTail = 0.5;                          // of a CTA: what is idle at the end
 constexpr double kRounds = 1.1;                                            // where CTAs wait for others to end
