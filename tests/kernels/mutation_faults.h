@@ -47,7 +47,7 @@ inline constexpr const char* kShortPacked =
     "sm90_short_fwd:row_groups=1,key_groups=1,cluster=2,block_n=32,num_stages=2,pack_heads=8,early_launch=0";
 inline constexpr const char* kDirect = "sm80_short_fwd:row_blocks=1,key_warps=4,block_n=16,pack_heads=1,early_launch=0";
 inline constexpr const char* kDirectOne =
-    "sm80_short_fwd:row_blocks=2,key_warps=1,block_n=32,pack_heads=2,early_launch=0";
+    "sm80_short_fwd:row_blocks=2,key_warps=1,block_n=16,pack_heads=2,early_launch=0";
 inline constexpr const char* kDecode = "sm90_decode_fwd:block_n=32,num_stages=2,ctas_per_sm=2,pack_heads=8";
 inline constexpr const char* kManyHeads = "b16_h8_hk4_sq1_sk30_d64_fp16";
 inline constexpr const char* kFewRows = "b2_h6_hk2_sq5_sk333_d72_bf16_causal";

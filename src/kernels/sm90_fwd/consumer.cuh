@@ -38,8 +38,8 @@ struct Consumer {
   FC_DEVICE Consumer(const Context<T, C>& owner, int i)
       : context(owner),
         index(i),
-        row_group(i % row_groups(C)),
-        key_group(i / row_groups(C)),
+        row_group(C.key_groups == 1 ? i : i % row_groups(C)),
+        key_group(C.key_groups == 1 ? 0 : i / row_groups(C)),
         first_q(ptx::WgmmaDescriptor::of(owner.qo(0, row_group), 16)),
         first_k(ptx::WgmmaDescriptor::of(owner.k(0), 16)),
         first_v(ptx::WgmmaDescriptor::of(owner.v(0), kBlockN * 128)) {}
