@@ -51,7 +51,10 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int of_rows = padded_dim_qk(t) / 4 + padded_dim_v(t) / 2 + c.block_n * 5 / 8 + 6;
   const int of_keys = c.block_n * (padded_dim_qk(t) + padded_dim_v(t)) / 64;
   const int packed = c.pack_heads > 1 ? 4 : 0;  // more addresses of rows
-  return c.row_blocks * (of_rows + packed) + of_keys + 40;
+  // Conditions on columns, and addresses of more pieces of a row.
+  const int cut = t.head_dim % kColumnsQk != 0 || t.head_dim_v % kColumnsV != 0 ? 8 : 0;
+  const int wide = padded_dim_qk(t) > 64 ? 8 : 0;
+  return c.row_blocks * (of_rows + packed) + of_keys + cut + wide + 40;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

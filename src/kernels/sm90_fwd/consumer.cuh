@@ -275,15 +275,16 @@ struct Consumer {
 
   // --- key groups -------------------------------------------------------------------------------------------------
   // The others hand their O over to the first, fragment by fragment to the same lane of the same warp.
-  static constexpr int kPartsFullBarrier = 12, kPartsEmptyBarrier = 14;
-  static constexpr int kGroupThreads = 128 * C.key_groups;
+  static constexpr int kPartsBarrier = 12;
 
   FC_DEVICE ptx::SharedAddress part(int sender) const { return context.part(sender, row_group, thread_index() / 32); }
+  // Once when all parts are written, and again when they have been read. All wait both times: compute-sanitizer does not
+  // follow an arrival without a wait.
+  FC_DEVICE void meet() { ptx::bar_sync(kPartsBarrier + row_group, 128 * C.key_groups); }
   FC_DEVICE void send_part() {
     const int lane = ptx::tid_x() % 32;
     const float total[2] = {tile::quad_sum(softmax.sum[0]), tile::quad_sum(softmax.sum[1])};
     const ptx::SharedAddress to = part(key_group);
-    ptx::bar_sync(kPartsEmptyBarrier + row_group, kGroupThreads);
     if (lane % 4 == 0)
       ptx::st_shared_v4(to + lane / 4 * 16, softmax.max_scaled[0], total[0], softmax.max_scaled[1], total[1]);
 #pragma unroll
@@ -291,7 +292,8 @@ struct Consumer {
       ptx::st_shared_v4(to + kStateBytes + c * kChunkBytes + lane * 16, acc_o[4 * c], acc_o[4 * c + 1],
                         acc_o[4 * c + 2], acc_o[4 * c + 3]);
     }
-    ptx::bar_arrive(kPartsFullBarrier + row_group, kGroupThreads);
+    meet();  // written
+    meet();  // read
   }
   FC_DEVICE void receive_part(int sender) {
     const int lane = ptx::tid_x() % 32;
@@ -319,10 +321,10 @@ struct Consumer {
     }
   }
   FC_DEVICE void receive_parts() {
-    ptx::bar_sync(kPartsFullBarrier + row_group, kGroupThreads);
+    meet();  // written
 #pragma unroll
     for (int sender = 1; sender < C.key_groups; ++sender) receive_part(sender);
-    ptx::bar_arrive(kPartsEmptyBarrier + row_group, kGroupThreads);
+    meet();  // read
   }
 
   FC_DEVICE void finish(const Exit& exit) {
@@ -346,7 +348,6 @@ struct Consumer {
 
   FC_DEVICE void run() {
     if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
-    if (C.key_groups > 1 && key_group == 0) ptx::bar_arrive(kPartsEmptyBarrier + row_group, kGroupThreads);
     for (int number = next_number(); number >= 0; number = next_number()) {
       const Work work = work_of(number);
       if constexpr (T.causal) {
