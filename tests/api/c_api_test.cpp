@@ -417,9 +417,10 @@ TEST_F(Emulated, OddAddressesAndStridesTakeAKernelThatReadsThem) {
 TEST_F(Emulated, RepeatedElementsAreNotGivenToTensorMaps) {
   Attention problem = half();
   problem.heads_q = problem.heads_kv = 2;
+  problem.seqlen_q = problem.seqlen_kv = 1024;  // long enough for a kernel with tensor maps to come first
   problem.k_strides = problem.v_strides = {0, 0, 64};
   const std::string text = Plan(gpu_, problem).describe();
-  EXPECT_NE(text.find("\"family\":\"sm80_fwd\""), std::string::npos) << text;
+  EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
   EXPECT_NE(text.find("do not repeat"), std::string::npos) << text;
 }
 

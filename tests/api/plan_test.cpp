@@ -135,7 +135,7 @@ TEST_F(FakeGpuPlan, ACompiledKernelIsFoundWithoutTheCompiler) {
 TEST_F(FakeGpuPlan, AnOldDriverGetsAKernelWithoutTensorMaps) {
   const Plan made = plan("b1_h2_s128_d64_fp16");
   const std::string text = made.describe();
-  EXPECT_NE(text.find("\"family\":\"sm80_fwd\""), std::string::npos) << text;
+  EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
   EXPECT_NE(text.find("older than CUDA 12.0"), std::string::npos) << text;
 }
 

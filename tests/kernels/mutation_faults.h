@@ -35,6 +35,10 @@ inline constexpr const char* kSm90Cluster =
 inline constexpr const char* kSm90Groups =
     "sm90_fwd:num_consumers=4,block_n=32,num_stages=4,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2,cluster=1,"
     "key_groups=2";
+// Without turns, which order much else as well.
+inline constexpr const char* kSm90GroupsNoTurns =
+    "sm90_fwd:num_consumers=2,block_n=32,num_stages=4,q_stages=2,ping_pong=0,rescale_threshold=0,scheduler=1,cluster=1,"
+    "key_groups=2";
 inline constexpr const char* kShort =
     "sm90_short_fwd:row_groups=1,key_groups=2,cluster=2,block_n=32,num_stages=2,pack_heads=1,early_launch=1";
 inline constexpr const char* kShortOne =
@@ -175,11 +179,12 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_one_arrival_too_many", kSm90, kCausal, kK90, "kOfABlock = C.cluster * 4 * row_groups(C);",
        "kOfABlock = C.cluster * 4 * row_groups(C) + 1;", "deadlock"},
       // --- its key groups ---
-      {"sm90_groups_parts_written", kSm90Groups, kCausal, kConsumer,
-       "meet();  // written\n#pragma unroll", "#pragma unroll", "race|uninitialised|deadlock"},
-      {"sm90_groups_parts_read", kSm90Groups, kCausal, kConsumer,
+      {"sm90_groups_parts_written", kSm90Groups, kCausal, kConsumer, "meet();  // written\n#pragma unroll",
+       "#pragma unroll", "race|uninitialised|deadlock"},
+      {"sm90_groups_parts_read", kSm90GroupsNoTurns, kCausal, kConsumer,
        "FC_DEVICE void meet() { ptx::bar_sync(kPartsBarrier + row_group, 128 * C.key_groups); }",
-       "int met = 0;\n  FC_DEVICE void meet() { if (met++ % 2 == 0) ptx::bar_sync(kPartsBarrier + row_group, 128 * C.key_groups); }",
+       "int met = 0;\n  FC_DEVICE void meet() { if (met++ % 2 == 0) ptx::bar_sync(kPartsBarrier + row_group, 128 * "
+       "C.key_groups); }",
        "race"},
       {"sm90_groups_no_spare_turn", kSm90Groups, "b2_h8_s90_d64_fp16", kConsumer,
        "if (C.key_groups > 1 && work.spare_turn) take_turn(), pass_turn();", "", "deadlock|arrived at twice|too many"},

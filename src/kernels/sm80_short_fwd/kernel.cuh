@@ -79,7 +79,7 @@ struct Kernel {
   }
 
   // The lane's, of a piece of 16 rows.
-  FC_DEVICE int row(int piece, int half) const { return 16 * piece + 8 * half + group; }
+  FC_DEVICE int row(int piece, int second) const { return 16 * piece + 8 * second + group; }
   FC_DEVICE static int head_of(int row) { return C.pack_heads == 1 ? 0 : row / kPositions; }
   FC_DEVICE int position_of(int row) const { return first_position + (C.pack_heads == 1 ? row : row % kPositions); }
   FC_DEVICE bool row_exists(int row) const { return head_of(row) < heads && position_of(row) < params.seqlen_q; }
@@ -106,13 +106,13 @@ struct Kernel {
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int r = row(m, half);
+      for (int second = 0; second < 2; ++second) {
+        const int r = row(m, second);
         const ptx::Vector4* from = piece_at(params.q, first_head + head_of(r), position_of(r), member);
 #pragma unroll
         for (int c = 0; c < kChunksQk; ++c) {
           const bool exists = (kWhole || row_exists(r)) && chunk_exists<kColumnsQk, T.head_dim>(c, member);
-          q[m][half][c] = load(from + c * (kColumnsQk / 8), exists);
+          q[m][second][c] = load(from + c * (kColumnsQk / 8), exists);
         }
       }
     }
@@ -199,14 +199,14 @@ struct Kernel {
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int second = 0; second < 2; ++second) {
         int end = params.seqlen_kv;
-        if constexpr (T.causal) end = min_int(end, position_of(row(m, half)) + params.causal_offset + 1);
+        if constexpr (T.causal) end = min_int(end, position_of(row(m, second)) + params.causal_offset + 1);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            if (first_key + 8 * n + i >= end) acc_s[m][n][2 * half + i] = ptx::negative_infinity();
+            if (first_key + 8 * n + i >= end) acc_s[m][n][2 * second + i] = ptx::negative_infinity();
           }
         }
       }
@@ -248,7 +248,7 @@ struct Kernel {
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) total[m][half] = tile::quad_sum(softmax[m].sum[half]);
+      for (int second = 0; second < 2; ++second) total[m][second] = tile::quad_sum(softmax[m].sum[second]);
     }
   }
 
@@ -322,7 +322,7 @@ struct Kernel {
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) places[m][half] = place_of(row(m, half));
+        for (int second = 0; second < 2; ++second) places[m][second] = place_of(row(m, second));
       }
     } else {
       places[0][0] = place_of(Piece::of(ptx::tid_x()).row);
@@ -344,16 +344,16 @@ struct Kernel {
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float scale = tile::inverse_sum(total[m][half]);
+      for (int second = 0; second < 2; ++second) {
+        const float scale = tile::inverse_sum(total[m][second]);
 #pragma unroll
         for (int c = 0; c < kChunksV; ++c) {
 #pragma unroll
           for (int next = 0; next < 2; ++next) {
             float o[8];
 #pragma unroll
-            for (int i = 0; i < 8; ++i) o[i] = acc_o[m][8 * c + i][2 * half + next];
-            store_columns(places[m][half], c * kColumnsV + 16 * member + 8 * next, o, scale);
+            for (int i = 0; i < 8; ++i) o[i] = acc_o[m][8 * c + i][2 * second + next];
+            store_columns(places[m][second], c * kColumnsV + 16 * member + 8 * next, o, scale);
           }
         }
       }
@@ -362,7 +362,8 @@ struct Kernel {
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) store_lse(places[m][half], softmax[m].max_scaled[half], total[m][half]);
+      for (int second = 0; second < 2; ++second)
+        store_lse(places[m][second], softmax[m].max_scaled[second], total[m][second]);
     }
   }
 
@@ -384,13 +385,13 @@ struct Kernel {
                           softmax[m].max_scaled[1], total[m][1]);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int second = 0; second < 2; ++second) {
 #pragma unroll
         for (int c = 0; c < kChunksV; ++c) {
 #pragma unroll
           for (int quarter = 0; quarter < 4; ++quarter) {
-            const auto o = [&](int i) { return acc_o[m][8 * c + quarter % 2 * 4 + i][2 * half + quarter / 2]; };
-            ptx::st_shared_v4(part_address(warp, row(m, half), c, member, quarter), o(0), o(1), o(2), o(3));
+            const auto o = [&](int i) { return acc_o[m][8 * c + quarter % 2 * 4 + i][2 * second + quarter / 2]; };
+            ptx::st_shared_v4(part_address(warp, row(m, second), c, member, quarter), o(0), o(1), o(2), o(3));
           }
         }
       }

@@ -223,7 +223,7 @@ struct Consumer {
   FC_DEVICE Exit last_values(int number) {
     wait_v();
     issue_values();
-    Exit exit;
+    Exit exit = {};  // of key groups: found once their parts are together
     if constexpr (C.key_groups == 1) exit = leave(number);
     ptx::wgmma_wait<0>();
     ptx::wgmma_registers(acc_o);
@@ -278,8 +278,8 @@ struct Consumer {
   static constexpr int kPartsBarrier = 12;
 
   FC_DEVICE ptx::SharedAddress part(int sender) const { return context.part(sender, row_group, thread_index() / 32); }
-  // Once when all parts are written, and again when they have been read. All wait both times: compute-sanitizer does not
-  // follow an arrival without a wait.
+  // Once when all parts are written, and again when they have been read. All wait both times: compute-sanitizer does
+  // not follow an arrival without a wait.
   FC_DEVICE void meet() { ptx::bar_sync(kPartsBarrier + row_group, 128 * C.key_groups); }
   FC_DEVICE void send_part() {
     const int lane = ptx::tid_x() % 32;
@@ -354,7 +354,7 @@ struct Consumer {
         for (int i = 0; i < work.skipped; ++i) skip_block();
       }
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
-      Exit exit;
+      Exit exit = {};
       // Without a mask every row sees keys, though not in every block's part.
       if ((!T.causal && C.key_groups == 1) || work.first_block >= 0) {
         attend(work);
