@@ -355,7 +355,7 @@ struct Consumer {
       }
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
       Exit exit = {};
-      // Without a mask every row sees keys, though not in every block's part.
+      // Without a mask every row sees keys, though not in every key group's part.
       if ((!T.causal && C.key_groups == 1) || work.first_block >= 0) {
         attend(work);
         spend_spare_turn(work);
