@@ -63,9 +63,14 @@ struct Default {
   std::optional<double> expected_us;
   bool overlaps = true;
 
+  // To be compared with another family's.
+  std::optional<double> cautious_us() const {
+    if (!expected_us) return std::nullopt;
+    return *expected_us * candidate.family->caution();
+  }
   // The first to be chosen has the least.
   auto order() const {
-    return std::tuple(!overlaps, -preference, expected_us.value_or(std::numeric_limits<double>::infinity()));
+    return std::tuple(!overlaps, -preference, cautious_us().value_or(std::numeric_limits<double>::infinity()));
   }
 };
 std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits& limits) {
@@ -87,7 +92,7 @@ bool is_as_good(const Candidate& candidate, const Problem& problem, const Device
                 std::optional<double> default_us) {
   if (!default_us) return true;
   const auto own = candidate.family->expected_us(candidate.config, problem, limits);
-  return own && *own <= kAlike * *default_us;
+  return own && *own * candidate.family->caution() <= kAlike * *default_us;
 }
 
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
@@ -139,7 +144,7 @@ std::filesystem::path user_table_path() {
 std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {
   std::vector<Default> defaults = ranked_defaults(problem, device.limits);
   std::vector<Choice> choices;
-  add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().expected_us, choices);
+  add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices);
   for (Default& d : defaults) {
     std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
                                     : "no entry of the tuned table is near";

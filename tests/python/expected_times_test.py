@@ -64,7 +64,7 @@ class ExpectedTimesTest(unittest.TestCase):
                     tile = (*fields[:2], fields[8])
                     own = fit.sm90_fwd_us(p, tile, tiles[(widest, *tile)])
                 elif choice["candidate"].startswith("sm90_short_fwd:"):
-                    own = fit.SHORT_CAUTION * fit.sm90_short_fwd_us(p, fields[:6], short)
+                    own = fit.sm90_short_fwd_us(p, fields[:6], short)
                 elif choice["candidate"].startswith("sm80_short_fwd:") and told:
                     own = fit.sm80_short_fwd_us(p, fields, direct)
                     directs += 1

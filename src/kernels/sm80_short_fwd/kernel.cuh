@@ -426,11 +426,10 @@ struct Kernel {
       states[w] = load_state(w, piece.row);
       maximum = ptx::max(maximum, states[w].maximum);
     }
-    const float shift = maximum == ptx::negative_infinity() ? 0.0f : maximum;
     float o[8] = {}, sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < C.key_warps; ++w) {
-      const float weight = ptx::ex2(states[w].maximum - shift);
+      const float weight = tile::weight(states[w].maximum, maximum);
       sum = ptx::fma(weight, states[w].total, sum);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

@@ -170,9 +170,6 @@ struct Consumer {
     return {{ptx::float_of_bits(word.x), ptx::float_of_bits(word.z)},
             {ptx::float_of_bits(word.y), ptx::float_of_bits(word.w)}};
   }
-  FC_DEVICE static float weight(float own, float common) {
-    return ptx::ex2(own - (common == ptx::negative_infinity() ? 0.0f : common));
-  }
 
   // The tile of CTAs [first, last] from their parts, in their order, so that repeats give the same bits. Warps without
   // rows of their own help: each takes every few chunks of columns.
@@ -190,8 +187,8 @@ struct Consumer {
         // As the softmax of a block does: relative to the maximum so far.
         const float before = merged.maximum[r];
         merged.maximum[r] = ptx::max(before, from.maximum[r]);
-        merged.total[r] = ptx::fma(weight(from.maximum[r], merged.maximum[r]), from.total[r],
-                                   weight(before, merged.maximum[r]) * merged.total[r]);
+        merged.total[r] = ptx::fma(tile::weight(from.maximum[r], merged.maximum[r]), from.total[r],
+                                   tile::weight(before, merged.maximum[r]) * merged.total[r]);
       }
     }
     constexpr int kCount = chunks(T) % 4 == 0 ? 4 : 2;  // at once
@@ -201,8 +198,8 @@ struct Consumer {
       for (int cta = first; cta <= last; ++cta) {
         const unsigned char* part = part_of(cta);
         const RowState from = load_state(part + lane / 4 * 16);
-        const float weights[2] = {weight(from.maximum[0], merged.maximum[0]),
-                                  weight(from.maximum[1], merged.maximum[1])};
+        const float weights[2] = {tile::weight(from.maximum[0], merged.maximum[0]),
+                                  tile::weight(from.maximum[1], merged.maximum[1])};
 #pragma unroll
         for (int c = 0; c < kCount; ++c) {
           const ptx::Vector4 word = ptx::ld_global_v4(part + kStateBytes + (chunk + c) * kChunkBytes + lane * 16);

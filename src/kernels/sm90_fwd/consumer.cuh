@@ -305,8 +305,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float common = ptx::max(softmax.max_scaled[r], maximum[r]);
-      const float shift = common == ptx::negative_infinity() ? 0.0f : common;
-      own[r] = ptx::ex2(softmax.max_scaled[r] - shift), other[r] = ptx::ex2(maximum[r] - shift);
+      own[r] = tile::weight(softmax.max_scaled[r], common), other[r] = tile::weight(maximum[r], common);
       softmax.max_scaled[r] = common;
       // A lane's share of the sum: the four of a row are added up later.
       softmax.sum[r] = ptx::fma(softmax.sum[r], own[r], lane % 4 == 0 ? total[r] * other[r] : 0.0f);

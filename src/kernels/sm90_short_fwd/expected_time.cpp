@@ -20,10 +20,6 @@ constexpr double kLoadedBytes = 75.5e3;                                    // of
 constexpr double kTail = 0.3, kClusterTail = 0.5;                          // of a CTA: what is idle at the end
 constexpr double kRounds = 1.1;                                            // where CTAs wait for others to end
 
-// What is added where families are compared: this model errs by 13% and sm90_fwd's by 4%, so that the least of a few of
-// its numbers is too low. Choosing by the sum costs 2.1% against the best config, by the numbers themselves 2.5%.
-constexpr double kCaution = 1.08;
-
 constexpr std::int64_t kSharedBytes = 233472;  // of an SM; a CTA reserves 1 KB beside its own
 constexpr int kRegistersOfPart = 16384;        // an SM's are in four parts
 
@@ -76,7 +72,7 @@ std::optional<double> expected_us(const Config& config, const Problem& problem, 
     work = std::max(work, time(longest, 1));
   }
   if (ctas > slots) work *= kRounds;
-  return kCaution * (kStart + std::hypot(work, dram_us(problem)) + kClusterMerge * std::log2(config.cluster));
+  return kStart + std::hypot(work, dram_us(problem)) + kClusterMerge * std::log2(config.cluster);
 }
 
 }  // namespace flashcore::sm90_short_fwd

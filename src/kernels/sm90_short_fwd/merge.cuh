@@ -9,6 +9,7 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/sm90_short_fwd/context.cuh"
+#include "kernels/tile/softmax.cuh"
 
 namespace flashcore::sm90_short_fwd {
 
@@ -29,11 +30,6 @@ struct Merge {
   FC_DEVICE bool part_owns(int chunk) const {
     if (C.cluster * kPartChunks == kGroupChunks && C.key_groups * kGroupChunks == chunks(T)) return true;
     return at.rank * kPartChunks + chunk < kGroupChunks && group_owns(at.rank * kPartChunks + chunk);
-  }
-
-  // O and the row's sum, relative to maximum `own` before and `common` after.
-  FC_DEVICE static float weight(float own, float common) {
-    return ptx::ex2(own - (common == ptx::negative_infinity() ? 0.0f : common));
   }
 
   FC_DEVICE static RowState load_state(ptx::SharedAddress from) {
@@ -103,7 +99,7 @@ struct Merge {
     const auto weigh = [&](const RowState& from, float(&weights)[2], bool own) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        weights[r] = weight(from.maximum[r], merged.maximum[r]);
+        weights[r] = tile::weight(from.maximum[r], merged.maximum[r]);
         merged.total[r] = own ? weights[r] * from.total[r] : ptx::fma(weights[r], from.total[r], merged.total[r]);
       }
     };
@@ -178,7 +174,7 @@ struct Merge {
     float weights[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      weights[r] = weight(state.maximum[r], merged.maximum[r]);
+      weights[r] = tile::weight(state.maximum[r], merged.maximum[r]);
       merged.total[r] = weights[r] * state.total[r];
     }
     scale_chunks(part, weights);
@@ -188,7 +184,7 @@ struct Merge {
       const RowState from = load_state(slot(at.rank, other) + at.lane / 4 * 16);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        weights[r] = weight(from.maximum[r], merged.maximum[r]);
+        weights[r] = tile::weight(from.maximum[r], merged.maximum[r]);
         merged.total[r] = ptx::fma(weights[r], from.total[r], merged.total[r]);
       }
 #pragma unroll

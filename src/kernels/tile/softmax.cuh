@@ -25,6 +25,12 @@ FC_DEVICE float log_sum_exp(float max_scaled, float total) {
 }
 FC_DEVICE float inverse_sum(float total) { return total == 0.0f ? 0.0f : ptx::rcp(total); }
 
+// What O and the sum of a part of a row's keys count for, relative to maximum `own` before and `common` after. A row of
+// nothing but -inf: subtracting it would make NaN of the zero that is due.
+FC_DEVICE float weight(float own, float common) {
+  return ptx::ex2(own - (common == ptx::negative_infinity() ? 0.0f : common));
+}
+
 // State of the two rows that a lane holds of one 16-row fragment: [0] row lane/4, [1] row lane/4 + 8.
 struct OnlineSoftmax {
   float max_scaled[2];  // row maximum · scale_log2; -inf before the first visible key
