@@ -153,7 +153,7 @@ struct Consumer {
 
   // At the tile's end: a turn that is spent before puts the group's blocks behind those that the ring holds for others.
   FC_DEVICE void spend_spare_turn(const Work& work) {
-    if (C.key_groups > 1 && work.spare_turn) take_turn(), pass_turn();
+    if (work.spare_turn) take_turn(), pass_turn();
   }
 
   // From the first scores, which have nothing to hide under, to the probabilities of the last block, whose P·V is still
@@ -220,14 +220,34 @@ struct Consumer {
     return exit;
   }
 
-  FC_DEVICE Exit last_values(int number) {
+  FC_DEVICE void begin_last_values() {
     wait_v();
     issue_values();
-    Exit exit = {};  // of key groups: found once their parts are together
-    if constexpr (C.key_groups == 1) exit = leave(number);
+  }
+  FC_DEVICE void end_last_values() {
     ptx::wgmma_wait<0>();
     ptx::wgmma_registers(acc_o);
     release_v();
+  }
+  // Rows that see no key.
+  FC_DEVICE void attend_nothing() {
+#pragma unroll
+    for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
+    softmax.none();
+    release_last_slab();
+  }
+  // All keys of the rows: what O leaves with is found under the last multiply.
+  FC_DEVICE Exit attend_all(const Work& work, int number) {
+    Exit exit = {};
+    if (!T.causal || work.first_block >= 0) {  // without a mask every row sees keys
+      attend(work);
+      begin_last_values();
+      exit = leave(number);
+      end_last_values();
+    } else {
+      attend_nothing();
+      exit = leave(number);
+    }
     return exit;
   }
 
@@ -326,13 +346,22 @@ struct Consumer {
     meet();  // read
   }
 
-  FC_DEVICE void finish(const Exit& exit) {
-    if (C.key_groups == 1 || key_group == 0) {
-      store_o(exit);
-      store_lse(exit);
+  // A key group's share of the keys: it may be none where the rows see some.
+  FC_DEVICE void attend_part(const Work& work) {
+    if (work.first_block < 0) {
+      attend_nothing();
+      spend_spare_turn(work);
+    } else {
+      attend(work);
+      spend_spare_turn(work);
+      begin_last_values();
+      end_last_values();
     }
-    if constexpr (C.q_stages == 1) release_slab(0);
-    ring_q.advance();
+  }
+
+  FC_DEVICE void store(const Exit& exit) {
+    store_o(exit);
+    store_lse(exit);
   }
 
   // The next tile's number, or less than 0 after the last.
@@ -353,25 +382,15 @@ struct Consumer {
         for (int i = 0; i < work.skipped; ++i) skip_block();
       }
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
-      Exit exit = {};
-      // Without a mask every row sees keys, though not in every key group's part.
-      if ((!T.causal && C.key_groups == 1) || work.first_block >= 0) {
-        attend(work);
-        spend_spare_turn(work);
-        exit = last_values(number);
+      if constexpr (C.key_groups == 1) {
+        store(attend_all(work, number));
       } else {
-#pragma unroll
-        for (int i = 0; i < kDimV / 2; ++i) acc_o[i] = 0.0f;
-        softmax.none();
-        release_last_slab();
-        spend_spare_turn(work);
-        if constexpr (C.key_groups == 1) exit = leave(number);
-      }
-      if constexpr (C.key_groups > 1) {
-        if (key_group == 0) receive_parts(), exit = leave(number);
+        attend_part(work);
+        if (key_group == 0) receive_parts(), store(leave(number));
         else send_part();
       }
-      finish(exit);
+      if constexpr (C.q_stages == 1) release_slab(0);
+      ring_q.advance();
     }
     ptx::bulk_wait_read<0>();  // shared memory outlives what TMA still reads of it
   }
