@@ -21,7 +21,7 @@ TileBlocks blocks_of_tiles(const Problem& problem, std::int64_t rows, std::int64
 double mean_columns(const Problem& problem);
 
 // What reading the inputs and writing the output takes at the rate that DRAM reached, us. Neither this nor the
-// multiplies hide the other wholly: the models add their squares.
+// multiplies hide the other wholly: most models add their squares.
 double dram_us(const Problem& problem);
 
 constexpr double kNotMeasuredUs = 1e9;  // what was not measured comes after all that was

@@ -27,7 +27,7 @@ def script():
 
 
 def constants():
-    """Of sm90_fwd, by head dim and tile, and of sm90_short_fwd and sm80_short_fwd, in the script's order."""
+    """Of sm90_fwd, by head dim and tile, of sm90_short_fwd, by is_streamed, and of sm80_short_fwd, in the script's order."""
     source = (KERNELS / "sm90_fwd" / "expected_time.cpp").read_text()
     tiles = {}
     for widest, name in ((64, "kSmall"), (128, "kMiddle"), (256, "kLarge")):
@@ -41,9 +41,14 @@ def constants():
         value = {name: float(text) for name, text in re.findall(r"(k\w+) = ([\d.]+)(?:e\d)?[,;]", source)}
         return [value[name] for name in names.split()]
 
-    short = "kStart kTile kTileWide kStep kStepKeys kStepProducts kLatency kLatencyProducts kClusterMerge kLoadedBytes"
+    source = (KERNELS / "sm90_short_fwd" / "expected_time.cpp").read_text()
+    short = {}
+    for streamed, name in ((False, "kShared"), (True, "kStreamed")):
+        *rest, norm = map(float, re.search(rf"{name} = \{{(.*?)\}}", source, re.DOTALL)[1].split(","))
+        short[streamed] = rest
+        assert norm == (script().STREAMED_NORM if streamed else 2)
     direct = "kStart kStep kStepProducts kMerge kMergeParts kLoadedBytes"
-    return tiles, named("sm90_short_fwd", short), named("sm80_short_fwd", direct)
+    return tiles, short, named("sm80_short_fwd", direct)
 
 
 class ExpectedTimesTest(unittest.TestCase):
@@ -64,7 +69,7 @@ class ExpectedTimesTest(unittest.TestCase):
                     tile = (*fields[:2], fields[8])
                     own = fit.sm90_fwd_us(p, tile, tiles[(widest, *tile)])
                 elif choice["candidate"].startswith("sm90_short_fwd:"):
-                    own = fit.sm90_short_fwd_us(p, fields[:6], short)
+                    own = fit.sm90_short_fwd_us(p, fields[:6], short[fit.is_streamed(p, fields)])
                 elif choice["candidate"].startswith("sm80_short_fwd:") and told:
                     own = fit.sm80_short_fwd_us(p, fields, direct)
                     directs += 1

@@ -10,15 +10,21 @@
 namespace flashcore::sm90_short_fwd {
 namespace {
 
-// scripts/fit-expected-times; us
-constexpr double kStart = 0.575;
-constexpr double kTile = 1.717, kTileWide = 0.474;                         // of a tile, and what 64 columns add
-constexpr double kStep = 0.092, kStepKeys = 0.050, kStepProducts = 0.173;  // a warpgroup's block, the SM's others busy
-constexpr double kLatency = 0.175, kLatencyProducts = 0.056;               // and what it takes longer when alone
-constexpr double kClusterMerge = 0.299;                                    // for each doubling of a cluster
-constexpr double kLoadedBytes = 75.5e3;                                    // of an SM's loads in a us, from L2
-constexpr double kTail = 0.3, kClusterTail = 0.5;                          // of a CTA: what is idle at the end
-constexpr double kRounds = 1.1;                                            // where CTAs wait for others to end
+struct PartTimes {                        // us
+  double start;                           // of the launch
+  double tile, tile_wide;                 // of a tile, and what 64 columns add
+  double step, step_keys, step_products;  // a warpgroup's block, the SM's others busy
+  double latency, latency_products;       // and what it takes longer when alone
+  double cluster_merge;                   // for each doubling of a cluster
+  double loaded_kb;                       // of an SM's loads in a us
+  double norm;                            // by which work and DRAM's time add up
+};
+// scripts/fit-expected-times. Tiles that share K and V with others of their head find them in L2. One that reads them
+// alone, as in decoding, waits for DRAM or for its own work, hardly for both.
+constexpr PartTimes kShared = {0.795, 1.436, 0.568, 0.082, 0.071, 0.164, 0.176, 0.051, 0.308, 73.264, 2};
+constexpr PartTimes kStreamed = {0.200, 1.483, 0.640, 0.128, 0.001, 0.204, 0.189, 0.040, 0.534, 73.259, 4};
+constexpr double kTail = 0.3, kClusterTail = 0.5;  // of a CTA: what is idle at the end
+constexpr double kRounds = 1.1;                    // where CTAs wait for others to end
 
 constexpr std::int64_t kSharedBytes = 233472;  // of an SM; a CTA reserves 1 KB beside its own
 constexpr int kRegistersOfPart = 16384;        // an SM's are in four parts
@@ -42,15 +48,16 @@ std::int64_t resident_ctas(const Config& config, const Traits& traits) {
 
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits) {
   if (config.row_groups != 1) return std::nullopt;
+  const TileBlocks blocks = blocks_of_tiles(problem, positions(config), config.block_n, parts(config));
+  const PartTimes& times = blocks.tiles == 1 ? kStreamed : kShared;
   const double columns = mean_columns(problem) / 64, keys = config.block_n / 64.0;
   const double head_bytes = static_cast<double>(problem.head_dim + problem.head_dim_v) * 2;
-  const double load = config.key_groups * config.block_n * head_bytes / kLoadedBytes;
-  const double warpgroup_step = kStep + kStepKeys * keys + kStepProducts * keys * columns;
+  const double load = config.key_groups * config.block_n * head_bytes / (times.loaded_kb * 1000);
+  const double warpgroup_step = times.step + times.step_keys * keys + times.step_products * keys * columns;
   const double step = std::max(warpgroup_step * config.key_groups, load);
-  const double alone = std::max(warpgroup_step + kLatency + kLatencyProducts * keys * columns, load);
-  const double tile = kTile + kTileWide * columns;
+  const double alone = std::max(warpgroup_step + times.latency + times.latency_products * keys * columns, load);
+  const double tile = times.tile + times.tile_wide * columns;
 
-  const TileBlocks blocks = blocks_of_tiles(problem, positions(config), config.block_n, parts(config));
   const std::int64_t head_tiles = (problem.group_size() + config.pack_heads - 1) / config.pack_heads;
   const std::int64_t ctas = blocks.tiles * head_tiles * problem.heads_kv * problem.batch * config.cluster;
   const std::int64_t sms = usable_sms(config.cluster, limits.multiprocessors);
@@ -72,7 +79,8 @@ std::optional<double> expected_us(const Config& config, const Problem& problem, 
     work = std::max(work, time(longest, 1));
   }
   if (ctas > slots) work *= kRounds;
-  return kStart + std::hypot(work, dram_us(problem)) + kClusterMerge * std::log2(config.cluster);
+  const double both = std::pow(std::pow(work, times.norm) + std::pow(dram_us(problem), times.norm), 1 / times.norm);
+  return times.start + both + times.cluster_merge * std::log2(config.cluster);
 }
 
 }  // namespace flashcore::sm90_short_fwd
