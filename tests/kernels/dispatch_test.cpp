@@ -49,7 +49,7 @@ TEST(Dispatch, TakesTheEntryOfANeighbour) {
 // A device without a table: few rows or few tiles to the family made for them, the rest to the other.
 TEST(Dispatch, PrefersByProblemWhereNoTableSpeaks) {
   const DeviceInfo device = gpu("h100", "sm_90");
-  for (const char* small : {"b1_h8_s512_d64_fp16", "b64_h32_hk8_sq1_sk4096_d128_bf16", "b1_h16_s256_d128_bf16_causal"})
+  for (const char* small : {"b1_h8_s512_d64_fp16", "b64_h32_hk8_sq1_sk4096_d128_bf16", "b1_h7_s547_d128_fp16_causal"})
     EXPECT_EQ(choose(small, device).candidate.family->name(), "sm90_short_fwd") << small;
   for (const char* large : {"b16_h16_s2048_d64_fp16", "b1_h32_hk8_s4096_d128_bf16_causal"})
     EXPECT_EQ(choose(large, device).candidate.family->name(), "sm90_fwd") << large;
