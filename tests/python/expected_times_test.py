@@ -26,7 +26,7 @@ def script():
     return module
 
 
-def constants():
+def constants(fit):
     """Of sm90_fwd, by head dim and tile, of sm90_short_fwd, by is_streamed, and of sm80_short_fwd, in the script's order."""
     source = (KERNELS / "sm90_fwd" / "expected_time.cpp").read_text()
     tiles = {}
@@ -46,7 +46,7 @@ def constants():
     for streamed, name in ((False, "kShared"), (True, "kStreamed")):
         *rest, norm = map(float, re.search(rf"{name} = \{{(.*?)\}}", source, re.DOTALL)[1].split(","))
         short[streamed] = rest
-        assert norm == (script().STREAMED_NORM if streamed else 2)
+        assert norm == (fit.STREAMED_NORM if streamed else 2)
     direct = "kStart kStep kStepProducts kMerge kMergeParts kLoadedBytes"
     return tiles, short, named("sm80_short_fwd", direct)
 
@@ -54,7 +54,7 @@ def constants():
 class ExpectedTimesTest(unittest.TestCase):
     def test_the_script_and_the_library_expect_the_same(self):
         fit = script()
-        tiles, short, direct = constants()
+        tiles, short, direct = constants(fit)
         compared = directs = 0
         for problem in PROBLEMS:
             done = subprocess.run([BINARY, "explain", "--arch", "sm_90", "--key", "none", "--problem", problem, "--json", "-", "--quiet"],

@@ -13,8 +13,8 @@ namespace {
 struct PartTimes {                        // us
   double start;                           // of the launch
   double tile, tile_wide;                 // of a tile, and what 64 columns add
-  double step, step_keys, step_products;  // a warpgroup's block, the SM's others busy
-  double latency, latency_products;       // and what it takes longer when alone
+  double step, step_keys, step_products;  // a warpgroup's block: any, 64 keys, 64 columns of them; others busy
+  double latency, latency_products;       // and what it takes longer when alone: any, 64 columns of 64 keys
   double cluster_merge;                   // for each doubling of a cluster
   double loaded_kb;                       // of an SM's loads in a us
   double norm;                            // by which work and DRAM's time add up
