@@ -87,8 +87,8 @@ int compare(const AbArguments& options) {
           interrupted);
       console.end_progress();
       const int code = ab_exit_code(result);
-      const std::string word = result.verdict;
-      console.summary("{}  {}: {}", console.paint(word, tone_of(code)), one.problem.name, result.sentence);
+      console.summary("{}  {}: {}", console.paint(result.verdict, tone_of(code)), one.problem.name, result.sentence);
+      if (result.verdict == "INCONCLUSIVE") console.line("  --seconds N and --processes N give it more time");
       if (result.throttled > 0)
         console.line("  {} of {} samples ran throttled; both candidates did alike", result.throttled, result.samples);
       keep(store, run, result);
@@ -107,7 +107,8 @@ int compare(const AbArguments& options) {
   if (calibration) document["calibration"] = *calibration;
   write_json(common, document);
   if (all.size() > 1 || stopped)
-    console.summary("{} of {} problems judged{}", judged, all.size(), stopped ? stopped_by() : "");
+    console.summary("{} of {} judged{}", judged, plural(static_cast<std::int64_t>(all.size()), "problem"),
+                    stopped ? stopped_by() : "");
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 

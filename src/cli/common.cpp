@@ -64,6 +64,14 @@ Suite select_problems(const Common& common, const std::string& default_suite) {
   return suite;
 }
 
+std::string problems_of(const Suite& suite, const Common& common) {
+  const std::string count = plural(static_cast<std::int64_t>(suite.problems.size()), "problem");
+  const bool by_id = !common.problem.empty() && suite.problems.front().problem.id() == common.problem;
+  if (by_id && common.suite.empty()) return "problem " + common.problem;
+  if (!common.problem.empty()) return fmt::format("problem '{}' of '{}'", suite.problems.front().name, suite.name);
+  return fmt::format("{} of '{}'", count, suite.name);
+}
+
 std::string candidate_text(const Common& common) {
   if (common.family.empty()) {
     if (!common.config.empty())
@@ -80,7 +88,16 @@ std::string candidate_text(const Common& common) {
   return common.family + ":" + common.config;
 }
 
-DeviceInfo describe_device(const std::string& name) { return open_device(name)->info(); }
+std::unique_ptr<Device> open_named_device(const std::string& name) {
+  try {
+    return open_device(name);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kEnvironment || !name.starts_with("cuda")) throw;
+    throw Error(error.kind(), fmt::format("{} (--device cpu)", error.what()));
+  }
+}
+
+DeviceInfo describe_device(const std::string& name) { return open_named_device(name)->info(); }
 
 bool json_on_stdout(const Common& common) { return common.json == "-"; }
 
@@ -113,7 +130,9 @@ DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch,
 
 void write_json(const Common& common, const nlohmann::json& document) {
   if (common.json.empty()) return;
-  const std::string text = document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  // On a terminal a name's C1 controls and bidirectional overrides would act: ASCII only there.
+  const bool ascii = json_on_stdout(common);
+  const std::string text = document.dump(2, ' ', ascii, nlohmann::json::error_handler_t::replace) + "\n";
   if (json_on_stdout(common)) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
       throw_environment("cannot write the JSON to standard output: {}", std::strerror(errno));
@@ -142,7 +161,15 @@ std::string new_run_id(const std::string& verb) {
   return fmt::format("{}-{}-{}", verb, stamp, getpid());
 }
 
-void print_error(const std::string& message) { fmt::print(stderr, "flashcore: error: {}\n", message); }
+// A message may quote what it was given: names, compiler output. Further lines are indented, so that none of them can
+// pass for a message of ours.
+void print_error(const std::string& message) {
+  fmt::print(stderr, "flashcore: error: {}\n", printable_block(message, "  "));
+}
+
+void print_warning(const std::string& message) {
+  fmt::print(stderr, "flashcore: warning: {}\n", printable_block(message, "  "));
+}
 
 int guarded(const std::function<int()>& body) {
   try {

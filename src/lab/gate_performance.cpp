@@ -124,7 +124,9 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     options.audit = [&](Stand& stand, int set) {
       kept = find_kept_results(device, stand.buffers(set).copy(0), stand.launch(set, 0), oracle->inputs);
     };
+  trial.machine.load_before = read_load_average();
   Measurement measured = measure(device, problem, *oracle, contestant, incumbent, options);
+  trial.machine.load_after = read_load_average();
   trial.environment = measured.environment;
   trial.timing = std::move(measured.candidate);
   verdict.evidence = {{"samples", trial.timing->samples.size()},
