@@ -351,8 +351,48 @@ TEST(CApi, RefusesBadLaunches) {
                  [&] { plan.launch(reinterpret_cast<char*>(t.q.data()) + 1, t.k.data(), t.v.data(), t.o.data()); });
   expect_refused(FC_ERROR_BAD_INPUT, "the CPU has none",
                  [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), nullptr, &t); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps q",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.q.data()); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps v",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), &t.v[t.v.size() - 1]); });
+  expect_refused(FC_ERROR_BAD_INPUT, "lse at",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), t.k.data()); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps o",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), &t.o[3]); });
   expect_refused(FC_ERROR_BAD_INPUT, "q has 3 elements",
                  [&] { plan.run<float>(std::span(t.q).first(3), t.k, t.v, t.o); });
+}
+
+// [row, (q, k, v, o), head, column] of one buffer: honest views, without a common element.
+TEST(CApi, ViewsThatInterleaveAreNoOverlap) {
+  const Context cpu("cpu");
+  Attention problem = small();
+  problem.batch = 1;
+  problem.heads_kv = problem.heads_q = 2;
+  problem.seqlen_kv = problem.seqlen_q = 9;
+  const Tensors first(problem);
+  Tensors t = first;
+  const std::int64_t d = problem.head_dim, row = 4 * 2 * d;
+  std::vector<float> packed(static_cast<std::size_t>(9 * row));
+  const auto move = [&](std::vector<float>& x, std::int64_t which, bool in) {
+    for (std::int64_t h = 0; h < 2; ++h)
+      for (std::int64_t r = 0; r < 9; ++r)
+        for (std::int64_t c = 0; c < d; ++c) {
+          float& inside = packed[static_cast<std::size_t>(r * row + which * 2 * d + h * d + c)];
+          float& outside = x[static_cast<std::size_t>((h * 9 + r) * d + c)];
+          in ? inside = outside : outside = inside;
+        }
+  };
+  move(t.q, 0, true), move(t.k, 1, true), move(t.v, 2, true);
+  problem.q_strides = problem.k_strides = problem.v_strides = problem.o_strides = fc_strides{9 * row, d, row};
+  float* const at = packed.data();
+  Plan(cpu, problem).launch(at, at + 2 * d, at + 4 * d, at + 6 * d, t.lse.data());
+  move(t.o, 3, false);
+  EXPECT_LT(errors(problem, t).first, 1e-5);
+  move(t.v, 2, false);
+  EXPECT_EQ(t.v, first.v);
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps v",
+                 [&] { Plan(cpu, problem).launch(at, at + 2 * d, at + 4 * d, at + 6 * d - 1); });
 }
 
 TEST(CApi, RefusesDevicesThatAreNotThere) {

@@ -42,9 +42,9 @@ class FakeGpuPlan : public ::testing::Test {
   std::shared_ptr<Context> context_;
 };
 
-const Addresses kTensors = {reinterpret_cast<void*>(0x1000), reinterpret_cast<void*>(0x2000),
-                            reinterpret_cast<void*>(0x3000), reinterpret_cast<void*>(0x4000),
-                            reinterpret_cast<void*>(0x5000), nullptr};
+const Addresses kTensors = {reinterpret_cast<void*>(0x1000000), reinterpret_cast<void*>(0x2000000),
+                            reinterpret_cast<void*>(0x3000000), reinterpret_cast<void*>(0x4000000),
+                            reinterpret_cast<void*>(0x5000000), nullptr};
 
 TEST_F(FakeGpuPlan, LaunchesOnTheCallersStreamWithTheCallersAddresses) {
   const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
