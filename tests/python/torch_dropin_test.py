@@ -412,6 +412,27 @@ class FallBackTest(Quiet):
             scale.fill_(number)
             torch.testing.assert_close(ft.scaled_dot_product_attention(*q, scale=scale), PYTORCH(*q, scale=number))
 
+    def test_subclasses_and_modes(self):
+        class Special(torch.Tensor):
+            pass
+
+        q, k, v = inputs()
+        for tensors in ((q.as_subclass(Special), k, v), (q, k, v.as_subclass(Special))):
+            ours, computed, passed_on = counted(lambda: ft.scaled_dot_product_attention(*tensors))  # noqa: B023
+            self.assertIs(type(ours), Special)
+            self.assertEqual(computed, 0)
+            self.assertIn("Special", str(passed_on))
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FakeTensorMode() as mode:
+            out = ft.scaled_dot_product_attention(*(mode.from_tensor(x) for x in (q, k, v)))
+        self.assertEqual((type(out).__name__, out.shape), ("FakeTensor", q.shape))
+        with FlopCounterMode(display=False):
+            torch.testing.assert_close(ft.scaled_dot_product_attention(q, k, v), PYTORCH(q, k, v), atol=1e-5, rtol=1e-5)
+        with torch.inference_mode():
+            self.assertEqual(counted(lambda: ft.scaled_dot_product_attention(q.clone().requires_grad_(), k, v))[1], 1)
+
     def test_what_pytorch_refuses(self):
         q, k, v = inputs()
         for error, tensors, options in [(TypeError, (q, None, v), {}), (TypeError, (q, k.numpy(), v), {}), (TypeError, (q, k, v), {"is_causal": 1}),
