@@ -84,10 +84,14 @@ int judge(const GateArguments& options) {
       [&](const GateRow& row) {
         const Tone tone = row.passed() ? Tone::kGood : row.failed() ? Tone::kBad : Tone::kWarn;
         const Painted verdict = console.paint(row.verdict, tone);
+        // A crash report has lines of its own.
+        const std::size_t line = std::min(row.sentence.find('\n'), row.sentence.size());
+        const std::string first = row.sentence.substr(0, line);
         if (row.passed()) {
-          console.line("{}  {}: {}", verdict, row.baseline.problem.name, row.sentence);
+          console.line("{}  {}: {}", verdict, row.baseline.problem.name, first);
         } else {
-          console.summary("{}  {}: {}", verdict, row.baseline.problem.name, row.sentence);
+          console.summary("{}  {}: {}", verdict, row.baseline.problem.name, first);
+          if (line < row.sentence.size()) console.block(std::string_view(row.sentence).substr(line + 1));
         }
       },
       interrupted);
