@@ -124,12 +124,14 @@ std::vector<HtmlRow> as_html(const std::vector<Row>& rows) {
 }
 
 std::string html_table(const Row& head, const std::vector<HtmlRow>& rows) {
-  std::string text = "<div class=\"scroll\"><table><thead><tr>";
+  // Each cell says what it is: on a narrow screen rows are cards (assets/report.css).
+  std::string text = "<div class=\"scroll\"><table class=\"labelled\"><thead><tr>";
   for (const std::string& cell : head) text += "<th>" + report::escape_html(cell) + "</th>";
   text += "</tr></thead><tbody>";
   for (const HtmlRow& row : rows) {
     text += "<tr>";
-    for (const report::Html& cell : row) text += "<td>" + cell.markup + "</td>";
+    for (std::size_t i = 0; i < row.size(); ++i)
+      text += fmt::format("<td data-label=\"{}\">{}</td>", report::escape_html(head[i]), row[i].markup);
     text += "</tr>";
   }
   return text + "</tbody></table></div>\n";
@@ -145,13 +147,15 @@ std::vector<Row> candidate_rows(const Experiment& e) {
 std::string conditions(const ExperimentResult& r) {
   const Experiment& e = r.experiment;
   int throttled = 0, samples = 0;
+  const std::size_t ran = r.pairs.empty() ? 0 : r.pairs.front().result.processes.size();
+  const std::string processes = fmt::format("{} process{}", ran, ran == 1 ? "" : "es");
   for (const ExperimentPair& p : r.pairs) throttled += p.result.throttled, samples += p.result.samples;
   return fmt::format(
-      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {} processes, {} samples of which {} were throttled; "
+      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {}, {} of which {} were throttled; "
       "source {}; {}",
       r.device.name, r.device.key, r.device.driver.empty() ? "no driver" : r.device.driver, to_string(e.regime),
-      to_string(e.condition), 100 * e.margin, r.pairs.empty() ? 0 : r.pairs.front().result.processes.size(), samples,
-      throttled, r.source_hash, r.created_at);
+      to_string(e.condition), 100 * e.margin, processes, report::plural(samples, "sample"), throttled, r.source_hash,
+      r.created_at);
 }
 
 }  // namespace
@@ -264,16 +268,16 @@ std::string experiment_html(const ExperimentResult& r) {
   const std::string style(embedded_report_assets().at("report.css"));
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta "
-      "http-equiv=\"Content-Security-Policy\" content=\"{12}\"><meta name=\"viewport\" "
+      "http-equiv=\"Content-Security-Policy\" content=\"{11}\"><meta name=\"viewport\" "
       "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link "
       "rel=\"icon\" href=\"data:,\"><title>{0}: {1}</title><style>{2}</style></head><body><main>"
-      "<p class=\"brand\">flashcore experiment</p><h1>{0}: {1}</h1>\n{3}<h2>Hypothesis</h2><p>{4}</p>"
-      "<h2>Mechanism</h2><p>{5}</p><h2>What would refute it</h2><p>{6}</p>"
-      "<h2>Candidates</h2>{7}<h2>Before the run: occupancy and gates</h2>{8}<h2>Evidence</h2>{9}"
+      "<p class=\"brand\">flashcore experiment</p><h1>{0}: {1}</h1>\n{3}"
+      "<h2>Mechanism</h2><p>{4}</p><h2>What would refute it</h2><p>{5}</p>"
+      "<h2>Candidates</h2>{6}<h2>Before the run: occupancy and gates</h2>{7}<h2>Evidence</h2>{8}"
       "<p class=\"muted\">Speed-up is the control's time over the candidate's: above 1 is faster. Every sample is in "
-      "samples.json.</p>{10}<p class=\"muted\">{11}</p></main></body></html>\n",
-      escape(e.name), escape(r.verdict), style, summary, escape(e.hypothesis), escape(e.mechanism),
-      escape(e.refuted_by), html_table({"arm", "role", "candidate"}, as_html(candidate_rows(e))),
+      "samples.json.</p>{9}<p class=\"muted\">{10}</p></main></body></html>\n",
+      escape(e.name), escape(r.verdict), style, summary, escape(e.mechanism), escape(e.refuted_by),
+      html_table({"arm", "role", "candidate"}, as_html(candidate_rows(e))),
       html_table(kFactHead, as_html(fact_rows(r))), html_table(head, rows), earlier, escape(conditions(r)),
       content_security_policy({.styles = {style}, .scripts = {}}));
 }
