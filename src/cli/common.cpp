@@ -164,11 +164,11 @@ std::string new_run_id(const std::string& verb) {
 // A message may quote what it was given: names, compiler output. Further lines are indented, so that none of them can
 // pass for a message of ours.
 void print_error(const std::string& message) {
-  fmt::print(stderr, "flashcore: error: {}\n", printable_block(message, "  "));
+  fmt::print(stderr, "flashcore: error: {}\n", visible_block(message, "  "));
 }
 
 void print_warning(const std::string& message) {
-  fmt::print(stderr, "flashcore: warning: {}\n", printable_block(message, "  "));
+  fmt::print(stderr, "flashcore: warning: {}\n", visible_block(message, "  "));
 }
 
 int guarded(const std::function<int()>& body) {

@@ -61,7 +61,7 @@ std::string Table::print(bool colour) const {
   const std::size_t columns = header_.size();
   std::vector<std::vector<Cell>> rows = rows_;
   for (auto& row : rows) {
-    for (Cell& cell : row) cell.text = printable(cell.text);
+    for (Cell& cell : row) cell.text = visible(cell.text);
   }
   std::vector<std::size_t> width(columns);
   std::vector<bool> right(columns, true);
@@ -87,10 +87,10 @@ std::string Table::print(bool colour) const {
   }
   for (const Detail& detail : details_) {
     const std::string title =
-        printable(detail.title) + (detail.times > 1 ? fmt::format(" and {} more", detail.times - 1) : "");
+        visible(detail.title) + (detail.times > 1 ? fmt::format(" and {} more", detail.times - 1) : "");
     out +=
-        fmt::format("\n{}\n  {}\n", colour ? painted(title, detail.tone) : title, printable_block(detail.text, "  "));
-    if (!detail.repeat.empty()) out += fmt::format("  to repeat: {}\n", printable(detail.repeat));
+        fmt::format("\n{}\n  {}\n", colour ? painted(title, detail.tone) : title, visible_block(detail.text, "  "));
+    if (!detail.repeat.empty()) out += fmt::format("  to repeat: {}\n", visible(detail.repeat));
   }
   return out;
 }
@@ -118,7 +118,7 @@ void Console::table(const Table& table) {
 }
 
 void Console::block(std::string_view text) {
-  if (!quiet_ || !json_on_stdout_) write("  " + printable_block(text, "  ") + "\n");
+  if (!quiet_ || !json_on_stdout_) write("  " + visible_block(text, "  ") + "\n");
 }
 
 void Console::progress(std::int64_t done, std::int64_t total, std::string_view what) {
@@ -154,7 +154,7 @@ void Console::end_progress() {
 }
 
 Painted Console::paint(std::string_view text, Tone tone) const {
-  const std::string safe = printable(text);
+  const std::string safe = visible(text);
   return {colour_ ? painted(safe, tone) : safe};
 }
 
@@ -172,8 +172,8 @@ std::size_t terminal_columns(int descriptor) {
 std::string progress_line(const Progress& progress, std::size_t columns) {
   std::string line =
       progress.total > 0 ? fmt::format("{}/{}", progress.done, progress.total) : fmt::format("{}", progress.done);
-  if (!progress.best.empty()) line += "  best " + printable(progress.best);
-  const std::string what = printable(progress.what);
+  if (!progress.best.empty()) line += "  best " + visible(progress.best);
+  const std::string what = visible(progress.what);
   if (columns == 0) return what.empty() ? line : line + "  " + what;
   const double share = progress.share >= 0  ? progress.share
                        : progress.total > 0 ? static_cast<double>(progress.done) / static_cast<double>(progress.total)

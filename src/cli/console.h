@@ -1,7 +1,7 @@
 #pragma once
 // What a person sees: lines, aligned tables and progress. Only the command line prints; everything below it returns
 // values. Text is untrusted (names come from suites and stores, messages from compilers and candidates): whatever is
-// printed goes through core/text.h, so that no escape sequence reaches a terminal but the Console's own colours.
+// printed goes through core/visible_text.h, so that no escape sequence reaches a terminal but the Console's own colours.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/text.h"
+#include "core/visible_text.h"
 
 namespace flashcore::cli {
 
@@ -60,8 +60,8 @@ template <class T>
 auto shown(const T& value) {
   if constexpr (std::is_arithmetic_v<T>) return value;
   else if constexpr (std::is_same_v<T, Painted>) return std::string_view(value.text);
-  else if constexpr (std::is_convertible_v<const T&, std::string_view>) return printable(value);
-  else return printable(fmt::format("{}", T(value)));  // fmt takes views as temporaries only
+  else if constexpr (std::is_convertible_v<const T&, std::string_view>) return visible(value);
+  else return visible(fmt::format("{}", T(value)));  // fmt takes views as temporaries only
 }
 template <class T>
 using Shown = decltype(shown(std::declval<const std::remove_cvref_t<T>&>()));

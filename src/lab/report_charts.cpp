@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "core/text.h"
+#include "core/visible_text.h"
 
 namespace flashcore::report {
 namespace {
@@ -25,7 +25,7 @@ json samples_of(const char* role, const Trial& trial) {
     clock_known = clock_known || samples[i].clock_mhz > 0;
   }
   return {{"role", role},
-          {"candidate", printable(trial.candidate())},
+          {"candidate", visible(trial.candidate())},
           {"index", index},
           {"time_us", times},
           {"clock_mhz", clock_known ? clocks : json::array()}};
@@ -36,7 +36,7 @@ json speedup_of(const ProblemRow& row) {
     return {{"value", 1},
             {"low", 1},
             {"high", 1},
-            {"verdict", printable(verdict_words(row))},
+            {"verdict", visible(verdict_words(row))},
             {"against", "the default (it stands)"}};
   }
   if (!row.speedup) return nullptr;
@@ -44,8 +44,8 @@ json speedup_of(const ProblemRow& row) {
   return {{"value", finite(row.speedup->speedup)},
           {"low", finite(row.speedup->ci95_low)},
           {"high", finite(row.speedup->ci95_high)},
-          {"verdict", printable(verdict_words(row))},
-          {"against", over_default ? "the default" : printable(row.speedup->against)}};
+          {"verdict", visible(verdict_words(row))},
+          {"against", over_default ? "the default" : visible(row.speedup->against)}};
 }
 
 json roofline_of(const ProblemRow& row) {
@@ -61,9 +61,9 @@ json roofline_of(const ProblemRow& row) {
 }
 
 json chart_of(const ProblemRow& row) {
-  json out = {{"label", printable(row.label)},
+  json out = {{"label", visible(row.label)},
               {"id", row.problem_id},
-              {"device", printable(row.device_key)},
+              {"device", visible(row.device_key)},
               {"stale", row.stale},
               {"funnel", counts(row.funnel)},
               {"speedup", speedup_of(row)},
@@ -84,7 +84,7 @@ json chart_data(const Model& model) {
   for (const ProblemRow& row : model.rows) out["problems"].push_back(chart_of(row));
   for (const DeviceSummary& device : model.devices) {
     if (!device.ceilings) continue;
-    out["ceilings"].push_back({{"device", printable(device.info.name)},
+    out["ceilings"].push_back({{"device", visible(device.info.name)},
                                {"matmul_tflops", finite(device.ceilings->matmul_tflops_16bit)},
                                {"fma_tflops", finite(device.ceilings->fma_tflops_fp32)},
                                {"read_gbps", finite(device.ceilings->read_gbps)},

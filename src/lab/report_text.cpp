@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/text.h"
+#include "core/visible_text.h"
 
 namespace flashcore::report {
 namespace {
@@ -26,7 +26,7 @@ std::string with_thousands(double value) {
 }
 
 std::string one_line(std::string_view text) {
-  std::string line = printable_lines(text);
+  std::string line = visible_lines(text);
   std::replace(line.begin(), line.end(), '\n', ' ');
   return line;
 }
@@ -52,7 +52,7 @@ Unit unit_of(double microseconds) {
 std::string escape_html(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (const char c : printable_lines(text)) {
+  for (const char c : visible_lines(text)) {
     switch (c) {
       case '&': out += "&amp;"; break;
       case '<': out += "&lt;"; break;
@@ -106,7 +106,7 @@ std::string escape_csv(std::string_view text) {
   bool formula = text.starts_with('\t') || text.starts_with('\r') || text.starts_with('\n');
   for (const std::string_view start : {"=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"})
     formula = formula || text.substr(first).starts_with(start);
-  const std::string safe = (formula ? "'" : "") + printable_lines(text);
+  const std::string safe = (formula ? "'" : "") + visible_lines(text);
   if (safe.find_first_of(",\"\n;") == std::string::npos && !formula) return safe;
   std::string out = "\"";
   for (const char c : safe) {

@@ -1,4 +1,4 @@
-#include "core/text.h"
+#include "core/visible_text.h"
 
 #include <fmt/format.h>
 
@@ -81,7 +81,7 @@ void append_printable(std::string& out, const Character& c) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
+std::string visible(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -92,16 +92,16 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-std::string printable_lines(std::string_view text) { return printable_block(text, ""); }
+std::string visible_lines(std::string_view text) { return visible_block(text, ""); }
 
-std::string printable_block(std::string_view text, std::string_view indent) {
+std::string visible_block(std::string_view text, std::string_view indent) {
   std::string out;
   for (bool first = true;; first = false) {
     const std::size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (!first) out += indent;
-    out += printable(line);
+    out += visible(line);
     if (end == std::string_view::npos) return out;
     out += '\n';
     text.remove_prefix(end + 1);
