@@ -7,6 +7,8 @@ import ctypes
 import json
 import numbers
 import operator
+import os
+import sys
 import threading
 import warnings
 import weakref
@@ -28,7 +30,24 @@ def say_once(text: str) -> None:
     """A Note, the first time that it is given."""
     if text not in _said:
         _said.add(text)
-        warnings.warn(text, Note, stacklevel=3)
+        warnings.warn(text, Note, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """The stacklevel, for one who calls this, of the line that is the user's: the nearest outside this package, PyTorch and
+    transformers; else the nearest outside this package."""
+    frameworks = [os.path.dirname(str(getattr(sys.modules.get(name), "__file__", None) or "/nowhere/x")) + os.sep for name in ("torch", "transformers")]
+    own = os.path.dirname(__file__) + os.sep
+    frame, level, outside = sys._getframe(1), 1, 0
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(own):
+            outside = outside or level
+            # PyTorch's compiled Python has names as "<eval_with_key>.0" and "<frozen ...>".
+            if not name.startswith((*frameworks, "<eval_with_key>", "<frozen")):
+                return level
+        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
+    return outside or 2
 
 
 def _causal_number(causal: Any) -> int:
