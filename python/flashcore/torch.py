@@ -283,6 +283,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
     Returns:
         [batch, heads, length, dim_v], in memory [batch, length, heads, dim_v]. Under autocast of its dtype, as PyTorch's.
+
+    Called by this name, it is flashcore's inside sdpa_kernel(...) too; what enable() puts in PyTorch's place obeys that.
     """
     return _attend(_torch_operator.pytorch_attention, False, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
