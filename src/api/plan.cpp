@@ -98,6 +98,7 @@ void Plan::make_gpu(const Choice& choice, const Request& request) {
   if (launch_->empty()) return;
   launch_->encode(device, context_->somewhere());
   module_ = context_->load(artifact_);
+  if (const std::string why = why_not_kept(); !why.empty()) notes_.push_back(why);
   if (workspace_bytes_ > Context::kSlotBytes) {
     workspace_ = device.allocate(workspace_bytes_);
     device.fill(workspace_->data(), 0, workspace_bytes_);
