@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -40,6 +40,11 @@ class Strides(ctypes.Structure):
     _fields_ = [("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
 
 
+# fc_given: without its bit, a tensor whose strides are all 0 is contiguous, and a scale of 0 is 1/sqrt(head_dim).
+GIVEN_STRIDES = 15
+GIVEN_SCALE = 16
+
+
 class Attention(ctypes.Structure):
     """fc_attention, field by field as in flashcore.h."""
 
@@ -47,7 +52,7 @@ class Attention(ctypes.Structure):
         ("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads_q", ctypes.c_int64),
         ("heads_kv", ctypes.c_int64), ("seqlen_q", ctypes.c_int64), ("seqlen_kv", ctypes.c_int64), ("head_dim", ctypes.c_int64),
         ("head_dim_v", ctypes.c_int64), ("causal", ctypes.c_int32), ("alignment", ctypes.c_int32), ("scale", ctypes.c_double),
-        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p),
+        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
@@ -55,6 +60,7 @@ class Attention(ctypes.Structure):
 
 
 _P = ctypes.c_void_p
+_ADDRESS = ctypes.c_size_t  # a number and nothing else; a void pointer would take the address of a str
 _TEXT = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
 _FUNCTIONS = {
     "fc_context_create": [ctypes.c_char_p, ctypes.POINTER(_P)],
@@ -64,7 +70,7 @@ _FUNCTIONS = {
     "fc_plan_create": [_P, ctypes.POINTER(Attention), ctypes.POINTER(_P)],
     "fc_plan_destroy": [_P],
     "fc_plan_describe": [_P, *_TEXT],
-    "fc_plan_launch": [_P, _P, _P, _P, _P, _P, _P],
+    "fc_plan_launch": [_P, *[_ADDRESS] * 6],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }
@@ -154,6 +160,15 @@ def check(status: int) -> None:
         raise_last_error(status)
 
 
+def encoded(value: Any, name: str) -> bytes:
+    """A str as C takes it. Error, naming the argument, for anything else."""
+    if not isinstance(value, str):
+        raise Error(f"{name} is {value!r}, a {type(value).__name__}; give a str")
+    if "\0" in value:
+        raise Error(f"{name} is {value!r}, with a zero character in it; leave that away")
+    return value.encode(errors="replace")
+
+
 def text_of(function: Any, *arguments: Any) -> str:
     """What a function with a text buffer at its end says."""
     needed = ctypes.c_size_t()
@@ -164,14 +179,15 @@ def text_of(function: Any, *arguments: Any) -> str:
 
 
 def context(device: str) -> int:
-    """The process's one context on a device. Never closed: captured graphs may still use its kernels at exit."""
+    """The process's one context on a device, "" for the best there is. Never closed: captured graphs may still use its kernels at exit."""
+    name = encoded(device, "device")
     found = _contexts.get(device)
     if found is not None:
         return found
     with _lock:
         if device not in _contexts:
             handle = ctypes.c_void_p()
-            check(library().fc_context_create(device.encode(), ctypes.byref(handle)))
+            check(library().fc_context_create(name, ctypes.byref(handle)))
             assert handle.value is not None
             _contexts[device] = handle.value
         return _contexts[device]

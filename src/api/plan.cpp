@@ -22,6 +22,8 @@ std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device
 
 // Why this family must not be given these tensors; none if it may.
 std::optional<std::string> why_unsuitable(const Family& family, const Request& request) {
+  if (request.backwards && family.kind() != DeviceKind::kCpu)
+    return "a stride is negative, and only the CPU's kernels read such tensors; copy the tensor";
   if (family.alignment_bytes() == 0 || request.rows_of_16) return std::nullopt;
   return fmt::format(
       "{} copies 16 bytes at a time, and an address or stride of these tensors is no multiple of that; copy them into "
@@ -36,6 +38,10 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   needs_q_ = request.layouts.q.elements() > 0;
   needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
   needs_o_ = request.layouts.o.elements() > 0;
+  const auto element = static_cast<std::int64_t>(size_of(problem_.dtype));
+  const std::int64_t lse = request.layouts.lse_elements;
+  footprints_ = {Footprint(layouts_.q, element), Footprint(layouts_.k, element), Footprint(layouts_.v, element),
+                 Footprint(layouts_.o, element), Footprint({1, 1, 1, lse, lse, lse, lse}, sizeof(float))};
   const std::vector<Choice> choices = choices_for(request, context_->info());
   std::vector<const Family*> passed_over;
   std::exception_ptr first_failure;
@@ -133,6 +139,15 @@ void Plan::check(const Addresses& addresses) const {
           "fc_attention.alignment as the addresses really are, or copy the tensor",
           kNames[i], addresses[i], alignment);
   }
+  // Rows of an output are written while others still read theirs of the inputs.
+  for (std::size_t output = 3; output < kNames.size(); ++output) {
+    if (!addresses[output]) continue;
+    for (std::size_t other = 0; other < output; ++other) {
+      if (addresses[other] && overlap(footprints_[output], addresses[output], footprints_[other], addresses[other]))
+        throw_bad_input("{} at {} overlaps {} at {}; give an output memory of its own", kNames[output],
+                        addresses[output], kNames[other], addresses[other]);
+    }
+  }
 }
 
 void Plan::launch(const Addresses& given, void* stream) const {
@@ -186,8 +201,10 @@ std::string explain(const Context& context, const Request& request) {
   supporting_families(request.problem, context.info().limits, &refused);
   nlohmann::json alternatives = nlohmann::json::array();
   const Choice* taken = nullptr;
+  std::optional<std::string> first_reason;
   for (const Choice& choice : choices) {
     if (const auto reason = why_unsuitable(*choice.candidate.family, request)) {
+      if (!first_reason) first_reason = reason;
       refused.push_back(*reason);
     } else if (!taken) {
       taken = &choice;
@@ -195,7 +212,7 @@ std::string explain(const Context& context, const Request& request) {
       alternatives.push_back({{"candidate", choice.candidate.print()}, {"reason", choice.reason}});
     }
   }
-  if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), refused.front());
+  if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), *first_reason);
   return nlohmann::json{{"problem", request.problem.id()},
                         {"device", context.info().id},
                         {"family", taken->candidate.family->name()},

@@ -1,6 +1,7 @@
 #pragma once
 // A problem made ready on a device: chosen, compiled, loaded. Immutable once made.
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,6 +11,7 @@
 
 #include "api/context.h"
 #include "api/launch_template.h"
+#include "api/overlap.h"
 #include "api/problem.h"
 
 namespace flashcore::api {
@@ -20,7 +22,7 @@ class Plan {
   // Error as the last of them if none is left.
   Plan(std::shared_ptr<Context> context, const Request& request);
 
-  // Error kBadInput for a null or misaligned address. Allocates nothing.
+  // Error kBadInput for a null or misaligned address, and for an output that lies on another tensor. Allocates nothing.
   void launch(const Addresses& addresses, void* stream) const;
   std::string describe() const;
   const Context& context() const { return *context_; }
@@ -38,6 +40,7 @@ class Plan {
   std::vector<std::string> notes_;
   int alignment_ = 1;
   bool needs_q_ = false, needs_kv_ = false, needs_o_ = false;
+  std::array<Footprint, 5> footprints_;  // q, k, v, o, lse
   std::size_t workspace_bytes_ = 0;
   Artifact artifact_;
 
