@@ -207,7 +207,6 @@ class LoadingTest(unittest.TestCase):
         cache = self.here / "cache"
         self.compile_once()
         (entry,) = self.entries()
-        before = entry.read_bytes()
         entry.unlink()
         os.chown(cache, 65534, 65534)
         self.assertIn("belongs to user 65534", self.compile_once())
@@ -215,7 +214,6 @@ class LoadingTest(unittest.TestCase):
         os.chown(cache, 0, 0)
         self.compile_once()
         self.assertEqual([path.name for path in self.entries()], [entry.name])
-        self.assertEqual(len(before), len(entry.read_bytes()))
 
     def test_a_link_in_the_cache_is_replaced_and_not_written_through(self):
         self.compile_once()
