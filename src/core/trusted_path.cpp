@@ -34,9 +34,12 @@ void add_owners(std::set<uid_t>& owners, const std::string& file) {
   }
 }
 
+// In full, or nothing: of the program itself it is argv[0], which may be the name of some file in the current
+// directory.
 std::string file_of(const void* address) {
   Dl_info info{};
-  return dladdr(address, &info) != 0 && info.dli_fname ? info.dli_fname : "";
+  const bool found = dladdr(address, &info) != 0 && info.dli_fname && info.dli_fname[0] == '/';
+  return found ? info.dli_fname : "";
 }
 
 // Whose code this process runs anyway. In a user namespace root has another number, and libc is still root's.

@@ -178,9 +178,11 @@ class LoadingTest(unittest.TestCase):
     def entries(self):
         return sorted((self.here / "cache").rglob("*.kernel"))
 
-    def compile_once(self):
+    def compile_once(self, program=BINARY, **variables):
         found = os.environ.get("FLASHCORE_NVRTC", "")
-        done = self.run_here(BINARY, *COMPILE, "--json", self.here / "out.json", **({"FLASHCORE_NVRTC": found} if found else {}))
+        if found:
+            variables["FLASHCORE_NVRTC"] = found
+        done = self.run_here(program, *COMPILE, "--json", self.here / "out.json", **variables)
         if done.returncode == 4 and "NVRTC, NVIDIA's run-time compiler, is not here" in done.stderr:
             self.skipTest("no NVRTC on this machine")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -210,6 +212,11 @@ class LoadingTest(unittest.TestCase):
         entry.unlink()
         os.chown(cache, 65534, 65534)
         self.assertIn("belongs to user 65534", self.compile_once())
+        self.assertEqual(self.entries(), [])
+        # Nor does it help to leave a file with the program's name where the user is.
+        (self.here / BINARY.name).touch()
+        os.chown(self.here / BINARY.name, 65534, 65534)
+        self.assertIn("belongs to user 65534", self.compile_once(BINARY.name, PATH=f"{BINARY.resolve().parent}:{os.environ['PATH']}"))
         self.assertEqual(self.entries(), [])
         os.chown(cache, 0, 0)
         self.compile_once()

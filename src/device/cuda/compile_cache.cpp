@@ -170,9 +170,9 @@ std::string CompileCache::why_unused() const {
   const std::string why = why_untrusted(existing);
   if (why.empty()) return "";
   return fmt::format(
-      "compiled kernels are neither read from {} nor kept there, because somebody else could put others in their "
-      "place: "
-      "{}. Make it yours alone (chown, chmod go-w), or set FLASHCORE_CACHE to a folder of your own",
+      "compiled kernels are neither read from {} nor kept there: {}, and could put others in their place. Make it "
+      "yours "
+      "alone (chown, chmod go-w), or set FLASHCORE_CACHE to a folder of your own",
       folder_.string(), why);
 }
 
