@@ -39,7 +39,7 @@ class Audit {
         stand_(stand),
         set_(set),
         operands_(stand.buffers(set).copy(0)),
-        launches_timed_(stand.samples_taken()),
+        samples_timed_(stand.samples_taken()),
         timer_(device.make_timer(std::span(&stand.launch(set, 0), 1), Regime::kWarm, kOneLaunchUs)) {
     timer_->use_launches(1);
     jitter_us_ = device.info().limits.kind == DeviceKind::kCuda ? kJitterUsCuda : kJitterUsCpu;
@@ -112,7 +112,7 @@ class Audit {
 
   Times time_after_repeats(int count) {
     operands_.upload(oracle_.inputs);
-    for (std::int64_t i = 0; i < launches_timed_; ++i) stand_.sample(set_);
+    for (std::int64_t i = 0; i < samples_timed_; ++i) stand_.sample(set_);
     Times times;
     for (int i = 0; i < count; ++i) times.same.push_back(time_launch(0));
     for (int i = 0; i < count; ++i) times.other.push_back(time_launch(new_variant()));
@@ -141,7 +141,7 @@ class Audit {
   Stand& stand_;
   int set_;
   Operands& operands_;
-  std::int64_t launches_timed_;
+  std::int64_t samples_timed_;
   std::unique_ptr<Timer> timer_;
   double jitter_us_;
   std::string wrong_;
