@@ -109,6 +109,7 @@ void Plan::load(const Choice& choice) {
   artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
   if (launch_->empty()) return;
   module_ = context_->load(artifact_);
+  if (const std::string why = why_not_kept(); !why.empty()) notes_.push_back(why);
   if (workspace_bytes_ > Context::kSlotBytes) {
     workspace_ = device.allocate(workspace_bytes_);
     device.fill(workspace_->data(), 0, workspace_bytes_);
