@@ -136,7 +136,7 @@ class CpuTimer : public Timer {
   void sweep_caches() {
     ThreadPool& pool = cpu_thread_pool();
     const std::size_t share = sweep_.size() / static_cast<std::size_t>(pool.size()) / 64 * 64;
-    pool.run(0, [&](int worker) {
+    pool.run_on_each([&](int worker) {
       const float sum = read_through(sweep_.subspan(static_cast<std::size_t>(worker) * share, share));
       if (std::isnan(sum)) sweep_[0] = std::byte{1};  // never: the memory holds ones; keeps the reads
     });
