@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
 
   fc_context context;
   fc_plan plan;
-  fc_attention p;
+  fc_attention p = FC_ATTENTION_INIT;
   must(parse(id, &p), "reading the problem");
   must(context_create(device, &context), "opening the device");
   double start = now_us();

@@ -28,7 +28,7 @@ extern "C" {
 
 /* Of this header. Grows when a function or a field is added; fc_abi_version() tells that of the library. A library
  * serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 1
+#define FC_ABI_VERSION 2
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -49,10 +49,23 @@ typedef enum fc_causal { FC_CAUSAL_NONE = 0, FC_CAUSAL_BOTTOM_RIGHT = 1, FC_CAUS
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
 
-/* Distances in elements between neighbours along batch, head and row. The elements of a row are adjacent. */
+/* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
+ * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
+ * element [0, 0, 0, 0]. No two elements of an output may lie at one place. */
 typedef struct fc_strides {
   int64_t batch, head, row;
 } fc_strides;
+
+/* Fields of fc_attention that are meant as they are, zeros too. Without its bit, a tensor whose strides are all 0 is
+ * contiguous, and a scale of 0 is 1/sqrt(head_dim). */
+typedef enum fc_given {
+  FC_GIVEN_Q_STRIDES = 1,
+  FC_GIVEN_K_STRIDES = 2,
+  FC_GIVEN_V_STRIDES = 4,
+  FC_GIVEN_O_STRIDES = 8,
+  FC_GIVEN_STRIDES = 15, /* all four */
+  FC_GIVEN_SCALE = 16    /* a scale of 0 is then refused, as any other outside its range */
+} fc_given;
 
 /* What to compute: o = softmax(scale * q k^T + mask) v, over
  *   q   [batch, heads_q,  seqlen_q,  head_dim]       k  [batch, heads_kv, seqlen_kv, head_dim]
@@ -69,15 +82,16 @@ typedef struct fc_attention {
   int32_t causal;        /* fc_causal */
   int32_t alignment;     /* bytes: the pointers of every launch are multiples of it; 0 means 16. What is not 16 bytes
                             aligned, or has strides that are no multiples of 16 bytes, runs on fewer kernels */
-  double scale;          /* 0 means 1/sqrt(head_dim); else from 1e-6 to 1e6 */
-  fc_strides q, k, v, o; /* all three 0: contiguous in the order above */
+  double scale;          /* from 1e-6 to 1e6; 0 without FC_GIVEN_SCALE means 1/sqrt(head_dim) */
+  fc_strides q, k, v, o; /* all three 0 without the bit of FC_GIVEN_STRIDES: contiguous in the order above */
   const char* candidate; /* null: flashcore chooses. "sm90_fwd" or "sm90_fwd:block_n=128" pins a kernel */
+  uint32_t given;        /* fc_given, or-ed: which zeros are meant. Since ABI version 2 */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                         \
   {                                                                                                               \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0}, \
-        {0, 0, 0}, {0, 0, 0}, NULL                                                                                \
+        {0, 0, 0}, {0, 0, 0}, NULL, 0                                                                             \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -135,7 +149,8 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
  * "reason", "alternatives": [{"candidate", "reason"}], "refused": [why another family cannot]}. Buffer as in
  * fc_context_describe. */
 FC_API fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* needed);
-/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal". */
+/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal". `problem` starts as
+ * FC_ATTENTION_INIT: its struct_size says how much of it there is. */
 FC_API fc_status fc_problem_parse(const char* id, fc_attention* problem);
 
 #ifdef __cplusplus

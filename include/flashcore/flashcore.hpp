@@ -70,14 +70,15 @@ class Owner {
 /// "0.1.0": of the library that is loaded, which may be newer than this header.
 inline std::string version() { return fc_version(); }
 
-/// What to compute; see fc_attention for shapes. Strides are in elements, all three 0 for a contiguous tensor.
+/// What to compute; see fc_attention for shapes. Strides are in elements; a tensor without any is contiguous, and
+/// strides of 0 repeat the same elements (inputs only).
 struct Attention {
   fc_dtype dtype = FC_FP16;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_kv = 1, head_dim = 64;
   std::optional<std::int64_t> head_dim_v = {};  ///< head_dim if not given
   fc_causal causal = FC_CAUSAL_NONE;
   std::optional<double> scale = {};  ///< 1/sqrt(head_dim) if not given
-  fc_strides q_strides = {}, k_strides = {}, v_strides = {}, o_strides = {};
+  std::optional<fc_strides> q_strides = {}, k_strides = {}, v_strides = {}, o_strides = {};
   int alignment = 16;          ///< bytes that every address will be a multiple of
   std::string candidate = {};  ///< empty: flashcore chooses
 
@@ -95,11 +96,16 @@ struct Attention {
     a.head_dim_v = columns_v();
     a.causal = causal;
     a.alignment = alignment;
-    a.scale = scale.value_or(0.0);
-    a.q = q_strides;
-    a.k = k_strides;
-    a.v = v_strides;
-    a.o = o_strides;
+    const auto take = [&](auto& field, const auto& value, fc_given bit) {
+      if (!value) return;
+      field = *value;
+      a.given |= static_cast<std::uint32_t>(bit);
+    };
+    take(a.scale, scale, FC_GIVEN_SCALE);
+    take(a.q, q_strides, FC_GIVEN_Q_STRIDES);
+    take(a.k, k_strides, FC_GIVEN_K_STRIDES);
+    take(a.v, v_strides, FC_GIVEN_V_STRIDES);
+    take(a.o, o_strides, FC_GIVEN_O_STRIDES);
     a.candidate = candidate.empty() ? nullptr : candidate.c_str();
     return a;
   }

@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 __version__ = "0.1.0"
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -38,6 +38,11 @@ class Strides(ctypes.Structure):
     _fields_ = [("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
 
 
+# fc_given: without its bit, a tensor whose strides are all 0 is contiguous, and a scale of 0 is 1/sqrt(head_dim).
+GIVEN_STRIDES = 15
+GIVEN_SCALE = 16
+
+
 class Attention(ctypes.Structure):
     """fc_attention, field by field as in flashcore.h."""
 
@@ -45,7 +50,7 @@ class Attention(ctypes.Structure):
         ("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads_q", ctypes.c_int64),
         ("heads_kv", ctypes.c_int64), ("seqlen_q", ctypes.c_int64), ("seqlen_kv", ctypes.c_int64), ("head_dim", ctypes.c_int64),
         ("head_dim_v", ctypes.c_int64), ("causal", ctypes.c_int32), ("alignment", ctypes.c_int32), ("scale", ctypes.c_double),
-        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p),
+        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _arrays, _library
 from ._arrays import View
-from ._library import Attention, Error, Note, Strides
+from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Error, Note, Strides
 
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
@@ -114,11 +114,7 @@ class _Sizes:
         if x.shape[3] > 1 and x.strides[3] != 1:
             raise Error(f"{role} has stride {x.strides[3]} along its last axis; the elements of a row must be adjacent: copy it with "
                         ".contiguous() or numpy.ascontiguousarray")  # fmt: skip
-        numbers = [x.strides[axis] if x.shape[axis] > 1 else 0 for axis in self.order]
-        # All three 0 would mean contiguous; an axis of one element may have any stride.
-        if not any(numbers):
-            numbers = [max(x.shape[3], 1)] * 3
-        return Strides(*numbers)
+        return Strides(*(x.strides[axis] for axis in self.order))
 
 
 def _alignment(views: list[View]) -> int:
@@ -135,8 +131,9 @@ def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: Any
     return Attention(
         dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
         seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=_causal_number(causal),
-        alignment=alignment, scale=scale or 0.0, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
-        o=sizes.strides("out", o), candidate=candidate.encode() if candidate else None)  # fmt: skip
+        alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
+        o=sizes.strides("out", o), candidate=candidate.encode() if candidate else None,
+        given=GIVEN_STRIDES | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
 
 
 _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()

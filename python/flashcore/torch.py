@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from . import _plan
-from ._library import Attention, Strides
+from ._library import GIVEN_STRIDES, Attention, Strides
 
 __all__ = ["enable", "scaled_dot_product_attention", "why_not"]
 
@@ -54,8 +54,7 @@ def _strides(x: Tensor, copied: bool) -> Strides:
     _, heads, rows, columns = x.shape
     if copied:
         return Strides(heads * rows * columns, rows * columns, columns)
-    numbers = [stride if extent > 1 else columns for extent, stride in zip(x.shape[:3], x.stride()[:3])]
-    return Strides(*numbers)
+    return Strides(*x.stride()[:3])
 
 
 def _prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: Optional[float]) -> _Prepared:
@@ -68,7 +67,7 @@ def _prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: 
     problem = Attention(
         dtype=_DTYPES[q.dtype], batch=batch, heads_q=heads, heads_kv=k.shape[1], seqlen_q=rows, seqlen_kv=k.shape[2],
         head_dim=dim, head_dim_v=columns, causal=_TOP_LEFT if is_causal else 0, alignment=aligned, scale=scale or 0.0,
-        q=_strides(q, copies[0]), k=_strides(k, copies[1]), v=_strides(v, copies[2]), o=Strides(*strides[:3]))  # fmt: skip
+        q=_strides(q, copies[0]), k=_strides(k, copies[1]), v=_strides(v, copies[2]), o=Strides(*strides[:3]), given=GIVEN_STRIDES)  # fmt: skip
     device = "cpu" if q.device.type == "cpu" else f"cuda:{q.device.index}"
     made = _Prepared(_plan.Plan(device, problem), copies, (batch, heads, rows, columns), strides, aligned)
     if len(_prepared) >= 4096:  # shapes that never come back

@@ -134,7 +134,7 @@ fc_status fc_explain(fc_context context, const fc_attention* problem, char* buff
 }
 
 fc_status fc_problem_parse(const char* id, fc_attention* problem) {
-  return guarded([&] { *needed(problem, "problem") = request_of_id(id); });
+  return guarded([&] { fill_from_id(id, problem); });
 }
 
 }  // extern "C"

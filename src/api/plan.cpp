@@ -22,6 +22,8 @@ std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device
 
 // Why this family must not be given these tensors; none if it may.
 std::optional<std::string> why_unsuitable(const Family& family, const Request& request) {
+  if (request.backwards && family.kind() != DeviceKind::kCpu)
+    return "a stride is negative, and only the CPU's kernels read such tensors; copy the tensor";
   if (family.alignment_bytes() == 0 || request.rows_of_16) return std::nullopt;
   return fmt::format(
       "{} copies 16 bytes at a time, and an address or stride of these tensors is no multiple of that; copy them into "
@@ -185,8 +187,10 @@ std::string explain(const Context& context, const Request& request) {
   supporting_families(request.problem, context.info().limits, &refused);
   nlohmann::json alternatives = nlohmann::json::array();
   const Choice* taken = nullptr;
+  std::optional<std::string> first_reason;
   for (const Choice& choice : choices) {
     if (const auto reason = why_unsuitable(*choice.candidate.family, request)) {
+      if (!first_reason) first_reason = reason;
       refused.push_back(*reason);
     } else if (!taken) {
       taken = &choice;
@@ -194,7 +198,7 @@ std::string explain(const Context& context, const Request& request) {
       alternatives.push_back({{"candidate", choice.candidate.print()}, {"reason", choice.reason}});
     }
   }
-  if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), refused.front());
+  if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), *first_reason);
   return nlohmann::json{{"problem", request.problem.id()},
                         {"device", context.info().id},
                         {"family", taken->candidate.family->name()},

@@ -152,6 +152,78 @@ TEST(CApi, ReadsStridedTensors) {
       }
 }
 
+// The same numbers everywhere: what a broadcast of one row to every batch entry, head and row means.
+TEST(CApi, StridesOfZeroThatAreGivenRepeatOneRow) {
+  const Context cpu("cpu");
+  Attention problem = small();
+  for (const bool all_three : {false, true}) {
+    Tensors plain(problem), wide(problem);
+    const auto columns = static_cast<std::size_t>(problem.head_dim);
+    const auto repeat = [&](std::vector<float>& x) {
+      for (std::size_t i = columns; i < x.size(); ++i) x[i] = x[i - columns];
+    };
+    repeat(wide.k);
+    if (all_three) repeat(wide.q), repeat(wide.v);
+    Attention given = problem;
+    given.k_strides = fc_strides{0, 0, 0};
+    if (all_three) given.q_strides = given.v_strides = fc_strides{0, 0, 0};
+    std::vector<float> q = plain.q, k(plain.k.begin(), plain.k.begin() + problem.head_dim), v = plain.v;
+    if (all_three) q.resize(columns), v.resize(columns);
+    Plan(cpu, given).launch(q.data(), k.data(), v.data(), wide.o.data(), wide.lse.data());
+    const auto [error, lse_error] = errors(problem, wide);
+    EXPECT_LT(error, 1e-5);
+    EXPECT_LT(lse_error, 1e-5);
+  }
+  problem.o_strides = fc_strides{0, 0, 0};
+  expect_refused(FC_ERROR_BAD_INPUT, "outputs would overlap", [&] { Plan(cpu, problem); });
+}
+
+TEST(CApi, NegativeStridesRunBackwards) {
+  const Context cpu("cpu");
+  const Attention problem = small();
+  Attention given = problem;
+  const std::int64_t d = problem.head_dim;
+  // k and v turned round in every axis; o from its last row to its first.
+  given.k_strides = given.v_strides = fc_strides{-2 * 17 * d, -17 * d, -d};
+  given.o_strides = fc_strides{4 * 9 * d, 9 * d, -d};
+  Tensors plain(problem);
+  Tensors turned = plain;
+  for (std::vector<float>* x : {&turned.k, &turned.v}) {
+    std::reverse(x->begin(), x->end());
+    for (auto row = x->begin(); row != x->end(); row += d) std::reverse(row, row + d);
+  }
+  const auto last = static_cast<std::size_t>((2 * 2 * 17 - 1) * d), last_row = static_cast<std::size_t>(8 * d);
+  Plan(cpu, given).launch(plain.q.data(), &turned.k[last], &turned.v[last], &turned.o[last_row], plain.lse.data());
+  for (std::size_t bh = 0; bh < 8; ++bh)
+    for (std::size_t row = 0; row < 9; ++row)
+      std::memcpy(&plain.o[(bh * 9 + row) * 24], &turned.o[(bh * 9 + 8 - row) * 24], 24 * sizeof(float));
+  EXPECT_LT(errors(problem, plain).first, 1e-5);
+}
+
+// A caller that was built with the header of ABI version 1 gets what it said then.
+TEST(CApi, ServesTheStructOfVersionOne) {
+  const Context cpu("cpu");
+  constexpr std::size_t kOld = offsetof(fc_attention, given);
+  std::vector<unsigned char> memory(kOld + 8, 0xab);
+  fc_attention now = small().c();
+  now.struct_size = kOld;
+  std::memcpy(memory.data(), &now, kOld);
+  auto* const old = reinterpret_cast<fc_attention*>(memory.data());
+  fc_plan plan = nullptr;
+  ASSERT_EQ(fc_plan_create(cpu.get(), old, &plan), FC_OK) << fc_last_error();
+  Tensors t(small());
+  EXPECT_EQ(fc_plan_launch(plan, t.q.data(), t.k.data(), t.v.data(), t.o.data(), t.lse.data(), nullptr), FC_OK);
+  EXPECT_LT(errors(small(), t).first, 1e-5);
+  fc_plan_destroy(plan);
+  // Nothing is written behind it.
+  ASSERT_EQ(fc_problem_parse("b1_h2_s8_d16_fp32", old), FC_OK);
+  EXPECT_EQ(old->struct_size, kOld);
+  EXPECT_EQ(old->heads_q, 2);
+  EXPECT_EQ(std::vector<unsigned char>(memory.begin() + kOld, memory.end()), std::vector<unsigned char>(8, 0xab));
+  old->struct_size = 0xabababab;
+  EXPECT_EQ(fc_problem_parse("b1_h2_s8_d16_fp32", old), FC_ERROR_BAD_INPUT);
+}
+
 TEST(CApi, LengthZeroIsComputed) {
   const Context cpu("cpu");
   Attention problem = small();
@@ -238,8 +310,10 @@ TEST(CApi, RefusesBadProblems) {
   refused("scale is -1", [](Attention& p) { p.scale = -1; });
   refused("alignment is 3", [](Attention& p) { p.alignment = 3; });
   refused("alignment is 2", [](Attention& p) { p.alignment = 2; });
-  refused("not negative", [](Attention& p) { p.k_strides = {-1, 1, 1}; });
+  refused("scale is 0", [](Attention& p) { p.scale = 0.0; });
+  refused("scale is -0", [](Attention& p) { p.scale = -0.0; });
   refused("span", [](Attention& p) { p.q_strides = {INT64_MAX, 1, 1}; });
+  refused("span", [](Attention& p) { p.q_strides = {INT64_MIN, 1, 1}; });
   refused("overlap", [](Attention& p) { p.o_strides = {0, 24, 24}; });
   refused("unknown family", [](Attention& p) { p.candidate = "nonsense"; });
   refused("cannot run", [](Attention& p) { p.candidate = "sm90_fwd"; });
@@ -255,6 +329,10 @@ TEST(CApi, RefusesBadProblems) {
   raw.causal = 7;
   EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
   EXPECT_NE(std::string(fc_last_error()).find("causal is 7"), std::string::npos) << fc_last_error();
+  raw = small().c();
+  raw.given = 0x40;
+  EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("given is 0x40"), std::string::npos) << fc_last_error();
   raw = small().c();
   raw.struct_size = 3;
   EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
@@ -422,6 +500,28 @@ TEST_F(Emulated, RepeatedElementsAreNotGivenToTensorMaps) {
   const std::string text = Plan(gpu_, problem).describe();
   EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
   EXPECT_NE(text.find("do not repeat"), std::string::npos) << text;
+}
+
+TEST_F(Emulated, ABroadcastOfOneRowIsReadByAKernelThatCan) {
+  Attention problem = half();
+  problem.seqlen_q = problem.seqlen_kv = 40;
+  const std::vector<std::uint16_t> row = as_bf16(values(64, 5));
+  const Memory<std::uint16_t> one(gpu_, std::span<const std::uint16_t>(row)), o(gpu_, 2 * 40 * 64);
+  problem.q_strides = problem.k_strides = problem.v_strides = fc_strides{0, 0, 0};
+  const Plan plan(gpu_, problem);
+  plan.launch(one.data(), one.data(), one.data(), o.data());
+  gpu_.synchronize();
+  std::vector<std::uint16_t> out(o.size());
+  o.download(out);
+  // Every weighted mean of one row is that row.
+  for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], row[i % 64]) << i << " " << plan.describe();
+}
+
+TEST_F(Emulated, NegativeStridesAreRefused) {
+  Attention problem = half();
+  problem.k_strides = fc_strides{0, 0, -64};
+  expect_refused(FC_ERROR_BAD_INPUT, "a stride is negative", [&] { Plan(gpu_, problem); });
+  expect_refused(FC_ERROR_BAD_INPUT, "a stride is negative", [&] { gpu_.explain(problem); });
 }
 
 TEST_F(Emulated, SlowKernelsSaySo) {

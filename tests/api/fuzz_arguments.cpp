@@ -88,15 +88,17 @@ fc_attention problem_of(Input& in) {
     strides->head = in.size(200);
     strides->row = in.size(200);
   }
+  p.given = in.one_in(24) ? in.raw<std::uint32_t>() : in.raw<std::uint8_t>() % (FC_GIVEN_STRIDES + 1);
+  if (p.scale != 0 && in.one_in(2)) p.given |= FC_GIVEN_SCALE;
   return p;
 }
 
 // Elements from the first to one past the last; -1 if it is too much to allocate here.
 std::int64_t span_of(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
-                     const fc_strides& given) {
+                     const fc_strides& strides, bool given) {
   if (batch * heads * rows * columns == 0) return 0;
-  fc_strides s = given;
-  if (s.batch == 0 && s.head == 0 && s.row == 0) s = {heads * rows * columns, rows * columns, columns};
+  fc_strides s = strides;
+  if (!given && s.batch == 0 && s.head == 0 && s.row == 0) s = {heads * rows * columns, rows * columns, columns};
   const double span = static_cast<double>(batch - 1) * static_cast<double>(s.batch) +
                       static_cast<double>(heads - 1) * static_cast<double>(s.head) +
                       static_cast<double>(rows - 1) * static_cast<double>(s.row) + static_cast<double>(columns);
@@ -106,10 +108,11 @@ std::int64_t span_of(std::int64_t batch, std::int64_t heads, std::int64_t rows, 
 // Exactly as long as the tensors are, so that the address sanitizer sees the first byte beyond.
 void launch(fc_plan plan, const fc_attention& p, Input& in) {
   const std::size_t element = p.dtype == FC_FP32 ? 4 : 2;
-  const std::int64_t spans[4] = {span_of(p.batch, p.heads_q, p.seqlen_q, p.head_dim, p.q),
-                                 span_of(p.batch, p.heads_kv, p.seqlen_kv, p.head_dim, p.k),
-                                 span_of(p.batch, p.heads_kv, p.seqlen_kv, p.head_dim_v, p.v),
-                                 span_of(p.batch, p.heads_q, p.seqlen_q, p.head_dim_v, p.o)};
+  const std::int64_t spans[4] = {
+      span_of(p.batch, p.heads_q, p.seqlen_q, p.head_dim, p.q, p.given & FC_GIVEN_Q_STRIDES),
+      span_of(p.batch, p.heads_kv, p.seqlen_kv, p.head_dim, p.k, p.given & FC_GIVEN_K_STRIDES),
+      span_of(p.batch, p.heads_kv, p.seqlen_kv, p.head_dim_v, p.v, p.given & FC_GIVEN_V_STRIDES),
+      span_of(p.batch, p.heads_q, p.seqlen_q, p.head_dim_v, p.o, p.given & FC_GIVEN_O_STRIDES)};
   for (const std::int64_t span : spans)
     if (span < 0) return;
   std::vector<std::vector<unsigned char>> memory;
