@@ -27,8 +27,8 @@ int limit_of(const Family& family, const ConfigValues& config, const Problem& pr
 
 std::uint64_t key_of(const AttentionArgs& args) {
   std::uint64_t key = 0;
-  for (const void* address : {args.q, args.k, args.v, static_cast<const void*>(args.o),
-                              static_cast<const void*>(args.lse)})
+  for (const void* address :
+       {args.q, args.k, args.v, static_cast<const void*>(args.o), static_cast<const void*>(args.lse)})
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
   return key | 1;  // never that of an empty slot
 }
@@ -40,8 +40,8 @@ bool same_addresses(const AttentionArgs& a, const AttentionArgs& b) {
 }  // namespace
 
 int worthwhile_threads(const Problem& problem, int most) {
-  const double packed =
-      static_cast<double>(problem.batch * problem.heads_kv * problem.seqlen_kv * (problem.head_dim + problem.head_dim_v));
+  const double packed = static_cast<double>(problem.batch * problem.heads_kv * problem.seqlen_kv *
+                                            (problem.head_dim + problem.head_dim_v));
   const double work_us = problem.flops() / kFlopsPerUs + packed / kPackedElementsPerUs;
   return static_cast<int>(std::clamp(work_us / kLeastUsOfAThread, 1.0, static_cast<double>(std::max(most, 1))));
 }

@@ -14,6 +14,7 @@
 #include "core/parallel.h"
 #include "device/cpu/aligned_memory.h"
 #include "device/cpu/ceilings.h"
+#include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
 
 namespace flashcore {
@@ -155,7 +156,7 @@ class CpuDevice : public Device {
     info_.id = "cpu";
     info_.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     info_.limits.kind = DeviceKind::kCpu;
-    info_.limits.multiprocessors = hardware_threads();
+    info_.limits.multiprocessors = cpu_threads();
     info_.limits.l2_bytes = last_level_cache_bytes();
     info_.key = cpu_key(info_.name, info_.limits.multiprocessors);
   }

@@ -270,7 +270,8 @@ const int g_registered = pthread_atfork(nullptr, nullptr, [] { g_pool.store(null
 ThreadPool& cpu_thread_pool() {
   if (ThreadPool* pool = g_pool.load(std::memory_order_acquire)) return *pool;
   if (g_registered != 0) throw_environment("pthread_atfork failed with {}: out of memory", g_registered);
-  // Without a lock, which a child could inherit. Never destroyed: at exit another static's destructor may still compute.
+  // Without a lock, which a child could inherit. Never destroyed: at exit another static's destructor may still
+  // compute.
   auto made = std::make_unique<ThreadPool>(hardware_threads());
   made->of_process_ = true;
   ThreadPool* first = nullptr;
