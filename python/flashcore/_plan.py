@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import json
+import os
 import threading
 import warnings
 import weakref
@@ -138,6 +139,15 @@ def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: Any
 
 _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
 _plans_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it when this process was forked, and is not here to give it back.
+    global _plans_lock
+    _plans_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def cached(key: Any, make: Any) -> Plan:

@@ -16,6 +16,7 @@
 #include "device/cpu/ceilings.h"
 #include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
+#include "device/red_zone.h"
 
 namespace flashcore {
 namespace {
@@ -58,9 +59,6 @@ std::int64_t last_level_cache_bytes() {
   // Containers may hide sysfs. 32 MB is a common size; it only sets how much memory the cold regime sweeps.
   return largest > 0 ? largest : std::int64_t{32} << 20;
 }
-
-// Position-dependent, so that a block copied over the zone shows as well as a single value.
-std::byte red_zone_byte(std::size_t index) { return static_cast<std::byte>(0xA5 ^ (index * 0x3B)); }
 
 class CpuBuffer : public Buffer {
  public:

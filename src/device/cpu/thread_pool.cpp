@@ -68,7 +68,7 @@ struct InsideRun {
 }  // namespace
 
 struct ThreadPool::Job {
-  const std::function<void(int)>& body;
+  Body body;
   int count;
   bool one_each;  // a worker for each thread, instead of the next to whoever is free
   std::atomic<int> next{0};
@@ -197,9 +197,10 @@ bool ThreadPool::withdraw(Helper& helper, Job& job) {
   return true;
 }
 
+// Waits until the helper is done with what it was offered.
 void ThreadPool::join(Helper& helper, const Job& job) {
-  const std::uintptr_t taken = reinterpret_cast<std::uintptr_t>(&job) | kTaken;
-  const auto done = [&] { return helper.work.load(std::memory_order_acquire) != taken; };
+  const auto mine = reinterpret_cast<std::uintptr_t>(&job);
+  const auto done = [&] { return (helper.work.load(std::memory_order_acquire) & ~kTaken) != mine; };
   while (!spin_until(kMostSpin, done)) {
     const std::uint32_t seen = helper.finished.load(std::memory_order_acquire);
     if (done()) return;
@@ -207,11 +208,11 @@ void ThreadPool::join(Helper& helper, const Job& job) {
   }
 }
 
-void ThreadPool::run_alone(int count, const std::function<void(int)>& body) {
+void ThreadPool::run_alone(int count, Body body) {
   for (int worker = 0; worker < count; ++worker) body(worker);
 }
 
-void ThreadPool::run(int threads, const std::function<void(int)>& body) {
+void ThreadPool::run(int threads, Body body) {
   const int count = threads <= 0 ? size() : std::min(threads, size());
   if (t_inside_run) return run_alone(count, body);
   // Of callers that come together, each takes what those before left: more would only take turns with them.
@@ -239,7 +240,7 @@ void ThreadPool::run(int threads, const std::function<void(int)>& body) {
   if (job.failed) std::rethrow_exception(job.failure);
 }
 
-void ThreadPool::run_on_each(const std::function<void(int)>& body) {
+void ThreadPool::run_on_each(Body body) {
   const int count = size();
   if (t_inside_run) return run_alone(count, body);
   const std::lock_guard turn(each_mutex_);

@@ -3,15 +3,31 @@
 
 #include <atomic>
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace flashcore {
+
+// A callable that lives as long as the call it is given to: a std::function would allocate in every launch.
+class Body {
+ public:
+  template <class F>
+  requires std::invocable<F&, int> &&(!std::same_as<std::remove_cvref_t<F>, Body>)
+      Body(F&& callable)  // NOLINT(google-explicit-constructor): as std::function
+      : object_(const_cast<void*>(static_cast<const void*>(&callable))),
+        call_([](void* object, int worker) { (*static_cast<std::remove_reference_t<F>*>(object))(worker); }) {}
+  void operator()(int worker) const { call_(object_, worker); }
+
+ private:
+  void* object_;
+  void (*call_)(void*, int);
+};
 
 // Helpers that any number of callers share. A caller takes the helpers that are idle and works itself meanwhile, so
 // that it never waits for a thread that has not begun: calls from several threads run side by side, one that finds all
@@ -33,11 +49,11 @@ class ThreadPool {
   // done. Workers are numbers, not threads: those that no idle helper took are called by the calling thread, one after
   // the other. The first exception is rethrown. A call from inside `body` gets no helpers. No helper
   // is taken that would make more busy threads than the pool has: of as many callers as cores, each runs alone.
-  void run(int threads, const std::function<void(int)>& body);
+  void run(int threads, Body body);
 
   // The same with a thread for each worker, side by side: for measuring what the cores can do. Waits until all helpers
   // are idle. Fewer threads only where the system refuses to start them.
-  void run_on_each(const std::function<void(int)>& body);
+  void run_on_each(Body body);
 
  private:
   friend ThreadPool& cpu_thread_pool();
@@ -58,7 +74,7 @@ class ThreadPool {
   bool offer(Helper& helper, Job& job);
   bool withdraw(Helper& helper, Job& job);
   void join(Helper& helper, const Job& job);
-  void run_alone(int count, const std::function<void(int)>& body);
+  void run_alone(int count, Body body);
 
   const int threads_;
   bool of_process_ = false;  // bound by cpu_threads()
