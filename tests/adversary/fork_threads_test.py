@@ -102,6 +102,26 @@ print(decoded, before, flashcore.num_threads(), tasks())
 """
 
 
+CLOSE = """
+import sys, ctypes, _ctypes, os, time
+sys.path.insert(0, {path!r})
+import numpy as np, flashcore
+from flashcore import _library
+z = np.ones((1, 8, 512, 64), np.float32)
+flashcore.attention(z, z, z)
+_ctypes.dlclose(_library.library()._handle)
+time.sleep(0.2)
+assert os.fork() or os._exit(0) is None
+assert "libflashcore" in open("/proc/self/maps").read(), "unloaded"
+"""
+
+
+class CloseTest(unittest.TestCase):
+    def test_a_library_that_is_closed_leaves_no_thread_without_its_code(self):
+        done = subprocess.run([sys.executable, "-c", CLOSE.format(path=str(ROOT / "python"))], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
 class ThreadsTest(unittest.TestCase):
     def run_with(self, setting="", command=(), **environment):
         clean = {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "FLASHCORE_THREADS")}

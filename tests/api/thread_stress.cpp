@@ -1,5 +1,6 @@
 // Eight threads that plan, launch, close and fork at once, through the C API on the CPU. Each child launches the plan
-// that its parent was launching, makes one of its own and closes both. Every result must have the bits of the first.
+// that its parent was launching, makes one of its own and closes both (not under a sanitizer, see child()). Every
+// result must have the bits of the first.
 //
 //   api_threads [ITERATIONS]
 //
@@ -94,7 +95,16 @@ void own_context(const Shared& shared) {
   ok(fc_context_destroy(context), "closing a context");
 }
 
+// The sanitizers' allocators leave a child of many threads with locked locks (in 7 of 12 runs with GCC 12's thread
+// sanitizer a child hung in malloc): there forking itself is what is tested, and the plain build tests the children.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kChildrenWork = false;
+#else
+constexpr bool kChildrenWork = true;
+#endif
+
 [[noreturn]] void child(fc_context context, const Shared& shared) {
+  if (!kChildrenWork) _exit(0);
   alarm(kChildSeconds);
   g_failures = 0;
   launches_right(shared.plan, shared, "in a child");
