@@ -123,7 +123,7 @@ FC_API fc_status fc_context_destroy(fc_context context);
  * "source_hash": ...}. As snprintf: `needed` (may be null) gets the length with the final zero, `buffer` as much of it
  * as fits in `size` bytes, ended with a zero; a null buffer of size 0 only asks. */
 FC_API fc_status fc_context_describe(fc_context context, char* buffer, size_t size, size_t* needed);
-/* Waits for `stream` (a CUstream; null: the default stream). */
+/* Waits for `stream` (a CUstream; null: the default stream). Refused for a stream that is being captured. */
 FC_API fc_status fc_context_synchronize(fc_context context, void* stream);
 
 /* Device memory, for callers without a framework. Copies wait until they are done. */
@@ -135,8 +135,9 @@ FC_API fc_status fc_memory_download(fc_context context, void* host, const void* 
 /* --- plan: one problem made ready on one device ------------------------------------------------------------------ */
 
 /* Chooses a kernel (tuned table of the library and of the user, then defaults), compiles it or finds it in the disk
- * cache, and loads it. Takes milliseconds, up to a second the first time; do it once per problem, not in a CUDA graph
- * capture. The plan never changes afterwards. */
+ * cache, and loads it. Takes milliseconds, up to a second the first time; do it once per problem. It may be done while
+ * a CUDA graph is captured, by this thread or another: what it compiles, loads and allocates is no part of the graph.
+ * The plan never changes afterwards. */
 FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan);
 /* Launches under way are not waited for and stay good, and so do captured graphs as long as the context lives. */
 FC_API fc_status fc_plan_destroy(fc_plan plan);
@@ -146,11 +147,11 @@ FC_API fc_status fc_plan_destroy(fc_plan plan);
  * fc_context_describe. */
 FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* needed);
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
- * it is done). `lse` may be null. On a GPU it allocates nothing and does not synchronise: it may be captured into a
- * CUDA graph. On the CPU launches of several threads run side by side, those of one plan too; addresses other than
- * those of the plan's last few launches cost working memory anew.
- * Up to 4096 launches of a context may be under way or captured at one time; a plan whose "workspace_bytes" are above
- * 256 must not run on two streams at once. */
+ * it is done). `lse` may be null. Neither `o` nor `lse` may overlap another tensor; views of one buffer that interleave
+ * without a common element are allowed. On a GPU it allocates nothing and does not synchronise: it may be captured into
+ * a CUDA graph. On the CPU launches of several threads run side by side, those of one plan too; addresses other than
+ * those of the plan's last few launches cost working memory anew. Up to 4096 launches of a context may be under way or
+ * captured at one time; a plan whose "workspace_bytes" are above 256 must not run on two streams at once. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
 

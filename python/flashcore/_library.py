@@ -58,6 +58,7 @@ class Attention(ctypes.Structure):
 
 
 _P = ctypes.c_void_p
+_ADDRESS = ctypes.c_size_t  # a number and nothing else; a void pointer would take the address of a str
 _TEXT = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
 _FUNCTIONS = {
     "fc_set_cpu_threads": [ctypes.c_int32],
@@ -69,7 +70,7 @@ _FUNCTIONS = {
     "fc_plan_create": [_P, ctypes.POINTER(Attention), ctypes.POINTER(_P)],
     "fc_plan_destroy": [_P],
     "fc_plan_describe": [_P, *_TEXT],
-    "fc_plan_launch": [_P, _P, _P, _P, _P, _P, _P],
+    "fc_plan_launch": [_P, *[_ADDRESS] * 6],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }
@@ -168,6 +169,15 @@ def check(status: int) -> None:
         raise_last_error(status)
 
 
+def encoded(value: Any, name: str) -> bytes:
+    """A str as C takes it. Error, naming the argument, for anything else."""
+    if not isinstance(value, str):
+        raise Error(f"{name} is {value!r}, a {type(value).__name__}; give a str")
+    if "\0" in value:
+        raise Error(f"{name} is {value!r}, with a zero character in it; leave that away")
+    return value.encode(errors="replace")
+
+
 def text_of(function: Any, *arguments: Any) -> str:
     """What a function with a text buffer at its end says."""
     needed = ctypes.c_size_t()
@@ -178,14 +188,15 @@ def text_of(function: Any, *arguments: Any) -> str:
 
 
 def context(device: str) -> int:
-    """The process's one context on a device. Never closed: captured graphs may still use its kernels at exit."""
+    """The process's one context on a device, "" for the best there is. Never closed: captured graphs may still use its kernels at exit."""
+    name = encoded(device, "device")
     found = _contexts.get(device)
     if found is not None:
         return found
     with _lock:
         if device not in _contexts:
             handle = ctypes.c_void_p()
-            check(library().fc_context_create(device.encode(), ctypes.byref(handle)))
+            check(library().fc_context_create(name, ctypes.byref(handle)))
             assert handle.value is not None
             _contexts[device] = handle.value
         return _contexts[device]

@@ -39,6 +39,10 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   needs_q_ = request.layouts.q.elements() > 0;
   needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
   needs_o_ = request.layouts.o.elements() > 0;
+  const auto element = static_cast<std::int64_t>(size_of(problem_.dtype));
+  const std::int64_t lse = request.layouts.lse_elements;
+  footprints_ = {Footprint(layouts_.q, element), Footprint(layouts_.k, element), Footprint(layouts_.v, element),
+                 Footprint(layouts_.o, element), Footprint({1, 1, 1, lse, lse, lse, lse}, sizeof(float))};
   const std::vector<Choice> choices = choices_for(request, context_->info());
   std::vector<const Family*> passed_over;
   std::exception_ptr first_failure;
@@ -134,6 +138,15 @@ void Plan::check(const Addresses& addresses) const {
           "{} is at {}, which is no multiple of {} bytes; this plan's kernel needs that. Make the plan with "
           "fc_attention.alignment as the addresses really are, or copy the tensor",
           kNames[i], addresses[i], alignment);
+  }
+  // Rows of an output are written while others still read theirs of the inputs.
+  for (std::size_t output = 3; output < kNames.size(); ++output) {
+    if (!addresses[output]) continue;
+    for (std::size_t other = 0; other < output; ++other) {
+      if (addresses[other] && overlap(footprints_[output], addresses[output], footprints_[other], addresses[other]))
+        throw_bad_input("{} at {} overlaps {} at {}; give an output memory of its own", kNames[output],
+                        addresses[output], kNames[other], addresses[other]);
+    }
   }
 }
 

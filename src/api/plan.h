@@ -1,6 +1,7 @@
 #pragma once
 // A problem made ready on a device: chosen, compiled, loaded. Immutable once made.
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,6 +11,7 @@
 
 #include "api/context.h"
 #include "api/launch_template.h"
+#include "api/overlap.h"
 #include "api/problem.h"
 #include "kernels/cpu_call.h"
 
@@ -21,8 +23,9 @@ class Plan {
   // Error as the last of them if none is left.
   Plan(std::shared_ptr<Context> context, const Request& request);
 
-  // Error kBadInput for a null or misaligned address. From any number of threads side by side. Allocates nothing on a
-  // GPU, and on the CPU nothing on addresses that it was lately launched on (CpuCall).
+  // Error kBadInput for a null or misaligned address, and for an output that lies on another tensor. From any number of
+  // threads side by side. Allocates nothing on a GPU, and on the CPU nothing on addresses that it was lately launched on
+  // (CpuCall).
   void launch(const Addresses& addresses, void* stream) const;
   std::string describe() const;
   const Context& context() const { return *context_; }
@@ -40,6 +43,7 @@ class Plan {
   std::vector<std::string> notes_;
   int alignment_ = 1;
   bool needs_q_ = false, needs_kv_ = false, needs_o_ = false;
+  std::array<Footprint, 5> footprints_;  // q, k, v, o, lse
   std::size_t workspace_bytes_ = 0;
   Artifact artifact_;
 

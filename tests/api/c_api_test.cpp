@@ -351,8 +351,101 @@ TEST(CApi, RefusesBadLaunches) {
                  [&] { plan.launch(reinterpret_cast<char*>(t.q.data()) + 1, t.k.data(), t.v.data(), t.o.data()); });
   expect_refused(FC_ERROR_BAD_INPUT, "the CPU has none",
                  [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), nullptr, &t); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps q",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.q.data()); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps v",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), &t.v[t.v.size() - 1]); });
+  expect_refused(FC_ERROR_BAD_INPUT, "lse at",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), t.k.data()); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps o",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), &t.o[3]); });
   expect_refused(FC_ERROR_BAD_INPUT, "q has 3 elements",
                  [&] { plan.run<float>(std::span(t.q).first(3), t.k, t.v, t.o); });
+}
+
+template <class T>
+void expect_run_refused(const Context& cpu, fc_dtype dtype, const std::string& words) {
+  Attention problem = small();
+  problem.dtype = dtype;
+  const Plan plan(cpu, problem);
+  const Tensors t(problem);
+  const std::vector<T> q(t.q.size()), k(t.k.size()), v(t.v.size());
+  std::vector<T> o(t.o.size());
+  expect_refused(FC_ERROR_BAD_INPUT, words, [&] { plan.run<T>(q, k, v, o); });
+}
+
+struct Half {
+  std::uint16_t bits;
+};
+
+TEST(CApi, RunTakesSpansOfThePlansType) {
+  const Context cpu("cpu");
+  expect_run_refused<int>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<unsigned>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<double>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<std::uint16_t>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<float>(cpu, FC_FP16, "two bytes");
+  expect_run_refused<short>(cpu, FC_BF16, "only std::uint16_t");
+  expect_run_refused<unsigned char>(cpu, FC_FP16, "two bytes");
+  Attention problem = small();
+  problem.dtype = FC_FP16;
+  const Tensors t(problem);
+  const Plan plan(cpu, problem);
+  std::vector<std::uint16_t> bits(t.o.size(), 0xffff);
+  plan.run<std::uint16_t>(std::vector<std::uint16_t>(t.q.size()), std::vector<std::uint16_t>(t.k.size()),
+                          std::vector<std::uint16_t>(t.v.size()), bits);
+  EXPECT_EQ(bits, std::vector<std::uint16_t>(bits.size(), 0));
+  std::vector<Half> halves(t.o.size(), Half{1});
+  plan.run<Half>(std::vector<Half>(t.q.size()), std::vector<Half>(t.k.size()), std::vector<Half>(t.v.size()), halves);
+  EXPECT_EQ(halves[0].bits, 0);
+}
+
+TEST(CApi, RunSeesHowFarStridesReach) {
+  const Context cpu("cpu");
+  Attention problem = small();
+  problem.q_strides = fc_strides{4 * 9 * 30, 9 * 30, 30};
+  problem.k_strides = fc_strides{0, 0, 24};
+  const Plan plan(cpu, problem);
+  Tensors t(problem);
+  const std::vector<float> q(static_cast<std::size_t>(2 * 4 * 9 * 30 - 6), 0.5f), k(17 * 24, 0.5f);
+  plan.run<float>(q, k, t.v, t.o);
+  expect_refused(FC_ERROR_BAD_INPUT, "q has 1728 elements, and the plan's problem needs at least 2154",
+                 [&] { plan.run<float>(t.q, k, t.v, t.o); });
+  problem.q_strides->row = -30;
+  const Plan backwards(cpu, problem);
+  expect_refused(FC_ERROR_BAD_INPUT, "q has a negative stride", [&] { backwards.run<float>(q, k, t.v, t.o); });
+}
+
+// [row, (q, k, v, o), head, column] of one buffer: honest views, without a common element.
+TEST(CApi, ViewsThatInterleaveAreNoOverlap) {
+  const Context cpu("cpu");
+  Attention problem = small();
+  problem.batch = 1;
+  problem.heads_kv = problem.heads_q = 2;
+  problem.seqlen_kv = problem.seqlen_q = 9;
+  const Tensors first(problem);
+  Tensors t = first;
+  const std::int64_t d = problem.head_dim, row = 4 * 2 * d;
+  std::vector<float> packed(static_cast<std::size_t>(9 * row));
+  const auto move = [&](std::vector<float>& x, std::int64_t which, bool in) {
+    for (std::int64_t h = 0; h < 2; ++h)
+      for (std::int64_t r = 0; r < 9; ++r)
+        for (std::int64_t c = 0; c < d; ++c) {
+          float& inside = packed[static_cast<std::size_t>(r * row + which * 2 * d + h * d + c)];
+          float& outside = x[static_cast<std::size_t>((h * 9 + r) * d + c)];
+          in ? inside = outside : outside = inside;
+        }
+  };
+  move(t.q, 0, true), move(t.k, 1, true), move(t.v, 2, true);
+  problem.q_strides = problem.k_strides = problem.v_strides = problem.o_strides = fc_strides{9 * row, d, row};
+  float* const at = packed.data();
+  Plan(cpu, problem).launch(at, at + 2 * d, at + 4 * d, at + 6 * d, t.lse.data());
+  move(t.o, 3, false);
+  EXPECT_LT(errors(problem, t).first, 1e-5);
+  move(t.v, 2, false);
+  EXPECT_EQ(t.v, first.v);
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps v",
+                 [&] { Plan(cpu, problem).launch(at, at + 2 * d, at + 4 * d, at + 6 * d - 1); });
 }
 
 TEST(CApi, RefusesDevicesThatAreNotThere) {
@@ -515,6 +608,14 @@ TEST_F(Emulated, ABroadcastOfOneRowIsReadByAKernelThatCan) {
   o.download(out);
   // Every weighted mean of one row is that row.
   for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], row[i % 64]) << i << " " << plan.describe();
+}
+
+TEST_F(Emulated, HostSpansAreRefused) {
+  const Plan plan(gpu_, half());
+  const Tensors t(half());
+  std::vector<std::uint16_t> o = as_bf16(t.o);
+  expect_refused(FC_ERROR_BAD_INPUT, "run() takes host memory",
+                 [&] { plan.run<std::uint16_t>(as_bf16(t.q), as_bf16(t.k), as_bf16(t.v), o); });
 }
 
 TEST_F(Emulated, NegativeStridesAreRefused) {
