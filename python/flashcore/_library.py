@@ -202,18 +202,38 @@ def context(device: str) -> int:
         return _contexts[device]
 
 
+_own_threads = 0
+_followed = 0
+
+
 def set_num_threads(threads: int) -> None:
     """How many threads a launch on the CPU uses at most, for the whole process and from the next launch on.
 
     Args:
         threads: from 1 on; 0 for the default: FLASHCORE_THREADS, else OMP_NUM_THREADS, else the cores that affinity and the
-            container's quota leave, which are never exceeded. `flashcore.set_num_threads(torch.get_num_threads())` follows
-            PyTorch. Launches that another thread would not make faster use one.
+            container's quota leave, which are never exceeded. Launches that another thread would not make faster use one.
+            Calls through `flashcore.torch` use no more than torch.get_num_threads() besides.
     """
+    global _own_threads
     # ctypes would cut a larger number down to 32 bits.
     if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads < 1 << 31:
         raise Error(f"threads is {threads!r}; give a whole number from 1 on, or 0 for the default")
-    check(library().fc_set_cpu_threads(threads))
+    _own_threads = threads
+    _apply_threads()
+
+
+def follow_threads(threads: int) -> None:
+    """No more than a framework's own setting from here on. For every launch: a comparison unless it has changed."""
+    global _followed
+    if threads != _followed:
+        _followed = threads
+        _apply_threads()
+
+
+def _apply_threads() -> None:
+    check(library().fc_set_cpu_threads(_own_threads))
+    if 0 < _followed < num_threads():
+        check(library().fc_set_cpu_threads(_followed))
 
 
 def num_threads() -> int:

@@ -24,8 +24,8 @@ class Plan {
   Plan(std::shared_ptr<Context> context, const Request& request);
 
   // Error kBadInput for a null or misaligned address, and for an output that lies on another tensor. From any number of
-  // threads side by side. Allocates nothing on a GPU, and on the CPU nothing on addresses that it was lately launched on
-  // (CpuCall).
+  // threads side by side. Allocates nothing on a GPU, and on the CPU nothing on addresses that it was lately launched
+  // on (CpuCall).
   void launch(const Addresses& addresses, void* stream) const;
   std::string describe() const;
   const Context& context() const { return *context_; }
