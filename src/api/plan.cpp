@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/artifact_cache.h"
+#include "api/fork_gate.h"
 #include "core/error.h"
 #include "device/compiler.h"
 
@@ -93,7 +94,7 @@ bool Plan::make(const Choice& choice, const Request& request) {
   }
   if (family.kind() == DeviceKind::kCpu) {
     artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
-    cpu_call_ = family.cpu_call(choice.candidate.config, problem_, request.layouts);
+    cpu_call_ = std::make_unique<CpuCall>(family, choice.candidate.config, problem_, request.layouts);
   } else {
     load(choice);
   }
@@ -165,8 +166,7 @@ void Plan::launch(const Addresses& given, void* stream) const {
     args.v = given[2];
     args.o = const_cast<void*>(given[3]);
     args.lse = static_cast<float*>(const_cast<void*>(given[4]));
-    const std::lock_guard turn(cpu_turn_);
-    cpu_call_(args);
+    (*cpu_call_)(args);
     return;
   }
   if (launch_->empty()) return;
@@ -177,8 +177,12 @@ void Plan::launch(const Addresses& given, void* stream) const {
   alignas(64) std::byte params[LaunchTemplate::kMaxParamBytes];
   const std::span<std::byte> bytes(params, launch_->spec().params.size());
   launch_->write(device, addresses, bytes);
+  std::optional<InsideLibrary> inside;
   std::unique_lock<std::mutex> turn;
-  if (std::mutex* mutex = context_->turn()) turn = std::unique_lock(*mutex);
+  if (std::mutex* mutex = context_->turn()) {
+    inside.emplace();  // or a child forked meanwhile could never take its turn
+    turn = std::unique_lock(*mutex);
+  }
   device.launch_on(stream, *module_, launch_->spec(), bytes);
 }
 
