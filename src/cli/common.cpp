@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "device/cuda/compile_cache.h"
 
 namespace flashcore::cli {
 
@@ -97,7 +98,20 @@ std::unique_ptr<Device> open_named_device(const std::string& name) {
   }
 }
 
-DeviceInfo describe_device(const std::string& name) { return open_named_device(name)->info(); }
+DeviceInfo describe_device(const std::string& name) {
+  DeviceInfo info = open_named_device(name)->info();
+  if (info.limits.kind == DeviceKind::kCuda) note_unused_cache();
+  return info;
+}
+
+void note_unused_cache() {
+  std::string why;
+  try {
+    why = cuda::CompileCache(cache_directory() / "kernels").why_unused();
+  } catch (const Error&) {  // no cache at all, which whoever wants one says
+  }
+  if (!why.empty()) fmt::print(stderr, "flashcore: note: {}\n", visible_block(why, "  "));
+}
 
 bool json_on_stdout(const Common& common) { return common.json == "-"; }
 

@@ -181,6 +181,7 @@ int compile(const CompileArguments& options) {
   std::vector<std::string> skipped;
   const std::vector<Job> jobs = make_jobs(options, skipped);
   const std::string compiler = open_compiler()->version();
+  note_unused_cache();
   console.line("{}: {}, {} not supported{}", compiler, plural(static_cast<std::int64_t>(jobs.size()), "candidate"),
                skipped.size(), options.cold ? ", cache off" : "");
 

@@ -88,8 +88,7 @@ std::string Table::print(bool colour) const {
   for (const Detail& detail : details_) {
     const std::string title =
         visible(detail.title) + (detail.times > 1 ? fmt::format(" and {} more", detail.times - 1) : "");
-    out +=
-        fmt::format("\n{}\n  {}\n", colour ? painted(title, detail.tone) : title, visible_block(detail.text, "  "));
+    out += fmt::format("\n{}\n  {}\n", colour ? painted(title, detail.tone) : title, visible_block(detail.text, "  "));
     if (!detail.repeat.empty()) out += fmt::format("  to repeat: {}\n", visible(detail.repeat));
   }
   return out;

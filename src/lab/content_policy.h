@@ -8,9 +8,6 @@
 
 namespace flashcore {
 
-// SHA-256 (FIPS 180-4), 32 bytes.
-std::string sha256(std::string_view text);
-
 struct PageSources {
   std::vector<std::string_view> styles, scripts;  // exactly what stands between the tags
   bool blob_scripts = false;                      // scripts that ours unpack and load (the page's Plotly)

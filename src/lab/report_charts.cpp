@@ -61,15 +61,9 @@ json roofline_of(const ProblemRow& row) {
 }
 
 json chart_of(const ProblemRow& row) {
-  json out = {{"label", visible(row.label)},
-              {"id", row.problem_id},
-              {"device", visible(row.device_key)},
-              {"stale", row.stale},
-              {"funnel", counts(row.funnel)},
-              {"speedup", speedup_of(row)},
-              {"roofline", roofline_of(row)},
-              {"samples", json::array()},
-              {"floor_us", nullptr}};
+  json out = {{"label", visible(row.label)},  {"id", row.problem_id},         {"device", visible(row.device_key)},
+              {"stale", row.stale},           {"funnel", counts(row.funnel)}, {"speedup", speedup_of(row)},
+              {"roofline", roofline_of(row)}, {"samples", json::array()},     {"floor_us", nullptr}};
   if (!row.winner) return out;
   out["samples"].push_back(samples_of("winner", *row.winner));
   if (row.baseline && !row.default_won) out["samples"].push_back(samples_of("default", *row.baseline));
