@@ -9,6 +9,8 @@ import sys
 import threading
 from typing import Any
 
+from . import _trust
+
 __version__ = "0.1.0"
 ABI_VERSION = 2
 
@@ -87,18 +89,28 @@ def library_path() -> pathlib.Path:
     return pathlib.Path(chosen) if chosen else find_bundled("libflashcore.so")
 
 
+def _package_folders() -> list[str]:
+    """Where Python finds packages, but for the current directory."""
+    try:
+        here = os.getcwd()
+    except OSError:  # removed
+        here = ""
+    return [folder for folder in sys.path if os.path.isabs(folder) and os.path.realpath(folder) != here]
+
+
 def _find_nvrtc() -> str | None:
     """libnvrtc of the nvidia wheels (nvidia-cuda-nvrtc, which PyTorch brings) or of a toolkit, the newest first.
 
-    A file that is known by its path lets the library find compiled kernels without opening it."""
+    Not from the current directory, and not what somebody else could have put there. A file that is known by its path lets
+    the library find compiled kernels without opening it."""
     for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
-        for folder in sys.path:
+        for folder in _package_folders():
             for wheel in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
-                path = pathlib.Path(folder or ".") / wheel / name
-                if path.is_file():
+                path = pathlib.Path(folder) / wheel / name
+                if path.is_file() and _trust.is_ours(path):
                     return str(path)
         toolkit = pathlib.Path("/usr/local/cuda/lib64") / name
-        if toolkit.is_file():
+        if toolkit.is_file() and _trust.is_ours(toolkit):
             return str(toolkit)
     return None
 

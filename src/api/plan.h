@@ -32,8 +32,7 @@ class Plan {
 
  private:
   bool make(const Choice& choice, const Request& request);
-  void make_cpu(const Choice& choice, const Request& request);
-  void make_gpu(const Choice& choice, const Request& request);
+  void load(const Choice& choice);
   void add_slow_note(const Request& request);
   void check(const Addresses& addresses) const;
 
