@@ -2,6 +2,7 @@
 
 #include "cli/check.h"
 #include "core/error.h"
+#include "lab/machine.h"
 #include "lab/planted.h"
 
 namespace flashcore::cli {
@@ -47,7 +48,11 @@ int check_planted(const CheckOptions& options) {
                here,
                fault.gate + (fault.check.empty() ? "" : "/" + fault.check),
                {outcome.caught ? "caught" : "MISSED", outcome.caught ? Tone::kGood : Tone::kBad},
-               first_line_of(outcome.what)});
+               outcome.caught ? first_line_of(outcome.what) : "see below"});
+    if (!outcome.caught)
+      table.add_detail(fmt::format("{}: missed on {}", fault.name, here), outcome.what, Tone::kBad,
+                       fmt::format("{}flashcore check --planted --device {} --problem {}",
+                                   repro_prefix(repro_variables(), device.id), device.id, fault.name));
     results.push_back({{"name", fault.name},
                        {"does", fault.does},
                        {"on", here},
@@ -64,7 +69,8 @@ int check_planted(const CheckOptions& options) {
                               {"missed", missed},
                               {"skipped", skipped},
                               {"results", results}});
-  console.summary("{} planted faults caught by their gates, {} missed, {} skipped", caught, missed, skipped);
+  console.summary("{} caught by {} gate{}, {} missed, {} skipped", plural(caught, "planted fault"),
+                  caught == 1 ? "its" : "their", caught == 1 ? "" : "s", missed, skipped);
   if (missed > 0) return kFailed;
   return caught > 0 ? kDone : kNotJudged;
 }

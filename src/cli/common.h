@@ -39,10 +39,15 @@ void add_examples(CLI::App& app, const std::vector<std::string>& examples);
 // `suite.name` says where they come from.
 Suite select_problems(const Common& common, const std::string& default_suite);
 
+// "1 problem", "5 problems of 'quick'": a problem asked for by its id is of no suite.
+std::string problems_of(const Suite& suite, const Common& common);
+
 // The candidate text of --family and --config ("family:k=v,..."); empty if no family is pinned.
 // Error kBadInput for --config without --family, and for a name that is not a family.
 std::string candidate_text(const Common& common);
 
+// As open_device, whose errors say what a caller of the library can do; here they name the flag too.
+std::unique_ptr<Device> open_named_device(const std::string& name);
 // Opens the device far enough to know it, then lets go of it, so that worker processes have it alone.
 DeviceInfo describe_device(const std::string& name);
 // A line on stderr if compiled kernels are not kept because others could change them. describe_device() says it for
@@ -69,5 +74,6 @@ std::string new_run_id(const std::string& verb);  // "check-20250131-120000-4242
 // Runs `body` and turns what it throws into one sentence on stderr and an exit code.
 int guarded(const std::function<int()>& body);
 void print_error(const std::string& message);
+void print_warning(const std::string& message);
 
 }  // namespace flashcore::cli

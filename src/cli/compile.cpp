@@ -153,7 +153,11 @@ void add_row(Table& table, const Job& job, const Outcome& outcome, bool show_con
   } else {
     row.insert(row.end(), 5, Cell("-"));
   }
-  row.emplace_back(passed ? "pass" : "FAIL: " + outcome.verdict.reason, passed ? Tone::kGood : Tone::kBad);
+  row.emplace_back(passed ? "pass" : "FAIL", passed ? Tone::kGood : Tone::kBad);
+  if (!passed)
+    table.add_detail(
+        fmt::format("{} {} {}: {} gate", job.candidate.print(), job.arch, job.problem.id(), outcome.verdict.gate),
+        outcome.verdict.reason);
   if (show_config) row.emplace_back(job.candidate.family->space().print(job.candidate.config));
   table.add(std::move(row));
 }
@@ -178,8 +182,8 @@ int compile(const CompileArguments& options) {
   const std::vector<Job> jobs = make_jobs(options, skipped);
   const std::string compiler = open_compiler()->version();
   note_unused_cache();
-  console.line("{}: {} candidates, {} not supported{}", compiler, jobs.size(), skipped.size(),
-               options.cold ? ", cache off" : "");
+  console.line("{}: {}, {} not supported{}", compiler, plural(static_cast<std::int64_t>(jobs.size()), "candidate"),
+               skipped.size(), options.cold ? ", cache off" : "");
 
   std::vector<std::optional<Outcome>> outcomes(jobs.size());
   std::int64_t done = 0;

@@ -87,12 +87,15 @@ int run_experiment(const ExperimentArguments& options) {
     console.line("{}  {}", console.paint(r.verdict, tone_of(r.verdict)), r.experiment.name);
     for (const std::string& line : r.summary) console.line("  {}", line);
     for (const ArmFacts& f : r.facts)
-      if (f.gates.ended != "passed")
-        console.summary("  {} on {} did not pass its gates: {}", f.arm, f.problem, f.gates.message);
+      if (f.gates.ended != "passed") {
+        console.summary("  {} on {} did not pass its gates ({})", f.arm, f.problem, f.gates.ended);
+        console.block(f.gates.message);
+      }
     console.line("  {}", (fs::path(options.out) / r.experiment.name / "verdict.html").string());
   }
   write_json(options.common, {{"schema", "flashcore.experiments/1"}, {"results", documents}});
-  console.summary("{} experiments: {} with a verdict, {} inconclusive{}", results.size(), conclusive,
+  console.summary("{}: {} with a verdict, {} inconclusive{}",
+                  plural(static_cast<std::int64_t>(results.size()), "experiment"), conclusive,
                   results.size() - static_cast<std::size_t>(conclusive), stopped_by());
   if (failed > 0) return kFailed;
   return !results.empty() && conclusive == static_cast<int>(results.size()) ? kDone : kNotJudged;
@@ -110,12 +113,15 @@ int check_experiments(const ExperimentArguments& options) {
       table.add({r.experiment.name,
                  f.arm,
                  f.problem,
-                 {good ? "pass" : f.gates.ended + ": " + f.gates.message.substr(0, f.gates.message.find('\n')),
-                  good ? Tone::kGood : Tone::kBad},
+                 {good ? "pass" : f.gates.ended, good ? Tone::kGood : Tone::kBad},
                  f.gates.candidate()});
+      if (!good)
+        table.add_detail(fmt::format("{}, {} on {}: {}", r.experiment.name, f.arm, f.problem, f.gates.ended),
+                         f.gates.message);
     }
   console.table(table);
-  console.summary("{} candidates pass their gates, {} do not; nothing was timed", passed, failed);
+  console.summary("{} {} gates, {} do not; nothing was timed", plural(passed, "candidate"),
+                  passed == 1 ? "passes its" : "pass their", failed);
   if (failed > 0) return kFailed;
   return passed > 0 ? kDone : kNotJudged;
 }
@@ -147,8 +153,8 @@ int list_experiments(const ExperimentArguments& options) {
   }
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.ledger/1"}, {"results", results}});
-  console.summary("{} experiments in {}, {} of the files given not run yet", ledger.size(), options.ledger,
-                  not_run.size());
+  console.summary("{} in {}, {} of the files given not run yet",
+                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, not_run.size());
   return ledger.empty() && not_run.empty() ? kNotJudged : kDone;
 }
 

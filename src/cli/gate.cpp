@@ -68,7 +68,7 @@ int record(const GateArguments& options) {
                                        parse_condition(options.timing.condition), interrupted);
   write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
   for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
-  console.summary("{} problem{} recorded in {}", entries.size(), entries.size() == 1 ? "" : "s",
+  console.summary("{} recorded in {}", plural(static_cast<std::int64_t>(entries.size()), "problem"),
                   options.write_baseline);
   return kDone;
 }
@@ -83,12 +83,15 @@ int judge(const GateArguments& options) {
       entries, gate_with,
       [&](const GateRow& row) {
         const Tone tone = row.passed() ? Tone::kGood : row.failed() ? Tone::kBad : Tone::kWarn;
-        const std::string said =
-            fmt::format("{}  {}: {}", console.paint(row.verdict, tone), row.baseline.problem.name, row.sentence);
+        const Painted verdict = console.paint(row.verdict, tone);
+        // A crash report has lines of its own.
+        const std::size_t line = std::min(row.sentence.find('\n'), row.sentence.size());
+        const std::string first = row.sentence.substr(0, line);
         if (row.passed()) {
-          console.line("{}", said);
+          console.line("{}  {}: {}", verdict, row.baseline.problem.name, first);
         } else {
-          console.summary("{}", said);
+          console.summary("{}  {}: {}", verdict, row.baseline.problem.name, first);
+          if (line < row.sentence.size()) console.block(std::string_view(row.sentence).substr(line + 1));
         }
       },
       interrupted);

@@ -6,6 +6,8 @@
 
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/error.h"
+#include "kernels/embedded.h"
 
 namespace {
 
@@ -59,6 +61,22 @@ std::string verb_list(const std::vector<Verb>& verbs) {
   return names;
 }
 
+// Edit-and-run reads device code from a tree, and cannot change what was compiled into this program.
+void warn_of_other_host_sources() {
+  std::vector<std::string> differ;
+  try {
+    differ = flashcore::host_sources_that_differ();
+  } catch (const flashcore::Error&) {
+    return;  // no such tree, a file missing: the verb says so if it needs one
+  }
+  if (differ.empty()) return;
+  print_warning(fmt::format(
+      "FLASHCORE_SOURCE={}: {} {} from what this program was built with. The host keeps its own copy (valid configs, "
+      "shared-memory sizes, launches, CPU kernels) while the device reads that tree: results are of neither; rebuild "
+      "the program from that tree",
+      std::getenv("FLASHCORE_SOURCE"), fmt::join(differ, ", "), differ.size() == 1 ? "differs" : "differ"));
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"flashcore: attention kernels, and the laboratory that makes them", "flashcore"};
   app.set_version_flag("--version", std::string("flashcore ") + FLASHCORE_VERSION);
@@ -85,7 +103,9 @@ int parse_and_run(int argc, char** argv) {
     return kBadUsage;
   }
   for (const Verb& verb : verbs) {
-    if (verb.app->parsed()) return verb.run();
+    if (!verb.app->parsed()) continue;
+    if (!verb.app->get_group().empty()) warn_of_other_host_sources();  // workers leave it to their parent
+    return verb.run();
   }
   return kBadUsage;
 }

@@ -49,7 +49,8 @@ int report(const Common& common, const std::string& out, const std::string& run)
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) throw_environment("--out {}: cannot create the folder {}: {}", out, folder.string(), error.message());
   write_file_atomically(out, text);
-  console.summary("{}: {} trials, {}", out, trials.size(), human_bytes(static_cast<double>(text.size())));
+  console.summary("{}: {}, {}", out, plural(static_cast<std::int64_t>(trials.size()), "trial"),
+                  human_bytes(static_cast<double>(text.size())));
   return kDone;
 }
 

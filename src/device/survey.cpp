@@ -26,7 +26,7 @@ Finding survey_driver() {
   const cuda::DriverApi* api = cuda::driver_api(&why);
   if (!api)
     return {"NVIDIA driver", false, false, why,
-            "install NVIDIA's driver to use a GPU; without one, everything runs on --device cpu"};
+            "install NVIDIA's driver to use a GPU; without one, everything runs on the CPU"};
   int version = 0;
   api->driver_version(&version);
   return {"NVIDIA driver", true, false, fmt::format("CUDA {}.{}, {}", version / 1000, version % 1000 / 10, api->path),
@@ -37,7 +37,7 @@ void survey_gpus(std::vector<Finding>& findings) {
   const int count = cuda::cuda_device_count();
   if (count == 0)
     findings.push_back({"GPU", false, false, "none that the driver shows",
-                        "look at nvidia-smi and CUDA_VISIBLE_DEVICES; without a GPU, everything runs on --device cpu"});
+                        "look at nvidia-smi and CUDA_VISIBLE_DEVICES; without a GPU, everything runs on the CPU"});
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const std::string item = fmt::format("GPU cuda:{}", ordinal);
     try {

@@ -69,11 +69,9 @@ void judge_comparison(const RaceResult& raced, Verdict& verdict, Trial& trial) {
     return conclude(verdict, trial, GateStatus::kPassed, "passed", c.verdict + ": " + numbers);
   if (c.verdict == "SLOWER") verdict.evidence["check"] = to_string(Check::kComparison);
   if (c.verdict == "SLOWER" && is_on(Check::kComparison))
-    return conclude(verdict, trial, GateStatus::kFailed, "slower",
-                    (raced.dropped ? "SLOWER (stopped early): " : "SLOWER: ") + numbers);
-  conclude(
-      verdict, trial, GateStatus::kSkipped, "inconclusive",
-      fmt::format("INCONCLUSIVE: {}; this run could tell a change of {:.1f}% from none", numbers, 100 * c.detectable));
+    return conclude(verdict, trial, GateStatus::kFailed, "slower", (raced.dropped ? "stopped early: " : "") + numbers);
+  conclude(verdict, trial, GateStatus::kSkipped, "inconclusive",
+           fmt::format("{}; this run could tell a change of {:.1f}% from none", numbers, 100 * c.detectable));
 }
 
 bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
@@ -121,7 +119,9 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   MeasureOptions options = measure_options(request);
   ContentAudit content;
   options.audit = [&](Stand& stand, int set) { content = audit_content(device, problem, *oracle, stand, set); };
+  trial.machine.load_before = read_load_average();
   Measurement measured = measure(device, problem, *oracle, contestant, incumbent, options);
+  trial.machine.load_after = read_load_average();
   trial.environment = measured.environment;
   trial.timing = std::move(measured.candidate);
   verdict.evidence = {{"samples", trial.timing->samples.size()},

@@ -119,12 +119,12 @@ class EntryJudge {
   }
 
   GateRow unjudged(std::string why) {
-    row_.sentence = why.starts_with("NOT JUDGED") ? std::move(why) : "NOT JUDGED: " + why;
+    row_.sentence = std::move(why);
     return row_;
   }
   GateRow wrong(const AbResult& raced) {
     row_.verdict = "WRONG";
-    row_.sentence = fmt::format("WRONG: {}: {}", row_.candidate, raced.processes.back().message);
+    row_.sentence = fmt::format("{}: {}", row_.candidate, raced.processes.back().message);
     return row_;
   }
   GateRow interleaved(const AbResult& raced) {
@@ -263,8 +263,8 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
   if (now.size() < 2) {
     row.verdict = "INCONCLUSIVE";
     row.sentence = fmt::format(
-        "INCONCLUSIVE: speed-up {:.4f} ({}): one process says nothing of what differs between "
-        "processes; use --processes 3",
+        "speed-up {:.4f} ({}): one process says nothing of what differs between "
+        "processes; three are the least that tell",
         row.speedup, what);
     return row;
   }
@@ -276,8 +276,8 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
                 : row.ci95_low > 1 + margin        ? "FASTER"
                 : row.ci95_high < 1 / (1 + margin) ? "SLOWER"
                                                    : "INCONCLUSIVE";
-  row.sentence = fmt::format("{}: speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
-                             row.verdict, row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
+  row.sentence = fmt::format("speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
+                             row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
   return row;
 }
 

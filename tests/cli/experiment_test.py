@@ -33,6 +33,8 @@ class ExperimentTest(CliTest):
             verdict = json.load(file)
         self.assertEqual(len(verdict["summary"]), 3)
         self.assertIn(verdict["verdict"], ("CONFIRMED", "REFUTED", "INCONCLUSIVE"))
+        # The verdict is said once, before the name, and not again in the first line under it.
+        self.assertRegex(result.stdout, r"(?m)^%s  key_blocks\n  Blocks of 32 keys" % verdict["verdict"])
         listed = self.expect(DONE, "experiment", "list", "--ledger", "out").stdout
         self.assertIn("key_blocks", listed)
         self.assertIn(verdict["verdict"], listed)

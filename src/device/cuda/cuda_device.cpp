@@ -212,12 +212,12 @@ std::unique_ptr<Device> open_cuda_device(int ordinal) {
   std::string why;
   const DriverApi* api = driver_api(&why);
   if (!api)
-    throw_environment("cuda:{} needs an NVIDIA driver, and there is none ({}). Install one, or use --device cpu",
+    throw_environment("cuda:{} needs an NVIDIA driver, and there is none ({}). Install one, or use the device \"cpu\"",
                       ordinal, why);
   const int count = cuda_device_count();
   if (count == 0)
     throw_environment(
-        "cuda:{} is not here: the NVIDIA driver shows no GPU. Look at CUDA_VISIBLE_DEVICES, or use --device cpu",
+        "cuda:{} is not here: the NVIDIA driver shows no GPU. Look at CUDA_VISIBLE_DEVICES, or use the device \"cpu\"",
         ordinal);
   if (ordinal >= count)
     throw_environment(

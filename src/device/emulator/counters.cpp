@@ -135,8 +135,11 @@ nlohmann::json counters_json(const Counters& c, const EmulatorModule& module) {
     units[site.kind] += site.units;
     requests[site.kind] += site.requests;
     least[site.kind] += site.least;
-    json entry = {
-        {"where", module.line_of(address)}, {"kind", kKinds[site.kind]}, {"requests", site.requests}, {"bytes", moved}};
+    json entry = {{"where", module.line_of(address)},
+                  {"caller", module.caller_of(address)},
+                  {"kind", kKinds[site.kind]},
+                  {"requests", site.requests},
+                  {"bytes", moved}};
     const bool global = site.kind == SiteCounters::kGlobalLoad || site.kind == SiteCounters::kGlobalStore;
     entry[global ? "sectors_per_request" : "passes_per_request"] = ratio(site.units, site.requests);
     entry[global ? "least_sectors_per_request" : "least_passes_per_request"] = ratio(site.least, site.requests);

@@ -101,8 +101,8 @@ class EmulatorDevice final : public Device {
  private:
   [[noreturn]] static void no_time() {
     throw_bad_input(
-        "an emulated GPU has no time to measure; it counts (flashcore bench --device emulator), and --device cuda "
-        "measures");
+        "an emulated GPU has no time to measure: it counts what a launch does; the devices \"cuda\" and \"cpu\" have a "
+        "time");
   }
 
   DeviceInfo info_;

@@ -114,6 +114,14 @@ std::vector<std::string> EmulatorModule::look_up(const void* address) const {
   return lines;
 }
 
+std::string EmulatorModule::caller_of(const void* address) const {
+  const std::vector<std::string> lines = lines_of(address);
+  for (std::size_t i = 1; i < lines.size() && lines[i - 1].starts_with("kernels/tile/"); ++i) {
+    if (!lines[i].starts_with("kernels/tile/")) return lines[i];
+  }
+  return {};
+}
+
 std::uint16_t SiteTable::insert(const void* address) {
   auto [found, fresh] = known_.try_emplace(address, static_cast<std::uint16_t>(addresses_.size()));
   if (fresh) {

@@ -28,6 +28,9 @@ class EmulatorModule final : public Module {
   std::vector<std::string> lines_of(const void* address) const;
   // The innermost of them.
   std::string line_of(const void* address) const { return lines_of(address).front(); }
+  // The line of the kernel itself: the innermost that is not in tile/, whose functions every kernel calls. Empty if
+  // that is line_of().
+  std::string caller_of(const void* address) const;
 
  private:
   std::vector<std::string> look_up(const void* address) const;
