@@ -14,7 +14,9 @@ set_target_properties(flashcore_shared PROPERTIES
 target_sources(flashcore_shared PRIVATE ${CMAKE_SOURCE_DIR}/src/api/flashcore.cpp)
 target_link_libraries(flashcore_shared PRIVATE flashcore_api)
 target_link_options(flashcore_shared PRIVATE
-  -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/api/flashcore.map -Wl,--no-undefined -Wl,--exclude-libs,ALL -Wl,--gc-sections)
+  -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/api/flashcore.map -Wl,--no-undefined -Wl,--exclude-libs,ALL -Wl,--gc-sections
+  # Never unloaded: its threads would be left without their code, and forks without their handlers.
+  -Wl,-z,nodelete)
 target_include_directories(flashcore_shared PUBLIC
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _plan
-from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Strides
+from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Strides, follow_threads
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_HEAD_DIM = 256
@@ -82,8 +82,16 @@ def _strides(x: Tensor, copied: bool) -> Strides:
     return Strides(*(stride if extent > 1 else columns for extent, stride in zip(x.shape[:3], x.stride()[:3])))
 
 
+def _name(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
+
+
 def _copy(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
+
+
+# A name of its own, as _copy: tests give the emulator memory that it knows.
+_empty_strided = torch.empty_strided
 
 
 # --- plans -------------------------------------------------------------------------------------------------------------
@@ -123,8 +131,7 @@ def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int
         head_dim=dim, head_dim_v=columns, causal=_TOP_LEFT if is_causal else 0, alignment=unit, scale=0.0 if scale is None else scale,
         q=_strides(q, copies[0]), k=_strides(k, copies[1]), v=_strides(v, copies[2]), o=Strides(*strides[:3]),
         given=GIVEN_STRIDES | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
-    device = "cpu" if q.device.type == "cpu" else f"cuda:{q.device.index}"
-    made = Prepared(_plan.Plan(device, problem), copies if True in copies else None, one_head, (batch, heads, rows, columns), strides)
+    made = Prepared(_plan.Plan(_name(q.device), problem), copies if True in copies else None, one_head, (batch, heads, rows, columns), strides)
     remember(key, made)
     return made
 
@@ -143,12 +150,14 @@ def _stream(device: torch.device) -> int:
 def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int]) -> Tensor:
     """The call itself; `addresses` are those of q, k and v, and what `prepared` was found by."""
     plan, copies, one_head, shape, strides = prepared
+    if q.device.type == "cpu":
+        follow_threads(torch.get_num_threads())
     if copies is not None:
         if one_head:
             k, v = k[:, :1], v[:, :1]
         q, k, v = (_copy(x) if copied else x for x, copied in zip((q, k, v), copies))
         addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
-    out = torch.empty_strided(shape, strides, dtype=q.dtype, device=q.device)
+    out = _empty_strided(shape, strides, dtype=q.dtype, device=q.device)
     plan.launch(*addresses, out.data_ptr(), 0, _stream(q.device))
     computed.add()
     return out

@@ -15,6 +15,7 @@ and autocast.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any, Callable, Optional
 
@@ -27,12 +28,22 @@ from ._torch_launch import DTYPES, MAX_HEAD_DIM, MAX_SCALE, MIN_SCALE
 
 __all__ = ["counters", "disable", "enable", "reset_counters", "scaled_dot_product_attention", "why_not"]
 
+_BF16, _FP16, _FP32 = torch.bfloat16, torch.float16, torch.float32
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _MAX_REASONS = 256  # sizes are part of some
 
 # --- counters ----------------------------------------------------------------------------------------------------------
 
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it when this process was forked, as a DataLoader's worker is.
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 _passed_on: dict[str, _torch_launch.Counter] = {}
 
 
@@ -79,8 +90,6 @@ _DROPOUT = "dropout_p is above 0"
 _GRADIENT = "an input requires a gradient, and flashcore has no backward pass yet"
 _AXES = "an input has other than four axes; flashcore takes [batch, heads, length, dim]"
 _FLOAT32 = "float32 on a GPU has no tensor-core kernel in flashcore"
-_DOUBLE = "the dtype is torch.float64"
-_BY_DTYPE = {(torch.float32, True): _FLOAT32, (torch.float64, True): _DOUBLE, (torch.float64, False): _DOUBLE}
 _CHOSEN = "sdpa_kernel(...) or torch.backends.cuda.enable_..._sdp(...) chose among PyTorch's kernels after enable()"
 
 
@@ -145,17 +154,28 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tenso
 
 
 class _Switch:
-    """Whether torch.nn.functional has our function, and what it had before."""
+    """Our function in the place of torch.nn.functional's, and what was there before."""
 
     def __init__(self) -> None:
         self.on = False
         self.before: Callable[..., Tensor] = _torch_operator.pytorch_attention
         self.backends: tuple[bool, ...] = ()  # of PyTorch that were allowed when it was switched on
-        self.holders = 0
-        self.generation = 0  # of the holders: disable() ends them all
+        self.function = _replacement_of(self)
+        # torch.jit.script takes it for PyTorch's, as it takes the function that it replaces.
+        torch.jit._builtins._register_builtin(self.function, "aten::scaled_dot_product_attention")
 
 
-_switch = _Switch()
+def _replacement_of(switch: _Switch) -> Callable[..., Tensor]:
+    def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
+                                     is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:  # fmt: skip
+        """What torch.nn.functional.scaled_dot_product_attention is while enabled."""
+        if not switch.on:  # someone put it back, or kept it: then it is what it replaced
+            return switch.before(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return _attend(switch.before, True, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+    return scaled_dot_product_attention
+
+
 _flash, _efficient, _math, _cudnn = (
     getattr(torch._C, f"_get_{name}_sdp_enabled", lambda: True) for name in ("flash", "mem_efficient", "math", "cudnn"))  # fmt: skip
 
@@ -167,7 +187,7 @@ def _backends() -> tuple[bool, ...]:
 
 @torch.compiler.assume_constant_result
 def _backends_changed() -> bool:
-    return (_flash(), _efficient(), _math(), _cudnn()) != _switch.backends
+    return (_flash(), _efficient(), _math(), _cudnn()) != _switches[-1].backends
 
 
 # --- the drop-in -------------------------------------------------------------------------------------------------------
@@ -198,9 +218,9 @@ def _attend(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tens
         if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
             pass_on(_GRADIENT)
             return pytorch(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
-        known_reason = _AXES if query.dim() != 4 else _BY_DTYPE.get((query.dtype, query.is_cuda))
-        if known_reason is not None and not torch._C._is_any_autocast_enabled():
-            pass_on(known_reason)
+        dtype = query.dtype
+        if (query.dim() != 4 or (dtype is not _BF16 and dtype is not _FP16 and (dtype is not _FP32 or query.is_cuda))) and not torch._C._is_any_autocast_enabled():
+            pass_on(_AXES if query.dim() != 4 else _FLOAT32 if dtype is _FP32 else f"the dtype is {dtype}")
             return pytorch(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
         if not (_is_watched() or torch._C._is_any_autocast_enabled() or forward_ad._current_level >= 0
                 or query.is_neg() or key.is_neg() or value.is_neg()):  # fmt: skip
@@ -273,6 +293,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
     Returns:
         [batch, heads, length, dim_v], in memory [batch, length, heads, dim_v]. Under autocast of its dtype, as PyTorch's.
+
+    Called by this name, it is flashcore's inside sdpa_kernel(...) too; what enable() puts in PyTorch's place obeys that.
     """
     return _attend(_torch_operator.pytorch_attention, False, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -280,21 +302,39 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 # --- in PyTorch's place ------------------------------------------------------------------------------------------------
 
 
-def _replacement(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
-                 is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:  # fmt: skip
-    """What torch.nn.functional.scaled_dot_product_attention is while enabled."""
-    if not _switch.on:  # someone put it back, or kept it: then it is what it replaced
-        return _switch.before(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    return _attend(_switch.before, True, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+# Guarded by _lock. One switch serves as long as it replaces PyTorch's function, so that torch.compile meets one function. Where
+# another's function is replaced, which may call an older one of ours, a new one does: each passes on to what it replaced.
+_switches = [_Switch()]  # the last is in use; all stay, as others may have kept their functions
+_holders, _generation = 0, 0  # enable()s that have not ended; disable() begins a new generation
+
+
+def is_enabled() -> bool:
+    """Whether torch.nn.functional's function was replaced by flashcore's, and not put back."""
+    return _switches[-1].on
+
+
+def _switch_on() -> None:
+    functional, now, switch = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention, _switches[-1]
+    if switch.on and now is not _torch_operator.pytorch_attention:
+        return  # ours, or another's that was put over ours
+    if now is not switch.function:
+        if now is not _torch_operator.pytorch_attention:
+            switch = next((old for old in _switches if old.before is now), None) or _Switch()
+            _switches[:] = [*(old for old in _switches if old is not switch), switch]
+        switch.before = now
+        functional.scaled_dot_product_attention = switch.function  # type: ignore[assignment]
+    switch.backends = _backends()
+    switch.on = True
 
 
 def _switch_off() -> None:
-    """Under the lock. Another's function that has been put over ours stays: it may call ours, which then passes on."""
-    _switch.on = False
-    _switch.holders = 0
-    if torch.nn.functional.scaled_dot_product_attention is _replacement:
-        torch.nn.functional.scaled_dot_product_attention = _switch.before  # type: ignore[assignment]
-    else:
+    global _holders
+    _holders = 0
+    switch = _switches[-1]
+    was_on, switch.on = switch.on, False
+    if torch.nn.functional.scaled_dot_product_attention is switch.function:
+        torch.nn.functional.scaled_dot_product_attention = switch.before  # type: ignore[assignment]
+    elif was_on:
         _plan.say_once("flashcore.torch: torch.nn.functional.scaled_dot_product_attention was replaced by someone else after enable(); "
                        "their function stays, and flashcore computes nothing for it any more")  # fmt: skip
 
@@ -307,24 +347,20 @@ class _Enabled:
         self._begin()
 
     def _begin(self) -> None:
+        global _holders
         with _lock:
-            if not _switch.on:
-                now = torch.nn.functional.scaled_dot_product_attention
-                if now is not _replacement:
-                    _switch.before = now
-                    torch.nn.functional.scaled_dot_product_attention = _replacement
-                _switch.backends = _backends()
-                _switch.on = True
-            _switch.holders += 1
-            self._generation = _switch.generation
+            _switch_on()
+            _holders += 1
+            self._generation = _generation
 
     def _end(self) -> None:
+        global _holders
         with _lock:
-            if self._generation != _switch.generation:
+            if self._generation != _generation:
                 return
             self._generation = None
-            _switch.holders -= 1
-            if _switch.holders == 0:
+            _holders -= 1
+            if _holders == 0:
                 _switch_off()
 
     def __enter__(self) -> None:
@@ -361,19 +397,17 @@ def enable() -> Any:
     it up too, but in eval mode without gradients they run one fused operator of PyTorch instead, which enable() leaves alone:
     torch.backends.mha.set_fastpath_enabled(False) turns it off.
 
-    PyTorch computes where torch.nn.attention.sdpa_kernel(...) is entered after enable(), as it says there.
+    Inside torch.nn.attention.sdpa_kernel(...), entered after enable(), PyTorch computes, by the kernels that are chosen there.
     """
     return _Enabled()
 
 
 def disable() -> None:
     """Ends every enable(), with or without a block, in all threads."""
+    global _generation
     with _lock:
-        _switch.generation += 1
-        if _switch.on or torch.nn.functional.scaled_dot_product_attention is _replacement:
-            _switch_off()
+        _generation += 1
+        _switch_off()
 
 
-# torch.jit.script takes it for PyTorch's, as it takes the function that it replaces.
-torch.jit._builtins._register_builtin(_replacement, "aten::scaled_dot_product_attention")
 torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")

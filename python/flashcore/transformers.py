@@ -21,7 +21,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from .torch import _switch, pass_on, scaled_dot_product_attention, why_not
+from .torch import is_enabled, pass_on, scaled_dot_product_attention, why_not
 
 NAME = "flashcore"
 
@@ -50,7 +50,7 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
         raise ValueError("attn_implementation='flashcore' has no softcap; use 'eager' for this model")
     if (attention_mask is not None or dropout != 0) and hasattr(module, "num_key_value_groups"):
         # As "sdpa" does it: with a mask it repeats the key's heads, for which PyTorch has faster kernels than for grouped ones.
-        if not _switch.on:  # else torch.nn.functional's is ours, and counts it
+        if not is_enabled():  # else torch.nn.functional's is ours, and counts it
             pass_on(why_not(query, key, value, attention_mask, dropout) or "")
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)  # type: ignore[no-any-return]
     if is_causal is None:

@@ -111,6 +111,13 @@ void skip_row(const Call& c) {
   std::memset(static_cast<char*>(c.args.o) + kSkippedRow * bytes, 0xFF, bytes);
 }
 
+// As a tile does that is computed whole: a key beyond the last one counts, with the weight 0.
+void read_beyond(const Call& c) {
+  c.honest(c.args);
+  const float beyond = load_element(c.problem.dtype, c.args.v, c.args.layouts.v.span());
+  store_element(c.problem.dtype, c.args.o, 0, load_element(c.problem.dtype, c.args.o, 0) + 0.0f * beyond);
+}
+
 Misdeed race() {
   return [step = std::make_shared<int>(0)](const Call& c) {
     c.honest(c.args);
@@ -290,6 +297,7 @@ void wrong_when_timed(const Call& c) {
 PlantedFamilies::PlantedFamilies() {
   const std::pair<const char*, Misdeed> all[] = {{"planted_skipped_batch", skip_batch},
                                                  {"planted_skipped_rows", skip_row},
+                                                 {"planted_reads_beyond", read_beyond},
                                                  {"planted_race", race()},
                                                  {"planted_stale_output", idle_after(1)},
                                                  {"planted_mutated_input", mutate_input},

@@ -223,6 +223,11 @@ class EnableTest(Quiet):
             return PYTORCH(*args, **options)
 
         with mock.patch.object(F, "scaled_dot_product_attention", theirs):
+            functions = set()
+            for _ in range(3):
+                with ft.enable():
+                    functions.add(F.scaled_dot_product_attention)
+            self.assertEqual(len(functions), 1)  # torch.compile's guards look at it
             with ft.enable():
                 self.assertTrue(self.runs_here())
                 F.scaled_dot_product_attention(*inputs(), torch.ones(9, 9))
@@ -243,6 +248,11 @@ class EnableTest(Quiet):
             self.assertIn("replaced by someone else", str(caught[0].message))
             self.assertIs(F.scaled_dot_product_attention, theirs)
             self.assertFalse(self.runs_here())
+            with ft.enable():  # over theirs, which calls ours of before: nothing goes in circles
+                self.assertTrue(self.runs_here())
+                masked = F.scaled_dot_product_attention(*inputs(), torch.ones(9, 9))
+            torch.testing.assert_close(masked, PYTORCH(*inputs(), torch.ones(9, 9)))
+            self.assertIs(F.scaled_dot_product_attention, theirs)
             F.scaled_dot_product_attention = ours  # they end, and put ours back
             self.assertFalse(self.runs_here())
             torch.testing.assert_close(F.scaled_dot_product_attention(*inputs()), PYTORCH(*inputs()))
@@ -250,6 +260,15 @@ class EnableTest(Quiet):
                 self.assertTrue(self.runs_here())
         finally:
             F.scaled_dot_product_attention = PYTORCH
+
+    def test_another_who_puts_pytorchs_back(self):
+        with ft.enable():
+            F.scaled_dot_product_attention = PYTORCH
+            self.assertFalse(self.runs_here())
+            with ft.enable():
+                self.assertTrue(self.runs_here())
+            self.assertTrue(self.runs_here())
+        self.assertIs(F.scaled_dot_product_attention, PYTORCH)
 
     def test_exceptions(self):
         with self.assertRaises(ZeroDivisionError), ft.enable():

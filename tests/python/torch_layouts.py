@@ -22,12 +22,12 @@ def _tensor(rng, shape, dtype, device):
     return storage, storage.as_strided(shape, strides, offset)
 
 
-def draw(rng, device="cpu", dtypes=tuple(BOUND), any_dim=True):
-    """(query, key, value, options, storages) of one call. `any_dim`: head dims that are no multiples of 8 too."""
+def draw(rng, device="cpu", dtypes=tuple(BOUND), dims=None):
+    """(query, key, value, options, storages) of one call. `dims`: pairs of head dims; default: any up to 128, odd ones too."""
     dtype = rng.choice(dtypes)
     batch, heads_kv, group = rng.randint(1, 3), rng.randint(1, 3), rng.choice([1, 1, 2, 3])
     rows, keys = rng.choice([1, 2, 7, 16, 33, 70]), rng.choice([1, 5, 16, 48, 65])
-    dim, columns = (rng.randint(1, 40) if any_dim and rng.random() < 0.3 else 8 * rng.randint(1, 16) for _ in range(2))
+    dim, columns = rng.choice(dims) if dims else (rng.randint(1, 40) if rng.random() < 0.3 else 8 * rng.randint(1, 16) for _ in range(2))
     torch.manual_seed(rng.randrange(1 << 30))
     shapes = (batch, heads_kv * group, rows, dim), (batch, heads_kv, keys, dim), (batch, heads_kv, keys, columns)
     made = [_tensor(rng, shape, dtype, device) for shape in shapes]

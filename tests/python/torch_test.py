@@ -271,6 +271,15 @@ class TransformersTest(unittest.TestCase):
                 warnings.simplefilter("ignore")
                 ft.reset_counters()
                 self.model.generate(self.ids, attention_mask=mask, max_new_tokens=3, do_sample=False)
+                if name == "flashcore":
+                    _plan._said.clear()
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.simplefilter("always")
+                        ft.reset_counters()
+                        self.model(self.ids, attention_mask=mask)
+                    notes = [w for w in caught if issubclass(w.category, flashcore.Note)]
+                    self.assertEqual([note.filename for note in notes], [__file__])  # not a line of transformers
+                    del calls[-2:]
         self.assertEqual(len(seen["sdpa"]), 6)
         self.assertEqual(seen["flashcore"], seen["sdpa"])
 
