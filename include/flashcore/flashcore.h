@@ -8,7 +8,9 @@
  *   fc_plan_launch(plan, q, k, v, o, lse, stream);        often: allocates nothing, waits for nothing
  *
  * Every function that can fail returns an fc_status; fc_last_error() then says in a sentence what was given, what is
- * allowed and what to do. Nothing is printed, nothing is thrown. Every function may be called from any thread.
+ * allowed and what to do. Nothing is printed, nothing is thrown. Every function may be called from any thread. A
+ * process may fork at any time, amid other threads' calls too: the child goes on with CPU contexts and plans as its own
+ * (CUDA's cannot be used in a forked child, whoever opened them).
  */
 #ifndef FLASHCORE_FLASHCORE_H
 #define FLASHCORE_FLASHCORE_H
@@ -102,6 +104,14 @@ FC_API const char* fc_version(void);
 /* Why the last call of this thread that failed did. Valid until the thread's next call; "" if none failed. */
 FC_API const char* fc_last_error(void);
 
+/* How many threads a launch on the CPU uses at most, for the whole process and from the next launch on: what an
+ * application calls whose user set torch.set_num_threads() or the like. 0: the default, which is the environment's
+ * FLASHCORE_THREADS, else OMP_NUM_THREADS, else as many as there are cores, within affinity and the container's quota
+ * of CPU time; more than that are never used. Launches that a second thread would not make faster use one. */
+FC_API fc_status fc_set_cpu_threads(int32_t threads);
+/* What holds now. */
+FC_API int32_t fc_cpu_threads(void);
+
 /* --- context: one device ---------------------------------------------------------------------------------------- */
 
 /* `device`: "cpu", "cuda", "cuda:1", "emulator" (a GPU run by the CPU, to look for faults), or null for the best there
@@ -139,9 +149,9 @@ FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
  * it is done). `lse` may be null. Neither `o` nor `lse` may overlap another tensor; views of one buffer that interleave
  * without a common element are allowed. On a GPU it allocates nothing and does not synchronise: it may be captured into
- * a CUDA graph. (On the CPU, addresses other than the launch's before cost its scratch memory anew.) Up to 4096
- * launches of a context may be under way or captured at one time; a plan whose "workspace_bytes" are above 256 must not
- * run on two streams at once. */
+ * a CUDA graph. On the CPU launches of several threads run side by side, those of one plan too; addresses other than
+ * those of the plan's last few launches cost working memory anew. Up to 4096 launches of a context may be under way or
+ * captured at one time; a plan whose "workspace_bytes" are above 256 must not run on two streams at once. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
 

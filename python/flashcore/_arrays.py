@@ -21,7 +21,7 @@ class View(NamedTuple):
     dtype: str  # "fp32" | "fp16" | "bf16"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    address: int  # of the element whose indices are all 0, which a negative stride does not make the first in memory
+    address: int  # of the element whose indices are all 0; a negative stride reaches below it
     keep: Any  # alive as long as the address is used
     writable: bool = True
 
@@ -109,7 +109,10 @@ _PYBUF_FULL_RO = 0x11C
 
 def _of_buffer(x: memoryview, role: str) -> View:
     """Python's own arrays: memoryview(array.array("f", ...)).cast("B").cast("f", shape), "e" for float16."""
-    dtype = {"f": "fp32", "e": "fp16"}.get(x.format)
+    try:
+        dtype = {"f": "fp32", "e": "fp16"}.get(x.format)
+    except ValueError as error:
+        raise Error(f"{role} is a memoryview that cannot be read: {error}") from error
     if dtype is None:
         raise Error(f"{role} is a memoryview of format {x.format!r}; use 'f' (float32) or 'e' (float16)")
     if x.suboffsets:

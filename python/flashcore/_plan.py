@@ -196,6 +196,15 @@ _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
 _plans_lock = threading.Lock()
 
 
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it when this process was forked, and is not here to give it back.
+    global _plans_lock
+    _plans_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def cached(key: Any, make: Any) -> Plan:
     """The plan of `key`, made if there is none; the oldest goes when there are too many."""
     plan = _plans.get(key)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _plan
-from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Strides
+from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Strides, follow_threads
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_HEAD_DIM = 256
@@ -150,6 +150,8 @@ def _stream(device: torch.device) -> int:
 def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int]) -> Tensor:
     """The call itself; `addresses` are those of q, k and v, and what `prepared` was found by."""
     plan, copies, one_head, shape, strides = prepared
+    if q.device.type == "cpu":
+        follow_threads(torch.get_num_threads())
     if copies is not None:
         if one_head:
             k, v = k[:, :1], v[:, :1]

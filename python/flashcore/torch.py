@@ -15,6 +15,7 @@ and autocast.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from typing import Any, Callable, Optional
 
@@ -34,6 +35,15 @@ _MAX_REASONS = 256  # sizes are part of some
 # --- counters ----------------------------------------------------------------------------------------------------------
 
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it when this process was forked, as a DataLoader's worker is.
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 _passed_on: dict[str, _torch_launch.Counter] = {}
 
 

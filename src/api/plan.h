@@ -13,6 +13,7 @@
 #include "api/launch_template.h"
 #include "api/overlap.h"
 #include "api/problem.h"
+#include "kernels/cpu_call.h"
 
 namespace flashcore::api {
 
@@ -22,15 +23,16 @@ class Plan {
   // Error as the last of them if none is left.
   Plan(std::shared_ptr<Context> context, const Request& request);
 
-  // Error kBadInput for a null or misaligned address, and for an output that lies on another tensor. Allocates nothing.
+  // Error kBadInput for a null or misaligned address, and for an output that lies on another tensor. From any number of
+  // threads side by side. Allocates nothing on a GPU, and on the CPU nothing on addresses that it was lately launched
+  // on (CpuCall).
   void launch(const Addresses& addresses, void* stream) const;
   std::string describe() const;
   const Context& context() const { return *context_; }
 
  private:
   bool make(const Choice& choice, const Request& request);
-  void make_cpu(const Choice& choice, const Request& request);
-  void make_gpu(const Choice& choice, const Request& request);
+  void load(const Choice& choice);
   void add_slow_note(const Request& request);
   void check(const Addresses& addresses) const;
 
@@ -48,8 +50,7 @@ class Plan {
   std::shared_ptr<Module> module_;
   std::unique_ptr<Buffer> workspace_;  // only if it does not fit a slot of the context
 
-  mutable std::mutex cpu_turn_;  // calls of one cpu_call share its scratch memory
-  std::function<void(const AttentionArgs&)> cpu_call_;
+  std::unique_ptr<CpuCall> cpu_call_;
   ProblemLayouts layouts_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "device/cuda/compile_cache.h"
 
 namespace flashcore::cli {
 
@@ -80,7 +81,20 @@ std::string candidate_text(const Common& common) {
   return common.family + ":" + common.config;
 }
 
-DeviceInfo describe_device(const std::string& name) { return open_device(name)->info(); }
+DeviceInfo describe_device(const std::string& name) {
+  DeviceInfo info = open_device(name)->info();
+  if (info.limits.kind == DeviceKind::kCuda) note_unused_cache();
+  return info;
+}
+
+void note_unused_cache() {
+  std::string why;
+  try {
+    why = cuda::CompileCache(cache_directory() / "kernels").why_unused();
+  } catch (const Error&) {  // no cache at all, which whoever wants one says
+  }
+  if (!why.empty()) fmt::print(stderr, "flashcore: note: {}\n", why);
+}
 
 bool json_on_stdout(const Common& common) { return common.json == "-"; }
 

@@ -45,6 +45,9 @@ std::string candidate_text(const Common& common);
 
 // Opens the device far enough to know it, then lets go of it, so that worker processes have it alone.
 DeviceInfo describe_device(const std::string& name);
+// A line on stderr if compiled kernels are not kept because others could change them. describe_device() says it for
+// GPUs.
+void note_unused_cache();
 
 // The same, or with --arch a GPU that need not be here, --key naming its tuned table.
 // Error kBadInput for both --device and --arch, and for --key alone.

@@ -177,6 +177,7 @@ int compile(const CompileArguments& options) {
   std::vector<std::string> skipped;
   const std::vector<Job> jobs = make_jobs(options, skipped);
   const std::string compiler = open_compiler()->version();
+  note_unused_cache();
   console.line("{}: {} candidates, {} not supported{}", compiler, jobs.size(), skipped.size(),
                options.cold ? ", cache off" : "");
 

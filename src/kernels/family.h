@@ -83,10 +83,6 @@ class Family {
 
   // CPU families: a callable that computes `problem` once. GPU families: Error kInternal.
   virtual Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const;
-  // CPU families: the same on the addresses of each call, whose layouts are always `layouts`. Makes a launch anew when
-  // the addresses are others than the call's before; calls of one object must not overlap.
-  virtual std::function<void(const AttentionArgs&)> cpu_call(const ConfigValues& config, const Problem& problem,
-                                                             const ProblemLayouts& layouts) const;
 };
 
 // --- registry -------------------------------------------------------------------------------------------------------

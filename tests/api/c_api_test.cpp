@@ -593,6 +593,9 @@ TEST_F(Emulated, RepeatedElementsAreNotGivenToTensorMaps) {
   const std::string text = Plan(gpu_, problem).describe();
   EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
   EXPECT_NE(text.find("do not repeat"), std::string::npos) << text;
+  // And that is what explain says, which compiles nothing.
+  const std::string explained = gpu_.explain(problem);
+  EXPECT_NE(explained.find("\"family\":\"sm80_"), std::string::npos) << explained;
 }
 
 TEST_F(Emulated, ABroadcastOfOneRowIsReadByAKernelThatCan) {

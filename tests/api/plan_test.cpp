@@ -185,6 +185,31 @@ TEST_F(FakeGpuPlan, AnOldDriverGetsAKernelWithoutTensorMaps) {
   EXPECT_NE(text.find("older than CUDA 12.0"), std::string::npos) << text;
 }
 
+// The encoder of a real driver refuses a stride of 0, and what cannot be used is not compiled either.
+TEST_F(FakeGpuPlan, ABroadcastReachesNoTensorMap) {
+  api_.tensor_map_encode = [](cuda::CUtensorMap*, cuda::CUtensorMapDataType, std::uint32_t, void*, const std::uint64_t*,
+                              const std::uint64_t* strides, auto...) {
+    return cuda::CUresult{strides[0] == 0 || strides[1] == 0 || strides[2] == 0};
+  };
+  fc_attention problem = request_of_id("b2_h2_s1024_d64_fp16");
+  problem.k = problem.v = {0, 0, 0};
+  problem.given = FC_GIVEN_K_STRIDES | FC_GIVEN_V_STRIDES;
+  const std::string text = Plan(context_, read_request(&problem)).describe();
+  EXPECT_NE(text.find("do not repeat an element"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
+}
+
+// A kernel that counts in 32 bits does not see the end of such a tensor; another does.
+TEST_F(FakeGpuPlan, ATensorThatReachesFarTakesAnotherKernel) {
+  fc_attention problem = request_of_id("b2_h8_sq1_sk64_d64_fp16");
+  problem.k.batch = problem.v.batch = std::int64_t{1} << 36;
+  problem.candidate = "sm80_short_fwd";
+  EXPECT_THROW(Plan(context_, read_request(&problem)), Error);
+  problem.candidate = nullptr;
+  const std::string text = Plan(context_, read_request(&problem)).describe();
+  EXPECT_NE(text.find("reaches 64 GB of a tensor"), std::string::npos) << text;
+}
+
 TEST_F(FakeGpuPlan, AFaultOfTheGpuIsSaid) {
   const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
   driver_.failures["launch_kernel"] = cuda::CUDA_ERROR_ILLEGAL_ADDRESS;

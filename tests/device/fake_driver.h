@@ -58,9 +58,9 @@ struct FakeDriver {
   }
   // What cuda.h calls potentially unsafe: work that no capture sees.
   static bool is_unsafe(const std::string& call) {
-    static const std::set<std::string> kUnsafe = {
-        "mem_alloc",      "mem_free",           "module_load",    "module_unload", "stream_create",
-        "stream_destroy", "stream_synchronize", "copy_to_device", "copy_to_host",  "event_create"};
+    static const std::set<std::string> kUnsafe = {"mem_alloc",          "mem_free",       "module_load",
+                                                  "module_unload",      "stream_create",  "stream_destroy",
+                                                  "stream_synchronize", "copy_to_device", "copy_to_host"};
     return kUnsafe.contains(call);
   }
   cuda::CUresult enter(const std::string& call) {

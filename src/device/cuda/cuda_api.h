@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace flashcore::cuda {
 
@@ -36,6 +37,8 @@ struct NvrtcApi {
 
 // Opens the library once per process. Null if it is not there; `why` then says what was tried.
 const NvrtcApi* nvrtc_api(std::string* why = nullptr);
+// What was found on the way and not taken, because somebody else could have put it there: "FILE: why".
+std::vector<std::string> nvrtc_passed_over();
 
 // --- driver ----------------------------------------------------------------------------------------------------------
 using CUresult = int;

@@ -1,16 +1,16 @@
 #include "device/cuda/cuda_memory.h"
 
 #include "core/error.h"
+#include "device/red_zone.h"
 
 namespace flashcore::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-// Differs from byte to byte, so that no run of equal values, zeros or NaN written over it goes unseen.
 std::vector<unsigned char> pattern(std::size_t bytes) {
   std::vector<unsigned char> values(bytes);
-  for (std::size_t i = 0; i < bytes; ++i) values[i] = static_cast<unsigned char>(i * 167 + 91);
+  for (std::size_t i = 0; i < bytes; ++i) values[i] = std::to_integer<unsigned char>(red_zone_byte(i));
   return values;
 }
 

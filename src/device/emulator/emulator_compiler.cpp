@@ -117,7 +117,7 @@ class EmulatorCompiler final : public Compiler {
         .add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
     for (const std::string& option : options()) hasher.add(option);
     for (const auto& [path, text] : needed) hasher.add(path).add(text);
-    const std::string key = hasher.hex();
+    const std::string key = hasher.sha256_hex();
     if (use_cache) {
       if (auto cached = cache_.find(key)) return *cached;
     }
