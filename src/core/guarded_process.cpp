@@ -26,8 +26,8 @@ struct Started {
 };
 
 // A process that does not go when killed is stuck in the kernel (a dead disk, a driver): nobody waits longer for it.
-constexpr int kGuardPatienceMs = 5000;
-constexpr std::chrono::seconds kParentPatience{8};
+constexpr int kGuardPatienceMs = 10000;
+constexpr std::chrono::seconds kParentPatience{13};
 
 // --- in the guard: async-signal-safe calls only, because it is a fork of a process that may have threads ------------
 

@@ -4,6 +4,7 @@
 // Between this process and the child there is a guard: a fork that only waits. It is the reaper of all that descends
 // from the child (PR_SET_CHILD_SUBREAPER). When the child ends, when end() asks, or when this process dies, the guard
 // kills the child's process group and every orphan that comes to it, and ends as the child did (exit code or signal).
+// The guard shares the memory of the moment of its fork: start one before filling memory that changes.
 //
 // Boost.Process and reproc were considered. Neither sets PR_SET_PDEATHSIG nor reaches a grandchild that left its
 // process group, and Boost.Process allocates between fork and exec.

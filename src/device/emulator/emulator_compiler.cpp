@@ -1,7 +1,9 @@
 #include "device/emulator/emulator_compiler.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -36,10 +38,15 @@ const std::vector<std::string>& options() {
 class SourceFolder {
  public:
   SourceFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "flashcore-compile-XXXXXX").string();
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error)
+      throw_environment("the folder for temporary files is not there: {}; set TMPDIR to one that can be written",
+                        error.message());
+    std::string name = (parent / "flashcore-compile-XXXXXX").string();
     if (!mkdtemp(name.data()))
-      throw_environment("cannot make a folder in {}: set TMPDIR to one that can be written",
-                        std::filesystem::temp_directory_path().string());
+      throw_environment("cannot make a folder in {}: {}; set TMPDIR to one that can be written", parent.string(),
+                        std::strerror(errno));
     path_ = name;
   }
   ~SourceFolder() {
