@@ -111,21 +111,23 @@ int run_bench(const BenchArguments& options) {
       interrupted);
   console.end_progress();
 
-  int done_well = 0, failed = 0, skipped = 0;
+  int done_well = 0, failed = 0, skipped = 0, lacking = 0;
   for (const Trial& trial : result.trials) {
     const bool ok = trial.ended == "passed" && (trial.timing || device.limits.emulated);
     done_well += ok ? 1 : 0;
     skipped += trial.ended == "invalid" ? 1 : 0;
-    failed += !ok && trial.ended != "invalid" && trial.ended != "inconclusive" ? 1 : 0;
+    lacking += trial.ended == "environment" ? 1 : 0;
+    failed += !ok && trial.ended != "invalid" && trial.ended != "inconclusive" && trial.ended != "environment" ? 1 : 0;
   }
   if (device.limits.emulated) print_counters(console, result.trials);
   else print_times(console, result.trials);
   write_json(options.common, bench_json(result.trials));
-  console.summary("{} {}, {} failed, {} skipped; run {}, store {}{}", done_well,
-                  device.limits.emulated ? "counted" : "timed", failed, skipped, result.run, store.path().string(),
-                  result.interrupted ? stopped_by() : "");
+  console.summary("{} {}, {} failed, {} skipped{}; run {}, store {}{}", done_well,
+                  device.limits.emulated ? "counted" : "timed", failed, skipped, lacking_words(lacking), result.run,
+                  store.path().string(), result.interrupted ? stopped_by() : "");
   if (failed > 0) return kFailed;
-  return done_well > 0 ? kDone : kNotJudged;
+  if (lacking > 0) return kNoEnvironment;
+  return unless_interrupted(done_well > 0 ? kDone : kNotJudged);
 }
 
 }  // namespace

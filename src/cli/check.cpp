@@ -146,6 +146,10 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
 }  // namespace
 
 Judgement CheckTally::count(const Trial& trial) {
+  if (trial.ended == "environment") {
+    ++lacking;
+    return Judgement::kSkipped;
+  }
   if (trial.ended != "passed") {
     ++failed;
     return Judgement::kFailed;
@@ -206,10 +210,13 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
                               {"passed", tally.passed},
                               {"failed", tally.failed},
                               {"skipped", tally.skipped},
+                              {"lacking", tally.lacking},
                               {"results", results}});
-  console.summary("{} passed, {} failed, {} skipped{}", tally.passed, tally.failed, skipped, stopped_by());
+  console.summary("{} passed, {} failed, {} skipped{}{}", tally.passed, tally.failed, skipped,
+                  lacking_words(tally.lacking), stopped_by());
   if (tally.failed > 0) return kFailed;
-  return tally.passed > 0 ? kDone : kNotJudged;
+  if (tally.lacking > 0) return kNoEnvironment;
+  return unless_interrupted(tally.passed > 0 ? kDone : kNotJudged);
 }
 
 Run add_check(CLI::App& app) {
@@ -245,6 +252,7 @@ Run add_check(CLI::App& app) {
   return [options] {
     watch_interrupts();
     check_json_target(options->common);
+    check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
     if (options->planted) return check_planted(*options);

@@ -10,7 +10,6 @@
 #include "kernels/embedded.h"
 #include "lab/aa.h"
 #include "lab/regression.h"
-#include "lab/worker.h"
 
 namespace flashcore::cli {
 
@@ -61,6 +60,7 @@ int record(const GateArguments& options) {
   const Common& common = options.common;
   if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
     throw_bad_input("--write-baseline judges nothing: leave out --baseline, --json and --junit");
+  check_output_file("--write-baseline", options.write_baseline);
   const Suite suite = select_problems(common, "quick");
   const GateOptions gate_with = gate_options(options);
   Console console(common.quiet, false);
@@ -76,6 +76,7 @@ int record(const GateArguments& options) {
 int judge(const GateArguments& options) {
   const Common& common = options.common;
   check_json_target(common);
+  check_output_file("--junit", options.junit);
   Console console(common.quiet, json_on_stdout(common));
   const std::vector<BaselineEntry> entries = select_entries(options);
   const GateOptions gate_with = gate_options(options);
@@ -100,20 +101,14 @@ int judge(const GateArguments& options) {
   const auto count = [&](auto&& which) { return std::count_if(rows.begin(), rows.end(), which); };
   const auto passed = count([](const GateRow&r) { return r.passed(); }),
              failed = count([](const GateRow&r) { return r.failed(); });
-  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%", passed, failed,
-                  static_cast<std::ptrdiff_t>(rows.size()) - passed - failed, 100 * gate_with.margin);
-  if (rows.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
-  return gate_exit_code(rows);
+  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%{}", passed, failed,
+                  static_cast<std::ptrdiff_t>(entries.size()) - passed - failed, 100 * gate_with.margin, stopped_by());
+  if (entries.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
+  // A signal that comes with the last row leaves everything judged.
+  return rows.size() < entries.size() ? unless_interrupted(gate_exit_code(rows)) : gate_exit_code(rows);
 }
 
-int run_gate(const GateArguments& options) {
-  try {
-    return options.write_baseline.empty() ? judge(options) : record(options);
-  } catch (const Cancelled&) {
-    print_error("stopped before every problem was judged");
-    return kNotJudged;
-  }
-}
+int run_gate(const GateArguments& options) { return options.write_baseline.empty() ? judge(options) : record(options); }
 
 }  // namespace
 

@@ -49,9 +49,7 @@ void check_output(const char* flag, const std::string& file, DType dtype) {
     throw_bad_input("{} {}: the extension '{}' names no format; use .safetensors or .npy", flag, file, extension);
   if (extension == ".npy" && dtype == DType::kBF16)
     throw_bad_input("{} {}: .npy has no bfloat16; use .safetensors", flag, file);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  if (!std::filesystem::is_directory(folder))
-    throw_environment("{} {}: the folder {} does not exist; create it first", flag, file, folder.string());
+  check_output_file(flag, file);
 }
 
 Result compute(Device& device, const Candidate& candidate, const UserTensors& user) {

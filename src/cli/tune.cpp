@@ -118,16 +118,29 @@ void add_arm_rows(Table& table, const TuneResult::Entry& entry) {
   }
 }
 
+void say_rejections(Console& console, const TuneResult::Entry& entry) {
+  for (const TuneResult::Arm& arm : entry.arms) {
+    if (arm.rejected == 0) continue;
+    console.line("{}: {} answer{} of the proposer rejected; the first: {}", entry.problem.name, arm.rejected,
+                 arm.rejected == 1 ? "" : "s", arm.rejections.front().second);
+  }
+}
+
 nlohmann::json arms_json(const TuneResult::Entry& entry) {
   nlohmann::json arms = nlohmann::json::array();
-  for (const TuneResult::Arm& arm : entry.arms)
+  for (const TuneResult::Arm& arm : entry.arms) {
+    nlohmann::json rejections = nlohmann::json::array();
+    for (const auto& [answer, reason] : arm.rejections) rejections.push_back({{"answer", answer}, {"reason", reason}});
     arms.push_back({{"strategy", arm.strategy},
                     {"trials", arm.trials},
                     {"best", arm.best},
                     {"best_us", arm.best_us},
                     {"heldout", arm.heldout},
                     {"heldout_ci95", {arm.heldout_low, arm.heldout_high}},
-                    {"note", arm.note}});
+                    {"note", arm.note},
+                    {"rejected", arm.rejected},
+                    {"rejections", rejections}});
+  }
   return arms;
 }
 
@@ -140,6 +153,7 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
                          {"arms", arms_json(entry)},
                          {"known", entry.known},
                          {"rejected", entry.rejected},
+                         {"lacking", entry.lacking},
                          {"funnel",
                           {{"proposed", entry.proposed},
                            {"valid", entry.valid},
@@ -173,6 +187,7 @@ void say_what_was_entered(Console& console, const std::vector<Trial>& entered) {
 
 int run_tune(const TuneArguments& options) {
   check_json_target(options.common);
+  check_output_file("--record", options.record);
   const TuneOptions tune_options = tune_options_from(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
   Store store(options.common.store);
@@ -188,16 +203,19 @@ int run_tune(const TuneArguments& options) {
                "shrinkage", "winner (held-out)"});
   nlohmann::json results = nlohmann::json::array();
   std::size_t winners = 0, faster = 0;
+  int lacking = 0;
   for (const TuneResult::Entry& entry : result.entries) {
     add_row(table, entry);
     results.push_back(entry_json(entry));
     winners += entry.winner ? 1 : 0;
     faster += entry.winner && entry.winner->comparison ? 1 : 0;
+    lacking += entry.lacking;
   }
   console.table(table);
   Table arms({"problem", "strategy", "trials", "best us (discovery)", "held-out speed-up [95%]", "its best"});
   for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
   console.table(arms);
+  for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
     if (!entry.winner) continue;
@@ -206,14 +224,26 @@ int run_tune(const TuneArguments& options) {
                    entry.winner->candidate());
     else to_enter.push_back(*entry.winner);
   }
-  enter_user_table(to_enter);
-  say_what_was_entered(console, to_enter);
+  bool all_kept = true;
+  // The trials are in the store; a file that cannot be written must not cost the rest of what is told here.
+  const auto keep = [&](const std::function<void()>& write) {
+    try {
+      write();
+    } catch (const Error& error) {
+      print_error(error.what());
+      all_kept = false;
+    }
+  };
+  keep([&] {
+    enter_user_table(to_enter);
+    say_what_was_entered(console, to_enter);
+  });
   for (const TuneResult::Entry& entry : result.entries) {
     for (const std::string& field : entry.inert_fields)
       console.line("{}: '{}' never changed the code: an inert parameter is a bug of the family", entry.problem.name,
                    field);
   }
-  if (!options.record.empty()) record_landscapes(options.record, store, tune_options, console);
+  if (!options.record.empty()) keep([&] { record_landscapes(options.record, store, tune_options, console); });
   write_json(options.common, {{"schema", "flashcore.tune/1"},
                               {"run", result.run},
                               {"store", store.path().string()},
@@ -221,10 +251,11 @@ int run_tune(const TuneArguments& options) {
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(tune_options.suite.problems.size());
   console.summary(
-      "{}: {} with a config faster than the default, {} where the default stands, {} without a result; run "
+      "{}: {} with a config faster than the default, {} where the default stands, {} without a result{}; run "
       "{}, store {}{}",
-      plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners, result.run,
-      store.path().string(), result.interrupted ? stopped_by() : "");
+      plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners,
+      lacking_words(lacking), result.run, store.path().string(), result.interrupted ? stopped_by() : "");
+  if (!all_kept || (lacking > 0 && winners < result.entries.size())) return kNoEnvironment;
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;
 }
 

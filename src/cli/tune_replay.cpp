@@ -74,7 +74,8 @@ void record_landscapes(const std::string& file, const Store& store, const TuneOp
     query.device_key = device.key;
     query.source_hash = source_hash();
     query.family = options.family;
-    for (Trial& t : store.query(query)) trials.push_back(std::move(t));
+    std::vector<std::string> damaged;  // the run has named them
+    for (Trial& t : store.query(query, &damaged)) trials.push_back(std::move(t));
   }
   const auto landscapes = landscapes_of(trials, device.limits);
   if (landscapes.empty()) {

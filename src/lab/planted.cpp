@@ -86,6 +86,7 @@ const std::vector<PlantedFault>& gpu_planted_faults() {
 }
 
 PlantedOutcome judge_planted(const PlantedFault& fault, const Trial& trial) {
+  if (trial.ended == "environment") return {false, trial.message, true};
   const auto stopped = std::find_if(trial.gates.begin(), trial.gates.end(), [](const Verdict& v) {
     return v.status == GateStatus::kFailed || v.status == GateStatus::kError;
   });
@@ -137,7 +138,8 @@ PlantedOutcome run_planted_compilation(const PlantedFault& fault, const std::str
   return judge_planted(fault, trial);
 }
 
-PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device, const std::string& worker_executable) {
+PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device, const std::string& worker_executable,
+                           const std::function<bool()>& stop) {
   EvaluateRequest request;
   request.problem = fault.problem;
   request.problem_name = fault.problem.id();
@@ -151,6 +153,7 @@ PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device,
   request.max_reference_flops = fault.max_reference_flops;
   request.time = fault.gate == "performance";
   Worker worker(device, worker_executable);
+  worker.cancel_when(stop);
   return judge_planted(fault, worker.evaluate(request, fault.timeout_seconds));
 }
 
