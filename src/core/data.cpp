@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/text.h"
 
 namespace flashcore {
 namespace {
@@ -237,7 +238,7 @@ Pattern parse_pattern(std::string_view name) {
     if (name == to_string(pattern)) return pattern;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(pattern));
   }
-  throw_bad_input("data pattern '{}' is not known; use one of {}", name, known);
+  throw_bad_input("data pattern '{}' is not known; use one of {}", printable(name), known);
 }
 
 AttentionInputs make_inputs(const Problem& problem, Pattern pattern, std::uint64_t seed) {

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/text.h"
 #include "device/compiler.h"
 #include "device/emulator/emulator_compiler.h"
 #include "kernels/embedded.h"
@@ -47,7 +48,7 @@ const Family& family_by_name(std::string_view name) {
     if (family->name() == name) return *family;
     known += (known.empty() ? "" : ", ") + family->name();
   }
-  throw_bad_input("unknown family '{}'; known: {}", name, known);
+  throw_bad_input("unknown family '{}'; known: {}", printable(name), known);
 }
 
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const {

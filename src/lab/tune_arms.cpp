@@ -87,9 +87,8 @@ class ProposerArm final : public Arm {
       const auto line = ask();
       if (!line) return std::nullopt;
       try {
-        const json answer = json::parse(*line);
-        if (answer.value("done", false)) return end("");
-        return proposal_of(answer);
+        const std::optional<Proposal> proposal = parse_proposal(*line);
+        return proposal ? proposal : end("");
       } catch (const std::exception& e) {
         send({{"event", "rejected"}, {"message", e.what()}});
         why_ended_ = fmt::format("{} answers in a row were no proposals; the last: {}", kAttempts, e.what());
@@ -122,30 +121,6 @@ class ProposerArm final : public Arm {
     why_ended_ = std::move(why);
     child_.kill();
     return std::nullopt;
-  }
-
-  // {"candidate": "family:k=v,..."}, or {"family": ..., "config": {...}}; and "patch": a folder.
-  Proposal proposal_of(const json& answer) const {
-    Proposal proposal;
-    std::string family, config;
-    if (answer.contains("candidate")) {
-      const std::string text = answer.at("candidate").get<std::string>();
-      const std::size_t colon = std::min(text.find(':'), text.size());
-      family = text.substr(0, colon);
-      config = text.substr(std::min(colon + 1, text.size()));
-    } else {
-      family = answer.at("family").get<std::string>();
-      const json fields = answer.value("config", json::object());
-      for (const auto& [key, value] : fields.items())
-        config += fmt::format("{}{}={}", config.empty() ? "" : ",", key, value.get<int>());
-    }
-    if (answer.contains("patch")) {
-      const std::filesystem::path folder = answer.at("patch").get<std::string>();
-      proposal.patch = load_patch(folder, family, folder.filename().string());
-      family = proposal.patch->family_name();
-    }
-    proposal.candidate = family + (config.empty() ? "" : ":" + config);
-    return proposal;
   }
 
   std::function<bool()> stop_;
