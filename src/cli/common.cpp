@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <new>
 
+#include "cli/arguments.h"
 #include "core/error.h"
 #include "core/files.h"
 
@@ -86,6 +87,7 @@ bool json_on_stdout(const Common& common) { return common.json == "-"; }
 
 void check_json_target(const Common& common) {
   if (common.json.empty() || json_on_stdout(common)) return;
+  require_distinct({{"--json", common.json}}, {{"--store", common.store}, {"--suite", common.suite}});
   const std::filesystem::path path(common.json);
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   std::error_code error;
