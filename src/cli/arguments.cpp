@@ -11,7 +11,7 @@
 
 #include "cli/common.h"
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 namespace flashcore::cli {
 
@@ -49,7 +49,7 @@ CLI::Validator whole_between(std::uint64_t lowest, std::uint64_t highest) {
         const auto value = parse_unsigned(text);
         if (value && *value >= lowest && *value <= highest) return std::string();
         return fmt::format("'{}' is not a whole decimal number from {} to {} (without sign or zeros in front)",
-                           printable(text), lowest, highest);
+                           excerpt(text), lowest, highest);
       },
       fmt::format("INT in [{} - {}]", lowest, highest));
 }
@@ -61,7 +61,7 @@ CLI::Validator number_between(double lowest, double highest) {
       [lowest, highest](std::string& text) {
         const auto value = parse_finite(text);
         if (value && *value >= lowest && *value <= highest) return std::string();
-        return fmt::format("'{}' is not a number from {} to {}", printable(text), lowest, highest);
+        return fmt::format("'{}' is not a number from {} to {}", excerpt(text), lowest, highest);
       },
       fmt::format("FLOAT in [{} - {}]", lowest, highest));
 }

@@ -5,7 +5,7 @@
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 #include "lab/experiment_run.h"
 
@@ -50,7 +50,7 @@ std::optional<double> seconds_of(const std::string& text) {
   const bool minutes = text.ends_with('m');
   const auto number = parse_finite(std::string_view(text).substr(0, text.size() - (minutes || text.ends_with('s'))));
   if (!number || !(*number > 0 && *number <= kMaxLimit))
-    throw_bad_input("--limit '{}' is no time; give seconds or minutes, as 90s or 4m, at most {:.0f}", printable(text),
+    throw_bad_input("--limit '{}' is no time; give seconds or minutes, as 90s or 4m, at most {:.0f}", excerpt(text),
                     kMaxLimit);
   return *number * (minutes ? 60 : 1);
 }

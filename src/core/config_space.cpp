@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
@@ -23,7 +23,7 @@ std::size_t index_of(const std::vector<Field>& fields, std::string_view key, std
   for (std::size_t i = 0; i < fields.size(); ++i) {
     if (fields[i].name == key) return i;
   }
-  throw_bad_input("config key '{}' is not known to {}; its keys are {}", printable(key), family, describe(fields));
+  throw_bad_input("config key '{}' is not known to {}; its keys are {}", excerpt(key), family, describe(fields));
 }
 
 void check_value(const Field& field, int value, std::string_view family) {
@@ -66,7 +66,7 @@ ConfigValues ConfigSpace::parse(std::string_view text, const ConfigValues& base,
     }
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
-      throw_bad_input("config item '{}' of {} is not key=value; its keys are {}", printable(item), family,
+      throw_bad_input("config item '{}' of {} is not key=value; its keys are {}", excerpt(item), family,
                       describe(fields_));
     }
     const std::size_t i = index_of(fields_, item.substr(0, equals), family);
@@ -76,8 +76,8 @@ ConfigValues ConfigSpace::parse(std::string_view text, const ConfigValues& base,
     int value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error != std::errc() || end != number.data() + number.size()) {
-      throw_bad_input("config {}='{}' of {} is not an integer; use one of {}", fields_[i].name, printable(number),
-                      family, fmt::join(fields_[i].values, ", "));
+      throw_bad_input("config {}='{}' of {} is not an integer; use one of {}", fields_[i].name, excerpt(number), family,
+                      fmt::join(fields_[i].values, ", "));
     }
     check_value(fields_[i], value, family);
     values[i] = value;
@@ -103,8 +103,7 @@ nlohmann::json ConfigSpace::to_json(const ConfigValues& values) const {
 ConfigValues ConfigSpace::from_json(const nlohmann::json& object, std::string_view family) const {
   if (!object.is_object()) {
     throw_bad_input("config of {} is {}, not a JSON object; give an object with the keys {}", family,
-                    printable(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)),
-                    describe(fields_));
+                    excerpt(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), describe(fields_));
   }
   ConfigValues values(fields_.size());
   std::vector<bool> seen(fields_.size(), false);
@@ -114,7 +113,7 @@ ConfigValues ConfigSpace::from_json(const nlohmann::json& object, std::string_vi
     const bool fits = value.is_number_integer() && value == value.template get<int>();
     if (!fits) {
       throw_bad_input("config {}={} of {} is not an integer; use one of {}", key,
-                      printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), family,
+                      excerpt(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), family,
                       fmt::join(fields_[i].values, ", "));
     }
     values[i] = value.template get<int>();

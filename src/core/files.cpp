@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
@@ -74,7 +74,7 @@ bool is_inherited(const std::filesystem::path& path) {
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  const std::string name = printable(path.string());
+  const std::string name = excerpt(path.string());
   // O_NONBLOCK: opening a named pipe would wait for its other end.
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info {};

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 
@@ -26,7 +26,7 @@ Int whole_of(const nlohmann::json& number, const char* what) {
   }
   if (!fits)
     throw_bad_input("'{}' is {}, not a whole number that fits in {} bits", what,
-                    printable(number.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), 8 * sizeof(Int));
+                    excerpt(number.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), 8 * sizeof(Int));
   return number.get<Int>();
 }
 

@@ -1,7 +1,7 @@
 #include "core/json_text.h"
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
@@ -26,14 +26,14 @@ class Builder final : public nlohmann::json_sax<json> {
   bool end_array() override { return close(); }
   bool key(string_t& name) override {
     const auto [place, is_new] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
-    if (!is_new) return refuse(fmt::format("the key '{}' is given twice in one object", printable(name)));
+    if (!is_new) return refuse(fmt::format("the key '{}' is given twice in one object", excerpt(name)));
     value_ = &place->second;
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
     // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
     const std::string_view what = error.what();
-    return refuse(printable(what.substr(std::min(what.size(), what.find("] ") + 2)), 300));
+    return refuse(excerpt(what.substr(std::min(what.size(), what.find("] ") + 2)), 300));
   }
 
   json document;
@@ -76,7 +76,7 @@ class Builder final : public nlohmann::json_sax<json> {
 json parse_json(std::string_view text, std::string_view origin) {
   Builder builder;
   if (!json::sax_parse(text, &builder))
-    throw_bad_input("{}: this is not JSON: {}", printable(origin),
+    throw_bad_input("{}: this is not JSON: {}", excerpt(origin),
                     builder.refusal.empty() ? "it ends early" : builder.refusal);
   return std::move(builder.document);
 }

@@ -8,7 +8,7 @@
 #include "core/embedded.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 #include "core/yaml_reader.h"
 
 namespace flashcore {
@@ -67,7 +67,7 @@ class SuiteReader {
     if (value == "false") return Causal::kNone;
     throw_bad_input(
         "causal is '{}', which is not known; use true (the same as bottom_right), false, top_left or bottom_right",
-        printable(value));
+        excerpt(value));
   }
 
   NamedProblem read_problem(const YAML::Node& node) const {
@@ -76,7 +76,7 @@ class SuiteReader {
     named.name = reader_.text(node, "name", kProblem);
     if (named.name.size() > kMaxName)
       reader_.fail(node["name"], fmt::format("name has {} bytes; at most {} are allowed: '{}'", named.name.size(),
-                                             kMaxName, printable(named.name, 40)));
+                                             kMaxName, excerpt(named.name, 40)));
     Problem& p = named.problem;
     p.batch = reader_.whole_or(node, "batch_size", 1);
     p.heads_q = reader_.whole(node, "num_heads", kProblem);
@@ -111,7 +111,7 @@ Suite load_suite(std::string_view name_or_path) {
   const std::string file = fmt::format("{}.yaml", name_or_path);
   const auto found = embedded_suites().find(file);
   if (found == embedded_suites().end()) {
-    throw_bad_input("suite '{}' is not known; use one of {}, or the path of a .yaml file", printable(name_or_path),
+    throw_bad_input("suite '{}' is not known; use one of {}, or the path of a .yaml file", excerpt(name_or_path),
                     fmt::join(shipped_suites(), ", "));
   }
   return parse_suite(found->second, file);
@@ -137,9 +137,8 @@ NamedProblem find_problem(const Suite& suite, std::string_view name_or_id) {
     std::vector<std::string> names;
     for (const NamedProblem& named : suite.problems)
       if (names.size() < 20) names.push_back(named.name);
-    throw_bad_input("'{}' is no problem of suite {} (it has {}{}), and not an id: {}", printable(name_or_id),
-                    suite.name, fmt::join(names, ", "), suite.problems.size() > names.size() ? ", ..." : "",
-                    error.what());
+    throw_bad_input("'{}' is no problem of suite {} (it has {}{}), and not an id: {}", excerpt(name_or_id), suite.name,
+                    fmt::join(names, ", "), suite.problems.size() > names.size() ? ", ..." : "", error.what());
   }
 }
 

@@ -13,8 +13,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/json_text.h"
-#include "core/text.h"
 
 namespace flashcore {
 namespace {
@@ -42,13 +42,13 @@ Location locate(const std::string& where) {
   }
   throw_bad_input(
       "cannot tell the format of '{}'; use a name that ends in .npy or .safetensors (or .safetensors:tensor_name)",
-      printable(where));
+      excerpt(where));
 }
 
 // All complaints about one file start with its name.
 class Complaint {
  public:
-  explicit Complaint(const std::string& path) : path_(printable(path)) {}
+  explicit Complaint(const std::string& path) : path_(excerpt(path)) {}
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
     throw_bad_input("{}: {}", path_, fmt::format(format, std::forward<Args>(args)...));
@@ -103,7 +103,7 @@ class NpyHeader {
                     : bad("descr is not a plain dtype (structured arrays are not supported)");
       else if (key == "fortran_order" && !fortran_order) fortran_order = boolean();
       else if (key == "shape" && !shape) shape = tuple();
-      else bad(fmt::format("unexpected key '{}'", printable(key)));
+      else bad(fmt::format("unexpected key '{}'", excerpt(key)));
       if (!take(',') && peek() != '}') bad("a ',' is missing");
     }
     if (peek() != '\0') bad("there is text after the closing brace");
@@ -197,7 +197,7 @@ FileTensor parse_npy(std::string_view file, const std::string& origin) {
     complaint.fail(
         "the dtype is '{}', which is not supported; use '<f4' (float32), '<f2' (float16) or bfloat16: "
         "array.astype(numpy.float16)",
-        printable(header.descr));
+        excerpt(header.descr));
   if (*header.fortran_order) complaint.fail("the array is in Fortran order; save numpy.ascontiguousarray(array)");
   tensor.shape = *header.shape;
   const auto bytes = bytes_of(tensor.shape, size_of(tensor.dtype));
@@ -258,7 +258,7 @@ nlohmann::json parse_header(std::string_view text, const std::string& origin) {
     if (!header.is_object()) throw_bad_input("the header is not a JSON object");
     return header;
   } catch (const Error& error) {
-    throw_bad_input("{}: this is no safetensors file, or it is corrupt: {}; write it again", printable(origin),
+    throw_bad_input("{}: this is no safetensors file, or it is corrupt: {}; write it again", excerpt(origin),
                     error.what());
   }
 }
@@ -276,7 +276,7 @@ Entry read_entry(const std::string& name, const nlohmann::json& json, const Comp
     complaint.fail(
         "the header entry of tensor '{}' lacks a proper dtype, shape or data_offsets; the file is corrupt: write it "
         "again",
-        printable(name));
+        excerpt(name));
   }
   Entry entry{name, json["dtype"].get<std::string>(), json["shape"].get<std::vector<std::int64_t>>(),
               json["data_offsets"][0].get<std::uint64_t>(), json["data_offsets"][1].get<std::uint64_t>()};
@@ -287,7 +287,7 @@ Entry read_entry(const std::string& name, const nlohmann::json& json, const Comp
     complaint.fail(
         "tensor '{}' of {} [{}] is said to take bytes {} to {}, which does not fit its shape; the file is corrupt: "
         "write it again",
-        printable(name), printable(entry.dtype), fmt::join(entry.shape, ", "), entry.begin, entry.end);
+        excerpt(name), excerpt(entry.dtype), fmt::join(entry.shape, ", "), entry.begin, entry.end);
   }
   return entry;
 }
@@ -302,12 +302,11 @@ void check_cover(std::vector<Entry> entries, std::uint64_t size, const Complaint
       complaint.fail(
           "tensor '{}' takes bytes {} to {}, but only {} bytes of data follow the header; the file is truncated: write "
           "it again",
-          printable(entry.name), entry.begin, entry.end, size);
+          excerpt(entry.name), entry.begin, entry.end, size);
     }
     if (entry.begin != at) {
       complaint.fail("tensor '{}' starts at byte {} where {} was expected ({}); the file is corrupt: write it again",
-                     printable(entry.name), entry.begin, at,
-                     entry.begin < at ? "it overlaps another" : "there is a gap");
+                     excerpt(entry.name), entry.begin, at, entry.begin < at ? "it overlaps another" : "there is a gap");
     }
     at = entry.end;
   }
@@ -318,13 +317,13 @@ const Entry& select(const std::vector<Entry>& entries, const std::string& name, 
   std::vector<std::string> names;
   for (const Entry& entry : entries) {
     if (entry.name == name || (name.empty() && entries.size() == 1)) return entry;
-    if (names.size() < 20) names.push_back(printable(entry.name, 60));
+    if (names.size() < 20) names.push_back(excerpt(entry.name, 60));
   }
   const std::string known = fmt::format("{}{}", fmt::join(names, ", "), entries.size() > names.size() ? ", ..." : "");
   if (entries.empty()) complaint.fail("the file holds no tensor; give one that does");
   if (name.empty())
     complaint.fail("the file holds {} tensors ({}); say which, as file.safetensors:name", entries.size(), known);
-  complaint.fail("there is no tensor '{}'; the file has {}", printable(name), known);
+  complaint.fail("there is no tensor '{}'; the file has {}", excerpt(name), known);
 }
 
 }  // namespace
@@ -354,8 +353,8 @@ FileTensor parse_safetensors(std::string_view file, const std::string& origin, c
   else if (entry.dtype == "F16") tensor.dtype = DType::kF16;
   else if (entry.dtype == "BF16") tensor.dtype = DType::kBF16;
   else
-    complaint.fail("tensor '{}' is {}, which is not supported; use F32, F16 or BF16", printable(entry.name),
-                   printable(entry.dtype));
+    complaint.fail("tensor '{}' is {}, which is not supported; use F32, F16 or BF16", excerpt(entry.name),
+                   excerpt(entry.dtype));
   tensor.shape = entry.shape;
   tensor.data = to_bytes(data.substr(entry.begin, entry.end - entry.begin));
   return tensor;

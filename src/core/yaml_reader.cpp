@@ -10,13 +10,13 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
 
 std::string quoted(const YAML::Node& node) {
-  return node.IsScalar() ? fmt::format("'{}'", printable(node.Scalar())) : std::string("a list, a map or nothing");
+  return node.IsScalar() ? fmt::format("'{}'", excerpt(node.Scalar())) : std::string("a list, a map or nothing");
 }
 
 class DocumentStarts final : public YAML::EventHandler {
@@ -59,14 +59,14 @@ YAML::Node YamlReader::parse(std::string_view text) const {
       fail(*second, "a second document begins here; give each its own file");
     return YAML::Load(std::string(text));
   } catch (const YAML::Exception& error) {
-    fail(error.mark, fmt::format("this is not YAML: {}", printable(error.msg)));
+    fail(error.mark, fmt::format("this is not YAML: {}", excerpt(error.msg)));
   }
 }
 
 void YamlReader::fail(const YAML::Node& node, const std::string& reason) const { fail(node.Mark(), reason); }
 
 void YamlReader::fail(const YAML::Mark& mark, const std::string& reason) const {
-  throw_bad_input("{}:{}: {}", printable(origin_), mark.is_null() ? 1 : mark.line + 1, reason);
+  throw_bad_input("{}:{}: {}", excerpt(origin_), mark.is_null() ? 1 : mark.line + 1, reason);
 }
 
 void YamlReader::check_keys(const YAML::Node& map, std::string_view what,
@@ -79,7 +79,7 @@ void YamlReader::check_keys(const YAML::Node& map, std::string_view what,
       fail(entry.first, fmt::format("a key of {} is not a word; its keys are {}", what, keys));
     const std::string& key = entry.first.Scalar();
     if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
-      fail(entry.first, fmt::format("unknown key '{}' in {}; allowed keys are {}", printable(key), what, keys));
+      fail(entry.first, fmt::format("unknown key '{}' in {}; allowed keys are {}", excerpt(key), what, keys));
     if (!seen.insert(key).second)
       fail(entry.first, fmt::format("the key '{}' is given twice in {}; give it once", key, what));
   }
@@ -146,7 +146,7 @@ std::string YamlReader::word(const YAML::Node& map, const std::string& key, cons
                              const std::string& otherwise) const {
   const std::string value = text_or(map, key, otherwise);
   if (std::find(words.begin(), words.end(), value) == words.end())
-    fail(map[key], fmt::format("{} is '{}'; it is one of {}", key, printable(value), fmt::join(words, ", ")));
+    fail(map[key], fmt::format("{} is '{}'; it is one of {}", key, excerpt(value), fmt::join(words, ", ")));
   return value;
 }
 

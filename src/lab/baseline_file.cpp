@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/json_text.h"
-#include "core/text.h"
 #include "kernels/embedded.h"
 #include "lab/regression.h"
 
@@ -22,7 +22,7 @@ std::string candidate_of(const json& j) {
   if (j.contains("candidate")) return j.at("candidate").get<std::string>();
   std::string text = j.at("family").get<std::string>(), separator = ":";
   for (const auto& [key, value] : j.at("config").items()) {
-    if (!value.is_number_integer()) throw_bad_input("config {} is no whole number", printable(key));
+    if (!value.is_number_integer()) throw_bad_input("config {} is no whole number", excerpt(key));
     text += fmt::format("{}{}={}", separator, key, value.dump());
     separator = ",";
   }
@@ -35,6 +35,8 @@ BaselineEntry entry_of(const json& j) {
   entry.problem.name = j.at("name").get<std::string>();
   entry.device_key = j.at("device").at("key").get<std::string>();
   entry.candidate = candidate_of(j);
+  if (find_bad_character(entry.candidate) != std::string::npos)
+    throw_bad_input("the candidate '{}' holds a control character", excerpt(entry.candidate));
   if (j.contains("code_hash") && j.at("code_hash").is_string()) j.at("code_hash").get_to(entry.code_hash);
   entry.regime = parse_regime(j.at("regime").get<std::string>());
   entry.condition = parse_condition(j.at("condition").get<std::string>());

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/json_number.h"
-#include "core/text.h"
 #include "lab/landscape.h"
 
 namespace flashcore {
@@ -44,7 +44,7 @@ Landscape landscape_of(const json& j) {
   for (const json& f : j.at("fields"))
     fields.push_back({f.at("name").get<std::string>(), ints_of(f.at("values"), "values")});
   for (const Field& field : fields)
-    if (field.values.empty()) throw_bad_input("the field '{}' has no values", printable(field.name));
+    if (field.values.empty()) throw_bad_input("the field '{}' has no values", excerpt(field.name));
   l.space = ConfigSpace(std::move(fields));
   l.first = ints_of(j.at("default"), "default");
   if (l.first.size() != l.space.fields().size()) throw_bad_input("the default has another number of fields");
@@ -81,7 +81,7 @@ std::vector<Landscape> parse_landscapes(const json& document, const std::string&
     for (const json& j : document.at("landscapes")) landscapes.push_back(landscape_of(j));
     return landscapes;
   } catch (const std::exception& e) {
-    throw_bad_input("'{}' is no recorded landscape: {}; `flashcore tune --record FILE` writes one", printable(origin),
+    throw_bad_input("'{}' is no recorded landscape: {}; `flashcore tune --record FILE` writes one", excerpt(origin),
                     e.what());
   }
 }

@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/hash.h"
-#include "core/text.h"
 #include "core/yaml_reader.h"
 #include "kernels/embedded.h"
 
@@ -151,9 +151,9 @@ void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& p
       const std::string field = entry.first.IsScalar() ? entry.first.Scalar() : "";
       if (!entry.second.IsSequence()) reader.fail(entry.second, "extend is not 'field: [values]'");
       const auto [values, is_new] = patch.extend.try_emplace(field);
-      if (!is_new) reader.fail(entry.first, fmt::format("extend names '{}' twice; give it once", printable(field)));
+      if (!is_new) reader.fail(entry.first, fmt::format("extend names '{}' twice; give it once", excerpt(field)));
       for (const YAML::Node& value : entry.second) {
-        const std::int64_t number = reader.whole_of(value, "a value of " + printable(field));
+        const std::int64_t number = reader.whole_of(value, "a value of " + excerpt(field));
         if (number < 0 || number > std::numeric_limits<int>::max())
           reader.fail(value, fmt::format("{} is no value of a config field; use 0 to 2147483647", number));
         values->second.push_back(static_cast<int>(number));

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/json_text.h"
-#include "core/text.h"
 
 namespace flashcore {
 namespace {
@@ -24,7 +24,7 @@ std::string text_of(const json& answer, const char* key) {
   if (text.size() > kMaxText)
     throw_bad_input("the {} has {} characters; at most {} are allowed", key, text.size(), kMaxText);
   if (find_bad_character(text) != std::string::npos)
-    throw_bad_input("'{}' is '{}', which holds a control character; {}", key, printable(text), kForm);
+    throw_bad_input("'{}' is '{}', which holds a control character; {}", key, excerpt(text), kForm);
   return text;
 }
 
@@ -37,7 +37,7 @@ std::string config_of(const json& answer) {
     // The library's own conversion cuts 1.5 to 1, 2^32 + 1 to 1, and takes true for 1.
     const auto number = value.is_number_integer() ? parse_whole(value.dump()) : std::nullopt;
     if (!number || *number != static_cast<int>(*number))
-      throw_bad_input("{} is {}, not an integer of 32 bits; {}", printable(key), printable(value.dump()), kForm);
+      throw_bad_input("{} is {}, not an integer of 32 bits; {}", excerpt(key), excerpt(value.dump()), kForm);
     text += fmt::format("{}{}={}", text.empty() ? "" : ",", key, *number);
   }
   return text;

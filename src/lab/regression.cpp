@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "lab/json_io.h"

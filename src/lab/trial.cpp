@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/json_number.h"
-#include "core/text.h"
 #include "lab/json_io.h"
 
 namespace flashcore {
@@ -38,7 +38,7 @@ Enum value_of(const std::pair<Enum, std::string_view> (&table)[N], std::string_v
     if (word == name) return key;
     known += (known.empty() ? "" : ", ") + std::string(word);
   }
-  throw_bad_input("{} '{}' is not known; it is one of: {}", what, printable(name), known);
+  throw_bad_input("{} '{}' is not known; it is one of: {}", what, excerpt(name), known);
 }
 
 json to_object(const OutputError& e) {

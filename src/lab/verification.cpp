@@ -2,8 +2,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/json_text.h"
-#include "core/text.h"
 #include "kernels/embedded.h"
 #include "lab/audit.h"
 #include "lab/bench.h"

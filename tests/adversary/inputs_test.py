@@ -207,6 +207,13 @@ class OutputsTest(CliTest):
     def shell(self, command):
         return subprocess.run(["bash", "-c", "'%s' %s" % (BINARY, command)], cwd=self.folder, env=self.environment, timeout=120, capture_output=True, text=True)
 
+    def contents(self, *names):
+        found = {}
+        for name in names:
+            with open(self.path(name), "rb") as file:
+                found[name] = file.read()
+        return found
+
     def test_two_outputs_of_one_name(self):
         inputs = write_qkv(self.folder)
         run = ["run", "--device", "cpu", *inputs]
@@ -224,10 +231,10 @@ class OutputsTest(CliTest):
     def test_an_output_over_an_input(self):
         inputs = write_qkv(self.folder)
         os.link(self.path("q.npy"), self.path("hard.npy"))
-        before = {name: open(self.path(name), "rb").read() for name in ("q.npy", "k.npy", "v.npy")}
+        before = self.contents("q.npy", "k.npy", "v.npy")
         for out in ("q.npy", "./k.npy", self.path("v.npy"), "hard.npy"):
             self.expect_error(BAD_USAGE, ["--out", "overwritten"], "run", "--device", "cpu", *inputs, "--out", out)
-        self.assertEqual(before, {name: open(self.path(name), "rb").read() for name in before})
+        self.assertEqual(before, self.contents(*before))
         suite = self.write("s.yaml", suite_of([("a", 16)]))
         self.expect_error(BAD_USAGE, ["--json", "--suite"], "check", "--device", "cpu", "--suite", suite, "--json", suite)
         self.expect(DONE, "bench", *PROBLEM, "--store", "t.db")

@@ -28,7 +28,7 @@ TEST(JsonTextTest, ReadsWhatTheLibraryReads) {
 TEST(JsonTextTest, WhatReadersDisagreeOnIsRefused) {
   EXPECT_NE(refused(R"({"a": {"k": 1, "k": 2}})").find("the key 'k' is given twice"), std::string::npos);
   EXPECT_EQ(refused(R"({"a": {"k": 1}, "b": {"k": 2}})"), "accepted");
-  EXPECT_NE(refused("[1e400]").find("out of range"), std::string::npos) << refused("[1e400]");
+  EXPECT_NE(refused("[1e400]").find("number overflow"), std::string::npos) << refused("[1e400]");
   EXPECT_NE(refused(std::string(101, '[') + std::string(101, ']')).find("nested deeper than 100"), std::string::npos);
   EXPECT_EQ(refused(std::string(100, '[') + std::string(100, ']')), "accepted");
   // A parser, or a destructor, that calls itself would run out of stack here.

@@ -1,8 +1,8 @@
 // Problem ids, and the words and configs of the command line.
 #include "core/config_space.h"
+#include "core/foreign_text.h"
 #include "core/json_text.h"
 #include "core/problem.h"
-#include "core/text.h"
 #include "target.h"
 
 namespace flashcore::fuzz {

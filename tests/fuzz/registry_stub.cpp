@@ -2,7 +2,7 @@
 #include <stdexcept>
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "kernels/registry.h"
@@ -39,7 +39,7 @@ const std::vector<const Family*>& all_families() {
 }
 const Family& family_by_name(std::string_view name) {
   if (const Family* family = all_families().front(); family->name() == name) return *family;
-  throw_bad_input("unknown family '{}'; known: sm80_fwd", printable(name));
+  throw_bad_input("unknown family '{}'; known: sm80_fwd", excerpt(name));
 }
 const SourceMap& device_sources() {
   static const SourceMap sources = {{"sm80_fwd/kernel.cuh", "int x;\n"}};

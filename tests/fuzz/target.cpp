@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 namespace flashcore::fuzz {
 
@@ -17,7 +17,7 @@ void judge_message(const std::string& message) {
   if (message.empty()) found("an error without a message");
   if (message.size() > kMaxMessage) found("a message of " + std::to_string(message.size()) + " bytes");
   if (const std::size_t at = find_bad_character(message); at != std::string::npos)
-    found("a message with a control character or bytes that are no UTF-8: " + printable(message, kMaxMessage));
+    found("a message with a control character or bytes that are no UTF-8: " + excerpt(message, kMaxMessage));
 }
 
 }  // namespace

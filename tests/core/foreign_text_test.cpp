@@ -1,19 +1,19 @@
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 #include <gtest/gtest.h>
 
 namespace flashcore {
 namespace {
 
-TEST(TextTest, WhatIsQuotedIsOneLineOfPrintableText) {
-  EXPECT_EQ(printable("b1_h8 \u00e9\u4e16"), "b1_h8 \u00e9\u4e16");
-  EXPECT_EQ(printable(std::string_view("a\0b\x1b[2J\n\x7f", 8)), "a\\x00b\\x1b[2J\\x0a");
-  EXPECT_EQ(printable("\u009b2J"), "\\xc2\\x9b2J");  // the C1 form of ESC [
-  EXPECT_EQ(printable("\xff\xc0\xaf"), "\\xff\\xc0\\xaf");
-  EXPECT_EQ(printable(std::string(300, 'x')), std::string(200, 'x') + "... (300 bytes)");
+TEST(ForeignTextTest, WhatIsQuotedIsOneLineOfPrintableText) {
+  EXPECT_EQ(excerpt("b1_h8 \u00e9\u4e16"), "b1_h8 \u00e9\u4e16");
+  EXPECT_EQ(excerpt(std::string_view("a\0b\x1b[2J\n\x7f", 8)), "a\\x00b\\x1b[2J\\x0a");
+  EXPECT_EQ(excerpt("\u009b2J"), "\\xc2\\x9b2J");  // the C1 form of ESC [
+  EXPECT_EQ(excerpt("\xff\xc0\xaf"), "\\xff\\xc0\\xaf");
+  EXPECT_EQ(excerpt(std::string(300, 'x')), std::string(200, 'x') + "... (300 bytes)");
 }
 
-TEST(TextTest, BadCharactersAreFound) {
+TEST(ForeignTextTest, BadCharactersAreFound) {
   EXPECT_EQ(find_bad_character("tab\t line\r\n \u00e9"), std::string_view::npos);
   EXPECT_EQ(find_bad_character(std::string_view("ab\0", 3)), 2U);
   EXPECT_EQ(find_bad_character("ab\x04"), 2U);
@@ -22,7 +22,7 @@ TEST(TextTest, BadCharactersAreFound) {
     EXPECT_EQ(find_bad_character(bad), 0U) << bad;
 }
 
-TEST(TextTest, NumbersAreDecimalAndWhole) {
+TEST(ForeignTextTest, NumbersAreDecimalAndWhole) {
   EXPECT_EQ(parse_whole("10"), 10);
   EXPECT_EQ(parse_whole("-9223372036854775808"), INT64_MIN);
   EXPECT_EQ(parse_unsigned("18446744073709551615"), UINT64_MAX);
@@ -35,7 +35,7 @@ TEST(TextTest, NumbersAreDecimalAndWhole) {
     EXPECT_FALSE(parse_finite(no)) << no;
 }
 
-TEST(TextTest, XmlHoldsOnlyWhatXmlCan) {
+TEST(ForeignTextTest, XmlHoldsOnlyWhatXmlCan) {
   EXPECT_EQ(escape_xml("a<b>&\"c'\n\u00e9"), "a&lt;b&gt;&amp;&quot;c&apos;\n\u00e9");
   const std::string replaced = "\uFFFD";
   EXPECT_EQ(escape_xml("\uFFFE"), replaced);

@@ -1,4 +1,4 @@
-#include "core/text.h"
+#include "core/foreign_text.h"
 
 #include <fmt/format.h>
 
@@ -50,7 +50,7 @@ std::optional<Number> parse_all(std::string_view text) {
 
 }  // namespace
 
-std::string printable(std::string_view text, std::size_t most) {
+std::string excerpt(std::string_view text, std::size_t most) {
   std::string out;
   for (std::string_view rest = text; !rest.empty();) {
     if (out.size() >= most) return out + fmt::format("... ({} bytes)", text.size());

@@ -10,7 +10,7 @@ namespace flashcore {
 
 // Fit to be quoted in a one-line message: control characters and bytes that are not UTF-8 as \x1b, and at most `most`
 // bytes of it. A NUL would end the message, an escape sequence would reach the reader's terminal.
-std::string printable(std::string_view text, std::size_t most = 200);
+std::string excerpt(std::string_view text, std::size_t most = 200);
 
 // Where the first character is that no text file of ours may hold: not UTF-8, or a control character other than tab,
 // line feed and carriage return. npos if there is none.
