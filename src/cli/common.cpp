@@ -11,6 +11,7 @@
 #include <new>
 #include <system_error>
 
+#include "cli/arguments.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "device/cuda/compile_cache.h"
@@ -137,7 +138,9 @@ void check_output_folder(const char* flag, const std::string& folder) {
 }
 
 void check_json_target(const Common& common) {
-  if (!json_on_stdout(common)) check_output_file("--json", common.json);
+  if (json_on_stdout(common)) return;
+  require_distinct({{"--json", common.json}}, {{"--store", common.store}, {"--suite", common.suite}});
+  check_output_file("--json", common.json);
 }
 
 DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch, const std::string& key) {

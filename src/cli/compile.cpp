@@ -1,5 +1,6 @@
 // flashcore compile: families and configs for architectures, with the resource gate. Needs NVRTC, no GPU.
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/environment_error.h"
@@ -248,11 +249,13 @@ Run add_compile(CLI::App& app) {
       ->type_name("ARCH,...");
   app.add_option("--all-configs", options->random_configs, "also N random valid configs of each")
       ->type_name("N")
-      ->check(CLI::Range(0, 100000));
+      ->check(whole_between(0, 100000));
   app.add_option("--fuzz", options->fuzz, "what check --fuzz N of the same --seed would run, instead of a suite")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000'000));
-  app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")->capture_default_str();
+      ->check(whole_between(1, 10'000'000));
+  app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")
+      ->check(seed_number())
+      ->capture_default_str();
   app.add_flag("--cold", options->cold, "do not use the compile cache");
   add_examples(app, {"compile --all --arch sm_90 --problem b1_h8_s512_d64_fp16",
                      "compile --fuzz 4 --seed 1 --family ref_fwd --arch sm_90",

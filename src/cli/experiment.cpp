@@ -1,9 +1,11 @@
 // flashcore experiment: run experiments/*.yaml, check their candidates without timing, list what was found.
 
 #include <set>
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/foreign_text.h"
 
 #include "lab/experiment_run.h"
 
@@ -46,21 +48,16 @@ std::vector<Experiment> load_all(const ExperimentArguments& options) {
   return experiments;
 }
 
+constexpr double kMaxLimit = 1e9;
 // "90" or "90s", "4m".
 std::optional<double> seconds_of(const std::string& text) {
   if (text.empty()) return std::nullopt;
-  std::size_t used = 0;
-  double number = 0;
-  try {
-    number = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const std::string unit = text.substr(used);
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : 0;
-  if (used == 0 || number <= 0 || factor == 0)
-    throw_bad_input("--limit '{}' is no time; give seconds or minutes, as 90s or 4m", text);
-  return number * factor;
+  const bool minutes = text.ends_with('m');
+  const auto number = parse_finite(std::string_view(text).substr(0, text.size() - (minutes || text.ends_with('s'))));
+  if (!number || !(*number > 0 && *number <= kMaxLimit))
+    throw_bad_input("--limit '{}' is no time; give seconds or minutes, as 90s or 4m, at most {:.0f}", excerpt(text),
+                    kMaxLimit);
+  return *number * (minutes ? 60 : 1);
 }
 
 std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Console& console, bool time) {
@@ -215,7 +212,7 @@ Run add_experiment(CLI::App& app) {
   app.add_option("--limit", options->limit, "of all timing together, shared out evenly: 90s, 4m")->type_name("TIME");
   app.add_option("--processes", options->processes, "fresh processes instead of what the files say")
       ->type_name("N")
-      ->check(CLI::Range(1, 100));
+      ->check(whole_between(1, 100));
   add_examples(app, {"experiment check example.yaml --device cpu",
                      "experiment run example.yaml --device cpu --out verdicts  # exit 0 or 2",
                      "experiment list example.yaml --ledger verdicts"});

@@ -1,6 +1,7 @@
 // flashcore gate: a regression against a baseline file or the leaderboard ends with 1.
 
 #include "cli/ab_self_test.h"
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/stored.h"
 #include "cli/timing_flags.h"
@@ -60,8 +61,11 @@ int record(const GateArguments& options) {
   const Common& common = options.common;
   if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
     throw_bad_input("--write-baseline judges nothing: leave out --baseline, --json and --junit");
+  require_distinct({{"--write-baseline", options.write_baseline}},
+                   {{"--store", common.store}, {"--suite", common.suite}});
   check_output_file("--write-baseline", options.write_baseline);
   const Suite suite = select_problems(common, "quick");
+  require_something_to_time(suite);
   const GateOptions gate_with = gate_options(options);
   Console console(common.quiet, false);
   const auto entries = record_baseline(suite.problems, gate_with, parse_regime(options.timing.regime),
@@ -76,6 +80,8 @@ int record(const GateArguments& options) {
 int judge(const GateArguments& options) {
   const Common& common = options.common;
   check_json_target(common);
+  require_distinct({{"--json", common.json}, {"--junit", options.junit}},
+                   {{"--baseline", options.baseline}, {"--store", common.store}, {"--suite", common.suite}});
   check_output_file("--junit", options.junit);
   Console console(common.quiet, json_on_stdout(common));
   const std::vector<BaselineEntry> entries = select_entries(options);

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <vector>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -113,11 +114,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int code = guarded([&] { return parse_and_run(argc, argv); });
-  // A full disk behind a redirected stdout must not look like success.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    if (code == kDone) print_error("cannot write to standard output (is the disk full?)");
-    return code == kDone ? static_cast<int>(kNoEnvironment) : code;
-  }
-  return code;
+  occupy_standard_streams();
+  return code_after_flush(guarded([&] { return parse_and_run(argc, argv); }));
 }

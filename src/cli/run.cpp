@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/user_tensors.h"
 #include "cli/verbs.h"
@@ -100,6 +101,8 @@ bool check_result(Console& console, const UserTensors& user, const Result& resul
 
 int run(const RunArguments& options) {
   check_json_target(options.common);
+  require_distinct({{"--out", options.out}, {"--lse", options.lse}, {"--json", options.common.json}},
+                   {{"--q", options.q}, {"--k", options.k}, {"--v", options.v}});
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
   UserTensors user = read_user_tensors(options.q, options.k, options.v, layout);

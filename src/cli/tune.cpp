@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
@@ -32,7 +33,7 @@ void parse_budget(const std::string& text, TuneOptions& tune_options) {
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   const double seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
   const bool whole = unit.empty() && number == static_cast<double>(static_cast<int>(std::min(number, 1e9)));
-  if (error != std::errc() || number <= 0 || number > 1e9 || (seconds == 0 && !whole)) {
+  if (error != std::errc() || !(number > 0 && number <= 1e9) || (seconds == 0 && !whole)) {
     throw_bad_input(
         "--budget '{}' is not a budget: give seconds, minutes or hours of the whole run (60s, 5m, 1h), or a number of "
         "trials per problem (200)",
@@ -50,6 +51,7 @@ TuneOptions tune_options_from(const TuneArguments& options) {
   if (!options.common.family.empty()) out.family = family_by_name(options.common.family).name();
   parse_budget(options.budget, out);
   out.suite = select_problems(options.common, "quick");
+  require_something_to_time(out.suite);
   out.device = describe_device(options.common.device).id;
   out.strategy = options.strategy;
   if (!options.proposer.empty()) out.proposer = options.proposer;
@@ -272,9 +274,9 @@ Run add_tune(CLI::App& app) {
       ->check(CLI::IsMember({"both", "evolution", "random", "exhaustive", "none"}))
       ->capture_default_str();
   app.add_option("--regime", options->regime, "how to time: graph | cold | warm")->capture_default_str();
-  app.add_option("--seed", options->seed, "of the search")->capture_default_str();
+  app.add_option("--seed", options->seed, "of the search")->check(seed_number())->capture_default_str();
   app.add_option("--finalists", options->finalists, "how many are measured again on held-out data")
-      ->check(CLI::Range(1, 100))
+      ->check(whole_between(1, 100))
       ->capture_default_str();
   app.add_option(
          "--proposer", options->proposer,

@@ -1,7 +1,9 @@
 #include "cli/tune_replay.h"
 
+#include "cli/arguments.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "kernels/embedded.h"
 #include "lab/landscape.h"
 #include "lab/statistics.h"
@@ -36,8 +38,9 @@ std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); 
 
 int replay_landscapes(const Common& common, const std::string& file, int budget) {
   check_json_target(common);
+  require_distinct({{"--json", common.json}}, {{"--replay", file}});
   Console console(common.quiet, json_on_stdout(common));
-  const auto landscapes = parse_landscapes(nlohmann::json::parse(read_file(file), nullptr, false), file);
+  const auto landscapes = parse_landscapes(parse_json(read_file(file), file), file);
   Table table({"landscape", "points", "best us", "strategy", "trials", "regret (median)", "(worst)", "after half"});
   nlohmann::json results = nlohmann::json::array();
   for (const Landscape& l : landscapes) {

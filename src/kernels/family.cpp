@@ -1,6 +1,7 @@
 #include "kernels/family.h"
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/hash.h"
 #include "device/compiler.h"
 #include "device/emulator/emulator_compiler.h"
@@ -48,7 +49,7 @@ const Family& family_by_name(std::string_view name) {
     if (family->name() == name) return *family;
     known += (known.empty() ? "" : ", ") + family->name();
   }
-  throw_bad_input("unknown family '{}'; known: {}", name, known);
+  throw_bad_input("unknown family '{}'; known: {}", excerpt(name), known);
 }
 
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const {

@@ -1,13 +1,15 @@
 #include "lab/patch.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/hash.h"
+#include "core/yaml_reader.h"
 #include "kernels/embedded.h"
-#include "lab/yaml_reader.h"
 
 namespace flashcore {
 namespace {
@@ -52,7 +54,8 @@ SourceMap overlay_of(const Patch& patch) {
 ConfigSpace extended(const ConfigSpace& base, const Patch& patch) {
   std::vector<Field> fields = base.fields();
   for (const auto& [name, values] : patch.extend) {
-    const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == name; });
+    const auto field =
+        std::find_if(fields.begin(), fields.end(), [&wanted = name](const Field& f) { return f.name == wanted; });
     if (field == fields.end())
       throw_bad_input("patch {} extends '{}', which is no config field of {}", patch.name, name, patch.family);
     field->values.insert(field->values.end(), values.begin(), values.end());
@@ -109,24 +112,6 @@ const Family* find_family(std::string_view name) {
   return nullptr;
 }
 
-void read_patch_yaml(const fs::path& file, Patch& patch) {
-  const YamlReader reader(file.string());
-  const YAML::Node root = reader.parse(read_file(file));
-  reader.check_keys(root, "a patch", {"replace", "extend"});
-  if (const YAML::Node list = root["replace"]) {
-    if (!list.IsSequence()) reader.fail(list, "replace is not a list of {file, from, to}");
-    for (const YAML::Node& item : list) {
-      reader.check_keys(item, "a replacement", {"file", "from", "to"});
-      patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
-                               item["to"] ? item["to"].as<std::string>() : ""});
-    }
-  }
-  if (const YAML::Node extend = root["extend"]) {
-    if (!extend.IsMap()) reader.fail(extend, "extend is not 'field: [values]'");
-    for (const auto& entry : extend) patch.extend[entry.first.Scalar()] = entry.second.as<std::vector<int>>();
-  }
-}
-
 }  // namespace
 
 bool Patch::operator==(const Patch& other) const { return json(*this) == json(other); }
@@ -148,6 +133,35 @@ void from_json(const json& j, Patch& p) {
         {r.at("file").get<std::string>(), r.at("from").get<std::string>(), r.at("to").get<std::string>()});
 }
 
+void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& patch) {
+  const YamlReader reader(origin);
+  const YAML::Node root = reader.parse(text);
+  reader.check_keys(root, "a patch", {"replace", "extend"});
+  if (const YAML::Node list = root["replace"]) {
+    if (!list.IsSequence()) reader.fail(list, "replace is not a list of {file, from, to}");
+    for (const YAML::Node& item : list) {
+      reader.check_keys(item, "a replacement", {"file", "from", "to"});
+      patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
+                               reader.source_text(item, "to")});
+    }
+  }
+  if (const YAML::Node extend = root["extend"]) {
+    if (!extend.IsMap()) reader.fail(extend, "extend is not 'field: [values]'");
+    for (const auto& entry : extend) {
+      const std::string field = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if (!entry.second.IsSequence()) reader.fail(entry.second, "extend is not 'field: [values]'");
+      const auto [values, is_new] = patch.extend.try_emplace(field);
+      if (!is_new) reader.fail(entry.first, fmt::format("extend names '{}' twice; give it once", excerpt(field)));
+      for (const YAML::Node& value : entry.second) {
+        const std::int64_t number = reader.whole_of(value, "a value of " + excerpt(field));
+        if (number < 0 || number > std::numeric_limits<int>::max())
+          reader.fail(value, fmt::format("{} is no value of a config field; use 0 to 2147483647", number));
+        values->second.push_back(static_cast<int>(number));
+      }
+    }
+  }
+}
+
 Patch load_patch(const fs::path& folder, const std::string& family, const std::string& name) {
   if (!fs::is_directory(folder))
     throw_bad_input("the patch folder {} does not exist; it holds kernel.cuh, or {} with 'replace' or 'extend'",
@@ -160,7 +174,8 @@ Patch load_patch(const fs::path& folder, const std::string& family, const std::s
     if (!entry.is_regular_file() || path == kPatchFile || path.ends_with(".md")) continue;
     patch.files[path == "kernel.cuh" ? family + "/kernel.cuh" : path] = read_file(entry.path());
   }
-  if (fs::exists(folder / kPatchFile)) read_patch_yaml(folder / kPatchFile, patch);
+  if (const fs::path file = folder / kPatchFile; fs::exists(file))
+    parse_patch_yaml(read_file(file), file.string(), patch);
   if (patch.files.empty() && patch.replace.empty() && patch.extend.empty())
     throw_bad_input("the patch folder {} changes nothing; give kernel.cuh, or {} with 'replace' or 'extend'",
                     folder.string(), kPatchFile);

@@ -37,6 +37,8 @@ void from_json(const nlohmann::json& json, Patch& patch);
 // and patch.yaml with `replace` (list of file, from, to) and `extend` (field: [values]); at least one of them.
 // Error kBadInput naming what is wrong.
 Patch load_patch(const std::filesystem::path& folder, const std::string& family, const std::string& name);
+// The text of a patch.yaml, into `patch`.
+void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& patch);
 
 // The family as patched. Error kBadInput: an unknown base or one without device source, a file or a text that is not
 // there, a field that the config does not have.
