@@ -15,6 +15,7 @@ using nlohmann::json;
 // A proposer may think, ask a model, or compile; it may not stop the run.
 constexpr std::chrono::seconds kPatience{120};
 constexpr int kAttempts = 5;
+constexpr std::size_t kMaxAnswer = std::size_t{1} << 20;
 
 class SearchArm final : public Arm {
  public:
@@ -69,7 +70,7 @@ class ProposerArm final : public Arm {
  public:
   ProposerArm(const std::string& command, const std::vector<const Family*>& families, const Problem& problem,
               const DeviceInfo& device, const std::vector<std::string>& notes, std::function<bool()> stop)
-      : stop_(std::move(stop)), families_(families), child_({"/bin/sh", "-c", command}) {
+      : stop_(std::move(stop)), families_(families), child_({"/bin/sh", "-c", command}, kMaxAnswer) {
     json list = json::array();
     for (const Family* family : families) list.push_back(family_json(*family, problem, device.limits));
     send({{"event", "start"},
@@ -104,18 +105,28 @@ class ProposerArm final : public Arm {
 
  private:
   std::optional<std::string> ask() {
-    if (!send({{"event", "propose"}})) return end("it no longer reads: " + child_.how_it_ended());
+    if (!send({{"event", "propose"}})) return std::nullopt;
     std::string line;
-    switch (child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_)) {
-      case ChildProcess::Read::kCancelled: throw Cancelled("stopped while a proposer was thinking");
-      case ChildProcess::Read::kTimeout: return end(fmt::format("no answer after {} s", kPatience.count()));
-      case ChildProcess::Read::kEnd: return end("it " + child_.how_it_ended() + " " + child_.last_words());
-      case ChildProcess::Read::kLine: return line;
-    }
-    return std::nullopt;
+    if (!went_well(child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_))) return std::nullopt;
+    return line;
   }
 
-  bool send(const json& message) { return child_.send_line(dump_line(message)); }
+  bool send(const json& message) {
+    return went_well(child_.send_line(dump_line(message), ChildProcess::Clock::now() + kPatience, stop_));
+  }
+
+  // False: the conversation is over, and why_ended_ says why.
+  bool went_well(ChildProcess::Talk talk) {
+    using Talk = ChildProcess::Talk;
+    if (talk == Talk::kDone) return true;
+    if (talk == Talk::kCancelled) throw Cancelled("stopped while a proposer was thinking");
+    std::string why = talk == Talk::kTimeout ? fmt::format("no answer after {} s", kPatience.count())
+                      : talk == Talk::kFlood ? fmt::format("more than {} bytes without a newline", kMaxAnswer)
+                                             : "it " + child_.how_it_ended();
+    const std::string words = child_.last_words();
+    end(why + (words.empty() ? "" : "; its stderr ends: " + words));
+    return false;
+  }
 
   std::nullopt_t end(std::string why) {
     ended_ = true;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/child_process.h"
+#include "core/child_process.h"
 #include "lab/patch.h"
 #include "lab/search.h"
 #include "lab/trial.h"

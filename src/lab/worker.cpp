@@ -8,9 +8,9 @@
 #include <cstdio>
 #include <iostream>
 
+#include "core/child_process.h"
 #include "core/error.h"
 #include "lab/checks.h"
-#include "lab/child_process.h"
 #include "lab/json_io.h"
 
 namespace flashcore {
@@ -18,9 +18,12 @@ namespace {
 
 using nlohmann::json;
 using Clock = ChildProcess::Clock;
+using Talk = ChildProcess::Talk;
 
 // Opening a device: loading libcuda and making a context takes seconds on a node with eight GPUs.
 constexpr double kStartSeconds = 120;
+// Two gates of a pair, each with its stages, are a dozen. A child that tells more is broken or hostile.
+constexpr std::size_t kMaxStages = 1000;
 
 Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -75,16 +78,20 @@ struct Worker::Impl {
     ++starts;
     std::string line;
     const auto read = child->read_line(line, after(kStartSeconds), cancelled);
-    if (read == ChildProcess::Read::kCancelled) cancel();
-    const json hello = read == ChildProcess::Read::kLine ? json::parse(line, nullptr, false) : json();
+    if (read == Talk::kCancelled) cancel();
+    const json hello = read == Talk::kDone ? json::parse(line, nullptr, false) : json();
     if (hello.is_object() && hello.contains("error")) {
       child.reset();
       rethrow(hello.at("error"));
     }
     if (!hello.is_object() || !hello.contains("device")) {
+      const std::string how = read == Talk::kTimeout ? fmt::format("did not answer within {:.0f} s", kStartSeconds)
+                              : read == Talk::kDone  ? "answered something else than its device"
+                              : read == Talk::kFlood ? "wrote without end"
+                                                     : child->how_it_ended();
       child->kill();
-      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}",
-                                              child->how_it_ended(), device_name, quoted_last_words());
+      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}", how,
+                                              device_name, quoted_last_words());
       child.reset();
       throw_environment("{}; run `flashcore doctor` to see what is missing", message);
     }
@@ -101,26 +108,35 @@ struct Worker::Impl {
     throw Cancelled("stopped while a candidate was being evaluated");
   }
 
-  Answer converse(const Accept& accept, double timeout_seconds) {
+  // Asks, and listens until what was asked for has come or cannot come any more.
+  Answer converse(const std::string& request, const Accept& accept, double timeout_seconds) {
     const auto deadline = after(is_on(Check::kWatchdog) ? timeout_seconds : 1e6);
     Answer answer;
-    for (std::string line;;) {
-      switch (child->read_line(line, deadline, cancelled)) {
-        case ChildProcess::Read::kCancelled: cancel();
-        case ChildProcess::Read::kTimeout:
-          child->kill();
-          answer.ended = "timeout";
-          answer.message = fmt::format("no answer after {:.0f} s, in stage {}: the worker process was ended{}",
-                                       timeout_seconds, answer.stage, quoted_last_words());
-          return answer;
-        case ChildProcess::Read::kEnd:
-          answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage,
-                                       quoted_last_words());
-          return answer;
-        case ChildProcess::Read::kLine:
-          if (take(line, accept, answer)) return answer;
-      }
+    if (!child) start();
+    Talk talk = child->send_line(request, deadline, cancelled);
+    if (talk == Talk::kClosed) {
+      // A child that died between two requests did not die of this one.
+      start();
+      talk = child->send_line(request, deadline, cancelled);
     }
+    for (std::string line; talk == Talk::kDone;) {
+      talk = child->read_line(line, deadline, cancelled);
+      if (talk == Talk::kDone && take(line, accept, answer)) return answer;
+    }
+    if (talk == Talk::kCancelled) cancel();
+    if (talk == Talk::kClosed) {
+      answer.message =
+          fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage, quoted_last_words());
+      return answer;
+    }
+    child->kill();
+    if (talk == Talk::kTimeout) answer.ended = "timeout";
+    answer.message =
+        fmt::format("{}, in stage {}: the worker process was ended{}",
+                    talk == Talk::kTimeout ? fmt::format("no answer after {:.0f} s", timeout_seconds)
+                                           : fmt::format("{} MiB without a newline", ChildProcess::kMaxLine >> 20),
+                    answer.stage, quoted_last_words());
+    return answer;
   }
 
   // True when the conversation is over.
@@ -128,6 +144,7 @@ struct Worker::Impl {
     const json message = json::parse(line, nullptr, false);
     try {
       if (message.is_object() && message.contains("stage")) {
+        if (answer.passed.size() >= kMaxStages) throw std::runtime_error("stages without end");
         if (answer.stage != "start") answer.passed.push_back(answer.stage);
         answer.stage = message.at("stage").get<std::string>();
         return false;
@@ -149,14 +166,6 @@ struct Worker::Impl {
     answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}",
                                  answer.stage, line.substr(0, 200));
     return true;
-  }
-
-  void send(const std::string& line) {
-    if (!child) start();
-    // A child that died between two requests did not die of this one.
-    if (child->send_line(line)) return;
-    start();
-    child->send_line(line);
   }
 
   // Whose gate it died in says who failed; in the race that cannot be known.
@@ -210,22 +219,20 @@ const DeviceInfo& Worker::device() {
 }
 
 Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
-  impl_->send(dump_line(request));
   Trial trial;
   const Accept accept = [&](const json& message) {
     if (!message.contains("trial")) return false;
     trial = message.at("trial").get<Trial>();
     return trial.problem == request.problem;
   };
-  const Answer answer =
-      impl_->converse(accept, timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
+  const Answer answer = impl_->converse(dump_line(request), accept,
+                                        timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
   if (answer.accepted) return trial;
   impl_->child.reset();
   return impl_->failed_trial(request, answer);
 }
 
 PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seconds) {
-  impl_->send(dump_line({{"pair", request}}));
   PairOutcome outcome;
   const Accept accept = [&](const json& message) {
     if (!message.contains("pair")) return false;
@@ -237,8 +244,8 @@ PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seco
   work.patterns = request.patterns;
   work.max_seconds = request.measure.max_seconds;
   work.max_reference_flops = request.max_reference_flops;
-  const Answer answer =
-      impl_->converse(accept, timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
+  const Answer answer = impl_->converse(dump_line({{"pair", request}}), accept,
+                                        timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
   if (answer.accepted) return outcome;
   impl_->child.reset();
   return impl_->failed_pair(request, answer);

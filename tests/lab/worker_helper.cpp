@@ -24,6 +24,31 @@ int main(int argc, char** argv) {
       std::cout << "{\"stage\":\"valid\"}\nHello, I am not JSON" << std::endl;
     return 0;
   }
+  // Children that answer a request by misbehaving on their streams.
+  if (device.starts_with("then_")) {
+    std::cout << R"({"device":)" << nlohmann::json(fake->info()).dump() << "}" << std::endl;
+    std::string line;
+    std::getline(std::cin, line);
+    if (device == "then_floods") {
+      const std::string chunk(1 << 16, 'x');
+      while (write(STDOUT_FILENO, chunk.data(), chunk.size()) > 0) {
+      }
+    }
+    if (device == "then_tells_stages_forever") {
+      while (std::cout << "{\"stage\":\"valid\"}\n") {
+      }
+    }
+    if (device == "then_floods_stderr") {
+      const std::string chunk(1 << 16, 'x');
+      while (write(STDERR_FILENO, chunk.data(), chunk.size()) > 0) {
+      }
+    }
+    if (device == "then_closes_stdout") {
+      close(STDOUT_FILENO);
+      for (;;) pause();
+    }
+    return 0;
+  }
   const flashcore::test::AllFakeFamilies families;
   return flashcore::serve(*fake);
 }

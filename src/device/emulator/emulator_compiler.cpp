@@ -3,15 +3,19 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
+#include "core/child_process.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
 #include "device/cuda/compile_cache.h"
-#include "device/emulator/process.h"
 
 namespace flashcore {
 namespace {
+
+// A kernel takes a fraction of a second; this tells a hang from a slow machine, it does not judge speed.
+constexpr double kCompileSeconds = 240, kVersionSeconds = 30;
 
 // -O1 without unrolling keeps a kernel of any tile size at a fraction of a second. Frame pointers, sibling calls and
 // line tables: a return address must name its line. No contraction: a·b + c is what the source says.
@@ -96,6 +100,19 @@ extern "C" void flashcore_entry(const void* params) {{ call({}, params); }}
                      kernel.file, kernel.name_expression, kernel.name_expression);
 }
 
+// The line of a compiler's output that says that the machine, not the source, is at fault.
+std::optional<std::string> what_machine_lacks(const std::string& output) {
+  for (const char* sign : {"No space left on device", "Cannot create temporary file", "cannot create temporary file",
+                           "virtual memory exhausted", "out of memory", "Cannot allocate memory", "Killed signal"}) {
+    const std::size_t at = output.find(sign);
+    if (at == std::string::npos) continue;
+    const std::size_t before = output.rfind('\n', at);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    return output.substr(begin, output.find('\n', begin) - begin);
+  }
+  return std::nullopt;
+}
+
 class EmulatorCompiler final : public Compiler {
  public:
   EmulatorCompiler(std::string program, std::string version)
@@ -138,8 +155,16 @@ class EmulatorCompiler final : public Compiler {
     for (const std::string& more : {"-I" + folder.file("."), std::string("-DFLASHCORE_EMULATOR=1"), std::string("-o"),
                                     folder.file("kernel.so"), folder.file("kernel.cpp")})
       command.push_back(more);
-    const emulator::ProcessResult result = emulator::run_process(command);
-    if (!result.started || result.exit_code != 0) {
+    const ProgramResult result = run_program(command, {.seconds = kCompileSeconds});
+    if (!result.stopped.empty())
+      throw CompileError(
+          fmt::format("{}: the compiler for the emulator, {}, {}", kernel.name_expression, version_, result.stopped),
+          result.output);
+    if (!result.started || result.exit_code == 127)
+      throw_environment("the compiler for the emulator, '{}', cannot be run any more; install it again", program_);
+    if (result.exit_code != 0) {
+      if (const auto lack = what_machine_lacks(result.output))
+        throw_environment("the compiler for the emulator, {}, could not do its work: {}", version_, *lack);
       throw CompileError(fmt::format("{} does not compile for the emulator with {}: {}", kernel.name_expression,
                                      version_, first_error(result.output)),
                          result.output);
@@ -163,12 +188,15 @@ class EmulatorCompiler final : public Compiler {
 std::unique_ptr<Compiler> open_emulator_compiler() {
   const char* named = std::getenv("FLASHCORE_CXX");
   const std::string program = named && *named ? named : "c++";
-  const emulator::ProcessResult result = emulator::run_process({program, "--version"});
-  if (!result.started || result.exit_code != 0) {
+  const ProgramResult result = run_program({program, "--version"}, {.seconds = kVersionSeconds});
+  if (!result.started || !result.stopped.empty() || result.exit_code != 0) {
     throw_environment(
-        "the emulated GPU compiles kernels with the system's C++ compiler, and '{}' does not run. Install one (Debian: "
-        "apt-get install g++), or set FLASHCORE_CXX to GCC 12 or newer",
-        program);
+        "the emulated GPU compiles kernels with the system's C++ compiler, and '{}' {}. Install one (Debian: apt-get "
+        "install g++), or set FLASHCORE_CXX to GCC 12 or newer",
+        program,
+        !result.started          ? "is not there"
+        : result.stopped.empty() ? fmt::format("ends with code {} when asked for its version", result.exit_code)
+                                 : result.stopped);
   }
   return std::make_unique<EmulatorCompiler>(program, result.output.substr(0, result.output.find('\n')));
 }

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "core/child_process.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "device/emulator/process.h"
 #include "device/emulator/service_table.h"
 
 namespace flashcore::emulator {
@@ -91,8 +91,9 @@ std::vector<std::string> EmulatorModule::look_up(const void* address) const {
   if (!address || !dladdr(address, &info)) return {"(outside the kernel)"};
   // The call lies before its return address.
   const auto offset = static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase) - 1;
-  const ProcessResult tool = run_process({"addr2line", "-f", "-C", "-i", "-e",
-                                          fmt::format("/proc/{}/fd/{}", getpid(), fd_), fmt::format("{:#x}", offset)});
+  const ProgramResult tool = run_program(
+      {"addr2line", "-f", "-C", "-i", "-e", fmt::format("/proc/{}/fd/{}", getpid(), fd_), fmt::format("{:#x}", offset)},
+      {.seconds = 30});
   std::vector<std::pair<std::string, std::string>> frames;
   std::istringstream text(tool.output);
   for (std::string name, place; std::getline(text, name) && std::getline(text, place);)
