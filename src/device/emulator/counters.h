@@ -5,14 +5,13 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 namespace flashcore::emulator {
-
-class EmulatorModule;
 
 // Of one source line (one return address).
 struct SiteCounters {
@@ -42,7 +41,8 @@ struct Counters {
 };
 
 // The counters in the words of `flashcore bench --device emulator`.
-nlohmann::json counters_json(const Counters& counters, const EmulatorModule& module);
+// `line_of` names a site.
+nlohmann::json counters_json(const Counters& counters, const std::function<std::string(const void*)>& line_of);
 
 // The requests of one warp at one site that not all lanes have joined yet.
 class RequestLog {
