@@ -53,6 +53,12 @@ void add_common(CLI::App& app, Common& common, unsigned flags) {
   app.add_flag("--quiet", common.quiet, "print the summary line and errors only");
 }
 
+void add_trust_code(CLI::App& app, bool& trust) {
+  app.add_flag("--trust-code", trust,
+               "patched kernels are neither checked nor confined, and may do all that you may: only if you have read "
+               "them");
+}
+
 void add_examples(CLI::App& app, const std::vector<std::string>& examples) {
   std::string text = "Examples:";
   for (const std::string& example : examples) text += "\n  flashcore " + example;

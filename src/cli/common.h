@@ -31,6 +31,8 @@ struct Common {
 // Which common flags a verb takes. A flag that a verb would ignore is not offered: an inert knob misleads.
 enum Flag : unsigned { kDevice = 1, kSuite = 2, kProblem = 4, kFamily = 8, kConfig = 16, kStore = 32, kJson = 64 };
 void add_common(CLI::App& app, Common& common, unsigned flags);
+// --trust-code, for verbs that run kernels which others may have written.
+void add_trust_code(CLI::App& app, bool& trust);
 // Lines of the verb's help that a test executes. "  # exit N" behind one names the code it ends with if not 0, and
 // "  # exit 0 or 1 or 2" the codes where the machine decides.
 void add_examples(CLI::App& app, const std::vector<std::string>& examples);

@@ -23,6 +23,7 @@ struct ExperimentArguments {
   std::string ledger = "results/experiments";
   std::string limit;
   int processes = 0;
+  bool trust_code = false;
 };
 
 Tone tone_of(const std::string& verdict) {
@@ -213,10 +214,12 @@ Run add_experiment(CLI::App& app) {
   app.add_option("--processes", options->processes, "fresh processes instead of what the files say")
       ->type_name("N")
       ->check(whole_between(1, 100));
+  add_trust_code(app, options->trust_code);
   add_examples(app, {"experiment check example.yaml --device cpu",
                      "experiment run example.yaml --device cpu --out verdicts  # exit 0 or 2",
                      "experiment list example.yaml --ledger verdicts"});
   return [options] {
+    if (options->trust_code) trust_code();
     watch_interrupts();
     check_json_target(options->common);
     if (options->action == "run") return run_experiment(*options);

@@ -41,10 +41,11 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain),
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
+      verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel),
       verb("timer-server", "samples of a candidate's time for a process that interleaves them with others",
            add_timer_server),
   };
-  for (auto hidden = verbs.end() - 2; hidden != verbs.end(); ++hidden) hidden->app->group("");
+  for (auto hidden = verbs.end() - 3; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
 }
 

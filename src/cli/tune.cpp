@@ -24,6 +24,7 @@ struct TuneArguments {
   std::string regime{to_string(Regime::kGraph)};
   std::uint64_t seed = 1;
   int finalists = 5;
+  bool trust_code = false;
 };
 
 // "60s", "5m", "1h": seconds of the whole suite. "200": trials per problem.
@@ -289,11 +290,13 @@ Run add_tune(CLI::App& app) {
       ->type_name("FILE");
   app.add_option("--replay", options->replay, "no device: evolution beside random search on a recorded landscape")
       ->type_name("FILE");
+  add_trust_code(app, options->trust_code);
   add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2",
                      "tune --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --budget 4 --finalists 1 "
                      "--record landscape.json",
                      "tune --replay landscape.json --budget 10"});
   return [options] {
+    if (options->trust_code) trust_code();
     watch_interrupts();
     if (!options->replay.empty()) {
       TuneOptions budget;

@@ -126,7 +126,8 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
     artifact.code_hash = Hasher().add(source_hash()).add(candidate.print()).hex();
     return artifact;
   }
-  const KernelSource source = family.source(candidate.config, problem, limits);
+  KernelSource source = family.source(candidate.config, problem, limits);
+  source.foreign = family.is_foreign();
   const auto compile = [&](Compiler& compiler) {
     const SourceMap* overlay = family.source_overlay();
     if (!overlay) return compiler.compile(source, device_sources(), family.compile_arch(limits), use_cache);

@@ -18,6 +18,7 @@ Patch read_patch(const YamlReader& reader, const YAML::Node& list, const Planted
   Patch patch;
   patch.name = fault.name;
   patch.family = fault.candidate.substr(0, fault.candidate.find(':'));
+  patch.trusted = true;  // our own corpus
   if (!list.IsSequence()) reader.fail(list, "patch is not a list of {file, from, to}");
   for (const YAML::Node& item : list) {
     reader.check_keys(item, "a replacement", {"file", "from", "to"});
