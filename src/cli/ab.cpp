@@ -3,6 +3,7 @@
 #include "lab/ab.h"
 
 #include "cli/ab_self_test.h"
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
@@ -148,7 +149,7 @@ Run add_ab(CLI::App& app) {
       ->excludes(calibrate);
   app.add_option("--repeats", options->repeats, "races of --calibrate (100) and --self-test (200)")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000));
+      ->check(whole_between(1, 100000));
   add_examples(app, {"ab cpu_fwd cpu_fwd --device cpu --problem b1_h2_s128_d64_fp32",
                      "ab cpu_fwd cpu_fwd:block_n=128 --device cpu --problem b1_h2_s128_d64_fp32 --seconds 2 "
                      "--json ab.json  # exit 0 or 1 or 2",

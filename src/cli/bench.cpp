@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "cli/arguments.h"
 #include "cli/bench_counters.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
@@ -48,7 +49,7 @@ std::string noise_of(const Timing& timing) {
 
 void add_row(Table& table, const Trial& trial) {
   if (!trial.timing) {
-    const Tone tone = trial.ended == "invalid" ? Tone::kWarn : Tone::kBad;
+    const Tone tone = trial.ended == "invalid" || trial.problem.seqlen_q == 0 ? Tone::kWarn : Tone::kBad;
     table.add({trial.problem_name, "-", "-", "-", "-", "-", "-", "-", {trial.ended, tone}});
     table.add_detail(title_of(trial), trial.message, tone);
     return;
@@ -83,6 +84,7 @@ int run_bench(const BenchArguments& options) {
   check_json_target(options.common);
   BenchOptions bench_options;
   bench_options.suite = select_problems(options.common, "quick");
+  require_something_to_time(bench_options.suite);
   bench_options.regime = parse_regime(options.regime);
   bench_options.condition = parse_condition(options.condition);
   bench_options.seed = options.seed;
@@ -111,21 +113,26 @@ int run_bench(const BenchArguments& options) {
       interrupted);
   console.end_progress();
 
-  int done_well = 0, failed = 0, skipped = 0;
+  int done_well = 0, failed = 0, skipped = 0, lacking = 0;
   for (const Trial& trial : result.trials) {
     const bool ok = trial.ended == "passed" && (trial.timing || device.limits.emulated);
     done_well += ok ? 1 : 0;
-    skipped += trial.ended == "invalid" ? 1 : 0;
-    failed += !ok && trial.ended != "invalid" && trial.ended != "inconclusive" ? 1 : 0;
+    const bool empty = trial.ended == "passed" && trial.problem.seqlen_q == 0;
+    skipped += trial.ended == "invalid" || empty ? 1 : 0;
+    lacking += trial.ended == "environment" ? 1 : 0;
+    failed += !ok && !empty && trial.ended != "invalid" && trial.ended != "inconclusive" && trial.ended != "environment"
+                  ? 1
+                  : 0;
   }
   if (device.limits.emulated) print_counters(console, result.trials);
   else print_times(console, result.trials);
   write_json(options.common, bench_json(result.trials));
-  console.summary("{} {}, {} failed, {} skipped; run {}, store {}{}", done_well,
-                  device.limits.emulated ? "counted" : "timed", failed, skipped, result.run, store.path().string(),
-                  result.interrupted ? stopped_by() : "");
+  console.summary("{} {}, {} failed, {} skipped{}; run {}, store {}{}", done_well,
+                  device.limits.emulated ? "counted" : "timed", failed, skipped, lacking_words(lacking), result.run,
+                  store.path().string(), result.interrupted ? stopped_by() : "");
   if (failed > 0) return kFailed;
-  return done_well > 0 ? kDone : kNotJudged;
+  if (lacking > 0) return kNoEnvironment;
+  return unless_interrupted(done_well > 0 ? kDone : kNotJudged);
 }
 
 }  // namespace
@@ -141,8 +148,8 @@ Run add_bench(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--repeats", options->repeats, "at least so many samples of each problem")
       ->type_name("N")
-      ->check(CLI::Range(1, 100000));
-  app.add_option("--seed", options->seed, "of the data")->capture_default_str();
+      ->check(whole_between(1, 100000));
+  app.add_option("--seed", options->seed, "of the data")->check(seed_number())->capture_default_str();
   add_examples(app, {"bench --device cpu --problem b1_h2_s128_d64_fp32",
                      "bench --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --json bench.json"});
   return [options] {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <thread>
 
+#include "cli/arguments.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/parallel.h"
@@ -146,6 +147,10 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
 }  // namespace
 
 Judgement CheckTally::count(const Trial& trial) {
+  if (trial.ended == "environment") {
+    ++lacking;
+    return Judgement::kSkipped;
+  }
   if (trial.ended != "passed") {
     ++failed;
     return Judgement::kFailed;
@@ -206,10 +211,13 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
                               {"passed", tally.passed},
                               {"failed", tally.failed},
                               {"skipped", tally.skipped},
+                              {"lacking", tally.lacking},
                               {"results", results}});
-  console.summary("{} passed, {} failed, {} skipped{}", tally.passed, tally.failed, skipped, stopped_by());
+  console.summary("{} passed, {} failed, {} skipped{}{}", tally.passed, tally.failed, skipped,
+                  lacking_words(tally.lacking), stopped_by());
   if (tally.failed > 0) return kFailed;
-  return tally.passed > 0 ? kDone : kNotJudged;
+  if (tally.lacking > 0) return kNoEnvironment;
+  return unless_interrupted(tally.passed > 0 ? kDone : kNotJudged);
 }
 
 Run add_check(CLI::App& app) {
@@ -221,15 +229,15 @@ Run add_check(CLI::App& app) {
   app.add_option("--configs", options->random_configs,
                  "also N random valid configs of each family (default: 0; for a suite on the emulator 2)")
       ->type_name("N")
-      ->check(CLI::Range(0, 100000));
+      ->check(whole_between(0, 100000));
   app.add_option("--fuzz", options->fuzz,
                  "N random problems instead of a suite; a failure is shrunk to a one-line repro")
       ->type_name("N")
-      ->check(CLI::Range(1, 10000000));
-  app.add_option("--seed", options->seed, "of the data, or of the fuzzer")->capture_default_str();
+      ->check(whole_between(1, 10000000));
+  app.add_option("--seed", options->seed, "of the data, or of the fuzzer")->check(seed_number())->capture_default_str();
   app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")
       ->type_name("N")
-      ->check(CLI::Range(1, 256));
+      ->check(whole_between(1, 256));
   app.add_flag("--conformance", options->conformance,
                "the micro-tests of the ptx/ functions, against what hardware gave; needs --device emulator or cuda");
   app.add_flag("--planted", options->planted,
@@ -245,6 +253,7 @@ Run add_check(CLI::App& app) {
   return [options] {
     watch_interrupts();
     check_json_target(options->common);
+    check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
     if (options->planted) return check_planted(*options);

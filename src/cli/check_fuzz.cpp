@@ -78,6 +78,9 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
     } else if (tally.count(*trial) == Judgement::kFailed) {
       failures.push_back({*drawn, *trial});
       results.push_back(*trial);
+    } else if (trial->ended == "environment") {
+      if (tally.lacking == 1) console.summary("not tried: {}", trial->message);
+      results.push_back(*trial);
     }
     console.progress(++done, options.fuzz,
                      fmt::format("{} failed  {}", tally.failed, drawn ? drawn->problem.id() : ""));

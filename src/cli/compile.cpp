@@ -1,7 +1,9 @@
 // flashcore compile: families and configs for architectures, with the resource gate. Needs NVRTC, no GPU.
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "lab/evaluate.h"
@@ -31,6 +33,7 @@ struct Job {
 struct Outcome {
   std::optional<Artifact> artifact;
   Verdict verdict;
+  bool lacking = false;  // the machine could not compile it
 };
 
 // A few of each kind that changes the code: dtype, head dim, masking.
@@ -128,6 +131,10 @@ std::string compile_job(const Job& job, bool use_cache) {
   } catch (const CompileError& error) {
     return nlohmann::json{{"compile_error", error.what()}, {"log", error.log()}}.dump(
         -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  } catch (const std::exception& error) {
+    if (!is_environment_error(error)) throw;
+    return nlohmann::json{{"lacking", environment_message(error)}}.dump(-1, ' ', false,
+                                                                        nlohmann::json::error_handler_t::replace);
   }
 }
 
@@ -137,6 +144,8 @@ Outcome judge(const Job& job, const Isolated& isolated) {
   const nlohmann::json answer = nlohmann::json::parse(isolated.output);
   if (answer.contains("compile_error"))
     return {std::nullopt, {"compile", GateStatus::kFailed, answer["compile_error"].get<std::string>(), answer}};
+  if (answer.contains("lacking"))
+    return {std::nullopt, {"compile", GateStatus::kError, answer["lacking"].get<std::string>(), {}}, true};
   Outcome outcome{answer.get<Artifact>(), {}};
   outcome.verdict = judge_resources(*outcome.artifact, job.limits);
   return outcome;
@@ -153,7 +162,7 @@ void add_row(Table& table, const Job& job, const Outcome& outcome, bool show_con
   } else {
     row.insert(row.end(), 5, Cell("-"));
   }
-  row.emplace_back(passed ? "pass" : "FAIL", passed ? Tone::kGood : Tone::kBad);
+  row.emplace_back(passed ? "pass" : outcome.lacking ? "not tried" : "FAIL", passed ? Tone::kGood : Tone::kBad);
   if (!passed)
     table.add_detail(
         fmt::format("{} {} {}: {} gate", job.candidate.print(), job.arch, job.problem.id(), outcome.verdict.gate),
@@ -208,23 +217,24 @@ int compile(const CompileArguments& options) {
   if (show_config) header.emplace_back("config");
   Table table(header);
   nlohmann::json results = nlohmann::json::array();
-  std::size_t passed = 0, failed = 0;
+  std::size_t passed = 0, failed = 0, lacking = 0;
   double slowest_ms = 0;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (!outcomes[i]) continue;
     add_row(table, jobs[i], *outcomes[i], show_config);
     results.push_back(outcome_json(jobs[i], *outcomes[i]));
-    (outcomes[i]->verdict.status == GateStatus::kPassed ? passed : failed) += 1;
+    (outcomes[i]->verdict.status == GateStatus::kPassed ? passed : outcomes[i]->lacking ? lacking : failed) += 1;
     if (outcomes[i]->artifact) slowest_ms = std::max(slowest_ms, outcomes[i]->artifact->compile_ms);
   }
   console.table(table);
   write_json(options.common,
              {{"schema", "flashcore.compile/1"}, {"compiler", compiler}, {"results", results}, {"skipped", skipped}});
   if (passed + failed == 0 && !skipped.empty()) console.line("skipped: {}", skipped.front());
-  console.summary("{} passed, {} failed, {} skipped; slowest compile {:.0f} ms{}", passed, failed, skipped.size(),
-                  slowest_ms, stopped_by());
+  console.summary("{} passed, {} failed, {} skipped{}; slowest compile {:.0f} ms{}", passed, failed, skipped.size(),
+                  lacking_words(static_cast<int>(lacking)), slowest_ms, stopped_by());
   if (failed > 0) return kFailed;
-  return passed > 0 ? kDone : kNotJudged;
+  if (lacking > 0) return kNoEnvironment;
+  return unless_interrupted(passed > 0 ? kDone : kNotJudged);
 }
 
 }  // namespace
@@ -239,11 +249,13 @@ Run add_compile(CLI::App& app) {
       ->type_name("ARCH,...");
   app.add_option("--all-configs", options->random_configs, "also N random valid configs of each")
       ->type_name("N")
-      ->check(CLI::Range(0, 100000));
+      ->check(whole_between(0, 100000));
   app.add_option("--fuzz", options->fuzz, "what check --fuzz N of the same --seed would run, instead of a suite")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000'000));
-  app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")->capture_default_str();
+      ->check(whole_between(1, 10'000'000));
+  app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")
+      ->check(seed_number())
+      ->capture_default_str();
   app.add_flag("--cold", options->cold, "do not use the compile cache");
   add_examples(app, {"compile --all --arch sm_90 --problem b1_h8_s512_d64_fp16",
                      "compile --fuzz 4 --seed 1 --family ref_fwd --arch sm_90",

@@ -170,10 +170,13 @@ int doctor(const Common& common) {
   write_json(
       common,
       {{"schema", "flashcore.doctor/1"}, {"version", FLASHCORE_VERSION}, {"findings", items}, {"results", devices}});
-  if (interrupted() && devices.empty()) return kNotJudged;
+  if (interrupted() && devices.empty()) {
+    console.summary("nothing was measured{}", stopped_by());
+    return kNotJudged;
+  }
   console.summary("{}", usable ? "usable: " + plural(static_cast<std::int64_t>(devices.size()), "device")
                                : std::string("not usable: see MISSING above"));
-  return usable ? kDone : kNoEnvironment;
+  return unless_interrupted(usable ? kDone : kNoEnvironment);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // flashcore gate: a regression against a baseline file or the leaderboard ends with 1.
 
 #include "cli/ab_self_test.h"
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/stored.h"
 #include "cli/timing_flags.h"
@@ -10,7 +11,6 @@
 #include "kernels/embedded.h"
 #include "lab/aa.h"
 #include "lab/regression.h"
-#include "lab/worker.h"
 
 namespace flashcore::cli {
 
@@ -61,7 +61,11 @@ int record(const GateArguments& options) {
   const Common& common = options.common;
   if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
     throw_bad_input("--write-baseline judges nothing: leave out --baseline, --json and --junit");
+  require_distinct({{"--write-baseline", options.write_baseline}},
+                   {{"--store", common.store}, {"--suite", common.suite}});
+  check_output_file("--write-baseline", options.write_baseline);
   const Suite suite = select_problems(common, "quick");
+  require_something_to_time(suite);
   const GateOptions gate_with = gate_options(options);
   Console console(common.quiet, false);
   const auto entries = record_baseline(suite.problems, gate_with, parse_regime(options.timing.regime),
@@ -76,6 +80,9 @@ int record(const GateArguments& options) {
 int judge(const GateArguments& options) {
   const Common& common = options.common;
   check_json_target(common);
+  require_distinct({{"--json", common.json}, {"--junit", options.junit}},
+                   {{"--baseline", options.baseline}, {"--store", common.store}, {"--suite", common.suite}});
+  check_output_file("--junit", options.junit);
   Console console(common.quiet, json_on_stdout(common));
   const std::vector<BaselineEntry> entries = select_entries(options);
   const GateOptions gate_with = gate_options(options);
@@ -100,20 +107,14 @@ int judge(const GateArguments& options) {
   const auto count = [&](auto&& which) { return std::count_if(rows.begin(), rows.end(), which); };
   const auto passed = count([](const GateRow&r) { return r.passed(); }),
              failed = count([](const GateRow&r) { return r.failed(); });
-  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%", passed, failed,
-                  static_cast<std::ptrdiff_t>(rows.size()) - passed - failed, 100 * gate_with.margin);
-  if (rows.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
-  return gate_exit_code(rows);
+  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%{}", passed, failed,
+                  static_cast<std::ptrdiff_t>(entries.size()) - passed - failed, 100 * gate_with.margin, stopped_by());
+  if (entries.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
+  // A signal that comes with the last row leaves everything judged.
+  return rows.size() < entries.size() ? unless_interrupted(gate_exit_code(rows)) : gate_exit_code(rows);
 }
 
-int run_gate(const GateArguments& options) {
-  try {
-    return options.write_baseline.empty() ? judge(options) : record(options);
-  } catch (const Cancelled&) {
-    print_error("stopped before every problem was judged");
-    return kNotJudged;
-  }
-}
+int run_gate(const GateArguments& options) { return options.write_baseline.empty() ? judge(options) : record(options); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <vector>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -40,10 +41,11 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain),
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
+      verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel),
       verb("timer-server", "samples of a candidate's time for a process that interleaves them with others",
            add_timer_server),
   };
-  for (auto hidden = verbs.end() - 2; hidden != verbs.end(); ++hidden) hidden->app->group("");
+  for (auto hidden = verbs.end() - 3; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
 }
 
@@ -113,11 +115,6 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int code = guarded([&] { return parse_and_run(argc, argv); });
-  // A full disk behind a redirected stdout must not look like success.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    if (code == kDone) print_error("cannot write to standard output (is the disk full?)");
-    return code == kDone ? static_cast<int>(kNoEnvironment) : code;
-  }
-  return code;
+  occupy_standard_streams();
+  return code_after_flush(guarded([&] { return parse_and_run(argc, argv); }));
 }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/stored.h"
 #include "cli/verbs.h"
@@ -31,6 +32,10 @@ Render renderer_for(const std::string& out) {
 
 int report(const Common& common, const std::string& out, const std::string& run) {
   const Render render = renderer_for(out);
+  require_distinct({{"--out", out}}, {{"--store", common.store}});
+  // A folder that is not there yet is made below, once there is something to put into it.
+  if (const auto parent = std::filesystem::path(out).parent_path(); parent.empty() || std::filesystem::exists(parent))
+    check_output_file("--out", out);
   Console console(common.quiet, false);
   TrialQuery query;
   if (!run.empty()) query.run = run;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/user_tensors.h"
 #include "cli/verbs.h"
@@ -49,9 +50,7 @@ void check_output(const char* flag, const std::string& file, DType dtype) {
     throw_bad_input("{} {}: the extension '{}' names no format; use .safetensors or .npy", flag, file, extension);
   if (extension == ".npy" && dtype == DType::kBF16)
     throw_bad_input("{} {}: .npy has no bfloat16; use .safetensors", flag, file);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  if (!std::filesystem::is_directory(folder))
-    throw_environment("{} {}: the folder {} does not exist; create it first", flag, file, folder.string());
+  check_output_file(flag, file);
 }
 
 Result compute(Device& device, const Candidate& candidate, const UserTensors& user) {
@@ -102,6 +101,8 @@ bool check_result(Console& console, const UserTensors& user, const Result& resul
 
 int run(const RunArguments& options) {
   check_json_target(options.common);
+  require_distinct({{"--out", options.out}, {"--lse", options.lse}, {"--json", options.common.json}},
+                   {{"--q", options.q}, {"--k", options.k}, {"--v", options.v}});
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
   UserTensors user = read_user_tensors(options.q, options.k, options.v, layout);

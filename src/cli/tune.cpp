@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
@@ -23,6 +24,7 @@ struct TuneArguments {
   std::string regime{to_string(Regime::kGraph)};
   std::uint64_t seed = 1;
   int finalists = 5;
+  bool trust_code = false;
 };
 
 // "60s", "5m", "1h": seconds of the whole suite. "200": trials per problem.
@@ -32,7 +34,7 @@ void parse_budget(const std::string& text, TuneOptions& tune_options) {
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   const double seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
   const bool whole = unit.empty() && number == static_cast<double>(static_cast<int>(std::min(number, 1e9)));
-  if (error != std::errc() || number <= 0 || number > 1e9 || (seconds == 0 && !whole)) {
+  if (error != std::errc() || !(number > 0 && number <= 1e9) || (seconds == 0 && !whole)) {
     throw_bad_input(
         "--budget '{}' is not a budget: give seconds, minutes or hours of the whole run (60s, 5m, 1h), or a number of "
         "trials per problem (200)",
@@ -50,6 +52,7 @@ TuneOptions tune_options_from(const TuneArguments& options) {
   if (!options.common.family.empty()) out.family = family_by_name(options.common.family).name();
   parse_budget(options.budget, out);
   out.suite = select_problems(options.common, "quick");
+  require_something_to_time(out.suite);
   out.device = describe_device(options.common.device).id;
   out.strategy = options.strategy;
   if (!options.proposer.empty()) out.proposer = options.proposer;
@@ -118,16 +121,29 @@ void add_arm_rows(Table& table, const TuneResult::Entry& entry) {
   }
 }
 
+void say_rejections(Console& console, const TuneResult::Entry& entry) {
+  for (const TuneResult::Arm& arm : entry.arms) {
+    if (arm.rejected == 0) continue;
+    console.line("{}: {} answer{} of the proposer rejected; the first: {}", entry.problem.name, arm.rejected,
+                 arm.rejected == 1 ? "" : "s", arm.rejections.front().second);
+  }
+}
+
 nlohmann::json arms_json(const TuneResult::Entry& entry) {
   nlohmann::json arms = nlohmann::json::array();
-  for (const TuneResult::Arm& arm : entry.arms)
+  for (const TuneResult::Arm& arm : entry.arms) {
+    nlohmann::json rejections = nlohmann::json::array();
+    for (const auto& [answer, reason] : arm.rejections) rejections.push_back({{"answer", answer}, {"reason", reason}});
     arms.push_back({{"strategy", arm.strategy},
                     {"trials", arm.trials},
                     {"best", arm.best},
                     {"best_us", arm.best_us},
                     {"heldout", arm.heldout},
                     {"heldout_ci95", {arm.heldout_low, arm.heldout_high}},
-                    {"note", arm.note}});
+                    {"note", arm.note},
+                    {"rejected", arm.rejected},
+                    {"rejections", rejections}});
+  }
   return arms;
 }
 
@@ -140,6 +156,7 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
                          {"arms", arms_json(entry)},
                          {"known", entry.known},
                          {"rejected", entry.rejected},
+                         {"lacking", entry.lacking},
                          {"funnel",
                           {{"proposed", entry.proposed},
                            {"valid", entry.valid},
@@ -173,6 +190,7 @@ void say_what_was_entered(Console& console, const std::vector<Trial>& entered) {
 
 int run_tune(const TuneArguments& options) {
   check_json_target(options.common);
+  check_output_file("--record", options.record);
   const TuneOptions tune_options = tune_options_from(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
   Store store(options.common.store);
@@ -188,16 +206,19 @@ int run_tune(const TuneArguments& options) {
                "shrinkage", "winner (held-out)"});
   nlohmann::json results = nlohmann::json::array();
   std::size_t winners = 0, faster = 0;
+  int lacking = 0;
   for (const TuneResult::Entry& entry : result.entries) {
     add_row(table, entry);
     results.push_back(entry_json(entry));
     winners += entry.winner ? 1 : 0;
     faster += entry.winner && entry.winner->comparison ? 1 : 0;
+    lacking += entry.lacking;
   }
   console.table(table);
   Table arms({"problem", "strategy", "trials", "best us (discovery)", "held-out speed-up [95%]", "its best"});
   for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
   console.table(arms);
+  for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
     if (!entry.winner) continue;
@@ -206,14 +227,26 @@ int run_tune(const TuneArguments& options) {
                    entry.winner->candidate());
     else to_enter.push_back(*entry.winner);
   }
-  enter_user_table(to_enter);
-  say_what_was_entered(console, to_enter);
+  bool all_kept = true;
+  // The trials are in the store; a file that cannot be written must not cost the rest of what is told here.
+  const auto keep = [&](const std::function<void()>& write) {
+    try {
+      write();
+    } catch (const Error& error) {
+      print_error(error.what());
+      all_kept = false;
+    }
+  };
+  keep([&] {
+    enter_user_table(to_enter);
+    say_what_was_entered(console, to_enter);
+  });
   for (const TuneResult::Entry& entry : result.entries) {
     for (const std::string& field : entry.inert_fields)
       console.line("{}: '{}' never changed the code: an inert parameter is a bug of the family", entry.problem.name,
                    field);
   }
-  if (!options.record.empty()) record_landscapes(options.record, store, tune_options, console);
+  if (!options.record.empty()) keep([&] { record_landscapes(options.record, store, tune_options, console); });
   write_json(options.common, {{"schema", "flashcore.tune/1"},
                               {"run", result.run},
                               {"store", store.path().string()},
@@ -221,10 +254,11 @@ int run_tune(const TuneArguments& options) {
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(tune_options.suite.problems.size());
   console.summary(
-      "{}: {} with a config faster than the default, {} where the default stands, {} without a result; run "
+      "{}: {} with a config faster than the default, {} where the default stands, {} without a result{}; run "
       "{}, store {}{}",
-      plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners, result.run,
-      store.path().string(), result.interrupted ? stopped_by() : "");
+      plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners,
+      lacking_words(lacking), result.run, store.path().string(), result.interrupted ? stopped_by() : "");
+  if (!all_kept || (lacking > 0 && winners < result.entries.size())) return kNoEnvironment;
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;
 }
 
@@ -241,9 +275,9 @@ Run add_tune(CLI::App& app) {
       ->check(CLI::IsMember({"both", "evolution", "random", "exhaustive", "none"}))
       ->capture_default_str();
   app.add_option("--regime", options->regime, "how to time: graph | cold | warm")->capture_default_str();
-  app.add_option("--seed", options->seed, "of the search")->capture_default_str();
+  app.add_option("--seed", options->seed, "of the search")->check(seed_number())->capture_default_str();
   app.add_option("--finalists", options->finalists, "how many are measured again on held-out data")
-      ->check(CLI::Range(1, 100))
+      ->check(whole_between(1, 100))
       ->capture_default_str();
   app.add_option(
          "--proposer", options->proposer,
@@ -256,11 +290,13 @@ Run add_tune(CLI::App& app) {
       ->type_name("FILE");
   app.add_option("--replay", options->replay, "no device: evolution beside random search on a recorded landscape")
       ->type_name("FILE");
+  add_trust_code(app, options->trust_code);
   add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2",
                      "tune --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --budget 4 --finalists 1 "
                      "--record landscape.json",
                      "tune --replay landscape.json --budget 10"});
   return [options] {
+    if (options->trust_code) trust_code();
     watch_interrupts();
     if (!options->replay.empty()) {
       TuneOptions budget;

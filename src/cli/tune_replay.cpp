@@ -1,7 +1,9 @@
 #include "cli/tune_replay.h"
 
+#include "cli/arguments.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "kernels/embedded.h"
 #include "lab/landscape.h"
 #include "lab/statistics.h"
@@ -36,8 +38,9 @@ std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); 
 
 int replay_landscapes(const Common& common, const std::string& file, int budget) {
   check_json_target(common);
+  require_distinct({{"--json", common.json}}, {{"--replay", file}});
   Console console(common.quiet, json_on_stdout(common));
-  const auto landscapes = parse_landscapes(nlohmann::json::parse(read_file(file), nullptr, false), file);
+  const auto landscapes = parse_landscapes(parse_json(read_file(file), file), file);
   Table table({"landscape", "points", "best us", "strategy", "trials", "regret (median)", "(worst)", "after half"});
   nlohmann::json results = nlohmann::json::array();
   for (const Landscape& l : landscapes) {
@@ -74,7 +77,8 @@ void record_landscapes(const std::string& file, const Store& store, const TuneOp
     query.device_key = device.key;
     query.source_hash = source_hash();
     query.family = options.family;
-    for (Trial& t : store.query(query)) trials.push_back(std::move(t));
+    std::vector<std::string> damaged;  // the run has named them
+    for (Trial& t : store.query(query, &damaged)) trials.push_back(std::move(t));
   }
   const auto landscapes = landscapes_of(trials, device.limits);
   if (landscapes.empty()) {

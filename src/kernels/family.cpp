@@ -1,6 +1,7 @@
 #include "kernels/family.h"
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/hash.h"
 #include "device/compiler.h"
 #include "device/emulator/emulator_compiler.h"
@@ -48,7 +49,7 @@ const Family& family_by_name(std::string_view name) {
     if (family->name() == name) return *family;
     known += (known.empty() ? "" : ", ") + family->name();
   }
-  throw_bad_input("unknown family '{}'; known: {}", name, known);
+  throw_bad_input("unknown family '{}'; known: {}", excerpt(name), known);
 }
 
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const {
@@ -125,7 +126,8 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
     artifact.code_hash = Hasher().add(source_hash()).add(candidate.print()).hex();
     return artifact;
   }
-  const KernelSource source = family.source(candidate.config, problem, limits);
+  KernelSource source = family.source(candidate.config, problem, limits);
+  source.foreign = family.is_foreign();
   const auto compile = [&](Compiler& compiler) {
     const SourceMap* overlay = family.source_overlay();
     if (!overlay) return compiler.compile(source, device_sources(), family.compile_arch(limits), use_cache);

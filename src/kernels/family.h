@@ -71,6 +71,8 @@ class Family {
   // Device sources that take the place of those with the same path when this family is compiled: a patched kernel under
   // test (lab/patch.h). Null: none.
   virtual const SourceMap* source_overlay() const;
+  // True if somebody else wrote that: what runs on this host then runs in a sandbox.
+  virtual bool is_foreign() const { return false; }
 
   // Device memory that a launch needs besides its tensors, zeroed once. GPU families only. Launches take turns over
   // what is up to kLaunchWorkspaceBytes, so each must leave it zero. What is more stays with the binding, and the next

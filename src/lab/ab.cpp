@@ -215,6 +215,7 @@ json ab_json(const AbOptions& options, const AbResult& r) {
 
 int ab_exit_code(const AbResult& r) {
   if (!r.inert_fields.empty() || r.verdict == "SLOWER" || r.ended == "candidate_failed") return 1;
+  if (r.ended == "environment") return 4;
   return r.verdict == "FASTER" || r.verdict == "SAME" ? 0 : 2;
 }
 

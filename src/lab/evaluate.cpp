@@ -1,5 +1,6 @@
 #include "lab/evaluate.h"
 
+#include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "device/compiler.h"
@@ -178,7 +179,9 @@ Trial evaluate(Device& device, const EvaluateRequest& request, const std::functi
     // What went wrong here is not the candidate's verdict: no compiler, no memory, a broken invariant of ours.
     trial.timing.reset();
     trial.comparison.reset();
-    fail(trial, {evaluation.gate(), GateStatus::kError, e.what(), nullptr}, "error");
+    const bool machine = is_environment_error(e);
+    fail(trial, {evaluation.gate(), GateStatus::kError, machine ? environment_message(e) : e.what(), nullptr},
+         machine ? "environment" : "error");
   }
   return trial;
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "core/files.h"
 #include "lab/content_policy.h"
 #include "lab/experiment_run.h"
@@ -282,17 +283,29 @@ std::string experiment_html(const ExperimentResult& r) {
       content_security_policy({.styles = {style}, .scripts = {}}));
 }
 
-void write_experiment(const ExperimentResult& r, const std::filesystem::path& folder) {
+std::vector<std::string> write_experiment(const ExperimentResult& r, const std::filesystem::path& folder) {
   const std::filesystem::path target = folder / r.experiment.name;
-  std::filesystem::create_directories(target);
+  std::error_code error;
+  std::filesystem::create_directories(target, error);
+  if (error) throw_environment("cannot create the folder {}: {}", target.string(), error.message());
   const auto dump = [](const json& j, int indent) {
     return j.dump(indent, ' ', false, json::error_handler_t::replace) + "\n";
   };
-  // The ledger reads verdict.json, so it comes last: a run that is cut short leaves no verdict without its samples.
+  // What was measured comes first. The ledger reads verdict.json: a run that is cut short leaves no verdict without its
+  // samples.
   write_file_atomically(target / "samples.json", dump(experiment_samples_json(r), -1));
-  write_file_atomically(target / "verdict.md", experiment_markdown(r));
-  write_file_atomically(target / "verdict.html", experiment_html(r));
   write_file_atomically(target / "verdict.json", dump(experiment_json(r), 1));
+  std::vector<std::string> not_written;
+  const auto write_page = [&](const char* name, const auto& render) {
+    try {
+      write_file_atomically(target / name, render(r));
+    } catch (const std::exception& e) {
+      not_written.emplace_back(e.what());
+    }
+  };
+  write_page("verdict.md", experiment_markdown);
+  write_page("verdict.html", experiment_html);
+  return not_written;
 }
 
 }  // namespace flashcore

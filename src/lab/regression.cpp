@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/files.h"
+#include "core/foreign_text.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "lab/json_io.h"
@@ -14,36 +14,6 @@ namespace flashcore {
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kBenchSchema = "flashcore.bench/1";
-constexpr const char* kBaselineSchema = "flashcore.gate-baseline/1";
-
-// bench writes the config as an object; the baseline file as text.
-std::string candidate_of(const json& j) {
-  if (j.contains("candidate")) return j.at("candidate").get<std::string>();
-  std::string text = j.at("family").get<std::string>(), separator = ":";
-  for (const auto& [key, value] : j.at("config").items()) {
-    text += fmt::format("{}{}={}", separator, key, value.get<int>());
-    separator = ",";
-  }
-  return text;
-}
-
-BaselineEntry entry_of(const json& j) {
-  BaselineEntry entry;
-  entry.problem.problem = Problem::parse(j.at("problem").get<std::string>());
-  entry.problem.name = j.at("name").get<std::string>();
-  entry.device_key = j.at("device").at("key").get<std::string>();
-  entry.candidate = candidate_of(j);
-  if (j.contains("code_hash") && j.at("code_hash").is_string()) j.at("code_hash").get_to(entry.code_hash);
-  entry.regime = parse_regime(j.at("regime").get<std::string>());
-  entry.condition = parse_condition(j.at("condition").get<std::string>());
-  j.at("time_us").at("p50").get_to(entry.p50_us);
-  entry.kcycles = j.value("kcycles", 0.0);
-  entry.process_p50_us = j.value("process_p50_us", std::vector<double>());
-  if (!(entry.p50_us > 0)) throw_bad_input("a time of {} us", entry.p50_us);
-  return entry;
-}
 
 // What the present candidate took in each process, from either side's point of view.
 struct Now {
@@ -82,6 +52,7 @@ class EntryJudge {
     if (!old_candidate_exists()) return judge_by_record("the baseline's candidate is no longer one");
     const AbResult raced = ab(request(entry_.candidate, false), {}, stop_);
     if (raced.ended == "candidate_failed") return wrong(raced);
+    row_.lacking = raced.ended == "environment";
     if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
     const auto& old_artifact = raced.processes.front().baseline.artifact;
     const bool unchanged = old_artifact && old_artifact->code_hash == entry_.code_hash;
@@ -142,6 +113,7 @@ class EntryJudge {
   GateRow judge_by_record(const std::string& why) {
     const AbResult raced = ab(request(row_.candidate, true), {}, stop_);
     if (raced.ended == "candidate_failed" || raced.ended == "baseline_failed") return wrong(raced);
+    row_.lacking = raced.ended == "environment";
     if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
     const Now now = times_of(raced);
     const bool in_cycles = device_.limits.kind == DeviceKind::kCuda && entry_.kcycles > 0 &&
@@ -169,46 +141,7 @@ double variance_of_logs(const std::vector<double>& values) {
   return squares / (n - 1);
 }
 
-std::string escape_xml(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      // Control characters are not XML at all.
-      default: out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
-    }
-  }
-  return out;
-}
-
 }  // namespace
-
-std::vector<BaselineEntry> load_baseline(const std::filesystem::path& file) {
-  const json document = json::parse(read_file(file), nullptr, false);
-  const json schema = document.is_object() ? document.value("schema", json()) : json();
-  if ((schema != kBenchSchema && schema != kBaselineSchema) || !document.contains("results") ||
-      !document["results"].is_array())
-    throw_bad_input(
-        "'{}' is not a baseline: it must be JSON of schema {} (`flashcore gate --write-baseline FILE`) or {} "
-        "(`flashcore bench --json FILE`)",
-        file.string(), kBaselineSchema, kBenchSchema);
-  std::vector<BaselineEntry> entries;
-  for (const json& result : document["results"]) {
-    if (!result.is_object() || !result.contains("time_us") || result["time_us"].is_null()) continue;
-    try {
-      entries.push_back(entry_of(result));
-    } catch (const std::exception& e) {
-      throw_bad_input("'{}': entry {} cannot be read ({}); write the baseline again", file.string(), entries.size() + 1,
-                      e.what());
-    }
-  }
-  if (entries.empty())
-    throw_bad_input("'{}' holds no entry with a time: there is nothing to compare with", file.string());
-  return entries;
-}
 
 std::vector<BaselineEntry> baseline_of(const std::vector<LeaderboardRow>& rows) {
   std::vector<BaselineEntry> entries;
@@ -227,23 +160,6 @@ std::vector<BaselineEntry> baseline_of(const std::vector<LeaderboardRow>& rows) 
     entries.push_back(std::move(entry));
   }
   return entries;
-}
-
-json baseline_json(const std::vector<BaselineEntry>& entries) {
-  json results = json::array();
-  for (const BaselineEntry& e : entries)
-    results.push_back({{"problem", e.problem.problem.id()},
-                       {"name", e.problem.name},
-                       {"device", {{"key", e.device_key}}},
-                       {"candidate", e.candidate},
-                       {"code_hash", e.code_hash},
-                       {"regime", to_string(e.regime)},
-                       {"condition", to_string(e.condition)},
-                       {"time_us", {{"p50", e.p50_us}}},
-                       {"kcycles", e.kcycles},
-                       {"process_p50_us", e.process_p50_us}});
-  return {
-      {"schema", kBaselineSchema}, {"source_hash", source_hash()}, {"created_at", now_iso8601()}, {"results", results}};
 }
 
 GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& now, double recorded, bool in_cycles,
@@ -285,9 +201,14 @@ std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateO
                           const std::function<void(const GateRow&)>& progress, const std::function<bool()>& stop) {
   std::vector<GateRow> rows;
   const DeviceInfo device = Worker(options.device, options.worker_executable).device();
-  for (const BaselineEntry& entry : entries) {
-    rows.push_back(EntryJudge(entry, options, device, stop).judge());
-    if (progress) progress(rows.back());
+  try {
+    for (const BaselineEntry& entry : entries) {
+      if (stop && stop()) break;
+      rows.push_back(EntryJudge(entry, options, device, stop).judge());
+      if (progress) progress(rows.back());
+    }
+  } catch (const Cancelled&) {
+    // What is judged is told.
   }
   return rows;
 }
@@ -316,6 +237,7 @@ std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& prob
     ab_options.same_code = true;
     ab_options.worker_executable = options.worker_executable;
     const AbResult raced = ab(ab_options, {}, stop);
+    if (raced.ended == "environment") throw_environment("no baseline of {}: {}", problem.name, raced.sentence);
     if (raced.ended != "measured")
       throw_bad_input("no baseline of {}: {}; correct it first (flashcore check)", problem.name, raced.sentence);
     const Now now = times_of(raced);
@@ -377,6 +299,7 @@ std::string gate_junit(const std::vector<GateRow>& rows) {
 int gate_exit_code(const std::vector<GateRow>& rows) {
   const auto any = [&](auto&& wanted) { return std::any_of(rows.begin(), rows.end(), wanted); };
   if (any([](const GateRow& r) { return r.failed(); })) return 1;
+  if (any([](const GateRow& r) { return r.lacking; })) return 4;
   return rows.empty() || any([](const GateRow& r) { return !r.passed(); }) ? 2 : 0;
 }
 

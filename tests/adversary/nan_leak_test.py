@@ -81,7 +81,7 @@ class Device:
         try:
             at = [upload(x.whole) + x.offset for x in (q, k, v, o)]
             at_lse = upload(lse)
-            check(self.library.fc_plan_launch(plan, *at, at_lse, None))
+            check(self.library.fc_plan_launch(plan, *at, at_lse, 0))
             check(self.library.fc_context_synchronize(self.context, None))
             for array, address in ((o.whole, at[3] - o.offset), (lse, at_lse)):
                 check(self.library.fc_memory_download(self.context, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_void_p(address), ctypes.c_size_t(array.nbytes)))

@@ -31,8 +31,8 @@ TEST(RedZone, IsWhatSurroundsABuffer) {
   const auto device = open_device("cpu");
   const auto buffer = device->allocate(100, 64);
   const auto* begin = static_cast<const std::byte*>(buffer->data());
-  EXPECT_EQ(begin[100], red_zone_byte(0));
-  EXPECT_EQ(begin[101], red_zone_byte(1));
+  EXPECT_EQ(begin[100], red_zone_byte(256 + 100));  // counted from the start of the zone before it
+  EXPECT_EQ(begin[101], red_zone_byte(256 + 101));
   EXPECT_EQ(begin[-1], red_zone_byte(255));  // zones are multiples of 256 bytes
   EXPECT_TRUE(buffer->red_zones_intact());
   static_cast<std::byte*>(buffer->data())[100] = std::byte{0xFF};

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kHonestLaunches = 10;
 constexpr double kReplayUs = 20;      // above any floor, far below an honest launch
-constexpr double kIdleUs = 90;        // not so far below
+constexpr double kIdleUs = 150;       // too close to an honest launch for content_timing
 constexpr double kHonestShare = 0.8;  // of an honest launch's time, by a memo that does not want to stand out
 constexpr int kPatience = 20;         // launches on one content before a memo answers
 constexpr std::int64_t kBlockRows = 16;
@@ -287,9 +287,15 @@ void side_stream(const Call& c) {
   });
 }
 
-void wrong_when_timed(const Call& c) {
-  c.honest(c.args);
-  if (c.number >= kHonestLaunches) scale_element(c, 1, 1.5f);
+// By content: whoever is wrong on inputs that come once is caught by those.
+Misdeed wrong_when_timed() {
+  return [content = std::make_shared<std::string>(), times = std::make_shared<int>(0)](const Call& c) {
+    const std::string now = content_of(c);
+    *times = now == *content ? *times + 1 : 0;
+    *content = now;
+    c.honest(c.args);
+    if (*times >= kHonestLaunches) scale_element(c, 1, 1.5f);
+  };
 }
 
 }  // namespace
@@ -313,7 +319,7 @@ PlantedFamilies::PlantedFamilies() {
                                                  {"planted_kept_by_exponents", kept_by(key_of_exponents)},
                                                  {"planted_kept_above_floor", kept_by(key_of_head, kHonestShare)},
                                                  {"planted_kept_after_repeats", kept_after_repeats()},
-                                                 {"planted_wrong_when_timed", wrong_when_timed},
+                                                 {"planted_wrong_when_timed", wrong_when_timed()},
                                                  {"planted_stops_when_timed", idle_after(kHonestLaunches)}};
   for (const auto& [name, misdeed] : all)
     families_.push_back(std::make_unique<ScopedFamily>(std::make_unique<Dishonest>(name, misdeed)));

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import sys
+import tempfile
 import types
 import unittest
 from collections import deque
@@ -13,6 +14,37 @@ from unittest import mock
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
 from flashcore import peers  # noqa: E402
+
+
+class JudgeTest(unittest.TestCase):
+    """A timer-server that hangs, floods or ends keeps nobody waiting."""
+
+    def ask(self, script):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "flashcore")
+            program.write_text("#!/bin/sh\n" + script)
+            program.chmod(0o755)
+            with mock.patch.dict(os.environ, FLASHCORE_BINARY=str(program)), mock.patch.dict(peers.JUDGE_SECONDS, device=1.0, prepare=60.0):
+                judge = peers.Judge("cpu")
+                try:
+                    return judge.ask(op="device"), judge.ask(op="prepare", text="x" * 1_000_000)
+                finally:
+                    judge.close(seconds=0.1)
+                    judge.child.stdout.close()
+
+    def test_an_answer_comes_back_and_a_large_question_arrives(self):
+        self.assertEqual(self.ask("read -r x; echo '{\"a\": 1}'; read -r x; echo '{\"b\": 2}'"), ({"a": 1}, {"b": 2}))
+
+    def test_hangs_floods_and_ends_are_errors(self):
+        for script, words in (
+            ("exec sleep 1000", "gave no answer to device in time"),
+            ("exec sleep 1000 >&-", "ended while asked for device"),
+            ("exit 3", "exit code 3"),
+            ("read -r x; echo '{}'; exec cat /dev/zero", "without end"),
+            ("read -r x; echo '{\"error\": \"no GPU\"}'", "no GPU"),
+        ):
+            with self.subTest(script), self.assertRaisesRegex(peers.Error, words):
+                self.ask(script)
 
 
 class SimulatedGpu:

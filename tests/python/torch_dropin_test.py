@@ -101,17 +101,17 @@ class LayoutTest(Quiet):
 
     def test_random_layouts(self):
         rng = random.Random(16)
-        for _ in range(120):
+        for _ in range(80):
             q, k, v, options, storages = layouts.draw(rng)
             self.agrees(q, k, v, options, storages)
 
     def test_random_layouts_copied_by_the_rule_of_gpus(self):
         self.on_rows_of_16_bytes()
         rng = random.Random(17)
-        for _ in range(120):
+        for _ in range(80):
             q, k, v, options, storages = layouts.draw(rng)
             self.agrees(q, k, v, options, storages)
-        self.assertGreater(self.checked, 60)
+        self.assertGreater(self.checked, 40)
 
     def test_one_plan_serves_only_calls_that_are_copied_alike(self):
         self.on_rows_of_16_bytes()

@@ -39,6 +39,10 @@ struct GlobalAcquire {
   GlobalRelease release;
 };
 
+// Every other launch takes CTAs in order and does asynchronous work as late as possible: the hardest case for a
+// missing wait, and the one whose counters compare. The ones between try other orders.
+inline bool is_plain_launch(std::uint32_t number) { return number % 2 == 0; }
+
 // What all clusters of one launch share.
 struct LaunchState {
   const EmulatorModule& module;
@@ -48,9 +52,7 @@ struct LaunchState {
   std::uint32_t number = 0;  // of the device's launches; with the seed it decides every random choice
   std::uint64_t seed = 0;
 
-  // Every other launch takes CTAs in order and does asynchronous work as late as possible: the hardest case for a
-  // missing wait, and the one whose counters compare. The ones between try other orders.
-  bool plain() const { return number % 2 == 0; }
+  bool plain() const { return is_plain_launch(number); }
 
   std::atomic<bool> failed{false};
   std::mutex mutex{};
