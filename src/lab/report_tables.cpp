@@ -110,9 +110,9 @@ std::string badge(std::string_view verdict) {
 std::string results_table(const Model& model) {
   std::string out =
       table_open("results",
-                 std::string("Winner of each problem. Config values that differ from the default are marked. Times are "
-                             "device time per launch. ") +
-                     kFloorNote,
+                 fmt::format("Winner of each problem. Config values that differ from the default are marked. Times are "
+                             "device time per launch. {}",
+                             kFloorNote),
                  {{"problem", "the suite's name and the id that every command takes"},
                   {"winner", "family and config"},
                   {"time p50 [p10, p90]", "median and spread over the samples", true},
