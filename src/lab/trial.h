@@ -70,7 +70,8 @@ struct Trial {
   std::optional<Timing> timing;
   std::optional<Comparison> comparison;
   EnvironmentReading environment;
-  // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error
+  // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error |
+  // environment (no compiler, memory, disk or folder: the candidate is not judged, and tried again)
   std::string ended;
   std::string message;  // why, when it did not pass
 
