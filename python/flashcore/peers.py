@@ -494,7 +494,7 @@ class Session:
             raise Error(f"{ident}: the timed output of {trial['family']}:{trial['config']} is wrong: relative error {own_error:.2e}, bound {bound:.2e}", "internal")
         times = quantiles(ours.times)
         entry = {
-            **base, "time_us": times, "tflops": round(judged["flops"] / times["p50"] * 1e-6, 3), "gbps": round(judged["bytes"] / times["p50"] * 1e-3, 2),
+            **base, "time_us": times, "tflops": round(judged["flops"] / times["p50"] * 1e-6, 3 if self.on_gpu else 6), "gbps": round(judged["bytes"] / times["p50"] * 1e-3, 2),
             "decode": judged["decode"], "floor_us": round(judged["floor_us"], 4), "regime": "graph" if self.on_gpu else "warm", "condition": self.options.condition,
             "samples": len(ours.times), "laboratory": laboratory.result() if laboratory.times else None,
             "correct": {"rel_error": trial["error"]["rel"], "bound": bound, "timed_rel_error": own_error},
@@ -529,12 +529,22 @@ def _problems(options: argparse.Namespace) -> list[tuple[str, str]]:
     return found
 
 
+def _printable(text: str) -> str:
+    """Names and messages may hold anything; escape sequences in them must not act on a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _throughput(tflops: float) -> str:
+    return f"{tflops:7.1f} TFLOP/s" if tflops >= 1 else f"{1000 * tflops:7.1f} GFLOP/s"
+
+
 def _print(entry: dict[str, Any]) -> None:
+    name = _printable(entry["name"])
     if not entry.get("time_us"):
-        print(f"{entry['name']:18s} {entry['ended']}: {entry.get('message', '')}", flush=True)
+        print(f"{name:18s} {entry['ended']}: {_printable(entry.get('message', ''))}", flush=True)
         return
     peers = "  ".join(f"{peer['name']} {peer['time_us']['p50']:.1f} us x{peer['speedup']:.3f}{'' if peer['correct'] else ' WRONG'}" for peer in entry["peers"])
-    print(f"{entry['name']:18s} {entry['time_us']['p50']:10.2f} us  {entry['tflops']:7.1f} TFLOP/s  {peers}  {entry['family']}:{entry['config']}", flush=True)
+    print(f"{name:18s} {entry['time_us']['p50']:10.2f} us  {_throughput(entry['tflops'])}  {peers}  {entry['family']}:{entry['config']}", flush=True)
 
 
 def _try_target(path: pathlib.Path) -> None:
@@ -605,8 +615,8 @@ def main(argv: list[str] | None = None) -> int:
     for name in session.versions:
         ratios = [peer["speedup"] for entry in entries if not entry.get("decode") for peer in entry["peers"] if peer["name"] == name]
         if ratios:
-            print(f"geomean speed-up over {name} on {len(ratios)} non-decode problems: {math.exp(statistics.fmean(map(math.log, ratios))):.3f}")
-    print(f"{len(entries)} problems in {document['seconds']:.0f} s")
+            print(f"geomean speed-up over {name} on {len(ratios)} non-decode problem{'s' if len(ratios) != 1 else ''}: {math.exp(statistics.fmean(map(math.log, ratios))):.3f}")
+    print(f"{len(entries)} problem{'s' if len(entries) != 1 else ''} in {document['seconds']:.0f} s")
     if not all(entry.get("time_us") for entry in entries):
         return 1
     return 2 if interrupted else 0

@@ -1,8 +1,10 @@
 // flashcore check --conformance: the ptx/ micro-tests on a device, against what hardware gave.
 
+#include "cli/arguments.h"
 #include "cli/check.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "lab/conformance.h"
 
 namespace flashcore::cli {
@@ -25,15 +27,15 @@ void refuse_other_options(const CheckOptions& options) {
 
 ConformanceRecording recording_of(const CheckOptions& options) {
   if (options.recording.empty()) return recorded_conformance();
-  const json document = json::parse(read_file(options.recording), nullptr, false);
-  if (document.is_discarded()) throw_bad_input("--recording {} is not JSON", options.recording);
-  return parse_conformance(document);
+  return parse_conformance(parse_json(read_file(options.recording), "--recording " + options.recording));
 }
 
 }  // namespace
 
 int check_conformance(const CheckOptions& options) {
   refuse_other_options(options);
+  require_distinct({{"--json", options.common.json}, {"--record", options.record}},
+                   {{"--recording", options.recording}, {"--store", options.common.store}});
   const ConformanceRecording recording = recording_of(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
   const ConformanceRun run = run_conformance(options.common.device, interrupted);
@@ -46,8 +48,9 @@ int check_conformance(const CheckOptions& options) {
     static constexpr Tone kTones[] = {Tone::kGood, Tone::kBad, Tone::kWarn};
     const auto kind = static_cast<std::size_t>(result.conformity);
     ++counts[kind];
-    const std::string verdict = result.note.empty() ? kWords[kind] : fmt::format("{}: {}", kWords[kind], result.note);
-    table.add({result.test, {verdict, kTones[kind]}, fmt::format("{:.1f}", result.worst_ulps)});
+    table.add({result.test, {kWords[kind], kTones[kind]}, fmt::format("{:.1f}", result.worst_ulps)});
+    if (!result.note.empty())
+      table.add_detail(fmt::format("{}: {}", result.test, kWords[kind]), result.note, kTones[kind]);
     rows.push_back(
         {{"test", result.test}, {"verdict", kWords[kind]}, {"note", result.note}, {"worst_ulps", result.worst_ulps}});
   }

@@ -52,7 +52,8 @@ void report_failure(Console& console, Worker& worker, const Failure& failure, co
   const FuzzCase smallest = shrink(failure.found, device.limits, still_fails);
   const std::string repro = repro_command(smallest, device.id);
   if (!told.insert(repro).second) return;
-  console.summary("{}: {}", console.paint("FAIL " + failure.trial.ended, Tone::kBad), failure.trial.message);
+  console.summary("{}", console.paint("FAIL " + failure.trial.ended, Tone::kBad));
+  console.block(failure.trial.message);
   console.summary("  found:  {}", repro_command(failure.found, device.id));
   console.summary("  shrunk: {}", repro);
 }

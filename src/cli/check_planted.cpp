@@ -3,6 +3,7 @@
 #include "cli/check.h"
 #include "core/environment_error.h"
 #include "core/error.h"
+#include "lab/machine.h"
 #include "lab/planted.h"
 
 namespace flashcore::cli {
@@ -54,11 +55,15 @@ int check_planted(const CheckOptions& options) {
     table.add({fault.name,
                here,
                fault.gate + (fault.check.empty() ? "" : "/" + fault.check),
-               {outcome.caught    ? "caught"
-                : outcome.lacking ? "not tried"
-                                  : "MISSED",
-                outcome.caught ? Tone::kGood : Tone::kBad},
-               first_line_of(outcome.what)});
+               outcome.caught    ? Cell("caught", Tone::kGood)
+               : outcome.lacking ? Cell("not tried", Tone::kBad)
+                                 : Cell("MISSED", Tone::kBad),
+               outcome.caught ? first_line_of(outcome.what) : "see below"});
+    if (!outcome.caught)
+      table.add_detail(fmt::format("{}: {} on {}", fault.name, outcome.lacking ? "not tried" : "missed", here),
+                       outcome.what, Tone::kBad,
+                       fmt::format("{}flashcore check --planted --device {} --problem {}",
+                                   repro_prefix(repro_variables(), device.id), device.id, fault.name));
     results.push_back({{"name", fault.name},
                        {"does", fault.does},
                        {"on", here},
@@ -76,8 +81,9 @@ int check_planted(const CheckOptions& options) {
                               {"skipped", skipped},
                               {"lacking", lacking},
                               {"results", results}});
-  console.summary("{} planted faults caught by their gates, {} missed, {} skipped{}{}", caught, missed, skipped,
-                  lacking_words(lacking), stopped_by());
+  console.summary("{} caught by {} gate{}, {} missed, {} skipped{}{}", plural(caught, "planted fault"),
+                  caught == 1 ? "its" : "their", caught == 1 ? "" : "s", missed, skipped, lacking_words(lacking),
+                  stopped_by());
   if (missed > 0) return kFailed;
   if (lacking > 0) return kNoEnvironment;
   return unless_interrupted(caught > 0 ? kDone : kNotJudged);

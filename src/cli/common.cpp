@@ -11,8 +11,10 @@
 #include <new>
 #include <system_error>
 
+#include "cli/arguments.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "device/cuda/compile_cache.h"
 #include "lab/worker.h"
 
 namespace flashcore::cli {
@@ -51,6 +53,12 @@ void add_common(CLI::App& app, Common& common, unsigned flags) {
   app.add_flag("--quiet", common.quiet, "print the summary line and errors only");
 }
 
+void add_trust_code(CLI::App& app, bool& trust) {
+  app.add_flag("--trust-code", trust,
+               "patched kernels are neither checked nor confined, and may do all that you may: only if you have read "
+               "them");
+}
+
 void add_examples(CLI::App& app, const std::vector<std::string>& examples) {
   std::string text = "Examples:";
   for (const std::string& example : examples) text += "\n  flashcore " + example;
@@ -65,6 +73,14 @@ Suite select_problems(const Common& common, const std::string& default_suite) {
   }
   suite.problems = {find_problem(suite, common.problem)};
   return suite;
+}
+
+std::string problems_of(const Suite& suite, const Common& common) {
+  const std::string count = plural(static_cast<std::int64_t>(suite.problems.size()), "problem");
+  const bool by_id = !common.problem.empty() && suite.problems.front().problem.id() == common.problem;
+  if (by_id && common.suite.empty()) return "problem " + common.problem;
+  if (!common.problem.empty()) return fmt::format("problem '{}' of '{}'", suite.problems.front().name, suite.name);
+  return fmt::format("{} of '{}'", count, suite.name);
 }
 
 std::string candidate_text(const Common& common) {
@@ -83,7 +99,29 @@ std::string candidate_text(const Common& common) {
   return common.family + ":" + common.config;
 }
 
-DeviceInfo describe_device(const std::string& name) { return open_device(name)->info(); }
+std::unique_ptr<Device> open_named_device(const std::string& name) {
+  try {
+    return open_device(name);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kEnvironment || !name.starts_with("cuda")) throw;
+    throw Error(error.kind(), fmt::format("{} (--device cpu)", error.what()));
+  }
+}
+
+DeviceInfo describe_device(const std::string& name) {
+  DeviceInfo info = open_named_device(name)->info();
+  if (info.limits.kind == DeviceKind::kCuda) note_unused_cache();
+  return info;
+}
+
+void note_unused_cache() {
+  std::string why;
+  try {
+    why = cuda::CompileCache(cache_directory() / "kernels").why_unused();
+  } catch (const Error&) {  // no cache at all, which whoever wants one says
+  }
+  if (!why.empty()) fmt::print(stderr, "flashcore: note: {}\n", visible_block(why, "  "));
+}
 
 bool json_on_stdout(const Common& common) { return common.json == "-"; }
 
@@ -106,7 +144,9 @@ void check_output_folder(const char* flag, const std::string& folder) {
 }
 
 void check_json_target(const Common& common) {
-  if (!json_on_stdout(common)) check_output_file("--json", common.json);
+  if (json_on_stdout(common)) return;
+  require_distinct({{"--json", common.json}}, {{"--store", common.store}, {"--suite", common.suite}});
+  check_output_file("--json", common.json);
 }
 
 DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch, const std::string& key) {
@@ -127,7 +167,9 @@ void write_json(const Common& common, const nlohmann::json& results) {
   if (common.json.empty()) return;
   nlohmann::json document = results;
   if (g_watching) document["interrupted"] = interrupted();
-  const std::string text = document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  // On a terminal a name's C1 controls and bidirectional overrides would act: ASCII only there.
+  const bool ascii = json_on_stdout(common);
+  const std::string text = document.dump(2, ' ', ascii, nlohmann::json::error_handler_t::replace) + "\n";
   if (json_on_stdout(common)) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
       throw_environment("cannot write the JSON to standard output: {}", std::strerror(errno));
@@ -162,9 +204,15 @@ std::string new_run_id(const std::string& verb) {
   return fmt::format("{}-{}-{}", verb, stamp, getpid());
 }
 
-void print_error(const std::string& message) { fmt::print(stderr, "flashcore: error: {}\n", message); }
+// A message may quote what it was given: names, compiler output. Further lines are indented, so that none of them can
+// pass for a message of ours.
+void print_error(const std::string& message) {
+  fmt::print(stderr, "flashcore: error: {}\n", visible_block(message, "  "));
+}
 
-void print_warning(const std::string& message) { fmt::print(stderr, "flashcore: warning: {}\n", message); }
+void print_warning(const std::string& message) {
+  fmt::print(stderr, "flashcore: warning: {}\n", visible_block(message, "  "));
+}
 
 int guarded(const std::function<int()>& body) {
   try {

@@ -1,5 +1,6 @@
 // flashcore compile: families and configs for architectures, with the resource gate. Needs NVRTC, no GPU.
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/environment_error.h"
@@ -161,8 +162,11 @@ void add_row(Table& table, const Job& job, const Outcome& outcome, bool show_con
   } else {
     row.insert(row.end(), 5, Cell("-"));
   }
-  row.emplace_back(passed ? "pass" : (outcome.lacking ? "not tried: " : "FAIL: ") + outcome.verdict.reason,
-                   passed ? Tone::kGood : Tone::kBad);
+  row.emplace_back(passed ? "pass" : outcome.lacking ? "not tried" : "FAIL", passed ? Tone::kGood : Tone::kBad);
+  if (!passed)
+    table.add_detail(
+        fmt::format("{} {} {}: {} gate", job.candidate.print(), job.arch, job.problem.id(), outcome.verdict.gate),
+        outcome.verdict.reason);
   if (show_config) row.emplace_back(job.candidate.family->space().print(job.candidate.config));
   table.add(std::move(row));
 }
@@ -186,8 +190,9 @@ int compile(const CompileArguments& options) {
   std::vector<std::string> skipped;
   const std::vector<Job> jobs = make_jobs(options, skipped);
   const std::string compiler = open_compiler()->version();
-  console.line("{}: {} candidates, {} not supported{}", compiler, jobs.size(), skipped.size(),
-               options.cold ? ", cache off" : "");
+  note_unused_cache();
+  console.line("{}: {}, {} not supported{}", compiler, plural(static_cast<std::int64_t>(jobs.size()), "candidate"),
+               skipped.size(), options.cold ? ", cache off" : "");
 
   std::vector<std::optional<Outcome>> outcomes(jobs.size());
   std::int64_t done = 0;
@@ -244,11 +249,13 @@ Run add_compile(CLI::App& app) {
       ->type_name("ARCH,...");
   app.add_option("--all-configs", options->random_configs, "also N random valid configs of each")
       ->type_name("N")
-      ->check(CLI::Range(0, 100000));
+      ->check(whole_between(0, 100000));
   app.add_option("--fuzz", options->fuzz, "what check --fuzz N of the same --seed would run, instead of a suite")
       ->type_name("N")
-      ->check(CLI::Range(1, 10'000'000));
-  app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")->capture_default_str();
+      ->check(whole_between(1, 10'000'000));
+  app.add_option("--seed", options->seed, "of the random configs, or of the fuzzer")
+      ->check(seed_number())
+      ->capture_default_str();
   app.add_flag("--cold", options->cold, "do not use the compile cache");
   add_examples(app, {"compile --all --arch sm_90 --problem b1_h8_s512_d64_fp16",
                      "compile --fuzz 4 --seed 1 --family ref_fwd --arch sm_90",

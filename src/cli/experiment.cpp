@@ -1,9 +1,11 @@
 // flashcore experiment: run experiments/*.yaml, check their candidates without timing, list what was found.
 
 #include <set>
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/foreign_text.h"
 
 #include "lab/experiment_run.h"
 
@@ -21,6 +23,7 @@ struct ExperimentArguments {
   std::string ledger = "results/experiments";
   std::string limit;
   int processes = 0;
+  bool trust_code = false;
 };
 
 Tone tone_of(const std::string& verdict) {
@@ -46,21 +49,16 @@ std::vector<Experiment> load_all(const ExperimentArguments& options) {
   return experiments;
 }
 
+constexpr double kMaxLimit = 1e9;
 // "90" or "90s", "4m".
 std::optional<double> seconds_of(const std::string& text) {
   if (text.empty()) return std::nullopt;
-  std::size_t used = 0;
-  double number = 0;
-  try {
-    number = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const std::string unit = text.substr(used);
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : 0;
-  if (used == 0 || number <= 0 || factor == 0)
-    throw_bad_input("--limit '{}' is no time; give seconds or minutes, as 90s or 4m", text);
-  return number * factor;
+  const bool minutes = text.ends_with('m');
+  const auto number = parse_finite(std::string_view(text).substr(0, text.size() - (minutes || text.ends_with('s'))));
+  if (!number || !(*number > 0 && *number <= kMaxLimit))
+    throw_bad_input("--limit '{}' is no time; give seconds or minutes, as 90s or 4m, at most {:.0f}", excerpt(text),
+                    kMaxLimit);
+  return *number * (minutes ? 60 : 1);
 }
 
 std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Console& console, bool time) {
@@ -117,12 +115,15 @@ int run_experiment(const ExperimentArguments& options) {
     console.line("{}  {}", console.paint(r.verdict, tone_of(r.verdict)), r.experiment.name);
     for (const std::string& line : r.summary) console.line("  {}", line);
     for (const ArmFacts& f : r.facts)
-      if (f.gates.ended != "passed")
-        console.summary("  {} on {} did not pass its gates: {}", f.arm, f.problem, f.gates.message);
+      if (f.gates.ended != "passed") {
+        console.summary("  {} on {} did not pass its gates ({})", f.arm, f.problem, f.gates.ended);
+        console.block(f.gates.message);
+      }
     console.line("  {}", (fs::path(options.out) / r.experiment.name / "verdict.html").string());
   }
   write_json(options.common, {{"schema", "flashcore.experiments/1"}, {"results", documents}});
-  console.summary("{} experiments: {} with a verdict, {} inconclusive{}{}", results.size(), conclusive,
+  console.summary("{}: {} with a verdict, {} inconclusive{}{}",
+                  plural(static_cast<std::int64_t>(results.size()), "experiment"), conclusive,
                   results.size() - static_cast<std::size_t>(conclusive), lacking_words(lacking), stopped_by());
   if (failed > 0) return kFailed;
   if (lacking > 0 || !all_kept) return kNoEnvironment;
@@ -142,10 +143,12 @@ int check_experiments(const ExperimentArguments& options) {
       table.add({r.experiment.name,
                  f.arm,
                  f.problem,
-                 {good ? "pass" : f.gates.ended + ": " + f.gates.message.substr(0, f.gates.message.find('\n')),
-                  good ? Tone::kGood : Tone::kBad},
+                 {good ? "pass" : f.gates.ended, good ? Tone::kGood : Tone::kBad},
                  f.gates.candidate()});
       facts.push_back({{"experiment", r.experiment.name}, {"arm", f.arm}, {"trial", f.gates}});
+      if (!good)
+        table.add_detail(fmt::format("{}, {} on {}: {}", r.experiment.name, f.arm, f.problem, f.gates.ended),
+                         f.gates.message);
     }
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.experiment-check/1"},
@@ -153,8 +156,8 @@ int check_experiments(const ExperimentArguments& options) {
                               {"failed", failed},
                               {"lacking", lacking},
                               {"results", facts}});
-  console.summary("{} candidates pass their gates, {} do not{}; nothing was timed{}", passed, failed,
-                  lacking_words(lacking), stopped_by());
+  console.summary("{} {} gates, {} do not{}; nothing was timed{}", plural(passed, "candidate"),
+                  passed == 1 ? "passes its" : "pass their", failed, lacking_words(lacking), stopped_by());
   if (failed > 0) return kFailed;
   if (lacking > 0) return kNoEnvironment;
   return unless_interrupted(passed > 0 ? kDone : kNotJudged);
@@ -187,8 +190,8 @@ int list_experiments(const ExperimentArguments& options) {
   }
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.ledger/1"}, {"results", results}});
-  console.summary("{} experiments in {}, {} of the files given not run yet", ledger.size(), options.ledger,
-                  not_run.size());
+  console.summary("{} in {}, {} of the files given not run yet",
+                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, not_run.size());
   return ledger.empty() && not_run.empty() ? kNotJudged : kDone;
 }
 
@@ -210,11 +213,13 @@ Run add_experiment(CLI::App& app) {
   app.add_option("--limit", options->limit, "of all timing together, shared out evenly: 90s, 4m")->type_name("TIME");
   app.add_option("--processes", options->processes, "fresh processes instead of what the files say")
       ->type_name("N")
-      ->check(CLI::Range(1, 100));
+      ->check(whole_between(1, 100));
+  add_trust_code(app, options->trust_code);
   add_examples(app, {"experiment check example.yaml --device cpu",
                      "experiment run example.yaml --device cpu --out verdicts  # exit 0 or 2",
                      "experiment list example.yaml --ledger verdicts"});
   return [options] {
+    if (options->trust_code) trust_code();
     watch_interrupts();
     check_json_target(options->common);
     if (options->action == "run") return run_experiment(*options);

@@ -1,6 +1,7 @@
 // flashcore gate: a regression against a baseline file or the leaderboard ends with 1.
 
 #include "cli/ab_self_test.h"
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/stored.h"
 #include "cli/timing_flags.h"
@@ -60,15 +61,18 @@ int record(const GateArguments& options) {
   const Common& common = options.common;
   if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
     throw_bad_input("--write-baseline judges nothing: leave out --baseline, --json and --junit");
+  require_distinct({{"--write-baseline", options.write_baseline}},
+                   {{"--store", common.store}, {"--suite", common.suite}});
   check_output_file("--write-baseline", options.write_baseline);
   const Suite suite = select_problems(common, "quick");
+  require_something_to_time(suite);
   const GateOptions gate_with = gate_options(options);
   Console console(common.quiet, false);
   const auto entries = record_baseline(suite.problems, gate_with, parse_regime(options.timing.regime),
                                        parse_condition(options.timing.condition), interrupted);
   write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
   for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
-  console.summary("{} problem{} recorded in {}", entries.size(), entries.size() == 1 ? "" : "s",
+  console.summary("{} recorded in {}", plural(static_cast<std::int64_t>(entries.size()), "problem"),
                   options.write_baseline);
   return kDone;
 }
@@ -76,6 +80,8 @@ int record(const GateArguments& options) {
 int judge(const GateArguments& options) {
   const Common& common = options.common;
   check_json_target(common);
+  require_distinct({{"--json", common.json}, {"--junit", options.junit}},
+                   {{"--baseline", options.baseline}, {"--store", common.store}, {"--suite", common.suite}});
   check_output_file("--junit", options.junit);
   Console console(common.quiet, json_on_stdout(common));
   const std::vector<BaselineEntry> entries = select_entries(options);
@@ -84,12 +90,15 @@ int judge(const GateArguments& options) {
       entries, gate_with,
       [&](const GateRow& row) {
         const Tone tone = row.passed() ? Tone::kGood : row.failed() ? Tone::kBad : Tone::kWarn;
-        const std::string said =
-            fmt::format("{}  {}: {}", console.paint(row.verdict, tone), row.baseline.problem.name, row.sentence);
+        const Painted verdict = console.paint(row.verdict, tone);
+        // A crash report has lines of its own.
+        const std::size_t line = std::min(row.sentence.find('\n'), row.sentence.size());
+        const std::string first = row.sentence.substr(0, line);
         if (row.passed()) {
-          console.line("{}", said);
+          console.line("{}  {}: {}", verdict, row.baseline.problem.name, first);
         } else {
-          console.summary("{}", said);
+          console.summary("{}  {}: {}", verdict, row.baseline.problem.name, first);
+          if (line < row.sentence.size()) console.block(std::string_view(row.sentence).substr(line + 1));
         }
       },
       interrupted);

@@ -2,11 +2,13 @@
 
 #include <filesystem>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/user_tensors.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/reference.h"
+#include "lab/report_model.h"
 
 namespace flashcore::cli {
 
@@ -99,6 +101,8 @@ bool check_result(Console& console, const UserTensors& user, const Result& resul
 
 int run(const RunArguments& options) {
   check_json_target(options.common);
+  require_distinct({{"--out", options.out}, {"--lse", options.lse}, {"--json", options.common.json}},
+                   {{"--q", options.q}, {"--k", options.k}, {"--v", options.v}});
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
   UserTensors user = read_user_tensors(options.q, options.k, options.v, layout);
@@ -108,18 +112,17 @@ int run(const RunArguments& options) {
   check_output("--out", options.out, user.problem.dtype);
   check_output("--lse", options.lse, DType::kF32);
   const std::string pinned = candidate_text(options.common);
-  const auto device = open_device(options.common.device);
+  const auto device = open_named_device(options.common.device);
   const Choice choice = pinned.empty()
                             ? dispatch(user.problem, device->info())
                             : Choice{parse_candidate(pinned, user.problem, device->info().limits), "asked for"};
 
   Console console(options.common.quiet, json_on_stdout(options.common));
   const Result result = compute(*device, choice.candidate, user);
-  const double tflops = user.problem.flops() / result.time_us * 1e-6;
   console.line("{} on {} ({}): {}, {}", user.problem.id(), device->info().name, device->info().id,
                choice.candidate.print(), choice.reason);
-  console.line("one launch took {} ({:.3f} TFLOP/s); `flashcore bench` measures properly",
-               human_time_us(result.time_us), tflops);
+  console.line("one launch took {} ({}); `flashcore bench` measures properly", human_time_us(result.time_us),
+               report::throughput(user.problem, result.time_us));
   nlohmann::json json = {{"problem", user.problem.id()},
                          {"device", device->info().id},
                          {"family", choice.candidate.family->name()},

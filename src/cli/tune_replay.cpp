@@ -1,7 +1,9 @@
 #include "cli/tune_replay.h"
 
+#include "cli/arguments.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "kernels/embedded.h"
 #include "lab/landscape.h"
 #include "lab/statistics.h"
@@ -36,8 +38,9 @@ std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); 
 
 int replay_landscapes(const Common& common, const std::string& file, int budget) {
   check_json_target(common);
+  require_distinct({{"--json", common.json}}, {{"--replay", file}});
   Console console(common.quiet, json_on_stdout(common));
-  const auto landscapes = parse_landscapes(nlohmann::json::parse(read_file(file), nullptr, false), file);
+  const auto landscapes = parse_landscapes(parse_json(read_file(file), file), file);
   Table table({"landscape", "points", "best us", "strategy", "trials", "regret (median)", "(worst)", "after half"});
   nlohmann::json results = nlohmann::json::array();
   for (const Landscape& l : landscapes) {
@@ -60,9 +63,8 @@ int replay_landscapes(const Common& common, const std::string& file, int budget)
   }
   console.table(table);
   write_json(common, {{"schema", "flashcore.replay/1"}, {"results", results}});
-  console.summary(
-      "{} landscapes replayed with {} seeds each; regret: how much slower than the best point what was found is",
-      landscapes.size(), kSeeds);
+  console.summary("{} replayed with {} seeds each; regret: how much slower than the best point what was found is",
+                  plural(static_cast<std::int64_t>(landscapes.size()), "landscape"), kSeeds);
   return kDone;
 }
 
@@ -86,7 +88,8 @@ void record_landscapes(const std::string& file, const Store& store, const TuneOp
   write_file_atomically(file, landscapes_json(landscapes).dump() + "\n");
   std::size_t points = 0;
   for (const Landscape& l : landscapes) points += l.points.size();
-  console.summary("{} landscapes with {} points recorded in {}", landscapes.size(), points, file);
+  console.summary("{} with {} recorded in {}", plural(static_cast<std::int64_t>(landscapes.size()), "landscape"),
+                  plural(static_cast<std::int64_t>(points), "point"), file);
 }
 
 }  // namespace flashcore::cli

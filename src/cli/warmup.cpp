@@ -79,7 +79,8 @@ int run_warmup(const WarmupArguments& options) {
     } else {
       ++failed;
       result["failed"] = isolated.failure;
-      console.line("{}: {}", job.choice.candidate.print(), isolated.failure);
+      console.line("{} failed", job.choice.candidate.print());
+      console.block(isolated.failure);
     }
     results.push_back(result);
     console.progress(static_cast<std::int64_t>(results.size()), static_cast<std::int64_t>(jobs.size()), job.named.name);
@@ -93,9 +94,10 @@ int run_warmup(const WarmupArguments& options) {
     console.summary("nothing to compile on {}: its kernels are part of the program", device.key);
     return kDone;
   }
-  console.summary("{} kernels for {} problems on {}: {} compiled, {} were there already, {} failed{}{}", jobs.size(),
-                  suite.problems.size(), device.key, compiled, cached, failed, lacking_words(static_cast<int>(lacking)),
-                  stopped_by());
+  const auto count = [](std::size_t n, const char* word) { return plural(static_cast<std::int64_t>(n), word); };
+  console.summary("{} for {} on {}: {} compiled, {} there already, {} failed{}{}", count(jobs.size(), "kernel"),
+                  count(suite.problems.size(), "problem"), device.key, compiled, cached, failed,
+                  lacking_words(static_cast<int>(lacking)), stopped_by());
   if (failed > 0) return kFailed;
   if (lacking > 0) return kNoEnvironment;
   return without == 0 && compiled + cached == jobs.size() ? kDone : kNotJudged;

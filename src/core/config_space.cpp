@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
@@ -22,7 +23,7 @@ std::size_t index_of(const std::vector<Field>& fields, std::string_view key, std
   for (std::size_t i = 0; i < fields.size(); ++i) {
     if (fields[i].name == key) return i;
   }
-  throw_bad_input("config key '{}' is not known to {}; its keys are {}", key, family, describe(fields));
+  throw_bad_input("config key '{}' is not known to {}; its keys are {}", excerpt(key), family, describe(fields));
 }
 
 void check_value(const Field& field, int value, std::string_view family) {
@@ -65,7 +66,8 @@ ConfigValues ConfigSpace::parse(std::string_view text, const ConfigValues& base,
     }
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
-      throw_bad_input("config item '{}' of {} is not key=value; its keys are {}", item, family, describe(fields_));
+      throw_bad_input("config item '{}' of {} is not key=value; its keys are {}", excerpt(item), family,
+                      describe(fields_));
     }
     const std::size_t i = index_of(fields_, item.substr(0, equals), family);
     if (seen[i]) throw_bad_input("config key '{}' of {} is given twice; give it once", fields_[i].name, family);
@@ -74,7 +76,7 @@ ConfigValues ConfigSpace::parse(std::string_view text, const ConfigValues& base,
     int value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error != std::errc() || end != number.data() + number.size()) {
-      throw_bad_input("config {}='{}' of {} is not an integer; use one of {}", fields_[i].name, number, family,
+      throw_bad_input("config {}='{}' of {} is not an integer; use one of {}", fields_[i].name, excerpt(number), family,
                       fmt::join(fields_[i].values, ", "));
     }
     check_value(fields_[i], value, family);
@@ -100,8 +102,8 @@ nlohmann::json ConfigSpace::to_json(const ConfigValues& values) const {
 
 ConfigValues ConfigSpace::from_json(const nlohmann::json& object, std::string_view family) const {
   if (!object.is_object()) {
-    throw_bad_input("config of {} is {}, not a JSON object; give an object with the keys {}", family, object.dump(),
-                    describe(fields_));
+    throw_bad_input("config of {} is {}, not a JSON object; give an object with the keys {}", family,
+                    excerpt(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), describe(fields_));
   }
   ConfigValues values(fields_.size());
   std::vector<bool> seen(fields_.size(), false);
@@ -110,7 +112,8 @@ ConfigValues ConfigSpace::from_json(const nlohmann::json& object, std::string_vi
     // Through 64 bits, so that 2^32 + 64 is refused rather than read as 64.
     const bool fits = value.is_number_integer() && value == value.template get<int>();
     if (!fits) {
-      throw_bad_input("config {}={} of {} is not an integer; use one of {}", key, value.dump(), family,
+      throw_bad_input("config {}={} of {} is not an integer; use one of {}", key,
+                      excerpt(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)), family,
                       fmt::join(fields_[i].values, ", "));
     }
     values[i] = value.template get<int>();

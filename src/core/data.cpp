@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/parallel.h"
 
 namespace flashcore {
@@ -237,7 +238,7 @@ Pattern parse_pattern(std::string_view name) {
     if (name == to_string(pattern)) return pattern;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", to_string(pattern));
   }
-  throw_bad_input("data pattern '{}' is not known; use one of {}", name, known);
+  throw_bad_input("data pattern '{}' is not known; use one of {}", excerpt(name), known);
 }
 
 AttentionInputs make_inputs(const Problem& problem, Pattern pattern, std::uint64_t seed) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
@@ -28,7 +29,7 @@ DType parse_dtype(std::string_view name) {
   if (name == "fp32" || name == "float32") return DType::kF32;
   if (name == "fp16" || name == "float16" || name == "half") return DType::kF16;
   if (name == "bf16" || name == "bfloat16") return DType::kBF16;
-  throw_bad_input("dtype '{}' is not known; use fp32, fp16 or bf16", name);
+  throw_bad_input("dtype '{}' is not known; use fp32, fp16 or bf16", excerpt(name));
 }
 
 std::size_t size_of(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }

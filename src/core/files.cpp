@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
@@ -115,6 +116,12 @@ int write_all(int fd, std::string_view bytes) {
   return 0;
 }
 
+// Whether the path names what was open when the process started.
+bool is_inherited(const std::filesystem::path& path) {
+  const std::string text = path.string();
+  return text == "/dev/stdin" || text.starts_with("/dev/fd/") || text.starts_with("/proc/self/fd/");
+}
+
 [[noreturn]] void throw_not_written(const std::filesystem::path& path, int error) {
   const bool full = error == ENOSPC || error == EDQUOT;
   throw_environment("cannot write {}: {}; {}", path.string(), reason(error),
@@ -124,27 +131,43 @@ int write_all(int fd, std::string_view bytes) {
 
 }  // namespace
 
-std::string read_file(const std::filesystem::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  const std::string name = excerpt(path.string());
+  // O_NONBLOCK: opening a named pipe would wait for its other end.
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info {};
   const int failed = file.get() < 0 || ::fstat(file.get(), &info) != 0 ? errno : 0;
-  if (failed != 0)
-    throw_bad_input("cannot read {}: {}; give the path of a readable file", path.string(), reason(failed));
-  if (S_ISDIR(info.st_mode))
-    throw_bad_input("cannot read {}: it is a directory; give the path of a file", path.string());
-  std::string bytes(static_cast<std::size_t>(info.st_size), '\0');
-  std::size_t size = 0;
-  for (;;) {
-    // Grows past st_size, which is 0 for pipes and /proc files.
-    if (size == bytes.size()) bytes.resize(std::max<std::size_t>(4096, size + size / 2));
-    const ssize_t got = ::read(file.get(), bytes.data() + size, bytes.size() - size);
+  if (failed != 0) throw_bad_input("cannot read {}: {}; give the path of a readable file", name, reason(failed));
+  if (S_ISDIR(info.st_mode)) throw_bad_input("cannot read {}: it is a directory; give the path of a file", name);
+  const bool is_regular = S_ISREG(info.st_mode);
+  if (!is_regular && !(is_inherited(path) && (S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode))))
+    throw_bad_input("cannot read {}: it is a pipe, a socket or a device; give the path of a regular file", name);
+  if (!is_regular) ::fcntl(file.get(), F_SETFL, ::fcntl(file.get(), F_GETFL) & ~O_NONBLOCK);
+  const auto known = is_regular ? static_cast<std::uint64_t>(info.st_size) : 0;
+  const auto check_size = [&](std::uint64_t size) {
+    if (size > max_bytes)
+      throw_bad_input("cannot read {}: it holds more than {} bytes, the most that is allowed here; give a smaller file",
+                      name, max_bytes);
+  };
+  check_size(known);
+  std::string bytes(known, '\0');
+  for (std::size_t size = 0;;) {
+    // st_size is 0 for pipes and for files of /proc, and a file may grow: whether it ends there is seen only by reading
+    // on, which a large file's string need not grow for.
+    char beyond[4096];
+    const bool full = size == bytes.size();
+    const ssize_t got =
+        ::read(file.get(), full ? beyond : bytes.data() + size, full ? sizeof beyond : bytes.size() - size);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_bad_input("cannot read {}: {}; give the path of a readable file", path.string(), reason(errno));
-    if (got == 0) break;
+    if (got < 0) throw_bad_input("cannot read {}: {}; give the path of a readable file", name, reason(errno));
+    if (got == 0) {
+      bytes.resize(size);
+      return bytes;
+    }
+    if (full) bytes.append(beyond, static_cast<std::size_t>(got));
     size += static_cast<std::size_t>(got);
+    check_size(size);
   }
-  bytes.resize(size);
-  return bytes;
 }
 
 namespace {

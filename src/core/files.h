@@ -1,6 +1,7 @@
 #pragma once
 // Reading and writing files so that a failure loses nothing.
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -9,8 +10,12 @@
 
 namespace flashcore {
 
-// Error kBadInput naming the path and the reason (missing, a directory, no permission).
-std::string read_file(const std::filesystem::path& path);
+// Enough for every text we read; what is larger was not meant.
+constexpr std::uint64_t kMaxTextFile = std::uint64_t{1} << 30;
+// Error kBadInput naming the path and the reason: missing, a directory, no permission, larger than `max_bytes`, or a
+// pipe, socket or device, whose reading may never end. Only what was handed to the process may be a pipe: /dev/stdin,
+// and /dev/fd/N as the shell's <(command) gives it.
+std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes = kMaxTextFile);
 // Temporary file in the same folder, write, fsync, rename: the old file stands until the new one is whole. The new one
 // has the mode of the old one; a symbolic link stays, and what it names is replaced. A full disk or an unwritable
 // folder is Error kEnvironment and leaves the old file as it was and no temporary behind. Neither does a kill while it

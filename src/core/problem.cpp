@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 
 namespace flashcore {
 namespace {
@@ -31,14 +32,14 @@ class IdReader {
     }
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc()) fail(fmt::format("the number in '{}' is too large", token_));
+    if (error != std::errc()) fail(fmt::format("the number in '{}' is too large", excerpt(token_)));
     next();
     return value;
   }
   std::int64_t need_number(std::string_view prefix) {
     if (const auto value = number(prefix)) return *value;
     fail(token_.empty() ? fmt::format("'{}<number>' is missing at the end", prefix)
-                        : fmt::format("'{}<number>' was expected where '{}' stands", prefix, token_));
+                        : fmt::format("'{}<number>' was expected where '{}' stands", prefix, excerpt(token_)));
   }
   bool word(std::string_view expected) {
     if (token_ != expected) return false;
@@ -53,7 +54,7 @@ class IdReader {
   std::string_view token() const { return token_; }
   bool at_end() const { return ended_; }
   [[noreturn]] void fail(const std::string& reason) const {
-    throw_bad_input("problem id '{}' cannot be read: {}; the form is {}", id_, reason, kIdForm);
+    throw_bad_input("problem id '{}' cannot be read: {}; the form is {}", excerpt(id_), reason, kIdForm);
   }
 
  private:
@@ -112,7 +113,7 @@ Layout parse_layout(std::string_view name) {
   for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
     if (name == to_string(layout)) return layout;
   }
-  throw_bad_input("layout '{}' is not known; use bhsd, bshd or strided", name);
+  throw_bad_input("layout '{}' is not known; use bhsd, bshd or strided", excerpt(name));
 }
 
 double Problem::softmax_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim)); }
@@ -185,7 +186,7 @@ Problem Problem::parse(std::string_view id) {
   p.head_dim_v = reader.number("dv").value_or(p.head_dim);
   const std::string_view dtype = reader.take();
   if (dtype != "fp32" && dtype != "fp16" && dtype != "bf16") {
-    reader.fail(fmt::format("the dtype is '{}', which is not fp32, fp16 or bf16", dtype));
+    reader.fail(fmt::format("the dtype is '{}', which is not fp32, fp16 or bf16", excerpt(dtype)));
   }
   p.dtype = parse_dtype(dtype);
   if (reader.word("causal")) p.causal = Causal::kBottomRight;
@@ -197,11 +198,11 @@ Problem Problem::parse(std::string_view id) {
     double value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error != std::errc() || end != number.data() + number.size()) {
-      reader.fail(fmt::format("the scale '{}' is not a number", number));
+      reader.fail(fmt::format("the scale '{}' is not a number", excerpt(number)));
     }
     p.scale = value;
   }
-  if (!reader.at_end()) reader.fail(fmt::format("'{}' is left over", reader.token()));
+  if (!reader.at_end()) reader.fail(fmt::format("'{}' is left over", excerpt(reader.token())));
   p.validate();
   return p;
 }

@@ -1,6 +1,7 @@
 #include "core/tensor_file.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -8,11 +9,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <tuple>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
+#include "core/json_text.h"
 
 namespace flashcore {
 namespace {
@@ -40,13 +42,13 @@ Location locate(const std::string& where) {
   }
   throw_bad_input(
       "cannot tell the format of '{}'; use a name that ends in .npy or .safetensors (or .safetensors:tensor_name)",
-      where);
+      excerpt(where));
 }
 
 // All complaints about one file start with its name.
 class Complaint {
  public:
-  explicit Complaint(std::string path) : path_(std::move(path)) {}
+  explicit Complaint(const std::string& path) : path_(excerpt(path)) {}
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
     throw_bad_input("{}: {}", path_, fmt::format(format, std::forward<Args>(args)...));
@@ -101,7 +103,7 @@ class NpyHeader {
                     : bad("descr is not a plain dtype (structured arrays are not supported)");
       else if (key == "fortran_order" && !fortran_order) fortran_order = boolean();
       else if (key == "shape" && !shape) shape = tuple();
-      else bad(fmt::format("unexpected key '{}'", key));
+      else bad(fmt::format("unexpected key '{}'", excerpt(key)));
       if (!take(',') && peek() != '}') bad("a ',' is missing");
     }
     if (peek() != '\0') bad("there is text after the closing brace");
@@ -165,24 +167,28 @@ class NpyHeader {
   const Complaint& complaint_;
 };
 
-FileTensor read_npy(const std::string& path) {
-  const Complaint complaint(path);
-  const std::string file = read_file(path);
+}  // namespace
+
+FileTensor parse_npy(std::string_view file, const std::string& origin) {
+  const Complaint complaint(origin);
   if (!file.starts_with(kNpyMagic))
     complaint.fail("this is not a .npy file (it does not start with \\x93NUMPY); write it with numpy.save");
-  if (file.size() < 12)
+  if (file.size() < 8)
     complaint.fail("the file ends after {} bytes, within the .npy header; it is truncated: write it again",
                    file.size());
   const int version = static_cast<unsigned char>(file[6]);
   if (version < 1 || version > 3) complaint.fail(".npy version {} is not known; versions 1 to 3 are", version);
   const std::size_t length_bytes = version == 1 ? 2 : 4, start = 8 + length_bytes;
-  const std::uint64_t length = little_endian(std::string_view(file).substr(8, length_bytes));
+  if (file.size() < start)
+    complaint.fail("the file ends after {} bytes, within the .npy header; it is truncated: write it again",
+                   file.size());
+  const std::uint64_t length = little_endian(file.substr(8, length_bytes));
   if (length > file.size() - start) {
     complaint.fail(
         "the .npy header claims {} bytes, but only {} follow; the file is truncated or corrupt: write it again", length,
         file.size() - start);
   }
-  const NpyHeader header(std::string_view(file).substr(start, length), complaint);
+  const NpyHeader header(file.substr(start, length), complaint);
   FileTensor tensor;
   if (header.descr == "<f4") tensor.dtype = DType::kF32;
   else if (header.descr == "<f2") tensor.dtype = DType::kF16;
@@ -191,11 +197,11 @@ FileTensor read_npy(const std::string& path) {
     complaint.fail(
         "the dtype is '{}', which is not supported; use '<f4' (float32), '<f2' (float16) or bfloat16: "
         "array.astype(numpy.float16)",
-        header.descr);
+        excerpt(header.descr));
   if (*header.fortran_order) complaint.fail("the array is in Fortran order; save numpy.ascontiguousarray(array)");
   tensor.shape = *header.shape;
   const auto bytes = bytes_of(tensor.shape, size_of(tensor.dtype));
-  const std::string_view data = std::string_view(file).substr(start + length);
+  const std::string_view data = file.substr(start + length);
   if (!bytes || *bytes != data.size()) {
     complaint.fail("shape ({}) of {} takes {} bytes, but the file holds {}; it is truncated or corrupt: write it again",
                    fmt::join(tensor.shape, ", "), to_string(tensor.dtype),
@@ -204,6 +210,8 @@ FileTensor read_npy(const std::string& path) {
   tensor.data = to_bytes(data);
   return tensor;
 }
+
+namespace {
 
 void write_npy(const std::string& path, const FileTensor& tensor) {
   if (tensor.dtype == DType::kBF16) throw_bad_input("{}: .npy has no bf16; use a name that ends in .safetensors", path);
@@ -243,22 +251,15 @@ std::size_t safetensors_size(std::string_view dtype) {
   return 0;
 }
 
-nlohmann::json parse_header(std::string_view text, const Complaint& complaint) {
-  std::set<std::string> names;
-  // The library would keep the last of two equal keys in silence.
-  const auto watch = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    if (depth == 1 && event == nlohmann::json::parse_event_t::key && !names.insert(parsed.get<std::string>()).second) {
-      complaint.fail("the tensor '{}' is in the header twice; write the file again", parsed.get<std::string>());
-    }
-    return true;
-  };
+// In time linear in the header: 20,000 tensors are nothing unusual.
+nlohmann::json parse_header(std::string_view text, const std::string& origin) {
   try {
-    nlohmann::json header = nlohmann::json::parse(text, watch);
-    if (!header.is_object())
-      complaint.fail("the safetensors header is not a JSON object; the file is corrupt: write it again");
+    nlohmann::json header = parse_json(text, "the header");
+    if (!header.is_object()) throw_bad_input("the header is not a JSON object");
     return header;
-  } catch (const nlohmann::json::exception&) {
-    complaint.fail("the safetensors header is not JSON; this is no safetensors file, or it is corrupt: write it again");
+  } catch (const Error& error) {
+    throw_bad_input("{}: this is no safetensors file, or it is corrupt: {}; write it again", excerpt(origin),
+                    error.what());
   }
 }
 
@@ -275,7 +276,7 @@ Entry read_entry(const std::string& name, const nlohmann::json& json, const Comp
     complaint.fail(
         "the header entry of tensor '{}' lacks a proper dtype, shape or data_offsets; the file is corrupt: write it "
         "again",
-        name);
+        excerpt(name));
   }
   Entry entry{name, json["dtype"].get<std::string>(), json["shape"].get<std::vector<std::int64_t>>(),
               json["data_offsets"][0].get<std::uint64_t>(), json["data_offsets"][1].get<std::uint64_t>()};
@@ -286,7 +287,7 @@ Entry read_entry(const std::string& name, const nlohmann::json& json, const Comp
     complaint.fail(
         "tensor '{}' of {} [{}] is said to take bytes {} to {}, which does not fit its shape; the file is corrupt: "
         "write it again",
-        name, entry.dtype, fmt::join(entry.shape, ", "), entry.begin, entry.end);
+        excerpt(name), excerpt(entry.dtype), fmt::join(entry.shape, ", "), entry.begin, entry.end);
   }
   return entry;
 }
@@ -301,11 +302,11 @@ void check_cover(std::vector<Entry> entries, std::uint64_t size, const Complaint
       complaint.fail(
           "tensor '{}' takes bytes {} to {}, but only {} bytes of data follow the header; the file is truncated: write "
           "it again",
-          entry.name, entry.begin, entry.end, size);
+          excerpt(entry.name), entry.begin, entry.end, size);
     }
     if (entry.begin != at) {
       complaint.fail("tensor '{}' starts at byte {} where {} was expected ({}); the file is corrupt: write it again",
-                     entry.name, entry.begin, at, entry.begin < at ? "it overlaps another" : "there is a gap");
+                     excerpt(entry.name), entry.begin, at, entry.begin < at ? "it overlaps another" : "there is a gap");
     }
     at = entry.end;
   }
@@ -316,45 +317,50 @@ const Entry& select(const std::vector<Entry>& entries, const std::string& name, 
   std::vector<std::string> names;
   for (const Entry& entry : entries) {
     if (entry.name == name || (name.empty() && entries.size() == 1)) return entry;
-    if (names.size() < 20) names.push_back(entry.name);
+    if (names.size() < 20) names.push_back(excerpt(entry.name, 60));
   }
   const std::string known = fmt::format("{}{}", fmt::join(names, ", "), entries.size() > names.size() ? ", ..." : "");
   if (entries.empty()) complaint.fail("the file holds no tensor; give one that does");
   if (name.empty())
     complaint.fail("the file holds {} tensors ({}); say which, as file.safetensors:name", entries.size(), known);
-  complaint.fail("there is no tensor '{}'; the file has {}", name, known);
+  complaint.fail("there is no tensor '{}'; the file has {}", excerpt(name), known);
 }
 
-FileTensor read_safetensors(const Location& where) {
-  const Complaint complaint(where.path);
-  const std::string file = read_file(where.path);
+}  // namespace
+
+FileTensor parse_safetensors(std::string_view file, const std::string& origin, const std::string& name) {
+  const Complaint complaint(origin);
   if (file.size() < 8)
     complaint.fail("the file has {} bytes, fewer than a safetensors header; it is truncated: write it again",
                    file.size());
-  const std::uint64_t length = little_endian(std::string_view(file).substr(0, 8));
+  const std::uint64_t length = little_endian(file.substr(0, 8));
   if (length > kMaxHeader || length > file.size() - 8) {
     complaint.fail(
         "the safetensors header claims {} bytes, but {} follow and at most {} are allowed; the file is truncated or of "
         "another format",
         length, file.size() - 8, kMaxHeader);
   }
-  const std::string_view data = std::string_view(file).substr(8 + length);
+  const std::string_view data = file.substr(8 + length);
   std::vector<Entry> entries;
-  const nlohmann::json header = parse_header(std::string_view(file).substr(8, length), complaint);
-  for (const auto& [name, json] : header.items()) {
-    if (name != "__metadata__") entries.push_back(read_entry(name, json, complaint));
+  const nlohmann::json header = parse_header(file.substr(8, length), origin);
+  for (const auto& [key, json] : header.items()) {
+    if (key != "__metadata__") entries.push_back(read_entry(key, json, complaint));
   }
   check_cover(entries, data.size(), complaint);
-  const Entry& entry = select(entries, where.name, complaint);
+  const Entry& entry = select(entries, name, complaint);
   FileTensor tensor;
   if (entry.dtype == "F32") tensor.dtype = DType::kF32;
   else if (entry.dtype == "F16") tensor.dtype = DType::kF16;
   else if (entry.dtype == "BF16") tensor.dtype = DType::kBF16;
-  else complaint.fail("tensor '{}' is {}, which is not supported; use F32, F16 or BF16", entry.name, entry.dtype);
+  else
+    complaint.fail("tensor '{}' is {}, which is not supported; use F32, F16 or BF16", excerpt(entry.name),
+                   excerpt(entry.dtype));
   tensor.shape = entry.shape;
   tensor.data = to_bytes(data.substr(entry.begin, entry.end - entry.begin));
   return tensor;
 }
+
+namespace {
 
 void write_safetensors(const Location& where, const FileTensor& tensor, const std::string& name) {
   const std::string dtype = tensor.dtype == DType::kF32 ? "F32" : tensor.dtype == DType::kF16 ? "F16" : "BF16";
@@ -368,11 +374,19 @@ void write_safetensors(const Location& where, const FileTensor& tensor, const st
   write_file_atomically(where.path, file);
 }
 
+// More than the machine's memory cannot be read, and a sparse file claims it for nothing.
+std::uint64_t max_tensor_file() {
+  const auto pages = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES));
+  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+}
+
 }  // namespace
 
 FileTensor read_tensor(const std::string& where) {
   const Location location = locate(where);
-  return location.format == Format::kNpy ? read_npy(location.path) : read_safetensors(location);
+  const std::string file = read_file(location.path, max_tensor_file());
+  return location.format == Format::kNpy ? parse_npy(file, location.path)
+                                         : parse_safetensors(file, location.path, location.name);
 }
 
 void write_tensor(const std::string& where, const FileTensor& tensor, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
@@ -23,6 +24,9 @@ struct FileTensor {
 // safetensors: F32, F16, BF16. Anything else, a truncated file, a header that does not fit its data, a shape that does
 // not match: Error kBadInput that names file, what was found and what is allowed.
 FileTensor read_tensor(const std::string& where);
+// The same of a file's bytes; `origin` is what complaints call it. An empty `name`: the one tensor.
+FileTensor parse_npy(std::string_view file, const std::string& origin);
+FileTensor parse_safetensors(std::string_view file, const std::string& origin, const std::string& name);
 // By extension; written with write_file_atomically. bf16 needs .safetensors.
 void write_tensor(const std::string& where, const FileTensor& tensor, const std::string& name);
 

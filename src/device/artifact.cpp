@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/json_number.h"
 namespace flashcore {
 
 void to_json(nlohmann::json& json, const Artifact& artifact) {
@@ -25,14 +26,14 @@ void from_json(const nlohmann::json& json, Artifact& artifact) {
   artifact.cubin.clear();
   json.at("symbol").get_to(artifact.symbol);
   json.at("arch").get_to(artifact.arch);
-  json.at("registers").get_to(artifact.registers);
-  json.at("spill_store_bytes").get_to(artifact.spill_store_bytes);
-  json.at("spill_load_bytes").get_to(artifact.spill_load_bytes);
-  json.at("stack_bytes").get_to(artifact.stack_bytes);
-  json.at("static_shared_bytes").get_to(artifact.static_shared_bytes);
-  json.at("dynamic_shared_bytes").get_to(artifact.dynamic_shared_bytes);
-  json.at("barriers").get_to(artifact.barriers);
-  json.at("threads_per_block").get_to(artifact.threads_per_block);
+  get_whole(json, "registers", artifact.registers);
+  get_whole(json, "spill_store_bytes", artifact.spill_store_bytes);
+  get_whole(json, "spill_load_bytes", artifact.spill_load_bytes);
+  get_whole(json, "stack_bytes", artifact.stack_bytes);
+  get_whole(json, "static_shared_bytes", artifact.static_shared_bytes);
+  get_whole(json, "dynamic_shared_bytes", artifact.dynamic_shared_bytes);
+  get_whole(json, "barriers", artifact.barriers);
+  get_whole(json, "threads_per_block", artifact.threads_per_block);
   json.at("warnings").get_to(artifact.warnings);
   json.at("code_hash").get_to(artifact.code_hash);
   json.at("compile_ms").get_to(artifact.compile_ms);

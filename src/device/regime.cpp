@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "device/device.h"
 
 namespace flashcore {
@@ -28,13 +29,13 @@ std::string_view to_string(Condition condition) {
 Regime parse_regime(std::string_view name) {
   for (const Regime regime : {Regime::kGraph, Regime::kCold, Regime::kWarm})
     if (name == to_string(regime)) return regime;
-  throw_bad_input("'{}' is not a timing regime; choose graph, cold or warm", name);
+  throw_bad_input("'{}' is not a timing regime; choose graph, cold or warm", excerpt(name));
 }
 
 Condition parse_condition(std::string_view name) {
   for (const Condition condition : {Condition::kBurst, Condition::kSustained})
     if (name == to_string(condition)) return condition;
-  throw_bad_input("'{}' is not a power condition; choose burst or sustained", name);
+  throw_bad_input("'{}' is not a power condition; choose burst or sustained", excerpt(name));
 }
 
 void to_json(nlohmann::json& json, const EnvironmentReading& reading) {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "lab/ab.h"
 #include "lab/json_io.h"
 #include "lab/race.h"
@@ -146,7 +147,7 @@ std::vector<Calibration> read_calibrations(const std::filesystem::path& file) {
   std::error_code none;
   if (!std::filesystem::exists(file, none)) return {};
   try {
-    const json document = json::parse(read_file(file));
+    const json document = parse_json(read_file(file), file.string());
     if (document.at("schema") != kCalibrationSchema) throw_bad_input("another schema");
     return document.at("calibrations").get<std::vector<Calibration>>();
   } catch (const std::exception& e) {

@@ -26,7 +26,8 @@ void audit(const json& result, std::vector<std::string>& complaints) {
   if (time == result.end() || !time->is_object()) return;
   const double p50 = number(*time, "p50"), claimed = number(result, "tflops"), floor = number(result, "floor_us");
   if (p50 <= 0) return;
-  const std::string id = result.value("problem", "");
+  const auto named = result.find("problem");
+  const std::string id = named != result.end() && named->is_string() ? named->get<std::string>() : "";
   const Problem problem = Problem::parse(id);
   const double honest = problem.flops() / p50 * 1e-6;
   if (is_on(Check::kUnmaskedFlops) && claimed > 0 && std::abs(claimed - honest) > kTolerance * honest + kRounding)

@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/files.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
-#include "lab/audit.h"
 #include "lab/json_io.h"
 #include "lab/worker.h"
 
@@ -22,6 +20,7 @@ json environment_json(const Trial& t) {
   environment["driver"] = t.device.driver;
   environment["flashcore"] = FLASHCORE_VERSION;
   environment["measured_at"] = t.created_at;
+  if (t.machine.load_after >= 0) environment["load_average"] = json(t.machine).at("load_average");
   return environment;
 }
 
@@ -138,40 +137,6 @@ json bench_json(const std::vector<Trial>& trials) {
   json results = json::array();
   for (const Trial& t : trials) results.push_back(result_json(t));
   return {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
-}
-
-Verification verify_results(const std::filesystem::path& file) {
-  const json document = json::parse(read_file(file), nullptr, false);
-  if (!document.is_object() || document.value("schema", json()) != kBenchSchema || !document.contains("results") ||
-      !document["results"].is_array() || document["results"].empty())
-    throw_bad_input(
-        "'{}' is not a results file: it must be JSON of schema {} with at least one entry under \"results\", as "
-        "`flashcore bench --json` writes it",
-        file.string(), kBenchSchema);
-  const std::string current = source_hash();
-  Verification verification;
-  std::string other;
-  for (const json& result : document["results"]) {
-    const json hash = result.is_object() ? result.value("source_hash", json()) : json();
-    if (!hash.is_string())
-      throw_bad_input(
-          "'{}' has a result without a source_hash; it cannot be said what it was measured on: measure it again",
-          file.string());
-    if (hash == current) continue;
-    other = hash.get<std::string>();
-    const json name = result.value("name", json());
-    verification.stale.push_back(name.is_string() ? name.get<std::string>() : "?");
-  }
-  verification.wrong = audit_results(document);
-  verification.fresh = verification.stale.empty() && verification.wrong.empty();
-  verification.reason =
-      !verification.wrong.empty() ? "figures that do not follow from each other: " + verification.wrong.front()
-      : verification.fresh
-          ? fmt::format("all {} results were measured on the source as it stands ({})", document["results"].size(),
-                        current)
-          : fmt::format("{} of {} results were measured on other source ({}) than the source as it stands ({})",
-                        verification.stale.size(), document["results"].size(), other, current);
-  return verification;
 }
 
 }  // namespace flashcore

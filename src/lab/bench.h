@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/suite.h"
@@ -50,5 +51,6 @@ struct Verification {
 };
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
 Verification verify_results(const std::filesystem::path& file);
+Verification verify_results_text(std::string_view text, const std::string& origin);
 
 }  // namespace flashcore

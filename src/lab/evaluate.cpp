@@ -2,6 +2,7 @@
 
 #include "core/environment_error.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "device/compiler.h"
 #include "lab/checks.h"
 #include "lab/gates.h"
@@ -161,6 +162,8 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
   trial.source_hash = source_hash_of(request.candidate);
   trial.seed = request.seed;
+  trial.machine.cores = hardware_threads();
+  trial.machine.variables = repro_variables();
   return trial;
 }
 

@@ -6,13 +6,16 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/yaml_reader.h"
 #include "kernels/family.h"
-#include "lab/yaml_reader.h"
 
 namespace flashcore {
 namespace {
 
 constexpr const char* kWhat = "an experiment";
+// The name of a folder; of file systems, 255 bytes is the most.
+constexpr std::size_t kMaxName = 100;
+constexpr double kMaxSpeedup = 1000;
 
 bool is_word(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
@@ -23,8 +26,8 @@ class ExperimentReader {
  public:
   explicit ExperimentReader(const std::filesystem::path& file) : reader_(file.string()), file_(file) {}
 
-  Experiment read() {
-    const YAML::Node root = reader_.parse(read_file(file_));
+  Experiment read(std::string_view text) {
+    const YAML::Node root = reader_.parse(text);
     reader_.check_keys(root, kWhat,
                        {"name", "hypothesis", "mechanism", "refuted_by", "control", "candidates", "problems",
                         "acceptance", "regime", "condition"});
@@ -32,6 +35,9 @@ class ExperimentReader {
     experiment_.name = reader_.text(root, "name", kWhat);
     if (!is_word(experiment_.name))
       reader_.fail(root["name"], "name is not a word of letters, digits and '_'; it names a folder");
+    if (experiment_.name.size() > kMaxName)
+      reader_.fail(root["name"], fmt::format("name has {} letters; it names a folder: use at most {}",
+                                             experiment_.name.size(), kMaxName));
     experiment_.hypothesis = reader_.text(root, "hypothesis", kWhat);
     experiment_.mechanism = reader_.text(root, "mechanism", kWhat);
     experiment_.refuted_by = reader_.text(root, "refuted_by", kWhat);
@@ -58,13 +64,14 @@ class ExperimentReader {
     const YAML::Node node = reader_.need(root, "acceptance", kWhat);
     reader_.check_keys(node, "acceptance", {"margin", "processes", "seconds", "confirmed_when"});
     experiment_.margin = reader_.number_or(node, "margin", experiment_.margin);
-    experiment_.processes = static_cast<int>(reader_.number_or(node, "processes", experiment_.processes));
+    const std::int64_t processes = reader_.whole_or(node, "processes", experiment_.processes);
     experiment_.seconds = reader_.number_or(node, "seconds", experiment_.seconds);
     experiment_.every = reader_.word(node, "confirmed_when", {"every", "most"}, "every") == "every";
     if (!(experiment_.margin > 0 && experiment_.margin < 1))
       reader_.fail(node, "margin is a share between 0 and 1, as 0.03");
-    if (experiment_.processes < 1 || experiment_.processes > 100)
+    if (processes < 1 || processes > 100)
       reader_.fail(node, "processes is a number from 1 to 100; a published verdict needs 3");
+    experiment_.processes = static_cast<int>(processes);
     if (!(experiment_.seconds > 0 && experiment_.seconds <= 600)) reader_.fail(node, "seconds goes from 0 to 600");
   }
 
@@ -93,7 +100,7 @@ class ExperimentReader {
       family_by_name(family);
       if (node["patch"]) {
         const std::filesystem::path folder = reader_.text(node, "patch", what);
-        arm.patch = load_patch(file_.parent_path() / folder, family, folder.filename().string());
+        arm.patch = load_patch(inside(folder), family, folder.filename().string());
         make_patched_family(*arm.patch);
         arm.candidate = arm.patch->family_name() + arm.candidate.substr(colon);
       }
@@ -104,11 +111,26 @@ class ExperimentReader {
     return arm;
   }
 
+  // Somebody else's experiment must not read folders of the user's, whose lines a compiler's messages would show.
+  std::filesystem::path inside(const std::filesystem::path& folder) const {
+    std::error_code ignored;
+    const auto base = std::filesystem::weakly_canonical(file_.has_parent_path() ? file_.parent_path() : ".", ignored);
+    const auto whole = std::filesystem::weakly_canonical(base / folder, ignored);
+    const auto below = whole.lexically_relative(base);
+    if (below.empty() || below == "." || *below.begin() == "..")
+      throw_bad_input("the patch folder {} is not inside the experiment's folder; copy it beside the file",
+                      folder.string());
+    return whole;
+  }
+
   Prediction read_prediction(const YAML::Node& node) const {
     std::vector<double> range;
-    if (!node.IsSequence() || !YAML::convert<std::vector<double>>::decode(node, range) || range.size() != 2 ||
-        !(range[0] > 0 && range[0] <= range[1]))
-      reader_.fail(node, "predicted is not a range of speed-ups over the control; write predicted: [1.02, 1.10]");
+    if (node.IsSequence() && node.size() == 2)
+      for (const YAML::Node& bound : node) range.push_back(reader_.number_of(bound, "a bound of predicted"));
+    if (range.size() != 2 || !(range[0] > 0 && range[0] <= range[1] && range[1] <= kMaxSpeedup))
+      reader_.fail(node, fmt::format("predicted is not a range of speed-ups over the control (above 0, at most {}); "
+                                     "write predicted: [1.02, 1.10]",
+                                     kMaxSpeedup));
     const Prediction prediction{range[0], range[1]};
     const auto allows = [&](const char* verdict) { return prediction.allows(verdict, experiment_.margin); };
     if (allows("FASTER") && allows("SLOWER") && allows("SAME"))
@@ -141,7 +163,11 @@ std::vector<Patch> Experiment::patches() const {
   return all;
 }
 
-Experiment load_experiment(const std::filesystem::path& file) { return ExperimentReader(file).read(); }
+Experiment load_experiment(const std::filesystem::path& file) { return parse_experiment(read_file(file), file); }
+
+Experiment parse_experiment(std::string_view text, const std::filesystem::path& file) {
+  return ExperimentReader(file).read(text);
+}
 
 std::string outcome_of(const Prediction& predicted, const std::string& verdict, double margin) {
   if (verdict != "FASTER" && verdict != "SLOWER" && verdict != "SAME") return "INCONCLUSIVE";

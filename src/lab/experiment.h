@@ -51,6 +51,8 @@ struct Experiment {
 // regime, condition. `patch` names a folder beside the file (lab/patch.h). Error kBadInput with file and line, also for
 // a prediction that no verdict could contradict and for candidates that are no text of a family.
 Experiment load_experiment(const std::filesystem::path& file);
+// Its text; `file` is what complaints call it, and patches lie beside.
+Experiment parse_experiment(std::string_view text, const std::filesystem::path& file);
 
 // CONFIRMED | REFUTED | INCONCLUSIVE of one comparison; verdict as verdict_of.
 std::string outcome_of(const Prediction& predicted, const std::string& verdict, double margin);

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "lab/json_io.h"
 
 namespace flashcore {
@@ -11,10 +12,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kExperimentSchema = "flashcore.experiment/1";
+std::string family_of(const std::string& candidate) { return candidate.substr(0, candidate.find_first_of(":+")); }
 
-LedgerEntry entry_of(const std::filesystem::path& file) {
-  const json j = decode_nonfinite(json::parse(read_file(file), nullptr, false));
+}  // namespace
+
+LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin) {
+  const json j = decode_nonfinite(parse_json(text, origin));
   try {
     if (j.at("schema") != kExperimentSchema) throw_bad_input("its schema is not {}", kExperimentSchema);
     LedgerEntry entry;
@@ -37,21 +40,18 @@ LedgerEntry entry_of(const std::filesystem::path& file) {
     }
     return entry;
   } catch (const std::exception& e) {
-    throw_bad_input("{} is no verdict of an experiment: {}; run the experiment again or remove the file", file.string(),
+    throw_bad_input("{} is no verdict of an experiment: {}; run the experiment again or remove the file", origin,
                     e.what());
   }
 }
-
-std::string family_of(const std::string& candidate) { return candidate.substr(0, candidate.find_first_of(":+")); }
-
-}  // namespace
 
 std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder) {
   std::vector<LedgerEntry> entries;
   std::error_code ignored;
   for (const auto& item : std::filesystem::directory_iterator(folder, ignored))
     if (std::filesystem::exists(item.path() / "verdict.json"))
-      entries.push_back(entry_of(item.path() / "verdict.json"));
+      entries.push_back(
+          parse_ledger_entry(read_file(item.path() / "verdict.json"), (item.path() / "verdict.json").string()));
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return entries;
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace flashcore {
@@ -24,6 +25,8 @@ struct LedgerEntry {
 
 // Sorted by name. An empty or missing folder is an empty ledger. Error kBadInput naming a file that is no verdict.
 std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder);
+// One verdict.json.
+LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin);
 
 // What it has to say on a family: one line per experiment whose candidates are of it.
 std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, const std::string& family,

@@ -1,13 +1,16 @@
 #include "lab/patch.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/hash.h"
+#include "core/yaml_reader.h"
 #include "kernels/embedded.h"
-#include "lab/yaml_reader.h"
+#include "lab/device_code.h"
 
 namespace flashcore {
 namespace {
@@ -16,6 +19,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kPatchFile = "patch.yaml";
+// A kernel is some tens of kilobytes.
+constexpr std::size_t kMaxFiles = 256, kMaxBytes = 4 << 20;
+
+bool g_trust_code = false;
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -23,10 +30,28 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
+void check_sources(const Patch& patch, const SourceMap& overlay) {
+  SourceMap known = overlay;
+  known.insert(device_sources().begin(), device_sources().end());
+  for (const auto& [path, text] : overlay) {
+    const auto original = device_sources().find(path);
+    const std::string before = original == device_sources().end() ? "" : original->second;
+    if (text == before) continue;
+    if (const auto why = why_not_device_code(path, text, before, known))
+      throw_bad_input(
+          "patch {} is refused: {}; a patch brings device code only (docs/security.md). If you have read it and want "
+          "it compiled all the same, give --trust-code",
+          patch.name, *why);
+  }
+}
+
 // The files of a patch as the compiler gets them: whole ones, then the replacements in them or in the library's.
 SourceMap overlay_of(const Patch& patch) {
   SourceMap overlay = patch.files;
   for (const auto& [path, text] : overlay) {
+    if (fs::path(path).lexically_normal().generic_string() != path || path.find("..") != std::string::npos)
+      throw_bad_input("patch {} brings the path {}; give one that goes straight down, as tile/softmax.cuh", patch.name,
+                      path);
     if (!device_sources().contains(path) && !path.starts_with(patch.family + "/"))
       throw_bad_input("patch {} brings {}, which no kernel includes; give kernel.cuh, or a path as tile/softmax.cuh",
                       patch.name, path);
@@ -46,13 +71,15 @@ SourceMap overlay_of(const Patch& patch) {
           patch.name, times, r.file, r.from);
     text.replace(text.find(r.from), r.from.size(), r.to);
   }
+  if (!patch.trusted) check_sources(patch, overlay);
   return overlay;
 }
 
 ConfigSpace extended(const ConfigSpace& base, const Patch& patch) {
   std::vector<Field> fields = base.fields();
   for (const auto& [name, values] : patch.extend) {
-    const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == name; });
+    const auto field =
+        std::find_if(fields.begin(), fields.end(), [&wanted = name](const Field& f) { return f.name == wanted; });
     if (field == fields.end())
       throw_bad_input("patch {} extends '{}', which is no config field of {}", patch.name, name, patch.family);
     field->values.insert(field->values.end(), values.begin(), values.end());
@@ -93,6 +120,7 @@ class PatchedFamily final : public Family {
     return base_.workspace_bytes(c, p);
   }
   const SourceMap* source_overlay() const override { return &overlay_; }
+  bool is_foreign() const override { return !patch_.trusted; }
   const Patch& patch() const { return patch_; }
 
  private:
@@ -109,24 +137,6 @@ const Family* find_family(std::string_view name) {
   return nullptr;
 }
 
-void read_patch_yaml(const fs::path& file, Patch& patch) {
-  const YamlReader reader(file.string());
-  const YAML::Node root = reader.parse(read_file(file));
-  reader.check_keys(root, "a patch", {"replace", "extend"});
-  if (const YAML::Node list = root["replace"]) {
-    if (!list.IsSequence()) reader.fail(list, "replace is not a list of {file, from, to}");
-    for (const YAML::Node& item : list) {
-      reader.check_keys(item, "a replacement", {"file", "from", "to"});
-      patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
-                               item["to"] ? item["to"].as<std::string>() : ""});
-    }
-  }
-  if (const YAML::Node extend = root["extend"]) {
-    if (!extend.IsMap()) reader.fail(extend, "extend is not 'field: [values]'");
-    for (const auto& entry : extend) patch.extend[entry.first.Scalar()] = entry.second.as<std::vector<int>>();
-  }
-}
-
 }  // namespace
 
 bool Patch::operator==(const Patch& other) const { return json(*this) == json(other); }
@@ -134,7 +144,8 @@ bool Patch::operator==(const Patch& other) const { return json(*this) == json(ot
 void to_json(json& j, const Patch& p) {
   json replace = json::array();
   for (const auto& r : p.replace) replace.push_back({{"file", r.file}, {"from", r.from}, {"to", r.to}});
-  j = {{"name", p.name}, {"family", p.family}, {"files", p.files}, {"replace", replace}, {"extend", p.extend}};
+  j = {{"name", p.name},     {"family", p.family}, {"files", p.files},
+       {"replace", replace}, {"extend", p.extend}, {"trusted", p.trusted}};
 }
 
 void from_json(const json& j, Patch& p) {
@@ -142,10 +153,42 @@ void from_json(const json& j, Patch& p) {
   j.at("family").get_to(p.family);
   p.files = j.value("files", SourceMap());
   p.extend = j.value("extend", decltype(p.extend)());
+  p.trusted = j.value("trusted", false);
   p.replace.clear();
   for (const auto& r : j.value("replace", json::array()))
     p.replace.push_back(
         {r.at("file").get<std::string>(), r.at("from").get<std::string>(), r.at("to").get<std::string>()});
+}
+
+void trust_code() { g_trust_code = true; }
+
+void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& patch) {
+  const YamlReader reader(origin);
+  const YAML::Node root = reader.parse(text);
+  reader.check_keys(root, "a patch", {"replace", "extend"});
+  if (const YAML::Node list = root["replace"]) {
+    if (!list.IsSequence()) reader.fail(list, "replace is not a list of {file, from, to}");
+    for (const YAML::Node& item : list) {
+      reader.check_keys(item, "a replacement", {"file", "from", "to"});
+      patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
+                               reader.source_text(item, "to")});
+    }
+  }
+  if (const YAML::Node extend = root["extend"]) {
+    if (!extend.IsMap()) reader.fail(extend, "extend is not 'field: [values]'");
+    for (const auto& entry : extend) {
+      const std::string field = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if (!entry.second.IsSequence()) reader.fail(entry.second, "extend is not 'field: [values]'");
+      const auto [values, is_new] = patch.extend.try_emplace(field);
+      if (!is_new) reader.fail(entry.first, fmt::format("extend names '{}' twice; give it once", excerpt(field)));
+      for (const YAML::Node& value : entry.second) {
+        const std::int64_t number = reader.whole_of(value, "a value of " + excerpt(field));
+        if (number < 0 || number > std::numeric_limits<int>::max())
+          reader.fail(value, fmt::format("{} is no value of a config field; use 0 to 2147483647", number));
+        values->second.push_back(static_cast<int>(number));
+      }
+    }
+  }
 }
 
 Patch load_patch(const fs::path& folder, const std::string& family, const std::string& name) {
@@ -155,12 +198,24 @@ Patch load_patch(const fs::path& folder, const std::string& family, const std::s
   Patch patch;
   patch.name = name;
   patch.family = family;
+  patch.trusted = g_trust_code;
+  std::size_t files = 0;
+  std::uintmax_t bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const std::string path = fs::relative(entry.path(), folder).generic_string();
-    if (!entry.is_regular_file() || path == kPatchFile || path.ends_with(".md")) continue;
+    const std::string path = entry.path().lexically_relative(folder).generic_string();
+    if (entry.is_symlink() || !(entry.is_regular_file() || entry.is_directory()))
+      throw_bad_input(
+          "{} in the patch folder {} is a link or no file; a patch holds plain files only, so copy it there", path,
+          folder.string());
+    if (entry.is_directory()) continue;
+    if (++files > kMaxFiles || (bytes += entry.file_size()) > kMaxBytes)
+      throw_bad_input("the patch folder {} holds more than {} files or {} MB; a patch is a few sources",
+                      folder.string(), kMaxFiles, kMaxBytes >> 20);
+    if (path == kPatchFile || path.ends_with(".md")) continue;
     patch.files[path == "kernel.cuh" ? family + "/kernel.cuh" : path] = read_file(entry.path());
   }
-  if (fs::exists(folder / kPatchFile)) read_patch_yaml(folder / kPatchFile, patch);
+  if (const fs::path file = folder / kPatchFile; fs::exists(file))
+    parse_patch_yaml(read_file(file), file.string(), patch);
   if (patch.files.empty() && patch.replace.empty() && patch.extend.empty())
     throw_bad_input("the patch folder {} changes nothing; give kernel.cuh, or {} with 'replace' or 'extend'",
                     folder.string(), kPatchFile);

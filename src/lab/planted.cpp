@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/yaml_reader.h"
 #include "device/compiler.h"
 #include "lab/checks.h"
 #include "lab/embedded_planted.h"
 #include "lab/evaluate.h"
 #include "lab/tune_facts.h"
 #include "lab/worker.h"
-#include "lab/yaml_reader.h"
 
 namespace flashcore {
 namespace {
@@ -18,11 +18,12 @@ Patch read_patch(const YamlReader& reader, const YAML::Node& list, const Planted
   Patch patch;
   patch.name = fault.name;
   patch.family = fault.candidate.substr(0, fault.candidate.find(':'));
+  patch.trusted = true;  // our own corpus
   if (!list.IsSequence()) reader.fail(list, "patch is not a list of {file, from, to}");
   for (const YAML::Node& item : list) {
     reader.check_keys(item, "a replacement", {"file", "from", "to"});
     patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
-                             item["to"] ? item["to"].as<std::string>() : ""});
+                             reader.source_text(item, "to")});
   }
   return patch;
 }

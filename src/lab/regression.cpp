@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/files.h"
+#include "core/foreign_text.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "lab/json_io.h"
@@ -14,36 +14,6 @@ namespace flashcore {
 namespace {
 
 using nlohmann::json;
-
-constexpr const char* kBenchSchema = "flashcore.bench/1";
-constexpr const char* kBaselineSchema = "flashcore.gate-baseline/1";
-
-// bench writes the config as an object; the baseline file as text.
-std::string candidate_of(const json& j) {
-  if (j.contains("candidate")) return j.at("candidate").get<std::string>();
-  std::string text = j.at("family").get<std::string>(), separator = ":";
-  for (const auto& [key, value] : j.at("config").items()) {
-    text += fmt::format("{}{}={}", separator, key, value.get<int>());
-    separator = ",";
-  }
-  return text;
-}
-
-BaselineEntry entry_of(const json& j) {
-  BaselineEntry entry;
-  entry.problem.problem = Problem::parse(j.at("problem").get<std::string>());
-  entry.problem.name = j.at("name").get<std::string>();
-  entry.device_key = j.at("device").at("key").get<std::string>();
-  entry.candidate = candidate_of(j);
-  if (j.contains("code_hash") && j.at("code_hash").is_string()) j.at("code_hash").get_to(entry.code_hash);
-  entry.regime = parse_regime(j.at("regime").get<std::string>());
-  entry.condition = parse_condition(j.at("condition").get<std::string>());
-  j.at("time_us").at("p50").get_to(entry.p50_us);
-  entry.kcycles = j.value("kcycles", 0.0);
-  entry.process_p50_us = j.value("process_p50_us", std::vector<double>());
-  if (!(entry.p50_us > 0)) throw_bad_input("a time of {} us", entry.p50_us);
-  return entry;
-}
 
 // What the present candidate took in each process, from either side's point of view.
 struct Now {
@@ -120,12 +90,12 @@ class EntryJudge {
   }
 
   GateRow unjudged(std::string why) {
-    row_.sentence = why.starts_with("NOT JUDGED") ? std::move(why) : "NOT JUDGED: " + why;
+    row_.sentence = std::move(why);
     return row_;
   }
   GateRow wrong(const AbResult& raced) {
     row_.verdict = "WRONG";
-    row_.sentence = fmt::format("WRONG: {}: {}", row_.candidate, raced.processes.back().message);
+    row_.sentence = fmt::format("{}: {}", row_.candidate, raced.processes.back().message);
     return row_;
   }
   GateRow interleaved(const AbResult& raced) {
@@ -171,46 +141,7 @@ double variance_of_logs(const std::vector<double>& values) {
   return squares / (n - 1);
 }
 
-std::string escape_xml(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      // Control characters are not XML at all.
-      default: out += static_cast<unsigned char>(c) < 0x20 && c != '\n' ? ' ' : c;
-    }
-  }
-  return out;
-}
-
 }  // namespace
-
-std::vector<BaselineEntry> load_baseline(const std::filesystem::path& file) {
-  const json document = json::parse(read_file(file), nullptr, false);
-  const json schema = document.is_object() ? document.value("schema", json()) : json();
-  if ((schema != kBenchSchema && schema != kBaselineSchema) || !document.contains("results") ||
-      !document["results"].is_array())
-    throw_bad_input(
-        "'{}' is not a baseline: it must be JSON of schema {} (`flashcore gate --write-baseline FILE`) or {} "
-        "(`flashcore bench --json FILE`)",
-        file.string(), kBaselineSchema, kBenchSchema);
-  std::vector<BaselineEntry> entries;
-  for (const json& result : document["results"]) {
-    if (!result.is_object() || !result.contains("time_us") || result["time_us"].is_null()) continue;
-    try {
-      entries.push_back(entry_of(result));
-    } catch (const std::exception& e) {
-      throw_bad_input("'{}': entry {} cannot be read ({}); write the baseline again", file.string(), entries.size() + 1,
-                      e.what());
-    }
-  }
-  if (entries.empty())
-    throw_bad_input("'{}' holds no entry with a time: there is nothing to compare with", file.string());
-  return entries;
-}
 
 std::vector<BaselineEntry> baseline_of(const std::vector<LeaderboardRow>& rows) {
   std::vector<BaselineEntry> entries;
@@ -231,23 +162,6 @@ std::vector<BaselineEntry> baseline_of(const std::vector<LeaderboardRow>& rows) 
   return entries;
 }
 
-json baseline_json(const std::vector<BaselineEntry>& entries) {
-  json results = json::array();
-  for (const BaselineEntry& e : entries)
-    results.push_back({{"problem", e.problem.problem.id()},
-                       {"name", e.problem.name},
-                       {"device", {{"key", e.device_key}}},
-                       {"candidate", e.candidate},
-                       {"code_hash", e.code_hash},
-                       {"regime", to_string(e.regime)},
-                       {"condition", to_string(e.condition)},
-                       {"time_us", {{"p50", e.p50_us}}},
-                       {"kcycles", e.kcycles},
-                       {"process_p50_us", e.process_p50_us}});
-  return {
-      {"schema", kBaselineSchema}, {"source_hash", source_hash()}, {"created_at", now_iso8601()}, {"results", results}};
-}
-
 GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& now, double recorded, bool in_cycles,
                        double margin) {
   FC_CHECK(!now.empty() && recorded > 0);
@@ -265,8 +179,8 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
   if (now.size() < 2) {
     row.verdict = "INCONCLUSIVE";
     row.sentence = fmt::format(
-        "INCONCLUSIVE: speed-up {:.4f} ({}): one process says nothing of what differs between "
-        "processes; use --processes 3",
+        "speed-up {:.4f} ({}): one process says nothing of what differs between "
+        "processes; three are the least that tell",
         row.speedup, what);
     return row;
   }
@@ -278,8 +192,8 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
                 : row.ci95_low > 1 + margin        ? "FASTER"
                 : row.ci95_high < 1 / (1 + margin) ? "SLOWER"
                                                    : "INCONCLUSIVE";
-  row.sentence = fmt::format("{}: speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
-                             row.verdict, row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
+  row.sentence = fmt::format("speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
+                             row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
   return row;
 }
 

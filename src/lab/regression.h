@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/suite.h"
@@ -33,6 +34,7 @@ struct BaselineEntry {
 // A flashcore.gate-baseline/1 file (record_baseline) or flashcore.bench/1 results; entries without a time are left out.
 // Error kBadInput if the file is neither, or holds no entry with a time.
 std::vector<BaselineEntry> load_baseline(const std::filesystem::path& file);
+std::vector<BaselineEntry> parse_baseline(std::string_view text, const std::string& origin);
 // The first of every row.
 std::vector<BaselineEntry> baseline_of(const std::vector<LeaderboardRow>& rows);
 nlohmann::json baseline_json(const std::vector<BaselineEntry>& entries);

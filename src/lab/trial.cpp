@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
+#include "core/json_number.h"
 #include "lab/json_io.h"
 
 namespace flashcore {
@@ -36,7 +38,7 @@ Enum value_of(const std::pair<Enum, std::string_view> (&table)[N], std::string_v
     if (word == name) return key;
     known += (known.empty() ? "" : ", ") + std::string(word);
   }
-  throw_bad_input("{} '{}' is not known; it is one of: {}", what, name, known);
+  throw_bad_input("{} '{}' is not known; it is one of: {}", what, excerpt(name), known);
 }
 
 json to_object(const OutputError& e) {
@@ -56,8 +58,8 @@ OutputError error_from(const json& j) {
   j.at("max_abs").get_to(e.max_abs);
   j.at("bias").get_to(e.bias);
   j.at("lse_max_abs").get_to(e.lse_max_abs);
-  j.at("nonfinite").get_to(e.nonfinite);
-  j.at("first_bad_row").get_to(e.first_bad_row);
+  get_whole(j, "nonfinite", e.nonfinite);
+  get_whole(j, "first_bad_row", e.first_bad_row);
   return e;
 }
 
@@ -74,7 +76,7 @@ std::optional<T> optional_section(const json& j, const char* key) {
 
 Trial trial_from(const json& j) {
   Trial t;
-  j.at("id").get_to(t.id);
+  get_whole(j, "id", t.id);
   j.at("run").get_to(t.run);
   j.at("created_at").get_to(t.created_at);
   t.phase = parse_phase(j.at("phase").get<std::string>());
@@ -85,7 +87,7 @@ Trial trial_from(const json& j) {
   j.at("family").get_to(t.family);
   j.at("config").get_to(t.config);
   j.at("source_hash").get_to(t.source_hash);
-  j.at("seed").get_to(t.seed);
+  get_whole(j, "seed", t.seed);
   t.artifact = optional_section<Artifact>(j, "artifact");
   j.at("gates").get_to(t.gates);
   if (const auto e = j.find("error"); e != j.end() && !e->is_null()) t.error = error_from(decode_nonfinite(*e));
@@ -93,6 +95,8 @@ Trial trial_from(const json& j) {
   t.timing = optional_section<Timing>(j, "timing");
   if (const auto c = j.find("comparison"); c != j.end() && !c->is_null()) t.comparison = c->get<Comparison>();
   t.environment = decode_nonfinite(j.at("environment")).get<EnvironmentReading>();
+  // Trials of older programs have none.
+  if (const auto m = j.find("machine"); m != j.end()) t.machine = m->get<MachineReading>();
   j.at("ended").get_to(t.ended);
   j.at("message").get_to(t.message);
   return t;
@@ -150,18 +154,18 @@ void from_json(const json& j, DeviceInfo& d) {
   j.at("key").get_to(d.key);
   j.at("name").get_to(d.name);
   j.at("id").get_to(d.id);
-  j.at("memory_bytes").get_to(d.memory_bytes);
+  get_whole(j, "memory_bytes", d.memory_bytes);
   j.at("driver").get_to(d.driver);
   const json& l = j.at("limits");
   d.limits.kind = l.at("kind").get<std::string>() == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
-  l.at("arch").get_to(d.limits.arch);
-  l.at("multiprocessors").get_to(d.limits.multiprocessors);
-  l.at("shared_bytes_per_block").get_to(d.limits.shared_bytes_per_block);
-  l.at("shared_bytes_per_multiprocessor").get_to(d.limits.shared_bytes_per_multiprocessor);
-  l.at("registers_per_multiprocessor").get_to(d.limits.registers_per_multiprocessor);
-  l.at("max_threads_per_block").get_to(d.limits.max_threads_per_block);
-  l.at("max_threads_per_multiprocessor").get_to(d.limits.max_threads_per_multiprocessor);
-  l.at("l2_bytes").get_to(d.limits.l2_bytes);
+  get_whole(l, "arch", d.limits.arch);
+  get_whole(l, "multiprocessors", d.limits.multiprocessors);
+  get_whole(l, "shared_bytes_per_block", d.limits.shared_bytes_per_block);
+  get_whole(l, "shared_bytes_per_multiprocessor", d.limits.shared_bytes_per_multiprocessor);
+  get_whole(l, "registers_per_multiprocessor", d.limits.registers_per_multiprocessor);
+  get_whole(l, "max_threads_per_block", d.limits.max_threads_per_block);
+  get_whole(l, "max_threads_per_multiprocessor", d.limits.max_threads_per_multiprocessor);
+  get_whole(l, "l2_bytes", d.limits.l2_bytes);
   d.limits.emulated = l.value("emulated", false);
 }
 
@@ -217,7 +221,7 @@ void from_json(const json& encoded, Timing& t) {
   throttles.resize(times.size());
   t.samples.clear();
   for (std::size_t i = 0; i < times.size(); ++i) t.samples.push_back({times[i], clocks[i], powers[i], throttles[i]});
-  j.at("launches_per_sample").get_to(t.launches_per_sample);
+  get_whole(j, "launches_per_sample", t.launches_per_sample);
   t.regime = parse_regime(j.at("regime").get<std::string>());
   t.condition = parse_condition(j.at("condition").get<std::string>());
   j.at("floor_us").get_to(t.floor_us);
@@ -238,7 +242,7 @@ void to_json(json& j, const Comparison& c) {
 void from_json(const json& j, Comparison& c) {
   j.at("against").get_to(c.against);
   j.at("verdict").get_to(c.verdict);
-  j.at("blocks").get_to(c.blocks);
+  get_whole(j, "blocks", c.blocks);
   const auto number = [&](const char* key) { return decode_nonfinite(j.at(key)).get<double>(); };
   c.speedup = number("speedup");
   c.margin = number("margin");
@@ -264,6 +268,7 @@ void to_json(json& j, const Trial& t) {
        {"seed", t.seed},
        {"gates", t.gates},
        {"environment", encode_nonfinite(json(t.environment))},
+       {"machine", t.machine},
        {"ended", t.ended},
        {"message", t.message}};
   j["artifact"] = t.artifact ? encode_nonfinite(json(*t.artifact)) : json();

@@ -1,7 +1,6 @@
 #include "lab/tune_arms.h"
 
 #include <filesystem>
-#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -18,8 +17,7 @@ using nlohmann::json;
 constexpr std::chrono::seconds kPatience{120};
 constexpr int kAttempts = 5;
 constexpr std::size_t kMaxAnswer = std::size_t{1} << 20;
-// Of an answer: what is quoted of one that is rejected, and what a candidate's text may be.
-constexpr std::size_t kQuoted = 200, kMaxCandidate = 4096;
+constexpr std::size_t kQuoted = 200;  // of an answer that is rejected
 
 class SearchArm final : public Arm {
  public:
@@ -94,10 +92,13 @@ class ProposerArm final : public Arm {
       const auto line = ask();
       if (!line) return std::nullopt;
       try {
-        const json answer = json::parse(*line);
-        if (!answer.is_object()) throw_bad_input("the answer is {}, not an object", answer.type_name());
-        if (answer.value("done", false)) return end("");
-        Proposal proposal = proposal_of(answer);
+        std::optional<Proposal> proposal = parse_proposal(*line);
+        if (!proposal) return end("");
+        if (proposal->patch) {
+          // Everything that can be wrong with it, another patch of that name included, is found here, where it is an
+          // answer to reject.
+          const PatchScope probe({*proposal->patch});
+        }
         ++proposals_;
         return proposal;
       } catch (const Cancelled&) {
@@ -149,44 +150,6 @@ class ProposerArm final : public Arm {
     why_ended_ = std::move(why);
     child_.kill();
     return std::nullopt;
-  }
-
-  // {"candidate": "family:k=v,..."}, or {"family": ..., "config": {...}}; and "patch": a folder.
-  Proposal proposal_of(const json& answer) const {
-    Proposal proposal;
-    std::string family, config;
-    if (answer.contains("candidate")) {
-      const std::string text = answer.at("candidate").get<std::string>();
-      if (text.size() > kMaxCandidate)
-        throw_bad_input("the candidate has {} characters; at most {} are allowed", text.size(), kMaxCandidate);
-      const std::size_t colon = std::min(text.find(':'), text.size());
-      family = text.substr(0, colon);
-      config = text.substr(std::min(colon + 1, text.size()));
-    } else {
-      family = answer.at("family").get<std::string>();
-      const json fields = answer.value("config", json::object());
-      if (!fields.is_object()) throw_bad_input("config is {}, not an object", fields.type_name());
-      for (const auto& [key, value] : fields.items())
-        config += fmt::format("{}{}={}", config.empty() ? "" : ",", key, int_of(key, value));
-    }
-    if (answer.contains("patch")) {
-      const std::filesystem::path folder = answer.at("patch").get<std::string>();
-      proposal.patch = load_patch(folder, family, folder.filename().string());
-      family = proposal.patch->family_name();
-      // Everything that can be wrong with it, another patch of that name included, is found here, where it is an answer
-      // to reject.
-      const PatchScope probe({*proposal.patch});
-    }
-    proposal.candidate = family + (config.empty() ? "" : ":" + config);
-    return proposal;
-  }
-
-  // json's own conversion cuts 1.5 to 1, 2^32 + 1 to 1, and takes true for 1.
-  static int int_of(const std::string& key, const json& value) {
-    const bool fits = value.is_number_integer() && value >= std::numeric_limits<int>::min() &&
-                      value <= std::numeric_limits<int>::max();
-    if (!fits) throw_bad_input("{} is {}, not an integer of 32 bits", key, dump_line(value).substr(0, kQuoted));
-    return value.get<int>();
   }
 
   std::function<bool()> stop_;

@@ -8,16 +8,11 @@
 #include <vector>
 
 #include "core/child_process.h"
-#include "lab/patch.h"
+#include "lab/proposal.h"
 #include "lab/search.h"
 #include "lab/trial.h"
 
 namespace flashcore {
-
-struct Proposal {
-  std::string candidate;       // text
-  std::optional<Patch> patch;  // that it is made from
-};
 
 struct Rejection {
   std::string answer;  // its beginning

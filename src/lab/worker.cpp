@@ -7,9 +7,11 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <random>
 
 #include "core/child_process.h"
 #include "core/error.h"
+#include "device/sandbox/sandbox.h"
 #include "lab/checks.h"
 #include "lab/json_io.h"
 
@@ -24,6 +26,13 @@ using Talk = ChildProcess::Talk;
 constexpr double kStartSeconds = 120;
 // Two gates of a pair, each with its stages, are a dozen. A child that tells more is broken or hostile.
 constexpr std::size_t kMaxStages = 1000;
+
+// Marks a request's answers. A line without it is not an answer: a library's output, or that of code which found the
+// protocol's descriptor.
+std::string fresh_nonce() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
 
 Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -70,6 +79,7 @@ struct Worker::Impl {
   std::unique_ptr<ChildProcess> child;
   std::optional<DeviceInfo> device;
   std::function<bool()> cancelled;
+  std::string nonce;  // of the request in hand
   int starts = 0;
 
   // Hello: the child's first line names its device, or says why it has none.
@@ -108,10 +118,20 @@ struct Worker::Impl {
     throw Cancelled("stopped while a candidate was being evaluated");
   }
 
+  // Others' kernels run on this host only where they can be contained; a GPU's stay on the GPU (docs/security.md).
+  void require_containment(const std::vector<Patch>& patches) {
+    if (!device) start();
+    for (const Patch& patch : patches)
+      if (device->limits.emulated && !patch.trusted) sandbox::require("the patched kernel " + patch.family_name());
+  }
+
   // Asks, and listens until what was asked for has come or cannot come any more.
-  Answer converse(const std::string& request, const Accept& accept, double timeout_seconds) {
+  Answer converse(json document, const Accept& accept, double timeout_seconds) {
     const auto deadline = after(is_on(Check::kWatchdog) ? timeout_seconds : 1e6);
     Answer answer;
+    nonce = fresh_nonce();
+    document["nonce"] = nonce;
+    const std::string request = dump_line(document);
     if (!child) start();
     Talk talk = child->send_line(request, deadline, cancelled);
     if (talk == Talk::kClosed) {
@@ -143,6 +163,12 @@ struct Worker::Impl {
   bool take(const std::string& line, const Accept& accept, Answer& answer) {
     const json message = json::parse(line, nullptr, false);
     try {
+      if (message.is_object() && message.value("nonce", "") != nonce) {
+        child->kill();
+        answer.message = fmt::format("a line without this request's number came over the protocol in stage {}: {}",
+                                     answer.stage, line.substr(0, 200));
+        return true;
+      }
       if (message.is_object() && message.contains("stage")) {
         if (answer.passed.size() >= kMaxStages) throw std::runtime_error("stages without end");
         if (answer.stage != "start") answer.passed.push_back(answer.stage);
@@ -219,20 +245,22 @@ const DeviceInfo& Worker::device() {
 }
 
 Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
+  impl_->require_containment(request.patches);
   Trial trial;
   const Accept accept = [&](const json& message) {
     if (!message.contains("trial")) return false;
     trial = message.at("trial").get<Trial>();
     return trial.problem == request.problem;
   };
-  const Answer answer = impl_->converse(dump_line(request), accept,
-                                        timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
+  const Answer answer =
+      impl_->converse(request, accept, timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
   if (answer.accepted) return trial;
   impl_->child.reset();
   return impl_->failed_trial(request, answer);
 }
 
 PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seconds) {
+  impl_->require_containment(request.patches);
   PairOutcome outcome;
   const Accept accept = [&](const json& message) {
     if (!message.contains("pair")) return false;
@@ -244,7 +272,7 @@ PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seco
   work.patterns = request.patterns;
   work.max_seconds = request.measure.max_seconds;
   work.max_reference_flops = request.max_reference_flops;
-  const Answer answer = impl_->converse(dump_line({{"pair", request}}), accept,
+  const Answer answer = impl_->converse({{"pair", request}}, accept,
                                         timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
   if (answer.accepted) return outcome;
   impl_->child.reset();
@@ -255,7 +283,9 @@ int serve(Device& device) {
   // The protocol keeps stdout to itself: whatever a library prints there goes to stderr, where the parent shows it.
   const int protocol = dup(STDOUT_FILENO);
   if (protocol < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return 4;
-  const auto tell = [&](const json& message) {
+  std::string nonce;
+  const auto tell = [&](json message) {
+    if (!nonce.empty()) message["nonce"] = nonce;
     const std::string line = dump_line(message) + "\n";
     for (std::size_t sent = 0; sent < line.size();) {
       const ssize_t n = write(protocol, line.data() + sent, line.size() - sent);
@@ -267,6 +297,7 @@ int serve(Device& device) {
   for (std::string line; std::getline(std::cin, line);) {
     try {
       const json request = json::parse(line);
+      nonce = request.at("nonce").get<std::string>();
       const auto stage = [&](const std::string& name) { tell({{"stage", name}}); };
       if (request.contains("pair"))
         tell({{"pair", measure_pair(device, request.at("pair").get<PairRequest>(), stage)}});

@@ -77,9 +77,9 @@ class UserTableTest(support.CliTest):
 class WarmupTest(support.CliTest):
     def test_compiles_once(self):
         first = self.expect(DONE, "warmup", *H200, "--problem", "b1_h8_s512_d64_fp16")
-        self.assertIn("1 compiled, 0 were there already", first.stdout)
+        self.assertIn("1 compiled, 0 there already", first.stdout)
         second = self.expect(DONE, "warmup", *H200, "--problem", "b1_h8_s512_d64_fp16")
-        self.assertIn("0 compiled, 1 were there already", second.stdout)
+        self.assertIn("0 compiled, 1 there already", second.stdout)
         self.assertTrue(any(name.endswith(".kernel") for name in self.files()))
 
     def test_the_cpu_needs_none(self):

@@ -237,5 +237,41 @@ TEST(FilesTest, CacheDirectoryFollowsTheEnvironment) {
   setenv("HOME", home.c_str(), 1);
 }
 
+// Under an alarm: what opens or reads without end must not hold up the tests.
+void expect_refused_at_once(const std::filesystem::path& path, const std::string& fragment) {
+  ::alarm(60);
+  EXPECT_EQ(kind_of([&] { read_file(path, 1 << 20); }, fragment), ErrorKind::kBadInput) << path;
+  ::alarm(0);
+}
+
+TEST(FilesTest, PipesDevicesAndWhatNeverEndsAreRefused) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder / "fifo").c_str(), 0600), 0);
+  expect_refused_at_once(folder / "fifo", "pipe");
+  expect_refused_at_once("/dev/zero", "device");
+  std::filesystem::create_symlink("/dev/zero", folder / "link");
+  expect_refused_at_once(folder / "link", "device");
+  std::filesystem::create_symlink("loop", folder / "loop");
+  expect_refused_at_once(folder / "loop", "cannot read");
+  expect_refused_at_once(folder.path(), "directory");
+  expect_refused_at_once(folder / std::string(300, 'x'), "cannot read");
+  // A file that claims a terabyte and takes none.
+  std::ofstream(folder / "sparse").put('x');
+  std::filesystem::resize_file(folder / "sparse", std::uintmax_t{1} << 40);
+  expect_refused_at_once(folder / "sparse", "more than 1048576 bytes");
+}
+
+TEST(FilesTest, WhatTheShellHandsOverIsReadUpToTheLimit) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  ASSERT_EQ(write(ends[1], "through a pipe", 14), 14);
+  close(ends[1]);
+  EXPECT_EQ(read_file("/dev/fd/" + std::to_string(ends[0])), "through a pipe");
+  close(ends[0]);
+  const int zero = open("/dev/zero", O_RDONLY);
+  expect_refused_at_once("/dev/fd/" + std::to_string(zero), "more than 1048576 bytes");
+  close(zero);
+}
+
 }  // namespace
 }  // namespace flashcore

@@ -126,18 +126,19 @@ TEST(SuiteTest, ErrorsNameFileAndLine) {
                  "fp32, fp16 or bf16");
   expect_refused(with_problem("name: a, causal: yes, " + rest), "my.yaml:3: causal is 'yes'", "top_left");
   expect_refused(with_problem("name: a, layout: sbhd, " + rest), "my.yaml:3: layout 'sbhd'", "bhsd, bshd or strided");
-  expect_refused(with_problem("name: a, scale: big, " + rest), "my.yaml:3: scale is not a number", "0.125");
+  expect_refused(with_problem("name: a, scale: big, " + rest), "my.yaml:3: scale is 'big'", "not a number");
   expect_refused(with_problem("name: a, scale: 0, " + rest), "my.yaml:3: problem 'a': scale is 0", "1e-06");
   expect_refused(with_problem("name: a, batch_size: -1, " + rest), "my.yaml:3: problem 'a': batch is -1", "1");
-  expect_refused(with_problem("name: a, batch_size: 1.5, " + rest), "my.yaml:3: batch_size is '1.5'", "whole number");
-  expect_refused(with_problem("name: a, batch_size: [1], " + rest), "my.yaml:3: batch_size is 'a list or map'",
-                 "whole number");
+  expect_refused(with_problem("name: a, batch_size: 1.5, " + rest), "my.yaml:3: batch_size is '1.5'",
+                 "whole decimal number");
+  expect_refused(with_problem("name: a, batch_size: [1], " + rest), "my.yaml:3: batch_size is a list, a map or nothing",
+                 "whole decimal number");
   expect_refused(with_problem("name: a, batch_size: 99999999999999999999, " + rest), "my.yaml:3: batch_size is",
                  "63 bits");
   expect_refused(with_problem("name: a, num_kv_heads: 3, " + rest), "my.yaml:3: problem 'a': heads_kv is 3", "divide");
   expect_refused(with_problem("name: a, seq_len_kv: 5000000000, " + rest),
                  "my.yaml:3: problem 'a': seqlen_kv is 5000000000", "2147483647");
-  expect_refused(with_problem("name: , " + rest), "my.yaml:3: name is not a word", "some_name");
+  expect_refused(with_problem("name: , " + rest), "my.yaml:3: name is not a text", "name: words");
   expect_refused(refused("name: s\nproblems:\n  - {name: a, " + rest + "}\n  - {name: a, " + rest + "}\n"),
                  "my.yaml:4: the problem name 'a' is used twice", "unique");
 }
@@ -152,6 +153,43 @@ TEST(SuiteTest, BrokenSuites) {
   expect_refused(refused("name: s\nproblem: []\n"), "my.yaml:2: unknown key 'problem' in a suite", "name, problems");
   expect_refused(refused("name: s\nproblems: [\n"), "my.yaml:", "not YAML");
   expect_refused(refused("name: s\n\tproblems: []\n"), "my.yaml:2", "not YAML");
+}
+
+TEST(SuiteTest, NumbersAreDecimalAndFinite) {
+  const std::string rest = "name: a, head_dim: 64, dtype: fp16, num_heads: ";
+  for (const char* no : {"010", "0x10", "0o10", "+8", "1_000", "8.0", "1e1", "9223372036854775808", "''", ".inf"})
+    expect_refused(with_problem(rest + "8, seq_len: " + no), "my.yaml:3: seq_len is '", "whole decimal number");
+  for (const char* no : {".nan", ".inf", "-.INF", "nan", "1e400", "0x1p-3"})
+    expect_refused(with_problem(rest + "8, seq_len: 8, scale: " + no), "my.yaml:3: scale is '", "not a number");
+}
+
+TEST(SuiteTest, TextThatIsNoneIsRefusedWithItsLine) {
+  expect_refused(refused("name: s\nproblems: \xff\n"), "my.yaml:2: ", "0xff");
+  expect_refused(refused("name: s\x04\nproblems: []\n"), "my.yaml:1: ", "0x04");
+  expect_refused(refused(std::string("name: s\n\0", 9)), "my.yaml:2: ", "0x00");
+  expect_refused(refused("name: s\n---\nname: t\n"), "my.yaml:", "second document");
+  expect_refused(refused(""), "my.yaml:1: ", "key: value");
+  expect_refused(with_problem("name: \"a\\0b\", num_heads: 1, seq_len: 1, head_dim: 64, dtype: fp16"),
+                 "my.yaml:3: name is 'a\\x00b'", "control character");
+  expect_refused(
+      with_problem("name: " + std::string(300, 'x') + ", num_heads: 1, seq_len: 1, head_dim: 64, dtype: fp16"),
+      "my.yaml:3: name has 300 bytes", "at most 100");
+  // Marks at the start and Windows' line ends are how editors save.
+  const std::string good =
+      "\xef\xbb\xbfname: s\r\nproblems:\r\n  - {name: a, num_heads: 1, seq_len: 1, head_dim: 64, dtype: fp16}\r\n";
+  EXPECT_EQ(parse_suite(good, "my.yaml").problems.front().name, "a");
+}
+
+TEST(SuiteTest, BombsEndAtOnce) {
+  std::string laughs = "x0: &x0 [a,a,a,a,a,a,a,a,a]\n";
+  for (int i = 1; i < 30; ++i)
+    laughs += fmt::format("x{0}: &x{0} [*x{1},*x{1},*x{1},*x{1},*x{1},*x{1},*x{1},*x{1}]\n", i, i - 1);
+  EXPECT_NE(refused(laughs + "name: *x29\nproblems: *x29\n"), "accepted");
+  EXPECT_NE(refused("name: s\nproblems: &a [*a, *a]\n"), "accepted");
+  EXPECT_NE(refused("name: s\nproblems: " + std::string(1'000'000, '[')), "accepted");
+  EXPECT_NE(refused("name: s\nproblems: " + std::string(100'000, '{')), "accepted");
+  EXPECT_NE(refused("name: s\nproblems:\n" + std::string(100'000, '-')), "accepted");
+  EXPECT_NE(refused("!tag"), "accepted");
 }
 
 }  // namespace

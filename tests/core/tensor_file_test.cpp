@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <ctime>
 #include <fstream>
 
 #include "core/error.h"
@@ -206,7 +207,7 @@ TEST_F(TensorFileTest, LyingSafetensorsHeaders) {
       safetensors(
           R"({"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]},"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})",
           2),
-      "in the header twice");
+      "given twice");
 }
 
 TEST_F(TensorFileTest, SafetensorsWithSeveralTensorsNeedsAName) {
@@ -216,6 +217,23 @@ TEST_F(TensorFileTest, SafetensorsWithSeveralTensorsNeedsAName) {
   expect_refused("t.safetensors", file, "holds 2 tensors (i, k)");
   expect_refused("t.safetensors", file, "no tensor 'q'; the file has i, k", "q");
   EXPECT_EQ(message("t.safetensors", file, "k"), "");
+}
+
+TEST_F(TensorFileTest, ManyTensorsAreReadInLinearTime) {
+  std::string header = "{";
+  for (int i = 0; i < 20000; ++i)
+    header += fmt::format("{}\"t{}\":{{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[{},{}]}}", i == 0 ? "" : ",",
+                          i, 2 * i, 2 * i + 2);
+  const auto start = std::clock();
+  EXPECT_EQ(message("many.safetensors", safetensors(header + "}", 40000), "t19999"), "");
+  // 27 s when the header was read in quadratic time.
+  EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, 5);
+}
+
+TEST_F(TensorFileTest, ForeignNamesAreQuotedHarmlessly) {
+  const std::string said = message(
+      "x.safetensors", safetensors(R"({"\u001b[2J\u0000":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", 4));
+  EXPECT_NE(said.find("\\x1b[2J\\x00"), std::string::npos) << said;
 }
 
 }  // namespace

@@ -90,6 +90,13 @@ TEST(Worker, GarbageIsNotATrial) {
   EXPECT_TRUE(mentions(trial.message, "not JSON")) << trial.message;
 }
 
+TEST(Worker, ATrialWithoutTheRequestsNumberIsNoTrial) {
+  Worker worker = make_worker("forges");
+  const Trial trial = worker.evaluate(request_for("fake_none"));
+  EXPECT_EQ(trial.ended, "crashed");
+  EXPECT_TRUE(mentions(trial.message, "without this request's number")) << trial.message;
+}
+
 TEST(Worker, AChildThatMisbehavesOnItsStreamsIsACrashOrATimeout) {
   struct Case {
     const char *device, *ended, *says;

@@ -1,5 +1,7 @@
 """How flashcore.peers times a contestant, on a simulated GPU whose queue holds only so much work at once."""
 
+import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -128,6 +130,29 @@ class PeersTimingTest(unittest.TestCase):
             gpu.host_us = 600.0
             with self.assertRaisesRegex(peers.Error, "did not keep ahead"):
                 made.sample()
+
+
+class PrintedTest(unittest.TestCase):
+    def line(self, **fields):
+        entry = {"name": "p", "time_us": {"p50": 10.0}, "tflops": 0.0123, "peers": [], "family": "cpu_fwd", "config": "", **fields}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            peers._print(entry)
+        return out.getvalue()
+
+    def test_a_cpus_rate_is_in_gflops(self):
+        self.assertIn("12.3 GFLOP/s", self.line())
+        self.assertIn("123.4 TFLOP/s", self.line(tflops=123.4))
+
+    def test_names_and_messages_do_not_act_on_a_terminal(self):
+        for line in (self.line(name="p\x1b[2J\u202e\nx"), self.line(name="\x1b]0;x\x07", time_us=None, ended="error", message="m\x9b31m\nflashcore: error")):
+            self.assertEqual([c for c in line[:-1] if not c.isprintable()], [], ascii(line))
+
+    def test_overhead_says_what_its_figures_are(self):
+        from flashcore import overhead
+
+        self.assertIn("the computation of b1_h1_s8_d16_fp32 included", overhead.what_is_measured("cpu", "cpu", "b1_h1_s8_d16_fp32", 5))
+        self.assertIn("the device is not waited for", overhead.what_is_measured("cuda:0", "GPU", "b1_h8_s512_d64_fp16", 5))
 
 
 if __name__ == "__main__":

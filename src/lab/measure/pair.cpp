@@ -94,15 +94,13 @@ class Pair {
     const auto oracle = shared_oracles().get(problem, Pattern::kNormal, timing_seed(request_.measure.seed),
                                              std::min(request_.max_reference_flops, kTimedReferenceFlops));
     if (!race_self_test().empty()) throw_internal("{}", race_self_test());
-    std::string kept;
+    ContentAudit content;
     MeasureOptions options = request_.measure;
     // Once per pair is enough, and so it goes with the gates.
-    if (request_.gates && is_on(Check::kContentTiming))
-      options.audit = [&](Stand& stand, int set) {
-        kept = find_kept_results(device_, stand.buffers(set).copy(0), stand.launch(set, 0), oracle->inputs);
-      };
+    if (request_.gates)
+      options.audit = [&](Stand& stand, int set) { content = audit_content(device_, problem, *oracle, stand, set); };
     Measurement measured = measure(device_, problem, *oracle, candidate, &baseline, options);
-    if (!kept.empty()) measured.candidate_wrong = kept;
+    if (!content.wrong.empty()) measured.candidate_wrong = content.wrong;
     out_.candidate.environment = out_.baseline.environment = measured.environment;
     if (reject(out_.baseline, measured.baseline_wrong, *measured.baseline))
       return end("baseline_failed", out_.baseline.message);

@@ -1,8 +1,9 @@
 #pragma once
-// YAML with complaints that name file and line: what experiments, patches and planted faults are read with.
+// YAML with complaints that name file and line: what suites, experiments, patches and planted faults are read with.
 
 #include <yaml-cpp/yaml.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,19 +12,30 @@ namespace flashcore {
 
 class YamlReader {
  public:
-  explicit YamlReader(std::string origin) : origin_(std::move(origin)) {}
+  explicit YamlReader(std::string_view origin) : origin_(origin) {}
 
-  // Error kBadInput if the text is no YAML.
+  // One document. Error kBadInput if the text is no YAML, is not UTF-8, or holds control characters (yaml-cpp takes
+  // U+0004 for the end of the file) or more than one document.
   YAML::Node parse(std::string_view text) const;
 
   // Every accessor: Error kBadInput, "file:line: what was found; what is allowed".
   [[noreturn]] void fail(const YAML::Node& node, const std::string& reason) const;
+  [[noreturn]] void fail(const YAML::Mark& mark, const std::string& reason) const;
   void check_keys(const YAML::Node& map, std::string_view what, const std::vector<std::string>& allowed) const;
   YAML::Node need(const YAML::Node& map, const std::string& key, std::string_view what) const;
+  // Never empty, and without control characters other than line breaks.
   std::string text(const YAML::Node& map, const std::string& key, std::string_view what) const;
   std::string text_or(const YAML::Node& map, const std::string& key, const std::string& otherwise) const;
+  // As it stands, and empty if it is missing.
+  std::string source_text(const YAML::Node& map, const std::string& key) const;
+  // Finite and decimal.
   double number(const YAML::Node& map, const std::string& key, std::string_view what) const;
   double number_or(const YAML::Node& map, const std::string& key, double otherwise) const;
+  double number_of(const YAML::Node& scalar, std::string_view key) const;
+  // Decimal: 010, which YAML 1.1 reads as eight and people as ten, is refused.
+  std::int64_t whole(const YAML::Node& map, const std::string& key, std::string_view what) const;
+  std::int64_t whole_or(const YAML::Node& map, const std::string& key, std::int64_t otherwise) const;
+  std::int64_t whole_of(const YAML::Node& scalar, std::string_view key) const;
   // One of `words`.
   std::string word(const YAML::Node& map, const std::string& key, const std::vector<std::string>& words,
                    const std::string& otherwise) const;
@@ -31,6 +43,8 @@ class YamlReader {
   const std::string& origin() const { return origin_; }
 
  private:
+  std::string text_of(const YAML::Node& node, const std::string& key) const;
+
   std::string origin_;
 };
 

@@ -1,0 +1,36 @@
+#pragma once
+// What a user can hand in that the command line's library would take, and mean something else by.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/suite.h"
+
+namespace flashcore::cli {
+
+// For integer options. The library reads 010 as eight, 0x10 as sixteen, -1 as 2^64-1 and 99999999999999999999 as the
+// largest number there is.
+CLI::Validator whole_between(std::uint64_t lowest, std::uint64_t highest);
+CLI::Validator seed_number();  // any of 64 bits
+// For real ones: CLI::Range lets NaN through.
+CLI::Validator number_between(double lowest, double highest);
+
+struct NamedFile {
+  std::string flag, file;  // "--out", "o.npy"; an empty file is a flag that was not given, "-" is stdout
+};
+// Error kBadInput if two files to be written are one, or one of them is a file that is read: by name, through links and
+// through hard links.
+void require_distinct(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
+
+// Error kBadInput if no problem of the suite has a query row: what computes nothing has no time.
+void require_something_to_time(const Suite& suite);
+
+// First thing in main(). Without stdin, stdout or stderr (`>&-`) the next file to be opened would take its number, and
+// what is printed would go into that file. Writing to a closed stdout still fails.
+void occupy_standard_streams();
+// Last thing in main(): `code`, or kNoEnvironment and a message if what was printed did not all arrive.
+int code_after_flush(int code);
+
+}  // namespace flashcore::cli

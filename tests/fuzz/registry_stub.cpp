@@ -1,0 +1,72 @@
+// One family of no kernel, in the place of the registry: what parsers ask of it is whether a name is known.
+#include <stdexcept>
+
+#include "core/error.h"
+#include "core/foreign_text.h"
+#include "kernels/embedded.h"
+#include "kernels/family.h"
+#include "kernels/registry.h"
+
+namespace flashcore {
+namespace {
+
+class NamedFamily final : public Family {
+ public:
+  std::string name() const override { return "sm80_fwd"; }
+  std::string description() const override { return "a name"; }
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  std::optional<std::string> why_unsupported(const Problem&, const DeviceLimits&) const override {
+    return std::nullopt;
+  }
+  const ConfigSpace& space() const override { return space_; }
+  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return space_.at(0); }
+  std::optional<std::string> why_invalid(const ConfigValues&, const Problem&, const DeviceLimits&) const override {
+    return std::nullopt;
+  }
+
+ private:
+  ConfigSpace space_ = ConfigSpace({{"block_m", {16, 64}}, {"num_stages", {1, 2}}});
+};
+
+[[noreturn]] void not_here() { throw std::logic_error("a parser used a kernel"); }
+
+}  // namespace
+
+const std::vector<const Family*>& all_families() {
+  static const NamedFamily family;
+  static const std::vector<const Family*> families = {&family};
+  return families;
+}
+const Family& family_by_name(std::string_view name) {
+  if (const Family* family = all_families().front(); family->name() == name) return *family;
+  throw_bad_input("unknown family '{}'; known: sm80_fwd", excerpt(name));
+}
+const SourceMap& device_sources() {
+  static const SourceMap sources = {{"sm80_fwd/kernel.cuh", "int x;\n"}};
+  return sources;
+}
+std::string source_hash() { return "0123456789abcdef0123456789abcdef"; }
+
+ScopedFamily::ScopedFamily(std::unique_ptr<Family>) { not_here(); }
+ScopedFamily::~ScopedFamily() = default;
+
+int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
+std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
+  return std::nullopt;
+}
+double Family::caution() const { return 1; }
+KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const { not_here(); }
+LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&, const AttentionArgs&) const {
+  not_here();
+}
+std::string Family::compile_arch(const DeviceLimits&) const { not_here(); }
+const SourceMap* Family::source_overlay() const { return nullptr; }
+std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
+int Family::alignment_bytes() const { return 0; }
+Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const { not_here(); }
+std::function<void(const AttentionArgs&)> Family::cpu_call(const ConfigValues&, const Problem&,
+                                                           const ProblemLayouts&) const {
+  not_here();
+}
+
+}  // namespace flashcore
