@@ -65,6 +65,7 @@ Noise measure_noise(Device& device) {
     const double b2 = b.timer->sample().time_us, a2 = a.timer->sample().time_us;
     log_ratios.push_back(0.5 * (std::log(a1 / b1) + std::log(a2 / b2)));
   }
+  if (log_ratios.empty()) return {};  // interrupted before the first block
   const Interval log_ratio = bootstrap_median(log_ratios, 1);
   return {{std::exp(log_ratio.estimate), std::exp(log_ratio.low), std::exp(log_ratio.high)},
           static_cast<int>(log_ratios.size()),

@@ -156,7 +156,8 @@ double problem_distance(const Problem& a, const Problem& b);
 
 // The user's own tuned table, beside the one that is built in and before it at equal distance: what `tune` found on
 // this machine, as {"<device key>": {"<problem id>": "<candidate>"}} in $FLASHCORE_TUNED, else in `tuned.json` of the
-// cache folder. Read once per process; a file that cannot be read is no table.
+// cache folder. Read once per process; an entry that cannot be read is passed over, and named in the reason of a
+// choice.
 std::filesystem::path user_table_path();
 
 }  // namespace flashcore

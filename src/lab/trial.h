@@ -72,7 +72,8 @@ struct Trial {
   std::optional<Comparison> comparison;
   EnvironmentReading environment;
   MachineReading machine;
-  // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error
+  // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error |
+  // environment (no compiler, memory, disk or folder: the candidate is not judged, and tried again)
   std::string ended;
   std::string message;  // why, when it did not pass
 

@@ -19,7 +19,7 @@ mechanism: None.
 refuted_by: A difference.
 control: {name: two, candidate: "ref_fwd:num_warps=2"}
 candidates:
-  - {name: four, candidate: "ref_fwd:num_warps=4", predicted: [0.5, 2.0]}
+  - {name: four, candidate: "ref_fwd:num_warps=4", predicted: [1.05, 2.0]}
 problems: [b1_h1_s16_d64_fp16]
 acceptance: {processes: 1, seconds: 0.2}
 """
