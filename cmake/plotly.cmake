@@ -13,7 +13,7 @@ if(NOT FLASHCORE_PLOTLY OR NOT EXISTS "${FLASHCORE_PLOTLY}")
   message(FATAL_ERROR
     "plotly.min.js was not found (looked at FLASHCORE_PLOTLY='${FLASHCORE_PLOTLY}' and "
     "${CMAKE_SOURCE_DIR}/.venv*/lib/python3*/site-packages/plotly/package_data/plotly.min.js). The HTML report needs it. "
-    "Run ./run-tests or ./quickstart, which fetch it from PyPI into .venv, or pass -DFLASHCORE_PLOTLY=/path/to/plotly.min.js.")
+    "Run scripts/install-packages, which fetches it from PyPI into .venv, or pass -DFLASHCORE_PLOTLY=/path/to/plotly.min.js.")
 endif()
 
 set(plotly_directory ${CMAKE_BINARY_DIR}/plotly)

@@ -10,11 +10,13 @@ set_target_properties(flashcore_shared PROPERTIES
   OUTPUT_NAME flashcore EXPORT_NAME flashcore LINKER_LANGUAGE CXX
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
   LINK_DEPENDS ${CMAKE_SOURCE_DIR}/src/api/flashcore.map
-  INSTALL_RPATH "$ORIGIN")
+  BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN")
 target_sources(flashcore_shared PRIVATE ${CMAKE_SOURCE_DIR}/src/api/flashcore.cpp)
 target_link_libraries(flashcore_shared PRIVATE flashcore_api)
 target_link_options(flashcore_shared PRIVATE
-  -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/api/flashcore.map -Wl,--no-undefined -Wl,--exclude-libs,ALL -Wl,--gc-sections)
+  -Wl,--version-script=${CMAKE_SOURCE_DIR}/src/api/flashcore.map -Wl,--no-undefined -Wl,--exclude-libs,ALL -Wl,--gc-sections
+  # Never unloaded: its threads would be left without their code, and forks without their handlers.
+  -Wl,-z,nodelete)
 target_include_directories(flashcore_shared PUBLIC
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
@@ -41,3 +43,6 @@ get_filename_component(flashcore_highway_name ${flashcore_highway} NAME)
 string(REGEX MATCH "\\.so\\.[0-9]+" flashcore_highway_version ${flashcore_highway_file})
 set(flashcore_highway_name "libhwy${flashcore_highway_version}")
 install(FILES ${flashcore_highway_file} DESTINATION ${CMAKE_INSTALL_LIBDIR} RENAME ${flashcore_highway_name})
+# Beside what is built, too: there and here it is found by $ORIGIN.
+file(COPY_FILE ${flashcore_highway_file} ${CMAKE_BINARY_DIR}/${flashcore_highway_name} ONLY_IF_DIFFERENT)
+install(FILES ${CMAKE_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

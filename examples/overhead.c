@@ -5,8 +5,9 @@
  *
  * The library is opened at run time, so that one program measures any build of it. Prints JSON: "repeated" launches on
  * the same addresses, "changing" on addresses that differ from launch to launch, and on a GPU "driver": what the driver
- * alone takes for a kernel that does nothing, with as many bytes of parameters. On the CPU a launch is the computation,
- * so only a GPU's figures are overhead. Exits with 4 if the library or the device is not there. */
+ * alone takes for a kernel that does nothing, with as many bytes of parameters. "measures" says it in words. On the CPU
+ * a launch is the computation, so only a GPU's figures are overhead. Exits with 4 if the library or the device is not
+ * there. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <flashcore/flashcore.h>
@@ -99,7 +100,11 @@ static void time_driver(int ordinal, double* times, int batches) {
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    fprintf(stderr, "usage: overhead LIBRARY [DEVICE [PROBLEM [BATCHES]]]\n");
+    fprintf(stderr,
+            "usage: overhead LIBRARY [DEVICE [PROBLEM [BATCHES]]]\n"
+            "Measures what a planned launch costs the host: microseconds from call to return, without waiting for the\n"
+            "device, as JSON. LIBRARY is a path to libflashcore.so; by default DEVICE is cuda:0, PROBLEM\n"
+            "b1_h8_s512_d64_fp16, BATCHES 50 (of 100 launches each). On the CPU a launch is the computation itself.\n");
     return 3;
   }
   const char* device = argc > 2 ? argv[2] : "cuda:0";
@@ -127,7 +132,7 @@ int main(int argc, char** argv) {
 
   fc_context context;
   fc_plan plan;
-  fc_attention p;
+  fc_attention p = FC_ATTENTION_INIT;
   must(parse(id, &p), "reading the problem");
   must(context_create(device, &context), "opening the device");
   double start = now_us();
@@ -142,7 +147,13 @@ int main(int argc, char** argv) {
 
   double* times = malloc(sizeof(double) * (size_t)batches);
   if (!times) return 4;
-  printf("{\"device\": \"%s\", \"problem\": \"%s\", \"plan_us\": %.1f", device, id, plan_us);
+  const int on_gpu = !strncmp(device, "cuda", 4);
+  printf(
+      "{\"measures\": \"%s\", \"device\": \"%s\", \"problem\": \"%s\", \"batches\": %d, \"launches_per_batch\": %d, ",
+      on_gpu ? "microseconds from call to return, the device not waited for"
+             : "microseconds per launch, the computation included",
+      device, id, batches, kPerBatch);
+  printf("\"plan_us\": %.1f", plan_us);
   for (int changing = 0; changing < 2; ++changing) {
     for (int batch = -1; batch < batches; ++batch) { /* the first is a warm-up */
       start = now_us();
@@ -155,7 +166,7 @@ int main(int argc, char** argv) {
     }
     print_times(changing ? "changing" : "repeated", times, batches);
   }
-  if (!strncmp(device, "cuda", 4)) time_driver(device[4] == ':' ? atoi(device + 5) : 0, times, batches);
+  if (on_gpu) time_driver(device[4] == ':' ? atoi(device + 5) : 0, times, batches);
   printf("}\n");
   free(times);
   return 0;

@@ -27,9 +27,11 @@ logged() {
   return "$code"
 }
 
-# Of a clean build: files compiled eight at a time take half as long. A folder that somebody configured without stays so,
-# for one changed file then costs one.
-unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8)
+# preset_for PRESET FOLDER: a clean build takes half as long with files compiled eight at a time. A folder that somebody
+# configured without stays so, for one changed file then costs one.
+preset_for() {
+  if [ -f "$2/CMakeCache.txt" ]; then echo "$1"; else echo "$1-unity"; fi
+}
 
 # build LOG FOLDER TARGET...: ninja's one moving line on a terminal, a log elsewhere.
 build() {

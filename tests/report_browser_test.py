@@ -49,9 +49,15 @@ def main():
         broken.write_text(page.read_text().replace("function drawFunnel(choice) {", "function drawFunnel(choice) { planted_fault();"))
         if not problems_of(*open_page(browser, broken, pathlib.Path(folder, "profile"))):
             failures.append("a page with a planted script error passed")
+        # Nor may markup that got into the page run: the policy names our own script and style sheet, and no other.
+        injected = pathlib.Path(folder, "injected.html")
+        injected.write_text(page.read_text().replace("<main>", "<main><script>document.title = 'ran'</script><img src=data: onerror=\"document.title = 'ran'\">"))
+        dom, console = open_page(browser, injected, pathlib.Path(folder, "profile"))
+        if "<title>ran" in dom or not any("Content Security Policy" in line for line in console):
+            failures.append(f"an injected script ran, or the page's policy said nothing: {console}")
     for failure in failures:
         print("FAILED:", failure)
-    print(f"{len(CHARTS)} charts drawn, console clean, planted fault caught" if not failures else f"{len(failures)} failures")
+    print(f"{len(CHARTS)} charts drawn, console clean, planted fault caught, injected script refused" if not failures else f"{len(failures)} failures")
     return 1 if failures else 0
 
 

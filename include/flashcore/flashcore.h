@@ -8,7 +8,9 @@
  *   fc_plan_launch(plan, q, k, v, o, lse, stream);        often: allocates nothing, waits for nothing
  *
  * Every function that can fail returns an fc_status; fc_last_error() then says in a sentence what was given, what is
- * allowed and what to do. Nothing is printed, nothing is thrown. Every function may be called from any thread.
+ * allowed and what to do. Nothing is printed, nothing is thrown. Every function may be called from any thread. A
+ * process may fork at any time, amid other threads' calls too: the child goes on with CPU contexts and plans as its own
+ * (CUDA's cannot be used in a forked child, whoever opened them).
  */
 #ifndef FLASHCORE_FLASHCORE_H
 #define FLASHCORE_FLASHCORE_H
@@ -28,7 +30,7 @@ extern "C" {
 
 /* Of this header. Grows when a function or a field is added; fc_abi_version() tells that of the library. A library
  * serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 1
+#define FC_ABI_VERSION 2
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -49,10 +51,23 @@ typedef enum fc_causal { FC_CAUSAL_NONE = 0, FC_CAUSAL_BOTTOM_RIGHT = 1, FC_CAUS
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
 
-/* Distances in elements between neighbours along batch, head and row. The elements of a row are adjacent. */
+/* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
+ * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
+ * element [0, 0, 0, 0]. No two elements of an output may lie at one place. */
 typedef struct fc_strides {
   int64_t batch, head, row;
 } fc_strides;
+
+/* Fields of fc_attention that are meant as they are, zeros too. Without its bit, a tensor whose strides are all 0 is
+ * contiguous, and a scale of 0 is 1/sqrt(head_dim). */
+typedef enum fc_given {
+  FC_GIVEN_Q_STRIDES = 1,
+  FC_GIVEN_K_STRIDES = 2,
+  FC_GIVEN_V_STRIDES = 4,
+  FC_GIVEN_O_STRIDES = 8,
+  FC_GIVEN_STRIDES = 15, /* all four */
+  FC_GIVEN_SCALE = 16    /* a scale of 0 is then refused, as any other outside its range */
+} fc_given;
 
 /* What to compute: o = softmax(scale * q k^T + mask) v, over
  *   q   [batch, heads_q,  seqlen_q,  head_dim]       k  [batch, heads_kv, seqlen_kv, head_dim]
@@ -69,15 +84,16 @@ typedef struct fc_attention {
   int32_t causal;        /* fc_causal */
   int32_t alignment;     /* bytes: the pointers of every launch are multiples of it; 0 means 16. What is not 16 bytes
                             aligned, or has strides that are no multiples of 16 bytes, runs on fewer kernels */
-  double scale;          /* 0 means 1/sqrt(head_dim); else from 1e-6 to 1e6 */
-  fc_strides q, k, v, o; /* all three 0: contiguous in the order above */
+  double scale;          /* from 1e-6 to 1e6; 0 without FC_GIVEN_SCALE means 1/sqrt(head_dim) */
+  fc_strides q, k, v, o; /* all three 0 without the bit of FC_GIVEN_STRIDES: contiguous in the order above */
   const char* candidate; /* null: flashcore chooses. "sm90_fwd" or "sm90_fwd:block_n=128" pins a kernel */
+  uint32_t given;        /* fc_given, or-ed: which zeros are meant. Since ABI version 2 */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                         \
   {                                                                                                               \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0}, \
-        {0, 0, 0}, {0, 0, 0}, NULL                                                                                \
+        {0, 0, 0}, {0, 0, 0}, NULL, 0                                                                             \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -87,6 +103,14 @@ FC_API uint32_t fc_abi_version(void);
 FC_API const char* fc_version(void);
 /* Why the last call of this thread that failed did. Valid until the thread's next call; "" if none failed. */
 FC_API const char* fc_last_error(void);
+
+/* How many threads a launch on the CPU uses at most, for the whole process and from the next launch on: what an
+ * application calls whose user set torch.set_num_threads() or the like. 0: the default, which is the environment's
+ * FLASHCORE_THREADS, else OMP_NUM_THREADS, else as many as there are cores, within affinity and the container's quota
+ * of CPU time; more than that are never used. Launches that a second thread would not make faster use one. */
+FC_API fc_status fc_set_cpu_threads(int32_t threads);
+/* What holds now. */
+FC_API int32_t fc_cpu_threads(void);
 
 /* --- context: one device ---------------------------------------------------------------------------------------- */
 
@@ -99,7 +123,7 @@ FC_API fc_status fc_context_destroy(fc_context context);
  * "source_hash": ...}. As snprintf: `needed` (may be null) gets the length with the final zero, `buffer` as much of it
  * as fits in `size` bytes, ended with a zero; a null buffer of size 0 only asks. */
 FC_API fc_status fc_context_describe(fc_context context, char* buffer, size_t size, size_t* needed);
-/* Waits for `stream` (a CUstream; null: the default stream). */
+/* Waits for `stream` (a CUstream; null: the default stream). Refused for a stream that is being captured. */
 FC_API fc_status fc_context_synchronize(fc_context context, void* stream);
 
 /* Device memory, for callers without a framework. Copies wait until they are done. */
@@ -111,8 +135,9 @@ FC_API fc_status fc_memory_download(fc_context context, void* host, const void* 
 /* --- plan: one problem made ready on one device ------------------------------------------------------------------ */
 
 /* Chooses a kernel (tuned table of the library and of the user, then defaults), compiles it or finds it in the disk
- * cache, and loads it. Takes milliseconds, up to a second the first time; do it once per problem, not in a CUDA graph
- * capture. The plan never changes afterwards. */
+ * cache, and loads it. Takes milliseconds, up to a second the first time; do it once per problem. It may be done while
+ * a CUDA graph is captured, by this thread or another: what it compiles, loads and allocates is no part of the graph.
+ * The plan never changes afterwards. */
 FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan);
 /* Launches under way are not waited for and stay good, and so do captured graphs as long as the context lives. */
 FC_API fc_status fc_plan_destroy(fc_plan plan);
@@ -122,10 +147,11 @@ FC_API fc_status fc_plan_destroy(fc_plan plan);
  * fc_context_describe. */
 FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* needed);
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
- * it is done). `lse` may be null. On a GPU it allocates nothing and does not synchronise: it may be captured into a
- * CUDA graph. (On the CPU, addresses other than the launch's before cost its scratch memory anew.)
- * Up to 4096 launches of a context may be under way or captured at one time; a plan whose "workspace_bytes" are above
- * 256 must not run on two streams at once. */
+ * it is done). `lse` may be null. Neither `o` nor `lse` may overlap another tensor; views of one buffer that interleave
+ * without a common element are allowed. On a GPU it allocates nothing and does not synchronise: it may be captured into
+ * a CUDA graph. On the CPU launches of several threads run side by side, those of one plan too; addresses other than
+ * those of the plan's last few launches cost working memory anew. Up to 4096 launches of a context may be under way or
+ * captured at one time; a plan whose "workspace_bytes" are above 256 must not run on two streams at once. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
 
@@ -135,7 +161,8 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
  * "reason", "alternatives": [{"candidate", "reason"}], "refused": [why another family cannot]}. Buffer as in
  * fc_context_describe. */
 FC_API fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* needed);
-/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal". */
+/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal". `problem` starts as
+ * FC_ATTENTION_INIT: its struct_size says how much of it there is. */
 FC_API fc_status fc_problem_parse(const char* id, fc_attention* problem);
 
 #ifdef __cplusplus

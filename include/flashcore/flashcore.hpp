@@ -8,13 +8,20 @@
 #ifndef FLASHCORE_FLASHCORE_HPP
 #define FLASHCORE_FLASHCORE_HPP
 
+// The #else holds all of the file: an older compiler is to say this one sentence, not a hundred errors.
+#if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) <= 201703L
+#error "flashcore.hpp needs C++20: compile with -std=c++20 (CMake: cxx_std_20), or include the C header flashcore.h"
+#else
+
 #include <flashcore/flashcore.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace flashcore {
@@ -46,6 +53,25 @@ std::string text_of(Ask&& ask) {
   return text;
 }
 
+// Why spans of T cannot be tensors of such a dtype; none if they can. 16-bit elements are any type of two bytes that
+// does not say it is another: std::uint16_t (the bits), _Float16, __half, a class of the caller's.
+template <class T>
+constexpr const char* why_not_element(fc_dtype dtype) {
+  using Limits = std::numeric_limits<T>;
+  if (dtype == FC_FP32)
+    return std::is_same_v<T, float> ? nullptr : "the plan's dtype is fp32, so that spans are of float: run<float>";
+  if (sizeof(T) != 2 || !std::is_trivially_copyable_v<T>)
+    return "the plan's dtype has 16 bits, so that spans are of a type of two bytes: std::uint16_t (the bits), "
+           "_Float16, ...";
+  if (std::is_integral_v<T> && !std::is_same_v<T, std::uint16_t>)
+    return "of integers, only std::uint16_t holds the bits of 16-bit elements";
+  constexpr int kDigits[] = {24, 11, 8};
+  if (Limits::is_specialized && !Limits::is_integer && Limits::digits != kDigits[dtype])
+    return dtype == FC_FP16 ? "the plan's dtype is fp16, and the spans' element type is another one of 16 bits"
+                            : "the plan's dtype is bf16, and the spans' element type is another one of 16 bits";
+  return nullptr;
+}
+
 template <class Handle, fc_status (*Close)(Handle)>
 class Owner {
  public:
@@ -70,14 +96,15 @@ class Owner {
 /// "0.1.0": of the library that is loaded, which may be newer than this header.
 inline std::string version() { return fc_version(); }
 
-/// What to compute; see fc_attention for shapes. Strides are in elements, all three 0 for a contiguous tensor.
+/// What to compute; see fc_attention for shapes. Strides are in elements; a tensor without any is contiguous, and
+/// strides of 0 repeat the same elements (inputs only).
 struct Attention {
   fc_dtype dtype = FC_FP16;
   std::int64_t batch = 1, heads_q = 1, heads_kv = 1, seqlen_q = 1, seqlen_kv = 1, head_dim = 64;
   std::optional<std::int64_t> head_dim_v = {};  ///< head_dim if not given
   fc_causal causal = FC_CAUSAL_NONE;
   std::optional<double> scale = {};  ///< 1/sqrt(head_dim) if not given
-  fc_strides q_strides = {}, k_strides = {}, v_strides = {}, o_strides = {};
+  std::optional<fc_strides> q_strides = {}, k_strides = {}, v_strides = {}, o_strides = {};
   int alignment = 16;          ///< bytes that every address will be a multiple of
   std::string candidate = {};  ///< empty: flashcore chooses
 
@@ -95,11 +122,16 @@ struct Attention {
     a.head_dim_v = columns_v();
     a.causal = causal;
     a.alignment = alignment;
-    a.scale = scale.value_or(0.0);
-    a.q = q_strides;
-    a.k = k_strides;
-    a.v = v_strides;
-    a.o = o_strides;
+    const auto take = [&](auto& field, const auto& value, fc_given bit) {
+      if (!value) return;
+      field = *value;
+      a.given |= static_cast<std::uint32_t>(bit);
+    };
+    take(a.scale, scale, FC_GIVEN_SCALE);
+    take(a.q, q_strides, FC_GIVEN_Q_STRIDES);
+    take(a.k, k_strides, FC_GIVEN_K_STRIDES);
+    take(a.v, v_strides, FC_GIVEN_V_STRIDES);
+    take(a.o, o_strides, FC_GIVEN_O_STRIDES);
     a.candidate = candidate.empty() ? nullptr : candidate.c_str();
     return a;
   }
@@ -181,6 +213,7 @@ class Plan {
     const fc_attention c = problem_.c();
     detail::check(fc_plan_create(context.get(), &c, &handle));
     owner_ = Handle(handle);
+    on_cpu_ = context.describe().find("\"kind\":\"cpu\"") != std::string::npos;
   }
 
   /// Addresses on the device, in order on `stream` (a CUstream). lse may be null.
@@ -189,18 +222,20 @@ class Plan {
     detail::check(fc_plan_launch(get(), q, k, v, o, lse, stream));
   }
 
-  /// On a CPU context: contiguous host tensors of T, whose lengths are checked. `lse` may be empty.
+  /// On a CPU context: host tensors of T, float for FC_FP32 and a type of two bytes for the others. A contiguous
+  /// tensor's length must be its number of elements; one with strides reaches at least to its last. `lse` may be empty.
   template <class T>
   void run(std::span<const T> q, std::span<const T> k, std::span<const T> v, std::span<T> o,
            std::span<float> lse = {}) const {
     const Attention& p = problem_;
-    require("q", q.size(), p.batch * p.heads_q * p.seqlen_q * p.head_dim);
-    require("k", k.size(), p.batch * p.heads_kv * p.seqlen_kv * p.head_dim);
-    require("v", v.size(), p.batch * p.heads_kv * p.seqlen_kv * p.columns_v());
-    require("o", o.size(), p.batch * p.heads_q * p.seqlen_q * p.columns_v());
-    if (!lse.empty()) require("lse", lse.size(), p.batch * p.heads_q * p.seqlen_q);
-    if (sizeof(T) != (p.dtype == FC_FP32 ? 4 : 2))
-      throw Error(FC_ERROR_BAD_INPUT, "the spans' element type is not of the size of the plan's dtype");
+    if (const char* why = detail::why_not_element<T>(p.dtype)) throw Error(FC_ERROR_BAD_INPUT, why);
+    if (!on_cpu_)
+      throw Error(FC_ERROR_BAD_INPUT, "run() takes host memory, and this plan is not of a CPU context: use launch()");
+    require("q", q.size(), p.q_strides, p.heads_q, p.seqlen_q, p.head_dim);
+    require("k", k.size(), p.k_strides, p.heads_kv, p.seqlen_kv, p.head_dim);
+    require("v", v.size(), p.v_strides, p.heads_kv, p.seqlen_kv, p.columns_v());
+    require("o", o.size(), p.o_strides, p.heads_q, p.seqlen_q, p.columns_v());
+    if (!lse.empty()) require("lse", lse.size(), {}, p.heads_q, p.seqlen_q, 1);
     launch(q.data(), k.data(), v.data(), o.data(), lse.empty() ? nullptr : lse.data());
   }
 
@@ -214,17 +249,33 @@ class Plan {
   fc_plan get() const noexcept { return owner_.get(); }
 
  private:
-  static void require(const char* name, std::size_t given, std::int64_t expected) {
-    if (given == static_cast<std::size_t>(expected)) return;
-    throw Error(FC_ERROR_BAD_INPUT, (std::string(name) + " has " + std::to_string(given) +
-                                     " elements, and the plan's problem needs " + std::to_string(expected))
-                                        .c_str());
+  // The plan was made, so the numbers are in range.
+  void require(const char* name, std::size_t given, const std::optional<fc_strides>& strides, std::int64_t heads,
+               std::int64_t rows, std::int64_t columns) const {
+    const std::int64_t batch = problem_.batch;
+    std::int64_t expected = batch * heads * rows * columns;
+    if (strides && expected > 0) {
+      const std::int64_t last[] = {(batch - 1) * strides->batch, (heads - 1) * strides->head,
+                                   (rows - 1) * strides->row};
+      if (last[0] < 0 || last[1] < 0 || last[2] < 0)
+        throw Error(FC_ERROR_BAD_INPUT, (std::string(name) + " has a negative stride, which reaches before the span: "
+                                                             "use launch() with the address of its first element")
+                                            .c_str());
+      expected = last[0] + last[1] + last[2] + columns;
+    }
+    if (strides ? given >= static_cast<std::size_t>(expected) : given == static_cast<std::size_t>(expected)) return;
+    throw Error(FC_ERROR_BAD_INPUT,
+                (std::string(name) + " has " + std::to_string(given) + " elements, and the plan's problem needs " +
+                 (strides ? "at least " : "") + std::to_string(expected))
+                    .c_str());
   }
   using Handle = detail::Owner<fc_plan, fc_plan_destroy>;
   Attention problem_;
   Handle owner_;
+  bool on_cpu_ = false;
 };
 
 }  // namespace flashcore
 
+#endif  // C++20
 #endif

@@ -26,6 +26,7 @@ def get_requires_for_build_wheel(config_settings=None):
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    require_tools()
     version = project_version()
     with tempfile.TemporaryDirectory() as stage:
         natives = build_natives(pathlib.Path(stage))
@@ -53,6 +54,21 @@ def project_version():
     return cmake
 
 
+# What the build calls, and the Debian package that has it.
+TOOLS = {"cmake": "cmake", "ninja": "ninja-build", "c++": "g++", "readelf": "binutils"}
+
+
+def require_tools():
+    """One message for all that is missing, before anything is built."""
+    own = {"c++": os.environ.get("CXX")}
+    missing = [tool for tool in TOOLS if not shutil.which(own.get(tool) or tool)]
+    if missing:
+        raise SystemExit(
+            f"the wheel is built from source, and {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing. Run "
+            f"scripts/install-packages once, which installs all that the build needs (of these, on Debian and Ubuntu: "
+            f"{' '.join(TOOLS[tool] for tool in missing)}), then `pip wheel .` again")  # fmt: skip
+
+
 def run(*command):
     done = subprocess.run([str(word) for word in command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
@@ -72,7 +88,7 @@ def build_natives(stage):
     """name in the package's _lib/ -> file, stripped."""
     folder = build_folder()
     if not (folder / "CMakeCache.txt").is_file():
-        run("cmake", "--preset", "release", "-B", folder, "-DFLASHCORE_BUILD_TESTS=OFF", "-DFLASHCORE_BUILD_BENCHMARKS=OFF")
+        run("cmake", "--preset", "release-unity", "-B", folder, "-DFLASHCORE_BUILD_TESTS=OFF", "-DFLASHCORE_BUILD_BENCHMARKS=OFF")
     run("cmake", "--build", folder, "--target", "flashcore", "flashcore_shared")
     run("cmake", "--install", folder, "--prefix", stage, "--strip")
     natives = {"flashcore": stage / "bin" / "flashcore"}
@@ -99,6 +115,7 @@ Name: flashcore
 Version: {version}
 Summary: Attention kernels for NVIDIA GPUs and CPUs, compiled for the exact problem and chosen by measurement
 License: Apache-2.0
+License-File: LICENSE
 Requires-Python: >=3.9
 """
 WHEEL = """Wheel-Version: 1.0

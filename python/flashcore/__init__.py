@@ -7,8 +7,8 @@ Arrays come from NumPy, CuPy, JAX, PyTorch or anything that speaks DLPack. `flas
 scaled_dot_product_attention, `flashcore.transformers` registers `attn_implementation="flashcore"`.
 """
 
-from ._library import Error, Note, __version__
+from ._library import Error, Note, __version__, num_threads, set_num_threads
 from ._plan import Plan, attention, plan
 from ._program import bench, explain, tune
 
-__all__ = ["Error", "Note", "Plan", "__version__", "attention", "bench", "explain", "plan", "tune"]
+__all__ = ["Error", "Note", "Plan", "__version__", "attention", "bench", "explain", "num_threads", "plan", "set_num_threads", "tune"]

@@ -21,8 +21,9 @@ class View(NamedTuple):
     dtype: str  # "fp32" | "fp16" | "bf16"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    address: int
+    address: int  # of the element whose indices are all 0; a negative stride reaches below it
     keep: Any  # alive as long as the address is used
+    writable: bool = True
 
 
 def _dtype(name: str, role: str) -> str:
@@ -34,6 +35,11 @@ def _dtype(name: str, role: str) -> str:
 
 def _of_torch(x: Any, role: str) -> View:
     torch = sys.modules["torch"]
+    # A subclass may mean more than its numbers (a mask, a placement), or have none (FakeTensor).
+    if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
+        raise Error(f"{role} is a {type(x).__name__}, a subclass of torch.Tensor; give a plain tensor, as .as_subclass(torch.Tensor) makes")
+    if x.is_nested:
+        raise Error(f"{role} is a nested tensor; give a dense one, as .to_padded_tensor(0) makes")
     if x.layout is not torch.strided:
         raise Error(f"{role} is a tensor of layout {x.layout}; only dense (strided) tensors are computed: call .to_dense()")
     if x.requires_grad and torch.is_grad_enabled():
@@ -43,12 +49,18 @@ def _of_torch(x: Any, role: str) -> View:
     kind = x.device.type
     if kind not in ("cpu", "cuda"):
         raise Error(f"{role} is on the device {x.device}; use the CPU or a CUDA device")
+    if x.is_neg():
+        raise Error(f"{role} is a view whose numbers PyTorch negates when it reads them; give {role}.resolve_neg()")
     device = "cpu" if kind == "cpu" else f"cuda:{x.device.index}"
-    return View("torch", device, _dtype(str(x.dtype), role), tuple(x.shape), tuple(x.stride()), x.data_ptr(), x)
+    try:
+        address = x.data_ptr()
+    except RuntimeError as error:  # inside vmap, jvp and their kin
+        raise Error(f"{role} is a tensor without memory of its own ({error}); call flashcore.attention outside of torch.func") from error
+    return View("torch", device, _dtype(str(x.dtype), role), tuple(x.shape), tuple(x.stride()), address, x)
 
 
-def _in_elements(strides: tuple[int, ...], item: int, role: str) -> tuple[int, ...]:
-    if any(stride % item for stride in strides):
+def _in_elements(strides: tuple[int, ...], shape: tuple[int, ...], item: int, role: str) -> tuple[int, ...]:
+    if any(stride % item for stride, extent in zip(strides, shape) if extent > 1):
         raise Error(f"{role} has strides {strides} bytes, which are no multiples of its {item}-byte elements: copy the array")
     return tuple(stride // item for stride in strides)
 
@@ -67,19 +79,50 @@ def _of_interface(x: Any, interface: dict[str, Any], framework: str, device: str
         raise Error(f"{role} holds big-endian numbers; convert it with .astype({name!r})")
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
-    elements = _contiguous(shape) if strides is None else _in_elements(tuple(strides), ITEM_BYTES[dtype], role)
-    return View(framework, device, dtype, shape, elements, interface["data"][0], x)
+    elements = _contiguous(shape) if strides is None else _in_elements(tuple(strides), shape, ITEM_BYTES[dtype], role)
+    address, readonly = interface["data"]
+    return View(framework, device, dtype, shape, elements, address, x, not readonly)
+
+
+def _of_numpy(x: Any, role: str) -> View:
+    numpy = sys.modules["numpy"]
+    if type(x) is not numpy.ndarray and type(x) is not numpy.memmap:
+        ma = sys.modules.get("numpy.ma")
+        if ma is not None and isinstance(x, ma.MaskedArray):
+            raise Error(f"{role} is a masked array, and flashcore computes with every element: give {role}.filled(0), or {role}.data")
+        raise Error(f"{role} is a {type(x).__name__}, a subclass of numpy.ndarray that may mean more than its numbers; give numpy.asarray({role})")
+    return _of_interface(x, x.__array_interface__, "numpy", "cpu", role)
+
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer."""
+
+    _fields_ = [
+        ("address", ctypes.c_void_p), ("owner", ctypes.c_void_p), ("bytes", ctypes.c_ssize_t), ("item", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("suboffsets", ctypes.c_void_p), ("internal", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+_PYBUF_FULL_RO = 0x11C
 
 
 def _of_buffer(x: memoryview, role: str) -> View:
     """Python's own arrays: memoryview(array.array("f", ...)).cast("B").cast("f", shape), "e" for float16."""
-    dtype = {"f": "fp32", "e": "fp16"}.get(x.format)
+    try:
+        dtype = {"f": "fp32", "e": "fp16"}.get(x.format)
+    except ValueError as error:
+        raise Error(f"{role} is a memoryview that cannot be read: {error}") from error
     if dtype is None:
         raise Error(f"{role} is a memoryview of format {x.format!r}; use 'f' (float32) or 'e' (float16)")
-    if x.readonly:
-        raise Error(f"{role} is a read-only memoryview, whose address Python does not tell; give one of a bytearray or array.array")
-    address = ctypes.addressof(ctypes.c_char.from_buffer(x)) if x.nbytes else 0
-    return View("buffer", "cpu", dtype, tuple(x.shape), _in_elements(tuple(x.strides), x.itemsize, role), address, x)
+    if x.suboffsets:
+        raise Error(f"{role} is a memoryview of rows that lie apart, by pointers; copy it into one block")
+    api, buffer = ctypes.pythonapi, _Buffer()
+    api.PyObject_GetBuffer(ctypes.py_object(x), ctypes.byref(buffer), _PYBUF_FULL_RO)
+    address = buffer.address or 0
+    api.PyBuffer_Release(ctypes.byref(buffer))  # x itself holds the memory
+    shape = tuple(x.shape)
+    return View("buffer", "cpu", dtype, shape, _in_elements(tuple(x.strides), shape, x.itemsize, role), address, x, not x.readonly)
 
 
 class _Tensor(ctypes.Structure):
@@ -100,6 +143,7 @@ class _Versioned(ctypes.Structure):
 
 
 _DL_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16"}
+_DL_READ_ONLY, _DL_COPIED = 1, 2  # flags
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 
 
@@ -114,30 +158,39 @@ def _of_dlpack(x: Any, role: str, stream: int | None) -> View:
     framework = "jax" if type(x).__module__.split(".")[0] in ("jax", "jaxlib") else "dlpack"
     if framework == "jax":
         x.block_until_ready()
-    kind, index = (int(number) for number in x.__dlpack_device__())
+    try:
+        kind, index = (int(number) for number in x.__dlpack_device__())
+    except Exception as error:
+        raise Error(f"{role}, a {type(x).__name__}, does not say by DLPack where it lies: {error}") from error
     if kind not in (_DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED):
         raise Error(f"{role} is on the DLPack device {kind}:{index}; use the CPU or a CUDA device")
     on_gpu = kind in (_DL_CUDA, _DL_CUDA_MANAGED)
+    # 1 is the default stream of CUDA in DLPack's numbering.
+    number = (stream or 1) if on_gpu else None
     try:
-        # 1 is the default stream of CUDA in DLPack's numbering.
-        capsule = x.__dlpack__(stream=(stream or 1) if on_gpu else None)
+        try:
+            capsule = x.__dlpack__(stream=number, max_version=(1, 0))
+        except TypeError:  # from before DLPack 1, which brought flags
+            capsule = x.__dlpack__(stream=number)
     except Exception as error:
         raise Error(f"{role}, a {type(x).__name__}, cannot be handed over by DLPack: {error}") from error
-    pointer = _capsule_pointer(capsule, b"dltensor")
+    flags, pointer = 0, _capsule_pointer(capsule, b"dltensor")
     if pointer:
         tensor = _Tensor.from_address(pointer)
     else:
         pointer = _capsule_pointer(capsule, b"dltensor_versioned")
-        if not pointer:
+        versioned = _Versioned.from_address(pointer) if pointer else None
+        if versioned is None or versioned.major != 1:
             raise Error(f"{role}, a {type(x).__name__}, gave a DLPack capsule of an unknown kind: {capsule!r}")
-        tensor = _Versioned.from_address(pointer).tensor
+        flags, tensor = versioned.flags, versioned.tensor
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use float32, float16 or bfloat16")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else _contiguous(shape)
     address = (tensor.data or 0) + tensor.byte_offset
-    return View(framework, f"cuda:{index}" if on_gpu else "cpu", dtype, shape, strides, address, (x, capsule))
+    writable = framework != "jax" and not flags & (_DL_READ_ONLY | _DL_COPIED)
+    return View(framework, f"cuda:{index}" if on_gpu else "cpu", dtype, shape, strides, address, (x, capsule), writable)
 
 
 def view(x: Any, role: str, stream: int | None = None) -> View:
@@ -147,17 +200,26 @@ def view(x: Any, role: str, stream: int | None = None) -> View:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(x, role)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(x, numpy.ndarray):
+        return _of_numpy(x, role)
     gpu = getattr(x, "__cuda_array_interface__", None)
     if gpu is not None and type(x).__module__.split(".")[0] == "cupy":
         return _of_interface(x, gpu, "cupy", f"cuda:{x.device.id}", role)
-    host = getattr(x, "__array_interface__", None)
-    if host is not None and type(x).__module__.split(".")[0] == "numpy":
-        return _of_interface(x, host, "numpy", "cpu", role)
     if isinstance(x, memoryview):
         return _of_buffer(x, role)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _of_dlpack(x, role, stream)
     raise Error(f"{role} is a {type(x).__name__}; give a NumPy, CuPy, JAX or PyTorch array, a memoryview, or any that has __dlpack__")
+
+
+def output(x: Any, role: str, stream: int | None = None) -> View:
+    """As view(), of an array that is to be written."""
+    found = view(x, role, stream)
+    if not found.writable:
+        raise Error(f"{role}, a {type(x).__name__}, cannot be written (it is read-only, or DLPack hands out a copy); give an array that can, "
+                    f"or leave {role}= away")  # fmt: skip
+    return found
 
 
 def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
@@ -166,12 +228,6 @@ def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
     if like.framework == "torch":
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, name), device=like.keep.device)
-    if like.framework == "numpy":
-        numpy = sys.modules["numpy"]
-        return numpy.empty(shape, dtype=like.keep.dtype if dtype == like.dtype else name)
-    if like.framework == "buffer":
-        elements = math.prod(shape)
-        return memoryview(bytearray(elements * ITEM_BYTES[dtype])).cast({"fp32": "f", "fp16": "e"}[dtype], shape)
     if like.framework == "cupy":
         cupy = sys.modules["cupy"]
         with like.keep.device:
@@ -180,6 +236,14 @@ def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
         jax = sys.modules["jax"]
         with jax.default_device(next(iter(like.keep[0].devices()))):
             return jax.numpy.zeros(shape, dtype=getattr(jax.numpy, name)).block_until_ready()
+    try:
+        if like.framework == "numpy":
+            return sys.modules["numpy"].empty(shape, dtype=like.keep.dtype if dtype == like.dtype else name)
+        if like.framework == "buffer":
+            elements = math.prod(shape)
+            return memoryview(bytearray(elements * ITEM_BYTES[dtype])).cast({"fp32": "f", "fp16": "e"}[dtype], shape)
+    except (MemoryError, OverflowError, TypeError, ValueError) as error:
+        raise Error(f"a result of shape {shape} cannot be made: {error}", "environment") from error
     raise Error(f"there is no way known to make a result for a {type(like.keep[0]).__name__}; give one as out=")
 
 

@@ -9,8 +9,10 @@ import sys
 import threading
 from typing import Any
 
+from . import _trust
+
 __version__ = "0.1.0"
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -38,6 +40,11 @@ class Strides(ctypes.Structure):
     _fields_ = [("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
 
 
+# fc_given: without its bit, a tensor whose strides are all 0 is contiguous, and a scale of 0 is 1/sqrt(head_dim).
+GIVEN_STRIDES = 15
+GIVEN_SCALE = 16
+
+
 class Attention(ctypes.Structure):
     """fc_attention, field by field as in flashcore.h."""
 
@@ -45,7 +52,7 @@ class Attention(ctypes.Structure):
         ("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads_q", ctypes.c_int64),
         ("heads_kv", ctypes.c_int64), ("seqlen_q", ctypes.c_int64), ("seqlen_kv", ctypes.c_int64), ("head_dim", ctypes.c_int64),
         ("head_dim_v", ctypes.c_int64), ("causal", ctypes.c_int32), ("alignment", ctypes.c_int32), ("scale", ctypes.c_double),
-        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p),
+        ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
@@ -53,8 +60,11 @@ class Attention(ctypes.Structure):
 
 
 _P = ctypes.c_void_p
+_ADDRESS = ctypes.c_size_t  # a number and nothing else; a void pointer would take the address of a str
 _TEXT = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
 _FUNCTIONS = {
+    "fc_set_cpu_threads": [ctypes.c_int32],
+    "fc_cpu_threads": [],
     "fc_context_create": [ctypes.c_char_p, ctypes.POINTER(_P)],
     "fc_context_destroy": [_P],
     "fc_context_describe": [_P, *_TEXT],
@@ -62,7 +72,7 @@ _FUNCTIONS = {
     "fc_plan_create": [_P, ctypes.POINTER(Attention), ctypes.POINTER(_P)],
     "fc_plan_destroy": [_P],
     "fc_plan_describe": [_P, *_TEXT],
-    "fc_plan_launch": [_P, _P, _P, _P, _P, _P, _P],
+    "fc_plan_launch": [_P, *[_ADDRESS] * 6],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }
@@ -79,18 +89,28 @@ def library_path() -> pathlib.Path:
     return pathlib.Path(chosen) if chosen else find_bundled("libflashcore.so")
 
 
+def _package_folders() -> list[str]:
+    """Where Python finds packages, but for the current directory."""
+    try:
+        here = os.getcwd()
+    except OSError:  # removed
+        here = ""
+    return [folder for folder in sys.path if os.path.isabs(folder) and os.path.realpath(folder) != here]
+
+
 def _find_nvrtc() -> str | None:
     """libnvrtc of the nvidia wheels (nvidia-cuda-nvrtc, which PyTorch brings) or of a toolkit, the newest first.
 
-    A file that is known by its path lets the library find compiled kernels without opening it."""
+    Not from the current directory, and not what somebody else could have put there. A file that is known by its path lets
+    the library find compiled kernels without opening it."""
     for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
-        for folder in sys.path:
+        for folder in _package_folders():
             for wheel in ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib"):
-                path = pathlib.Path(folder or ".") / wheel / name
-                if path.is_file():
+                path = pathlib.Path(folder) / wheel / name
+                if path.is_file() and _trust.is_ours(path):
                     return str(path)
         toolkit = pathlib.Path("/usr/local/cuda/lib64") / name
-        if toolkit.is_file():
+        if toolkit.is_file() and _trust.is_ours(toolkit):
             return str(toolkit)
     return None
 
@@ -129,6 +149,15 @@ def _load() -> ctypes.CDLL:
 
 
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it when this process was forked, and is not here to give it back.
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 _library: ctypes.CDLL | None = None
 _contexts: dict[str, int] = {}
 
@@ -152,6 +181,15 @@ def check(status: int) -> None:
         raise_last_error(status)
 
 
+def encoded(value: Any, name: str) -> bytes:
+    """A str as C takes it. Error, naming the argument, for anything else."""
+    if not isinstance(value, str):
+        raise Error(f"{name} is {value!r}, a {type(value).__name__}; give a str")
+    if "\0" in value:
+        raise Error(f"{name} is {value!r}, with a zero character in it; leave that away")
+    return value.encode(errors="replace")
+
+
 def text_of(function: Any, *arguments: Any) -> str:
     """What a function with a text buffer at its end says."""
     needed = ctypes.c_size_t()
@@ -162,14 +200,57 @@ def text_of(function: Any, *arguments: Any) -> str:
 
 
 def context(device: str) -> int:
-    """The process's one context on a device. Never closed: captured graphs may still use its kernels at exit."""
+    """The process's one context on a device, "" for the best there is. Never closed: captured graphs may still use its kernels at exit."""
+    name = encoded(device, "device")
     found = _contexts.get(device)
     if found is not None:
         return found
     with _lock:
         if device not in _contexts:
             handle = ctypes.c_void_p()
-            check(library().fc_context_create(device.encode(), ctypes.byref(handle)))
+            check(library().fc_context_create(name, ctypes.byref(handle)))
             assert handle.value is not None
             _contexts[device] = handle.value
         return _contexts[device]
+
+
+_own_threads = 0
+_followed = 0
+
+
+def set_num_threads(threads: int) -> None:
+    """How many threads a launch on the CPU uses at most, for the whole process and from the next launch on.
+
+    Args:
+        threads: from 1 on; 0 for the default: FLASHCORE_THREADS, else OMP_NUM_THREADS, else the cores that affinity and the
+            container's quota leave, which are never exceeded. Launches that another thread would not make faster use one.
+            Calls through `flashcore.torch` use no more than torch.get_num_threads() besides.
+    """
+    global _own_threads
+    # ctypes would cut a larger number down to 32 bits.
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads < 1 << 31:
+        raise Error(f"threads is {threads!r}; give a whole number from 1 on, or 0 for the default")
+    _own_threads = threads
+    _apply_threads()
+
+
+def follow_threads(threads: int) -> None:
+    """No more than a framework's own setting from here on. For every launch: a comparison unless it has changed."""
+    global _followed
+    if threads != _followed:
+        _followed = threads
+        _apply_threads()
+
+
+def _apply_threads() -> None:
+    check(library().fc_set_cpu_threads(_own_threads))
+    if 0 < _followed < num_threads():
+        check(library().fc_set_cpu_threads(_followed))
+
+
+def num_threads() -> int:
+    """How many threads a launch on the CPU uses at most."""
+    threads = library().fc_cpu_threads()
+    if threads < 1:
+        raise_last_error(1)
+    return threads

@@ -5,6 +5,10 @@ from __future__ import annotations
 import collections
 import ctypes
 import json
+import numbers
+import operator
+import os
+import sys
 import threading
 import warnings
 import weakref
@@ -12,7 +16,7 @@ from typing import Any
 
 from . import _arrays, _library
 from ._arrays import View
-from ._library import Attention, Error, Note, Strides
+from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Error, Note, Strides
 
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
@@ -26,7 +30,24 @@ def say_once(text: str) -> None:
     """A Note, the first time that it is given."""
     if text not in _said:
         _said.add(text)
-        warnings.warn(text, Note, stacklevel=3)
+        warnings.warn(text, Note, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """The stacklevel, for one who calls this, of the line that is the user's: the nearest outside this package, PyTorch and
+    transformers; else the nearest outside this package."""
+    frameworks = [os.path.dirname(str(getattr(sys.modules.get(name), "__file__", None) or "/nowhere/x")) + os.sep for name in ("torch", "transformers")]
+    own = os.path.dirname(__file__) + os.sep
+    frame, level, outside = sys._getframe(1), 1, 0
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(own):
+            outside = outside or level
+            # PyTorch's compiled Python has names as "<eval_with_key>.0" and "<frozen ...>".
+            if not name.startswith((*frameworks, "<eval_with_key>", "<frozen")):
+                return level
+        frame, level = frame.f_back, level + 1  # type: ignore[assignment]
+    return outside or 2
 
 
 def _causal_number(causal: Any) -> int:
@@ -34,6 +55,38 @@ def _causal_number(causal: Any) -> int:
         return CAUSAL[causal]
     except (KeyError, TypeError):
         raise Error(f"causal is {causal!r}; use False, True (the same as 'bottom_right') or 'top_left'") from None
+
+
+def _order_of(layout: Any) -> tuple[int, ...]:
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
+    return LAYOUTS[layout]
+
+
+def _scale_number(scale: Any) -> float | None:
+    if scale is None:
+        return None
+    # bool is a number to Python, and an argument in the wrong place to us.
+    if isinstance(scale, numbers.Real) and not isinstance(scale, bool):
+        try:
+            number = float(scale)
+        except OverflowError:
+            number = float("inf")
+        if 1e-6 <= number <= 1e6:
+            return number
+    raise Error(f"scale is {scale!r}; use a number from 1e-6 to 1e6, or None for 1/sqrt(head_dim)")
+
+
+def _stream_number(stream: Any) -> int | None:
+    if stream is None:
+        return None
+    try:
+        number = operator.index(stream)
+    except TypeError:
+        number = -1
+    if isinstance(stream, bool) or not 0 <= number < 2**64:
+        raise Error(f"stream is {stream!r}; give a CUstream as a number (torch.cuda.Stream.cuda_stream, cupy.cuda.Stream.ptr), or None")
+    return number
 
 
 class Plan:
@@ -70,9 +123,13 @@ class Plan:
                 CPU 0 only, and the call returns when it is done.
 
         Raises:
-            Error: for a null or misaligned address, and for a device that reported a fault.
+            Error: for a null or misaligned address, for an o or lse that overlaps another tensor, and for a device that
+                reported a fault.
         """
-        status = self._launch(self._handle, q, k, v, o, lse, stream)
+        try:
+            status = self._launch(self._handle, q, k, v, o, lse, stream)
+        except ctypes.ArgumentError as error:
+            raise Error(f"an address or the stream is no number ({error}); give them as tensor.data_ptr() does") from error
         if status:
             _library.raise_last_error(status)
 
@@ -84,9 +141,7 @@ class _Sizes:
     """The sizes of one call, checked against each other."""
 
     def __init__(self, q: View, k: View, v: View, layout: str) -> None:
-        if layout not in LAYOUTS:
-            raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
-        self.order = LAYOUTS[layout]
+        self.order = _order_of(layout)
         for role, x in (("q", q), ("k", k), ("v", v)):
             if len(x.shape) != 4:
                 raise Error(f"{role} has shape {x.shape}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
@@ -114,37 +169,44 @@ class _Sizes:
         if x.shape[3] > 1 and x.strides[3] != 1:
             raise Error(f"{role} has stride {x.strides[3]} along its last axis; the elements of a row must be adjacent: copy it with "
                         ".contiguous() or numpy.ascontiguousarray")  # fmt: skip
-        numbers = [x.strides[axis] if x.shape[axis] > 1 else 0 for axis in self.order]
-        # All three 0 would mean contiguous; an axis of one element may have any stride.
-        if not any(numbers):
-            numbers = [max(x.shape[3], 1)] * 3
-        return Strides(*numbers)
+        return Strides(*(x.strides[axis] for axis in self.order))
 
 
-def _alignment(views: list[View]) -> int:
-    bits = 16
-    for x in views:
-        bits |= x.address
-    return min(bits & -bits, 16)
+def _alignment(q: View, k: View, v: View, o: View) -> int:
+    bits = 16 | q.address | k.address | v.address | o.address
+    alignment = min(bits & -bits, 16)
+    if alignment < _arrays.ITEM_BYTES[q.dtype]:
+        for role, x in (("q", q), ("k", k), ("v", v), ("out", o)):
+            if x.address % _arrays.ITEM_BYTES[x.dtype]:
+                raise Error(f"{role} is at {x.address:#x}, which is no multiple of its {_arrays.ITEM_BYTES[x.dtype]}-byte elements: copy it")
+    return alignment
 
 
-def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: Any, scale: float | None, alignment: int,
-                  candidate: str | None) -> Attention:  # fmt: skip
-    if scale is not None and not 1e-6 <= scale <= 1e6:
-        raise Error(f"scale is {scale}; use a number from 1e-6 to 1e6, or None for 1/sqrt(head_dim)")
+def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int, scale: float | None, alignment: int,
+                  candidate: bytes | None) -> Attention:  # fmt: skip
     return Attention(
         dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
-        seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=_causal_number(causal),
-        alignment=alignment, scale=scale or 0.0, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
-        o=sizes.strides("out", o), candidate=candidate.encode() if candidate else None)  # fmt: skip
+        seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal,
+        alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
+        o=sizes.strides("out", o), candidate=candidate,
+        given=GIVEN_STRIDES | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
 
 
 _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
 _plans_lock = threading.Lock()
 
 
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it when this process was forked, and is not here to give it back.
+    global _plans_lock
+    _plans_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def cached(key: Any, make: Any) -> Plan:
-    """The plan of `key`, made if there is none; the one not used for longest goes when there are too many."""
+    """The plan of `key`, made if there is none; the oldest goes when there are too many."""
     plan = _plans.get(key)
     if plan is not None:
         return plan
@@ -156,22 +218,20 @@ def cached(key: Any, make: Any) -> Plan:
     return plan
 
 
-def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, scale: float | None, candidate: str | None) -> Plan:
-    alignment = _alignment([q, k, v, o])
+def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, scale: Any, candidate: Any) -> Plan:
+    alignment = _alignment(q, k, v, o)
+    causal, scale = _causal_number(causal), _scale_number(scale)
+    name = _library.encoded(candidate, "candidate") if candidate is not None else None
     key = (q.device, q.dtype, q.shape, q.strides, k.device, k.dtype, k.shape, k.strides, v.device, v.dtype, v.shape, v.strides,
-           o.device, o.dtype, o.shape, o.strides, layout, causal, scale, alignment, candidate)  # fmt: skip
+           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, scale, alignment, name)  # fmt: skip
 
     def make() -> Plan:
         sizes = _Sizes(q, k, v, layout)
         if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype != q.dtype or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {q.dtype} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
-        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, scale, alignment, candidate))
+        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, scale, alignment, name or None))
 
-    try:
-        return cached(key, make)
-    except TypeError as error:
-        _causal_number(causal)
-        raise Error(f"an argument is of a type that cannot be used: {error}") from error
+    return cached(key, make)
 
 
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
@@ -185,7 +245,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
         shape = _Sizes(*views, layout).output_shape(views[2].shape[3])
         o = View("none", views[0].device, views[0].dtype, shape, _arrays._contiguous(shape), 0, None)
     else:
-        o = _arrays.view(out, "out")
+        o = _arrays.output(out, "out")
     return _plan_of(*views, o, layout, causal, scale, candidate)
 
 
@@ -195,14 +255,16 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
 
     Args:
         q: [batch, heads, seqlen_q, head_dim]: NumPy, CuPy, JAX, PyTorch or any array with `__dlpack__`; float32, float16 or
-            bfloat16; on the CPU or a CUDA GPU. Any strides, as long as the elements of a row are adjacent.
+            bfloat16; on the CPU or a CUDA GPU. Any strides, broadcasts included, as long as the elements of a row are
+            adjacent; negative ones on the CPU only. Subclasses (masked arrays, FakeTensor, ...) are refused.
         k: [batch, heads_kv, seqlen_kv, head_dim]; heads_kv divides heads (grouped-query attention).
         v: [batch, heads_kv, seqlen_kv, head_dim_v].
         causal: False; True or "bottom_right": the last row sees every key; "top_left": row i sees keys 0..i. Both are the
             same where seqlen_q = seqlen_kv.
-        scale: default 1/sqrt(head_dim).
+        scale: from 1e-6 to 1e6; default 1/sqrt(head_dim).
         layout: "bhsd" as above, or "bshd": [batch, seqlen, heads, head_dim] for all arrays.
-        out: where to write, [batch, heads, seqlen_q, head_dim_v]; default: a new array of q's framework.
+        out: where to write, [batch, heads, seqlen_q, head_dim_v]; it can be written, and shares no element with q, k or v.
+            Default: a new array of q's framework.
         return_lse: also return the log-sum-exp of each row, float32 [batch, heads, seqlen_q].
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
@@ -212,16 +274,17 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         that of the framework (JAX: awaited).
 
     Raises:
-        Error: for arrays that do not fit together, dtypes, devices, layouts; for a missing driver or compiler.
+        Error: for arrays that do not fit together, dtypes, devices, layouts, an out that is read-only or overlaps an input,
+            arguments of another type; for a missing driver or compiler.
     """
+    stream = _stream_number(stream)
     vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
-    made = None
     if out is None:
         sizes = _Sizes(vq, vk, vv, layout)
-        made = out = _arrays.empty_like(vq, sizes.output_shape(sizes.head_dim_v), vq.dtype)
-    vo = _arrays.view(out, "out", stream)
-    if vq.framework == "jax" and made is None:
-        raise Error("out= was given a JAX array, which never changes; leave out= away")
+        out = _arrays.empty_like(vq, sizes.output_shape(sizes.head_dim_v), vq.dtype)
+        vo = _arrays.view(out, "out", stream)  # JAX's own are written this once
+    else:
+        vo = _arrays.output(out, "out", stream)
     p = _plan_of(vq, vk, vv, vo, layout, causal, scale, candidate)
     lse = lse_view = None
     if return_lse:

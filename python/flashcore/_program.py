@@ -32,14 +32,17 @@ def program_path() -> pathlib.Path:
     return path
 
 
-def run_program(*arguments: str) -> dict[str, Any]:
+def run_program(*arguments: Any) -> dict[str, Any]:
     """Runs a verb with --json - and returns the document. Exit codes 1 and 2 are results; 3 and 4 are an Error."""
+    for flag, value in zip(arguments, arguments[1:]):
+        if not isinstance(value, os.PathLike):
+            _library.encoded(value, str(flag).removeprefix("--"))
     _library.library()  # tells the child where NVRTC is
     command = [str(program_path()), *arguments, "--json", "-", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     message = done.stderr.strip().removeprefix("flashcore: error: ")
     if done.returncode not in (0, 1, 2) or not done.stdout.strip():
-        raise Error(f"`flashcore {' '.join(arguments)}` ended with {done.returncode}: {message}", _KINDS.get(done.returncode, "internal"))
+        raise Error(f"`flashcore {' '.join(map(str, arguments))}` ended with {done.returncode}: {message}", _KINDS.get(done.returncode, "internal"))
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
@@ -110,9 +113,9 @@ def explain(problem: str, *, device: str | None = None, measure: bool = False) -
         return found
     library = _library.library()
     parsed = Attention()
-    _library.check(library.fc_problem_parse(problem.encode(), ctypes.byref(parsed)))
-    parsed.struct_size = ctypes.sizeof(Attention)
-    described: dict[str, Any] = json.loads(_library.text_of(library.fc_explain, _library.context(device or ""), ctypes.byref(parsed)))
+    _library.check(library.fc_problem_parse(_library.encoded(problem, "problem"), ctypes.byref(parsed)))
+    context = _library.context("" if device is None else device)
+    described: dict[str, Any] = json.loads(_library.text_of(library.fc_explain, context, ctypes.byref(parsed)))
     return described
 
 

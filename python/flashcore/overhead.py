@@ -66,6 +66,13 @@ def measure(device: str, problem: str, batches: int) -> dict[str, Any]:
         return {name: timed(call, wait, batches) for name, call in ways.items()}
 
 
+def what_is_measured(device: str, name: str, problem: str, batches: int) -> str:
+    """The first line of the output: a column of microseconds says nothing of itself."""
+    if device == "cpu":
+        return f"Time of one call on the CPU, the computation of {problem} included: a launch there returns when it is done. Median [p10, p90] of {batches} batches of 100 calls."
+    return f"Time that one call holds the host up, on {device} ({name}), {problem}; the device is not waited for. Median [p10, p90] of {batches} batches of 100 calls."
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flashcore.overhead", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", help="cpu, cuda or cuda:N; default: a GPU if there is one")
@@ -74,12 +81,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--c", metavar="PROGRAM", help="examples/overhead.c, built: measures from C too")
     parser.add_argument("--json", help="also write the results there")
     options = parser.parse_args(argv)
-    import torch
+    try:
+        import torch
+    except ImportError:
+        print("flashcore.overhead: error: it compares with PyTorch, which is not installed here; `overhead` of examples/overhead.c measures without it", file=sys.stderr)
+        return 4
 
     device = options.device or ("cuda:0" if torch.cuda.is_available() else "cpu")
     device = "cuda:0" if device == "cuda" else device
     result: dict[str, Any] = {"schema": "flashcore.overhead/1", "device": device, "name": torch.cuda.get_device_name(device) if device != "cpu" else "cpu",
                               "problem": options.problem, "versions": {"python": sys.version.split()[0], "torch": torch.__version__}}  # fmt: skip
+    print(what_is_measured(device, result["name"], options.problem, options.batches))
     if options.c:
         _library.library()
         done = subprocess.run([options.c, str(_library.library_path()), device, options.problem, str(options.batches)], capture_output=True, text=True, check=False)
@@ -89,7 +101,8 @@ def main(argv: list[str] | None = None) -> int:
         result["c"] = json.loads(done.stdout)
         for key, name in (("driver_us", "the driver's own launch"), ("repeated_us", "C, repeated addresses"), ("changing_us", "C, changing addresses")):
             if key in result["c"]:
-                print(f"{name:48s} {result['c'][key]['p50']:9.2f} us")
+                times = result["c"][key]
+                print(f"{name:48s} {times['p50']:9.2f} us  [{times['p10']:.2f}, {times['p90']:.2f}]")
     result["python_us"] = measure(device, options.problem, options.batches)
     for name, times in result["python_us"].items():
         print(f"{name:48s} {times['p50']:9.2f} us  [{times['p10']:.2f}, {times['p90']:.2f}]")

@@ -21,12 +21,16 @@ import datetime
 import json
 import math
 import pathlib
+import os
 import random
+import select
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NoReturn
 
 from . import _program, _library
 from ._library import Error
@@ -39,6 +43,8 @@ SUSTAINED_WARM_UP_US, SUSTAINED_SAMPLE_US = 100_000.0, 200_000.0
 SPIN_CYCLES_PER_US = 2000  # a little above the highest clock
 MARGIN = 0.03
 PEER_FACTOR = 4.0  # a peer may round more than flashcore's bound allows (it is judged, not gated): beyond this it is wrong
+JUDGE_SECONDS = {"prepare": 900.0}  # the laboratory's gates with their fp64 reference; anything else takes 180 at most
+MAX_ANSWER_BYTES = 64 << 20
 MAX_SCORE_BYTES = 12e9  # of an implementation that forms all scores
 
 
@@ -47,19 +53,52 @@ class Judge:
 
     def __init__(self, device: str) -> None:
         command = [str(_program.program_path()), "timer-server", "--device", device]
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        assert self.child.stdin and self.child.stdout
+        self.to, self.come = self.child.stdin.fileno(), self.child.stdout.fileno()
+        os.set_blocking(self.to, False)
+        self.read = bytearray()  # of an answer whose end has not come
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        assert self.child.stdin and self.child.stdout
-        self.child.stdin.write(json.dumps(request) + "\n")
-        self.child.stdin.flush()
-        line = self.child.stdout.readline()
-        if not line:
-            raise Error(f"flashcore timer-server ended with {self.child.wait()} while asked for {request['op']}", "internal")
+        """Every wait has a deadline: a kernel that hangs takes the server with it, not this process."""
+        deadline = time.monotonic() + JUDGE_SECONDS.get(request["op"], 180.0)
+        out = json.dumps(request).encode() + b"\n"
+        while not self.read.endswith(b"\n"):  # one answer a question, so nothing follows its end
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self._give_up(f"gave no answer to {request['op']} in time and was ended")
+            if len(self.read) > MAX_ANSWER_BYTES:
+                self._give_up(f"answered {request['op']} without end and was ended")
+            readable, writable, _ = select.select([self.come], [self.to] if out else [], [], left)
+            try:
+                if writable:
+                    out = out[os.write(self.to, out) :]
+            except OSError:
+                out = b""  # it has ended: the other pipe says so
+            if readable:
+                chunk = os.read(self.come, 1 << 16)
+                if not chunk:
+                    self._give_up(f"ended while asked for {request['op']}")
+                self.read += chunk
+        line, self.read = self.read, bytearray()
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer and "trial" not in answer:
             raise Error(answer["error"])
         return answer
+
+    def _give_up(self, what: str) -> NoReturn:
+        code = self.close(seconds=1)
+        raise Error(f"flashcore timer-server {what} (exit code {code})", "internal")
+
+    def close(self, seconds: float = 30) -> int:
+        """Its stdin ends, so it does; or it is ended."""
+        assert self.child.stdin
+        self.child.stdin.close()
+        try:
+            return self.child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            return self.child.wait()
 
 
 class Problem:
@@ -455,7 +494,7 @@ class Session:
             raise Error(f"{ident}: the timed output of {trial['family']}:{trial['config']} is wrong: relative error {own_error:.2e}, bound {bound:.2e}", "internal")
         times = quantiles(ours.times)
         entry = {
-            **base, "time_us": times, "tflops": round(judged["flops"] / times["p50"] * 1e-6, 3), "gbps": round(judged["bytes"] / times["p50"] * 1e-3, 2),
+            **base, "time_us": times, "tflops": round(judged["flops"] / times["p50"] * 1e-6, 3 if self.on_gpu else 6), "gbps": round(judged["bytes"] / times["p50"] * 1e-3, 2),
             "decode": judged["decode"], "floor_us": round(judged["floor_us"], 4), "regime": "graph" if self.on_gpu else "warm", "condition": self.options.condition,
             "samples": len(ours.times), "laboratory": laboratory.result() if laboratory.times else None,
             "correct": {"rel_error": trial["error"]["rel"], "bound": bound, "timed_rel_error": own_error},
@@ -490,12 +529,31 @@ def _problems(options: argparse.Namespace) -> list[tuple[str, str]]:
     return found
 
 
+def _printable(text: str) -> str:
+    """Names and messages may hold anything; escape sequences in them must not act on a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _throughput(tflops: float) -> str:
+    return f"{tflops:7.1f} TFLOP/s" if tflops >= 1 else f"{1000 * tflops:7.1f} GFLOP/s"
+
+
 def _print(entry: dict[str, Any]) -> None:
+    name = _printable(entry["name"])
     if not entry.get("time_us"):
-        print(f"{entry['name']:18s} {entry['ended']}: {entry.get('message', '')}", flush=True)
+        print(f"{name:18s} {entry['ended']}: {_printable(entry.get('message', ''))}", flush=True)
         return
     peers = "  ".join(f"{peer['name']} {peer['time_us']['p50']:.1f} us x{peer['speedup']:.3f}{'' if peer['correct'] else ' WRONG'}" for peer in entry["peers"])
-    print(f"{entry['name']:18s} {entry['time_us']['p50']:10.2f} us  {entry['tflops']:7.1f} TFLOP/s  {peers}  {entry['family']}:{entry['config']}", flush=True)
+    print(f"{name:18s} {entry['time_us']['p50']:10.2f} us  {_throughput(entry['tflops'])}  {peers}  {entry['family']}:{entry['config']}", flush=True)
+
+
+def _try_target(path: pathlib.Path) -> None:
+    """OSError if nothing can be written there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError("it is a folder")
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -524,29 +582,44 @@ def main(argv: list[str] | None = None) -> int:
         print("flashcore.peers: error: PyTorch sees no GPU; --device cpu tries it out on the CPU", file=sys.stderr)
         return 4
     problems = _problems(options)
+    if options.json:  # before the work: hours of it end there
+        try:
+            _try_target(pathlib.Path(options.json))
+        except OSError as error:
+            print(f"flashcore.peers: error: --json {options.json} cannot be written: {error}", file=sys.stderr)
+            return 4
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     session = Session(options)
-    entries = []
-    with torch.no_grad():
-        for index, (ident, name) in enumerate(problems):
-            entry = session.measure(ident, name, len(problems) - index)
-            entries.append(entry)
-            _print(entry)
-            if session.on_gpu:
-                torch.cuda.empty_cache()
+    entries: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        with torch.no_grad():
+            for index, (ident, name) in enumerate(problems):
+                entry = session.measure(ident, name, len(problems) - index)
+                entries.append(entry)
+                _print(entry)
+                if session.on_gpu:
+                    torch.cuda.empty_cache()
+    except KeyboardInterrupt:
+        interrupted = True
+        print("stopped; what was measured is kept", file=sys.stderr)
+    session.judge.close(seconds=5)
     document = {"schema": "flashcore.bench/1", "suite": pathlib.Path(options.suite).stem, "measured_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                "source_hash": session.device["source_hash"], "seconds": round(time.monotonic() - session.started, 1), "results": entries}  # fmt: skip
+                "source_hash": session.device["source_hash"], "seconds": round(time.monotonic() - session.started, 1), "interrupted": interrupted, "results": entries}  # fmt: skip
     if options.json:
         path = pathlib.Path(options.json)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(document, indent=1) + "\n")
         temporary.replace(path)
     for name in session.versions:
         ratios = [peer["speedup"] for entry in entries if not entry.get("decode") for peer in entry["peers"] if peer["name"] == name]
         if ratios:
-            print(f"geomean speed-up over {name} on {len(ratios)} non-decode problems: {math.exp(statistics.fmean(map(math.log, ratios))):.3f}")
-    print(f"{len(entries)} problems in {document['seconds']:.0f} s")
-    return 0 if all(entry.get("time_us") for entry in entries) else 1
+            print(f"geomean speed-up over {name} on {len(ratios)} non-decode problem{'s' if len(ratios) != 1 else ''}: {math.exp(statistics.fmean(map(math.log, ratios))):.3f}")
+    print(f"{len(entries)} problem{'s' if len(entries) != 1 else ''} in {document['seconds']:.0f} s")
+    if not all(entry.get("time_us") for entry in entries):
+        return 1
+    return 2 if interrupted else 0
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ from typing import Any, Optional
 import torch
 import transformers.modeling_utils
 from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from .torch import scaled_dot_product_attention
+from .torch import is_enabled, pass_on, scaled_dot_product_attention, why_not
 
 NAME = "flashcore"
 
@@ -47,6 +48,11 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     """
     if kwargs.get("softcap") is not None:
         raise ValueError("attn_implementation='flashcore' has no softcap; use 'eager' for this model")
+    if (attention_mask is not None or dropout != 0) and hasattr(module, "num_key_value_groups"):
+        # As "sdpa" does it: with a mask it repeats the key's heads, for which PyTorch has faster kernels than for grouped ones.
+        if not is_enabled():  # else torch.nn.functional's is ours, and counts it
+            pass_on(why_not(query, key, value, attention_mask, dropout) or "")
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)  # type: ignore[no-any-return]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     return _attend(scaled_dot_product_attention, query, key, value, attention_mask, dropout, scaling, is_causal)

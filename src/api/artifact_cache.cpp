@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
 #include "device/cuda/compile_cache.h"
@@ -29,19 +30,33 @@ std::string key_of(const KernelSource& source, const std::string& arch, const st
   hasher.add("plan").add(compiler).add(FLASHCORE_VERSION).add(arch).add(source.file).add(source.name_expression);
   hasher.add(fmt::format("{} {}", source.dynamic_shared_bytes, source.threads_per_block));
   for (const std::string& option : source.options) hasher.add(option);
-  hasher.add("sources");
-  for (const auto& [path, text] : device_sources()) hasher.add(path).add(text);
-  return hasher.hex();
+  // Two milliseconds, and the same for every plan of the process.
+  static const std::string sources = [] {
+    Hasher all;
+    for (const auto& [path, text] : device_sources()) all.add(path).add(text);
+    return all.sha256_hex();
+  }();
+  return hasher.add("sources").add(sources).sha256_hex();
 }
 
+cuda::CompileCache plan_cache() { return cuda::CompileCache(cache_directory() / "plans"); }
+
 }  // namespace
+
+std::string why_not_kept() {
+  try {
+    return plan_cache().why_unused();
+  } catch (const Error&) {  // nowhere to keep them: compile_candidate says so
+    return "";
+  }
+}
 
 Artifact find_or_compile(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits) {
   const Family& family = *candidate.family;
   const std::optional<std::string> compiler = compiler_identity();
   if (family.kind() == DeviceKind::kCpu || limits.emulated || !compiler)
     return compile_candidate(candidate, problem, limits);
-  const cuda::CompileCache cache(cache_directory() / "plans");
+  const cuda::CompileCache cache = plan_cache();
   const std::string key =
       key_of(family.source(candidate.config, problem, limits), family.compile_arch(limits), *compiler);
   if (auto found = cache.find(key)) return std::move(*found);

@@ -6,6 +6,9 @@
 
 namespace flashcore::api {
 
+// Why plans' kernels are not kept on the disk, and the fix (CompileCache::why_unused); empty if they are.
+std::string why_not_kept();
+
 // As compile_candidate. Where FLASHCORE_NVRTC names the compiler's file (the Python package sets it), what was compiled
 // by that very file, from this very source, is found before the file is opened.
 Artifact find_or_compile(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits);

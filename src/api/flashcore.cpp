@@ -6,6 +6,7 @@
 #include "api/handles.h"
 #include "api/plan.h"
 #include "api/status.h"
+#include "device/cpu/cpu_threads.h"
 #include "device/cuda/context.h"
 
 namespace {
@@ -26,6 +27,12 @@ Plans& plans() {
   return *table;
 }
 
+[[maybe_unused]] const bool g_renewed = (renew_in_child([] {
+                                           contexts().renew_lock();
+                                           plans().renew_lock();
+                                         }),
+                                         true);
+
 // Whatever GPU context was current on the caller's thread is current again when the call returns.
 using Keep = cuda::KeepCurrentContext;
 const cuda::DriverApi* driver_of(const Context& context) { return context.on_gpu() ? cuda::driver_api() : nullptr; }
@@ -43,6 +50,16 @@ extern "C" {
 uint32_t fc_abi_version(void) { return FC_ABI_VERSION; }
 const char* fc_version(void) { return FLASHCORE_VERSION; }
 const char* fc_last_error(void) { return last_error(); }
+
+fc_status fc_set_cpu_threads(int32_t threads) {
+  return guarded([&] { set_cpu_threads(threads); });
+}
+
+int32_t fc_cpu_threads(void) {
+  int32_t threads = 0;
+  guarded([&] { threads = cpu_threads(); });
+  return threads;
+}
 
 fc_status fc_context_create(const char* device, fc_context* context) {
   return guarded([&] {
@@ -67,7 +84,7 @@ fc_status fc_context_describe(fc_context context, char* buffer, size_t size, siz
 }
 
 fc_status fc_context_synchronize(fc_context context, void* stream) {
-  return guarded([&] { contexts().find(context)->device().synchronize_stream(stream); });
+  return guarded_launch([&] { contexts().find(context)->device().synchronize_stream(stream); });
 }
 
 fc_status fc_memory_allocate(fc_context context, size_t bytes, void** address) {
@@ -126,7 +143,7 @@ fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* leng
 }
 
 fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse, void* stream) {
-  return guarded([&] { plans().find(plan)->launch({q, k, v, o, lse, nullptr}, stream); });
+  return guarded_launch([&] { plans().find(plan)->launch({q, k, v, o, lse, nullptr}, stream); });
 }
 
 fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* length) {
@@ -134,7 +151,7 @@ fc_status fc_explain(fc_context context, const fc_attention* problem, char* buff
 }
 
 fc_status fc_problem_parse(const char* id, fc_attention* problem) {
-  return guarded([&] { *needed(problem, "problem") = request_of_id(id); });
+  return guarded([&] { fill_from_id(id, problem); });
 }
 
 }  // extern "C"

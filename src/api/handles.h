@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "api/fork_gate.h"
 #include "core/error.h"
 
 namespace flashcore::api {
@@ -45,6 +46,9 @@ class HandleTable {
     objects_.erase(found);
   }
 
+  // In a forked child; no other thread was in add() or remove().
+  void renew_lock() { mutex_.renew(); }
+
  private:
   [[noreturn]] void throw_unknown(std::uintptr_t number) const {
     if (number == 0) throw_bad_input("the {} handle is null; fc_{}_create makes one", kind_, kind_);
@@ -53,7 +57,7 @@ class HandleTable {
 
   const char* kind_;
   std::uintptr_t next_;
-  mutable std::shared_mutex mutex_;
+  mutable ForkableMutex mutex_;
   std::unordered_map<std::uintptr_t, std::shared_ptr<Object>> objects_;
 };
 

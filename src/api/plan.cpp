@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api/artifact_cache.h"
+#include "api/fork_gate.h"
 #include "core/error.h"
 #include "device/compiler.h"
 
@@ -20,13 +21,30 @@ std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device
   return choices;
 }
 
-// Why this family must not be given these tensors; none if it may.
-std::optional<std::string> why_unsuitable(const Family& family, const Request& request) {
-  if (family.alignment_bytes() == 0 || request.rows_of_16) return std::nullopt;
-  return fmt::format(
-      "{} copies 16 bytes at a time, and an address or stride of these tensors is no multiple of that; copy them into "
-      "contiguous tensors for a faster kernel",
-      family.name());
+// Why this candidate must not be given these tensors; none if it may, and `launch` is then that of a GPU family. Asked
+// before anything is compiled, which takes seconds.
+std::optional<std::string> why_unsuitable(const Candidate& candidate, const Request& request,
+                                          const DeviceLimits& limits, std::optional<LaunchTemplate>& launch) {
+  const Family& family = *candidate.family;
+  launch.reset();
+  if (family.kind() == DeviceKind::kCpu) return std::nullopt;
+  if (request.backwards) return "a stride is negative, and only the CPU's kernels read such tensors; copy the tensor";
+  if (family.alignment_bytes() != 0 && !request.rows_of_16)
+    return fmt::format(
+        "{} copies 16 bytes at a time, and an address or stride of these tensors is no multiple of that; copy them "
+        "into "
+        "contiguous tensors for a faster kernel",
+        family.name());
+  try {
+    launch.emplace(candidate, request.problem, limits, request.layouts);
+  } catch (const Error& error) {
+    // Of these layouts, for the problem itself is supported: a tensor that reaches too far.
+    if (error.kind() != ErrorKind::kBadInput) throw;
+    return error.what();
+  }
+  if (!launch->has_tensor_maps() || !request.repeats) return std::nullopt;
+  launch.reset();
+  return fmt::format("{} reads through tensor maps, which do not repeat an element (stride 0)", family.name());
 }
 
 }  // namespace
@@ -36,6 +54,10 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   needs_q_ = request.layouts.q.elements() > 0;
   needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
   needs_o_ = request.layouts.o.elements() > 0;
+  const auto element = static_cast<std::int64_t>(size_of(problem_.dtype));
+  const std::int64_t lse = request.layouts.lse_elements;
+  footprints_ = {Footprint(layouts_.q, element), Footprint(layouts_.k, element), Footprint(layouts_.v, element),
+                 Footprint(layouts_.o, element), Footprint({1, 1, 1, lse, lse, lse, lse}, sizeof(float))};
   const std::vector<Choice> choices = choices_for(request, context_->info());
   std::vector<const Family*> passed_over;
   std::exception_ptr first_failure;
@@ -65,39 +87,30 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
 
 bool Plan::make(const Choice& choice, const Request& request) {
   const Family& family = *choice.candidate.family;
-  if (const auto reason = why_unsuitable(family, request)) {
+  if (const auto reason = why_unsuitable(choice.candidate, request, context_->info().limits, launch_)) {
     if (request.candidate) throw_bad_input("{}", *reason);
     notes_.push_back(*reason);
     return false;
   }
-  artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
-  if (family.kind() == DeviceKind::kCpu) make_cpu(choice, request);
-  else make_gpu(choice, request);
-  if (launch_ && launch_->has_tensor_maps() && request.repeats) {
-    const std::string reason =
-        fmt::format("{} reads through tensor maps, which do not repeat an element (stride 0)", family.name());
-    if (request.candidate) throw_bad_input("{}", reason);
-    notes_.push_back(reason);
-    launch_.reset();
-    return false;
+  if (family.kind() == DeviceKind::kCpu) {
+    artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
+    cpu_call_ = std::make_unique<CpuCall>(family, choice.candidate.config, problem_, request.layouts);
+  } else {
+    load(choice);
   }
   alignment_ = std::max(family.alignment_bytes(), static_cast<int>(size_of(problem_.dtype)));
   choice_ = choice;
   return true;
 }
 
-void Plan::make_cpu(const Choice& choice, const Request& request) {
-  cpu_call_ = choice.candidate.family->cpu_call(choice.candidate.config, problem_, request.layouts);
-}
-
-void Plan::make_gpu(const Choice& choice, const Request& request) {
-  const Family& family = *choice.candidate.family;
+void Plan::load(const Choice& choice) {
   Device& device = context_->device();
-  launch_.emplace(choice.candidate, problem_, context_->info().limits, request.layouts);
-  workspace_bytes_ = family.workspace_bytes(choice.candidate.config, problem_);
+  workspace_bytes_ = choice.candidate.family->workspace_bytes(choice.candidate.config, problem_);
+  if (!launch_->empty()) launch_->encode(device, context_->somewhere());
+  artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
   if (launch_->empty()) return;
-  launch_->encode(device, context_->somewhere());
   module_ = context_->load(artifact_);
+  if (const std::string why = why_not_kept(); !why.empty()) notes_.push_back(why);
   if (workspace_bytes_ > Context::kSlotBytes) {
     workspace_ = device.allocate(workspace_bytes_);
     device.fill(workspace_->data(), 0, workspace_bytes_);
@@ -132,6 +145,15 @@ void Plan::check(const Addresses& addresses) const {
           "fc_attention.alignment as the addresses really are, or copy the tensor",
           kNames[i], addresses[i], alignment);
   }
+  // Rows of an output are written while others still read theirs of the inputs.
+  for (std::size_t output = 3; output < kNames.size(); ++output) {
+    if (!addresses[output]) continue;
+    for (std::size_t other = 0; other < output; ++other) {
+      if (addresses[other] && overlap(footprints_[output], addresses[output], footprints_[other], addresses[other]))
+        throw_bad_input("{} at {} overlaps {} at {}; give an output memory of its own", kNames[output],
+                        addresses[output], kNames[other], addresses[other]);
+    }
+  }
 }
 
 void Plan::launch(const Addresses& given, void* stream) const {
@@ -144,8 +166,7 @@ void Plan::launch(const Addresses& given, void* stream) const {
     args.v = given[2];
     args.o = const_cast<void*>(given[3]);
     args.lse = static_cast<float*>(const_cast<void*>(given[4]));
-    const std::lock_guard turn(cpu_turn_);
-    cpu_call_(args);
+    (*cpu_call_)(args);
     return;
   }
   if (launch_->empty()) return;
@@ -156,8 +177,12 @@ void Plan::launch(const Addresses& given, void* stream) const {
   alignas(64) std::byte params[LaunchTemplate::kMaxParamBytes];
   const std::span<std::byte> bytes(params, launch_->spec().params.size());
   launch_->write(device, addresses, bytes);
+  std::optional<InsideLibrary> inside;
   std::unique_lock<std::mutex> turn;
-  if (std::mutex* mutex = context_->turn()) turn = std::unique_lock(*mutex);
+  if (std::mutex* mutex = context_->turn()) {
+    inside.emplace();  // or a child forked meanwhile could never take its turn
+    turn = std::unique_lock(*mutex);
+  }
   device.launch_on(stream, *module_, launch_->spec(), bytes);
 }
 
@@ -185,16 +210,19 @@ std::string explain(const Context& context, const Request& request) {
   supporting_families(request.problem, context.info().limits, &refused);
   nlohmann::json alternatives = nlohmann::json::array();
   const Choice* taken = nullptr;
+  std::optional<std::string> first_reason;
   for (const Choice& choice : choices) {
-    if (const auto reason = why_unsuitable(*choice.candidate.family, request)) {
-      refused.push_back(*reason);
+    std::optional<LaunchTemplate> launch;
+    if (const auto reason = why_unsuitable(choice.candidate, request, context.info().limits, launch)) {
+      if (!first_reason) first_reason = reason;
+      if (std::find(refused.begin(), refused.end(), *reason) == refused.end()) refused.push_back(*reason);
     } else if (!taken) {
       taken = &choice;
     } else {
       alternatives.push_back({{"candidate", choice.candidate.print()}, {"reason", choice.reason}});
     }
   }
-  if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), refused.front());
+  if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), *first_reason);
   return nlohmann::json{{"problem", request.problem.id()},
                         {"device", context.info().id},
                         {"family", taken->candidate.family->name()},

@@ -1,6 +1,7 @@
 #pragma once
 // A problem made ready on a device: chosen, compiled, loaded. Immutable once made.
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -10,7 +11,9 @@
 
 #include "api/context.h"
 #include "api/launch_template.h"
+#include "api/overlap.h"
 #include "api/problem.h"
+#include "kernels/cpu_call.h"
 
 namespace flashcore::api {
 
@@ -20,15 +23,16 @@ class Plan {
   // Error as the last of them if none is left.
   Plan(std::shared_ptr<Context> context, const Request& request);
 
-  // Error kBadInput for a null or misaligned address. Allocates nothing.
+  // Error kBadInput for a null or misaligned address, and for an output that lies on another tensor. From any number of
+  // threads side by side. Allocates nothing on a GPU, and on the CPU nothing on addresses that it was lately launched
+  // on (CpuCall).
   void launch(const Addresses& addresses, void* stream) const;
   std::string describe() const;
   const Context& context() const { return *context_; }
 
  private:
   bool make(const Choice& choice, const Request& request);
-  void make_cpu(const Choice& choice, const Request& request);
-  void make_gpu(const Choice& choice, const Request& request);
+  void load(const Choice& choice);
   void add_slow_note(const Request& request);
   void check(const Addresses& addresses) const;
 
@@ -38,6 +42,7 @@ class Plan {
   std::vector<std::string> notes_;
   int alignment_ = 1;
   bool needs_q_ = false, needs_kv_ = false, needs_o_ = false;
+  std::array<Footprint, 5> footprints_;  // q, k, v, o, lse
   std::size_t workspace_bytes_ = 0;
   Artifact artifact_;
 
@@ -45,8 +50,7 @@ class Plan {
   std::shared_ptr<Module> module_;
   std::unique_ptr<Buffer> workspace_;  // only if it does not fit a slot of the context
 
-  mutable std::mutex cpu_turn_;  // calls of one cpu_call share its scratch memory
-  std::function<void(const AttentionArgs&)> cpu_call_;
+  std::unique_ptr<CpuCall> cpu_call_;
   ProblemLayouts layouts_;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -11,8 +13,9 @@
 namespace flashcore::api {
 namespace {
 
-// Of ABI version 1: nobody has ever had a shorter one.
-constexpr std::uint32_t kFirstSize = sizeof(fc_attention);
+// Of ABI version 1, which ended before `given`: nobody has ever had a shorter one.
+constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
+constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
 constexpr int kMaxAlignment = 4096;
 
@@ -49,6 +52,7 @@ std::array<Axis, 3> axes_of(const TensorLayout& t) {
 void require_no_overlap(const char* tensor, const TensorLayout& layout) {
   if (layout.elements() == 0) return;
   std::array<Axis, 3> axes = axes_of(layout);
+  for (Axis& axis : axes) axis.stride = std::abs(axis.stride);
   std::sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
   std::int64_t covered = layout.columns;
   for (const Axis& axis : axes) {
@@ -56,25 +60,29 @@ void require_no_overlap(const char* tensor, const TensorLayout& layout) {
     if (axis.stride < covered)
       throw_bad_input(
           "{} has stride {} along {}, where the axes inside it cover {} elements: outputs would overlap. Use a larger "
-          "stride, or all three 0 for a contiguous tensor",
+          "stride, or give none for a contiguous tensor",
           tensor, axis.stride, axis.name, covered);
     covered += (axis.extent - 1) * axis.stride;
   }
 }
 
-TensorLayout with_strides(const char* tensor, TensorLayout layout, const fc_strides& strides) {
-  if (strides.batch == 0 && strides.head == 0 && strides.row == 0) return layout;
+TensorLayout with_strides(const char* tensor, TensorLayout layout, const fc_strides& strides, bool given) {
+  if (!given && strides.batch == 0 && strides.head == 0 && strides.row == 0) return layout;
+  const TensorLayout contiguous = layout;
   layout.stride_batch = strides.batch;
   layout.stride_head = strides.head;
   layout.stride_row = strides.row;
   for (const Axis& axis : axes_of(layout)) {
-    if (axis.stride < 0)
-      throw_bad_input("{} has stride {} along {}; strides are counted in elements and not negative: copy the tensor",
-                      tensor, axis.stride, axis.name);
-    if (axis.extent > 1 && axis.stride > kMaxSpan / (axis.extent - 1))
+    // Both signs by division: the smallest number of 64 bits has no absolute value.
+    if (axis.extent > 1 &&
+        (axis.stride > kMaxSpan / (axis.extent - 1) || axis.stride < -(kMaxSpan / (axis.extent - 1))))
       throw_bad_input("{} has stride {} along {} of {} elements; a tensor may span at most 2^40 elements", tensor,
                       axis.stride, axis.name, axis.extent);
   }
+  // Frameworks say anything of an axis with one element. It is never multiplied with more than 0.
+  if (layout.batch <= 1) layout.stride_batch = contiguous.stride_batch;
+  if (layout.heads <= 1) layout.stride_head = contiguous.stride_head;
+  if (layout.rows <= 1) layout.stride_row = contiguous.stride_row;
   return layout;
 }
 
@@ -85,21 +93,35 @@ bool multiple_of_16(const TensorLayout& layout, std::size_t element) {
   });
 }
 
+bool runs_backwards(const TensorLayout& layout) {
+  const auto axes = axes_of(layout);
+  return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.extent > 1 && axis.stride < 0; });
+}
+
 bool repeats(const TensorLayout& layout) {
   const auto axes = axes_of(layout);
   return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.extent > 1 && axis.stride == 0; });
 }
 
-fc_attention whole(const fc_attention* given) {
-  if (!given) throw_bad_input("the problem is null; fill in an fc_attention that starts as FC_ATTENTION_INIT");
+// Callers built with an older header have a shorter struct.
+std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
-  if (size < kFirstSize || size > sizeof(fc_attention))
+  if (size != kFirstSize && size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
         "use the library that belongs to the header",
         size, FC_ABI_VERSION, sizeof(fc_attention));
-  return *given;
+  return size;
+}
+
+fc_attention whole(const fc_attention* given) {
+  if (!given) throw_bad_input("the problem is null; fill in an fc_attention that starts as FC_ATTENTION_INIT");
+  fc_attention a = FC_ATTENTION_INIT;
+  std::memcpy(&a, given, size_of_struct(given));
+  if ((a.given & ~kKnownGiven) != 0)
+    throw_bad_input("given is {:#x}; or together what fc_given lists (at most {:#x})", a.given, kKnownGiven);
+  return a;
 }
 
 }  // namespace
@@ -117,7 +139,7 @@ Request read_request(const fc_attention* given) {
   problem.seqlen_kv = a.seqlen_kv;
   problem.head_dim = a.head_dim;
   problem.head_dim_v = a.head_dim_v;
-  if (a.scale != 0) problem.scale = a.scale;
+  if (a.scale != 0 || (a.given & FC_GIVEN_SCALE)) problem.scale = a.scale;
   problem.validate();
   const std::size_t element = size_of(problem.dtype);
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
@@ -126,17 +148,28 @@ Request read_request(const fc_attention* given) {
     throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment,
                     element, kMaxAlignment);
   ProblemLayouts& layouts = request.layouts = make_layouts(problem);
-  layouts.q = with_strides("q", layouts.q, a.q);
-  layouts.k = with_strides("k", layouts.k, a.k);
-  layouts.v = with_strides("v", layouts.v, a.v);
-  layouts.o = with_strides("o", layouts.o, a.o);
+  layouts.q = with_strides("q", layouts.q, a.q, a.given & FC_GIVEN_Q_STRIDES);
+  layouts.k = with_strides("k", layouts.k, a.k, a.given & FC_GIVEN_K_STRIDES);
+  layouts.v = with_strides("v", layouts.v, a.v, a.given & FC_GIVEN_V_STRIDES);
+  layouts.o = with_strides("o", layouts.o, a.o, a.given & FC_GIVEN_O_STRIDES);
   require_no_overlap("o", layouts.o);
   request.rows_of_16 = request.alignment >= 16;
   for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
     request.rows_of_16 = request.rows_of_16 && multiple_of_16(*t, element);
   request.repeats = repeats(layouts.q) || repeats(layouts.k) || repeats(layouts.v);
+  for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
+    request.backwards = request.backwards || runs_backwards(*t);
   if (a.candidate) request.candidate = a.candidate;
   return request;
+}
+
+void fill_from_id(const char* id, fc_attention* problem) {
+  if (!problem)
+    throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
+  const std::uint32_t size = size_of_struct(problem);
+  fc_attention made = request_of_id(id);
+  made.struct_size = size;
+  std::memcpy(problem, &made, size);
 }
 
 fc_attention request_of_id(const char* id) {

@@ -16,6 +16,7 @@ struct Request {
   int alignment = 16;       // bytes: of every address
   bool rows_of_16 = false;  // addresses and strides are multiples of 16 bytes
   bool repeats = false;     // an input's stride is 0 along more than one element: a broadcast
+  bool backwards = false;   // a stride is negative
   std::optional<std::string> candidate;
 };
 
@@ -23,5 +24,7 @@ struct Request {
 Request read_request(const fc_attention* given);
 // Error kBadInput on a bad id; leaves alignment and candidate at their defaults.
 fc_attention request_of_id(const char* id);
+// The same into a caller's struct, as much of it as there is. Error kBadInput also if struct_size is none.
+void fill_from_id(const char* id, fc_attention* problem);
 
 }  // namespace flashcore::api

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "api/fork_gate.h"
 #include "core/error.h"
 #include "device/compiler.h"
 #include "device/device.h"
@@ -20,14 +21,22 @@ const char* last_error() noexcept;
 // The status of what is being thrown; call in a catch block. Sets the thread's message.
 fc_status status_of_current_exception() noexcept;
 
+// For launches and what waits for them, which a fork does not wait for.
 template <class Body>
-fc_status guarded(Body&& body) noexcept {
+fc_status guarded_launch(Body&& body) noexcept {
   try {
     body();
     return FC_OK;
   } catch (...) {
     return status_of_current_exception();
   }
+}
+
+// For everything else.
+template <class Body>
+fc_status guarded(Body&& body) noexcept {
+  const InsideLibrary inside;
+  return guarded_launch(body);
 }
 
 // What the JSON functions hand out: as snprintf.

@@ -88,8 +88,12 @@ int compare(const AbArguments& options) {
           interrupted);
       console.end_progress();
       const int code = ab_exit_code(result);
-      const std::string word = result.verdict;
-      console.summary("{}  {}: {}", console.paint(word, tone_of(code)), one.problem.name, result.sentence);
+      // A crash report has lines of its own.
+      const std::size_t line = std::min(result.sentence.find('\n'), result.sentence.size());
+      console.summary("{}  {}: {}", console.paint(result.verdict, tone_of(code)), one.problem.name,
+                      result.sentence.substr(0, line));
+      if (line < result.sentence.size()) console.block(std::string_view(result.sentence).substr(line + 1));
+      if (result.verdict == "INCONCLUSIVE") console.line("  --seconds N and --processes N give it more time");
       if (result.throttled > 0)
         console.line("  {} of {} samples ran throttled; both candidates did alike", result.throttled, result.samples);
       keep(store, run, result);
@@ -108,7 +112,8 @@ int compare(const AbArguments& options) {
   if (calibration) document["calibration"] = *calibration;
   write_json(common, document);
   if (all.size() > 1 || stopped)
-    console.summary("{} of {} problems judged{}", judged, all.size(), stopped ? stopped_by() : "");
+    console.summary("{} of {} judged{}", judged, plural(static_cast<std::int64_t>(all.size()), "problem"),
+                    stopped ? stopped_by() : "");
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 

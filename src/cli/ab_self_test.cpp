@@ -119,6 +119,8 @@ double parse_margin(const std::string& text) {
 
 int run_calibration(const SelfTest& test) {
   check_json_target(test.common);
+  if (const auto folder = calibration_file(test.common.store).parent_path(); !folder.empty())
+    check_output_folder("--store", folder.string());
   Console console(test.common.quiet, json_on_stdout(test.common));
   const DeviceInfo device = timed_device(test.common);
   const Part part = run_part(console, "A against A", options_of(test, device), 0, test.repeats);

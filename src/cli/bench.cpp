@@ -2,11 +2,15 @@
 
 #include "lab/bench.h"
 
+#include <cmath>
+
 #include "cli/arguments.h"
 #include "cli/bench_counters.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "lab/report_model.h"
+#include "lab/report_text.h"
 
 namespace flashcore::cli {
 
@@ -34,32 +38,46 @@ void check_pinned(const std::string& text, const BenchArguments& options, const 
     family.space().parse(std::string_view(text).substr(colon + 1), family.space().at(0), family.name());
 }
 
+std::string title_of(const Trial& trial) {
+  return fmt::format("{} {}: {}", trial.problem_name, trial.candidate(), trial.ended);
+}
+
+std::string noise_of(const Timing& timing) {
+  const double noise = report::noise(timing);
+  return std::isfinite(noise) ? report::percent(noise) : "-";
+}
+
 void add_row(Table& table, const Trial& trial) {
   if (!trial.timing) {
-    table.add({trial.problem_name,
-               "-",
-               "-",
-               "-",
-               "-",
-               "-",
-               "-",
-               {fmt::format("{}: {}", trial.ended, trial.message),
-                trial.ended == "invalid" || trial.problem.seqlen_q == 0 ? Tone::kWarn : Tone::kBad}});
+    const Tone tone = trial.ended == "invalid" || trial.problem.seqlen_q == 0 ? Tone::kWarn : Tone::kBad;
+    table.add({trial.problem_name, "-", "-", "-", "-", "-", "-", "-", {trial.ended, tone}});
+    table.add_detail(title_of(trial), trial.message, tone);
     return;
   }
   const Timing& t = *trial.timing;
+  const bool passed = trial.ended == "passed";
+  if (!passed) table.add_detail(title_of(trial), trial.message);
   table.add({trial.problem_name, fmt::format("{:.2f}", t.p50_us), fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us),
+             noise_of(t), fmt::format("{} x {}", t.samples.size(), t.launches_per_sample),
              fmt::format("{:.2f}", t.floor_us), fmt::format("{:.3f}", trial.problem.flops() / t.p50_us * 1e-6),
              fmt::format("{:.1f}", trial.problem.bytes() / t.p50_us * 1e-3),
              trial.error ? fmt::format("{:.1e}", trial.error->rel) : "-",
-             trial.ended == "passed" ? Cell(trial.candidate())
-                                     : Cell(fmt::format("{}: {}", trial.ended, trial.message), Tone::kBad)});
+             passed ? Cell(trial.candidate()) : Cell(trial.ended, Tone::kBad)});
 }
 
 void print_times(Console& console, const std::vector<Trial>& trials) {
-  Table table({"problem", "p50 us", "p10..p90", "floor us", "TFLOP/s", "GB/s", "rel error", "candidate"});
-  for (const Trial& trial : trials) add_row(table, trial);
+  Table table(
+      {"problem", "p50 us", "p10..p90", "p50 +-", "samples", "floor us", "TFLOP/s", "GB/s", "rel error", "candidate"});
+  bool timed = false;
+  for (const Trial& trial : trials) {
+    add_row(table, trial);
+    timed = timed || trial.timing;
+  }
   console.table(table);
+  if (timed)
+    console.line(
+        "p50 +-: half of the 95% interval of the median, within this run (`flashcore doctor` measures the noise "
+        "between runs); samples x launches of each");
 }
 
 int run_bench(const BenchArguments& options) {
@@ -82,8 +100,12 @@ int run_bench(const BenchArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   Store store(options.common.store);
   const auto total = static_cast<std::int64_t>(bench_options.suite.problems.size());
-  console.line("{} ({}): {} problem{} of '{}', {} regime, {} condition", device.name, device.id, total,
-               total == 1 ? "" : "s", bench_options.suite.name, options.regime, options.condition);
+  if (device.limits.emulated)
+    console.line("{} ({}): {}, one launch each, counted and not timed", device.name, device.id,
+                 problems_of(bench_options.suite, options.common));
+  else
+    console.line("{} ({}): {}, {} regime, {} condition", device.name, device.id,
+                 problems_of(bench_options.suite, options.common), options.regime, options.condition);
   std::int64_t done = 0;
   const BenchResult result = bench(
       bench_options, &store,
@@ -91,22 +113,26 @@ int run_bench(const BenchArguments& options) {
       interrupted);
   console.end_progress();
 
-  int done_well = 0, failed = 0, skipped = 0;
+  int done_well = 0, failed = 0, skipped = 0, lacking = 0;
   for (const Trial& trial : result.trials) {
     const bool ok = trial.ended == "passed" && (trial.timing || device.limits.emulated);
     done_well += ok ? 1 : 0;
     const bool empty = trial.ended == "passed" && trial.problem.seqlen_q == 0;
     skipped += trial.ended == "invalid" || empty ? 1 : 0;
-    failed += !ok && !empty && trial.ended != "invalid" && trial.ended != "inconclusive" ? 1 : 0;
+    lacking += trial.ended == "environment" ? 1 : 0;
+    failed += !ok && !empty && trial.ended != "invalid" && trial.ended != "inconclusive" && trial.ended != "environment"
+                  ? 1
+                  : 0;
   }
   if (device.limits.emulated) print_counters(console, result.trials);
   else print_times(console, result.trials);
   write_json(options.common, bench_json(result.trials));
-  console.summary("{} {}, {} failed, {} skipped; run {}, store {}{}", done_well,
-                  device.limits.emulated ? "counted" : "timed", failed, skipped, result.run, store.path().string(),
-                  result.interrupted ? stopped_by() : "");
+  console.summary("{} {}, {} failed, {} skipped{}; run {}, store {}{}", done_well,
+                  device.limits.emulated ? "counted" : "timed", failed, skipped, lacking_words(lacking), result.run,
+                  store.path().string(), result.interrupted ? stopped_by() : "");
   if (failed > 0) return kFailed;
-  return done_well > 0 ? kDone : kNotJudged;
+  if (lacking > 0) return kNoEnvironment;
+  return unless_interrupted(done_well > 0 ? kDone : kNotJudged);
 }
 
 }  // namespace

@@ -51,7 +51,9 @@ void print_sites(Console& console, const Trial& trial, const json& counters) {
   for (const json& site : sites) {
     const bool global = site.contains("sectors_per_request");
     const char* unit = global ? "sectors" : "passes";
-    table.add({site.at("kind").get<std::string>(), site.at("where").get<std::string>(),
+    const auto caller = site.at("caller").get<std::string>();
+    table.add({site.at("kind").get<std::string>(),
+               site.at("where").get<std::string>() + (caller.empty() ? "" : ", called at " + caller),
                std::to_string(site.at("requests").get<std::int64_t>()),
                fmt::format("{:.2f} {}", site.at(std::string(unit) + "_per_request").get<double>(), unit),
                fmt::format("{:.2f}", site.at(fmt::format("least_{}_per_request", unit)).get<double>())});
@@ -67,19 +69,10 @@ void print_counters(Console& console, const std::vector<Trial>& trials) {
   for (const Trial& trial : trials) {
     const Verdict* verdict = find_gate(trial, "counters");
     if (!verdict) {
-      table.add(
-          {trial.problem_name,
-           trial.family,
-           "-",
-           "-",
-           "-",
-           "-",
-           "-",
-           "-",
-           "-",
-           "-",
-           "-",
-           {fmt::format("{}: {}", trial.ended, trial.message), trial.ended == "invalid" ? Tone::kWarn : Tone::kBad}});
+      const Tone tone = trial.ended == "invalid" ? Tone::kWarn : Tone::kBad;
+      table.add({trial.problem_name, trial.family, "-", "-", "-", "-", "-", "-", "-", "-", "-", {trial.ended, tone}});
+      table.add_detail(fmt::format("{} {}: {}", trial.problem_name, trial.candidate(), trial.ended), trial.message,
+                       tone);
       continue;
     }
     add_row(table, trial, verdict->evidence);

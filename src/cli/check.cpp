@@ -9,6 +9,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "lab/machine.h"
 #include "lab/worker.h"
 
 namespace flashcore::cli {
@@ -84,12 +85,19 @@ std::vector<Job> make_jobs(const CheckOptions& options, const Suite& suite, cons
   return jobs;
 }
 
+std::string repeat_command(const CheckOptions& options, const Job& job, const DeviceInfo& device) {
+  const Family& family = *job.candidate.family;
+  return fmt::format("{}flashcore check --device {} --problem {} --family {} --config {}{} --seed {}",
+                     repro_prefix(repro_variables(), device.id), device.id, job.problem.problem.id(), family.name(),
+                     family.space().print(job.candidate.config),
+                     options.patterns.empty() ? "" : fmt::format(" --patterns {}", fmt::join(options.patterns, ",")),
+                     options.seed);
+}
+
 std::string describe_error(const Trial& trial) {
   if (!trial.error || !trial.bound) return "-";
   return fmt::format("{:.2e} / {:.2e}", trial.error->rel, trial.bound->rel);
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   Console console(options.common.quiet, json_on_stdout(options.common));
@@ -97,8 +105,9 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   const Suite suite = select_problems(options.common, "smoke");
   const std::vector<Job> jobs = make_jobs(options, suite, device.limits, tally.skipped);
   const std::vector<Pattern> patterns = chosen_patterns(options);
-  console.line("{} ({}): {} candidates of {} problems, {} patterns each", device.name, device.id, jobs.size(),
-               suite.problems.size(), patterns.size());
+  const auto count = [](std::size_t n, const char* word) { return plural(static_cast<std::int64_t>(n), word); };
+  console.line("{} ({}): {} for {}, {} of data each", device.name, device.id, count(jobs.size(), "candidate"),
+               problems_of(suite, options.common), count(patterns.size(), "pattern"));
 
   std::vector<std::optional<Trial>> trials(jobs.size());
   std::int64_t done = 0;
@@ -116,7 +125,6 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
 
   Table table({"problem", "family", "rel error / bound", "verdict", "config"});
   nlohmann::json results = nlohmann::json::array();
-  std::vector<std::string> reports;  // of several lines, which no table holds
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (!trials[i]) continue;
     const Trial& trial = *trials[i];
@@ -125,21 +133,24 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
     table.add({jobs[i].problem.name,
                trial.family,
                describe_error(trial),
-               {passed ? "pass" : fmt::format("{}: {}", trial.ended, first_line(trial.message)),
-                passed ? Tone::kGood : Tone::kBad},
+               {passed ? "pass" : trial.ended, passed ? Tone::kGood : Tone::kBad},
                trial.config});
-    if (!passed && trial.message.find('\n') != std::string::npos)
-      reports.push_back(fmt::format("{} {}:\n{}", jobs[i].problem.name, trial.candidate(), trial.message));
+    if (!passed)
+      table.add_detail(fmt::format("{} {}: {}", jobs[i].problem.name, trial.candidate(), trial.ended), trial.message,
+                       Tone::kBad, repeat_command(options, jobs[i], device));
     results.push_back(trial);
   }
   console.table(table);
-  for (const std::string& report : reports) console.line("\n{}", report);
   return finish(options, console, tally, results);
 }
 
 }  // namespace
 
 Judgement CheckTally::count(const Trial& trial) {
+  if (trial.ended == "environment") {
+    ++lacking;
+    return Judgement::kSkipped;
+  }
   if (trial.ended != "passed") {
     ++failed;
     return Judgement::kFailed;
@@ -200,10 +211,13 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
                               {"passed", tally.passed},
                               {"failed", tally.failed},
                               {"skipped", tally.skipped},
+                              {"lacking", tally.lacking},
                               {"results", results}});
-  console.summary("{} passed, {} failed, {} skipped{}", tally.passed, tally.failed, skipped, stopped_by());
+  console.summary("{} passed, {} failed, {} skipped{}{}", tally.passed, tally.failed, skipped,
+                  lacking_words(tally.lacking), stopped_by());
   if (tally.failed > 0) return kFailed;
-  return tally.passed > 0 ? kDone : kNotJudged;
+  if (tally.lacking > 0) return kNoEnvironment;
+  return unless_interrupted(tally.passed > 0 ? kDone : kNotJudged);
 }
 
 Run add_check(CLI::App& app) {
@@ -239,6 +253,7 @@ Run add_check(CLI::App& app) {
   return [options] {
     watch_interrupts();
     check_json_target(options->common);
+    check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
     if (options->planted) return check_planted(*options);

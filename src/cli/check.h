@@ -30,8 +30,8 @@ struct CheckOptions {
 enum class Judgement { kPassed, kFailed, kSkipped };
 
 struct CheckTally {
-  int passed = 0, failed = 0;
-  std::map<std::string, int> skipped;  // reason -> times
+  int passed = 0, failed = 0, lacking = 0;  // lacking: what the machine could not try
+  std::map<std::string, int> skipped;       // reason -> times
   Judgement count(const Trial& trial);
 };
 

@@ -48,8 +48,9 @@ int check_conformance(const CheckOptions& options) {
     static constexpr Tone kTones[] = {Tone::kGood, Tone::kBad, Tone::kWarn};
     const auto kind = static_cast<std::size_t>(result.conformity);
     ++counts[kind];
-    const std::string verdict = result.note.empty() ? kWords[kind] : fmt::format("{}: {}", kWords[kind], result.note);
-    table.add({result.test, {verdict, kTones[kind]}, fmt::format("{:.1f}", result.worst_ulps)});
+    table.add({result.test, {kWords[kind], kTones[kind]}, fmt::format("{:.1f}", result.worst_ulps)});
+    if (!result.note.empty())
+      table.add_detail(fmt::format("{}: {}", result.test, kWords[kind]), result.note, kTones[kind]);
     rows.push_back(
         {{"test", result.test}, {"verdict", kWords[kind]}, {"note", result.note}, {"worst_ulps", result.worst_ulps}});
   }

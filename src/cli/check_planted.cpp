@@ -1,7 +1,9 @@
 // flashcore check --planted: is every planted fault caught by the gate named for it.
 
 #include "cli/check.h"
+#include "core/environment_error.h"
 #include "core/error.h"
+#include "lab/machine.h"
 #include "lab/planted.h"
 
 namespace flashcore::cli {
@@ -10,9 +12,11 @@ namespace {
 
 PlantedOutcome run_one(const PlantedFault& fault, const std::string& where, const std::string& device) {
   try {
-    return where == "nvrtc" ? run_planted_compilation(fault) : run_planted(fault, device);
-  } catch (const Error& e) {
-    return {false, e.what()};
+    return where == "nvrtc" ? run_planted_compilation(fault) : run_planted(fault, device, {}, interrupted);
+  } catch (const Cancelled&) {
+    throw;
+  } catch (const std::exception& e) {
+    return {false, is_environment_error(e) ? environment_message(e) : e.what(), is_environment_error(e)};
   }
 }
 
@@ -28,7 +32,7 @@ int check_planted(const CheckOptions& options) {
                                                                       : "nvrtc";
   Table table({"fault", "where", "gate", "verdict", "what it said"});
   nlohmann::json results = nlohmann::json::array();
-  int caught = 0, missed = 0, skipped = 0;
+  int caught = 0, missed = 0, skipped = 0, lacking = 0;
   const auto& faults = gpu_planted_faults();
   for (const PlantedFault& fault : faults) {
     if (interrupted()) break;
@@ -40,14 +44,26 @@ int check_planted(const CheckOptions& options) {
       console.line("skipped {}: it shows on {} only", fault.name, fmt::join(fault.on, ", "));
       continue;
     }
-    const PlantedOutcome outcome = run_one(fault, here, device.id);
-    ++(outcome.caught ? caught : missed);
-    console.progress(caught + missed, static_cast<std::int64_t>(faults.size()), fault.name);
+    PlantedOutcome outcome;
+    try {
+      outcome = run_one(fault, here, device.id);
+    } catch (const Cancelled&) {
+      break;
+    }
+    ++(outcome.caught ? caught : outcome.lacking ? lacking : missed);
+    console.progress(caught + missed + lacking, static_cast<std::int64_t>(faults.size()), fault.name);
     table.add({fault.name,
                here,
                fault.gate + (fault.check.empty() ? "" : "/" + fault.check),
-               {outcome.caught ? "caught" : "MISSED", outcome.caught ? Tone::kGood : Tone::kBad},
-               first_line_of(outcome.what)});
+               outcome.caught    ? Cell("caught", Tone::kGood)
+               : outcome.lacking ? Cell("not tried", Tone::kBad)
+                                 : Cell("MISSED", Tone::kBad),
+               outcome.caught ? first_line_of(outcome.what) : "see below"});
+    if (!outcome.caught)
+      table.add_detail(fmt::format("{}: {} on {}", fault.name, outcome.lacking ? "not tried" : "missed", here),
+                       outcome.what, Tone::kBad,
+                       fmt::format("{}flashcore check --planted --device {} --problem {}",
+                                   repro_prefix(repro_variables(), device.id), device.id, fault.name));
     results.push_back({{"name", fault.name},
                        {"does", fault.does},
                        {"on", here},
@@ -63,10 +79,14 @@ int check_planted(const CheckOptions& options) {
                               {"caught", caught},
                               {"missed", missed},
                               {"skipped", skipped},
+                              {"lacking", lacking},
                               {"results", results}});
-  console.summary("{} planted faults caught by their gates, {} missed, {} skipped", caught, missed, skipped);
+  console.summary("{} caught by {} gate{}, {} missed, {} skipped{}{}", plural(caught, "planted fault"),
+                  caught == 1 ? "its" : "their", caught == 1 ? "" : "s", missed, skipped, lacking_words(lacking),
+                  stopped_by());
   if (missed > 0) return kFailed;
-  return caught > 0 ? kDone : kNotJudged;
+  if (lacking > 0) return kNoEnvironment;
+  return unless_interrupted(caught > 0 ? kDone : kNotJudged);
 }
 
 }  // namespace flashcore::cli

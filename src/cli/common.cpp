@@ -9,16 +9,20 @@
 #include <ctime>
 #include <filesystem>
 #include <new>
+#include <system_error>
 
 #include "cli/arguments.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "device/cuda/compile_cache.h"
+#include "lab/worker.h"
 
 namespace flashcore::cli {
 
 namespace {
 
 std::atomic<int> g_interrupt{0};  // the signal
+bool g_watching = false;
 static_assert(std::atomic<int>::is_always_lock_free, "set from a signal handler");
 
 // A second Ctrl-C ends the process at once. Not a second SIGTERM: timeout(1) sends it to the process and to its group.
@@ -49,6 +53,12 @@ void add_common(CLI::App& app, Common& common, unsigned flags) {
   app.add_flag("--quiet", common.quiet, "print the summary line and errors only");
 }
 
+void add_trust_code(CLI::App& app, bool& trust) {
+  app.add_flag("--trust-code", trust,
+               "patched kernels are neither checked nor confined, and may do all that you may: only if you have read "
+               "them");
+}
+
 void add_examples(CLI::App& app, const std::vector<std::string>& examples) {
   std::string text = "Examples:";
   for (const std::string& example : examples) text += "\n  flashcore " + example;
@@ -63,6 +73,14 @@ Suite select_problems(const Common& common, const std::string& default_suite) {
   }
   suite.problems = {find_problem(suite, common.problem)};
   return suite;
+}
+
+std::string problems_of(const Suite& suite, const Common& common) {
+  const std::string count = plural(static_cast<std::int64_t>(suite.problems.size()), "problem");
+  const bool by_id = !common.problem.empty() && suite.problems.front().problem.id() == common.problem;
+  if (by_id && common.suite.empty()) return "problem " + common.problem;
+  if (!common.problem.empty()) return fmt::format("problem '{}' of '{}'", suite.problems.front().name, suite.name);
+  return fmt::format("{} of '{}'", count, suite.name);
 }
 
 std::string candidate_text(const Common& common) {
@@ -81,22 +99,54 @@ std::string candidate_text(const Common& common) {
   return common.family + ":" + common.config;
 }
 
-DeviceInfo describe_device(const std::string& name) { return open_device(name)->info(); }
+std::unique_ptr<Device> open_named_device(const std::string& name) {
+  try {
+    return open_device(name);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kEnvironment || !name.starts_with("cuda")) throw;
+    throw Error(error.kind(), fmt::format("{} (--device cpu)", error.what()));
+  }
+}
+
+DeviceInfo describe_device(const std::string& name) {
+  DeviceInfo info = open_named_device(name)->info();
+  if (info.limits.kind == DeviceKind::kCuda) note_unused_cache();
+  return info;
+}
+
+void note_unused_cache() {
+  std::string why;
+  try {
+    why = cuda::CompileCache(cache_directory() / "kernels").why_unused();
+  } catch (const Error&) {  // no cache at all, which whoever wants one says
+  }
+  if (!why.empty()) fmt::print(stderr, "flashcore: note: {}\n", visible_block(why, "  "));
+}
 
 bool json_on_stdout(const Common& common) { return common.json == "-"; }
 
-void check_json_target(const Common& common) {
-  if (common.json.empty() || json_on_stdout(common)) return;
-  require_distinct({{"--json", common.json}}, {{"--store", common.store}, {"--suite", common.suite}});
-  const std::filesystem::path path(common.json);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+void check_output_file(const char* flag, const std::string& file) {
+  if (file.empty()) return;
   std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    throw_bad_input("--json {} is a folder: give the name of a file", common.json);
-  if (!std::filesystem::is_directory(folder, error))
-    throw_environment("--json {}: the folder {} does not exist; create it first", common.json, folder.string());
-  if (access(folder.c_str(), W_OK) != 0)
-    throw_environment("--json {}: cannot write in {}: {}", common.json, folder.string(), std::strerror(errno));
+  if (std::filesystem::is_directory(file, error))
+    throw_bad_input("{} {} is a folder: give the name of a file", flag, file);
+  if (const auto reason = why_not_writable(file)) throw_environment("{} {}: {}", flag, file, *reason);
+}
+
+void check_output_folder(const char* flag, const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error || !std::filesystem::is_directory(folder, error))
+    throw_environment("{} {}: the folder cannot be made: {}; choose another", flag, folder,
+                      error ? error.message() : "it is a file");
+  if (const auto reason = why_not_writable(std::filesystem::path(folder) / "x"))
+    throw_environment("{} {}: {}", flag, folder, *reason);
+}
+
+void check_json_target(const Common& common) {
+  if (json_on_stdout(common)) return;
+  require_distinct({{"--json", common.json}}, {{"--store", common.store}, {"--suite", common.suite}});
+  check_output_file("--json", common.json);
 }
 
 DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch, const std::string& key) {
@@ -113,9 +163,13 @@ DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch,
   return device;
 }
 
-void write_json(const Common& common, const nlohmann::json& document) {
+void write_json(const Common& common, const nlohmann::json& results) {
   if (common.json.empty()) return;
-  const std::string text = document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  nlohmann::json document = results;
+  if (g_watching) document["interrupted"] = interrupted();
+  // On a terminal a name's C1 controls and bidirectional overrides would act: ASCII only there.
+  const bool ascii = json_on_stdout(common);
+  const std::string text = document.dump(2, ' ', ascii, nlohmann::json::error_handler_t::replace) + "\n";
   if (json_on_stdout(common)) {
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
       throw_environment("cannot write the JSON to standard output: {}", std::strerror(errno));
@@ -126,10 +180,16 @@ void write_json(const Common& common, const nlohmann::json& document) {
 }
 
 void watch_interrupts() {
+  g_watching = true;
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
 }
 bool interrupted() { return g_interrupt != 0; }
+int unless_interrupted(int code) { return code == kDone && interrupted() ? static_cast<int>(kNotJudged) : code; }
+std::string lacking_words(int lacking) {
+  return lacking > 0 ? fmt::format(", {} not tried for want of something on this machine", lacking) : "";
+}
+
 std::string stopped_by() {
   if (!interrupted()) return "";
   return g_interrupt == SIGINT ? "; stopped by Ctrl-C" : "; stopped by SIGTERM";
@@ -144,7 +204,15 @@ std::string new_run_id(const std::string& verb) {
   return fmt::format("{}-{}-{}", verb, stamp, getpid());
 }
 
-void print_error(const std::string& message) { fmt::print(stderr, "flashcore: error: {}\n", message); }
+// A message may quote what it was given: names, compiler output. Further lines are indented, so that none of them can
+// pass for a message of ours.
+void print_error(const std::string& message) {
+  fmt::print(stderr, "flashcore: error: {}\n", visible_block(message, "  "));
+}
+
+void print_warning(const std::string& message) {
+  fmt::print(stderr, "flashcore: warning: {}\n", visible_block(message, "  "));
+}
 
 int guarded(const std::function<int()>& body) {
   try {
@@ -161,8 +229,13 @@ int guarded(const std::function<int()>& body) {
     print_error(fmt::format("the kernel did not compile: {}\n{}", error.what(), error.log()));
   } catch (const DeviceFault& error) {
     print_error(fmt::format("the device reported a fault: {}; the results so far are not to be trusted", error.what()));
+  } catch (const Cancelled&) {
+    print_error("stopped before there was a result");
+    return kNotJudged;
   } catch (const std::bad_alloc&) {
     print_error("not enough memory for this problem; try a smaller one");
+  } catch (const std::system_error& error) {  // those of std::filesystem among them
+    print_error(fmt::format("the system refused: {}; free or repair what it names, and run again", error.what()));
   } catch (const std::exception& error) {
     print_error(
         fmt::format("unexpected: {} (this is a fault of flashcore, not yours; please report it with the command line)",

@@ -31,6 +31,8 @@ struct Common {
 // Which common flags a verb takes. A flag that a verb would ignore is not offered: an inert knob misleads.
 enum Flag : unsigned { kDevice = 1, kSuite = 2, kProblem = 4, kFamily = 8, kConfig = 16, kStore = 32, kJson = 64 };
 void add_common(CLI::App& app, Common& common, unsigned flags);
+// --trust-code, for verbs that run kernels which others may have written.
+void add_trust_code(CLI::App& app, bool& trust);
 // Lines of the verb's help that a test executes. "  # exit N" behind one names the code it ends with if not 0, and
 // "  # exit 0 or 1 or 2" the codes where the machine decides.
 void add_examples(CLI::App& app, const std::vector<std::string>& examples);
@@ -39,26 +41,43 @@ void add_examples(CLI::App& app, const std::vector<std::string>& examples);
 // `suite.name` says where they come from.
 Suite select_problems(const Common& common, const std::string& default_suite);
 
+// "1 problem", "5 problems of 'quick'": a problem asked for by its id is of no suite.
+std::string problems_of(const Suite& suite, const Common& common);
+
 // The candidate text of --family and --config ("family:k=v,..."); empty if no family is pinned.
 // Error kBadInput for --config without --family, and for a name that is not a family.
 std::string candidate_text(const Common& common);
 
+// As open_device, whose errors say what a caller of the library can do; here they name the flag too.
+std::unique_ptr<Device> open_named_device(const std::string& name);
 // Opens the device far enough to know it, then lets go of it, so that worker processes have it alone.
 DeviceInfo describe_device(const std::string& name);
+// A line on stderr if compiled kernels are not kept because others could change them. describe_device() says it for
+// GPUs.
+void note_unused_cache();
 
 // The same, or with --arch a GPU that need not be here, --key naming its tuned table.
 // Error kBadInput for both --device and --arch, and for --key alone.
 DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch, const std::string& key);
 
-// Before long work: the folder of --json must exist and be writable.
+// Before long work: what `flag` names must be a file that can be written, or nothing. Error kBadInput for a folder,
+// kEnvironment for what the machine does not let us write.
+void check_output_file(const char* flag, const std::string& file);
+// The same for a folder, which is made with those above it.
+void check_output_folder(const char* flag, const std::string& folder);
 void check_json_target(const Common& common);
-// {"schema": ..., "results": [...], ...} to --json; nothing if the flag was not given.
+// {"schema": ..., "results": [...], ...} to --json; nothing if the flag was not given. A verb that watches for
+// interrupts has "interrupted" in it.
 void write_json(const Common& common, const nlohmann::json& document);
 bool json_on_stdout(const Common& common);
 
 // Ctrl-C and SIGTERM: the first is noted and the verb ends cleanly; a second Ctrl-C ends the program at once.
 void watch_interrupts();
 bool interrupted();
+// What a verb ends with that came to `code` by what it has judged: what was interrupted is not done.
+int unless_interrupted(int code);
+// ", 2 not tried for want of something on this machine", or nothing: for the summary line.
+std::string lacking_words(int lacking);
 std::string stopped_by();  // "; stopped by Ctrl-C", or nothing: for the summary line
 
 std::string new_run_id(const std::string& verb);  // "check-20250131-120000-4242", unique enough for one store
@@ -66,5 +85,6 @@ std::string new_run_id(const std::string& verb);  // "check-20250131-120000-4242
 // Runs `body` and turns what it throws into one sentence on stderr and an exit code.
 int guarded(const std::function<int()>& body);
 void print_error(const std::string& message);
+void print_warning(const std::string& message);  // to stderr: about what was passed over
 
 }  // namespace flashcore::cli

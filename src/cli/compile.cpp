@@ -3,6 +3,7 @@
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "lab/evaluate.h"
@@ -32,6 +33,7 @@ struct Job {
 struct Outcome {
   std::optional<Artifact> artifact;
   Verdict verdict;
+  bool lacking = false;  // the machine could not compile it
 };
 
 // A few of each kind that changes the code: dtype, head dim, masking.
@@ -129,6 +131,10 @@ std::string compile_job(const Job& job, bool use_cache) {
   } catch (const CompileError& error) {
     return nlohmann::json{{"compile_error", error.what()}, {"log", error.log()}}.dump(
         -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  } catch (const std::exception& error) {
+    if (!is_environment_error(error)) throw;
+    return nlohmann::json{{"lacking", environment_message(error)}}.dump(-1, ' ', false,
+                                                                        nlohmann::json::error_handler_t::replace);
   }
 }
 
@@ -138,6 +144,8 @@ Outcome judge(const Job& job, const Isolated& isolated) {
   const nlohmann::json answer = nlohmann::json::parse(isolated.output);
   if (answer.contains("compile_error"))
     return {std::nullopt, {"compile", GateStatus::kFailed, answer["compile_error"].get<std::string>(), answer}};
+  if (answer.contains("lacking"))
+    return {std::nullopt, {"compile", GateStatus::kError, answer["lacking"].get<std::string>(), {}}, true};
   Outcome outcome{answer.get<Artifact>(), {}};
   outcome.verdict = judge_resources(*outcome.artifact, job.limits);
   return outcome;
@@ -154,7 +162,11 @@ void add_row(Table& table, const Job& job, const Outcome& outcome, bool show_con
   } else {
     row.insert(row.end(), 5, Cell("-"));
   }
-  row.emplace_back(passed ? "pass" : "FAIL: " + outcome.verdict.reason, passed ? Tone::kGood : Tone::kBad);
+  row.emplace_back(passed ? "pass" : outcome.lacking ? "not tried" : "FAIL", passed ? Tone::kGood : Tone::kBad);
+  if (!passed)
+    table.add_detail(
+        fmt::format("{} {} {}: {} gate", job.candidate.print(), job.arch, job.problem.id(), outcome.verdict.gate),
+        outcome.verdict.reason);
   if (show_config) row.emplace_back(job.candidate.family->space().print(job.candidate.config));
   table.add(std::move(row));
 }
@@ -178,8 +190,9 @@ int compile(const CompileArguments& options) {
   std::vector<std::string> skipped;
   const std::vector<Job> jobs = make_jobs(options, skipped);
   const std::string compiler = open_compiler()->version();
-  console.line("{}: {} candidates, {} not supported{}", compiler, jobs.size(), skipped.size(),
-               options.cold ? ", cache off" : "");
+  note_unused_cache();
+  console.line("{}: {}, {} not supported{}", compiler, plural(static_cast<std::int64_t>(jobs.size()), "candidate"),
+               skipped.size(), options.cold ? ", cache off" : "");
 
   std::vector<std::optional<Outcome>> outcomes(jobs.size());
   std::int64_t done = 0;
@@ -204,23 +217,24 @@ int compile(const CompileArguments& options) {
   if (show_config) header.emplace_back("config");
   Table table(header);
   nlohmann::json results = nlohmann::json::array();
-  std::size_t passed = 0, failed = 0;
+  std::size_t passed = 0, failed = 0, lacking = 0;
   double slowest_ms = 0;
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (!outcomes[i]) continue;
     add_row(table, jobs[i], *outcomes[i], show_config);
     results.push_back(outcome_json(jobs[i], *outcomes[i]));
-    (outcomes[i]->verdict.status == GateStatus::kPassed ? passed : failed) += 1;
+    (outcomes[i]->verdict.status == GateStatus::kPassed ? passed : outcomes[i]->lacking ? lacking : failed) += 1;
     if (outcomes[i]->artifact) slowest_ms = std::max(slowest_ms, outcomes[i]->artifact->compile_ms);
   }
   console.table(table);
   write_json(options.common,
              {{"schema", "flashcore.compile/1"}, {"compiler", compiler}, {"results", results}, {"skipped", skipped}});
   if (passed + failed == 0 && !skipped.empty()) console.line("skipped: {}", skipped.front());
-  console.summary("{} passed, {} failed, {} skipped; slowest compile {:.0f} ms{}", passed, failed, skipped.size(),
-                  slowest_ms, stopped_by());
+  console.summary("{} passed, {} failed, {} skipped{}; slowest compile {:.0f} ms{}", passed, failed, skipped.size(),
+                  lacking_words(static_cast<int>(lacking)), slowest_ms, stopped_by());
   if (failed > 0) return kFailed;
-  return passed > 0 ? kDone : kNotJudged;
+  if (lacking > 0) return kNoEnvironment;
+  return unless_interrupted(passed > 0 ? kDone : kNotJudged);
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ Noise measure_noise(Device& device) {
 std::vector<std::unique_ptr<Device>> open_all(const std::string& only) {
   std::vector<std::unique_ptr<Device>> devices;
   if (!only.empty()) {
-    devices.push_back(open_device(only));
+    devices.push_back(open_named_device(only));
     return devices;
   }
   for (int i = 0; i < 64; ++i) {
@@ -170,10 +170,13 @@ int doctor(const Common& common) {
   write_json(
       common,
       {{"schema", "flashcore.doctor/1"}, {"version", FLASHCORE_VERSION}, {"findings", items}, {"results", devices}});
-  if (interrupted() && devices.empty()) return kNotJudged;
-  console.summary("{}", usable ? fmt::format("usable: {} device{}", devices.size(), devices.size() == 1 ? "" : "s")
+  if (interrupted() && devices.empty()) {
+    console.summary("nothing was measured{}", stopped_by());
+    return kNotJudged;
+  }
+  console.summary("{}", usable ? "usable: " + plural(static_cast<std::int64_t>(devices.size()), "device")
                                : std::string("not usable: see MISSING above"));
-  return usable ? kDone : kNoEnvironment;
+  return unless_interrupted(usable ? kDone : kNoEnvironment);
 }
 
 }  // namespace

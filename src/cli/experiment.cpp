@@ -23,10 +23,16 @@ struct ExperimentArguments {
   std::string ledger = "results/experiments";
   std::string limit;
   int processes = 0;
+  bool trust_code = false;
 };
 
 Tone tone_of(const std::string& verdict) {
   return verdict == "CONFIRMED" ? Tone::kGood : verdict == "REFUTED" ? Tone::kBad : Tone::kWarn;
+}
+
+int count_lacking(const ExperimentResult& result) {
+  return static_cast<int>(std::count_if(result.facts.begin(), result.facts.end(),
+                                        [](const ArmFacts& f) { return f.gates.ended == "environment"; }));
 }
 
 std::vector<Experiment> load_all(const ExperimentArguments& options) {
@@ -70,51 +76,91 @@ std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Consol
   return results;
 }
 
+// Into --out, or, when that cannot be written any more, beside the system's temporary files: hours of measuring are not
+// given up for a full disk. False if something is missing in --out.
+bool keep(const ExperimentResult& result, const std::string& out) {
+  try {
+    const auto not_written = write_experiment(result, out);
+    for (const std::string& reason : not_written) print_error(reason + " (what was measured is kept)");
+    return not_written.empty();
+  } catch (const std::exception& e) {
+    print_error(e.what());
+  }
+  try {
+    const fs::path elsewhere = fs::temp_directory_path() / ("flashcore-" + new_run_id("experiment"));
+    write_experiment(result, elsewhere);
+    print_error(fmt::format("what {} measured is kept in {}", result.experiment.name, elsewhere.string()));
+  } catch (const std::exception& e) {
+    print_error(fmt::format("nor can it be kept elsewhere: {}", e.what()));
+  }
+  return false;
+}
+
 int run_experiment(const ExperimentArguments& options) {
+  load_all(options);  // a mistake in a file is found before a folder is made
+  check_output_folder("--out", options.out);
   Console console(options.common.quiet, json_on_stdout(options.common));
   const auto results = run_all(options, console, true);
   nlohmann::json documents = nlohmann::json::array();
-  int conclusive = 0, failed = 0;
+  int conclusive = 0, failed = 0, lacking = 0;
+  bool all_kept = true;
   for (const ExperimentResult& r : results) {
     for (const std::string& earlier : r.earlier) console.line("{}: the ledger has {}", r.experiment.name, earlier);
-    write_experiment(r, options.out);
+    all_kept = keep(r, options.out) && all_kept;
     documents.push_back(experiment_json(r));
     conclusive += r.verdict != "INCONCLUSIVE";
-    failed += r.failed_gates;
+    const auto lacks = count_lacking(r);
+    lacking += lacks;
+    failed += r.failed_gates - lacks;
     console.line("{}  {}", console.paint(r.verdict, tone_of(r.verdict)), r.experiment.name);
     for (const std::string& line : r.summary) console.line("  {}", line);
     for (const ArmFacts& f : r.facts)
-      if (f.gates.ended != "passed")
-        console.summary("  {} on {} did not pass its gates: {}", f.arm, f.problem, f.gates.message);
+      if (f.gates.ended != "passed") {
+        console.summary("  {} on {} did not pass its gates ({})", f.arm, f.problem, f.gates.ended);
+        console.block(f.gates.message);
+      }
     console.line("  {}", (fs::path(options.out) / r.experiment.name / "verdict.html").string());
   }
   write_json(options.common, {{"schema", "flashcore.experiments/1"}, {"results", documents}});
-  console.summary("{} experiments: {} with a verdict, {} inconclusive{}", results.size(), conclusive,
-                  results.size() - static_cast<std::size_t>(conclusive), stopped_by());
+  console.summary("{}: {} with a verdict, {} inconclusive{}{}",
+                  plural(static_cast<std::int64_t>(results.size()), "experiment"), conclusive,
+                  results.size() - static_cast<std::size_t>(conclusive), lacking_words(lacking), stopped_by());
   if (failed > 0) return kFailed;
-  return !results.empty() && conclusive == static_cast<int>(results.size()) ? kDone : kNotJudged;
+  if (lacking > 0 || !all_kept) return kNoEnvironment;
+  return unless_interrupted(!results.empty() && conclusive == static_cast<int>(results.size()) ? kDone : kNotJudged);
 }
 
 int check_experiments(const ExperimentArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   const auto results = run_all(options, console, false);
   Table table({"experiment", "arm", "problem", "verdict", "candidate"});
-  int passed = 0, failed = 0;
+  nlohmann::json facts = nlohmann::json::array();
+  int passed = 0, failed = 0, lacking = 0;
   for (const ExperimentResult& r : results)
     for (const ArmFacts& f : r.facts) {
       const bool good = f.gates.ended == "passed";
-      ++(good ? passed : failed);
+      ++(good ? passed : f.gates.ended == "environment" ? lacking : failed);
       table.add({r.experiment.name,
                  f.arm,
                  f.problem,
-                 {good ? "pass" : f.gates.ended + ": " + f.gates.message.substr(0, f.gates.message.find('\n')),
-                  good ? Tone::kGood : Tone::kBad},
+                 {good ? "pass" : f.gates.ended, good ? Tone::kGood : Tone::kBad},
                  f.gates.candidate()});
+      facts.push_back({{"experiment", r.experiment.name}, {"arm", f.arm}, {"trial", f.gates}});
+      if (!good)
+        table.add_detail(fmt::format("{}, {} on {}: {}", r.experiment.name, f.arm, f.problem, f.gates.ended),
+                         f.gates.message);
     }
   console.table(table);
-  console.summary("{} candidates pass their gates, {} do not; nothing was timed", passed, failed);
+  write_json(options.common, {{"schema", "flashcore.experiment-check/1"},
+                              {"passed", passed},
+                              {"failed", failed},
+                              {"lacking", lacking},
+                              {"results", facts}});
+  console.summary("{} {} gates, {} do not{}; nothing was timed{}", plural(passed, "candidate"),
+                  passed == 1 ? "passes its" : "pass their", failed, lacking_words(lacking), stopped_by());
   if (failed > 0) return kFailed;
-  return passed > 0 ? kDone : kNotJudged;
+  if (lacking > 0) return kNoEnvironment;
+  return unless_interrupted(passed > 0 ? kDone : kNotJudged);
 }
 
 int list_experiments(const ExperimentArguments& options) {
@@ -144,8 +190,8 @@ int list_experiments(const ExperimentArguments& options) {
   }
   console.table(table);
   write_json(options.common, {{"schema", "flashcore.ledger/1"}, {"results", results}});
-  console.summary("{} experiments in {}, {} of the files given not run yet", ledger.size(), options.ledger,
-                  not_run.size());
+  console.summary("{} in {}, {} of the files given not run yet",
+                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, not_run.size());
   return ledger.empty() && not_run.empty() ? kNotJudged : kDone;
 }
 
@@ -168,10 +214,12 @@ Run add_experiment(CLI::App& app) {
   app.add_option("--processes", options->processes, "fresh processes instead of what the files say")
       ->type_name("N")
       ->check(whole_between(1, 100));
+  add_trust_code(app, options->trust_code);
   add_examples(app, {"experiment check example.yaml --device cpu",
                      "experiment run example.yaml --device cpu --out verdicts  # exit 0 or 2",
                      "experiment list example.yaml --ledger verdicts"});
   return [options] {
+    if (options->trust_code) trust_code();
     watch_interrupts();
     check_json_target(options->common);
     if (options->action == "run") return run_experiment(*options);

@@ -112,7 +112,9 @@ int run_explain(const ExplainArguments& options) {
   }
   if (!table.empty()) console.table(table);
   write_json(options.common, {{"schema", "flashcore.explain/1"}, {"device", device.key}, {"results", results}});
-  console.summary("{} of {} problems have a kernel on {}", found, suite.problems.size(), device.key);
+  const auto total = static_cast<std::int64_t>(suite.problems.size());
+  if (total == 1) console.summary("{} kernel for it on {}", found == 1 ? "one" : "no", device.key);
+  else console.summary("{} of {} have a kernel on {}", found, plural(total, "problem"), device.key);
   return found == suite.problems.size() ? kDone : kFailed;
 }
 

@@ -11,7 +11,6 @@
 #include "kernels/embedded.h"
 #include "lab/aa.h"
 #include "lab/regression.h"
-#include "lab/worker.h"
 
 namespace flashcore::cli {
 
@@ -64,6 +63,7 @@ int record(const GateArguments& options) {
     throw_bad_input("--write-baseline judges nothing: leave out --baseline, --json and --junit");
   require_distinct({{"--write-baseline", options.write_baseline}},
                    {{"--store", common.store}, {"--suite", common.suite}});
+  check_output_file("--write-baseline", options.write_baseline);
   const Suite suite = select_problems(common, "quick");
   require_something_to_time(suite);
   const GateOptions gate_with = gate_options(options);
@@ -72,7 +72,7 @@ int record(const GateArguments& options) {
                                        parse_condition(options.timing.condition), interrupted);
   write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
   for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
-  console.summary("{} problem{} recorded in {}", entries.size(), entries.size() == 1 ? "" : "s",
+  console.summary("{} recorded in {}", plural(static_cast<std::int64_t>(entries.size()), "problem"),
                   options.write_baseline);
   return kDone;
 }
@@ -82,6 +82,7 @@ int judge(const GateArguments& options) {
   check_json_target(common);
   require_distinct({{"--json", common.json}, {"--junit", options.junit}},
                    {{"--baseline", options.baseline}, {"--store", common.store}, {"--suite", common.suite}});
+  check_output_file("--junit", options.junit);
   Console console(common.quiet, json_on_stdout(common));
   const std::vector<BaselineEntry> entries = select_entries(options);
   const GateOptions gate_with = gate_options(options);
@@ -89,12 +90,15 @@ int judge(const GateArguments& options) {
       entries, gate_with,
       [&](const GateRow& row) {
         const Tone tone = row.passed() ? Tone::kGood : row.failed() ? Tone::kBad : Tone::kWarn;
-        const std::string said =
-            fmt::format("{}  {}: {}", console.paint(row.verdict, tone), row.baseline.problem.name, row.sentence);
+        const Painted verdict = console.paint(row.verdict, tone);
+        // A crash report has lines of its own.
+        const std::size_t line = std::min(row.sentence.find('\n'), row.sentence.size());
+        const std::string first = row.sentence.substr(0, line);
         if (row.passed()) {
-          console.line("{}", said);
+          console.line("{}  {}: {}", verdict, row.baseline.problem.name, first);
         } else {
-          console.summary("{}", said);
+          console.summary("{}  {}: {}", verdict, row.baseline.problem.name, first);
+          if (line < row.sentence.size()) console.block(std::string_view(row.sentence).substr(line + 1));
         }
       },
       interrupted);
@@ -103,20 +107,14 @@ int judge(const GateArguments& options) {
   const auto count = [&](auto&& which) { return std::count_if(rows.begin(), rows.end(), which); };
   const auto passed = count([](const GateRow&r) { return r.passed(); }),
              failed = count([](const GateRow&r) { return r.failed(); });
-  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%", passed, failed,
-                  static_cast<std::ptrdiff_t>(rows.size()) - passed - failed, 100 * gate_with.margin);
-  if (rows.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
-  return gate_exit_code(rows);
+  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%{}", passed, failed,
+                  static_cast<std::ptrdiff_t>(entries.size()) - passed - failed, 100 * gate_with.margin, stopped_by());
+  if (entries.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
+  // A signal that comes with the last row leaves everything judged.
+  return rows.size() < entries.size() ? unless_interrupted(gate_exit_code(rows)) : gate_exit_code(rows);
 }
 
-int run_gate(const GateArguments& options) {
-  try {
-    return options.write_baseline.empty() ? judge(options) : record(options);
-  } catch (const Cancelled&) {
-    print_error("stopped before every problem was judged");
-    return kNotJudged;
-  }
-}
+int run_gate(const GateArguments& options) { return options.write_baseline.empty() ? judge(options) : record(options); }
 
 }  // namespace
 

@@ -74,7 +74,8 @@ int show(const Common& common, const std::string& device_key) {
   }
   console.table(table);
   write_json(common, {{"schema", "flashcore.leaderboard/1"}, {"source_hash", source_hash()}, {"results", results}});
-  console.summary("{} problem{} with a held-out winner, {} stale", rows.size(), rows.size() == 1 ? "" : "s", stale);
+  console.summary("{} with a held-out winner, {} stale", plural(static_cast<std::int64_t>(rows.size()), "problem"),
+                  stale);
   if (rows.empty()) return kNotJudged;
   return kDone;
 }

@@ -7,6 +7,8 @@
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/error.h"
+#include "kernels/embedded.h"
 
 namespace {
 
@@ -39,10 +41,11 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain),
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
+      verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel),
       verb("timer-server", "samples of a candidate's time for a process that interleaves them with others",
            add_timer_server),
   };
-  for (auto hidden = verbs.end() - 2; hidden != verbs.end(); ++hidden) hidden->app->group("");
+  for (auto hidden = verbs.end() - 3; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
 }
 
@@ -58,6 +61,22 @@ std::string verb_list(const std::vector<Verb>& verbs) {
     if (!verb.app->get_group().empty()) names += (names.empty() ? "" : ", ") + verb.app->get_name();
   }
   return names;
+}
+
+// Edit-and-run reads device code from a tree, and cannot change what was compiled into this program.
+void warn_of_other_host_sources() {
+  std::vector<std::string> differ;
+  try {
+    differ = flashcore::host_sources_that_differ();
+  } catch (const flashcore::Error&) {
+    return;  // no such tree, a file missing: the verb says so if it needs one
+  }
+  if (differ.empty()) return;
+  print_warning(fmt::format(
+      "FLASHCORE_SOURCE={}: {} {} from what this program was built with. The host keeps its own copy (valid configs, "
+      "shared-memory sizes, launches, CPU kernels) while the device reads that tree: results are of neither; rebuild "
+      "the program from that tree",
+      std::getenv("FLASHCORE_SOURCE"), fmt::join(differ, ", "), differ.size() == 1 ? "differs" : "differ"));
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -86,7 +105,9 @@ int parse_and_run(int argc, char** argv) {
     return kBadUsage;
   }
   for (const Verb& verb : verbs) {
-    if (verb.app->parsed()) return verb.run();
+    if (!verb.app->parsed()) continue;
+    if (!verb.app->get_group().empty()) warn_of_other_host_sources();  // workers leave it to their parent
+    return verb.run();
   }
   return kBadUsage;
 }

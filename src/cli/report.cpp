@@ -33,6 +33,9 @@ Render renderer_for(const std::string& out) {
 int report(const Common& common, const std::string& out, const std::string& run) {
   const Render render = renderer_for(out);
   require_distinct({{"--out", out}}, {{"--store", common.store}});
+  // A folder that is not there yet is made below, once there is something to put into it.
+  if (const auto parent = std::filesystem::path(out).parent_path(); parent.empty() || std::filesystem::exists(parent))
+    check_output_file("--out", out);
   Console console(common.quiet, false);
   TrialQuery query;
   if (!run.empty()) query.run = run;
@@ -51,7 +54,8 @@ int report(const Common& common, const std::string& out, const std::string& run)
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
   if (error) throw_environment("--out {}: cannot create the folder {}: {}", out, folder.string(), error.message());
   write_file_atomically(out, text);
-  console.summary("{}: {} trials, {}", out, trials.size(), human_bytes(static_cast<double>(text.size())));
+  console.summary("{}: {}, {}", out, plural(static_cast<std::int64_t>(trials.size()), "trial"),
+                  human_bytes(static_cast<double>(text.size())));
   return kDone;
 }
 

@@ -8,6 +8,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/reference.h"
+#include "lab/report_model.h"
 
 namespace flashcore::cli {
 
@@ -49,9 +50,7 @@ void check_output(const char* flag, const std::string& file, DType dtype) {
     throw_bad_input("{} {}: the extension '{}' names no format; use .safetensors or .npy", flag, file, extension);
   if (extension == ".npy" && dtype == DType::kBF16)
     throw_bad_input("{} {}: .npy has no bfloat16; use .safetensors", flag, file);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  if (!std::filesystem::is_directory(folder))
-    throw_environment("{} {}: the folder {} does not exist; create it first", flag, file, folder.string());
+  check_output_file(flag, file);
 }
 
 Result compute(Device& device, const Candidate& candidate, const UserTensors& user) {
@@ -113,18 +112,17 @@ int run(const RunArguments& options) {
   check_output("--out", options.out, user.problem.dtype);
   check_output("--lse", options.lse, DType::kF32);
   const std::string pinned = candidate_text(options.common);
-  const auto device = open_device(options.common.device);
+  const auto device = open_named_device(options.common.device);
   const Choice choice = pinned.empty()
                             ? dispatch(user.problem, device->info())
                             : Choice{parse_candidate(pinned, user.problem, device->info().limits), "asked for"};
 
   Console console(options.common.quiet, json_on_stdout(options.common));
   const Result result = compute(*device, choice.candidate, user);
-  const double tflops = user.problem.flops() / result.time_us * 1e-6;
   console.line("{} on {} ({}): {}, {}", user.problem.id(), device->info().name, device->info().id,
                choice.candidate.print(), choice.reason);
-  console.line("one launch took {} ({:.3f} TFLOP/s); `flashcore bench` measures properly",
-               human_time_us(result.time_us), tflops);
+  console.line("one launch took {} ({}); `flashcore bench` measures properly", human_time_us(result.time_us),
+               report::throughput(user.problem, result.time_us));
   nlohmann::json json = {{"problem", user.problem.id()},
                          {"device", device->info().id},
                          {"family", choice.candidate.family->name()},

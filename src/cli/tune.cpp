@@ -3,6 +3,7 @@
 #include "lab/tune.h"
 
 #include <charconv>
+#include <chrono>
 
 #include "cli/arguments.h"
 #include "cli/common.h"
@@ -23,6 +24,7 @@ struct TuneArguments {
   std::string regime{to_string(Regime::kGraph)};
   std::uint64_t seed = 1;
   int finalists = 5;
+  bool trust_code = false;
 };
 
 // "60s", "5m", "1h": seconds of the whole suite. "200": trials per problem.
@@ -61,30 +63,40 @@ TuneOptions tune_options_from(const TuneArguments& options) {
   return out;
 }
 
-void show_progress(Console& console, const TuneProgress& p) {
+// How much of the whole run's time is over; below 0 where trials bound it.
+class Clock {
+ public:
+  explicit Clock(const TuneOptions& options)
+      : seconds_(options.budget_trials ? 0 : options.budget_seconds.value_or(kDefaultBudgetSeconds)) {}
+  double share() const {
+    if (seconds_ <= 0) return -1;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count() / seconds_;
+  }
+
+ private:
+  double seconds_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+void show_progress(Console& console, const TuneProgress& p, const Clock& clock) {
   if (p.stage == "space") {
-    console.line("{}: {} of {} configs are feasible", p.problem, p.feasible, p.space_size);
+    console.line("{}: {} of {} feasible", p.problem, p.feasible,
+                 plural(static_cast<std::int64_t>(p.space_size), "config"));
     for (const std::string& note : p.notes) console.line("  {}", note);
     return;
   }
   if (p.stage == "done") return;
-  const std::string best =
-      p.best != nullptr && p.best->timing ? fmt::format("best {:.2f} us", p.best->timing->p50_us) : "no winner yet";
+  const std::string best = p.best != nullptr && p.best->timing ? human_time_us(p.best->timing->p50_us) : "";
   const std::string last = p.trial != nullptr ? fmt::format("{} {}", p.trial->ended, p.trial->config) : "";
-  console.progress(p.done, p.total, fmt::format("{} {}: {}  {}", p.problem, p.stage, best, last));
+  console.progress({p.done, p.total, clock.share(), best, fmt::format("{} {}: {}", p.problem, p.stage, last)});
 }
 
 void add_row(Table& table, const TuneResult::Entry& entry) {
   const std::string funnel = fmt::format("{} > {} > {} > {} > {} > {}", entry.proposed, entry.valid, entry.compiled,
                                          entry.correct, entry.raced, entry.won);
   if (!entry.winner || !entry.winner->timing) {
-    table.add({entry.problem.name,
-               funnel,
-               "-",
-               "-",
-               "-",
-               "-",
-               {entry.problem_note.empty() ? "no winner" : entry.problem_note, Tone::kWarn}});
+    table.add({entry.problem.name, funnel, "-", "-", "-", "-", {"none", Tone::kWarn}});
+    table.add_detail(entry.problem.name + ": no candidate to take", entry.problem_note, Tone::kWarn);
     return;
   }
   const Trial& winner = *entry.winner;
@@ -94,7 +106,8 @@ void add_row(Table& table, const TuneResult::Entry& entry) {
                                                 : "-";
   table.add({entry.problem.name, funnel, fmt::format("{:.2f}", p50),
              fmt::format("{:.3f}", winner.problem.flops() / p50 * 1e-6), speedup,
-             fmt::format("{:.1f}%", entry.shrinkage * 100), winner.candidate()});
+             fmt::format("{:.1f}%", entry.shrinkage * 100),
+             winner.comparison ? winner.candidate() : winner.candidate() + " (the default)"});
 }
 
 // Evolution beside random search, on the same budget; a proposer beside both.
@@ -108,16 +121,29 @@ void add_arm_rows(Table& table, const TuneResult::Entry& entry) {
   }
 }
 
+void say_rejections(Console& console, const TuneResult::Entry& entry) {
+  for (const TuneResult::Arm& arm : entry.arms) {
+    if (arm.rejected == 0) continue;
+    console.line("{}: {} answer{} of the proposer rejected; the first: {}", entry.problem.name, arm.rejected,
+                 arm.rejected == 1 ? "" : "s", arm.rejections.front().second);
+  }
+}
+
 nlohmann::json arms_json(const TuneResult::Entry& entry) {
   nlohmann::json arms = nlohmann::json::array();
-  for (const TuneResult::Arm& arm : entry.arms)
+  for (const TuneResult::Arm& arm : entry.arms) {
+    nlohmann::json rejections = nlohmann::json::array();
+    for (const auto& [answer, reason] : arm.rejections) rejections.push_back({{"answer", answer}, {"reason", reason}});
     arms.push_back({{"strategy", arm.strategy},
                     {"trials", arm.trials},
                     {"best", arm.best},
                     {"best_us", arm.best_us},
                     {"heldout", arm.heldout},
                     {"heldout_ci95", {arm.heldout_low, arm.heldout_high}},
-                    {"note", arm.note}});
+                    {"note", arm.note},
+                    {"rejected", arm.rejected},
+                    {"rejections", rejections}});
+  }
   return arms;
 }
 
@@ -130,6 +156,7 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
                          {"arms", arms_json(entry)},
                          {"known", entry.known},
                          {"rejected", entry.rejected},
+                         {"lacking", entry.lacking},
                          {"funnel",
                           {{"proposed", entry.proposed},
                            {"valid", entry.valid},
@@ -148,31 +175,50 @@ bool is_by_name_only(const Trial& winner) {
   return !runs_beside_itself(parse_candidate(winner.candidate(), winner.problem, winner.device.limits), winner.problem);
 }
 
+// A default that stands goes into the table too: it may replace what an earlier run had entered.
+void say_what_was_entered(Console& console, const std::vector<Trial>& entered) {
+  const auto better =
+      std::count_if(entered.begin(), entered.end(), [](const Trial& t) { return t.comparison.has_value(); });
+  const auto defaults = static_cast<std::int64_t>(entered.size()) - better;
+  const std::string table = user_table_path().string();
+  if (better > 0)
+    console.line("{} entered into {}: dispatch takes {} from now on", plural(better, "winner"), table,
+                 better == 1 ? "it" : "them");
+  if (defaults > 0)
+    console.line("nothing beat the default of {}: entered into {} as it is", plural(defaults, "problem"), table);
+}
+
 int run_tune(const TuneArguments& options) {
   check_json_target(options.common);
+  check_output_file("--record", options.record);
   const TuneOptions tune_options = tune_options_from(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
   Store store(options.common.store);
-  console.line("tuning {} problem{} of '{}' on {}, budget {}, strategy {}; Ctrl-C ends it with what is done saved",
-               tune_options.suite.problems.size(), tune_options.suite.problems.size() == 1 ? "" : "s",
-               tune_options.suite.name, tune_options.device, options.budget, tune_options.strategy);
+  console.line("tuning {} on {}, budget {}, strategy {}; Ctrl-C ends it with what is done saved",
+               problems_of(tune_options.suite, options.common), tune_options.device, options.budget,
+               tune_options.strategy);
+  const Clock clock(tune_options);
   const TuneResult result = tune(
-      tune_options, store, [&](const TuneProgress& p) { show_progress(console, p); }, interrupted);
+      tune_options, store, [&](const TuneProgress& p) { show_progress(console, p, clock); }, interrupted);
   console.end_progress();
 
   Table table({"problem", "proposed > valid > compiled > correct > raced > won", "p50 us", "TFLOP/s", "speed-up [95%]",
                "shrinkage", "winner (held-out)"});
   nlohmann::json results = nlohmann::json::array();
-  std::size_t winners = 0;
+  std::size_t winners = 0, faster = 0;
+  int lacking = 0;
   for (const TuneResult::Entry& entry : result.entries) {
     add_row(table, entry);
     results.push_back(entry_json(entry));
     winners += entry.winner ? 1 : 0;
+    faster += entry.winner && entry.winner->comparison ? 1 : 0;
+    lacking += entry.lacking;
   }
   console.table(table);
   Table arms({"problem", "strategy", "trials", "best us (discovery)", "held-out speed-up [95%]", "its best"});
   for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
   console.table(arms);
+  for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
     if (!entry.winner) continue;
@@ -181,22 +227,38 @@ int run_tune(const TuneArguments& options) {
                    entry.winner->candidate());
     else to_enter.push_back(*entry.winner);
   }
-  if (const std::size_t entered = enter_user_table(to_enter))
-    console.line("{} winner{} entered into {}: dispatch takes them from now on", entered, entered == 1 ? "" : "s",
-                 user_table_path().string());
+  bool all_kept = true;
+  // The trials are in the store; a file that cannot be written must not cost the rest of what is told here.
+  const auto keep = [&](const std::function<void()>& write) {
+    try {
+      write();
+    } catch (const Error& error) {
+      print_error(error.what());
+      all_kept = false;
+    }
+  };
+  keep([&] {
+    enter_user_table(to_enter);
+    say_what_was_entered(console, to_enter);
+  });
   for (const TuneResult::Entry& entry : result.entries) {
     for (const std::string& field : entry.inert_fields)
       console.line("{}: '{}' never changed the code: an inert parameter is a bug of the family", entry.problem.name,
                    field);
   }
-  if (!options.record.empty()) record_landscapes(options.record, store, tune_options, console);
+  if (!options.record.empty()) keep([&] { record_landscapes(options.record, store, tune_options, console); });
   write_json(options.common, {{"schema", "flashcore.tune/1"},
                               {"run", result.run},
                               {"store", store.path().string()},
                               {"interrupted", result.interrupted},
                               {"results", results}});
-  console.summary("{} of {} problems have a winner; run {}, store {}{}", winners, tune_options.suite.problems.size(),
-                  result.run, store.path().string(), result.interrupted ? stopped_by() : "");
+  const auto total = static_cast<std::int64_t>(tune_options.suite.problems.size());
+  console.summary(
+      "{}: {} with a config faster than the default, {} where the default stands, {} without a result{}; run "
+      "{}, store {}{}",
+      plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners,
+      lacking_words(lacking), result.run, store.path().string(), result.interrupted ? stopped_by() : "");
+  if (!all_kept || (lacking > 0 && winners < result.entries.size())) return kNoEnvironment;
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;
 }
 
@@ -228,11 +290,13 @@ Run add_tune(CLI::App& app) {
       ->type_name("FILE");
   app.add_option("--replay", options->replay, "no device: evolution beside random search on a recorded landscape")
       ->type_name("FILE");
+  add_trust_code(app, options->trust_code);
   add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2",
                      "tune --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --budget 4 --finalists 1 "
                      "--record landscape.json",
                      "tune --replay landscape.json --budget 10"});
   return [options] {
+    if (options->trust_code) trust_code();
     watch_interrupts();
     if (!options->replay.empty()) {
       TuneOptions budget;

@@ -63,9 +63,8 @@ int replay_landscapes(const Common& common, const std::string& file, int budget)
   }
   console.table(table);
   write_json(common, {{"schema", "flashcore.replay/1"}, {"results", results}});
-  console.summary(
-      "{} landscapes replayed with {} seeds each; regret: how much slower than the best point what was found is",
-      landscapes.size(), kSeeds);
+  console.summary("{} replayed with {} seeds each; regret: how much slower than the best point what was found is",
+                  plural(static_cast<std::int64_t>(landscapes.size()), "landscape"), kSeeds);
   return kDone;
 }
 
@@ -78,7 +77,8 @@ void record_landscapes(const std::string& file, const Store& store, const TuneOp
     query.device_key = device.key;
     query.source_hash = source_hash();
     query.family = options.family;
-    for (Trial& t : store.query(query)) trials.push_back(std::move(t));
+    std::vector<std::string> damaged;  // the run has named them
+    for (Trial& t : store.query(query, &damaged)) trials.push_back(std::move(t));
   }
   const auto landscapes = landscapes_of(trials, device.limits);
   if (landscapes.empty()) {
@@ -88,7 +88,8 @@ void record_landscapes(const std::string& file, const Store& store, const TuneOp
   write_file_atomically(file, landscapes_json(landscapes).dump() + "\n");
   std::size_t points = 0;
   for (const Landscape& l : landscapes) points += l.points.size();
-  console.summary("{} landscapes with {} points recorded in {}", landscapes.size(), points, file);
+  console.summary("{} with {} recorded in {}", plural(static_cast<std::int64_t>(landscapes.size()), "landscape"),
+                  plural(static_cast<std::int64_t>(points), "point"), file);
 }
 
 }  // namespace flashcore::cli

@@ -25,6 +25,8 @@ Run add_explain(CLI::App& app);
 Run add_warmup(CLI::App& app);
 // Hidden: the child process that lab/worker.h starts.
 Run add_worker(CLI::App& app);
+// Hidden: the process that runs others' kernels on the emulator (device/emulator/executor.h).
+Run add_execute_kernel(CLI::App& app);
 // Hidden: what flashcore.peers talks to.
 Run add_timer_server(CLI::App& app);
 

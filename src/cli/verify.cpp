@@ -19,12 +19,11 @@ int verify(const Common& common, const std::vector<std::string>& files) {
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Verification& v = verifications[i];
     stale += v.fresh ? 0 : 1;
-    const std::string verdict = console.paint(v.fresh ? "fresh" : "STALE", v.fresh ? Tone::kGood : Tone::kBad);
-    const std::string said = fmt::format("{}  {}: {}", verdict, files[i], v.reason);
+    const Painted verdict = console.paint(v.fresh ? "fresh" : "STALE", v.fresh ? Tone::kGood : Tone::kBad);
     if (v.fresh) {
-      console.line("{}", said);
+      console.line("{}  {}: {}", verdict, files[i], v.reason);
     } else {
-      console.summary("{}", said);
+      console.summary("{}  {}: {}", verdict, files[i], v.reason);
     }
     results.push_back({{"file", files[i]}, {"fresh", v.fresh}, {"reason", v.reason}, {"stale", v.stale}});
   }

@@ -5,6 +5,7 @@
 
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
 #include "lab/isolate.h"
@@ -44,15 +45,21 @@ std::vector<Job> make_jobs(const WarmupArguments& options, const Suite& suite, c
 }
 
 std::string compile_job(const Job& job, const DeviceInfo& device) {
-  const Artifact artifact = compile_candidate(job.choice.candidate, job.named.problem, device.limits);
-  return nlohmann::json{{"from_cache", artifact.from_cache}, {"compile_ms", artifact.compile_ms}}.dump();
+  try {
+    const Artifact artifact = compile_candidate(job.choice.candidate, job.named.problem, device.limits);
+    return nlohmann::json{{"from_cache", artifact.from_cache}, {"compile_ms", artifact.compile_ms}}.dump();
+  } catch (const std::exception& error) {
+    if (!is_environment_error(error)) throw;
+    return nlohmann::json{{"lacking", environment_message(error)}}.dump(-1, ' ', false,
+                                                                        nlohmann::json::error_handler_t::replace);
+  }
 }
 
 int run_warmup(const WarmupArguments& options) {
   check_json_target(options.common);
   const Suite suite = select_problems(options.common, "canonical");
   const DeviceInfo device = device_for_dispatch(options.common.device, options.arch, options.key);
-  std::size_t without = 0, compiled = 0, cached = 0, failed = 0;
+  std::size_t without = 0, compiled = 0, cached = 0, failed = 0, lacking = 0;
   const std::vector<Job> jobs = make_jobs(options, suite, device, without);
   Console console(options.common.quiet, json_on_stdout(options.common));
   nlohmann::json results = nlohmann::json::array();
@@ -62,12 +69,18 @@ int run_warmup(const WarmupArguments& options) {
     nlohmann::json result = {{"problem", job.named.problem.id()}, {"candidate", job.choice.candidate.print()}};
     if (isolated.completed) {
       const nlohmann::json answer = nlohmann::json::parse(isolated.output);
-      (answer["from_cache"].get<bool>() ? cached : compiled) += 1;
       result.update(answer);
+      if (answer.contains("lacking")) {
+        ++lacking;
+        console.line("{}: {}", job.choice.candidate.print(), answer["lacking"].get<std::string>());
+      } else {
+        (answer["from_cache"].get<bool>() ? cached : compiled) += 1;
+      }
     } else {
       ++failed;
       result["failed"] = isolated.failure;
-      console.line("{}: {}", job.choice.candidate.print(), isolated.failure);
+      console.line("{} failed", job.choice.candidate.print());
+      console.block(isolated.failure);
     }
     results.push_back(result);
     console.progress(static_cast<std::int64_t>(results.size()), static_cast<std::int64_t>(jobs.size()), job.named.name);
@@ -81,9 +94,12 @@ int run_warmup(const WarmupArguments& options) {
     console.summary("nothing to compile on {}: its kernels are part of the program", device.key);
     return kDone;
   }
-  console.summary("{} kernels for {} problems on {}: {} compiled, {} were there already, {} failed{}", jobs.size(),
-                  suite.problems.size(), device.key, compiled, cached, failed, stopped_by());
+  const auto count = [](std::size_t n, const char* word) { return plural(static_cast<std::int64_t>(n), word); };
+  console.summary("{} for {} on {}: {} compiled, {} there already, {} failed{}{}", count(jobs.size(), "kernel"),
+                  count(suite.problems.size(), "problem"), device.key, compiled, cached, failed,
+                  lacking_words(static_cast<int>(lacking)), stopped_by());
   if (failed > 0) return kFailed;
+  if (lacking > 0) return kNoEnvironment;
   return without == 0 && compiled + cached == jobs.size() ? kDone : kNotJudged;
 }
 

@@ -1,4 +1,4 @@
-// The hidden verb behind lab/worker.h.
+// The hidden verbs behind lab/worker.h and device/emulator/executor.h.
 
 #include "lab/worker.h"
 
@@ -6,6 +6,7 @@
 
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "device/emulator/executor.h"
 
 namespace flashcore::cli {
 
@@ -19,6 +20,12 @@ Run add_worker(CLI::App& app) {
     std::signal(SIGTERM, SIG_IGN);
     return worker_main(*device);
   };
+}
+
+Run add_execute_kernel(CLI::App& app) {
+  auto means = std::make_shared<std::string>();
+  app.add_option("means", *means, "namespaces | landlock")->required();
+  return [means] { return emulator::executor_main(means->c_str()); };
 }
 
 }  // namespace flashcore::cli

@@ -1,13 +1,18 @@
 #include "core/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <random>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -32,20 +37,73 @@ class FileDescriptor {
   int fd_;
 };
 
-// Takes its file away again unless the write got as far as the rename.
-class Temporary {
+constexpr std::chrono::seconds kLockPatience{30};
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
+// Not the process id: in containers everybody has the same few. Not the target's name with something added: that may be
+// as long as a name can be.
+std::string random_name(const std::filesystem::path& folder) {
+  std::uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) number = std::random_device()();
+  return (folder / fmt::format(".flashcore-{:016x}.tmp", number)).string();
+}
+
+// A file that is gone with this object unless it is put into its place: without a name where the file system has that,
+// so that not even a kill leaves it behind.
+class NewFile {
  public:
-  explicit Temporary(std::string path) : path_(std::move(path)) {}
-  ~Temporary() {
-    if (!path_.empty()) ::unlink(path_.c_str());
+  // 0, or errno.
+  int create(const std::filesystem::path& folder, bool named) {
+    folder_ = folder;
+    if (!named) {
+      fd_ = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+      return fd_ < 0 ? errno : 0;
+    }
+    do {
+      name_ = random_name(folder_);
+      fd_ = ::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd_ < 0 && errno == EEXIST);
+    if (fd_ >= 0) return 0;
+    name_.clear();
+    return errno;
   }
-  Temporary(const Temporary&) = delete;
-  Temporary& operator=(const Temporary&) = delete;
-  const std::string& path() const { return path_; }
-  void keep() { path_.clear(); }
+  ~NewFile() {
+    if (fd_ >= 0) ::close(fd_);
+    if (!name_.empty()) ::unlink(name_.c_str());
+  }
+  NewFile() = default;
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  int fd() const { return fd_; }
+  // 0, or errno. Needs /proc for a file that has no name.
+  int give_name() {
+    if (!name_.empty()) return 0;
+    const std::string self = fmt::format("/proc/self/fd/{}", fd_);
+    std::string name;
+    int error = 0;
+    do {
+      name = random_name(folder_);
+      error = ::linkat(AT_FDCWD, self.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
+    } while (error == EEXIST);
+    if (error == 0) name_ = name;
+    return error;
+  }
+  // Some file systems report a full disk only here.
+  int close_now() { return ::close(std::exchange(fd_, -1)) == 0 ? 0 : errno; }
+  int move_to(const std::filesystem::path& target) {
+    if (::rename(name_.c_str(), target.c_str()) != 0) return errno;
+    name_.clear();
+    return 0;
+  }
 
  private:
-  std::string path_;
+  std::filesystem::path folder_;
+  std::string name_;
+  int fd_ = -1;
 };
 
 int write_all(int fd, std::string_view bytes) {
@@ -112,35 +170,92 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes
   }
 }
 
+namespace {
+
+// Through symbolic links: the link stays, the file it names is replaced.
+std::filesystem::path target_of(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  std::filesystem::path resolved = std::filesystem::weakly_canonical(path, error);
+  return error ? path : resolved;
+}
+
+// 0, or errno.
+int write_new(NewFile& file, std::string_view bytes, const std::optional<struct stat>& old) {
+  if (old) {
+    (void)!::fchown(file.fd(), old->st_uid, old->st_gid);  // allowed where it matters: to root writing a user's file
+    (void)!::fchmod(file.fd(), old->st_mode & 0777);
+  }
+  if (const int error = write_all(file.fd(), bytes)) return error;
+  return ::fsync(file.fd()) != 0 ? errno : 0;
+}
+
+constexpr const char* kNoRegularFile = "it exists and is not a regular file; choose another path";
+
+}  // namespace
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
-  // Through symbolic links: the link stays, the file it names is replaced.
-  std::error_code ignored;
-  std::filesystem::path target = path;
-  if (std::filesystem::is_symlink(path, ignored)) {
-    const std::filesystem::path resolved = std::filesystem::weakly_canonical(path, ignored);
-    if (!ignored) target = resolved;
+  const std::filesystem::path target = target_of(path), folder = folder_of(target);
+  std::optional<struct stat> old;
+  if (struct stat info{}; ::stat(target.c_str(), &info) == 0) old = info;
+  if (old && !S_ISREG(old->st_mode)) throw_environment("cannot write {}: {}", path.string(), kNoRegularFile);
+  // Not every file system has files without a name, and naming one needs /proc.
+  auto file = std::make_unique<NewFile>();
+  if (file->create(folder, false) != 0) {
+    file = std::make_unique<NewFile>();
+    if (const int error = file->create(folder, true)) throw_not_written(path, error);
   }
-  struct stat info {};
-  const bool exists = ::stat(target.c_str(), &info) == 0;
-  if (exists && !S_ISREG(info.st_mode)) {
-    throw_environment("cannot write {}: it exists and is not a regular file; choose another path", path.string());
+  if (const int error = write_new(*file, bytes, old)) throw_not_written(path, error);
+  if (file->give_name() != 0) {
+    file = std::make_unique<NewFile>();
+    if (const int error = file->create(folder, true)) throw_not_written(path, error);
+    if (const int error = write_new(*file, bytes, old)) throw_not_written(path, error);
   }
-  static std::atomic<unsigned> serial{0};
-  const std::string name = fmt::format("{}.{}.{}.tmp", target.string(), ::getpid(), serial++);
-  FileDescriptor file(
-      ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, exists ? info.st_mode & 0777 : 0666));
-  if (file.get() < 0) throw_not_written(path, errno);
-  Temporary temporary(name);
-  if (const int error = write_all(file.get(), bytes)) throw_not_written(path, error);
-  if (::fsync(file.get()) != 0) throw_not_written(path, errno);
-  if (const int error = file.close_now()) throw_not_written(path, error);
-  if (::rename(temporary.path().c_str(), target.c_str()) != 0) throw_not_written(path, errno);
-  temporary.keep();
+  if (const int error = file->close_now()) throw_not_written(path, error);
+  if (const int error = file->move_to(target)) throw_not_written(path, error);
   // Makes the rename itself survive a power cut. The data is safe either way, so a file system that cannot is no error.
-  const std::filesystem::path folder = target.has_parent_path() ? target.parent_path() : ".";
   const FileDescriptor parent(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (parent.get() >= 0) ::fsync(parent.get());
 }
+
+std::optional<std::string> why_not_writable(const std::filesystem::path& path) {
+  const std::filesystem::path target = target_of(path), folder = folder_of(target);
+  struct stat info {};
+  if (::stat(target.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return "it is a folder; give the name of a file";
+    if (!S_ISREG(info.st_mode)) return kNoRegularFile;
+  } else if (errno == ENAMETOOLONG) {
+    return "the name is too long; give a shorter one";
+  }
+  if (::stat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
+    return fmt::format("the folder {} does not exist; create it first", folder.string());
+  NewFile file;
+  if (const int error = file.create(folder, true))
+    return fmt::format("cannot write in {}: {}; choose another folder", folder.string(), reason(error));
+  return std::nullopt;
+}
+
+FileLock::FileLock(const std::filesystem::path& path)
+    : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)) {
+  if (fd_ < 0) throw_not_written(path, errno);
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    if (error == ENOLCK || error == EOPNOTSUPP) return;  // a file system without locks: as good as it gets
+    if (error != EWOULDBLOCK && error != EINTR) {
+      ::close(fd_);
+      throw_not_written(path, error);
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      ::close(fd_);
+      throw_environment("{} has been locked by another process for {} s; end that process and run again", path.string(),
+                        kLockPatience.count());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+FileLock::~FileLock() { ::close(fd_); }
 
 std::filesystem::path cache_directory() {
   const auto variable = [](const char* name) -> std::filesystem::path {

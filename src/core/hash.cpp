@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "core/sha256.h"
+
 namespace flashcore {
 
 std::string hash128(std::string_view bytes) {
@@ -18,5 +20,7 @@ Hasher& Hasher::add(std::string_view part) {
   buffer_.append(part);
   return *this;
 }
+
+std::string Hasher::sha256_hex() const { return sha256(buffer_); }
 
 }  // namespace flashcore

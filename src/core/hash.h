@@ -4,7 +4,7 @@
 
 namespace flashcore {
 
-// 128 bits of XXH3 as 32 hex digits. For cache keys and code identity, not against an adversary.
+// 128 bits of XXH3 as 32 hex digits. For identity, not against an adversary: two texts with one hash can be made.
 std::string hash128(std::string_view bytes);
 
 // Feeds several parts with their lengths, so that {"ab","c"} and {"a","bc"} differ.
@@ -12,6 +12,8 @@ class Hasher {
  public:
   Hasher& add(std::string_view part);
   std::string hex() const { return hash128(buffer_); }
+  // Where one of the parts may be somebody's who wants the hash of another: the keys of compiled code.
+  std::string sha256_hex() const;
 
  private:
   std::string buffer_;

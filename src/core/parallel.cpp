@@ -4,21 +4,42 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "core/cpu_quota.h"
+
 namespace flashcore {
 
-int hardware_threads() {
+namespace {
+
+// Read once. No function-local static: a child forked while another thread initialises one would wait for ever.
+int threads_of_quota() {
+  static std::atomic<int> known{0};
+  int threads = known.load(std::memory_order_relaxed);
+  if (threads == 0) {
+    constexpr double kMost = 1 << 20;
+    threads = static_cast<int>(std::clamp(std::ceil(cpu_quota().value_or(kMost)), 1.0, kMost));
+    known.store(threads, std::memory_order_relaxed);
+  }
+  return threads;
+}
+
+}  // namespace
+
+int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   // Fails on machines with more than 1024 logical cores; there the standard library's count has to do.
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
+
+int hardware_threads() { return std::min(usable_cores(), threads_of_quota()); }
 
 void parallel_for(std::int64_t count, int threads, const std::function<void(std::int64_t)>& body) {
   if (count <= 0) return;

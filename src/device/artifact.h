@@ -16,6 +16,7 @@ struct KernelSource {
   int dynamic_shared_bytes = 0;
   int threads_per_block = 0;
   std::vector<std::string> options;  // beyond the defaults
+  bool foreign = false;              // somebody else wrote it: no host compiler sees it outside of a sandbox
 };
 
 struct Artifact {
@@ -32,6 +33,7 @@ struct Artifact {
   std::string code_hash;  // of the machine code (.text sections): equal code, equal hash, whatever the config
   double compile_ms = 0;  // of the compilation, also when it came from the cache
   bool from_cache = false;
+  bool foreign = false;  // as KernelSource: on the host it runs in a sandbox alone
 };
 // Facts only: no cubin.
 void to_json(nlohmann::json& json, const Artifact& artifact);

@@ -6,6 +6,7 @@
 #include "core/parallel.h"
 #include "device/compiler.h"
 #include "device/cpu/ceilings.h"
+#include "device/cuda/compile_cache.h"
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device.h"
@@ -15,13 +16,17 @@ namespace {
 
 constexpr const char* kNvrtcFix =
     "run ./quickstart, or: pip install nvidia-cuda-nvrtc, or set FLASHCORE_NVRTC to the path of libnvrtc.so";
+constexpr const char* kPassedOverFix =
+    "make what was passed over, and the folders above it, yours alone (chown, chmod go-w), or set FLASHCORE_NVRTC to "
+    "its "
+    "path if you trust it";
 
 Finding survey_driver() {
   std::string why;
   const cuda::DriverApi* api = cuda::driver_api(&why);
   if (!api)
     return {"NVIDIA driver", false, false, why,
-            "install NVIDIA's driver to use a GPU; without one, everything runs on --device cpu"};
+            "install NVIDIA's driver to use a GPU; without one, everything runs on the CPU"};
   int version = 0;
   api->driver_version(&version);
   return {"NVIDIA driver", true, false, fmt::format("CUDA {}.{}, {}", version / 1000, version % 1000 / 10, api->path),
@@ -32,7 +37,7 @@ void survey_gpus(std::vector<Finding>& findings) {
   const int count = cuda::cuda_device_count();
   if (count == 0)
     findings.push_back({"GPU", false, false, "none that the driver shows",
-                        "look at nvidia-smi and CUDA_VISIBLE_DEVICES; without a GPU, everything runs on --device cpu"});
+                        "look at nvidia-smi and CUDA_VISIBLE_DEVICES; without a GPU, everything runs on the CPU"});
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const std::string item = fmt::format("GPU cuda:{}", ordinal);
     try {
@@ -68,6 +73,8 @@ Finding survey_nvml() {
 Finding survey_cache() {
   const std::filesystem::path folder = cache_directory();
   const std::string item = "compile cache";
+  if (const std::string why = cuda::CompileCache(folder).why_unused(); !why.empty())
+    return {item, false, false, why, "see there; until then every run compiles anew"};
   try {
     std::filesystem::create_directories(folder);
     const std::filesystem::path probe = folder / ".probe";
@@ -87,6 +94,8 @@ std::vector<Finding> survey_environment() {
   findings.push_back(survey_driver());
   if (findings.back().present) survey_gpus(findings);
   findings.push_back(survey_nvrtc(cuda::cuda_device_count() > 0));
+  for (const std::string& passed_over : cuda::nvrtc_passed_over())
+    findings.push_back({"NVRTC not taken", false, false, passed_over, kPassedOverFix});
   findings.push_back(survey_nvml());
   findings.push_back(survey_cache());
   findings.push_back(

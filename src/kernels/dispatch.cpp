@@ -26,12 +26,19 @@ struct Entry {
   bool of_user = false;
 };
 
-void add_entries(const nlohmann::json& table, const std::string& device_key, bool of_user,
-                 std::vector<Entry>& entries) {
+// An entry that cannot be read is passed over and named in `faults`.
+void add_entries(const nlohmann::json& table, const std::string& device_key, bool of_user, std::vector<Entry>& entries,
+                 std::vector<std::string>& faults) {
   const auto found = table.find(device_key);
-  if (found == table.end() || !found->is_object()) return;
+  if (found == table.end()) return;
+  if (!found->is_object()) return faults.push_back(fmt::format("'{}' is no object of problem ids", device_key));
   for (const auto& [id, candidate] : found->items()) {
-    if (candidate.is_string()) entries.push_back({id, Problem::parse(id), candidate.get<std::string>(), of_user});
+    try {
+      if (!candidate.is_string()) throw_bad_input("its candidate is not a text");
+      entries.push_back({id, Problem::parse(id), candidate.get<std::string>(), of_user});
+    } catch (const Error& e) {
+      faults.push_back(fmt::format("'{}': {}", id, e.what()));
+    }
   }
 }
 
@@ -40,14 +47,29 @@ const nlohmann::json& built_in_table() {
   return table;
 }
 
-const nlohmann::json& user_table() {
-  static const nlohmann::json table = [] {
+struct UserTable {
+  std::filesystem::path path;
+  nlohmann::json entries = nlohmann::json::object();
+  std::string fault;  // why it cannot be read
+};
+const UserTable& user_table() {
+  static const UserTable table = [] {
+    UserTable read;
+    std::error_code error;
     try {
-      nlohmann::json read = nlohmann::json::parse(read_file(user_table_path()));
-      if (read.is_object()) return read;
-    } catch (const std::exception&) {  // no file, or none of ours: there is only the built-in table
+      read.path = user_table_path();
+      if (!std::filesystem::exists(read.path, error)) return read;
+    } catch (const Error&) {  // no folder for a cache: no table
+      return read;
     }
-    return nlohmann::json::object();
+    try {
+      const nlohmann::json document = nlohmann::json::parse(read_file(read.path), nullptr, false);
+      if (document.is_object()) read.entries = document;
+      else read.fault = "it is not JSON by device and problem";
+    } catch (const Error& e) {
+      read.fault = e.what();
+    }
+    return read;
   }();
   return table;
 }
@@ -97,14 +119,12 @@ bool is_as_good(const Candidate& candidate, const Problem& problem, const Device
 
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
 void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<double> default_us,
-               std::vector<Choice>& choices) {
+               std::vector<Choice>& choices, std::vector<std::string>& faults) {
   std::vector<Entry> entries;
-  try {
-    add_entries(user_table(), device.key, true, entries);
-  } catch (const Error&) {  // an id that this version cannot read
-    entries.clear();
-  }
-  add_entries(built_in_table(), device.key, false, entries);
+  if (!user_table().fault.empty()) faults.push_back(user_table().fault);
+  add_entries(user_table().entries, device.key, true, entries, faults);
+  std::vector<std::string> none;  // a test parses every built-in entry
+  add_entries(built_in_table(), device.key, false, entries, none);
   std::vector<std::pair<double, const Entry*>> near;
   for (const Entry& entry : entries) {
     if (const double d = problem_distance(problem, entry.problem); d <= kNearLog2) near.emplace_back(d, &entry);
@@ -144,7 +164,8 @@ std::filesystem::path user_table_path() {
 std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {
   std::vector<Default> defaults = ranked_defaults(problem, device.limits);
   std::vector<Choice> choices;
-  add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices);
+  std::vector<std::string> faults;
+  add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices, faults);
   for (Default& d : defaults) {
     std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
                                     : "no entry of the tuned table is near";
@@ -153,6 +174,10 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
     choices.back().reason =
         fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);
   }
+  // Said where the choice is explained: nothing below the command line prints.
+  if (!faults.empty() && !choices.empty())
+    choices.front().reason +=
+        fmt::format("; passed over in your tuned table {}: {}", user_table().path.string(), fmt::join(faults, "; "));
   return choices;
 }
 

@@ -23,6 +23,12 @@ bool is_device_source(std::string_view path) {
          (path.ends_with(".cuh") || path.ends_with(".h"));
 }
 
+// Read by g++ when the program was built, whatever the tree says now.
+bool is_host_source(std::string_view path) {
+  return is_launch_source(path) || path.starts_with("cpu_fwd/") || path.ends_with("/config.h") ||
+         path.ends_with("/params.h") || (path.starts_with("tile/") && path.ends_with(".h"));
+}
+
 SourceMap sources_from_tree(const std::filesystem::path& root) {
   const std::filesystem::path kernels = root / "src" / "kernels";
   if (!std::filesystem::is_directory(kernels)) {
@@ -68,6 +74,18 @@ const SourceMap& device_sources() {
     return device;
   }();
   return sources;
+}
+
+std::vector<std::string> host_sources_that_differ() {
+  std::vector<std::string> differ;
+  const char* root = std::getenv("FLASHCORE_SOURCE");
+  if (root == nullptr || *root == '\0') return differ;
+  const std::filesystem::path kernels = std::filesystem::path(root) / "src" / "kernels";
+  for (const auto& [path, text] : embedded_device_sources()) {
+    const std::filesystem::path file = kernels / std::string(path);
+    if (is_host_source(path) && std::filesystem::exists(file) && read_file(file) != text) differ.emplace_back(path);
+  }
+  return differ;
 }
 
 const SourceMap& conformance_sources() {

@@ -2,6 +2,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "device/compiler.h"
 
@@ -12,6 +13,10 @@ const std::map<std::string_view, std::string_view>& embedded_device_sources();
 
 // What compilation uses: the embedded text, or the tree under $FLASHCORE_SOURCE (a checkout's root) for edit-and-run.
 const SourceMap& device_sources();
+// With $FLASHCORE_SOURCE: the files of that tree which differ from those compiled into this program, and which the host
+// uses in its own copy (config.h says which configs are valid and how much shared memory they take; CPU kernels are
+// host code altogether). What runs is then neither the tree nor the program. Empty without the variable.
+std::vector<std::string> host_sources_that_differ();
 // The micro-tests of ptx/ (conformance/) and the ptx/ they test. No kernel includes them, so no result depends on them.
 const SourceMap& conformance_sources();
 // Over the kernels, what they include, how they are launched, and the tuned table: what a committed result is checked

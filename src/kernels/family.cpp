@@ -5,6 +5,7 @@
 #include "core/hash.h"
 #include "device/compiler.h"
 #include "device/emulator/emulator_compiler.h"
+#include "kernels/cpu_call.h"
 #include "kernels/embedded.h"
 #include "kernels/registry.h"
 
@@ -66,24 +67,6 @@ std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, c
 std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
 int Family::alignment_bytes() const { return 0; }
-std::function<void(const AttentionArgs&)> Family::cpu_call(const ConfigValues& config, const Problem& problem,
-                                                           const ProblemLayouts& layouts) const {
-  struct Last {
-    AttentionArgs args;
-    Launch launch;
-  };
-  return [this, config, problem, layouts, last = std::make_shared<Last>()](const AttentionArgs& args) {
-    const AttentionArgs& before = last->args;
-    const bool same =
-        args.q == before.q && args.k == before.k && args.v == before.v && args.o == before.o && args.lse == before.lse;
-    if (!last->launch || !same) {
-      last->args = args;
-      last->args.layouts = layouts;
-      last->launch = cpu_launch(config, problem, last->args);
-    }
-    last->launch();
-  };
-}
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());
 }
@@ -143,7 +126,8 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
     artifact.code_hash = Hasher().add(source_hash()).add(candidate.print()).hex();
     return artifact;
   }
-  const KernelSource source = family.source(candidate.config, problem, limits);
+  KernelSource source = family.source(candidate.config, problem, limits);
+  source.foreign = family.is_foreign();
   const auto compile = [&](Compiler& compiler) {
     const SourceMap* overlay = family.source_overlay();
     if (!overlay) return compiler.compile(source, device_sources(), family.compile_arch(limits), use_cache);
@@ -168,7 +152,7 @@ LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, con
 
 Launch LoadedCandidate::bind(const AttentionArgs& args) const {
   const Family& family = *candidate_.family;
-  if (family.kind() == DeviceKind::kCpu) return family.cpu_launch(candidate_.config, problem_, args);
+  if (family.kind() == DeviceKind::kCpu) return bind_on_cpu(family, candidate_.config, problem_, args);
   AttentionArgs complete = args;
   std::shared_ptr<Buffer> workspace;
   if (const std::size_t bytes = family.workspace_bytes(candidate_.config, problem_)) {

@@ -71,6 +71,8 @@ class Family {
   // Device sources that take the place of those with the same path when this family is compiled: a patched kernel under
   // test (lab/patch.h). Null: none.
   virtual const SourceMap* source_overlay() const;
+  // True if somebody else wrote that: what runs on this host then runs in a sandbox.
+  virtual bool is_foreign() const { return false; }
 
   // Device memory that a launch needs besides its tensors, zeroed once. GPU families only. Launches take turns over
   // what is up to kLaunchWorkspaceBytes, so each must leave it zero. What is more stays with the binding, and the next
@@ -83,10 +85,6 @@ class Family {
 
   // CPU families: a callable that computes `problem` once. GPU families: Error kInternal.
   virtual Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const;
-  // CPU families: the same on the addresses of each call, whose layouts are always `layouts`. Makes a launch anew when
-  // the addresses are others than the call's before; calls of one object must not overlap.
-  virtual std::function<void(const AttentionArgs&)> cpu_call(const ConfigValues& config, const Problem& problem,
-                                                             const ProblemLayouts& layouts) const;
 };
 
 // --- registry -------------------------------------------------------------------------------------------------------

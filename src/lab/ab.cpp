@@ -59,14 +59,13 @@ std::string sentence_of(const AbOptions& options, const AbResult& r) {
           : fmt::format("with fewer than {} blocks this run could have detected nothing", kMinBlocks);
   const std::string margin = percent(options.margin);
   if (c.verdict == "FASTER" || c.verdict == "SLOWER")
-    return fmt::format("{} is {} than {}: {}; {}", options.candidate, c.verdict, options.baseline, effect_words(r),
-                       detectable);
+    return fmt::format("{} is {} than {}: {}; {}", options.candidate, c.verdict == "FASTER" ? "faster" : "slower",
+                       options.baseline, effect_words(r), detectable);
   if (c.verdict == "SAME")
-    return fmt::format("{} is the SAME as {} within {}: {}; {}", options.candidate, options.baseline, margin,
+    return fmt::format("{} is the same as {} within {}: {}; {}", options.candidate, options.baseline, margin,
                        effect_words(r), detectable);
-  return fmt::format(
-      "INCONCLUSIVE: {} may or may not differ from {} by {}: {}; {}: give it more --seconds or a quieter machine",
-      options.candidate, options.baseline, margin, effect_words(r), detectable);
+  return fmt::format("{} may or may not differ from {} by {}: {}; {}; more time or a quieter machine would tell",
+                     options.candidate, options.baseline, margin, effect_words(r), detectable);
 }
 
 std::vector<std::string> differing_fields(const Trial& a, const Trial& b) {
@@ -87,7 +86,7 @@ void conclude_same_code(const AbOptions& options, AbResult& r) {
   r.comparison = Comparison{options.baseline, 1, 1, 1, "SAME", 0, options.margin, 1, 0};
   r.inert_fields = differing_fields(outcome.candidate, outcome.baseline);
   r.sentence =
-      fmt::format("{} is the SAME as {} by construction: identical machine code ({}) and launch; nothing was timed",
+      fmt::format("{} is the same as {} by construction: identical machine code ({}) and launch; nothing was timed",
                   options.candidate, options.baseline, outcome.candidate.artifact->code_hash.substr(0, 12));
   if (!r.inert_fields.empty())
     r.sentence += fmt::format("; BUG of family {}: its configs differ in {}, which changes nothing: an inert parameter",
@@ -96,13 +95,13 @@ void conclude_same_code(const AbOptions& options, AbResult& r) {
 
 void conclude_unjudged(const AbOptions& options, const PairOutcome& failed, AbResult& r) {
   if (failed.ended == "baseline_failed")
-    r.sentence = fmt::format("NOT JUDGED: the baseline {} is red ({}), so nothing is judged against it: {}",
-                             options.baseline, failed.baseline.ended, failed.message);
+    r.sentence = fmt::format("the baseline {} is red ({}), so nothing is judged against it: {}", options.baseline,
+                             failed.baseline.ended, failed.message);
   else if (failed.ended == "candidate_failed")
-    r.sentence = fmt::format("NOT JUDGED: {} did not pass its gates ({}), and what is not correct gets no time: {}",
+    r.sentence = fmt::format("{} did not pass its gates ({}), and what is not correct gets no time: {}",
                              options.candidate, failed.candidate.ended, failed.message);
-  else if (failed.ended == "not_timed") r.sentence = "NOT JUDGED: " + options.refusal;
-  else r.sentence = fmt::format("NOT JUDGED: the measurement ended in '{}': {}", failed.ended, failed.message);
+  else if (failed.ended == "not_timed") r.sentence = options.refusal;
+  else r.sentence = fmt::format("the measurement ended in '{}': {}", failed.ended, failed.message);
 }
 
 void describe_samples(AbResult& r) {
@@ -216,6 +215,7 @@ json ab_json(const AbOptions& options, const AbResult& r) {
 
 int ab_exit_code(const AbResult& r) {
   if (!r.inert_fields.empty() || r.verdict == "SLOWER" || r.ended == "candidate_failed") return 1;
+  if (r.ended == "environment") return 4;
   return r.verdict == "FASTER" || r.verdict == "SAME" ? 0 : 2;
 }
 

@@ -20,6 +20,7 @@ json environment_json(const Trial& t) {
   environment["driver"] = t.device.driver;
   environment["flashcore"] = FLASHCORE_VERSION;
   environment["measured_at"] = t.created_at;
+  if (t.machine.load_after >= 0) environment["load_average"] = json(t.machine).at("load_average");
   return environment;
 }
 

@@ -32,6 +32,7 @@ constexpr std::pair<Check, std::string_view> kNames[] = {
     {Check::kTimedOutputs, "timed_outputs"},
     {Check::kTimedPoison, "timed_poison"},
     {Check::kContentTiming, "content_timing"},
+    {Check::kUnseenContent, "unseen_content"},
     {Check::kIdenticalCode, "identical_code"},
     {Check::kComparison, "comparison"},
     {Check::kSelfTest, "self_test"},

@@ -33,6 +33,7 @@ enum class Check {
   kTimedOutputs,   // what the timed launches left is judged
   kTimedPoison,    // and is of the last of them
   kContentTiming,  // a launch on inputs just changed takes no longer than one on inputs just written again
+  kUnseenContent,  // and is right on inputs that nobody could know in advance
   kIdenticalCode,  // two candidates of one machine code are not raced
   kComparison,     // slower by more than the margin is SLOWER
   // harness

@@ -1,6 +1,8 @@
 #include "lab/evaluate.h"
 
+#include "core/environment_error.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "device/compiler.h"
 #include "lab/checks.h"
 #include "lab/gates.h"
@@ -160,6 +162,8 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
   trial.source_hash = source_hash_of(request.candidate);
   trial.seed = request.seed;
+  trial.machine.cores = hardware_threads();
+  trial.machine.variables = repro_variables();
   return trial;
 }
 
@@ -175,7 +179,9 @@ Trial evaluate(Device& device, const EvaluateRequest& request, const std::functi
     // What went wrong here is not the candidate's verdict: no compiler, no memory, a broken invariant of ours.
     trial.timing.reset();
     trial.comparison.reset();
-    fail(trial, {evaluation.gate(), GateStatus::kError, e.what(), nullptr}, "error");
+    const bool machine = is_environment_error(e);
+    fail(trial, {evaluation.gate(), GateStatus::kError, machine ? environment_message(e) : e.what(), nullptr},
+         machine ? "environment" : "error");
   }
   return trial;
 }

@@ -100,7 +100,7 @@ class ExperimentReader {
       family_by_name(family);
       if (node["patch"]) {
         const std::filesystem::path folder = reader_.text(node, "patch", what);
-        arm.patch = load_patch(file_.parent_path() / folder, family, folder.filename().string());
+        arm.patch = load_patch(inside(folder), family, folder.filename().string());
         make_patched_family(*arm.patch);
         arm.candidate = arm.patch->family_name() + arm.candidate.substr(colon);
       }
@@ -109,6 +109,18 @@ class ExperimentReader {
     }
     if (predicted) arm.predicted = read_prediction(reader_.need(node, "predicted", what));
     return arm;
+  }
+
+  // Somebody else's experiment must not read folders of the user's, whose lines a compiler's messages would show.
+  std::filesystem::path inside(const std::filesystem::path& folder) const {
+    std::error_code ignored;
+    const auto base = std::filesystem::weakly_canonical(file_.has_parent_path() ? file_.parent_path() : ".", ignored);
+    const auto whole = std::filesystem::weakly_canonical(base / folder, ignored);
+    const auto below = whole.lexically_relative(base);
+    if (below.empty() || below == "." || *below.begin() == "..")
+      throw_bad_input("the patch folder {} is not inside the experiment's folder; copy it beside the file",
+                      folder.string());
+    return whole;
   }
 
   Prediction read_prediction(const YAML::Node& node) const {

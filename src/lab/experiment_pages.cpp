@@ -2,7 +2,9 @@
 
 #include <cmath>
 
+#include "core/error.h"
 #include "core/files.h"
+#include "lab/content_policy.h"
 #include "lab/experiment_run.h"
 #include "lab/json_io.h"
 #include "lab/ledger.h"
@@ -51,18 +53,22 @@ double median_time(const ExperimentPair& pair, bool candidate) {
   return times.empty() ? 0 : median(times);
 }
 
-// Interval and prediction on one axis around 1.
-std::string interval_svg(const ExperimentPair& pair, const Prediction& predicted) {
-  if (!timed(pair)) return "";
+// Interval and prediction on one axis around 1. Markup of ours: nothing but numbers goes in.
+report::Html interval_svg(const ExperimentPair& pair, const Prediction& predicted) {
+  if (!timed(pair)) return {};
   const Comparison& c = pair.result.comparison;
-  const double reach = std::max({0.1, std::abs(c.ci95_low - 1), std::abs(c.ci95_high - 1), std::abs(predicted.low - 1),
-                                 std::abs(predicted.high - 1)}) *
-                       1.1;
-  const auto x = [&](double speedup) { return 150 + 140 * std::clamp((speedup - 1) / reach, -1.05, 1.05); };
-  return fmt::format(
+  // With too few blocks the interval is infinite: the line then reaches both edges.
+  double reach = 0.1;
+  for (const double end : {c.ci95_low, c.ci95_high, predicted.low, predicted.high}) {
+    if (std::isfinite(end)) reach = std::max(reach, 1.1 * std::abs(end - 1));
+  }
+  const auto x = [&](double speedup) {
+    return std::isnan(speedup) ? 150 : 150 + 140 * std::clamp((speedup - 1) / reach, -1.05, 1.05);
+  };
+  return {fmt::format(
       R"(<svg viewBox="0 0 300 26" width="300" height="26" role="img" aria-label="measured {0:.3f}, predicted {1:.2f} to {2:.2f}"><line x1="150" y1="0" x2="150" y2="26" stroke="currentColor" opacity=".4"/><rect x="{3:.1f}" y="3" width="{4:.1f}" height="20" fill="currentColor" opacity=".15"/><line x1="{5:.1f}" y1="13" x2="{6:.1f}" y2="13" stroke="currentColor" stroke-width="3"/><circle cx="{7:.1f}" cy="13" r="5" fill="currentColor"/></svg>)",
       c.speedup, predicted.low, predicted.high, x(predicted.low), std::max(1.0, x(predicted.high) - x(predicted.low)),
-      x(c.ci95_low), x(c.ci95_high), x(c.speedup));
+      x(c.ci95_low), x(c.ci95_high), x(c.speedup))};
 }
 
 using Row = std::vector<std::string>;
@@ -106,14 +112,27 @@ std::string markdown_table(const Row& head, const std::vector<Row>& rows) {
   return text;
 }
 
-std::string html_table(const Row& head, const std::vector<Row>& rows) {
-  std::string text = "<div class=\"scroll\"><table><thead><tr>";
+// Cells of a page: text is escaped as it becomes one.
+using HtmlRow = std::vector<report::Html>;
+
+std::vector<HtmlRow> as_html(const std::vector<Row>& rows) {
+  std::vector<HtmlRow> out;
+  for (const Row& row : rows) {
+    out.emplace_back();
+    for (const std::string& cell : row) out.back().push_back(report::Html::text(cell));
+  }
+  return out;
+}
+
+std::string html_table(const Row& head, const std::vector<HtmlRow>& rows) {
+  // Each cell says what it is: on a narrow screen rows are cards (assets/report.css).
+  std::string text = "<div class=\"scroll\"><table class=\"labelled\"><thead><tr>";
   for (const std::string& cell : head) text += "<th>" + report::escape_html(cell) + "</th>";
   text += "</tr></thead><tbody>";
-  for (const Row& row : rows) {
+  for (const HtmlRow& row : rows) {
     text += "<tr>";
-    for (const std::string& cell : row)
-      text += "<td>" + (cell.starts_with("<svg") ? cell : report::escape_html(cell)) + "</td>";
+    for (std::size_t i = 0; i < row.size(); ++i)
+      text += fmt::format("<td data-label=\"{}\">{}</td>", report::escape_html(head[i]), row[i].markup);
     text += "</tr>";
   }
   return text + "</tbody></table></div>\n";
@@ -129,13 +148,15 @@ std::vector<Row> candidate_rows(const Experiment& e) {
 std::string conditions(const ExperimentResult& r) {
   const Experiment& e = r.experiment;
   int throttled = 0, samples = 0;
+  const std::size_t ran = r.pairs.empty() ? 0 : r.pairs.front().result.processes.size();
+  const std::string processes = fmt::format("{} process{}", ran, ran == 1 ? "" : "es");
   for (const ExperimentPair& p : r.pairs) throttled += p.result.throttled, samples += p.result.samples;
   return fmt::format(
-      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {} processes, {} samples of which {} were throttled; "
+      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {}, {} of which {} were throttled; "
       "source {}; {}",
       r.device.name, r.device.key, r.device.driver.empty() ? "no driver" : r.device.driver, to_string(e.regime),
-      to_string(e.condition), 100 * e.margin, r.pairs.empty() ? 0 : r.pairs.front().result.processes.size(), samples,
-      throttled, r.source_hash, r.created_at);
+      to_string(e.condition), 100 * e.margin, processes, report::plural(samples, "sample"), throttled, r.source_hash,
+      r.created_at);
 }
 
 }  // namespace
@@ -217,9 +238,10 @@ json experiment_samples_json(const ExperimentResult& r) {
 
 std::string experiment_markdown(const ExperimentResult& r) {
   const Experiment& e = r.experiment;
-  std::string text = fmt::format("# {}: {}\n\n", e.name, r.verdict);
-  for (const std::string& line : r.summary) text += "- " + line + "\n";
-  text += fmt::format("\n**Mechanism.** {}\n\n**Refuted by.** {}\n\n", e.mechanism, e.refuted_by);
+  const auto escape = [](std::string_view some) { return report::escape_markdown(some); };
+  std::string text = fmt::format("# {}: {}\n\n", escape(e.name), escape(r.verdict));
+  for (const std::string& line : r.summary) text += "- " + escape(line) + "\n";
+  text += fmt::format("\n**Mechanism.** {}\n\n**Refuted by.** {}\n\n", escape(e.mechanism), escape(e.refuted_by));
   text += "## Candidates\n\n" + markdown_table({"arm", "role", "candidate"}, candidate_rows(e));
   text += "\n## Before the run: occupancy and gates\n\n" + markdown_table(kFactHead, fact_rows(r));
   text += "\n## Evidence\n\n" + markdown_table(kEvidenceHead, evidence_rows(r));
@@ -227,15 +249,15 @@ std::string experiment_markdown(const ExperimentResult& r) {
       "\nSpeed-up is the control's time over the candidate's: above 1 is faster. Intervals are a hierarchical "
       "bootstrap over "
       "processes and ABBA blocks; every sample is in `samples.json`.\n\n" +
-      conditions(r) + "\n";
-  for (const std::string& earlier : r.earlier) text += "\nEarlier: " + earlier + "\n";
+      escape(conditions(r)) + "\n";
+  for (const std::string& earlier : r.earlier) text += "\nEarlier: " + escape(earlier) + "\n";
   return text;
 }
 
 std::string experiment_html(const ExperimentResult& r) {
   const Experiment& e = r.experiment;
   const auto escape = [](const std::string& text) { return report::escape_html(text); };
-  std::vector<Row> rows = evidence_rows(r);
+  std::vector<HtmlRow> rows = as_html(evidence_rows(r));
   for (std::size_t i = 0; i < rows.size(); ++i)
     rows[i].insert(rows[i].begin() + 3, interval_svg(r.pairs[i], e.candidates[r.pairs[i].arm].predicted));
   Row head = kEvidenceHead;
@@ -244,32 +266,46 @@ std::string experiment_html(const ExperimentResult& r) {
   for (const std::string& line : r.summary) summary += "<p>" + escape(line) + "</p>\n";
   std::string earlier;
   for (const std::string& line : r.earlier) earlier += "<p class=\"muted\">Earlier: " + escape(line) + "</p>\n";
+  const std::string style(embedded_report_assets().at("report.css"));
   return fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width, initial-scale=1\"><title>{0}: {1}</title><style>{2}\n.scroll {{ overflow-x: auto; "
-      "}} "
-      "td, th {{ padding: .3rem .6rem; text-align: left; }}</style></head><body><main>"
-      "<p class=\"brand\">flashcore experiment</p><h1>{0}: {1}</h1>\n{3}<h2>Hypothesis</h2><p>{4}</p>"
-      "<h2>Mechanism</h2><p>{5}</p><h2>What would refute it</h2><p>{6}</p>"
-      "<h2>Candidates</h2>{7}<h2>Before the run: occupancy and gates</h2>{8}<h2>Evidence</h2>{9}"
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta "
+      "http-equiv=\"Content-Security-Policy\" content=\"{11}\"><meta name=\"viewport\" "
+      "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link "
+      "rel=\"icon\" href=\"data:,\"><title>{0}: {1}</title><style>{2}</style></head><body><main>"
+      "<p class=\"brand\">flashcore experiment</p><h1>{0}: {1}</h1>\n{3}"
+      "<h2>Mechanism</h2><p>{4}</p><h2>What would refute it</h2><p>{5}</p>"
+      "<h2>Candidates</h2>{6}<h2>Before the run: occupancy and gates</h2>{7}<h2>Evidence</h2>{8}"
       "<p class=\"muted\">Speed-up is the control's time over the candidate's: above 1 is faster. Every sample is in "
-      "samples.json.</p>{10}<p class=\"muted\">{11}</p></main></body></html>\n",
-      escape(e.name), r.verdict, embedded_report_assets().at("report.css"), summary, escape(e.hypothesis),
-      escape(e.mechanism), escape(e.refuted_by), html_table({"arm", "role", "candidate"}, candidate_rows(e)),
-      html_table(kFactHead, fact_rows(r)), html_table(head, rows), earlier, escape(conditions(r)));
+      "samples.json.</p>{9}<p class=\"muted\">{10}</p></main></body></html>\n",
+      escape(e.name), escape(r.verdict), style, summary, escape(e.mechanism), escape(e.refuted_by),
+      html_table({"arm", "role", "candidate"}, as_html(candidate_rows(e))),
+      html_table(kFactHead, as_html(fact_rows(r))), html_table(head, rows), earlier, escape(conditions(r)),
+      content_security_policy({.styles = {style}, .scripts = {}}));
 }
 
-void write_experiment(const ExperimentResult& r, const std::filesystem::path& folder) {
+std::vector<std::string> write_experiment(const ExperimentResult& r, const std::filesystem::path& folder) {
   const std::filesystem::path target = folder / r.experiment.name;
-  std::filesystem::create_directories(target);
+  std::error_code error;
+  std::filesystem::create_directories(target, error);
+  if (error) throw_environment("cannot create the folder {}: {}", target.string(), error.message());
   const auto dump = [](const json& j, int indent) {
     return j.dump(indent, ' ', false, json::error_handler_t::replace) + "\n";
   };
-  // The ledger reads verdict.json, so it comes last: a run that is cut short leaves no verdict without its samples.
+  // What was measured comes first. The ledger reads verdict.json: a run that is cut short leaves no verdict without its
+  // samples.
   write_file_atomically(target / "samples.json", dump(experiment_samples_json(r), -1));
-  write_file_atomically(target / "verdict.md", experiment_markdown(r));
-  write_file_atomically(target / "verdict.html", experiment_html(r));
   write_file_atomically(target / "verdict.json", dump(experiment_json(r), 1));
+  std::vector<std::string> not_written;
+  const auto write_page = [&](const char* name, const auto& render) {
+    try {
+      write_file_atomically(target / name, render(r));
+    } catch (const std::exception& e) {
+      not_written.emplace_back(e.what());
+    }
+  };
+  write_page("verdict.md", experiment_markdown);
+  write_page("verdict.html", experiment_html);
+  return not_written;
 }
 
 }  // namespace flashcore

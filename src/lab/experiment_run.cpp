@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/embedded.h"
+#include "lab/report_text.h"
 #include "lab/worker.h"
 
 namespace flashcore {
@@ -214,11 +215,11 @@ void conclude(ExperimentResult& result) {
   result.verdict = overall_outcome(outcomes, e.every);
   const auto count = [&](const char* word) { return std::count(outcomes.begin(), outcomes.end(), word); };
   result.summary = {
-      fmt::format("{}: {}", result.verdict, e.hypothesis),
-      fmt::format("Speed-up over {}: {}.", e.control.name, measured),
-      fmt::format("{} of {} comparisons agree with their predictions, {} contradict them, {} cannot tell; the largest "
-                  "prediction error is {:+.1f}%.",
-                  count("CONFIRMED"), outcomes.size(), count("REFUTED"), count("INCONCLUSIVE"), 100 * worst_error)};
+      e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
+      fmt::format("Of {}, {} as predicted, {} against the prediction, {} undecided; the largest prediction error is "
+                  "{:+.1f}%.",
+                  report::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"), count("CONFIRMED"),
+                  count("REFUTED"), count("INCONCLUSIVE"), 100 * worst_error)};
 }
 
 }  // namespace flashcore

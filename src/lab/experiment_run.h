@@ -61,9 +61,10 @@ std::vector<ExperimentResult> run_experiments(
 // Verdict and summary from the pairs: a pure function.
 void conclude(ExperimentResult& result);
 
-// verdict.json (what the ledger reads), samples.json (every sample of every process), verdict.md and verdict.html in
-// `folder`/<name>.
-void write_experiment(const ExperimentResult& result, const std::filesystem::path& folder);
+// samples.json (every sample of every process), verdict.json (what the ledger reads), then verdict.md and verdict.html
+// in `folder`/<name>. Returns why pages could not be written; what was measured stays. Error kEnvironment if that
+// cannot be written.
+std::vector<std::string> write_experiment(const ExperimentResult& result, const std::filesystem::path& folder);
 nlohmann::json experiment_json(const ExperimentResult& result);
 nlohmann::json experiment_samples_json(const ExperimentResult& result);
 std::string experiment_markdown(const ExperimentResult& result);

@@ -69,11 +69,9 @@ void judge_comparison(const RaceResult& raced, Verdict& verdict, Trial& trial) {
     return conclude(verdict, trial, GateStatus::kPassed, "passed", c.verdict + ": " + numbers);
   if (c.verdict == "SLOWER") verdict.evidence["check"] = to_string(Check::kComparison);
   if (c.verdict == "SLOWER" && is_on(Check::kComparison))
-    return conclude(verdict, trial, GateStatus::kFailed, "slower",
-                    (raced.dropped ? "SLOWER (stopped early): " : "SLOWER: ") + numbers);
-  conclude(
-      verdict, trial, GateStatus::kSkipped, "inconclusive",
-      fmt::format("INCONCLUSIVE: {}; this run could tell a change of {:.1f}% from none", numbers, 100 * c.detectable));
+    return conclude(verdict, trial, GateStatus::kFailed, "slower", (raced.dropped ? "stopped early: " : "") + numbers);
+  conclude(verdict, trial, GateStatus::kSkipped, "inconclusive",
+           fmt::format("{}; this run could tell a change of {:.1f}% from none", numbers, 100 * c.detectable));
 }
 
 bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
@@ -119,12 +117,11 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
                                   std::min(request.max_reference_flops, kTimedReferenceFlops));
   if (incumbent && !race_self_test().empty()) throw_internal("{}", race_self_test());
   MeasureOptions options = measure_options(request);
-  std::string kept;
-  if (is_on(Check::kContentTiming))
-    options.audit = [&](Stand& stand, int set) {
-      kept = find_kept_results(device, stand.buffers(set).copy(0), stand.launch(set, 0), oracle->inputs);
-    };
+  ContentAudit content;
+  options.audit = [&](Stand& stand, int set) { content = audit_content(device, problem, *oracle, stand, set); };
+  trial.machine.load_before = read_load_average();
   Measurement measured = measure(device, problem, *oracle, contestant, incumbent, options);
+  trial.machine.load_after = read_load_average();
   trial.environment = measured.environment;
   trial.timing = std::move(measured.candidate);
   verdict.evidence = {{"samples", trial.timing->samples.size()},
@@ -133,6 +130,8 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
                       {"throttled_samples", count_throttled(trial.timing->samples)},
                       {"p50_us", trial.timing->p50_us},
                       {"floor_us", trial.timing->floor_us},
+                      {"known_content_us", content.same_us},
+                      {"unseen_content_us", content.other_us},
                       {"ceilings", device.ceilings()}};
   if (!measured.candidate_wrong.empty() && is_on(Check::kTimedOutputs)) {
     verdict.evidence["check"] = to_string(Check::kTimedOutputs);
@@ -151,9 +150,9 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     trial.comparison = measured.race.comparison;
     trial.comparison->against = incumbent->candidate.print();
   }
-  if (!kept.empty()) {
-    conclude(verdict, trial, GateStatus::kFailed, "incorrect", kept);
-    verdict.evidence["check"] = to_string(Check::kContentTiming);
+  if (!content.wrong.empty()) {
+    conclude(verdict, trial, GateStatus::kFailed, "incorrect", content.wrong);
+    verdict.evidence["check"] = to_string(content.check);
     trial.timing.reset();
     trial.comparison.reset();
     return verdict;

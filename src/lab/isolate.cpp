@@ -1,7 +1,7 @@
 #include "lab/isolate.h"
 
+#include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/guarded_process.h"
 
 namespace flashcore {
 
@@ -23,13 +24,17 @@ using Clock = std::chrono::steady_clock;
 
 // One message of a child per item: a status byte ('+' returned, '!' threw), 8 bytes of length, the text.
 constexpr std::size_t kHeaderBytes = 9;
+// An artifact or a compiler's log. A child that announces or writes more is broken.
+constexpr std::size_t kMaxMessage = std::size_t{256} << 20;
+// Between a child's closing of its pipe and its end.
+constexpr std::chrono::seconds kGrace{5};
 
 struct Batch {
   std::int64_t begin = 0, end = 0;
 };
 
 struct Child {
-  pid_t pid = -1;
+  GuardedProcess process;
   int fd = -1;
   Batch batch;  // begin: the item in hand
   std::string received;
@@ -47,10 +52,9 @@ bool write_all(int fd, const char* data, std::size_t size) {
   return true;
 }
 
-[[noreturn]] void child_main(int fd, const Batch& batch, const std::function<std::string(std::int64_t)>& body) {
-  std::signal(SIGINT, SIG_IGN);  // reach the whole group; the parent decides
+void child_main(int fd, const Batch& batch, const std::function<std::string(std::int64_t)>& body) {
+  std::signal(SIGINT, SIG_IGN);  // the parent decides when a child ends
   std::signal(SIGTERM, SIG_IGN);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (std::int64_t i = batch.begin; i < batch.end; ++i) {
     char status = '+';
     std::string text;
@@ -64,46 +68,57 @@ bool write_all(int fd, const char* data, std::size_t size) {
     std::string message(kHeaderBytes, status);
     std::memcpy(message.data() + 1, &size, sizeof size);
     message += text;
-    if (!write_all(fd, message.data(), message.size())) break;
+    if (!write_all(fd, message.data(), message.size())) return;
   }
-  // No destructors, no flush: what the parent had buffered must not be written twice.
-  _exit(0);
 }
 
 Child start_child(const Batch& batch, const std::vector<Child>& others,
                   const std::function<std::string(std::int64_t)>& body) {
   int fds[2];
-  if (pipe(fds) != 0) throw_environment("cannot open a pipe for a compile process: {}", std::strerror(errno));
-  const pid_t pid = fork();
-  if (pid < 0) {
+  if (pipe2(fds, O_CLOEXEC) != 0)
+    throw_environment("cannot open a pipe for a compile process: {}", std::strerror(errno));
+  try {
+    Child child{GuardedProcess([&] {
+                  close(fds[0]);
+                  for (const Child& other : others) close(other.fd);
+                  child_main(fds[1], batch, body);
+                }),
+                fds[0],
+                batch,
+                {},
+                Clock::now()};
+    close(fds[1]);
+    return child;
+  } catch (...) {
     close(fds[0]);
     close(fds[1]);
-    throw_environment("cannot start a compile process: {}", std::strerror(errno));
+    throw;
   }
-  if (pid == 0) {
-    close(fds[0]);
-    for (const Child& other : others) close(other.fd);
-    child_main(fds[1], batch, body);
-  }
-  close(fds[1]);
-  return {pid, fds[0], batch, {}, Clock::now()};
 }
 
-// Hands over every whole message in `child.received`.
-void deliver(Child& child, const std::function<void(std::int64_t, const Isolated&)>& done) {
+// Hands over every whole message in `child.received`. False if it is none of ours.
+bool deliver(Child& child, const std::function<void(std::int64_t, const Isolated&)>& done) {
   while (child.received.size() >= kHeaderBytes) {
     std::uint64_t size = 0;
     std::memcpy(&size, child.received.data() + 1, sizeof size);
-    if (child.received.size() < kHeaderBytes + size) return;
+    if (size > kMaxMessage || child.batch.begin >= child.batch.end) return false;
+    if (child.received.size() < kHeaderBytes + size) return true;
     const std::string text = child.received.substr(kHeaderBytes, size);
     const Isolated result = child.received[0] == '+' ? Isolated{true, text, {}} : Isolated{false, {}, "threw: " + text};
     child.received.erase(0, kHeaderBytes + size);
     child.item_started = Clock::now();
     done(child.batch.begin++, result);
   }
+  return child.received.empty() || child.batch.begin < child.batch.end;
 }
 
-std::string describe_death(int status) {
+// Of a child that has closed its pipe.
+std::string describe_death(GuardedProcess& process) {
+  if (!process.wait(Clock::now() + kGrace)) {
+    process.end();
+    return "closed its pipe but lived on, and was ended";
+  }
+  const int status = process.status().value_or(0);
   if (WIFSIGNALED(status)) {
     const char* name = sigabbrev_np(WTERMSIG(status));
     return name != nullptr ? fmt::format("crashed with SIG{}", name)
@@ -112,17 +127,11 @@ std::string describe_death(int status) {
   return fmt::format("ended by itself with exit code {}", WEXITSTATUS(status));
 }
 
-int reap(const Child& child) {
-  int status = 0;
-  while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  close(child.fd);
-  return status;
-}
-
 void end_all(std::vector<Child>& children) {
-  for (const Child& child : children) kill(child.pid, SIGKILL);
-  for (const Child& child : children) reap(child);
+  for (Child& child : children) {
+    child.process.end();
+    close(child.fd);
+  }
   children.clear();
 }
 
@@ -161,20 +170,24 @@ void run_isolated(std::int64_t count, const IsolateOptions& options,
         bool open = true;
         if (polls[i].revents != 0) {
           open = receive(child);
-          deliver(child, done);
+          if (!deliver(child, done)) {
+            open = false;
+            failure = "wrote what is no result, and was ended";
+          }
         }
         const double seconds = std::chrono::duration<double>(Clock::now() - child.item_started).count();
         if (open && seconds > options.timeout_seconds && child.batch.begin < child.batch.end) {
-          kill(child.pid, SIGKILL);
           open = false;
           failure = fmt::format("still running after {:.0f} s, stopped", seconds);
         }
         if (open) continue;
-        const int status = reap(child);
         Batch rest = child.batch;
+        if (failure.empty()) failure = describe_death(child.process);
+        child.process.end();
+        close(child.fd);
         children.erase(children.begin() + static_cast<std::ptrdiff_t>(i));
         if (rest.begin >= rest.end) continue;
-        done(rest.begin++, {false, {}, failure.empty() ? describe_death(status) : failure});
+        done(rest.begin++, {false, {}, failure});
         if (rest.begin < rest.end) waiting.push_front(rest);
       }
     }

@@ -2,74 +2,157 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "core/error.h"
 #include "lab/statistics.h"
 
 namespace flashcore {
 namespace {
 
-constexpr int kPairs = 5, kFewPairs = 2, kRounds = 3;
-constexpr double kSlowUs = 20000;  // so slow a launch is timed only a few times
-// Of the fastest of each kind: what else runs on the machine only adds, and on a busy one by ten times, but work that a
-// launch has to do is in its fastest time as well. Events and clocks jitter by a few microseconds, hence the second
-// condition.
-constexpr double kRatio = 2;
-constexpr double kJitterUs = 5;
+constexpr int kFewest = 3, kMost = 8;  // launches of each kind in a round
+constexpr int kRounds = 4;
+constexpr double kRoundSeconds = 1;
+// What else runs on the machine only adds to a time. So the fastest launch on new content is held against the lower
+// quartile of the others: that of an honest kernel is longer by chance once in ten rounds on the busiest of machines,
+// and 10% longer four times in a row next to never.
+constexpr double kQuartile = 0.25, kRatio = 1.1;
+// What the events of a GPU and the clock of a CPU, with its threads that wake up, resolve.
+constexpr double kJitterUsCuda = 0.5, kJitterUsCpu = 5;
 // A single launch: the timer would otherwise repeat short ones, and only the first would meet new content.
 constexpr double kOneLaunchUs = 1e-3;
+// A result of other inputs is wrong in every row: a few of them show it.
+constexpr double kReferenceFlops = 5e7;
 
-void negate_element(HostTensor& tensor, std::int64_t index) {
-  store_element(tensor.dtype, tensor.data.data(), index, -load_element(tensor.dtype, tensor.data.data(), index));
-}
-
-// Other content in the first and last 256 bytes of each tensor, which is what upload_edges carries. Undoes itself when
-// applied twice.
-void change_edges(AttentionInputs& inputs, int variant) {
-  for (HostTensor* tensor : {&inputs.q, &inputs.k, &inputs.v}) {
-    const std::int64_t elements = tensor->layout.span();
-    if (elements < 2) continue;
-    const std::int64_t at = variant % std::min<std::int64_t>(elements / 2, 32);
-    negate_element(*tensor, at);
-    negate_element(*tensor, elements - 1 - at);
-  }
-}
-
-struct Fastest {
-  double same_us, other_us;
-  bool kept() const { return other_us > kRatio * same_us && other_us > same_us + kJitterUs; }
+struct Times {
+  std::vector<double> same, other;
 };
 
-Fastest time_both(Timer& timer, Operands& operands, AttentionInputs& inputs, int round, int pairs) {
-  std::vector<double> same, other;
-  for (int i = 0; i < pairs; ++i) {
-    operands.upload_edges(inputs);
-    timer.sample();  // whoever keeps results has this one now
-    operands.upload_edges(inputs);
-    same.push_back(timer.sample().time_us);
-    const int variant = 1 + i + round * kPairs;
-    change_edges(inputs, variant);
-    operands.upload_edges(inputs);
-    other.push_back(timer.sample().time_us);
-    change_edges(inputs, variant);
+class Audit {
+ public:
+  Audit(Device& device, const Problem& problem, const Oracle& oracle, Stand& stand, int set)
+      : device_(device),
+        problem_(problem),
+        oracle_(oracle),
+        stand_(stand),
+        set_(set),
+        operands_(stand.buffers(set).copy(0)),
+        samples_timed_(stand.samples_taken()),
+        timer_(device.make_timer(std::span(&stand.launch(set, 0), 1), Regime::kWarm, kOneLaunchUs)) {
+    timer_->use_launches(1);
+    jitter_us_ = device.info().limits.kind == DeviceKind::kCuda ? kJitterUsCuda : kJitterUsCpu;
   }
-  operands.upload_edges(inputs);
-  return {quantile(same, 0), quantile(other, 0)};
-}
+
+  ContentAudit run() {
+    ContentAudit result;
+    const int count = count_per_round();
+    // Nothing but the timed content was met so far: whoever waits for it to repeat has seen enough of it.
+    std::vector<double> after_timing;
+    for (int i = 0; i < count; ++i) after_timing.push_back(time_launch(0));
+    Times times = time_both(count, static_cast<int>(random_() % static_cast<unsigned>(count)));
+    const bool by_repeats = !kept(times.same, times.other);
+    if (by_repeats) times.same = std::move(after_timing);
+    for (int round = 1; round < kRounds && kept(times.same, times.other); ++round)
+      times = by_repeats ? time_after_repeats(count) : time_both(count, -1);
+    operands_.upload(oracle_.inputs);
+    result.same_us = quantile(times.same, kQuartile);
+    result.other_us = quantile(times.other, 0);
+    if (is_on(Check::kUnseenContent) && !wrong_.empty()) {
+      result.check = Check::kUnseenContent;
+      result.wrong = "on inputs that it had not met before it was wrong (a result of others?): " + wrong_;
+    } else if (is_on(Check::kContentTiming) && kept(times.same, times.other)) {
+      result.wrong = fmt::format(
+          "a launch takes {:.2f} us on inputs it has met before{} and {:.2f} us on others: it keeps results by content",
+          result.same_us, by_repeats ? " often enough" : "", result.other_us);
+    }
+    return result;
+  }
+
+ private:
+  bool kept(const std::vector<double>& same, const std::vector<double>& other) const {
+    return quantile(other, 0) > kRatio * quantile(same, kQuartile) + jitter_us_;
+  }
+
+  int count_per_round() {
+    const double start = device_.now_seconds();
+    time_launch(0);
+    const double each = device_.now_seconds() - start;
+    return static_cast<int>(std::clamp(kRoundSeconds / (4 * std::max(each, 1e-6)), double{kFewest}, double{kMost}));
+  }
+
+  // One launch on content `variant`, every byte of which was just written.
+  double time_launch(std::uint64_t variant) {
+    operands_.poison_outputs();
+    operands_.upload(oracle_.inputs, variant);
+    return timer_->sample().time_us;
+  }
+
+  // As time_launch, and the last launches before it were of the old content: a memory of one result holds that.
+  double time_after_sample(std::uint64_t variant) {
+    operands_.upload(oracle_.inputs);
+    stand_.sample(set_);
+    return time_launch(variant);
+  }
+
+  // The outputs of the launch on other content number `judged` are judged.
+  Times time_both(int count, int judged) {
+    Times times;
+    for (int i = 0; i < count; ++i) {
+      const bool other_first = random_() % 2 == 0;
+      for (const bool other : {other_first, !other_first}) {
+        const std::uint64_t variant = other ? new_variant() : 0;
+        (other ? times.other : times.same).push_back(time_after_sample(variant));
+        if (other && i == judged && is_on(Check::kUnseenContent)) wrong_ = judge(variant);
+      }
+    }
+    return times;
+  }
+
+  Times time_after_repeats(int count) {
+    operands_.upload(oracle_.inputs);
+    for (std::int64_t i = 0; i < samples_timed_; ++i) stand_.sample(set_);
+    Times times;
+    for (int i = 0; i < count; ++i) times.same.push_back(time_launch(0));
+    for (int i = 0; i < count; ++i) times.other.push_back(time_launch(new_variant()));
+    return times;
+  }
+
+  std::string judge(std::uint64_t variant) const {
+    device_.synchronize();
+    const AttentionOutputs outputs = operands_.download_outputs();
+    const AttentionInputs inputs = varied_inputs(oracle_.inputs, variant);
+    const RowSample rows = choose_rows(problem_, kReferenceFlops, variant);
+    const Reference reference = reference_forward(problem_, inputs, rows);
+    const ErrorBound bound = error_bound(problem_, reference);
+    const OutputError error =
+        compare(problem_, reference, gather_rows(outputs.o, rows), gather_lse(problem_, outputs.lse, rows));
+    if (within(error, bound)) return "";
+    return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0", error.rel,
+                       error.worst_row_rel, error.nonfinite, bound.rel, bound.worst_row_rel);
+  }
+
+  std::uint64_t new_variant() { return (std::uint64_t{random_()} << 32 | random_()) | 1; }
+
+  Device& device_;
+  const Problem& problem_;
+  const Oracle& oracle_;
+  Stand& stand_;
+  int set_;
+  Operands& operands_;
+  std::int64_t samples_timed_;
+  std::unique_ptr<Timer> timer_;
+  double jitter_us_;
+  std::string wrong_;
+  std::random_device random_;  // a seed that somebody can read is one that he can prepare for
+};
 
 }  // namespace
 
-std::string find_kept_results(Device& device, Operands& operands, const Launch& launch, const AttentionInputs& inputs) {
-  if (inputs.q.data.size() + inputs.k.data.size() + inputs.v.data.size() > Operands::kInputCheckLimit) return "";
-  AttentionInputs changing = inputs;
-  const std::unique_ptr<Timer> timer = device.make_timer(std::span(&launch, 1), Regime::kWarm, kOneLaunchUs);
-  const int pairs = timer->sample().time_us > kSlowUs ? kFewPairs : kPairs;
-  Fastest times{};
-  for (int round = 0; round < kRounds; ++round) {
-    times = time_both(*timer, operands, changing, round, pairs);
-    if (!times.kept()) return "";
-  }
-  return fmt::format(
-      "a launch takes {:.2f} us on inputs it has met before and {:.2f} us on others: it keeps results by content",
-      times.same_us, times.other_us);
+ContentAudit audit_content(Device& device, const Problem& problem, const Oracle& oracle, Stand& stand, int set) {
+  if (!is_on(Check::kContentTiming) && !is_on(Check::kUnseenContent)) return {};
+  return Audit(device, problem, oracle, stand, set).run();
 }
 
 }  // namespace flashcore

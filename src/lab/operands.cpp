@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "lab/statistics/random.h"
 
 namespace flashcore {
 namespace {
@@ -14,6 +15,33 @@ constexpr unsigned char kPoison = 0xFF;
 
 std::size_t bytes_of(const TensorLayout& layout, DType dtype) {
   return static_cast<std::size_t>(layout.span()) * size_of(dtype);
+}
+
+// Bits that may be anything in a finite number: the sign, and the mantissa but for its upper two, whose weight keeps
+// NaN (strided layouts are filled with it between rows) and keeps values within a factor of two.
+std::uint64_t free_bits(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return 0x801F'FFFF'801F'FFFF;
+    case DType::kF16: return 0x80FF'80FF'80FF'80FF;
+    case DType::kBF16: return 0x801F'801F'801F'801F;
+  }
+  throw_internal("no such dtype");
+}
+
+std::uint64_t key_of(std::uint64_t variant, std::uint64_t tensor) {
+  return variant == 0 ? 0 : SplitMix(variant + tensor).next() | 1;
+}
+
+// `piece` is of a tensor, from its byte `at`, a multiple of 8, on. A key of 0 leaves it, in the same time.
+void vary(DType dtype, std::span<std::byte> piece, std::size_t at, std::uint64_t key) {
+  const std::uint64_t mask = key == 0 ? 0 : free_bits(dtype);
+  for (std::size_t i = 0; i < piece.size(); i += sizeof mask) {
+    const std::size_t bytes = std::min(sizeof mask, piece.size() - i);
+    std::uint64_t word = 0;
+    std::memcpy(&word, piece.data() + i, bytes);
+    word ^= SplitMix(key + at + i).next() & mask;
+    std::memcpy(piece.data() + i, &word, bytes);
+  }
 }
 
 bool all_poison(const std::byte* data, std::size_t bytes) {
@@ -40,6 +68,14 @@ bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b) {
   // Without lse there is no address to compare at.
   return a.o.data == b.o.data && a.lse.size() == b.lse.size() &&
          (a.lse.empty() || std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)) == 0);
+}
+
+AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t variant) {
+  AttentionInputs varied = inputs;
+  std::uint64_t index = 0;
+  for (HostTensor* tensor : {&varied.q, &varied.k, &varied.v})
+    vary(tensor->dtype, tensor->data, 0, key_of(variant, index++));
+  return varied;
 }
 
 void double_values(HostTensor& tensor) {
@@ -111,28 +147,22 @@ std::size_t Operands::total_bytes(const Problem& problem) {
   return input_bytes(problem) + bytes_of(l.o, problem.dtype) + static_cast<std::size_t>(l.lse_elements) * sizeof(float);
 }
 
-void Operands::upload(const AttentionInputs& inputs) {
-  const auto copy = [&](Buffer& to, const HostTensor& from) {
+void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
+  // In pieces, so that other content needs no second copy of the inputs; the same way for either.
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  std::vector<std::byte> piece;
+  const auto copy = [&](Buffer& to, const HostTensor& from, std::uint64_t key) {
     FC_CHECK(from.data.size() <= to.size());
-    if (!from.data.empty()) device_->upload(to.data(), from.data.data(), from.data.size());
+    for (std::size_t at = 0; at < from.data.size(); at += kPiece) {
+      const auto begin = from.data.begin() + static_cast<std::ptrdiff_t>(at);
+      piece.assign(begin, begin + static_cast<std::ptrdiff_t>(std::min(kPiece, from.data.size() - at)));
+      vary(from.dtype, piece, at, key);
+      device_->upload(static_cast<std::byte*>(to.data()) + at, piece.data(), piece.size());
+    }
   };
-  copy(*q_, inputs.q);
-  copy(*k_, inputs.k);
-  copy(*v_, inputs.v);
-}
-
-void Operands::upload_edges(const AttentionInputs& inputs) {
-  constexpr std::size_t kEdge = 256;
-  const auto copy = [&](Buffer& to, const HostTensor& from) {
-    const std::size_t bytes = std::min(kEdge, from.data.size());
-    if (bytes == 0) return;
-    const std::size_t last = from.data.size() - bytes;
-    device_->upload(to.data(), from.data.data(), bytes);
-    device_->upload(static_cast<std::byte*>(to.data()) + last, from.data.data() + last, bytes);
-  };
-  copy(*q_, inputs.q);
-  copy(*k_, inputs.k);
-  copy(*v_, inputs.v);
+  copy(*q_, inputs.q, key_of(variant, 0));
+  copy(*k_, inputs.k, key_of(variant, 1));
+  copy(*v_, inputs.v, key_of(variant, 2));
 }
 
 void Operands::poison_outputs() {

@@ -27,9 +27,8 @@ class Operands {
   static constexpr std::size_t kInputCheckLimit = std::size_t{512} << 20;
 
   Operands(Device& device, const Problem& problem);
-  void upload(const AttentionInputs& inputs);
-  // The first and last bytes of q, k and v alone: enough to make other inputs of them, at next to no cost.
-  void upload_edges(const AttentionInputs& inputs);
+  // With a `variant`, what varied_inputs() makes of them, at the cost that the inputs themselves have.
+  void upload(const AttentionInputs& inputs, std::uint64_t variant = 0);
   // Every byte of o and lse becomes 0xFF, which is NaN in fp32, fp16 and bf16: what is not written shows.
   void poison_outputs();
   AttentionArgs args() const;
@@ -49,6 +48,10 @@ class Operands {
   ProblemLayouts layouts_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
 };
+
+// Other content of the same kind: in every element the sign and the lower bits of the mantissa by chance, drawn from
+// `variant`. Finite stays finite, within a factor of two; 0 gives the inputs themselves.
+AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t variant);
 
 // Every value times two, exactly (infinite where it overflows). What is not part of a row stays.
 void double_values(HostTensor& tensor);

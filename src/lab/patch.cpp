@@ -10,6 +10,7 @@
 #include "core/hash.h"
 #include "core/yaml_reader.h"
 #include "kernels/embedded.h"
+#include "lab/device_code.h"
 
 namespace flashcore {
 namespace {
@@ -18,6 +19,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kPatchFile = "patch.yaml";
+// A kernel is some tens of kilobytes.
+constexpr std::size_t kMaxFiles = 256, kMaxBytes = 4 << 20;
+
+bool g_trust_code = false;
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
@@ -25,10 +30,28 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
+void check_sources(const Patch& patch, const SourceMap& overlay) {
+  SourceMap known = overlay;
+  known.insert(device_sources().begin(), device_sources().end());
+  for (const auto& [path, text] : overlay) {
+    const auto original = device_sources().find(path);
+    const std::string before = original == device_sources().end() ? "" : original->second;
+    if (text == before) continue;
+    if (const auto why = why_not_device_code(path, text, before, known))
+      throw_bad_input(
+          "patch {} is refused: {}; a patch brings device code only (docs/security.md). If you have read it and want "
+          "it compiled all the same, give --trust-code",
+          patch.name, *why);
+  }
+}
+
 // The files of a patch as the compiler gets them: whole ones, then the replacements in them or in the library's.
 SourceMap overlay_of(const Patch& patch) {
   SourceMap overlay = patch.files;
   for (const auto& [path, text] : overlay) {
+    if (fs::path(path).lexically_normal().generic_string() != path || path.find("..") != std::string::npos)
+      throw_bad_input("patch {} brings the path {}; give one that goes straight down, as tile/softmax.cuh", patch.name,
+                      path);
     if (!device_sources().contains(path) && !path.starts_with(patch.family + "/"))
       throw_bad_input("patch {} brings {}, which no kernel includes; give kernel.cuh, or a path as tile/softmax.cuh",
                       patch.name, path);
@@ -48,6 +71,7 @@ SourceMap overlay_of(const Patch& patch) {
           patch.name, times, r.file, r.from);
     text.replace(text.find(r.from), r.from.size(), r.to);
   }
+  if (!patch.trusted) check_sources(patch, overlay);
   return overlay;
 }
 
@@ -96,6 +120,7 @@ class PatchedFamily final : public Family {
     return base_.workspace_bytes(c, p);
   }
   const SourceMap* source_overlay() const override { return &overlay_; }
+  bool is_foreign() const override { return !patch_.trusted; }
   const Patch& patch() const { return patch_; }
 
  private:
@@ -119,7 +144,8 @@ bool Patch::operator==(const Patch& other) const { return json(*this) == json(ot
 void to_json(json& j, const Patch& p) {
   json replace = json::array();
   for (const auto& r : p.replace) replace.push_back({{"file", r.file}, {"from", r.from}, {"to", r.to}});
-  j = {{"name", p.name}, {"family", p.family}, {"files", p.files}, {"replace", replace}, {"extend", p.extend}};
+  j = {{"name", p.name},     {"family", p.family}, {"files", p.files},
+       {"replace", replace}, {"extend", p.extend}, {"trusted", p.trusted}};
 }
 
 void from_json(const json& j, Patch& p) {
@@ -127,11 +153,14 @@ void from_json(const json& j, Patch& p) {
   j.at("family").get_to(p.family);
   p.files = j.value("files", SourceMap());
   p.extend = j.value("extend", decltype(p.extend)());
+  p.trusted = j.value("trusted", false);
   p.replace.clear();
   for (const auto& r : j.value("replace", json::array()))
     p.replace.push_back(
         {r.at("file").get<std::string>(), r.at("from").get<std::string>(), r.at("to").get<std::string>()});
 }
+
+void trust_code() { g_trust_code = true; }
 
 void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& patch) {
   const YamlReader reader(origin);
@@ -169,9 +198,20 @@ Patch load_patch(const fs::path& folder, const std::string& family, const std::s
   Patch patch;
   patch.name = name;
   patch.family = family;
+  patch.trusted = g_trust_code;
+  std::size_t files = 0;
+  std::uintmax_t bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const std::string path = fs::relative(entry.path(), folder).generic_string();
-    if (!entry.is_regular_file() || path == kPatchFile || path.ends_with(".md")) continue;
+    const std::string path = entry.path().lexically_relative(folder).generic_string();
+    if (entry.is_symlink() || !(entry.is_regular_file() || entry.is_directory()))
+      throw_bad_input(
+          "{} in the patch folder {} is a link or no file; a patch holds plain files only, so copy it there", path,
+          folder.string());
+    if (entry.is_directory()) continue;
+    if (++files > kMaxFiles || (bytes += entry.file_size()) > kMaxBytes)
+      throw_bad_input("the patch folder {} holds more than {} files or {} MB; a patch is a few sources",
+                      folder.string(), kMaxFiles, kMaxBytes >> 20);
+    if (path == kPatchFile || path.ends_with(".md")) continue;
     patch.files[path == "kernel.cuh" ? family + "/kernel.cuh" : path] = read_file(entry.path());
   }
   if (const fs::path file = folder / kPatchFile; fs::exists(file))

@@ -18,6 +18,7 @@ Patch read_patch(const YamlReader& reader, const YAML::Node& list, const Planted
   Patch patch;
   patch.name = fault.name;
   patch.family = fault.candidate.substr(0, fault.candidate.find(':'));
+  patch.trusted = true;  // our own corpus
   if (!list.IsSequence()) reader.fail(list, "patch is not a list of {file, from, to}");
   for (const YAML::Node& item : list) {
     reader.check_keys(item, "a replacement", {"file", "from", "to"});
@@ -86,6 +87,7 @@ const std::vector<PlantedFault>& gpu_planted_faults() {
 }
 
 PlantedOutcome judge_planted(const PlantedFault& fault, const Trial& trial) {
+  if (trial.ended == "environment") return {false, trial.message, true};
   const auto stopped = std::find_if(trial.gates.begin(), trial.gates.end(), [](const Verdict& v) {
     return v.status == GateStatus::kFailed || v.status == GateStatus::kError;
   });
@@ -137,7 +139,8 @@ PlantedOutcome run_planted_compilation(const PlantedFault& fault, const std::str
   return judge_planted(fault, trial);
 }
 
-PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device, const std::string& worker_executable) {
+PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device, const std::string& worker_executable,
+                           const std::function<bool()>& stop) {
   EvaluateRequest request;
   request.problem = fault.problem;
   request.problem_name = fault.problem.id();
@@ -151,6 +154,7 @@ PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device,
   request.max_reference_flops = fault.max_reference_flops;
   request.time = fault.gate == "performance";
   Worker worker(device, worker_executable);
+  worker.cancel_when(stop);
   return judge_planted(fault, worker.evaluate(request, fault.timeout_seconds));
 }
 

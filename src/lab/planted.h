@@ -42,15 +42,16 @@ const std::vector<PlantedFault>& gpu_planted_faults();
 // What became of one: `caught` by the gate and the check that it names, or why not.
 struct PlantedOutcome {
   bool caught = false;
-  std::string what;  // the gate's reason, or what happened instead
+  std::string what;      // the gate's reason, or what happened instead
+  bool lacking = false;  // the machine could not try it
 };
 PlantedOutcome judge_planted(const PlantedFault& fault, const Trial& trial);
 
 // Compiles for `arch` and passes through the resource gate and the inert-parameter detection only. Needs NVRTC, no GPU;
 // isolates nothing.
 PlantedOutcome run_planted_compilation(const PlantedFault& fault, const std::string& arch = "sm_90");
-// On a device, through a worker process. `where`: emulator or cuda.
+// On a device, through a worker process. Throws Cancelled when told to stop.
 PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device,
-                           const std::string& worker_executable = {});
+                           const std::string& worker_executable = {}, const std::function<bool()>& stop = {});
 
 }  // namespace flashcore

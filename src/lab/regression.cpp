@@ -52,6 +52,7 @@ class EntryJudge {
     if (!old_candidate_exists()) return judge_by_record("the baseline's candidate is no longer one");
     const AbResult raced = ab(request(entry_.candidate, false), {}, stop_);
     if (raced.ended == "candidate_failed") return wrong(raced);
+    row_.lacking = raced.ended == "environment";
     if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
     const auto& old_artifact = raced.processes.front().baseline.artifact;
     const bool unchanged = old_artifact && old_artifact->code_hash == entry_.code_hash;
@@ -89,12 +90,12 @@ class EntryJudge {
   }
 
   GateRow unjudged(std::string why) {
-    row_.sentence = why.starts_with("NOT JUDGED") ? std::move(why) : "NOT JUDGED: " + why;
+    row_.sentence = std::move(why);
     return row_;
   }
   GateRow wrong(const AbResult& raced) {
     row_.verdict = "WRONG";
-    row_.sentence = fmt::format("WRONG: {}: {}", row_.candidate, raced.processes.back().message);
+    row_.sentence = fmt::format("{}: {}", row_.candidate, raced.processes.back().message);
     return row_;
   }
   GateRow interleaved(const AbResult& raced) {
@@ -112,6 +113,7 @@ class EntryJudge {
   GateRow judge_by_record(const std::string& why) {
     const AbResult raced = ab(request(row_.candidate, true), {}, stop_);
     if (raced.ended == "candidate_failed" || raced.ended == "baseline_failed") return wrong(raced);
+    row_.lacking = raced.ended == "environment";
     if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
     const Now now = times_of(raced);
     const bool in_cycles = device_.limits.kind == DeviceKind::kCuda && entry_.kcycles > 0 &&
@@ -177,8 +179,8 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
   if (now.size() < 2) {
     row.verdict = "INCONCLUSIVE";
     row.sentence = fmt::format(
-        "INCONCLUSIVE: speed-up {:.4f} ({}): one process says nothing of what differs between "
-        "processes; use --processes 3",
+        "speed-up {:.4f} ({}): one process says nothing of what differs between "
+        "processes; three are the least that tell",
         row.speedup, what);
     return row;
   }
@@ -190,8 +192,8 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
                 : row.ci95_low > 1 + margin        ? "FASTER"
                 : row.ci95_high < 1 / (1 + margin) ? "SLOWER"
                                                    : "INCONCLUSIVE";
-  row.sentence = fmt::format("{}: speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
-                             row.verdict, row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
+  row.sentence = fmt::format("speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
+                             row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
   return row;
 }
 
@@ -199,9 +201,14 @@ std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateO
                           const std::function<void(const GateRow&)>& progress, const std::function<bool()>& stop) {
   std::vector<GateRow> rows;
   const DeviceInfo device = Worker(options.device, options.worker_executable).device();
-  for (const BaselineEntry& entry : entries) {
-    rows.push_back(EntryJudge(entry, options, device, stop).judge());
-    if (progress) progress(rows.back());
+  try {
+    for (const BaselineEntry& entry : entries) {
+      if (stop && stop()) break;
+      rows.push_back(EntryJudge(entry, options, device, stop).judge());
+      if (progress) progress(rows.back());
+    }
+  } catch (const Cancelled&) {
+    // What is judged is told.
   }
   return rows;
 }
@@ -230,6 +237,7 @@ std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& prob
     ab_options.same_code = true;
     ab_options.worker_executable = options.worker_executable;
     const AbResult raced = ab(ab_options, {}, stop);
+    if (raced.ended == "environment") throw_environment("no baseline of {}: {}", problem.name, raced.sentence);
     if (raced.ended != "measured")
       throw_bad_input("no baseline of {}: {}; correct it first (flashcore check)", problem.name, raced.sentence);
     const Now now = times_of(raced);
@@ -291,6 +299,7 @@ std::string gate_junit(const std::vector<GateRow>& rows) {
 int gate_exit_code(const std::vector<GateRow>& rows) {
   const auto any = [&](auto&& wanted) { return std::any_of(rows.begin(), rows.end(), wanted); };
   if (any([](const GateRow& r) { return r.failed(); })) return 1;
+  if (any([](const GateRow& r) { return r.lacking; })) return 4;
   return rows.empty() || any([](const GateRow& r) { return !r.passed(); }) ? 2 : 0;
 }
 

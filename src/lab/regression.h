@@ -59,11 +59,12 @@ struct GateRow {
   bool interleaved = false;                         // else against a recorded time
   double speedup = 0, ci95_low = 0, ci95_high = 0;  // 0: none
   std::vector<std::string> inert_fields;
+  bool lacking = false;  // the machine could not carry it out
   bool failed() const { return verdict == "SLOWER" || verdict == "WRONG"; }
   bool passed() const { return verdict == "FASTER" || verdict == "SAME"; }
 };
 
-// One row per entry. Cancelled and errors as Worker.
+// One row per entry, or fewer when `stop` said so. Errors as Worker.
 std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateOptions& options,
                           const std::function<void(const GateRow&)>& progress = {},
                           const std::function<bool()>& stop = {});

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "core/visible_text.h"
+
 namespace flashcore::report {
 namespace {
 
@@ -23,7 +25,7 @@ json samples_of(const char* role, const Trial& trial) {
     clock_known = clock_known || samples[i].clock_mhz > 0;
   }
   return {{"role", role},
-          {"candidate", trial.candidate()},
+          {"candidate", visible(trial.candidate())},
           {"index", index},
           {"time_us", times},
           {"clock_mhz", clock_known ? clocks : json::array()}};
@@ -31,16 +33,19 @@ json samples_of(const char* role, const Trial& trial) {
 
 json speedup_of(const ProblemRow& row) {
   if (row.default_won) {
-    return {
-        {"value", 1}, {"low", 1}, {"high", 1}, {"verdict", verdict_words(row)}, {"against", "the default (it stands)"}};
+    return {{"value", 1},
+            {"low", 1},
+            {"high", 1},
+            {"verdict", visible(verdict_words(row))},
+            {"against", "the default (it stands)"}};
   }
   if (!row.speedup) return nullptr;
   const bool over_default = row.baseline && row.speedup->against == row.baseline->candidate();
   return {{"value", finite(row.speedup->speedup)},
           {"low", finite(row.speedup->ci95_low)},
           {"high", finite(row.speedup->ci95_high)},
-          {"verdict", verdict_words(row)},
-          {"against", over_default ? "the default" : row.speedup->against}};
+          {"verdict", visible(verdict_words(row))},
+          {"against", over_default ? "the default" : visible(row.speedup->against)}};
 }
 
 json roofline_of(const ProblemRow& row) {
@@ -56,7 +61,7 @@ json roofline_of(const ProblemRow& row) {
 }
 
 json chart_of(const ProblemRow& row) {
-  json out = {{"label", row.label},           {"id", row.problem_id},         {"device", row.device_key},
+  json out = {{"label", visible(row.label)},  {"id", row.problem_id},         {"device", visible(row.device_key)},
               {"stale", row.stale},           {"funnel", counts(row.funnel)}, {"speedup", speedup_of(row)},
               {"roofline", roofline_of(row)}, {"samples", json::array()},     {"floor_us", nullptr}};
   if (!row.winner) return out;
@@ -73,7 +78,7 @@ json chart_data(const Model& model) {
   for (const ProblemRow& row : model.rows) out["problems"].push_back(chart_of(row));
   for (const DeviceSummary& device : model.devices) {
     if (!device.ceilings) continue;
-    out["ceilings"].push_back({{"device", device.info.name},
+    out["ceilings"].push_back({{"device", visible(device.info.name)},
                                {"matmul_tflops", finite(device.ceilings->matmul_tflops_16bit)},
                                {"fma_tflops", finite(device.ceilings->fma_tflops_fp32)},
                                {"read_gbps", finite(device.ceilings->read_gbps)},

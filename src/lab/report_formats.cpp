@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdint>
 #include <initializer_list>
 
 #include "kernels/embedded.h"
@@ -31,12 +32,12 @@ std::string markdown_result(const ProblemRow& row) {
   if (row.stale) return markdown_row({row.label, row.winner->family, "stale", "–", "–", "–", "stale"});
   const Timing& timing = *row.winner->timing;
   const auto fraction = floor_fraction(timing);
+  const std::string over = fraction ? ratio(1 / *fraction) : "–";
   const std::string gain = row.speedup ? fmt::format("{} [{}, {}]", ratio(row.speedup->speedup),
                                                      ratio(row.speedup->ci95_low), ratio(row.speedup->ci95_high))
                                        : "–";
   return markdown_row({row.label, row.winner->candidate(), time_range(timing.p50_us, timing.p10_us, timing.p90_us),
-                       throughput(row.problem, timing.p50_us), fraction ? percent(*fraction) : "–", gain,
-                       verdict_words(row)});
+                       throughput(row.problem, timing.p50_us), over, gain, verdict_words(row)});
 }
 
 std::string markdown_funnel(const Model& model) {
@@ -60,9 +61,20 @@ std::string markdown_rejected(const Model& model) {
 
 // --- CSV ------------------------------------------------------------------------------------------------------------
 
-std::string cell(double value) {
-  return value > 0 && std::isfinite(value) ? fmt::format("{:.6g}", value) : std::string();
-}
+// A cell of ours is a number; what came from outside is text and is escaped.
+struct CsvCell {
+  std::string written;
+  CsvCell(const std::string& text) : written(escape_csv(text)) {}  // NOLINT: text is what cells mostly are
+  CsvCell(std::string_view text) : written(escape_csv(text)) {}    // NOLINT
+  CsvCell(const char* text) : written(escape_csv(text)) {}         // NOLINT
+  explicit CsvCell(std::int64_t number) : written(std::to_string(number)) {}
+  static CsvCell number(double value) {
+    CsvCell cell("");
+    if (std::isfinite(value)) cell.written = fmt::format("{:.6g}", value);
+    return cell;
+  }
+  static CsvCell positive(double value) { return value > 0 ? number(value) : CsvCell(""); }
+};
 
 std::string csv_row(const Trial& trial) {
   const Timing none;
@@ -70,11 +82,12 @@ std::string csv_row(const Trial& trial) {
   const Comparison* raced = trial.comparison ? &*trial.comparison : nullptr;
   const Artifact* built = trial.artifact ? &*trial.artifact : nullptr;
   const bool timed = trial.timing && timing.p50_us > 0;
-  const std::vector<std::string> cells = {
-      std::to_string(trial.id),
+  const CsvCell none_known("");
+  const std::vector<CsvCell> cells = {
+      CsvCell(trial.id),
       trial.run,
       trial.created_at,
-      std::string(to_string(trial.phase)),
+      to_string(trial.phase),
       trial.device.key,
       trial.suite,
       trial.problem_name,
@@ -82,29 +95,29 @@ std::string csv_row(const Trial& trial) {
       trial.family,
       trial.config,
       trial.ended,
-      timed ? std::string(to_string(timing.regime)) : "",
-      timed ? std::string(to_string(timing.condition)) : "",
-      cell(timing.p50_us),
-      cell(timing.p10_us),
-      cell(timing.p90_us),
-      cell(timing.floor_us),
-      timed ? cell(tflops(trial.problem, timing.p50_us)) : "",
-      timed ? cell(gbps(trial.problem, timing.p50_us)) : "",
+      timed ? to_string(timing.regime) : "",
+      timed ? to_string(timing.condition) : "",
+      CsvCell::positive(timing.p50_us),
+      CsvCell::positive(timing.p10_us),
+      CsvCell::positive(timing.p90_us),
+      CsvCell::positive(timing.floor_us),
+      timed ? CsvCell::positive(tflops(trial.problem, timing.p50_us)) : none_known,
+      timed ? CsvCell::positive(gbps(trial.problem, timing.p50_us)) : none_known,
       raced ? raced->against : "",
-      raced ? cell(raced->speedup) : "",
-      raced ? cell(raced->ci95_low) : "",
-      raced ? cell(raced->ci95_high) : "",
+      raced ? CsvCell::positive(raced->speedup) : none_known,
+      raced ? CsvCell::positive(raced->ci95_low) : none_known,
+      raced ? CsvCell::positive(raced->ci95_high) : none_known,
       raced ? raced->verdict : "",
-      trial.error ? fmt::format("{:.6g}", trial.error->rel) : "",
-      trial.bound ? fmt::format("{:.6g}", trial.bound->rel) : "",
-      built ? std::to_string(built->registers) : "",
-      built ? std::to_string(built->spill_store_bytes + built->spill_load_bytes) : "",
-      built ? std::to_string(built->static_shared_bytes + built->dynamic_shared_bytes) : "",
-      built ? cell(built->compile_ms) : "",
+      trial.error ? CsvCell::number(trial.error->rel) : none_known,
+      trial.bound ? CsvCell::number(trial.bound->rel) : none_known,
+      built ? CsvCell(std::int64_t{built->registers}) : none_known,
+      built ? CsvCell(std::int64_t{built->spill_store_bytes + built->spill_load_bytes}) : none_known,
+      built ? CsvCell(std::int64_t{built->static_shared_bytes + built->dynamic_shared_bytes}) : none_known,
+      built ? CsvCell::positive(built->compile_ms) : none_known,
       trial.source_hash,
       trial.message};
   std::string out;
-  for (const std::string& each : cells) out += (&each == &cells.front() ? "" : ",") + escape_csv(each);
+  for (const CsvCell& each : cells) out += (&each == &cells.front() ? "" : ",") + each.written;
   return out + "\r\n";
 }
 
@@ -159,13 +172,19 @@ std::string report_markdown(const std::vector<Trial>& trials, const ReportOption
   std::string out = "# flashcore report\n\n";
   if (trials.empty()) return out + "No trials yet. `flashcore tune --suite quick` makes some.\n";
   for (const DeviceSummary& device : model.devices)
-    out += fmt::format("- device: {} (`{}`)\n", escape_markdown(device.info.name), device.info.key);
-  out += fmt::format("- source: `{}`\n- measured: {} to {}\n- {}; {}\n\n", model.source_hash, model.first_at,
-                     model.last_at, plural(model.trials, "trial"), join(model.conditions, "; "));
+    out += fmt::format("- device: {} ({})\n", escape_markdown(device.info.name), markdown_code(device.info.key));
+  out += fmt::format("- source: {}\n- measured: {} to {}\n- {}; {}\n", markdown_code(model.source_hash),
+                     escape_markdown(model.first_at), escape_markdown(model.last_at), plural(model.trials, "trial"),
+                     escape_markdown(join(model.conditions, "; ")));
+  for (const DeviceSummary& device : model.devices) {
+    for (const auto& [name, value] : machine_facts(device)) out += fmt::format("- {}: {}\n", name, value);
+  }
+  out += "\n";
   out +=
-      "| problem | winner | time p50 [p10, p90] | throughput | of floor | speed-up [95%] | verdict |\n| --- | --- | "
+      "| problem | winner | time p50 [p10, p90] | throughput | × floor | speed-up [95%] | verdict |\n| --- | --- | "
       "---: | ---: | ---: | ---: | --- |\n";
   for (const ProblemRow& row : model.rows) out += markdown_result(row);
+  if (!model.rows.empty()) out += fmt::format("\n{}\n", kFloorNote);
   return out + markdown_funnel(model) + markdown_rejected(model);
 }
 

@@ -67,7 +67,7 @@ std::vector<int> counts(const Funnel& funnel) {
 
 bool stopped_by_gate(const Trial& trial) {
   static constexpr std::array kEnds = {"invalid", "compile_error", "resource", "incorrect",
-                                       "crashed", "timeout",       "error"};
+                                       "crashed", "timeout",       "error",    "environment"};
   return std::find(kEnds.begin(), kEnds.end(), trial.ended) != kEnds.end();
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels/embedded.h"
+#include "lab/content_policy.h"
 #include "lab/report_assets.h"
 #include "lab/report_charts.h"
 #include "lab/report_model.h"
@@ -45,6 +46,7 @@ std::string device_facts(const DeviceSummary& device) {
       out += fact("measured FMA ceiling", number(measured.fma_tflops_fp32 * 1e3) + " GFLOP/s");
     if (measured.read_gbps > 0) out += fact("measured read bandwidth", number(measured.read_gbps) + " GB/s");
   }
+  for (const auto& [name, value] : machine_facts(device)) out += fact(name, value);
   return out;
 }
 
@@ -148,7 +150,8 @@ std::string reproduce_html(const Model& model) {
       "page:</p><pre>";
   for (const DeviceSummary& device : model.devices) {
     for (const std::string& suite : model.suites)
-      out += text(fmt::format("flashcore tune --device {} --suite {} --store trials.db\n", device.info.id, suite));
+      out += text(fmt::format("flashcore tune --device {} --suite {} --store trials.db\n", shell_quote(device.info.id),
+                              shell_quote(suite)));
   }
   out +=
       "flashcore report --store trials.db --out report.html</pre><details><summary>Each winner on its "
@@ -175,21 +178,23 @@ std::string json_for_script(const nlohmann::json& data) {
 }
 
 std::string page(const std::string& title, const std::string& body, const std::string& scripts) {
-  // The policy makes "self-contained" enforced by the browser: whatever is not in the page cannot load.
+  // The policy makes "self-contained" enforced by the browser: whatever is not in the page cannot load, and of what is
+  // in it only our script and style sheet count.
+  const std::string_view style = embedded_report_assets().at("report.css"),
+                         script = embedded_report_assets().at("report.js");
   return fmt::format(
       "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<title>{}</title>\n"
-      "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
-      "'unsafe-inline'; img-src data: blob:\">\n"
+      "<meta http-equiv=Content-Security-Policy content=\"{}\">\n"
       "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n<meta name=color-scheme content=\"light "
       "dark\">\n<link rel=icon href=\"data:,\">\n"
-      "<style>\n{}</style>\n</head>\n<body>\n<main>\n{}</main>\n<footer>flashcore {}</footer>\n{}</body>\n</html>\n",
-      text(title), embedded_report_assets().at("report.css"), body, FLASHCORE_VERSION, scripts);
+      "<style>{}</style>\n</head>\n<body>\n<main>\n{}</main>\n<footer>flashcore {}</footer>\n{}</body>\n</html>\n",
+      text(title), content_security_policy({{style}, {script}, true}), style, body, FLASHCORE_VERSION, scripts);
 }
 
 std::string scripts_html(const Model& model) {
   return fmt::format(
       "<script type=\"application/json\" id=data>{}</script>\n<script type=\"application/gzip\" "
-      "id=plotly>{}</script>\n<script>\n{}</script>\n",
+      "id=plotly>{}</script>\n<script>{}</script>\n",
       json_for_script(chart_data(model)), base64(embedded_plotly().at("plotly.min.js.gz")),
       embedded_report_assets().at("report.js"));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -41,6 +42,12 @@ void observe(DeviceSummary& device, const Trial& trial) {
   device.temperature_high_c = std::max(device.temperature_high_c, trial.environment.temperature_c);
   if (!trial.environment.throttle_reasons.empty())
     add_once(device.throttle_reasons, trial.environment.throttle_reasons);
+  for (const double load : {trial.machine.load_before, trial.machine.load_after}) {
+    if (load < 0) continue;
+    device.load_low = device.load_low < 0 ? load : std::min(device.load_low, load);
+    device.load_high = std::max(device.load_high, load);
+    device.cores = std::max(device.cores, trial.machine.cores);
+  }
   for (const Verdict& verdict : trial.gates) {
     if (verdict.evidence.is_object() && verdict.evidence.contains("ceilings"))
       device.ceilings = verdict.evidence.at("ceilings").get<Ceilings>();
@@ -214,6 +221,17 @@ void fill_rows(Model& model, const std::vector<Trial>& trials) {
   }
 }
 
+void fill_noise(Model& model) {
+  for (DeviceSummary& device : model.devices) {
+    std::vector<double> known;
+    for (const ProblemRow& row : model.rows) {
+      if (row.device_key != device.info.key || !row.winner) continue;
+      if (const double of_row = noise(*row.winner->timing); std::isfinite(of_row)) known.push_back(of_row);
+    }
+    if (!known.empty()) device.noise = median(known);
+  }
+}
+
 std::optional<double> geomean_over_default(const std::vector<ProblemRow>& rows) {
   std::vector<double> speedups;
   for (const ProblemRow& row : rows) {
@@ -238,6 +256,7 @@ Model make_model(const std::vector<Trial>& trials, const ReportOptions& options)
     }
   }
   fill_rows(model, trials);
+  fill_noise(model);
   model.rejected = group_rejected(trials);
   model.geomean_speedup = geomean_over_default(model.rows);
   return model;
@@ -264,6 +283,28 @@ std::string throughput(const Problem& problem, double time_us) {
   if (problem.is_decode()) return number(gbps(problem, time_us)) + " GB/s";
   const double rate = tflops(problem, time_us);
   return rate < 1 ? number(rate * 1e3) + " GFLOP/s" : number(rate) + " TFLOP/s";
+}
+
+double noise(const Timing& timing) {
+  std::vector<double> times;
+  for (const Sample& sample : timing.samples) {
+    if (std::isfinite(sample.time_us)) times.push_back(sample.time_us);
+  }
+  if (times.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const Interval of_median = bootstrap_median(times, 1, 500);
+  return of_median.half_width() / of_median.estimate;
+}
+
+std::vector<std::pair<std::string, std::string>> machine_facts(const DeviceSummary& device) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  if (device.load_high >= 0) {
+    const std::string low = fmt::format("{:.1f}", device.load_low), high = fmt::format("{:.1f}", device.load_high);
+    facts.emplace_back("machine load",
+                       fmt::format("{}{}", low == high ? low : low + " to " + high,
+                                   device.cores > 0 ? fmt::format(" (of {})", plural(device.cores, "core")) : ""));
+  }
+  if (device.noise >= 0) facts.emplace_back("noise of a median", "±" + percent(device.noise));
+  return facts;
 }
 
 std::optional<double> floor_fraction(const Timing& timing) {
@@ -314,7 +355,7 @@ std::string sentence(const ProblemRow& row) {
   }
   if (const auto changed = changed_parts(row); !changed.empty())
     out += fmt::format(", by {}", fmt::join(changed, ", "));
-  if (const auto fraction = floor_fraction(timing)) out += fmt::format("; {} of the floor", percent(*fraction));
+  if (const auto fraction = floor_fraction(timing)) out += fmt::format("; {} the floor", ratio(1 / *fraction));
   if (row.ties > 0) out += fmt::format("; {} cannot be told apart from it", plural(row.ties, "other candidate"));
   if (row.basis == Basis::kDiscovery) out += "; found by the search but not yet re-measured on held-out data";
   out += ".";
@@ -324,8 +365,11 @@ std::string sentence(const ProblemRow& row) {
 
 std::string bench_command(const ProblemRow& row) {
   if (!row.winner) return {};
-  return fmt::format("flashcore bench --device {} --problem {} --family {} --config {}", row.winner->device.id,
-                     row.problem_id, row.winner->family, row.winner->config);
+  const Trial& winner = *row.winner;
+  // The reader pastes it into a shell, and a store may hold anything.
+  return fmt::format("{}flashcore bench --device {} --problem {} --family {} --config {}",
+                     repro_prefix(winner.machine.variables, winner.device.id), shell_quote(winner.device.id),
+                     shell_quote(row.problem_id), shell_quote(winner.family), shell_quote(winner.config));
 }
 
 }  // namespace flashcore::report

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lab/report.h"
@@ -62,7 +63,13 @@ struct DeviceSummary {
   std::optional<Ceilings> ceilings;  // if a gate left them as evidence
   double clock_low_mhz = 0, clock_high_mhz = 0, power_high_w = 0, temperature_high_c = 0;  // 0: not known
   std::vector<std::string> throttle_reasons;
+  // Load averages seen around the timed trials, and how far the winners' medians may be off (noise(), the median of
+  // them); below 0: not known.
+  double load_low = -1, load_high = -1, noise = -1;
+  int cores = 0;
 };
+// "machine load", "0.4 to 3.1 (of 16 cores)" and the like; text.
+std::vector<std::pair<std::string, std::string>> machine_facts(const DeviceSummary& device);
 
 struct Model {
   std::vector<DeviceSummary> devices;
@@ -84,6 +91,11 @@ double tflops(const Problem& problem, double time_us);
 double gbps(const Problem& problem, double time_us);
 double intensity(const Problem& problem);                        // FLOPs per byte that must move
 std::string throughput(const Problem& problem, double time_us);  // "57.2 TFLOP/s"; decode in "GB/s"
+// Half of the median's 95% interval as a share of it: 0.01 is ±1%. Not finite with too few samples.
+double noise(const Timing& timing);
+inline constexpr const char* kFloorNote =
+    "× floor: the time over the fastest that this machine's measured arithmetic and bandwidth allow for the problem. "
+    "1.00× cannot be beaten.";
 // floor / time: 1 would be the fastest honest time. None without a floor.
 std::optional<double> floor_fraction(const Timing& timing);
 // "block_m=128" for every config value in which the winner differs from the default of the same family; none if they

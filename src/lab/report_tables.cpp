@@ -76,12 +76,13 @@ std::string result_row(const ProblemRow& row) {
   const Timing& timing = *row.winner->timing;
   out += "<td>" + config_html(row) + "</td>";
   out += number_cell(timing.p50_us, time_range(timing.p50_us, timing.p10_us, timing.p90_us),
-                     fmt::format("{} samples of {} launches", timing.samples.size(), timing.launches_per_sample));
+                     fmt::format("{} samples of {} launches; the median is known to ±{}", timing.samples.size(),
+                                 timing.launches_per_sample, percent(noise(timing))));
   out +=
       number_cell(row.problem.is_decode() ? gbps(row.problem, timing.p50_us) : tflops(row.problem, timing.p50_us) * 1e3,
                   throughput(row.problem, timing.p50_us));
   const auto fraction = floor_fraction(timing);
-  out += fraction ? number_cell(*fraction, percent(*fraction), "floor " + time(timing.floor_us)) : empty_cell();
+  out += fraction ? number_cell(1 / *fraction, ratio(1 / *fraction), "floor " + time(timing.floor_us)) : empty_cell();
   if (row.default_won) {
     out += number_cell(1, "1 (default)");
   } else if (row.speedup) {
@@ -109,13 +110,14 @@ std::string badge(std::string_view verdict) {
 std::string results_table(const Model& model) {
   std::string out =
       table_open("results",
-                 "Winner of each problem. Config values that differ from the default are marked. Times are device time "
-                 "per launch.",
+                 std::string("Winner of each problem. Config values that differ from the default are marked. Times are "
+                             "device time per launch. ") +
+                     kFloorNote,
                  {{"problem", "the suite's name and the id that every command takes"},
                   {"winner", "family and config"},
                   {"time p50 [p10, p90]", "median and spread over the samples", true},
                   {"throughput", "FLOPs over unmasked pairs; decode problems in bytes that must move", true},
-                  {"of floor", "floor divided by time: 100% is the fastest time physics allows on this machine", true},
+                  {"× floor", kFloorNote, true},
                   {"speed-up [95%]", "against the default config, interleaved, with the 95% interval", true},
                   {"verdict", "FASTER, SLOWER, SAME or INCONCLUSIVE against a margin"}});
   for (const ProblemRow& row : model.rows) out += result_row(row);

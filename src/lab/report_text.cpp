@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdint>
+
+#include "core/visible_text.h"
 
 namespace flashcore::report {
 namespace {
@@ -19,6 +23,17 @@ std::string with_thousands(double value) {
     out += digits[i];
   }
   return out;
+}
+
+std::string one_line(std::string_view text) {
+  std::string line = visible_lines(text);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line;
+}
+
+bool is_www(const std::string& line, std::size_t at) {
+  const auto is_w = [&](std::size_t i) { return line[i] == 'w' || line[i] == 'W'; };
+  return is_w(at) && is_w(at + 1) && is_w(at + 2);
 }
 
 struct Unit {
@@ -37,7 +52,7 @@ Unit unit_of(double microseconds) {
 std::string escape_html(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (const char c : text) {
+  for (const char c : visible_lines(text)) {
     switch (c) {
       case '&': out += "&amp;"; break;
       case '<': out += "&lt;"; break;
@@ -51,25 +66,50 @@ std::string escape_html(std::string_view text) {
 }
 
 std::string escape_markdown(std::string_view text) {
+  const std::string line = one_line(text);
+  const auto is_word = [&](std::size_t i) {
+    return i < line.size() && (std::isalnum(static_cast<unsigned char>(line[i])) || (line[i] & 0x80) != 0);
+  };
   std::string out;
-  for (const char c : text) {
-    if (c == '|') {
-      out += "\\|";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '\n' || c == '\r') {
-      out += ' ';
-    } else {
-      out += c;
-    }
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    const bool inside_word = i > 0 && is_word(i - 1) && is_word(i + 1);
+    if (c == '<') out += "&lt;";
+    else if (c == '>') out += "&gt;";
+    else if (c == '&') out += "&amp;";
+    // GitHub makes links of bare addresses.
+    else if (c == ':' && line.compare(i, 3, "://") == 0) out += "&#58;";
+    else if (c == '.' && i >= 3 && is_www(line, i - 3)) out += "&#46;";
+    else if (std::string_view("\\`*[]|~$").find(c) != std::string_view::npos || (c == '_' && !inside_word))
+      out += {'\\', c};
+    else out += c;
   }
+  // What begins a heading, a list or a rule.
+  const std::size_t digits = std::min(out.find_first_not_of("0123456789"), out.size());
+  if (digits > 0 && digits < out.size() && (out[digits] == '.' || out[digits] == ')') &&
+      (digits + 1 == out.size() || out[digits + 1] == ' '))
+    out.insert(digits, "\\");
+  else if (!out.empty() && std::string_view("#-+=").find(out[0]) != std::string_view::npos) out.insert(0, "\\");
   return out;
 }
 
+std::string markdown_code(std::string_view text) {
+  std::string out;
+  // A table's cells end at a bar, a code span at a backtick.
+  for (const char c : one_line(text)) out += c == '`' ? '\'' : c == '|' ? '/' : c;
+  return "`" + (out.empty() ? " " : out) + "`";
+}
+
 std::string escape_csv(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  // Quoted: a spreadsheet takes a leading = + - @ (also after blanks, also full-width) for a formula all the same.
+  const std::size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  bool formula = text.starts_with('\t') || text.starts_with('\r') || text.starts_with('\n');
+  for (const std::string_view start : {"=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"})
+    formula = formula || text.substr(first).starts_with(start);
+  const std::string safe = (formula ? "'" : "") + visible_lines(text);
+  if (safe.find_first_of(",\"\n;") == std::string::npos && !formula) return safe;
   std::string out = "\"";
-  for (const char c : text) {
+  for (const char c : safe) {
     if (c == '"') out += '"';
     out += c;
   }

@@ -2,6 +2,7 @@
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <sqlite3.h>
+#include <stdlib.h>
 
 #include <chrono>
 #include <system_error>
@@ -59,20 +60,7 @@ void enter_wal(SQLite::Database& db) {
   }
 }
 
-// `application_id` and `user_version` are read inside the transaction that would create the schema, so that of two
-// creators one creates and the other finds it made.
-void check_or_create_schema(SQLite::Database& db, const std::filesystem::path& path) {
-  SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
-  const int application = pragma_int(db, "application_id");
-  const int version = pragma_int(db, "user_version");
-  const int tables = db.execAndGet("SELECT count(*) FROM sqlite_master").getInt();
-  if (application == 0 && version == 0 && tables == 0) {
-    db.exec(kTables);
-    db.exec(fmt::format("PRAGMA application_id = {}", kApplicationId));
-    db.exec(fmt::format("PRAGMA user_version = {}", kSchemaVersion));
-    transaction.commit();
-    return;
-  }
+void refuse_foreign(int application, int version, const std::filesystem::path& path) {
   if (application != kApplicationId)
     throw_bad_input("'{}' is an SQLite database, but not a flashcore store; give --store another file", path.string());
   if (version > kSchemaVersion)
@@ -80,6 +68,26 @@ void check_or_create_schema(SQLite::Database& db, const std::filesystem::path& p
         "store '{}' has schema version {}, this flashcore reads up to {}; it was written by a newer version: update "
         "flashcore, or give --store another file",
         path.string(), version, kSchemaVersion);
+}
+
+bool is_blank(SQLite::Database& db, int application, int version) {
+  return application == 0 && version == 0 && db.execAndGet("SELECT count(*) FROM sqlite_master").getInt() == 0;
+}
+
+// `application_id` and `user_version` are read inside the transaction that would create the schema, so that of two
+// creators one creates and the other finds it made.
+void check_or_create_schema(SQLite::Database& db, const std::filesystem::path& path) {
+  SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
+  const int application = pragma_int(db, "application_id");
+  const int version = pragma_int(db, "user_version");
+  if (is_blank(db, application, version)) {
+    db.exec(kTables);
+    db.exec(fmt::format("PRAGMA application_id = {}", kApplicationId));
+    db.exec(fmt::format("PRAGMA user_version = {}", kSchemaVersion));
+    transaction.commit();
+    return;
+  }
+  refuse_foreign(application, version, path);
 }
 
 void make_folder_of(const std::filesystem::path& path) {
@@ -124,18 +132,89 @@ void throw_store_error(const std::filesystem::path& path, const std::string& doi
   }
 }
 
-struct Store::Impl {
-  std::filesystem::path path;
-  std::unique_ptr<SQLite::Database> db;
+namespace {
+
+// A copy of a store, gone with the object.
+class Copy {
+ public:
+  explicit Copy(const std::filesystem::path& path) {
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "flashcore-store-XXXXXX").string();
+    if (error || mkdtemp(name.data()) == nullptr)
+      throw_environment(
+          "the store '{}' cannot be read where it is, and there is no folder to copy it to: set TMPDIR to "
+          "one that can be written",
+          path.string());
+    folder_ = name;
+    for (const char* part : {"", "-wal"}) {
+      const std::filesystem::path from = path.string() + part;
+      if (!std::filesystem::exists(from, error)) continue;
+      std::filesystem::copy_file(from, file().string() + part, error);
+      std::error_code ignored;
+      std::filesystem::permissions(file().string() + part, std::filesystem::perms::owner_all, ignored);
+      if (error)
+        throw_environment("cannot read the store '{}': {} when copying {}", path.string(), error.message(),
+                          from.string());
+    }
+  }
+  ~Copy() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+  std::filesystem::path file() const { return folder_ / "trials.db"; }
+
+ private:
+  std::filesystem::path folder_;
 };
 
-Store::Store(const std::filesystem::path& path) : impl_(std::make_unique<Impl>()) {
+bool is_no_access(const SQLite::Exception& e) {
+  const int code = e.getErrorCode() & 0xff;
+  return code == SQLITE_CANTOPEN || code == SQLITE_READONLY || code == SQLITE_PERM;
+}
+
+}  // namespace
+
+struct Store::Impl {
+  std::filesystem::path path;
+  std::unique_ptr<Copy> copy;
+  std::unique_ptr<SQLite::Database> db;
+  bool blank = false;  // to read, but nobody has written yet
+
+  // Reading a store in WAL mode needs a -shm file beside it, which SQLite cannot make in a folder that is read-only.
+  // "immutable" would do without, and would not see what is still in the -wal file: so a copy is read.
+  void open_to_read() {
+    try {
+      db = std::make_unique<SQLite::Database>(path, SQLite::OPEN_READONLY, kBusyTimeoutMs);
+      look_at_schema();
+    } catch (const SQLite::Exception& e) {
+      if (!is_no_access(e)) throw;
+      db.reset();
+      copy = std::make_unique<Copy>(path);
+      db = std::make_unique<SQLite::Database>(copy->file(), SQLite::OPEN_READWRITE, kBusyTimeoutMs);
+      look_at_schema();
+    }
+  }
+
+  void look_at_schema() {
+    const int application = pragma_int(*db, "application_id"), version = pragma_int(*db, "user_version");
+    blank = is_blank(*db, application, version);
+    if (!blank) refuse_foreign(application, version, path);
+  }
+};
+
+Store::Store(const std::filesystem::path& path, Access access) : impl_(std::make_unique<Impl>()) {
   impl_->path = path;
   if (std::filesystem::is_directory(path))
     throw_bad_input("store '{}' is a folder; give --store a file, e.g. {}", path.string(),
                     (path / "trials.db").string());
-  make_folder_of(path);
+  if (access == Access::kWrite) make_folder_of(path);
   try {
+    if (access == Access::kRead) {
+      impl_->open_to_read();
+      return;
+    }
     impl_->db = std::make_unique<SQLite::Database>(path, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, kBusyTimeoutMs);
     // The foreign or newer file is recognised before anything, the journal mode included, is changed in it.
     check_or_create_schema(*impl_->db, path);
@@ -180,7 +259,8 @@ std::int64_t Store::append(const Trial& trial) {
   }
 }
 
-std::vector<Trial> Store::query(const TrialQuery& query) const {
+std::vector<Trial> Store::query(const TrialQuery& query, std::vector<std::string>* damaged) const {
+  if (impl_->blank) return {};
   std::string sql = "SELECT id, json FROM trials";
   std::vector<std::string> values;
   const auto where = [&](const char* column, const std::optional<std::string>& value) {
@@ -200,14 +280,25 @@ std::vector<Trial> Store::query(const TrialQuery& query) const {
     for (std::size_t i = 0; i < values.size(); ++i) select.bind(static_cast<int>(i) + 1, values[i]);
     std::vector<Trial> trials;
     while (select.executeStep()) {
-      trials.push_back(nlohmann::json::parse(select.getColumn(1).getString()).get<Trial>());
-      trials.back().id = select.getColumn(0).getInt64();
+      const std::int64_t id = select.getColumn(0).getInt64();
+      const std::string text = select.getColumn(1).getString();
+      try {
+        trials.push_back(nlohmann::json::parse(text).get<Trial>());
+        trials.back().id = id;
+      } catch (const std::bad_alloc&) {
+        throw;
+      } catch (const std::exception& e) {
+        if (damaged == nullptr)
+          throw_bad_input(
+              "store '{}' holds a damaged trial, {}: {}; delete it (sqlite3 {} 'DELETE FROM trials WHERE id = "
+              "{}'), or give --store another file",
+              impl_->path.string(), id, e.what(), impl_->path.string(), id);
+        damaged->push_back(fmt::format("trial {} of the store '{}' ({})", id, impl_->path.string(), e.what()));
+      }
     }
     return trials;
   } catch (const SQLite::Exception& e) {
     throw_store_error(impl_->path, "read", e);
-  } catch (const nlohmann::json::parse_error& e) {
-    throw_bad_input("store '{}' holds a trial that is not JSON: {}; it is damaged", impl_->path.string(), e.what());
   }
 }
 

@@ -21,10 +21,14 @@ class Store {
  public:
   // Creates the file and its folder if missing. Error kEnvironment if it cannot be written; kBadInput if it is not a
   // flashcore store or comes from a newer version.
-  explicit Store(const std::filesystem::path& path);
+  // To read only: the file must exist, nothing is created or changed, and neither it nor its folder need be writable.
+  enum class Access { kWrite, kRead };
+  explicit Store(const std::filesystem::path& path, Access access = Access::kWrite);
   ~Store();
-  std::int64_t append(const Trial& trial);                  // returns the id given
-  std::vector<Trial> query(const TrialQuery& query) const;  // by id
+  std::int64_t append(const Trial& trial);  // returns the id given
+  // By id. A trial that cannot be read is passed over and named in `damaged` ("trial 17 (...reason...)"); without
+  // `damaged` it is Error kBadInput.
+  std::vector<Trial> query(const TrialQuery& query, std::vector<std::string>* damaged = nullptr) const;
   std::filesystem::path path() const;
 
  private:

@@ -95,6 +95,8 @@ Trial trial_from(const json& j) {
   t.timing = optional_section<Timing>(j, "timing");
   if (const auto c = j.find("comparison"); c != j.end() && !c->is_null()) t.comparison = c->get<Comparison>();
   t.environment = decode_nonfinite(j.at("environment")).get<EnvironmentReading>();
+  // Trials of older programs have none.
+  if (const auto m = j.find("machine"); m != j.end()) t.machine = m->get<MachineReading>();
   j.at("ended").get_to(t.ended);
   j.at("message").get_to(t.message);
   return t;
@@ -266,6 +268,7 @@ void to_json(json& j, const Trial& t) {
        {"seed", t.seed},
        {"gates", t.gates},
        {"environment", encode_nonfinite(json(t.environment))},
+       {"machine", t.machine},
        {"ended", t.ended},
        {"message", t.message}};
   j["artifact"] = t.artifact ? encode_nonfinite(json(*t.artifact)) : json();

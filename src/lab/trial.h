@@ -12,6 +12,7 @@
 #include "core/reference.h"
 #include "device/artifact.h"
 #include "device/device.h"
+#include "lab/machine.h"
 
 namespace flashcore {
 
@@ -70,6 +71,7 @@ struct Trial {
   std::optional<Timing> timing;
   std::optional<Comparison> comparison;
   EnvironmentReading environment;
+  MachineReading machine;
   // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error
   std::string ended;
   std::string message;  // why, when it did not pass

@@ -39,7 +39,8 @@ TuneResult tune(const TuneOptions& options, Store& store, const std::function<vo
               new_run_id(),
               Worker(options.device, options.worker_executable),
               Worker(options.device, options.worker_executable),
-              options.ledger.empty() ? std::vector<LedgerEntry>() : load_ledger(options.ledger)};
+              options.ledger.empty() ? std::vector<LedgerEntry>() : load_ledger(options.ledger),
+              0};
   run.worker.cancel_when(stop);
   run.holdout_worker.cancel_when(stop);
   TuneResult result;
@@ -61,6 +62,7 @@ TuneResult tune(const TuneOptions& options, Store& store, const std::function<vo
       result.interrupted = true;
     }
     if (tuner) result.entries.push_back(tuner->entry());
+    run.problems_done = result.entries.size();
   }
   return result;
 }

@@ -54,6 +54,8 @@ struct TuneResult {
     double heldout = 0, heldout_low = 0,
            heldout_high = 0;  // speed-up over the default on held-out data; 0: not measured
     std::string note;         // why it ended early
+    int rejected = 0;         // answers of a proposer that were no proposals
+    std::vector<std::pair<std::string, std::string>> rejections;  // the first of them, each with its reason
   };
   struct Entry {
     NamedProblem problem;
@@ -65,6 +67,7 @@ struct TuneResult {
     int known = 0;                        // configs of earlier runs, not tried again
     std::map<std::string, int> rejected;  // of those, by how they ended
     std::string problem_note;             // why there is no winner
+    int lacking = 0;                      // trials that the machine could not carry out
   };
   std::string run;
   std::vector<Entry> entries;
@@ -75,7 +78,8 @@ struct TuneResult {
 // a baseline and searched only if it is alone), the search against the incumbent, then in another process and with
 // another seed the `finalists` fastest against the default. The winner is the finalist with the best held-out speed-up
 // among those whose interval lies above 1 with a Holm-adjusted p below 5%; without one, the default. Errors: kBadInput
-// for an unknown family or strategy; kEnvironment if the device is not there or the store cannot be written.
+// for an unknown family or strategy, and for a proposer that ends before its first proposal; kEnvironment if the device
+// is not there or the store cannot be written.
 //
 // Resumes: candidates already tried for the same problem, device and source_hash are read from the store, counted and
 // shown to the search, not run again. `stop` is polled; when true the run ends cleanly with what is done saved.

@@ -1,6 +1,7 @@
 #include "lab/tune_arms.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "core/error.h"
 #include "kernels/embedded.h"
@@ -15,6 +16,8 @@ using nlohmann::json;
 // A proposer may think, ask a model, or compile; it may not stop the run.
 constexpr std::chrono::seconds kPatience{120};
 constexpr int kAttempts = 5;
+constexpr std::size_t kMaxAnswer = std::size_t{1} << 20;
+constexpr std::size_t kQuoted = 200;  // of an answer that is rejected
 
 class SearchArm final : public Arm {
  public:
@@ -69,7 +72,7 @@ class ProposerArm final : public Arm {
  public:
   ProposerArm(const std::string& command, const std::vector<const Family*>& families, const Problem& problem,
               const DeviceInfo& device, const std::vector<std::string>& notes, std::function<bool()> stop)
-      : stop_(std::move(stop)), families_(families), child_({"/bin/sh", "-c", command}) {
+      : stop_(std::move(stop)), families_(families), child_({"/bin/sh", "-c", command}, kMaxAnswer) {
     json list = json::array();
     for (const Family* family : families) list.push_back(family_json(*family, problem, device.limits));
     send({{"event", "start"},
@@ -81,17 +84,32 @@ class ProposerArm final : public Arm {
   }
   std::string name() const override { return "proposer"; }
   std::string why_ended() const override { return why_ended_; }
+  bool died_at_once() const override { return died_at_once_; }
+  std::vector<Rejection> take_rejections() override { return std::exchange(rejections_, {}); }
 
   std::optional<Proposal> propose() override {
     for (int attempt = 0; !ended_ && attempt < kAttempts; ++attempt) {
       const auto line = ask();
       if (!line) return std::nullopt;
       try {
-        const std::optional<Proposal> proposal = parse_proposal(*line);
-        return proposal ? proposal : end("");
+        std::optional<Proposal> proposal = parse_proposal(*line);
+        if (!proposal) return end("");
+        if (proposal->patch) {
+          // Everything that can be wrong with it, another patch of that name included, is found here, where it is an
+          // answer to reject.
+          const PatchScope probe({*proposal->patch});
+        }
+        ++proposals_;
+        return proposal;
+      } catch (const Cancelled&) {
+        throw;
+      } catch (const std::bad_alloc&) {
+        throw;
       } catch (const std::exception& e) {
-        send({{"event", "rejected"}, {"message", e.what()}});
+        rejections_.push_back({line->substr(0, kQuoted), e.what()});
         why_ended_ = fmt::format("{} answers in a row were no proposals; the last: {}", kAttempts, e.what());
+        const std::string why = why_ended_;
+        if (!send({{"event", "rejected"}, {"message", e.what()}})) why_ended_ = why_ended_ + "; before that: " + why;
       }
     }
     return ended_ ? std::nullopt : end(why_ended_);
@@ -103,18 +121,29 @@ class ProposerArm final : public Arm {
 
  private:
   std::optional<std::string> ask() {
-    if (!send({{"event", "propose"}})) return end("it no longer reads: " + child_.how_it_ended());
+    if (!send({{"event", "propose"}})) return std::nullopt;
     std::string line;
-    switch (child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_)) {
-      case ChildProcess::Read::kCancelled: throw Cancelled("stopped while a proposer was thinking");
-      case ChildProcess::Read::kTimeout: return end(fmt::format("no answer after {} s", kPatience.count()));
-      case ChildProcess::Read::kEnd: return end("it " + child_.how_it_ended() + " " + child_.last_words());
-      case ChildProcess::Read::kLine: return line;
-    }
-    return std::nullopt;
+    if (!went_well(child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_))) return std::nullopt;
+    return line;
   }
 
-  bool send(const json& message) { return child_.send_line(dump_line(message)); }
+  bool send(const json& message) {
+    return went_well(child_.send_line(dump_line(message), ChildProcess::Clock::now() + kPatience, stop_));
+  }
+
+  // False: the conversation is over, and why_ended_ says why.
+  bool went_well(ChildProcess::Talk talk) {
+    using Talk = ChildProcess::Talk;
+    if (talk == Talk::kDone) return true;
+    if (talk == Talk::kCancelled) throw Cancelled("stopped while a proposer was thinking");
+    std::string why = talk == Talk::kTimeout ? fmt::format("no answer after {} s", kPatience.count())
+                      : talk == Talk::kFlood ? fmt::format("more than {} bytes without a newline", kMaxAnswer)
+                                             : "it " + child_.how_it_ended();
+    died_at_once_ = talk == Talk::kClosed && proposals_ == 0 && rejections_.empty() && why_ended_.empty();
+    const std::string words = child_.last_words();
+    end(why + (words.empty() ? "" : "; its stderr ends: " + words));
+    return false;
+  }
 
   std::nullopt_t end(std::string why) {
     ended_ = true;
@@ -126,8 +155,10 @@ class ProposerArm final : public Arm {
   std::function<bool()> stop_;
   std::vector<const Family*> families_;
   ChildProcess child_;
-  bool ended_ = false;
+  bool ended_ = false, died_at_once_ = false;
+  int proposals_ = 0;
   std::string why_ended_;
+  std::vector<Rejection> rejections_;
 };
 
 }  // namespace

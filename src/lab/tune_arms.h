@@ -7,12 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "lab/child_process.h"
+#include "core/child_process.h"
 #include "lab/proposal.h"
 #include "lab/search.h"
 #include "lab/trial.h"
 
 namespace flashcore {
+
+struct Rejection {
+  std::string answer;  // its beginning
+  std::string reason;
+};
 
 class Arm {
  public:
@@ -24,6 +29,10 @@ class Arm {
   // are compared, so they learn nothing from each other.
   virtual void observe(const Trial& trial) = 0;
   virtual std::string why_ended() const { return ""; }
+  // A proposer that ended before its first proposal: nobody meant to run that.
+  virtual bool died_at_once() const { return false; }
+  // Answers that were no proposals since the last call: told to their giver, and kept by the tuner.
+  virtual std::vector<Rejection> take_rejections() { return {}; }
 };
 
 // One search per family, in turn.

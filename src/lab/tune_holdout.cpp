@@ -61,9 +61,10 @@ Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcom
       return trial;
     }
     if (trial.ended == "passed")
-      trial.ended = outcome.ended == "candidate_failed"                        ? outcome.candidate.ended
-                    : outcome.ended == "crashed" || outcome.ended == "timeout" ? outcome.ended
-                                                                               : "error";
+      trial.ended = outcome.ended == "candidate_failed" ? outcome.candidate.ended
+                    : outcome.ended == "crashed" || outcome.ended == "timeout" || outcome.ended == "environment"
+                        ? outcome.ended
+                        : "error";
     verdict.status = GateStatus::kError;
     verdict.reason = outcome.message;
     trial.gates.push_back(std::move(verdict));

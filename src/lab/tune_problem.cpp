@@ -88,7 +88,8 @@ void ProblemTuner::load_earlier_trials() {
   query.problem_id = problem_.id();
   query.device_key = run_.worker.device().key;
   query.source_hash = source_hash();
-  for (Trial& t : run_.store.query(query)) {
+  for (Trial& t : run_.store.query(query, &damaged_)) {
+    if (t.ended == "environment") continue;  // says nothing of the candidate: it is tried again
     const bool ours =
         std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
     if (!ours) continue;
@@ -114,6 +115,8 @@ void ProblemTuner::announce_space() {
     progress.notes.push_back(
         fmt::format("{} configs are known from earlier runs{}; they are not tried again", entry_.known, rejected));
   }
+  for (const std::string& which : damaged_)
+    progress.notes.push_back(fmt::format("{} is damaged and passed over", which));
   for (const Family* family : searched_)
     for (std::string& note : ledger_notes(run_.ledger, family->name(), run_.worker.device().key))
       progress.notes.push_back("ledger: " + note);
@@ -178,8 +181,13 @@ void ProblemTuner::search() {
 bool ProblemTuner::take_turn(std::size_t arm) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   const auto proposal = arms_[arm]->propose();
+  keep_rejections(arm);
   if (!proposal) {
     entry_.arms[arm].note = arms_[arm]->why_ended();
+    // Of a later problem it is a note: what earlier ones found is not to be lost.
+    if (arms_[arm]->died_at_once() && run_.problems_done == 0)
+      throw_bad_input("the proposer '{}' ended before its first proposal: {}; docs/tuning.md has the protocol",
+                      *run_.options.proposer, entry_.arms[arm].note);
     return false;
   }
   if (proposal->patch && std::find(patches_.begin(), patches_.end(), *proposal->patch) == patches_.end()) {
@@ -199,6 +207,15 @@ bool ProblemTuner::take_turn(std::size_t arm) {
   note_arm_trial(arm, trial);
   arms_[arm]->observe(trial);
   return true;
+}
+
+void ProblemTuner::keep_rejections(std::size_t arm) {
+  constexpr std::size_t kKept = 20;
+  TuneResult::Arm& outcome = entry_.arms[arm];
+  for (const Rejection& r : arms_[arm]->take_rejections()) {
+    ++outcome.rejected;
+    if (outcome.rejections.size() < kKept) outcome.rejections.emplace_back(r.answer, r.reason);
+  }
 }
 
 void ProblemTuner::note_arm_trial(std::size_t arm, const Trial& trial) {
@@ -320,6 +337,7 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
 const Trial& ProblemTuner::run_and_store(const EvaluateRequest& request, const char* stage) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   const Trial& trial = remember(store(run_.worker.evaluate(request)));
+  if (trial.ended == "environment") ++entry_.lacking;
   consider_incumbent(trial);
   report(stage, trial, static_cast<int>(trials_.size()), budget_.trials.value_or(0));
   return trial;

@@ -34,6 +34,7 @@ struct TuneRun {
   // itself (seconds); where time allows, more fresh ones follow.
   Worker holdout_worker;
   std::vector<LedgerEntry> ledger;
+  std::size_t problems_done = 0;
 };
 
 class ProblemTuner {
@@ -64,6 +65,7 @@ class ProblemTuner {
   std::optional<std::pair<ConfigValues, std::string>> identity_of(const Trial& trial) const;
   void consider_incumbent(const Trial& trial);
   void note_arm_trial(std::size_t arm, const Trial& trial);
+  void keep_rejections(std::size_t arm);
 
   std::vector<std::string> finalists() const;
   const Trial* finished_holdout(const std::string& candidate) const;
@@ -89,6 +91,7 @@ class ProblemTuner {
   std::vector<Patch> patches_;      // of proposals, kept for the finalists
   std::vector<Trial> trials_;       // default and search, earlier runs' first
   std::vector<Trial> earlier_heldout_;
+  std::vector<std::string> damaged_;  // of the store: what could not be read
   std::map<std::string, std::vector<std::pair<ConfigValues, std::string>>> identities_;  // by family
   std::map<std::string, std::string> timed_;                                             // identity -> candidate
   std::optional<Trial> incumbent_;

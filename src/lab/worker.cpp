@@ -7,10 +7,12 @@
 #include <chrono>
 #include <cstdio>
 #include <iostream>
+#include <random>
 
+#include "core/child_process.h"
 #include "core/error.h"
+#include "device/sandbox/sandbox.h"
 #include "lab/checks.h"
-#include "lab/child_process.h"
 #include "lab/json_io.h"
 
 namespace flashcore {
@@ -18,9 +20,19 @@ namespace {
 
 using nlohmann::json;
 using Clock = ChildProcess::Clock;
+using Talk = ChildProcess::Talk;
 
 // Opening a device: loading libcuda and making a context takes seconds on a node with eight GPUs.
 constexpr double kStartSeconds = 120;
+// Two gates of a pair, each with its stages, are a dozen. A child that tells more is broken or hostile.
+constexpr std::size_t kMaxStages = 1000;
+
+// Marks a request's answers. A line without it is not an answer: a library's output, or that of code which found the
+// protocol's descriptor.
+std::string fresh_nonce() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
 
 Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -67,6 +79,7 @@ struct Worker::Impl {
   std::unique_ptr<ChildProcess> child;
   std::optional<DeviceInfo> device;
   std::function<bool()> cancelled;
+  std::string nonce;  // of the request in hand
   int starts = 0;
 
   // Hello: the child's first line names its device, or says why it has none.
@@ -75,16 +88,20 @@ struct Worker::Impl {
     ++starts;
     std::string line;
     const auto read = child->read_line(line, after(kStartSeconds), cancelled);
-    if (read == ChildProcess::Read::kCancelled) cancel();
-    const json hello = read == ChildProcess::Read::kLine ? json::parse(line, nullptr, false) : json();
+    if (read == Talk::kCancelled) cancel();
+    const json hello = read == Talk::kDone ? json::parse(line, nullptr, false) : json();
     if (hello.is_object() && hello.contains("error")) {
       child.reset();
       rethrow(hello.at("error"));
     }
     if (!hello.is_object() || !hello.contains("device")) {
+      const std::string how = read == Talk::kTimeout ? fmt::format("did not answer within {:.0f} s", kStartSeconds)
+                              : read == Talk::kDone  ? "answered something else than its device"
+                              : read == Talk::kFlood ? "wrote without end"
+                                                     : child->how_it_ended();
       child->kill();
-      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}",
-                                              child->how_it_ended(), device_name, quoted_last_words());
+      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}", how,
+                                              device_name, quoted_last_words());
       child.reset();
       throw_environment("{}; run `flashcore doctor` to see what is missing", message);
     }
@@ -101,33 +118,59 @@ struct Worker::Impl {
     throw Cancelled("stopped while a candidate was being evaluated");
   }
 
-  Answer converse(const Accept& accept, double timeout_seconds) {
+  // Others' kernels run on this host only where they can be contained; a GPU's stay on the GPU (docs/security.md).
+  void require_containment(const std::vector<Patch>& patches) {
+    if (!device) start();
+    for (const Patch& patch : patches)
+      if (device->limits.emulated && !patch.trusted) sandbox::require("the patched kernel " + patch.family_name());
+  }
+
+  // Asks, and listens until what was asked for has come or cannot come any more.
+  Answer converse(json document, const Accept& accept, double timeout_seconds) {
     const auto deadline = after(is_on(Check::kWatchdog) ? timeout_seconds : 1e6);
     Answer answer;
-    for (std::string line;;) {
-      switch (child->read_line(line, deadline, cancelled)) {
-        case ChildProcess::Read::kCancelled: cancel();
-        case ChildProcess::Read::kTimeout:
-          child->kill();
-          answer.ended = "timeout";
-          answer.message = fmt::format("no answer after {:.0f} s, in stage {}: the worker process was ended{}",
-                                       timeout_seconds, answer.stage, quoted_last_words());
-          return answer;
-        case ChildProcess::Read::kEnd:
-          answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage,
-                                       quoted_last_words());
-          return answer;
-        case ChildProcess::Read::kLine:
-          if (take(line, accept, answer)) return answer;
-      }
+    nonce = fresh_nonce();
+    document["nonce"] = nonce;
+    const std::string request = dump_line(document);
+    if (!child) start();
+    Talk talk = child->send_line(request, deadline, cancelled);
+    if (talk == Talk::kClosed) {
+      // A child that died between two requests did not die of this one.
+      start();
+      talk = child->send_line(request, deadline, cancelled);
     }
+    for (std::string line; talk == Talk::kDone;) {
+      talk = child->read_line(line, deadline, cancelled);
+      if (talk == Talk::kDone && take(line, accept, answer)) return answer;
+    }
+    if (talk == Talk::kCancelled) cancel();
+    if (talk == Talk::kClosed) {
+      answer.message =
+          fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage, quoted_last_words());
+      return answer;
+    }
+    child->kill();
+    if (talk == Talk::kTimeout) answer.ended = "timeout";
+    answer.message =
+        fmt::format("{}, in stage {}: the worker process was ended{}",
+                    talk == Talk::kTimeout ? fmt::format("no answer after {:.0f} s", timeout_seconds)
+                                           : fmt::format("{} MiB without a newline", ChildProcess::kMaxLine >> 20),
+                    answer.stage, quoted_last_words());
+    return answer;
   }
 
   // True when the conversation is over.
   bool take(const std::string& line, const Accept& accept, Answer& answer) {
     const json message = json::parse(line, nullptr, false);
     try {
+      if (message.is_object() && message.value("nonce", "") != nonce) {
+        child->kill();
+        answer.message = fmt::format("a line without this request's number came over the protocol in stage {}: {}",
+                                     answer.stage, line.substr(0, 200));
+        return true;
+      }
       if (message.is_object() && message.contains("stage")) {
+        if (answer.passed.size() >= kMaxStages) throw std::runtime_error("stages without end");
         if (answer.stage != "start") answer.passed.push_back(answer.stage);
         answer.stage = message.at("stage").get<std::string>();
         return false;
@@ -149,14 +192,6 @@ struct Worker::Impl {
     answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}",
                                  answer.stage, line.substr(0, 200));
     return true;
-  }
-
-  void send(const std::string& line) {
-    if (!child) start();
-    // A child that died between two requests did not die of this one.
-    if (child->send_line(line)) return;
-    start();
-    child->send_line(line);
   }
 
   // Whose gate it died in says who failed; in the race that cannot be known.
@@ -210,7 +245,7 @@ const DeviceInfo& Worker::device() {
 }
 
 Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
-  impl_->send(dump_line(request));
+  impl_->require_containment(request.patches);
   Trial trial;
   const Accept accept = [&](const json& message) {
     if (!message.contains("trial")) return false;
@@ -218,14 +253,14 @@ Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
     return trial.problem == request.problem;
   };
   const Answer answer =
-      impl_->converse(accept, timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
+      impl_->converse(request, accept, timeout_seconds > 0 ? timeout_seconds : default_timeout_seconds(request));
   if (answer.accepted) return trial;
   impl_->child.reset();
   return impl_->failed_trial(request, answer);
 }
 
 PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seconds) {
-  impl_->send(dump_line({{"pair", request}}));
+  impl_->require_containment(request.patches);
   PairOutcome outcome;
   const Accept accept = [&](const json& message) {
     if (!message.contains("pair")) return false;
@@ -237,8 +272,8 @@ PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seco
   work.patterns = request.patterns;
   work.max_seconds = request.measure.max_seconds;
   work.max_reference_flops = request.max_reference_flops;
-  const Answer answer =
-      impl_->converse(accept, timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
+  const Answer answer = impl_->converse({{"pair", request}}, accept,
+                                        timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
   if (answer.accepted) return outcome;
   impl_->child.reset();
   return impl_->failed_pair(request, answer);
@@ -248,7 +283,9 @@ int serve(Device& device) {
   // The protocol keeps stdout to itself: whatever a library prints there goes to stderr, where the parent shows it.
   const int protocol = dup(STDOUT_FILENO);
   if (protocol < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return 4;
-  const auto tell = [&](const json& message) {
+  std::string nonce;
+  const auto tell = [&](json message) {
+    if (!nonce.empty()) message["nonce"] = nonce;
     const std::string line = dump_line(message) + "\n";
     for (std::size_t sent = 0; sent < line.size();) {
       const ssize_t n = write(protocol, line.data() + sent, line.size() - sent);
@@ -260,6 +297,7 @@ int serve(Device& device) {
   for (std::string line; std::getline(std::cin, line);) {
     try {
       const json request = json::parse(line);
+      nonce = request.at("nonce").get<std::string>();
       const auto stage = [&](const std::string& name) { tell({{"stage", name}}); };
       if (request.contains("pair"))
         tell({{"pair", measure_pair(device, request.at("pair").get<PairRequest>(), stage)}});

@@ -28,7 +28,8 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   // Ends the child after `timeout_seconds` (0: from the request). Never throws for a candidate's failure; Error
-  // kEnvironment or kBadInput if the device cannot be opened or the child cannot be started.
+  // kEnvironment or kBadInput if the device cannot be opened or the child cannot be started, or if patches that are not
+  // trusted would run on this host without a sandbox.
   Trial evaluate(const EvaluateRequest& request, double timeout_seconds = 0);
   // The same for two candidates and their race. A crash or hang is an outcome: "baseline_failed" or "candidate_failed"
   // if it was in the gates of one of them, else "crashed" or "timeout".

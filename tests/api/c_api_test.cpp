@@ -152,6 +152,78 @@ TEST(CApi, ReadsStridedTensors) {
       }
 }
 
+// The same numbers everywhere: what a broadcast of one row to every batch entry, head and row means.
+TEST(CApi, StridesOfZeroThatAreGivenRepeatOneRow) {
+  const Context cpu("cpu");
+  Attention problem = small();
+  for (const bool all_three : {false, true}) {
+    Tensors plain(problem), wide(problem);
+    const auto columns = static_cast<std::size_t>(problem.head_dim);
+    const auto repeat = [&](std::vector<float>& x) {
+      for (std::size_t i = columns; i < x.size(); ++i) x[i] = x[i - columns];
+    };
+    repeat(wide.k);
+    if (all_three) repeat(wide.q), repeat(wide.v);
+    Attention given = problem;
+    given.k_strides = fc_strides{0, 0, 0};
+    if (all_three) given.q_strides = given.v_strides = fc_strides{0, 0, 0};
+    std::vector<float> q = plain.q, k(plain.k.begin(), plain.k.begin() + problem.head_dim), v = plain.v;
+    if (all_three) q.resize(columns), v.resize(columns);
+    Plan(cpu, given).launch(q.data(), k.data(), v.data(), wide.o.data(), wide.lse.data());
+    const auto [error, lse_error] = errors(problem, wide);
+    EXPECT_LT(error, 1e-5);
+    EXPECT_LT(lse_error, 1e-5);
+  }
+  problem.o_strides = fc_strides{0, 0, 0};
+  expect_refused(FC_ERROR_BAD_INPUT, "outputs would overlap", [&] { Plan(cpu, problem); });
+}
+
+TEST(CApi, NegativeStridesRunBackwards) {
+  const Context cpu("cpu");
+  const Attention problem = small();
+  Attention given = problem;
+  const std::int64_t d = problem.head_dim;
+  // k and v turned round in every axis; o from its last row to its first.
+  given.k_strides = given.v_strides = fc_strides{-2 * 17 * d, -17 * d, -d};
+  given.o_strides = fc_strides{4 * 9 * d, 9 * d, -d};
+  Tensors plain(problem);
+  Tensors turned = plain;
+  for (std::vector<float>* x : {&turned.k, &turned.v}) {
+    std::reverse(x->begin(), x->end());
+    for (auto row = x->begin(); row != x->end(); row += d) std::reverse(row, row + d);
+  }
+  const auto last = static_cast<std::size_t>((2 * 2 * 17 - 1) * d), last_row = static_cast<std::size_t>(8 * d);
+  Plan(cpu, given).launch(plain.q.data(), &turned.k[last], &turned.v[last], &turned.o[last_row], plain.lse.data());
+  for (std::size_t bh = 0; bh < 8; ++bh)
+    for (std::size_t row = 0; row < 9; ++row)
+      std::memcpy(&plain.o[(bh * 9 + row) * 24], &turned.o[(bh * 9 + 8 - row) * 24], 24 * sizeof(float));
+  EXPECT_LT(errors(problem, plain).first, 1e-5);
+}
+
+// A caller that was built with the header of ABI version 1 gets what it said then.
+TEST(CApi, ServesTheStructOfVersionOne) {
+  const Context cpu("cpu");
+  constexpr std::size_t kOld = offsetof(fc_attention, given);
+  std::vector<unsigned char> memory(kOld + 8, 0xab);
+  fc_attention now = small().c();
+  now.struct_size = kOld;
+  std::memcpy(memory.data(), &now, kOld);
+  auto* const old = reinterpret_cast<fc_attention*>(memory.data());
+  fc_plan plan = nullptr;
+  ASSERT_EQ(fc_plan_create(cpu.get(), old, &plan), FC_OK) << fc_last_error();
+  Tensors t(small());
+  EXPECT_EQ(fc_plan_launch(plan, t.q.data(), t.k.data(), t.v.data(), t.o.data(), t.lse.data(), nullptr), FC_OK);
+  EXPECT_LT(errors(small(), t).first, 1e-5);
+  fc_plan_destroy(plan);
+  // Nothing is written behind it.
+  ASSERT_EQ(fc_problem_parse("b1_h2_s8_d16_fp32", old), FC_OK);
+  EXPECT_EQ(old->struct_size, kOld);
+  EXPECT_EQ(old->heads_q, 2);
+  EXPECT_EQ(std::vector<unsigned char>(memory.begin() + kOld, memory.end()), std::vector<unsigned char>(8, 0xab));
+  old->struct_size = 0xabababab;
+  EXPECT_EQ(fc_problem_parse("b1_h2_s8_d16_fp32", old), FC_ERROR_BAD_INPUT);
+}
+
 TEST(CApi, LengthZeroIsComputed) {
   const Context cpu("cpu");
   Attention problem = small();
@@ -238,8 +310,10 @@ TEST(CApi, RefusesBadProblems) {
   refused("scale is -1", [](Attention& p) { p.scale = -1; });
   refused("alignment is 3", [](Attention& p) { p.alignment = 3; });
   refused("alignment is 2", [](Attention& p) { p.alignment = 2; });
-  refused("not negative", [](Attention& p) { p.k_strides = {-1, 1, 1}; });
+  refused("scale is 0", [](Attention& p) { p.scale = 0.0; });
+  refused("scale is -0", [](Attention& p) { p.scale = -0.0; });
   refused("span", [](Attention& p) { p.q_strides = {INT64_MAX, 1, 1}; });
+  refused("span", [](Attention& p) { p.q_strides = {INT64_MIN, 1, 1}; });
   refused("overlap", [](Attention& p) { p.o_strides = {0, 24, 24}; });
   refused("unknown family", [](Attention& p) { p.candidate = "nonsense"; });
   refused("cannot run", [](Attention& p) { p.candidate = "sm90_fwd"; });
@@ -255,6 +329,10 @@ TEST(CApi, RefusesBadProblems) {
   raw.causal = 7;
   EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
   EXPECT_NE(std::string(fc_last_error()).find("causal is 7"), std::string::npos) << fc_last_error();
+  raw = small().c();
+  raw.given = 0x40;
+  EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("given is 0x40"), std::string::npos) << fc_last_error();
   raw = small().c();
   raw.struct_size = 3;
   EXPECT_EQ(fc_plan_create(cpu.get(), &raw, &plan), FC_ERROR_BAD_INPUT);
@@ -273,8 +351,101 @@ TEST(CApi, RefusesBadLaunches) {
                  [&] { plan.launch(reinterpret_cast<char*>(t.q.data()) + 1, t.k.data(), t.v.data(), t.o.data()); });
   expect_refused(FC_ERROR_BAD_INPUT, "the CPU has none",
                  [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), nullptr, &t); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps q",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.q.data()); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps v",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), &t.v[t.v.size() - 1]); });
+  expect_refused(FC_ERROR_BAD_INPUT, "lse at",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), t.k.data()); });
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps o",
+                 [&] { plan.launch(t.q.data(), t.k.data(), t.v.data(), t.o.data(), &t.o[3]); });
   expect_refused(FC_ERROR_BAD_INPUT, "q has 3 elements",
                  [&] { plan.run<float>(std::span(t.q).first(3), t.k, t.v, t.o); });
+}
+
+template <class T>
+void expect_run_refused(const Context& cpu, fc_dtype dtype, const std::string& words) {
+  Attention problem = small();
+  problem.dtype = dtype;
+  const Plan plan(cpu, problem);
+  const Tensors t(problem);
+  const std::vector<T> q(t.q.size()), k(t.k.size()), v(t.v.size());
+  std::vector<T> o(t.o.size());
+  expect_refused(FC_ERROR_BAD_INPUT, words, [&] { plan.run<T>(q, k, v, o); });
+}
+
+struct Half {
+  std::uint16_t bits;
+};
+
+TEST(CApi, RunTakesSpansOfThePlansType) {
+  const Context cpu("cpu");
+  expect_run_refused<int>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<unsigned>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<double>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<std::uint16_t>(cpu, FC_FP32, "run<float>");
+  expect_run_refused<float>(cpu, FC_FP16, "two bytes");
+  expect_run_refused<short>(cpu, FC_BF16, "only std::uint16_t");
+  expect_run_refused<unsigned char>(cpu, FC_FP16, "two bytes");
+  Attention problem = small();
+  problem.dtype = FC_FP16;
+  const Tensors t(problem);
+  const Plan plan(cpu, problem);
+  std::vector<std::uint16_t> bits(t.o.size(), 0xffff);
+  plan.run<std::uint16_t>(std::vector<std::uint16_t>(t.q.size()), std::vector<std::uint16_t>(t.k.size()),
+                          std::vector<std::uint16_t>(t.v.size()), bits);
+  EXPECT_EQ(bits, std::vector<std::uint16_t>(bits.size(), 0));
+  std::vector<Half> halves(t.o.size(), Half{1});
+  plan.run<Half>(std::vector<Half>(t.q.size()), std::vector<Half>(t.k.size()), std::vector<Half>(t.v.size()), halves);
+  EXPECT_EQ(halves[0].bits, 0);
+}
+
+TEST(CApi, RunSeesHowFarStridesReach) {
+  const Context cpu("cpu");
+  Attention problem = small();
+  problem.q_strides = fc_strides{4 * 9 * 30, 9 * 30, 30};
+  problem.k_strides = fc_strides{0, 0, 24};
+  const Plan plan(cpu, problem);
+  Tensors t(problem);
+  const std::vector<float> q(static_cast<std::size_t>(2 * 4 * 9 * 30 - 6), 0.5f), k(17 * 24, 0.5f);
+  plan.run<float>(q, k, t.v, t.o);
+  expect_refused(FC_ERROR_BAD_INPUT, "q has 1728 elements, and the plan's problem needs at least 2154",
+                 [&] { plan.run<float>(t.q, k, t.v, t.o); });
+  problem.q_strides->row = -30;
+  const Plan backwards(cpu, problem);
+  expect_refused(FC_ERROR_BAD_INPUT, "q has a negative stride", [&] { backwards.run<float>(q, k, t.v, t.o); });
+}
+
+// [row, (q, k, v, o), head, column] of one buffer: honest views, without a common element.
+TEST(CApi, ViewsThatInterleaveAreNoOverlap) {
+  const Context cpu("cpu");
+  Attention problem = small();
+  problem.batch = 1;
+  problem.heads_kv = problem.heads_q = 2;
+  problem.seqlen_kv = problem.seqlen_q = 9;
+  const Tensors first(problem);
+  Tensors t = first;
+  const std::int64_t d = problem.head_dim, row = 4 * 2 * d;
+  std::vector<float> packed(static_cast<std::size_t>(9 * row));
+  const auto move = [&](std::vector<float>& x, std::int64_t which, bool in) {
+    for (std::int64_t h = 0; h < 2; ++h)
+      for (std::int64_t r = 0; r < 9; ++r)
+        for (std::int64_t c = 0; c < d; ++c) {
+          float& inside = packed[static_cast<std::size_t>(r * row + which * 2 * d + h * d + c)];
+          float& outside = x[static_cast<std::size_t>((h * 9 + r) * d + c)];
+          in ? inside = outside : outside = inside;
+        }
+  };
+  move(t.q, 0, true), move(t.k, 1, true), move(t.v, 2, true);
+  problem.q_strides = problem.k_strides = problem.v_strides = problem.o_strides = fc_strides{9 * row, d, row};
+  float* const at = packed.data();
+  Plan(cpu, problem).launch(at, at + 2 * d, at + 4 * d, at + 6 * d, t.lse.data());
+  move(t.o, 3, false);
+  EXPECT_LT(errors(problem, t).first, 1e-5);
+  move(t.v, 2, false);
+  EXPECT_EQ(t.v, first.v);
+  expect_refused(FC_ERROR_BAD_INPUT, "overlaps v",
+                 [&] { Plan(cpu, problem).launch(at, at + 2 * d, at + 4 * d, at + 6 * d - 1); });
 }
 
 TEST(CApi, RefusesDevicesThatAreNotThere) {
@@ -422,6 +593,39 @@ TEST_F(Emulated, RepeatedElementsAreNotGivenToTensorMaps) {
   const std::string text = Plan(gpu_, problem).describe();
   EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
   EXPECT_NE(text.find("do not repeat"), std::string::npos) << text;
+  // And that is what explain says, which compiles nothing.
+  const std::string explained = gpu_.explain(problem);
+  EXPECT_NE(explained.find("\"family\":\"sm80_"), std::string::npos) << explained;
+}
+
+TEST_F(Emulated, ABroadcastOfOneRowIsReadByAKernelThatCan) {
+  Attention problem = half();
+  problem.seqlen_q = problem.seqlen_kv = 40;
+  const std::vector<std::uint16_t> row = as_bf16(values(64, 5));
+  const Memory<std::uint16_t> one(gpu_, std::span<const std::uint16_t>(row)), o(gpu_, 2 * 40 * 64);
+  problem.q_strides = problem.k_strides = problem.v_strides = fc_strides{0, 0, 0};
+  const Plan plan(gpu_, problem);
+  plan.launch(one.data(), one.data(), one.data(), o.data());
+  gpu_.synchronize();
+  std::vector<std::uint16_t> out(o.size());
+  o.download(out);
+  // Every weighted mean of one row is that row.
+  for (std::size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i], row[i % 64]) << i << " " << plan.describe();
+}
+
+TEST_F(Emulated, HostSpansAreRefused) {
+  const Plan plan(gpu_, half());
+  const Tensors t(half());
+  std::vector<std::uint16_t> o = as_bf16(t.o);
+  expect_refused(FC_ERROR_BAD_INPUT, "run() takes host memory",
+                 [&] { plan.run<std::uint16_t>(as_bf16(t.q), as_bf16(t.k), as_bf16(t.v), o); });
+}
+
+TEST_F(Emulated, NegativeStridesAreRefused) {
+  Attention problem = half();
+  problem.k_strides = fc_strides{0, 0, -64};
+  expect_refused(FC_ERROR_BAD_INPUT, "a stride is negative", [&] { Plan(gpu_, problem); });
+  expect_refused(FC_ERROR_BAD_INPUT, "a stride is negative", [&] { gpu_.explain(problem); });
 }
 
 TEST_F(Emulated, SlowKernelsSaySo) {

@@ -59,7 +59,18 @@ class InstallTest(unittest.TestCase):
         flags = self.run_ok("pkg-config", "--cflags", "--libs", "flashcore", env=environment).split()
         program = self.root / "from_pkg_config"
         self.run_ok("cc", "-std=c11", "-pedantic", "-Wall", "-Wextra", "-Werror", self.project / "attention.c", *flags, "-lm", "-o", program)
-        self.assertIn("largest difference", self.run_ok(program, "cpu"))
+        # Though the prefix is none of the system's, it runs without LD_LIBRARY_PATH, from anywhere.
+        bare = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
+        done = subprocess.run([str(program), "cpu"], cwd="/", env=bare, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertIn("largest difference", done.stdout)
+        paths = [line for line in self.run_ok("readelf", "-d", program).splitlines() if "RUNPATH" in line or "RPATH" in line]
+        self.assertEqual(len(paths), 1, paths)
+        self.assertTrue(all(entry.startswith("/") for entry in paths[0].split("[")[1].rstrip("]").split(":")), paths)
+
+    def test_the_licence_comes_along(self):
+        (licence,) = self.prefix.rglob("LICENSE")
+        self.assertEqual(licence.read_bytes(), (ROOT / "LICENSE").read_bytes())
+        self.assertEqual(licence.parent.name, "flashcore")
 
     def test_a_moved_prefix_still_works(self):
         moved = self.root / "moved"

@@ -42,9 +42,9 @@ class FakeGpuPlan : public ::testing::Test {
   std::shared_ptr<Context> context_;
 };
 
-const Addresses kTensors = {reinterpret_cast<void*>(0x1000), reinterpret_cast<void*>(0x2000),
-                            reinterpret_cast<void*>(0x3000), reinterpret_cast<void*>(0x4000),
-                            reinterpret_cast<void*>(0x5000), nullptr};
+const Addresses kTensors = {reinterpret_cast<void*>(0x1000000), reinterpret_cast<void*>(0x2000000),
+                            reinterpret_cast<void*>(0x3000000), reinterpret_cast<void*>(0x4000000),
+                            reinterpret_cast<void*>(0x5000000), nullptr};
 
 TEST_F(FakeGpuPlan, LaunchesOnTheCallersStreamWithTheCallersAddresses) {
   const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
@@ -72,6 +72,52 @@ TEST_F(FakeGpuPlan, ALaunchAllocatesNothingAndWaitsForNothing) {
        {"mem_alloc", "mem_free", "stream_synchronize", "memset_bytes", "module_load", "stream_create"})
     EXPECT_EQ(driver_.count(call), before.contains(call) ? before.at(call) : 0) << call;
   EXPECT_EQ(driver_.count("launch_kernel"), 3);
+}
+
+// A first call while somebody captures: the context is opened, and the kernel loaded, without ending the capture.
+TEST_F(FakeGpuPlan, ACaptureSurvivesTheFirstCall) {
+  for (const int mode : {cuda::CU_STREAM_CAPTURE_MODE_GLOBAL, cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL}) {
+    driver_.foreign_capture = mode;
+    {
+      const auto context = std::make_shared<Context>(std::make_unique<cuda::CudaDevice>(api_, nullptr, 0, nullptr));
+      fc_attention problem = request_of_id("b1_h2_s128_d64_fp16");
+      problem.candidate = "sm80_fwd";
+      const Plan made(context, read_request(&problem));
+      EXPECT_GT(driver_.count("module_load"), 0);
+      made.launch(kTensors, FakeDriver::foreign_stream());
+      context->free(context->allocate(100));
+      char byte = 0;
+      void* const memory = context->allocate(1);
+      context->device().upload(memory, &byte, 1);
+      context->device().download(&byte, memory, 1);
+      EXPECT_THROW(context->device().synchronize_stream(FakeDriver::foreign_stream()), Error);
+      context->device().synchronize_stream(nullptr);
+    }
+    EXPECT_EQ(driver_.invalidated_by, "");
+    EXPECT_EQ(driver_.thread_mode, cuda::CU_STREAM_CAPTURE_MODE_GLOBAL) << "the thread's own mode is back";
+  }
+}
+
+TEST_F(FakeGpuPlan, AWorkspaceOfItsOwnIsMadeAndFreedDuringACapture) {
+  api_.tensor_map_encode = [](auto...) { return cuda::CUresult{cuda::CUDA_SUCCESS}; };
+  const int allocations = driver_.count("mem_alloc");
+  driver_.foreign_capture = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  { const Plan made = plan("b1_h8_hk1_sq1_sk8192_d64_fp16", "sm90_decode_fwd"); }
+  EXPECT_EQ(driver_.count("mem_alloc"), allocations + 1);
+  EXPECT_EQ(driver_.count("mem_free"), 1);
+  EXPECT_EQ(driver_.invalidated_by, "");
+}
+
+TEST_F(FakeGpuPlan, AConflictWithACaptureIsTheCallers) {
+  const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
+  driver_.failures["launch_kernel"] = cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  try {
+    made.launch(kTensors, nullptr);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
+    EXPECT_NE(std::string(error.what()).find("a CUDA graph is being captured"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(FakeGpuPlan, LeavesTheCallersContextCurrent) {
@@ -137,6 +183,31 @@ TEST_F(FakeGpuPlan, AnOldDriverGetsAKernelWithoutTensorMaps) {
   const std::string text = made.describe();
   EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
   EXPECT_NE(text.find("older than CUDA 12.0"), std::string::npos) << text;
+}
+
+// The encoder of a real driver refuses a stride of 0, and what cannot be used is not compiled either.
+TEST_F(FakeGpuPlan, ABroadcastReachesNoTensorMap) {
+  api_.tensor_map_encode = [](cuda::CUtensorMap*, cuda::CUtensorMapDataType, std::uint32_t, void*, const std::uint64_t*,
+                              const std::uint64_t* strides, auto...) {
+    return cuda::CUresult{strides[0] == 0 || strides[1] == 0 || strides[2] == 0};
+  };
+  fc_attention problem = request_of_id("b2_h2_s1024_d64_fp16");
+  problem.k = problem.v = {0, 0, 0};
+  problem.given = FC_GIVEN_K_STRIDES | FC_GIVEN_V_STRIDES;
+  const std::string text = Plan(context_, read_request(&problem)).describe();
+  EXPECT_NE(text.find("do not repeat an element"), std::string::npos) << text;
+  EXPECT_NE(text.find("\"family\":\"sm80_"), std::string::npos) << text;
+}
+
+// A kernel that counts in 32 bits does not see the end of such a tensor; another does.
+TEST_F(FakeGpuPlan, ATensorThatReachesFarTakesAnotherKernel) {
+  fc_attention problem = request_of_id("b2_h8_sq1_sk64_d64_fp16");
+  problem.k.batch = problem.v.batch = std::int64_t{1} << 36;
+  problem.candidate = "sm80_short_fwd";
+  EXPECT_THROW(Plan(context_, read_request(&problem)), Error);
+  problem.candidate = nullptr;
+  const std::string text = Plan(context_, read_request(&problem)).describe();
+  EXPECT_NE(text.find("reaches 64 GB of a tensor"), std::string::npos) << text;
 }
 
 TEST_F(FakeGpuPlan, AFaultOfTheGpuIsSaid) {

@@ -60,6 +60,87 @@ TEST(FilesTest, ReplacingKeepsPermissionsAndLinks) {
   EXPECT_EQ(static_cast<int>(std::filesystem::status(folder / "f").permissions()), 0640);
 }
 
+// In containers everybody is process 1 or 7: a run that was killed left a name that a later one wanted.
+TEST(FilesTest, WhatAnEarlierRunLeftBehindIsNotInTheWay) {
+  const TemporaryFolder folder;
+  for (int serial = 0; serial < 200; ++serial)
+    std::ofstream(folder / ("f." + std::to_string(getpid()) + "." + std::to_string(serial) + ".tmp")) << "stale";
+  write_file_atomically(folder / "f", "new");
+  EXPECT_EQ(read_file(folder / "f"), "new");
+}
+
+TEST(FilesTest, AKillWhileWritingLeavesNoTemporary) {
+  const TemporaryFolder folder;
+  const int probe = open(folder.path().c_str(), O_TMPFILE | O_WRONLY, 0600);
+  if (probe < 0) GTEST_SKIP() << "this file system has no files without a name (O_TMPFILE)";
+  close(probe);
+  write_file_atomically(folder / "f", "old");
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    // The write that passes the limit kills, as kill -9 in the middle of a large file would.
+    const rlimit limit{1 << 20, 1 << 20}, no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    std::signal(SIGXFSZ, SIG_DFL);
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(10);
+    write_file_atomically(folder / "f", std::string(8 << 20, 'x'));
+    _exit(11);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(read_file(folder / "f"), "old");
+  EXPECT_EQ(files_in(folder.path()), 1);
+}
+
+TEST(FilesTest, TheLongestNameCanBeWritten) {
+  const TemporaryFolder folder;
+  const std::string name(255, 'n');
+  write_file_atomically(folder / name, "x");
+  EXPECT_EQ(read_file(folder / name), "x");
+  EXPECT_TRUE(why_not_writable(folder / std::string(256, 'n')));
+}
+
+TEST(FilesTest, TheModeIsThatOfTheOldFileWhateverTheUmask) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder / "f", "old");
+  ASSERT_EQ(chmod((folder / "f").c_str(), 0666), 0);
+  const mode_t before = umask(077);
+  write_file_atomically(folder / "f", "new");
+  write_file_atomically(folder / "g", "new");
+  umask(before);
+  EXPECT_EQ(static_cast<int>(std::filesystem::status(folder / "f").permissions()), 0666);
+  EXPECT_EQ(static_cast<int>(std::filesystem::status(folder / "g").permissions()), 0600);
+}
+
+TEST(FilesTest, WhetherAFileCanBeWrittenIsTried) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(why_not_writable(folder / "f"));
+  EXPECT_EQ(files_in(folder.path()), 0) << "nothing is left of the trial";
+  EXPECT_NE(why_not_writable(folder.path()).value_or("").find("is a folder"), std::string::npos);
+  EXPECT_NE(why_not_writable(folder / "absent/f").value_or("").find("does not exist"), std::string::npos);
+  EXPECT_NE(why_not_writable("/proc/f").value_or("").find("cannot write in /proc"), std::string::npos);
+  EXPECT_NE(why_not_writable("/dev/full").value_or("").find("not a regular file"), std::string::npos);
+}
+
+TEST(FilesTest, ALockIsOneProcessesAtATime) {
+  const TemporaryFolder folder;
+  constexpr int kChildren = 4, kEach = 50;
+  write_file_atomically(folder / "count", "0");
+  std::vector<pid_t> children;
+  for (int i = 0; i < kChildren; ++i) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    for (int n = 0; n < kEach; ++n) {
+      const FileLock lock(folder / "lock");
+      write_file_atomically(folder / "count", std::to_string(std::stoi(read_file(folder / "count")) + 1));
+    }
+    _exit(0);
+  }
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
+  EXPECT_EQ(read_file(folder / "count"), std::to_string(kChildren * kEach));
+}
+
 TEST(FilesTest, ReadsFilesWithoutASize) { EXPECT_NE(read_file("/proc/self/status").find("Pid:"), std::string::npos); }
 
 TEST(FilesTest, ReadErrorsNameThePathAndTheReason) {

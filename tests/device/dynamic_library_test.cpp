@@ -1,6 +1,8 @@
 #include "device/cuda/dynamic_library.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -69,6 +71,49 @@ TEST_F(NvrtcSearch, TheVariableExcludesEverythingElse) {
   EXPECT_EQ(nvrtc_candidates(places_), std::vector<std::string>{chosen});
   variables_["FLASHCORE_NVRTC"] = (folder_.path() / "mine").string();
   EXPECT_EQ(nvrtc_candidates(places_), std::vector<std::string>{chosen});
+}
+
+TEST_F(NvrtcSearch, WhatOthersCouldHavePutThereIsPassedOverAndNamed) {
+  const std::string above = put(".venv/lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13");
+  EXPECT_GE(place_of(above), 0);
+  chmod((folder_.path() / ".venv/lib").c_str(), 0777);
+  std::vector<PassedOver> passed_over;
+  const auto candidates = nvrtc_candidates(places_, &passed_over);
+  EXPECT_EQ(std::count(candidates.begin(), candidates.end(), above), 0);
+  ASSERT_EQ(passed_over.size(), 1u);
+  EXPECT_EQ(passed_over[0].path, above);
+  EXPECT_NE(passed_over[0].why.find("everybody may write to"), std::string::npos) << passed_over[0].why;
+  // Whoever names it has looked.
+  variables_["FLASHCORE_NVRTC"] = above;
+  EXPECT_EQ(place_of(above), 0);
+}
+
+TEST_F(NvrtcSearch, AnotherUsersEnvironmentIsPassedOverWhereverItLies) {
+  if (chown(folder_.path().c_str(), 65534, 0) != 0 || chown(folder_.path().c_str(), 0, 0) != 0)
+    GTEST_SKIP() << "only root can give files away, and to users it has";
+  variables_["VIRTUAL_ENV"] = (folder_.path() / "active").string();
+  const std::string library = "lib/python3.11/site-packages/nvidia/cu13/lib/libnvrtc.so.13";
+  for (const char* place : {"checkout/.venv/", ".venv-old/", "active/", "usr/local/", "usr/local/app/.venv/"}) {
+    const std::string file = put(place + library);
+    ASSERT_GE(place_of(file), 0) << file;
+    // The folder that the attacker made: above the file, which may well be root's own.
+    const std::filesystem::path theirs = folder_.path() / place / "lib";
+    ASSERT_EQ(chown(theirs.c_str(), 65534, 0), 0);
+    EXPECT_EQ(place_of(file), -1) << file;
+    ASSERT_EQ(chown(theirs.c_str(), 0, 0), 0);
+  }
+  const std::string toolkit = put("usr/local/cuda-13.0/lib64/libnvrtc.so.13");
+  ASSERT_EQ(chown(toolkit.c_str(), 65534, 0), 0);
+  EXPECT_EQ(place_of(toolkit), -1);
+}
+
+TEST_F(NvrtcSearch, ALinkIsOpenedByWhatItLedToWhenItWasLookedAt) {
+  const std::string real = put("opt/libnvrtc.so.12.6");
+  const std::filesystem::path link = folder_.path() / "usr/local/cuda/lib64/libnvrtc.so.12";
+  std::filesystem::create_directories(link.parent_path());
+  std::filesystem::create_symlink(real, link);
+  EXPECT_EQ(place_of(link.string()), -1);
+  EXPECT_GE(place_of(std::filesystem::canonical(real).string()), 0);
 }
 
 TEST(DynamicLibrary, SaysWhatWasTried) {

@@ -67,6 +67,26 @@ TEST_F(EmulatorTest, SharedWriteAfterReadRace) {
       "t));\nptx::st_shared_u32(s + 4 * t, 2);",
       {"race", "kernel.cuh:4", "kernel.cuh:3"});
 }
+TEST_F(EmulatorTest, ARaceNamesTheBarrierThatIsMissingAndTheLastThatEachPassed) {
+  // Of the two barriers that a reduction needs the second is gone.
+  expect(
+      "ptx::st_shared_u32(s + 4 * t, 1);\nptx::bar_sync();\nptx::ld_shared_u32(s + 4 * (63 - "
+      "t));\nptx::st_shared_u32(s + 4 * t, 2);",
+      {"A barrier is missing between these two lines", "__syncthreads", "last barrier passed by thread",
+       "barrier 0\n    at kernels/test/kernel.cuh:2"});
+  // No barrier at all.
+  expect("ptx::st_shared_u32(s + 4 * t, 1);\nptx::ld_shared_u32(s + 4 * (t ^ 1));",
+         {"A barrier is missing between these two lines|a barrier is missing between that write and this line",
+          ": none yet"});
+  // An mbarrier was the last.
+  expect(
+      "if (t == 0) { ptx::mbarrier_init(s, 64); }\nptx::bar_sync();\nptx::mbarrier_arrive(s);\nptx::mbarrier_wait(s, "
+      "0);\nptx::st_shared_u32(s + 512, t);",
+      {"race", "the mbarrier at offset 0\n    at kernels/test/kernel.cuh:4"});
+  expect("if (t < 2) ptx::st_global_f32(p.data, 1.0f);",
+         {"A barrier is missing between these two lines", ": none yet"});
+  expect("if (t == 3) ptx::st_global_f32(p.data, 1.0f);", {"No barrier spans CTAs"}, 2);
+}
 TEST_F(EmulatorTest, CopyNotWaitedFor) {
   expect("ptx::cp_async_16(s + 16 * t, p.data + 4 * t, 16);\nptx::cp_async_commit();\nptx::ld_shared_u32(s + 16 * t);",
          {"race", "cp.async of", "Nobody has waited", "kernel.cuh:3", "kernel.cuh:1"});

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct FakeDriver {
   double clock_mhz = 1500;
   std::size_t param_bytes = 0;                     // what function_param_info says
   std::map<std::string, cuda::CUresult> failures;  // by member name of DriverApi
+  // A capture of somebody else's that this thread has begun, by its mode (global, thread local); none if negative.
+  int foreign_capture = -1;
 
   // Record.
   std::map<cuda::CUdeviceptr, std::unique_ptr<char[]>> memory;
@@ -37,6 +40,8 @@ struct FakeDriver {
   std::vector<LaunchRecord> launches;
   std::map<std::string, int> attribute_set;  // "kernel/attribute" -> value
   cuda::CUcontext current = nullptr;
+  int thread_mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::string invalidated_by;  // the call that ended the foreign capture
   bool capturing = false;
   int captured = 0;
   double time_us = 1000;
@@ -51,8 +56,20 @@ struct FakeDriver {
     const auto found = calls.find(call);
     return found == calls.end() ? 0 : found->second;
   }
+  // What cuda.h calls potentially unsafe: work that no capture sees.
+  static bool is_unsafe(const std::string& call) {
+    static const std::set<std::string> kUnsafe = {"mem_alloc",          "mem_free",       "module_load",
+                                                  "module_unload",      "stream_create",  "stream_destroy",
+                                                  "stream_synchronize", "copy_to_device", "copy_to_host"};
+    return kUnsafe.contains(call);
+  }
   cuda::CUresult enter(const std::string& call) {
     ++calls[call];
+    if (foreign_capture >= 0 && foreign_capture != cuda::CU_STREAM_CAPTURE_MODE_RELAXED &&
+        thread_mode != cuda::CU_STREAM_CAPTURE_MODE_RELAXED && is_unsafe(call)) {
+      invalidated_by += (invalidated_by.empty() ? "" : ", ") + call;
+      return cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     const auto found = failures.find(call);
     return found == failures.end() ? cuda::CUDA_SUCCESS : found->second;
   }
@@ -60,6 +77,7 @@ struct FakeDriver {
   static T handle(std::uintptr_t value) {
     return reinterpret_cast<T>(value);
   }
+  static cuda::CUstream foreign_stream() { return handle<cuda::CUstream>(99); }
 
   void run(const std::string& kernel, const cuda::CUlaunchConfig&, void** params) {
     if (kernel == "stamp") {
@@ -171,8 +189,15 @@ struct FakeDriver {
       return *stream = handle<CUstream>(3), flags == CU_STREAM_NON_BLOCKING ? now->enter("stream_create") : CUresult{1};
     };
     table.stream_destroy = [](CUstream) { return now->enter("stream_destroy"); };
-    table.stream_synchronize = [](CUstream) {
+    table.stream_synchronize = [](CUstream stream) {
+      if (now->foreign_capture >= 0 && stream == foreign_stream()) now->invalidated_by = "waiting for the stream";
       return now->capturing ? CUresult{900} : now->enter("stream_synchronize");
+    };
+    table.stream_is_capturing = [](CUstream stream, int* status) {
+      return *status = now->foreign_capture >= 0 && stream == foreign_stream(), now->enter("stream_is_capturing");
+    };
+    table.exchange_capture_mode = [](int* mode) {
+      return std::swap(*mode, now->thread_mode), now->enter("exchange_capture_mode");
     };
     table.stream_begin_capture = [](CUstream, int) {
       return now->capturing = true, now->captured = 0, now->enter("stream_begin_capture");

@@ -53,7 +53,7 @@ TEST(Ab, ASlowerCandidateIsCalledSoInOneSentence) {
   EXPECT_EQ(r.processes.size(), 3u);
   EXPECT_NEAR(r.comparison.speedup, 1 / 1.03, 0.004);
   for (const char* word :
-       {"fake_slower_3 is SLOWER than fake_none", "95% interval", "3 processes", "could have detected"})
+       {"fake_slower_3 is slower than fake_none", "95% interval", "3 processes", "could have detected"})
     EXPECT_TRUE(mentions(r.sentence, word)) << r.sentence;
   EXPECT_EQ(r.sentence.find('\n'), std::string::npos);
   EXPECT_LT(r.comparison.p_value, 0.01);

@@ -1,6 +1,7 @@
 #include "lab/expectation.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -79,6 +80,7 @@ class UserTable : public ::testing::Test {
   ~UserTable() override {
     unsetenv("FLASHCORE_TUNED");
     std::filesystem::remove(path_);
+    std::filesystem::remove(path_.string() + ".lock");
   }
   static Trial winner(const char* id, const char* config) {
     Trial trial;
@@ -99,6 +101,33 @@ TEST_F(UserTable, KeepsWhatIsNotReplaced) {
   const auto table = nlohmann::json::parse(read_file(path_));
   EXPECT_EQ(table["h200"]["b1_h1_s64_d64_fp16"], "sm90_fwd:a=3");
   EXPECT_EQ(table["h200"]["b1_h2_s64_d64_fp16"], "sm90_fwd:a=2");
+}
+
+// Runs that end at once: each reads what those before it wrote.
+TEST_F(UserTable, ProcessesThatEnterAtOnceLoseNothing) {
+  constexpr int kProcesses = 4, kEach = 12;
+  std::vector<pid_t> children;
+  for (int process = 0; process < kProcesses; ++process) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    for (int i = 1; i <= kEach; ++i)
+      enter_user_table({winner(fmt::format("b{}_h{}_s64_d64_fp16", process + 1, i).c_str(), "a=1")});
+    _exit(0);
+  }
+  for (const pid_t child : children) {
+    int status = 1;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(nlohmann::json::parse(read_file(path_))["h200"].size(), std::size_t{kProcesses * kEach});
+}
+
+TEST_F(UserTable, AnEntryOfTheWrongKindIsReplacedAndTheOthersStay) {
+  write_file_atomically(path_, R"({"h200": 7, "a100": {"not an id": "x"}})");
+  enter_user_table({winner("b1_h1_s64_d64_fp16", "a=1")});
+  const auto table = nlohmann::json::parse(read_file(path_));
+  EXPECT_EQ(table["h200"]["b1_h1_s64_d64_fp16"], "sm90_fwd:a=1");
+  EXPECT_EQ(table["a100"]["not an id"], "x");
 }
 
 TEST_F(UserTable, AFileThatIsNoTableIsLeftAlone) {

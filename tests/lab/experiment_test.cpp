@@ -156,7 +156,9 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   const std::string html = read_file(folder_ / "out/unroll/verdict.html");
   for (const char* word : {"<!doctype html>", "Unrolling helps.", "CONFIRMED", "Fewer branches.", "<svg", "error"})
     EXPECT_NE(html.find(word), std::string::npos) << word;
-  EXPECT_EQ(html.find("http"), std::string::npos) << "self-contained";
+  for (const char* scheme : {"http:", "https:"}) EXPECT_EQ(html.find(scheme), std::string::npos) << "self-contained";
+  EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
+  EXPECT_EQ(html.find("unsafe-inline"), std::string::npos);
   const auto samples = nlohmann::json::parse(read_file(folder_ / "out/unroll/samples.json"));
   EXPECT_GE(samples["pairs"][0]["processes"][0]["candidate"]["samples_us"].size(), 16u);
 

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "core/error.h"
+#include "device/red_zone.h"
 #include "lab/statistics.h"
 
 namespace flashcore::test {
@@ -30,23 +31,24 @@ double luck_of(const void* address) {
 class FakeBuffer : public Buffer {
  public:
   FakeBuffer(std::size_t bytes, std::size_t red_zone)
-      : bytes_(bytes), zone_(red_zone), memory_(bytes + 2 * red_zone + 256, kZone) {
+      : bytes_(bytes), zone_(red_zone), memory_(bytes + 2 * red_zone + 256) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory_.data()) + red_zone;
     begin_ = memory_.data() + red_zone + (256 - address % 256) % 256;
+    for (std::size_t i = 0; i < zone_; ++i) begin_[i - zone_] = begin_[bytes_ + i] = zone_byte(i);
   }
   void* data() const override { return begin_; }
   std::size_t size() const override { return bytes_; }
   bool red_zones_intact() const override {
     const auto intact = [](const unsigned char* from, std::size_t n) {
       for (std::size_t i = 0; i < n; ++i)
-        if (from[i] != kZone) return false;
+        if (from[i] != zone_byte(i)) return false;
       return true;
     };
     return intact(begin_ - zone_, zone_) && intact(begin_ + bytes_, zone_);
   }
 
  private:
-  static constexpr unsigned char kZone = 0xA5;
+  static unsigned char zone_byte(std::size_t i) { return std::to_integer<unsigned char>(red_zone_byte(i)); }
   std::size_t bytes_, zone_;
   mutable std::vector<unsigned char> memory_;
   unsigned char* begin_;

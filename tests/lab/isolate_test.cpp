@@ -67,6 +67,29 @@ TEST(Isolate, AHangIsEnded) {
   EXPECT_TRUE(results.at(2).completed);
 }
 
+// What it started is ended with it, whatever it did to its pipe.
+TEST(Isolate, AChildThatBreaksItsPipeFailsOnlyItsItem) {
+  const auto results =
+      run_all(4, {.parallel = 2, .batch = 4, .timeout_seconds = 100}, [](std::int64_t i) -> std::string {
+        if (i == 1) {
+          for (int fd = 0; fd < 256; ++fd) close(fd);
+          if (fork() == 0) setsid();
+          pause();
+        }
+        if (i == 2) {
+          const std::string garbage(64, '\xff');
+          for (int fd = 3; fd < 256; ++fd) (void)!write(fd, garbage.data(), garbage.size());
+          pause();
+        }
+        return "done";
+      });
+  ASSERT_EQ(results.size(), 4U);
+  EXPECT_TRUE(results.at(0).completed);
+  EXPECT_EQ(results.at(1).failure, "closed its pipe but lived on, and was ended");
+  EXPECT_EQ(results.at(2).failure, "wrote what is no result, and was ended");
+  EXPECT_TRUE(results.at(3).completed);
+}
+
 TEST(Isolate, StopsWhenAsked) {
   int told = 0;
   run_isolated(

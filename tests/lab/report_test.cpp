@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "lab/content_policy.h"
 #include "lab/example_trials.h"
 #include "lab/report_funnel.h"
 #include "lab/report_model.h"
@@ -26,8 +27,27 @@ int count_of(const std::string& text, const std::string& what) {
 TEST(ReportText, EscapesWhatEachFormatGivesMeaningTo) {
   EXPECT_EQ(escape_html("<a b=\"c\" d='e'>&"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
   EXPECT_EQ(escape_markdown("a|b\nc<d"), "a\\|b c&lt;d");
+  EXPECT_EQ(escape_markdown("[x](https://evil.example) ![y](z) `q` *b* _i_ WWW.evil.example"),
+            "\\[x\\](https&#58;//evil.example) !\\[y\\](z) \\`q\\` \\*b\\* \\_i\\_ WWW&#46;evil.example");
+  EXPECT_EQ(escape_markdown("sm90_fwd:num_consumers=2,block_n=64"), "sm90_fwd:num_consumers=2,block_n=64");
+  EXPECT_EQ(escape_markdown("# head"), "\\# head");
+  EXPECT_EQ(escape_markdown("1. item"), "1\\. item");
+  EXPECT_EQ(escape_markdown("\x1b[2J\u202e"), "\\\\x1b\\[2J\\\\u202e");
+  EXPECT_EQ(markdown_code("a`|b\nc"), "`a'/b c`");
+  EXPECT_EQ(escape_html("a\x1b]0;x\u202e\n"), "a\\x1b]0;x\\u202e\n");
   EXPECT_EQ(escape_csv("plain"), "plain");
   EXPECT_EQ(escape_csv("a,\"b\""), "\"a,\"\"b\"\"\"");
+  for (const char* formula : {"=1+1", "+1", "-1", "@x", " =1", "\t=1", "\r=1", "\n=1", "\uff1d1"})
+    EXPECT_TRUE(escape_csv(formula).starts_with("\"'")) << formula << " became " << escape_csv(formula);
+}
+
+TEST(ReportText, OfAPagesScriptsOnlyThoseNamedByTheirHashRun) {
+  const std::string policy = content_security_policy({.styles = {"a{}"}, .scripts = {"f()"}, .blob_scripts = false});
+  EXPECT_NE(policy.find("default-src 'none'"), std::string::npos);
+  EXPECT_NE(policy.find("script-src 'sha256-GcEEE0IkDzIP5EQ6DXZaDPORqT5RTBELX8Fyzyg9yvo=';"), std::string::npos)
+      << policy;
+  EXPECT_EQ(policy.find("unsafe"), std::string::npos);
+  EXPECT_NE(content_security_policy({}).find("script-src 'none'"), std::string::npos);
 }
 
 TEST(ReportText, Base64MatchesRfc4648) {
@@ -177,6 +197,39 @@ TEST(ReportHtml, AsksForNothingOverTheNetwork) {
   for (const char* what : {"src=\"http", "href=\"http", "src=//", "@import", "url(http", "fetch("})
     EXPECT_EQ(page.find(what), std::string::npos) << what;
   EXPECT_NE(page.find("default-src 'none'"), std::string::npos);
+  EXPECT_EQ(page.substr(0, page.find("application/gzip")).find("unsafe-"), std::string::npos);
+}
+
+TEST(ReportHtml, ShowsTheMachinesLoadAndNoise) {
+  std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  EXPECT_EQ(report_html(trials, kAgainstCurrent).find("machine load"), std::string::npos) << "not recorded, not shown";
+  trials[3].machine.load_before = 0.4;
+  trials[3].machine.load_after = 3.12;
+  trials[3].machine.cores = 16;
+  const std::string page = report_html(trials, kAgainstCurrent);
+  EXPECT_NE(page.find("0.4 to 3.1 (of 16 cores)"), std::string::npos);
+  EXPECT_NE(page.find("noise of a median"), std::string::npos);
+  EXPECT_NE(report_markdown(trials, kAgainstCurrent).find("machine load: 0.4 to 3.1"), std::string::npos);
+}
+
+TEST(ReportHtml, CommandsToRepeatAreQuotedAndCarryTheVariables) {
+  std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  for (Trial& trial : trials) {
+    trial.machine.variables = {{"FLASHCORE_SOURCE", "/my tree"}, {"FLASHCORE_EMULATOR_SEED", "7"}};
+    trial.device.id = "cuda:0; rm -rf ~";
+  }
+  const ProblemRow row = make_model(trials, kAgainstCurrent).rows[0];
+  EXPECT_TRUE(bench_command(row).starts_with(
+      "FLASHCORE_SOURCE='/my tree' flashcore bench --device 'cuda:0; rm -rf ~' --problem b1_h8_s512_d64_fp16"))
+      << bench_command(row);
+}
+
+TEST(ReportModel, ATimeIsSaidAsAMultipleOfTheFloor) {
+  const std::vector<Trial> trials = example::tuned_problem("b1_h8_s512_d64_fp16", "mission", 14, 1.3, 1.4, 1);
+  const ProblemRow row = make_model(trials, kAgainstCurrent).rows[0];
+  const std::string times = ratio(row.winner->timing->p50_us / row.winner->timing->floor_us);
+  EXPECT_NE(sentence(row).find(times + " the floor"), std::string::npos) << sentence(row);
+  EXPECT_NE(report_markdown(trials, kAgainstCurrent).find("| " + times + " |"), std::string::npos);
 }
 
 TEST(ReportHtml, NoTrialsGiveAPageThatSaysWhatToDo) {

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sqlite3.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -156,7 +157,65 @@ TEST_F(StoreTest, ADamagedTrialIsNamedAsSuch) {
   Store store(file());
   store.append(trial_of("a"));
   SQLite::Database(file(), SQLite::OPEN_READWRITE).exec("UPDATE trials SET json = substr(json, 1, 40)");
-  EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { store.query({}); }), "damaged"));
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { store.query({}); }), "damaged trial, 1"));
+}
+
+TEST_F(StoreTest, DamagedTrialsArePassedOverAndNamed) {
+  Store store(file());
+  for (const char* run : {"a", "b", "c", "d", "e"}) store.append(trial_of(run));
+  SQLite::Database raw(file(), SQLite::OPEN_READWRITE);
+  raw.exec("UPDATE trials SET json = substr(json, 1, 40) WHERE run = 'a'");
+  raw.exec("UPDATE trials SET json = '[]' WHERE run = 'c'");
+  raw.exec("UPDATE trials SET json = x'ff00fe' WHERE run = 'd'");
+  raw.exec("UPDATE trials SET json = json_set(json, '$.problem', 'b0_nonsense') WHERE run = 'e'");
+  std::vector<std::string> damaged;
+  const auto trials = store.query({}, &damaged);
+  ASSERT_EQ(trials.size(), 1u);
+  EXPECT_EQ(trials[0].run, "b");
+  ASSERT_EQ(damaged.size(), 4u);
+  EXPECT_TRUE(mentions(damaged[0], "trial 1 ") && mentions(damaged[1], "trial 3 ")) << damaged[0] << damaged[1];
+}
+
+TEST_F(StoreTest, ReadingCreatesAndChangesNothing) {
+  EXPECT_TRUE(
+      mentions(message_of(ErrorKind::kEnvironment, [&] { Store store(file(), Store::Access::kRead); }), "open"));
+  EXPECT_FALSE(fs::exists(file()));
+  { Store(file()).append(trial_of("a")); }
+  const std::string before = read_file(file());
+  EXPECT_EQ(Store(file(), Store::Access::kRead).query({}).size(), 1u);
+  EXPECT_EQ(read_file(file()), before);
+  std::ofstream(file("blank"));
+  EXPECT_TRUE(Store(file("blank"), Store::Access::kRead).query({}).empty());
+  std::ofstream(file("text")) << std::string(4096, 'x');
+  EXPECT_TRUE(mentions(message_of(ErrorKind::kBadInput, [&] { Store store(file("text"), Store::Access::kRead); }),
+                       "not a flashcore store"));
+}
+
+// A store on a read-only mount, or another user's. What is still in the -wal file counts too.
+TEST_F(StoreTest, AReadOnlyFolderCanBeRead) {
+  Store writer(file());
+  writer.append(trial_of("a"));
+  fs::create_directories(folder_ / "copy");
+  for (const char* part : {"", "-wal"})
+    fs::copy_file(file().string() + part, (folder_ / "copy" / "trials.db").string() + part);
+  ASSERT_GT(fs::file_size((folder_ / "copy" / "trials.db-wal")), 0u);
+  for (const auto& entry : fs::directory_iterator(folder_ / "copy")) chmod(entry.path().c_str(), 0444);
+  chmod((folder_ / "copy").c_str(), 0555);
+  chmod(folder_.c_str(), 0755);
+  const pid_t child = fork_child([&] {
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) _exit(3);  // to root nothing is read-only
+    try {
+      if (Store(folder_ / "copy" / "trials.db", Store::Access::kRead).query({}).size() != 1) _exit(2);
+    } catch (const std::exception& e) {
+      fprintf(stderr, "%s\n", e.what());
+      _exit(1);
+    }
+  });
+  EXPECT_EQ(wait_for(child), 0);
+  chmod((folder_ / "copy").c_str(), 0755);
+  int left = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder_ / "copy")) ++left;
+  EXPECT_EQ(left, 2);
 }
 
 TEST_F(StoreTest, AFullDiskIsNamedAndWhatWasStoredStands) {

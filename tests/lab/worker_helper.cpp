@@ -20,8 +20,41 @@ int main(int argc, char** argv) {
   const auto fake = flashcore::test::make_fake_device();
   if (device == "garbage") {
     std::cout << R"({"device":)" << nlohmann::json(fake->info()).dump() << "}" << std::endl;
+    for (std::string line; std::getline(std::cin, line);) std::cout << "Hello, I am not JSON" << std::endl;
+    return 0;
+  }
+  if (device == "forges") {
+    // A trial that somebody else than the worker wrote knows no number.
+    std::cout << R"({"device":)" << nlohmann::json(fake->info()).dump() << "}" << std::endl;
     for (std::string line; std::getline(std::cin, line);)
-      std::cout << "{\"stage\":\"valid\"}\nHello, I am not JSON" << std::endl;
+      std::cout << R"({"trial":{"ended":"passed"},"nonce":"0123"})" << std::endl;
+    return 0;
+  }
+  // Children that answer a request by misbehaving on their streams.
+  if (device.starts_with("then_")) {
+    std::cout << R"({"device":)" << nlohmann::json(fake->info()).dump() << "}" << std::endl;
+    std::string line;
+    std::getline(std::cin, line);
+    if (device == "then_floods") {
+      const std::string chunk(1 << 16, 'x');
+      while (write(STDOUT_FILENO, chunk.data(), chunk.size()) > 0) {
+      }
+    }
+    if (device == "then_tells_stages_forever") {
+      const std::string stage =
+          nlohmann::json{{"stage", "valid"}, {"nonce", nlohmann::json::parse(line).at("nonce")}}.dump() + "\n";
+      while (std::cout << stage) {
+      }
+    }
+    if (device == "then_floods_stderr") {
+      const std::string chunk(1 << 16, 'x');
+      while (write(STDERR_FILENO, chunk.data(), chunk.size()) > 0) {
+      }
+    }
+    if (device == "then_closes_stdout") {
+      close(STDOUT_FILENO);
+      for (;;) pause();
+    }
     return 0;
   }
   const flashcore::test::AllFakeFamilies families;

@@ -90,6 +90,32 @@ TEST(Worker, GarbageIsNotATrial) {
   EXPECT_TRUE(mentions(trial.message, "not JSON")) << trial.message;
 }
 
+TEST(Worker, ATrialWithoutTheRequestsNumberIsNoTrial) {
+  Worker worker = make_worker("forges");
+  const Trial trial = worker.evaluate(request_for("fake_none"));
+  EXPECT_EQ(trial.ended, "crashed");
+  EXPECT_TRUE(mentions(trial.message, "without this request's number")) << trial.message;
+}
+
+TEST(Worker, AChildThatMisbehavesOnItsStreamsIsACrashOrATimeout) {
+  struct Case {
+    const char *device, *ended, *says;
+    double seconds;
+  };
+  // The last has more time than the test: its end must not be waited for.
+  for (const Case& c : {Case{"then_floods", "crashed", "without a newline", 300},
+                        Case{"then_tells_stages_forever", "crashed", "something else than a trial", 300},
+                        Case{"then_floods_stderr", "timeout", "no answer after", 0.5},
+                        Case{"then_closes_stdout", "crashed", "lived on", 10000}}) {
+    Worker worker = make_worker(c.device);
+    const auto start = std::chrono::steady_clock::now();
+    const Trial trial = worker.evaluate(request_for("fake_none"), c.seconds);
+    EXPECT_EQ(trial.ended, c.ended) << c.device << ": " << trial.message;
+    EXPECT_TRUE(mentions(trial.message, c.says)) << c.device << ": " << trial.message;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(120)) << c.device;
+  }
+}
+
 TEST(Worker, AMissingDeviceIsAnErrorNotATrial) {
   Worker absent = make_worker("absent");
   try {
@@ -122,10 +148,14 @@ TEST(Worker, TheChildDiesWithItsParent) {
   if (parent == 0) {
     Worker worker = make_worker();
     worker.device();
-    // The only child of this process is the worker.
-    std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
-    pid_t child = 0;
-    children >> child;
+    // The only child of this process is the worker's guard, and the guard's the worker.
+    pid_t child = getpid();
+    for (int generation = 0; generation < 2; ++generation) {
+      const std::string of = std::to_string(child);
+      std::ifstream children("/proc/" + of + "/task/" + of + "/children");
+      child = 0;
+      children >> child;
+    }
     (void)!write(ends[1], &child, sizeof child);
     pause();
     _exit(0);

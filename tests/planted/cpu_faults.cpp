@@ -1,5 +1,7 @@
 #include "planted/cpu_faults.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -12,8 +14,11 @@ namespace flashcore::test {
 namespace {
 
 constexpr int kHonestLaunches = 10;
-constexpr double kReplayUs = 20;  // above any floor, far below an honest launch
-constexpr double kIdleUs = 90;    // not so far below
+constexpr double kReplayUs = 20;      // above any floor, far below an honest launch
+constexpr double kIdleUs = 150;       // too close to an honest launch for content_timing
+constexpr double kHonestShare = 0.8;  // of an honest launch's time, by a memo that does not want to stand out
+constexpr int kPatience = 20;         // launches on one content before a memo answers
+constexpr std::int64_t kBlockRows = 16;
 
 struct Kept {
   std::string o, lse;
@@ -24,6 +29,7 @@ struct Call {
   const Problem& problem;
   const AttentionArgs& args;
   int number;
+  double cost_us;  // of an honest launch
   std::function<void(const AttentionArgs&)> honest;
   std::shared_ptr<int> alive;  // as long as the binding is
 };
@@ -81,8 +87,8 @@ class Dishonest final : public Family {
   }
   Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const override {
     const auto honest = [this, config, problem](const AttentionArgs& a) { honest_->cpu_launch(config, problem, a)(); };
-    return [this, problem, args, honest, calls = std::make_shared<int>(0)] {
-      misdeed_({problem, args, (*calls)++, honest, calls});
+    return [this, problem, args, honest, cost_us = fake_cost_us(config), calls = std::make_shared<int>(0)] {
+      misdeed_({problem, args, (*calls)++, cost_us, honest, calls});
     };
   }
 
@@ -103,6 +109,13 @@ void skip_row(const Call& c) {
   c.honest(c.args);
   const auto bytes = static_cast<std::size_t>(c.problem.head_dim_v) * size_of(c.problem.dtype);
   std::memset(static_cast<char*>(c.args.o) + kSkippedRow * bytes, 0xFF, bytes);
+}
+
+// As a tile does that is computed whole: a key beyond the last one counts, with the weight 0.
+void read_beyond(const Call& c) {
+  c.honest(c.args);
+  const float beyond = load_element(c.problem.dtype, c.args.v, c.args.layouts.v.span());
+  store_element(c.problem.dtype, c.args.o, 0, load_element(c.problem.dtype, c.args.o, 0) + 0.0f * beyond);
 }
 
 Misdeed race() {
@@ -146,6 +159,118 @@ Misdeed cached_by_content() {
   };
 }
 
+// --- results kept for a part of the output, by a part of the inputs
+// --------------------------------------------------------
+
+// Rows [first, last) of a head.
+struct Rows {
+  std::int64_t batch, head, first, last;
+};
+
+std::string_view bytes_of(const Call& c, const void* data, const TensorLayout& layout, const Rows& rows) {
+  const std::size_t element = size_of(c.problem.dtype);
+  const char* begin = static_cast<const char*>(data) +
+                      static_cast<std::size_t>(layout.offset(rows.batch, rows.head, rows.first)) * element;
+  return {begin, static_cast<std::size_t>((rows.last - rows.first) * layout.columns) * element};
+}
+
+std::string_view q_of(const Call& c, const Rows& r) { return bytes_of(c, c.args.q, c.args.layouts.q, r); }
+std::string_view k_of(const Call& c, const Rows& r) { return bytes_of(c, c.args.k, c.args.layouts.k, r); }
+std::string_view v_of(const Call& c, const Rows& r) { return bytes_of(c, c.args.v, c.args.layouts.v, r); }
+
+// The key for a block of rows of one head: everything that enters it.
+std::string key_of_block(const Call& c, const Rows& rows) {
+  const Rows keys{rows.batch, rows.head / c.problem.group_size(), 0, c.problem.seqlen_kv};
+  return Hasher().add(q_of(c, rows)).add(k_of(c, keys)).add(v_of(c, keys)).hex();
+}
+
+std::string key_of_head(const Call& c, const Rows& rows) {
+  return key_of_block(c, {rows.batch, rows.head, 0, c.problem.seqlen_q});
+}
+
+std::string key_of_batch(const Call& c, const Rows& rows) {
+  std::string key;
+  for (std::int64_t h = 0; h < c.problem.heads_q; ++h) key += key_of_head(c, {rows.batch, h, 0, 0});
+  return key;
+}
+
+// One row of q, k and v of the head.
+std::string key_of_row(const Call& c, const Rows& rows) {
+  const std::int64_t row = c.problem.seqlen_q / 2, key = c.problem.seqlen_kv / 3;
+  const Rows keys{rows.batch, rows.head / c.problem.group_size(), key, key + 1};
+  return Hasher().add(q_of(c, {rows.batch, rows.head, row, row + 1})).add(k_of(c, keys)).add(v_of(c, keys)).hex();
+}
+
+// A few elements of each tensor.
+std::string key_of_sample(const Call& c, const Rows&) {
+  std::string key;
+  const std::pair<const void*, const TensorLayout*> tensors[] = {
+      {c.args.q, &c.args.layouts.q}, {c.args.k, &c.args.layouts.k}, {c.args.v, &c.args.layouts.v}};
+  for (const auto& [data, layout] : tensors)
+    for (std::int64_t i = 1; i < 9; ++i)
+      key += std::to_string(load_element(c.problem.dtype, data, layout->span() * i / 9)) + " ";
+  return key;
+}
+
+// By the size of every number to within a factor of two, and by no sign: other for all that the correctness gate shows.
+std::string key_of_exponents(const Call& c, const Rows&) {
+  Hasher hasher;
+  const std::pair<const void*, const TensorLayout*> tensors[] = {
+      {c.args.q, &c.args.layouts.q}, {c.args.k, &c.args.layouts.k}, {c.args.v, &c.args.layouts.v}};
+  for (const auto& [data, layout] : tensors) {
+    std::string exponents;
+    for (std::int64_t i = 0; i < layout->span(); ++i)
+      exponents += static_cast<char>(std::ilogb(load_element(c.problem.dtype, data, i)));
+    hasher.add(exponents);
+  }
+  return hasher.hex();
+}
+
+// Keeps the output of each block of rows by a key. What is known costs nothing, or as much as `share` of an honest
+// launch if that is more.
+Misdeed kept_by(std::string (*key_of)(const Call&, const Rows&), double share = 0) {
+  using Memory = std::map<std::string, std::pair<std::string, std::string>>;
+  return [key_of, share, memory = std::make_shared<Memory>()](const Call& c) {
+    struct Block {
+      std::string key;
+      std::string_view o, lse;
+    };
+    std::vector<Block> blocks;
+    const Problem& p = c.problem;
+    std::size_t known = 0;
+    for (std::int64_t b = 0; b < p.batch; ++b)
+      for (std::int64_t h = 0; h < p.heads_q; ++h)
+        for (std::int64_t row = 0; row < p.seqlen_q; row += kBlockRows) {
+          const Rows rows{b, h, row, std::min(row + kBlockRows, p.seqlen_q)};
+          const char* lse = reinterpret_cast<const char*>(c.args.lse + (b * p.heads_q + h) * p.seqlen_q + row);
+          blocks.push_back({key_of(c, rows) + " " + std::to_string(blocks.size()),
+                            bytes_of(c, c.args.o, c.args.layouts.o, rows),
+                            {lse, static_cast<std::size_t>(rows.last - rows.first) * sizeof(float)}});
+          known += memory->contains(blocks.back().key);
+        }
+    c.honest(c.args);
+    const double saved = static_cast<double>(known) / static_cast<double>(blocks.size());
+    spend_us(-std::min(saved * c.cost_us - kReplayUs, (1 - share) * c.cost_us));
+    for (const Block& block : blocks) {
+      const auto [kept, is_new] = memory->try_emplace(block.key, block.o, block.lse);
+      if (is_new) continue;
+      std::memcpy(const_cast<char*>(block.o.data()), kept->second.first.data(), block.o.size());
+      std::memcpy(const_cast<char*>(block.lse.data()), kept->second.second.data(), block.lse.size());
+    }
+  };
+}
+
+// Answers from memory once a content has come so often that it must be a measurement.
+Misdeed kept_after_repeats() {
+  return [content = std::make_shared<std::string>(), times = std::make_shared<int>(0)](const Call& c) {
+    const std::string now = content_of(c);
+    *times = now == *content ? *times + 1 : 0;
+    *content = now;
+    c.honest(c.args);
+    if (*times > kPatience) spend_us(kReplayUs - c.cost_us);
+  };
+}
+
 Misdeed stale_pointers() {
   return [first = std::make_shared<std::map<std::string, AttentionArgs>>()](const Call& c) {
     AttentionArgs args = c.args;
@@ -162,9 +287,15 @@ void side_stream(const Call& c) {
   });
 }
 
-void wrong_when_timed(const Call& c) {
-  c.honest(c.args);
-  if (c.number >= kHonestLaunches) scale_element(c, 1, 1.5f);
+// By content: whoever is wrong on inputs that come once is caught by those.
+Misdeed wrong_when_timed() {
+  return [content = std::make_shared<std::string>(), times = std::make_shared<int>(0)](const Call& c) {
+    const std::string now = content_of(c);
+    *times = now == *content ? *times + 1 : 0;
+    *content = now;
+    c.honest(c.args);
+    if (*times >= kHonestLaunches) scale_element(c, 1, 1.5f);
+  };
 }
 
 }  // namespace
@@ -172,6 +303,7 @@ void wrong_when_timed(const Call& c) {
 PlantedFamilies::PlantedFamilies() {
   const std::pair<const char*, Misdeed> all[] = {{"planted_skipped_batch", skip_batch},
                                                  {"planted_skipped_rows", skip_row},
+                                                 {"planted_reads_beyond", read_beyond},
                                                  {"planted_race", race()},
                                                  {"planted_stale_output", idle_after(1)},
                                                  {"planted_mutated_input", mutate_input},
@@ -179,7 +311,15 @@ PlantedFamilies::PlantedFamilies() {
                                                  {"planted_stale_pointers", stale_pointers()},
                                                  {"planted_side_stream", side_stream},
                                                  {"planted_cached_by_content", cached_by_content()},
-                                                 {"planted_wrong_when_timed", wrong_when_timed},
+                                                 {"planted_kept_by_block", kept_by(key_of_block)},
+                                                 {"planted_kept_by_head", kept_by(key_of_head)},
+                                                 {"planted_kept_by_batch", kept_by(key_of_batch)},
+                                                 {"planted_kept_by_row", kept_by(key_of_row)},
+                                                 {"planted_kept_by_sample", kept_by(key_of_sample)},
+                                                 {"planted_kept_by_exponents", kept_by(key_of_exponents)},
+                                                 {"planted_kept_above_floor", kept_by(key_of_head, kHonestShare)},
+                                                 {"planted_kept_after_repeats", kept_after_repeats()},
+                                                 {"planted_wrong_when_timed", wrong_when_timed()},
                                                  {"planted_stops_when_timed", idle_after(kHonestLaunches)}};
   for (const auto& [name, misdeed] : all)
     families_.push_back(std::make_unique<ScopedFamily>(std::make_unique<Dishonest>(name, misdeed)));

@@ -206,6 +206,55 @@ TEST(PlantedHarness, IdenticalCodeIsNotRaced) {
   EXPECT_GT(trial.comparison->blocks, 0) << "luck alone may now call one of two equals faster";
 }
 
+// Machines that drift, throttle and are interrupted, and on which places in memory differ.
+TEST(PlantedHarness, NoHonestCandidateIsSaidToKeepResults) {
+  const test::AllFakeFamilies fakes;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    test::FakeDeviceOptions options = test::realistic_device(seed);
+    options.noise *= 10;
+    options.outliers = 0.2;
+    const auto device = test::make_fake_device(options);
+    EvaluateRequest request;
+    request.problem = Problem::parse("b1_h2_s9_d8_fp32");
+    request.candidate = "fake_none";
+    request.phase = Phase::kCheck;
+    const Trial trial = evaluate(*device, request);
+    EXPECT_EQ(trial.ended, "passed") << "seed " << seed << ": " << trial.message;
+    const nlohmann::json& evidence = trial.gates.back().evidence;
+    EXPECT_GT(evidence.at("known_content_us").get<double>(), 0);
+    EXPECT_GT(evidence.at("unseen_content_us").get<double>(), 0);
+  }
+}
+
+TEST(PlantedHarness, OtherContentDiffersInEveryRowOfEveryHeadAndStaysOrdinary) {
+  for (const char* id : {"b2_h4_hk2_s9_d8_fp32", "b2_h4_s9_d8_fp16_strided", "b1_h3_s9_d8_bf16_bshd"}) {
+    const Problem problem = Problem::parse(id);
+    const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
+    const AttentionInputs same = varied_inputs(inputs, 0), one = varied_inputs(inputs, 1),
+                          two = varied_inputs(inputs, 2);
+    for (const auto tensor : {&AttentionInputs::q, &AttentionInputs::k, &AttentionInputs::v}) {
+      EXPECT_EQ((same.*tensor).data, (inputs.*tensor).data);
+      const HostTensor &before = inputs.*tensor, &after = one.*tensor, &other = two.*tensor;
+      const TensorLayout& l = before.layout;
+      for (std::int64_t b = 0; b < l.batch; ++b)
+        for (std::int64_t h = 0; h < l.heads; ++h)
+          for (std::int64_t row = 0; row < l.rows; ++row) {
+            int changed = 0, between = 0;
+            for (std::int64_t c = 0; c < l.columns; ++c) {
+              const float x = before.at(b, h, row, c), y = after.at(b, h, row, c);
+              changed += x != y;
+              between += y != other.at(b, h, row, c);
+              EXPECT_LE(std::abs(y), 2 * std::abs(x)) << id;
+              EXPECT_GE(std::abs(y), 0.5f * std::abs(x)) << id;
+            }
+            // Each of eight elements stays with a chance of 1 in 64 at the most.
+            EXPECT_GE(changed, 5) << id;
+            EXPECT_GE(between, 5) << id;
+          }
+    }
+  }
+}
+
 EvaluateRequest child_request(const std::string& candidate) {
   EvaluateRequest request;
   request.problem = Problem::parse("b1_h2_s37_d16_fp32");

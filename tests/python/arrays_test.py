@@ -62,6 +62,14 @@ class JaxTest(Arrays, unittest.TestCase):
                 dtype = np.float32 if platform == "cpu" else np.float16
                 self.check(lambda x: self.jax.device_put(x, device), np.asarray, self.jax.Array, dtype)
 
+    def test_arrays_that_never_change_are_no_outputs(self):
+        q = np.ones((1, 2, 8, 16), np.float32)
+        out = self.jax.device_put(np.zeros_like(q), self.jax.devices("cpu")[0])
+        for x in (q, self.jax.device_put(q, self.jax.devices("cpu")[0])):
+            with self.assertRaisesRegex(flashcore.Error, "cannot be written"):
+                flashcore.attention(x, x, x, out=out)
+        self.assertFalse(np.asarray(out).any())
+
     def devices(self, kind):
         try:
             return self.jax.devices(kind)
@@ -82,11 +90,56 @@ class CupyTest(Arrays, unittest.TestCase):
 
 
 class TorchTest(Arrays, unittest.TestCase):
-    def test_every_device(self):
+    def setUp(self):
         try:
             import torch
         except ImportError as error:
             self.skipTest(f"PyTorch does not import: {error}")
+        self.torch = torch
+
+    def test_tensors_that_are_more_than_their_memory(self):
+        torch = self.torch
+        q = torch.ones(1, 2, 8, 16)
+
+        def refused(words, x):
+            with self.assertRaisesRegex(flashcore.Error, words):
+                flashcore.attention(x, q, q)
+            with self.assertRaisesRegex(flashcore.Error, words):
+                flashcore.attention(q.clone(), q, q, out=x)
+
+        class Placed(torch.Tensor):
+            pass
+
+        refused("is a Placed, a subclass of torch.Tensor", q.as_subclass(Placed))
+        refused("resolve_neg", torch._neg_view(torch.ones_like(q)))
+        refused("resolve_neg", torch.ones(q.shape, dtype=torch.complex64).conj().imag)
+        refused("nested tensor", torch.nested.nested_tensor([q[0], q[0]]))
+        refused("layout torch.sparse", q.to_sparse())
+        refused("device meta", q.to("meta"))
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = mode.from_tensor(torch.ones(1))
+        refused("a subclass of torch.Tensor", fake)
+        with self.assertRaisesRegex(flashcore.Error, "without memory of its own"):
+            torch.vmap(lambda x: flashcore.attention(x, x, x))(torch.ones(3, 1, 2, 8, 16))
+        parameter = torch.nn.Parameter(q)
+        with torch.no_grad():
+            self.assertTrue(torch.equal(flashcore.attention(parameter, parameter, parameter), q))
+
+    def test_expanded_tensors(self):
+        """Every stride 0 is no contiguous tensor; on a GPU another kernel reads it."""
+        torch = self.torch
+        for device in ["cpu"] + (["cuda"] if torch.cuda.is_available() else []):
+            dtype = torch.float32 if device == "cpu" else torch.float16
+            q, row = (torch.randn(shape, device=device, dtype=dtype) for shape in ((2, 4, 33, 64), (1, 1, 1, 64)))
+            k = row.expand(2, 4, 64, 64)
+            for x, y, z in ((q, k, k), (k, q, q), (q, row.expand(2, 4, 33, 64), q)):
+                with self.subTest(device=device, strides=(x.stride(), y.stride(), z.stride())):
+                    out = flashcore.attention(x, y, z)
+                    expected = torch.nn.functional.scaled_dot_product_attention(*(a.double().contiguous() for a in (x, y, z)))
+                    self.assertLess(((out.double() - expected).norm() / expected.norm()).item(), self.bound)
+
+    def test_every_device(self):
+        torch = self.torch
         for device in ["cpu"] + (["cuda"] if torch.cuda.is_available() else []):
             with self.subTest(device):
                 dtype = np.float32 if device == "cpu" else np.float16

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import unittest
 import warnings
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,17 @@ class ResultTest(unittest.TestCase):
         self.assertTrue(np.isnan(wide[..., :3]).all() and np.isnan(wide[..., 27:]).all())
         repeated = np.broadcast_to(k[:1, :1], k.shape)
         np.testing.assert_allclose(flashcore.attention(q, repeated, v), flashcore.attention(q, repeated.copy(), v), atol=1e-6)
+
+    def test_broadcasts_of_one_row(self):
+        """All three strides 0 are no contiguous tensor."""
+        q, k, v = arrays()
+        row = k[:1, :1, :1]
+        for shape in (k.shape, (2, 1, 17, 24), (2, 2, 1, 24)):
+            repeated, values = np.broadcast_to(row, shape), v[:, : shape[1], : shape[2]]
+            np.testing.assert_allclose(flashcore.attention(q, repeated, values), reference(q, repeated, values)[0], atol=1e-5)
+            np.testing.assert_allclose(flashcore.attention(q, repeated, repeated), reference(q, repeated, repeated)[0], atol=1e-5)
+        repeated = np.broadcast_to(row, q.shape)
+        np.testing.assert_allclose(flashcore.attention(repeated, k, v), reference(repeated, k, v)[0], atol=1e-5)
 
     def test_arrays_of_plain_python_and_dlpack(self):
         q, k, v = arrays()
@@ -168,7 +180,6 @@ class BadInputTest(unittest.TestCase):
         self.refused("q is of dtype int32; use", q.astype(np.int32), k, v)
         self.refused("q is fp32 on cpu and k is fp16", q, k.astype(np.float16), v)
         self.refused("stride 2 along its last axis", q[..., ::2], k[..., ::2], v)
-        self.refused("not negative", q[:, :, ::-1], k, v)
         self.refused("q has shape", q[0], k, v)
         self.refused("heads_kv is 3, which does not divide", q, np.repeat(k[:, :1], 3, 1), np.repeat(v[:, :1], 3, 1))
         self.refused("2, 1 and 2 batch entries", q, k[:1], v)
@@ -177,16 +188,158 @@ class BadInputTest(unittest.TestCase):
         self.refused("batch is 0", q[:0], k[:0], v[:0])
         self.refused("no family runs", *arrays((1, 1, 2, 300), (1, 1, 2, 300)))
         self.refused("q is a list; give", [1, 2], k, v)
+        released = memoryview(bytearray(q.tobytes())).cast("f", q.shape)
+        released.release()
+        self.refused("cannot be read", released, k, v)
         self.refused("causal is 'left'", q, k, v, causal="left")
         self.refused("causal is \\[", q, k, v, causal=[1])
         self.refused("layout is 'sbhd'", q, k, v, layout="sbhd")
+        self.refused("scale is 0", q, k, v, scale=0.0)
         self.refused("scale is -1", q, k, v, scale=-1.0)
         self.refused("scale is nan", q, k, v, scale=math.nan)
         self.refused("out is fp32", q, k, v, out=np.empty((2, 4, 9, 25), np.float32))
-        self.refused("outputs would overlap", q, k, v, out=np.broadcast_to(q[:, :1], q.shape))
+        out = np.empty_like(q)
+        self.refused("outputs would overlap", q, k, v, out=np.lib.stride_tricks.as_strided(out, strides=(out.strides[0], 0, *out.strides[2:])))
         self.refused("unknown family", q, k, v, candidate="nonsense")
         self.refused("a stream was given", q, k, v, stream=7)
         self.refused("big-endian", q.astype(">f4"), k, v)
+        self.refused("dtype object", q.astype(object), k, v)
+        self.refused("q has shape \\(\\)", np.array(1, np.float32), k, v)
+        self.refused("head_dim is 0", q[..., :0], k[..., :0], v)
+        self.refused("heads_kv is 0", q, k[:, :0], v[:, :0])
+        self.refused("cannot be made|batch|seqlen_q", np.broadcast_to(q[:1, :1, :1], (1, 2**33, 2**10, 24)), k[:1], v[:1])
+
+    def test_one_exception_for_arguments_of_another_type(self):
+        q, k, v = arrays()
+        out = np.empty_like(q)
+        for layout in ([], {}, 1, None, b"bhsd", np.array(["bhsd"])):
+            self.refused("layout is", q, k, v, layout=layout)
+            self.refused("layout is", q, k, v, layout=layout, out=out)
+        for candidate in (1, [], b"cpu_fwd", True, {"family": "cpu_fwd"}):
+            self.refused("candidate is", q, k, v, candidate=candidate)
+        self.refused("zero character", q, k, v, candidate="cpu_fwd\0:block_m=24")
+        self.refused("unknown family", q, k, v, candidate="\udc80")
+        for causal in ([], {}, np.array([True]), 2, "True"):
+            self.refused("causal is", q, k, v, causal=causal)
+        for scale in ("0.5", [], True, np.bool_(True), 1j, np.array(0.5), 10**400, -(10**400), math.inf, np.float32(0)):
+            self.refused("scale is", q, k, v, scale=scale)
+        for stream in ("0", [], 1.0, -1, 2**64, True, object()):
+            self.refused("stream is", q, k, v, stream=stream)
+        for scale in (1, np.float32(0.25), np.float16(0.5), Fraction(1, 3)):
+            np.testing.assert_allclose(flashcore.attention(q, k, v, scale=scale), reference(q, k, v, scale=float(scale))[0], atol=1e-5)
+        plan = flashcore.plan(q, k, v)
+        for address in ("q", 1.5, q):
+            with self.assertRaisesRegex(flashcore.Error, "is no number"):
+                plan.launch(address, k.ctypes.data, v.ctypes.data, out.ctypes.data)
+        for problem, device in ((1, "cpu"), ([], "cpu"), ("b1_h1_s8_d8_fp32", 0), ("b1_h1_s8_d8_fp32", []), ("b1\0", "cpu")):
+            with self.assertRaisesRegex(flashcore.Error, "give a str|zero character"):
+                flashcore.explain(problem, device=device)
+
+    def test_outputs_that_cannot_be_written(self):
+        q, k, v = arrays()
+        want = flashcore.attention(q, k, v)
+        locked = np.zeros_like(q)
+        locked.flags.writeable = False
+        data = bytes(q.nbytes)
+        for out in (locked, np.frombuffer(data, np.float32).reshape(q.shape), memoryview(data).cast("f", q.shape)):
+            self.refused("out, a .*, cannot be written", q, k, v, out=out)
+            with self.assertRaisesRegex(flashcore.Error, "cannot be written"):
+                flashcore.plan(q, k, v, out=out)
+        self.assertEqual((data, locked.any()), (bytes(q.nbytes), False))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "o")
+            Path(path).write_bytes(data)
+            self.refused("cannot be written", q, k, v, out=np.memmap(path, np.float32, "r", shape=q.shape))
+            self.assertEqual(Path(path).read_bytes(), data)
+            out = np.memmap(path, np.float32, "r+", shape=q.shape)
+            self.assertIs(flashcore.attention(q, k, v, out=out), out)
+            np.testing.assert_array_equal(out, want)
+            # As inputs they are as good as any.
+            read_only = np.memmap(path, np.float32, "r", shape=q.shape)
+            np.testing.assert_array_equal(flashcore.attention(read_only, k, v), flashcore.attention(want, k, v))
+            del out, read_only
+        np.testing.assert_array_equal(np.asarray(flashcore.attention(memoryview(q.tobytes()).cast("f", q.shape), k, v)), want)
+
+    def test_outputs_on_top_of_inputs(self):
+        q, k, v = arrays(shape_k=(2, 4, 9, 24))
+        before = [x.copy() for x in (q, k, v)]
+        for out in (q, k, v):
+            self.refused("overlaps", q, k, v, out=out)
+        block = np.zeros(2 * q.size, np.float32)
+        view = block[: q.size].reshape(q.shape)
+        view[...] = q
+        self.refused("o at .* overlaps q", view, k, v, out=block[q.size - 1 : -1].reshape(q.shape))
+        for x, y in zip((q, k, v), before):
+            np.testing.assert_array_equal(x, y)
+        want = flashcore.attention(q, k, v)
+        np.testing.assert_array_equal(flashcore.attention(view, k, v, out=block[q.size :].reshape(q.shape)), want)
+        # Interleaved views of one packed block share its range of addresses, and no element.
+        packed = np.zeros((2, 9, 4, 4, 24), np.float32)  # batch, row, (q, k, v, o), head, column
+        pq, pk, pv, po = (packed[:, :, i].transpose(0, 2, 1, 3) for i in range(4))
+        pq[...], pk[...], pv[...] = q, k, v
+        np.testing.assert_allclose(flashcore.attention(pq, pk, pv, out=po), want, atol=1e-6)
+        np.testing.assert_array_equal(pv, v)
+
+    def test_arrays_that_mean_more_than_their_numbers(self):
+        q, k, v = arrays()
+        self.refused("k is a masked array", q, np.ma.masked_array(k, mask=k > 1), v)
+        self.refused("out is a masked array", q, k, v, out=np.ma.masked_array(np.empty_like(q)))
+
+        class Meters(np.ndarray):
+            pass
+
+        self.refused("v is a Meters, a subclass of numpy.ndarray", q, k, v.view(Meters))
+
+    def test_dlpack_flags(self):
+        q, k, v = arrays()
+        want = flashcore.attention(q, k, v)
+
+        class Flagged:
+            """A producer of DLPack 1, or of before where `old`."""
+
+            def __init__(self, x, old=False):
+                self.x, self.old = x, old
+
+            def __dlpack__(self, *, stream=None, **more):
+                if self.old and more:
+                    raise TypeError("unexpected argument")
+                return self.x.__dlpack__(**more)
+
+            def __dlpack_device__(self):
+                return self.x.__dlpack_device__()
+
+        if np.lib.NumpyVersion(np.__version__) < "2.1.0":
+            self.skipTest("NumPy before 2.1 exports no flags by DLPack")
+        locked = np.zeros_like(q)
+        locked.flags.writeable = False
+        self.refused("out, a Flagged, cannot be written", q, k, v, out=Flagged(locked))
+        self.assertFalse(locked.any())
+        for old in (False, True):
+            out = np.zeros_like(q)
+            flashcore.attention(Flagged(q), Flagged(k), Flagged(v), out=Flagged(out, old))
+            np.testing.assert_array_equal(out, want)
+        locked_q = q.copy()
+        locked_q.flags.writeable = False
+        flashcore.attention(Flagged(locked_q), k, v, out=out)
+        np.testing.assert_array_equal(out, want)
+
+        class Broken:
+            def __dlpack_device__(self):
+                raise KeyError("no device")
+
+            def __dlpack__(self, **more):
+                return None
+
+        self.refused("does not say by DLPack where it lies", Broken(), k, v)
+
+    def test_addresses_between_elements(self):
+        q, k, v = arrays()
+        data = bytearray(q.nbytes + 4)
+        odd = np.frombuffer(memoryview(data)[1 : 1 + q.nbytes], np.float32).reshape(q.shape)
+        self.refused("q is at 0x.*no multiple of its 4-byte", odd, k, v)
+        self.refused("out is at 0x.*no multiple of its 4-byte", q, k, v, out=odd)
+        fields = np.zeros(q.shape, np.dtype([("x", np.float32), ("y", np.uint8)]))
+        self.refused("q has strides .* no multiples of its 4-byte", fields["x"], k, v)
 
     def test_no_gpu(self):
         if os.path.exists("/dev/nvidia0"):
@@ -235,6 +388,7 @@ class BadInputTest(unittest.TestCase):
             [ctypes.sizeof(_library.Attention), 2, 2, 8, 4, 3, 5, 64, 32, 2, 0, 0.5],
         )
         self.assertEqual((parsed.o.batch, parsed.o.head, parsed.o.row, parsed.candidate), (8 * 3 * 32, 3 * 32, 32, None))
+        self.assertEqual((parsed.given, ctypes.sizeof(_library.Attention)), (0, 192))
 
 
 if __name__ == "__main__":

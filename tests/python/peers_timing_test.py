@@ -1,7 +1,10 @@
 """How flashcore.peers times a contestant, on a simulated GPU whose queue holds only so much work at once."""
 
+import contextlib
+import io
 import os
 import sys
+import tempfile
 import types
 import unittest
 from collections import deque
@@ -11,6 +14,37 @@ from unittest import mock
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
 from flashcore import peers  # noqa: E402
+
+
+class JudgeTest(unittest.TestCase):
+    """A timer-server that hangs, floods or ends keeps nobody waiting."""
+
+    def ask(self, script):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "flashcore")
+            program.write_text("#!/bin/sh\n" + script)
+            program.chmod(0o755)
+            with mock.patch.dict(os.environ, FLASHCORE_BINARY=str(program)), mock.patch.dict(peers.JUDGE_SECONDS, device=1.0, prepare=60.0):
+                judge = peers.Judge("cpu")
+                try:
+                    return judge.ask(op="device"), judge.ask(op="prepare", text="x" * 1_000_000)
+                finally:
+                    judge.close(seconds=0.1)
+                    judge.child.stdout.close()
+
+    def test_an_answer_comes_back_and_a_large_question_arrives(self):
+        self.assertEqual(self.ask("read -r x; echo '{\"a\": 1}'; read -r x; echo '{\"b\": 2}'"), ({"a": 1}, {"b": 2}))
+
+    def test_hangs_floods_and_ends_are_errors(self):
+        for script, words in (
+            ("exec sleep 1000", "gave no answer to device in time"),
+            ("exec sleep 1000 >&-", "ended while asked for device"),
+            ("exit 3", "exit code 3"),
+            ("read -r x; echo '{}'; exec cat /dev/zero", "without end"),
+            ("read -r x; echo '{\"error\": \"no GPU\"}'", "no GPU"),
+        ):
+            with self.subTest(script), self.assertRaisesRegex(peers.Error, words):
+                self.ask(script)
 
 
 class SimulatedGpu:
@@ -96,6 +130,29 @@ class PeersTimingTest(unittest.TestCase):
             gpu.host_us = 600.0
             with self.assertRaisesRegex(peers.Error, "did not keep ahead"):
                 made.sample()
+
+
+class PrintedTest(unittest.TestCase):
+    def line(self, **fields):
+        entry = {"name": "p", "time_us": {"p50": 10.0}, "tflops": 0.0123, "peers": [], "family": "cpu_fwd", "config": "", **fields}
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            peers._print(entry)
+        return out.getvalue()
+
+    def test_a_cpus_rate_is_in_gflops(self):
+        self.assertIn("12.3 GFLOP/s", self.line())
+        self.assertIn("123.4 TFLOP/s", self.line(tflops=123.4))
+
+    def test_names_and_messages_do_not_act_on_a_terminal(self):
+        for line in (self.line(name="p\x1b[2J\u202e\nx"), self.line(name="\x1b]0;x\x07", time_us=None, ended="error", message="m\x9b31m\nflashcore: error")):
+            self.assertEqual([c for c in line[:-1] if not c.isprintable()], [], ascii(line))
+
+    def test_overhead_says_what_its_figures_are(self):
+        from flashcore import overhead
+
+        self.assertIn("the computation of b1_h1_s8_d16_fp32 included", overhead.what_is_measured("cpu", "cpu", "b1_h1_s8_d16_fp32", 5))
+        self.assertIn("the device is not waited for", overhead.what_is_measured("cuda:0", "GPU", "b1_h8_s512_d64_fp16", 5))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -29,20 +30,14 @@ def inputs(heads=4, heads_kv=None, rows=9, keys=None, dim=16, dtype=torch.float3
 
 
 class Calls:
-    """How often flashcore's forward ran within."""
+    """How many calls flashcore computed within."""
 
     def __enter__(self):
-        self.count, self.original = 0, ft._run
-
-        def counted(*args):
-            self.count += 1
-            return self.original(*args)
-
-        ft._run = counted
+        self.before = ft.counters()["computed"]
         return self
 
     def __exit__(self, *error):
-        ft._run = self.original
+        self.count = ft.counters()["computed"] - self.before
 
 
 class DropInTest(unittest.TestCase):
@@ -91,6 +86,7 @@ class DropInTest(unittest.TestCase):
         ]
         for words, args, options in cases:
             _plan._said.clear()
+            ft.reset_counters()
             with Calls() as calls, warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 ours = [ft.scaled_dot_product_attention(*args, **options) for _ in range(2)]
@@ -174,6 +170,7 @@ class CompilerTest(unittest.TestCase):
 
         args = (*inputs(), torch.ones(9, 9, dtype=torch.bool))
         _plan._said.clear()
+        ft.reset_counters()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             out = torch.compile(masked, fullgraph=True, backend="eager")(*args)
@@ -257,12 +254,48 @@ class TransformersTest(unittest.TestCase):
         self.assertTrue(torch.equal(ours, theirs))
         self.assertGreaterEqual(self.calls, 12)
 
+    def test_padding_takes_the_kernel_that_sdpa_takes(self):
+        """With grouped heads and a mask PyTorch has its slowest one: "sdpa" repeats the heads."""
+        mask = torch.ones_like(self.ids)
+        mask[0, :4] = 0
+        seen = {}
+        for name in ("flashcore", "sdpa"):
+            self.model.set_attn_implementation(name)
+            calls = seen.setdefault(name, [])
+
+            def spy(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, calls=calls):
+                calls.append((query.shape, key.shape, attn_mask is None, is_causal, enable_gqa))
+                return PYTORCH(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+            with torch.no_grad(), warnings.catch_warnings(), mock.patch.object(F, "scaled_dot_product_attention", spy):
+                warnings.simplefilter("ignore")
+                ft.reset_counters()
+                self.model.generate(self.ids, attention_mask=mask, max_new_tokens=3, do_sample=False)
+                if name == "flashcore":
+                    _plan._said.clear()
+                    with warnings.catch_warnings(record=True) as caught:
+                        warnings.simplefilter("always")
+                        ft.reset_counters()
+                        self.model(self.ids, attention_mask=mask)
+                    notes = [w for w in caught if issubclass(w.category, flashcore.Note)]
+                    self.assertEqual([note.filename for note in notes], [__file__])  # not a line of transformers
+                    del calls[-2:]
+        self.assertEqual(len(seen["sdpa"]), 6)
+        self.assertEqual(seen["flashcore"], seen["sdpa"])
+
     def test_padding_goes_to_pytorch(self):
         mask = torch.ones_like(self.ids)
         mask[0, :4] = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            ft.reset_counters()
             ours, theirs = self.both(lambda: self.model(self.ids, attention_mask=mask).logits)
+            self.assertEqual(list(ft.counters()["passed_on"].values()), [2])
+            with ft.enable(), torch.no_grad():  # counted once, not by both
+                self.model.set_attn_implementation("flashcore")
+                ft.reset_counters()
+                self.model(self.ids, attention_mask=mask)
+                self.assertEqual(list(ft.counters()["passed_on"].values()), [2])
         torch.testing.assert_close(ours, theirs)
         self.assertEqual(self.calls, 0)
 

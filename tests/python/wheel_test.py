@@ -63,6 +63,10 @@ class WheelTest(unittest.TestCase):
         names = zipfile.ZipFile(self.wheel).namelist()
         for name in ("flashcore/__init__.py", "flashcore/torch.py", "flashcore/py.typed", "flashcore/_lib/libflashcore.so", "flashcore/_lib/flashcore"):
             self.assertIn(name, names)
+        archive = zipfile.ZipFile(self.wheel)
+        (licence,) = [name for name in names if name.endswith(".dist-info/LICENSE")]
+        self.assertEqual(archive.read(licence), (ROOT / "LICENSE").read_bytes())
+        self.assertIn(b"\nLicense-File: LICENSE\n", archive.read(licence.replace("LICENSE", "METADATA")))
         self.assertFalse([name for name in names if "__pycache__" in name or name.endswith(".pyc")])
 
     def test_the_tag_is_honest(self):
@@ -80,6 +84,14 @@ class WheelTest(unittest.TestCase):
 
     def test_it_computes_without_compiler_and_numpy(self):
         self.assertIn("right cpu_fwd", self.run_ok([self.python, "-c", COMPUTE], env=self.bare))
+
+    def test_without_what_the_build_needs_it_says_what_to_install(self):
+        command = [self.python, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-index", "-w", str(Path(self.folder.name) / "none")]
+        done = subprocess.run([str(word) for word in command], env=self.bare, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        for word in ("cmake, ninja, c++, readelf are missing", "scripts/install-packages", "cmake ninja-build g++ binutils"):
+            self.assertIn(word, done.stdout)
+        self.assertNotIn("FileNotFoundError", done.stdout)
 
     def test_the_program_comes_along(self):
         self.assertIn("flashcore 0.", self.run_ok([self.python.parent / "flashcore", "--version"], env=self.bare))

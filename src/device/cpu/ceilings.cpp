@@ -99,7 +99,7 @@ template <class Body>
 double sum_of_rates(double quantile, Body&& body) {
   ThreadPool& pool = cpu_thread_pool();
   std::vector<Windows> threads(static_cast<std::size_t>(pool.size()));
-  pool.run(0, [&](int worker) { body(worker, threads[static_cast<std::size_t>(worker)]); });
+  pool.run_on_each([&](int worker) { body(worker, threads[static_cast<std::size_t>(worker)]); });
   double sum = 0;
   for (Windows& windows : threads) sum += windows.rate_at(quantile);
   return sum;

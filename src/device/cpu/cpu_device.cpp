@@ -14,7 +14,9 @@
 #include "core/parallel.h"
 #include "device/cpu/aligned_memory.h"
 #include "device/cpu/ceilings.h"
+#include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
+#include "device/red_zone.h"
 
 namespace flashcore {
 namespace {
@@ -57,9 +59,6 @@ std::int64_t last_level_cache_bytes() {
   // Containers may hide sysfs. 32 MB is a common size; it only sets how much memory the cold regime sweeps.
   return largest > 0 ? largest : std::int64_t{32} << 20;
 }
-
-// Position-dependent, so that a block copied over the zone shows as well as a single value.
-std::byte red_zone_byte(std::size_t index) { return static_cast<std::byte>(0xA5 ^ (index * 0x3B)); }
 
 class CpuBuffer : public Buffer {
  public:
@@ -136,7 +135,7 @@ class CpuTimer : public Timer {
   void sweep_caches() {
     ThreadPool& pool = cpu_thread_pool();
     const std::size_t share = sweep_.size() / static_cast<std::size_t>(pool.size()) / 64 * 64;
-    pool.run(0, [&](int worker) {
+    pool.run_on_each([&](int worker) {
       const float sum = read_through(sweep_.subspan(static_cast<std::size_t>(worker) * share, share));
       if (std::isnan(sum)) sweep_[0] = std::byte{1};  // never: the memory holds ones; keeps the reads
     });
@@ -155,7 +154,7 @@ class CpuDevice : public Device {
     info_.id = "cpu";
     info_.memory_bytes = static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
     info_.limits.kind = DeviceKind::kCpu;
-    info_.limits.multiprocessors = hardware_threads();
+    info_.limits.multiprocessors = cpu_threads();
     info_.limits.l2_bytes = last_level_cache_bytes();
     info_.key = cpu_key(info_.name, info_.limits.multiprocessors);
   }

@@ -1,19 +1,32 @@
 #include "device/cpu/thread_pool.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <csignal>
+#include <system_error>
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "device/cpu/cpu_threads.h"
 
 namespace flashcore {
 namespace {
 
-// Kernels come microseconds apart when they are timed: a worker that sleeps at once pays a futex wake-up (5 us and
-// more) per launch, one that spins for long takes a core from somebody else.
-constexpr std::chrono::microseconds kSpin{30};
+using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
+// Kernels come microseconds apart when they are timed: a helper that sleeps at once costs its caller a futex wake-up
+// (5 us and more) per launch, one that spins for long takes a core from somebody else.
+constexpr nanoseconds kMostSpin{30'000}, kLeastSpin{2'000};
+// After it was preempted, a helper goes to sleep at once so many times.
+constexpr int kHumbleRounds = 64;
+// Helpers of one run; a machine of more cores runs a launch on so many.
+constexpr int kMostHelpers = 511;
+
+constexpr std::uintptr_t kTaken = 1;
 
 thread_local bool t_inside_run = false;
 
@@ -25,105 +38,246 @@ inline void pause_cpu() {
 #endif
 }
 
-// Returns the value once it is no longer `old`.
-std::uint32_t wait_for_change(const std::atomic<std::uint32_t>& word, std::uint32_t old) {
-  const auto give_up = std::chrono::steady_clock::now() + kSpin;
+// False if `done` did not become true for as long as `limit`.
+template <class Done>
+bool spin_until(nanoseconds limit, Done done) {
+  if (done()) return true;
+  if (limit <= nanoseconds::zero()) return false;
+  const auto give_up = Clock::now() + limit;
   do {
     for (int i = 0; i < 32; ++i) {
-      const std::uint32_t value = word.load(std::memory_order_acquire);
-      if (value != old) return value;
       pause_cpu();
+      if (done()) return true;
     }
-  } while (std::chrono::steady_clock::now() < give_up);
-  word.wait(old, std::memory_order_acquire);
-  return word.load(std::memory_order_acquire);
+  } while (Clock::now() < give_up);
+  return false;
 }
+
+// How often this thread lost its core to another: the sign that somebody else has use for it.
+long preemptions() {
+  rusage usage{};
+  return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+// Lives on the stack of the caller that made it.
+struct InsideRun {
+  InsideRun() { t_inside_run = true; }
+  ~InsideRun() { t_inside_run = false; }
+};
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
-  if (threads < 1) throw_bad_input("a thread pool of {} threads was asked for; at least 1 is needed", threads);
-  for (int index = 1; index < threads; ++index) workers_.push_back(std::make_unique<Worker>());
-  for (int index = 1; index < threads; ++index) {
-    Worker& worker = *workers_[index - 1];
-    worker.thread = std::thread([this, index, &worker] { serve(index, worker); });
+struct ThreadPool::Job {
+  Body body;
+  int count;
+  bool one_each;  // a worker for each thread, instead of the next to whoever is free
+  std::atomic<int> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure = nullptr;  // written by whoever set `failed`, read once all are done
+
+  void work() noexcept {
+    do {
+      const int worker = next.fetch_add(1, std::memory_order_relaxed);
+      if (worker >= count) return;
+      try {
+        body(worker);
+      } catch (...) {
+        if (!failed.exchange(true)) failure = std::current_exception();
+      }
+    } while (!one_each);
   }
+};
+
+ThreadPool::ThreadPool(int threads) : threads_(threads) {
+  if (threads < 1) throw_bad_input("a thread pool of {} threads was asked for; at least 1 is needed", threads);
+  for (int index = 1; index < std::min(threads, kMostHelpers + 1); ++index)
+    helpers_.push_back(std::make_unique<Helper>());
 }
 
 ThreadPool::~ThreadPool() {
-  stop_ = true;  // published by the tickets below
-  for (auto& worker : workers_) {
-    worker->ticket.fetch_add(1, std::memory_order_release);
-    worker->ticket.notify_one();
+  stop_ = true;
+  for (auto& helper : helpers_) {
+    helper->asleep.exchange(0);
+    helper->asleep.notify_one();
+    if (helper->thread.joinable()) helper->thread.join();
   }
-  for (auto& worker : workers_) worker->thread.join();
 }
 
-void ThreadPool::serve(int index, Worker& worker) {
-  t_inside_run = true;
-  std::uint32_t seen = 0;
+int ThreadPool::most_threads() const {
+  const int threads = static_cast<int>(helpers_.size()) + 1;
+  return of_process_ ? std::min(threads, cpu_threads()) : threads;
+}
+
+int ThreadPool::size() const {
+  const int limit = ThreadLimit::of_this_thread();
+  return limit > 0 ? std::min(limit, most_threads()) : most_threads();
+}
+
+// Returns how many there are: a container's limit on threads is no error.
+int ThreadPool::start_helpers(int wanted) {
+  int started = started_.load(std::memory_order_acquire);
+  if (started >= wanted) return started;
+  const std::lock_guard lock(start_mutex_);
+  // Helpers inherit the mask: the application's signals are for the application's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  for (started = started_.load(); started < wanted; ++started) {
+    Helper& helper = *helpers_[static_cast<std::size_t>(started)];
+    try {
+      helper.thread = std::thread([this, &helper] { serve(helper); });
+    } catch (const std::system_error&) {
+      break;
+    }
+    started_.store(started + 1, std::memory_order_release);
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+// What was offered, taken; 0 when the pool ends.
+std::uintptr_t ThreadPool::wait_for_work(Helper& helper, nanoseconds& spin) {
+  // Sequentially consistent, as are the accesses of offer(): one of the two sees what the other wrote.
+  const auto work_or_end = [&] { return helper.work.load() != 0 || stop_.load(); };
   for (;;) {
-    seen = wait_for_change(worker.ticket, seen);
-    if (stop_) return;
-    call(index);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    // Spinning is worth its while when work came within it; or would have, of a helper that had just gone to sleep.
+    if (spin_until(spin, work_or_end)) {
+      spin = std::min(2 * std::max(spin, kLeastSpin), kMostSpin);
+    } else {
+      const auto slept = Clock::now();
+      helper.asleep.store(1);
+      while (!work_or_end() && helper.asleep.load() == 1) helper.asleep.wait(1);
+      helper.asleep.store(0);
+      spin = Clock::now() - slept < kMostSpin ? kMostSpin : spin / 2;
+      if (spin < kLeastSpin) spin = nanoseconds::zero();
+    }
+    if (stop_) return 0;
+    std::uintptr_t offered = helper.work.load(std::memory_order_acquire);
+    if (offered != 0 && helper.work.compare_exchange_strong(offered, offered | kTaken, std::memory_order_acq_rel))
+      return offered;
   }
 }
 
-void ThreadPool::call(int index) noexcept {
-  try {
-    (*body_)(index);
-  } catch (...) {
-    const std::lock_guard lock(failure_mutex_);
-    if (!failure_) failure_ = std::current_exception();
-  }
-}
-
-void ThreadPool::run(int threads, const std::function<void(int)>& body) {
-  const int count = threads <= 0 ? size() : std::min(threads, size());
-  if (t_inside_run) {
-    for (int index = 0; index < count; ++index) body(index);
-    return;
-  }
-  const std::lock_guard turn(turn_);
-  body_ = &body;
-  failure_ = nullptr;
-  running_.store(static_cast<std::uint32_t>(count - 1), std::memory_order_relaxed);
-  for (int index = 1; index < count; ++index) {
-    Worker& worker = *workers_[index - 1];
-    worker.ticket.fetch_add(1, std::memory_order_release);
-    worker.ticket.notify_one();
-  }
+void ThreadPool::serve(Helper& helper) {
   t_inside_run = true;
-  call(0);
-  t_inside_run = false;
-  for (std::uint32_t left = running_.load(std::memory_order_acquire); left != 0;)
-    left = wait_for_change(running_, left);
-  if (failure_) std::rethrow_exception(failure_);
+  nanoseconds spin = kMostSpin;
+  long before = preemptions();
+  for (int humble = 0;;) {
+    if (humble > 0) {
+      --humble;
+      spin = nanoseconds::zero();
+    }
+    const std::uintptr_t taken = wait_for_work(helper, spin);
+    if (taken == 0) return;
+    reinterpret_cast<Job*>(taken)->work();
+    active_.fetch_sub(1, std::memory_order_relaxed);
+    helper.work.store(0, std::memory_order_release);  // from here on the job may be gone
+    helper.finished.fetch_add(1, std::memory_order_release);
+    helper.finished.notify_all();
+    if (const long now = preemptions(); now != before) {
+      before = now;
+      humble = kHumbleRounds;
+    }
+  }
+}
+
+bool ThreadPool::offer(Helper& helper, Job& job) {
+  std::uintptr_t idle = 0;
+  if (!helper.work.compare_exchange_strong(idle, reinterpret_cast<std::uintptr_t>(&job))) return false;
+  active_.fetch_add(1, std::memory_order_relaxed);
+  if (helper.asleep.load() == 1 && helper.asleep.exchange(0) == 1) helper.asleep.notify_one();
+  return true;
+}
+
+// True if the helper had not begun, and never will.
+bool ThreadPool::withdraw(Helper& helper, Job& job) {
+  auto offered = reinterpret_cast<std::uintptr_t>(&job);
+  if (!helper.work.compare_exchange_strong(offered, 0, std::memory_order_acq_rel)) return false;
+  active_.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Waits until the helper is done with what it was offered.
+void ThreadPool::join(Helper& helper, const Job& job) {
+  const auto mine = reinterpret_cast<std::uintptr_t>(&job);
+  const auto done = [&] { return (helper.work.load(std::memory_order_acquire) & ~kTaken) != mine; };
+  while (!spin_until(kMostSpin, done)) {
+    const std::uint32_t seen = helper.finished.load(std::memory_order_acquire);
+    if (done()) return;
+    helper.finished.wait(seen, std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::run_alone(int count, Body body) {
+  for (int worker = 0; worker < count; ++worker) body(worker);
+}
+
+void ThreadPool::run(int threads, Body body) {
+  const int count = threads <= 0 ? size() : std::min(threads, size());
+  if (t_inside_run) return run_alone(count, body);
+  // Of callers that come together, each takes what those before left: more would only take turns with them.
+  const int active = active_.fetch_add(1, std::memory_order_relaxed) + 1;
+  struct Leave {
+    std::atomic<int>& active;
+    ~Leave() { active.fetch_sub(1, std::memory_order_relaxed); }
+  } const leave{active_};
+  const InsideRun inside;
+  // A thread that is bound to one core would have its helpers there too.
+  const int most = most_threads();
+  int wanted = std::min(count - 1, most - active);
+  if (wanted > 0) wanted = std::min(wanted, usable_cores() - 1);
+  if (wanted <= 0) return run_alone(count, body);
+
+  Job job{body, count, false};
+  std::array<Helper*, kMostHelpers> mine;
+  std::size_t held = 0;
+  const int started = start_helpers(most - 1);
+  for (int i = 0; i < started && static_cast<int>(held) < wanted; ++i)
+    if (offer(*helpers_[static_cast<std::size_t>(i)], job)) mine[held++] = helpers_[static_cast<std::size_t>(i)].get();
+  job.work();
+  for (std::size_t i = 0; i < held; ++i)
+    if (!withdraw(*mine[i], job)) join(*mine[i], job);
+  if (job.failed) std::rethrow_exception(job.failure);
+}
+
+void ThreadPool::run_on_each(Body body) {
+  const int count = size();
+  if (t_inside_run) return run_alone(count, body);
+  const std::lock_guard turn(each_mutex_);
+  active_.fetch_add(count, std::memory_order_relaxed);  // nobody else takes a helper from here on
+  const InsideRun inside;
+  Job job{body, count, true};
+  const int helping = std::min(start_helpers(count - 1), count - 1);
+  for (int i = 0; i < helping; ++i)
+    while (!offer(*helpers_[static_cast<std::size_t>(i)], job)) std::this_thread::yield();
+  job.work();
+  for (int i = 0; i < helping; ++i) join(*helpers_[static_cast<std::size_t>(i)], job);
+  job.one_each = false;  // where threads could not be started, the caller does what is left
+  job.work();
+  active_.fetch_sub(count, std::memory_order_relaxed);
+  if (job.failed) std::rethrow_exception(job.failure);
 }
 
 namespace {
 
 std::atomic<ThreadPool*> g_pool{nullptr};
-std::mutex g_pool_mutex;
+
+// Only the forking thread lives on in a child: its copy of the pool has no helpers. Registered when the library is
+// loaded, so that no fork comes before it.
+const int g_registered = pthread_atfork(nullptr, nullptr, [] { g_pool.store(nullptr); });
 
 }  // namespace
 
 ThreadPool& cpu_thread_pool() {
   if (ThreadPool* pool = g_pool.load(std::memory_order_acquire)) return *pool;
-  const std::lock_guard lock(g_pool_mutex);
-  if (ThreadPool* pool = g_pool.load(std::memory_order_acquire)) return *pool;
-  // Only the forking thread lives on in a child: its copy of the pool has no workers and would wait for ever.
-  static const int registered = pthread_atfork([] { g_pool_mutex.lock(); }, [] { g_pool_mutex.unlock(); },
-                                               [] {
-                                                 g_pool.store(nullptr);
-                                                 g_pool_mutex.unlock();
-                                               });
-  if (registered != 0) throw_environment("pthread_atfork failed with {}: out of memory", registered);
-  // Never destroyed: at exit another static's destructor may still compute.
-  auto* pool = new ThreadPool(hardware_threads());
-  g_pool.store(pool, std::memory_order_release);
-  return *pool;
+  if (g_registered != 0) throw_environment("pthread_atfork failed with {}: out of memory", g_registered);
+  // Without a lock, which a child could inherit. Never destroyed: at exit another static's destructor may still
+  // compute.
+  auto made = std::make_unique<ThreadPool>(hardware_threads());
+  made->of_process_ = true;
+  ThreadPool* first = nullptr;
+  if (!g_pool.compare_exchange_strong(first, made.get(), std::memory_order_acq_rel)) return *first;
+  return *made.release();
 }
 
 }  // namespace flashcore

@@ -6,6 +6,10 @@
 namespace flashcore::cuda {
 namespace {
 
+bool is_capture_conflict(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
+
 bool is_environment(CUresult result) {
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:
@@ -68,6 +72,11 @@ void check(const DriverApi& api, CUresult result, std::string_view what) {
   if (api.error_string(result, &text) != CUDA_SUCCESS || !text) text = "no description";
   const std::string message = fmt::format("{} failed: {} ({} {})", what, text, name, result);
   if (is_context_lost(result)) throw DeviceFault(message);
+  if (is_capture_conflict(result))
+    throw_bad_input(
+        "{}: a CUDA graph is being captured, and this call cannot be part of it; make it before or after the capture, "
+        "or on the stream that is captured",
+        message);
   if (is_environment(result)) throw_environment("{}{}", message, advice(result));
   throw_internal("{}", message);
 }
@@ -80,7 +89,15 @@ KeepCurrentContext::~KeepCurrentContext() {
   if (api_) api_->context_set_current(before_);
 }
 
+RelaxedCapture::RelaxedCapture(const DriverApi& api)
+    : api_(api), mode_(CU_STREAM_CAPTURE_MODE_RELAXED), exchanged_(api.exchange_capture_mode(&mode_) == CUDA_SUCCESS) {}
+
+RelaxedCapture::~RelaxedCapture() {
+  if (exchanged_) api_.exchange_capture_mode(&mode_);
+}
+
 Context::Context(const DriverApi& api, int ordinal) : api_(api) {
+  const RelaxedCapture relaxed(api_);
   cuda::check(api_, api_.device_get(&device_, ordinal), fmt::format("opening cuda:{}", ordinal));
   cuda::check(api_, api_.primary_context_retain(&context_, device_),
               fmt::format("making a context on cuda:{}", ordinal));
@@ -94,6 +111,7 @@ Context::Context(const DriverApi& api, int ordinal) : api_(api) {
 }
 
 Context::~Context() {
+  const RelaxedCapture relaxed(api_);
   // After a fault these fail, and there is nobody left to tell.
   api_.context_set_current(context_);
   api_.stream_destroy(stream_);
@@ -117,6 +135,9 @@ Context::Scope::~Scope() {
   if (changed_) api_.context_set_current(before_);
 }
 
-void Context::synchronize() const { check(use().stream_synchronize(stream_), "work on the GPU"); }
+void Context::synchronize() const {
+  const RelaxedCapture relaxed(api_);
+  check(use().stream_synchronize(stream_), "work on the GPU");
+}
 
 }  // namespace flashcore::cuda

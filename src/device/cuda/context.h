@@ -30,6 +30,22 @@ class KeepCurrentContext {
   CUcontext before_ = nullptr;
 };
 
+// Lets the calling thread allocate, load and wait while it lives, whatever is being captured into a CUDA graph, as
+// PyTorch's allocator does. The driver forbids such calls otherwise, and the attempt alone ends the capture, since work
+// that is no part of the graph is not repeated with it. Ours need not be: memory and kernels are made once and kept.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const DriverApi& api);
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const DriverApi& api_;
+  int mode_;  // this one's, then the one to go back to
+  bool exchanged_;
+};
+
 // Shared by the device and by all that it hands out, so that the order of destruction does not matter.
 class Context {
  public:

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace flashcore::cuda {
 
@@ -36,6 +37,8 @@ struct NvrtcApi {
 
 // Opens the library once per process. Null if it is not there; `why` then says what was tried.
 const NvrtcApi* nvrtc_api(std::string* why = nullptr);
+// What was found on the way and not taken, because somebody else could have put it there: "FILE: why".
+std::vector<std::string> nvrtc_passed_over();
 
 // --- driver ----------------------------------------------------------------------------------------------------------
 using CUresult = int;
@@ -78,6 +81,9 @@ enum : CUresult {
   CUDA_ERROR_SYSTEM_NOT_READY = 802,
   CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
   CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE = 804,
+  CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+  CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+  CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
   CUDA_ERROR_UNKNOWN = 999,
 };
 
@@ -100,7 +106,10 @@ enum CUfunction_attribute : int {
 
 inline constexpr unsigned CU_STREAM_NON_BLOCKING = 1;
 inline constexpr unsigned CU_EVENT_DEFAULT = 0;
+inline constexpr int CU_STREAM_CAPTURE_MODE_GLOBAL = 0;
 inline constexpr int CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1;
+inline constexpr int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
+inline constexpr int CU_STREAM_CAPTURE_STATUS_NONE = 0;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 
@@ -176,6 +185,8 @@ struct DriverApi {
   CUresult (*stream_create)(CUstream* stream, unsigned flags) = nullptr;
   CUresult (*stream_destroy)(CUstream stream) = nullptr;
   CUresult (*stream_synchronize)(CUstream stream) = nullptr;
+  CUresult (*stream_is_capturing)(CUstream stream, int* status) = nullptr;
+  CUresult (*exchange_capture_mode)(int* mode) = nullptr;
   CUresult (*stream_begin_capture)(CUstream stream, int mode) = nullptr;
   CUresult (*stream_end_capture)(CUstream stream, CUgraph* graph) = nullptr;
   CUresult (*graph_instantiate)(CUgraphExec* executable, CUgraph graph, unsigned long long flags) = nullptr;

@@ -100,6 +100,7 @@ void CudaDevice::download(void* host, const void* source, std::size_t bytes) {
 
 void CudaDevice::fill(void* destination, unsigned char byte, std::size_t bytes) {
   if (bytes == 0) return;
+  const RelaxedCapture relaxed(context_->api());
   context_->check(
       context_->use().memset_bytes(reinterpret_cast<CUdeviceptr>(destination), byte, bytes, context_->stream()),
       "filling GPU memory");
@@ -148,7 +149,13 @@ void CudaDevice::readdress_tensor_map(const TensorMapSpec& map, const void* addr
 
 void CudaDevice::synchronize_stream(void* stream) {
   const Context::Scope current(*context_);
-  context_->check(context_->api().stream_synchronize(static_cast<CUstream>(stream)), "work on the GPU");
+  const RelaxedCapture relaxed(context_->api());
+  // Waiting for a stream that is captured would end the capture.
+  int status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = context_->api().stream_is_capturing(static_cast<CUstream>(stream), &status);
+  if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (result == CUDA_SUCCESS) result = context_->api().stream_synchronize(static_cast<CUstream>(stream));
+  context_->check(result, "waiting for a stream");
 }
 
 std::unique_ptr<Timer> CudaDevice::make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) {
@@ -205,12 +212,12 @@ std::unique_ptr<Device> open_cuda_device(int ordinal) {
   std::string why;
   const DriverApi* api = driver_api(&why);
   if (!api)
-    throw_environment("cuda:{} needs an NVIDIA driver, and there is none ({}). Install one, or use --device cpu",
+    throw_environment("cuda:{} needs an NVIDIA driver, and there is none ({}). Install one, or use the device \"cpu\"",
                       ordinal, why);
   const int count = cuda_device_count();
   if (count == 0)
     throw_environment(
-        "cuda:{} is not here: the NVIDIA driver shows no GPU. Look at CUDA_VISIBLE_DEVICES, or use --device cpu",
+        "cuda:{} is not here: the NVIDIA driver shows no GPU. Look at CUDA_VISIBLE_DEVICES, or use the device \"cpu\"",
         ordinal);
   if (ordinal >= count)
     throw_environment(

@@ -44,6 +44,7 @@ CudaModule::CudaModule(std::shared_ptr<const Context> context, const Artifact& a
     : context_(std::move(context)), symbol_(artifact.symbol) {
   if (artifact.cubin.empty())
     throw_internal("{} has no GPU code: it was compiled for {}", artifact.symbol, artifact.arch);
+  const RelaxedCapture relaxed(context_->api());
   const DriverApi& api = context_->use();
   context_->check(api.module_load(&module_, artifact.cubin.data()),
                   fmt::format("loading {} ({})", symbol_, artifact.arch));
@@ -64,6 +65,7 @@ CudaModule::CudaModule(std::shared_ptr<const Context> context, const Artifact& a
 }
 
 CudaModule::~CudaModule() {
+  const RelaxedCapture relaxed(context_->api());
   try {
     context_->use().module_unload(module_);
   } catch (const std::exception&) {  // the context is lost, and its modules with it
@@ -86,6 +88,7 @@ void CudaModule::launch_on(CUstream stream, const LaunchSpec& spec, std::span<co
     throw_internal("{} takes {} bytes of parameters and was given {}", symbol_, param_bytes_, given.size());
   const DriverApi& api = context_->api();
   if (volume(spec.cluster) > kPortableClusterSize && !large_clusters_) {
+    const RelaxedCapture relaxed(api);
     context_->check(api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
                     "allowing a large cluster");
     large_clusters_ = true;

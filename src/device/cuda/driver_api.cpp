@@ -45,6 +45,8 @@ void load_symbols(SymbolLoader& loader, DriverApi& api) {
   loader.need("cuStreamCreate", api.stream_create);
   loader.need("cuStreamDestroy_v2", api.stream_destroy);
   loader.need("cuStreamSynchronize", api.stream_synchronize);
+  loader.need("cuStreamIsCapturing", api.stream_is_capturing);
+  loader.need("cuThreadExchangeStreamCaptureMode", api.exchange_capture_mode);
   loader.need("cuStreamBeginCapture_v2", api.stream_begin_capture);
   loader.need("cuStreamEndCapture", api.stream_end_capture);
   loader.need("cuGraphInstantiateWithFlags", api.graph_instantiate);

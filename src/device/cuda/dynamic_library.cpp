@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/trusted_path.h"
+
 namespace flashcore::cuda {
 namespace {
 
@@ -26,26 +28,52 @@ std::vector<fs::path> folders_starting_with(const fs::path& folder, const std::s
   return found;
 }
 
-void add_if_present(std::vector<std::string>& candidates, const fs::path& folder) {
+std::vector<std::string> libraries_in(const fs::path& folder) {
+  std::vector<std::string> found;
   for (const std::string& name : kNvrtcNames) {
     std::error_code ignored;
-    if (fs::exists(folder / name, ignored)) candidates.push_back((folder / name).string());
+    if (fs::exists(folder / name, ignored)) found.push_back((folder / name).string());
   }
+  return found;
 }
 
-// The wheels nvidia-cuda-nvrtc (13: nvidia/cu13/lib) and nvidia-cuda-nvrtc-cu12 (nvidia/cuda_nvrtc/lib).
-void add_site_packages(std::vector<std::string>& candidates, const fs::path& packages) {
-  add_if_present(candidates, packages / "nvidia" / "cu13" / "lib");
-  add_if_present(candidates, packages / "nvidia" / "cuda_nvrtc" / "lib");
-}
+class Search {
+ public:
+  explicit Search(std::vector<PassedOver>* passed_over) : passed_over_(passed_over) {}
 
-void add_environment_folder(std::vector<std::string>& candidates, const fs::path& venv) {
-  for (const char* lib : {"lib", "lib64"})
-    for (const fs::path& python : folders_starting_with(venv / lib, "python3")) {
-      add_site_packages(candidates, python / "site-packages");
-      add_site_packages(candidates, python / "dist-packages");
+  void add_name(const std::string& name) { candidates_.push_back(name); }
+
+  void add_folder(const fs::path& folder) {
+    for (const std::string& file : libraries_in(folder)) {
+      // What is opened later is the very file that is looked at here.
+      std::error_code error;
+      const std::string resolved = fs::canonical(file, error).string();
+      const std::string why = error ? error.message() : why_untrusted(resolved);
+      if (why.empty()) candidates_.push_back(resolved);
+      else if (passed_over_) passed_over_->push_back({file, why});
     }
-}
+  }
+
+  void add_environment(const fs::path& venv) {
+    for (const char* lib : {"lib", "lib64"})
+      for (const fs::path& python : folders_starting_with(venv / lib, "python3")) {
+        add_site_packages(python / "site-packages");
+        add_site_packages(python / "dist-packages");
+      }
+  }
+
+  std::vector<std::string> candidates() && { return std::move(candidates_); }
+
+ private:
+  // The wheels nvidia-cuda-nvrtc (13: nvidia/cu13/lib) and nvidia-cuda-nvrtc-cu12 (nvidia/cuda_nvrtc/lib).
+  void add_site_packages(const fs::path& packages) {
+    add_folder(packages / "nvidia" / "cu13" / "lib");
+    add_folder(packages / "nvidia" / "cuda_nvrtc" / "lib");
+  }
+
+  std::vector<std::string> candidates_;
+  std::vector<PassedOver>* passed_over_;
+};
 
 std::string path_of(void* handle, const std::string& asked) {
   link_map* map = nullptr;
@@ -90,36 +118,31 @@ SearchPlaces default_places() {
   return places;
 }
 
-std::vector<std::string> nvrtc_candidates(const SearchPlaces& places) {
+std::vector<std::string> nvrtc_candidates(const SearchPlaces& places, std::vector<PassedOver>* passed_over) {
   if (const char* chosen = places.environment("FLASHCORE_NVRTC"); chosen && *chosen) {
-    std::vector<std::string> named;
     std::error_code ignored;
-    if (fs::is_directory(chosen, ignored)) {
-      add_if_present(named, chosen);
-      if (!named.empty()) return named;
-    }
+    if (fs::is_directory(chosen, ignored))
+      if (auto named = libraries_in(chosen); !named.empty()) return named;
     // A bare name would go through the loader's search and be something else than what was named.
     return {fs::absolute(chosen, ignored).string()};
   }
-  std::vector<std::string> candidates;
+  Search search(passed_over);
   if (!places.executable.empty())
     for (fs::path folder = places.executable.parent_path(); folder.has_relative_path(); folder = folder.parent_path())
-      for (const fs::path& venv : folders_starting_with(folder, ".venv")) add_environment_folder(candidates, venv);
-  if (const char* venv = places.environment("VIRTUAL_ENV"); venv && *venv) add_environment_folder(candidates, venv);
-  candidates.insert(candidates.end(), kNvrtcNames.begin(), kNvrtcNames.end());
+      for (const fs::path& venv : folders_starting_with(folder, ".venv")) search.add_environment(venv);
+  if (const char* venv = places.environment("VIRTUAL_ENV"); venv && *venv) search.add_environment(venv);
+  for (const std::string& name : kNvrtcNames) search.add_name(name);
   for (const fs::path& prefix : places.prefixes) {
-    std::vector<fs::path> toolkits = folders_starting_with(prefix, "cuda");
-    for (const fs::path& toolkit : toolkits) {
-      add_if_present(candidates, toolkit / "lib64");
-      add_if_present(candidates, toolkit / "lib");
-      for (const fs::path& target : folders_starting_with(toolkit / "targets", ""))
-        add_if_present(candidates, target / "lib");
+    for (const fs::path& toolkit : folders_starting_with(prefix, "cuda")) {
+      search.add_folder(toolkit / "lib64");
+      search.add_folder(toolkit / "lib");
+      for (const fs::path& target : folders_starting_with(toolkit / "targets", "")) search.add_folder(target / "lib");
     }
-    add_environment_folder(candidates, prefix);
+    search.add_environment(prefix);
     for (const fs::path& folder : folders_starting_with(prefix, ""))
-      for (const fs::path& venv : folders_starting_with(folder, ".venv")) add_environment_folder(candidates, venv);
+      for (const fs::path& venv : folders_starting_with(folder, ".venv")) search.add_environment(venv);
   }
-  return candidates;
+  return std::move(search).candidates();
 }
 
 std::vector<std::string> driver_candidates() {

@@ -32,9 +32,16 @@ struct SearchPlaces {
 };
 SearchPlaces default_places();
 
+// A library that was found and not taken.
+struct PassedOver {
+  std::string path, why;
+};
+
 // What to hand to dlopen, in order. $FLASHCORE_NVRTC (a file, or a folder that holds one) excludes everything else:
-// whoever names a compiler wants that one or an error.
-std::vector<std::string> nvrtc_candidates(const SearchPlaces& places);
+// whoever names a compiler wants that one or an error. Of what the search itself finds, only files that nobody but the
+// user and root could have put there (core/trusted_path.h), with symbolic links resolved; the others go to
+// `passed_over`. Names without a folder are the loader's to find.
+std::vector<std::string> nvrtc_candidates(const SearchPlaces& places, std::vector<PassedOver>* passed_over = nullptr);
 std::vector<std::string> driver_candidates();
 std::vector<std::string> nvml_candidates();
 

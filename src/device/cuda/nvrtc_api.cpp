@@ -1,3 +1,4 @@
+#include "core/error.h"
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/dynamic_library.h"
 #include "device/cuda/load_symbols.h"
@@ -9,12 +10,18 @@ struct Loaded {
   NvrtcApi api;
   bool present = false;
   std::string why;
+  std::vector<std::string> passed_over;
 };
 
 Loaded load() {
   Loaded loaded;
-  const auto library = DynamicLibrary::open_first(nvrtc_candidates(default_places()), &loaded.why);
-  if (!library) return loaded;
+  std::vector<PassedOver> passed_over;
+  const auto library = DynamicLibrary::open_first(nvrtc_candidates(default_places(), &passed_over), &loaded.why);
+  for (const auto& [path, why] : passed_over) loaded.passed_over.push_back(fmt::format("{}: {}", path, why));
+  if (!library) {
+    for (const std::string& found : loaded.passed_over) loaded.why += "; not taken: " + found;
+    return loaded;
+  }
   NvrtcApi& api = loaded.api;
   api.path = library->path();
   SymbolLoader loader(*library);
@@ -36,12 +43,18 @@ Loaded load() {
   return loaded;
 }
 
+const Loaded& loaded() {
+  static const Loaded once = load();
+  return once;
+}
+
 }  // namespace
 
 const NvrtcApi* nvrtc_api(std::string* why) {
-  static const Loaded loaded = load();
-  if (why) *why = loaded.why;
-  return loaded.present ? &loaded.api : nullptr;
+  if (why) *why = loaded().why;
+  return loaded().present ? &loaded().api : nullptr;
 }
+
+std::vector<std::string> nvrtc_passed_over() { return loaded().passed_over; }
 
 }  // namespace flashcore::cuda

@@ -132,7 +132,7 @@ class NvrtcCompiler final : public Compiler {
     for (const std::string& option : options) hasher.add(option);
     hasher.add("sources");
     for (const auto& [path, text] : sources) hasher.add(path).add(text);
-    return hasher.hex();
+    return hasher.sha256_hex();
   }
 
   Artifact compile_fresh(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,

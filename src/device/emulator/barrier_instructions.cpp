@@ -56,6 +56,7 @@ void complete(Cluster& cluster, int id, NamedBarrier& barrier, Thread* last) {
   const SharedClocks known = barrier.clocks.take();
   for (Thread* thread : barrier.waiting) {
     thread->knowledge.base = known;
+    thread->passed = {PassedBarrier::kNamed, static_cast<unsigned>(id), thread->waiting.site};
     cluster.wake(*thread);
   }
   if (last) last->knowledge.base = known;
@@ -88,6 +89,7 @@ void bar_sync(int id, int threads) {
   NamedBarrier& barrier = arrive(cluster, id, threads, site);
   if (barrier.arrived == barrier.expected) {
     complete(cluster, id, barrier, &self);
+    self.passed = {PassedBarrier::kNamed, static_cast<unsigned>(id), site};
     return;
   }
   barrier.waiting.push_back(&self);

@@ -126,6 +126,7 @@ void cluster_wait() {
   }
   // The next phase cannot have ended: it needs this thread.
   if (barrier.ended) cluster.joiner.acquire(self.knowledge, barrier.ended);
+  self.passed = {PassedBarrier::kCluster, 0, site};
 }
 
 void st_async(unsigned remote, const void* value, int bytes, unsigned remote_barrier) {

@@ -4,8 +4,6 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 
-#include "device/emulator/module.h"
-
 namespace flashcore::emulator {
 namespace {
 
@@ -124,7 +122,7 @@ void RequestLog::flush(SiteCounters& site) {
   open_.clear();
 }
 
-nlohmann::json counters_json(const Counters& c, const EmulatorModule& module) {
+nlohmann::json counters_json(const Counters& c, const std::function<CallLines(const void*)>& lines_of) {
   using nlohmann::json;
   static constexpr const char* kKinds[] = {"", "global load", "global store", "shared load", "shared store"};
   json sites = json::array();
@@ -135,8 +133,12 @@ nlohmann::json counters_json(const Counters& c, const EmulatorModule& module) {
     units[site.kind] += site.units;
     requests[site.kind] += site.requests;
     least[site.kind] += site.least;
-    json entry = {
-        {"where", module.line_of(address)}, {"kind", kKinds[site.kind]}, {"requests", site.requests}, {"bytes", moved}};
+    const CallLines lines = lines_of(address);
+    json entry = {{"where", lines.front()},
+                  {"caller", caller_of(lines)},
+                  {"kind", kKinds[site.kind]},
+                  {"requests", site.requests},
+                  {"bytes", moved}};
     const bool global = site.kind == SiteCounters::kGlobalLoad || site.kind == SiteCounters::kGlobalStore;
     entry[global ? "sectors_per_request" : "passes_per_request"] = ratio(site.units, site.requests);
     entry[global ? "least_sectors_per_request" : "least_passes_per_request"] = ratio(site.least, site.requests);

@@ -5,14 +5,15 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-namespace flashcore::emulator {
+#include "device/emulator/source_lines.h"
 
-class EmulatorModule;
+namespace flashcore::emulator {
 
 // Of one source line (one return address).
 struct SiteCounters {
@@ -41,8 +42,8 @@ struct Counters {
   void add(const Counters& other);
 };
 
-// The counters in the words of `flashcore bench --device emulator`.
-nlohmann::json counters_json(const Counters& counters, const EmulatorModule& module);
+// The counters in the words of `flashcore bench --device emulator`. `lines_of` names a site.
+nlohmann::json counters_json(const Counters& counters, const std::function<CallLines(const void*)>& lines_of);
 
 // The requests of one warp at one site that not all lanes have joined yet.
 class RequestLog {

@@ -1,17 +1,24 @@
 #include "device/emulator/emulator_compiler.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <optional>
 
+#include "core/child_process.h"
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
 #include "device/cuda/compile_cache.h"
-#include "device/emulator/process.h"
+#include "device/sandbox/sandbox.h"
 
 namespace flashcore {
 namespace {
+
+// A kernel takes a fraction of a second; this tells a hang from a slow machine, it does not judge speed.
+constexpr double kCompileSeconds = 240, kVersionSeconds = 30;
 
 // -O1 without unrolling keeps a kernel of any tile size at a fraction of a second. Frame pointers, sibling calls and
 // line tables: a return address must name its line. No contraction: a·b + c is what the source says.
@@ -29,13 +36,22 @@ const std::vector<std::string>& options() {
   return all;
 }
 
+// A GPU's assembly is not for this compiler, and the host's (".incbin") is not for kernels. Our own sources write
+// __asm__, which the check of patches refuses (lab/device_code.h).
+const std::string kNoAssembly = "-Dasm=no_assembly_on_the_emulator";
+
 class SourceFolder {
  public:
   SourceFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "flashcore-compile-XXXXXX").string();
+    std::error_code error;
+    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
+    if (error)
+      throw_environment("the folder for temporary files is not there: {}; set TMPDIR to one that can be written",
+                        error.message());
+    std::string name = (parent / "flashcore-compile-XXXXXX").string();
     if (!mkdtemp(name.data()))
-      throw_environment("cannot make a folder in {}: set TMPDIR to one that can be written",
-                        std::filesystem::temp_directory_path().string());
+      throw_environment("cannot make a folder in {}: {}; set TMPDIR to one that can be written", parent.string(),
+                        std::strerror(errno));
     path_ = name;
   }
   ~SourceFolder() {
@@ -96,6 +112,19 @@ extern "C" void flashcore_entry(const void* params) {{ call({}, params); }}
                      kernel.file, kernel.name_expression, kernel.name_expression);
 }
 
+// The line of a compiler's output that says that the machine, not the source, is at fault.
+std::optional<std::string> what_machine_lacks(const std::string& output) {
+  for (const char* sign : {"No space left on device", "Cannot create temporary file", "cannot create temporary file",
+                           "virtual memory exhausted", "out of memory", "Cannot allocate memory", "Killed signal"}) {
+    const std::size_t at = output.find(sign);
+    if (at == std::string::npos) continue;
+    const std::size_t before = output.rfind('\n', at);
+    const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+    return output.substr(begin, output.find('\n', begin) - begin);
+  }
+  return std::nullopt;
+}
+
 class EmulatorCompiler final : public Compiler {
  public:
   EmulatorCompiler(std::string program, std::string version)
@@ -117,13 +146,13 @@ class EmulatorCompiler final : public Compiler {
         .add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
     for (const std::string& option : options()) hasher.add(option);
     for (const auto& [path, text] : needed) hasher.add(path).add(text);
-    const std::string key = hasher.hex();
-    if (use_cache) {
-      if (auto cached = cache_.find(key)) return *cached;
-    }
-    Artifact artifact = compile_fresh(kernel, needed, arch);
+    const std::string key = hasher.sha256_hex();
+    std::optional<Artifact> cached = use_cache ? cache_.find(key) : std::nullopt;
+    Artifact artifact = cached ? std::move(*cached) : compile_fresh(kernel, needed, arch);
     artifact.code_hash = key;
-    if (use_cache) cache_.store(key, artifact);
+    if (use_cache && !cached) cache_.store(key, artifact);
+    // Not of the entry: one key may come from both.
+    artifact.foreign = kernel.foreign;
     return artifact;
   }
 
@@ -133,17 +162,32 @@ class EmulatorCompiler final : public Compiler {
     const SourceFolder folder;
     for (const auto& [path, text] : sources) folder.write(path, text);
     folder.write("kernel.cpp", translation_unit(kernel));
-    std::vector<std::string> command = {program_};
-    command.insert(command.end(), options().begin(), options().end());
-    for (const std::string& more : {"-I" + folder.file("."), std::string("-DFLASHCORE_EMULATOR=1"), std::string("-o"),
-                                    folder.file("kernel.so"), folder.file("kernel.cpp")})
-      command.push_back(more);
-    const emulator::ProcessResult result = emulator::run_process(command);
-    if (!result.started || result.exit_code != 0) {
+    const auto command = [&](const std::string& at) {
+      std::vector<std::string> words = {program_};
+      words.insert(words.end(), options().begin(), options().end());
+      words.insert(words.end(), {"-I" + at + ".", "-DFLASHCORE_EMULATOR=1", "-o", at + "kernel.so", at + "kernel.cpp"});
+      if (kernel.foreign) words.push_back(kNoAssembly);
+      return words;
+    };
+    if (kernel.foreign) sandbox::require("the kernel " + kernel.file);
+    const ProgramResult result = kernel.foreign ? sandbox::run_tool(command("./"), folder.file(""), kCompileSeconds)
+                                                : run_program(command(folder.file("")), {.seconds = kCompileSeconds});
+    if (!result.stopped.empty())
+      throw CompileError(
+          fmt::format("{}: the compiler for the emulator, {}, {}", kernel.name_expression, version_, result.stopped),
+          result.output);
+    if (!result.started || result.exit_code == 127)
+      throw_environment("the compiler for the emulator, '{}', cannot be run any more; install it again", program_);
+    if (result.exit_code != 0) {
+      if (const auto lack = what_machine_lacks(result.output))
+        throw_environment("the compiler for the emulator, {}, could not do its work: {}", version_, *lack);
       throw CompileError(fmt::format("{} does not compile for the emulator with {}: {}", kernel.name_expression,
                                      version_, first_error(result.output)),
                          result.output);
     }
+    // A compiler that was turned against us may have left a link.
+    if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(folder.file("kernel.so"))))
+      throw CompileError("the compiler for the emulator left no file behind", result.output);
     Artifact artifact;
     artifact.cubin = read_file(folder.file("kernel.so"));
     artifact.symbol = "flashcore_entry";
@@ -163,12 +207,15 @@ class EmulatorCompiler final : public Compiler {
 std::unique_ptr<Compiler> open_emulator_compiler() {
   const char* named = std::getenv("FLASHCORE_CXX");
   const std::string program = named && *named ? named : "c++";
-  const emulator::ProcessResult result = emulator::run_process({program, "--version"});
-  if (!result.started || result.exit_code != 0) {
+  const ProgramResult result = run_program({program, "--version"}, {.seconds = kVersionSeconds});
+  if (!result.started || !result.stopped.empty() || result.exit_code != 0) {
     throw_environment(
-        "the emulated GPU compiles kernels with the system's C++ compiler, and '{}' does not run. Install one (Debian: "
-        "apt-get install g++), or set FLASHCORE_CXX to GCC 12 or newer",
-        program);
+        "the emulated GPU compiles kernels with the system's C++ compiler, and '{}' {}. Install one (Debian: apt-get "
+        "install g++), or set FLASHCORE_CXX to GCC 12 or newer",
+        program,
+        !result.started          ? "is not there"
+        : result.stopped.empty() ? fmt::format("ends with code {} when asked for its version", result.exit_code)
+                                 : result.stopped);
   }
   return std::make_unique<EmulatorCompiler>(program, result.output.substr(0, result.output.find('\n')));
 }

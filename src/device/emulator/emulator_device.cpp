@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "device/emulator/foreign_module.h"
 #include "device/emulator/instructions.h"
 
 namespace flashcore {
@@ -78,9 +79,13 @@ class EmulatorDevice final : public Device {
     spec.tensor_maps.clear();
   }
 
-  std::unique_ptr<Module> load(const Artifact& artifact) override { return std::make_unique<EmulatorModule>(artifact); }
+  std::unique_ptr<Module> load(const Artifact& artifact) override {
+    if (artifact.foreign) return std::make_unique<ForeignModule>(artifact);
+    return std::make_unique<EmulatorModule>(artifact);
+  }
 
   void launch(const Module& module, const LaunchSpec& spec) override {
+    if (const auto* foreign = dynamic_cast<const ForeignModule*>(&module)) return launch_foreign(*foreign, spec);
     const auto& kernel = dynamic_cast<const EmulatorModule&>(module);
     LaunchState state{.module = kernel,
                       .spec = spec,
@@ -89,7 +94,11 @@ class EmulatorDevice final : public Device {
                       .number = launches_++,
                       .seed = seed_};
     run_launch(state, hardware_threads());
-    if (state.plain()) counters_ = counters_json(state.counters, kernel);
+    if (!state.plain()) return;
+    std::vector<std::uint64_t> places;
+    for (const auto& [address, site] : state.counters.sites) places.push_back(kernel.offset_of(address));
+    kernel.lines().prepare(places);
+    counters_ = counters_json(state.counters, [&](const void* address) { return kernel.lines_of(address); });
   }
   nlohmann::json counters() override { return counters_; }
 
@@ -99,10 +108,18 @@ class EmulatorDevice final : public Device {
   const Ceilings& ceilings() override { no_time(); }
 
  private:
+  void launch_foreign(const ForeignModule& kernel, const LaunchSpec& spec) {
+    const std::uint32_t number = launches_++;
+    const Counters counters = kernel.launch(spec, memory_, number, seed_);
+    if (!is_plain_launch(number)) return;
+    kernel.prepare_lines(counters);
+    counters_ = counters_json(counters, [&](const void* offset) { return kernel.lines_of(offset); });
+  }
+
   [[noreturn]] static void no_time() {
     throw_bad_input(
-        "an emulated GPU has no time to measure; it counts (flashcore bench --device emulator), and --device cuda "
-        "measures");
+        "an emulated GPU has no time to measure: it counts what a launch does; the devices \"cuda\" and \"cpu\" have a "
+        "time");
   }
 
   DeviceInfo info_;

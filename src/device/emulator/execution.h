@@ -39,6 +39,10 @@ struct GlobalAcquire {
   GlobalRelease release;
 };
 
+// Every other launch takes CTAs in order and does asynchronous work as late as possible: the hardest case for a
+// missing wait, and the one whose counters compare. The ones between try other orders.
+inline bool is_plain_launch(std::uint32_t number) { return number % 2 == 0; }
+
 // What all clusters of one launch share.
 struct LaunchState {
   const EmulatorModule& module;
@@ -48,9 +52,7 @@ struct LaunchState {
   std::uint32_t number = 0;  // of the device's launches; with the seed it decides every random choice
   std::uint64_t seed = 0;
 
-  // Every other launch takes CTAs in order and does asynchronous work as late as possible: the hardest case for a
-  // missing wait, and the one whose counters compare. The ones between try other orders.
-  bool plain() const { return number % 2 == 0; }
+  bool plain() const { return is_plain_launch(number); }
 
   std::atomic<bool> failed{false};
   std::mutex mutex{};
@@ -88,6 +90,13 @@ struct Waiting {
   const void* site = nullptr;
 };
 
+// The last barrier that a thread came out of, for reports of races.
+struct PassedBarrier {
+  enum Kind : std::uint8_t { kNone, kNamed, kMBarrier, kCluster } kind = kNone;
+  unsigned object = 0;  // number, or address in shared memory
+  const void* site = nullptr;
+};
+
 struct Thread {
   Cta* cta = nullptr;
   Warp* warp = nullptr;
@@ -98,6 +107,7 @@ struct Thread {
   bool done = false;
   Knowledge knowledge;
   Waiting waiting;
+  PassedBarrier passed;
 
   std::vector<PendingCopy> copies;  // not landed yet, oldest first
   std::uint32_t open_group = 1;     // cp.async group being filled
@@ -258,6 +268,8 @@ class Cluster {
   Agent own_agent(Thread& thread, OwnAgentKind kind);
   Agent new_agent(std::string name);
   std::string name_of(Agent agent) const;
+  // Lines for a race of the running thread with another (null: asynchronous work): which barrier each has passed last.
+  std::string passed_barriers(const Thread* other) const;
   static std::string name_of(const Thread& thread);
 
   void count(const Thread& thread, SiteCounters::Kind kind, std::uint64_t address, int bytes, const void* site);
@@ -305,6 +317,7 @@ class Cluster {
   bool was_waited_for(const Access& access) const;
   std::string context_of(const Cta& cta) const;
   std::string stack_of(const void* site) const;
+  const Thread* thread_of(Agent agent) const;  // null for asynchronous work
 
   StackPool stacks_;
   std::vector<std::unique_ptr<Cta>> ctas_;

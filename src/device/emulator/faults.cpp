@@ -18,6 +18,25 @@ std::string Cluster::name_of(Agent agent) const {
   return agent_names_[agent - per_cta * ctas_.size()];
 }
 
+const Thread* Cluster::thread_of(Agent agent) const {
+  const std::size_t per_cta = ctas_[0]->threads.size();
+  return agent < per_cta * ctas_.size() ? &ctas_[agent / per_cta]->threads[agent % per_cta] : nullptr;
+}
+
+std::string Cluster::passed_barriers(const Thread* other) const {
+  const auto line = [&](const Thread& thread) {
+    const PassedBarrier& p = thread.passed;
+    const std::string what = p.kind == PassedBarrier::kNone    ? "none yet"
+                             : p.kind == PassedBarrier::kNamed ? fmt::format("barrier {}", p.object)
+                             : p.kind == PassedBarrier::kCluster
+                                 ? "the cluster's barrier"
+                                 : fmt::format("the mbarrier at offset {}", p.object - SharedMemory::kBase);
+    return fmt::format("\n  last barrier passed by {}: {}{}", name_of(thread), what,
+                       p.site == nullptr ? "" : "\n" + stack_of(p.site));
+  };
+  return line(*running_) + (other == nullptr || other == running_ ? "" : line(*other));
+}
+
 std::string Cluster::stack_of(const void* site) const {
   std::string text;
   for (const std::string& line : launch.module.lines_of(site)) text += (text.empty() ? "    at " : "\n    by ") + line;
@@ -58,7 +77,10 @@ void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& 
     case Conflict::kOutOfBounds: fail(fmt::format("shared memory out of bounds: {} at {}", self, place), site);
     case Conflict::kMisaligned: fail(fmt::format("misaligned shared memory access: {} at {}", self, place), site);
     case Conflict::kUninitialised:
-      fail(fmt::format("uninitialised shared memory: {} at {}, which nobody has written", self, place), site);
+      fail(fmt::format("uninitialised shared memory: {} at {}, which nobody has written\n  If another thread is to "
+                       "write it, a barrier is missing between that write and this line.{}",
+                       self, place, passed_barriers(nullptr)),
+           site);
     case Conflict::kBarrierObject:
       fail(fmt::format("barrier overwritten: {} at {}, which is part of an mbarrier", self, place), site);
     case Conflict::kMissingFence:
@@ -67,14 +89,17 @@ void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& 
                        self, place, other("wrote")),
            site);
     case Conflict::kUnorderedRead:
-      fail(fmt::format("race: {} at {}, and no barrier orders it after an earlier read{}\n  Let the reader arrive at a "
-                       "barrier that the writer waits for.",
-                       self, place, other("read")),
+      fail(fmt::format("race: {} at {}, and no barrier orders it after an earlier read{}\n  A barrier is missing "
+                       "between these two lines: the reader must arrive at one that the writer waits for "
+                       "(__syncthreads, a named barrier, an mbarrier).{}",
+                       self, place, other("read"), passed_barriers(thread_of(conflict.other.agent))),
            site);
     case Conflict::kUnorderedWrite: break;
   }
   const bool asynchronous = conflict.other.agent >= ctas_.size() * ctas_[0]->threads.size();
-  const char* advice = "A barrier must stand between the two.";
+  const char* advice =
+      "A barrier is missing between these two lines: the writer must arrive at one that this thread waits for "
+      "(__syncthreads, a named barrier, an mbarrier).";
   if (asynchronous) {
     advice =
         was_waited_for(conflict.other)
@@ -82,8 +107,8 @@ void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& 
             : "Nobody has waited for that yet: the thread that started it must wait, and others need a barrier after "
               "that.";
   }
-  fail(fmt::format("race: {} at {}, and nothing orders it after an earlier write{}\n  {}", self, place, other("wrote"),
-                   advice),
+  fail(fmt::format("race: {} at {}, and nothing orders it after an earlier write{}\n  {}{}", self, place,
+                   other("wrote"), advice, passed_barriers(thread_of(conflict.other.agent))),
        site);
 }
 

@@ -1,5 +1,7 @@
 #include "device/emulator/global_memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "core/error.h"
@@ -7,22 +9,33 @@
 namespace flashcore::emulator {
 namespace {
 
-constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kAlignment = 256, kPageBytes = 65536;
+
+// Buffers lie where no other process of ours has anything, so that one that runs others' kernels can have them at the
+// same addresses. Far from what the loader and the sanitizers use.
+std::atomic<char*> g_next_place{reinterpret_cast<char*>(std::uintptr_t{0x200000000000})};
+
+std::size_t mapped_bytes(std::size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 char red_zone_byte(std::size_t index) { return static_cast<char>(0x5A ^ (index * 0x47)); }
 
 }  // namespace
 
-Allocation::Allocation(std::size_t bytes, std::size_t red_zone)
-    : front_((std::max(red_zone, kAlignment) + kAlignment - 1) / kAlignment * kAlignment),
-      size_(bytes),
-      memory_(new char[front_ + bytes + front_ + kAlignment]) {
-  const auto start = reinterpret_cast<std::uintptr_t>(memory_.get());
-  data_ = memory_.get() + ((start + kAlignment - 1) / kAlignment * kAlignment - start) + front_;
+Allocation::Allocation(std::size_t bytes, std::size_t red_zone, char* at)
+    : front_((std::max(red_zone, kAlignment) + kAlignment - 1) / kAlignment * kAlignment), size_(bytes) {
+  char* wanted = at ? at : g_next_place.fetch_add(mapped_bytes(placed_bytes()) + kPageBytes);
+  // Without `at` the place is a wish: any other serves this process as well, though not one that runs others' kernels.
+  void* memory = mmap(wanted, placed_bytes(), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+  if (memory == MAP_FAILED || (at && memory != at))
+    throw_environment("no memory for a buffer of {} bytes on the emulated GPU; try a smaller problem", bytes);
+  data_ = static_cast<char*>(memory) + front_;
   std::fill(data_, data_ + size_, static_cast<char>(0xff));
   for (std::size_t i = 0; i < front_; ++i)
     data_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(front_)] = data_[size_ + i] = red_zone_byte(i);
 }
+
+Allocation::~Allocation() { munmap(place(), placed_bytes()); }
 
 bool Allocation::red_zones_intact() const {
   for (std::size_t i = 0; i < front_; ++i) {

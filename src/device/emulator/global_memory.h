@@ -25,9 +25,18 @@ struct GlobalAccess {
 
 class Allocation {
  public:
-  Allocation(std::size_t bytes, std::size_t red_zone);
+  // `at`: where its first byte must lie, a place() of another process; null: anywhere. Error kEnvironment if there is
+  // no memory.
+  Allocation(std::size_t bytes, std::size_t red_zone, char* at = nullptr);
+  ~Allocation();
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
   char* data() const { return data_; }
   std::size_t size() const { return size_; }
+  // The data with the red zones before and after it.
+  char* place() const { return data_ - front_; }
+  std::size_t placed_bytes() const { return front_ + size_ + front_; }
+  std::size_t red_zone() const { return front_; }
   bool contains(const void* address, std::size_t bytes) const {
     const auto* at = static_cast<const char*>(address);
     return at >= data_ && bytes <= size_ && at <= data_ + (size_ - bytes);
@@ -52,7 +61,6 @@ class Allocation {
   std::mutex& lock_of(std::size_t cell) const { return locks_[cell / 64 % kLocks]; }
 
   std::size_t front_, size_;
-  std::unique_ptr<char[]> memory_;
   char* data_;
   mutable std::mutex locks_[kLocks];
   std::once_flag shadow_once_;
@@ -64,6 +72,7 @@ class GlobalMemory {
  public:
   std::shared_ptr<Allocation> allocate(std::size_t bytes, std::size_t red_zone);
   std::vector<std::shared_ptr<Allocation>> all() const;
+  void adopt(const std::shared_ptr<Allocation>& allocation) { allocations_.push_back(allocation); }
   // Where an address is, in words: "o[b=0, h=1, row=64, column=0]", "64 bytes past the end of k".
   std::string describe(const void* address) const;
 

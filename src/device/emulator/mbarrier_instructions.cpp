@@ -70,6 +70,7 @@ void wait(unsigned address, int parity, bool cluster_scope, const void* site) {
     cluster.block({describe_mbarrier, address, static_cast<unsigned>(parity), site});
   }
   acquire(cluster, barrier, cluster_scope, site);
+  self.passed = {PassedBarrier::kMBarrier, address, site};
 }
 
 }  // namespace
@@ -143,6 +144,7 @@ bool mbarrier_try_wait(unsigned address, int parity) {
     if (!has_ended(barrier, parity)) return false;
   }
   acquire(cluster, barrier, false, site);
+  self.passed = {PassedBarrier::kMBarrier, address, site};
   return true;
 }
 

@@ -52,11 +52,23 @@ bool ordered(Cluster& cluster, const GlobalAccess& before) {
 void fail_global_race(Cluster& cluster, const GlobalAccess& before, const void* address, const char* action,
                       const void* site) {
   const Thread& self = cluster.thread();
+  const Cta* cta = cluster.cta_of_grid(before.cta);
+  // Nothing but the end of a launch, or an atomic with release and acquire, orders CTAs that share no cluster.
+  const std::string advice = cta ? "\n  A barrier is missing between these two lines, that both threads pass "
+                                   "(__syncthreads, a named barrier, an "
+                                   "mbarrier)." +
+                                       cluster.passed_barriers(&cta->threads[before.thread])
+                                 : "\n  No barrier spans CTAs of different clusters: let one CTA write it, or order "
+                                   "them by an atomic with release "
+                                   "and acquire.";
+  std::string stack;
+  for (const std::string& line : cluster.launch.module.lines_of(before.address))
+    stack += (stack.empty() ? "\n    at " : "\n    by ") + line;
   cluster.fail(
       fmt::format("race: {} of CTA {} {} global memory {} ({}), and nothing orders it after an earlier write\n  the "
-                  "other party: thread {} of CTA {}, which wrote there\n    at {}",
+                  "other party: thread {} of CTA {}, which wrote there{}{}",
                   Cluster::name_of(self), self.cta->linear, action, address, cluster.launch.memory.describe(address),
-                  before.thread, before.cta, cluster.launch.module.line_of(before.address)),
+                  before.thread, before.cta, stack, advice),
       site);
 }
 

@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <sstream>
+#include <filesystem>
 
+#include "core/child_process.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "device/emulator/process.h"
 #include "device/emulator/service_table.h"
 
 namespace flashcore::emulator {
@@ -25,93 +25,59 @@ std::filesystem::path unique_file() {
   return name;
 }
 
-// "flashcore::sm80_fwd::Forward<...>::load_k(int)" -> "load_k"
-std::string short_name(const std::string& name) {
-  std::string plain;
-  int depth = 0;
-  for (std::size_t i = 0; i < name.size(); ++i) {
-    const char c = name[i];
-    if (c == '<' || c == '(' || c == '{') ++depth;
-    if (depth == 0) plain += c;
-    if ((c == '>' && i > 0 && name[i - 1] != '-') || c == ')' || c == '}') --depth;
-    if (c == '{' && name.compare(i, 7, "{lambda") == 0) plain += "lambda";
-  }
-  const std::size_t constness = plain.find(" const");
-  if (constness != std::string::npos) plain.resize(constness);
-  const std::size_t colon = plain.rfind("::");
-  if (colon != std::string::npos) plain = plain.substr(colon + 2);
-  const std::size_t space = plain.rfind(' ');
-  return space == std::string::npos ? plain : plain.substr(space + 1);
-}
-
-// "/tmp/x/./kernels/a.cuh:12 (discriminator 3)" -> "kernels/a.cuh:12"
-std::string short_place(std::string place) {
-  const std::size_t kernels = place.rfind("kernels/");
-  if (kernels != std::string::npos) place = place.substr(kernels);
-  const std::size_t blank = place.find(' ');
-  return place.substr(0, blank);
-}
-
 }  // namespace
 
 EmulatorModule::EmulatorModule(const Artifact& artifact) : threads_per_block_(artifact.threads_per_block) {
+  FC_CHECK(!artifact.foreign);
   const std::filesystem::path file = unique_file();
   write_file_atomically(file, artifact.cubin);
-  handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const std::string why = handle_ ? "" : dlerror();
   // Without its name from here on: a worker that ends at a fault leaves nothing behind. addr2line reads it through fd_.
   fd_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  std::filesystem::remove(file);
-  if (!handle_) {
+  try {
+    open_image(file.string());
+  } catch (...) {
+    std::filesystem::remove(file);
     close(fd_);
-    throw_internal("the emulated kernel {} cannot be loaded: {}", artifact.symbol, why);
+    throw;
   }
+  std::filesystem::remove(file);
+  lines_ = std::make_unique<SourceLines>([fd = fd_](const std::vector<std::uint64_t>& offsets) {
+    std::vector<std::string> command = addr2line_command(fmt::format("/proc/{}/fd/{}", getpid(), fd));
+    for (const std::uint64_t offset : offsets) command.push_back(fmt::format("{:#x}", offset));
+    const ProgramResult tool = run_program(command, {.seconds = 30});
+    return tool.exit_code == 0 ? tool.output : std::string();
+  });
+}
+
+EmulatorModule::EmulatorModule(const std::string& file, int threads_per_block, SourceLines::LookUp look_up)
+    : threads_per_block_(threads_per_block), lines_(std::make_unique<SourceLines>(std::move(look_up))) {
+  open_image(file);
+}
+
+void EmulatorModule::open_image(const std::string& file) {
+  handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle_) throw_internal("the emulated kernel cannot be loaded: {}", dlerror());
   entry_ = reinterpret_cast<void (*)(const void*)>(dlsym(handle_, "flashcore_entry"));
   const auto* bytes = static_cast<const unsigned long*>(dlsym(handle_, "flashcore_param_bytes"));
   auto* services = static_cast<const Services**>(dlsym(handle_, "flashcore_services"));
   FC_CHECK(entry_ && bytes && services);
   param_bytes_ = *bytes;
   *services = &service_table();
+  Dl_info info{};
+  FC_CHECK(dladdr(reinterpret_cast<const void*>(entry_), &info));
+  base_ = info.dli_fbase;
 }
 
 EmulatorModule::~EmulatorModule() {
   dlclose(handle_);
-  close(fd_);
+  if (fd_ >= 0) close(fd_);
 }
 
-std::vector<std::string> EmulatorModule::lines_of(const void* address) const {
-  const std::lock_guard lock(mutex_);
-  auto found = lines_.find(address);
-  if (found == lines_.end()) found = lines_.emplace(address, look_up(address)).first;
-  return found->second;
-}
-
-std::vector<std::string> EmulatorModule::look_up(const void* address) const {
+std::uint64_t EmulatorModule::offset_of(const void* address) const {
   Dl_info info{};
-  if (!address || !dladdr(address, &info)) return {"(outside the kernel)"};
+  if (!address || !dladdr(address, &info) || info.dli_fbase != base_) return 0;
   // The call lies before its return address.
-  const auto offset = static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase) - 1;
-  const ProcessResult tool = run_process({"addr2line", "-f", "-C", "-i", "-e",
-                                          fmt::format("/proc/{}/fd/{}", getpid(), fd_), fmt::format("{:#x}", offset)});
-  std::vector<std::pair<std::string, std::string>> frames;
-  std::istringstream text(tool.output);
-  for (std::string name, place; std::getline(text, name) && std::getline(text, place);)
-    frames.emplace_back(short_name(name), short_place(place));
-  if (tool.exit_code != 0 || frames.empty())
-    return {fmt::format("kernel code at {:#x} (install binutils, whose addr2line names the line)", offset)};
-  std::vector<std::string> lines;
-  std::string called;
-  for (const auto& [name, place] : frames) {
-    if (place.starts_with("kernels/ptx/")) {
-      called = ": " + name;
-      continue;
-    }
-    if (!place.starts_with("kernels/")) continue;
-    lines.push_back(fmt::format("{} {}{}", place, name, called));
-    called.clear();
-  }
-  if (lines.empty()) lines.push_back(frames.front().second + " " + frames.front().first);
-  return lines;
+  return static_cast<std::uint64_t>(static_cast<const char*>(address) - static_cast<const char*>(base_)) - 1;
 }
 
 std::uint16_t SiteTable::insert(const void* address) {

@@ -2,20 +2,24 @@
 // A kernel compiled for the emulator: a shared object, its entry point, and the source lines of its addresses.
 
 #include <map>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
 #include "device/emulator/clocks.h"
 #include "device/emulator/services.h"
+#include "device/emulator/source_lines.h"
 
 namespace flashcore::emulator {
 
 class EmulatorModule final : public Module {
  public:
-  // Error kInternal if the artifact was not made by the emulator's compiler.
+  // Error kInternal if the artifact was not made by the emulator's compiler. Loading runs the code's constructors: only
+  // for code that may do all that this process may. Others' goes through foreign_module.h.
   explicit EmulatorModule(const Artifact& artifact);
+  // An image that is there already, whose lines somebody else looks up.
+  EmulatorModule(const std::string& file, int threads_per_block, SourceLines::LookUp look_up);
   ~EmulatorModule() override;
   EmulatorModule(const EmulatorModule&) = delete;
   EmulatorModule& operator=(const EmulatorModule&) = delete;
@@ -24,21 +28,23 @@ class EmulatorModule final : public Module {
   std::size_t param_bytes() const { return param_bytes_; }
   int threads_per_block() const { return threads_per_block_; }
 
-  // The calls that lead to a return address, innermost first: "kernels/sm80_fwd/kernel.cuh:117 scores: ldmatrix_x4".
-  std::vector<std::string> lines_of(const void* address) const;
+  // Of a return address, the place of the call within the image; 0: it is not of this kernel.
+  std::uint64_t offset_of(const void* address) const;
+  CallLines lines_of(const void* address) const { return lines_->of(offset_of(address)); }
   // The innermost of them.
   std::string line_of(const void* address) const { return lines_of(address).front(); }
+  SourceLines& lines() const { return *lines_; }
 
  private:
-  std::vector<std::string> look_up(const void* address) const;
+  void open_image(const std::string& file);
 
-  int fd_ = -1;  // the shared object's file
+  int fd_ = -1;  // the shared object's file, for addr2line
   void* handle_ = nullptr;
   void (*entry_)(const void*) = nullptr;
   std::size_t param_bytes_ = 0;
   int threads_per_block_ = 0;
-  mutable std::mutex mutex_;
-  mutable std::map<const void*, std::vector<std::string>> lines_;
+  const void* base_ = nullptr;
+  std::unique_ptr<SourceLines> lines_;
 };
 
 // Return addresses in one run, numbered so that the shadow memory can name them in a few bits.

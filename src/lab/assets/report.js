@@ -26,6 +26,13 @@ function sortBy(table, column, direction) {
   table.tBodies[0].append(...rows);
 }
 
+// On a narrow screen each row is a card, and each of its cells says what it is (report.css).
+function labelCells(table) {
+  const names = [...table.tHead.rows[0].cells].map(header => header.textContent);
+  for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, column) => { cell.dataset.label = names[column]; });
+  table.classList.add('labelled');
+}
+
 function makeSortable(table) {
   [...table.tHead.rows[0].cells].forEach((header, column, headers) => {
     const button = document.createElement('button');
@@ -73,7 +80,12 @@ function draw(id, traces, chartLayout) {
 }
 
 const round = value => Number(value.toPrecision(3));
-const escapeHtml = text => text.replace(/[&<>"]/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;'}[c]));
+// Plotly reads tags in its texts, links too; names may hold anything.
+const escapeHtml = text => text.replace(/[&<>"']/g, c => ({'&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;'}[c]));
+const shortLabel = text => {
+  const most = narrow() ? 16 : 40, letters = [...text];
+  return escapeHtml(letters.length <= most ? text : letters.slice(0, most - 6).join('') + '…' + letters.slice(-5).join(''));
+};
 // A long candidate in a hover box, broken at commas.
 const wrap = text => escapeHtml(text).replace(/((?:[^,]*,){3})/g, '$1<br>');
 
@@ -82,7 +94,7 @@ function drawSpeedups() {
   const shown = data.problems.filter(problem => problem.speedup && problem.speedup.value !== null).reverse();
   const colourOf = ({speedup}) => speedup.verdict === 'FASTER' ? colour.good : speedup.verdict === 'SLOWER' ? colour.bad : colour.floor;
   const trace = {
-    type: 'scatter', mode: 'markers', y: shown.map(p => p.label), x: shown.map(p => p.speedup.value),
+    type: 'scatter', mode: 'markers', y: shown.map((_, i) => i), x: shown.map(p => p.speedup.value),
     error_x: {type: 'data', symmetric: false, thickness: 2, width: 5, color: css('--muted'),
       array: shown.map(p => (p.speedup.high ?? p.speedup.value) - p.speedup.value),
       arrayminus: shown.map(p => p.speedup.value - (p.speedup.low ?? p.speedup.value))},
@@ -96,7 +108,7 @@ function drawSpeedups() {
   const one = {type: 'line', x0: 1, x1: 1, yref: 'paper', y0: 0, y1: 1, line: {color: css('--muted'), width: 1.5, dash: 'dot'}};
   draw('speedup', shown.length ? [trace] : [], layout(90 + 30 * Math.max(2, shown.length), {
     shapes: [one], xaxis: {title: {text: 'speed-up (× as fast)'}, range: [Math.min(...ends) - margin, Math.max(...ends) + margin], ticksuffix: '×'},
-    yaxis: {type: 'category', range: [-0.6, shown.length - 0.4], fixedrange: true}}));
+    yaxis: {tickvals: shown.map((_, i) => i), ticktext: shown.map(p => shortLabel(p.label)), range: [-0.6, shown.length - 0.4], zeroline: false, fixedrange: true}}));
 }
 
 function drawFunnel(choice) {
@@ -117,8 +129,22 @@ function drawFunnel(choice) {
 
 const decades = (low, high) => [Math.floor(Math.log10(low) * 4 - 1) / 4, Math.ceil(Math.log10(high) * 4 + 1) / 4];
 
-// Labels at powers of ten, or at 1, 2, 5 where there are few of those.
-const logTicks = range => ({range, dtick: range[1] - range[0] > 1.7 ? 1 : 'D2', exponentformat: 'none'});
+// Whole numbers as labels, as many as can be read: powers of ten, or 1, 2, 5 of each, or more where the range is short.
+function logTicks(range) {
+  const most = narrow() ? 5 : 9;
+  const candidates = [[1, 1.5, 2, 3, 4, 5, 6, 8], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]].map(steps => {
+    const ticks = [];
+    for (let power = Math.floor(range[0]); power <= Math.ceil(range[1]); ++power) {
+      for (const step of steps) {
+        const value = step * 10 ** power;
+        if (Math.log10(value) >= range[0] && Math.log10(value) <= range[1]) ticks.push(value);
+      }
+    }
+    return ticks;
+  });
+  const tickvals = candidates.find(ticks => ticks.length <= most) || candidates[candidates.length - 1];
+  return {range, tickvals, ticktext: tickvals.map(value => round(value).toLocaleString('en')), tickmode: 'array'};
+}
 
 // What bounds a problem of intensity x: arithmetic, or the bytes that arrive.
 function ceilingTraces(xRange, yRange) {
@@ -151,7 +177,7 @@ function drawRoofline() {
     const points = shown.filter(p => p.roofline[key] > 0);
     return {type: 'scatter', mode: 'markers', name, marker, x: points.map(p => p.roofline.intensity), y: points.map(p => p.roofline[key]),
       text: points.map(p => `<b>${escapeHtml(p.label)}</b> ${name}<br>${round(p.roofline[key])} TFLOP/s at ${round(p.roofline.intensity)} FLOP/byte` +
-        (key !== 'floor' && p.roofline.floor ? `<br>${Math.round(100 * p.roofline[key] / p.roofline.floor)}% of the floor` : '')), hovertemplate: '%{text}<extra></extra>'};
+        (key !== 'floor' && p.roofline.floor ? `<br>${(p.roofline.floor / p.roofline[key]).toFixed(2)}× the floor's time` : '')), hovertemplate: '%{text}<extra></extra>'};
   };
   draw('roofline', [
     ...ceilingTraces(xRange, yRange),
@@ -175,10 +201,10 @@ function drawSamples(choice) {
   const problem = data.problems[choice], colour = colours(), traces = [];
   for (const series of problem.samples) {
     const hue = series.role === 'winner' ? colour.winner : colour.other;
-    traces.push({type: 'scatter', mode: 'markers', name: series.role, x: series.index, y: series.time_us, marker: {size: 6, color: hue, opacity: .8},
+    traces.push({type: 'scatter', mode: 'markers', name: escapeHtml(series.role), x: series.index, y: series.time_us, marker: {size: 6, color: hue, opacity: .8},
       text: wrap(series.candidate), hovertemplate: '%{y:.4g} µs, sample %{x}<br>%{text}<extra></extra>'});
     if (series.clock_mhz.length) {
-      traces.push({type: 'scatter', mode: 'lines', name: `clock, ${series.role}`, x: series.index, y: series.clock_mhz, yaxis: 'y2', opacity: .7,
+      traces.push({type: 'scatter', mode: 'lines', name: `clock, ${escapeHtml(series.role)}`, x: series.index, y: series.clock_mhz, yaxis: 'y2', opacity: .7,
         line: {width: 1.5, color: colour.clock, dash: series.role === 'winner' ? 'solid' : 'dot'}, hovertemplate: '%{y:.0f} MHz<extra></extra>'});
     }
   }
@@ -223,12 +249,25 @@ function start() {
 async function loadPlotly() {
   const packed = Uint8Array.from(atob(document.getElementById('plotly').textContent), c => c.charCodeAt(0));
   const text = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream('gzip'))).text();
+  // Plotly would bring a style sheet for its maps, which the page has none of, unless an element of its name is there.
+  for (const [, id] of text.matchAll(/getElementById\("([0-9a-f]{64})"\)/g)) {
+    const taken = document.createElement('template');
+    taken.id = id;
+    document.head.append(taken);
+  }
+  // The policy lets scripts of ours load what they have unpacked, and nothing else.
   const script = document.createElement('script');
-  script.textContent = text;
+  script.src = URL.createObjectURL(new Blob([text], {type: 'text/javascript'}));
+  const loaded = new Promise((resolve, reject) => { script.onload = resolve; script.onerror = reject; });
   document.head.append(script);
+  await loaded;
+  URL.revokeObjectURL(script.src);
 }
 
-document.querySelectorAll('table.sortable').forEach(makeSortable);
+for (const table of document.querySelectorAll('table.sortable')) {
+  labelCells(table);
+  makeSortable(table);
+}
 if (typeof DecompressionStream === 'undefined') {
   const notice = document.getElementById('charts-failed');
   notice.textContent = 'This browser is too old to draw the charts (it lacks DecompressionStream, which browsers have had since 2023). Every number in them is also in a table.';

@@ -1,5 +1,6 @@
 #include "lab/measure/pair.h"
 
+#include "core/environment_error.h"
 #include "core/error.h"
 #include "lab/checks.h"
 #include "lab/gates.h"
@@ -23,9 +24,8 @@ class Pair {
   void run() {
     out_.candidate = blank_trial(device_.info(), gate_request(request_.candidate));
     out_.baseline = blank_trial(device_.info(), gate_request(request_.baseline));
-    if (!pass_gates("baseline", request_.baseline, out_.baseline)) return end("baseline_failed", out_.baseline.message);
-    if (!pass_gates("candidate", request_.candidate, out_.candidate))
-      return end("candidate_failed", out_.candidate.message);
+    if (!pass_gates("baseline", request_.baseline, out_.baseline)) return end_at(out_.baseline, "baseline_failed");
+    if (!pass_gates("candidate", request_.candidate, out_.candidate)) return end_at(out_.candidate, "candidate_failed");
     const Contestant candidate = prepare(request_.candidate, out_.candidate),
                      baseline = prepare(request_.baseline, out_.baseline);
     if (!request_.same_code && execution_identity(candidate, request_.problem, limits_) ==
@@ -39,6 +39,11 @@ class Pair {
   void end(const char* ended, std::string message) {
     out_.ended = ended;
     out_.message = std::move(message);
+  }
+
+  // What the machine lacks is nobody's failure.
+  void end_at(const Trial& trial, const char* failed) {
+    end(trial.ended == "environment" ? "environment" : failed, trial.message);
   }
 
   EvaluateRequest gate_request(const std::string& text) const {
@@ -89,15 +94,13 @@ class Pair {
     const auto oracle = shared_oracles().get(problem, Pattern::kNormal, timing_seed(request_.measure.seed),
                                              std::min(request_.max_reference_flops, kTimedReferenceFlops));
     if (!race_self_test().empty()) throw_internal("{}", race_self_test());
-    std::string kept;
+    ContentAudit content;
     MeasureOptions options = request_.measure;
     // Once per pair is enough, and so it goes with the gates.
-    if (request_.gates && is_on(Check::kContentTiming))
-      options.audit = [&](Stand& stand, int set) {
-        kept = find_kept_results(device_, stand.buffers(set).copy(0), stand.launch(set, 0), oracle->inputs);
-      };
+    if (request_.gates)
+      options.audit = [&](Stand& stand, int set) { content = audit_content(device_, problem, *oracle, stand, set); };
     Measurement measured = measure(device_, problem, *oracle, candidate, &baseline, options);
-    if (!kept.empty()) measured.candidate_wrong = kept;
+    if (!content.wrong.empty()) measured.candidate_wrong = content.wrong;
     out_.candidate.environment = out_.baseline.environment = measured.environment;
     if (reject(out_.baseline, measured.baseline_wrong, *measured.baseline))
       return end("baseline_failed", out_.baseline.message);
@@ -140,8 +143,8 @@ PairOutcome measure_pair(Device& device, const PairRequest& request,
     throw;
   } catch (const std::exception& e) {
     // Not the candidate's verdict: no compiler, no memory, a broken invariant of ours.
-    out.ended = "error";
-    out.message = e.what();
+    out.ended = is_environment_error(e) ? "environment" : "error";
+    out.message = is_environment_error(e) ? environment_message(e) : e.what();
     out.log_ratios.clear();
   }
   return out;

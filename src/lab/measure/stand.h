@@ -40,7 +40,11 @@ class Stand {
  public:
   Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
         const std::vector<BufferSet*>& sets);
-  Sample sample(int set) { return at(set).timer->sample(); }
+  Sample sample(int set) {
+    ++samples_taken_;
+    return at(set).timer->sample();
+  }
+  std::int64_t samples_taken() const { return samples_taken_; }
   void use_launches(int launches);
   // New launches and timers on the same sets, with the same number of launches per sample: what a candidate allocates
   // for itself moves to another place.
@@ -70,6 +74,7 @@ class Stand {
   StandOptions options_;
   LoadedCandidate loaded_;
   std::vector<std::unique_ptr<Place>> places_;
+  std::int64_t samples_taken_ = 0;
   std::vector<std::vector<std::byte>> padding_;  // what makes the next allocation land elsewhere
   SplitMix random_{0x70616464696e67};
 };

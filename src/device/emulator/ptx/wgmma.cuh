@@ -14,11 +14,11 @@ FC_DEVICE void wgmma_wait() {
 // Accumulators live in memory that the engine writes at the wait: the host compiler reads them anew.
 template <int kCount>
 FC_DEVICE void wgmma_registers(float (&values)[kCount]) {
-  asm volatile("" : : "r"(&values) : "memory");
+  __asm__ volatile("" : : "r"(&values) : "memory");
 }
 template <int kCount>
 FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
-  asm volatile("" : : "r"(&values) : "memory");
+  __asm__ volatile("" : : "r"(&values) : "memory");
 }
 
 struct WgmmaDescriptor {

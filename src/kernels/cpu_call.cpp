@@ -1,0 +1,121 @@
+#include "kernels/cpu_call.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/error.h"
+#include "device/cpu/aligned_memory.h"
+#include "device/cpu/cpu_threads.h"
+
+namespace flashcore {
+namespace {
+
+// Of one core of a common server, on the low side: a launch that is over sooner gains less from another thread than
+// waking it costs (5 to 10 us, and as much again until its last part is waited for).
+constexpr double kFlopsPerUs = 30e3, kPackedElementsPerUs = 3e3, kLeastUsOfAThread = 25;
+
+bool names_its_threads(const Family& family, const ConfigValues& config) {
+  const auto& fields = family.space().fields();
+  for (std::size_t i = 0; i < fields.size(); ++i)
+    if (std::string_view(fields[i].name) == "threads") return config[i] != 0;
+  return false;
+}
+
+int limit_of(const Family& family, const ConfigValues& config, const Problem& problem) {
+  return names_its_threads(family, config) ? 0 : worthwhile_threads(problem, cpu_threads());
+}
+
+std::uint64_t key_of(const AttentionArgs& args) {
+  std::uint64_t key = 0;
+  for (const void* address :
+       {args.q, args.k, args.v, static_cast<const void*>(args.o), static_cast<const void*>(args.lse)})
+    key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
+  return key | 1;  // never that of an empty slot
+}
+
+bool same_addresses(const AttentionArgs& a, const AttentionArgs& b) {
+  return a.q == b.q && a.k == b.k && a.v == b.v && a.o == b.o && a.lse == b.lse;
+}
+
+}  // namespace
+
+int worthwhile_threads(const Problem& problem, int most) {
+  const double packed = static_cast<double>(problem.batch * problem.heads_kv * problem.seqlen_kv *
+                                            (problem.head_dim + problem.head_dim_v));
+  const double work_us = problem.flops() / kFlopsPerUs + packed / kPackedElementsPerUs;
+  return static_cast<int>(std::clamp(work_us / kLeastUsOfAThread, 1.0, static_cast<double>(std::max(most, 1))));
+}
+
+Launch bind_on_cpu(const Family& family, const ConfigValues& config, const Problem& problem,
+                   const AttentionArgs& args) {
+  const int limit = limit_of(family, config, problem);
+  const ThreadLimit while_bound(limit);
+  return [limit, launch = family.cpu_launch(config, problem, args)] {
+    const ThreadLimit while_launched(limit);
+    launch();
+  };
+}
+
+CpuCall::CpuCall(const Family& family, ConfigValues config, const Problem& problem, const ProblemLayouts& layouts)
+    : family_(family), config_(std::move(config)), problem_(problem), layouts_(layouts) {}
+
+CpuCall::~CpuCall() {
+  for (Slot& slot : slots_) delete slot.idle.load();
+}
+
+std::unique_ptr<CpuCall::Binding> CpuCall::take(const AttentionArgs& args, std::uint64_t key, int threads) {
+  for (Slot& slot : slots_) {
+    if (slot.key.load(std::memory_order_relaxed) != key) continue;
+    std::unique_ptr<Binding> found(slot.idle.exchange(nullptr, std::memory_order_acquire));
+    if (!found) continue;
+    kept_bytes_.fetch_sub(found->bytes, std::memory_order_relaxed);
+    // Another address by now, or bound when another number of threads was allowed: it makes room.
+    if (same_addresses(found->args, args) && found->threads == threads) return found;
+  }
+  return nullptr;
+}
+
+bool CpuCall::put(Slot& slot, std::unique_ptr<Binding>& binding, std::uint64_t key) {
+  const std::size_t bytes = binding->bytes;
+  Binding* empty = nullptr;
+  if (!slot.idle.compare_exchange_strong(empty, binding.get(), std::memory_order_release, std::memory_order_relaxed))
+    return false;
+  binding.release();  // anybody's from here on
+  slot.key.store(key, std::memory_order_relaxed);
+  kept_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return true;
+}
+
+void CpuCall::keep(std::unique_ptr<Binding> binding, std::uint64_t key) {
+  const auto fits = [&] { return kept_bytes_.load(std::memory_order_relaxed) + binding->bytes <= kMostBytes; };
+  if (fits()) {
+    for (Slot& slot : slots_)
+      if (put(slot, binding, key)) return;
+  }
+  // In turn the others make room, all of them for one that is large.
+  for (std::size_t n = 1; n <= kSlots; ++n) {
+    Slot& slot = slots_[oldest_.fetch_add(1, std::memory_order_relaxed) % kSlots];
+    const std::unique_ptr<Binding> old(slot.idle.exchange(nullptr, std::memory_order_acquire));
+    if (old) kept_bytes_.fetch_sub(old->bytes, std::memory_order_relaxed);
+    if ((fits() || n == kSlots) && put(slot, binding, key)) return;
+  }
+}
+
+void CpuCall::operator()(const AttentionArgs& args) {
+  const int threads = cpu_threads();
+  const std::uint64_t key = key_of(args);
+  std::unique_ptr<Binding> binding = take(args, key, threads);
+  if (!binding) {
+    binding = std::make_unique<Binding>();
+    binding->args = args;
+    binding->args.layouts = layouts_;
+    binding->threads = threads;
+    const std::size_t before = AlignedMemory::made_by_this_thread();
+    binding->launch = bind_on_cpu(family_, config_, problem_, binding->args);
+    binding->bytes = AlignedMemory::made_by_this_thread() - before;
+  }
+  binding->launch();
+  keep(std::move(binding), key);
+}
+
+}  // namespace flashcore

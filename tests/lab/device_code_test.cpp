@@ -1,0 +1,153 @@
+// What the first wall lets through, and what not.
+
+#include "lab/device_code.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/error.h"
+#include "kernels/embedded.h"
+#include "lab/experiment.h"
+#include "lab/patch.h"
+
+namespace flashcore {
+namespace {
+
+std::string refusal(const std::string& text, const std::string& path = "sm80_fwd/extra.cuh") {
+  return why_not_device_code(path, text, "", device_sources()).value_or("");
+}
+
+TEST(DeviceCode, TheLibrarysOwnSourcesPass) {
+  for (const auto& [path, text] : device_sources()) {
+    const bool device = path.ends_with(".cuh") || path.ends_with("config.h") || path.starts_with("tile/");
+    if (!device || path.starts_with("cpu_fwd/")) continue;
+    EXPECT_EQ(why_not_device_code(path, text, text, device_sources()), std::nullopt) << path;
+  }
+}
+
+TEST(DeviceCode, CommittedExperimentsPass) {
+  int patches = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(FLASHCORE_SOURCE_DIR "/experiments")) {
+    if (entry.path().extension() != ".yaml") continue;
+    const Experiment experiment = load_experiment(entry.path());
+    patches += static_cast<int>(experiment.patches().size());
+    for (const Patch& patch : experiment.patches()) EXPECT_FALSE(patch.trusted);
+  }
+  EXPECT_GE(patches, 5);
+}
+
+TEST(DeviceCode, WhatAKernelIsMadeOfPasses) {
+  EXPECT_EQ(refusal(R"(#pragma once
+#include "kernels/tile/softmax.cuh"
+// asm, system() and #include <x> in a comment
+namespace flashcore::extra {
+using Row = float[4];
+constexpr int kRows = 4;
+inline constexpr float kTable[] = {1, 2};
+enum class Kind { kOne, kTwo };
+struct Forward;
+template <int N, class T = float>
+struct Tile {
+  T values[N] = {};
+  static constexpr int kSize = N;
+  FC_DEVICE T& operator[](int i) { return values[i]; }
+  FC_DEVICE bool operator==(const Tile& other) const { return values[0] == other.values[0]; }
+  Tile& operator=(const Tile&) = default;
+};
+template <bool B>
+FC_DEVICE int f(int a, int b = 1) { int c = a; if (c == b) c = 2; auto g = [&](int x) { return x + c; }; return g(1); }
+}
+)"),
+            "");
+}
+
+TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
+  const std::pair<const char*, const char*> attacks[] = {
+      {"#include \"/etc/passwd\"", "#include"},
+      {"#include \"../../../etc/passwd\"", "#include"},
+      {"#include \"kernels/../../../../etc/passwd\"", "#include"},
+      {"#include <stdlib.h>", "#include"},
+      {"#inc\\\nlude \"/etc/passwd\"", "#include"},
+      {"#inc\\  \nlude \"/etc/passwd\"", "#include"},
+      {"#/**/include/**/\"/etc/passwd\"", "#include"},
+      {"  #  include \"/etc/passwd\"", "#include"},
+      {"%:include \"/etc/passwd\"", "digraph"},
+      {"?\?=include \"/etc/passwd\"", "trigraph"},
+      {"/\\\n* comment */ #include \"/etc/passwd\"", "#include"},
+      {"#include_next \"x\"", "include_next"},
+      {"#import \"x\"", "import"},
+      {"#embed \"/etc/passwd\"", "embed"},
+      {"ex\\\ntern \"C\" int f();", "extern"},
+      {"#define X \"/etc/passwd\"\n#include X", "#"},
+      {"#if __has_include(\"/etc/passwd\")\n#endif", "__has_include"},
+      {"#line 1 \"elsewhere\"", "line"},
+      {"#pragma GCC poison x", "pragma"},
+      {"#pragma GCC dependency \"/etc/passwd\"", "pragma"},
+      {"_Pragma(\"GCC poison x\")", "_Pragma"},
+      {"__asm__(\"nop\");", "__asm__"},
+      {"extern \"C\" int system(const char*);", "extern"},
+      {"int system(const char*);", "system"},
+      {"__attribute__((constructor)) void go() {}", "__attribute__"},
+      {"[[gnu::constructor]] void go() {}", "gnu"},
+      {"void f() { __builtin_abort(); }", "__builtin_abort"},
+      {"void f() { std::abort(); }", "std"},
+      {"int x = f();", "constexpr"},
+      {"static int x = 0;", "constexpr"},
+      {"const int x = f();", "constexpr"},
+      {"inline int x = f();", "constexpr"},
+      {"int x{f()};", "constexpr"},
+      {"S s;", "constexpr"},
+      {"S s(1);", "constexpr"},
+      {"template <int N> int x = f();", "constexpr"},
+      {"namespace a { namespace { int x = f(); } }", "constexpr"},
+      {"struct S { S() {} } s;", "class"},
+      {"struct S { static inline int x = f(); };", "constexpr"},
+      {"struct S { inline static int x{f()}; };", "constexpr"},
+      {"auto x = [] { return 1; }();", "constexpr"},
+      {"int x = ({ 1; });", "constexpr"},
+      {"void f() {} }", "'}'"},
+      {"const char* t = R\"(\n#include \"x\"\n)\";", "raw string"},
+      {"int \xc3\xa9;", "ASCII"},
+      {"int \\u0061sm;", "'\\'"},
+      {"#define M(a, b) a##b", "#"},
+      {"/* never ends", "comment"},
+  };
+  for (const auto& [text, word] : attacks) {
+    const std::string why = refusal(text);
+    EXPECT_NE(why.find(word), std::string::npos) << text << "\n-> " << why;
+  }
+}
+
+TEST(DeviceCode, TheCompilersWordsHaveTheirPlace) {
+  EXPECT_EQ(refusal("FC_DEVICE void f() { __nanosleep(1); }", "ptx/sleep.cuh"), "");
+  EXPECT_NE(refusal("#include \"/etc/passwd\"", "ptx/fence.cuh"), "");
+}
+
+TEST(DeviceCode, ARefusalNamesTheLine) {
+  EXPECT_EQ(refusal("\n\nint ok();\n").substr(0, 21), "sm80_fwd/extra.cuh:3:");
+  EXPECT_EQ(refusal("// a \\\n b\n\nextern int i;").substr(0, 21), "sm80_fwd/extra.cuh:4:");
+}
+
+TEST(DeviceCode, ATrustedPatchIsNotAsked) {
+  Patch patch;
+  patch.name = "x";
+  patch.family = "sm80_fwd";
+  patch.files["sm80_fwd/kernel.cuh"] = "extern int i;";
+  EXPECT_THROW(make_patched_family(patch), Error);
+  patch.trusted = true;
+  EXPECT_FALSE(make_patched_family(patch)->is_foreign());
+}
+
+TEST(DeviceCode, PathsOfAPatchGoDown) {
+  Patch patch;
+  patch.name = "x";
+  patch.family = "sm80_fwd";
+  for (const char* path : {"sm80_fwd/../../x.cuh", "sm80_fwd/./x.cuh", "/sm80_fwd/x.cuh", "sm80_fwd//x.cuh"}) {
+    patch.files = {{path, "namespace flashcore {}"}};
+    EXPECT_THROW(make_patched_family(patch), Error) << path;
+  }
+}
+
+}  // namespace
+}  // namespace flashcore
