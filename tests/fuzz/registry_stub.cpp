@@ -64,9 +64,5 @@ const SourceMap* Family::source_overlay() const { return nullptr; }
 std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 int Family::alignment_bytes() const { return 0; }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const { not_here(); }
-std::function<void(const AttentionArgs&)> Family::cpu_call(const ConfigValues&, const Problem&,
-                                                           const ProblemLayouts&) const {
-  not_here();
-}
 
 }  // namespace flashcore

@@ -5,12 +5,14 @@
 namespace flashcore::fuzz {
 namespace {
 
+__extension__ using Wide = unsigned __int128;  // products of extents overflow 64 bits
+
 void judge(const FileTensor& tensor, std::size_t file_bytes) {
   FLASHCORE_REQUIRE(tensor.data.size() <= file_bytes);
-  unsigned __int128 bytes = size_of(tensor.dtype);
+  Wide bytes = size_of(tensor.dtype);
   for (const std::int64_t extent : tensor.shape) {
     FLASHCORE_REQUIRE(extent >= 0);
-    if (bytes < (static_cast<unsigned __int128>(1) << 64)) bytes *= static_cast<unsigned __int128>(extent);
+    if (bytes < (static_cast<Wide>(1) << 64)) bytes *= static_cast<Wide>(extent);
   }
   for (const std::int64_t extent : tensor.shape)
     if (extent == 0) bytes = 0;
