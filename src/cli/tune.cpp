@@ -10,6 +10,7 @@
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "lab/patch.h"
 #include "lab/user_table.h"
 
 namespace flashcore::cli {
