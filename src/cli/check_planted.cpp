@@ -52,9 +52,7 @@ int check_planted(const CheckOptions& options) {
     }
     ++(outcome.caught ? caught : outcome.lacking ? lacking : missed);
     console.progress(caught + missed + lacking, static_cast<std::int64_t>(faults.size()), fault.name);
-    table.add({fault.name,
-               here,
-               fault.gate + (fault.check.empty() ? "" : "/" + fault.check),
+    table.add({fault.name, here, fault.gate + (fault.check.empty() ? "" : "/" + fault.check),
                outcome.caught    ? Cell("caught", Tone::kGood)
                : outcome.lacking ? Cell("not tried", Tone::kBad)
                                  : Cell("MISSED", Tone::kBad),

@@ -1,7 +1,8 @@
 #pragma once
 // What a person sees: lines, aligned tables and progress. Only the command line prints; everything below it returns
 // values. Text is untrusted (names come from suites and stores, messages from compilers and candidates): whatever is
-// printed goes through core/visible_text.h, so that no escape sequence reaches a terminal but the Console's own colours.
+// printed goes through core/visible_text.h, so that no escape sequence reaches a terminal but the Console's own
+// colours.
 
 #include <fmt/format.h>
 

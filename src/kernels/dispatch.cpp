@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/trusted_path.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 
@@ -52,6 +53,11 @@ struct UserTable {
   nlohmann::json entries = nlohmann::json::object();
   std::string fault;  // why it cannot be read
 };
+const char* table_of_environment() {
+  const char* file = std::getenv("FLASHCORE_TUNED");
+  return file && *file ? file : nullptr;
+}
+
 const UserTable& user_table() {
   static const UserTable table = [] {
     UserTable read;
@@ -61,6 +67,11 @@ const UserTable& user_table() {
       if (!std::filesystem::exists(read.path, error)) return read;
     } catch (const Error&) {  // no folder for a cache: no table
       return read;
+    }
+    // What others could have put there must not choose for this user. A file that the environment names is his word.
+    if (!table_of_environment()) {
+      read.fault = why_untrusted(read.path);
+      if (!read.fault.empty()) return read;
     }
     try {
       const nlohmann::json document = nlohmann::json::parse(read_file(read.path), nullptr, false);
@@ -157,7 +168,7 @@ double problem_distance(const Problem& a, const Problem& b) {
 }
 
 std::filesystem::path user_table_path() {
-  if (const char* file = std::getenv("FLASHCORE_TUNED"); file && *file) return file;
+  if (const char* file = table_of_environment()) return file;
   return cache_directory() / "tuned.json";
 }
 

@@ -1,6 +1,7 @@
 """flashcore explain and flashcore warmup, for an H200 that is not here and for this CPU."""
 
 import json
+import os
 import unittest
 
 import support
@@ -72,6 +73,21 @@ class UserTableTest(support.CliTest):
         result = self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")
         self.assertIn("because   your tuned table: b1_h8_s512_d64_fp16", result.stdout)
         self.assertIn("sm80_fwd:block_m=64", result.stdout)
+
+
+    def test_a_table_that_others_may_write_is_passed_over(self):
+        entry = json.dumps({"h200": {"b1_h8_s512_d64_fp16": "sm80_fwd:block_m=64"}})
+        os.makedirs(self.environment["FLASHCORE_CACHE"], exist_ok=True)
+        table = os.path.join(self.environment["FLASHCORE_CACHE"], "tuned.json")
+        with open(table, "w") as file:
+            file.write(entry)
+        self.assertIn("because   your tuned table", self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16").stdout)
+        os.chmod(table, 0o666)
+        result = self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")
+        self.assertIn("because   tuned table", result.stdout)
+        self.assertIn("everybody may write to", result.stdout)
+        self.environment["FLASHCORE_TUNED"] = table  # the user's word
+        self.assertIn("because   your tuned table", self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16").stdout)
 
 
 class WarmupTest(support.CliTest):
