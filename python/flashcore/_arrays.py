@@ -262,3 +262,10 @@ def current_stream(like: View) -> int:
 def must_wait(like: View) -> bool:
     """JAX has streams of its own that it does not tell: its arrays are good to others only after waiting."""
     return like.framework in ("jax", "dlpack") and like.device != "cpu"
+
+
+def note_written(x: Any) -> None:
+    """Autograd must know: what saved a tensor for its backward pass would otherwise compute with the new values."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor) and not torch.is_inference(x):
+        torch.autograd.graph.increment_version(x)

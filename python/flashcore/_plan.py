@@ -293,6 +293,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         lse_view = _arrays.view(lse, "lse", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number)
+    _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
     return (out, lse) if return_lse else out

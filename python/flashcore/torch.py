@@ -99,6 +99,8 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: 
         return _AXES
     if query.layout is not torch.strided or key.layout is not torch.strided or value.layout is not torch.strided:
         return "an input is not a dense tensor"
+    if query.is_nested or key.is_nested or value.is_nested:
+        return "an input is a nested tensor"
     kind = query.device.type
     if kind != "cpu" and kind != "cuda":
         return f"the inputs are on the device '{kind}'"

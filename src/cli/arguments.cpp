@@ -56,6 +56,14 @@ CLI::Validator whole_between(std::uint64_t lowest, std::uint64_t highest) {
 
 CLI::Validator seed_number() { return whole_between(0, std::numeric_limits<std::uint64_t>::max()).description(""); }
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return std::string(text.empty() ? "it is empty: give a name, or leave the flag out" : "");
+      },
+      "");
+}
+
 CLI::Validator number_between(double lowest, double highest) {
   return CLI::Validator(
       [lowest, highest](std::string& text) {

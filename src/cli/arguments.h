@@ -14,6 +14,8 @@ namespace flashcore::cli {
 // largest number there is.
 CLI::Validator whole_between(std::uint64_t lowest, std::uint64_t highest);
 CLI::Validator seed_number();  // any of 64 bits
+// A shell's variable that is not set must not mean the default.
+CLI::Validator not_empty();
 // For real ones: CLI::Range lets NaN through.
 CLI::Validator number_between(double lowest, double highest);
 

@@ -1,5 +1,7 @@
 // flashcore check --planted: is every planted fault caught by the gate named for it.
 
+#include <algorithm>
+
 #include "cli/check.h"
 #include "core/environment_error.h"
 #include "core/error.h"
@@ -34,6 +36,10 @@ int check_planted(const CheckOptions& options) {
   nlohmann::json results = nlohmann::json::array();
   int caught = 0, missed = 0, skipped = 0, lacking = 0;
   const auto& faults = gpu_planted_faults();
+  if (!options.common.problem.empty() &&
+      std::none_of(faults.begin(), faults.end(), [&](const auto& f) { return f.name == options.common.problem; }))
+    throw_bad_input("'{}' is no planted fault; `flashcore check --planted` without --problem lists all {}",
+                    options.common.problem, faults.size());
   for (const PlantedFault& fault : faults) {
     if (interrupted()) break;
     if (!options.common.problem.empty() && fault.name != options.common.problem) continue;

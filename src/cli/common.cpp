@@ -38,9 +38,12 @@ void add_common(CLI::App& app, Common& common, unsigned flags) {
     app.add_option("--device", common.device,
                    "cpu | cuda[:N] | emulator[:sm_80] (default: cuda:0 if there is one, else cpu)");
   if (flags & kSuite)
-    app.add_option("--suite", common.suite, "a suite that ships, or a .yaml file")->type_name("NAME|FILE");
+    app.add_option("--suite", common.suite, "a suite that ships, or a .yaml file")
+        ->type_name("NAME|FILE")
+        ->check(not_empty());
   if (flags & kProblem)
     app.add_option("--problem", common.problem, "one problem: its name in the suite, or an id as b1_h8_s512_d64_fp16")
+        ->check(not_empty())
         ->type_name("ID");
   if (flags & kFamily) app.add_option("--family", common.family, "only this kernel family")->type_name("NAME");
   if (flags & kConfig)
@@ -183,6 +186,8 @@ void watch_interrupts() {
   g_watching = true;
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
+  // A terminal that is closed; nohup(1) has it ignored, and it stays so.
+  if (std::signal(SIGHUP, on_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
 }
 bool interrupted() { return g_interrupt != 0; }
 int unless_interrupted(int code) { return code == kDone && interrupted() ? static_cast<int>(kNotJudged) : code; }
@@ -192,7 +197,9 @@ std::string lacking_words(int lacking) {
 
 std::string stopped_by() {
   if (!interrupted()) return "";
-  return g_interrupt == SIGINT ? "; stopped by Ctrl-C" : "; stopped by SIGTERM";
+  return g_interrupt == SIGINT   ? "; stopped by Ctrl-C"
+         : g_interrupt == SIGHUP ? "; stopped by SIGHUP"
+                                 : "; stopped by SIGTERM";
 }
 
 std::string new_run_id(const std::string& verb) {

@@ -191,7 +191,10 @@ void say_what_was_entered(Console& console, const std::vector<Trial>& entered) {
 
 int run_tune(const TuneArguments& options) {
   check_json_target(options.common);
+  require_distinct({{"--json", options.common.json}, {"--record", options.record}},
+                   {{"--store", options.common.store}, {"--suite", options.common.suite}});
   check_output_file("--record", options.record);
+  check_user_table();
   const TuneOptions tune_options = tune_options_from(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
   Store store(options.common.store);

@@ -80,8 +80,9 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv, std::size_t max
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0) throw_no_pipe();
   Pipe input{in[0], in[1]};
   if (!out.open() || !err.open()) throw_no_pipe();
-  process_ =
-      std::make_unique<GuardedProcess>([&] { become_program(raw[0], raw.data(), input.write, out.write, err.write); });
+  process_ = std::make_unique<GuardedProcess>(GuardedProcess::Body::kBecomesProgram, [&] {
+    become_program(raw[0], raw.data(), input.write, out.write, err.write);
+  });
   to_ = std::exchange(input.read, -1);
   from_ = std::exchange(out.read, -1);
   errors_ = std::exchange(err.read, -1);
@@ -204,7 +205,8 @@ ProgramResult run_program(const std::vector<std::string>& argv, const ProgramLim
   if (!out.open()) throw_no_pipe();
   Pipe nothing;  // closed on our side: an empty stdin
   if (!nothing.open()) throw_no_pipe();
-  GuardedProcess process([&] { become_program(path.c_str(), raw.data(), nothing.read, out.write, out.write); });
+  GuardedProcess process(GuardedProcess::Body::kBecomesProgram,
+                         [&] { become_program(path.c_str(), raw.data(), nothing.read, out.write, out.write); });
   result.started = true;
   close_if_open(out.write);
   close_if_open(nothing.write);

@@ -150,7 +150,7 @@ void write_started(int fd, const Started& started) {
 
 }  // namespace
 
-GuardedProcess::GuardedProcess(const std::function<void()>& body) {
+GuardedProcess::GuardedProcess(Body kind, const std::function<void()>& body) {
   int told[2] = {-1, -1};
   int error = pipe2(told, O_CLOEXEC) == 0 ? 0 : errno;
   Started started;
@@ -160,7 +160,7 @@ GuardedProcess::GuardedProcess(const std::function<void()>& body) {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &callers);
     const pid_t parent = getpid();
-    guard_ = fork();
+    guard_ = kind == Body::kBecomesProgram ? _Fork() : fork();
     if (guard_ == 0) guard_main(parent, told[1], callers, body);
     error = guard_ < 0 ? errno : 0;
     pthread_sigmask(SIG_SETMASK, &callers, nullptr);

@@ -26,7 +26,10 @@ class GuardedProcess {
   // descriptors. A body that returns ends the child with exit code 0; no destructors run there. In a process that has
   // threads the body may make async-signal-safe calls only. The child is killed when the calling *thread* ends.
   // Error kEnvironment if no process can be started.
-  explicit GuardedProcess(const std::function<void()>& body);
+  // A body that becomes a program need not wait, as fork() does, for other threads to leave what fork handlers guard: a
+  // kernel of the emulator asks for a program while its launch is inside the library (api/fork_gate.h).
+  enum class Body { kBecomesProgram, kRunsOn };
+  GuardedProcess(Body kind, const std::function<void()>& body);
   ~GuardedProcess();  // end()
   GuardedProcess(GuardedProcess&& other) noexcept;
   GuardedProcess& operator=(GuardedProcess&& other) noexcept;

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "core/trusted_path.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
@@ -74,11 +75,11 @@ const UserTable& user_table() {
       if (!read.fault.empty()) return read;
     }
     try {
-      const nlohmann::json document = nlohmann::json::parse(read_file(read.path), nullptr, false);
+      const nlohmann::json document = parse_json(read_file(read.path), read.path.string());
       if (document.is_object()) read.entries = document;
       else read.fault = "it is not JSON by device and problem";
     } catch (const Error& e) {
-      read.fault = e.what();
+      read.fault = fmt::format("it is not JSON by device and problem ({})", e.what());
     }
     return read;
   }();

@@ -91,7 +91,9 @@ class Checker {
     for (const Token& token : tokens) check_word(token);
     const Lines lines = split(tokens);
     for (const Line& line : lines.directives) check_directive(line);
-    if (!in_ptx_) check_statements(lines.code);
+    if (in_ptx_) return;
+    check_branches(tokens);
+    check_statements(lines.code);
   }
 
  private:
@@ -136,6 +138,27 @@ class Checker {
          (line.size() == 5 && line[2].text == "GCC" && line[3].text == "unroll" && line[4].kind == Token::kNumber));
     if (!plain)
       throw Refused{line.front().line, fmt::format("#{}: of pragmas only once and unroll", joined(line.subspan(1)))};
+  }
+
+  // All branches of a conditional are read as one text. That is the text some compiler sees only if each branch closes
+  // what it opens.
+  static void check_branches(const std::vector<Token>& tokens) {
+    std::vector<int> outside;
+    int depth = 0;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const Token& token = tokens[i];
+      if (token.kind != Token::kSign) continue;
+      if (token.text == "(" || token.text == "[" || token.text == "{") ++depth;
+      if (token.text == ")" || token.text == "]" || token.text == "}") --depth;
+      if (token.text != "#" || !token.begins_line || i + 1 == tokens.size()) continue;
+      const std::string& name = tokens[i + 1].text;
+      if (name == "if" || name == "ifdef" || name == "ifndef") outside.push_back(depth);
+      if (name != "elif" && name != "else" && name != "endif") continue;
+      if (outside.empty()) throw Refused{token.line, fmt::format("'#{}' without an #if", name)};
+      if (depth != outside.back())
+        throw Refused{token.line, "a branch of an #if that does not close the brackets that it opens"};
+      if (name == "endif") outside.pop_back();
+    }
   }
 
   // --- what would run when the kernel is loaded ---

@@ -21,19 +21,25 @@ class Tokenizer {
   char peek(std::size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
   int line() const { return lines_.empty() ? 1 : lines_[std::min(at_, lines_.size() - 1)]; }
 
-  // Phase 2: a backslash at a line's end, blanks behind it too, joins it with the next.
+  // Phase 2: a backslash at a line's end joins it with the next. With blanks behind it some compilers join and others
+  // (NVRTC) do not, so that what is a comment for one is code for another: refused, as are control characters.
   void join_lines(std::string_view source) {
     int line = 1;
     for (std::size_t i = 0; i < source.size(); ++i) {
       if (source[i] == '\\') {
         std::size_t end = i + 1;
-        while (end < source.size() && (source[end] == ' ' || source[end] == '\t' || source[end] == '\r')) ++end;
+        while (end < source.size() && source[end] != '\n' && std::isspace(static_cast<unsigned char>(source[end])))
+          ++end;
         if (end < source.size() && source[end] == '\n') {
+          if (end > i + 1) throw UnclearSource{line, "a backslash with blanks behind it at the end of a line"};
           ++line;
           i = end;
           continue;
         }
       }
+      const bool ends_line = source[i] == '\r' && i + 1 < source.size() && source[i + 1] == '\n';
+      if (std::iscntrl(static_cast<unsigned char>(source[i])) && source[i] != '\n' && source[i] != '\t' && !ends_line)
+        throw UnclearSource{line, "a control character"};
       text_ += source[i];
       lines_.push_back(line);
       if (source[i] == '\n') ++line;

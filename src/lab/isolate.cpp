@@ -78,11 +78,12 @@ Child start_child(const Batch& batch, const std::vector<Child>& others,
   if (pipe2(fds, O_CLOEXEC) != 0)
     throw_environment("cannot open a pipe for a compile process: {}", std::strerror(errno));
   try {
-    Child child{GuardedProcess([&] {
-                  close(fds[0]);
-                  for (const Child& other : others) close(other.fd);
-                  child_main(fds[1], batch, body);
-                }),
+    Child child{GuardedProcess(GuardedProcess::Body::kRunsOn,
+                               [&] {
+                                 close(fds[0]);
+                                 for (const Child& other : others) close(other.fd);
+                                 child_main(fds[1], batch, body);
+                               }),
                 fds[0],
                 batch,
                 {},

@@ -49,8 +49,11 @@ void observe(DeviceSummary& device, const Trial& trial) {
     device.cores = std::max(device.cores, trial.machine.cores);
   }
   for (const Verdict& verdict : trial.gates) {
-    if (verdict.evidence.is_object() && verdict.evidence.contains("ceilings"))
+    if (!verdict.evidence.is_object() || !verdict.evidence.contains("ceilings")) continue;
+    try {
       device.ceilings = verdict.evidence.at("ceilings").get<Ceilings>();
+    } catch (const nlohmann::json::exception&) {  // damaged: another trial's draw the roofs, or there are none
+    }
   }
 }
 

@@ -283,7 +283,7 @@ std::vector<Trial> Store::query(const TrialQuery& query, std::vector<std::string
       const std::int64_t id = select.getColumn(0).getInt64();
       const std::string text = select.getColumn(1).getString();
       try {
-        trials.push_back(nlohmann::json::parse(text).get<Trial>());
+        trials.push_back(parse_trial(text));
         trials.back().id = id;
       } catch (const std::bad_alloc&) {
         throw;

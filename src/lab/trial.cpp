@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/json_number.h"
+#include "core/json_text.h"
 #include "lab/json_io.h"
 
 namespace flashcore {
@@ -289,5 +290,7 @@ void from_json(const json& j, Trial& t) {
                     e.what());
   }
 }
+
+Trial parse_trial(std::string_view text) { return parse_json(text, "the trial").get<Trial>(); }
 
 }  // namespace flashcore

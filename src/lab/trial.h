@@ -84,6 +84,8 @@ struct Trial {
 // naming the field that is missing or of the wrong type.
 void to_json(nlohmann::json& json, const Trial& trial);
 void from_json(const nlohmann::json& json, Trial& trial);
+// The same from text, as a store holds it: Error kBadInput as parse_json() too.
+Trial parse_trial(std::string_view text);
 void to_json(nlohmann::json& json, const DeviceInfo& device);
 void from_json(const nlohmann::json& json, DeviceInfo& device);
 void to_json(nlohmann::json& json, const Verdict& verdict);

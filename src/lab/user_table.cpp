@@ -2,9 +2,27 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "kernels/family.h"
 
 namespace flashcore {
+
+namespace {
+
+nlohmann::json read_table(const std::filesystem::path& path) {
+  nlohmann::json table = parse_json(read_file(path), path.string());
+  if (!table.is_object())
+    throw_bad_input("{} is no tuned table (JSON by device and problem); move it away, and tune again", path.string());
+  return table;
+}
+
+}  // namespace
+
+void check_user_table() {
+  const std::filesystem::path path = user_table_path();
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) read_table(path);
+}
 
 std::size_t enter_user_table(const std::vector<Trial>& winners) {
   if (winners.empty()) return 0;
@@ -18,9 +36,7 @@ std::size_t enter_user_table(const std::vector<Trial>& winners) {
   const FileLock lock(path.string() + ".lock");
   nlohmann::json table = nlohmann::json::object();
   if (std::filesystem::exists(path)) {
-    table = nlohmann::json::parse(read_file(path), nullptr, false);
-    if (!table.is_object())
-      throw_bad_input("{} is no tuned table (JSON by device and problem); move it away, and tune again", path.string());
+    table = read_table(path);
   }
   for (const Trial& winner : winners) {
     nlohmann::json& of_device = table[winner.device.key];

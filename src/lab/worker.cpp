@@ -11,6 +11,7 @@
 
 #include "core/child_process.h"
 #include "core/error.h"
+#include "core/json_text.h"
 #include "device/sandbox/sandbox.h"
 #include "lab/checks.h"
 #include "lab/json_io.h"
@@ -56,6 +57,14 @@ json error_message(const Error& e) {
 // Takes the document that the child was asked for; false or an exception if it is none such.
 using Accept = std::function<bool(const json& message)>;
 
+json document_or_null(const std::string& line) {
+  try {
+    return parse_json(line, "the worker's line");
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 // What one conversation with the child came to.
 struct Answer {
   bool accepted = false;
@@ -89,7 +98,7 @@ struct Worker::Impl {
     std::string line;
     const auto read = child->read_line(line, after(kStartSeconds), cancelled);
     if (read == Talk::kCancelled) cancel();
-    const json hello = read == Talk::kDone ? json::parse(line, nullptr, false) : json();
+    const json hello = read == Talk::kDone ? document_or_null(line) : json();
     if (hello.is_object() && hello.contains("error")) {
       child.reset();
       rethrow(hello.at("error"));
@@ -161,7 +170,7 @@ struct Worker::Impl {
 
   // True when the conversation is over.
   bool take(const std::string& line, const Accept& accept, Answer& answer) {
-    const json message = json::parse(line, nullptr, false);
+    const json message = document_or_null(line);
     try {
       if (message.is_object() && message.value("nonce", "") != nonce) {
         child->kill();

@@ -214,6 +214,26 @@ class OutputsTest(CliTest):
                 found[name] = file.read()
         return found
 
+    def test_a_tune_keeps_its_outputs_apart(self):
+        tune = ["tune", "--device", "cpu", "--problem", "b1_h1_s8_d16_fp32", "--budget", "1"]
+        self.expect_error(BAD_USAGE, ["--json", "--record", "same file"], *tune, "--json", "x", "--record", "x")
+        self.expect_error(BAD_USAGE, ["--record", "--store"], *tune, "--record", "s.db", "--store", "s.db")
+        with open(self.path("tuned.json"), "w") as file:
+            file.write("[" * 300000)
+        self.environment["FLASHCORE_TUNED"] = self.path("tuned.json")
+        self.expect_error(BAD_USAGE, ["tuned.json", "not JSON"], *tune)
+
+    def test_a_flag_without_a_value_is_not_the_default(self):
+        self.expect_error(BAD_USAGE, ["--suite", "empty"], "check", "--device", "cpu", "--suite", "")
+        self.expect_error(BAD_USAGE, ["--problem", "empty"], "check", "--device", "cpu", "--problem", "")
+        self.expect_error(BAD_USAGE, ["nothing", "no planted fault"], "check", "--planted", "--device", "emulator", "--problem", "nothing")
+
+    def test_variables_are_whole_numbers_or_words_that_are_known(self):
+        emulated = ["check", "--device", "emulator", "--problem", "b1_h1_s16_d16_fp16", "--family", "ref_fwd"]
+        for seed in ("-1", "99999999999999999999", "1x"):
+            self.environment["FLASHCORE_EMULATOR_SEED"] = seed
+            self.expect_error(BAD_USAGE, ["FLASHCORE_EMULATOR_SEED", "64 bits"], *emulated)
+
     def test_two_outputs_of_one_name(self):
         inputs = write_qkv(self.folder)
         run = ["run", "--device", "cpu", *inputs]

@@ -92,6 +92,12 @@ class StoreTest(AttackTest):
         connection.commit()
         (number,) = connection.execute("select max(id) from trials").fetchone()
         connection.close()
+        # Deeper than any stack: refused before anything walks it.
+        connection = sqlite3.connect(self.store)
+        connection.execute("update trials set json = replace(json, '\"evidence\":{', '\"evidence\":{\"x\":' || ? || ',') where id = ?",
+                           ("[" * 200000 + "]" * 200000, number - 1))  # fmt: skip
+        connection.commit()
+        connection.close()
         for verb in (["leaderboard"], ["report", "--out", "r.html"], ["report", "--out", "r.csv"]):
             result = self.expect(DONE, *verb, "--store", self.store)
             self.assertIn("trial %d " % number, result.stderr)

@@ -79,6 +79,9 @@ class SandboxTest(unittest.TestCase):
 
     def test_without_a_sandbox_it_is_refused_unless_trusted(self):
         self.patch(self.kernel() + "\n// changed\n")
+        unknown = self.check(FLASHCORE_SANDBOX="None")
+        self.assertEqual(unknown.returncode, BAD_USAGE, unknown.output)
+        self.assertIn("FLASHCORE_SANDBOX is 'None'", unknown.output)
         refused = self.check(FLASHCORE_SANDBOX="none")
         self.assertEqual(refused.returncode, NO_ENVIRONMENT, refused.output)
         self.assertIn("--trust-code", refused.output)

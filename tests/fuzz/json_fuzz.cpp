@@ -39,8 +39,8 @@ const Target kLandscape("landscape", [](std::string_view input) {
 const Target kVerdict("verdict", [](std::string_view input) { parse_ledger_entry(input, "verdict.json"); });
 
 const Target kTrial("trial", [](std::string_view input) {
-  const auto trial = parse_json(input, "the trial").get<Trial>();
-  const auto again = parse_json(dump_line(trial), "again").get<Trial>();
+  const Trial trial = parse_trial(input);
+  const Trial again = parse_trial(dump_line(trial));
   FLASHCORE_REQUIRE(again.problem == trial.problem && again.ended == trial.ended);
 });
 

@@ -69,7 +69,15 @@ TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
       {"#include \"kernels/../../../../etc/passwd\"", "#include"},
       {"#include <stdlib.h>", "#include"},
       {"#inc\\\nlude \"/etc/passwd\"", "#include"},
-      {"#inc\\  \nlude \"/etc/passwd\"", "#include"},
+      {"#inc\\  \nlude \"/etc/passwd\"", "backslash"},
+      // A comment for one compiler is code for another.
+      {"// \\ \n#include \"/etc/passwd\"", "backslash"},
+      {"// \\\f\n/*\n#include \"/etc/passwd\"\n// */\n", "backslash"},
+      {"// \v\n", "control character"},
+      {"// a\r#include \"/etc/passwd\"\n", "control character"},
+      // What hides a scope from whoever reads all branches.
+      {"#if 0\nvoid f() {\n#endif\nstruct S { S(); };\nS s;\n#if 0\n}\n#endif\n", "branch"},
+      {"#endif\n", "without an #if"},
       {"#/**/include/**/\"/etc/passwd\"", "#include"},
       {"  #  include \"/etc/passwd\"", "#include"},
       {"%:include \"/etc/passwd\"", "digraph"},

@@ -97,6 +97,15 @@ class TorchTest(Arrays, unittest.TestCase):
             self.skipTest(f"PyTorch does not import: {error}")
         self.torch = torch
 
+    def test_autograd_knows_of_an_output_that_was_written(self):
+        torch = self.torch
+        x, q = torch.randn(1, 2, 8, 16), torch.randn(1, 2, 8, 16)
+        w = torch.ones_like(x, requires_grad=True)
+        y = (x * w).sum()  # saves x
+        flashcore.attention(q, q, q, out=x)
+        with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+            y.backward()
+
     def test_tensors_that_are_more_than_their_memory(self):
         torch = self.torch
         q = torch.ones(1, 2, 8, 16)

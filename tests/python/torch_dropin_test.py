@@ -431,6 +431,14 @@ class FallBackTest(Quiet):
             scale.fill_(number)
             torch.testing.assert_close(ft.scaled_dot_product_attention(*q, scale=scale), PYTORCH(*q, scale=number))
 
+    def test_nested_tensors_are_passed_on(self):
+        q = torch.nested.nested_tensor([torch.randn(2, 5, 16), torch.randn(2, 7, 16)])
+        flashcore.torch.reset_counters()
+        out = flashcore.torch.scaled_dot_product_attention(q, q, q)
+        for ours, theirs in zip(out.unbind(), PYTORCH(q, q, q).unbind()):
+            torch.testing.assert_close(ours, theirs)
+        self.assertEqual(flashcore.torch.counters()["passed_on"], {"an input is a nested tensor": 1})
+
     def test_subclasses_and_modes(self):
         class Special(torch.Tensor):
             pass

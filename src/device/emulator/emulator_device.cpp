@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/parallel.h"
 #include "device/emulator/foreign_module.h"
 #include "device/emulator/instructions.h"
@@ -32,11 +33,12 @@ class EmulatorBuffer final : public Buffer {
 std::uint64_t seed_of_environment() {
   const char* text = std::getenv("FLASHCORE_EMULATOR_SEED");
   if (!text || !*text) return 1;
-  char* end = nullptr;
-  const std::uint64_t seed = std::strtoull(text, &end, 10);
-  if (*end != '\0')
-    throw_bad_input("FLASHCORE_EMULATOR_SEED={} is not a number; give one, as a fault's report prints it", text);
-  return seed;
+  const auto seed = parse_unsigned(text);
+  if (!seed)
+    throw_bad_input(
+        "FLASHCORE_EMULATOR_SEED={} is not a whole number of 64 bits; give one, as a fault's report prints it",
+        excerpt(text));
+  return *seed;
 }
 
 class EmulatorDevice final : public Device {

@@ -19,6 +19,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "device/sandbox/confine.h"
 #include "device/sandbox/filter.h"
 
@@ -240,6 +241,11 @@ std::string why_not(Means how) {
   return why;
 }
 
+bool asked_for_none() {
+  const char* asked = std::getenv("FLASHCORE_SANDBOX");
+  return asked != nullptr && std::string_view(asked) == "none";
+}
+
 struct Found {
   Means means = Means::kNone;
   std::string why;
@@ -249,6 +255,8 @@ const Found& found() {
   static const Found result = [] {
     const char* asked = std::getenv("FLASHCORE_SANDBOX");
     const std::string most = asked ? asked : "";
+    if (!most.empty() && most != "landlock" && most != "none")
+      throw_bad_input("FLASHCORE_SANDBOX is '{}'; give landlock or none, or unset it", excerpt(most));
     if (most == "none") return Found{Means::kNone, "FLASHCORE_SANDBOX=none"};
     std::string why;
     if (most != "landlock") {
@@ -269,6 +277,11 @@ Means means() { return found().means; }
 
 void require(const std::string& what) {
   if (means() != Means::kNone) return;
+  if (asked_for_none())
+    throw_environment(
+        "{} is code of somebody else, and FLASHCORE_SANDBOX=none refuses such code; unset it, or give --trust-code if "
+        "you have read that code: it then runs with all of your rights",
+        what);
   throw_environment(
       "{} is code of somebody else, and this machine lets no sandbox be made for it ({}); allow unprivileged user "
       "namespaces (sysctl kernel.unprivileged_userns_clone=1, or a container with them) or run a kernel with Landlock, "
