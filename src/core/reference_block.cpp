@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kRows = kReferenceRows;
 constexpr int kLanes = kReferenceLanes;
-constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 using Float8 = float __attribute__((vector_size(32)));
@@ -161,7 +161,7 @@ void finish_f64(const PackedHead& head, std::vector<ReferenceRow>& rows, DType d
     kinds.push_back(scale_scores(scores, row.visible, scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill_n(scores, row.visible, 0.0);
-      *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInf;
+      *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInfinity;
       continue;
     }
     for (std::int64_t j = 0; j < row.visible; ++j) sum += scores[j] = std::exp(scores[j] - maximum);
@@ -193,7 +193,7 @@ void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType d
     kinds.push_back(scale_scores(scores, row.visible, scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill_n(scores, row.visible, 0.0f);
-      *row.ideal_lse = static_cast<float>(kinds[r] == RowKind::kInvalid ? kNan : -kInf);
+      *row.ideal_lse = static_cast<float>(kinds[r] == RowKind::kInvalid ? kNan : -kInfinity);
       continue;
     }
     for (std::int64_t j = 0; j < row.visible; ++j) {

@@ -7,6 +7,7 @@
 #include "core/foreign_text.h"
 #include "core/json_text.h"
 #include "kernels/embedded.h"
+#include "lab/bench.h"
 #include "lab/regression.h"
 
 namespace flashcore {
@@ -14,7 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kBenchSchema = "flashcore.bench/1";
 constexpr const char* kBaselineSchema = "flashcore.gate-baseline/1";
 
 // bench writes the config as an object; the baseline file as text.

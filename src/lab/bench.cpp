@@ -13,8 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kBenchSchema = "flashcore.bench/1";
-
 json environment_json(const Trial& t) {
   json environment = t.environment;
   environment["driver"] = t.device.driver;

@@ -16,6 +16,8 @@
 
 namespace flashcore {
 
+inline constexpr const char* kBenchSchema = "flashcore.bench/1";  // of `flashcore bench --json`
+
 struct BenchOptions {
   std::string device;  // as open_device
   Suite suite;

@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kLandscapeSchema = "flashcore.landscape/1";
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnmeasured = std::numeric_limits<double>::infinity();
 
 json landscape_json(const Landscape& l) {
   json fields = json::array(), points = json::array();
@@ -62,8 +62,8 @@ Landscape landscape_of(const json& j) {
 }  // namespace
 
 double Landscape::best_us() const {
-  double best = kInfinity;
-  for (const LandscapePoint& p : points) best = std::min(best, p.p50_us.value_or(kInfinity));
+  double best = kUnmeasured;
+  for (const LandscapePoint& p : points) best = std::min(best, p.p50_us.value_or(kUnmeasured));
   return best;
 }
 

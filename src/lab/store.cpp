@@ -132,12 +132,10 @@ void throw_store_error(const std::filesystem::path& path, const std::string& doi
   }
 }
 
-namespace {
-
 // A copy of a store, gone with the object.
-class Copy {
+class StoreCopy {
  public:
-  explicit Copy(const std::filesystem::path& path) {
+  explicit StoreCopy(const std::filesystem::path& path) {
     std::error_code error;
     std::string name = (std::filesystem::temp_directory_path(error) / "flashcore-store-XXXXXX").string();
     if (error || mkdtemp(name.data()) == nullptr)
@@ -157,17 +155,19 @@ class Copy {
                           from.string());
     }
   }
-  ~Copy() {
+  ~StoreCopy() {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }
-  Copy(const Copy&) = delete;
-  Copy& operator=(const Copy&) = delete;
+  StoreCopy(const StoreCopy&) = delete;
+  StoreCopy& operator=(const StoreCopy&) = delete;
   std::filesystem::path file() const { return folder_ / "trials.db"; }
 
  private:
   std::filesystem::path folder_;
 };
+
+namespace {
 
 bool is_no_access(const SQLite::Exception& e) {
   const int code = e.getErrorCode() & 0xff;
@@ -178,7 +178,7 @@ bool is_no_access(const SQLite::Exception& e) {
 
 struct Store::Impl {
   std::filesystem::path path;
-  std::unique_ptr<Copy> copy;
+  std::unique_ptr<StoreCopy> copy;
   std::unique_ptr<SQLite::Database> db;
   bool blank = false;  // to read, but nobody has written yet
 
@@ -191,7 +191,7 @@ struct Store::Impl {
     } catch (const SQLite::Exception& e) {
       if (!is_no_access(e)) throw;
       db.reset();
-      copy = std::make_unique<Copy>(path);
+      copy = std::make_unique<StoreCopy>(path);
       db = std::make_unique<SQLite::Database>(copy->file(), SQLite::OPEN_READWRITE, kBusyTimeoutMs);
       look_at_schema();
     }

@@ -29,7 +29,7 @@ constexpr int kHoldoutProcesses = 3;
 // Of one race where only trials are limited.
 constexpr double kTrialSeconds = 0.5, kFinalistSeconds = 1.0;
 
-double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+double seconds_of_budget(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -386,7 +386,7 @@ void ProblemTuner::consider_incumbent(const Trial& trial) {
 
 std::optional<double> ProblemTuner::seconds_left(double share) const {
   if (!budget_.seconds) return std::nullopt;
-  return *budget_.seconds * share - seconds_between(start_, Clock::now());
+  return *budget_.seconds * share - seconds_of_budget(start_, Clock::now());
 }
 
 bool ProblemTuner::search_spent(std::size_t arm) const {

@@ -13,8 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kBenchSchema = "flashcore.bench/1";
-
 }  // namespace
 
 Verification verify_results(const std::filesystem::path& file) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kPollMs = 20;
 // More lines of code than a launch can have touched: sites are numbered in 12 bits.
-constexpr std::uint64_t kMaxSites = 1 << 16;
+constexpr std::uint64_t kMaxCountedSites = 1 << 16;
 
 struct Header {
   std::uint32_t kind, number;
@@ -152,7 +152,7 @@ Counters unpack_counters(std::string_view bytes) {
   Counters counters;
   for (std::uint64_t* value : scalars(counters)) *value = unpacker.get<std::uint64_t>();
   const auto sites = unpacker.get<std::uint64_t>();
-  if (sites > kMaxSites) throw BrokenChannel("counters of more places than there are");
+  if (sites > kMaxCountedSites) throw BrokenChannel("counters of more places than there are");
   for (std::uint64_t i = 0; i < sites; ++i) {
     const auto offset = unpacker.get<std::uint64_t>();
     SiteCounters site;

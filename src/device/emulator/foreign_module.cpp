@@ -42,6 +42,8 @@ std::string plain_text(std::string text) {
   return text;
 }
 
+}  // namespace
+
 // A folder of our own, gone with it.
 class ImageFolder {
  public:
@@ -64,8 +66,6 @@ class ImageFolder {
  private:
   std::filesystem::path path_;
 };
-
-}  // namespace
 
 void use_executor_program(std::string path) { executor_program() = std::move(path); }
 
