@@ -7,7 +7,7 @@
 
 #include "device/device.h"
 #include "kernels/family.h"
-#include "lab/gates/gates.h"
+#include "lab/harness/contestant.h"
 #include "lab/harness/operands.h"
 #include "lab/harness/oracle.h"
 #include "lab/statistics/random.h"
