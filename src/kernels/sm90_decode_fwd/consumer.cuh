@@ -52,13 +52,13 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       end[r] = problem.seqlen_kv;
-      if constexpr (T.causal) end[r] = min_int(end[r], position(r) + problem.causal_offset + 1);
+      if constexpr (T.bounded_right) end[r] = min_int(end[r], position(r) + problem.right_offset + 1);
     }
     tile::mask_keys(acc_s, first_key, end);
   }
   FC_DEVICE bool needs_mask(int block) const {
     int full_end = context.params.problem.seqlen_kv;
-    if constexpr (T.causal) full_end = min_int(full_end, context.params.problem.causal_offset + 1);
+    if constexpr (T.bounded_right) full_end = min_int(full_end, context.params.problem.right_offset + 1);
     return (block + 1) * kBlockN > full_end;
   }
 

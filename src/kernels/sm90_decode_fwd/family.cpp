@@ -25,11 +25,8 @@ Work work_of(const Config& config, const Problem& problem) {
   Work work;
   work.head_tiles = (problem.group_size() + config.pack_heads - 1) / config.pack_heads;
   work.tiles = work.head_tiles * problem.heads_kv * problem.batch;
-  // Of the keys that the last row sees. A tile that sees none still has a block, all of it masked.
-  const std::int64_t end =
-      std::min(problem.seqlen_kv, make_forward_params(problem, {}).causal_offset + problem.seqlen_q);
-  const std::int64_t keys = problem.causal == Causal::kNone ? problem.seqlen_kv : end;
-  work.tile_blocks = std::max<std::int64_t>((keys + config.block_n - 1) / config.block_n, 1);
+  // Of the keys up to the last that a row sees. A tile that sees none still has a block, all of it masked.
+  work.tile_blocks = std::max<std::int64_t>((problem.keys_read().end + config.block_n - 1) / config.block_n, 1);
   const std::int64_t heads = std::min<std::int64_t>(config.pack_heads, problem.group_size());
   const std::int64_t last_row = (heads - 1) * sm90_decode_fwd::positions(config) + problem.seqlen_q - 1;
   work.warps = static_cast<int>(last_row / 16 + 1);
