@@ -4,7 +4,8 @@
     core <- device <- kernels <- lab <- cli        a layer includes only itself and what is left of it
                              <- api                beside lab and cli: neither includes the other
     src/device/cuda                                alone names CUDA headers
-    device code (kernels/**/*.cuh, config.h, tile/) includes device code only, no standard header
+    device code (kernels/**/*.cuh, config.h, tile/) includes device code only, no standard header; and core/band.h,
+                                                   the mask, which host and device read under the same rules
     kernels/ptx                                    alone has asm, intrinsics and built-in variables
     src/lab                                        is rooms; a room includes only itself and what is left of it
     no circles                                     neither between headers nor between units (a header with its .cpp)
@@ -22,6 +23,7 @@ SOURCE = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().pa
 LAYERS = ["core", "device", "kernels", "lab", "cli"]
 API_SEES = ["core", "device", "kernels", "api"]  # and its own public header
 PUBLIC_HEADER = "flashcore/flashcore.h"
+BAND = ["core", "band.h"]
 SUFFIXES = {".h", ".cpp", ".cuh"}
 ROOMS = ["record", "statistics", "harness", "measure", "gates", "process", "compare", "experiment", "tune", "verify", "diagnose", "report"]
 # Within these no two units may need each other: one can be read, tested and changed after the other.
@@ -76,6 +78,8 @@ def device_include_problem(parts, quoted, name):
     if not quoted:
         return f"device code includes <{name}>; it may include device code only"
     target = name.split("/")
+    if target == BAND and parts[1] != "ptx":
+        return None
     if target[0] != "kernels" or len(target) < 3 or not is_device_code(target):
         return f'device code includes "{name}", which is not device code'
     allowed = {"ptx": ["ptx"], "tile": ["ptx", "tile"]}.get(parts[1], ["ptx", "tile", parts[1]])
@@ -187,6 +191,10 @@ def violations(root):
             problems = [(number, emulator_include_problem(quoted, name)) for number, quoted, name in includes_of(text)]
             found += [f"{where}:{number}: {problem}" for number, problem in problems if problem]
             continue
+        if parts == BAND:
+            found += [f"{where}:{number}: band.h is compiled for the device too; it includes nothing" for number, _, _ in includes_of(text)]
+            found += [f"{where}:{number}: {problem}" for number, problem in device_code_problems(parts, text)]
+            continue
         device = is_device_code(parts)
         if device and parts[0] != "kernels":
             found.append(f"{where}:1: device code belongs in src/kernels")
@@ -229,6 +237,9 @@ class PlantedTest(unittest.TestCase):
 
     CLEAN = {
         "core/a.h": "#include <vector>\n",
+        "core/band.h": "#pragma once\n",
+        "kernels/tile/mask.cuh": '#include "core/band.h"\n',
+        "kernels/sm90_fwd/config.h": '#include "core/band.h"\n',
         "core/a.cpp": '#include "core/a.h"\n// "lab/gates/l.h" and asm in a comment\n',
         "device/d.h": '#include "core/a.h"\n',
         "device/cuda/c.cpp": '#include <cuda.h>\n#include <nvrtc.h>\n#include "device/d.h"\nauto s = "asm";\n',
@@ -327,6 +338,12 @@ class PlantedTest(unittest.TestCase):
         self.assert_found("kernels/tile/softmax.cuh", '#include "kernels/sm80_fwd/config.h"', "may include only")
         self.assert_found("kernels/ptx/mma.cuh", '#include "kernels/tile/traits.h"', "may include only")
         self.assert_found("kernels/sm80_fwd/config.h", '#include "kernels/ptx/mma.cuh"', "host compiler")
+
+    def test_the_band_is_device_code_too(self):
+        self.assert_found("core/band.h", "#include <algorithm>", "includes nothing")
+        self.assert_found("core/band.h", '#include "core/a.h"', "includes nothing")
+        self.assert_found("core/band.h", "x = __ldg(p);", "outside kernels/ptx")
+        self.assert_found("kernels/ptx/mma.cuh", '#include "core/band.h"', "not device code")
 
     def test_host_code_includes_no_device_code(self):
         self.assert_found("kernels/sm80_fwd/family.cpp", '#include "kernels/sm80_fwd/kernel.cuh"', "host code")
