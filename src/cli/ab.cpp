@@ -8,7 +8,7 @@
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include "lab/aa.h"
+#include "lab/calibration.h"
 #include "lab/store.h"
 #include "lab/worker.h"
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "lab/aa.h"
+#include "lab/calibration.h"
 #include "lab/trial.h"
 #include "lab/worker.h"
 

@@ -182,13 +182,24 @@ void write_json(const Common& common, const nlohmann::json& results) {
   write_file_atomically(common.json, text);
 }
 
-void watch_interrupts() {
-  g_watching = true;
+void catch_signals() {
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGTERM, on_interrupt);
   // A terminal that is closed; nohup(1) has it ignored, and it stays so.
   if (std::signal(SIGHUP, on_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  sigset_t ours;
+  sigemptyset(&ours);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ours, number);
+  pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
 }
+
+void end_at_signals() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);
+  if (interrupted()) std::raise(g_interrupt);
+}
+
+void watch_interrupts() { g_watching = true; }
 bool interrupted() { return g_interrupt != 0; }
 int unless_interrupted(int code) { return code == kDone && interrupted() ? static_cast<int>(kNotJudged) : code; }
 std::string lacking_words(int lacking) {

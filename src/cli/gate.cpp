@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "kernels/embedded.h"
-#include "lab/aa.h"
+#include "lab/calibration.h"
 #include "lab/regression.h"
 
 namespace flashcore::cli {

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "lab/aa.h"
+#include "lab/calibration.h"
 #include "lab/fake.h"
 #include "lab/regression.h"
 #include "lab/worker.h"

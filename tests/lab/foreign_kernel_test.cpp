@@ -1,6 +1,5 @@
 // Kernels that attack who judges them, past the check of their sources, through all gates on the emulator.
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 

@@ -9,7 +9,6 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "core/error.h"
 #include "core/files.h"
