@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "lab/trial.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::test {
 

@@ -8,9 +8,9 @@
 #include "core/random.h"
 #include "device/device.h"
 #include "kernels/family.h"
-#include "lab/gates.h"
-#include "lab/operands.h"
-#include "lab/oracle.h"
+#include "lab/gates/gates.h"
+#include "lab/harness/operands.h"
+#include "lab/harness/oracle.h"
 
 namespace flashcore {
 
