@@ -23,6 +23,11 @@ namespace {
 
 std::atomic<int> g_interrupt{0};  // the signal
 bool g_watching = false;
+struct Caught {
+  int number;
+  void (*before)(int) = SIG_DFL;
+};
+Caught g_caught[] = {{SIGINT}, {SIGTERM}, {SIGHUP}};
 static_assert(std::atomic<int>::is_always_lock_free, "set from a signal handler");
 
 // A second Ctrl-C ends the process at once. Not a second SIGTERM: timeout(1) sends it to the process and to its group.
@@ -183,19 +188,19 @@ void write_json(const Common& common, const nlohmann::json& results) {
 }
 
 void catch_signals() {
-  std::signal(SIGINT, on_interrupt);
-  std::signal(SIGTERM, on_interrupt);
-  // A terminal that is closed; nohup(1) has it ignored, and it stays so.
-  if (std::signal(SIGHUP, on_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   sigset_t ours;
   sigemptyset(&ours);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ours, number);
+  for (Caught& caught : g_caught) {
+    caught.before = std::signal(caught.number, on_interrupt);
+    sigaddset(&ours, caught.number);
+  }
+  // A terminal that is closed; nohup(1) has it ignored, and it stays so.
+  if (g_caught[2].before == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
 }
 
 void end_at_signals() {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP})
-    if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);
+  for (const Caught& caught : g_caught) std::signal(caught.number, caught.before);
   if (interrupted()) std::raise(g_interrupt);
 }
 

@@ -14,8 +14,6 @@
 
 namespace flashcore {
 
-using Clock = std::chrono::steady_clock;
-
 std::string find_program(const std::string& name) {
   if (name.find('/') != std::string::npos) {
     std::error_code error;
@@ -35,15 +33,15 @@ std::string find_program(const std::string& name) {
   return "";
 }
 
-bool wait_until(pid_t pid, Clock::time_point deadline, std::optional<int>& status) {
+bool wait_until(pid_t pid, std::chrono::steady_clock::time_point deadline, std::optional<int>& status) {
   for (auto pause = std::chrono::microseconds(200);;) {
     int one = 0;
     const pid_t ended = waitpid(pid, &one, WNOHANG);
     if (ended == pid) status = one;
     if (ended == pid || (ended < 0 && errno == ECHILD)) return true;
-    const auto left = deadline - Clock::now();
+    const auto left = deadline - std::chrono::steady_clock::now();
     if (left <= left.zero()) return false;
-    std::this_thread::sleep_for(std::min<Clock::duration>(pause, left));
+    std::this_thread::sleep_for(std::min<std::chrono::steady_clock::duration>(pause, left));
     pause = std::min(pause * 2, std::chrono::microseconds(20000));
   }
 }
