@@ -3,14 +3,13 @@
 #include "cli/check.h"
 
 #include <mutex>
-#include <thread>
 
 #include "cli/arguments.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "lab/machine.h"
-#include "lab/worker.h"
+#include "lab/process/worker.h"
+#include "lab/record/machine.h"
 
 namespace flashcore::cli {
 

@@ -1,8 +1,6 @@
 #pragma once
 // Shared by the two ways of checking: a suite (check.cpp) and the fuzzer (check_fuzz.cpp).
 
-#include <algorithm>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -10,9 +8,9 @@
 #include <vector>
 
 #include "cli/common.h"
-#include "lab/evaluate.h"
-#include "lab/fuzz.h"
-#include "lab/worker.h"
+#include "lab/gates/evaluate.h"
+#include "lab/process/worker.h"
+#include "lab/verify/fuzz.h"
 
 namespace flashcore::cli {
 

@@ -1,6 +1,6 @@
-// The hidden verbs behind lab/worker.h and device/emulator/executor.h.
+// The hidden verbs behind lab/process/worker.h and device/emulator/executor.h.
 
-#include "lab/worker.h"
+#include "lab/process/worker.h"
 
 #include <csignal>
 
@@ -18,6 +18,7 @@ Run add_worker(CLI::App& app) {
     // flight ends.
     std::signal(SIGINT, SIG_IGN);
     std::signal(SIGTERM, SIG_IGN);
+    std::signal(SIGHUP, SIG_DFL);
     return worker_main(*device);
   };
 }

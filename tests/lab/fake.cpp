@@ -3,17 +3,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 
 #include "core/error.h"
 #include "device/red_zone.h"
-#include "lab/statistics.h"
+#include "lab/statistics/statistics.h"
 
 namespace flashcore::test {
 namespace {

@@ -1,14 +1,11 @@
-#include "lab/landscape.h"
+#include "lab/tune/landscape.h"
 
 #include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "lab/fake.h"
-#include "lab/statistics.h"
+#include "lab/statistics/statistics.h"
 
 namespace flashcore {
 namespace {

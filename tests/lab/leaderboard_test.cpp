@@ -1,8 +1,6 @@
-#include "lab/leaderboard.h"
+#include "lab/record/leaderboard.h"
 
 #include <gtest/gtest.h>
-
-#include <map>
 
 namespace flashcore {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/worker.h"
+#include "lab/process/worker.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <fstream>
 #include <thread>
 

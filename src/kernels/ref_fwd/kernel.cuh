@@ -44,10 +44,10 @@ forward(const __grid_constant__ ForwardParams params) {
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) o[i] = 0.0f;
 
-  const int end = tile::Mask<T, ForwardParams>{params}.key_end(row);
+  const KeyRange<int> keys = tile::Mask<T, ForwardParams>{params}.keys_of_row(row);
 
   float max_scaled = ptx::negative_infinity(), sum = 0.0f;
-  for (int key = 0; key < end; ++key) {
+  for (int key = keys.begin; key < keys.end; ++key) {
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {

@@ -55,7 +55,7 @@ class Sm80Forward final : public GpuFamily<Config> {
       return nullptr;
     };
     // A long row of blocks has one that is cut, and reads count again.
-    const bool masked = problem.causal != Causal::kNone && (head_dim > 64 || problem.seqlen_kv <= 1024);
+    const bool masked = problem.band().bounded() && (head_dim > 64 || problem.seqlen_kv <= 1024);
     const Config* wide = masked ? first_valid(kMasked) : nullptr;
     if (!wide) wide = first_valid(kWide);
     FC_CHECK(wide != nullptr);

@@ -37,8 +37,8 @@ struct Forward {
   // The tile at hand.
   tile::TileIndex tile;
   const unsigned short *q, *k, *v;
-  int key_end;       // keys that some row of the tile sees: [0, key_end)
-  int key_full_end;  // keys that every row of the tile sees: no mask below it
+  tile::BlockRange blocks;  // of block_n keys, of those that some row of the tile sees
+  int last_row;             // of the tile
 
   // State of this warp's rows.
   float acc_o[kFragments][kDimV / 8][4];
@@ -58,20 +58,22 @@ struct Forward {
     return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T);
   }
 
+  FC_DEVICE int first_block() const { return T.bounded_left ? blocks.begin : 0; }
+
   // --- load -------------------------------------------------------------------------------------------------------
   FC_DEVICE void load_q() {
     TileQk::template copy_async<C.block_m, T.head_dim, kThreads>(address_qo(), q, params.q_stride.row, tile.first_row,
                                                                  params.seqlen_q, ptx::tid_x());
   }
   FC_DEVICE void load_k(int block) {
-    if (block >= 0) {
+    if (block >= first_block()) {
       TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
                                                                    block * C.block_n, params.seqlen_kv, ptx::tid_x());
     }
     ptx::cp_async_commit();
   }
   FC_DEVICE void load_v(int block) {
-    if (block >= 0) {
+    if (block >= first_block()) {
       TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row,
                                                                     block * C.block_n, params.seqlen_kv, ptx::tid_x());
     }
@@ -179,7 +181,7 @@ struct Forward {
       load_k(block - 1);
     }
     // One body for masked and unmasked blocks: a second copy cost 20 registers and 200 ms of compilation.
-    if ((block + 1) * C.block_n > key_full_end) mask_scores(acc_s, block);
+    if (mask().template cuts<C.block_n>(block, tile.first_row, last_row)) mask_scores(acc_s, block);
 
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
@@ -200,7 +202,7 @@ struct Forward {
 
   // Keys from right to left: the masked blocks, if any, come first.
   FC_DEVICE void main_loop() {
-    int block = (key_end + C.block_n - 1) / C.block_n - 1;
+    int block = blocks.end - 1;
     load_q();
     if constexpr (kStages == 1) {
       load_k(block);
@@ -212,7 +214,7 @@ struct Forward {
       }
     }
     bool first = true;
-    for (; block >= 0; --block, first = false) step(block, first);
+    for (; block >= first_block(); --block, first = false) step(block, first);
     ptx::cp_async_wait<0>();
     ptx::bar_sync();  // Q, K and V are no longer read: the epilogue and the next tile may write there
   }
@@ -260,8 +262,8 @@ struct Forward {
     q = tile::head_pointer(params.q, params.q_stride, tile.batch, tile.head_q);
     k = tile::head_pointer(params.k, params.k_stride, tile.batch, tile.head_kv);
     v = tile::head_pointer(params.v, params.v_stride, tile.batch, tile.head_kv);
-    key_end = mask().key_end(tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1);
-    key_full_end = mask().key_end(tile.first_row);
+    last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
+    blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       softmax[m].reset();

@@ -100,7 +100,8 @@ class Sm80ShortForward final : public GpuFamily<Config> {
     params.v = tensor_of("v", args.v, layouts.v), params.o = tensor_of("o", args.o, layouts.o);
     params.lse = args.lse;
     params.heads_q = forward.heads_q, params.seqlen_q = forward.seqlen_q, params.seqlen_kv = forward.seqlen_kv;
-    params.causal_offset = forward.causal_offset, params.scale_log2 = forward.scale_log2;
+    params.right_offset = forward.right_offset, params.left_offset = forward.left_offset;
+    params.scale_log2 = forward.scale_log2;
     params.group_size = static_cast<int>(problem.group_size());
     params.head_tiles = static_cast<int>((problem.group_size() + config.pack_heads - 1) / config.pack_heads);
     params.by_head_tiles = tile::FastDivide::by(params.head_tiles);

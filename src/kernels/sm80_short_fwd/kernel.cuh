@@ -43,7 +43,7 @@ struct Kernel {
                             // quarter of a row's columns
 
   tile::PackedTile<tile_rows(C), C.pack_heads> tile;
-  int blocks;  // of block_n keys, of those that some row sees; this warp has every key_warps-th
+  tile::BlockRange blocks;  // of block_n keys, of those that some row sees; this warp has every key_warps-th
 
   ptx::Vector4 q[kRowBlocks][2][kChunksQk];
   ptx::Vector4 k[kKeyTiles][kChunksQk];
@@ -63,8 +63,9 @@ struct Kernel {
     const int head_kv = params.by_head_tiles.quotient(ptx::ctaid_x());
     tile.batch = ptx::ctaid_y();
     tile.set_heads(head_kv, ptx::ctaid_x() - head_kv * params.head_tiles, params.group_size);
-    tile.first_position = tile::row_tile_of_grid<T.causal>() * kPositions;
-    blocks = mask().template blocks<C.block_n>(tile::min_int(tile.first_position + kPositions, params.seqlen_q) - 1);
+    tile.first_position = tile::row_tile_of_grid<tile::Mask<T, Params>::kLongestLast>() * kPositions;
+    blocks = mask().template blocks<C.block_n>(tile.first_position,
+                                               tile::min_int(tile.first_position + kPositions, params.seqlen_q) - 1);
   }
 
   // The lane's, of a piece of 16 rows.
@@ -176,7 +177,7 @@ struct Kernel {
   }
 
   FC_DEVICE void mask_where_cut(int block) {
-    if (!mask().template cuts<C.block_n>(block, tile.first_position)) return;
+    if (!mask().template cuts<C.block_n>(block, tile.first_position, tile.first_position + kPositions - 1)) return;
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
       mask().apply(acc_s[m], block * C.block_n + 2 * member,
@@ -215,21 +216,22 @@ struct Kernel {
   FC_DEVICE void attend() {
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) tile::set_zero(acc_o[m]);
-    if (warp >= blocks) {
+    const int first = blocks.begin + warp;
+    if (first >= blocks.end) {
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m) softmax[m].reset();
       prepare_stores();
       add_totals();
       return;
     }
-    load_first(warp);
+    load_first(first);
     prepare_stores();
     scores();
-    mask_where_cut(warp);
+    mask_where_cut(first);
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) softmax[m].start(acc_s[m], params.scale_log2);
 #pragma unroll 1
-    for (int next = warp + C.key_warps; next < blocks; next += C.key_warps) {
+    for (int next = first + C.key_warps; next < blocks.end; next += C.key_warps) {
       load_next_k(next);
       add_pv();
       load_next_v(next);

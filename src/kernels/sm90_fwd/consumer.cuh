@@ -17,6 +17,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::lane, Base::warp;
   static constexpr int kDimV = Base::kDimV;
   static constexpr int kBlockN = C.block_n;
+  static constexpr bool kBounded = tile::Mask<T, ForwardParams>::kBounded;
 
   const Context<T, C>& context;
   const int index;  // of the consumer warpgroup
@@ -80,7 +81,9 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void begin_issue() { warp_scheduler_barrier_sync(); }
   FC_DEVICE void end_issue() { warp_scheduler_barrier_arrive(); }
 
-  FC_DEVICE bool cuts(int block) const { return context.mask().template cuts<kBlockN>(block, first_row); }
+  FC_DEVICE bool cuts(int block) const {
+    return context.mask().template cuts<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
+  }
   FC_DEVICE void mask_scores(int block) {
     context.mask().apply(acc_s, block * kBlockN + tile::column_of_lane(lane()),
                          {Base::row(first_row, 0), Base::row(first_row, 1)});
@@ -89,29 +92,42 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // --- a tile -------------------------------------------------------------------------------------------------------
   // A consumer's part of a tile. Its blocks of keys are dealt out to the key groups in turn.
   struct Work {
-    int first_block;  // the last of the keys that some of its rows see; less than 0: none
-    int skipped;      // of its blocks that none does: upper consumers under a causal mask let those pass
+    int first_block, last_block;  // from right to left, of those that some of its rows see; none: first < last
+    // Of its blocks that none of its rows sees: upper consumers under a causal mask let those on the right pass, in a
+    // window lower ones those on the left.
+    int skipped, skipped_after;
     bool spare_turn;  // the first key group has a block more
+    FC_DEVICE bool has_keys() const { return first_block >= last_block; }
   };
   FC_DEVICE Work begin_tile(int number) {
     const Tile tile = context.tile_at(number);
     constexpr int kGroups = C.key_groups;
     first_row = tile.first_row + row_group * kRowsPerConsumer;
     const int last_row = min_int(first_row + kRowsPerConsumer, context.params.problem.seqlen_q) - 1;
-    const int seen = min_int(tile.blocks, context.mask().template blocks<kBlockN>(last_row));
+    const int count = tile.blocks.count(), own_count = (count + kGroups - 1 - key_group) / kGroups;
+    const tile::BlockRange seen = context.mask().template blocks<kBlockN>(first_row, last_row);
     Work work;
-    work.skipped = (tile.blocks - seen + kGroups - 1 - key_group) / kGroups;
-    work.first_block = tile.blocks - 1 - key_group - kGroups * work.skipped;
-    work.spare_turn = (tile.blocks + kGroups - 1) / kGroups > (tile.blocks + kGroups - 1 - key_group) / kGroups;
+    work.skipped = (tile.blocks.end - min_int(tile.blocks.end, seen.end) + kGroups - 1 - key_group) / kGroups;
+    work.first_block = tile.blocks.end - 1 - key_group - kGroups * work.skipped;
+    work.last_block = 0, work.skipped_after = 0;
+    if constexpr (T.bounded_left) {
+      if (seen.count() == 0) work.skipped = own_count, work.first_block = -1;
+      else work.last_block = seen.begin;
+      const int left = work.has_keys() ? (work.first_block - work.last_block) / kGroups + 1 : 0;
+      work.skipped_after = own_count - work.skipped - left;
+    }
+    work.spare_turn = (count + kGroups - 1) / kGroups > own_count;
     return work;
   }
-  FC_DEVICE void skip_block() {
-    acquire_k();
-    release_k();
-    warp_scheduler_barrier_sync();
-    warp_scheduler_barrier_arrive();
-    acquire_v();
-    release_v();
+  FC_DEVICE void skip_blocks(int count) {
+    for (int i = 0; i < count; ++i) {
+      acquire_k();
+      release_k();
+      warp_scheduler_barrier_sync();
+      warp_scheduler_barrier_arrive();
+      acquire_v();
+      release_v();
+    }
   }
   // At the tile's end: a turn that is spent before puts the group's blocks behind those that the ring holds for others.
   FC_DEVICE void pad_ping_pong_round(const Work& work) {
@@ -131,7 +147,8 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
 
   // From the first scores to the probabilities of the last block, whose P·V is still to come.
-  FC_DEVICE void attend(int block) {
+  FC_DEVICE void attend(const Work& work) {
+    int block = work.first_block;
     Base::first_scores();
     // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O,
     // and spill.
@@ -144,8 +161,8 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     // The end is asked of an opaque number: ptxas schedules what the compiler makes of the plain loop 2% slower for
     // three consumers. Under a causal mask a diagonal that is not aligned to the blocks crosses a second one.
 #pragma unroll 1
-    for (block -= C.key_groups; ptx::opaque(block) >= 0; block -= C.key_groups)
-      Base::template next_block<T.causal>(block, scale_log2);
+    for (block -= C.key_groups; ptx::opaque(block) >= work.last_block; block -= C.key_groups)
+      Base::template next_block<kBounded>(block, scale_log2);
   }
   FC_DEVICE void begin_last_pv() {
     acquire_v();
@@ -179,8 +196,8 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // All keys of the rows: what O leaves with is found under the last multiply.
   FC_DEVICE EpilogueArgs attend_all(const Work& work, int number) {
     EpilogueArgs args = {};
-    if (!T.causal || work.first_block >= 0) {  // without a mask every row sees keys
-      attend(work.first_block);
+    if (!kBounded || work.has_keys()) {  // without a mask every row sees keys
+      attend(work);
       begin_last_pv();
       args = finalize_softmax(number);
       end_last_pv();
@@ -238,15 +255,17 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
 
   // A key group's share of the keys: it may be none where the rows see some.
   FC_DEVICE void attend_part(const Work& work) {
-    if (work.first_block < 0) {
-      init_empty_row();
-      pad_ping_pong_round(work);
-    } else {
-      attend(work.first_block);
-      pad_ping_pong_round(work);
+    if (work.has_keys()) {
+      attend(work);
+      if constexpr (!T.bounded_left) pad_ping_pong_round(work);
       begin_last_pv();
       end_last_pv();
+    } else {
+      init_empty_row();
+      if constexpr (!T.bounded_left) pad_ping_pong_round(work);
     }
+    // Behind all blocks of the group.
+    if constexpr (T.bounded_left) skip_blocks(work.skipped_after), pad_ping_pong_round(work);
   }
 
   // The next tile's number, or less than 0 after the last.
@@ -263,12 +282,12 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
     for (int number = next_number(); number >= 0; number = next_number()) {
       const Work work = begin_tile(number);
-      if constexpr (T.causal) {
-        for (int i = 0; i < work.skipped; ++i) skip_block();
-      }
+      if constexpr (kBounded) skip_blocks(work.skipped);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
       if constexpr (C.key_groups == 1) {
-        store(attend_all(work, number));
+        const EpilogueArgs args = attend_all(work, number);
+        if constexpr (T.bounded_left) skip_blocks(work.skipped_after);
+        store(args);
       } else {
         attend_part(work);
         if (key_group == 0) read_partials(), store(finalize_softmax(number));

@@ -31,7 +31,7 @@ struct SharedStorage {
 
 // Where a tile lies and which keys it needs.
 struct Tile : tile::TileIndex {
-  int blocks;  // of block_n keys that some row of the tile sees, or of its neighbours in the cluster
+  tile::BlockRange blocks;  // of block_n keys that some row of the tile sees, or of its neighbours in the cluster
 };
 
 template <Traits T, Config C>
@@ -66,9 +66,11 @@ struct Context {
   FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {params.problem}; }
 
   FC_DEVICE Tile tile_at(int number) const {
-    Tile tile = {tile::tile_at<T.causal>(params.order, params.problem, number, cluster_m(C)), 0};
-    tile.blocks =
-        mask().template blocks<C.block_n>(min_int(tile.first_row + cluster_m(C), params.problem.seqlen_q) - 1);
+    Tile tile = {
+        tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, params.problem, number, cluster_m(C)),
+        {}};
+    tile.blocks = mask().template blocks<C.block_n>(
+        tile.first_row, min_int(tile.first_row + cluster_m(C), params.problem.seqlen_q) - 1);
     tile.first_row += rank() * block_m(C);
     return tile;
   }

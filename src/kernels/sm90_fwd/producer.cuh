@@ -61,12 +61,12 @@ struct Producer {
       const Tile tile = context.tile_at(number);
 
       const auto load_k = [&](int block) {
-        const Slot slot = slots_k.take(tile.blocks - 1 - block);
+        const Slot slot = slots_k.take(tile.blocks.end - 1 - block);
         ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
         load_keys<T.head_dim>(context.k(slot.index), context.params.k, context.k_full(slot.index), block, tile);
       };
       const auto load_v = [&](int block) {
-        const Slot slot = slots_v.take(tile.blocks - 1 - block);
+        const Slot slot = slots_v.take(tile.blocks.end - 1 - block);
         ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);
         load_keys<T.head_dim_v>(context.v(slot.index), context.params.v, context.v_full(slot.index), block, tile);
       };
@@ -75,17 +75,17 @@ struct Producer {
         ptx::mbarrier_wait(context.q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);
         TileQ::load_expected(context.qo(ring_q.stage(), c), context.params.q, context.q_full(ring_q.stage(), c),
                              tile.first_row + c * kRowsPerConsumer, tile.head_q, tile.batch);
-        if (c == 0 && tile.blocks > 0) load_k(tile.blocks - 1);
+        if (c == 0 && tile.blocks.count() > 0) load_k(tile.blocks.end - 1);
       }
       ring_q.advance();
-      for (int block = tile.blocks - 2; block >= 0; --block) {
+      for (int block = tile.blocks.end - 2; block >= tile.blocks.begin; --block) {
         load_k(block);
         load_v(block + 1);
       }
       // After the last K, where its latency hides; at the start of a tile it would not.
       number =
           tile::next_tile<scheduler_of(C)>(number, count, ptx::nctaid_x() / C.cluster, context.params.tile_counter);
-      if (tile.blocks > 0) load_v(0);
+      if (tile.blocks.count() > 0) load_v(tile.blocks.begin);
     }
   }
 };

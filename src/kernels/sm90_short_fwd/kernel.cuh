@@ -59,13 +59,14 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
       head_tile = number - head * params.head_tiles;
     }
     tile.batch = ptx::ctaid_y();
-    const int row_tile = tile::row_tile_of_grid<T.causal>();
+    const int row_tile = tile::row_tile_of_grid<tile::Mask<T, ForwardParams>::kLongestLast>();
     tile.set_heads(head, head_tile, params.group_size);
     tile.first_position = row_tile * kTilePositions + at.row_group * kPositions;
     const int last = min_int((row_tile + 1) * kTilePositions, params.problem.seqlen_q) - 1;
     // Every kParts-th block: neighbours read neighbouring DRAM, and a mask takes as much from each.
-    first_block = at.rank * C.key_groups + at.key_group;
-    blocks = (mask().template blocks<kBlockN>(last) - first_block + kParts - 1) / kParts;
+    const tile::BlockRange all = mask().template blocks<kBlockN>(row_tile * kTilePositions, last);
+    first_block = all.begin + at.rank * C.key_groups + at.key_group;
+    blocks = (all.end - first_block + kParts - 1) / kParts;
   }
 
   FC_DEVICE int block_at(int i) const { return first_block + i * kParts; }
@@ -142,7 +143,9 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   FC_DEVICE void end_issue() {}
 
   FC_DEVICE int row(int r) const { return 16 * at.warp + tile::row_of_lane(at.lane, r); }
-  FC_DEVICE bool cuts(int block) const { return mask().template cuts<kBlockN>(block, tile.first_position); }
+  FC_DEVICE bool cuts(int block) const {
+    return mask().template cuts<kBlockN>(block, tile.first_position, tile.first_position + kPositions - 1);
+  }
   FC_DEVICE void mask_scores(int block) {
     mask().apply(acc_s, block * kBlockN + tile::column_of_lane(at.lane),
                  {tile.position_of(row(0)), tile.position_of(row(1))});
