@@ -90,20 +90,20 @@ class Sm90DecodeForward final : public GpuFamily<Config> {
     throw_internal("sm90_decode_fwd has no default config for {}", problem.id());
   }
 
-  std::size_t workspace_bytes(const ConfigValues& values, const Problem& problem) const override {
+  std::size_t workspace_bytes(const ConfigValues& values, const Problem& problem) const {
     const Work work = work_of(config_from<Config>(values), problem);
     const std::int64_t ctas = std::min<std::int64_t>(work.blocks(), sm90_decode_fwd::kMaxCtas);
     return counter_bytes(work) + static_cast<std::size_t>(2 * ctas * work.warps) *
                                      static_cast<std::size_t>(sm90_decode_fwd::part_bytes(traits_of(problem)));
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
-                         const AttentionArgs& args) const override {
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                  const ProblemLayouts& layouts) const override {
     const auto config = config_from<Config>(values);
     const Work work = work_of(config, problem);
     const std::int64_t ctas = ctas_of(config, work, limits);
     Params params{};
-    params.problem = make_forward_params(problem, args);
+    params.problem = make_forward_params(problem, layouts);
     params.group_size = static_cast<int>(problem.group_size());
     params.head_tiles = static_cast<int>(work.head_tiles);
     params.tiles = static_cast<int>(work.tiles);
@@ -111,20 +111,20 @@ class Sm90DecodeForward final : public GpuFamily<Config> {
     params.share = static_cast<int>(work.blocks() / ctas);
     params.rest = static_cast<int>(work.blocks() % ctas);
     params.warps = work.warps;
-    params.counters = static_cast<unsigned*>(args.workspace);
     params.parts_offset = static_cast<int>(counter_bytes(work));
-    LaunchSpec spec;
-    spec.grid.x = static_cast<unsigned>(ctas);
-    spec.block.x = static_cast<unsigned>(threads_per_block(config));
-    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
-    spec.params = params_bytes(params);
-    const ProblemLayouts& layouts = args.layouts;
-    spec.tensor_maps = {
-        tensor_map_of(offsetof(Params, q), args.q, problem.dtype, layouts.q,
-                      {64, sm90_decode_fwd::positions(config), config.pack_heads, 1}),
-        tensor_map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k, {64, config.block_n, 1, 1}),
-        tensor_map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v, {64, config.block_n, 1, 1})};
-    return spec;
+    Step step = step_of(config, problem);
+    step.launch.grid.x = static_cast<unsigned>(ctas);
+    step.set_params(params);
+    relocate_forward(step, offsetof(Params, problem));
+    step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q,
+                               {64, sm90_decode_fwd::positions(config), config.pack_heads, 1}),
+                 Operand::kQ);
+    step.add_map(tensor_map_of(offsetof(Params, k), problem.dtype, layouts.k, {64, config.block_n, 1, 1}), Operand::kK);
+    step.add_map(tensor_map_of(offsetof(Params, v), problem.dtype, layouts.v, {64, config.block_n, 1, 1}), Operand::kV);
+    step.relocate(offsetof(Params, counters), AddressOf::workspace(0));
+    Program program = one_step(std::move(step));
+    program.workspaces = {{workspace_bytes(values, problem), Workspace::Contents::kLeftZero}};
+    return program;
   }
 };
 
