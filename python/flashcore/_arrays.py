@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
+import os
 import sys
 from typing import Any, NamedTuple
 
@@ -213,9 +215,37 @@ def view(x: Any, role: str, stream: int | None = None) -> View:
     raise Error(f"{role} is a {type(x).__name__}; give a NumPy, CuPy, JAX or PyTorch array, a memoryview, or any that has __dlpack__")
 
 
+class _Iovec(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_size_t)]
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_copies = [getattr(_libc, name, None) for name in ("process_vm_writev", "process_vm_readv")]
+for _copy in _copies:
+    if _copy is not None:
+        _copy.argtypes = (ctypes.c_int, ctypes.POINTER(_Iovec), ctypes.c_ulong, ctypes.POINTER(_Iovec), ctypes.c_ulong, ctypes.c_ulong)
+        _copy.restype = ctypes.c_ssize_t
+
+
+def _faults_when_written(address: int) -> bool:
+    """Whether a program would die of writing to `address`. The kernel reads the byte there and writes it as it was, and answers
+    EFAULT where it cannot. False where the kernel has no such calls or forbids them."""
+    byte = ctypes.c_char()
+    there, here = _Iovec(address, 1), _Iovec(ctypes.addressof(byte), 1)
+    for copy in _copies:
+        if copy is None:
+            return False
+        if copy(os.getpid(), there, 1, here, 1, 0) != 1:
+            return ctypes.get_errno() == errno.EFAULT
+    return False
+
+
 def output(x: Any, role: str, stream: int | None = None) -> View:
     """As view(), of an array that is to be written."""
     found = view(x, role, stream)
+    # PyTorch keeps no flag for a tensor over a read-only mapping (torch.from_numpy of a memmap), and NumPy none for its view of one.
+    if found.writable and found.device == "cpu" and 0 not in found.shape and _faults_when_written(found.address):
+        raise Error(f"{role}, a {type(x).__name__}, lies in memory that is mapped read-only; give an array that can be written, or leave {role}= away")
     if not found.writable:
         raise Error(f"{role}, a {type(x).__name__}, cannot be written (it is read-only, or DLPack hands out a copy); give an array that can, "
                     f"or leave {role}= away")  # fmt: skip

@@ -21,7 +21,10 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from .torch import is_enabled, pass_on, scaled_dot_product_attention, why_not
+from ._torch_counters import pass_on
+from ._torch_reasons import why_not
+from ._torch_switch import is_enabled
+from .torch import scaled_dot_product_attention
 
 NAME = "flashcore"
 

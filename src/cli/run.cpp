@@ -8,7 +8,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/reference.h"
-#include "lab/report_model.h"
+#include "lab/report/model.h"
 
 namespace flashcore::cli {
 

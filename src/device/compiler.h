@@ -27,7 +27,7 @@ class Compiler {
   virtual ~Compiler() = default;
   virtual std::string version() const = 0;  // "NVRTC 13.0"
   // arch: "sm_80", "sm_90a", ... Disk cache first (unless `use_cache` is false). Throws CompileError.
-  // Not isolated: a crash of NVRTC ends the calling process, so gates call it in a worker (lab/worker.h).
+  // Not isolated: a crash of NVRTC ends the calling process, so gates call it in a worker (lab/process/worker.h).
   virtual Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
                            bool use_cache = true) = 0;
 };

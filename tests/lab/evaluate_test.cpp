@@ -1,11 +1,11 @@
-#include "lab/evaluate.h"
+#include "lab/gates/evaluate.h"
 
 #include <gtest/gtest.h>
 
 #include "core/error.h"
 #include "lab/fake.h"
-#include "lab/gates.h"
-#include "lab/json_io.h"
+#include "lab/gates/gates.h"
+#include "lab/record/json_io.h"
 
 namespace flashcore {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/fuzz.h"
+#include "lab/verify/fuzz.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lab/trial.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::test {
 

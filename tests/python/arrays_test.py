@@ -6,7 +6,9 @@ On a GPU machine: PYTHONPATH=<the unpacked wheel> python3 tests/python/arrays_te
 import math
 import os
 import sys
+import tempfile
 import unittest
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,28 @@ class TorchTest(Arrays, unittest.TestCase):
         flashcore.attention(q, q, q, out=x)
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             y.backward()
+
+    def test_outputs_over_read_only_mappings(self):
+        """Neither PyTorch nor NumPy knows of these: writing was a SIGSEGV."""
+        torch = self.torch
+        q = torch.randn(2, 3, 40, 64)
+        want = flashcore.attention(q, q, q)
+        with tempfile.NamedTemporaryFile() as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's, of arrays that are not writable
+            data = bytes(2 * q.nbytes)
+            file.write(data)
+            file.flush()
+            for mode, allowed in (("r", False), ("r+", True), ("c", True)):
+                mapped = torch.from_numpy(np.memmap(file.name, np.float32, mode, shape=(2, *q.shape)))
+                for out in (mapped[0], mapped[1], mapped[0].numpy()):
+                    if allowed:
+                        np.testing.assert_array_equal(np.asarray(flashcore.attention(q, q, q, out=out)), want.numpy())
+                        continue
+                    for call in (flashcore.attention, flashcore.plan):
+                        with self.assertRaisesRegex(flashcore.Error, "out, a .*, lies in memory that is mapped read-only"):
+                            call(q, q, q, out=out)
+                    self.assertEqual(Path(file.name).read_bytes(), data)
+                flashcore.attention(mapped[0], q, q)  # as an input it is as good as any
 
     def test_tensors_that_are_more_than_their_memory(self):
         torch = self.torch

@@ -37,7 +37,7 @@ const std::vector<std::string>& options() {
 }
 
 // A GPU's assembly is not for this compiler, and the host's (".incbin") is not for kernels. Our own sources write
-// __asm__, which the check of patches refuses (lab/device_code.h).
+// __asm__, which the check of patches refuses (lab/harness/device_code.h).
 const std::string kNoAssembly = "-Dasm=no_assembly_on_the_emulator";
 
 class SourceFolder {
