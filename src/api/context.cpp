@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "api/allocations.h"
 #include "core/error.h"
 #include "kernels/embedded.h"
 
@@ -16,6 +17,10 @@ Context::Context(std::unique_ptr<Device> device) : device_(std::move(device)) {
   if (info().limits.kind == DeviceKind::kCpu) return;
   somewhere_ = device_->allocate(kSomewhereBytes);
   workspaces_ = std::make_unique<WorkspacePool>(*device_);
+}
+
+Context::~Context() {
+  for (const auto& [address, buffer] : buffers_) allocations().remove(address);
 }
 
 std::string Context::describe() const {
@@ -46,6 +51,7 @@ void* Context::allocate(std::size_t bytes) {
   void* address = buffer->data();
   const std::lock_guard lock(mutex_);
   buffers_[address] = std::move(buffer);
+  allocations().add(address, bytes);
   return address;
 }
 
@@ -57,6 +63,7 @@ void Context::free(void* address) {
     throw_bad_input("{} was not allocated with fc_memory_allocate on {}, or is freed already", address, info().id);
   buffer = std::move(found->second);
   buffers_.erase(found);
+  allocations().remove(address);
 }
 
 }  // namespace flashcore::api

@@ -12,8 +12,8 @@ namespace flashcore {
 namespace {
 
 const Addresses kSome = {reinterpret_cast<void*>(0x1000), reinterpret_cast<void*>(0x2000),
-                             reinterpret_cast<void*>(0x3000), reinterpret_cast<void*>(0x4000),
-                             reinterpret_cast<void*>(0x5000), reinterpret_cast<void*>(0x6000)};
+                         reinterpret_cast<void*>(0x3000), reinterpret_cast<void*>(0x4000),
+                         reinterpret_cast<void*>(0x5000), reinterpret_cast<void*>(0x6000)};
 
 Step step_with(std::size_t bytes) {
   Step step;

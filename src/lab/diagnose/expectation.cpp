@@ -6,7 +6,7 @@
 
 #include "kernels/embedded.h"
 #include "kernels/family.h"
-#include "lab/gates/evaluate.h"
+#include "lab/measure/floor.h"
 
 namespace flashcore {
 namespace {

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/hash.h"
 #include "lab/gates/gates.h"
 #include "lab/gates/kept_results.h"
 #include "lab/gates/self_test.h"
@@ -85,15 +84,6 @@ bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
 }
 
 }  // namespace
-
-std::string execution_identity(const Contestant& contestant, const Problem& problem, const DeviceLimits& limits) {
-  Hasher hasher;
-  hasher.add(contestant.artifact.code_hash);
-  if (contestant.candidate.family->kind() == DeviceKind::kCpu) return hasher.hex();
-  const Candidate& candidate = contestant.candidate;
-  hasher.add(candidate.family->program(candidate.config, problem, limits, make_layouts(problem)).fingerprint());
-  return hasher.hex();
-}
 
 Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRequest& request,
                           const Contestant& contestant, const Contestant* incumbent, Trial& trial) {

@@ -8,8 +8,10 @@
 #include "core/error.h"
 #include "kernels/embedded.h"
 #include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
 #include "lab/harness/operands.h"
 #include "lab/harness/oracle.h"
+#include "lab/measure/floor.h"
 #include "lab/record/store.h"
 #include "lab/statistics/statistics.h"
 
