@@ -335,7 +335,7 @@ class PlantedTest(unittest.TestCase):
             self.assert_found(path, 'throw_bad_input("{} is wrong; give --suite "\n"FILE", x);', "advises --suite")
         self.assert_found("core/a.cpp", 'auto s = "use one of them, or "\n  "--trust-code";', "advises --trust-code")
         for fine in ('throw_bad_input("give --suite FILE", x);',):
-            self.assertEqual(self.found("lab/l.h", fine), [])
+            self.assertEqual(self.found("lab/gates/l.h", fine), [])
         for fine in ('auto s = "--gpu-architecture=";', "// as --suite says", 'auto s = "a -- b";', "/* a\n --flag */", "--i;"):
             self.assertEqual(self.found("core/a.cpp", fine), [])
 

@@ -32,7 +32,7 @@ class TuneTest : public ::testing::Test {
     problem.dtype = DType::kF32;
     problem.seqlen_q = problem.seqlen_kv = 19;
     problem.head_dim = problem.head_dim_v = 8;
-    problem.causal = Causal::kBottomRight;
+    problem.mask = Mask::causal();
     options.suite.problems = {{"tiny", problem}};
     options.family = family;
     options.budget_trials = trials;
