@@ -95,6 +95,21 @@ class BuildingTest(unittest.TestCase):
 
 
 class ProseTest(unittest.TestCase):
+    def test_links_lead_somewhere(self):
+        broken, links = [], 0
+        for path in tracked("*.md"):
+            text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+            for target in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text):
+                links += 1
+                file, _, anchor = target.partition("#")
+                found = path.parent / file
+                headings = re.findall(r"(?m)^#+ (.*)$", found.read_text(encoding="utf-8")) if anchor and found.is_file() else []
+                anchors = {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+                if not found.exists() or anchor and anchor not in anchors:
+                    broken.append(f"{path.relative_to(ROOT)}: {target}")
+        self.assertEqual(broken, [])
+        self.assertGreater(links, 50)
+
     def test_lines_are_no_longer_than_a_reader_likes(self):
         """Tables, fenced code and what is generated excepted."""
         long = []
