@@ -23,7 +23,7 @@ if(NOT EXISTS ${plotly_archive} OR "${FLASHCORE_PLOTLY}" IS_NEWER_THAN ${plotly_
   file(MAKE_DIRECTORY ${plotly_directory})
   file(ARCHIVE_CREATE OUTPUT ${plotly_archive} PATHS ${FLASHCORE_PLOTLY} FORMAT raw COMPRESSION GZip COMPRESSION_LEVEL 9)
 endif()
-flashcore_embed(flashcore_lab plotly NAMESPACE flashcore FUNCTION embedded_plotly HEADER lab/report_assets.h
+flashcore_embed(flashcore_lab plotly NAMESPACE flashcore FUNCTION embedded_plotly HEADER lab/report/assets.h
                 ROOT ${plotly_directory} PATTERNS *.gz)
-flashcore_embed(flashcore_lab report_assets NAMESPACE flashcore FUNCTION embedded_report_assets HEADER lab/report_assets.h
-                ROOT ${CMAKE_SOURCE_DIR}/src/lab/assets PATTERNS *.css *.js)
+flashcore_embed(flashcore_lab report_assets NAMESPACE flashcore FUNCTION embedded_report_assets HEADER lab/report/assets.h
+                ROOT ${CMAKE_SOURCE_DIR}/src/lab/report/assets PATTERNS *.css *.js)

@@ -1,6 +1,6 @@
 // flashcore ab: one candidate against another, interleaved and judged.
 
-#include "lab/ab.h"
+#include "lab/compare/ab.h"
 
 #include "cli/ab_self_test.h"
 #include "cli/arguments.h"
@@ -8,9 +8,9 @@
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include "lab/aa.h"
-#include "lab/store.h"
-#include "lab/worker.h"
+#include "lab/compare/aa.h"
+#include "lab/process/worker.h"
+#include "lab/record/store.h"
 
 namespace flashcore::cli {
 

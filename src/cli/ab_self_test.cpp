@@ -3,9 +3,9 @@
 #include <charconv>
 
 #include "core/error.h"
-#include "lab/aa.h"
-#include "lab/trial.h"
-#include "lab/worker.h"
+#include "lab/compare/aa.h"
+#include "lab/process/worker.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::cli {
 

@@ -1,6 +1,6 @@
 // flashcore bench: times the problems of a suite.
 
-#include "lab/bench.h"
+#include "lab/compare/bench.h"
 
 #include <cmath>
 
@@ -9,8 +9,8 @@
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include "lab/report_model.h"
-#include "lab/report_text.h"
+#include "lab/report/model.h"
+#include "lab/report/text.h"
 
 namespace flashcore::cli {
 

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "cli/common.h"
-#include "lab/trial.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::cli {
 

@@ -9,8 +9,8 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "lab/machine.h"
-#include "lab/worker.h"
+#include "lab/process/worker.h"
+#include "lab/record/machine.h"
 
 namespace flashcore::cli {
 

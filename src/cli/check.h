@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "cli/common.h"
-#include "lab/evaluate.h"
-#include "lab/fuzz.h"
-#include "lab/worker.h"
+#include "lab/gates/evaluate.h"
+#include "lab/process/worker.h"
+#include "lab/verify/fuzz.h"
 
 namespace flashcore::cli {
 

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
-#include "lab/conformance.h"
+#include "lab/verify/conformance.h"
 
 namespace flashcore::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include "cli/check.h"
 #include "core/environment_error.h"
 #include "core/error.h"
-#include "lab/machine.h"
-#include "lab/planted.h"
+#include "lab/record/machine.h"
+#include "lab/verify/planted.h"
 
 namespace flashcore::cli {
 

@@ -15,7 +15,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "device/cuda/compile_cache.h"
-#include "lab/worker.h"
+#include "lab/process/worker.h"
 
 namespace flashcore::cli {
 

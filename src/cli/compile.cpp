@@ -6,9 +6,9 @@
 #include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "lab/evaluate.h"
-#include "lab/fuzz.h"
-#include "lab/isolate.h"
+#include "lab/gates/gates.h"
+#include "lab/process/isolate.h"
+#include "lab/verify/fuzz.h"
 
 namespace flashcore::cli {
 

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 
-#include "lab/experiment_run.h"
+#include "lab/experiment/run.h"
 
 namespace flashcore::cli {
 

@@ -6,7 +6,7 @@
 #include "cli/stored.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include "lab/expectation.h"
+#include "lab/diagnose/expectation.h"
 
 namespace flashcore::cli {
 

@@ -9,8 +9,8 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "kernels/embedded.h"
-#include "lab/aa.h"
-#include "lab/regression.h"
+#include "lab/compare/aa.h"
+#include "lab/compare/regression.h"
 
 namespace flashcore::cli {
 

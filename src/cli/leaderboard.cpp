@@ -1,6 +1,6 @@
 // flashcore leaderboard: best per problem and device, from held-out trials.
 
-#include "lab/leaderboard.h"
+#include "lab/record/leaderboard.h"
 
 #include "cli/common.h"
 #include "cli/stored.h"

@@ -1,6 +1,6 @@
 // flashcore report: the store as .html, .md, .json or .csv.
 
-#include "lab/report.h"
+#include "lab/report/report.h"
 
 #include <filesystem>
 

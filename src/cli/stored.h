@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/store.h"
+#include "lab/record/store.h"
 
 namespace flashcore::cli {
 

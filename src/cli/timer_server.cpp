@@ -1,6 +1,6 @@
-// The hidden verb behind lab/timer_server.h.
+// The hidden verb behind lab/process/timer_server.h.
 
-#include "lab/timer_server.h"
+#include "lab/process/timer_server.h"
 
 #include <sys/prctl.h>
 

@@ -1,6 +1,6 @@
 // flashcore tune: the search, its progress and its outcome.
 
-#include "lab/tune.h"
+#include "lab/tune/tune.h"
 
 #include <charconv>
 #include <chrono>
@@ -10,8 +10,8 @@
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include "lab/patch.h"
-#include "lab/user_table.h"
+#include "lab/harness/patch.h"
+#include "lab/tune/user_table.h"
 
 namespace flashcore::cli {
 

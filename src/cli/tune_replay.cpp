@@ -5,8 +5,8 @@
 #include "core/files.h"
 #include "core/json_text.h"
 #include "kernels/embedded.h"
-#include "lab/landscape.h"
-#include "lab/statistics.h"
+#include "lab/statistics/statistics.h"
+#include "lab/tune/landscape.h"
 
 namespace flashcore::cli {
 

@@ -2,8 +2,8 @@
 // flashcore tune --record and --replay.
 
 #include "cli/common.h"
-#include "lab/store.h"
-#include "lab/tune.h"
+#include "lab/record/store.h"
+#include "lab/tune/tune.h"
 
 namespace flashcore::cli {
 

@@ -23,7 +23,7 @@ Run add_verify(CLI::App& app);
 Run add_experiment(CLI::App& app);
 Run add_explain(CLI::App& app);
 Run add_warmup(CLI::App& app);
-// Hidden: the child process that lab/worker.h starts.
+// Hidden: the child process that lab/process/worker.h starts.
 Run add_worker(CLI::App& app);
 // Hidden: the process that runs others' kernels on the emulator (device/emulator/executor.h).
 Run add_execute_kernel(CLI::App& app);

@@ -2,7 +2,7 @@
 
 #include "cli/common.h"
 #include "cli/verbs.h"
-#include "lab/bench.h"
+#include "lab/compare/bench.h"
 
 namespace flashcore::cli {
 

@@ -8,7 +8,7 @@
 #include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "lab/isolate.h"
+#include "lab/process/isolate.h"
 
 namespace flashcore::cli {
 

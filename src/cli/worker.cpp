@@ -1,6 +1,6 @@
-// The hidden verbs behind lab/worker.h and device/emulator/executor.h.
+// The hidden verbs behind lab/process/worker.h and device/emulator/executor.h.
 
-#include "lab/worker.h"
+#include "lab/process/worker.h"
 
 #include <csignal>
 

@@ -85,6 +85,7 @@ class Generator {
  public:
   Generator(const Problem& problem, Pattern pattern, std::uint64_t seed)
       : p_(problem),
+        band_(problem.band()),
         pattern_(pattern),
         q_(seed, kQ),
         k_(seed, kK),
@@ -101,9 +102,10 @@ class Generator {
     const double plain = q_.normal(index(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
     switch (pattern_) {
       case Pattern::kPeaked: {
-        const std::int64_t keys = p_.visible_keys(at.row);
-        if (keys == 0) return static_cast<float>(plain);
-        const std::int64_t key = choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys);
+        const KeyRange<std::int64_t> keys = band_.keys_of_row(at.row);
+        if (keys.empty()) return static_cast<float>(plain);
+        const std::int64_t key =
+            keys.begin + choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys.size());
         return static_cast<float>(peak_ * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
                                   0.125 * plain);
       }
@@ -175,6 +177,7 @@ class Generator {
   }
 
   const Problem& p_;
+  const Band<std::int64_t> band_;
   Pattern pattern_;
   Random q_, k_, v_, choice_, place_;
   double peak_ = 0, large_ = 0;

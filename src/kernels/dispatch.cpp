@@ -159,9 +159,14 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
 
 }  // namespace
 
+// A kernel is made for the sides that its mask bounds.
+bool same_bounds(const Band<std::int64_t>& a, const Band<std::int64_t>& b) {
+  return a.bounded_left == b.bounded_left && a.bounded_right == b.bounded_right;
+}
+
 double problem_distance(const Problem& a, const Problem& b) {
   if (size_of(a.dtype) != size_of(b.dtype) || a.head_dim != b.head_dim || a.head_dim_v != b.head_dim_v ||
-      (a.causal == Causal::kNone) != (b.causal == Causal::kNone)) {
+      !same_bounds(a.band(), b.band())) {
     return std::numeric_limits<double>::infinity();
   }
   return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q) + log2_ratio(a.seqlen_q, b.seqlen_q) +

@@ -69,7 +69,7 @@ class Family {
   virtual std::string compile_arch(const DeviceLimits& limits) const;
 
   // Device sources that take the place of those with the same path when this family is compiled: a patched kernel under
-  // test (lab/patch.h). Null: none.
+  // test (lab/harness/patch.h). Null: none.
   virtual const SourceMap* source_overlay() const;
   // True if somebody else wrote that: what runs on this host then runs in a sandbox.
   virtual bool is_foreign() const { return false; }

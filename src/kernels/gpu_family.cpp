@@ -10,8 +10,9 @@ static_assert(static_cast<int>(Element::kF16) == static_cast<int>(DType::kF16));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
 
 Traits traits_of(const Problem& problem) {
+  const Band<std::int64_t> band = problem.band();
   return {static_cast<Element>(problem.dtype), static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v),
-          problem.causal != Causal::kNone};
+          band.bounded_left, band.bounded_right};
 }
 
 Limits limits_of(const DeviceLimits& limits) {
@@ -25,8 +26,9 @@ Limits limits_of(const DeviceLimits& limits) {
 
 std::string print_traits(const Traits& traits) {
   constexpr const char* kNames[] = {"kF32", "kF16", "kBF16"};
-  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}}}",
-                     kNames[static_cast<int>(traits.element)], traits.head_dim, traits.head_dim_v, traits.causal);
+  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}, {}}}",
+                     kNames[static_cast<int>(traits.element)], traits.head_dim, traits.head_dim_v, traits.bounded_left,
+                     traits.bounded_right);
 }
 
 ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args) {
@@ -48,18 +50,25 @@ ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& a
   params.heads_kv = static_cast<int>(problem.heads_kv);
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_kv = static_cast<int>(problem.seqlen_kv);
-  params.causal_offset = static_cast<int>(problem.causal == Causal::kNone ? 0 : problem.causal_offset());
-  params.scale = static_cast<float>(problem.softmax_scale());
+  const Band<std::int64_t> band = problem.band();
+  params.right_offset = static_cast<int>(band.right_offset);
+  params.left_offset = static_cast<int>(band.left_offset);
   params.scale_log2 = static_cast<float>(problem.softmax_scale() * 1.4426950408889634074);
   return params;
 }
 
 std::optional<std::string> why_indices_overflow(const Problem& problem) {
-  // Row and key indices are 32-bit, and i + causal_offset must not wrap.
+  // Row and key indices are 32-bit, and i + right_offset must not wrap. A bound that cuts (Problem::band) lies within
+  // the sequences.
   constexpr std::int64_t kMaxRows = std::numeric_limits<int>::max() / 2;
   if (problem.seqlen_q > kMaxRows || problem.seqlen_kv > kMaxRows)
     return fmt::format("sequences of more than {} rows", kMaxRows);
   if (problem.batch * problem.heads_q > kMaxRows) return fmt::format("more than {} heads over the batch", kMaxRows);
+  return std::nullopt;
+}
+
+std::optional<std::string> why_no_window(const Problem& problem) {
+  if (problem.band().bounded_left) return "windows are not supported yet: a mask may bound the keys on the right only";
   return std::nullopt;
 }
 
@@ -90,6 +99,7 @@ std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const Dev
       return fmt::format(
           "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
   }
+  if (auto reason = why_no_window(problem)) return reason;
   if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
   return why_indices_overflow(problem);
 }

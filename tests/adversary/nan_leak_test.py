@@ -18,7 +18,7 @@ from flashcore._library import Attention, Strides, check, library, text_of  # no
 
 DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}
 CAUSAL = {"none": 0, "bottom_right": 1, "top_left": 2}
-GPU_FAMILIES = ("sm90_fwd", "sm90_short_fwd", "sm90_decode_fwd", "sm80_fwd", "sm80_short_fwd", "ref_fwd")
+GPU_FAMILIES = ("sm90_fwd", "sm90_short_fwd", "sm80_fwd", "sm80_short_fwd", "ref_fwd")
 BAD = (np.nan, np.inf, -np.inf)
 ROWS_AROUND, COLUMNS_BETWEEN = 3, 8  # 8 elements of 2 bytes keep rows 16-byte aligned
 
@@ -221,7 +221,7 @@ class EmulatorTest(LeakCase, unittest.TestCase):
         cls.device = Device("emulator")
 
     def candidate(self, family, causal):
-        shape = (1, 1, 1 if family == "sm90_decode_fwd" else 130, self.COLUMNS)
+        shape = (1, 1, 130, self.COLUMNS)
         keys = (1, 1, 130, self.COLUMNS)
         return self.device.full_name(family, (shape, keys, keys), np.float16, causal)
 
@@ -233,7 +233,7 @@ class EmulatorTest(LeakCase, unittest.TestCase):
 
     def test_what_no_row_may_see_never_shows(self):
         def body(family, candidate, causal):
-            for rows, keys in ((1, 130), (1, 37)) if family == "sm90_decode_fwd" else LENGTHS:
+            for rows, keys in LENGTHS:
                 self.outside_never_shows(candidate, np.float16, self.COLUMNS, rows, keys, causal)
 
         self.each(body)
@@ -267,8 +267,7 @@ class EmulatorTest(LeakCase, unittest.TestCase):
                 self.assertEqual(measured, reached, "docs/correctness.md, the table of rows that NaN in V reaches")
 
     def test_a_nan_row_of_q_stays_there(self):
-        self.each(lambda family, candidate, causal: family == "sm90_decode_fwd"
-                  or self.a_nan_row_of_q_stays_there(candidate, np.float16, self.COLUMNS, causal))  # fmt: skip
+        self.each(lambda family, candidate, causal: self.a_nan_row_of_q_stays_there(candidate, np.float16, self.COLUMNS, causal))
 
 
 if __name__ == "__main__":

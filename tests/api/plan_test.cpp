@@ -98,16 +98,6 @@ TEST_F(FakeGpuPlan, ACaptureSurvivesTheFirstCall) {
   }
 }
 
-TEST_F(FakeGpuPlan, AWorkspaceOfItsOwnIsMadeAndFreedDuringACapture) {
-  api_.tensor_map_encode = [](auto...) { return cuda::CUresult{cuda::CUDA_SUCCESS}; };
-  const int allocations = driver_.count("mem_alloc");
-  driver_.foreign_capture = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
-  { const Plan made = plan("b1_h8_hk1_sq1_sk8192_d64_fp16", "sm90_decode_fwd"); }
-  EXPECT_EQ(driver_.count("mem_alloc"), allocations + 1);
-  EXPECT_EQ(driver_.count("mem_free"), 1);
-  EXPECT_EQ(driver_.invalidated_by, "");
-}
-
 TEST_F(FakeGpuPlan, AConflictWithACaptureIsTheCallers) {
   const Plan made = plan("b1_h2_s128_d64_fp16", "sm80_fwd");
   driver_.failures["launch_kernel"] = cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;

@@ -48,15 +48,6 @@ class ExplainTest(support.CliTest):
 
 
 class UserTableTest(support.CliTest):
-    def test_an_entry_that_cannot_run_beside_itself_is_passed_over(self):
-        problem = "b4_h16_hk8_sq1_sk8192_d256_bf16"
-        by_name = "sm90_decode_fwd:block_n=32,num_stages=3,ctas_per_sm=1,pack_heads=64"
-        table = self.write("table.json", json.dumps({"h200": {problem: by_name}}))
-        self.environment["FLASHCORE_TUNED"] = table
-        result = self.expect(DONE, "explain", *H200, "--problem", problem, "--json", "-", "--quiet")
-        (entry,) = json.loads(result.stdout)["results"]
-        self.assertTrue(entry["candidate"].startswith("sm90_short_fwd:"), entry)
-
     def test_dispatch_takes_the_users_entry_and_passes_over_what_does_not_fit(self):
         table = self.write("table.json", json.dumps({"h200": {
             "b1_h8_s512_d64_fp16": "sm80_fwd:block_m=64", "b2_h8_s512_d64_fp16": "sm80_fwd:block_m=nonsense", "not an id": "sm80_fwd"}}))

@@ -3,12 +3,12 @@
 
 #include "core/config_space.h"
 #include "core/json_text.h"
-#include "lab/bench.h"
-#include "lab/json_io.h"
-#include "lab/landscape.h"
-#include "lab/ledger.h"
-#include "lab/proposal.h"
-#include "lab/regression.h"
+#include "lab/compare/bench.h"
+#include "lab/compare/regression.h"
+#include "lab/experiment/ledger.h"
+#include "lab/record/json_io.h"
+#include "lab/tune/landscape.h"
+#include "lab/tune/proposal.h"
 #include "target.h"
 
 namespace flashcore::fuzz {

@@ -1,6 +1,6 @@
 // Suites, experiments and patches.
 #include "core/suite.h"
-#include "lab/experiment.h"
+#include "lab/experiment/experiment.h"
 #include "target.h"
 
 namespace flashcore::fuzz {

@@ -66,24 +66,6 @@ TEST(Dispatch, TakesTheShortestWayForTheShortest) {
   EXPECT_EQ(choose("b4_h12_s512_d64_fp16", gpu("a100", "sm_80")).candidate.family->name(), "sm80_fwd");
 }
 
-// A plan that must not run on two streams at once is nobody's who did not ask for it.
-TEST(Dispatch, TakesNothingThatCannotRunBesideItself) {
-  const DeviceInfo device = gpu("h200", "sm_90");
-  for (const char* id : {"b4_h16_hk8_sq1_sk8192_d256_bf16", "b1_h8_hk1_sq1_sk60000_d192_dv128_bf16"}) {
-    const Problem problem = Problem::parse(id);
-    const Choice choice = dispatch(problem, device);
-    EXPECT_LE(choice.candidate.family->workspace_bytes(choice.candidate.config, problem), kLaunchWorkspaceBytes)
-        << id << ": " << choice.candidate.print();
-    bool offered = false;
-    for (const Choice& other : ranked_choices(problem, device)) {
-      if (other.candidate.family->name() != "sm90_decode_fwd") continue;
-      offered = true;
-      EXPECT_NE(other.reason.find("two streams"), std::string::npos) << other.reason;
-    }
-    EXPECT_TRUE(offered) << id;
-  }
-}
-
 TEST(Dispatch, FallsBackByArchitectureAndDtype) {
   EXPECT_EQ(choose("b1_h8_s512_d64_fp16", gpu("a100", "sm_80")).candidate.family->name(), "sm80_fwd");
   EXPECT_EQ(choose("b1_h8_s512_d64_fp16", gpu("rtx", "sm_120")).candidate.family->name(), "sm80_fwd");

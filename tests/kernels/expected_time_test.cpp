@@ -25,8 +25,11 @@ const Times& measured() {
     const auto document =
         nlohmann::json::parse(read_file(std::string(FLASHCORE_SOURCE_DIR) + "/results/landscapes/hopper_times.json"));
     for (const auto& [id, entries] : document.at("times_us").items()) {
-      for (const auto& entry : entries)
-        all[id][document.at("candidates").at(entry.at(0).get<std::size_t>()).get<std::string>()] = entry.at(1);
+      for (const auto& entry : entries) {
+        const auto candidate = document.at("candidates").at(entry.at(0).get<std::size_t>()).get<std::string>();
+        // A family that is gone; its times stay as evidence (docs/design/hopper-forward.md).
+        if (!candidate.starts_with("sm90_decode_fwd:")) all[id][candidate] = entry.at(1);
+      }
     }
     return all;
   }();

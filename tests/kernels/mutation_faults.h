@@ -52,9 +52,6 @@ inline constexpr const char* kShortPacked =
 inline constexpr const char* kDirect = "sm80_short_fwd:row_blocks=1,key_warps=4,block_n=16,pack_heads=1,early_launch=0";
 inline constexpr const char* kDirectOne =
     "sm80_short_fwd:row_blocks=2,key_warps=1,block_n=16,pack_heads=2,early_launch=0";
-inline constexpr const char* kDecode = "sm90_decode_fwd:block_n=32,num_stages=2,ctas_per_sm=2,pack_heads=8";
-inline constexpr const char* kManyHeads = "b16_h8_hk4_sq1_sk30_d64_fp16";
-inline constexpr const char* kFewRows = "b2_h6_hk2_sq5_sk333_d72_bf16_causal";
 inline constexpr const char* kRef = "ref_fwd:num_warps=4";
 
 struct Mutation {
@@ -79,9 +76,6 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kKShort = "sm90_short_fwd/kernel.cuh";
   static constexpr const char* kMerge = "sm90_short_fwd/merge.cuh";
   static constexpr const char* kKDirect = "sm80_short_fwd/kernel.cuh";
-  static constexpr const char* kDecodeConsumer = "sm90_decode_fwd/consumer.cuh";
-  static constexpr const char* kDecodeProducer = "sm90_decode_fwd/producer.cuh";
-  static constexpr const char* kDecodeContext = "sm90_decode_fwd/context.cuh";
   static constexpr const char* kWarpgroup = "tile/warpgroup.cuh";
   static constexpr const char* kRowSoftmax = "tile/row_softmax.cuh";
   static constexpr const char* kTile = "tile/shared_tile.cuh";
@@ -341,49 +335,6 @@ inline const std::vector<Mutation>& mutations() {
        "if (index < kPieces / 2) merge(", "wrong result|uninitialised|race"},
       {"direct_no_early_launch_wait", "sm80_short_fwd:row_blocks=1,key_warps=2,block_n=16,pack_heads=1,early_launch=1",
        kCausal, kKDirect, "ptx::griddepcontrol_wait(), ", "", "before griddepcontrol.wait"},
-      // --- sm90_decode_fwd ---
-      {"decode_part_barrier", kDecode, kFewRows, kDecodeConsumer,
-       "ptx::bar_sync(kConsumerBarrier, 128);  // the part is complete", "", "race"},
-      {"decode_relaxed_arrival", kDecode, kFewRows, kDecodeConsumer, "ptx::atomic_add_global_acq_rel(",
-       "ptx::atomic_add_global(", "race"},
-      {"decode_acquired_barrier", kDecode, kFewRows, kDecodeConsumer,
-       "ptx::bar_sync(kConsumerBarrier, 128);  // what thread 0 has acquired, all have", "", "race|uninitialised"},
-      {"decode_one_part_too_few", kDecode, kFewRows, kDecodeConsumer, "static_cast<unsigned>(last - first)",
-       "static_cast<unsigned>(last - first - 1)", "race|wrong result"},
-      {"decode_counter_not_reset", kDecode, kFewRows, kDecodeConsumer,
-       "if (is_last) ptx::st_global_u32(context.params.counters + segment.tile, 0);", "", "wrong result"},
-      {"decode_wrong_slot", kDecode, kFewRows, kDecodeConsumer, "context.part(cta, segment.first == 0 ? 1 : 0, warp)",
-       "context.part(cta, 0, warp)", "race|wrong result"},
-      {"decode_unweighted_part", kDecode, kFewRows, kDecodeConsumer,
-       "const float weights[2] = {tile::weight(from.maximum[0], merged.maximum[0])", "const float weights[2] = {1.0f",
-       "wrong result"},
-      {"decode_q_full_wait", kDecode, kFewRows, kDecodeConsumer,
-       "ptx::mbarrier_wait(context.q_full(ring_q.stage), ring_q.parity);", "", "race"},
-      {"decode_k_full_wait", kDecode, kFewRows, kDecodeConsumer,
-       "ptx::mbarrier_wait(context.k_full(ring_k.stage), ring_k.parity);", "", "race"},
-      {"decode_v_full_wait", kDecode, kFewRows, kDecodeConsumer,
-       "ptx::mbarrier_wait(context.v_full(ring_v.stage), ring_v.parity);", "", "race"},
-      {"decode_q_empty_wait", kDecode, kManyHeads, kDecodeProducer,
-       "ptx::mbarrier_wait(context.q_empty(ring_q.stage), ring_q.parity ^ 1);", "", "race|too many arrivals"},
-      {"decode_k_empty_wait", kDecode, kFewRows, kDecodeProducer,
-       "ptx::mbarrier_wait(context.k_empty(ring.stage), ring.parity ^ 1);", "", "race|too many arrivals"},
-      {"decode_v_empty_wait", kDecode, kFewRows, kDecodeProducer,
-       "ptx::mbarrier_wait(context.v_empty(ring.stage), ring.parity ^ 1);", "", "race|too many arrivals"},
-      {"decode_q_released_early", kDecode, kFewRows, kDecodeConsumer,
-       "    release(context.q_empty(ring_q.stage)), ring_q.advance();\n    issue_values();\n    const RowState",
-       "    issue_values();\n    const RowState", "deadlock|wrong result|race"},
-      {"decode_no_mask", kDecode, "b1_h4_sq7_sk5_d64_fp16_causal", kDecodeConsumer,
-       "if (needs_mask(segment.first)) mask(segment.first);", "", "wrong result"},
-      {"decode_no_mask_of_later_blocks", kDecode, kFewRows, kDecodeConsumer,
-       "if (needs_mask(segment.first + i)) mask(segment.first + i);", "", "wrong result"},
-      {"decode_wrong_owner", kDecode, kFewRows, kDecodeContext, "params.rest * (params.share + 1);",
-       "params.rest * params.share;", "race|wrong result"},
-      {"decode_wgmma_wait_values", kDecode, kFewRows, kDecodeConsumer,
-       "ptx::wgmma_wait<0>();\n      ptx::wgmma_registers(acc_o);\n      release_v();\n      softmax.update",
-       "release_v();\n      softmax.update", "race|registers touched"},
-      {"decode_rows_of_no_head", kDecode, kFewRows, kDecodeConsumer,
-       "if (head >= place.heads || position >= problem.seqlen_q) continue;\n      unsigned short*",
-       "if (position >= problem.seqlen_q) continue;\n      unsigned short*", "race|out of bounds"},
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},

@@ -1,6 +1,6 @@
 // ab, its judgement, A/A repeats, calibration and the regression gate, with workers on a fake device.
 
-#include "lab/ab.h"
+#include "lab/compare/ab.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 #include <fstream>
 
 #include "core/error.h"
-#include "lab/aa.h"
+#include "lab/compare/aa.h"
+#include "lab/compare/regression.h"
 #include "lab/fake.h"
-#include "lab/regression.h"
-#include "lab/worker.h"
+#include "lab/process/worker.h"
 
 namespace flashcore {
 namespace {

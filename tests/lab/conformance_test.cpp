@@ -11,7 +11,7 @@
 #include "core/suite.h"
 #include "device/compiler.h"
 #include "kernels/family.h"
-#include "lab/evaluate.h"
+#include "lab/gates/evaluate.h"
 
 namespace flashcore {
 namespace {

@@ -1,6 +1,6 @@
 // What the first wall lets through, and what not.
 
-#include "lab/device_code.h"
+#include "lab/harness/device_code.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 
 #include "core/error.h"
 #include "kernels/embedded.h"
-#include "lab/experiment.h"
-#include "lab/patch.h"
+#include "lab/experiment/experiment.h"
+#include "lab/harness/patch.h"
 
 namespace flashcore {
 namespace {

@@ -1,11 +1,11 @@
-#include "lab/evaluate.h"
+#include "lab/gates/evaluate.h"
 
 #include <gtest/gtest.h>
 
 #include "core/error.h"
 #include "lab/fake.h"
-#include "lab/gates.h"
-#include "lab/json_io.h"
+#include "lab/gates/gates.h"
+#include "lab/record/json_io.h"
 
 namespace flashcore {
 namespace {
@@ -21,7 +21,7 @@ Problem ragged_problem() {
   p.seqlen_q = 37;
   p.seqlen_kv = 71;
   p.head_dim = p.head_dim_v = 16;
-  p.causal = Causal::kBottomRight;
+  p.mask = Mask::causal();
   return p;
 }
 

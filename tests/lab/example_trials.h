@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/trial.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::example {
 

@@ -1,4 +1,4 @@
-#include "lab/expectation.h"
+#include "lab/diagnose/expectation.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "kernels/family.h"
-#include "lab/user_table.h"
+#include "lab/tune/user_table.h"
 
 namespace flashcore {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/experiment.h"
+#include "lab/experiment/experiment.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "device/compiler.h"
-#include "lab/evaluate.h"
-#include "lab/experiment_run.h"
+#include "lab/experiment/run.h"
 #include "lab/fake.h"
+#include "lab/gates/evaluate.h"
 
 namespace flashcore {
 

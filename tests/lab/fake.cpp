@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 #include "device/red_zone.h"
-#include "lab/statistics.h"
+#include "lab/statistics/statistics.h"
 
 namespace flashcore::test {
 namespace {

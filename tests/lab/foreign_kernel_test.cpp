@@ -11,7 +11,7 @@
 #include "device/sandbox/sandbox.h"
 #include "kernels/embedded.h"
 #include "kernels/registry.h"
-#include "lab/evaluate.h"
+#include "lab/gates/evaluate.h"
 
 namespace flashcore {
 namespace {

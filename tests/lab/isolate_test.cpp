@@ -1,4 +1,4 @@
-#include "lab/isolate.h"
+#include "lab/process/isolate.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

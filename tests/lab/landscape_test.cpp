@@ -1,4 +1,4 @@
-#include "lab/landscape.h"
+#include "lab/tune/landscape.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "lab/fake.h"
-#include "lab/statistics.h"
+#include "lab/statistics/statistics.h"
 
 namespace flashcore {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/leaderboard.h"
+#include "lab/record/leaderboard.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "lab/fake.h"
-#include "lab/measure/pair.h"
+#include "lab/gates/pair.h"
 
 namespace flashcore {
 namespace {

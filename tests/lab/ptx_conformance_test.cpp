@@ -1,4 +1,4 @@
-#include "lab/conformance.h"
+#include "lab/verify/conformance.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The regression gate on a fake device.
 
-#include "lab/regression.h"
+#include "lab/compare/regression.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 
 #include "core/files.h"
 #include "lab/example_trials.h"
-#include "lab/report.h"
+#include "lab/report/report.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

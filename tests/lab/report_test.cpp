@@ -1,15 +1,15 @@
-#include "lab/report.h"
+#include "lab/report/report.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "lab/content_policy.h"
 #include "lab/example_trials.h"
-#include "lab/report_funnel.h"
-#include "lab/report_model.h"
-#include "lab/report_text.h"
+#include "lab/report/content_policy.h"
+#include "lab/report/funnel.h"
+#include "lab/report/model.h"
+#include "lab/report/text.h"
 
 namespace flashcore {
 namespace {

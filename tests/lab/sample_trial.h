@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lab/trial.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::test {
 
@@ -20,7 +20,7 @@ inline Trial sample_trial() {
   t.problem.heads_kv = 2;
   t.problem.seqlen_q = 17;
   t.problem.seqlen_kv = 65;
-  t.problem.causal = Causal::kBottomRight;
+  t.problem.mask = Mask::causal();
   t.device.key = "h200";
   t.device.name = "NVIDIA H200";
   t.device.id = "cuda:0";

@@ -1,4 +1,4 @@
-#include "lab/search.h"
+#include "lab/tune/search.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "lab/statistics.h"
+#include "lab/statistics/statistics.h"
 
 namespace {
 

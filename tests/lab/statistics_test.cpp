@@ -1,4 +1,4 @@
-#include "lab/statistics.h"
+#include "lab/statistics/statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "lab/race.h"
+#include "lab/measure/race.h"
 
 namespace flashcore {
 namespace {

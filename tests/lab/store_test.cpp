@@ -1,4 +1,4 @@
-#include "lab/store.h"
+#include "lab/record/store.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "lab/record/store_error.h"
 #include "lab/sample_trial.h"
-#include "lab/store_error.h"
 
 namespace flashcore {
 namespace {

@@ -1,9 +1,9 @@
-#include "lab/trial.h"
+#include "lab/record/trial.h"
 
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "lab/json_io.h"
+#include "lab/record/json_io.h"
 #include "lab/sample_trial.h"
 
 namespace flashcore {

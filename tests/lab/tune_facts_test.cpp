@@ -1,4 +1,4 @@
-#include "lab/tune_facts.h"
+#include "lab/tune/facts.h"
 
 #include <gtest/gtest.h>
 

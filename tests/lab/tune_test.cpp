@@ -1,4 +1,4 @@
-#include "lab/tune.h"
+#include "lab/tune/tune.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,10 +14,10 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "kernels/embedded.h"
-#include "lab/bench.h"
+#include "lab/compare/bench.h"
 #include "lab/fake.h"
-#include "lab/leaderboard.h"
-#include "lab/tune_facts.h"
+#include "lab/record/leaderboard.h"
+#include "lab/tune/facts.h"
 
 namespace flashcore {
 namespace {
@@ -43,7 +43,7 @@ class TuneTest : public ::testing::Test {
     problem.dtype = DType::kF32;
     problem.seqlen_q = problem.seqlen_kv = 19;
     problem.head_dim = problem.head_dim_v = 8;
-    problem.causal = Causal::kBottomRight;
+    problem.mask = Mask::causal();
     options.suite.problems = {{"tiny", problem}};
     options.family = family;
     options.budget_trials = trials;

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "lab/fake.h"
-#include "lab/worker.h"
+#include "lab/process/worker.h"
 
 int main(int argc, char** argv) {
   const std::string device = argc > 3 ? argv[3] : "";

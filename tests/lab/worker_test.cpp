@@ -1,4 +1,4 @@
-#include "lab/worker.h"
+#include "lab/process/worker.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 // Every planted fault is caught by the gate and the check named for it; and a mutation test over the gates: with one
 // check switched off, exactly the faults that rely on it pass.
 
-#include "lab/planted.h"
+#include "lab/verify/planted.h"
 
 #include <gtest/gtest.h>
 
@@ -10,14 +10,14 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "device/compiler.h"
-#include "lab/audit.h"
-#include "lab/checks.h"
-#include "lab/evaluate.h"
 #include "lab/fake.h"
-#include "lab/gates.h"
-#include "lab/self_test.h"
-#include "lab/tune_facts.h"
-#include "lab/worker.h"
+#include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
+#include "lab/gates/self_test.h"
+#include "lab/process/worker.h"
+#include "lab/record/checks.h"
+#include "lab/tune/facts.h"
+#include "lab/verify/audit.h"
 #include "planted/cpu_faults.h"
 
 namespace flashcore {

@@ -7,7 +7,7 @@
 #include "core/files.h"
 #include "kernels/emulator_run.h"
 #include "kernels/registry.h"
-#include "lab/gates.h"
+#include "lab/gates/gates.h"
 
 namespace flashcore {
 

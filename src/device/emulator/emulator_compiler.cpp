@@ -37,7 +37,7 @@ const std::vector<std::string>& options() {
 }
 
 // A GPU's assembly is not for this compiler, and the host's (".incbin") is not for kernels. Our own sources write
-// __asm__, which the check of patches refuses (lab/device_code.h).
+// __asm__, which the check of patches refuses (lab/harness/device_code.h).
 const std::string kNoAssembly = "-Dasm=no_assembly_on_the_emulator";
 
 class SourceFolder {
@@ -77,12 +77,12 @@ SourceMap exchanged(const SourceMap& sources) {
   const auto& ours = emulator::embedded_emulator_sources();
   for (const auto& [path, text] : sources) {
     const auto found = ours.find(path);
-    if (found != ours.end()) all["kernels/" + path] = std::string(found->second);
+    if (found != ours.end()) all[included_as(path)] = std::string(found->second);
     else if (path.starts_with("ptx/"))
-      all["kernels/" + path] = fmt::format(
+      all[included_as(path)] = fmt::format(
           "#error \"kernels/{} has no counterpart in src/device/emulator/ptx: add one with the same functions\"\n",
           path);
-    else all["kernels/" + path] = text;
+    else all[included_as(path)] = text;
   }
   all["device/emulator/services.h"] = std::string(ours.at("services.h"));
   return all;

@@ -15,6 +15,7 @@ class Sm80Forward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+    if (auto reason = why_no_window(problem)) return reason;
     if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
@@ -55,7 +56,7 @@ class Sm80Forward final : public GpuFamily<Config> {
       return nullptr;
     };
     // A long row of blocks has one that is cut, and reads count again.
-    const bool masked = problem.causal != Causal::kNone && (head_dim > 64 || problem.seqlen_kv <= 1024);
+    const bool masked = problem.band().bounded() && (head_dim > 64 || problem.seqlen_kv <= 1024);
     const Config* wide = masked ? first_valid(kMasked) : nullptr;
     if (!wide) wide = first_valid(kWide);
     FC_CHECK(wide != nullptr);

@@ -78,7 +78,7 @@ class Sm90Forward final : public GpuFamily<Config> {
                                                          : std::span<const Config>(kLarge);
     Fastest<Config> best;
     for (Config config : some) {
-      if (problem.causal != Causal::kNone) config.scheduler = 2;
+      if (problem.band().bounded()) config.scheduler = 2;
       if (why_invalid(values_of(config), problem, limits)) continue;
       best.offer(config, sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs));
     }
@@ -135,7 +135,7 @@ class Sm90Forward final : public GpuFamily<Config> {
   // Where loads are scarce: none if no such config is valid.
   std::optional<ConfigValues> sharing_loads(const Problem& problem, const DeviceLimits& limits) const {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
-    const bool causal = problem.causal != Causal::kNone, long_keys = problem.seqlen_kv > 1024;
+    const bool causal = problem.band().bounded(), long_keys = problem.seqlen_kv > 1024;
     constexpr Config kTall[] = {{3, 96, 2, 2, 1, 8, 1}, {3, 80, 2, 2, 1, 8, 1}};
     constexpr Config kShared[] = {{2, 128, 2, 2, 1, 8, 1}, {2, 80, 2, 1, 1, 8, 1}, {2, 64, 2, 1, 1, 8, 1}};
     std::vector<Config> order;

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "device/device.h"
-#include "lab/gates.h"
+#include "lab/harness/contestant.h"
+#include "lab/harness/oracle.h"
+#include "lab/measure/race.h"
 #include "lab/measure/stand.h"
-#include "lab/oracle.h"
-#include "lab/race.h"
 
 namespace flashcore {
 

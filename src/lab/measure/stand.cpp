@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "lab/checks.h"
+#include "lab/record/checks.h"
 
 namespace flashcore {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "device/device.h"
 #include "kernels/family.h"
-#include "lab/gates.h"
-#include "lab/operands.h"
-#include "lab/oracle.h"
+#include "lab/harness/contestant.h"
+#include "lab/harness/operands.h"
+#include "lab/harness/oracle.h"
 #include "lab/statistics/random.h"
 
 namespace flashcore {

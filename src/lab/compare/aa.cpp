@@ -1,0 +1,197 @@
+#include "lab/compare/aa.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/json_text.h"
+#include "lab/compare/ab.h"
+#include "lab/measure/race.h"
+#include "lab/process/worker.h"
+#include "lab/record/json_io.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kCalibrationSchema = "flashcore.calibration/1";
+constexpr int kMinBlocksAa = 16, kMaxBlocksAa = 400;
+// Launches per sample that make any whole per-mille of planted launches exact, or as near as the device allows.
+constexpr int kLaunchesForPlanting = 200;
+
+PairRequest request_for(const AaOptions& options, int repeat, bool first_of_process, double launch_us) {
+  PairRequest request;
+  request.problem = options.problem.problem;
+  request.problem_name = options.problem.name;
+  request.candidate = request.baseline = options.candidate;
+  request.patterns = {Pattern::kNormal};
+  request.same_code = true;
+  request.gates = first_of_process;
+  MeasureOptions& measure = request.measure;
+  measure.regime = options.regime;
+  measure.condition = options.condition;
+  // The order of blocks differs from repeat to repeat; the inputs only from process to process, for their reference
+  // costs more than a repeat.
+  measure.seed = options.seed + static_cast<std::uint64_t>(repeat / options.per_process) * 7919;
+  measure.order_seed = options.seed * 1000003 + static_cast<std::uint64_t>(repeat);
+  measure.min_blocks = kMinBlocksAa;
+  measure.max_blocks = kMaxBlocksAa;
+  measure.max_seconds = options.max_seconds;
+  measure.margin = options.margin;
+  measure.target_half_width = kTargetHalfWidth;
+  measure.gap_ms = options.gap_ms;
+  measure.planted_permille = options.planted_permille;
+  if (options.planted_permille > 0) measure.sample_us = kLaunchesForPlanting * launch_us;
+  return request;
+}
+
+void count(const AaOptions& options, const PairOutcome& outcome, std::uint64_t seed, AaResult& r) {
+  const Comparison c = compare_blocks(outcome.log_ratios, options.margin, seed);
+  ++r.repeats;
+  r.alarms += c.ci95_low > 1 || c.ci95_high < 1;
+  r.faster += c.verdict == "FASTER";
+  r.slower += c.verdict == "SLOWER";
+  r.same += c.verdict == "SAME";
+  r.inconclusive += c.verdict == "INCONCLUSIVE";
+  r.effects.push_back(c.speedup);
+  r.half_widths.push_back(0.5 * (c.ci95_high - c.ci95_low));
+  r.launches_per_sample = outcome.candidate.timing->launches_per_sample;
+  r.device_key = outcome.candidate.device.key;
+}
+
+}  // namespace
+
+AaResult repeat_aa(const AaOptions& options, const std::function<void(int, int)>& progress,
+                   const std::function<bool()>& stop) {
+  FC_CHECK(options.repeats > 0 && options.per_process > 0);
+  AaResult result;
+  const double start = steady_seconds();
+  std::optional<Worker> worker;
+  double launch_us = 0;
+  for (int repeat = 0; repeat < options.repeats && !(stop && stop()); ++repeat) {
+    if (progress) progress(repeat, options.repeats);
+    const bool fresh = repeat % options.per_process == 0;
+    if (fresh) {
+      worker.emplace(options.device, options.worker_executable);
+      worker->cancel_when(stop);
+    }
+    if (options.planted_permille > 0 && launch_us == 0) {
+      // How long a launch takes, to know how long a sample of enough of them does.
+      AaOptions honest = options;
+      honest.planted_permille = 0;
+      const PairOutcome look = worker->measure_pair(request_for(honest, repeat, true, 0));
+      if (look.ended == "measured") launch_us = look.candidate.timing->p50_us;
+    }
+    const PairRequest request = request_for(options, repeat, fresh, launch_us);
+    const PairOutcome outcome = worker->measure_pair(request);
+    if (outcome.ended != "measured") {
+      result.failure = fmt::format("repeat {} ended in '{}': {}", repeat, outcome.ended, outcome.message);
+      break;
+    }
+    count(options, outcome, request.measure.order_seed, result);
+  }
+  result.seconds = steady_seconds() - start;
+  return result;
+}
+
+json aa_json(const AaOptions& options, const AaResult& r) {
+  return encode_nonfinite(
+      {{"problem", options.problem.problem.id()},
+       {"candidate", options.candidate},
+       {"device", r.device_key},
+       {"planted", options.planted_permille / 1000.0},
+       {"margin", options.margin},
+       {"alpha", options.alpha},
+       {"repeats", r.repeats},
+       {"alarms", r.alarms},
+       {"alarm_rate", r.alarm_rate()},
+       {"verdicts", {{"FASTER", r.faster}, {"SLOWER", r.slower}, {"SAME", r.same}, {"INCONCLUSIVE", r.inconclusive}}},
+       {"speedups", r.effects},
+       {"half_widths", r.half_widths},
+       {"launches_per_sample", r.launches_per_sample},
+       {"regime", to_string(options.regime)},
+       {"condition", to_string(options.condition)},
+       {"seconds", r.seconds},
+       {"failure", r.failure}});
+}
+
+void to_json(json& j, const Calibration& c) {
+  j = {{"device", c.device_key},
+       {"problem", c.problem},
+       {"candidate", c.candidate},
+       {"created_at", c.created_at},
+       {"regime", to_string(c.regime)},
+       {"condition", to_string(c.condition)},
+       {"repeats", c.repeats},
+       {"alarms", c.alarms},
+       {"alpha", c.alpha}};
+}
+
+void from_json(const json& j, Calibration& c) {
+  j.at("device").get_to(c.device_key);
+  j.at("problem").get_to(c.problem);
+  j.at("candidate").get_to(c.candidate);
+  j.at("created_at").get_to(c.created_at);
+  c.regime = parse_regime(j.at("regime").get<std::string>());
+  c.condition = parse_condition(j.at("condition").get<std::string>());
+  j.at("repeats").get_to(c.repeats);
+  j.at("alarms").get_to(c.alarms);
+  j.at("alpha").get_to(c.alpha);
+}
+
+namespace {
+
+std::vector<Calibration> read_calibrations(const std::filesystem::path& file) {
+  std::error_code none;
+  if (!std::filesystem::exists(file, none)) return {};
+  try {
+    const json document = parse_json(read_file(file), file.string());
+    if (document.at("schema") != kCalibrationSchema) throw_bad_input("another schema");
+    return document.at("calibrations").get<std::vector<Calibration>>();
+  } catch (const std::exception& e) {
+    throw_bad_input("'{}' is not a calibration file ({}): remove it and run `flashcore ab --calibrate` again",
+                    file.string(), e.what());
+  }
+}
+
+bool same_place(const Calibration& c, const std::string& device_key, Regime regime, Condition condition) {
+  return c.device_key == device_key && c.regime == regime && c.condition == condition;
+}
+
+}  // namespace
+
+std::string Calibration::why_not_trusted() const {
+  if (trusted()) return "";
+  return fmt::format(
+      "on {} ({}, {}) this measurement cannot be trusted: of {} races of {} against itself on {}, {} found a "
+      "difference "
+      "({:.1f}%, at most {:.0f}% is allowed). Quieten the machine and run `flashcore ab --calibrate` again",
+      device_key, to_string(regime), to_string(condition), repeats, candidate, problem, alarms,
+      repeats > 0 ? 100.0 * alarms / repeats : 0.0, 200 * alpha);
+}
+
+std::filesystem::path calibration_file(const std::filesystem::path& store) {
+  return store.parent_path() / "calibration.json";
+}
+
+void save_calibration(const std::filesystem::path& file, const Calibration& calibration) {
+  std::vector<Calibration> all = read_calibrations(file);
+  std::erase_if(all, [&](const Calibration& c) {
+    return same_place(c, calibration.device_key, calibration.regime, calibration.condition);
+  });
+  all.push_back(calibration);
+  std::error_code error;
+  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), error);
+  write_file_atomically(file, json{{"schema", kCalibrationSchema}, {"calibrations", all}}.dump(2) + "\n");
+}
+
+std::optional<Calibration> find_calibration(const std::filesystem::path& file, const std::string& device_key,
+                                            Regime regime, Condition condition) {
+  for (Calibration& c : read_calibrations(file))
+    if (same_place(c, device_key, regime, condition)) return std::move(c);
+  return std::nullopt;
+}
+
+}  // namespace flashcore

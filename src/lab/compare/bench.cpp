@@ -1,0 +1,140 @@
+#include "lab/compare/bench.h"
+
+#include <unistd.h>
+
+#include "core/error.h"
+#include "kernels/embedded.h"
+#include "kernels/family.h"
+#include "lab/process/worker.h"
+#include "lab/record/json_io.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+json environment_json(const Trial& t) {
+  json environment = t.environment;
+  environment["driver"] = t.device.driver;
+  environment["flashcore"] = FLASHCORE_VERSION;
+  environment["measured_at"] = t.created_at;
+  if (t.machine.load_after >= 0) environment["load_average"] = json(t.machine).at("load_average");
+  return environment;
+}
+
+json config_json(const Trial& t) {
+  json config = json::object();
+  for (std::size_t at = 0; at < t.config.size();) {
+    const std::size_t comma = std::min(t.config.find(',', at), t.config.size());
+    const std::string pair = t.config.substr(at, comma - at);
+    const std::size_t equals = pair.find('=');
+    // A trial that ended "invalid" may carry any text here.
+    if (equals != std::string::npos) config[pair.substr(0, equals)] = std::atoi(pair.c_str() + equals + 1);
+    at = comma + 1;
+  }
+  return config;
+}
+
+json peer_json(const Trial& t) {
+  if (!t.comparison) return json::array();
+  const Comparison& c = *t.comparison;
+  return json::array({{{"name", c.against},
+                       {"version", FLASHCORE_VERSION},
+                       {"speedup", c.speedup},
+                       {"ci95", {c.ci95_low, c.ci95_high}},
+                       {"verdict", c.verdict}}});
+}
+
+json result_json(const Trial& t) {
+  json result = {{"schema", kBenchSchema},
+                 {"problem", t.problem.id()},
+                 {"name", t.problem_name},
+                 {"suite", t.suite},
+                 {"device", {{"key", t.device.key}, {"name", t.device.name}, {"id", t.device.id}}},
+                 {"source_hash", t.source_hash},
+                 {"code_hash", t.artifact ? json(t.artifact->code_hash) : json()},
+                 {"family", t.family},
+                 {"config", config_json(t)},
+                 {"ended", t.ended},
+                 {"message", t.message},
+                 {"time_us", nullptr},
+                 {"correct", nullptr},
+                 {"peers", peer_json(t)},
+                 {"environment", environment_json(t)}};
+  if (t.error && t.bound)
+    result["correct"] = {
+        {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, "correctness")}};
+  if (const Verdict* counters = find_gate(t, "counters")) result["counters"] = counters->evidence;
+  if (t.timing) {
+    const Timing& timing = *t.timing;
+    result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};
+    result["samples"] = timing.samples.size();
+    result["tflops"] = t.problem.flops() / timing.p50_us * 1e-6;
+    result["gbps"] = t.problem.bytes() / timing.p50_us * 1e-3;
+    result["floor_us"] = timing.floor_us;
+    result["regime"] = to_string(timing.regime);
+    result["condition"] = to_string(timing.condition);
+    result["kcycles"] = timing.kcycles;
+  }
+  return encode_nonfinite(result);
+}
+
+Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem& named) {
+  EvaluateRequest request;
+  request.problem = named.problem;
+  request.problem_name = named.name;
+  request.suite = options.suite.name;
+  request.phase = Phase::kBench;
+  request.seed = options.seed;
+  request.patterns = {Pattern::kNormal, Pattern::kOutlier};
+  request.regime = options.regime;
+  request.condition = options.condition;
+  request.min_samples = options.min_samples;
+  request.max_seconds = options.max_seconds;
+  try {
+    request.candidate =
+        options.candidate ? *options.candidate : dispatch(named.problem, worker.device()).candidate.print();
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kBadInput) throw;
+    Trial trial = blank_trial(worker.device(), request);
+    trial.ended = "invalid";
+    trial.message = e.what();
+    trial.gates.push_back({"valid", GateStatus::kFailed, e.what(), nullptr});
+    return trial;
+  }
+  return worker.evaluate(request);
+}
+
+}  // namespace
+
+BenchResult bench(const BenchOptions& options, Store* store, const std::function<void(const Trial&)>& progress,
+                  const std::function<bool()>& stop) {
+  if (options.suite.problems.empty())
+    throw_bad_input("suite '{}' has no problems; there is nothing to time", options.suite.name);
+  if (options.candidate) family_by_name(options.candidate->substr(0, options.candidate->find(':')));
+  BenchResult result;
+  result.run = fmt::format("bench-{}-{}", now_iso8601(), getpid());
+  Worker worker(options.device, options.worker_executable);
+  worker.cancel_when(stop);
+  try {
+    for (const NamedProblem& named : options.suite.problems) {
+      if (stop && stop()) throw Cancelled("stopped between two problems");
+      Trial trial = bench_one(worker, options, named);
+      trial.run = result.run;
+      if (store) trial.id = store->append(trial);
+      if (progress) progress(trial);
+      result.trials.push_back(std::move(trial));
+    }
+  } catch (const Cancelled&) {
+    result.interrupted = true;
+  }
+  return result;
+}
+
+json bench_json(const std::vector<Trial>& trials) {
+  json results = json::array();
+  for (const Trial& t : trials) results.push_back(result_json(t));
+  return {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
+}
+
+}  // namespace flashcore

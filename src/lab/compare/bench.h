@@ -1,0 +1,58 @@
+#pragma once
+// bench: times one candidate per problem of a suite, dispatch's choice or a pinned one, and writes it down in the form
+// of results/<device>/<suite>.json. verify: does such a file still describe the source as it stands.
+
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/suite.h"
+#include "lab/record/store.h"
+#include "lab/record/trial.h"
+
+namespace flashcore {
+
+inline constexpr const char* kBenchSchema = "flashcore.bench/1";  // of `flashcore bench --json`
+
+struct BenchOptions {
+  std::string device;  // as open_device
+  Suite suite;
+  std::optional<std::string> candidate;  // "family" or "family:key=value,..."; none: what dispatch picks
+  Regime regime = Regime::kGraph;
+  Condition condition = Condition::kBurst;
+  std::uint64_t seed = 1;
+  int min_samples = 0;            // 0: by default of the phase
+  double max_seconds = 0;         // of timing, per problem; 0: by default of the phase
+  std::string worker_executable;  // as Worker; tests give their own
+};
+
+struct BenchResult {
+  std::string run;
+  std::vector<Trial> trials;  // one per problem, in the suite's order, failures included
+  bool interrupted = false;
+};
+
+// Every Trial goes through a worker process and, where there is a store, into it. A problem that no family runs, or
+// that the pinned family does not run, becomes a Trial that ended "invalid" with the reasons.
+BenchResult bench(const BenchOptions& options, Store* store, const std::function<void(const Trial&)>& progress,
+                  const std::function<bool()>& stop);
+
+// {"schema": "flashcore.bench/1", "source_hash": ..., "results": [one object per trial]}. Times in microseconds; a
+// trial that was not timed has "time_us": null and says in "ended" and "message" why.
+nlohmann::json bench_json(const std::vector<Trial>& trials);
+
+struct Verification {
+  bool fresh = false;
+  std::string reason;              // one sentence: what the file was measured on, and what stands
+  std::vector<std::string> stale;  // names of the results that were measured on other source
+  std::vector<std::string> wrong;  // figures that do not follow from each other (lab/verify/audit.h); never fresh
+};
+// Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
+Verification verify_results(const std::filesystem::path& file);
+Verification verify_results_text(std::string_view text, const std::string& origin);
+
+}  // namespace flashcore

@@ -1,0 +1,126 @@
+#include "lab/diagnose/expectation.h"
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "kernels/embedded.h"
+#include "kernels/family.h"
+#include "lab/measure/floor.h"
+
+namespace flashcore {
+namespace {
+
+struct Measured {
+  Problem problem;
+  double time_us = 0;
+  bool stale = false;  // of another source than this program's
+};
+
+const std::vector<nlohmann::json>& shipped_entries() {
+  static const std::vector<nlohmann::json> entries = [] {
+    std::vector<nlohmann::json> all;
+    for (const auto& [path, text] : embedded_results()) {
+      const nlohmann::json document = nlohmann::json::parse(text, nullptr, false);
+      if (!document.is_object()) continue;
+      for (const nlohmann::json& entry : document.value("results", nlohmann::json::array())) {
+        if (entry.contains("time_us") && entry["time_us"].is_object()) all.push_back(entry);
+      }
+    }
+    return all;
+  }();
+  return entries;
+}
+
+bool is_of(const nlohmann::json& entry, const std::string& device_key) {
+  const auto device = entry.find("device");
+  if (device == entry.end() || !device->is_object()) return false;
+  const auto key = device->find("key");
+  return key != device->end() && *key == device_key;
+}
+
+// Read once per device: a suite asks for each of its problems.
+const std::vector<Measured>& shipped_times(const std::string& device_key) {
+  static std::map<std::string, std::vector<Measured>> known;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const auto [place, is_new] = known.try_emplace(device_key);
+  std::vector<Measured>& found = place->second;
+  if (!is_new) return found;
+  for (const nlohmann::json& entry : shipped_entries()) {
+    if (!is_of(entry, device_key)) continue;
+    found.push_back({Problem::parse(entry.at("problem").get<std::string>()), entry["time_us"].value("p50", 0.0),
+                     entry.value("source_hash", std::string()) != source_hash()});
+  }
+  return found;
+}
+
+// The user's latest passed trial of exactly this candidate on this problem and device.
+const Trial* own_trial(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
+                       const std::vector<Trial>& stored) {
+  const Trial* latest = nullptr;
+  for (const Trial& trial : stored) {
+    if (trial.problem == problem && trial.device.key == device.key && trial.candidate() == candidate &&
+        trial.ended == "passed" && trial.timing)
+      latest = &trial;
+  }
+  return latest;
+}
+
+void set_time(Expectation& expectation, const Problem& problem, const DeviceInfo& device,
+              const std::optional<Ceilings>& ceilings, std::optional<double> modelled_us) {
+  const Measured* nearest = nullptr;
+  double best = INFINITY;
+  const std::vector<Measured>& measured = shipped_times(device.key);
+  for (const Measured& m : measured) {
+    if (const double d = problem_distance(problem, m.problem); d < best) best = d, nearest = &m;
+  }
+  if (!nearest) {
+    expectation.basis = "nothing like it was measured on " + device.key + "; `flashcore bench` measures it";
+    return;
+  }
+  const char* stale = nearest->stale ? ", by an older source" : "";
+  if (best == 0 && nearest->problem == problem) {
+    expectation.time_us = nearest->time_us;
+    expectation.basis = fmt::format("measured on {}{}", device.key, stale);
+  } else if (modelled_us) {
+    expectation.time_us = modelled_us;
+    expectation.basis = fmt::format("by its family's model of times measured on {}", device.key);
+  } else if (ceilings) {
+    const double ratio = floor_us(problem, device, *ceilings) / floor_us(nearest->problem, device, *ceilings);
+    expectation.time_us = nearest->time_us * ratio;
+    expectation.basis =
+        fmt::format("as far from its floor as {}, measured on {}{}", nearest->problem.id(), device.key, stale);
+  }
+}
+
+}  // namespace
+
+std::optional<Ceilings> shipped_ceilings(const std::string& device_key) {
+  for (const nlohmann::json& entry : shipped_entries()) {
+    if (is_of(entry, device_key) && entry["device"].contains("ceilings"))
+      return entry["device"]["ceilings"].get<Ceilings>();
+  }
+  return std::nullopt;
+}
+
+Expectation expect_time(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
+                        const std::vector<Trial>& stored, const std::optional<Ceilings>& measured,
+                        std::optional<double> modelled_us) {
+  Expectation expectation;
+  const std::optional<Ceilings> ceilings = measured ? measured : shipped_ceilings(device.key);
+  if (ceilings) {
+    expectation.floor_us = floor_us(problem, device, *ceilings);
+    expectation.floor_basis =
+        measured ? "ceilings measured here" : fmt::format("ceilings of the results from {}", device.key);
+  }
+  if (const Trial* own = own_trial(problem, candidate, device, stored)) {
+    expectation.time_us = own->timing->p50_us;
+    expectation.basis = fmt::format("your trial {} of {}", own->id, own->created_at);
+  } else {
+    set_time(expectation, problem, device, ceilings, modelled_us);
+  }
+  return expectation;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,35 @@
+#pragma once
+// What a problem should take on a device, before anything runs: from measurements of it, or of its nearest neighbour.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/record/trial.h"
+
+namespace flashcore {
+
+// results/*/canonical.json as committed, by path. Made by cmake/embed.cmake.
+const std::map<std::string_view, std::string_view>& embedded_results();
+
+struct Expectation {
+  std::optional<double> time_us;
+  std::string basis;               // where the time comes from, in words; or why there is none
+  std::optional<double> floor_us;  // no honest time is below it
+  std::string floor_basis;
+};
+
+// `stored`: the user's own trials, used first. `measured`: the ceilings of the device if it is here; otherwise those in
+// the results that ship, and without either there is no floor. `modelled_us`: what the candidate's family says
+// (Family::expected_us), for a problem that was not measured on such a device while others were; without it a
+// neighbour's time is scaled by the ratio of both floors.
+Expectation expect_time(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
+                        const std::vector<Trial>& stored, const std::optional<Ceilings>& measured,
+                        std::optional<double> modelled_us = std::nullopt);
+
+// The ceilings that the shipped results of such a device were held against; none if there are no results of it.
+std::optional<Ceilings> shipped_ceilings(const std::string& device_key);
+
+}  // namespace flashcore

@@ -1,0 +1,197 @@
+#include "lab/experiment/experiment.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/yaml_reader.h"
+#include "kernels/family.h"
+
+namespace flashcore {
+namespace {
+
+constexpr const char* kWhat = "an experiment";
+// The name of a folder; of file systems, 255 bytes is the most.
+constexpr std::size_t kMaxName = 100;
+constexpr double kMaxSpeedup = 1000;
+
+bool is_word(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(),
+                                      [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; });
+}
+
+class ExperimentReader {
+ public:
+  explicit ExperimentReader(const std::filesystem::path& file) : reader_(file.string()), file_(file) {}
+
+  Experiment read(std::string_view text) {
+    const YAML::Node root = reader_.parse(text);
+    reader_.check_keys(root, kWhat,
+                       {"name", "hypothesis", "mechanism", "refuted_by", "control", "candidates", "problems",
+                        "acceptance", "regime", "condition"});
+    experiment_.file = file_;
+    experiment_.name = reader_.text(root, "name", kWhat);
+    if (!is_word(experiment_.name))
+      reader_.fail(root["name"], "name is not a word of letters, digits and '_'; it names a folder");
+    if (experiment_.name.size() > kMaxName)
+      reader_.fail(root["name"], fmt::format("name has {} letters; it names a folder: use at most {}",
+                                             experiment_.name.size(), kMaxName));
+    experiment_.hypothesis = reader_.text(root, "hypothesis", kWhat);
+    experiment_.mechanism = reader_.text(root, "mechanism", kWhat);
+    experiment_.refuted_by = reader_.text(root, "refuted_by", kWhat);
+    read_acceptance(root);
+    experiment_.control = read_arm(reader_.need(root, "control", kWhat), false);
+    read_candidates(reader_.need(root, "candidates", kWhat));
+    for (const std::string& id : reader_.texts(root, "problems", kWhat))
+      experiment_.problems.push_back({id, parse_problem(root["problems"], id)});
+    experiment_.regime = parse_regime(reader_.word(root, "regime", {"graph", "cold", "warm"}, "graph"));
+    experiment_.condition = parse_condition(reader_.word(root, "condition", {"burst", "sustained"}, "burst"));
+    return experiment_;
+  }
+
+ private:
+  Problem parse_problem(const YAML::Node& node, const std::string& id) const {
+    try {
+      return Problem::parse(id);
+    } catch (const Error& e) {
+      reader_.fail(node, e.what());
+    }
+  }
+
+  void read_acceptance(const YAML::Node& root) {
+    const YAML::Node node = reader_.need(root, "acceptance", kWhat);
+    reader_.check_keys(node, "acceptance", {"margin", "processes", "seconds", "confirmed_when"});
+    experiment_.margin = reader_.number_or(node, "margin", experiment_.margin);
+    const std::int64_t processes = reader_.whole_or(node, "processes", experiment_.processes);
+    experiment_.seconds = reader_.number_or(node, "seconds", experiment_.seconds);
+    experiment_.every = reader_.word(node, "confirmed_when", {"every", "most"}, "every") == "every";
+    if (!(experiment_.margin > 0 && experiment_.margin < 1))
+      reader_.fail(node, "margin is a share between 0 and 1, as 0.03");
+    if (processes < 1 || processes > 100)
+      reader_.fail(node, "processes is a number from 1 to 100; a published verdict needs 3");
+    experiment_.processes = static_cast<int>(processes);
+    if (!(experiment_.seconds > 0 && experiment_.seconds <= 600)) reader_.fail(node, "seconds goes from 0 to 600");
+  }
+
+  void read_candidates(const YAML::Node& list) {
+    if (!list.IsSequence() || list.size() == 0)
+      reader_.fail(list, "candidates is not a list of {name, candidate, predicted}");
+    std::set<std::string> names = {experiment_.control.name};
+    for (const YAML::Node& node : list) {
+      experiment_.candidates.push_back(read_arm(node, true));
+      if (!names.insert(experiment_.candidates.back().name).second)
+        reader_.fail(node, fmt::format("the name '{}' is used twice", experiment_.candidates.back().name));
+    }
+  }
+
+  ExperimentArm read_arm(const YAML::Node& node, bool predicted) {
+    const char* what = predicted ? "a candidate" : "the control";
+    std::vector<std::string> keys = {"name", "candidate", "patch"};
+    if (predicted) keys.push_back("predicted");
+    reader_.check_keys(node, what, keys);
+    ExperimentArm arm;
+    arm.name = reader_.text(node, "name", what);
+    arm.candidate = reader_.text(node, "candidate", what);
+    const std::size_t colon = std::min(arm.candidate.find(':'), arm.candidate.size());
+    const std::string family = arm.candidate.substr(0, colon);
+    try {
+      family_by_name(family);
+      if (node["patch"]) {
+        const std::filesystem::path folder = reader_.text(node, "patch", what);
+        arm.patch = load_patch(inside(folder), family, folder.filename().string());
+        make_patched_family(*arm.patch);
+        arm.candidate = arm.patch->family_name() + arm.candidate.substr(colon);
+      }
+    } catch (const Error& e) {
+      reader_.fail(node, e.what());
+    }
+    if (predicted) arm.predicted = read_prediction(reader_.need(node, "predicted", what));
+    return arm;
+  }
+
+  // Somebody else's experiment must not read folders of the user's, whose lines a compiler's messages would show.
+  std::filesystem::path inside(const std::filesystem::path& folder) const {
+    std::error_code ignored;
+    const auto base = std::filesystem::weakly_canonical(file_.has_parent_path() ? file_.parent_path() : ".", ignored);
+    const auto whole = std::filesystem::weakly_canonical(base / folder, ignored);
+    const auto below = whole.lexically_relative(base);
+    if (below.empty() || below == "." || *below.begin() == "..")
+      throw_bad_input("the patch folder {} is not inside the experiment's folder; copy it beside the file",
+                      folder.string());
+    return whole;
+  }
+
+  Prediction read_prediction(const YAML::Node& node) const {
+    std::vector<double> range;
+    if (node.IsSequence() && node.size() == 2)
+      for (const YAML::Node& bound : node) range.push_back(reader_.number_of(bound, "a bound of predicted"));
+    if (range.size() != 2 || !(range[0] > 0 && range[0] <= range[1] && range[1] <= kMaxSpeedup))
+      reader_.fail(node, fmt::format("predicted is not a range of speed-ups over the control (above 0, at most {}); "
+                                     "write predicted: [1.02, 1.10]",
+                                     kMaxSpeedup));
+    const Prediction prediction{range[0], range[1]};
+    const auto allows = [&](const char* verdict) { return prediction.allows(verdict, experiment_.margin); };
+    if (allows("FASTER") && allows("SLOWER") && allows("SAME"))
+      reader_.fail(node, "this prediction agrees with every verdict, so nothing could refute it; narrow it");
+    return prediction;
+  }
+
+  YamlReader reader_;
+  std::filesystem::path file_;
+  Experiment experiment_;
+};
+
+}  // namespace
+
+double Prediction::middle() const { return std::sqrt(low * high); }
+
+bool Prediction::allows(std::string_view verdict, double margin) const {
+  if (verdict == "FASTER") return high > 1 + margin / 2;
+  if (verdict == "SLOWER") return low < 1 / (1 + margin / 2);
+  return verdict == "SAME" && low < 1 + margin && high > 1 / (1 + margin);
+}
+
+std::vector<Patch> Experiment::patches() const {
+  std::vector<Patch> all;
+  const auto add = [&](const ExperimentArm& arm) {
+    if (arm.patch && std::find(all.begin(), all.end(), *arm.patch) == all.end()) all.push_back(*arm.patch);
+  };
+  add(control);
+  for (const ExperimentArm& arm : candidates) add(arm);
+  return all;
+}
+
+Experiment load_experiment(const std::filesystem::path& file) { return parse_experiment(read_file(file), file); }
+
+Experiment parse_experiment(std::string_view text, const std::filesystem::path& file) {
+  return ExperimentReader(file).read(text);
+}
+
+std::string outcome_of(const Prediction& predicted, const std::string& verdict, double margin) {
+  if (verdict != "FASTER" && verdict != "SLOWER" && verdict != "SAME") return "INCONCLUSIVE";
+  return predicted.allows(verdict, margin) ? "CONFIRMED" : "REFUTED";
+}
+
+std::string overall_outcome(const std::vector<std::string>& outcomes, bool every) {
+  const auto count = [&](const char* word) {
+    return static_cast<std::size_t>(std::count(outcomes.begin(), outcomes.end(), word));
+  };
+  const std::size_t confirmed = count("CONFIRMED"), refuted = count("REFUTED");
+  if (every ? refuted > 0 : 2 * refuted > outcomes.size()) return "REFUTED";
+  if (!outcomes.empty() && (every ? confirmed == outcomes.size() : 2 * confirmed > outcomes.size())) return "CONFIRMED";
+  return "INCONCLUSIVE";
+}
+
+Problem shrunk_for_emulator(Problem problem) {
+  constexpr std::int64_t kRows = 150;
+  problem.batch = 1;
+  problem.heads_q = problem.group_size();
+  problem.heads_kv = 1;
+  problem.seqlen_q = std::min(problem.seqlen_q, kRows);
+  problem.seqlen_kv = std::min(problem.seqlen_kv, kRows);
+  return problem;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,65 @@
+#pragma once
+// Experiment: a hypothesis with a predicted effect, stated before anything runs (experiments/*.yaml), and what its
+// measurement means for it.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/suite.h"
+#include "device/device.h"
+#include "lab/harness/patch.h"
+
+namespace flashcore {
+
+// Speed-up over the control: 1.05 is 5% faster.
+struct Prediction {
+  double low = 1, high = 1;
+  double middle() const;  // geometric
+  // Would "FASTER", "SLOWER" or "SAME" at this margin agree with it?
+  bool allows(std::string_view verdict, double margin) const;
+};
+
+struct ExperimentArm {
+  std::string name;       // "three stages"
+  std::string candidate;  // text; "sm80_fwd+<patch>:..." if patched
+  std::optional<Patch> patch;
+  Prediction predicted;  // of the control: none
+};
+
+struct Experiment {
+  std::string name, hypothesis, mechanism, refuted_by;
+  std::filesystem::path file;
+  ExperimentArm control;
+  std::vector<ExperimentArm> candidates;
+  std::vector<NamedProblem> problems;
+  Regime regime = Regime::kGraph;
+  Condition condition = Condition::kBurst;
+  double margin = 0.03;
+  int processes = 3;
+  double seconds = 0.5;  // of timing, for one candidate on one problem in one process
+  // CONFIRMED when every pair of candidate and problem agrees with its prediction, or most of them.
+  bool every = true;
+
+  std::vector<Patch> patches() const;
+};
+
+// Keys: name, hypothesis, mechanism, refuted_by, control {name, candidate, patch}, candidates [{name, candidate,
+// predicted: [low, high], patch}], problems [ids], acceptance {margin, processes, seconds, confirmed_when: every|most},
+// regime, condition. `patch` names a folder beside the file (lab/harness/patch.h). Error kBadInput with file and line,
+// also for a prediction that no verdict could contradict and for candidates that are no text of a family.
+Experiment load_experiment(const std::filesystem::path& file);
+// Its text; `file` is what complaints call it, and patches lie beside.
+Experiment parse_experiment(std::string_view text, const std::filesystem::path& file);
+
+// CONFIRMED | REFUTED | INCONCLUSIVE of one comparison; verdict as verdict_of.
+std::string outcome_of(const Prediction& predicted, const std::string& verdict, double margin);
+// Of all of them. Every: one refutation refutes. Most: more than half decide.
+std::string overall_outcome(const std::vector<std::string>& outcomes, bool every);
+
+// The same problem, small enough for an emulated GPU.
+Problem shrunk_for_emulator(Problem problem);
+
+}  // namespace flashcore

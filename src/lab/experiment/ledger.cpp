@@ -1,0 +1,85 @@
+#include "lab/experiment/ledger.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/json_text.h"
+#include "lab/record/json_io.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+std::string family_of(const std::string& candidate) { return candidate.substr(0, candidate.find_first_of(":+")); }
+
+}  // namespace
+
+LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin) {
+  const json j = decode_nonfinite(parse_json(text, origin));
+  try {
+    if (j.at("schema") != kExperimentSchema) throw_bad_input("its schema is not {}", kExperimentSchema);
+    LedgerEntry entry;
+    j.at("name").get_to(entry.name);
+    j.at("verdict").get_to(entry.verdict);
+    j.at("hypothesis").get_to(entry.hypothesis);
+    entry.summary = j.at("summary").at(1).get<std::string>();
+    j.at("device").at("key").get_to(entry.device_key);
+    j.at("source_hash").get_to(entry.source_hash);
+    j.at("created_at").get_to(entry.created_at);
+    for (const json& p : j.at("pairs")) {
+      LedgerPair pair{p.at("arm"),     p.at("candidate"), p.at("control"),
+                      p.at("problem"), p.at("verdict"),   p.at("outcome")};
+      if (!p.at("speedup").is_null()) {
+        pair.speedup = p.at("speedup");
+        pair.ci95_low = p.at("ci95").at(0);
+        pair.ci95_high = p.at("ci95").at(1);
+      }
+      entry.pairs.push_back(std::move(pair));
+    }
+    return entry;
+  } catch (const std::exception& e) {
+    throw_bad_input("{} is no verdict of an experiment: {}; run the experiment again or remove the file", origin,
+                    e.what());
+  }
+}
+
+std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder) {
+  std::vector<LedgerEntry> entries;
+  std::error_code ignored;
+  for (const auto& item : std::filesystem::directory_iterator(folder, ignored))
+    if (std::filesystem::exists(item.path() / "verdict.json"))
+      entries.push_back(
+          parse_ledger_entry(read_file(item.path() / "verdict.json"), (item.path() / "verdict.json").string()));
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return entries;
+}
+
+std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, const std::string& family,
+                                      const std::string& device_key) {
+  std::vector<std::string> notes;
+  for (const LedgerEntry& entry : ledger) {
+    const bool ours = std::any_of(entry.pairs.begin(), entry.pairs.end(),
+                                  [&](const LedgerPair& p) { return family_of(p.candidate) == family; });
+    if (!ours) continue;
+    notes.push_back(fmt::format("{} {}{}: {}", entry.verdict, entry.name,
+                                entry.device_key == device_key ? "" : " (on " + entry.device_key + ")", entry.summary));
+  }
+  return notes;
+}
+
+std::vector<KnownConfig> known_configs(const std::vector<LedgerEntry>& ledger, const std::string& family,
+                                       const std::string& problem_id, const std::string& device_key,
+                                       const std::string& source_hash) {
+  std::vector<KnownConfig> known;
+  for (const LedgerEntry& entry : ledger) {
+    if (entry.device_key != device_key || entry.source_hash != source_hash) continue;
+    for (const LedgerPair& pair : entry.pairs)
+      if (pair.problem_id == problem_id && pair.candidate.starts_with(family + ":"))
+        known.push_back({pair.candidate.substr(family.size() + 1), pair.verdict, entry.name});
+  }
+  return known;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,225 @@
+#include "lab/experiment/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "core/error.h"
+#include "kernels/embedded.h"
+#include "lab/process/worker.h"
+#include "lab/record/number_text.h"
+
+namespace flashcore {
+namespace {
+
+constexpr int kMinBlocksPerProcess = 8, kMaxBlocks = 400;
+// Of the margin, in each process.
+constexpr double kTargetHalfWidth = 0.2;
+// Below this a process could not finish its first blocks.
+constexpr double kMinSeconds = 0.15;
+constexpr double kMaxReferenceFlops = 2e9;
+
+const ExperimentArm& arm_at(const Experiment& e, std::size_t arm) { return e.candidates[arm]; }
+
+class Runner {
+ public:
+  Runner(const std::vector<Experiment>& experiments, const ExperimentRunOptions& options,
+         const std::function<void(int, int, const std::string&)>& progress, const std::function<bool()>& stop)
+      : experiments_(experiments), options_(options), progress_(progress), stop_(stop) {
+    for (const Experiment& e : experiments_) {
+      const int pairs = static_cast<int>(e.candidates.size() * e.problems.size());
+      total_ += static_cast<int>((e.candidates.size() + 1) * e.problems.size());
+      if (options_.time) total_ += pairs * processes_of(e);
+      timings_ += pairs * processes_of(e);
+    }
+  }
+
+  std::vector<ExperimentResult> run() {
+    int processes = 1;
+    for (const Experiment& e : experiments_) processes = std::max(processes, processes_of(e));
+    try {
+      for (int process = 0; process < (options_.time ? processes : 1); ++process) run_process(process);
+    } catch (const Cancelled&) {
+      // What was measured is judged all the same; its pages say from how many processes.
+    }
+    for (std::size_t i = 0; i < results_.size(); ++i) judge(i);
+    return std::move(results_);
+  }
+
+ private:
+  int processes_of(const Experiment& e) const { return options_.processes.value_or(e.processes); }
+
+  void step(const std::string& what) {
+    if (stop_ && stop_()) throw Cancelled("stopped between two measurements");
+    if (progress_) progress_(++done_, total_, what);
+  }
+
+  void run_process(int process) {
+    Worker worker(options_.device, options_.worker_executable);
+    worker.cancel_when(stop_);
+    if (process == 0) prepare(worker);
+    if (!options_.time) return;
+    for (std::size_t i = 0; i < results_.size(); ++i)
+      if (process < processes_of(experiments_[i])) time_pairs(worker, i, process);
+  }
+
+  // Gates and occupancy of every arm, before anything is timed.
+  void prepare(Worker& worker) {
+    for (const Experiment& e : experiments_) {
+      ExperimentResult result;
+      result.experiment = e;
+      result.device = worker.device();
+      result.created_at = now_iso8601();
+      result.source_hash = source_hash();
+      if (result.device.limits.emulated)
+        for (NamedProblem& p : result.experiment.problems) {
+          p.problem = shrunk_for_emulator(p.problem);
+          p.name = p.problem.id();
+        }
+      for (const LedgerEntry& entry : options_.ledger)
+        if (entry.name == e.name && entry.device_key == result.device.key)
+          result.earlier.push_back(fmt::format("{} on {}: {} {}", entry.created_at.substr(0, 10), entry.device_key,
+                                               entry.verdict, entry.summary));
+      const PatchScope patches(e.patches());
+      for (const NamedProblem& problem : result.experiment.problems) {
+        add_facts(worker, result, e.control, problem);
+        for (const ExperimentArm& arm : e.candidates) add_facts(worker, result, arm, problem);
+      }
+      for (std::size_t arm = 0; arm < e.candidates.size(); ++arm)
+        for (const NamedProblem& problem : result.experiment.problems) result.pairs.push_back({arm, problem, {}});
+      outcomes_.emplace_back(result.pairs.size());
+      results_.push_back(std::move(result));
+    }
+  }
+
+  void add_facts(Worker& worker, ExperimentResult& result, const ExperimentArm& arm, const NamedProblem& problem) {
+    step(result.experiment.name + ": gates of " + arm.name);
+    EvaluateRequest request;
+    request.problem = problem.problem;
+    request.problem_name = problem.name;
+    request.suite = "experiment " + result.experiment.name;
+    request.candidate = arm.candidate;
+    if (arm.patch) request.patches = {*arm.patch};
+    request.phase = Phase::kCheck;
+    request.seed = options_.seed;
+    request.patterns = {Pattern::kNormal, Pattern::kOutlier};
+    request.time = false;
+    request.max_reference_flops = kMaxReferenceFlops;
+    ArmFacts facts{arm.name, problem.problem.id(), worker.evaluate(request), std::nullopt};
+    result.failed_gates += facts.gates.ended != "passed";
+    const DeviceLimits& limits = result.device.limits;
+    if (facts.gates.artifact && limits.kind == DeviceKind::kCuda && !limits.emulated) {
+      const Candidate candidate = parse_candidate(arm.candidate, problem.problem, limits);
+      AttentionArgs nowhere;
+      nowhere.layouts = make_layouts(problem.problem);
+      const Dim3 grid = candidate.family->launch_spec(candidate.config, problem.problem, limits, nowhere).grid;
+      facts.occupancy = occupancy_of(*facts.gates.artifact, limits, std::int64_t{grid.x} * grid.y * grid.z);
+    }
+    result.facts.push_back(std::move(facts));
+  }
+
+  void time_pairs(Worker& worker, std::size_t index, int process) {
+    const Experiment& e = results_[index].experiment;
+    for (std::size_t at = 0; at < results_[index].pairs.size(); ++at) {
+      const ExperimentPair& pair = results_[index].pairs[at];
+      auto& outcomes = outcomes_[index][at];
+      step(fmt::format("{}: {} on {}, process {}", e.name, arm_at(e, pair.arm).name, pair.problem.name, process + 1));
+      // What failed once is not tried again.
+      if (!outcomes.empty() && outcomes.back().ended != "measured") continue;
+      outcomes.push_back(worker.measure_pair(request_for(e, pair, process)));
+    }
+  }
+
+  PairRequest request_for(const Experiment& e, const ExperimentPair& pair, int process) const {
+    PairRequest request;
+    request.problem = pair.problem.problem;
+    request.problem_name = pair.problem.name;
+    request.suite = "experiment " + e.name;
+    request.candidate = arm_at(e, pair.arm).candidate;
+    request.baseline = e.control.candidate;
+    request.patches = e.patches();
+    request.patterns = {Pattern::kNormal};
+    request.max_reference_flops = kMaxReferenceFlops;
+    request.gates = process == 0;
+    request.measure.regime = e.regime;
+    request.measure.condition = e.condition;
+    request.measure.seed = options_.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
+    request.measure.min_blocks = kMinBlocksPerProcess;
+    request.measure.max_blocks = kMaxBlocks;
+    request.measure.margin = e.margin;
+    request.measure.target_half_width = kTargetHalfWidth;
+    request.measure.max_seconds = e.seconds;
+    if (options_.max_seconds)
+      request.measure.max_seconds = std::max(kMinSeconds, std::min(e.seconds, *options_.max_seconds / timings_));
+    return request;
+  }
+
+  void judge(std::size_t index) {
+    ExperimentResult& result = results_[index];
+    const PatchScope patches(result.experiment.patches());
+    for (std::size_t at = 0; at < result.pairs.size(); ++at) {
+      ExperimentPair& pair = result.pairs[at];
+      if (outcomes_[index][at].empty()) continue;
+      AbOptions options;
+      options.device = options_.device;
+      options.problem = pair.problem;
+      options.baseline = result.experiment.control.candidate;
+      options.candidate = arm_at(result.experiment, pair.arm).candidate;
+      options.margin = result.experiment.margin;
+      options.seed = options_.seed;
+      pair.result = judge_ab(options, std::move(outcomes_[index][at]));
+    }
+    if (options_.time) conclude(result);
+  }
+
+  const std::vector<Experiment>& experiments_;
+  const ExperimentRunOptions& options_;
+  const std::function<void(int, int, const std::string&)>& progress_;
+  const std::function<bool()>& stop_;
+  std::vector<ExperimentResult> results_;
+  std::vector<std::vector<std::vector<PairOutcome>>> outcomes_;  // by experiment, pair, process
+  int done_ = 0, total_ = 0, timings_ = 0;
+};
+
+}  // namespace
+
+std::vector<ExperimentResult> run_experiments(const std::vector<Experiment>& experiments,
+                                              const ExperimentRunOptions& options,
+                                              const std::function<void(int, int, const std::string&)>& progress,
+                                              const std::function<bool()>& stop) {
+  if (experiments.empty()) throw_bad_input("no experiment was given; give a file, as experiments/pipeline_stages.yaml");
+  return Runner(experiments, options, progress, stop).run();
+}
+
+void conclude(ExperimentResult& result) {
+  const Experiment& e = result.experiment;
+  std::vector<std::string> outcomes;
+  std::string measured;
+  double worst_error = 0;
+  for (ExperimentPair& pair : result.pairs) {
+    const ExperimentArm& arm = e.candidates[pair.arm];
+    const Comparison& c = pair.result.comparison;
+    pair.outcome = outcome_of(arm.predicted, pair.result.verdict, e.margin);
+    const bool timed = pair.result.ended == "measured" || pair.result.same_code;
+    if (timed) {
+      pair.prediction_error = c.speedup / arm.predicted.middle() - 1;
+      if (std::abs(pair.prediction_error) > std::abs(worst_error)) worst_error = pair.prediction_error;
+    }
+    outcomes.push_back(pair.outcome);
+    if (!measured.empty()) measured += "; ";
+    measured += timed ? fmt::format("{} on {}: {} at {:.3f} [{:.3f}, {:.3f}], predicted {:.2f} to {:.2f}", arm.name,
+                                    pair.problem.name, pair.result.verdict, c.speedup, c.ci95_low, c.ci95_high,
+                                    arm.predicted.low, arm.predicted.high)
+                      : fmt::format("{} on {}: {}", arm.name, pair.problem.name, pair.result.verdict);
+  }
+  result.verdict = overall_outcome(outcomes, e.every);
+  const auto count = [&](const char* word) { return std::count(outcomes.begin(), outcomes.end(), word); };
+  result.summary = {
+      e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
+      fmt::format("Of {}, {} as predicted, {} against the prediction, {} undecided; the largest prediction error is "
+                  "{:+.1f}%.",
+                  text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"), count("CONFIRMED"),
+                  count("REFUTED"), count("INCONCLUSIVE"), 100 * worst_error)};
+}
+
+}  // namespace flashcore

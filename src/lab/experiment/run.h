@@ -1,0 +1,73 @@
+#pragma once
+// Runs experiments: occupancy predicted and gates passed first, then every candidate against the control, interleaved,
+// in fresh processes.
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/compare/ab.h"
+#include "lab/experiment/experiment.h"
+#include "lab/experiment/ledger.h"
+#include "lab/gates/occupancy.h"
+
+namespace flashcore {
+
+struct ExperimentRunOptions {
+  std::string device;                 // as open_device
+  std::optional<int> processes;       // instead of the files'
+  std::optional<double> max_seconds;  // of timing, of all experiments together; shares them out evenly
+  std::uint64_t seed = 1;
+  bool time = true;                 // false: gates only
+  std::vector<LedgerEntry> ledger;  // what is known already
+  std::string worker_executable;    // as Worker; tests give their own
+};
+
+// What is known of an arm on a problem before it is timed.
+struct ArmFacts {
+  std::string arm, problem;
+  Trial gates;
+  std::optional<Occupancy> occupancy;  // of GPU candidates that compiled
+};
+
+struct ExperimentPair {
+  std::size_t arm = 0;  // of Experiment::candidates
+  NamedProblem problem;
+  AbResult result;
+  std::string outcome = "INCONCLUSIVE";
+  double prediction_error = 0;  // measured speed-up / middle of the predicted range - 1
+};
+
+struct ExperimentResult {
+  Experiment experiment;
+  std::string verdict = "INCONCLUSIVE";
+  std::vector<std::string> summary;  // three lines
+  DeviceInfo device;
+  std::string created_at, source_hash;
+  std::vector<ArmFacts> facts;  // control and candidates on each problem
+  std::vector<ExperimentPair> pairs;
+  std::vector<std::string> earlier;  // of the ledger
+  int failed_gates = 0;
+};
+
+// Processes are the outer loop, so that many experiments share the cost of starting them. Progress: a line for each
+// step. `stop` is polled: what was measured by then is judged. Errors as Worker.
+std::vector<ExperimentResult> run_experiments(
+    const std::vector<Experiment>& experiments, const ExperimentRunOptions& options,
+    const std::function<void(int done, int total, const std::string&)>& progress, const std::function<bool()>& stop);
+
+// Verdict and summary from the pairs: a pure function.
+void conclude(ExperimentResult& result);
+
+// samples.json (every sample of every process), verdict.json (what the ledger reads), then verdict.md and verdict.html
+// in `folder`/<name>. Returns why pages could not be written; what was measured stays. Error kEnvironment if that
+// cannot be written.
+std::vector<std::string> write_experiment(const ExperimentResult& result, const std::filesystem::path& folder);
+nlohmann::json experiment_json(const ExperimentResult& result);
+nlohmann::json experiment_samples_json(const ExperimentResult& result);
+std::string experiment_markdown(const ExperimentResult& result);
+std::string experiment_html(const ExperimentResult& result);
+
+}  // namespace flashcore

@@ -1,0 +1,229 @@
+#include "lab/gates/pair.h"
+
+#include "core/environment_error.h"
+#include "core/error.h"
+#include "lab/gates/gates.h"
+#include "lab/gates/kept_results.h"
+#include "lab/gates/self_test.h"
+#include "lab/record/checks.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+// Rows of the timed outputs that are judged after the fact; they were judged in full, or by sample, before.
+constexpr double kTimedReferenceFlops = 5e8;
+
+class Pair {
+ public:
+  Pair(Device& device, const PairRequest& request, const std::function<void(const std::string&)>& stage,
+       PairOutcome& out)
+      : device_(device), limits_(device.info().limits), request_(request), stage_(stage), out_(out) {}
+
+  void run() {
+    out_.candidate = blank_trial(device_.info(), gate_request(request_.candidate));
+    out_.baseline = blank_trial(device_.info(), gate_request(request_.baseline));
+    if (!pass_gates("baseline", request_.baseline, out_.baseline)) return end_at(out_.baseline, "baseline_failed");
+    if (!pass_gates("candidate", request_.candidate, out_.candidate)) return end_at(out_.candidate, "candidate_failed");
+    const Contestant candidate = prepare(request_.candidate, out_.candidate),
+                     baseline = prepare(request_.baseline, out_.baseline);
+    if (!request_.same_code && execution_identity(candidate, request_.problem, limits_) ==
+                                   execution_identity(baseline, request_.problem, limits_))
+      return end("same_code", "identical code and launch: nothing to time");
+    if (!request_.time) return end("not_timed", "");
+    time(candidate, baseline);
+  }
+
+ private:
+  void end(const char* ended, std::string message) {
+    out_.ended = ended;
+    out_.message = std::move(message);
+  }
+
+  // What the machine lacks is nobody's failure.
+  void end_at(const Trial& trial, const char* failed) {
+    end(trial.ended == "environment" ? "environment" : failed, trial.message);
+  }
+
+  EvaluateRequest gate_request(const std::string& text) const {
+    EvaluateRequest request;
+    request.problem = request_.problem;
+    request.problem_name = request_.problem_name;
+    request.suite = request_.suite;
+    request.candidate = text;
+    request.patches = request_.patches;
+    request.phase = Phase::kBench;
+    request.seed = request_.measure.seed;
+    request.patterns = request_.patterns;
+    request.time = false;
+    request.max_reference_flops = request_.max_reference_flops;
+    request.use_cache = request_.use_cache;
+    return request;
+  }
+
+  bool pass_gates(const char* side, const std::string& text, Trial& trial) {
+    const EvaluateRequest request = gate_request(text);
+    if (!request_.gates) {
+      trial.ended = "passed";
+      return true;
+    }
+    trial = evaluate(device_, request, [&](const std::string& gate) {
+      if (stage_) stage_(fmt::format("{} of the {}", gate, side));
+    });
+    return trial.ended == "passed";
+  }
+
+  Contestant prepare(const std::string& text, Trial& trial) {
+    Contestant contestant;
+    contestant.candidate = parse_candidate(text, request_.problem, limits_);
+    contestant.artifact = compile_candidate(contestant.candidate, request_.problem, limits_, request_.use_cache);
+    trial.family = contestant.candidate.family->name();
+    trial.config = contestant.candidate.family->space().print(contestant.candidate.config);
+    trial.artifact = contestant.artifact;
+    trial.artifact->cubin.clear();
+    return contestant;
+  }
+
+  void time(const Contestant& candidate, const Contestant& baseline) {
+    if (stage_) stage_("performance");
+    const Problem& problem = request_.problem;
+    if (limits_.emulated) return end("error", "an emulated GPU has no time; use --device cuda or cpu");
+    if (problem.batch * problem.heads_q * problem.seqlen_q == 0)
+      return end("error", "there is nothing to compute, so nothing to time");
+    const auto oracle = shared_oracles().get(problem, Pattern::kNormal, timing_seed(request_.measure.seed),
+                                             std::min(request_.max_reference_flops, kTimedReferenceFlops));
+    if (!race_self_test().empty()) throw_internal("{}", race_self_test());
+    ContentAudit content;
+    MeasureOptions options = request_.measure;
+    // Once per pair is enough, and so it goes with the gates.
+    if (request_.gates)
+      options.audit = [&](Stand& stand, int set) { content = audit_content(device_, problem, *oracle, stand, set); };
+    Measurement measured = measure(device_, problem, *oracle, candidate, &baseline, options);
+    if (!content.wrong.empty()) measured.candidate_wrong = content.wrong;
+    out_.candidate.environment = out_.baseline.environment = measured.environment;
+    if (reject(out_.baseline, measured.baseline_wrong, *measured.baseline))
+      return end("baseline_failed", out_.baseline.message);
+    if (reject(out_.candidate, measured.candidate_wrong, measured.candidate))
+      return end("candidate_failed", out_.candidate.message);
+    out_.baseline.timing = std::move(measured.baseline);
+    out_.candidate.timing = std::move(measured.candidate);
+    out_.log_ratios = std::move(measured.race.log_ratios);
+    out_.candidate_outside = std::move(measured.race.candidate_outside);
+    end("measured", "");
+  }
+
+  // A time belongs only to who left the right outputs, and not below the floor.
+  static bool reject(Trial& trial, const std::string& wrong, const Timing& timing) {
+    const auto impossible = why_below_floor(timing);
+    if (wrong.empty() && !impossible) return false;
+    trial.ended = wrong.empty() ? "error" : "incorrect";
+    trial.message = wrong.empty() ? *impossible : "the timed launches: " + wrong;
+    trial.gates.push_back(
+        {"performance", wrong.empty() ? GateStatus::kError : GateStatus::kFailed, trial.message, nullptr});
+    return true;
+  }
+
+  Device& device_;
+  const DeviceLimits& limits_;
+  const PairRequest& request_;
+  const std::function<void(const std::string&)>& stage_;
+  PairOutcome& out_;
+};
+
+}  // namespace
+
+PairOutcome measure_pair(Device& device, const PairRequest& request,
+                         const std::function<void(const std::string&)>& stage) {
+  PairOutcome out;
+  try {
+    const PatchScope patches(request.patches);
+    Pair(device, request, stage, out).run();
+  } catch (const DeviceFault&) {
+    throw;
+  } catch (const std::exception& e) {
+    // Not the candidate's verdict: no compiler, no memory, a broken invariant of ours.
+    out.ended = is_environment_error(e) ? "environment" : "error";
+    out.message = is_environment_error(e) ? environment_message(e) : e.what();
+    out.log_ratios.clear();
+  }
+  return out;
+}
+
+void to_json(json& j, const PairRequest& r) {
+  json patterns = json::array();
+  for (const Pattern pattern : r.patterns) patterns.push_back(to_string(pattern));
+  const MeasureOptions& m = r.measure;
+  j = {{"problem", r.problem.id()},
+       {"problem_name", r.problem_name},
+       {"suite", r.suite},
+       {"candidate", r.candidate},
+       {"baseline", r.baseline},
+       {"patches", r.patches},
+       {"patterns", patterns},
+       {"max_reference_flops", r.max_reference_flops},
+       {"gates", r.gates},
+       {"same_code", r.same_code},
+       {"time", r.time},
+       {"use_cache", r.use_cache},
+       {"measure",
+        {{"regime", to_string(m.regime)},
+         {"condition", to_string(m.condition)},
+         {"seed", m.seed},
+         {"order_seed", m.order_seed},
+         {"min_blocks", m.min_blocks},
+         {"max_blocks", m.max_blocks},
+         {"max_seconds", m.max_seconds},
+         {"margin", m.margin},
+         {"target_half_width", m.target_half_width},
+         {"early_drop", m.early_drop},
+         {"gap_ms", m.gap_ms},
+         {"sample_us", m.sample_us},
+         {"planted_permille", m.planted_permille}}}};
+}
+
+void from_json(const json& j, PairRequest& r) {
+  r.problem = Problem::parse(j.at("problem").get<std::string>());
+  j.at("problem_name").get_to(r.problem_name);
+  j.at("suite").get_to(r.suite);
+  j.at("candidate").get_to(r.candidate);
+  j.at("baseline").get_to(r.baseline);
+  r.patches = j.at("patches").get<std::vector<Patch>>();
+  r.patterns.clear();
+  for (const auto& name : j.at("patterns")) r.patterns.push_back(parse_pattern(name.get<std::string>()));
+  j.at("max_reference_flops").get_to(r.max_reference_flops);
+  j.at("gates").get_to(r.gates);
+  j.at("same_code").get_to(r.same_code);
+  j.at("time").get_to(r.time);
+  j.at("use_cache").get_to(r.use_cache);
+  const json& m = j.at("measure");
+  r.measure.regime = parse_regime(m.at("regime").get<std::string>());
+  r.measure.condition = parse_condition(m.at("condition").get<std::string>());
+  m.at("seed").get_to(r.measure.seed);
+  m.at("order_seed").get_to(r.measure.order_seed);
+  m.at("min_blocks").get_to(r.measure.min_blocks);
+  m.at("max_blocks").get_to(r.measure.max_blocks);
+  m.at("max_seconds").get_to(r.measure.max_seconds);
+  m.at("margin").get_to(r.measure.margin);
+  m.at("target_half_width").get_to(r.measure.target_half_width);
+  m.at("early_drop").get_to(r.measure.early_drop);
+  m.at("gap_ms").get_to(r.measure.gap_ms);
+  m.at("sample_us").get_to(r.measure.sample_us);
+  m.at("planted_permille").get_to(r.measure.planted_permille);
+}
+
+void to_json(json& j, const PairOutcome& o) {
+  j = {{"ended", o.ended},       {"message", o.message},       {"candidate", o.candidate},
+       {"baseline", o.baseline}, {"log_ratios", o.log_ratios}, {"candidate_outside", o.candidate_outside}};
+}
+
+void from_json(const json& j, PairOutcome& o) {
+  j.at("ended").get_to(o.ended);
+  j.at("message").get_to(o.message);
+  o.candidate = j.at("candidate").get<Trial>();
+  o.baseline = j.at("baseline").get<Trial>();
+  j.at("log_ratios").get_to(o.log_ratios);
+  j.at("candidate_outside").get_to(o.candidate_outside);
+}
+
+}  // namespace flashcore

@@ -1,0 +1,295 @@
+#include "lab/harness/device_code.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "lab/harness/device_code_tokens.h"
+
+namespace flashcore {
+namespace {
+
+using Words = std::set<std::string, std::less<>>;
+using Line = std::span<const Token>;
+
+struct Refused {
+  int line;
+  std::string why;
+};
+
+// Qualifiers that a kernel's declarations carry. Every other __name is the compiler's or the host's.
+const Words kDeviceWords = {"__global__",        "__device__",        "__shared__",       "__constant__",
+                            "__launch_bounds__", "__grid_constant__", "__forceinline__",  "__noinline__",
+                            "__restrict__",      "__align__",         "__cluster_dims__", "__maxnreg__",
+                            "__CUDACC__",        "__CUDACC_RTC__",    "__CUDA_ARCH__",    "__cplusplus"};
+
+// Words with which a source leaves the kernel: the host compiler's own, and functions of the C library that a compiler
+// knows without a declaration. Not asm: a GPU's is harmless, and the emulator's compiler is not given the word.
+const Words kHostWords = {
+    "extern",   "import",       "export",  "std",      "throw",       "try",           "catch",  "new",     "delete",
+    "typeid",   "thread_local", "_Pragma", "gnu",      "constructor", "destructor",    "ifunc",  "system",  "popen",
+    "fork",     "vfork",        "execl",   "execlp",   "execle",      "execv",         "execvp", "execve",  "execvpe",
+    "syscall",  "dlopen",       "dlsym",   "abort",    "_exit",       "_Exit",         "printf", "fprintf", "sprintf",
+    "snprintf", "vprintf",      "puts",    "fputs",    "putchar",     "fwrite",        "malloc", "calloc",  "realloc",
+    "alloca",   "ptrace",       "mmap",    "mprotect", "socket",      "pthread_create"};
+
+const Words kDirectives = {"include", "define", "undef", "if",     "ifdef", "ifndef",
+                           "elif",    "else",   "endif", "pragma", "error"};
+
+bool contains(Line tokens, const Words& words) {
+  return std::any_of(tokens.begin(), tokens.end(),
+                     [&](const Token& t) { return t.kind == Token::kWord && words.contains(t.text); });
+}
+bool has_sign(Line tokens, std::string_view sign) {
+  return std::any_of(tokens.begin(), tokens.end(),
+                     [&](const Token& t) { return t.kind == Token::kSign && t.text == sign; });
+}
+
+std::string joined(Line tokens) {
+  std::string text;
+  for (const Token& token : tokens) text += (text.empty() ? "" : " ") + token.text;
+  return text;
+}
+
+// The directives of `tokens`, as joined(); the rest, line by line.
+struct Lines {
+  std::vector<Line> directives;
+  std::vector<Token> code;
+};
+Lines split(const std::vector<Token>& tokens) {
+  Lines lines;
+  for (std::size_t i = 0; i < tokens.size();) {
+    if (!tokens[i].begins_line || tokens[i].text != "#") {
+      lines.code.push_back(tokens[i++]);
+      continue;
+    }
+    std::size_t end = i + 1;
+    while (end < tokens.size() && !tokens[end].begins_line) ++end;
+    lines.directives.emplace_back(tokens.data() + i, end - i);
+    i = end;
+  }
+  return lines;
+}
+
+class Checker {
+ public:
+  Checker(const std::string& path, std::string_view original, const SourceMap& sources)
+      : in_ptx_(path.starts_with("ptx/")), sources_(sources) {
+    try {
+      original_tokens_ = tokens_of(original);
+      for (const Line& line : split(original_tokens_).directives) original_directives_.insert(joined(line));
+    } catch (const UnclearSource&) {
+      // Of a source tree of the user's own; then it allows nothing.
+    }
+  }
+
+  void run(std::string_view text) {
+    const std::vector<Token> tokens = tokens_of(text);
+    for (const Token& token : tokens) check_word(token);
+    const Lines lines = split(tokens);
+    for (const Line& line : lines.directives) check_directive(line);
+    if (in_ptx_) return;
+    check_branches(tokens);
+    check_statements(lines.code);
+  }
+
+ private:
+  void check_word(const Token& token) const {
+    if (token.kind == Token::kSign && token.text == "##")
+      throw Refused{token.line, "'##' makes names that nobody reads"};
+    if (token.kind != Token::kWord || in_ptx_) return;
+    if (kHostWords.contains(token.text))
+      throw Refused{token.line, fmt::format("'{}' is no word of device code", token.text)};
+    if (token.text.starts_with("__") && !kDeviceWords.contains(token.text))
+      throw Refused{token.line,
+                    fmt::format("'{}' is the compiler's own; what a kernel needs of it is in ptx/", token.text)};
+    if (token.text.find('$') != std::string::npos) throw Refused{token.line, "'$' in a name"};
+  }
+
+  void check_directive(Line line) const {
+    const int at = line.front().line;
+    if (line.size() == 1) return;  // "#" alone does nothing
+    const std::string& name = line[1].text;
+    if (!kDirectives.contains(name)) throw Refused{at, fmt::format("'#{}' is not used in device code", name)};
+    if (name == "include") check_include(line);
+    if (name == "pragma") check_pragma(line);
+    if ((name == "define" || name == "undef") && !original_directives_.contains(joined(line)))
+      throw Refused{at, fmt::format("'#{}': a patch makes no macros; use constexpr and inline functions", name)};
+  }
+
+  void check_include(Line line) const {
+    const std::string target = joined(line.subspan(2));
+    const bool quoted = line.size() == 3 && line[2].kind == Token::kText && target.size() > 2;
+    const std::string_view name = quoted ? std::string_view(target).substr(1, target.size() - 2) : std::string_view();
+    const auto found = sources_.find(std::string(source_path(name)));
+    const bool known = quoted && found != sources_.end() && included_as(found->first) == name;
+    if (!known)
+      throw Refused{
+          line.front().line,
+          fmt::format("#include {}: a kernel includes device sources only, as \"kernels/tile/softmax.cuh\"", target)};
+  }
+
+  static void check_pragma(Line line) {
+    const bool plain =
+        line.size() > 2 &&
+        ((line.size() == 3 && line[2].text == "once") || line[2].text == "unroll" ||
+         (line.size() == 5 && line[2].text == "GCC" && line[3].text == "unroll" && line[4].kind == Token::kNumber));
+    if (!plain)
+      throw Refused{line.front().line, fmt::format("#{}: of pragmas only once and unroll", joined(line.subspan(1)))};
+  }
+
+  // All branches of a conditional are read as one text. That is the text some compiler sees only if each branch closes
+  // what it opens.
+  static void check_branches(const std::vector<Token>& tokens) {
+    std::vector<int> outside;
+    int depth = 0;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const Token& token = tokens[i];
+      if (token.kind != Token::kSign) continue;
+      if (token.text == "(" || token.text == "[" || token.text == "{") ++depth;
+      if (token.text == ")" || token.text == "]" || token.text == "}") --depth;
+      if (token.text != "#" || !token.begins_line || i + 1 == tokens.size()) continue;
+      const std::string& name = tokens[i + 1].text;
+      if (name == "if" || name == "ifdef" || name == "ifndef") outside.push_back(depth);
+      if (name != "elif" && name != "else" && name != "endif") continue;
+      if (outside.empty()) throw Refused{token.line, fmt::format("'#{}' without an #if", name)};
+      if (depth != outside.back())
+        throw Refused{token.line, "a branch of an #if that does not close the brackets that it opens"};
+      if (name == "endif") outside.pop_back();
+    }
+  }
+
+  // --- what would run when the kernel is loaded ---
+  enum class Scope { kNamespace, kClass, kEnum, kOther };
+
+  static Line without_template(Line statement) {
+    while (!statement.empty() && statement[0].text == "template") {
+      int depth = 0, parentheses = 0;
+      std::size_t i = 1;
+      for (; i < statement.size(); ++i) {
+        const std::string& t = statement[i].text;
+        if (t == "(") ++parentheses;
+        if (t == ")") --parentheses;
+        if (parentheses > 0) continue;
+        if (t == "<") ++depth;
+        if (t == ">" && --depth == 0) break;
+      }
+      statement = statement.subspan(std::min(i + 1, statement.size()));
+    }
+    return statement;
+  }
+
+  static bool is_constant(Line statement) { return contains(statement, {"constexpr", "constinit", "consteval"}); }
+
+  [[noreturn]] static void runs_at_load(const Token& token) {
+    throw Refused{token.line,
+                  "a variable of a namespace or class that is not constexpr: its initialiser would run outside of any "
+                  "kernel"};
+  }
+
+  // What opens with this '{'.
+  static Scope opened(Line statement, Scope around) {
+    if (around == Scope::kOther || around == Scope::kEnum) return Scope::kOther;
+    const Line plain = without_template(statement);
+    if (plain.empty()) return Scope::kOther;
+    if (contains(plain, {"namespace"})) return Scope::kNamespace;
+    const std::string& first = plain[0].text;
+    if (first == "enum") return Scope::kEnum;
+    if (first == "struct" || first == "class" || first == "union") return Scope::kClass;
+    // A function's body follows its parentheses; anything else in braces initialises a variable.
+    const bool function = has_sign(plain, "(") && !has_assignment(plain);
+    const bool member_without_static = around == Scope::kClass && !contains(plain, {"static"});
+    if (!function && !is_constant(plain) && !member_without_static) runs_at_load(plain[0]);
+    return Scope::kOther;
+  }
+
+  // '=' outside of parentheses and not of an operator's name or a comparison.
+  static bool has_assignment(Line statement) {
+    int depth = 0;
+    for (std::size_t i = 0; i < statement.size(); ++i) {
+      const std::string& t = statement[i].text;
+      if (t == "operator") return false;
+      if (t == "(" || t == "[") ++depth;
+      if (t == ")" || t == "]") --depth;
+      if (depth == 0 && t == "=") return true;
+    }
+    return false;
+  }
+
+  static void check_statement(Line statement, Scope scope) {
+    const Line plain = without_template(statement);
+    if (plain.empty() || is_constant(plain)) return;
+    static const Words kHarmless = {"using", "typedef", "static_assert", "friend", "namespace"};
+    static const Words kForward = {"struct", "class", "union", "enum"};
+    if (kHarmless.contains(plain[0].text)) return;
+    if (kForward.contains(plain[0].text) && !has_assignment(plain) && !has_sign(plain, "(") && plain.size() <= 4)
+      return;
+    if (scope == Scope::kNamespace) runs_at_load(plain[0]);
+    // Members that are no variables of the program: those of objects, and functions.
+    if (!contains(plain, {"static", "inline"})) return;
+    if (has_sign(plain, "(") && !has_assignment(plain)) return;
+    runs_at_load(plain[0]);
+  }
+
+  static void check_statements(const std::vector<Token>& code) {
+    std::vector<Scope> scopes = {Scope::kNamespace};
+    std::size_t begin = 0;
+    int parentheses = 0;
+    for (std::size_t i = 0; i < code.size(); ++i) {
+      const std::string& t = code[i].text;
+      const Line statement(code.data() + begin, i - begin);
+      if (code[i].kind != Token::kSign) continue;
+      if (t == "(" || t == "[") ++parentheses;
+      if (t == ")" || t == "]") --parentheses;
+      if (t == "{") {
+        // Inside parentheses only values are in braces.
+        const Scope inner = parentheses > 0 ? Scope::kOther : opened(statement, scopes.back());
+        scopes.push_back(inner);
+        if (inner == Scope::kNamespace || inner == Scope::kClass) begin = i + 1;
+      } else if (t == "}") {
+        if (scopes.size() == 1) throw Refused{code[i].line, "a '}' without its '{'"};
+        const Scope closed = scopes.back();
+        scopes.pop_back();
+        if (scopes.back() == Scope::kOther) continue;
+        // Behind a class only its ';'. What an initialiser's braces end goes on to it; a function's body does not.
+        if ((closed == Scope::kClass || closed == Scope::kEnum) && (i + 1 == code.size() || code[i + 1].text != ";"))
+          throw Refused{code[i].line, "a variable declared behind its class"};
+        const bool goes_on = closed == Scope::kOther && i + 1 < code.size() &&
+                             (code[i + 1].text == ";" || code[i + 1].text == "," || parentheses > 0);
+        if (!goes_on) begin = i + 1;
+      } else if (t == ";" && (scopes.back() == Scope::kNamespace || scopes.back() == Scope::kClass) &&
+                 parentheses == 0) {
+        check_statement(statement, scopes.back());
+        begin = i + 1;
+      } else if (t == ":" && scopes.back() == Scope::kClass && statement.size() == 1) {
+        begin = i + 1;  // public:
+      }
+    }
+    if (scopes.size() != 1 || parentheses != 0)
+      throw Refused{code.empty() ? 1 : code.back().line, "brackets that do not match"};
+  }
+
+  bool in_ptx_;
+  const SourceMap& sources_;
+  std::vector<Token> original_tokens_;
+  std::set<std::string> original_directives_;
+};
+
+}  // namespace
+
+std::optional<std::string> why_not_device_code(const std::string& path, std::string_view text,
+                                               std::string_view original, const SourceMap& sources) {
+  try {
+    Checker(path, original, sources).run(text);
+    return std::nullopt;
+  } catch (const Refused& refused) {
+    return fmt::format("{}:{}: {}", path, refused.line, refused.why);
+  } catch (const UnclearSource& unclear) {
+    return fmt::format("{}:{}: {}", path, unclear.line, unclear.why);
+  }
+}
+
+}  // namespace flashcore

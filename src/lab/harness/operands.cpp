@@ -1,0 +1,206 @@
+#include "lab/harness/operands.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "lab/statistics/random.h"
+
+namespace flashcore {
+namespace {
+
+constexpr unsigned char kPoison = 0xFF;
+
+std::size_t bytes_of(const TensorLayout& layout, DType dtype) {
+  return static_cast<std::size_t>(layout.span()) * size_of(dtype);
+}
+
+// Bits that may be anything in a finite number: the sign, and the mantissa but for its upper two, whose weight keeps
+// NaN (strided layouts are filled with it between rows) and keeps values within a factor of two.
+std::uint64_t free_bits(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return 0x801F'FFFF'801F'FFFF;
+    case DType::kF16: return 0x80FF'80FF'80FF'80FF;
+    case DType::kBF16: return 0x801F'801F'801F'801F;
+  }
+  throw_internal("no such dtype");
+}
+
+std::uint64_t key_of(std::uint64_t variant, std::uint64_t tensor) {
+  return variant == 0 ? 0 : SplitMix(variant + tensor).next() | 1;
+}
+
+// `piece` is of a tensor, from its byte `at`, a multiple of 8, on. A key of 0 leaves it, in the same time.
+void vary(DType dtype, std::span<std::byte> piece, std::size_t at, std::uint64_t key) {
+  const std::uint64_t mask = key == 0 ? 0 : free_bits(dtype);
+  for (std::size_t i = 0; i < piece.size(); i += sizeof mask) {
+    const std::size_t bytes = std::min(sizeof mask, piece.size() - i);
+    std::uint64_t word = 0;
+    std::memcpy(&word, piece.data() + i, bytes);
+    word ^= SplitMix(key + at + i).next() & mask;
+    std::memcpy(piece.data() + i, &word, bytes);
+  }
+}
+
+bool all_poison(const std::byte* data, std::size_t bytes) {
+  return std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{kPoison}; });
+}
+
+// Calls body(first byte of the row's columns, first byte after them) for each row of `tensor`, in parallel over heads.
+template <class Body>
+void for_each_row(const HostTensor& tensor, Body body) {
+  const TensorLayout& l = tensor.layout;
+  const std::size_t element = size_of(tensor.dtype);
+  parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
+    for (std::int64_t row = 0; row < l.rows; ++row) {
+      const std::byte* begin =
+          tensor.data.data() + static_cast<std::size_t>(l.offset(bh / l.heads, bh % l.heads, row)) * element;
+      body(begin, begin + static_cast<std::size_t>(l.columns) * element);
+    }
+  });
+}
+
+}  // namespace
+
+bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b) {
+  // Without lse there is no address to compare at.
+  return a.o.data == b.o.data && a.lse.size() == b.lse.size() &&
+         (a.lse.empty() || std::memcmp(a.lse.data(), b.lse.data(), a.lse.size() * sizeof(float)) == 0);
+}
+
+AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t variant) {
+  AttentionInputs varied = inputs;
+  std::uint64_t index = 0;
+  for (HostTensor* tensor : {&varied.q, &varied.k, &varied.v})
+    vary(tensor->dtype, tensor->data, 0, key_of(variant, index++));
+  return varied;
+}
+
+void double_values(HostTensor& tensor) {
+  const TensorLayout& l = tensor.layout;
+  parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
+    for (std::int64_t row = 0; row < l.rows; ++row) {
+      const std::int64_t first = l.offset(bh / l.heads, bh % l.heads, row);
+      for (std::int64_t c = 0; c < l.columns; ++c)
+        store_element(tensor.dtype, tensor.data.data(), first + c,
+                      2 * load_element(tensor.dtype, tensor.data.data(), first + c));
+    }
+  });
+}
+
+std::int64_t count_unwritten(const AttentionOutputs& outputs) {
+  std::atomic<std::int64_t> count = 0;
+  const std::size_t element = size_of(outputs.o.dtype);
+  for_each_row(outputs.o, [&](const std::byte* begin, const std::byte* end) {
+    std::int64_t here = 0;
+    for (const std::byte* at = begin; at != end; at += element) here += all_poison(at, element);
+    if (here) count += here;
+  });
+  for (const float& value : outputs.lse) count += all_poison(reinterpret_cast<const std::byte*>(&value), sizeof value);
+  return count;
+}
+
+bool gaps_written(const AttentionOutputs& outputs) {
+  const TensorLayout& l = outputs.o.layout;
+  if (l.elements() == l.span()) return false;
+  std::vector<bool> used(outputs.o.data.size(), false);
+  const std::size_t element = size_of(outputs.o.dtype);
+  for (std::int64_t b = 0; b < l.batch; ++b)
+    for (std::int64_t h = 0; h < l.heads; ++h)
+      for (std::int64_t row = 0; row < l.rows; ++row) {
+        const auto first = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(l.offset(b, h, row)) * element);
+        std::fill_n(used.begin() + first, static_cast<std::size_t>(l.columns) * element, true);
+      }
+  for (std::size_t i = 0; i < used.size(); ++i)
+    if (!used[i] && outputs.o.data[i] != std::byte{kPoison}) return true;
+  return false;
+}
+
+Operands::Operands(Device& device, const Problem& problem)
+    : device_(&device), problem_(problem), layouts_(make_layouts(problem)) {
+  // A tensor without elements still gets an address: kernels may compute pointers they never follow.
+  const auto allocate = [&](std::size_t bytes) {
+    return device.allocate(std::max<std::size_t>(bytes, 16), kRedZoneBytes);
+  };
+  q_ = allocate(bytes_of(layouts_.q, problem.dtype));
+  k_ = allocate(bytes_of(layouts_.k, problem.dtype));
+  v_ = allocate(bytes_of(layouts_.v, problem.dtype));
+  o_ = allocate(bytes_of(layouts_.o, problem.dtype));
+  lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float));
+  device.label(*q_, {"q", problem.dtype, layouts_.q});
+  device.label(*k_, {"k", problem.dtype, layouts_.k});
+  device.label(*v_, {"v", problem.dtype, layouts_.v});
+  device.label(*o_, {"o", problem.dtype, layouts_.o});
+  device.label(*lse_,
+               {"lse", DType::kF32, make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, 1)});
+}
+
+std::size_t Operands::input_bytes(const Problem& problem) {
+  const ProblemLayouts l = make_layouts(problem);
+  return bytes_of(l.q, problem.dtype) + bytes_of(l.k, problem.dtype) + bytes_of(l.v, problem.dtype);
+}
+
+std::size_t Operands::total_bytes(const Problem& problem) {
+  const ProblemLayouts l = make_layouts(problem);
+  return input_bytes(problem) + bytes_of(l.o, problem.dtype) + static_cast<std::size_t>(l.lse_elements) * sizeof(float);
+}
+
+void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
+  // In pieces, so that other content needs no second copy of the inputs; the same way for either.
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  std::vector<std::byte> piece;
+  const auto copy = [&](Buffer& to, const HostTensor& from, std::uint64_t key) {
+    FC_CHECK(from.data.size() <= to.size());
+    for (std::size_t at = 0; at < from.data.size(); at += kPiece) {
+      const auto begin = from.data.begin() + static_cast<std::ptrdiff_t>(at);
+      piece.assign(begin, begin + static_cast<std::ptrdiff_t>(std::min(kPiece, from.data.size() - at)));
+      vary(from.dtype, piece, at, key);
+      device_->upload(static_cast<std::byte*>(to.data()) + at, piece.data(), piece.size());
+    }
+  };
+  copy(*q_, inputs.q, key_of(variant, 0));
+  copy(*k_, inputs.k, key_of(variant, 1));
+  copy(*v_, inputs.v, key_of(variant, 2));
+}
+
+void Operands::poison_outputs() {
+  device_->fill(o_->data(), kPoison, o_->size());
+  device_->fill(lse_->data(), kPoison, lse_->size());
+}
+
+AttentionArgs Operands::args() const {
+  return {q_->data(), k_->data(), v_->data(), o_->data(), static_cast<float*>(lse_->data()), layouts_};
+}
+
+AttentionOutputs Operands::download_outputs() const {
+  AttentionOutputs outputs{HostTensor(problem_.dtype, layouts_.o),
+                           std::vector<float>(static_cast<std::size_t>(layouts_.lse_elements))};
+  if (!outputs.o.data.empty()) device_->download(outputs.o.data.data(), o_->data(), outputs.o.data.size());
+  if (!outputs.lse.empty()) device_->download(outputs.lse.data(), lse_->data(), outputs.lse.size() * sizeof(float));
+  return outputs;
+}
+
+std::optional<std::string> Operands::broken_red_zone() const {
+  const std::pair<const char*, const Buffer*> buffers[] = {
+      {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
+  for (const auto& [name, buffer] : buffers)
+    if (!buffer->red_zones_intact()) return name;
+  return std::nullopt;
+}
+
+std::optional<std::string> Operands::changed_input(const AttentionInputs& uploaded) const {
+  if (input_bytes(problem_) > kInputCheckLimit) return std::nullopt;
+  const auto changed = [&](const Buffer& buffer, const HostTensor& expected) {
+    std::vector<std::byte> now(expected.data.size());
+    if (!now.empty()) device_->download(now.data(), buffer.data(), now.size());
+    return now != expected.data;
+  };
+  if (changed(*q_, uploaded.q)) return "q";
+  if (changed(*k_, uploaded.k)) return "k";
+  if (changed(*v_, uploaded.v)) return "v";
+  return std::nullopt;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,133 @@
+#include "lab/harness/oracle.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/parallel.h"
+
+namespace flashcore {
+namespace {
+
+std::size_t bytes_of(const Oracle& oracle) {
+  const Reference& r = oracle.reference;
+  return oracle.inputs.q.data.size() + oracle.inputs.k.data.size() + oracle.inputs.v.data.size() +
+         (r.o.size() + r.lse.size()) * sizeof(double) + (r.ideal_o.size() + r.ideal_lse.size()) * sizeof(float) +
+         oracle.rows.rows.size() * sizeof(RowSample::Row);
+}
+
+struct RowDifference {
+  double error2 = 0, norm2 = 0, bias = 0, max_abs = 0, lse_abs = 0;
+  std::int64_t nonfinite = 0;
+};
+
+// Same value, or both NaN.
+bool same_nonfinite(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+RowDifference difference_of_row(const AttentionOutputs& ours, const AttentionOutputs& theirs, std::int64_t b,
+                                std::int64_t h, std::int64_t row, std::size_t lse_index) {
+  RowDifference d;
+  for (std::int64_t c = 0; c < ours.o.layout.columns; ++c) {
+    const float x = ours.o.at(b, h, row, c), y = theirs.o.at(b, h, row, c);
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      d.nonfinite += !same_nonfinite(x, y);
+      continue;
+    }
+    const double difference = static_cast<double>(x) - y;
+    d.error2 += difference * difference;
+    d.norm2 += static_cast<double>(y) * y;
+    d.bias += difference;
+    d.max_abs = std::max(d.max_abs, std::abs(difference));
+  }
+  const float x = ours.lse[lse_index], y = theirs.lse[lse_index];
+  if (std::isfinite(x) && std::isfinite(y)) d.lse_abs = std::abs(static_cast<double>(x) - y);
+  else d.nonfinite += !same_nonfinite(x, y);
+  return d;
+}
+
+}  // namespace
+
+std::shared_ptr<const Oracle> OracleCache::get(const Problem& problem, Pattern pattern, std::uint64_t seed,
+                                               double max_reference_flops) {
+  const std::string key = fmt::format("{} {} {} {}", problem.id(), to_string(pattern), seed, max_reference_flops);
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
+  if (found != entries_.end()) {
+    entries_.splice(entries_.begin(), entries_, found);
+    return entries_.front().oracle;
+  }
+  auto oracle = std::make_shared<Oracle>();
+  oracle->inputs = make_inputs(problem, pattern, seed);
+  oracle->rows = choose_rows(problem, max_reference_flops, seed);
+  oracle->reference = reference_forward(problem, oracle->inputs, oracle->rows);
+  oracle->bound = error_bound(problem, oracle->reference);
+  entries_.push_front({key, bytes_of(*oracle), oracle});
+  std::size_t total = 0;
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    total += entry->bytes;
+    if (total > max_bytes_ && entry != entries_.begin()) {
+      entries_.erase(entry, entries_.end());
+      break;
+    }
+  }
+  return oracle;
+}
+
+OutputError compare_outputs(const Problem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs) {
+  const std::int64_t rows = problem.seqlen_q, heads = problem.heads_q;
+  const std::int64_t total_rows = problem.batch * heads * rows;
+  std::vector<RowDifference> differences(static_cast<std::size_t>(total_rows));
+  parallel_for(problem.batch * heads, 0, [&](std::int64_t bh) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto index = static_cast<std::size_t>(bh * rows + row);
+      differences[index] = difference_of_row(ours, theirs, bh / heads, bh % heads, row, index);
+    }
+  });
+  OutputError error;
+  double error2 = 0, norm2 = 0, norms = 0, worst = -1;
+  for (const RowDifference& d : differences) {
+    error2 += d.error2;
+    norm2 += d.norm2;
+    norms += std::sqrt(d.norm2);
+    error.bias += d.bias;
+    error.max_abs = std::max(error.max_abs, d.max_abs);
+    error.lse_max_abs = std::max(error.lse_max_abs, d.lse_abs);
+    error.nonfinite += d.nonfinite;
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto ratio = [&](double top, double bottom) { return bottom > 0 ? top / bottom : top > 0 ? infinity : 0.0; };
+  error.rel = ratio(std::sqrt(error2), std::sqrt(norm2));
+  error.bias /= std::max<double>(1, static_cast<double>(total_rows * problem.head_dim_v));
+  const double floor = 1e-3 * norms / std::max<double>(1, static_cast<double>(total_rows));
+  for (std::size_t i = 0; i < differences.size(); ++i) {
+    const RowDifference& d = differences[i];
+    const double rel = d.nonfinite ? infinity : ratio(std::sqrt(d.error2), std::max(std::sqrt(d.norm2), floor));
+    if (rel > worst) {
+      worst = rel;
+      error.first_bad_row = static_cast<std::int64_t>(i);
+    }
+    if (std::isfinite(rel)) error.worst_row_rel = std::max(error.worst_row_rel, rel);
+  }
+  return error;
+}
+
+double share_of_bound(const OutputError& error, const ErrorBound& bound) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (error.nonfinite > 0) return infinity;
+  const auto share = [&](double value, double limit) {
+    return value == 0 ? 0.0 : limit > 0 ? value / limit : infinity;
+  };
+  // NaN compares false both ways; a NaN error must not look like a small one.
+  double largest = 0;
+  for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel),
+                         share(error.lse_max_abs, bound.lse_max_abs)})
+    largest = std::isnan(s) ? infinity : std::max(largest, s);
+  return largest;
+}
+
+OracleCache& shared_oracles() {
+  static OracleCache cache;
+  return cache;
+}
+
+}  // namespace flashcore

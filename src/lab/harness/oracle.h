@@ -1,0 +1,50 @@
+#pragma once
+// What a candidate is judged against: inputs, the rows of them that are worth fp64, and the reference for those.
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "core/data.h"
+#include "core/reference.h"
+#include "lab/harness/operands.h"
+
+namespace flashcore {
+
+struct Oracle {
+  AttentionInputs inputs;
+  RowSample rows;
+  Reference reference;
+  ErrorBound bound;
+};
+
+// The fp64 reference costs far more than the candidate it judges, and a search asks for the same one again and again:
+// the latest are kept, up to `max_bytes`. One per process that evaluates; not thread-safe.
+class OracleCache {
+ public:
+  explicit OracleCache(std::size_t max_bytes = std::size_t{1} << 30) : max_bytes_(max_bytes) {}
+  std::shared_ptr<const Oracle> get(const Problem& problem, Pattern pattern, std::uint64_t seed,
+                                    double max_reference_flops);
+
+ private:
+  struct Entry {
+    std::string key;
+    std::size_t bytes;
+    std::shared_ptr<const Oracle> oracle;
+  };
+  std::size_t max_bytes_;
+  std::list<Entry> entries_;  // most recently used first
+};
+
+// The process's own.
+OracleCache& shared_oracles();
+
+// Every element of two outputs against each other, on all cores: `theirs` is the naive kernel's, itself within `bound`
+// of the reference on the sampled rows. Fields as compare() of core/reference.h; first_bad_row counts b, h, row.
+OutputError compare_outputs(const Problem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs);
+
+// How close an error is to its bound: 1 is at the bound, the largest of its parts.
+double share_of_bound(const OutputError& error, const ErrorBound& bound);
+
+}  // namespace flashcore

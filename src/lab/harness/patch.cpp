@@ -1,0 +1,258 @@
+#include "lab/harness/patch.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/foreign_text.h"
+#include "core/hash.h"
+#include "core/yaml_reader.h"
+#include "kernels/embedded.h"
+#include "lab/harness/device_code.h"
+
+namespace flashcore {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kPatchFile = "patch.yaml";
+// A kernel is some tens of kilobytes.
+constexpr std::size_t kMaxFiles = 256, kMaxBytes = 4 << 20;
+
+bool g_trust_code = false;
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
+void check_sources(const Patch& patch, const SourceMap& overlay) {
+  SourceMap known = overlay;
+  known.insert(device_sources().begin(), device_sources().end());
+  for (const auto& [path, text] : overlay) {
+    const auto original = device_sources().find(path);
+    const std::string before = original == device_sources().end() ? "" : original->second;
+    if (text == before) continue;
+    if (const auto why = why_not_device_code(path, text, before, known))
+      throw_bad_input(
+          "patch {} is refused: {}; a patch brings device code only (docs/security.md). If you have read it and want "
+          "it compiled all the same, give --trust-code",
+          patch.name, *why);
+  }
+}
+
+// The files of a patch as the compiler gets them: whole ones, then the replacements in them or in the library's.
+SourceMap overlay_of(const Patch& patch) {
+  SourceMap overlay = patch.files;
+  for (const auto& [path, text] : overlay) {
+    if (fs::path(path).lexically_normal().generic_string() != path || path.find("..") != std::string::npos)
+      throw_bad_input("patch {} brings the path {}; give one that goes straight down, as tile/softmax.cuh", patch.name,
+                      path);
+    if (!device_sources().contains(path) && !path.starts_with(patch.family + "/"))
+      throw_bad_input("patch {} brings {}, which no kernel includes; give kernel.cuh, or a path as tile/softmax.cuh",
+                      patch.name, path);
+  }
+  for (const Patch::Replacement& r : patch.replace) {
+    if (!overlay.contains(r.file)) {
+      const auto found = device_sources().find(r.file);
+      if (found == device_sources().end())
+        throw_bad_input("patch {} changes {}, which is no device source; paths are as {}/kernel.cuh", patch.name,
+                        r.file, patch.family);
+      overlay.insert(*found);
+    }
+    std::string& text = overlay.at(r.file);
+    if (const std::size_t times = r.from.empty() ? 0 : count_of(text, r.from); times != 1)
+      throw_bad_input(
+          "patch {}: the text to replace stands {} times in {}, not once; adapt it to the source as it is: {}",
+          patch.name, times, r.file, r.from);
+    text.replace(text.find(r.from), r.from.size(), r.to);
+  }
+  if (!patch.trusted) check_sources(patch, overlay);
+  return overlay;
+}
+
+ConfigSpace extended(const ConfigSpace& base, const Patch& patch) {
+  std::vector<Field> fields = base.fields();
+  for (const auto& [name, values] : patch.extend) {
+    const auto field =
+        std::find_if(fields.begin(), fields.end(), [&wanted = name](const Field& f) { return f.name == wanted; });
+    if (field == fields.end())
+      throw_bad_input("patch {} extends '{}', which is no config field of {}", patch.name, name, patch.family);
+    field->values.insert(field->values.end(), values.begin(), values.end());
+    std::sort(field->values.begin(), field->values.end());
+    field->values.erase(std::unique(field->values.begin(), field->values.end()), field->values.end());
+  }
+  return ConfigSpace(std::move(fields));
+}
+
+class PatchedFamily final : public Family {
+ public:
+  PatchedFamily(const Patch& patch, const Family& base)
+      : patch_(patch), base_(base), overlay_(overlay_of(patch)), space_(extended(base.space(), patch)) {}
+
+  std::string name() const override { return patch_.family_name(); }
+  std::string description() const override { return base_.description() + ", patched: " + patch_.name; }
+  DeviceKind kind() const override { return base_.kind(); }
+  std::optional<std::string> why_unsupported(const Problem& p, const DeviceLimits& l) const override {
+    return base_.why_unsupported(p, l);
+  }
+  const ConfigSpace& space() const override { return space_; }
+  ConfigValues default_config(const Problem& p, const DeviceLimits& l) const override {
+    return base_.default_config(p, l);
+  }
+  std::optional<std::string> why_invalid(const ConfigValues& c, const Problem& p,
+                                         const DeviceLimits& l) const override {
+    return base_.why_invalid(c, p, l);
+  }
+  KernelSource source(const ConfigValues& c, const Problem& p, const DeviceLimits& l) const override {
+    return base_.source(c, p, l);
+  }
+  LaunchSpec launch_spec(const ConfigValues& c, const Problem& p, const DeviceLimits& l,
+                         const AttentionArgs& args) const override {
+    return base_.launch_spec(c, p, l, args);
+  }
+  std::string compile_arch(const DeviceLimits& l) const override { return base_.compile_arch(l); }
+  std::size_t workspace_bytes(const ConfigValues& c, const Problem& p) const override {
+    return base_.workspace_bytes(c, p);
+  }
+  const SourceMap* source_overlay() const override { return &overlay_; }
+  bool is_foreign() const override { return !patch_.trusted; }
+  const Patch& patch() const { return patch_; }
+
+ private:
+  Patch patch_;
+  const Family& base_;
+  SourceMap overlay_;
+  ConfigSpace space_;
+};
+
+// The registry's family of that name; null if there is none.
+const Family* find_family(std::string_view name) {
+  for (const Family* family : all_families())
+    if (family->name() == name) return family;
+  return nullptr;
+}
+
+}  // namespace
+
+bool Patch::operator==(const Patch& other) const { return json(*this) == json(other); }
+
+void to_json(json& j, const Patch& p) {
+  json replace = json::array();
+  for (const auto& r : p.replace) replace.push_back({{"file", r.file}, {"from", r.from}, {"to", r.to}});
+  j = {{"name", p.name},     {"family", p.family}, {"files", p.files},
+       {"replace", replace}, {"extend", p.extend}, {"trusted", p.trusted}};
+}
+
+void from_json(const json& j, Patch& p) {
+  j.at("name").get_to(p.name);
+  j.at("family").get_to(p.family);
+  p.files = j.value("files", SourceMap());
+  p.extend = j.value("extend", decltype(p.extend)());
+  p.trusted = j.value("trusted", false);
+  p.replace.clear();
+  for (const auto& r : j.value("replace", json::array()))
+    p.replace.push_back(
+        {r.at("file").get<std::string>(), r.at("from").get<std::string>(), r.at("to").get<std::string>()});
+}
+
+void trust_code() { g_trust_code = true; }
+
+void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& patch) {
+  const YamlReader reader(origin);
+  const YAML::Node root = reader.parse(text);
+  reader.check_keys(root, "a patch", {"replace", "extend"});
+  if (const YAML::Node list = root["replace"]) {
+    if (!list.IsSequence()) reader.fail(list, "replace is not a list of {file, from, to}");
+    for (const YAML::Node& item : list) {
+      reader.check_keys(item, "a replacement", {"file", "from", "to"});
+      patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
+                               reader.source_text(item, "to")});
+    }
+  }
+  if (const YAML::Node extend = root["extend"]) {
+    if (!extend.IsMap()) reader.fail(extend, "extend is not 'field: [values]'");
+    for (const auto& entry : extend) {
+      const std::string field = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if (!entry.second.IsSequence()) reader.fail(entry.second, "extend is not 'field: [values]'");
+      const auto [values, is_new] = patch.extend.try_emplace(field);
+      if (!is_new) reader.fail(entry.first, fmt::format("extend names '{}' twice; give it once", excerpt(field)));
+      for (const YAML::Node& value : entry.second) {
+        const std::int64_t number = reader.whole_of(value, "a value of " + excerpt(field));
+        if (number < 0 || number > std::numeric_limits<int>::max())
+          reader.fail(value, fmt::format("{} is no value of a config field; use 0 to 2147483647", number));
+        values->second.push_back(static_cast<int>(number));
+      }
+    }
+  }
+}
+
+Patch load_patch(const fs::path& folder, const std::string& family, const std::string& name) {
+  if (!fs::is_directory(folder))
+    throw_bad_input("the patch folder {} does not exist; it holds kernel.cuh, or {} with 'replace' or 'extend'",
+                    folder.string(), kPatchFile);
+  Patch patch;
+  patch.name = name;
+  patch.family = family;
+  patch.trusted = g_trust_code;
+  std::size_t files = 0;
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const std::string path = entry.path().lexically_relative(folder).generic_string();
+    if (entry.is_symlink() || !(entry.is_regular_file() || entry.is_directory()))
+      throw_bad_input(
+          "{} in the patch folder {} is a link or no file; a patch holds plain files only, so copy it there", path,
+          folder.string());
+    if (entry.is_directory()) continue;
+    if (++files > kMaxFiles || (bytes += entry.file_size()) > kMaxBytes)
+      throw_bad_input("the patch folder {} holds more than {} files or {} MB; a patch is a few sources",
+                      folder.string(), kMaxFiles, kMaxBytes >> 20);
+    if (path == kPatchFile || path.ends_with(".md")) continue;
+    patch.files[path == "kernel.cuh" ? family + "/kernel.cuh" : path] = read_file(entry.path());
+  }
+  if (const fs::path file = folder / kPatchFile; fs::exists(file))
+    parse_patch_yaml(read_file(file), file.string(), patch);
+  if (patch.files.empty() && patch.replace.empty() && patch.extend.empty())
+    throw_bad_input("the patch folder {} changes nothing; give kernel.cuh, or {} with 'replace' or 'extend'",
+                    folder.string(), kPatchFile);
+  return patch;
+}
+
+std::unique_ptr<Family> make_patched_family(const Patch& patch) {
+  const bool word = !patch.name.empty() && std::all_of(patch.name.begin(), patch.name.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  });
+  if (!word) throw_bad_input("'{}' is no name for a patch; use letters, digits and '_'", patch.name);
+  const Family& base = family_by_name(patch.family);
+  if (base.kind() == DeviceKind::kCpu)
+    throw_bad_input("{} is built into the program and cannot be patched; patch a GPU family", patch.family);
+  return std::make_unique<PatchedFamily>(patch, base);
+}
+
+PatchScope::PatchScope(const std::vector<Patch>& patches) {
+  for (const Patch& patch : patches) {
+    if (const Family* known = find_family(patch.family_name())) {
+      const auto* patched = dynamic_cast<const PatchedFamily*>(known);
+      if (!patched || !(patched->patch() == patch))
+        throw_bad_input("two different patches are called {}; give one of them another name", patch.family_name());
+      continue;
+    }
+    families_.push_back(std::make_unique<ScopedFamily>(make_patched_family(patch)));
+  }
+}
+
+std::string source_hash_of(std::string_view candidate) {
+  const Family* family = find_family(candidate.substr(0, candidate.find(':')));
+  const SourceMap* overlay = family ? family->source_overlay() : nullptr;
+  if (!overlay) return source_hash();
+  Hasher hasher;
+  hasher.add(source_hash());
+  for (const auto& [path, text] : *overlay) hasher.add(path).add(text);
+  return hasher.hex();
+}
+
+}  // namespace flashcore

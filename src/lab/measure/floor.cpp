@@ -1,0 +1,17 @@
+#include "lab/measure/floor.h"
+
+#include <algorithm>
+
+namespace flashcore {
+
+double floor_us(const Problem& problem, const DeviceInfo& device, const Ceilings& ceilings) {
+  const bool tensor_cores = device.limits.kind == DeviceKind::kCuda && problem.dtype != DType::kF32;
+  const double tflops = tensor_cores ? ceilings.matmul_tflops_16bit : ceilings.fma_tflops_fp32;
+  // What the last-level cache can keep need not move again between launches on the same inputs.
+  const double must_move = std::max(0.0, problem.bytes() - static_cast<double>(device.limits.l2_bytes));
+  const double compute_us = tflops > 0 ? problem.flops() / tflops * 1e-6 : 0;
+  const double memory_us = ceilings.read_gbps > 0 ? must_move / ceilings.read_gbps * 1e-3 : 0;
+  return std::max(compute_us, memory_us) + ceilings.empty_launch_us;
+}
+
+}  // namespace flashcore

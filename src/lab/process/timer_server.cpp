@@ -1,0 +1,182 @@
+#include "lab/process/timer_server.h"
+
+#include <istream>
+#include <map>
+#include <memory>
+#include <ostream>
+
+#include "core/error.h"
+#include "kernels/embedded.h"
+#include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
+#include "lab/harness/operands.h"
+#include "lab/harness/oracle.h"
+#include "lab/measure/floor.h"
+#include "lab/record/store.h"
+#include "lab/statistics/statistics.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+// A candidate that passed its gates, on buffers of its own.
+class Session {
+ public:
+  Session(Device& device, const Problem& problem, const Candidate& candidate, const Artifact& artifact, Regime regime,
+          std::shared_ptr<const Oracle> oracle)
+      : problem_(problem),
+        oracle_(std::move(oracle)),
+        loaded_(device, candidate, problem, artifact),
+        operands_(device, problem) {
+    operands_.upload(oracle_->inputs);
+    operands_.poison_outputs();
+    const Launch launch = loaded_.bind(operands_.args());
+    timer_ = device.make_timer({&launch, 1}, regime);
+  }
+  Sample sample() { return timer_->sample(); }
+  int launches_per_sample() const { return timer_->launches_per_sample(); }
+
+  // The timed outputs against the reference, after the fact.
+  json check() const {
+    const AttentionOutputs outputs = operands_.download_outputs();
+    const OutputError error = compare(problem_, oracle_->reference, gather_rows(outputs.o, oracle_->rows),
+                                      gather_lse(problem_, outputs.lse, oracle_->rows));
+    const auto red_zone = operands_.broken_red_zone();
+    return {{"within", within(error, oracle_->bound) && !red_zone && count_unwritten(outputs) == 0},
+            {"rel_error", error.rel},
+            {"bound", oracle_->bound.rel}};
+  }
+
+ private:
+  Problem problem_;
+  std::shared_ptr<const Oracle> oracle_;
+  LoadedCandidate loaded_;
+  Operands operands_;
+  std::unique_ptr<Timer> timer_;
+};
+
+class TimerServer {
+ public:
+  explicit TimerServer(const std::string& device) : device_(open_device(device)) {}
+
+  json answer(const json& request) {
+    const std::string op = request.at("op").get<std::string>();
+    if (op == "device") return describe();
+    if (op == "prepare") return prepare(request);
+    if (op == "environment") return device_->read_environment();
+    if (op == "record") return record(request);
+    Session& session = find(request);
+    if (op == "sample") {
+      const Sample sample = session.sample();
+      return {{"time_us", sample.time_us}, {"clock_mhz", sample.clock_mhz}};
+    }
+    if (op == "check") return session.check();
+    if (op == "release") return {{"released", sessions_.erase(request.at("handle").get<int>())}};
+    throw_bad_input("unknown op '{}'; known: device, prepare, sample, check, release, environment, record", op);
+  }
+
+ private:
+  json describe() {
+    const DeviceInfo& info = device_->info();
+    return {{"name", info.name},
+            {"key", info.key},
+            {"id", info.id},
+            {"driver", info.driver},
+            {"source_hash", source_hash()},
+            {"ceilings", device_->ceilings()}};
+  }
+
+  json prepare(const json& message) {
+    EvaluateRequest request;
+    request.problem = Problem::parse(message.at("problem").get<std::string>());
+    request.phase = Phase::kBench;
+    request.time = false;
+    request.regime = parse_regime(message.value("regime", "graph"));
+    request.seed = message.value("seed", std::uint64_t{1});
+    request.max_reference_flops = message.value("max_reference_flops", request.max_reference_flops);
+    const Choice choice = message.contains("candidate") && message.at("candidate").is_string()
+                              ? Choice{parse_candidate(message.at("candidate").get<std::string>(), request.problem,
+                                                       device_->info().limits),
+                                       "pinned"}
+                              : dispatch(request.problem, device_->info());
+    request.candidate = choice.candidate.print();
+    // A sweep over many configs judges each by its timed outputs ("check") instead of by every gate.
+    Trial trial = blank_trial(device_->info(), request);
+    if (message.value("gates", true)) trial = evaluate(*device_, request);
+    else trial.ended = "passed";
+    json answer = {{"trial", trial},
+                   {"why", choice.reason},
+                   {"flops", request.problem.flops()},
+                   {"bytes", request.problem.bytes()},
+                   {"decode", request.problem.is_decode()},
+                   {"floor_us", floor_us(request.problem, device_->info(), device_->ceilings())}};
+    if (trial.ended != "passed") return answer;
+    // Other inputs than the gates saw: a result kept from there would show in `check`.
+    auto oracle = oracles_.get(request.problem, Pattern::kNormal, request.seed + 1, request.max_reference_flops / 10);
+    const Artifact artifact = compile_candidate(choice.candidate, request.problem, device_->info().limits);
+    sessions_[next_] = std::make_unique<Session>(*device_, request.problem, choice.candidate, artifact, request.regime,
+                                                 std::move(oracle));
+    answer["handle"] = next_;
+    answer["launches_per_sample"] = sessions_[next_]->launches_per_sample();
+    ++next_;
+    return answer;
+  }
+
+  // A trial that was timed elsewhere, beside somebody else's kernel, by the same rules.
+  static json record(const json& request) {
+    Trial trial = request.at("trial").get<Trial>();
+    std::vector<double> sorted = request.at("times_us").get<std::vector<double>>();
+    if (sorted.empty()) throw_bad_input("a trial to record has no times; give at least one in times_us");
+    Timing timing;
+    const double clock_mhz = request.value("clock_mhz", 0.0);
+    for (const double time_us : sorted) timing.samples.push_back({time_us, clock_mhz});
+    std::sort(sorted.begin(), sorted.end());
+    timing.p10_us = quantile(sorted, 0.1);
+    timing.p50_us = quantile(sorted, 0.5);
+    timing.p90_us = quantile(sorted, 0.9);
+    timing.launches_per_sample = request.value("launches", 1);
+    timing.regime = parse_regime(request.at("regime").get<std::string>());
+    timing.condition = parse_condition(request.at("condition").get<std::string>());
+    timing.floor_us = request.at("floor_us").get<double>();
+    timing.kcycles = timing.p50_us * clock_mhz * 1e-3;
+    trial.timing = timing;
+    if (request.contains("comparison")) trial.comparison = request["comparison"].get<Comparison>();
+    trial.run = request.at("run").get<std::string>();
+    trial.phase = Phase::kBench;
+    return {{"id", Store(request.at("store").get<std::string>()).append(trial)}};
+  }
+
+  Session& find(const json& request) {
+    const auto found = sessions_.find(request.at("handle").get<int>());
+    if (found == sessions_.end())
+      throw_bad_input("no session has the handle {}; 'prepare' gives one", request.at("handle").dump());
+    return *found->second;
+  }
+
+  std::unique_ptr<Device> device_;
+  OracleCache oracles_;
+  std::map<int, std::unique_ptr<Session>> sessions_;
+  int next_ = 0;
+};
+
+}  // namespace
+
+int timer_server_main(const std::string& device, std::istream& in, std::ostream& out) {
+  TimerServer server(device);
+  for (std::string line; std::getline(in, line);) {
+    json answer;
+    try {
+      answer = server.answer(json::parse(line));
+    } catch (const DeviceFault& fault) {
+      out << json{{"error", std::string("the device context is lost: ") + fault.what()}} << std::endl;
+      return 4;
+    } catch (const std::exception& e) {
+      answer = {{"error", e.what()}};
+    }
+    out << answer << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace flashcore

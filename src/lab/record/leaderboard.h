@@ -1,0 +1,24 @@
+#pragma once
+// Leaderboard: best per problem and device, from held-out trials only.
+
+#include <string>
+#include <vector>
+
+#include "lab/record/trial.h"
+
+namespace flashcore {
+
+struct LeaderboardRow {
+  std::string device_key, problem_id, problem_name;
+  // Fastest first; the latest held-out trial of each candidate. Ordered by speed-up where all were raced against one of
+  // them (or against the same baseline), by median time otherwise.
+  std::vector<Trial> standing;
+  int ties = 0;        // how many of the next are indistinguishable from the first (intervals overlap)
+  bool stale = false;  // measured on another source_hash than the current one
+};
+// Trials that are not held-out, not correct or without a time are left out. Where a problem has trials of the current
+// source, older ones are left out too; where it has none, those of its latest source stand, marked stale. Rows by
+// device, then in the order in which problems first appear.
+std::vector<LeaderboardRow> leaderboard(const std::vector<Trial>& trials, const std::string& current_source_hash);
+
+}  // namespace flashcore

@@ -1,0 +1,39 @@
+#pragma once
+// Store: trials in SQLite (WAL). One transaction per trial; kill -9 loses at most the trial in flight; several
+// processes may write at once.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/record/trial.h"
+
+namespace flashcore {
+
+struct TrialQuery {
+  std::optional<std::string> run = {}, problem_id = {}, device_key = {}, family = {}, source_hash = {};
+  std::optional<Phase> phase = {};
+};
+
+class Store {
+ public:
+  // Creates the file and its folder if missing. Error kEnvironment if it cannot be written; kBadInput if it is not a
+  // flashcore store or comes from a newer version.
+  // To read only: the file must exist, nothing is created or changed, and neither it nor its folder need be writable.
+  enum class Access { kWrite, kRead };
+  explicit Store(const std::filesystem::path& path, Access access = Access::kWrite);
+  ~Store();
+  std::int64_t append(const Trial& trial);  // returns the id given
+  // By id. A trial that cannot be read is passed over and named in `damaged` ("trial 17 (...reason...)"); without
+  // `damaged` it is Error kBadInput.
+  std::vector<Trial> query(const TrialQuery& query, std::vector<std::string>* damaged = nullptr) const;
+  std::filesystem::path path() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace flashcore

@@ -1,0 +1,111 @@
+#pragma once
+// Trial: the one record. Everything the laboratory prints is a pure function of stored trials.
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/reference.h"
+#include "device/artifact.h"
+#include "device/device.h"
+#include "lab/record/machine.h"
+
+namespace flashcore {
+
+enum class GateStatus { kPassed, kFailed, kSkipped, kError };
+
+struct Verdict {
+  std::string gate;  // "valid" | "compile" | "resource" | "correctness" | "performance"
+  GateStatus status = GateStatus::kSkipped;
+  std::string reason;       // one sentence a stranger understands
+  nlohmann::json evidence;  // the numbers behind it
+};
+
+// Order statistics of the samples of one candidate; times in microseconds of device time per launch.
+struct Timing {
+  double p10_us = 0, p50_us = 0, p90_us = 0;
+  std::vector<Sample> samples;  // in the order taken
+  int launches_per_sample = 0;
+  Regime regime = Regime::kGraph;
+  Condition condition = Condition::kBurst;
+  double floor_us = 0;  // no honest time is below it
+  double kcycles = 0;   // p50 time × clock; 0 where the clock is not known
+};
+
+// Interleaved comparison with another candidate in the same process.
+struct Comparison {
+  std::string against;  // candidate text of the other
+  double speedup = 0;   // their time / our time: above 1 is faster
+  double ci95_low = 0, ci95_high = 0;
+  std::string verdict;    // FASTER | SLOWER | SAME | INCONCLUSIVE
+  int blocks = 0;         // ABBA blocks behind it
+  double margin = 0.03;   // what the verdict was judged against
+  double p_value = 1;     // Wilcoxon signed-rank over the blocks: beside the interval, never the verdict
+  double detectable = 0;  // the smallest change this run could have told from none: 0.012 means 1.2%
+};
+
+// What a trial was run for. Only kHoldout trials reach the leaderboard.
+enum class Phase { kDefault, kSearch, kHoldout, kBench, kCheck };
+
+struct Trial {
+  std::int64_t id = 0;     // given by the store
+  std::string run;         // one tune/bench/check run
+  std::string created_at;  // ISO 8601, UTC
+  Phase phase = Phase::kSearch;
+  std::string suite;
+  std::string problem_name;  // in the suite
+  Problem problem;
+  DeviceInfo device;
+  std::string family;
+  std::string config;  // canonical text (ConfigSpace::print)
+  std::string source_hash;
+  std::uint64_t seed = 0;
+  std::optional<Artifact> artifact;
+  std::vector<Verdict> gates;
+  std::optional<OutputError> error;
+  std::optional<ErrorBound> bound;
+  std::optional<Timing> timing;
+  std::optional<Comparison> comparison;
+  EnvironmentReading environment;
+  MachineReading machine;
+  // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error |
+  // environment (no compiler, memory, disk or folder: the candidate is not judged, and tried again)
+  std::string ended;
+  std::string message;  // why, when it did not pass
+
+  std::string candidate() const { return family + ":" + config; }
+};
+
+// Round trip of everything, non-finite numbers included (as "nan", "inf", "-inf"). from_json throws Error kBadInput
+// naming the field that is missing or of the wrong type.
+void to_json(nlohmann::json& json, const Trial& trial);
+void from_json(const nlohmann::json& json, Trial& trial);
+// The same from text, as a store holds it: Error kBadInput as parse_json() too.
+Trial parse_trial(std::string_view text);
+void to_json(nlohmann::json& json, const DeviceInfo& device);
+void from_json(const nlohmann::json& json, DeviceInfo& device);
+void to_json(nlohmann::json& json, const Verdict& verdict);
+void from_json(const nlohmann::json& json, Verdict& verdict);
+void to_json(nlohmann::json& json, const Timing& timing);
+void from_json(const nlohmann::json& json, Timing& timing);
+void to_json(nlohmann::json& json, const Comparison& comparison);
+void from_json(const nlohmann::json& json, Comparison& comparison);
+
+std::string_view to_string(GateStatus status);
+std::string_view to_string(Phase phase);
+GateStatus parse_gate_status(std::string_view name);  // Error kBadInput listing the known words, as below
+Phase parse_phase(std::string_view name);
+// "2025-01-31T12:00:00.123Z": what Trial::created_at holds.
+std::string now_iso8601();
+// The verdict of one gate, or null if the trial never reached it.
+const Verdict* find_gate(const Trial& trial, std::string_view gate);
+// True if the gate was reached and passed.
+bool passed_gate(const Trial& trial, std::string_view gate);
+// Correct and with a time: the only trials that may be ranked.
+bool is_ranked(const Trial& trial);
+
+}  // namespace flashcore

@@ -1,0 +1,16 @@
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "lab/report/model.h"
+
+namespace flashcore::report {
+
+// HTML, everything from trials escaped.
+std::string results_table(const Model& model);
+std::string funnel_table(const Model& model);
+std::string rejected_table(const Model& model);
+std::string resources_table(const Model& model);  // empty if no winner was compiled (CPU)
+std::string badge(std::string_view verdict);
+
+}  // namespace flashcore::report

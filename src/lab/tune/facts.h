@@ -1,0 +1,35 @@
+#pragma once
+// What a tune run concludes from its trials: pure functions.
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/config_space.h"
+#include "lab/record/trial.h"
+#include "lab/tune/result.h"
+
+namespace flashcore {
+
+// Fills proposed, valid, compiled, correct, raced and won from the default and search trials of one problem. A trial is
+// raced once it has a time, and won if it beat the incumbent of its moment.
+void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry);
+
+// The `count` fastest candidates, each once, by discovery p50; never the baseline, which is measured beside them
+// anyway.
+std::vector<Trial> choose_finalists(const std::vector<Trial>& trials, const std::string& baseline, int count);
+
+// The held-out trial that wins (tune.h says how); none if no held-out trial is ranked.
+std::optional<Trial> choose_winner(const std::vector<Trial>& heldout, const std::string& baseline);
+
+// Share of the discovery speed-up that did not survive held-out data: 0.02 if 1.50 became 1.47. 0 for the baseline
+// itself.
+double shrinkage_of(const std::vector<Trial>& discovery, const Trial& winner, const std::string& baseline);
+
+// Fields whose value never changed what runs, among configs that differ in that field alone. A field no such pair was
+// tried of is not accused.
+std::vector<std::string> inert_fields(const ConfigSpace& space,
+                                      const std::vector<std::pair<ConfigValues, std::string>>& identities);
+
+}  // namespace flashcore

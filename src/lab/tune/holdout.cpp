@@ -1,0 +1,116 @@
+#include "lab/tune/holdout.h"
+
+#include <memory>
+#include <optional>
+
+#include "lab/measure/engine.h"
+#include "lab/measure/race.h"
+
+namespace flashcore {
+namespace {
+
+constexpr int kMinBlocksPerProcess = 8, kMaxBlocksPerProcess = 60;
+
+PairRequest pair_request(const HoldoutRequest& request, const std::string& candidate, int process) {
+  PairRequest pair;
+  pair.problem = request.base.problem;
+  pair.problem_name = request.base.problem_name;
+  pair.suite = request.base.suite;
+  pair.candidate = candidate;
+  pair.baseline = request.baseline;
+  pair.patches = request.base.patches;
+  pair.patterns = request.base.patterns;
+  pair.max_reference_flops = request.base.max_reference_flops;
+  pair.gates = process == 0;
+  pair.measure.regime = request.base.regime;
+  pair.measure.condition = request.base.condition;
+  pair.measure.seed = request.base.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
+  pair.measure.min_blocks = kMinBlocksPerProcess;
+  pair.measure.max_blocks = kMaxBlocksPerProcess;
+  pair.measure.margin = request.base.margin;
+  if (request.base.max_seconds > 0) pair.measure.max_seconds = request.base.max_seconds;
+  return pair;
+}
+
+Comparison comparison_of(const EvaluateRequest& request, const std::vector<PairOutcome>& outcomes) {
+  std::vector<std::vector<double>> blocks;
+  for (const PairOutcome& outcome : outcomes) blocks.push_back(outcome.log_ratios);
+  Comparison comparison = compare_processes(blocks, request.margin, request.seed);
+  comparison.against = outcomes.front().baseline.candidate();
+  return comparison;
+}
+
+}  // namespace
+
+Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcome>& outcomes) {
+  const PairOutcome& first = outcomes.front();
+  Trial trial = first.candidate;
+  trial.phase = Phase::kHoldout;
+  trial.seed = request.seed;
+  trial.suite = request.suite;
+  trial.problem_name = request.problem_name;
+  Verdict verdict{"performance", GateStatus::kPassed, "", {{"processes", outcomes.size()}}};
+  for (const PairOutcome& outcome : outcomes) {
+    if (outcome.ended == "measured") continue;
+    // One process that fails is not outvoted by those that did not.
+    trial.timing.reset();
+    trial.message = outcome.message;
+    if (outcome.ended == "same_code") {
+      trial.comparison = Comparison{first.baseline.candidate(), 1, 1, 1, "SAME", 0, request.margin};
+      trial.ended = "passed";
+      return trial;
+    }
+    if (trial.ended == "passed")
+      trial.ended = outcome.ended == "candidate_failed" ? outcome.candidate.ended
+                    : outcome.ended == "crashed" || outcome.ended == "timeout" || outcome.ended == "environment"
+                        ? outcome.ended
+                        : "error";
+    verdict.status = GateStatus::kError;
+    verdict.reason = outcome.message;
+    trial.gates.push_back(std::move(verdict));
+    return trial;
+  }
+  const Comparison comparison = comparison_of(request, outcomes);
+  trial.comparison = comparison;
+  verdict.reason = fmt::format("{}: speed-up {:.4f} [{:.4f}, {:.4f}] over {} blocks in {} processes against {}",
+                               comparison.verdict, comparison.speedup, comparison.ci95_low, comparison.ci95_high,
+                               comparison.blocks, outcomes.size(), comparison.against);
+  verdict.evidence["log_ratios"] = nlohmann::json::array();
+  for (const PairOutcome& outcome : outcomes) verdict.evidence["log_ratios"].push_back(outcome.log_ratios);
+  if (comparison.verdict == "SLOWER") verdict.status = GateStatus::kFailed;
+  if (comparison.verdict == "INCONCLUSIVE") verdict.status = GateStatus::kSkipped;
+  trial.ended = comparison.verdict == "SLOWER"         ? "slower"
+                : comparison.verdict == "INCONCLUSIVE" ? "inconclusive"
+                                                       : "passed";
+  trial.message = trial.ended == "passed" ? "" : verdict.reason;
+  trial.gates.push_back(std::move(verdict));
+  return trial;
+}
+
+std::vector<Trial> measure_holdout(const HoldoutRequest& request, Worker& first, const std::string& device,
+                                   const std::string& worker_executable, const std::function<void(const Trial&)>& done,
+                                   const std::function<bool()>& stop) {
+  EvaluateRequest alone = request.base;
+  alone.candidate = request.baseline;
+  alone.phase = Phase::kHoldout;
+  std::vector<Trial> trials = {first.evaluate(alone)};
+  done(trials.front());
+  std::vector<std::vector<PairOutcome>> outcomes(request.finalists.size());
+  for (int process = 0; process < request.processes; ++process) {
+    std::optional<Worker> fresh;
+    if (process > 0) {
+      fresh.emplace(device, worker_executable);
+      fresh->cancel_when(stop);
+    }
+    Worker& worker = fresh ? *fresh : first;
+    for (std::size_t i = 0; i < request.finalists.size(); ++i) {
+      if (!outcomes[i].empty() && outcomes[i].back().ended != "measured") continue;
+      outcomes[i].push_back(worker.measure_pair(pair_request(request, request.finalists[i], process)));
+      if (process + 1 < request.processes) done(outcomes[i].back().candidate);
+    }
+  }
+  for (const auto& of_one : outcomes) trials.push_back(heldout_trial(request.base, of_one));
+  return trials;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,32 @@
+#pragma once
+// A finalist on held-out data: raced against the baseline in several fresh processes, on inputs and buffers that the
+// search never saw.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lab/gates/evaluate.h"
+#include "lab/process/worker.h"
+
+namespace flashcore {
+
+struct HoldoutRequest {
+  EvaluateRequest
+      base;  // problem, seed, patterns, regime, max_seconds (of each process); candidate and incumbent unset
+  std::string baseline;
+  std::vector<std::string> finalists;
+  int processes = 3;
+};
+
+// The trials, the baseline's first, then the finalists' in order, each with phase kHoldout and, for finalists, the
+// comparison over all processes. Processes are the outer loop. `first` is the first process, the others are started as
+// `device` and ended again. `done` is told after each race.
+std::vector<Trial> measure_holdout(const HoldoutRequest& request, Worker& first, const std::string& device,
+                                   const std::string& worker_executable, const std::function<void(const Trial&)>& done,
+                                   const std::function<bool()>& stop);
+
+// One trial of the outcomes of several processes; a pure function.
+Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcome>& outcomes);
+
+}  // namespace flashcore

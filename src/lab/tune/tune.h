@@ -1,0 +1,24 @@
+#pragma once
+// tune: problem -> candidates -> gates -> finalists on held-out data -> leaderboard.
+
+#include <functional>
+
+#include "lab/record/store.h"
+#include "lab/tune/options.h"
+#include "lab/tune/result.h"
+
+namespace flashcore {
+
+// Order, per problem: the default config of each supporting family (the first correct one is the incumbent; ref_fwd is
+// a baseline and searched only if it is alone), the search against the incumbent, then in another process and with
+// another seed the `finalists` fastest against the default. The winner is the finalist with the best held-out speed-up
+// among those whose interval lies above 1 with a Holm-adjusted p below 5%; without one, the default. Errors: kBadInput
+// for an unknown family or strategy, and for a proposer that ends before its first proposal; kEnvironment if the device
+// is not there or the store cannot be written.
+//
+// Resumes: candidates already tried for the same problem, device and source_hash are read from the store, counted and
+// shown to the search, not run again. `stop` is polled; when true the run ends cleanly with what is done saved.
+TuneResult tune(const TuneOptions& options, Store& store, const std::function<void(const TuneProgress&)>& progress,
+                const std::function<bool()>& stop);
+
+}  // namespace flashcore

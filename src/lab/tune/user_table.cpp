@@ -1,0 +1,50 @@
+#include "lab/tune/user_table.h"
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/json_text.h"
+#include "kernels/family.h"
+
+namespace flashcore {
+
+namespace {
+
+nlohmann::json read_table(const std::filesystem::path& path) {
+  nlohmann::json table = parse_json(read_file(path), path.string());
+  if (!table.is_object())
+    throw_bad_input("{} is no tuned table (JSON by device and problem); move it away, and tune again", path.string());
+  return table;
+}
+
+}  // namespace
+
+void check_user_table() {
+  const std::filesystem::path path = user_table_path();
+  std::error_code error;
+  if (std::filesystem::is_regular_file(path, error)) read_table(path);
+}
+
+std::size_t enter_user_table(const std::vector<Trial>& winners) {
+  if (winners.empty()) return 0;
+  const std::filesystem::path path = user_table_path();
+  std::error_code error;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  if (error)
+    throw_environment("cannot create the folder {} of the tuned table: {}; set FLASHCORE_TUNED to a file elsewhere",
+                      path.parent_path().string(), error.message());
+  // Two runs that end at once: the later one reads what the earlier one wrote.
+  const FileLock lock(path.string() + ".lock");
+  nlohmann::json table = nlohmann::json::object();
+  if (std::filesystem::exists(path)) {
+    table = read_table(path);
+  }
+  for (const Trial& winner : winners) {
+    nlohmann::json& of_device = table[winner.device.key];
+    if (!of_device.is_object()) of_device = nlohmann::json::object();  // dispatch could not read it either
+    of_device[winner.problem.id()] = winner.candidate();
+  }
+  write_file_atomically(path, table.dump(1) + "\n");
+  return winners.size();
+}
+
+}  // namespace flashcore

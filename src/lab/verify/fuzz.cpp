@@ -1,0 +1,183 @@
+#include "lab/verify/fuzz.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace flashcore {
+
+namespace {
+
+// SplitMix64 (Steele, Lea and Flood 2014). std distributions differ between libraries; a seed must not.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
+    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
+    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
+    return z ^ (z >> 31U);
+  }
+  std::int64_t below(std::int64_t bound) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
+  }
+  std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
+  bool one_in(std::int64_t n) { return below(n) == 0; }
+  template <class T, std::size_t N>
+  T pick(const std::array<T, N>& from) {
+    return from[static_cast<std::size_t>(below(N))];
+  }
+  template <class T>
+  T pick(const std::vector<T>& from) {
+    return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))];
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  Random random(a ^ (b * 0xd1342543de82ef95ULL));
+  random.next();
+  return random.next();
+}
+
+constexpr std::array<DType, 3> kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
+constexpr std::array<Layout, 3> kLayouts = {Layout::kBhsd, Layout::kBshd, Layout::kStrided};
+constexpr std::array<std::int64_t, 12> kGroups = {1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
+// 8 and 16 bytes a row and their neighbours, the powers and half-powers in use, and odd ones for the families that take
+// them.
+constexpr std::array<std::int64_t, 17> kHeadDims = {8,  16, 24,  32,  40,  64,  64,  64, 72,
+                                                    80, 96, 128, 128, 160, 192, 256, 256};
+constexpr std::array<std::int64_t, 17> kEdgeLengths = {0,  1,  2,  15,  16,  17,  31,  32, 33,
+                                                       63, 64, 65, 127, 128, 129, 255, 257};
+constexpr std::array<double, 4> kScales = {0.03125, 0.1, 0.5, 1.0};
+
+std::int64_t random_length(Random& random) {
+  switch (random.below(4)) {
+    case 0: return random.between(1, 300);
+    case 1: return random.between(1, 80);
+    default: return random.pick(kEdgeLengths);
+  }
+}
+
+Problem random_problem(Random& random) {
+  Problem p;
+  p.dtype = random.pick(kDTypes);
+  p.mask = random.pick(kMasks);
+  p.layout = random.pick(kLayouts);
+  p.batch = random.one_in(3) ? random.between(2, 5) : 1;
+  p.heads_kv = random.between(1, 4);
+  p.heads_q = p.heads_kv * random.pick(kGroups);
+  p.head_dim = random.one_in(6) ? random.between(1, 256) : random.pick(kHeadDims);
+  p.head_dim_v = random.one_in(4) ? random.pick(kHeadDims) : p.head_dim;
+  p.seqlen_q = random_length(random);
+  // Mostly its own length: kernels that assume seqlen_q == seqlen_kv are a classic.
+  p.seqlen_kv = random.one_in(3) ? p.seqlen_q : random_length(random);
+  if (random.one_in(6)) {  // decode: few rows against a long cache
+    p.seqlen_q = random.between(1, 4);
+    p.seqlen_kv = random.between(300, 3000);
+  }
+  if (random.one_in(5)) p.scale = random.pick(kScales);
+  return p;
+}
+
+double full_flops(const Problem& p) {
+  return 2.0 * static_cast<double>(p.head_dim + p.head_dim_v) * static_cast<double>(p.batch * p.heads_q) *
+         static_cast<double>(p.seqlen_q) * static_cast<double>(p.seqlen_kv);
+}
+
+std::int64_t elements(const Problem& p) {
+  return p.batch * (p.heads_q * p.seqlen_q + p.heads_kv * p.seqlen_kv) * (p.head_dim + p.head_dim_v);
+}
+
+bool affordable(const Problem& p, const FuzzLimits& limits) {
+  return full_flops(p) <= limits.max_flops && elements(p) <= limits.max_elements;
+}
+
+// Cheapens without touching lengths, dims or the group size, which carry the edge cases; lengths only if that is not
+// enough.
+void make_affordable(Problem& p, const FuzzLimits& limits) {
+  while (!affordable(p, limits)) {
+    if (p.batch > 1) {
+      p.batch = (p.batch + 1) / 2;
+    } else if (p.heads_kv > 1) {
+      const std::int64_t group = p.group_size();
+      p.heads_kv = (p.heads_kv + 1) / 2;
+      p.heads_q = p.heads_kv * group;
+    } else if (p.seqlen_kv > 64 || p.seqlen_q > 64) {
+      std::int64_t& longest = p.seqlen_kv >= p.seqlen_q ? p.seqlen_kv : p.seqlen_q;
+      longest = longest / 2 + 1;
+    } else if (p.heads_q > 1) {
+      p.heads_q = (p.heads_q + 1) / 2;
+    } else {
+      p.seqlen_q = (p.seqlen_q + 1) / 2;
+      p.seqlen_kv = (p.seqlen_kv + 1) / 2;
+      if (p.seqlen_q <= 1 && p.seqlen_kv <= 1) return;
+    }
+  }
+}
+
+std::vector<int> tile_sizes(const Candidate& candidate) {
+  std::vector<int> sizes;
+  const auto& fields = candidate.family->space().fields();
+  for (std::size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].name.starts_with("block_")) sizes.push_back(candidate.config[i]);
+  }
+  return sizes;
+}
+
+// A length that ends just before, at or just after a tile of this very config.
+void aim_at_tile_edges(FuzzCase& c, Random& random, const DeviceLimits& device, const FuzzLimits& limits) {
+  const std::vector<int> tiles = tile_sizes(c.candidate);
+  if (tiles.empty()) return;
+  for (std::int64_t Problem::*length : {&Problem::seqlen_q, &Problem::seqlen_kv}) {
+    if (!random.one_in(2)) continue;
+    FuzzCase aimed = c;
+    aimed.problem.*length =
+        std::max<std::int64_t>(0, random.pick(tiles) * random.between(1, 3) + random.between(-1, 1));
+    if (affordable(aimed.problem, limits) && valid(aimed, device)) c = aimed;
+  }
+}
+
+}  // namespace
+
+bool valid(const FuzzCase& c, const DeviceLimits& device) {
+  return !c.candidate.family->why_unsupported(c.problem, device) &&
+         !c.candidate.family->why_invalid(c.candidate.config, c.problem, device);
+}
+
+ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
+                           std::uint64_t seed) {
+  Random random(seed);
+  const ConfigSpace& space = family.space();
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    ConfigValues config = space.at(random.next() % space.size());
+    if (!family.why_invalid(config, problem, device)) return config;
+  }
+  return family.default_config(problem, device);
+}
+
+std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
+                                    const DeviceLimits& device, const FuzzLimits& limits) {
+  if (families.empty()) return std::nullopt;
+  Random random(mix(seed, index));
+  FuzzCase c;
+  for (int attempt = 0; attempt < 200; ++attempt) {
+    const Family* family = random.pick(families);
+    c.problem = random_problem(random);
+    make_affordable(c.problem, limits);
+    if (family->why_unsupported(c.problem, device)) continue;
+    // The default is what users get without tuning: tried often.
+    c.candidate = {family, random.one_in(4) ? family->default_config(c.problem, device)
+                                            : random_config(*family, c.problem, device, random.next())};
+    c.pattern = random.pick(all_patterns());
+    c.seed = random.next() % 1'000'000'000U;  // short enough to type
+    aim_at_tile_edges(c, random, device, limits);
+    return c;
+  }
+  return std::nullopt;
+}
+
+}  // namespace flashcore
