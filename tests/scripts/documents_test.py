@@ -1,5 +1,6 @@
 """What documents say in numbers and lists is what the sources say: each number is read in both places."""
 
+import json
 import os
 import re
 import subprocess
@@ -109,6 +110,24 @@ class ProseTest(unittest.TestCase):
                     broken.append(f"{path.relative_to(ROOT)}: {target}")
         self.assertEqual(broken, [])
         self.assertGreater(links, 50)
+
+    def test_paths_that_are_named_exist(self):
+        """Of the checkout, in backticks; `x` and `sm90_example` are the reader's own."""
+        missing = []
+        for path in tracked("*.md"):
+            if "results" in path.relative_to(ROOT).parts:  # written by runs of their day
+                continue
+            text = path.read_text(encoding="utf-8")
+            for named in re.findall(r"`((?:src|tests|scripts|docs|python|results|include|suites|experiments|examples|cmake)/[\w./*-]*)`", text):
+                own = re.search(r"/x\.cuh$|sm90_example", named)
+                if not own and not any(ROOT.glob(named.rstrip("/"))):
+                    missing.append(f"{path.relative_to(ROOT)}: {named}")
+        self.assertEqual(missing, [])
+
+    def test_the_rooms_are_those_of_the_layering_test(self):
+        order = re.search(r"(?m)^ROOMS = (\[.*\])$", (ROOT / "tests/layering_test.py").read_text(encoding="utf-8"))
+        table = (ROOT / "HACKING.md").read_text(encoding="utf-8").split("| room | holds |")[1].split("\n\n")[0]
+        self.assertEqual(re.findall(r"(?m)^\| `(\w+)` \|", table), json.loads(order[1]))
 
     def test_lines_are_no_longer_than_a_reader_likes(self):
         """Tables, fenced code and what is generated excepted."""
