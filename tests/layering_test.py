@@ -9,6 +9,7 @@
     kernels/ptx                                    alone has asm, intrinsics and built-in variables
     src/lab                                        is rooms; a room includes only itself and what is left of it
     no circles                                     neither between headers nor between units (a header with its .cpp)
+    prose of core, device, kernels and api         advises no flag of the command line: its reader may have none
 
 The second half plants one violation of each kind in a small tree and asks that it is found.
 """
@@ -174,6 +175,19 @@ def device_code_problems(parts, text):
             yield number, f"{name} outside kernels/ptx; add a wrapper there"
 
 
+# Options of compilers are words of their own; a text for people has blanks.
+LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*')
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def flag_problems(text):
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group(0)), text, flags=re.DOTALL)
+    for literal in LITERAL.finditer(text):
+        prose = re.sub(r'"\s*"', "", literal.group(0))
+        for flag in FLAG.findall(prose) if " " in prose else []:
+            yield text.count("\n", 0, literal.start()) + 1, f"a message of the library advises {flag}; say it in words of the API, and let the command line add its flag"
+
+
 def violations(root):
     """All violations below root/src, as 'path:line: what'."""
     found, includes = [], {}
@@ -212,6 +226,8 @@ def violations(root):
                 found.append(f"{where}:{number}: {problem}")
             elif quoted and not external:
                 allowed.append(name)
+        if parts[0] in API_SEES:
+            found += [f"{where}:{number}: {problem}" for number, problem in flag_problems(text)]
         if device:
             found += [f"{where}:{number}: {problem}" for number, problem in device_code_problems(parts, text)]
     for names in circles(includes):
@@ -314,6 +330,14 @@ class PlantedTest(unittest.TestCase):
 
     def found_of(self, files):
         return self.found(more={name: f'#include "{target}"\n' if target else "" for name, target in files.items()})
+    def test_messages_of_the_library_advise_no_flags(self):
+        for path in ("core/a.cpp", "device/d.h", "kernels/family.h", "api/p.h"):
+            self.assert_found(path, 'throw_bad_input("{} is wrong; give --suite "\n"FILE", x);', "advises --suite")
+        self.assert_found("core/a.cpp", 'auto s = "use one of them, or "\n  "--trust-code";', "advises --trust-code")
+        for fine in ('throw_bad_input("give --suite FILE", x);',):
+            self.assertEqual(self.found("lab/gates/l.h", fine), [])
+        for fine in ('auto s = "--gpu-architecture=";', "// as --suite says", 'auto s = "a -- b";', "/* a\n --flag */", "--i;"):
+            self.assertEqual(self.found("core/a.cpp", fine), [])
 
     def test_paths_that_are_not_below_src(self):
         self.assert_found("core/a.cpp", '#include "a.h"', "does not start with a layer")

@@ -126,7 +126,8 @@ FC_API fc_status fc_context_describe(fc_context context, char* buffer, size_t si
 /* Waits for `stream` (a CUstream; null: the default stream). Refused for a stream that is being captured. */
 FC_API fc_status fc_context_synchronize(fc_context context, void* stream);
 
-/* Device memory, for callers without a framework. Copies wait until they are done. */
+/* Device memory, for callers without a framework. Copies wait until they are done. A copy or a launch that would leave
+ * an allocation is refused; of other memory nothing is known. */
 FC_API fc_status fc_memory_allocate(fc_context context, size_t bytes, void** address);
 FC_API fc_status fc_memory_free(fc_context context, void* address);
 FC_API fc_status fc_memory_upload(fc_context context, void* destination, const void* host, size_t bytes);

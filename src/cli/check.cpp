@@ -3,7 +3,6 @@
 #include "cli/check.h"
 
 #include <mutex>
-#include <thread>
 
 #include "cli/arguments.h"
 #include "cli/verbs.h"

@@ -4,20 +4,15 @@
 #include <array>
 #include <cmath>
 
+#include "core/random.h"
+
 namespace flashcore {
 
 namespace {
 
-// SplitMix64 (Steele, Lea and Flood 2014). std distributions differ between libraries; a seed must not.
-class Random {
+class Random : public SplitMix {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31U);
-  }
+  using SplitMix::SplitMix;
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
   }
@@ -31,9 +26,6 @@ class Random {
   T pick(const std::vector<T>& from) {
     return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))];
   }
-
- private:
-  std::uint64_t state_;
 };
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
