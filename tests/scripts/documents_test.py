@@ -4,11 +4,12 @@ import json
 import os
 import re
 import subprocess
+import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
-MAX_COLUMNS = 140
 
 # (document, pattern of the number there, pattern of the number in some file of src/, how many of the source's units make one of the document's)
 NUMBERS = [
@@ -130,18 +131,29 @@ class ProseTest(unittest.TestCase):
         self.assertEqual(re.findall(r"(?m)^\| `(\w+)` \|", table), json.loads(order[1]))
 
     def test_lines_are_no_longer_than_a_reader_likes(self):
-        """Tables, fenced code and what is generated excepted."""
-        long = []
-        for path in tracked("*.md"):
-            name, fenced, generated = path.relative_to(ROOT), False, False
-            if str(name).startswith(("docs/api/", "results/")):
-                continue
-            for line_number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-                fenced ^= line.startswith("```")
-                generated = "<!-- results:" in line or generated and "<!-- /results -->" not in line
-                if len(line) > MAX_COLUMNS and not (fenced or generated or line.startswith("|")):
-                    long.append(f"{name}:{line_number} has {len(line)} columns")
-        self.assertEqual(long, [], f"prose of more than {MAX_COLUMNS} columns")
+        done = subprocess.run([sys.executable, ROOT / "scripts/format-prose", "--check"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_long_lines_are_found_and_wrapped_and_nothing_else_is(self):
+        long, table = "word " * 40, "| " + "cell " * 40 + "|"
+        kept = ["# " + long.strip(), "", table, "", "```", long, "```", "", "<!-- results: a/b -->", "", long, "", "<!-- /results -->", "", "two", "short lines", ""]
+        text = "\n".join([*kept, "- first", "- " + long.strip(), "  and more", "  - nested " + long.strip(), "- last", ""])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "a.md")
+            path.write_text(text)
+            command = [sys.executable, ROOT / "scripts/format-prose", "--root", folder]
+            done = subprocess.run([*command, "--check"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual([line.split(" ")[0] for line in done.stderr.splitlines()], [f"a.md:{len(kept) + 2}", f"a.md:{len(kept) + 4}"])
+            self.assertEqual(path.read_text(), text)
+            subprocess.run(command, check=True, capture_output=True)
+            lines = path.read_text().split("\n")
+            self.assertEqual(lines[: len(kept)], kept)
+            rest = lines[len(kept) :]
+            self.assertLessEqual(max(map(len, rest)), 140)
+            self.assertEqual([line for line in rest if line.lstrip().startswith("-")][::3], ["- first", "- last"])
+            self.assertEqual(" ".join("\n".join(rest).split()), " ".join("\n".join(text.split("\n")[len(kept) :]).split()))
+            self.assertEqual(subprocess.run([*command, "--check"], capture_output=True).returncode, 0)
 
 
 if __name__ == "__main__":
