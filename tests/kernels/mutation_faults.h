@@ -139,10 +139,9 @@ inline const std::vector<Mutation>& mutations() {
       {"sm80_wrong_kv_head", kSm80, kGrouped, kScheduler, "head_q / (params.heads_q / params.heads_kv)", "head_q",
        "out of bounds"},
       // --- sm80_fwd: arithmetic ---
-      {"sm80_no_mask", kSm80, kCausal, kK80,
-       "if (mask().template cuts<C.block_n>(block, tile.first_row, last_row)) mask_scores(acc_s, block);", "",
+      {"sm80_no_mask", kSm80, kCausal, kK80, "mask_scores(acc_s, block, cut);", "", "wrong result"},
+      {"sm80_mask_off_by_one", kSm80, kCausal, kMask, "column_of_element(i) >= end", "column_of_element(i) > end",
        "wrong result"},
-      {"sm80_mask_off_by_one", kSm80, kCausal, kMask, "column >= end[r]", "column > end[r]", "wrong result"},
       {"sm80_no_rescale", kSm80, kCausal, kK80, "tile::scale_rows(acc_o[m], rescale);", ";", "wrong result"},
       {"softmax_sum_of_one_lane", kSm80, kCausal, "tile/softmax.cuh", "const float total = quad_sum(sum[r]);",
        "const float total = sum[r];", "wrong result"},
@@ -349,7 +348,8 @@ inline const std::vector<Mutation>& mutations() {
       {"direct_no_early_launch_wait", "sm80_short_fwd:row_blocks=1,key_warps=2,block_n=16,pack_heads=1,early_launch=1",
        kCausal, kKDirect, "ptx::griddepcontrol_wait(), ", "", "before griddepcontrol.wait"},
       // --- windows ---
-      {"window_left_off_by_one", kSm80, kLeftOnly, kMask, "column < begin[r]", "column <= begin[r]", "wrong result"},
+      {"window_left_off_by_one", kSm80, kLeftOnly, kMask, "column_of_element(i) < begin[row_of_element(i)]",
+       "column_of_element(i) <= begin[row_of_element(i)]", "wrong result"},
       {"window_left_not_cut", kSm90, kWindow, kMask, "block * kBlockN < begin_of(last_row)", "false", "wrong result"},
       {"window_cut_of_the_first_row_only", kShortOne, kWindow, kMask, "block * kBlockN < begin_of(last_row)",
        "block * kBlockN < begin_of(first_row)", "wrong result"},
