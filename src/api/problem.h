@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "core/operand_layouts.h"
 #include "core/problem.h"
-#include "core/tensor.h"
 #include "flashcore/flashcore.h"
 
 namespace flashcore::api {

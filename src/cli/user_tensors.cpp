@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/operand_layouts.h"
 
 namespace flashcore::cli {
 

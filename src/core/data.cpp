@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "core/operand_layouts.h"
 #include "core/parallel.h"
 
 namespace flashcore {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/config_space.h"
+#include "core/operand_layouts.h"
 #include "core/problem.h"
-#include "core/tensor.h"
 #include "device/artifact.h"
 #include "device/compiler.h"
 #include "device/device.h"

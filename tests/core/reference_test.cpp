@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/operand_layouts.h"
 
 namespace flashcore {
 namespace {

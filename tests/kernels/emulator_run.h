@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/data.h"
+#include "core/operand_layouts.h"
 #include "core/problem.h"
 #include "core/reference.h"
 #include "device/device.h"

@@ -1,6 +1,7 @@
 // The measurement engine on a simulated device, whose true times are known.
 
 #include "lab/measure/engine.h"
+#include "lab/measure/slowdown.h"
 
 #include <gtest/gtest.h>
 
@@ -103,7 +104,7 @@ TEST_F(MeasureTest, ExtraLaunchesArePlantedExactly) {
   test::FakeDeviceOptions quiet;
   quiet.noise = quiet.drift = 0;
   MeasureOptions options;
-  options.planted_permille = 500;  // two launches a sample: one of them twice
+  options.wrapper = repeat_launches(500);  // two launches a sample: one of them twice
   const Measurement m = race_of(quiet, "fake_none", "fake_none", options);
   EXPECT_NEAR(m.race.comparison.speedup, 1 / 1.5, 1e-9);
   EXPECT_TRUE(m.candidate_wrong.empty() && m.baseline_wrong.empty());
@@ -263,7 +264,7 @@ TEST_F(PairTest, TimedOutputsAndTheFloorAreJudgedOnBothSides) {
 
 TEST_F(PairTest, ARequestAndItsOutcomeSurviveThePipe) {
   PairRequest request = pair_of("fake_none:block=32", "fake_none");
-  request.measure.planted_permille = 30;
+  request.measure.sample_us = 30;
   request.measure.order_seed = 77;
   request.measure.gap_ms = 0.25;
   request.gates = false;

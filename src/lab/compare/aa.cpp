@@ -42,7 +42,6 @@ PairRequest request_for(const AaOptions& options, int repeat, bool first_of_proc
   measure.margin = options.margin;
   measure.target_half_width = kTargetHalfWidth;
   measure.gap_ms = options.gap_ms;
-  measure.planted_permille = options.planted_permille;
   if (options.planted_permille > 0) measure.sample_us = kLaunchesForPlanting * launch_us;
   return request;
 }
@@ -85,7 +84,7 @@ AaResult repeat_aa(const AaOptions& options, const std::function<void(int, int)>
       if (look.ended == "measured") launch_us = look.candidate.timing->p50_us;
     }
     const PairRequest request = request_for(options, repeat, fresh, launch_us);
-    const PairOutcome outcome = worker->measure_pair(request);
+    const PairOutcome outcome = worker->measure_slowed_pair(request, options.planted_permille);
     if (outcome.ended != "measured") {
       result.failure = fmt::format("repeat {} ended in '{}': {}", repeat, outcome.ended, outcome.message);
       break;

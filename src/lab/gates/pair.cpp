@@ -178,8 +178,7 @@ void to_json(json& j, const PairRequest& r) {
          {"target_half_width", m.target_half_width},
          {"early_drop", m.early_drop},
          {"gap_ms", m.gap_ms},
-         {"sample_us", m.sample_us},
-         {"planted_permille", m.planted_permille}}}};
+         {"sample_us", m.sample_us}}}};
 }
 
 void from_json(const json& j, PairRequest& r) {
@@ -209,7 +208,6 @@ void from_json(const json& j, PairRequest& r) {
   m.at("early_drop").get_to(r.measure.early_drop);
   m.at("gap_ms").get_to(r.measure.gap_ms);
   m.at("sample_us").get_to(r.measure.sample_us);
-  m.at("planted_permille").get_to(r.measure.planted_permille);
 }
 
 void to_json(json& j, const PairOutcome& o) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/hash.h"
+#include "core/operand_layouts.h"
 
 namespace flashcore {
 

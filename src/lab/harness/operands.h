@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/data.h"
-#include "core/tensor.h"
+#include "core/operand_layouts.h"
 #include "device/device.h"
 #include "kernels/family.h"
 

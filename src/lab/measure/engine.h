@@ -30,9 +30,10 @@ struct MeasureOptions {
   double margin = 0.03;
   double target_half_width = 1.0 / 3;
   bool early_drop = false;
-  double gap_ms = -1;        // idle time before each sample of a burst; negative: the device's default
-  double sample_us = 0;      // as StandOptions
-  int planted_permille = 0;  // as StandOptions, of the first contestant
+  double gap_ms = -1;    // idle time before each sample of a burst; negative: the device's default
+  double sample_us = 0;  // as StandOptions
+  // Of the candidate's launches, not of the baseline's.
+  LaunchWrapper wrapper = {};
   // Called with the candidate's stand and the set it ran on last, once all is timed: for audits that launch it again.
   std::function<void(Stand& candidate, int set)> audit = {};
 };

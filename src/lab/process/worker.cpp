@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/json_text.h"
 #include "device/sandbox/sandbox.h"
+#include "lab/measure/slowdown.h"
 #include "lab/record/checks.h"
 #include "lab/record/json_io.h"
 
@@ -203,6 +204,8 @@ struct Worker::Impl {
     return true;
   }
 
+  PairOutcome measure_pair(json document, const PairRequest& request, double timeout_seconds);
+
   // Whose gate it died in says who failed; in the race that cannot be known.
   PairOutcome failed_pair(const PairRequest& request, const Answer& answer) const {
     EvaluateRequest side;
@@ -269,7 +272,15 @@ Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
 }
 
 PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seconds) {
-  impl_->require_containment(request.patches);
+  return impl_->measure_pair({{"pair", request}}, request, timeout_seconds);
+}
+
+PairOutcome Worker::measure_slowed_pair(const PairRequest& request, int repeat_permille) {
+  return impl_->measure_pair({{"pair", request}, {"repeat_permille", repeat_permille}}, request, 0);
+}
+
+PairOutcome Worker::Impl::measure_pair(json document, const PairRequest& request, double timeout_seconds) {
+  require_containment(request.patches);
   PairOutcome outcome;
   const Accept accept = [&](const json& message) {
     if (!message.contains("pair")) return false;
@@ -281,11 +292,11 @@ PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seco
   work.patterns = request.patterns;
   work.max_seconds = request.measure.max_seconds;
   work.max_reference_flops = request.max_reference_flops;
-  const Answer answer = impl_->converse({{"pair", request}}, accept,
-                                        timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
+  const Answer answer =
+      converse(std::move(document), accept, timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
   if (answer.accepted) return outcome;
-  impl_->child.reset();
-  return impl_->failed_pair(request, answer);
+  child.reset();
+  return failed_pair(request, answer);
 }
 
 int serve(Device& device) {
@@ -308,9 +319,11 @@ int serve(Device& device) {
       const json request = json::parse(line);
       nonce = request.at("nonce").get<std::string>();
       const auto stage = [&](const std::string& name) { tell({{"stage", name}}); };
-      if (request.contains("pair"))
-        tell({{"pair", measure_pair(device, request.at("pair").get<PairRequest>(), stage)}});
-      else tell({{"trial", evaluate(device, request.get<EvaluateRequest>(), stage)}});
+      if (request.contains("pair")) {
+        auto pair = request.at("pair").get<PairRequest>();
+        pair.measure.wrapper = repeat_launches(request.value("repeat_permille", 0));
+        tell({{"pair", measure_pair(device, pair, stage)}});
+      } else tell({{"trial", evaluate(device, request.get<EvaluateRequest>(), stage)}});
     } catch (const DeviceFault& e) {
       tell({{"fault", e.what()}});
       // The context is lost, and taking it down in order may fault again.
