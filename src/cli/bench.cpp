@@ -49,20 +49,20 @@ std::string noise_of(const Timing& timing) {
 
 void add_row(Table& table, const Trial& trial) {
   if (!trial.timing) {
-    const Tone tone = trial.ended == "invalid" || trial.problem.seqlen_q == 0 ? Tone::kWarn : Tone::kBad;
-    table.add({trial.problem_name, "-", "-", "-", "-", "-", "-", "-", {trial.ended, tone}});
+    const Tone tone = trial.ended == Ended::kInvalid || trial.problem.seqlen_q == 0 ? Tone::kWarn : Tone::kBad;
+    table.add({trial.problem_name, "-", "-", "-", "-", "-", "-", "-", {word_of(trial.ended), tone}});
     table.add_detail(title_of(trial), trial.message, tone);
     return;
   }
   const Timing& t = *trial.timing;
-  const bool passed = trial.ended == "passed";
+  const bool passed = trial.ended == Ended::kPassed;
   if (!passed) table.add_detail(title_of(trial), trial.message);
   table.add({trial.problem_name, fmt::format("{:.2f}", t.p50_us), fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us),
              noise_of(t), fmt::format("{} x {}", t.samples.size(), t.launches_per_sample),
              fmt::format("{:.2f}", t.floor_us), fmt::format("{:.3f}", trial.problem.flops() / t.p50_us * 1e-6),
              fmt::format("{:.1f}", trial.problem.bytes() / t.p50_us * 1e-3),
              trial.error ? fmt::format("{:.1e}", trial.error->rel) : "-",
-             passed ? Cell(trial.candidate()) : Cell(trial.ended, Tone::kBad)});
+             passed ? Cell(trial.candidate()) : Cell(word_of(trial.ended), Tone::kBad)});
 }
 
 void print_times(Console& console, const std::vector<Trial>& trials) {
@@ -109,18 +109,19 @@ int run_bench(const BenchArguments& options) {
   std::int64_t done = 0;
   const BenchResult result = bench(
       bench_options, &store,
-      [&](const Trial& trial) { console.progress(++done, total, trial.problem_name + "  " + trial.ended); },
+      [&](const Trial& trial) { console.progress(++done, total, trial.problem_name + "  " + word_of(trial.ended)); },
       interrupted);
   console.end_progress();
 
   int done_well = 0, failed = 0, skipped = 0, lacking = 0;
   for (const Trial& trial : result.trials) {
-    const bool ok = trial.ended == "passed" && (trial.timing || device.limits.emulated);
+    const bool ok = trial.ended == Ended::kPassed && (trial.timing || device.limits.emulated);
     done_well += ok ? 1 : 0;
-    const bool empty = trial.ended == "passed" && trial.problem.seqlen_q == 0;
-    skipped += trial.ended == "invalid" || empty ? 1 : 0;
-    lacking += trial.ended == "environment" ? 1 : 0;
-    failed += !ok && !empty && trial.ended != "invalid" && trial.ended != "inconclusive" && trial.ended != "environment"
+    const bool empty = trial.ended == Ended::kPassed && trial.problem.seqlen_q == 0;
+    skipped += trial.ended == Ended::kInvalid || empty ? 1 : 0;
+    lacking += trial.ended == Ended::kEnvironment ? 1 : 0;
+    failed += !ok && !empty && trial.ended != Ended::kInvalid && trial.ended != Ended::kInconclusive &&
+                      trial.ended != Ended::kEnvironment
                   ? 1
                   : 0;
   }

@@ -90,7 +90,7 @@ int judge(const GateArguments& options) {
       entries, gate_with,
       [&](const GateRow& row) {
         const Tone tone = row.passed() ? Tone::kGood : row.failed() ? Tone::kBad : Tone::kWarn;
-        const Painted verdict = console.paint(row.verdict, tone);
+        const Painted verdict = console.paint(to_string(row.verdict), tone);
         // A crash report has lines of its own.
         const std::size_t line = std::min(row.sentence.find('\n'), row.sentence.size());
         const std::string first = row.sentence.substr(0, line);

@@ -50,10 +50,10 @@ void count(const AaOptions& options, const PairOutcome& outcome, std::uint64_t s
   const Comparison c = compare_blocks(outcome.log_ratios, options.margin, seed);
   ++r.repeats;
   r.alarms += c.ci95_low > 1 || c.ci95_high < 1;
-  r.faster += c.verdict == "FASTER";
-  r.slower += c.verdict == "SLOWER";
-  r.same += c.verdict == "SAME";
-  r.inconclusive += c.verdict == "INCONCLUSIVE";
+  r.faster += c.verdict == SpeedVerdict::kFaster;
+  r.slower += c.verdict == SpeedVerdict::kSlower;
+  r.same += c.verdict == SpeedVerdict::kSame;
+  r.inconclusive += c.verdict == SpeedVerdict::kInconclusive;
   r.effects.push_back(c.speedup);
   r.half_widths.push_back(0.5 * (c.ci95_high - c.ci95_low));
   r.launches_per_sample = outcome.candidate.timing->launches_per_sample;
@@ -81,11 +81,11 @@ AaResult repeat_aa(const AaOptions& options, const std::function<void(int, int)>
       AaOptions honest = options;
       honest.planted_permille = 0;
       const PairOutcome look = worker->measure_pair(request_for(honest, repeat, true, 0));
-      if (look.ended == "measured") launch_us = look.candidate.timing->p50_us;
+      if (look.ended == PairEnded::kMeasured) launch_us = look.candidate.timing->p50_us;
     }
     const PairRequest request = request_for(options, repeat, fresh, launch_us);
     const PairOutcome outcome = worker->measure_slowed_pair(request, options.planted_permille);
-    if (outcome.ended != "measured") {
+    if (outcome.ended != PairEnded::kMeasured) {
       result.failure = fmt::format("repeat {} ended in '{}': {}", repeat, outcome.ended, outcome.message);
       break;
     }

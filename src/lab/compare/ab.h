@@ -35,11 +35,10 @@ struct AbOptions {
 };
 
 struct AbResult {
-  // FASTER | SLOWER | SAME | INCONCLUSIVE of the candidate against the baseline; NOT JUDGED if there is no comparison:
-  // a side failed its gates, or the measurement broke.
-  std::string verdict = "NOT JUDGED";
+  // Of the candidate against the baseline; kNotJudged: a side failed its gates, or the measurement broke.
+  SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   std::string sentence;  // one, for a person: who, against whom, effect, interval, what could have been detected
-  std::string ended;     // as PairOutcome::ended
+  PairEnded ended = PairEnded::kError;
   bool same_code = false;
   // Fields in which two configs of one machine code differ: a bug of the family. Empty where the configs are the same.
   std::vector<std::string> inert_fields;

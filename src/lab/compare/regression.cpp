@@ -22,7 +22,7 @@ struct Now {
 Now times_of(const AbResult& raced) {
   Now now;
   for (const PairOutcome& process : raced.processes) {
-    if (process.ended != "measured") continue;
+    if (process.ended != PairEnded::kMeasured) continue;
     now.p50_us.push_back(process.candidate.timing->p50_us);
     now.kcycles.push_back(process.candidate.timing->kcycles);
   }
@@ -35,7 +35,7 @@ class EntryJudge {
              const std::function<bool()>& stop)
       : entry_(entry), options_(options), device_(device), stop_(stop) {
     row_.baseline = entry;
-    row_.verdict = "NOT JUDGED";
+    row_.verdict = SpeedVerdict::kNotJudged;
   }
 
   GateRow judge() {
@@ -51,12 +51,12 @@ class EntryJudge {
     }
     if (!old_candidate_exists()) return judge_by_record("the baseline's candidate is no longer one");
     const AbResult raced = ab(request(entry_.candidate, false), {}, stop_);
-    if (raced.ended == "candidate_failed") return wrong(raced);
-    row_.lacking = raced.ended == "environment";
-    if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
+    if (raced.ended == PairEnded::kCandidateFailed) return wrong(raced);
+    row_.lacking = raced.ended == PairEnded::kEnvironment;
+    if (raced.verdict == SpeedVerdict::kNotJudged) return unjudged(raced.sentence);
     const auto& old_artifact = raced.processes.front().baseline.artifact;
     const bool unchanged = old_artifact && old_artifact->code_hash == entry_.code_hash;
-    if (unchanged || raced.verdict == "SLOWER") return interleaved(raced);
+    if (unchanged || raced.verdict == SpeedVerdict::kSlower) return interleaved(raced);
     return judge_by_record("the code of the baseline's candidate has changed since");
   }
 
@@ -94,7 +94,7 @@ class EntryJudge {
     return row_;
   }
   GateRow wrong(const AbResult& raced) {
-    row_.verdict = "WRONG";
+    row_.verdict = SpeedVerdict::kWrong;
     row_.sentence = fmt::format("{}: {}", row_.candidate, raced.processes.back().message);
     return row_;
   }
@@ -112,9 +112,9 @@ class EntryJudge {
   // The present candidate against itself: its times in several processes, and what differs between them by luck.
   GateRow judge_by_record(const std::string& why) {
     const AbResult raced = ab(request(row_.candidate, true), {}, stop_);
-    if (raced.ended == "candidate_failed" || raced.ended == "baseline_failed") return wrong(raced);
-    row_.lacking = raced.ended == "environment";
-    if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
+    if (raced.ended == PairEnded::kCandidateFailed || raced.ended == PairEnded::kBaselineFailed) return wrong(raced);
+    row_.lacking = raced.ended == PairEnded::kEnvironment;
+    if (raced.verdict == SpeedVerdict::kNotJudged) return unjudged(raced.sentence);
     const Now now = times_of(raced);
     const bool in_cycles = device_.limits.kind == DeviceKind::kCuda && entry_.kcycles > 0 &&
                            std::all_of(now.kcycles.begin(), now.kcycles.end(), [](double c) { return c > 0; });
@@ -177,7 +177,7 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
       fmt::format("{} in {} process{} against {:.6g} {} as recorded", in_cycles ? "cycles" : "time", now.size(),
                   now.size() == 1 ? "" : "es", recorded, in_cycles ? "kcycles" : "us");
   if (now.size() < 2) {
-    row.verdict = "INCONCLUSIVE";
+    row.verdict = SpeedVerdict::kInconclusive;
     row.sentence = fmt::format(
         "speed-up {:.4f} ({}): one process says nothing of what differs between "
         "processes; three are the least that tell",
@@ -187,11 +187,11 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
   const double half = student_quantile(0.975, n - 1) * std::sqrt(variance * (1 + 1 / n));
   row.ci95_low = std::exp(mean - half);
   row.ci95_high = std::exp(mean + half);
-  const bool same = verdict_of({row.speedup, row.ci95_low, row.ci95_high}, margin) == "SAME";
-  row.verdict = same                               ? "SAME"
-                : row.ci95_low > 1 + margin        ? "FASTER"
-                : row.ci95_high < 1 / (1 + margin) ? "SLOWER"
-                                                   : "INCONCLUSIVE";
+  const bool same = verdict_of({row.speedup, row.ci95_low, row.ci95_high}, margin) == SpeedVerdict::kSame;
+  row.verdict = same                               ? SpeedVerdict::kSame
+                : row.ci95_low > 1 + margin        ? SpeedVerdict::kFaster
+                : row.ci95_high < 1 / (1 + margin) ? SpeedVerdict::kSlower
+                                                   : SpeedVerdict::kInconclusive;
   row.sentence = fmt::format("speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
                              row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
   return row;
@@ -237,8 +237,9 @@ std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& prob
     ab_options.same_code = true;
     ab_options.worker_executable = options.worker_executable;
     const AbResult raced = ab(ab_options, {}, stop);
-    if (raced.ended == "environment") throw_environment("no baseline of {}: {}", problem.name, raced.sentence);
-    if (raced.ended != "measured")
+    if (raced.ended == PairEnded::kEnvironment)
+      throw_environment("no baseline of {}: {}", problem.name, raced.sentence);
+    if (raced.ended != PairEnded::kMeasured)
       throw_bad_input("no baseline of {}: {}; correct it first (flashcore check)", problem.name, raced.sentence);
     const Now now = times_of(raced);
     entry.code_hash = raced.processes.front().candidate.artifact->code_hash;

@@ -54,14 +54,14 @@ struct GateOptions {
 struct GateRow {
   BaselineEntry baseline;
   std::string candidate;  // what was judged; empty if there is none
-  std::string verdict;    // FASTER | SLOWER | SAME | INCONCLUSIVE | NOT JUDGED | WRONG (the candidate failed its gates)
+  SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   std::string sentence;
   bool interleaved = false;                         // else against a recorded time
   double speedup = 0, ci95_low = 0, ci95_high = 0;  // 0: none
   std::vector<std::string> inert_fields;
   bool lacking = false;  // the machine could not carry it out
-  bool failed() const { return verdict == "SLOWER" || verdict == "WRONG"; }
-  bool passed() const { return verdict == "FASTER" || verdict == "SAME"; }
+  bool failed() const { return verdict == SpeedVerdict::kSlower || verdict == SpeedVerdict::kWrong; }
+  bool passed() const { return verdict == SpeedVerdict::kFaster || verdict == SpeedVerdict::kSame; }
 };
 
 // One row per entry, or fewer when `stop` said so. Errors as Worker.

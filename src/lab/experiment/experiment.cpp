@@ -132,8 +132,8 @@ class ExperimentReader {
                                      "write predicted: [1.02, 1.10]",
                                      kMaxSpeedup));
     const Prediction prediction{range[0], range[1]};
-    const auto allows = [&](const char* verdict) { return prediction.allows(verdict, experiment_.margin); };
-    if (allows("FASTER") && allows("SLOWER") && allows("SAME"))
+    const auto allows = [&](SpeedVerdict verdict) { return prediction.allows(verdict, experiment_.margin); };
+    if (allows(SpeedVerdict::kFaster) && allows(SpeedVerdict::kSlower) && allows(SpeedVerdict::kSame))
       reader_.fail(node, "this prediction agrees with every verdict, so nothing could refute it; narrow it");
     return prediction;
   }
@@ -147,10 +147,10 @@ class ExperimentReader {
 
 double Prediction::middle() const { return std::sqrt(low * high); }
 
-bool Prediction::allows(std::string_view verdict, double margin) const {
-  if (verdict == "FASTER") return high > 1 + margin / 2;
-  if (verdict == "SLOWER") return low < 1 / (1 + margin / 2);
-  return verdict == "SAME" && low < 1 + margin && high > 1 / (1 + margin);
+bool Prediction::allows(SpeedVerdict verdict, double margin) const {
+  if (verdict == SpeedVerdict::kFaster) return high > 1 + margin / 2;
+  if (verdict == SpeedVerdict::kSlower) return low < 1 / (1 + margin / 2);
+  return verdict == SpeedVerdict::kSame && low < 1 + margin && high > 1 / (1 + margin);
 }
 
 std::vector<Patch> Experiment::patches() const {
@@ -169,19 +169,21 @@ Experiment parse_experiment(std::string_view text, const std::filesystem::path& 
   return ExperimentReader(file).read(text);
 }
 
-std::string outcome_of(const Prediction& predicted, const std::string& verdict, double margin) {
-  if (verdict != "FASTER" && verdict != "SLOWER" && verdict != "SAME") return "INCONCLUSIVE";
-  return predicted.allows(verdict, margin) ? "CONFIRMED" : "REFUTED";
+HypothesisVerdict outcome_of(const Prediction& predicted, SpeedVerdict verdict, double margin) {
+  if (verdict != SpeedVerdict::kFaster && verdict != SpeedVerdict::kSlower && verdict != SpeedVerdict::kSame)
+    return HypothesisVerdict::kInconclusive;
+  return predicted.allows(verdict, margin) ? HypothesisVerdict::kConfirmed : HypothesisVerdict::kRefuted;
 }
 
-std::string overall_outcome(const std::vector<std::string>& outcomes, bool every) {
-  const auto count = [&](const char* word) {
-    return static_cast<std::size_t>(std::count(outcomes.begin(), outcomes.end(), word));
+HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes, bool every) {
+  const auto count = [&](HypothesisVerdict outcome) {
+    return static_cast<std::size_t>(std::count(outcomes.begin(), outcomes.end(), outcome));
   };
-  const std::size_t confirmed = count("CONFIRMED"), refuted = count("REFUTED");
-  if (every ? refuted > 0 : 2 * refuted > outcomes.size()) return "REFUTED";
-  if (!outcomes.empty() && (every ? confirmed == outcomes.size() : 2 * confirmed > outcomes.size())) return "CONFIRMED";
-  return "INCONCLUSIVE";
+  const std::size_t confirmed = count(HypothesisVerdict::kConfirmed), refuted = count(HypothesisVerdict::kRefuted);
+  if (every ? refuted > 0 : 2 * refuted > outcomes.size()) return HypothesisVerdict::kRefuted;
+  if (!outcomes.empty() && (every ? confirmed == outcomes.size() : 2 * confirmed > outcomes.size()))
+    return HypothesisVerdict::kConfirmed;
+  return HypothesisVerdict::kInconclusive;
 }
 
 Problem shrunk_for_emulator(Problem problem) {

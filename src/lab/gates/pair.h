@@ -33,13 +33,7 @@ void to_json(nlohmann::json& json, const PairRequest& request);
 void from_json(const nlohmann::json& json, PairRequest& request);
 
 struct PairOutcome {
-  // measured          there are log_ratios
-  // same_code         the device would execute the same instructions: not timed
-  // not_timed         both passed their gates, and nothing more was asked
-  // baseline_failed   the baseline did not pass its gates, so nothing is judged against it
-  // candidate_failed  the candidate did not: it gets no time
-  // crashed | timeout | error   as Trial::ended
-  std::string ended = "error";
+  PairEnded ended = PairEnded::kError;
   std::string message;
   Trial candidate, baseline;       // gates and timing; samples in the order taken
   std::vector<double> log_ratios;  // per block: log(baseline's time / candidate's time)

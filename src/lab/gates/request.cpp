@@ -36,7 +36,7 @@ void from_json(const json& j, EvaluateRequest& r) {
   r.incumbent.reset();
   if (!j.at("incumbent").is_null()) r.incumbent = j.at("incumbent").get<std::string>();
   r.timed = j.at("timed").get<std::map<std::string, std::string>>();
-  r.phase = parse_phase(j.at("phase").get<std::string>());
+  r.phase = parse_word<Phase>(j.at("phase").get<std::string>());
   j.at("seed").get_to(r.seed);
   r.patterns.clear();
   for (const auto& name : j.at("patterns")) r.patterns.push_back(parse_pattern(name.get<std::string>()));

@@ -66,13 +66,27 @@ json document_or_null(const std::string& line) {
   }
 }
 
+// Where a candidate was: at a gate, or, of two, at a gate "of the baseline" or "of the candidate".
+struct Stage {
+  Gate gate = Gate::kStart;
+  std::string side;  // " of the baseline"; empty: neither
+};
+std::string to_text(const Stage& stage) { return word_of(stage.gate) + stage.side; }
+constexpr const char *kOfBaseline = " of the baseline", *kOfCandidate = " of the candidate";
+// Throws for anything that is no stage: the child may say what it likes.
+Stage parse_stage(std::string_view text) {
+  for (const std::string_view side : {kOfBaseline, kOfCandidate})
+    if (text.ends_with(side)) return {parse_word<Gate>(text.substr(0, text.size() - side.size())), std::string(side)};
+  return {parse_word<Gate>(text), ""};
+}
+
 // What one conversation with the child came to.
 struct Answer {
   bool accepted = false;
-  std::string ended = "crashed";  // if nothing was accepted
+  Ended ended = Ended::kCrashed;  // if nothing was accepted
   std::string message;
-  std::string stage = "start";      // the last one the child told
-  std::vector<std::string> passed;  // those before it
+  Stage stage;                // the last one the child told
+  std::vector<Stage> passed;  // those before it
 };
 
 }  // namespace
@@ -155,17 +169,17 @@ struct Worker::Impl {
     }
     if (talk == Talk::kCancelled) cancel();
     if (talk == Talk::kClosed) {
-      answer.message =
-          fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage, quoted_last_words());
+      answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), to_text(answer.stage),
+                                   quoted_last_words());
       return answer;
     }
     child->kill();
-    if (talk == Talk::kTimeout) answer.ended = "timeout";
+    if (talk == Talk::kTimeout) answer.ended = Ended::kTimeout;
     answer.message =
         fmt::format("{}, in stage {}: the worker process was ended{}",
                     talk == Talk::kTimeout ? fmt::format("no answer after {:.0f} s", timeout_seconds)
                                            : fmt::format("{} MiB without a newline", ChildProcess::kMaxLine >> 20),
-                    answer.stage, quoted_last_words());
+                    to_text(answer.stage), quoted_last_words());
     return answer;
   }
 
@@ -176,13 +190,13 @@ struct Worker::Impl {
       if (message.is_object() && message.value("nonce", "") != nonce) {
         child->kill();
         answer.message = fmt::format("a line without this request's number came over the protocol in stage {}: {}",
-                                     answer.stage, line.substr(0, 200));
+                                     to_text(answer.stage), line.substr(0, 200));
         return true;
       }
       if (message.is_object() && message.contains("stage")) {
         if (answer.passed.size() >= kMaxStages) throw std::runtime_error("stages without end");
-        if (answer.stage != "start") answer.passed.push_back(answer.stage);
-        answer.stage = message.at("stage").get<std::string>();
+        if (answer.stage.gate != Gate::kStart) answer.passed.push_back(answer.stage);
+        answer.stage = parse_stage(message.at("stage").get<std::string>());
         return false;
       }
       if (message.is_object() && accept(message)) {
@@ -191,7 +205,7 @@ struct Worker::Impl {
       }
       if (message.is_object() && message.contains("fault")) {
         answer.message =
-            fmt::format("device fault in stage {}: {}", answer.stage, message.at("fault").get<std::string>());
+            fmt::format("device fault in stage {}: {}", to_text(answer.stage), message.at("fault").get<std::string>());
         child->how_it_ended();
         return true;
       }
@@ -200,7 +214,7 @@ struct Worker::Impl {
     }
     child->kill();
     answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}",
-                                 answer.stage, line.substr(0, 200));
+                                 to_text(answer.stage), line.substr(0, 200));
     return true;
   }
 
@@ -219,15 +233,15 @@ struct Worker::Impl {
     outcome.candidate = blank_trial(*device, side);
     side.candidate = request.baseline;
     outcome.baseline = blank_trial(*device, side);
-    outcome.ended = answer.ended;
+    outcome.ended = answer.ended == Ended::kTimeout ? PairEnded::kTimeout : PairEnded::kCrashed;
     outcome.message = answer.message;
-    const auto blame = [&](Trial& trial, const char* ended) {
+    const auto blame = [&](Trial& trial, PairEnded ended) {
       trial.ended = answer.ended;
       trial.message = answer.message;
       outcome.ended = ended;
     };
-    if (answer.stage.ends_with("of the baseline")) blame(outcome.baseline, "baseline_failed");
-    else if (answer.stage.ends_with("of the candidate")) blame(outcome.candidate, "candidate_failed");
+    if (answer.stage.side == kOfBaseline) blame(outcome.baseline, PairEnded::kBaselineFailed);
+    else if (answer.stage.side == kOfCandidate) blame(outcome.candidate, PairEnded::kCandidateFailed);
     return outcome;
   }
 
@@ -235,8 +249,8 @@ struct Worker::Impl {
     Trial trial = blank_trial(*device, request);
     trial.ended = answer.ended;
     trial.message = answer.message;
-    for (const std::string& gate : answer.passed) trial.gates.push_back({gate, GateStatus::kPassed, "", nullptr});
-    trial.gates.push_back({answer.stage, GateStatus::kError, answer.message, nullptr});
+    for (const Stage& stage : answer.passed) trial.gates.push_back({stage.gate, GateStatus::kPassed, "", nullptr});
+    trial.gates.push_back({answer.stage.gate, GateStatus::kError, answer.message, nullptr});
     return trial;
   }
 };
@@ -318,7 +332,7 @@ int serve(Device& device) {
     try {
       const json request = json::parse(line);
       nonce = request.at("nonce").get<std::string>();
-      const auto stage = [&](const std::string& name) { tell({{"stage", name}}); };
+      const auto stage = [&](const auto& name) { tell({{"stage", name}}); };
       if (request.contains("pair")) {
         auto pair = request.at("pair").get<PairRequest>();
         pair.measure.wrapper = repeat_launches(request.value("repeat_permille", 0));

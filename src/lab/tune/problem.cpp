@@ -25,10 +25,16 @@ double seconds_of_budget(std::chrono::steady_clock::time_point from, std::chrono
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What a rejected trial is counted under: "incorrect", "resource", ...; none if it was not rejected.
 bool is_rejected(const Trial& t) {
-  return t.ended == "invalid" || t.ended == "compile_error" || t.ended == "resource" || t.ended == "incorrect" ||
-         t.ended == "crashed" || t.ended == "timeout";
+  switch (t.ended) {
+    case Ended::kInvalid:
+    case Ended::kCompileError:
+    case Ended::kResource:
+    case Ended::kIncorrect:
+    case Ended::kCrashed:
+    case Ended::kTimeout: return true;
+    default: return false;
+  }
 }
 
 }  // namespace
@@ -81,7 +87,7 @@ void ProblemTuner::load_earlier_trials() {
   query.device_key = run_.worker.device().key;
   query.source_hash = source_hash();
   for (Trial& t : run_.store.query(query, &damaged_)) {
-    if (t.ended == "environment") continue;  // says nothing of the candidate: it is tried again
+    if (t.ended == Ended::kEnvironment) continue;  // says nothing of the candidate: it is tried again
     const bool ours =
         std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
     if (!ours) continue;
@@ -134,9 +140,9 @@ void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
       Trial trial;
       trial.family = family->name();
       trial.config = known.config;
-      trial.ended = "slower";
-      if (known.verdict == "FASTER") seeds_.push_back(trial.candidate());
-      if (known.verdict != "SLOWER") continue;
+      trial.ended = Ended::kSlower;
+      if (known.verdict == SpeedVerdict::kFaster) seeds_.push_back(trial.candidate());
+      if (known.verdict != SpeedVerdict::kSlower) continue;
       notes.push_back(fmt::format("ledger: {} is left out, the experiment {} found it slower", trial.candidate(),
                                   known.experiment));
       for (const auto& arm : arms_) arm->observe(trial);
@@ -239,7 +245,7 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
 const Trial& ProblemTuner::run_and_store(const EvaluateRequest& request, const char* stage) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   const Trial& trial = remember(store(run_.worker.evaluate(request)));
-  if (trial.ended == "environment") ++entry_.lacking;
+  if (trial.ended == Ended::kEnvironment) ++entry_.lacking;
   consider_incumbent(trial);
   report(stage, trial, static_cast<int>(trials_.size()), budget_.trials.value_or(0));
   return trial;
@@ -281,7 +287,7 @@ std::optional<std::pair<ConfigValues, std::string>> ProblemTuner::identity_of(co
 // The first that is correct, then whoever beats it in a race. Earlier runs' trials replay in the same order.
 void ProblemTuner::consider_incumbent(const Trial& trial) {
   if (!is_ranked(trial)) return;
-  const bool beaten = incumbent_ && trial.comparison && trial.comparison->verdict == "FASTER" &&
+  const bool beaten = incumbent_ && trial.comparison && trial.comparison->verdict == SpeedVerdict::kFaster &&
                       trial.comparison->against == incumbent_->candidate();
   if (!incumbent_ || beaten) incumbent_ = trial;
 }
