@@ -33,11 +33,7 @@ AbOptions ab_options(const AbArguments& options, const Suite& suite, const Named
   out.baseline = parse_candidate(options.candidates[0], problem.problem, device.limits).print();
   out.candidate = parse_candidate(options.candidates[1], problem.problem, device.limits).print();
   out.processes = options.timing.processes;
-  out.margin = parse_margin(options.timing.margin);
-  out.max_seconds = options.timing.seconds;
-  out.regime = parse_regime(options.timing.regime);
-  out.condition = parse_condition(options.timing.condition);
-  out.seed = options.timing.seed;
+  out.spec() = spec_of(options.timing);
   return out;
 }
 
@@ -125,10 +121,7 @@ int run_ab(const AbArguments& options) {
   SelfTest test;
   test.common = options.common;
   test.candidate = options.candidates.empty() ? "" : options.candidates.front();
-  test.margin = parse_margin(options.timing.margin);
-  test.regime = parse_regime(options.timing.regime);
-  test.condition = parse_condition(options.timing.condition);
-  test.seed = options.timing.seed;
+  test.spec = spec_of(options.timing);
   test.repeats = options.repeats > 0 ? options.repeats : options.self_test ? 200 : 100;
   return options.self_test ? run_self_test(test) : run_calibration(test);
 }

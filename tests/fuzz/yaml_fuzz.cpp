@@ -22,7 +22,7 @@ const Target kExperiment("experiment", [](std::string_view input) {
   if (names_a_folder(input)) return;
   const Experiment experiment = parse_experiment(input, "experiment.yaml");
   FLASHCORE_REQUIRE(!experiment.candidates.empty() && !experiment.problems.empty());
-  FLASHCORE_REQUIRE(experiment.processes >= 1 && experiment.seconds > 0 && experiment.seconds <= 600);
+  FLASHCORE_REQUIRE(experiment.processes >= 1 && experiment.max_seconds > 0 && experiment.max_seconds <= 600);
   for (const ExperimentArm& arm : experiment.candidates) FLASHCORE_REQUIRE(arm.predicted.middle() <= 1000);
 });
 

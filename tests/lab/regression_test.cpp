@@ -31,7 +31,7 @@ class RegressionTest : public ::testing::Test {
   BaselineEntry recorded(const std::string& candidate) {
     GateOptions options = options_;
     options.candidate = candidate;
-    return record_baseline({problem_}, options, Regime::kGraph, Condition::kBurst).front();
+    return record_baseline({problem_}, options).front();
   }
   GateRow judge(const BaselineEntry& entry, const std::string& candidate) {
     options_.candidate = candidate;

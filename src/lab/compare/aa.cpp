@@ -30,16 +30,13 @@ PairRequest request_for(const AaOptions& options, int repeat, bool first_of_proc
   request.same_code = true;
   request.gates = first_of_process;
   MeasureOptions& measure = request.measure;
-  measure.regime = options.regime;
-  measure.condition = options.condition;
+  measure.spec() = options.spec();
   // The order of blocks differs from repeat to repeat; the inputs only from process to process, for their reference
   // costs more than a repeat.
   measure.seed = options.seed + static_cast<std::uint64_t>(repeat / options.per_process) * 7919;
   measure.order_seed = options.seed * 1000003 + static_cast<std::uint64_t>(repeat);
   measure.min_blocks = kMinBlocksAa;
   measure.max_blocks = kMaxBlocksAa;
-  measure.max_seconds = options.max_seconds;
-  measure.margin = options.margin;
   measure.target_half_width = kTargetHalfWidth;
   measure.gap_ms = options.gap_ms;
   if (options.planted_permille > 0) measure.sample_us = kLaunchesForPlanting * launch_us;

@@ -30,14 +30,11 @@ PairRequest request_for(const AbOptions& options, int process) {
   request.same_code = options.same_code;
   request.time = options.refusal.empty();
   MeasureOptions& measure = request.measure;
-  measure.regime = options.regime;
-  measure.condition = options.condition;
-  // Other inputs and another order in every process.
-  measure.seed = options.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
+  measure.spec() = options.spec();
+  measure.seed = seed_of_process(options.seed, process);
   measure.min_blocks = kMinBlocksPerProcess;
   measure.max_blocks = kMaxBlocksPerProcess;
   measure.max_seconds = std::max(options.max_seconds / options.processes, kMinProcessSeconds);
-  measure.margin = options.margin;
   measure.target_half_width = kTargetHalfWidth;
   return request;
 }

@@ -85,12 +85,9 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
   request.problem_name = named.name;
   request.suite = options.suite.name;
   request.phase = Phase::kBench;
-  request.seed = options.seed;
+  request.spec() = options.spec();
   request.patterns = {Pattern::kNormal, Pattern::kOutlier};
-  request.regime = options.regime;
-  request.condition = options.condition;
   request.min_samples = options.min_samples;
-  request.max_seconds = options.max_seconds;
   try {
     request.candidate =
         options.candidate ? *options.candidate : dispatch(named.problem, worker.device()).candidate.print();

@@ -68,11 +68,9 @@ class EntryJudge {
     ab_options.baseline = baseline;
     ab_options.candidate = row_.candidate;
     ab_options.processes = options_.processes;
-    ab_options.margin = options_.margin;
-    ab_options.max_seconds = options_.max_seconds;
+    ab_options.spec() = options_.spec();
     ab_options.regime = entry_.regime;
     ab_options.condition = entry_.condition;
-    ab_options.seed = options_.seed;
     ab_options.same_code = same_code;
     if (options_.refusal) ab_options.refusal = options_.refusal(device_.key, entry_.regime, entry_.condition);
     ab_options.worker_executable = options_.worker_executable;
@@ -214,7 +212,7 @@ std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateO
 }
 
 std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& problems, const GateOptions& options,
-                                           Regime regime, Condition condition, const std::function<bool()>& stop) {
+                                           const std::function<bool()>& stop) {
   const DeviceInfo device = Worker(options.device, options.worker_executable).device();
   std::vector<BaselineEntry> entries;
   for (const NamedProblem& problem : problems) {
@@ -223,17 +221,14 @@ std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& prob
     entry.device_key = device.key;
     entry.candidate = options.candidate ? parse_candidate(*options.candidate, problem.problem, device.limits).print()
                                         : dispatch(problem.problem, device).candidate.print();
-    entry.regime = regime;
-    entry.condition = condition;
+    entry.regime = options.regime;
+    entry.condition = options.condition;
     AbOptions ab_options;
     ab_options.device = options.device;
     ab_options.problem = problem;
     ab_options.baseline = ab_options.candidate = entry.candidate;
     ab_options.processes = options.processes;
-    ab_options.max_seconds = options.max_seconds;
-    ab_options.regime = regime;
-    ab_options.condition = condition;
-    ab_options.seed = options.seed;
+    ab_options.spec() = options.spec();
     ab_options.same_code = true;
     ab_options.worker_executable = options.worker_executable;
     const AbResult raced = ab(ab_options, {}, stop);

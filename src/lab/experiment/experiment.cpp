@@ -65,14 +65,15 @@ class ExperimentReader {
     reader_.check_keys(node, "acceptance", {"margin", "processes", "seconds", "confirmed_when"});
     experiment_.margin = reader_.number_or(node, "margin", experiment_.margin);
     const std::int64_t processes = reader_.whole_or(node, "processes", experiment_.processes);
-    experiment_.seconds = reader_.number_or(node, "seconds", experiment_.seconds);
+    experiment_.max_seconds = reader_.number_or(node, "seconds", experiment_.max_seconds);
     experiment_.every = reader_.word(node, "confirmed_when", {"every", "most"}, "every") == "every";
     if (!(experiment_.margin > 0 && experiment_.margin < 1))
       reader_.fail(node, "margin is a share between 0 and 1, as 0.03");
     if (processes < 1 || processes > 100)
       reader_.fail(node, "processes is a number from 1 to 100; a published verdict needs 3");
     experiment_.processes = static_cast<int>(processes);
-    if (!(experiment_.seconds > 0 && experiment_.seconds <= 600)) reader_.fail(node, "seconds goes from 0 to 600");
+    if (!(experiment_.max_seconds > 0 && experiment_.max_seconds <= 600))
+      reader_.fail(node, "seconds goes from 0 to 600");
   }
 
   void read_candidates(const YAML::Node& list) {

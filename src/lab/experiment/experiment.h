@@ -11,6 +11,7 @@
 #include "core/suite.h"
 #include "device/device.h"
 #include "lab/harness/patch.h"
+#include "lab/measure/spec.h"
 #include "lab/record/outcome.h"
 
 namespace flashcore {
@@ -30,17 +31,16 @@ struct ExperimentArm {
   Prediction predicted;  // of the control: none
 };
 
-struct Experiment {
+struct Experiment
+    : MeasurementSpec {  // max_seconds: for one candidate on one problem in one process; the seed is the run's
+  Experiment() { max_seconds = 0.5; }
+
   std::string name, hypothesis, mechanism, refuted_by;
   std::filesystem::path file;
   ExperimentArm control;
   std::vector<ExperimentArm> candidates;
   std::vector<NamedProblem> problems;
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  double margin = 0.03;
   int processes = 3;
-  double seconds = 0.5;  // of timing, for one candidate on one problem in one process
   // CONFIRMED when every pair of candidate and problem agrees with its prediction, or most of them.
   bool every = true;
 

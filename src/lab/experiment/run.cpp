@@ -139,16 +139,13 @@ class Runner {
     request.patterns = {Pattern::kNormal};
     request.max_reference_flops = kMaxReferenceFlops;
     request.gates = process == 0;
-    request.measure.regime = e.regime;
-    request.measure.condition = e.condition;
-    request.measure.seed = options_.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
+    request.measure.spec() = e.spec();
+    request.measure.seed = seed_of_process(options_.seed, process);
     request.measure.min_blocks = kMinBlocksOfExperiment;
     request.measure.max_blocks = kMaxBlocks;
-    request.measure.margin = e.margin;
     request.measure.target_half_width = kTargetHalfWidth;
-    request.measure.max_seconds = e.seconds;
     if (options_.max_seconds)
-      request.measure.max_seconds = std::max(kMinSeconds, std::min(e.seconds, *options_.max_seconds / timings_));
+      request.measure.max_seconds = std::max(kMinSeconds, std::min(e.max_seconds, *options_.max_seconds / timings_));
     return request;
   }
 

@@ -166,14 +166,10 @@ void to_json(json& j, const PairRequest& r) {
        {"time", r.time},
        {"use_cache", r.use_cache},
        {"measure",
-        {{"regime", to_string(m.regime)},
-         {"condition", to_string(m.condition)},
-         {"seed", m.seed},
+        {{"spec", m.spec()},
          {"order_seed", m.order_seed},
          {"min_blocks", m.min_blocks},
          {"max_blocks", m.max_blocks},
-         {"max_seconds", m.max_seconds},
-         {"margin", m.margin},
          {"target_half_width", m.target_half_width},
          {"early_drop", m.early_drop},
          {"gap_ms", m.gap_ms},
@@ -195,14 +191,10 @@ void from_json(const json& j, PairRequest& r) {
   j.at("time").get_to(r.time);
   j.at("use_cache").get_to(r.use_cache);
   const json& m = j.at("measure");
-  r.measure.regime = parse_regime(m.at("regime").get<std::string>());
-  r.measure.condition = parse_condition(m.at("condition").get<std::string>());
-  m.at("seed").get_to(r.measure.seed);
+  m.at("spec").get_to(r.measure.spec());
   m.at("order_seed").get_to(r.measure.order_seed);
   m.at("min_blocks").get_to(r.measure.min_blocks);
   m.at("max_blocks").get_to(r.measure.max_blocks);
-  m.at("max_seconds").get_to(r.measure.max_seconds);
-  m.at("margin").get_to(r.measure.margin);
   m.at("target_half_width").get_to(r.measure.target_half_width);
   m.at("early_drop").get_to(r.measure.early_drop);
   m.at("gap_ms").get_to(r.measure.gap_ms);

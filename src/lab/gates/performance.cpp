@@ -39,14 +39,11 @@ Plan plan_of(const EvaluateRequest& request) {
 MeasureOptions measure_options(const EvaluateRequest& request) {
   const Plan plan = plan_of(request);
   MeasureOptions options;
-  options.regime = request.regime;
-  options.condition = request.condition;
-  options.seed = request.seed;
+  options.spec() = request.spec();
   options.min_blocks = plan.min_blocks;
   options.max_blocks = plan.max_blocks;
   options.min_samples = plan.min_samples;
   options.max_seconds = plan.max_seconds;
-  options.margin = request.margin;
   options.early_drop = request.phase == Phase::kSearch;
   return options;
 }

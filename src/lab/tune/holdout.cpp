@@ -22,13 +22,12 @@ PairRequest pair_request(const HoldoutRequest& request, const std::string& candi
   pair.patterns = request.base.patterns;
   pair.max_reference_flops = request.base.max_reference_flops;
   pair.gates = process == 0;
-  pair.measure.regime = request.base.regime;
-  pair.measure.condition = request.base.condition;
-  pair.measure.seed = request.base.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
+  const double by_default = pair.measure.max_seconds;
+  pair.measure.spec() = request.base.spec();
+  if (request.base.max_seconds <= 0) pair.measure.max_seconds = by_default;
+  pair.measure.seed = seed_of_process(request.base.seed, process);
   pair.measure.min_blocks = kMinBlocksOfHoldout;
   pair.measure.max_blocks = kMaxBlocksOfHoldout;
-  pair.measure.margin = request.base.margin;
-  if (request.base.max_seconds > 0) pair.measure.max_seconds = request.base.max_seconds;
   return pair;
 }
 

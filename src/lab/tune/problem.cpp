@@ -231,9 +231,8 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
   request.suite = run_.options.suite.name;
   request.candidate = candidate;
   request.phase = phase;
-  request.seed = run_.options.seed;
+  request.spec() = run_.options.spec();
   request.patterns = {Pattern::kNormal, Pattern::kOutlier};
-  request.regime = run_.options.regime;
   request.max_reference_flops = kReferenceFlopsPerCore * hardware_threads();
   request.patches = patches_;
   if (!budget_.seconds) request.max_seconds = kTrialSeconds;
