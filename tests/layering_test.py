@@ -4,10 +4,12 @@
     core <- device <- kernels <- lab <- cli        a layer includes only itself and what is left of it
                              <- api                beside lab and cli: neither includes the other
     src/device/cuda                                alone names CUDA headers
-    device code (kernels/**/*.cuh, config.h, tile/) includes device code only, no standard header
+    device code (kernels/**/*.cuh, config.h, tile/) includes device code only, no standard header; and core/band.h,
+                                                   the mask, which host and device read under the same rules
     kernels/ptx                                    alone has asm, intrinsics and built-in variables
     src/lab                                        is rooms; a room includes only itself and what is left of it
     no circles                                     neither between headers nor between units (a header with its .cpp)
+    prose of core, device, kernels and api         advises no flag of the command line: its reader may have none
 
 The second half plants one violation of each kind in a small tree and asks that it is found.
 """
@@ -22,6 +24,7 @@ SOURCE = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().pa
 LAYERS = ["core", "device", "kernels", "lab", "cli"]
 API_SEES = ["core", "device", "kernels", "api"]  # and its own public header
 PUBLIC_HEADER = "flashcore/flashcore.h"
+BAND = ["core", "band.h"]
 SUFFIXES = {".h", ".cpp", ".cuh"}
 ROOMS = ["record", "statistics", "harness", "measure", "gates", "process", "compare", "experiment", "tune", "verify", "diagnose", "report"]
 # Within these no two units may need each other: one can be read, tested and changed after the other.
@@ -76,6 +79,8 @@ def device_include_problem(parts, quoted, name):
     if not quoted:
         return f"device code includes <{name}>; it may include device code only"
     target = name.split("/")
+    if target == BAND and parts[1] != "ptx":
+        return None
     if target[0] != "kernels" or len(target) < 3 or not is_device_code(target):
         return f'device code includes "{name}", which is not device code'
     allowed = {"ptx": ["ptx"], "tile": ["ptx", "tile"]}.get(parts[1], ["ptx", "tile", parts[1]])
@@ -170,6 +175,19 @@ def device_code_problems(parts, text):
             yield number, f"{name} outside kernels/ptx; add a wrapper there"
 
 
+# Options of compilers are words of their own; a text for people has blanks.
+LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*')
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def flag_problems(text):
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group(0)), text, flags=re.DOTALL)
+    for literal in LITERAL.finditer(text):
+        prose = re.sub(r'"\s*"', "", literal.group(0))
+        for flag in FLAG.findall(prose) if " " in prose else []:
+            yield text.count("\n", 0, literal.start()) + 1, f"a message of the library advises {flag}; say it in words of the API, and let the command line add its flag"
+
+
 def violations(root):
     """All violations below root/src, as 'path:line: what'."""
     found, includes = [], {}
@@ -186,6 +204,10 @@ def violations(root):
         if parts[:3] == ["device", "emulator", "ptx"]:
             problems = [(number, emulator_include_problem(quoted, name)) for number, quoted, name in includes_of(text)]
             found += [f"{where}:{number}: {problem}" for number, problem in problems if problem]
+            continue
+        if parts == BAND:
+            found += [f"{where}:{number}: band.h is compiled for the device too; it includes nothing" for number, _, _ in includes_of(text)]
+            found += [f"{where}:{number}: {problem}" for number, problem in device_code_problems(parts, text)]
             continue
         device = is_device_code(parts)
         if device and parts[0] != "kernels":
@@ -204,6 +226,8 @@ def violations(root):
                 found.append(f"{where}:{number}: {problem}")
             elif quoted and not external:
                 allowed.append(name)
+        if parts[0] in API_SEES:
+            found += [f"{where}:{number}: {problem}" for number, problem in flag_problems(text)]
         if device:
             found += [f"{where}:{number}: {problem}" for number, problem in device_code_problems(parts, text)]
     for names in circles(includes):
@@ -229,6 +253,9 @@ class PlantedTest(unittest.TestCase):
 
     CLEAN = {
         "core/a.h": "#include <vector>\n",
+        "core/band.h": "#pragma once\n",
+        "kernels/tile/mask.cuh": '#include "core/band.h"\n',
+        "kernels/sm90_fwd/config.h": '#include "core/band.h"\n',
         "core/a.cpp": '#include "core/a.h"\n// "lab/gates/l.h" and asm in a comment\n',
         "device/d.h": '#include "core/a.h"\n',
         "device/cuda/c.cpp": '#include <cuda.h>\n#include <nvrtc.h>\n#include "device/d.h"\nauto s = "asm";\n',
@@ -303,6 +330,14 @@ class PlantedTest(unittest.TestCase):
 
     def found_of(self, files):
         return self.found(more={name: f'#include "{target}"\n' if target else "" for name, target in files.items()})
+    def test_messages_of_the_library_advise_no_flags(self):
+        for path in ("core/a.cpp", "device/d.h", "kernels/family.h", "api/p.h"):
+            self.assert_found(path, 'throw_bad_input("{} is wrong; give --suite "\n"FILE", x);', "advises --suite")
+        self.assert_found("core/a.cpp", 'auto s = "use one of them, or "\n  "--trust-code";', "advises --trust-code")
+        for fine in ('throw_bad_input("give --suite FILE", x);',):
+            self.assertEqual(self.found("lab/gates/l.h", fine), [])
+        for fine in ('auto s = "--gpu-architecture=";', "// as --suite says", 'auto s = "a -- b";', "/* a\n --flag */", "--i;"):
+            self.assertEqual(self.found("core/a.cpp", fine), [])
 
     def test_paths_that_are_not_below_src(self):
         self.assert_found("core/a.cpp", '#include "a.h"', "does not start with a layer")
@@ -327,6 +362,12 @@ class PlantedTest(unittest.TestCase):
         self.assert_found("kernels/tile/softmax.cuh", '#include "kernels/sm80_fwd/config.h"', "may include only")
         self.assert_found("kernels/ptx/mma.cuh", '#include "kernels/tile/traits.h"', "may include only")
         self.assert_found("kernels/sm80_fwd/config.h", '#include "kernels/ptx/mma.cuh"', "host compiler")
+
+    def test_the_band_is_device_code_too(self):
+        self.assert_found("core/band.h", "#include <algorithm>", "includes nothing")
+        self.assert_found("core/band.h", '#include "core/a.h"', "includes nothing")
+        self.assert_found("core/band.h", "x = __ldg(p);", "outside kernels/ptx")
+        self.assert_found("kernels/ptx/mma.cuh", '#include "core/band.h"', "not device code")
 
     def test_host_code_includes_no_device_code(self):
         self.assert_found("kernels/sm80_fwd/family.cpp", '#include "kernels/sm80_fwd/kernel.cuh"', "host code")

@@ -2,17 +2,25 @@
 
 #include <nlohmann/json.hpp>
 
+#include "api/allocations.h"
 #include "core/error.h"
 #include "kernels/embedded.h"
 
 namespace flashcore::api {
+namespace {
+
+constexpr std::size_t kSomewhereBytes = 256;
+
+}  // namespace
 
 Context::Context(std::unique_ptr<Device> device) : device_(std::move(device)) {
   if (info().limits.kind == DeviceKind::kCpu) return;
-  slots_ = device_->allocate(kSlotBytes * kSlots);
-  device_->fill(slots_->data(), 0, kSlotBytes * kSlots);
-  // Launches come on other streams than this one.
-  device_->synchronize();
+  somewhere_ = device_->allocate(kSomewhereBytes);
+  workspaces_ = std::make_unique<WorkspacePool>(*device_);
+}
+
+Context::~Context() {
+  for (const auto& [address, buffer] : buffers_) allocations().remove(address);
 }
 
 std::string Context::describe() const {
@@ -38,16 +46,12 @@ std::shared_ptr<Module> Context::load(const Artifact& artifact) {
   return module;
 }
 
-void* Context::next_slot() const {
-  const std::uint32_t slot = next_slot_.fetch_add(1, std::memory_order_relaxed) % kSlots;
-  return static_cast<std::byte*>(slots_->data()) + slot * kSlotBytes;
-}
-
 void* Context::allocate(std::size_t bytes) {
   std::unique_ptr<Buffer> buffer = device_->allocate(bytes);
   void* address = buffer->data();
   const std::lock_guard lock(mutex_);
   buffers_[address] = std::move(buffer);
+  allocations().add(address, bytes);
   return address;
 }
 
@@ -59,6 +63,7 @@ void Context::free(void* address) {
     throw_bad_input("{} was not allocated with fc_memory_allocate on {}, or is freed already", address, info().id);
   buffer = std::move(found->second);
   buffers_.erase(found);
+  allocations().remove(address);
 }
 
 }  // namespace flashcore::api

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "core/error.h"
 
@@ -28,11 +27,11 @@ DType dtype_of(std::int32_t value) {
   }
 }
 
-Causal causal_of(std::int32_t value) {
+Mask mask_of(std::int32_t value) {
   switch (value) {
-    case FC_CAUSAL_NONE: return Causal::kNone;
-    case FC_CAUSAL_BOTTOM_RIGHT: return Causal::kBottomRight;
-    case FC_CAUSAL_TOP_LEFT: return Causal::kTopLeft;
+    case FC_CAUSAL_NONE: return Mask();
+    case FC_CAUSAL_BOTTOM_RIGHT: return Mask::causal();
+    case FC_CAUSAL_TOP_LEFT: return Mask::causal(Alignment::kTopLeft);
     default:
       throw_bad_input("causal is {}; use FC_CAUSAL_NONE (0), FC_CAUSAL_BOTTOM_RIGHT (1) or FC_CAUSAL_TOP_LEFT (2)",
                       value);
@@ -131,7 +130,7 @@ Request read_request(const fc_attention* given) {
   Request request;
   Problem& problem = request.problem;
   problem.dtype = dtype_of(a.dtype);
-  problem.causal = causal_of(a.causal);
+  problem.mask = mask_of(a.causal);
   problem.batch = a.batch;
   problem.heads_q = a.heads_q;
   problem.heads_kv = a.heads_kv;
@@ -186,7 +185,8 @@ fc_attention request_of_id(const char* id) {
   a.seqlen_kv = problem.seqlen_kv;
   a.head_dim = problem.head_dim;
   a.head_dim_v = problem.head_dim_v;
-  a.causal = static_cast<std::int32_t>(problem.causal);
+  const bool top_left = problem.mask.alignment == Alignment::kTopLeft;
+  a.causal = !problem.mask.is_causal() ? FC_CAUSAL_NONE : top_left ? FC_CAUSAL_TOP_LEFT : FC_CAUSAL_BOTTOM_RIGHT;
   a.scale = problem.scale.value_or(0);
   a.q = strides(layouts.q);
   a.k = strides(layouts.k);

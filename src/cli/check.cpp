@@ -2,8 +2,8 @@
 
 #include "cli/check.h"
 
+#include <atomic>
 #include <mutex>
-#include <thread>
 
 #include "cli/arguments.h"
 #include "cli/verbs.h"

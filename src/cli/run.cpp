@@ -32,10 +32,10 @@ struct Result {
   double time_us = 0;
 };
 
-Causal parse_causal(const std::string& word) {
-  if (word == "none") return Causal::kNone;
-  if (word.empty() || word == "bottom_right") return Causal::kBottomRight;
-  if (word == "top_left") return Causal::kTopLeft;
+Mask parse_causal(const std::string& word) {
+  if (word == "none") return Mask();
+  if (word.empty() || word == "bottom_right") return Mask::causal();
+  if (word == "top_left") return Mask::causal(Alignment::kTopLeft);
   throw_bad_input(
       "--causal {}: use top_left (row i sees keys 0..i) or bottom_right (the last row sees every key; the default)",
       word);
@@ -106,7 +106,7 @@ int run(const RunArguments& options) {
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
   UserTensors user = read_user_tensors(options.q, options.k, options.v, layout);
-  user.problem.causal = parse_causal(options.causal);
+  user.problem.mask = parse_causal(options.causal);
   user.problem.scale = options.scale;
   user.problem.validate();
   check_output("--out", options.out, user.problem.dtype);

@@ -9,6 +9,7 @@
 #include "core/foreign_text.h"
 #include "core/operand_layouts.h"
 #include "core/parallel.h"
+#include "core/random.h"
 
 namespace flashcore {
 namespace {
@@ -17,19 +18,11 @@ namespace {
 // operations are used (no libm, whose results differ between machines).
 enum Stream : std::uint64_t { kQ = 1, kK, kV, kChoice, kPlace };
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser (Stafford's variant 13)
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9u;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 class Random {
  public:
-  Random(std::uint64_t seed, Stream stream) : key_(mix(seed + 0x9e3779b97f4a7c15u * stream)) {}
+  Random(std::uint64_t seed, Stream stream) : key_(split_mix_finish(seed + kSplitMixStep * stream)) {}
   std::uint64_t bits(std::int64_t index) const {
-    return mix(key_ + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(index) + 1));
+    return split_mix_finish(key_ + kSplitMixStep * (static_cast<std::uint64_t>(index) + 1));
   }
   std::int64_t below(std::int64_t index, std::int64_t limit) const {
     return static_cast<std::int64_t>(bits(index) % static_cast<std::uint64_t>(limit));
@@ -86,6 +79,7 @@ class Generator {
  public:
   Generator(const Problem& problem, Pattern pattern, std::uint64_t seed)
       : p_(problem),
+        band_(problem.band()),
         pattern_(pattern),
         q_(seed, kQ),
         k_(seed, kK),
@@ -102,9 +96,10 @@ class Generator {
     const double plain = q_.normal(index(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
     switch (pattern_) {
       case Pattern::kPeaked: {
-        const std::int64_t keys = p_.visible_keys(at.row);
-        if (keys == 0) return static_cast<float>(plain);
-        const std::int64_t key = choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys);
+        const KeyRange<std::int64_t> keys = band_.keys_of_row(at.row);
+        if (keys.empty()) return static_cast<float>(plain);
+        const std::int64_t key =
+            keys.begin + choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys.size());
         return static_cast<float>(peak_ * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
                                   0.125 * plain);
       }
@@ -176,6 +171,7 @@ class Generator {
   }
 
   const Problem& p_;
+  const Band<std::int64_t> band_;
   Pattern pattern_;
   Random q_, k_, v_, choice_, place_;
   double peak_ = 0, large_ = 0;

@@ -16,7 +16,9 @@ constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr double kMinScale = 1e-6, kMaxScale = 1e6;
 constexpr std::string_view kIdForm =
     "b<batch>_h<heads>[_hk<kv heads>]_(s<len> | sq<q len>_sk<kv len>)_d<head dim>[_dv<v head dim>]_<fp32|fp16|bf16>"
-    "[_causal|_causaltl][_bshd|_strided][_scale<number>], for example b1_h32_hk8_s4096_d128_bf16_causal";
+    "[_causal|_causaltl][_wl<keys to the left>][_wr<keys to the right>][_tl][_bshd|_strided][_scale<number>], for "
+    "example "
+    "b1_h32_hk8_s4096_d128_bf16_causal";
 
 // Reads an id token by token, in the one order that id() writes.
 class IdReader {
@@ -91,13 +93,12 @@ void check_tensor(std::string_view tensor, std::int64_t batch, std::int64_t head
 
 }  // namespace
 
-std::string_view to_string(Causal causal) {
-  switch (causal) {
-    case Causal::kNone: return "none";
-    case Causal::kBottomRight: return "bottom_right";
-    case Causal::kTopLeft: return "top_left";
+std::string_view to_string(Alignment alignment) {
+  switch (alignment) {
+    case Alignment::kBottomRight: return "bottom_right";
+    case Alignment::kTopLeft: return "top_left";
   }
-  throw_internal("unknown causal {}", static_cast<int>(causal));
+  throw_internal("unknown alignment {}", static_cast<int>(alignment));
 }
 
 std::string_view to_string(Layout layout) {
@@ -118,20 +119,38 @@ Layout parse_layout(std::string_view name) {
 
 double Problem::softmax_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim)); }
 
-std::int64_t Problem::causal_offset() const { return causal == Causal::kBottomRight ? seqlen_kv - seqlen_q : 0; }
+Band<std::int64_t> Problem::band() const {
+  const std::int64_t diagonal = mask.alignment == Alignment::kBottomRight ? seqlen_kv - seqlen_q : 0;
+  Band<std::int64_t> band{seqlen_kv, false, false, 0, 0};
+  // The last row's window begins last, the first row's ends first.
+  if (mask.left && seqlen_q - 1 + diagonal - *mask.left > 0) {
+    band.bounded_left = true;
+    band.left_offset = diagonal - *mask.left;
+  }
+  if (mask.right && (mask.is_causal() || diagonal + *mask.right + 1 < seqlen_kv)) {
+    band.bounded_right = true;
+    band.right_offset = diagonal + *mask.right;
+  }
+  return band;
+}
 
-std::int64_t Problem::visible_keys(std::int64_t row) const {
-  if (causal == Causal::kNone) return seqlen_kv;
-  return std::clamp<std::int64_t>(row + causal_offset() + 1, 0, seqlen_kv);
+KeyRange<std::int64_t> Problem::keys_read() const {
+  if (seqlen_q == 0) return {0, 0};
+  return band().keys_of_any(0, seqlen_q - 1);
 }
 
 std::int64_t Problem::unmasked_pairs() const {
-  if (causal == Causal::kNone) return seqlen_q * seqlen_kv;
-  const std::int64_t n = std::min(seqlen_q, seqlen_kv);
-  // Bottom-right: the last n rows see seqlen_kv-n+1 .. seqlen_kv keys, the rows before them none.
-  // Top-left: the first n rows see 1 .. n keys, the rows after them every key.
-  if (causal == Causal::kBottomRight) return n * (seqlen_kv - n) + n * (n + 1) / 2;
-  return n * (n + 1) / 2 + (seqlen_q - n) * seqlen_kv;
+  // Each row sees clamp(row + right + 1) - clamp(row + left) keys, with clamp to 0..seqlen_kv: two sums of the same
+  // form. Both lengths are below 2^31, so their product fits.
+  const auto sum_of_ends = [this](std::int64_t offset) {
+    const std::int64_t first = std::clamp<std::int64_t>(-offset, 0, seqlen_q);                // the first row above 0
+    const std::int64_t full = std::clamp<std::int64_t>(seqlen_kv - offset, first, seqlen_q);  // from here on seqlen_kv
+    const std::int64_t rising = full - first;
+    return rising * (first + offset) + rising * (rising - 1) / 2 + (seqlen_q - full) * seqlen_kv;
+  };
+  const Band<std::int64_t> visible = band();
+  const std::int64_t ends = visible.bounded_right ? sum_of_ends(visible.right_offset + 1) : seqlen_q * seqlen_kv;
+  return ends - (visible.bounded_left ? sum_of_ends(visible.left_offset) : 0);
 }
 
 double Problem::flops() const {
@@ -140,10 +159,13 @@ double Problem::flops() const {
 }
 
 double Problem::bytes() const {
-  // The last row sees the most keys, so it decides how many are read; a row that sees none needs no q.
-  const std::int64_t keys = seqlen_q == 0 ? 0 : visible_keys(seqlen_q - 1);
-  const std::int64_t masked_rows =
-      keys == 0 ? seqlen_q : (causal == Causal::kNone ? 0 : std::max<std::int64_t>(0, -causal_offset()));
+  const Band<std::int64_t> visible = band();
+  const std::int64_t keys = keys_read().size();
+  // A row that sees none needs no q: those before the band reaches the first key and those after it left the last.
+  const std::int64_t before = visible.bounded_right ? std::max<std::int64_t>(0, -visible.right_offset) : 0;
+  const std::int64_t after =
+      visible.bounded_left ? std::max<std::int64_t>(0, seqlen_q - (seqlen_kv - visible.left_offset)) : 0;
+  const std::int64_t masked_rows = keys == 0 ? seqlen_q : before + after;
   const double q_rows = static_cast<double>(batch * heads_q) * static_cast<double>(seqlen_q - masked_rows);
   const double o_rows = static_cast<double>(batch * heads_q) * static_cast<double>(seqlen_q);
   const double kv_rows = static_cast<double>(batch * heads_kv) * static_cast<double>(keys);
@@ -154,7 +176,9 @@ double Problem::bytes() const {
   return elements * element + o_rows * 4.0;
 }
 
-bool Problem::is_decode() const { return seqlen_q > 0 && seqlen_q * group_size() <= 64 && seqlen_kv >= 8 * seqlen_q; }
+bool Problem::is_decode() const {
+  return seqlen_q > 0 && seqlen_q * group_size() <= 64 && keys_read().size() >= 8 * seqlen_q;
+}
 
 std::string Problem::id() const {
   std::string id = fmt::format("b{}_h{}", batch, heads_q);
@@ -163,8 +187,11 @@ std::string Problem::id() const {
   id += fmt::format("_d{}", head_dim);
   if (head_dim_v != head_dim) id += fmt::format("_dv{}", head_dim_v);
   id += fmt::format("_{}", to_string(dtype));
-  if (causal == Causal::kBottomRight) id += "_causal";
-  if (causal == Causal::kTopLeft) id += "_causaltl";
+  const bool top_left = mask.alignment == Alignment::kTopLeft;
+  if (mask.is_causal()) id += top_left ? "_causaltl" : "_causal";
+  if (mask.left) id += fmt::format("_wl{}", *mask.left);
+  if (mask.right && !mask.is_causal()) id += fmt::format("_wr{}", *mask.right);
+  if (top_left && !mask.is_causal()) id += "_tl";
   if (layout != Layout::kBhsd) id += fmt::format("_{}", to_string(layout));
   if (scale) id += fmt::format("_scale{}", *scale);
   return id;
@@ -189,8 +216,13 @@ Problem Problem::parse(std::string_view id) {
     reader.fail(fmt::format("the dtype is '{}', which is not fp32, fp16 or bf16", excerpt(dtype)));
   }
   p.dtype = parse_dtype(dtype);
-  if (reader.word("causal")) p.causal = Causal::kBottomRight;
-  else if (reader.word("causaltl")) p.causal = Causal::kTopLeft;
+  if (reader.word("causal")) p.mask = Mask::causal();
+  else if (reader.word("causaltl")) p.mask = Mask::causal(Alignment::kTopLeft);
+  p.mask.left = reader.number("wl");
+  if (!p.mask.right) {
+    p.mask.right = reader.number("wr");
+    if (reader.word("tl")) p.mask.alignment = Alignment::kTopLeft;
+  }
   if (reader.word("bshd")) p.layout = Layout::kBshd;
   else if (reader.word("strided")) p.layout = Layout::kStrided;
   if (reader.token().starts_with("scale")) {
@@ -224,6 +256,10 @@ void Problem::validate() const {
         "scale is {}, which is not allowed; use a number from {} to {}, or leave it out for 1/sqrt(head_dim)", *scale,
         kMinScale, kMaxScale);
   }
+  if (mask.left) check_range("the window's left side", *mask.left, 0, kMaxRows);
+  if (mask.right) check_range("the window's right side", *mask.right, 0, kMaxRows);
+  if (mask.none() && mask.alignment != Alignment::kBottomRight)
+    throw_bad_input("the mask is aligned top-left and bounds nothing; give a window or causal, or leave it out");
   // kStrided rows carry 8 unused elements.
   const std::int64_t gap = layout == Layout::kStrided ? 8 : 0;
   check_tensor("q", batch, heads_q, seqlen_q, head_dim + gap);

@@ -6,15 +6,28 @@
 #include <string>
 #include <string_view>
 
+#include "core/band.h"
 #include "core/dtype.h"
 
 namespace flashcore {
 
-// Which keys a query row may see. With offset o, row i sees keys j <= i + o.
-enum class Causal {
-  kNone,
-  kBottomRight,  // o = seqlen_kv - seqlen_q: the last row sees every key (FlashAttention, decoding). `causal: true`
-  kTopLeft,      // o = 0: row i sees keys 0..i (PyTorch's is_causal)
+// Where the diagonal of a mask lies when both lengths differ: row i's own key is i + seqlen_kv - seqlen_q, or i.
+enum class Alignment {
+  kBottomRight,  // the last row's own key is the last one (FlashAttention, decoding). `causal: true`
+  kTopLeft,      // the first row's own key is the first one (PyTorch's is_causal)
+};
+
+// Which keys a query row may see: those from `left` before its own to `right` after it. No bound: all on that side.
+// FlashAttention's window_size = (left, right) with -1 for no bound; causal is right = 0.
+struct Mask {
+  Alignment alignment = Alignment::kBottomRight;  // kBottomRight where nothing is bounded
+  std::optional<std::int64_t> left, right;
+
+  static constexpr Mask causal(Alignment alignment = Alignment::kBottomRight) { return {alignment, std::nullopt, 0}; }
+
+  bool operator==(const Mask&) const = default;
+  bool none() const { return !left && !right; }
+  bool is_causal() const { return right == 0; }
 };
 
 // How q, k, v and o lie in memory. Kernels take strides; this names the cases that suites and the fuzzer try.
@@ -33,7 +46,7 @@ struct Problem {
   std::int64_t seqlen_kv = 1;  // 0 is allowed: every row is fully masked
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
-  Causal causal = Causal::kNone;
+  Mask mask;
   Layout layout = Layout::kBhsd;
   std::optional<double> scale;  // softmax scale; none means 1/sqrt(head_dim)
 
@@ -41,24 +54,30 @@ struct Problem {
 
   double softmax_scale() const;
   std::int64_t group_size() const { return heads_q / heads_kv; }
-  // Row i sees keys j <= i + causal_offset(). Only meaningful when causal.
-  std::int64_t causal_offset() const;
+  // The mask, of these lengths. A bound that cuts nothing off is not there, so that a window longer than the sequences
+  // runs on the kernels without one. Except for the causal one: which kernel and config a causal problem gets does not
+  // change where it has but one row.
+  Band<std::int64_t> band() const;
   // Number of keys that query row `row` sees: 0..seqlen_kv.
-  std::int64_t visible_keys(std::int64_t row) const;
+  std::int64_t visible_keys(std::int64_t row) const { return band().keys_of_row(row).size(); }
+  // Keys that any row sees: what must be read of k and v.
+  KeyRange<std::int64_t> keys_read() const;
   // Over one head of one batch entry.
   std::int64_t unmasked_pairs() const;
 
   // 2·(head_dim + head_dim_v) per unmasked pair of every query head; softmax not counted (the field's convention).
   double flops() const;
-  // The fewest bytes that must move: q, k, v read once, o and lse (fp32) written once.
+  // The fewest bytes that must move: q, k, v read once, o and lse (fp32) written once. Keys that no row sees and rows
+  // that see no key are not read.
   double bytes() const;
   // Decode-like: too few query rows per key to be bound by arithmetic; quoted in bytes per second. The rule: at most 64
   // query rows share a key (seqlen_q x group_size: about 64 flops a byte, a third of what keeps tensor cores busy), and
-  // there are at least 8 keys per query row.
+  // at least 8 keys are read per query row.
   bool is_decode() const;
 
   // Readable, file-safe and reversible: b1_h8_s512_d64_fp16, b1_h32_hk8_s4096_d128_bf16_causal,
-  // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125
+  // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
+  // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl
   std::string id() const;
   static Problem parse(std::string_view id);  // Error kBadInput with the form on a bad id
 
@@ -67,8 +86,8 @@ struct Problem {
   void validate() const;
 };
 
-std::string_view to_string(Causal causal);  // "none" | "bottom_right" | "top_left"
-std::string_view to_string(Layout layout);  // "bhsd" | "bshd" | "strided"
+std::string_view to_string(Alignment alignment);  // "bottom_right" | "top_left"
+std::string_view to_string(Layout layout);        // "bhsd" | "bshd" | "strided"
 Layout parse_layout(std::string_view name);
 
 }  // namespace flashcore

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/random.h"
 #include "core/reference_block.h"
 
 namespace flashcore {
@@ -14,17 +15,10 @@ namespace {
 // Tiles of every size in use end at these rows, give or take one.
 constexpr std::int64_t kEdges[] = {0, 16, 32, 64, 128, 256};
 
-std::uint64_t next_random(std::uint64_t& state) {  // splitmix64
-  std::uint64_t x = state += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 class RowChooser {
  public:
   RowChooser(const Problem& problem, double max_flops, std::uint64_t seed)
-      : p_(problem), left_(max_flops), state_(seed) {}
+      : p_(problem), left_(max_flops), random_(seed) {}
 
   RowSample choose() {
     add_first_last_and_edges();
@@ -61,16 +55,18 @@ class RowChooser {
       for (const std::int64_t edge : kEdges) add(0, edge + d);
       add(last_head, last_edge + d);
       add(last_head, rows / 64 * 64 + d);
+      // Where a window leaves the first key, and where it reaches the last.
+      const Band<std::int64_t> band = p_.band();
+      if (band.bounded_left) add(0, d - band.left_offset);
+      if (band.bounded_left && band.bounded_right) add(last_head, p_.seqlen_kv - 1 - band.right_offset + d);
     }
   }
-  std::int64_t any_row() {
-    return static_cast<std::int64_t>(next_random(state_) % static_cast<std::uint64_t>(p_.seqlen_q));
-  }
-  std::int64_t edge_row() { return any_row() / 16 * 16 + static_cast<std::int64_t>(next_random(state_) % 3) - 1; }
+  std::int64_t any_row() { return static_cast<std::int64_t>(random_.next() % static_cast<std::uint64_t>(p_.seqlen_q)); }
+  std::int64_t edge_row() { return any_row() / 16 * 16 + static_cast<std::int64_t>(random_.next() % 3) - 1; }
 
   const Problem& p_;
   double left_;
-  std::uint64_t state_;
+  SplitMix random_;
   int misses_ = 0;  // in a row: nearly everything is chosen already
   std::set<std::pair<std::int64_t, std::int64_t>> chosen_;
 };
@@ -105,7 +101,7 @@ std::vector<Task> make_tasks(const Problem& p, const RowSample& sample) {
 class ReferenceRun {
  public:
   ReferenceRun(const Problem& problem, const AttentionInputs& inputs, std::vector<Task> tasks)
-      : p_(problem), inputs_(inputs), tasks_(std::move(tasks)) {
+      : p_(problem), band_(problem.band()), inputs_(inputs), tasks_(std::move(tasks)) {
     const std::size_t rows = tasks_.size();
     const std::size_t values = rows * static_cast<std::size_t>(p_.head_dim_v);
     result_.rows = static_cast<std::int64_t>(rows);
@@ -146,14 +142,31 @@ class ReferenceRun {
     parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads,
                  [&](std::int64_t job) {
                    const std::size_t first = begin + static_cast<std::size_t>(job) * kRowsPerJob;
+                   const std::size_t last = std::min(end, first + kRowsPerJob);
                    ReferenceScratch scratch;
-                   for (std::size_t i = first; i < std::min(end, first + kRowsPerJob); i += kReferenceRows) {
+                   for (std::size_t i = first; i < last;) {
                      std::vector<ReferenceRow> rows;
-                     for (std::size_t at = i; at < std::min(end, i + kReferenceRows); ++at)
-                       rows.push_back(make_row(tasks_[at]));
+                     for (const std::size_t stop = block_end(i, last); i < stop; ++i)
+                       rows.push_back(make_row(tasks_[i]));
                      reference_block(head, p_.dtype, p_.softmax_scale(), rows, scratch);
                    }
                  });
+  }
+
+  // Rows of a block are all multiplied with the keys that any of them sees: under a window, rows of a sample that are
+  // far apart would be with most keys.
+  std::size_t block_end(std::size_t begin, std::size_t end) const {
+    KeyRange<std::int64_t> any = band_.keys_of_row(tasks_[begin].row);
+    std::int64_t most = any.size();
+    std::size_t at = begin + 1;
+    for (; at < std::min(end, begin + kReferenceRows); ++at) {
+      const KeyRange<std::int64_t> keys = band_.keys_of_row(tasks_[at].row);
+      if (keys.empty()) continue;
+      any = any.empty() ? keys : KeyRange{std::min(any.begin, keys.begin), std::max(any.end, keys.end)};
+      most = std::max(most, keys.size());
+      if (any.size() > 2 * most) break;
+    }
+    return at;
   }
 
   ReferenceRow make_row(const Task& task) {
@@ -161,7 +174,7 @@ class ReferenceRun {
     row.q.resize(static_cast<std::size_t>(p_.head_dim));
     for (std::int64_t d = 0; d < p_.head_dim; ++d)
       row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
-    row.visible = p_.visible_keys(task.row);
+    row.keys = band_.keys_of_row(task.row);
     row.o = result_.o.data() + task.out * p_.head_dim_v;
     row.ideal_o = result_.ideal_o.data() + task.out * p_.head_dim_v;
     row.lse = result_.lse.data() + task.out;
@@ -172,6 +185,7 @@ class ReferenceRun {
   }
 
   const Problem& p_;
+  const Band<std::int64_t> band_;
   const AttentionInputs& inputs_;
   std::vector<Task> tasks_;
   std::vector<std::size_t> starts_;  // of each run of tasks that share a head of k and v, and the end

@@ -89,11 +89,14 @@ FLASHCORE_CLONES void add_values_one_row_f32(const float* v, std::int64_t padded
 // What a row's scores say of its result before any exponential.
 enum class RowKind { kPlain, kEmpty, kInvalid };
 
+// Keys of one row, counted as its scores are: from the block's first key on.
+using Keys = KeyRange<std::int64_t>;
+
 template <class T>
-RowKind scale_scores(T* scores, std::int64_t visible, T scale, T* maximum) {
+RowKind scale_scores(T* scores, const Keys& keys, T scale, T* maximum) {
   T highest = -std::numeric_limits<T>::infinity();
   bool nan = false;
-  for (std::int64_t j = 0; j < visible; ++j) {
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     scores[j] *= scale;
     nan |= std::isnan(scores[j]);
     highest = std::max(highest, scores[j]);
@@ -105,19 +108,30 @@ RowKind scale_scores(T* scores, std::int64_t visible, T scale, T* maximum) {
 
 // Keys that not every row sees are added row by row: a hidden key contributes nothing, where 0 * NaN would.
 template <class T, class AllRows, class OneRow>
-void weigh_values(const PackedHead& head, const std::vector<ReferenceRow>& rows, const T* p, std::int64_t stride,
-                  T* acc, const AllRows& all_rows, const OneRow& one_row) {
-  std::int64_t common = rows.size() == kRows ? head.keys : 0;
-  for (const ReferenceRow& row : rows) common = std::min(common, row.visible);
-  all_rows(head.v.data(), head.padded_v, 0, common, p, stride, acc);
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    const auto at = static_cast<std::int64_t>(r);
-    one_row(head.v.data(), head.padded_v, common, rows[r].visible, p + at * stride, acc + at * head.padded_v);
+void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<ReferenceRow>& rows, const T* p,
+                  std::int64_t stride, T* acc, const AllRows& all_rows, const OneRow& one_row) {
+  const float* v = head.v.data() + first * head.padded_v;
+  Keys common{0, rows.size() == kRows ? head.keys - first : 0};
+  for (const ReferenceRow& row : rows) {
+    common.begin = std::max(common.begin, row.keys.begin);
+    common.end = std::min(common.end, row.keys.end);
   }
+  const auto own = [&](std::size_t r, std::int64_t begin, std::int64_t end) {
+    const auto at = static_cast<std::int64_t>(r);
+    one_row(v, head.padded_v, begin, end, p + at * stride, acc + at * head.padded_v);
+  };
+  if (common.begin >= common.end) {
+    for (std::size_t r = 0; r < rows.size(); ++r) own(r, rows[r].keys.begin, rows[r].keys.end);
+    return;
+  }
+  for (std::size_t r = 0; r < rows.size(); ++r) own(r, rows[r].keys.begin, common.begin);
+  all_rows(v, head.padded_v, common.begin, common.end, p, stride, acc);
+  for (std::size_t r = 0; r < rows.size(); ++r) own(r, common.end, rows[r].keys.end);
 }
 
 // The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
-void predict_errors(const PackedHead& head, DType dtype, double scale, const double* p, double lse, ReferenceRow& row) {
+void predict_errors(const PackedHead& head, std::int64_t first, DType dtype, double scale, const double* p, double lse,
+                    ReferenceRow& row) {
   constexpr double kUlpF32 = 0x1p-24;
   // rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
   // sqrt(1/3 * (1 - 1/4) / (2 ln 2)).
@@ -127,11 +141,12 @@ void predict_errors(const PackedHead& head, DType dtype, double scale, const dou
   double o2 = 0, q2 = 0, mean_v = 0, noise2 = 0, spread2 = 0;
   for (std::int64_t d = 0; d < head.head_dim_v; ++d) o2 += row.o[d] * row.o[d];
   for (const float q : row.q) q2 += static_cast<double>(q) * q;
-  for (std::int64_t j = 0; j < row.visible; ++j) mean_v += p[j] * head.v_norm[j];
-  for (std::int64_t j = 0; j < row.visible; ++j) {
-    const double pv = p[j] * head.v_norm[j];
+  const float* v_norm = head.v_norm.data() + first;
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) mean_v += p[j] * v_norm[j];
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
+    const double pv = p[j] * v_norm[j];
     // An error in one score moves o along v_j - o, which is at most (1 - p_j)|v_j| + sum of the other p|v| long.
-    const double moved = p[j] * ((1 - 2 * p[j]) * head.v_norm[j] + mean_v);
+    const double moved = p[j] * ((1 - 2 * p[j]) * v_norm[j] + mean_v);
     noise2 += pv * pv;
     spread2 += moved * moved;
   }
@@ -139,8 +154,10 @@ void predict_errors(const PackedHead& head, DType dtype, double scale, const dou
   // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms: half of 2^-23 of a
   // partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
   const double truncations = dtype == DType::kF32 ? 0 : static_cast<double>(head.head_dim) / 32;
-  const double score = (2 + truncations) * kUlpF32 * scale * std::sqrt(q2) * head.k_norm[row.visible - 1];
-  const double keys = static_cast<double>(row.visible);
+  const float* k_norm = head.k_norm.data() + first;
+  const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
+  const double score = (2 + truncations) * kUlpF32 * scale * std::sqrt(q2) * longest_k;
+  const double keys = static_cast<double>(row.keys.size());
   const double rounding2 = kRms * kRms * unit * unit * (o2 + (dtype == DType::kF32 ? 0 : noise2));
   const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);
   const double exp2_approx2 = 0x1p-44 * o2;
@@ -150,7 +167,7 @@ void predict_errors(const PackedHead& head, DType dtype, double scale, const dou
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(lse)) + kUlpF32 * std::sqrt(keys) + score);
 }
 
-void finish_f64(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, double scale,
+void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, DType dtype, double scale,
                 ReferenceScratch& scratch, std::int64_t stride) {
   double* p = scratch.p64.data();
   std::vector<RowKind> kinds;
@@ -158,30 +175,30 @@ void finish_f64(const PackedHead& head, std::vector<ReferenceRow>& rows, DType d
     ReferenceRow& row = rows[r];
     double* scores = p + static_cast<std::int64_t>(r) * stride;
     double maximum = 0, sum = 0;
-    kinds.push_back(scale_scores(scores, row.visible, scale, &maximum));
+    kinds.push_back(scale_scores(scores, row.keys, scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
-      std::fill_n(scores, row.visible, 0.0);
+      std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0);
       *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInfinity;
       continue;
     }
-    for (std::int64_t j = 0; j < row.visible; ++j) sum += scores[j] = std::exp(scores[j] - maximum);
-    for (std::int64_t j = 0; j < row.visible; ++j) scores[j] /= sum;
+    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) sum += scores[j] = std::exp(scores[j] - maximum);
+    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) scores[j] /= sum;
     *row.lse = maximum + std::log(sum);
   }
   std::fill(scratch.acc64.begin(), scratch.acc64.end(), 0.0);
-  weigh_values(head, rows, p, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
+  weigh_values(head, first, rows, p, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const double* acc = scratch.acc64.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
       rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
     }
     if (kinds[r] == RowKind::kPlain) {
-      predict_errors(head, dtype, scale, p + static_cast<std::int64_t>(r) * stride, *rows[r].lse, rows[r]);
+      predict_errors(head, first, dtype, scale, p + static_cast<std::int64_t>(r) * stride, *rows[r].lse, rows[r]);
     }
   }
 }
 
-void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType dtype, float scale,
+void finish_f32(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, DType dtype, float scale,
                 ReferenceScratch& scratch, std::int64_t stride) {
   float* p = scratch.p32.data();
   std::vector<RowKind> kinds;
@@ -190,13 +207,13 @@ void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType d
     ReferenceRow& row = rows[r];
     float* scores = p + static_cast<std::int64_t>(r) * stride;
     float maximum = 0;
-    kinds.push_back(scale_scores(scores, row.visible, scale, &maximum));
+    kinds.push_back(scale_scores(scores, row.keys, scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
-      std::fill_n(scores, row.visible, 0.0f);
+      std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0f);
       *row.ideal_lse = static_cast<float>(kinds[r] == RowKind::kInvalid ? kNan : -kInfinity);
       continue;
     }
-    for (std::int64_t j = 0; j < row.visible; ++j) {
+    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
       const float exponential = std::exp(scores[j] - maximum);
       sums[r] += exponential;
       scores[j] = round_to(dtype, exponential);
@@ -204,7 +221,7 @@ void finish_f32(const PackedHead& head, std::vector<ReferenceRow>& rows, DType d
     *row.ideal_lse = maximum + std::log(sums[r]);
   }
   std::fill(scratch.acc32.begin(), scratch.acc32.end(), 0.0f);
-  weigh_values(head, rows, p, stride, scratch.acc32.data(), add_values_f32, add_values_one_row_f32);
+  weigh_values(head, first, rows, p, stride, scratch.acc32.data(), add_values_f32, add_values_one_row_f32);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
@@ -227,7 +244,6 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
   const std::int64_t panels = (packed.keys + kLanes - 1) / kLanes;
   packed.k.assign(static_cast<std::size_t>(panels * packed.head_dim * kLanes), 0.0f);
   packed.v.assign(static_cast<std::size_t>(packed.keys * packed.padded_v), 0.0f);
-  double largest = 0;
   for (std::int64_t j = 0; j < packed.keys; ++j) {
     double k2 = 0, v2 = 0;
     for (std::int64_t d = 0; d < packed.head_dim; ++d) {
@@ -240,8 +256,7 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
       packed.v[static_cast<std::size_t>(j * packed.padded_v + d)] = value;
       v2 += static_cast<double>(value) * value;
     }
-    if (std::isfinite(k2)) largest = std::max(largest, std::sqrt(k2));
-    packed.k_norm.push_back(static_cast<float>(largest));
+    packed.k_norm.push_back(std::isfinite(k2) ? static_cast<float>(std::sqrt(k2)) : 0.0f);
     packed.v_norm.push_back(static_cast<float>(std::sqrt(v2)));
   }
   return packed;
@@ -249,9 +264,16 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
 
 void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows,
                      ReferenceScratch& scratch) {
-  std::int64_t visible = 0;
-  for (const ReferenceRow& row : rows) visible = std::max(visible, row.visible);
-  const std::int64_t stride = (visible + kLanes - 1) / kLanes * kLanes;
+  std::int64_t first = head.keys, end = 0;
+  for (const ReferenceRow& row : rows) {
+    if (row.keys.empty()) continue;
+    first = std::min(first, row.keys.begin);
+    end = std::max(end, row.keys.end);
+  }
+  first = std::min(first, end) / kLanes * kLanes;  // the packed keys start anew every kLanes
+  const std::int64_t count = end - first, stride = (count + kLanes - 1) / kLanes * kLanes;
+  for (ReferenceRow& row : rows)
+    row.keys = row.keys.empty() ? Keys{0, 0} : Keys{row.keys.begin - first, row.keys.end - first};
   scratch.p64.resize(static_cast<std::size_t>(kRows * stride));
   scratch.p32.resize(static_cast<std::size_t>(kRows * stride));
   scratch.acc64.resize(static_cast<std::size_t>(kRows * head.padded_v));
@@ -260,10 +282,11 @@ void reference_block(const PackedHead& head, DType dtype, double scale, std::vec
   for (std::size_t r = 0; r < rows.size(); ++r)
     std::copy(rows[r].q.begin(), rows[r].q.end(), q32.begin() + static_cast<std::int64_t>(r) * head.head_dim);
   const std::vector<double> q64(q32.begin(), q32.end());
-  dot_keys_f64(head.k.data(), head.head_dim, visible, q64.data(), scratch.p64.data(), stride);
-  dot_keys_f32(head.k.data(), head.head_dim, visible, q32.data(), scratch.p32.data(), stride);
-  finish_f64(head, rows, dtype, scale, scratch, stride);
-  finish_f32(head, rows, dtype, static_cast<float>(scale), scratch, stride);
+  const float* k = head.k.data() + first * head.head_dim;
+  dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
+  dot_keys_f32(k, head.head_dim, count, q32.data(), scratch.p32.data(), stride);
+  finish_f64(head, first, rows, dtype, scale, scratch, stride);
+  finish_f32(head, first, rows, dtype, static_cast<float>(scale), scratch, stride);
 }
 
 }  // namespace flashcore

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/band.h"
 #include "core/dtype.h"
 #include "core/tensor.h"
 
@@ -20,14 +21,14 @@ struct PackedHead {
   std::vector<float> k;       // [keys / 16][head_dim][16]
   std::vector<float> v;       // [keys][padded_v]
   std::vector<float> v_norm;  // per key, ‖v‖
-  std::vector<float> k_norm;  // per key, the largest finite ‖k‖ up to and including it
+  std::vector<float> k_norm;  // per key, ‖k‖, 0 if it is not finite
 };
 PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head);
 
 struct ReferenceRow {
-  std::vector<float> q;      // head_dim
-  std::int64_t visible = 0;  // keys 0 .. visible-1
-  double* o = nullptr;       // head_dim_v
+  std::vector<float> q;  // head_dim
+  KeyRange<std::int64_t> keys{0, 0};
+  double* o = nullptr;  // head_dim_v
   double* lse = nullptr;
   float* ideal_o = nullptr;
   float* ideal_lse = nullptr;

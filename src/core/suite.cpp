@@ -61,10 +61,10 @@ class SuiteReader {
     }
   }
 
-  static Causal parse_causal(const std::string& value) {
-    if (value == "true" || value == "bottom_right") return Causal::kBottomRight;
-    if (value == "top_left") return Causal::kTopLeft;
-    if (value == "false") return Causal::kNone;
+  static Mask parse_causal(const std::string& value) {
+    if (value == "true" || value == "bottom_right") return Mask::causal();
+    if (value == "top_left") return Mask::causal(Alignment::kTopLeft);
+    if (value == "false") return Mask();
     throw_bad_input(
         "causal is '{}', which is not known; use true (the same as bottom_right), false, top_left or bottom_right",
         excerpt(value));
@@ -86,7 +86,7 @@ class SuiteReader {
     p.head_dim = reader_.whole(node, "head_dim", kProblem);
     p.head_dim_v = reader_.whole_or(node, "head_dim_v", p.head_dim);
     p.dtype = word(node, "dtype", [](const std::string& value) { return parse_dtype(value); });
-    if (node["causal"]) p.causal = word(node, "causal", parse_causal);
+    if (node["causal"]) p.mask = word(node, "causal", parse_causal);
     if (node["layout"]) p.layout = word(node, "layout", [](const std::string& value) { return parse_layout(value); });
     if (node["scale"]) p.scale = reader_.number(node, "scale", kProblem);
     try {

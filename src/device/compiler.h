@@ -10,7 +10,17 @@
 
 namespace flashcore {
 
-using SourceMap = std::map<std::string, std::string>;  // path as included -> text
+// Device sources, path below src/kernels -> text; and core/band.h, the one file of another folder that they include.
+using SourceMap = std::map<std::string, std::string>;
+// The name that #include has for such a path: paths of includes are relative to src/.
+inline std::string included_as(std::string_view path) {
+  return path.starts_with("core/") ? std::string(path) : "kernels/" + std::string(path);
+}
+// The other way round. The name itself where no device source is called so.
+inline std::string_view source_path(std::string_view included) {
+  constexpr std::string_view kFolder = "kernels/";
+  return included.starts_with(kFolder) ? included.substr(kFolder.size()) : included;
+}
 
 // The compiler said no. `log` is its whole output.
 class CompileError : public std::runtime_error {

@@ -7,10 +7,10 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/json_text.h"
 #include "core/trusted_path.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/tuned_table.h"
 
 namespace flashcore {
 namespace {
@@ -19,30 +19,6 @@ namespace {
 constexpr double kNearLog2 = 2.0;
 // Expected times this close are the same: the model's own error is about 4%.
 constexpr double kAlike = 1.02;
-
-// One device's part of a table, {"<problem id>": "<candidate>"}, and where it comes from.
-struct Entry {
-  std::string id;
-  Problem problem;
-  std::string candidate;
-  bool of_user = false;
-};
-
-// An entry that cannot be read is passed over and named in `faults`.
-void add_entries(const nlohmann::json& table, const std::string& device_key, bool of_user, std::vector<Entry>& entries,
-                 std::vector<std::string>& faults) {
-  const auto found = table.find(device_key);
-  if (found == table.end()) return;
-  if (!found->is_object()) return faults.push_back(fmt::format("'{}' is no object of problem ids", device_key));
-  for (const auto& [id, candidate] : found->items()) {
-    try {
-      if (!candidate.is_string()) throw_bad_input("its candidate is not a text");
-      entries.push_back({id, Problem::parse(id), candidate.get<std::string>(), of_user});
-    } catch (const Error& e) {
-      faults.push_back(fmt::format("'{}': {}", id, e.what()));
-    }
-  }
-}
 
 const nlohmann::json& built_in_table() {
   static const nlohmann::json table = nlohmann::json::parse(embedded_device_sources().at("tuned.json"));
@@ -75,9 +51,7 @@ const UserTable& user_table() {
       if (!read.fault.empty()) return read;
     }
     try {
-      const nlohmann::json document = parse_json(read_file(read.path), read.path.string());
-      if (document.is_object()) read.entries = document;
-      else read.fault = "it is not JSON by device and problem";
+      read.entries = parse_tuned_table(read_file(read.path), read.path.string());
     } catch (const Error& e) {
       read.fault = fmt::format("it is not JSON by device and problem ({})", e.what());
     }
@@ -95,7 +69,6 @@ struct Default {
   Candidate candidate;
   int preference = 0;
   std::optional<double> expected_us;
-  bool overlaps = true;
 
   // To be compared with another family's.
   std::optional<double> cautious_us() const {
@@ -104,16 +77,15 @@ struct Default {
   }
   // The first to be chosen has the least.
   auto order() const {
-    return std::tuple(!overlaps, -preference, cautious_us().value_or(std::numeric_limits<double>::infinity()));
+    return std::tuple(-preference, cautious_us().value_or(std::numeric_limits<double>::infinity()));
   }
 };
 std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits& limits) {
   std::vector<Default> defaults;
   for (const Family* family : supporting_families(problem, limits)) {
     const Candidate candidate{family, family->default_config(problem, limits)};
-    defaults.push_back({candidate, family->preference(problem, limits),
-                        family->expected_us(candidate.config, problem, limits),
-                        runs_beside_itself(candidate, problem)});
+    defaults.push_back(
+        {candidate, family->preference(problem, limits), family->expected_us(candidate.config, problem, limits)});
   }
   std::stable_sort(defaults.begin(), defaults.end(),
                    [](const Default& a, const Default& b) { return a.order() < b.order(); });
@@ -132,13 +104,13 @@ bool is_as_good(const Candidate& candidate, const Problem& problem, const Device
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
 void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<double> default_us,
                std::vector<Choice>& choices, std::vector<std::string>& faults) {
-  std::vector<Entry> entries;
+  std::vector<TunedEntry> entries;
   if (!user_table().fault.empty()) faults.push_back(user_table().fault);
-  add_entries(user_table().entries, device.key, true, entries, faults);
+  add_tuned_entries(user_table().entries, device.key, true, entries, faults);
   std::vector<std::string> none;  // a test parses every built-in entry
-  add_entries(built_in_table(), device.key, false, entries, none);
-  std::vector<std::pair<double, const Entry*>> near;
-  for (const Entry& entry : entries) {
+  add_tuned_entries(built_in_table(), device.key, false, entries, none);
+  std::vector<std::pair<double, const TunedEntry*>> near;
+  for (const TunedEntry& entry : entries) {
     if (const double d = problem_distance(problem, entry.problem); d <= kNearLog2) near.emplace_back(d, &entry);
   }
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -149,7 +121,6 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
                                                  entry->of_user ? table : "the tuned table", d);
     try {
       Candidate candidate = parse_candidate(entry->candidate, problem, device.limits);
-      if (!runs_beside_itself(candidate, problem)) continue;
       if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
       choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key)});
     } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
@@ -159,9 +130,14 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
 
 }  // namespace
 
+// A kernel is made for the sides that its mask bounds.
+bool same_bounds(const Band<std::int64_t>& a, const Band<std::int64_t>& b) {
+  return a.bounded_left == b.bounded_left && a.bounded_right == b.bounded_right;
+}
+
 double problem_distance(const Problem& a, const Problem& b) {
   if (size_of(a.dtype) != size_of(b.dtype) || a.head_dim != b.head_dim || a.head_dim_v != b.head_dim_v ||
-      (a.causal == Causal::kNone) != (b.causal == Causal::kNone)) {
+      !same_bounds(a.band(), b.band())) {
     return std::numeric_limits<double>::infinity();
   }
   return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q) + log2_ratio(a.seqlen_q, b.seqlen_q) +
@@ -179,9 +155,8 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
   std::vector<std::string> faults;
   add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices, faults);
   for (Default& d : defaults) {
-    std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
-                                    : "no entry of the tuned table is near";
-    if (!d.overlaps) why += ", but one plan must not run on two streams at once: better by name";
+    const std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
+                                          : "no entry of the tuned table is near";
     choices.push_back({std::move(d.candidate), {}});
     choices.back().reason =
         fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);

@@ -25,8 +25,16 @@ bool is_device_source(std::string_view path) {
 
 // Read by g++ when the program was built, whatever the tree says now.
 bool is_host_source(std::string_view path) {
-  return is_launch_source(path) || path.starts_with("cpu_fwd/") || path.ends_with("/config.h") ||
-         path.ends_with("/params.h") || (path.starts_with("tile/") && path.ends_with(".h"));
+  return is_launch_source(path) || path.starts_with("cpu_fwd/") || path.starts_with("core/") ||
+         path.ends_with("/config.h") || path.ends_with("/params.h") ||
+         (path.starts_with("tile/") && path.ends_with(".h"));
+}
+
+SourceMap embedded_sources() {
+  SourceMap sources;
+  for (const auto* files : {&embedded_device_sources(), &embedded_core_sources()})
+    for (const auto& [path, text] : *files) sources.emplace(path, text);
+  return sources;
 }
 
 SourceMap sources_from_tree(const std::filesystem::path& root) {
@@ -35,31 +43,30 @@ SourceMap sources_from_tree(const std::filesystem::path& root) {
     throw_bad_input("FLASHCORE_SOURCE={} has no src/kernels; give the root of a flashcore source tree, or unset it",
                     root.string());
   }
-  SourceMap sources;
-  for (const auto& [path, text] : embedded_device_sources())
-    sources[std::string(path)] = is_launch_source(path) ? std::string(text) : read_file(kernels / std::string(path));
+  SourceMap sources = embedded_sources();
+  for (auto& [path, text] : sources) {
+    if (!is_launch_source(path)) text = read_file(root / "src" / included_as(path));
+  }
   return sources;
 }
 
 const SourceMap& all_sources() {
   static const SourceMap sources = [] {
     if (const char* root = std::getenv("FLASHCORE_SOURCE"); root && *root) return sources_from_tree(root);
-    SourceMap embedded;
-    for (const auto& [path, text] : embedded_device_sources()) embedded.emplace(path, text);
-    return embedded;
+    return embedded_sources();
   }();
   return sources;
 }
 
 // `path` and every file that it includes, at any depth.
 void add_with_includes(const std::string& path, std::set<std::string>& found) {
-  constexpr std::string_view kInclude = "#include \"kernels/";
+  constexpr std::string_view kInclude = "#include \"";
   const auto source = all_sources().find(path);
   if (source == all_sources().end() || !found.insert(path).second) return;
   const std::string_view text = source->second;
   for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at)) {
     at += kInclude.size();
-    add_with_includes(std::string(text.substr(at, text.find('"', at) - at)), found);
+    add_with_includes(std::string(source_path(text.substr(at, text.find('"', at) - at))), found);
   }
 }
 
@@ -80,9 +87,8 @@ std::vector<std::string> host_sources_that_differ() {
   std::vector<std::string> differ;
   const char* root = std::getenv("FLASHCORE_SOURCE");
   if (root == nullptr || *root == '\0') return differ;
-  const std::filesystem::path kernels = std::filesystem::path(root) / "src" / "kernels";
-  for (const auto& [path, text] : embedded_device_sources()) {
-    const std::filesystem::path file = kernels / std::string(path);
+  for (const auto& [path, text] : embedded_sources()) {
+    const std::filesystem::path file = std::filesystem::path(root) / "src" / included_as(path);
     if (is_host_source(path) && std::filesystem::exists(file) && read_file(file) != text) differ.emplace_back(path);
   }
   return differ;

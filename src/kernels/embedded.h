@@ -10,6 +10,8 @@ namespace flashcore {
 
 // Device source as built in, "sm80_fwd/kernel.cuh" -> text. Made by cmake/embed.cmake.
 const std::map<std::string_view, std::string_view>& embedded_device_sources();
+// The same of src/: "core/band.h".
+const std::map<std::string_view, std::string_view>& embedded_core_sources();
 
 // What compilation uses: the embedded text, or the tree under $FLASHCORE_SOURCE (a checkout's root) for edit-and-run.
 const SourceMap& device_sources();

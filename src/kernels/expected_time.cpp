@@ -17,14 +17,17 @@ TileBlocks blocks_of_tiles(const Problem& problem, std::int64_t rows, std::int64
   const auto count = [&](std::int64_t keys) {
     return ceil_div(std::max<std::int64_t>(ceil_div(keys, block_n), 1), parts);
   };
-  if (problem.causal == Causal::kNone) {
+  const Band<std::int64_t> band = problem.band();
+  if (!band.bounded()) {
     blocks.longest = count(problem.seqlen_kv);
     blocks.total = blocks.tiles * blocks.longest;
     return blocks;
   }
   for (std::int64_t tile = 0; tile < blocks.tiles; ++tile) {
-    const std::int64_t last_row = std::min((tile + 1) * rows, problem.seqlen_q);
-    const std::int64_t own = count(std::min(problem.seqlen_kv, last_row + problem.causal_offset()));
+    const std::int64_t last_row = std::min((tile + 1) * rows, problem.seqlen_q) - 1;
+    const KeyRange<std::int64_t> keys = band.keys_of_any(tile * rows, last_row);
+    // Blocks start at multiples of block_n, whichever key is the first.
+    const std::int64_t own = count(keys.end - keys.begin / block_n * block_n);
     blocks.longest = std::max(blocks.longest, own);
     blocks.total += own;
   }

@@ -1,6 +1,7 @@
 #include "kernels/gpu_family.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 namespace flashcore {
@@ -10,8 +11,9 @@ static_assert(static_cast<int>(Element::kF16) == static_cast<int>(DType::kF16));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
 
 Traits traits_of(const Problem& problem) {
+  const Band<std::int64_t> band = problem.band();
   return {static_cast<Element>(problem.dtype), static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v),
-          problem.causal != Causal::kNone};
+          band.bounded_left, band.bounded_right};
 }
 
 Limits limits_of(const DeviceLimits& limits) {
@@ -25,37 +27,43 @@ Limits limits_of(const DeviceLimits& limits) {
 
 std::string print_traits(const Traits& traits) {
   constexpr const char* kNames[] = {"kF32", "kF16", "kBF16"};
-  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}}}",
-                     kNames[static_cast<int>(traits.element)], traits.head_dim, traits.head_dim_v, traits.causal);
+  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}, {}}}",
+                     kNames[static_cast<int>(traits.element)], traits.head_dim, traits.head_dim_v, traits.bounded_left,
+                     traits.bounded_right);
 }
 
-ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args) {
+ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts) {
   const auto strides = [](const TensorLayout& layout) {
     return Strides{layout.stride_batch, layout.stride_head, layout.stride_row};
   };
   ForwardParams params{};
-  params.q = args.q;
-  params.k = args.k;
-  params.v = args.v;
-  params.o = args.o;
-  params.lse = args.lse;
-  params.q_stride = strides(args.layouts.q);
-  params.k_stride = strides(args.layouts.k);
-  params.v_stride = strides(args.layouts.v);
-  params.o_stride = strides(args.layouts.o);
+  params.q_stride = strides(layouts.q);
+  params.k_stride = strides(layouts.k);
+  params.v_stride = strides(layouts.v);
+  params.o_stride = strides(layouts.o);
   params.batch = static_cast<int>(problem.batch);
   params.heads_q = static_cast<int>(problem.heads_q);
   params.heads_kv = static_cast<int>(problem.heads_kv);
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_kv = static_cast<int>(problem.seqlen_kv);
-  params.causal_offset = static_cast<int>(problem.causal == Causal::kNone ? 0 : problem.causal_offset());
-  params.scale = static_cast<float>(problem.softmax_scale());
+  const Band<std::int64_t> band = problem.band();
+  params.right_offset = static_cast<int>(band.right_offset);
+  params.left_offset = static_cast<int>(band.left_offset);
   params.scale_log2 = static_cast<float>(problem.softmax_scale() * 1.4426950408889634074);
   return params;
 }
 
+void relocate_forward(Step& step, std::size_t offset) {
+  step.relocate(offset + offsetof(ForwardParams, q), Operand::kQ);
+  step.relocate(offset + offsetof(ForwardParams, k), Operand::kK);
+  step.relocate(offset + offsetof(ForwardParams, v), Operand::kV);
+  step.relocate(offset + offsetof(ForwardParams, o), Operand::kO);
+  step.relocate(offset + offsetof(ForwardParams, lse), Operand::kLse);
+}
+
 std::optional<std::string> why_indices_overflow(const Problem& problem) {
-  // Row and key indices are 32-bit, and i + causal_offset must not wrap.
+  // Row and key indices are 32-bit, and i + right_offset must not wrap. A bound that cuts (Problem::band) lies within
+  // the sequences.
   constexpr std::int64_t kMaxRows = std::numeric_limits<int>::max() / 2;
   if (problem.seqlen_q > kMaxRows || problem.seqlen_kv > kMaxRows)
     return fmt::format("sequences of more than {} rows", kMaxRows);
@@ -63,14 +71,19 @@ std::optional<std::string> why_indices_overflow(const Problem& problem) {
   return std::nullopt;
 }
 
-TensorMapSpec tensor_map_of(std::size_t param_offset, const void* address, DType dtype, const TensorLayout& layout,
+std::optional<std::string> why_no_window(const Problem& problem) {
+  if (problem.band().bounded_left) return "windows are not supported yet: a mask may bound the keys on the right only";
+  return std::nullopt;
+}
+
+TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box) {
   const auto stride = [](std::int64_t elements, std::int64_t extent) {
     // Of a dimension of one element any stride is the same; the encoder wants a multiple of 16 bytes.
     return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * 2);
   };
   TensorMapSpec map{param_offset,
-                    address,
+                    nullptr,
                     dtype == DType::kBF16,
                     {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
                      static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
@@ -90,6 +103,7 @@ std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const Dev
       return fmt::format(
           "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
   }
+  if (auto reason = why_no_window(problem)) return reason;
   if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
   return why_indices_overflow(problem);
 }

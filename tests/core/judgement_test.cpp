@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 
 #include "core/reference.h"
@@ -35,7 +34,7 @@ TEST(JudgementTest, HonestKernelsPassOnEveryPatternShapeAndDtype) {
   for (const char* shape : {"b1_h1_s1_d1_", "b1_h1_s2_d8_", "b1_h2_s17_d64_", "b1_h4_hk2_s65_d40_",
                             "b1_h2_sq3_sk130_d72_", "b1_h1_sq40_sk9_d16_", "b1_h1_s33_d1_", "b1_h3_sq1_sk1_d128_"}) {
     for (const char* dtype : {"fp32", "fp16", "bf16"}) {
-      for (const char* causal : {"", "_causal", "_causaltl"}) {
+      for (const char* causal : {"", "_causal", "_causaltl", "_causal_wl13", "_wl9_wr4_tl"}) {
         for (const Pattern pattern : all_patterns()) {
           for (const Fault honest : {Fault::kNone, Fault::kTruncatingAdds}) {
             for (std::uint64_t seed = 1; seed <= (honest == Fault::kNone ? 2u : 1u); ++seed) {
@@ -74,6 +73,8 @@ TEST(JudgementTest, EveryPlantedFaultIsCaughtInEveryDtype) {
       {Fault::kStaleLastTile, "b1_h2_s150_d64_", ""},
       {Fault::kUnmaskedDiagonal, "b1_h2_s150_d64_", "_causal"},
       {Fault::kMaskOffByOne, "b1_h2_s150_d64_", "_causal"},
+      {Fault::kMaskOffByOne, "b1_h2_s150_d64_", "_wl30_wr5"},
+      {Fault::kWindowOffByOne, "b1_h2_s150_d64_", "_causal_wl30"},
       {Fault::kMissingRescale, "b1_h2_s150_d64_", ""},
       {Fault::kOneWrongRow, "b2_h8_s60_d64_", ""},
       {Fault::kDroppedKey, "b1_h2_s300_d64_", ""},

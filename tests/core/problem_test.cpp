@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 #include "core/error.h"
@@ -34,19 +35,33 @@ TEST(ProblemTest, IdsOfTheDocumentedForms) {
   EXPECT_EQ(p.head_dim, 128);
   EXPECT_EQ(p.head_dim_v, 64);
   EXPECT_EQ(p.dtype, DType::kBF16);
-  EXPECT_EQ(p.causal, Causal::kTopLeft);
+  EXPECT_EQ(p.mask, Mask::causal(Alignment::kTopLeft));
   EXPECT_EQ(p.layout, Layout::kBshd);
   EXPECT_EQ(p.scale, 0.125);
 }
 
+std::vector<Mask> masks() {
+  std::vector<Mask> all;
+  for (const Alignment alignment : {Alignment::kBottomRight, Alignment::kTopLeft}) {
+    for (const auto left : {std::optional<std::int64_t>(), std::optional<std::int64_t>(0),
+                            std::optional<std::int64_t>(3), std::optional<std::int64_t>(20)}) {
+      for (const auto right : {std::optional<std::int64_t>(), std::optional<std::int64_t>(0),
+                               std::optional<std::int64_t>(2), std::optional<std::int64_t>(30)}) {
+        if (left || right || alignment == Alignment::kBottomRight) all.push_back({alignment, left, right});
+      }
+    }
+  }
+  return all;
+}
+
 TEST(ProblemTest, EveryCombinationRoundTrips) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    for (const Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
+    for (const Mask& mask : masks()) {
       for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
         for (const std::int64_t kv : {17, 33}) {
           for (const std::optional<double>& scale :
                {std::optional<double>(), std::optional<double>(1.0 / 3), std::optional<double>(12.0)}) {
-            const Problem p{dtype, 2, 6, kv == 17 ? 6 : 2, 17, kv, 64, kv == 17 ? 64 : 40, causal, layout, scale};
+            const Problem p{dtype, 2, 6, kv == 17 ? 6 : 2, 17, kv, 64, kv == 17 ? 64 : 40, mask, layout, scale};
             EXPECT_EQ(Problem::parse(p.id()), p) << p.id();
             EXPECT_EQ(p.id().find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.-"), std::string::npos);
           }
@@ -56,12 +71,40 @@ TEST(ProblemTest, EveryCombinationRoundTrips) {
   }
 }
 
+TEST(ProblemTest, TokensOfWindows) {
+  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_causal_wl128").mask, (Mask{Alignment::kBottomRight, 128, 0}));
+  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_causaltl_wl128_bshd").mask, (Mask{Alignment::kTopLeft, 128, 0}));
+  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_wl0_wr7_tl_scale0.5").mask, (Mask{Alignment::kTopLeft, 0, 7}));
+  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_wr7").mask, (Mask{Alignment::kBottomRight, std::nullopt, 7}));
+  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_wr0").id(), "b1_h8_s512_d64_fp16_causal");
+  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_tl").find("bounds nothing"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_wl2147483648").find("left side is 2147483648"), std::string::npos);
+}
+
 TEST(ProblemTest, BadIdsAreRefusedWithTheForm) {
-  for (const char* id :
-       {"", "b1", "b1_h8", "h8_b1_s512_d64_fp16", "b1_h8_s512_d64", "b1_h8_s512_d64_fp8", "b1_h8_s512_d64_half",
-        "b1_h8_sq512_d64_fp16", "b1_h8_s-5_d64_fp16", "b1_h8_s512_d64_fp16_", "b1_h8_s512_d64_fp16_causal_causal",
-        "b1_h8_s512_d64_fp16_scale", "b1_h8_s512_d64_fp16_scalex", "b1_h8_s512_d64_fp16_bshd_causal",
-        "b99999999999999999999_h8_s512_d64_fp16", "b1_h8_s512_d64_fp16__causal", "mission"}) {
+  for (const char* id : {"",
+                         "b1",
+                         "b1_h8",
+                         "h8_b1_s512_d64_fp16",
+                         "b1_h8_s512_d64",
+                         "b1_h8_s512_d64_fp8",
+                         "b1_h8_s512_d64_half",
+                         "b1_h8_sq512_d64_fp16",
+                         "b1_h8_s-5_d64_fp16",
+                         "b1_h8_s512_d64_fp16_",
+                         "b1_h8_s512_d64_fp16_causal_causal",
+                         "b1_h8_s512_d64_fp16_scale",
+                         "b1_h8_s512_d64_fp16_scalex",
+                         "b1_h8_s512_d64_fp16_bshd_causal",
+                         "b1_h8_s512_d64_fp16_causal_wr4",
+                         "b1_h8_s512_d64_fp16_wr4_wl4",
+                         "b1_h8_s512_d64_fp16_causal_wl4_tl",
+                         "b1_h8_s512_d64_fp16_wl-1",
+                         "b1_h8_s512_d64_fp16_wl",
+                         "b1_h8_s512_d64_fp16_wl4_causal",
+                         "b99999999999999999999_h8_s512_d64_fp16",
+                         "b1_h8_s512_d64_fp16__causal",
+                         "mission"}) {
     EXPECT_NE(message_of(id).find("the form is b<batch>"), std::string::npos) << id << ": " << message_of(id);
   }
 }
@@ -88,26 +131,32 @@ TEST(ProblemTest, LimitsNameTheFieldItsValueAndWhatIsAllowed) {
   EXPECT_NO_THROW(p.validate());
 }
 
-TEST(ProblemTest, UnmaskedPairsAreTheSumOfVisibleKeys) {
-  for (const Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
+TEST(ProblemTest, PairsAndBytesFollowFromWhatEachRowSees) {
+  for (const Mask& mask : masks()) {
     for (const std::int64_t sq : {0, 1, 5, 17, 40}) {
       for (const std::int64_t sk : {0, 1, 5, 17, 40}) {
         Problem p;
         p.seqlen_q = sq;
         p.seqlen_kv = sk;
-        p.causal = causal;
-        std::int64_t pairs = 0, rows_with_keys = 0, keys = 0;
+        p.mask = mask;
+        p.validate();
+        std::int64_t pairs = 0, rows_with_keys = 0;
+        std::set<std::int64_t> read;
         for (std::int64_t row = 0; row < sq; ++row) {
+          const std::int64_t own = row + (mask.alignment == Alignment::kTopLeft ? 0 : sk - sq);
           std::int64_t visible = 0;
           for (std::int64_t key = 0; key < sk; ++key) {
-            const std::int64_t offset = causal == Causal::kTopLeft ? 0 : sk - sq;
-            visible += causal == Causal::kNone || key <= row + offset ? 1 : 0;
+            if ((mask.left && key < own - *mask.left) || (mask.right && key > own + *mask.right)) continue;
+            ++visible;
+            read.insert(key);
           }
-          EXPECT_EQ(p.visible_keys(row), visible);
+          EXPECT_EQ(p.visible_keys(row), visible) << p.id() << " row " << row;
           pairs += visible;
           rows_with_keys += visible > 0 ? 1 : 0;
-          keys = std::max(keys, visible);
         }
+        const auto keys = static_cast<std::int64_t>(read.size());
+        EXPECT_EQ(p.keys_read().size(), keys) << p.id();
+        EXPECT_EQ(p.keys_read().begin, keys > 0 ? *read.begin() : p.keys_read().begin) << p.id();
         EXPECT_EQ(p.unmasked_pairs(), pairs) << p.id();
         EXPECT_EQ(p.flops(), 4.0 * 64 * static_cast<double>(pairs));
         const auto elements = static_cast<double>(64 * (rows_with_keys + 2 * keys + sq));
@@ -115,6 +164,29 @@ TEST(ProblemTest, UnmaskedPairsAreTheSumOfVisibleKeys) {
       }
     }
   }
+}
+
+TEST(ProblemTest, ABoundThatCutsNothingIsNotThere) {
+  const auto bounds = [](const char* id) {
+    const Band<std::int64_t> band = Problem::parse(id).band();
+    return std::pair(band.bounded_left, band.bounded_right);
+  };
+  EXPECT_EQ(bounds("b1_h1_s100_d64_fp16_wl99"), std::pair(false, false));  // the last row sees key 0
+  EXPECT_EQ(bounds("b1_h1_s100_d64_fp16_wl98"), std::pair(true, false));
+  EXPECT_EQ(bounds("b1_h1_s100_d64_fp16_wr99"), std::pair(false, false));  // the first row sees key 99
+  EXPECT_EQ(bounds("b1_h1_s100_d64_fp16_wr98"), std::pair(false, true));
+  EXPECT_EQ(bounds("b1_h1_sq1_sk100_d64_fp16_causal_wl1000"), std::pair(false, true));
+  EXPECT_EQ(bounds("b1_h1_sq1_sk100_d64_fp16_causal_wl98"), std::pair(true, true));
+  EXPECT_EQ(bounds("b1_h1_sq10_sk20_d64_fp16_wl9_tl"), std::pair(false, false));
+  EXPECT_EQ(bounds("b1_h1_sq10_sk20_d64_fp16_wl9"), std::pair(true, false));
+}
+
+TEST(ProblemTest, AMillionRowsAreCountedAtOnceAndExactly) {
+  const Problem p = Problem::parse("b1_h1_s1048576_d128_bf16_causal_wl1023");
+  EXPECT_EQ(p.unmasked_pairs(), 1024 * 1025 / 2 + std::int64_t{1048576 - 1024} * 1024);
+  // The largest lengths there are: near 2^61 pairs.
+  const Problem most = Problem::parse("b1_h1_s1073741823_d1_bf16_wl1073741821");
+  EXPECT_EQ(most.unmasked_pairs(), std::int64_t{1073741823} * 1073741823 - 1);
 }
 
 TEST(ProblemTest, FlopsCountUnmaskedPairsOfEveryQueryHead) {
@@ -132,6 +204,8 @@ TEST(ProblemTest, GroupedHeadsReadKeysOnce) {
 TEST(ProblemTest, DecodeIsFewRowsAgainstManyKeys) {
   EXPECT_TRUE(Problem::parse("b1_h32_hk8_sq1_sk32768_d128_bf16").is_decode());
   EXPECT_TRUE(Problem::parse("b64_h32_hk8_sq4_sk4096_d128_bf16_causal").is_decode());
+  EXPECT_TRUE(Problem::parse("b1_h32_hk8_sq1_sk32768_d128_bf16_causal_wl127").is_decode());
+  EXPECT_FALSE(Problem::parse("b1_h32_hk8_sq1_sk32768_d128_bf16_causal_wl6").is_decode());
   EXPECT_FALSE(Problem::parse("b1_h8_s512_d64_fp16").is_decode());
   EXPECT_FALSE(Problem::parse("b1_h8_s32_d64_fp16").is_decode());
   EXPECT_FALSE(Problem::parse("b1_h8_s1_d64_fp16").is_decode());

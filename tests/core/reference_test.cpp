@@ -25,7 +25,8 @@ std::vector<double> naive_row(const Problem& p, const AttentionInputs& in, std::
   const std::int64_t head = h / p.group_size();
   std::vector<double> scores, o(static_cast<std::size_t>(p.head_dim_v), 0.0);
   double maximum = -kInf, sum = 0;
-  for (std::int64_t j = 0; j < p.visible_keys(row); ++j) {
+  const KeyRange<std::int64_t> keys = p.band().keys_of_row(row);
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) {
     double s = 0;
     for (std::int64_t d = 0; d < p.head_dim; ++d)
       s += static_cast<double>(in.q.at(b, h, row, d)) * in.k.at(b, head, j, d);
@@ -34,8 +35,9 @@ std::vector<double> naive_row(const Problem& p, const AttentionInputs& in, std::
   }
   for (double& s : scores) sum += s = std::exp(s - maximum);
   for (std::size_t j = 0; j < scores.size(); ++j) {
+    const std::int64_t key = keys.begin + static_cast<std::int64_t>(j);
     for (std::size_t d = 0; d < o.size(); ++d)
-      o[d] += scores[j] / sum * in.v.at(b, head, static_cast<std::int64_t>(j), static_cast<std::int64_t>(d));
+      o[d] += scores[j] / sum * in.v.at(b, head, key, static_cast<std::int64_t>(d));
   }
   *lse = scores.empty() ? -kInf : maximum + std::log(sum);
   return o;
@@ -44,7 +46,9 @@ std::vector<double> naive_row(const Problem& p, const AttentionInputs& in, std::
 TEST(ReferenceTest, AgreesWithTheFormulaOnEveryKindOfProblem) {
   for (const char* id :
        {"b1_h1_s1_d1_fp32", "b2_h6_hk2_s37_d24_dv40_fp16_causal", "b1_h2_sq50_sk19_d64_bf16_causal_bshd",
-        "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided", "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5"}) {
+        "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided", "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5",
+        "b1_h2_s99_d16_fp16_causal_wl13", "b1_h2_sq40_sk90_d16_bf16_wl20_wr3", "b1_h2_sq90_sk40_d16_fp32_wl5_tl",
+        "b1_h4_hk2_sq3_sk200_d16_fp32_causal_wl33"}) {
     const Problem p = Problem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const Reference ref = reference_forward(p, in, {});

@@ -58,9 +58,9 @@ TEST(SuiteTest, ReadsEveryKey) {
   EXPECT_EQ(suite.problems[0].problem.id(), "b1_h8_s512_d64_fp16");
   EXPECT_EQ(suite.problems[1].name, "full");
   EXPECT_EQ(suite.problems[1].problem.id(), "b2_h6_hk3_sq1_sk99_d64_dv32_bf16_causaltl_bshd_scale0.25");
-  EXPECT_EQ(suite.problems[2].problem.causal, Causal::kBottomRight);
-  EXPECT_EQ(suite.problems[3].problem.causal, Causal::kNone);
-  EXPECT_EQ(suite.problems[4].problem.causal, Causal::kBottomRight);
+  EXPECT_EQ(suite.problems[2].problem.mask, Mask::causal());
+  EXPECT_EQ(suite.problems[3].problem.mask, Mask());
+  EXPECT_EQ(suite.problems[4].problem.mask, Mask::causal());
 }
 
 TEST(SuiteTest, EveryShippedSuiteLoadsUnderItsName) {

@@ -18,6 +18,7 @@ enum class Fault {
   kStaleLastTile,     // the last tile of keys multiplies the values of the tile before it
   kUnmaskedDiagonal,  // one diagonal tile of one head is not masked
   kMaskOffByOne,      // j < i + offset
+  kWindowOffByOne,    // the last tile's rows see one key more on the left
   kMissingRescale,    // acc_o keeps its old scale when the maximum grows
   kOneWrongRow,       // the last row of the last head uses its neighbour's q
   kDroppedKey,        // one key of one head is skipped
@@ -65,13 +66,16 @@ class TileKernel {
  private:
   bool last_head(std::int64_t b, std::int64_t h) const { return b == p_.batch - 1 && h == p_.heads_q - 1; }
 
-  std::int64_t visible(std::int64_t b, std::int64_t h, std::int64_t row) const {
-    const std::int64_t keys = p_.visible_keys(row);
-    if (p_.causal == Causal::kNone) return keys;
-    if (fault_ == Fault::kMaskOffByOne) return std::max<std::int64_t>(0, keys - 1);
+  KeyRange<std::int64_t> visible(std::int64_t b, std::int64_t h, std::int64_t row) const {
+    const Band<std::int64_t> band = p_.band();
+    KeyRange<std::int64_t> keys = band.keys_of_row(row);
     const bool one_tile = last_head(b, h) && row / block_n_ == (p_.seqlen_q - 1) / block_n_;
+    if (fault_ == Fault::kWindowOffByOne && band.bounded_left && one_tile)
+      keys.begin = std::max<std::int64_t>(0, keys.begin - 1);
+    if (!band.bounded_right) return keys;
+    if (fault_ == Fault::kMaskOffByOne) keys.end = std::max(keys.begin, keys.end - 1);
     if (fault_ == Fault::kUnmaskedDiagonal && one_tile)
-      return std::min((keys + block_n_ - 1) / block_n_ * block_n_, p_.seqlen_kv);
+      keys.end = std::min((keys.end + block_n_ - 1) / block_n_ * block_n_, p_.seqlen_kv);
     return keys;
   }
 
@@ -101,14 +105,14 @@ class TileKernel {
 
   void run_row(std::int64_t b, std::int64_t h, std::int64_t row) {
     const std::int64_t head = fault_ == Fault::kWrongHead ? h % p_.heads_kv : h / p_.group_size();
-    const std::int64_t keys = visible(b, h, row);
+    const KeyRange<std::int64_t> keys = visible(b, h, row);
     const float inf = std::numeric_limits<float>::infinity();
     float row_max = -inf, row_sum = 0;
     std::vector<float> acc(static_cast<std::size_t>(p_.head_dim_v), 0.0f);
-    for (std::int64_t start = 0; start < keys; start += block_n_) {
+    for (std::int64_t start = keys.begin; start < keys.end; start += block_n_) {
       std::vector<float> p;
       float new_max = row_max;
-      const std::int64_t end = std::min(keys, start + block_n_);
+      const std::int64_t end = std::min(keys.end, start + block_n_);
       for (std::int64_t key = start; key < end; ++key) {
         p.push_back(score(b, h, row, head, key));
         if (fault_ == Fault::kDroppedKey && last_head(b, h) && key == p_.seqlen_kv / 3) p.back() = -inf;

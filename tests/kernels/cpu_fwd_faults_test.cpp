@@ -15,9 +15,10 @@ void broken_attend(const Plan& plan, const Task& task, float* scratch) {
   HWY_NAMESPACE::attend_any<kFault>(plan, task, scratch);
 }
 
-// Lengths that are no multiple of block_n, several blocks of keys, a causal edge inside them.
+// Lengths that are no multiple of block_n, several blocks of keys, edges of the mask inside them.
 const char* const kProblems[] = {"b1_h2_s100_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d40_fp16_causal",
-                                 "b1_h2_sq70_sk90_d32_bf16_causaltl"};
+                                 "b1_h2_sq70_sk90_d32_bf16_causaltl", "b1_h2_s100_d32_fp32_wl20",
+                                 "b1_h2_sq70_sk90_d32_fp16_causal_wl37"};
 
 Config small_blocks() {
   Config config;

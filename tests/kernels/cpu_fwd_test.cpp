@@ -32,12 +32,24 @@ Config small_blocks() {
   return config;
 }
 
+// Windows of one key, within a block, over several; symmetric, shifted, without a right or a left end.
+constexpr Mask kMasks[] = {Mask(),
+                           Mask::causal(),
+                           Mask::causal(Alignment::kTopLeft),
+                           {Alignment::kBottomRight, 0, 0},
+                           {Alignment::kBottomRight, 9, 0},
+                           {Alignment::kTopLeft, 40, 0},
+                           {Alignment::kBottomRight, 20, 20},
+                           {Alignment::kTopLeft, 35, 3},
+                           {Alignment::kBottomRight, 50, std::nullopt},
+                           {Alignment::kTopLeft, std::nullopt, 21}};
+
 TEST(CpuForward, EveryPairOfLengths) {
   constexpr int kLengths[] = {0, 1, 17, 33, 63, 65, 100, 129};
   int index = 0;
   for (int seqlen_q : kLengths) {
     for (int seqlen_kv : kLengths) {
-      for (Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
+      for (const Mask& mask : kMasks) {
         Problem problem;
         problem.dtype = static_cast<DType>(index % 3);
         problem.layout = static_cast<Layout>(index / 3 % 3);
@@ -45,7 +57,7 @@ TEST(CpuForward, EveryPairOfLengths) {
         problem.seqlen_q = seqlen_q;
         problem.seqlen_kv = seqlen_kv;
         problem.head_dim = problem.head_dim_v = 40;
-        problem.causal = causal;
+        problem.mask = mask;
         expect_correct(problem, small_blocks());
         ++index;
       }
@@ -64,7 +76,7 @@ TEST(CpuForward, EveryHeadDim) {
         problem.seqlen_kv = 70;
         problem.head_dim = head_dim;
         problem.head_dim_v = head_dim_v;
-        problem.causal = Causal::kBottomRight;
+        problem.mask = Mask::causal();
         problem.layout = Layout::kStrided;
         expect_correct(problem, small_blocks());
       }
@@ -75,7 +87,7 @@ TEST(CpuForward, EveryHeadDim) {
 TEST(CpuForward, EveryGroupSize) {
   for (int group : {1, 2, 3, 5, 6, 7, 8, 12}) {
     for (int seqlen_q : {1, 5, 33}) {
-      for (Causal causal : {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft}) {
+      for (const Mask& mask : kMasks) {
         Problem problem;
         problem.dtype = DType::kBF16;
         problem.batch = 2;
@@ -83,7 +95,7 @@ TEST(CpuForward, EveryGroupSize) {
         problem.heads_q = 2 * group;
         problem.seqlen_q = seqlen_q;
         problem.seqlen_kv = 90;
-        problem.causal = causal;
+        problem.mask = mask;
         problem.layout = Layout::kBshd;
         expect_correct(problem, small_blocks());
       }
@@ -93,8 +105,10 @@ TEST(CpuForward, EveryGroupSize) {
 
 TEST(CpuForward, EveryPattern) {
   for (Pattern pattern : all_patterns()) {
-    for (const char* id : {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d64_fp16",
-                           "b1_h2_s100_d80_bf16_causaltl", "b2_h2_sq3_sk200_d128_fp16_causal"}) {
+    for (const char* id :
+         {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d64_fp16", "b1_h2_s100_d80_bf16_causaltl",
+          "b2_h2_sq3_sk200_d128_fp16_causal", "b1_h4_hk2_sq65_sk129_d64_fp32_causal_wl50",
+          "b1_h2_s100_d80_bf16_wl7_wr30_tl", "b1_h2_sq3_sk200_d64_fp16_causal_wl99"}) {
       const Problem problem = problem_of(id);
       Config split = small_blocks();
       split.kv_split = 2;

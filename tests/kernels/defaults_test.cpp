@@ -29,7 +29,7 @@ TEST(Defaults, AreValidForWhateverIsSupported) {
     problem.seqlen_kv = pick<std::int64_t>(random, {1, 33, 512, 1025, 4097, 20000});
     problem.head_dim = 8 * static_cast<int>(1 + random() % 32);
     problem.head_dim_v = random() % 4 > 0 ? problem.head_dim : 8 * static_cast<int>(1 + random() % 32);
-    problem.causal = pick<Causal>(random, {Causal::kNone, Causal::kTopLeft, Causal::kBottomRight});
+    problem.mask = pick<Mask>(random, {Mask(), Mask::causal(Alignment::kTopLeft), Mask::causal()});
     const DeviceLimits limits = limits_of_arch(pick(random, known_archs()));
     for (const Family* family : all_families()) {
       if (family->kind() != DeviceKind::kCuda || family->why_unsupported(problem, limits)) continue;

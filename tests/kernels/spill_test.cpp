@@ -36,7 +36,7 @@ Problem draw_problem(std::mt19937_64& random) {
   problem.seqlen_kv = 512;
   problem.head_dim = pick(random, kHeadDims);
   problem.head_dim_v = random() % 4 > 0 ? problem.head_dim : pick(random, kHeadDims);
-  problem.causal = pick<Causal>(random, {Causal::kNone, Causal::kBottomRight});
+  problem.mask = pick<Mask>(random, {Mask(), Mask::causal()});
   return problem;
 }
 

@@ -21,7 +21,7 @@ Problem ragged_problem() {
   p.seqlen_q = 37;
   p.seqlen_kv = 71;
   p.head_dim = p.head_dim_v = 16;
-  p.causal = Causal::kBottomRight;
+  p.mask = Mask::causal();
   return p;
 }
 

@@ -3,13 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 
 #include "core/error.h"
 #include "device/red_zone.h"

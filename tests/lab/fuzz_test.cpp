@@ -67,7 +67,7 @@ TEST_F(FuzzTest, EveryKindOfEdgeIsDrawn) {
     const FuzzCase c = *random_case(3, i, families, device);
     const Problem& p = c.problem;
     seen.insert(std::string("dtype ") + std::string(to_string(p.dtype)));
-    seen.insert(std::string("causal ") + std::string(to_string(p.causal)));
+    seen.insert("causal " + (p.mask.is_causal() ? std::string(to_string(p.mask.alignment)) : "none"));
     seen.insert(std::string("layout ") + std::string(to_string(p.layout)));
     seen.insert(std::string("pattern ") + std::string(to_string(c.pattern)));
     seen.insert(fmt::format("group {}", p.group_size()));
@@ -75,7 +75,7 @@ TEST_F(FuzzTest, EveryKindOfEdgeIsDrawn) {
     seen.insert(fmt::format("sk {}", p.seqlen_kv));
     if (p.head_dim_v != p.head_dim) seen.insert("dv");
     if (p.scale) seen.insert("scale");
-    if (p.seqlen_q > p.seqlen_kv && p.causal == Causal::kBottomRight) seen.insert("masked rows");
+    if (p.seqlen_q > p.seqlen_kv && p.mask == Mask::causal()) seen.insert("masked rows");
     // A length no fixed list holds: it comes from this config's own tile.
     if (c.candidate.config[0] == 48 && (p.seqlen_q == 49 || p.seqlen_q == 95)) seen.insert("tile edge");
     if (p.is_decode()) seen.insert("decode");
@@ -142,7 +142,7 @@ TEST_F(FuzzTest, ShrinksAWrongTailToItsLength) {
     EXPECT_EQ(p.seqlen_q, 1);
     EXPECT_EQ(p.batch * p.heads_q, 1);
     EXPECT_EQ(p.head_dim, 8);
-    EXPECT_EQ(p.causal, Causal::kNone);
+    EXPECT_EQ(p.mask, Mask());
     EXPECT_EQ(p.layout, Layout::kBhsd);
     EXPECT_FALSE(p.scale);
   }
@@ -151,8 +151,8 @@ TEST_F(FuzzTest, ShrinksAWrongTailToItsLength) {
 
 TEST_F(FuzzTest, KeepsTheFeatureThatMatters) {
   const auto fails = [](const FuzzCase& c) {
-    return c.problem.causal == Causal::kTopLeft && c.problem.group_size() >= 5 && c.candidate.config[2] == 4 &&
-           c.pattern == Pattern::kPeaked && c.problem.seqlen_q > 2;
+    return c.problem.mask == Mask::causal(Alignment::kTopLeft) && c.problem.group_size() >= 5 &&
+           c.candidate.config[2] == 4 && c.pattern == Pattern::kPeaked && c.problem.seqlen_q > 2;
   };
   FuzzCase c;
   c.problem = Problem::parse("b3_h21_hk3_sq129_sk65_d128_dv64_bf16_causaltl_bshd");

@@ -1,7 +1,6 @@
 #pragma once
 // A trial with every field set to something that is not its default.
 
-#include <cmath>
 #include <limits>
 
 #include "lab/record/trial.h"
@@ -20,7 +19,7 @@ inline Trial sample_trial() {
   t.problem.heads_kv = 2;
   t.problem.seqlen_q = 17;
   t.problem.seqlen_kv = 65;
-  t.problem.causal = Causal::kBottomRight;
+  t.problem.mask = Mask::causal();
   t.device.key = "h200";
   t.device.name = "NVIDIA H200";
   t.device.id = "cuda:0";

@@ -18,20 +18,17 @@ using cuda::NvrtcApi;
 using cuda::NvrtcProgram;
 using cuda::NvrtcResult;
 
-// Device sources name each other by path from src/: #include "kernels/tile/traits.h".
-constexpr std::string_view kIncludeRoot = "kernels/";
-
 class Program {
  public:
   Program(const NvrtcApi& api, const KernelSource& kernel, const SourceMap& sources) : api_(api) {
     std::vector<std::string> names;
     std::vector<const char*> name_pointers, texts;
     for (const auto& [path, text] : sources) {
-      names.push_back(std::string(kIncludeRoot) + path);
+      names.push_back(included_as(path));
       texts.push_back(text.c_str());
     }
     for (const std::string& name : names) name_pointers.push_back(name.c_str());
-    const std::string text = fmt::format("#include \"{}{}\"\n", kIncludeRoot, kernel.file);
+    const std::string text = fmt::format("#include \"{}\"\n", included_as(kernel.file));
     check(api_.create_program(&program_, text.c_str(), "flashcore.cu", static_cast<int>(texts.size()), texts.data(),
                               name_pointers.data()),
           "nvrtcCreateProgram");

@@ -39,7 +39,9 @@ struct RowBlock {
         v_panels(scratch + plan.scratch.v),
         scores(scratch + plan.scratch.scores) {}
 
-  int visible_keys(int row) const { return plan.visible_keys(task.row_begin + row); }
+  KeyRange<int> visible_keys(int first, int last) const {
+    return plan.visible_keys(task.row_begin + first, task.row_begin + last);
+  }
 };
 
 template <Element kElement>
@@ -68,37 +70,48 @@ inline void clear_state(const RowBlock& block) {
   std::fill_n(block.row_sum, rows, 0.0f);
 }
 
-// S = Q · Kᵀ for `rows` rows from `row` on, over the panels that hold the first `keys` keys of the block.
-inline void compute_scores(const RowBlock& block, int row, int rows, int keys) {
+// S = Q · Kᵀ for `rows` rows from `row` on, over the panels that hold `keys` of the block.
+inline void compute_scores(const RowBlock& block, int row, int rows, const KeyRange<int>& keys) {
   const ScratchLayout& scratch = block.plan.scratch;
   const int head_dim = block.plan.traits.head_dim;
   const std::int64_t panel_floats = std::int64_t{round_up(head_dim, kLanes)} * kPanel;
-  const float* panel = block.k_panels;
-  for (int key = 0; key < keys; key += kPanel, panel += panel_floats) {
-    multiply_panel<false>(rows, keys - key, block.q + row * scratch.q_stride, scratch.q_stride, panel, head_dim,
+  const int first = keys.begin / kPanel;
+  const float* panel = block.k_panels + first * panel_floats;
+  for (int key = first * kPanel; key < keys.end; key += kPanel, panel += panel_floats) {
+    multiply_panel<false>(rows, keys.end - key, block.q + row * scratch.q_stride, scratch.q_stride, panel, head_dim,
                           nullptr, block.scores + key, scratch.score_stride);
   }
 }
 
-// O = diag(rescale) · O + P · V, where row r of the tile weighs its first keys[r] keys only. Keys that all rows of the
-// tile see go through the full tile; a causal edge leaves each row a few more of its own. Weighing a masked key with 0
-// instead would be wrong where its V is NaN or infinite.
-inline void accumulate_output(const RowBlock& block, int row, int rows, const int* keys, int keys_in_block,
+// O = diag(rescale) · O + P · V, where row r of the tile weighs its own keys[r] only. Keys that all rows of the tile
+// see go through the full tile; the edges of the mask leave each row a few more of its own on either side. Weighing a
+// masked key with 0 instead would be wrong where its V is NaN or infinite.
+inline void accumulate_output(const RowBlock& block, int row, int rows, const KeyRange<int>* keys, int keys_in_block,
                               const float* rescale) {
   const ScratchLayout& scratch = block.plan.scratch;
-  const int common = *std::min_element(keys, keys + rows);
+  KeyRange<int> common = keys[0];
+  for (int r = 1; r < rows; ++r) {
+    common.begin = std::max(common.begin, keys[r].begin);
+    common.end = std::min(common.end, keys[r].end);
+  }
+  // Rows too far apart to share a key: each takes all of its own after the empty product, which rescales.
+  if (common.begin > common.end) common.end = common.begin;
   const float* panel = block.v_panels;
   for (int column = 0; column < block.plan.traits.head_dim_v;
        column += kPanel, panel += std::int64_t{keys_in_block} * kPanel) {
     const int columns = block.plan.traits.head_dim_v - column;
     float* o = block.o + row * scratch.o_stride + column;
-    multiply_panel<true>(rows, columns, block.scores, scratch.score_stride, panel, common, rescale, o,
-                         scratch.o_stride);
-    for (int r = 0; r < rows; ++r) {
-      if (keys[r] == common) continue;
+    multiply_panel<true>(rows, columns, block.scores + common.begin, scratch.score_stride,
+                         panel + common.begin * kPanel, common.size(), rescale, o, scratch.o_stride);
+    const auto add_own = [&](int r, int begin, int end) {
+      if (begin >= end) return;
       constexpr float kKeep = 1.0f;
-      multiply_panel<true>(1, columns, block.scores + r * scratch.score_stride + common, 0, panel + common * kPanel,
-                           keys[r] - common, &kKeep, o + r * scratch.o_stride, 0);
+      multiply_panel<true>(1, columns, block.scores + r * scratch.score_stride + begin, 0, panel + begin * kPanel,
+                           end - begin, &kKeep, o + r * scratch.o_stride, 0);
+    };
+    for (int r = 0; r < rows; ++r) {
+      add_own(r, keys[r].begin, std::min(common.begin, keys[r].end));
+      add_own(r, std::max(common.end, keys[r].begin), keys[r].end);
     }
   }
 }
@@ -109,23 +122,33 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block) {
   const float scale_log2 = block.plan.params.scale_log2;
   for (int row = 0; row < block.task.row_count; row += kTileRows) {
     const int rows = std::min(kTileRows, block.task.row_count - row);
-    int keys[kTileRows];
+    const auto within_block = [&](int first, int last) -> KeyRange<int> {
+      if (kFault == Fault::kMissingMask) return {0, keys_in_block};
+      const KeyRange<int> visible = block.visible_keys(first, last);
+      return {std::clamp(visible.begin - key_begin, 0, keys_in_block),
+              std::clamp(visible.end - key_begin, 0, keys_in_block)};
+    };
+    const KeyRange<int> any = within_block(row, row + rows - 1);
+    if (any.empty()) continue;
+    KeyRange<int> keys[kTileRows];
+    int aligned[kTileRows];  // where the vector that holds the row's first key begins
     for (int r = 0; r < rows; ++r) {
-      const int visible = kFault == Fault::kMissingMask ? block.plan.params.seqlen_kv : block.visible_keys(row + r);
-      keys[r] = std::clamp(visible - key_begin, 0, keys_in_block);
+      keys[r] = within_block(row + r, row + r);
+      aligned[r] = keys[r].begin / kLanes * kLanes;
     }
-    const int most = *std::max_element(keys, keys + rows);
-    if (most == 0) continue;
-    compute_scores(block, row, rows, most);
+    compute_scores(block, row, rows, any);
     HWY_ALIGN float new_max[kPaddedTileRows] = {};
     HWY_ALIGN float rescale[kPaddedTileRows];
     float* row_max = block.row_max + row;
-    const auto scores_of = [&](int r) { return block.scores + r * block.plan.scratch.score_stride; };
-    for (int r = 0; r < rows; ++r) new_max[r] = std::max(row_max[r], max_of(scores_of(r), keys[r]));
+    const auto scores_of = [&](int r) { return block.scores + r * block.plan.scratch.score_stride + aligned[r]; };
+    for (int r = 0; r < rows; ++r) {
+      std::fill_n(scores_of(r), keys[r].begin - aligned[r], kMinusInfinity);
+      new_max[r] = std::max(row_max[r], max_of(scores_of(r), keys[r].end - aligned[r]));
+    }
     rescale_factors(row_max, new_max, rows, scale_log2, rescale);
     if constexpr (kFault == Fault::kMissingRescale) std::fill_n(rescale, rows, 1.0f);
     for (int r = 0; r < rows; ++r) {
-      const float sum = exponentiate(scores_of(r), keys[r], new_max[r], scale_log2);
+      const float sum = exponentiate(scores_of(r), keys[r].end - aligned[r], new_max[r], scale_log2);
       block.row_sum[row + r] = block.row_sum[row + r] * rescale[r] + sum;
       row_max[r] = new_max[r];
     }
@@ -153,7 +176,7 @@ void store_output(const RowBlock& block) {
                 head * params.o_stride.head + query * params.o_stride.row;
     store_row<kElement>(o, plan.traits.head_dim_v, out);
     if (params.lse != nullptr) {
-      const float lse = sum == 0.0f ? kMinusInfinity : block.row_max[row] * params.scale + std::log(sum);
+      const float lse = sum == 0.0f ? kMinusInfinity : block.row_max[row] * plan.softmax_scale + std::log(sum);
       params.lse[(std::int64_t{block.task.batch} * params.heads_q + head) * params.seqlen_q + query] = lse;
     }
   }
@@ -177,11 +200,12 @@ void attend_task(const Plan& plan, const Task& task, float* scratch) {
   clear_state(block);
   const auto* k = head_start<kElement>(params.k, params.k_stride, task.batch, task.head_kv);
   const auto* v = head_start<kElement>(params.v, params.v_stride, task.batch, task.head_kv);
-  // The task's last row sees the most; blocks beyond are masked for all.
-  int last_key = std::min(task.key_end, block.visible_keys(task.row_count - 1));
+  // Keys that no row of the task sees are not visited.
+  const KeyRange<int> visible = block.visible_keys(0, task.row_count - 1);
+  int first_key = std::max(task.key_begin, visible.begin), last_key = std::min(task.key_end, visible.end);
   if constexpr (kFault == Fault::kWrongTail) last_key = last_key / plan.config.block_n * plan.config.block_n;
-  if constexpr (kFault == Fault::kMissingMask) last_key = task.key_end;
-  for (int key = task.key_begin; key < last_key; key += plan.config.block_n) {
+  if constexpr (kFault == Fault::kMissingMask) first_key = task.key_begin, last_key = task.key_end;
+  for (int key = first_key; key < last_key; key += plan.config.block_n) {
     const int keys = std::min(plan.config.block_n, last_key - key);
     pack_k<kElement>(k + key * params.k_stride.row, params.k_stride.row, keys, plan.traits.head_dim, block.k_panels);
     pack_v<kElement>(v + key * params.v_stride.row, params.v_stride.row, keys, plan.traits.head_dim_v, block.v_panels);

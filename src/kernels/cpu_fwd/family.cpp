@@ -53,13 +53,14 @@ std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by
 
 // Expected time of the busiest core, in rows of one tile: a task costs its rows, and packing K and V costs as much as
 // 20 more (measured with AVX-512 at head dim 128). More tasks balance better and pack more often.
-double expected_rows(int block_m, std::int64_t rows, std::int64_t heads, bool causal, double cores) {
+double expected_rows(int block_m, std::int64_t rows, std::int64_t heads, bool grows, double cores) {
   constexpr double kPackingRows = 20;
   const std::int64_t blocks = divide_up(rows, block_m);
   const double task = static_cast<double>(std::min<std::int64_t>(rows, block_m)) + kPackingRows;
   const double tasks = static_cast<double>(heads * blocks);
-  // Under a causal mask the average row sees half of the keys, and short tasks come last to fill the gaps.
-  if (causal) return std::max(task, (static_cast<double>(heads * rows) + kPackingRows * tasks) / 2 / cores);
+  // Under a causal mask the average row sees half of the keys, and short tasks come last to fill the gaps. In a window
+  // all rows see about as many.
+  if (grows) return std::max(task, (static_cast<double>(heads * rows) + kPackingRows * tasks) / 2 / cores);
   const double idle = std::ceil(tasks / cores) - tasks / cores;
   return (static_cast<double>(heads * rows) + kPackingRows * tasks) / cores + idle * task;
 }
@@ -70,17 +71,18 @@ ConfigValues CpuForward::default_config(const Problem& problem, const DeviceLimi
   const std::int64_t cores = std::max(limits.multiprocessors, 1);
   const std::int64_t heads = problem.batch * problem.heads_kv;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * problem.group_size(), 1);
+  const Band<std::int64_t> band = problem.band();
   double best = std::numeric_limits<double>::infinity();
   for (int block_m : space().fields()[0].values) {
     const double expected =
-        expected_rows(block_m, rows, heads, problem.causal != Causal::kNone, static_cast<double>(cores));
+        expected_rows(block_m, rows, heads, band.bounded_right && !band.bounded_left, static_cast<double>(cores));
     if (expected < best) {
       best = expected;
       config.block_m = block_m;
     }
   }
   const std::int64_t tasks = heads * divide_up(rows, config.block_m);
-  const std::int64_t key_blocks = divide_up(problem.seqlen_kv, config.block_n);
+  const std::int64_t key_blocks = divide_up(problem.keys_read().size(), config.block_n);
   while (config.kv_split < 32 && tasks * config.kv_split < cores && 2 * config.kv_split <= key_blocks) {
     config.kv_split *= 2;
   }
@@ -92,7 +94,7 @@ std::optional<std::string> CpuForward::why_invalid(const ConfigValues& values, c
   if (auto reason = why_unsupported(problem, limits)) return reason;
   const auto config = config_from<cpu_fwd::Config>(values);
   if (const char* reason = cpu_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return reason;
-  const std::int64_t key_blocks = divide_up(problem.seqlen_kv, config.block_n);
+  const std::int64_t key_blocks = divide_up(problem.keys_read().size(), config.block_n);
   if (config.kv_split > std::max<std::int64_t>(key_blocks, 1)) {
     return fmt::format("kv_split={} parts of {} blocks of keys: some would be empty", config.kv_split, key_blocks);
   }

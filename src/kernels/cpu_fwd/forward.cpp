@@ -23,8 +23,14 @@ std::int64_t partial_floats(const Config& config, const Problem& problem) {
 Forward::Forward(const Config& config, const Problem& problem, const AttentionArgs& args,
                  AttendFunction attend_function)
     : attend_(attend_function) {
-  plan_.params = make_forward_params(problem, args);
+  plan_.params = make_forward_params(problem, args.layouts);
+  plan_.params.q = args.q, plan_.params.k = args.k, plan_.params.v = args.v;
+  plan_.params.o = args.o, plan_.params.lse = args.lse;
   plan_.traits = traits_of(problem);
+  const Traits& traits = plan_.traits;
+  plan_.band = {plan_.params.seqlen_kv, traits.bounded_left, traits.bounded_right, plan_.params.left_offset,
+                plan_.params.right_offset};
+  plan_.softmax_scale = static_cast<float>(problem.softmax_scale());
   plan_.config = config;
   plan_.scratch = scratch_layout(config, plan_.traits);
   plan_.group = static_cast<int>(problem.group_size());
@@ -57,11 +63,12 @@ Task Forward::make_task(std::int64_t index) const {
   task.batch = static_cast<int>(next(plan_.params.batch));
   task.row_begin = (row_blocks() - 1 - index) * plan_.config.block_m;
   task.row_count = static_cast<int>(std::min<std::int64_t>(plan_.config.block_m, plan_.rows - task.row_begin));
-  // Splits are made of whole key blocks, so that only the last block of all is short.
-  const std::int64_t key_blocks = divide_up(plan_.params.seqlen_kv, plan_.config.block_n);
+  // Splits are made of whole key blocks, so that only the last block of all is short, and of keys that some row sees.
+  const KeyRange<int> read = plan_.rows == 0 ? KeyRange<int>{0, 0} : plan_.visible_keys(0, plan_.rows - 1);
+  const std::int64_t key_blocks = divide_up(read.size(), plan_.config.block_n);
   const auto first_key = [&](std::int64_t split) {
-    return static_cast<int>(std::min<std::int64_t>(key_blocks * split / plan_.config.kv_split * plan_.config.block_n,
-                                                   plan_.params.seqlen_kv));
+    return static_cast<int>(std::min<std::int64_t>(
+        read.begin + key_blocks * split / plan_.config.kv_split * plan_.config.block_n, read.end));
   };
   task.key_begin = first_key(task.split);
   task.key_end = first_key(task.split + 1);

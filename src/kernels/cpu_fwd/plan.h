@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/band.h"
 #include "kernels/cpu_fwd/config.h"
 
 namespace flashcore::cpu_fwd {
@@ -14,6 +15,8 @@ struct Plan {
   ForwardParams params{};
   Traits traits{};
   Config config{};
+  Band<int> band{};
+  float softmax_scale = 1;
   ScratchLayout scratch{};
   int group = 1;              // query heads per kv head
   std::int64_t rows = 0;      // seqlen_q * group
@@ -21,11 +24,9 @@ struct Plan {
 
   int query_of(std::int64_t row) const { return static_cast<int>(row / group); }
   int head_of(int head_kv, std::int64_t row) const { return head_kv * group + static_cast<int>(row % group); }
-  // Row sees keys 0 .. visible_keys(row) - 1.
-  int visible_keys(std::int64_t row) const {
-    if (!traits.causal) return params.seqlen_kv;
-    return static_cast<int>(
-        std::clamp<std::int64_t>(std::int64_t{query_of(row)} + params.causal_offset + 1, 0, params.seqlen_kv));
+  // What rows first .. last see between them.
+  KeyRange<int> visible_keys(std::int64_t first, std::int64_t last) const {
+    return band.keys_of_any(query_of(first), query_of(last));
   }
 
   // With kv_split > 1 every (batch, kv head, split, row) leaves its state here: o_stride floats of o, then row_max

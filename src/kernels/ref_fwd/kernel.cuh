@@ -44,7 +44,7 @@ forward(const __grid_constant__ ForwardParams params) {
   for (int i = 0; i < kPerLaneV; ++i) o[i] = 0.0f;
 
   int end = params.seqlen_kv;
-  if constexpr (T.causal) end = end < row + params.causal_offset + 1 ? end : row + params.causal_offset + 1;
+  if constexpr (T.bounded_right) end = end < row + params.right_offset + 1 ? end : row + params.right_offset + 1;
 
   float max_scaled = ptx::negative_infinity(), sum = 0.0f;
   for (int key = 0; key < end; ++key) {

@@ -15,6 +15,7 @@ class Sm80Forward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+    if (auto reason = why_no_window(problem)) return reason;
     if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
@@ -55,7 +56,7 @@ class Sm80Forward final : public GpuFamily<Config> {
       return nullptr;
     };
     // A long row of blocks has one that is cut, and reads count again.
-    const bool masked = problem.causal != Causal::kNone && (head_dim > 64 || problem.seqlen_kv <= 1024);
+    const bool masked = problem.band().bounded() && (head_dim > 64 || problem.seqlen_kv <= 1024);
     const Config* wide = masked ? first_valid(kMasked) : nullptr;
     if (!wide) wide = first_valid(kWide);
     FC_CHECK(wide != nullptr);
@@ -69,17 +70,16 @@ class Sm80Forward final : public GpuFamily<Config> {
     return values_of(narrow ? *narrow : *wide);
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
-                         const AttentionArgs& args) const override {
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                  const ProblemLayouts& layouts) const override {
     const auto config = config_from<Config>(values);
     const std::int64_t count = tiles_of_rows(problem, config.block_m);
     const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;
-    LaunchSpec spec;
-    spec.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
-    spec.block.x = static_cast<unsigned>(threads_per_block(config));
-    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
-    spec.params = params_bytes(make_forward_params(problem, args));
-    return spec;
+    Step step = step_of(config, problem);
+    step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
+    step.set_params(make_forward_params(problem, layouts));
+    relocate_forward(step, 0);
+    return one_step(std::move(step));
   }
 };
 

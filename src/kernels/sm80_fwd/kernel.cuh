@@ -136,7 +136,7 @@ struct Forward {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         int end = params.seqlen_kv;
-        if constexpr (T.causal) end = min_int(end, first_row + 16 * m + 8 * r + params.causal_offset + 1);
+        if constexpr (T.bounded_right) end = min_int(end, first_row + 16 * m + 8 * r + params.right_offset + 1);
 #pragma unroll
         for (int n = 0; n < C.block_n / 8; ++n) {
 #pragma unroll
@@ -292,10 +292,10 @@ struct Forward {
     k = tile::head_pointer(params.k, params.k_stride, tile.batch, tile.head_kv);
     v = tile::head_pointer(params.v, params.v_stride, tile.batch, tile.head_kv);
     key_end = key_full_end = params.seqlen_kv;
-    if constexpr (T.causal) {
+    if constexpr (T.bounded_right) {
       const int last_row = min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
-      key_end = min_int(key_end, last_row + params.causal_offset + 1);
-      key_full_end = min_int(key_full_end, tile.first_row + params.causal_offset + 1);
+      key_end = min_int(key_end, last_row + params.right_offset + 1);
+      key_full_end = min_int(key_full_end, tile.first_row + params.right_offset + 1);
     }
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {

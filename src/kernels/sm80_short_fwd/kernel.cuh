@@ -66,14 +66,14 @@ struct Kernel {
     head_kv = params.by_head_tiles.quotient(ptx::ctaid_x());
     const int head_tile = ptx::ctaid_x() - head_kv * params.head_tiles;
     batch = ptx::ctaid_y();
-    const int row_tile = T.causal ? ptx::nctaid_z() - 1 - ptx::ctaid_z() : ptx::ctaid_z();
+    const int row_tile = T.bounded_right ? ptx::nctaid_z() - 1 - ptx::ctaid_z() : ptx::ctaid_z();
     first_head = head_kv * params.group_size + head_tile * C.pack_heads;
     heads = min_int(C.pack_heads, params.group_size - head_tile * C.pack_heads);
     first_position = row_tile * kPositions;
     int end = params.seqlen_kv;
-    if constexpr (T.causal) {
+    if constexpr (T.bounded_right) {
       const int last = min_int(first_position + kPositions, params.seqlen_q) - 1;
-      end = min_int(end, last + params.causal_offset + 1);
+      end = min_int(end, last + params.right_offset + 1);
     }
     blocks = end <= 0 ? 0 : (end + C.block_n - 1) / C.block_n;
   }
@@ -201,7 +201,7 @@ struct Kernel {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
         int end = params.seqlen_kv;
-        if constexpr (T.causal) end = min_int(end, position_of(row(m, second)) + params.causal_offset + 1);
+        if constexpr (T.bounded_right) end = min_int(end, position_of(row(m, second)) + params.right_offset + 1);
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
@@ -214,7 +214,7 @@ struct Kernel {
   }
   FC_DEVICE bool needs_mask(int block) const {
     int full_end = params.seqlen_kv;
-    if constexpr (T.causal) full_end = min_int(full_end, first_position + params.causal_offset + 1);
+    if constexpr (T.bounded_right) full_end = min_int(full_end, first_position + params.right_offset + 1);
     return (block + 1) * C.block_n > full_end;
   }
 

@@ -80,13 +80,13 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       end[r] = context.params.problem.seqlen_kv;
-      if constexpr (T.causal) end[r] = min_int(end[r], row + 8 * r + context.params.problem.causal_offset + 1);
+      if constexpr (T.bounded_right) end[r] = min_int(end[r], row + 8 * r + context.params.problem.right_offset + 1);
     }
     tile::mask_keys(acc_s, first_key, end);
   }
   FC_DEVICE bool needs_mask(int block, int first_row) const {
     int full_end = context.params.problem.seqlen_kv;
-    if constexpr (T.causal) full_end = min_int(full_end, first_row + context.params.problem.causal_offset + 1);
+    if constexpr (T.bounded_right) full_end = min_int(full_end, first_row + context.params.problem.right_offset + 1);
     return (block + 1) * kBlockN > full_end;
   }
 
@@ -191,7 +191,7 @@ struct Consumer {
       release_k();
       // A diagonal that is not aligned to the blocks crosses a second one. Asked here rather than in a loop of its own:
       // a second copy of the loop costs a quarter of the compile time and bought nothing.
-      if constexpr (T.causal) {
+      if constexpr (T.bounded_right) {
         if (needs_mask(block, work.first_row)) mask(block, work.first_row);
       }
       // Before the exponentials, which overwrite P. Under the multiply they were measured, in the scores' registers and
@@ -239,7 +239,7 @@ struct Consumer {
   // All keys of the rows: what O leaves with is found under the last multiply.
   FC_DEVICE Exit attend_all(const Work& work, int number) {
     Exit exit = {};
-    if (!T.causal || work.first_block >= 0) {  // without a mask every row sees keys
+    if (!T.bounded_right || work.first_block >= 0) {  // without a mask every row sees keys
       attend(work);
       begin_last_values();
       exit = leave(number);
@@ -378,7 +378,7 @@ struct Consumer {
     if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
     for (int number = next_number(); number >= 0; number = next_number()) {
       const Work work = work_of(number);
-      if constexpr (T.causal) {
+      if constexpr (T.bounded_right) {
         for (int i = 0; i < work.skipped; ++i) skip_block();
       }
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());

@@ -96,7 +96,7 @@ struct Context {
   FC_DEVICE Tile tile_at(int number) const {
     const ForwardParams& p = params.problem;
     int head, row_tile;
-    if constexpr (T.causal) {
+    if constexpr (T.bounded_right) {
       const int section = params.by_section_tiles.quotient(number);
       const int within = number - section * params.row_tiles * params.heads_per_section;
       const bool whole = section < params.whole_sections;
@@ -122,7 +122,7 @@ struct Context {
   // Blocks of keys that rows up to `last_row` see.
   FC_DEVICE int key_blocks(int last_row) const {
     int end = params.problem.seqlen_kv;
-    if constexpr (T.causal) end = min_int(end, last_row + params.problem.causal_offset + 1);
+    if constexpr (T.bounded_right) end = min_int(end, last_row + params.problem.right_offset + 1);
     return end <= 0 ? 0 : (end + kBlockN - 1) / kBlockN;
   }
 };

@@ -59,7 +59,7 @@ std::optional<double> expected_us(const Config& config, const Problem& problem, 
   const double block = found->block + found->wide * columns;
   double tile = found->tile + found->tile_wide * columns;
   const double dram = dram_us(problem);
-  if (problem.causal == Causal::kNone) {
+  if (!problem.band().bounded()) {
     const auto rounds = static_cast<double>((tiles + sms - 1) / sms);
     return found->start + std::hypot(rounds * (tile + block * static_cast<double>(blocks.longest)), dram);
   }

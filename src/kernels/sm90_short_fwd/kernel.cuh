@@ -68,14 +68,14 @@ struct Kernel {
       head_tile = number - head_kv * params.head_tiles;
     }
     batch = ptx::ctaid_y();
-    const int row_tile = T.causal ? ptx::nctaid_z() - 1 - ptx::ctaid_z() : ptx::ctaid_z();
+    const int row_tile = T.bounded_right ? ptx::nctaid_z() - 1 - ptx::ctaid_z() : ptx::ctaid_z();
     first_head = head_kv * params.group_size + head_tile * C.pack_heads;
     heads = min_int(C.pack_heads, params.group_size - head_tile * C.pack_heads);
     first_position = row_tile * kTilePositions + at.row_group * kPositions;
     int end = problem.seqlen_kv;
-    if constexpr (T.causal) {
+    if constexpr (T.bounded_right) {
       const int last = min_int((row_tile + 1) * kTilePositions, problem.seqlen_q) - 1;
-      end = min_int(end, last + problem.causal_offset + 1);
+      end = min_int(end, last + problem.right_offset + 1);
     }
     const int all_blocks = end <= 0 ? 0 : (end + kBlockN - 1) / kBlockN;
     // Every kParts-th block: neighbours read neighbouring DRAM, and a mask takes as much from each.
@@ -171,13 +171,13 @@ struct Kernel {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       end[r] = params.problem.seqlen_kv;
-      if constexpr (T.causal) end[r] = min_int(end[r], position(r) + params.problem.causal_offset + 1);
+      if constexpr (T.bounded_right) end[r] = min_int(end[r], position(r) + params.problem.right_offset + 1);
     }
     tile::mask_keys(acc_s, first_key, end);
   }
   FC_DEVICE bool needs_mask(int block) const {
     int full_end = params.problem.seqlen_kv;
-    if constexpr (T.causal) full_end = min_int(full_end, first_position + params.problem.causal_offset + 1);
+    if constexpr (T.bounded_right) full_end = min_int(full_end, first_position + params.problem.right_offset + 1);
     return (block + 1) * kBlockN > full_end;
   }
 

@@ -11,7 +11,9 @@ struct Traits {
   Element element = Element::kF16;
   int head_dim = 64;    // of q and k
   int head_dim_v = 64;  // of v and o
-  bool causal = false;
+  // The mask (core/band.h): which sides of the band are bounded.
+  bool bounded_left = false;
+  bool bounded_right = false;
 };
 
 // What a family's why_invalid may depend on besides its Config and Traits. A freestanding copy of DeviceLimits.
@@ -39,9 +41,9 @@ struct ForwardParams {
   Strides q_stride, k_stride, v_stride, o_stride;
   int batch, heads_q, heads_kv;
   int seqlen_q, seqlen_kv;
-  int causal_offset;  // row i sees keys j <= i + causal_offset
-  float scale;        // softmax scale
-  float scale_log2;   // scale * log2(e), folded into exp2
+  int right_offset;  // bounded_right: row i sees keys j <= i + right_offset
+  int left_offset;   // bounded_left: and keys j >= i + left_offset
+  float scale_log2;  // softmax scale * log2(e), folded into exp2
 };
 
 }  // namespace flashcore

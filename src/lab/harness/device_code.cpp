@@ -121,10 +121,11 @@ class Checker {
   }
 
   void check_include(Line line) const {
-    constexpr std::string_view kPrefix = "\"kernels/";
     const std::string target = joined(line.subspan(2));
-    const bool known = line.size() == 3 && line[2].kind == Token::kText && target.starts_with(kPrefix) &&
-                       sources_.contains(target.substr(kPrefix.size(), target.size() - kPrefix.size() - 1));
+    const bool quoted = line.size() == 3 && line[2].kind == Token::kText && target.size() > 2;
+    const std::string_view name = quoted ? std::string_view(target).substr(1, target.size() - 2) : std::string_view();
+    const auto found = sources_.find(std::string(source_path(name)));
+    const bool known = quoted && found != sources_.end() && included_as(found->first) == name;
     if (!known)
       throw Refused{
           line.front().line,

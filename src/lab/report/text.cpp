@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/visible_text.h"
-
 namespace flashcore::report {
 namespace {
 
@@ -18,28 +16,14 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 bool is_www(const std::string& line, std::size_t at) {
   const auto is_w = [&](std::size_t i) { return line[i] == 'w' || line[i] == 'W'; };
   return is_w(at) && is_w(at + 1) && is_w(at + 2);
 }
 
 }  // namespace
-
-std::string escape_html(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : visible_lines(text)) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 std::string escape_markdown(std::string_view text) {
   const std::string line = one_line(text);
@@ -56,6 +40,10 @@ std::string escape_markdown(std::string_view text) {
     // GitHub makes links of bare addresses.
     else if (c == ':' && line.compare(i, 3, "://") == 0) out += "&#58;";
     else if (c == '.' && i >= 3 && is_www(line, i - 3)) out += "&#46;";
+    // It mentions people (@name), teams and issues (#1), after backslashes and entities are gone: a character of no
+    // width between, as Renovate does. After "@" it also keeps an address from becoming a link.
+    else if ((c == '@' && is_word(i + 1)) || (c == '#' && i + 1 < line.size() && is_digit(line[i + 1])))
+      out += c, out += "&#8203;";
     else if (std::string_view("\\`*[]|~$").find(c) != std::string_view::npos || (c == '_' && !inside_word))
       out += {'\\', c};
     else out += c;

@@ -6,6 +6,8 @@
 
 #include "lab/record/number_text.h"
 
+#include "core/visible_text.h"
+
 namespace flashcore::report {
 
 // Numbers read the same everywhere.
@@ -20,8 +22,8 @@ using text::time;
 using text::time_range;
 
 // Names and messages come from suites, stores and compilers, that is from anybody. Each format's escape takes text and
-// gives what shows it as it is: no markup, no link, no formula, and no invisible character (core/visible_text.h).
-std::string escape_html(std::string_view text);      // & < > " '; line breaks stay
+// gives what shows it as it is: no markup, no link, no formula, and no invisible character. core/visible_text.h has
+// escape_html.
 std::string escape_markdown(std::string_view text);  // one line: of a paragraph, or a cell of a table
 std::string markdown_code(std::string_view text);    // the same as a code span
 // RFC 4180; and where a spreadsheet would take the text for a formula (= + - @ at its start), an apostrophe before it.

@@ -1,7 +1,6 @@
 #include "lab/tune/problem.h"
 
 #include <algorithm>
-#include <set>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -62,11 +61,7 @@ TuneResult::Entry ProblemTuner::entry() {
 bool ProblemTuner::find_families() {
   std::vector<std::string> reasons;
   families_ = supporting_families(problem_, limits_, &reasons);
-  std::erase_if(families_, [&](const Family* f) {
-    if (run_.options.family) return f->name() != *run_.options.family;
-    // Nothing that dispatch would not take.
-    return !runs_beside_itself({f, f->default_config(problem_, limits_)}, problem_);
-  });
+  std::erase_if(families_, [&](const Family* f) { return run_.options.family && f->name() != *run_.options.family; });
   // Newest architecture first, the naive baseline last.
   std::sort(families_.begin(), families_.end(), [](const Family* a, const Family* b) {
     const bool a_naive = a->name() == kBaselineFamily, b_naive = b->name() == kBaselineFamily;
@@ -121,7 +116,7 @@ void ProblemTuner::announce_space() {
   const std::string strategy = run_.options.strategy;
   if (run_.options.proposer)
     arms_.push_back(make_proposer_arm(*run_.options.proposer, searched_, problem_, run_.worker.device(), progress.notes,
-                                      run_.stop));
+                                      run_.stop, [this] { return seconds_left(kSearchShare); }));
   for (const char* one : {"evolution", "random", "exhaustive"})
     if (strategy == one || (strategy == "both" && std::string(one) != "exhaustive"))
       arms_.push_back(make_search_arm(one, searched_, problem_, limits_, run_.options.seed));

@@ -4,20 +4,15 @@
 #include <array>
 #include <cmath>
 
+#include "core/random.h"
+
 namespace flashcore {
 
 namespace {
 
-// SplitMix64 (Steele, Lea and Flood 2014). std distributions differ between libraries; a seed must not.
-class Random {
+class Random : public SplitMix {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31U);
-  }
+  using SplitMix::SplitMix;
   std::int64_t below(std::int64_t bound) {
     return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
   }
@@ -31,9 +26,6 @@ class Random {
   T pick(const std::vector<T>& from) {
     return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))];
   }
-
- private:
-  std::uint64_t state_;
 };
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
@@ -43,7 +35,7 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
 }
 
 constexpr std::array<DType, 3> kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr std::array<Causal, 3> kCausals = {Causal::kNone, Causal::kBottomRight, Causal::kTopLeft};
+constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
 constexpr std::array<Layout, 3> kLayouts = {Layout::kBhsd, Layout::kBshd, Layout::kStrided};
 constexpr std::array<std::int64_t, 12> kGroups = {1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
 // 8 and 16 bytes a row and their neighbours, the powers and half-powers in use, and odd ones for the families that take
@@ -65,7 +57,7 @@ std::int64_t random_length(Random& random) {
 Problem random_problem(Random& random) {
   Problem p;
   p.dtype = random.pick(kDTypes);
-  p.causal = random.pick(kCausals);
+  p.mask = random.pick(kMasks);
   p.layout = random.pick(kLayouts);
   p.batch = random.one_in(3) ? random.between(2, 5) : 1;
   p.heads_kv = random.between(1, 4);

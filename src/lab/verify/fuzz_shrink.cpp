@@ -66,8 +66,8 @@ class Simplifier {
 void offer_features(Simplifier& simplify, const FuzzCase& from, const DeviceLimits& device) {
   simplify.offer([](FuzzCase& c) { c.problem.layout = Layout::kBhsd; });
   simplify.offer([](FuzzCase& c) { c.problem.scale.reset(); });
-  simplify.offer([](FuzzCase& c) { c.problem.causal = Causal::kNone; });
-  simplify.offer([](FuzzCase& c) { c.problem.causal = Causal::kBottomRight; });
+  simplify.offer([](FuzzCase& c) { c.problem.mask = Mask(); });
+  simplify.offer([](FuzzCase& c) { c.problem.mask = Mask::causal(); });
   simplify.offer([](FuzzCase& c) { c.problem.head_dim_v = c.problem.head_dim; });
   for (const Pattern pattern : all_patterns()) {
     if (rank(pattern) < rank(from.pattern)) simplify.offer([pattern](FuzzCase& c) { c.pattern = pattern; });
@@ -100,11 +100,9 @@ double complexity(const FuzzCase& c, const DeviceLimits& device) {
   // Sizes dominate, features come next: a reader wants few numbers to look at, then few things to think of.
   const double sizes =
       static_cast<double>(p.batch + p.heads_q + p.heads_kv + p.seqlen_q + p.seqlen_kv + p.head_dim + p.head_dim_v);
-  const double features = (p.causal == Causal::kNone          ? 0
-                           : p.causal == Causal::kBottomRight ? 1
-                                                              : 2) +
-                          (p.layout == Layout::kBhsd ? 0 : 1) + (p.scale ? 1 : 0) +
-                          (p.head_dim_v != p.head_dim ? 1 : 0) + rank(c.pattern);
+  const double features = (p.mask.left ? 1 : 0) + (p.mask.right ? 1 : 0) + (p.mask.right.value_or(0) != 0 ? 1 : 0) +
+                          (p.mask.alignment == Alignment::kTopLeft ? 1 : 0) + (p.layout == Layout::kBhsd ? 0 : 1) +
+                          (p.scale ? 1 : 0) + (p.head_dim_v != p.head_dim ? 1 : 0) + rank(c.pattern);
   return sizes * 1000 + features * 20 + unusual_fields;
 }
 
