@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/problem.h"
-#include "core/tensor.h"
+#include "core/operands.h"
 #include "flashcore/flashcore.h"
 
 namespace flashcore::api {

@@ -38,7 +38,7 @@ int random_configs(const CheckOptions& options, const DeviceLimits& limits) {
 }
 
 // The candidates of one problem; if there is none, why. `seed` of the first random config.
-std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem& problem, const DeviceLimits& limits,
+std::vector<Candidate> candidates_of(const CheckOptions& options, const PlacedProblem& problem, const DeviceLimits& limits,
                                      std::uint64_t seed, std::string& why_none) {
   const std::string text = candidate_text(options.common);
   std::vector<std::string> reasons;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/embedded.h"
+#include "core/problem_fields.h"
 #include "kernels/family.h"
 
 namespace flashcore {

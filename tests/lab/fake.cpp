@@ -158,23 +158,23 @@ class FakeFamily : public Family {
   std::string name() const override { return name_; }
   std::string description() const override { return "fake"; }
   DeviceKind kind() const override { return DeviceKind::kCpu; }
-  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+  std::optional<std::string> why_unsupported(const PlacedProblem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCpu) return "runs on the fake device only";
     if (problem.head_dim > 128 || problem.head_dim_v > 128) return "head dims up to 128";
     return std::nullopt;
   }
   const ConfigSpace& space() const override { return space_; }
-  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return {16, 1, 0}; }
-  std::optional<std::string> why_invalid(const ConfigValues& c, const Problem&, const DeviceLimits&) const override {
+  ConfigValues default_config(const PlacedProblem&, const DeviceLimits&) const override { return {16, 1, 0}; }
+  std::optional<std::string> why_invalid(const ConfigValues& c, const PlacedProblem&, const DeviceLimits&) const override {
     if (c[0] == 64 && c[1] == 4) return "block=64 leaves no room for unroll=4";
     return std::nullopt;
   }
-  Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const override {
+  Launch cpu_launch(const ConfigValues& config, const PlacedProblem& problem, const AttentionArgs& args) const override {
     return [this, config, problem, args, calls = std::make_shared<int>(0)] { run(config, problem, args, (*calls)++); };
   }
 
  private:
-  void run(const ConfigValues& config, const Problem& p, const AttentionArgs& a, int call) const {
+  void run(const ConfigValues& config, const PlacedProblem& p, const AttentionArgs& a, int call) const {
     misbehave();
     virtual_now_us += cost(config) * (1 + placement * luck_of(a.o));
     if (fault_ == Fault::kWritesFirstCallOnly && call > 0) return;
@@ -216,13 +216,13 @@ class FakeFamily : public Family {
     }
   }
 
-  std::int64_t visible(const Problem& p, std::int64_t row, int block) const {
+  std::int64_t visible(const PlacedProblem& p, std::int64_t row, int block) const {
     std::int64_t keys = fault_ == Fault::kMissingMask ? p.seqlen_kv : p.visible_keys(row);
     if (fault_ == Fault::kWrongTail && keys == p.seqlen_kv) keys = keys / block * block;
     return keys;
   }
 
-  void compute_row(const ConfigValues& config, const Problem& p, const AttentionArgs& a, std::int64_t b, std::int64_t h,
+  void compute_row(const ConfigValues& config, const PlacedProblem& p, const AttentionArgs& a, std::int64_t b, std::int64_t h,
                    std::int64_t row) const {
     if (fault_ == Fault::kLeavesRowUnwritten && row == p.seqlen_q - 1 && h == p.heads_q - 1) return;
     constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
@@ -262,14 +262,14 @@ class FakeFamily : public Family {
     a.lse[(b * p.heads_q + h) * p.seqlen_q + row] = empty ? kMinusInfinity : row_max + std::log(row_sum);
   }
 
-  bool replay(const Problem& p, const AttentionArgs& a) const {
+  bool replay(const PlacedProblem& p, const AttentionArgs& a) const {
     const auto found = cache_.find(p.id());
     if (found == cache_.end()) return false;
     std::memcpy(a.o, found->second.first.data(), found->second.first.size());
     std::memcpy(a.lse, found->second.second.data(), found->second.second.size() * sizeof(float));
     return true;
   }
-  void remember(const Problem& p, const AttentionArgs& a) const {
+  void remember(const PlacedProblem& p, const AttentionArgs& a) const {
     auto& [o, lse] = cache_[p.id()];
     o.resize(static_cast<std::size_t>(a.layouts.o.span()) * size_of(p.dtype));
     std::memcpy(o.data(), a.o, o.size());

@@ -33,26 +33,26 @@ class UncheckedFamily final : public Family {
   std::string name() const override { return "unchecked"; }
   std::string description() const override { return "hostile"; }
   DeviceKind kind() const override { return base_.kind(); }
-  std::optional<std::string> why_unsupported(const Problem& p, const DeviceLimits& l) const override {
+  std::optional<std::string> why_unsupported(const PlacedProblem& p, const DeviceLimits& l) const override {
     return base_.why_unsupported(p, l);
   }
   const ConfigSpace& space() const override { return base_.space(); }
-  ConfigValues default_config(const Problem& p, const DeviceLimits& l) const override {
+  ConfigValues default_config(const PlacedProblem& p, const DeviceLimits& l) const override {
     return base_.default_config(p, l);
   }
-  std::optional<std::string> why_invalid(const ConfigValues& c, const Problem& p,
+  std::optional<std::string> why_invalid(const ConfigValues& c, const PlacedProblem& p,
                                          const DeviceLimits& l) const override {
     return base_.why_invalid(c, p, l);
   }
-  KernelSource source(const ConfigValues& c, const Problem& p, const DeviceLimits& l) const override {
+  KernelSource source(const ConfigValues& c, const PlacedProblem& p, const DeviceLimits& l) const override {
     return base_.source(c, p, l);
   }
-  LaunchSpec launch_spec(const ConfigValues& c, const Problem& p, const DeviceLimits& l,
+  LaunchSpec launch_spec(const ConfigValues& c, const PlacedProblem& p, const DeviceLimits& l,
                          const AttentionArgs& args) const override {
     return base_.launch_spec(c, p, l, args);
   }
   std::string compile_arch(const DeviceLimits& l) const override { return base_.compile_arch(l); }
-  std::size_t workspace_bytes(const ConfigValues& c, const Problem& p) const override {
+  std::size_t workspace_bytes(const ConfigValues& c, const PlacedProblem& p) const override {
     return base_.workspace_bytes(c, p);
   }
   const SourceMap* source_overlay() const override { return &overlay_; }
@@ -73,7 +73,7 @@ class ForeignKernel : public ::testing::Test {
     const ScopedFamily family(std::make_unique<UncheckedFamily>(outside, first_words));
     const auto device = open_device("emulator");
     EvaluateRequest request;
-    request.problem = Problem::parse("b1_h2_s40_d16_fp16");
+    request.problem = PlacedProblem::parse("b1_h2_s40_d16_fp16");
     request.candidate = "unchecked";
     request.phase = Phase::kCheck;
     request.use_cache = false;

@@ -60,6 +60,6 @@ std::string outcome_of(const Prediction& predicted, const std::string& verdict, 
 std::string overall_outcome(const std::vector<std::string>& outcomes, bool every);
 
 // The same problem, small enough for an emulated GPU.
-Problem shrunk_for_emulator(Problem problem);
+PlacedProblem shrunk_for_emulator(PlacedProblem problem);
 
 }  // namespace flashcore

@@ -18,7 +18,7 @@
 namespace flashcore {
 
 struct EvaluateRequest {
-  Problem problem;
+  PlacedProblem problem;
   std::string problem_name, suite;
   std::string candidate;                 // text
   std::vector<Patch> patches;            // that candidate and incumbent are made from, if they are

@@ -15,7 +15,7 @@ struct Contestant {
 
 // Equal for two contestants if and only if the device would execute the same instructions with the same launch geometry
 // and scalar parameters: such a pair is SAME by construction, and there is nothing to time.
-std::string execution_identity(const Contestant& contestant, const Problem& problem, const DeviceLimits& limits);
+std::string execution_identity(const Contestant& contestant, const PlacedProblem& problem, const DeviceLimits& limits);
 
 // Per pattern: poisoned outputs, one launch, red zones, inputs, gaps between rows, unwritten elements, the error
 // against the fp64 reference (and, where rows were sampled on a GPU, every element against ref_fwd), then the launch

@@ -86,7 +86,7 @@ bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
 
 }  // namespace
 
-std::string execution_identity(const Contestant& contestant, const Problem& problem, const DeviceLimits& limits) {
+std::string execution_identity(const Contestant& contestant, const PlacedProblem& problem, const DeviceLimits& limits) {
   Hasher hasher;
   hasher.add(contestant.artifact.code_hash);
   if (contestant.candidate.family->kind() == DeviceKind::kCpu) return hasher.hex();
@@ -108,7 +108,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
                           const Contestant& contestant, const Contestant* incumbent, Trial& trial) {
   Verdict verdict;
   verdict.gate = "performance";
-  const Problem& problem = request.problem;
+  const PlacedProblem& problem = request.problem;
   if (problem.batch * problem.heads_q * problem.seqlen_q == 0) {
     conclude(verdict, trial, GateStatus::kSkipped, "passed", "there is nothing to compute, so nothing to time");
     return verdict;
