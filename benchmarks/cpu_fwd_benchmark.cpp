@@ -69,8 +69,8 @@ const char* const kProblems[] = {
 };
 
 void add(const std::string& id) {
-  benchmark::RegisterBenchmark(id.c_str(),
-                               [problem = PlacedProblem::parse(id)](benchmark::State& state) { run_problem(state, problem); })
+  benchmark::RegisterBenchmark(
+      id.c_str(), [problem = PlacedProblem::parse(id)](benchmark::State& state) { run_problem(state, problem); })
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond);
 }

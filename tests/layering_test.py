@@ -7,6 +7,9 @@
     device code (kernels/**/*.cuh, config.h, tile/) includes device code only, no standard header; and core/band.h,
                                                    the mask, which host and device read under the same rules
     kernels/ptx                                    alone has asm, intrinsics and built-in variables
+    src/lab                                        is rooms; a room includes only itself and what is left of it
+    no circles                                     neither between headers nor between units (a header with its .cpp)
+    prose of core, device, kernels and api         advises no flag of the command line: its reader may have none
 
 The second half plants one violation of each kind in a small tree and asks that it is found.
 """
@@ -23,6 +26,9 @@ API_SEES = ["core", "device", "kernels", "api"]  # and its own public header
 PUBLIC_HEADER = "flashcore/flashcore.h"
 BAND = ["core", "band.h"]
 SUFFIXES = {".h", ".cpp", ".cuh"}
+ROOMS = ["record", "statistics", "harness", "measure", "gates", "process", "compare", "experiment", "tune", "verify", "diagnose", "report"]
+# Within these no two units may need each other: one can be read, tested and changed after the other.
+UNITS_WITHOUT_CIRCLES = ("core/", "lab/")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 # Highway's own idiom wants quotes (foreach_target.h includes the file again).
@@ -98,9 +104,56 @@ def host_include_problem(parts, quoted, name):
             return f'"{name}" does not start with a layer ({", ".join(LAYERS)}); write the path below src/'
         if LAYERS.index(layer) > LAYERS.index(parts[0]):
             return f'{parts[0]} includes "{name}" of {layer}, which is to its right'
+        if parts[0] == "lab" and layer == "lab" and (problem := room_problem(parts, name)):
+            return problem
     if not quoted and CUDA_HEADER.match(name) and parts[:2] != ["device", "cuda"]:
         return f"<{name}> is a CUDA header; only src/device/cuda names those"
     return None
+
+
+def room_problem(parts, name):
+    room, target = parts[1], name.split("/")[1]
+    if room in ROOMS and target in ROOMS and ROOMS.index(target) > ROOMS.index(room):
+        return f'lab/{room} includes "{name}" of {target}, which is to its right'
+    return None
+
+
+def circle(edges):
+    """One circle of a graph {node: [nodes]} as a list that ends where it begins, or None."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node) :] + [node]
+        if node in done:
+            return None
+        path.append(node)
+        for target in sorted(edges.get(node, ())):
+            if found := visit(target):
+                return found
+        path.pop()
+        done.add(node)
+        return None
+
+    for node in sorted(edges):
+        if found := visit(node):
+            return found
+    return None
+
+
+def circles(includes):
+    """includes: {file: files of src/ that it includes}. Between headers of any layer; between units of some."""
+    headers = {file: [t for t in targets if not t.endswith(".cpp")] for file, targets in includes.items() if not file.endswith(".cpp")}
+    if found := circle(headers):
+        yield found
+    units = {}
+    for file, targets in includes.items():
+        unit = file.rpartition(".")[0]
+        if unit.startswith(UNITS_WITHOUT_CIRCLES):
+            others = (target.rpartition(".")[0] for target in targets)
+            units.setdefault(unit, set()).update(other for other in others if other != unit)
+    if found := circle(units):
+        yield found
 
 
 def emulator_include_problem(quoted, name):
@@ -122,9 +175,22 @@ def device_code_problems(parts, text):
             yield number, f"{name} outside kernels/ptx; add a wrapper there"
 
 
+# Options of compilers are words of their own; a text for people has blanks.
+LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*')
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def flag_problems(text):
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group(0)), text, flags=re.DOTALL)
+    for literal in LITERAL.finditer(text):
+        prose = re.sub(r'"\s*"', "", literal.group(0))
+        for flag in FLAG.findall(prose) if " " in prose else []:
+            yield text.count("\n", 0, literal.start()) + 1, f"a message of the library advises {flag}; say it in words of the API, and let the command line add its flag"
+
+
 def violations(root):
     """All violations below root/src, as 'path:line: what'."""
-    found = []
+    found, includes = [], {}
     source = Path(root) / "src"
     for path in sorted(source.rglob("*")):
         if path.suffix not in SUFFIXES:
@@ -147,6 +213,10 @@ def violations(root):
         if device and parts[0] != "kernels":
             found.append(f"{where}:1: device code belongs in src/kernels")
             continue
+        if parts[0] == "lab" and (len(parts) < 3 or parts[1] not in ROOMS):
+            found.append(f"{where}:1: lies in no room of src/lab; the rooms are {', '.join(ROOMS)}")
+            continue
+        allowed = includes["/".join(parts)] = []
         for number, quoted, name in includes_of(text):
             problem = (device_include_problem if device else host_include_problem)(parts, quoted, name)
             external = name.startswith(QUOTED_LIBRARIES) or name == PUBLIC_HEADER
@@ -154,8 +224,14 @@ def violations(root):
                 problem = f'"{name}" does not exist below src/'
             if problem:
                 found.append(f"{where}:{number}: {problem}")
+            elif quoted and not external:
+                allowed.append(name)
+        if parts[0] in API_SEES:
+            found += [f"{where}:{number}: {problem}" for number, problem in flag_problems(text)]
         if device:
             found += [f"{where}:{number}: {problem}" for number, problem in device_code_problems(parts, text)]
+    for names in circles(includes):
+        found.append(f"src/{names[0]}: a circle of includes: {' -> '.join(names)}")
     return found
 
 
@@ -168,6 +244,8 @@ class TreeTest(unittest.TestCase):
         self.assertGreater(sum(is_device_code(parts) for parts in files), 5)
         for layer in LAYERS:
             self.assertGreater(sum(parts[0] == layer for parts in files), 3, layer)
+        for room in ROOMS:
+            self.assertGreater(sum(parts[:2] == ("lab", room) for parts in files), 1, room)
 
 
 class PlantedTest(unittest.TestCase):
@@ -178,7 +256,7 @@ class PlantedTest(unittest.TestCase):
         "core/band.h": "#pragma once\n",
         "kernels/tile/mask.cuh": '#include "core/band.h"\n',
         "kernels/sm90_fwd/config.h": '#include "core/band.h"\n',
-        "core/a.cpp": '#include "core/a.h"\n// "lab/l.h" and asm in a comment\n',
+        "core/a.cpp": '#include "core/a.h"\n// "lab/gates/l.h" and asm in a comment\n',
         "device/d.h": '#include "core/a.h"\n',
         "device/cuda/c.cpp": '#include <cuda.h>\n#include <nvrtc.h>\n#include "device/d.h"\nauto s = "asm";\n',
         "kernels/family.h": '#include "device/d.h"\n',
@@ -191,14 +269,14 @@ class PlantedTest(unittest.TestCase):
         "__global__ void __launch_bounds__(128) k(const __grid_constant__ int p) {}\n",
         "kernels/sm80_fwd/family.cpp": '#include "kernels/family.h"\n#include "kernels/sm80_fwd/config.h"\n#include "hwy/foreach_target.h"\n',
         "kernels/ref_fwd/kernel.cuh": '#include "kernels/ptx/mma.cuh"\n',
-        "lab/l.h": '#include "kernels/family.h"\n#include <nlohmann/json.hpp>\n',
-        "cli/main.cpp": '#include "lab/l.h"\n#include "core/a.h"\n',
+        "lab/gates/l.h": '#include "kernels/family.h"\n#include <nlohmann/json.hpp>\n',
+        "cli/main.cpp": '#include "lab/gates/l.h"\n#include "core/a.h"\n',
         "api/p.h": '#include "flashcore/flashcore.h"\n#include "kernels/family.h"\n',
     }  # fmt: skip
 
-    def found(self, path=None, line=""):
+    def found(self, path=None, line="", more=()):
         with tempfile.TemporaryDirectory() as root:
-            files = dict(self.CLEAN)
+            files = {**self.CLEAN, **dict(more)}
             if path is not None:
                 files[path] = files.get(path, "") + line + "\n"
             for name, text in files.items():
@@ -218,15 +296,48 @@ class PlantedTest(unittest.TestCase):
 
     def test_arrows_to_the_right(self):
         self.assert_found("core/a.h", '#include "device/d.h"', "to its right")
-        self.assert_found("core/a.cpp", '  #  include "lab/l.h"', "to its right")
+        self.assert_found("core/a.cpp", '  #  include "lab/gates/l.h"', "to its right")
         self.assert_found("device/cuda/c.cpp", '#include "kernels/family.h"', "to its right")
-        self.assert_found("kernels/family.h", '#include "lab/l.h"', "to its right")
-        self.assert_found("lab/l.h", '#include "cli/main.cpp"', "to its right")
+        self.assert_found("kernels/family.h", '#include "lab/gates/l.h"', "to its right")
+        self.assert_found("lab/gates/l.h", '#include "cli/main.cpp"', "to its right")
 
     def test_the_api_stands_beside_the_laboratory(self):
-        self.assert_found("api/p.h", '#include "lab/l.h"', "it sees core, device, kernels, api only")
-        self.assert_found("lab/l.h", '#include "api/p.h"', "does not start with a layer")
+        self.assert_found("api/p.h", '#include "lab/gates/l.h"', "it sees core, device, kernels, api only")
+        self.assert_found("lab/gates/l.h", '#include "api/p.h"', "does not start with a layer")
         self.assert_found("kernels/family.h", '#include "flashcore/flashcore.h"', "does not start with a layer")
+
+    def test_rooms_of_the_laboratory(self):
+        self.assert_found("lab/record/r.h", '#include "lab/gates/l.h"', "which is to its right")
+        self.assert_found("lab/measure/m.cpp", '#include "lab/gates/l.h"', "which is to its right")
+        self.assertEqual(self.found("lab/gates/g.cpp", '#include "lab/gates/l.h"'), [])
+        self.assertEqual(self.found("lab/report/p.cpp", '#include "lab/gates/l.h"'), [])
+        self.assert_found("lab/flat.h", "", "lies in no room")
+        self.assert_found("lab/cellar/c.h", "", "lies in no room")
+
+    def test_circles(self):
+        self.assert_circle({"lab/gates/a.h": "lab/gates/b.h", "lab/gates/b.h": "lab/gates/a.h"}, "lab/gates/a")
+        # Through sources: a.cpp needs b, and b.cpp needs a.
+        self.assert_circle({"lab/gates/a.cpp": "lab/gates/b.h", "lab/gates/b.cpp": "lab/gates/a.h",
+                            "lab/gates/a.h": None, "lab/gates/b.h": None}, "lab/gates/a -> lab/gates/b -> lab/gates/a")  # fmt: skip
+        self.assert_circle({"core/list.h": "core/family.h", "core/family.h": None, "core/family.cpp": "core/list.h"}, "core/family ->")
+        self.assert_circle({"device/x.h": "device/y.h", "device/y.h": "device/x.h"}, "device/x.h -> device/y.h -> device/x.h")
+        self.assertEqual(self.found_of({"lab/gates/a.cpp": "lab/gates/b.h", "lab/gates/b.h": None, "lab/gates/c.h": "lab/gates/b.h"}), [])
+
+    def assert_circle(self, files, words):
+        found = self.found_of(files)
+        self.assertTrue(found, files)
+        self.assertTrue(any("a circle of includes: " in line and words in line for line in found), found)
+
+    def found_of(self, files):
+        return self.found(more={name: f'#include "{target}"\n' if target else "" for name, target in files.items()})
+    def test_messages_of_the_library_advise_no_flags(self):
+        for path in ("core/a.cpp", "device/d.h", "kernels/family.h", "api/p.h"):
+            self.assert_found(path, 'throw_bad_input("{} is wrong; give --suite "\n"FILE", x);', "advises --suite")
+        self.assert_found("core/a.cpp", 'auto s = "use one of them, or "\n  "--trust-code";', "advises --trust-code")
+        for fine in ('throw_bad_input("give --suite FILE", x);',):
+            self.assertEqual(self.found("lab/gates/l.h", fine), [])
+        for fine in ('auto s = "--gpu-architecture=";', "// as --suite says", 'auto s = "a -- b";', "/* a\n --flag */", "--i;"):
+            self.assertEqual(self.found("core/a.cpp", fine), [])
 
     def test_paths_that_are_not_below_src(self):
         self.assert_found("core/a.cpp", '#include "a.h"', "does not start with a layer")
@@ -238,7 +349,7 @@ class PlantedTest(unittest.TestCase):
         for header in ("cuda.h", "cuda_runtime.h", "cuda_fp16.h", "nvrtc.h", "nvml.h", "cuda/barrier", "cute/tensor.hpp",
                        "cudnn.h", "cublas_v2.h", "cuda.hpp", "nccl.h", "cupti.h", "mma.h"):  # fmt: skip
             self.assert_found("device/d.h", f"#include <{header}>", "CUDA header")
-        self.assert_found("lab/l.h", "#include <cuda.h>", "CUDA header")
+        self.assert_found("lab/gates/l.h", "#include <cuda.h>", "CUDA header")
 
     def test_device_code_includes_device_code_only(self):
         self.assert_found("kernels/sm80_fwd/kernel.cuh", "#include <cstdint>", "device code only")
@@ -281,8 +392,8 @@ class PlantedTest(unittest.TestCase):
 
     def test_comments_and_strings_are_no_code(self):
         self.assertEqual(self.found("kernels/sm80_fwd/kernel.cuh", '/* asm\n __ldg */ const char* s = "__ldg"; // asm'), [])
-        self.assertEqual(self.found("core/a.cpp", '/*\n#include "lab/l.h"\n*/'), [])
-        self.assertEqual(self.found("core/a.cpp", '// #include "lab/l.h"'), [])
+        self.assertEqual(self.found("core/a.cpp", '/*\n#include "lab/gates/l.h"\n*/'), [])
+        self.assertEqual(self.found("core/a.cpp", '// #include "lab/gates/l.h"'), [])
 
 
 if __name__ == "__main__":

@@ -93,9 +93,9 @@ typedef struct fc_attention {
   fc_strides q, k, v, o; /* all three 0 without the bit of FC_GIVEN_STRIDES: contiguous in the order above */
   const char* candidate; /* null: flashcore chooses. "sm90_fwd" or "sm90_fwd:block_n=128" pins a kernel */
   uint32_t given;        /* fc_given, or-ed: which zeros are meant. Since ABI version 2 */
-  /* A sliding window, as FlashAttention's window_size: a row sees that many keys to the left and to the right of its own
-   * one. -1, and 0 without FC_GIVEN_WINDOW: no bound on that side. Causal is right = 0, and both together may bound the
-   * left. Rows whose window holds no key get o = 0 and lse = -infinity. Since ABI version 3, as the next */
+  /* A sliding window, as FlashAttention's window_size: a row sees that many keys to the left and to the right of its
+   * own one. -1, and 0 without FC_GIVEN_WINDOW: no bound on that side. Causal is right = 0, and both together may bound
+   * the left. Rows whose window holds no key get o = 0 and lse = -infinity. Since ABI version 3, as the next */
   int64_t window_left, window_right;
   int32_t window_alignment; /* fc_alignment, of a window that is not causal; a causal mask has its own */
 } fc_attention;
@@ -136,7 +136,8 @@ FC_API fc_status fc_context_describe(fc_context context, char* buffer, size_t si
 /* Waits for `stream` (a CUstream; null: the default stream). Refused for a stream that is being captured. */
 FC_API fc_status fc_context_synchronize(fc_context context, void* stream);
 
-/* Device memory, for callers without a framework. Copies wait until they are done. */
+/* Device memory, for callers without a framework. Copies wait until they are done. A copy or a launch that would leave
+ * an allocation is refused; of other memory nothing is known. */
 FC_API fc_status fc_memory_allocate(fc_context context, size_t bytes, void** address);
 FC_API fc_status fc_memory_free(fc_context context, void* address);
 FC_API fc_status fc_memory_upload(fc_context context, void* destination, const void* host, size_t bytes);
@@ -171,8 +172,8 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
  * "reason", "alternatives": [{"candidate", "reason"}], "refused": [why another family cannot]}. Buffer as in
  * fc_context_describe. */
 FC_API fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* needed);
-/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal" (docs/problem.md has the
- * form). `problem` starts as FC_ATTENTION_INIT: its struct_size says how much of it there is. */
+/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal" (docs/problem.md has
+ * the form). `problem` starts as FC_ATTENTION_INIT: its struct_size says how much of it there is. */
 FC_API fc_status fc_problem_parse(const char* id, fc_attention* problem);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "api/allocations.h"
 #include "core/error.h"
 #include "kernels/embedded.h"
 
@@ -13,6 +14,10 @@ Context::Context(std::unique_ptr<Device> device) : device_(std::move(device)) {
   device_->fill(slots_->data(), 0, kSlotBytes * kSlots);
   // Launches come on other streams than this one.
   device_->synchronize();
+}
+
+Context::~Context() {
+  for (const auto& [address, buffer] : buffers_) allocations().remove(address);
 }
 
 std::string Context::describe() const {
@@ -48,6 +53,7 @@ void* Context::allocate(std::size_t bytes) {
   void* address = buffer->data();
   const std::lock_guard lock(mutex_);
   buffers_[address] = std::move(buffer);
+  allocations().add(address, bytes);
   return address;
 }
 
@@ -59,6 +65,7 @@ void Context::free(void* address) {
     throw_bad_input("{} was not allocated with fc_memory_allocate on {}, or is freed already", address, info().id);
   buffer = std::move(found->second);
   buffers_.erase(found);
+  allocations().remove(address);
 }
 
 }  // namespace flashcore::api

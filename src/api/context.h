@@ -15,6 +15,7 @@ namespace flashcore::api {
 class Context {
  public:
   explicit Context(std::unique_ptr<Device> device);
+  ~Context();
 
   Device& device() const { return *device_; }
   const DeviceInfo& info() const { return device_->info(); }

@@ -2,6 +2,9 @@
 
 #include "flashcore/flashcore.h"
 
+#include <cstdint>
+
+#include "api/allocations.h"
 #include "api/context.h"
 #include "api/handles.h"
 #include "api/plan.h"
@@ -30,12 +33,18 @@ Plans& plans() {
 [[maybe_unused]] const bool g_renewed = (renew_in_child([] {
                                            contexts().renew_lock();
                                            plans().renew_lock();
+                                           allocations().renew_lock();
                                          }),
                                          true);
 
 // Whatever GPU context was current on the caller's thread is current again when the call returns.
 using Keep = cuda::KeepCurrentContext;
 const cuda::DriverApi* driver_of(const Context& context) { return context.on_gpu() ? cuda::driver_api() : nullptr; }
+
+void check_copy(const char* what, const void* at, std::size_t bytes) {
+  if (bytes > PTRDIFF_MAX) throw_bad_input("{} of {} bytes is larger than any memory", what, bytes);
+  allocations().check(what, at, 0, static_cast<std::int64_t>(bytes));
+}
 
 template <class T>
 T* needed(T* out, const char* name) {
@@ -108,7 +117,9 @@ fc_status fc_memory_upload(fc_context context, void* destination, const void* ho
   return guarded([&] {
     const auto found = contexts().find(context);
     const Keep keep(driver_of(*found));
-    if (bytes > 0) found->device().upload(needed(destination, "destination"), needed(host, "host"), bytes);
+    if (bytes == 0) return;
+    check_copy("the upload", needed(destination, "destination"), bytes);
+    found->device().upload(destination, needed(host, "host"), bytes);
   });
 }
 
@@ -116,7 +127,9 @@ fc_status fc_memory_download(fc_context context, void* host, const void* source,
   return guarded([&] {
     const auto found = contexts().find(context);
     const Keep keep(driver_of(*found));
-    if (bytes > 0) found->device().download(needed(host, "host"), needed(source, "source"), bytes);
+    if (bytes == 0) return;
+    check_copy("the download", needed(source, "source"), bytes);
+    found->device().download(needed(host, "host"), source, bytes);
   });
 }
 

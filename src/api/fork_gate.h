@@ -3,8 +3,8 @@
 // thread held is held for ever, and what it was changing is half changed. Therefore
 // - a fork waits until no other thread is inside a call that plans, opens, closes or allocates (InsideLibrary), and
 //   nothing of those is half done in the child;
-// - launches, which fork does not wait for, hold no lock but that of the handle tables while they look, and change
-//   nothing that the child needs; it gets those locks anew (ForkableMutex::renew);
+// - launches, which fork does not wait for, hold no lock but those of the handle tables and of the allocations while
+//   they look, and change nothing that the child needs; it gets those locks anew (ForkableMutex::renew);
 // - the thread pool holds no lock either, and the child starts one of its own (device/cpu/thread_pool.h).
 
 #include <pthread.h>

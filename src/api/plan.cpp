@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/allocations.h"
 #include "api/artifact_cache.h"
 #include "api/fork_gate.h"
 #include "core/error.h"
@@ -144,6 +145,8 @@ void Plan::check(const Addresses& addresses) const {
           "{} is at {}, which is no multiple of {} bytes; this plan's kernel needs that. Make the plan with "
           "fc_attention.alignment as the addresses really are, or copy the tensor",
           kNames[i], addresses[i], alignment);
+    if (addresses[i] && (needed[i] || i == 4))
+      allocations().check(kNames[i], addresses[i], footprints_[i].low, footprints_[i].high);
   }
   // Rows of an output are written while others still read theirs of the inputs.
   for (std::size_t output = 3; output < kNames.size(); ++output) {

@@ -2,9 +2,7 @@
 // A problem made ready on a device: chosen, compiled, loaded. Immutable once made.
 
 #include <array>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
-#include <utility>
 
 #include "core/error.h"
 #include "core/foreign_text.h"
@@ -49,8 +48,7 @@ Mask mask_of(const fc_attention& a) {
     find_problem_field(name)->set(problem, value);
   };
   const auto bound = [&](std::string_view name, std::int64_t keys) {
-    if (keys < -1)
-      throw_bad_input("{} is {}; use a number of keys, 0 or more, or -1 for no bound", name, keys);
+    if (keys < -1) throw_bad_input("{} is {}; use a number of keys, 0 or more, or -1 for no bound", name, keys);
     const bool none = keys == -1 || (keys == 0 && (a.given & FC_GIVEN_WINDOW) == 0);
     set(name, none ? FieldValue(std::monostate()) : FieldValue(keys));
   };
@@ -59,7 +57,8 @@ Mask mask_of(const fc_attention& a) {
   bound("window_right", a.window_right);
   if (a.window_alignment == FC_ALIGN_TOP_LEFT) set("window_alignment", std::string("top_left"));
   else if (a.window_alignment != FC_ALIGN_BOTTOM_RIGHT)
-    throw_bad_input("window_alignment is {}; use FC_ALIGN_BOTTOM_RIGHT (0) or FC_ALIGN_TOP_LEFT (1)", a.window_alignment);
+    throw_bad_input("window_alignment is {}; use FC_ALIGN_BOTTOM_RIGHT (0) or FC_ALIGN_TOP_LEFT (1)",
+                    a.window_alignment);
   return problem.mask;
 }
 
@@ -193,9 +192,10 @@ void fill_from_id(const char* id, fc_attention* problem) {
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
   if (size < sizeof(fc_attention) && (made.given & FC_GIVEN_WINDOW))
-    throw_bad_input("problem id '{}' has a window, which an fc_attention of struct_size {} has no fields for; build with "
-                    "a header of ABI version 3",
-                    excerpt(id), size);
+    throw_bad_input(
+        "problem id '{}' has a window, which an fc_attention of struct_size {} has no fields for; build with "
+        "a header of ABI version 3",
+        excerpt(id), size);
   made.struct_size = size;
   std::memcpy(problem, &made, size);
 }

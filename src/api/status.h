@@ -1,8 +1,6 @@
 #pragma once
 // Between exceptions inside and status codes outside: every function of the C API runs its body through guarded().
 
-#include <functional>
-#include <new>
 #include <string>
 #include <string_view>
 

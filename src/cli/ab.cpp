@@ -8,7 +8,7 @@
 #include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
-#include "lab/compare/aa.h"
+#include "lab/compare/calibration.h"
 #include "lab/process/worker.h"
 #include "lab/record/store.h"
 

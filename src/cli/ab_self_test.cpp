@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "lab/compare/aa.h"
+#include "lab/compare/calibration.h"
 #include "lab/process/worker.h"
 #include "lab/record/trial.h"
 

@@ -1,8 +1,6 @@
 #pragma once
 // Shared by the two ways of checking: a suite (check.cpp) and the fuzzer (check_fuzz.cpp).
 
-#include <algorithm>
-#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>

@@ -23,6 +23,11 @@ namespace {
 
 std::atomic<int> g_interrupt{0};  // the signal
 bool g_watching = false;
+struct Caught {
+  int number;
+  void (*before)(int) = SIG_DFL;
+};
+Caught g_caught[] = {{SIGINT}, {SIGTERM}, {SIGHUP}};
 static_assert(std::atomic<int>::is_always_lock_free, "set from a signal handler");
 
 // A second Ctrl-C ends the process at once. Not a second SIGTERM: timeout(1) sends it to the process and to its group.
@@ -182,13 +187,24 @@ void write_json(const Common& common, const nlohmann::json& results) {
   write_file_atomically(common.json, text);
 }
 
-void watch_interrupts() {
-  g_watching = true;
-  std::signal(SIGINT, on_interrupt);
-  std::signal(SIGTERM, on_interrupt);
+void catch_signals() {
+  sigset_t ours;
+  sigemptyset(&ours);
+  for (Caught& caught : g_caught) {
+    caught.before = std::signal(caught.number, on_interrupt);
+    sigaddset(&ours, caught.number);
+  }
   // A terminal that is closed; nohup(1) has it ignored, and it stays so.
-  if (std::signal(SIGHUP, on_interrupt) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  if (g_caught[2].before == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
 }
+
+void end_at_signals() {
+  for (const Caught& caught : g_caught) std::signal(caught.number, caught.before);
+  if (interrupted()) std::raise(g_interrupt);
+}
+
+void watch_interrupts() { g_watching = true; }
 bool interrupted() { return g_interrupt != 0; }
 int unless_interrupted(int code) { return code == kDone && interrupted() ? static_cast<int>(kNotJudged) : code; }
 std::string lacking_words(int lacking) {

@@ -71,7 +71,12 @@ void check_json_target(const Common& common);
 void write_json(const Common& common, const nlohmann::json& document);
 bool json_on_stdout(const Common& common);
 
-// Ctrl-C and SIGTERM: the first is noted and the verb ends cleanly; a second Ctrl-C ends the program at once.
+// Ctrl-C, SIGTERM and SIGHUP, from the first thing in main on, blocked by whoever started the program or not: the first
+// is noted and the verb ends cleanly; a second Ctrl-C ends the program at once.
+void catch_signals();
+// For a verb that does not ask interrupted(): they end the program, one that was noted already too.
+void end_at_signals();
+// The verb asks interrupted(), and its JSON says what that said.
 void watch_interrupts();
 bool interrupted();
 // What a verb ends with that came to `code` by what it has judged: what was interrupted is not done.

@@ -6,7 +6,7 @@
 #include "core/environment_error.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
 #include "lab/process/isolate.h"
 #include "lab/verify/fuzz.h"
 

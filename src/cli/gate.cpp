@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "kernels/embedded.h"
-#include "lab/compare/aa.h"
+#include "lab/compare/calibration.h"
 #include "lab/compare/regression.h"
 
 namespace flashcore::cli {

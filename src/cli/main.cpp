@@ -1,29 +1,35 @@
 // flashcore: the program. Parses, picks the verb, turns every outcome into an exit code.
 
 #include <algorithm>
-#include <csignal>
 #include <vector>
 
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/scratch_folder.h"
 #include "kernels/embedded.h"
 
 namespace {
 
 using namespace flashcore::cli;
 
+// Whether a verb asks interrupted(), so that a signal leaves it time to end cleanly.
+enum class Signals { kAsks, kEnds };
+
 struct Verb {
   CLI::App* app;
   Run run;
+  Signals signals;
 };
 
 std::vector<Verb> declare_verbs(CLI::App& app) {
-  const auto verb = [&app](const char* name, const char* description, Run (*add)(CLI::App&)) {
+  const auto verb = [&app](const char* name, const char* description, Run (*add)(CLI::App&),
+                           Signals signals = Signals::kAsks) {
     CLI::App* sub = app.add_subcommand(name, description);
-    return Verb{sub, add(*sub)};
+    return Verb{sub, add(*sub), signals};
   };
+  constexpr Signals kEnds = Signals::kEnds;
   std::vector<Verb> verbs = {
       verb("doctor", "what is here, what is missing and the fix, measured ceilings, noise floor", add_doctor),
       verb("check", "correctness: a suite or --fuzz N, on any device", add_check),
@@ -32,19 +38,21 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("bench", "time problems; --family and --config pin a candidate", add_bench),
       verb("ab", "one candidate against another, interleaved: FASTER | SLOWER | SAME | INCONCLUSIVE", add_ab),
       verb("tune", "search for the fastest correct config of each problem; resumable", add_tune),
-      verb("leaderboard", "best per problem and device, with confidence interval and ties", add_leaderboard),
+      verb("leaderboard", "best per problem and device, with confidence interval and ties", add_leaderboard, kEnds),
       verb("gate", "is anything slower than a baseline file or the leaderboard says? for CI", add_gate),
-      verb("report", "store -> report .html | .md | .json | .csv", add_report),
-      verb("run", "attention on your own tensors (.safetensors or .npy)", add_run),
-      verb("verify", "do committed results files describe the source as it stands: fresh (0) or stale (1)", add_verify),
+      verb("report", "store -> report .html | .md | .json | .csv", add_report, kEnds),
+      verb("run", "attention on your own tensors (.safetensors or .npy)", add_run, kEnds),
+      verb("verify", "do committed results files describe the source as it stands: fresh (0) or stale (1)", add_verify,
+           kEnds),
       verb("experiment", "run, check or list experiments: hypothesis, prediction, verdict", add_experiment),
-      verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain),
-      verb("problem", "what a problem's id says, field by field, and what it costs", add_problem),
+      verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain,
+           kEnds),
+      verb("problem", "what a problem's id says, field by field, and what it costs", add_problem, kEnds),
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
-      verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel),
+      verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel, kEnds),
       verb("timer-server", "samples of a candidate's time for a process that interleaves them with others",
-           add_timer_server),
+           add_timer_server, kEnds),
   };
   for (auto hidden = verbs.end() - 3; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
@@ -108,6 +116,7 @@ int parse_and_run(int argc, char** argv) {
   for (const Verb& verb : verbs) {
     if (!verb.app->parsed()) continue;
     if (!verb.app->get_group().empty()) warn_of_other_host_sources();  // workers leave it to their parent
+    if (verb.signals == Signals::kEnds) end_at_signals();
     return verb.run();
   }
   return kBadUsage;
@@ -116,6 +125,10 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  catch_signals();
   occupy_standard_streams();
-  return code_after_flush(guarded([&] { return parse_and_run(argc, argv); }));
+  const int code = guarded([&] { return parse_and_run(argc, argv); });
+  // Workers that were killed amid their work could not tidy up.
+  if (interrupted()) flashcore::remove_left_scratch_folders();
+  return code_after_flush(code);
 }

@@ -65,8 +65,8 @@ Run add_problem(CLI::App& app) {
   app.add_option("ids", options->ids, "problem ids")->type_name("ID");
   app.add_flag("--reference", options->reference, "print the page of all fields, in Markdown (docs/problem.md)");
   add_common(app, options->common, kJson);
-  add_examples(app, {"problem b1_h32_hk8_s4096_d128_bf16_causal", "problem b1_h8_s4096_d128_bf16_causal_wl1023 --json -",
-                     "problem --reference"});
+  add_examples(app, {"problem b1_h32_hk8_s4096_d128_bf16_causal",
+                     "problem b1_h8_s4096_d128_bf16_causal_wl1023 --json -", "problem --reference"});
   return [options] { return run_problem(*options); };
 }
 

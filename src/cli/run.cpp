@@ -44,7 +44,8 @@ FieldValue parse_side(const std::string& window, std::string_view side) {
 }
 
 Mask parse_mask(const RunArguments& options) {
-  if (options.causal != "none" && !options.causal.empty() && options.causal != "bottom_right" && options.causal != "top_left")
+  if (options.causal != "none" && !options.causal.empty() && options.causal != "bottom_right" &&
+      options.causal != "top_left")
     throw_bad_input(
         "--causal {}: use top_left (row i sees keys 0..i) or bottom_right (the last row sees every key; the default)",
         excerpt(options.causal));

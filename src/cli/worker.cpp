@@ -18,6 +18,7 @@ Run add_worker(CLI::App& app) {
     // flight ends.
     std::signal(SIGINT, SIG_IGN);
     std::signal(SIGTERM, SIG_IGN);
+    std::signal(SIGHUP, SIG_DFL);
     return worker_main(*device);
   };
 }

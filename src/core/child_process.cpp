@@ -4,13 +4,12 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 
 #include "core/error.h"
+#include "core/process_end.h"
 
 namespace flashcore {
 namespace {
@@ -51,23 +50,6 @@ std::vector<const char*> raw_arguments(const std::vector<std::string>& argv) {
 [[noreturn]] void throw_no_pipe() {
   throw_environment("cannot open a pipe to a child process: {}; raise the limit of open files (ulimit -n)",
                     strerror(errno));
-}
-
-// As execvp would look, but before the fork: afterwards nothing may be allocated. Empty if it is not there.
-std::string find_on_path(const std::string& name) {
-  if (name.find('/') != std::string::npos) return access(name.c_str(), X_OK) == 0 ? name : "";
-  const char* set = std::getenv("PATH");
-  const std::string path = set != nullptr ? set : "/usr/bin:/bin";
-  for (std::size_t at = 0; at <= path.size();) {
-    const std::size_t colon = std::min(path.find(':', at), path.size());
-    // An empty entry means the current folder; nobody's compiler is looked for there.
-    if (colon > at) {
-      const std::string file = path.substr(at, colon - at) + "/" + name;
-      if (access(file.c_str(), X_OK) == 0) return file;
-    }
-    at = colon + 1;
-  }
-  return "";
 }
 
 }  // namespace
@@ -196,9 +178,45 @@ std::string ChildProcess::last_words() {
   return (cut > 0 ? fmt::format("[{} bytes of its stderr cut] ", cut) : "") + stderr_.substr(from, end + 1 - from);
 }
 
+ProgramOutput::ProgramOutput(int fd, const ProgramLimits& limits)
+    : fd_(fd),
+      limits_(limits),
+      deadline_(GuardedProcess::Clock::now() + std::chrono::duration_cast<GuardedProcess::Clock::duration>(
+                                                   std::chrono::duration<double>(limits.seconds))) {}
+
+void ProgramOutput::read_to_its_end(ProgramResult& result) {
+  std::size_t total = 0;
+  for (bool closed = false; !closed && result.stopped.empty();) {
+    pollfd fd{fd_, POLLIN, 0};
+    if (poll(&fd, 1, kPollMs) > 0) {
+      char chunk[4096];  // small: the emulator calls this on the stack of one of its fibers
+      const ssize_t got = read(fd_, chunk, sizeof chunk);
+      if (got == 0 || (got < 0 && errno != EINTR)) closed = true;
+      if (got > 0) {
+        total += static_cast<std::size_t>(got);
+        const std::size_t room = limits_.kept_output - std::min(limits_.kept_output, result.output.size());
+        result.output.append(chunk, std::min(room, static_cast<std::size_t>(got)));
+      }
+    }
+    if (total > limits_.max_output)
+      result.stopped = fmt::format("wrote more than {} bytes and was ended", limits_.max_output);
+    else if (!closed && GuardedProcess::Clock::now() >= deadline_)
+      result.stopped = fmt::format("was still running after {:g} s and was ended", limits_.seconds);
+  }
+  if (total > result.output.size())
+    result.output += fmt::format("\n[{} bytes more of its output cut]", total - result.output.size());
+}
+
+void ProgramOutput::wait_for_its_program(ProgramResult& result,
+                                         const std::function<bool(GuardedProcess::Clock::time_point)>& wait) const {
+  // Closed, but alive: it has the rest of its time, and at least a moment.
+  if (result.stopped.empty() && !wait(std::max(deadline_, GuardedProcess::Clock::now() + kGrace)))
+    result.stopped = fmt::format("closed its output but lived on for {:g} s, and was ended", limits_.seconds);
+}
+
 ProgramResult run_program(const std::vector<std::string>& argv, const ProgramLimits& limits) {
   ProgramResult result;
-  const std::string path = argv.empty() ? "" : find_on_path(argv[0]);
+  const std::string path = argv.empty() ? "" : find_program(argv[0]);
   if (path.empty()) return result;
   const std::vector<const char*> raw = raw_arguments(argv);
   Pipe out;
@@ -210,36 +228,11 @@ ProgramResult run_program(const std::vector<std::string>& argv, const ProgramLim
   result.started = true;
   close_if_open(out.write);
   close_if_open(nothing.write);
-
-  const auto deadline = GuardedProcess::Clock::now() + std::chrono::duration_cast<GuardedProcess::Clock::duration>(
-                                                           std::chrono::duration<double>(limits.seconds));
-  std::size_t total = 0;
-  bool closed = false;
-  while (!closed && result.stopped.empty()) {
-    pollfd fd{out.read, POLLIN, 0};
-    if (poll(&fd, 1, kPollMs) > 0) {
-      char chunk[4096];  // small: the emulator calls this on the stack of one of its fibers
-      const ssize_t got = read(out.read, chunk, sizeof chunk);
-      if (got == 0 || (got < 0 && errno != EINTR)) closed = true;
-      if (got > 0) {
-        total += static_cast<std::size_t>(got);
-        const std::size_t room = limits.kept_output - std::min(limits.kept_output, result.output.size());
-        result.output.append(chunk, std::min(room, static_cast<std::size_t>(got)));
-      }
-    }
-    if (total > limits.max_output)
-      result.stopped = fmt::format("wrote more than {} bytes and was ended", limits.max_output);
-    else if (!closed && GuardedProcess::Clock::now() >= deadline)
-      result.stopped = fmt::format("was still running after {:g} s and was ended", limits.seconds);
-  }
-  // Closed, but alive: it has the rest of its time, and at least a moment.
-  if (result.stopped.empty() && !process.wait(std::max(deadline, GuardedProcess::Clock::now() + kGrace)))
-    result.stopped = fmt::format("closed its output but lived on for {:g} s, and was ended", limits.seconds);
+  ProgramOutput output(out.read, limits);
+  output.read_to_its_end(result);
+  output.wait_for_its_program(result, [&](auto deadline) { return process.wait(deadline); });
   process.end();
-  if (total > result.output.size())
-    result.output += fmt::format("\n[{} bytes more of its output cut]", total - result.output.size());
-  const int status = process.status().value_or(127 << 8);
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.exit_code = exit_code_of(process.status());
   return result;
 }
 

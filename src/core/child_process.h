@@ -70,6 +70,23 @@ struct ProgramLimits {
   std::size_t kept_output = std::size_t{1} << 20;
   std::size_t max_output = std::size_t{256} << 20;  // more is a flood: it is ended
 };
+
+// The stdout and stderr of a program on one pipe. The limits hold from here on.
+class ProgramOutput {
+ public:
+  ProgramOutput(int fd, const ProgramLimits& limits);
+  // Into result.output, until the program closes it or a limit is met: result.stopped then says which.
+  void read_to_its_end(ProgramResult& result);
+  // `wait(deadline)` is true once the program has ended. Whoever closed its output and lives on is `stopped`.
+  void wait_for_its_program(ProgramResult& result,
+                            const std::function<bool(GuardedProcess::Clock::time_point)>& wait) const;
+
+ private:
+  int fd_;
+  ProgramLimits limits_;
+  GuardedProcess::Clock::time_point deadline_;
+};
+
 // Runs a program found on PATH, stdin empty, and waits for it. No shell, so no quoting.
 ProgramResult run_program(const std::vector<std::string>& argv, const ProgramLimits& limits);
 

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/parallel.h"
+#include "core/random.h"
 
 namespace flashcore {
 namespace {
@@ -16,19 +17,11 @@ namespace {
 // operations are used (no libm, whose results differ between machines).
 enum Stream : std::uint64_t { kQ = 1, kK, kV, kChoice, kPlace };
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser (Stafford's variant 13)
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9u;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 class Random {
  public:
-  Random(std::uint64_t seed, Stream stream) : key_(mix(seed + 0x9e3779b97f4a7c15u * stream)) {}
+  Random(std::uint64_t seed, Stream stream) : key_(split_mix_finish(seed + kSplitMixStep * stream)) {}
   std::uint64_t bits(std::int64_t index) const {
-    return mix(key_ + 0x9e3779b97f4a7c15u * (static_cast<std::uint64_t>(index) + 1));
+    return split_mix_finish(key_ + kSplitMixStep * (static_cast<std::uint64_t>(index) + 1));
   }
   std::int64_t below(std::int64_t index, std::int64_t limit) const {
     return static_cast<std::int64_t>(bits(index) % static_cast<std::uint64_t>(limit));

@@ -23,8 +23,4 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 // The whole text as a finite decimal number.
 std::optional<double> parse_finite(std::string_view text);
 
-// Text and attribute values of XML 1.0. Characters that XML cannot hold at all (U+0001, U+FFFE, bytes that are not
-// UTF-8) become U+FFFD.
-std::string escape_xml(std::string_view text);
-
 }  // namespace flashcore

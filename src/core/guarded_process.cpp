@@ -9,12 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/process_end.h"
 
 namespace flashcore {
 namespace {
@@ -197,21 +196,8 @@ GuardedProcess& GuardedProcess::operator=(GuardedProcess&& other) noexcept {
 }
 
 bool GuardedProcess::wait(Clock::time_point deadline) {
-  auto pause = std::chrono::microseconds(200);
-  while (guard_ > 0) {
-    int status = 0;
-    const pid_t ended = waitpid(guard_, &status, WNOHANG);
-    if (ended == guard_ || (ended < 0 && errno == ECHILD)) {
-      if (ended == guard_) status_ = status;
-      guard_ = -1;
-      break;
-    }
-    const auto left = deadline - Clock::now();
-    if (left <= left.zero()) return false;
-    std::this_thread::sleep_for(std::min<Clock::duration>(pause, left));
-    pause = std::min(pause * 2, std::chrono::microseconds(20000));
-  }
-  return true;
+  if (guard_ > 0 && wait_until(guard_, deadline, status_)) guard_ = -1;
+  return guard_ <= 0;
 }
 
 void GuardedProcess::end() {
@@ -225,15 +211,7 @@ void GuardedProcess::end() {
   guard_ = -1;
 }
 
-std::string GuardedProcess::how_it_ended() const {
-  if (!status_) return guard_ > 0 ? "is still running" : "ended, nobody knows how";
-  if (WIFSIGNALED(*status_)) {
-    const int number = WTERMSIG(*status_);
-    const char* name = sigabbrev_np(number);
-    return fmt::format("was ended by signal SIG{} ({})", name ? name : "?", strsignal(number));
-  }
-  return fmt::format("exited with code {}", WEXITSTATUS(*status_));
-}
+std::string GuardedProcess::how_it_ended() const { return guard_ > 0 ? "is still running" : describe_end(status_); }
 
 void become_program(const char* path, const char* const* argv, int in, int out, int err) {
   for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) signal(number, SIG_DFL);

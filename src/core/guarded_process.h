@@ -6,8 +6,7 @@
 // kills the child's process group and every orphan that comes to it, and ends as the child did (exit code or signal).
 // The guard shares the memory of the moment of its fork: start one before filling memory that changes.
 //
-// Boost.Process and reproc were considered. Neither sets PR_SET_PDEATHSIG nor reaches a grandchild that left its
-// process group, and Boost.Process allocates between fork and exec.
+// HACKING.md ("Why our own") says what the libraries for it lack.
 
 #include <sys/types.h>
 

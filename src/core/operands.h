@@ -22,8 +22,8 @@ Layout parse_layout(std::string_view name);
 TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
                          std::int64_t columns);
 
-// A problem and the layout of its operands: an entry of a suite, a fuzz case, what a trial measured. There is no default
-// layout, so that none is lost on the way.
+// A problem and the layout of its operands: an entry of a suite, a fuzz case, what a trial measured. There is no
+// default layout, so that none is lost on the way.
 struct PlacedProblem : Problem {
   Layout layout = Layout::kBhsd;
 

@@ -1,6 +1,6 @@
 #pragma once
-// Problem: what to compute. It says nothing of how (tiles and stages belong to a family's config), nor of where operands
-// lie (core/operands.h). Its fields are those of the table in core/problem_fields.cpp.
+// Problem: what to compute. It says nothing of how (tiles and stages belong to a family's config), nor of where
+// operands lie (core/operands.h). Its fields are those of the table in core/problem_fields.cpp.
 
 #include <cstdint>
 #include <optional>

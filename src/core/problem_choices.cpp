@@ -141,8 +141,8 @@ std::vector<Problem> smaller_head_dim(const Problem& from) {
 }
 
 std::vector<Problem> smaller_head_dim_v(const Problem& from) {
-  std::vector<Problem> problems = with_each(from, smaller_head_dims(from.head_dim_v),
-                                            [](Problem& p, std::int64_t size) { p.head_dim_v = size; });
+  std::vector<Problem> problems =
+      with_each(from, smaller_head_dims(from.head_dim_v), [](Problem& p, std::int64_t size) { p.head_dim_v = size; });
   problems.emplace_back(from).head_dim_v = from.head_dim;
   return problems;
 }

@@ -159,7 +159,8 @@ std::vector<ProblemField> make_fields() {
        .token = "sq",
        .form = "_(s<len> | sq<q len>",
        .python = "q",
-       .doc = "Query rows of a sequence. 0: nothing to compute. One token, `s`, says both lengths where they are equal.",
+       .doc =
+           "Query rows of a sequence. 0: nothing to compute. One token, `s`, says both lengths where they are equal.",
        .get = get<&Problem::seqlen_q>,
        .set = set<&Problem::seqlen_q>,
        .print =
@@ -227,7 +228,10 @@ std::vector<ProblemField> make_fields() {
        .distance = equal<&Problem::head_dim_v>,
        .draw = choices::draw_head_dim_v,
        .simpler = choices::smaller_head_dim_v,
-       .complexity = [](const Problem& p) { return large<&Problem::head_dim_v>(p) + (p.head_dim_v == p.head_dim ? 0 : kFeature); }},
+       .complexity =
+           [](const Problem& p) {
+             return large<&Problem::head_dim_v>(p) + (p.head_dim_v == p.head_dim ? 0 : kFeature);
+           }},
       {.name = "dtype",
        .suite_key = "dtype",
        .kind = Kind::kWord,
@@ -247,7 +251,8 @@ std::vector<ProblemField> make_fields() {
                reader.fail(fmt::format("the dtype is '{}', which is not fp32, fp16 or bf16", excerpt(dtype)));
              p.dtype = parse_dtype(dtype);
            },
-       .distance = [](const Problem& a, const Problem& b) { return size_of(a.dtype) == size_of(b.dtype) ? 0 : kInfinite; },
+       .distance = [](const Problem& a,
+                      const Problem& b) { return size_of(a.dtype) == size_of(b.dtype) ? 0 : kInfinite; },
        .draw = choices::draw_dtype},
       {.name = "causal",
        .suite_key = "causal",
@@ -257,17 +262,17 @@ std::vector<ProblemField> make_fields() {
        .words = {"none", "bottom_right", "top_left"},
        .form = "[_causal|_causaltl]",
        .python = "causal",
-       .doc = "A mask that ends at each row's own key: window_right = 0. bottom_right: the last row's own key is the last "
-              "one (FlashAttention, decoding); top_left: row i's is key i (PyTorch's is_causal). The same where both "
-              "lengths are equal. Suites may say true (bottom_right) and false.",
+       .doc =
+           "A mask that ends at each row's own key: window_right = 0. bottom_right: the last row's own key is the last "
+           "one (FlashAttention, decoding); top_left: row i's is key i (PyTorch's is_causal). The same where both "
+           "lengths are equal. Suites may say true (bottom_right) and false.",
        .get = [](const Problem& p) -> FieldValue { return causal_word(p); },
        .set = set_causal,
        .otherwise = [](const Problem&) -> FieldValue { return std::string("none"); },
-       .print =
-           [](const Problem& p) -> std::string {
-             if (!p.mask.is_causal()) return "";
-             return p.mask.alignment == Alignment::kTopLeft ? "_causaltl" : "_causal";
-           },
+       .print = [](const Problem& p) -> std::string {
+         if (!p.mask.is_causal()) return "";
+         return p.mask.alignment == Alignment::kTopLeft ? "_causaltl" : "_causal";
+       },
        .read =
            [](IdReader& reader, Problem& p) {
              if (reader.word("causal")) p.mask = Mask::causal();
@@ -312,10 +317,9 @@ std::vector<ProblemField> make_fields() {
        .get = [](const Problem& p) { return bound_value(p.mask.right); },
        .set = set_window_right,
        .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
-       .print =
-           [](const Problem& p) -> std::string {
-             return p.mask.right && !p.mask.is_causal() ? fmt::format("_wr{}", *p.mask.right) : "";
-           },
+       .print = [](const Problem& p) -> std::string {
+         return p.mask.right && !p.mask.is_causal() ? fmt::format("_wr{}", *p.mask.right) : "";
+       },
        .read =
            [](IdReader& reader, Problem& p) {
              if (!p.mask.is_causal()) p.mask.right = reader.number("wr");
@@ -335,18 +339,17 @@ std::vector<ProblemField> make_fields() {
        .words = {"bottom_right", "top_left"},
        .form = "[_tl]",
        .python = "window_alignment",
-       .doc = "Which key is a row's own one where both lengths differ: the last row's is the last key (bottom_right), or "
-              "row i's is key i (top_left). Without a bound there is nothing to align.",
+       .doc =
+           "Which key is a row's own one where both lengths differ: the last row's is the last key (bottom_right), or "
+           "row i's is key i (top_left). Without a bound there is nothing to align.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.mask.alignment)); },
        .set = set_alignment,
-       .otherwise =
-           [](const Problem& p) -> FieldValue {
-             return p.mask.is_causal() ? std::string(to_string(p.mask.alignment)) : std::string("bottom_right");
-           },
-       .print =
-           [](const Problem& p) -> std::string {
-             return p.mask.alignment == Alignment::kTopLeft && !p.mask.is_causal() ? "_tl" : "";
-           },
+       .otherwise = [](const Problem& p) -> FieldValue {
+         return p.mask.is_causal() ? std::string(to_string(p.mask.alignment)) : std::string("bottom_right");
+       },
+       .print = [](const Problem& p) -> std::string {
+         return p.mask.alignment == Alignment::kTopLeft && !p.mask.is_causal() ? "_tl" : "";
+       },
        .read =
            [](IdReader& reader, Problem& p) {
              if (!p.mask.is_causal() && reader.word("tl")) p.mask.alignment = Alignment::kTopLeft;

@@ -14,6 +14,7 @@
 
 #include "core/id_reader.h"
 #include "core/problem.h"
+#include "core/random.h"
 
 namespace flashcore {
 
@@ -21,22 +22,19 @@ namespace flashcore {
 using FieldValue = std::variant<std::monostate, std::int64_t, double, std::string>;
 std::string field_text(const FieldValue& value);  // "none" for no value
 
-// Random choices of the fuzzer; lab/fuzz.h brings the generator.
-class Draws {
+// Random choices of the fuzzer.
+class Draws : public SplitMix {
  public:
-  explicit Draws(std::function<std::uint64_t()> next) : next_(std::move(next)) {}
+  using SplitMix::SplitMix;
   std::int64_t below(std::int64_t bound) {
-    return static_cast<std::int64_t>(next_() % static_cast<std::uint64_t>(bound));
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
   }
   std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
   bool one_in(std::int64_t n) { return below(n) == 0; }
   template <class Values>
   auto pick(const Values& from) {
-    return std::data(from)[static_cast<std::size_t>(below(static_cast<std::int64_t>(std::size(from))))];
+    return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))];
   }
-
- private:
-  std::function<std::uint64_t()> next_;
 };
 
 struct ProblemField {
@@ -51,14 +49,14 @@ struct ProblemField {
   std::vector<std::string_view> aliases;  // further names that suites may use
   Kind kind = Kind::kWhole;
   Use use = Use::kRunTime;
-  bool optional = false;         // may have no value: in suites -1 or "none"
-  bool required = false;         // must be given; a field that is not has the default
-  std::string_view default_text;  // of the reference page
-  std::int64_t lowest = 0, highest = 0;    // kWhole
-  std::vector<std::string_view> words;     // kWord: values
-  std::string_view token;                  // kWhole, kNumber: what stands before the value in an id
-  std::string_view form;                   // of its part of an id, "[_hk<kv heads>]"
-  std::string_view python;                 // the argument or array of flashcore.attention that says it
+  bool optional = false;                 // may have no value: in suites -1 or "none"
+  bool required = false;                 // must be given; a field that is not has the default
+  std::string_view default_text;         // of the reference page
+  std::int64_t lowest = 0, highest = 0;  // kWhole
+  std::vector<std::string_view> words;   // kWord: values
+  std::string_view token;                // kWhole, kNumber: what stands before the value in an id
+  std::string_view form;                 // of its part of an id, "[_hk<kv heads>]"
+  std::string_view python;               // the argument or array of flashcore.attention that says it
   std::string_view doc;
 
   FieldValue (*get)(const Problem&) = nullptr;

@@ -97,8 +97,9 @@ Problem read_id(std::string_view id, const std::function<void(IdReader&)>& read_
   for (const ProblemField& field : problem_fields()) {
     if (field.name == "scale" && read_extra) read_extra(reader);
     if (reader.token() == "bshd" || reader.token() == "strided")
-      reader.fail(fmt::format("'{}' names a layout, which is no part of a problem, or stands in the wrong place; leave it out",
-                              reader.token()));
+      reader.fail(
+          fmt::format("'{}' names a layout, which is no part of a problem, or stands in the wrong place; leave it out",
+                      reader.token()));
     read_part(field, reader, problem);
   }
   reader.need_end();
@@ -176,7 +177,8 @@ nlohmann::json problem_fields_json() {
 std::string problem_reference_page() {
   std::string page = fmt::format(
       "# The fields of a problem\n\n"
-      "Made by `flashcore problem --reference` from the table in `src/core/problem_fields.cpp`; a test asks whether it is "
+      "Made by `flashcore problem --reference` from the table in `src/core/problem_fields.cpp`; a test asks whether it "
+      "is "
       "fresh.\n\n"
       "An id is `{}`. Suites are lists of problems with the keys below, each also known by the name that C has for the "
       "field. How operands lie in memory is no part of a problem: ids and suites may name it beside (`layout`: bhsd, "

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/random.h"
 #include "core/reference_block.h"
 
 namespace flashcore {
@@ -14,17 +15,10 @@ namespace {
 // Tiles of every size in use end at these rows, give or take one.
 constexpr std::int64_t kEdges[] = {0, 16, 32, 64, 128, 256};
 
-std::uint64_t next_random(std::uint64_t& state) {  // splitmix64
-  std::uint64_t x = state += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 class RowChooser {
  public:
   RowChooser(const Problem& problem, double max_flops, std::uint64_t seed)
-      : p_(problem), left_(max_flops), state_(seed) {}
+      : p_(problem), left_(max_flops), random_(seed) {}
 
   RowSample choose() {
     add_first_last_and_edges();
@@ -67,14 +61,12 @@ class RowChooser {
       if (band.bounded_left && band.bounded_right) add(last_head, p_.seqlen_kv - 1 - band.right_offset + d);
     }
   }
-  std::int64_t any_row() {
-    return static_cast<std::int64_t>(next_random(state_) % static_cast<std::uint64_t>(p_.seqlen_q));
-  }
-  std::int64_t edge_row() { return any_row() / 16 * 16 + static_cast<std::int64_t>(next_random(state_) % 3) - 1; }
+  std::int64_t any_row() { return static_cast<std::int64_t>(random_.next() % static_cast<std::uint64_t>(p_.seqlen_q)); }
+  std::int64_t edge_row() { return any_row() / 16 * 16 + static_cast<std::int64_t>(random_.next() % 3) - 1; }
 
   const Problem& p_;
   double left_;
-  std::uint64_t state_;
+  SplitMix random_;
   int misses_ = 0;  // in a row: nearly everything is chosen already
   std::set<std::pair<std::int64_t, std::int64_t>> chosen_;
 };

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/utf8.h"
+
 namespace flashcore {
 namespace {
 
@@ -20,10 +22,10 @@ bool in(const Range (&ranges)[N], std::uint32_t c) {
 
 // Controls, and what changes the order of text or hides: Unicode's Bidi_Control and Default_Ignorable characters, save
 // the joiners and variation selectors that scripts and emoji need; line separators; what is no character.
-constexpr Range kHidden[] = {
-    {0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},     {0x61C, 0x61C},     {0x180E, 0x180E},   {0x200B, 0x200B},
-    {0x200E, 0x200F}, {0x2028, 0x202E}, {0x2060, 0x206F}, {0xFEFF, 0xFEFF},   {0xFFF0, 0xFFFB},   {0xFFFE, 0xFFFF},
-    {0xD800, 0xDFFF}, {0xFDD0, 0xFDEF}, {0xE000, 0xF8FF}, {0xE0000, 0xE00FF}, {0xE01F0, 0x10FFFF}};
+constexpr Range kHidden[] = {{0x00, 0x1F},     {0x7F, 0x9F},     {0xAD, 0xAD},       {0x61C, 0x61C},
+                             {0x180E, 0x180E}, {0x200B, 0x200B}, {0x200E, 0x200F},   {0x2028, 0x202E},
+                             {0x2060, 0x206F}, {0xFEFF, 0xFEFF}, {0xFFF0, 0xFFFB},   {0xFFFE, 0xFFFF},
+                             {0xFDD0, 0xFDEF}, {0xE000, 0xF8FF}, {0xE0000, 0xE00FF}, {0xE01F0, 0x10FFFF}};
 
 constexpr Range kCombining[] = {{0x300, 0x36F},   {0x483, 0x489},   {0x591, 0x5BD},   {0x610, 0x61A},
                                 {0x64B, 0x65F},   {0x200C, 0x200D}, {0x1AB0, 0x1AFF}, {0x1DC0, 0x1DFF},
@@ -35,37 +37,13 @@ constexpr Range kWide[] = {
     {0x4E00, 0x9FFF}, {0xA000, 0xA4CF}, {0xA960, 0xA97F},   {0xAC00, 0xD7A3},   {0xF900, 0xFAFF},   {0xFE30, 0xFE6F},
     {0xFF00, 0xFF60}, {0xFFE0, 0xFFE6}, {0x1F300, 0x1F64F}, {0x1F680, 0x1F6FF}, {0x1F900, 0x1FAFF}, {0x20000, 0x3FFFD}};
 
-struct Character {
-  std::string_view bytes;
-  std::uint32_t code = 0;
-  bool valid = false;  // else one byte that is no UTF-8
-};
-
-// The character that `text` begins with; `text` is not empty.
-Character first_of(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return {text.substr(0, 1), lead, true};
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  const Character bad{text.substr(0, 1), lead, false};
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return bad;
-  std::uint32_t code = lead & (0xFFU >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80U) return bad;
-    code = code << 6 | (byte(i) & 0x3FU);
-  }
-  constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kLeast[length] || code > 0x10FFFF) return bad;
-  return {text.substr(0, length), code, true};
-}
-
-std::size_t width_of(const Character& c) {
+std::size_t width_of(const Utf8Character& c) {
   if (!c.valid) return 1;
   if (in(kCombining, c.code)) return 0;
   return in(kWide, c.code) ? 2 : 1;
 }
 
-void append_printable(std::string& out, const Character& c) {
+void append_printable(std::string& out, const Utf8Character& c) {
   if (!c.valid || (c.code < 0x20 && c.code != '\n' && c.code != '\t') || c.code == 0x7F) {
     out += fmt::format("\\x{:02x}", c.code);
   } else if (c.code == '\n') {
@@ -85,7 +63,7 @@ std::string visible(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const Character c = first_of(text);
+    const Utf8Character c = first_character(text);
     append_printable(out, c);
     text.remove_prefix(c.bytes.size());
   }
@@ -108,10 +86,26 @@ std::string visible_block(std::string_view text, std::string_view indent) {
   }
 }
 
+std::string escape_html(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : visible_lines(text)) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
   while (!text.empty()) {
-    const Character c = first_of(text);
+    const Utf8Character c = first_character(text);
     width += width_of(c);
     text.remove_prefix(c.bytes.size());
   }
@@ -121,9 +115,9 @@ std::size_t display_width(std::string_view text) {
 std::string shorten(std::string_view text, std::size_t width) {
   constexpr std::string_view kGap = "...";
   if (display_width(text) <= width) return std::string(text);
-  std::vector<Character> characters;
+  std::vector<Utf8Character> characters;
   for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(characters.back().bytes.size()))
-    characters.push_back(first_of(rest));
+    characters.push_back(first_character(rest));
   const std::size_t room = width > kGap.size() + 2 ? width - kGap.size() : width;
   const std::size_t tail_room = room == width ? 0 : room / 2;
   std::string head, tail;

@@ -16,6 +16,9 @@ std::string visible_lines(std::string_view text);
 // visible_lines with `indent` before every line but the first.
 std::string visible_block(std::string_view text, std::string_view indent);
 
+// visible_lines as text or attribute value of HTML and of XML 1.0, which cannot hold what visible_lines takes out.
+std::string escape_html(std::string_view text);
+
 // Columns on a terminal: 2 for wide characters (CJK, emoji), 0 for combining ones.
 std::size_t display_width(std::string_view text);
 // At most `width` columns, the middle left out: "b1_h8...causal". Cuts between characters.

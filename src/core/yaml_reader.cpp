@@ -78,7 +78,9 @@ void YamlReader::check_keys(const YAML::Node& map, std::string_view what, const 
     if (!entry.first.IsScalar())
       fail(entry.first, fmt::format("a key of {} is not a word; its keys are {}", what, keys));
     const std::string& key = entry.first.Scalar();
-    const auto names = [&](const std::vector<std::string>& keys) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+    const auto names = [&](const std::vector<std::string>& keys) {
+      return std::find(keys.begin(), keys.end(), key) != keys.end();
+    };
     if (!names(allowed) && !names(synonyms))
       fail(entry.first, fmt::format("unknown key '{}' in {}; allowed keys are {}", excerpt(key), what, keys));
     if (!seen.insert(key).second)

@@ -92,7 +92,7 @@ struct BufferLabel {
   std::optional<TensorLayout> layout;
 };
 
-// Enqueues one call of a candidate on the device's stream (on the CPU: runs it). Made by kernels/candidate.h.
+// Enqueues one call of a candidate on the device's stream (on the CPU: runs it). Made by lab/measure.
 using Launch = std::function<void()>;
 
 enum class Regime {

@@ -6,12 +6,11 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/json_text.h"
-#include "core/operands.h"
 #include "core/problem_fields.h"
 #include "core/trusted_path.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/tuned_table.h"
 
 namespace flashcore {
 namespace {
@@ -20,30 +19,6 @@ namespace {
 constexpr double kNearLog2 = 2.0;
 // Expected times this close are the same: the model's own error is about 4%.
 constexpr double kAlike = 1.02;
-
-// One device's part of a table, {"<problem id>": "<candidate>"}, and where it comes from.
-struct Entry {
-  std::string id;
-  Problem problem;
-  std::string candidate;
-  bool of_user = false;
-};
-
-// An entry that cannot be read is passed over and named in `faults`.
-void add_entries(const nlohmann::json& table, const std::string& device_key, bool of_user, std::vector<Entry>& entries,
-                 std::vector<std::string>& faults) {
-  const auto found = table.find(device_key);
-  if (found == table.end()) return;
-  if (!found->is_object()) return faults.push_back(fmt::format("'{}' is no object of problem ids", device_key));
-  for (const auto& [id, candidate] : found->items()) {
-    try {
-      if (!candidate.is_string()) throw_bad_input("its candidate is not a text");
-      entries.push_back({id, PlacedProblem::parse(id).problem(), candidate.get<std::string>(), of_user});
-    } catch (const Error& e) {
-      faults.push_back(fmt::format("'{}': {}", id, e.what()));
-    }
-  }
-}
 
 const nlohmann::json& built_in_table() {
   static const nlohmann::json table = nlohmann::json::parse(embedded_device_sources().at("tuned.json"));
@@ -76,9 +51,7 @@ const UserTable& user_table() {
       if (!read.fault.empty()) return read;
     }
     try {
-      const nlohmann::json document = parse_json(read_file(read.path), read.path.string());
-      if (document.is_object()) read.entries = document;
-      else read.fault = "it is not JSON by device and problem";
+      read.entries = parse_tuned_table(read_file(read.path), read.path.string());
     } catch (const Error& e) {
       read.fault = fmt::format("it is not JSON by device and problem ({})", e.what());
     }
@@ -128,13 +101,13 @@ bool is_as_good(const Candidate& candidate, const Problem& problem, const Device
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
 void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<double> default_us,
                std::vector<Choice>& choices, std::vector<std::string>& faults) {
-  std::vector<Entry> entries;
+  std::vector<TunedEntry> entries;
   if (!user_table().fault.empty()) faults.push_back(user_table().fault);
-  add_entries(user_table().entries, device.key, true, entries, faults);
+  add_tuned_entries(user_table().entries, device.key, true, entries, faults);
   std::vector<std::string> none;  // a test parses every built-in entry
-  add_entries(built_in_table(), device.key, false, entries, none);
-  std::vector<std::pair<double, const Entry*>> near;
-  for (const Entry& entry : entries) {
+  add_tuned_entries(built_in_table(), device.key, false, entries, none);
+  std::vector<std::pair<double, const TunedEntry*>> near;
+  for (const TunedEntry& entry : entries) {
     if (const double d = problem_distance(problem, entry.problem); d <= kNearLog2) near.emplace_back(d, &entry);
   }
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

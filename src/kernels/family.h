@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/config_space.h"
-#include "core/problem.h"
 #include "core/operands.h"
+#include "core/problem.h"
 #include "device/artifact.h"
 #include "device/compiler.h"
 #include "device/device.h"

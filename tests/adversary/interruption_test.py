@@ -73,6 +73,28 @@ class InterruptionTest(AttackTest):
         code, document = self.interrupt(1, "experiment", "check", "e.yaml", *EMULATOR)
         self.assertEqual((code, document["interrupted"]), (NOT_JUDGED, True), self.said)
 
+    def test_a_signal_before_main_is_not_lost(self):
+        """Pending when the program starts, and delivered as soon as it lets signals through: its first line."""
+
+        def hold_one():
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        for verb in (["check", "--device", "cpu", "--suite", "quick"], ["bench", "--device", "cpu", "--suite", "quick", "--store", "t.db"]):
+            process = self.run_flashcore(*verb, "--json", "out.json", preexec_fn=hold_one)
+            self.assertEqual((process.returncode, self.read_json()["interrupted"]), (NOT_JUDGED, True), process.stderr)
+        # A verb that asks nobody ends as programs do.
+        process = self.run_flashcore("leaderboard", "--store", "t.db", preexec_fn=hold_one)
+        self.assertEqual(process.returncode, -signal.SIGTERM, process.stderr)
+
+    def test_a_hangup_leaves_no_folders(self):
+        os.makedirs(self.path("tmp"), exist_ok=True)
+        self.environment["TMPDIR"] = self.path("tmp")
+        code, document = self.interrupt(1, "check", *EMULATOR, "--suite", "two.yaml", "--family", "ref_fwd:num_warps=4", "--patterns", "normal",
+                                        "--jobs", "1", number=signal.SIGHUP)  # fmt: skip
+        self.assertEqual((code, document["interrupted"]), (NOT_JUDGED, True), self.said)
+        self.assertEqual(os.listdir(self.path("tmp")), [])
+
     def test_what_is_done_is_not_called_interrupted(self):
         self.compiler("exit 1", good=100)
         process = self.run_flashcore("check", *EMULATOR, "--suite", "two.yaml", "--family", "ref_fwd:num_warps=4", "--patterns", "normal", "--json", "out.json")

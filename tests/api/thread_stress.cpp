@@ -12,7 +12,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -50,7 +50,8 @@ struct Tensors {
         lse(static_cast<std::size_t>(p.heads_q * p.seqlen_q), -1.0f) {}
   static std::vector<float> fill(std::int64_t count, unsigned seed) {
     std::vector<float> made(static_cast<std::size_t>(count));
-    for (float& value : made) value = static_cast<float>((seed = seed * 1664525u + 1013904223u) >> 8) / 8388608.0f - 1;
+    std::mt19937 random(seed);
+    for (float& value : made) value = static_cast<float>(random() >> 8) / 8388608.0f - 1;
     return made;
   }
   fc_status launch(fc_plan plan) {
@@ -125,9 +126,9 @@ void fork_one(fc_context context, const Shared& shared) {
 }
 
 void work(int index, int iterations, fc_context context, Shared (&shared)[2]) {
-  unsigned seed = static_cast<unsigned>(index) * 77u + 1;
+  std::mt19937 random(static_cast<unsigned>(index));
   for (int i = 0; i < iterations; ++i) {
-    seed = seed * 1664525u + 1013904223u;
+    const auto seed = static_cast<unsigned>(random());
     const Shared& one = shared[seed >> 28 & 1];
     switch ((seed >> 16) % 8) {
       case 0: fork_one(context, one); break;

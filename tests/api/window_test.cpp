@@ -35,8 +35,8 @@ Attention problem_of(std::optional<std::int64_t> left, std::optional<std::int64_
 // Attention by its formula where every score is 0: the mean of the values that a row sees. Value j is j + 1.
 std::vector<float> means(const Attention& p) {
   std::vector<float> rows;
-  const bool top_left = p.causal == FC_CAUSAL_TOP_LEFT ||
-                        (p.causal == FC_CAUSAL_NONE && p.window_alignment == FC_ALIGN_TOP_LEFT);
+  const bool top_left =
+      p.causal == FC_CAUSAL_TOP_LEFT || (p.causal == FC_CAUSAL_NONE && p.window_alignment == FC_ALIGN_TOP_LEFT);
   for (std::int64_t i = 0; i < p.seqlen_q; ++i) {
     const std::int64_t own = i + (top_left ? 0 : p.seqlen_kv - p.seqlen_q);
     float sum = 0, count = 0;

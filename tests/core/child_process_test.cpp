@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "core/error.h"
+#include "core/process_end.h"
 
 namespace flashcore {
 namespace {
@@ -202,6 +204,16 @@ TEST(RunProgram, OutputAndCodeComeBack) {
   EXPECT_EQ(result.output, "out\nerr\n");
   EXPECT_EQ(result.stopped, "");
   EXPECT_FALSE(run_program({"no-such-program-anywhere"}, {}).started);
+  // Nobody's compiler is looked for in the current folder.
+  const std::string path = std::getenv("PATH");
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path("/bin");
+  setenv("PATH", ".::../bin", 1);
+  EXPECT_FALSE(run_program({"sh", "-c", ""}, {}).started);
+  setenv("PATH", path.c_str(), 1);
+  EXPECT_EQ(find_program("./sh"), (std::filesystem::current_path() / "./sh").string());
+  std::filesystem::current_path(here);
+  EXPECT_TRUE(find_program("sh").starts_with("/"));
 }
 
 TEST(RunProgram, AHangIsEnded) {

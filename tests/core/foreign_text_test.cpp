@@ -35,14 +35,5 @@ TEST(ForeignTextTest, NumbersAreDecimalAndWhole) {
     EXPECT_FALSE(parse_finite(no)) << no;
 }
 
-TEST(ForeignTextTest, XmlHoldsOnlyWhatXmlCan) {
-  EXPECT_EQ(escape_xml("a<b>&\"c'\n\u00e9"), "a&lt;b&gt;&amp;&quot;c&apos;\n\u00e9");
-  const std::string replaced = "\uFFFD";
-  EXPECT_EQ(escape_xml("\uFFFE"), replaced);
-  EXPECT_EQ(escape_xml("\uFFFF\x01"), replaced + replaced);
-  EXPECT_EQ(escape_xml("\xff"), replaced);
-  EXPECT_EQ(escape_xml("\U0001F600"), "\U0001F600");
-}
-
 }  // namespace
 }  // namespace flashcore

@@ -27,8 +27,8 @@ TEST(ProblemTest, IdsOfTheDocumentedForms) {
     EXPECT_EQ(Problem::parse(id).id(), id);
     EXPECT_EQ(PlacedProblem::parse(id), PlacedProblem(Problem::parse(id), Layout::kBhsd));
   }
-  for (const char* id : {"b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125",
-                         "b1_h1_s0_d1_fp16_strided", "b2_h6_hk1_s17_d72_fp16_causal_strided_scale1e-06"}) {
+  for (const char* id : {"b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125", "b1_h1_s0_d1_fp16_strided",
+                         "b2_h6_hk1_s17_d72_fp16_causal_strided_scale1e-06"}) {
     EXPECT_EQ(PlacedProblem::parse(id).id(), id);
     EXPECT_NE(message_of(id).find("names a layout"), std::string::npos) << message_of(id);
   }

@@ -167,7 +167,8 @@ TEST(SuiteTest, Windows) {
 
 TEST(SuiteTest, AKeyMayHaveTheNameThatCHas) {
   const Suite suite = parse_suite(
-      "name: s\nproblems:\n  - {name: a, batch: 2, heads: 8, heads_kv: 2, seqlen_q: 4, seqlen_kv: 9, head_dim: 64, dtype: "
+      "name: s\nproblems:\n  - {name: a, batch: 2, heads: 8, heads_kv: 2, seqlen_q: 4, seqlen_kv: 9, head_dim: 64, "
+      "dtype: "
       "fp16}\n",
       "my.yaml");
   EXPECT_EQ(suite.problems[0].problem.id(), "b2_h8_hk2_sq4_sk9_d64_fp16");

@@ -183,8 +183,8 @@ class TileKernel {
   KernelOutput out_;
 };
 
-inline KernelOutput run_tile_kernel(const PlacedProblem& problem, const AttentionInputs& inputs, Fault fault = Fault::kNone,
-                                    std::int64_t block_n = 32) {
+inline KernelOutput run_tile_kernel(const PlacedProblem& problem, const AttentionInputs& inputs,
+                                    Fault fault = Fault::kNone, std::int64_t block_n = 32) {
   return TileKernel(problem, inputs, fault, block_n).run();
 }
 

@@ -18,13 +18,19 @@ TEST(VisibleText, WhatWouldActOnATerminalIsSpelledOut) {
 TEST(VisibleText, BytesThatAreNoUtf8AreSpelledOut) {
   EXPECT_EQ(visible("\xff\x9b\xc3"), "\\xff\\x9b\\xc3");
   EXPECT_EQ(visible("\xc0\xaf"), "\\xc0\\xaf");                    // overlong
-  EXPECT_EQ(visible("\xed\xa0\x80"), "\\ud800");                   // a surrogate
+  EXPECT_EQ(visible("\xed\xa0\x80"), "\\xed\\xa0\\x80");           // a surrogate
   EXPECT_EQ(visible("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // beyond Unicode
 }
 
 TEST(VisibleText, ABlockKeepsItsLinesAndIndentsThem) {
   EXPECT_EQ(visible_block("one\r\ntwo\x1b[A\n", "  "), "one\n  two\\x1b[A\n  ");
   EXPECT_EQ(visible_lines("a\nb"), "a\nb");
+}
+
+TEST(VisibleText, HtmlAndXmlHoldOnlyWhatTheyCan) {
+  EXPECT_EQ(escape_html("a<b>&\"c'\n\u00e9"), "a&lt;b&gt;&amp;&quot;c&#39;\n\u00e9");
+  EXPECT_EQ(escape_html("\uFFFE\uFFFF\x01\xff"), "\\ufffe\\uffff\\x01\\xff");
+  EXPECT_EQ(escape_html("\U0001F600"), "\U0001F600");
 }
 
 TEST(VisibleText, WidthCountsColumns) {

@@ -6,12 +6,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <thread>
 
 #include "core/error.h"
+#include "device/emulator/executor_channel.h"
 #include "device/emulator_fixture.h"
 #include "device/sandbox/sandbox.h"
 #include "device/temporary_folder.h"
@@ -200,20 +199,27 @@ TEST_F(ForeignModuleTest, WordsThatNobodyAskedForEndTheLaunch) {
   EXPECT_NE(report.find("given up"), std::string::npos) << report;
 }
 
-// kDone with counters of nothing, before the launch has written a thing: the buffers come back as they were sent, or
-// not at all, and the judge's checks say what they hold.
+// kDone with counters of its own making, and buffers, before the launch has written a thing. They are taken as the
+// kernel's: the judge's checks say what they hold.
 TEST_F(ForeignModuleTest, AForgedAnswerForgesNoMoreThanBuffers) {
-  const std::string forge = R"(
-struct Header { unsigned kind, number; unsigned long size; };
-static void forge() {
-  Header header{6, 1, 13 * 8}; write(3, &header, sizeof header);
-  unsigned long zero[13] = {}; write(3, zero, sizeof zero);
-  static char bytes[1024 + 2 * 4096]; write(3, bytes, sizeof bytes); _exit(0);
-})";
+  emulator::Counters forged;
+  forged.ctas = 7;
+  const std::string payload = emulator::pack(forged, [](const void*) { return std::uint64_t{0}; });
+  std::string bytes;
+  for (const char c : payload) bytes += fmt::format("{},", static_cast<int>(c));
+  const std::string forge = fmt::format(R"(
+struct Header {{ unsigned kind, number; unsigned long size; }};
+static void forge() {{
+  static const signed char counters[] = {{{}}};
+  const Header header{{{}, 1, sizeof counters}}; write(3, &header, sizeof header); write(3, counters, sizeof counters);
+  static char buffer[1024 + 2 * 4096]; write(3, buffer, sizeof buffer); _exit(0);
+}})",
+                                        bytes, static_cast<unsigned>(emulator::MessageKind::kDone));
   const std::string report = run(forge, "if (t == 0) forge();");
-  if (report.empty()) {
-    EXPECT_FALSE(buffer_->red_zones_intact());
-  }
+  ASSERT_EQ(report, "");
+  EXPECT_EQ(counters_.ctas, 7u);
+  EXPECT_EQ(at(0), 0) << "what was forged is what the judge sees";
+  EXPECT_FALSE(buffer_->red_zones_intact());
 }
 
 TEST_F(ForeignModuleTest, AThreadThatStaysBehindChangesNothing) {
@@ -294,6 +300,13 @@ TEST_F(ForeignModuleTest, AToolThatHangsIsEnded) {
   const testing::TemporaryFolder folder;
   const auto result = sandbox::run_tool({"sleep", "1000"}, folder.path().string(), 0.3);
   EXPECT_NE(result.stopped.find("still running"), std::string::npos);
+}
+
+TEST_F(ForeignModuleTest, AToolThatFloodsIsEnded) {
+  const testing::TemporaryFolder folder;
+  const auto result = sandbox::run_tool({"yes"}, folder.path().string(), 600);
+  EXPECT_NE(result.stopped.find("wrote more than"), std::string::npos) << result.stopped;
+  EXPECT_LT(result.output.size(), std::size_t{2} << 20);
 }
 
 }  // namespace

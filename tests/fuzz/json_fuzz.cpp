@@ -2,10 +2,15 @@
 #include <cmath>
 
 #include "core/config_space.h"
+#include "core/foreign_text.h"
 #include "core/json_text.h"
+#include "kernels/tuned_table.h"
 #include "lab/compare/bench.h"
+#include "lab/compare/calibration.h"
 #include "lab/compare/regression.h"
 #include "lab/experiment/ledger.h"
+#include "lab/harness/patch.h"
+#include "lab/process/worker_line.h"
 #include "lab/record/json_io.h"
 #include "lab/tune/landscape.h"
 #include "lab/tune/proposal.h"
@@ -44,28 +49,52 @@ const Target kTrial("trial", [](std::string_view input) {
   FLASHCORE_REQUIRE(again.problem == trial.problem && again.ended == trial.ended);
 });
 
-// {"<device key>": {"<problem id>": "<candidate>"}}
+// As dispatch reads it: what is wrong with an entry is told, and must be fit to be told.
 const Target kTuned("tuned", [](std::string_view input) {
-  const json table = parse_json(input, "tuned.json");
-  if (!table.is_object()) return;
-  for (const auto& [device, problems] : table.items())
-    if (problems.is_object())
-      for (const auto& [id, candidate] : problems.items()) Problem::parse(id);
+  const json table = parse_tuned_table(input, "tuned.json");
+  for (const auto& [device, problems] : table.items()) {
+    std::vector<TunedEntry> entries;
+    std::vector<std::string> faults;
+    add_tuned_entries(table, device, true, entries, faults);
+    FLASHCORE_REQUIRE(!problems.is_object() || entries.size() + faults.size() == problems.size());
+    for (const TunedEntry& entry : entries) entry.problem.validate();
+    for (const std::string& fault : faults)  // the device's key is that of this machine
+      FLASHCORE_REQUIRE(!problems.is_object() || find_bad_character(fault) == std::string::npos);
+  }
 });
 
+// A patch is one of patch_folders(), which load and are thrown away: nothing is compiled.
 const Target kProposer("proposer", [](std::string_view input) {
-  if (input.find("patch") != std::string_view::npos) return;  // a folder, read from the disk of whoever fuzzes
-  if (const auto proposal = parse_proposal(input)) FLASHCORE_REQUIRE(!proposal->patch);
+  std::string line(input);
+  try {
+    json answer = parse_json(input, "the answer");
+    if (answer.is_object() && answer.contains("patch") && answer["patch"].is_string()) {
+      const auto folder = patch_folders() / std::filesystem::path(answer["patch"].get<std::string>()).filename();
+      answer["patch"] = folder.string();
+      line = dump_line(answer);
+    }
+  } catch (const Error&) {  // for the parser to say
+  }
+  const auto proposal = parse_proposal(line);
+  if (proposal && proposal->patch) FLASHCORE_REQUIRE(make_patched_family(*proposal->patch)->is_foreign());
 });
 
-// What a worker process tells its parent.
+// What a worker process tells its parent: nothing but an error that it names is thrown.
 const Target kWorker("worker", [](std::string_view input) {
-  const json line = parse_json(input, "the worker's line");
-  if (!line.is_object()) return;
-  if (const auto trial = line.find("trial"); trial != line.end()) trial->get<Trial>();
   try {
-    if (const auto device = line.find("device"); device != line.end()) device->get<DeviceInfo>();
-  } catch (const json::exception&) {  // what a worker's greeting may throw; the parent answers it
+    parse_worker_hello(input);
+  } catch (const Error&) {  // as the worker has it; the command line makes it fit to be shown
+  }
+  const WorkerLine line = parse_worker_line(input, input.find("nonce") == std::string_view::npos ? "" : "7");
+  if (line.kind == WorkerLine::Kind::kMessage && line.message.contains("trial")) line.message["trial"].get<Trial>();
+});
+
+// What decides whether verdicts of a machine are believed.
+const Target kCalibration("calibration", [](std::string_view input) {
+  for (const Calibration& c : parse_calibrations(input, "calibration.json")) {
+    FLASHCORE_REQUIRE(c.repeats >= c.alarms && c.alarms >= 0);
+    FLASHCORE_REQUIRE(c.trusted() == c.why_not_trusted().empty());
+    FLASHCORE_REQUIRE(json(json(c).get<Calibration>()) == json(c));
   }
 });
 

@@ -4,7 +4,9 @@
 #include <cstdlib>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "core/foreign_text.h"
+#include "core/scratch_folder.h"
 
 namespace flashcore::fuzz {
 
@@ -25,6 +27,24 @@ void judge_message(const std::string& message) {
 std::map<std::string, Parser>& targets() {
   static std::map<std::string, Parser> all;
   return all;
+}
+
+const std::filesystem::path& patch_folders() {
+  static const ScratchFolder folder;
+  static const bool made = [] {
+    const auto put = [](const char* name, std::string_view text) {
+      const auto file = folder.path() / name;
+      std::filesystem::create_directories(file.parent_path());
+      write_file_atomically(file, text);
+    };
+    put("whole/kernel.cuh", "namespace flashcore::sm80_fwd {\nint x;\n}\n");
+    put("extend/patch.yaml", "extend: {num_stages: [1, 2]}\n");
+    put("replace/patch.yaml", "replace: [{file: sm80_fwd/kernel.cuh, from: int x;, to: int y;}]\n");
+    std::filesystem::create_directories(folder.path() / "empty");
+    return true;
+  }();
+  (void)made;
+  return folder.path();
 }
 
 void found(const std::string& what) {

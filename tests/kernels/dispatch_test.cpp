@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "kernels/embedded.h"
 #include "core/problem_fields.h"
+#include "kernels/embedded.h"
 #include "kernels/family.h"
 
 namespace flashcore {

@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "lab/compare/aa.h"
+#include "lab/compare/calibration.h"
 #include "lab/compare/regression.h"
 #include "lab/fake.h"
 #include "lab/process/worker.h"

@@ -3,13 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <map>
-#include <mutex>
 
 #include "core/error.h"
 #include "device/red_zone.h"
@@ -158,18 +156,18 @@ class FakeFamily : public Family {
   std::string name() const override { return name_; }
   std::string description() const override { return "fake"; }
   DeviceKind kind() const override { return DeviceKind::kCpu; }
-  std::optional<std::string> why_unsupported(const PlacedProblem& problem, const DeviceLimits& limits) const override {
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCpu) return "runs on the fake device only";
     if (problem.head_dim > 128 || problem.head_dim_v > 128) return "head dims up to 128";
     return std::nullopt;
   }
   const ConfigSpace& space() const override { return space_; }
-  ConfigValues default_config(const PlacedProblem&, const DeviceLimits&) const override { return {16, 1, 0}; }
-  std::optional<std::string> why_invalid(const ConfigValues& c, const PlacedProblem&, const DeviceLimits&) const override {
+  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return {16, 1, 0}; }
+  std::optional<std::string> why_invalid(const ConfigValues& c, const Problem&, const DeviceLimits&) const override {
     if (c[0] == 64 && c[1] == 4) return "block=64 leaves no room for unroll=4";
     return std::nullopt;
   }
-  Launch cpu_launch(const ConfigValues& config, const PlacedProblem& problem, const AttentionArgs& args) const override {
+  Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const override {
     return [this, config, problem, args, calls = std::make_shared<int>(0)] { run(config, problem, args, (*calls)++); };
   }
 
@@ -222,8 +220,8 @@ class FakeFamily : public Family {
     return keys;
   }
 
-  void compute_row(const ConfigValues& config, const PlacedProblem& p, const AttentionArgs& a, std::int64_t b, std::int64_t h,
-                   std::int64_t row) const {
+  void compute_row(const ConfigValues& config, const PlacedProblem& p, const AttentionArgs& a, std::int64_t b,
+                   std::int64_t h, std::int64_t row) const {
     if (fault_ == Fault::kLeavesRowUnwritten && row == p.seqlen_q - 1 && h == p.heads_q - 1) return;
     constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
     const ProblemLayouts& l = a.layouts;

@@ -1,6 +1,5 @@
 // Kernels that attack who judges them, past the check of their sources, through all gates on the emulator.
 
-#include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -9,6 +8,7 @@
 #include "core/error.h"
 #include "device/emulator/foreign_module.h"
 #include "device/sandbox/sandbox.h"
+#include "kernels/derived_family.h"
 #include "kernels/embedded.h"
 #include "kernels/registry.h"
 #include "lab/gates/evaluate.h"
@@ -19,9 +19,9 @@ namespace {
 constexpr const char* kBase = "ref_fwd";
 
 // ref_fwd with another source, as a patch would be that nobody checked.
-class UncheckedFamily final : public Family {
+class UncheckedFamily final : public DerivedFamily {
  public:
-  explicit UncheckedFamily(const std::string& outside, const std::string& first_words) : base_(family_by_name(kBase)) {
+  UncheckedFamily(const std::string& outside, const std::string& first_words) : DerivedFamily(family_by_name(kBase)) {
     const std::string file = std::string(kBase) + "/kernel.cuh";
     std::string text = device_sources().at(file);
     const std::size_t body = text.find('{', text.find("forward(const __grid_constant__"));
@@ -32,34 +32,10 @@ class UncheckedFamily final : public Family {
   }
   std::string name() const override { return "unchecked"; }
   std::string description() const override { return "hostile"; }
-  DeviceKind kind() const override { return base_.kind(); }
-  std::optional<std::string> why_unsupported(const PlacedProblem& p, const DeviceLimits& l) const override {
-    return base_.why_unsupported(p, l);
-  }
-  const ConfigSpace& space() const override { return base_.space(); }
-  ConfigValues default_config(const PlacedProblem& p, const DeviceLimits& l) const override {
-    return base_.default_config(p, l);
-  }
-  std::optional<std::string> why_invalid(const ConfigValues& c, const PlacedProblem& p,
-                                         const DeviceLimits& l) const override {
-    return base_.why_invalid(c, p, l);
-  }
-  KernelSource source(const ConfigValues& c, const PlacedProblem& p, const DeviceLimits& l) const override {
-    return base_.source(c, p, l);
-  }
-  LaunchSpec launch_spec(const ConfigValues& c, const PlacedProblem& p, const DeviceLimits& l,
-                         const AttentionArgs& args) const override {
-    return base_.launch_spec(c, p, l, args);
-  }
-  std::string compile_arch(const DeviceLimits& l) const override { return base_.compile_arch(l); }
-  std::size_t workspace_bytes(const ConfigValues& c, const PlacedProblem& p) const override {
-    return base_.workspace_bytes(c, p);
-  }
   const SourceMap* source_overlay() const override { return &overlay_; }
   bool is_foreign() const override { return true; }
 
  private:
-  const Family& base_;
   SourceMap overlay_;
 };
 

@@ -14,14 +14,14 @@ class ToyFamily : public Family {
   std::string name() const override { return "toy_fwd"; }
   std::string description() const override { return "for tests"; }
   DeviceKind kind() const override { return DeviceKind::kCpu; }
-  std::optional<std::string> why_unsupported(const PlacedProblem& p, const DeviceLimits&) const override {
+  std::optional<std::string> why_unsupported(const Problem& p, const DeviceLimits&) const override {
     if (p.dtype == DType::kF32) return "fp32";
     if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0 || p.head_dim > 128 || p.head_dim_v > 128) return "head_dim";
     return std::nullopt;
   }
   const ConfigSpace& space() const override { return space_; }
-  ConfigValues default_config(const PlacedProblem&, const DeviceLimits&) const override { return {32, 64, 1}; }
-  std::optional<std::string> why_invalid(const ConfigValues& c, const PlacedProblem&, const DeviceLimits&) const override {
+  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return {32, 64, 1}; }
+  std::optional<std::string> why_invalid(const ConfigValues& c, const Problem&, const DeviceLimits&) const override {
     if (c[1] == 32 && c[0] > 32) return "block_n";
     return std::nullopt;
   }

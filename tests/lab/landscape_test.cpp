@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-
 #include "core/error.h"
 #include "core/files.h"
 #include "lab/fake.h"

@@ -31,6 +31,8 @@ TEST(ReportText, EscapesWhatEachFormatGivesMeaningTo) {
             "\\[x\\](https&#58;//evil.example) !\\[y\\](z) \\`q\\` \\*b\\* \\_i\\_ WWW&#46;evil.example");
   EXPECT_EQ(escape_markdown("sm90_fwd:num_consumers=2,block_n=64"), "sm90_fwd:num_consumers=2,block_n=64");
   EXPECT_EQ(escape_markdown("# head"), "\\# head");
+  EXPECT_EQ(escape_markdown("by @octocat of @a/b, a@b.example, fixes #12, C# @ 1"),
+            "by @&#8203;octocat of @&#8203;a/b, a@&#8203;b.example, fixes #&#8203;12, C# @ 1");
   EXPECT_EQ(escape_markdown("1. item"), "1\\. item");
   EXPECT_EQ(escape_markdown("\x1b[2J\u202e"), "\\\\x1b\\[2J\\\\u202e");
   EXPECT_EQ(markdown_code("a`|b\nc"), "`a'/b c`");

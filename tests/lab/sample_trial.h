@@ -1,7 +1,6 @@
 #pragma once
 // A trial with every field set to something that is not its default.
 
-#include <cmath>
 #include <limits>
 
 #include "lab/record/trial.h"

@@ -33,7 +33,6 @@ json answer(const json& r) {
     const MannWhitney m = mann_whitney(values("x"), values("y"));
     return json{m.u, m.p_value, cliffs_delta(values("x"), values("y"))};
   }
-  if (f == "tost_student") return tost_student(values("x"), number("margin"));
   if (f == "tost_signed_rank") return tost_signed_rank(values("x"), number("margin"));
   if (f == "power") return student_test_power(number("effect"), number("deviation"), number("n"), number("alpha"));
   if (f == "detectable")

@@ -96,9 +96,6 @@ class SciPyTest(unittest.TestCase):
         for n in (2, 8, 40):
             x = self.rng.normal(0.2, 1, n)
             for margin in (0.1, 0.7, 2):
-                lower = stats.ttest_1samp(x, -margin, alternative="greater").pvalue
-                upper = stats.ttest_1samp(x, margin, alternative="less").pvalue
-                self.want(max(lower, upper), f="tost_student", x=x, margin=margin)
                 method = "exact" if n <= 30 else "asymptotic"
                 lower = stats.wilcoxon(x + margin, alternative="greater", method=method, correction=True).pvalue
                 upper = stats.wilcoxon(x - margin, alternative="less", method=method, correction=True).pvalue

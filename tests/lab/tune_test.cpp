@@ -9,52 +9,20 @@
 #include <fstream>
 #include <map>
 #include <set>
-#include <thread>
 
 #include "core/error.h"
 #include "core/files.h"
 #include "kernels/embedded.h"
 #include "lab/compare/bench.h"
-#include "lab/fake.h"
 #include "lab/record/leaderboard.h"
 #include "lab/tune/facts.h"
+#include "lab/tune_fixture.h"
 
 namespace flashcore {
 namespace {
 
 namespace fs = std::filesystem;
-
-// tune() with worker processes on the fake device; the families are known to both sides.
-class TuneTest : public ::testing::Test {
- protected:
-  TuneTest() {
-    std::string pattern = (fs::temp_directory_path() / "flashcore_tune_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
-    folder_ = pattern;
-  }
-  ~TuneTest() override { fs::remove_all(folder_); }
-  fs::path file() const { return folder_ / "trials.db"; }
-
-  static TuneOptions options_for(const std::string& family, int trials) {
-    TuneOptions options;
-    options.device = "fake";
-    options.suite.name = "test";
-    PlacedProblem problem;
-    problem.dtype = DType::kF32;
-    problem.seqlen_q = problem.seqlen_kv = 19;
-    problem.head_dim = problem.head_dim_v = 8;
-    problem.mask = Mask::causal();
-    options.suite.problems = {{"tiny", problem}};
-    options.family = family;
-    options.budget_trials = trials;
-    options.worker_executable = FLASHCORE_WORKER_HELPER;
-    return options;
-  }
-  static TuneResult run(const TuneOptions& options, Store& store) { return tune(options, store, {}, {}); }
-
-  test::AllFakeFamilies families_;
-  fs::path folder_;
-};
+using test::TuneTest;
 
 int tried(Store& store) {
   int count = 0;
@@ -301,135 +269,6 @@ TEST_F(TuneTest, TheLedgerIsConsulted) {
   EXPECT_EQ(order[1], "block=32,unroll=2,spread=1") << "what was found faster comes right after the default";
   EXPECT_EQ(std::count(order.begin(), order.end(), "block=64,unroll=1,spread=0"), 0);
   EXPECT_EQ(order.size(), 23u) << "24 are feasible";
-}
-
-// A proposer goes through the same gates: a config, a wrong one, nonsense, and an end.
-TEST_F(TuneTest, AnExternalProposerGoesThroughTheSameGates) {
-  Store store(file());
-  TuneOptions options = options_for("fake_none", 20);
-  options.strategy = "none";
-  options.proposer =
-      "n=0; while read -r line; do case \"$line\" in *'\"event\":\"propose\"'*) n=$((n+1)); case $n in "
-      "1) echo '{\"candidate\":\"fake_none:block=32,unroll=2,spread=1\"}';; "
-      "2) echo '{\"family\":\"fake_none\",\"config\":{\"block\":17}}';; "
-      "3) echo 'not JSON';; "
-      "4) echo '{\"candidate\":\"fake_none\",\"patch\":\"/no/such/folder\"}';; "
-      "5) echo '{\"candidate\":\"fake_wrong_tail\"}';; "
-      "*) echo '{\"done\":true}';; esac;; esac; done";
-  const auto entry = run(options, store).entries[0];
-  ASSERT_EQ(entry.arms.size(), 1u);
-  EXPECT_EQ(entry.arms[0].strategy, "proposer");
-  EXPECT_EQ(entry.arms[0].trials, 3);
-  EXPECT_EQ(entry.arms[0].note, "");
-  EXPECT_EQ(entry.arms[0].best, "fake_none:block=32,unroll=2,spread=1");
-  ASSERT_TRUE(entry.winner);
-  EXPECT_EQ(entry.winner->config, "block=32,unroll=2,spread=1");
-  std::map<std::string, int> ended;
-  for (const Trial& t : store.query({}))
-    if (t.phase == Phase::kSearch) ++ended[t.ended];
-  EXPECT_EQ(ended["invalid"], 1);
-  EXPECT_EQ(ended["incorrect"], 1);
-  EXPECT_EQ(entry.arms[0].rejected, 2);
-  // One that dies later ends its arm, not the run.
-  options.proposer =
-      "n=0; while read -r line; do case \"$line\" in *'\"event\":\"propose\"'*) n=$((n+1)); case $n in "
-      "1) echo '{\"candidate\":\"fake_none:block=64\"}';; *) echo 'out of ideas' >&2; exit 3;; esac;; esac; done";
-  options.seed = 2;
-  const auto dead = run(options, store).entries[0];
-  EXPECT_NE(dead.arms[0].note.find("exited with code 3; its stderr ends: out of ideas"), std::string::npos)
-      << dead.arms[0].note;
-  EXPECT_TRUE(dead.winner);
-}
-
-// Not a silent empty run: the command is wrong, or its machine is.
-TEST_F(TuneTest, AProposerThatDiesAtOnceIsAnErrorThatShowsItsStderr) {
-  Store store(file());
-  for (const char* strategy : {"none", "random"}) {
-    TuneOptions options = options_for("fake_none", 3);
-    options.strategy = strategy;
-    options.proposer = "echo 'no module named proposer' >&2; exit 3";
-    try {
-      run(options, store);
-      ADD_FAILURE() << "nothing was thrown with strategy " << strategy;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::kBadInput);
-      const std::string message = e.what();
-      EXPECT_NE(message.find("exited with code 3"), std::string::npos) << message;
-      EXPECT_NE(message.find("no module named proposer"), std::string::npos) << message;
-    }
-  }
-}
-
-// Each of them once ended the run, or could.
-TEST_F(TuneTest, ABadProposalIsRejectedLikeAnyOtherAnswer) {
-  const auto patch = [&](const char* name, const std::string& yaml) {
-    const fs::path folder = folder_ / "patches" / name;
-    fs::create_directories(folder);
-    std::ofstream(folder / "patch.yaml") << yaml;
-    return folder.string();
-  };
-  const std::string good =
-      patch("twice", "replace: [{file: ref_fwd/kernel.cuh, from: '#pragma once', to: '#pragma once '}]");
-  fs::create_directories(folder_ / "other");
-  const fs::path same_name = folder_ / "other" / "twice";
-  fs::create_directories(same_name);
-  std::ofstream(same_name / "patch.yaml")
-      << "replace: [{file: ref_fwd/kernel.cuh, from: '#pragma once', to: '#pragma once  '}]";
-  const auto of = [](const std::string& family, const std::string& folder) {
-    return R"({"candidate":")" + family + R"(","patch":")" + folder + "\"}";
-  };
-  const std::vector<std::string> answers = {
-      of("ref_fwd", patch("unknown_file", "replace: [{file: no/such.cuh, from: a, to: b}]")),
-      of("ref_fwd", patch("escaping", "replace: [{file: ../../../etc/passwd, from: root, to: b}]")),
-      of("ref_fwd", patch("no_text", "replace: [{file: ref_fwd/kernel.cuh, from: 'this is not there', to: b}]")),
-      of("ref_fwd", patch("no_field", "extend: {no_such_field: [1]}")),
-      of("no_such_family", patch("no_base", "replace: [{file: ref_fwd/kernel.cuh, from: a, to: b}]")),
-      of("cpu_fwd", patch("built_in", "replace: [{file: ref_fwd/kernel.cuh, from: a, to: b}]")),
-      of("ref_fwd", patch("bad name!", "replace: [{file: ref_fwd/kernel.cuh, from: '#pragma once', to: b}]")),
-      of("ref_fwd", patch("bad_type", "extend: {num_warps: [many]}")),
-      of("ref_fwd", patch("bad_yaml", "replace: [")),
-      of("ref_fwd", same_name.string()),
-      R"({"family":"fake_none","config":{"block":"64"}})",
-      R"({"family":"fake_none","config":{"block":64.5}})",
-      R"({"family":"fake_none","config":{"block":4294967360}})",
-      R"({"family":"fake_none","config":{"block":1e300}})",
-      R"({"family":"fake_none","config":{"block":true}})",
-      R"({"family":"fake_none","config":{"block":NaN}})",
-      R"({"family":"fake_none","config":[64]})",
-      R"({"family":7})",
-      R"({"candidate":null})",
-      R"([1, 2])",
-      R"("candidate")",
-      "{\"candidate\":\"\xff\xfe\"}",
-      std::string(100'000, '['),
-      R"({"candidate":")" + std::string(10'000, 'x') + "\"}",
-  };
-  // A good one before each bad one: five in a row would end the arm. The first is a patch whose name comes again.
-  std::ofstream list(folder_ / "answers");
-  list << of("ref_fwd", good) << "\n";
-  for (std::size_t i = 0; i < answers.size(); ++i)
-    list << answers[i] << "\n"
-         << R"({"candidate":"fake_none:block=)" << (i % 2 ? 32 : 64) << "\"}\n";
-  list << R"({"candidate":"fake_none:block=32,unroll=2,spread=1"})"
-       << "\n{\"done\":true}\n";
-  list.close();
-  Store store(file());
-  TuneOptions options = options_for("fake_none", 100);
-  options.strategy = "none";
-  options.proposer =
-      "exec 3<'" + (folder_ / "answers").string() + "'; while IFS= read -r line; do printf '%s\n' \"$line\" >> '" +
-      (folder_ / "heard").string() +
-      "'; case \"$line\" in *'\"event\":\"propose\"'*) IFS= read -r answer <&3; printf '%s\n' \"$answer\";; esac; done";
-  const auto entry = run(options, store).entries[0];
-  EXPECT_EQ(entry.arms[0].note, "");
-  EXPECT_EQ(entry.arms[0].rejected, static_cast<int>(answers.size()));
-  for (const auto& [answer, reason] : entry.arms[0].rejections) EXPECT_FALSE(reason.empty()) << answer;
-  EXPECT_EQ(entry.arms[0].best, "fake_none:block=32,unroll=2,spread=1") << "the run went on to the last answer";
-  EXPECT_TRUE(entry.winner);
-  std::ifstream heard(folder_ / "heard");
-  std::size_t told = 0;
-  for (std::string line; std::getline(heard, line);) told += line.find("\"event\":\"rejected\"") != std::string::npos;
-  EXPECT_EQ(told, answers.size());
 }
 
 TEST_F(TuneTest, AWrongFamilyNeverReachesTheLeaderboard) {

@@ -74,18 +74,18 @@ class Dishonest final : public Family {
   std::string name() const override { return name_; }
   std::string description() const override { return "planted"; }
   DeviceKind kind() const override { return honest_->kind(); }
-  std::optional<std::string> why_unsupported(const PlacedProblem& p, const DeviceLimits& l) const override {
+  std::optional<std::string> why_unsupported(const Problem& p, const DeviceLimits& l) const override {
     return honest_->why_unsupported(p, l);
   }
   const ConfigSpace& space() const override { return honest_->space(); }
-  ConfigValues default_config(const PlacedProblem& p, const DeviceLimits& l) const override {
+  ConfigValues default_config(const Problem& p, const DeviceLimits& l) const override {
     return honest_->default_config(p, l);
   }
-  std::optional<std::string> why_invalid(const ConfigValues& c, const PlacedProblem& p,
+  std::optional<std::string> why_invalid(const ConfigValues& c, const Problem& p,
                                          const DeviceLimits& l) const override {
     return honest_->why_invalid(c, p, l);
   }
-  Launch cpu_launch(const ConfigValues& config, const PlacedProblem& problem, const AttentionArgs& args) const override {
+  Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const override {
     const auto honest = [this, config, problem](const AttentionArgs& a) { honest_->cpu_launch(config, problem, a)(); };
     return [this, problem, args, honest, cost_us = fake_cost_us(config), calls = std::make_shared<int>(0)] {
       misdeed_({problem, args, (*calls)++, cost_us, honest, calls});

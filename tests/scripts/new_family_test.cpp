@@ -36,7 +36,8 @@ class NewFamily : public ::testing::Test {
 
 TEST_F(NewFamily, IsRightOnTheEmulator) {
   for (const char* problem : kProblems)
-    EXPECT_EQ(testing::run_on_emulator(sources_, kName, PlacedProblem::parse(problem), 1).verdict(), "passed") << problem;
+    EXPECT_EQ(testing::run_on_emulator(sources_, kName, PlacedProblem::parse(problem), 1).verdict(), "passed")
+        << problem;
 }
 
 TEST_F(NewFamily, EveryConfigPassesTheResourceGate) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>

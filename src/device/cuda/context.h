@@ -1,8 +1,6 @@
 #pragma once
 // One GPU made current: its primary context and the single stream that everything of flashcore runs on.
 
-#include <memory>
-#include <string>
 #include <string_view>
 
 #include "device/cuda/cuda_api.h"

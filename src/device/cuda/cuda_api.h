@@ -14,7 +14,6 @@ namespace flashcore::cuda {
 using NvrtcProgram = struct NvrtcProgramTag*;
 using NvrtcResult = int;
 inline constexpr NvrtcResult kNvrtcSuccess = 0;
-inline constexpr NvrtcResult kNvrtcErrorCompilation = 6;
 
 struct NvrtcApi {
   NvrtcResult (*version)(int* major, int* minor) = nullptr;

@@ -2,7 +2,6 @@
 // Device memory between red zones, and the byte traffic with the host.
 
 #include <memory>
-#include <vector>
 
 #include "device/cuda/context.h"
 #include "device/device.h"

@@ -3,7 +3,6 @@
 // time like any family, from source that this file's .cpp holds.
 
 #include <cstdint>
-#include <string>
 
 #include "device/artifact.h"
 #include "device/compiler.h"

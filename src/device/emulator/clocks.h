@@ -3,7 +3,6 @@
 // phases of an mbarrier, the groups of a warpgroup. An agent's time counts its releases (for a copy: its group). An
 // access is ordered before a thread exactly if the thread has seen the agent at that time or later.
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>

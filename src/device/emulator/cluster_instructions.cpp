@@ -1,7 +1,6 @@
 // Clusters: their barrier, each other's shared memory, and the launch before this one. PTX ISA, "barrier.cluster",
 // "mapa", "st.async", "ld", "st", "griddepcontrol".
 
-#include <algorithm>
 #include <cstring>
 
 #include "device/emulator/instructions.h"

@@ -8,8 +8,6 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
-#include <string>
-#include <vector>
 
 #include "device/emulator/source_lines.h"
 

@@ -1,6 +1,5 @@
 #include "device/emulator/emulator_compiler.h"
 
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/hash.h"
+#include "core/scratch_folder.h"
 #include "device/cuda/compile_cache.h"
 #include "device/sandbox/sandbox.h"
 
@@ -42,33 +42,14 @@ const std::string kNoAssembly = "-Dasm=no_assembly_on_the_emulator";
 
 class SourceFolder {
  public:
-  SourceFolder() {
-    std::error_code error;
-    const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-    if (error)
-      throw_environment("the folder for temporary files is not there: {}; set TMPDIR to one that can be written",
-                        error.message());
-    std::string name = (parent / "flashcore-compile-XXXXXX").string();
-    if (!mkdtemp(name.data()))
-      throw_environment("cannot make a folder in {}: {}; set TMPDIR to one that can be written", parent.string(),
-                        std::strerror(errno));
-    path_ = name;
-  }
-  ~SourceFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  SourceFolder(const SourceFolder&) = delete;
-  SourceFolder& operator=(const SourceFolder&) = delete;
-
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
   void write(const std::string& name, std::string_view text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    write_file_atomically(path_ / name, text);
+    std::filesystem::create_directories((folder_.path() / name).parent_path());
+    write_file_atomically(folder_.path() / name, text);
   }
 
  private:
-  std::filesystem::path path_;
+  ScratchFolder folder_;
 };
 
 // The kernel's sources with ptx/ exchanged.

@@ -3,7 +3,6 @@
 
 #include <map>
 #include <memory>
-#include <string>
 #include <string_view>
 
 #include "device/compiler.h"

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "core/random.h"
 #include "device/device.h"
 #include "device/emulator/clocks.h"
 #include "device/emulator/counters.h"
 #include "device/emulator/fiber.h"
 #include "device/emulator/global_memory.h"
 #include "device/emulator/module.h"
-#include "device/emulator/random.h"
 #include "device/emulator/shared_memory.h"
 
 namespace flashcore::emulator {
@@ -297,7 +297,7 @@ class Cluster {
 
   LaunchState& launch;
   std::vector<GlobalAcquire> acquired;  // from other clusters
-  Random random;
+  SplitMix random;
   Lateness lateness = Lateness::kLatest;
   ClockJoiner joiner;
   Counters counters;

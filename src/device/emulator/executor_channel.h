@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>

@@ -10,12 +10,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/process_end.h"
+#include "core/scratch_folder.h"
 #include "device/sandbox/sandbox.h"
 
 namespace flashcore::emulator {
@@ -44,29 +46,6 @@ std::string plain_text(std::string text) {
 
 }  // namespace
 
-// A folder of our own, gone with it.
-class ImageFolder {
- public:
-  explicit ImageFolder(const std::string& image) {
-    std::string name = (std::filesystem::temp_directory_path() / "flashcore-foreign-XXXXXX").string();
-    if (!mkdtemp(name.data()))
-      throw_environment("cannot make a folder in {}: set TMPDIR to one that can be written",
-                        std::filesystem::temp_directory_path().string());
-    path_ = name;
-    write_file_atomically(path_ / "kernel.so", image);
-  }
-  ~ImageFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ImageFolder(const ImageFolder&) = delete;
-  ImageFolder& operator=(const ImageFolder&) = delete;
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
 void use_executor_program(std::string path) { executor_program() = std::move(path); }
 
 struct ForeignModule::Impl {
@@ -74,7 +53,7 @@ struct ForeignModule::Impl {
   int threads_per_block = 0;
   ForeignLimits limits;
   SourceLines lines{[this](const std::vector<std::uint64_t>& offsets) { return addr2line(offsets); }};
-  std::optional<ImageFolder> folder;  // made when the first line is asked for
+  std::optional<ScratchFolder> folder;  // made when the first line is asked for
 
   pid_t pid = -1;
   std::unique_ptr<Channel> channel;
@@ -85,10 +64,10 @@ struct ForeignModule::Impl {
 
   // Foreign debug information is foreign input, so this tool is confined as well.
   std::string addr2line(const std::vector<std::uint64_t>& offsets) {
-    if (!folder) folder.emplace(image);
+    if (!folder) write_file_atomically(folder.emplace().path() / "kernel.so", image);
     std::vector<std::string> command = addr2line_command("kernel.so");
     for (const std::uint64_t offset : offsets) command.push_back(fmt::format("{:#x}", offset));
-    const ProgramResult tool = sandbox::run_tool(command, folder->path(), kLineSeconds);
+    const ProgramResult tool = sandbox::run_tool(command, folder->path().string(), kLineSeconds);
     return tool.started && tool.exit_code == 0 ? tool.output : std::string();
   }
 
@@ -111,16 +90,9 @@ struct ForeignModule::Impl {
   }
 
   // Whatever the executor has in mind, it has no more time for it.
-  int end() {
-    int status = 0;
+  std::optional<int> end() {
     channel.reset();
-    if (pid < 0) return status;
-    kill(-pid, SIGKILL);
-    kill(pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    pid = -1;
-    return status;
+    return pid < 0 ? std::nullopt : kill_and_wait(std::exchange(pid, -1));
   }
 
   // Called while the executor keeps us waiting.
@@ -177,9 +149,11 @@ struct ForeignModule::Impl {
     } catch (const BrokenChannel& e) {
       const std::string what = e.what();
       // How it ended is worth more than that it ended.
-      const int status = end_and_tell();
-      throw DeviceFault(
-          fmt::format("the process that ran the kernel was given up: {}; it {}", what, sandbox::describe_end(status)));
+      const std::optional<int> status = end_and_tell();
+      const bool forbidden = status && WIFSIGNALED(*status) && WTERMSIG(*status) == SIGSYS;
+      throw DeviceFault(fmt::format("the process that ran the kernel was given up: {}; it {}{}", what,
+                                    describe_end(status),
+                                    forbidden ? ": it made a system call that no kernel needs" : ""));
     } catch (...) {
       end();
       throw;
@@ -187,18 +161,13 @@ struct ForeignModule::Impl {
   }
 
   // A process that ends by itself is given a moment to do so.
-  int end_and_tell() {
-    int status = 0;
-    for (int i = 0; i < 100 && pid >= 0; ++i) {
-      if (waitpid(pid, &status, WNOHANG) == pid) {
-        pid = -1;
-        channel.reset();
-        return status;
-      }
-      if (Clock::now() > deadline) break;
-      usleep(1000);
-    }
-    return end();
+  std::optional<int> end_and_tell() {
+    std::optional<int> status;
+    const auto moment = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
+    if (pid < 0 || !wait_until(pid, moment, status)) return end();
+    pid = -1;
+    channel.reset();
+    return status;
   }
 
   Counters exchange(const LaunchSpec& spec, const std::vector<std::shared_ptr<Allocation>>& buffers,

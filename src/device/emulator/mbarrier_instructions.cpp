@@ -1,7 +1,5 @@
 // Barriers in shared memory, and the fences between the two proxies.
 
-#include <algorithm>
-
 #include "device/emulator/instructions.h"
 
 namespace flashcore::emulator {
@@ -138,7 +136,7 @@ bool mbarrier_try_wait(unsigned address, int parity) {
   Thread& self = cluster.thread();
   MBarrier& barrier = find_mbarrier(cluster, *self.cta, address, "waits", site);
   if (!has_ended(barrier, parity)) {
-    if (cluster.random.below(4) == 0) return false;
+    if (cluster.random.below_32(4) == 0) return false;
     barrier.waiting.push_back(&self);
     cluster.block({describe_mbarrier, address, static_cast<unsigned>(parity), site});
     if (!has_ended(barrier, parity)) return false;

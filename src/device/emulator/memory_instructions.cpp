@@ -254,7 +254,8 @@ void cp_async(unsigned destination, const void* source, int source_bytes) {
   self.copies_in_group.resize(self.open_group + std::size_t{1});
   ++self.copies_in_group[self.open_group];
   ++self.cta->copies_under_way;
-  if (cluster.lateness == Lateness::kAtOnce || (cluster.lateness == Lateness::kRandom && cluster.random.below(2) == 0))
+  if (cluster.lateness == Lateness::kAtOnce ||
+      (cluster.lateness == Lateness::kRandom && cluster.random.below_32(2) == 0))
     land(self, copy);
   else self.copies.push_back(copy);
 }

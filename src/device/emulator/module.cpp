@@ -4,43 +4,31 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "core/child_process.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/scratch_folder.h"
 #include "device/emulator/service_table.h"
 
 namespace flashcore::emulator {
-namespace {
-
-std::filesystem::path unique_file() {
-  std::string name = (std::filesystem::temp_directory_path() / "flashcore-kernel-XXXXXX").string();
-  const int fd = mkstemp(name.data());
-  if (fd < 0)
-    throw_environment("cannot create a file in {}: set TMPDIR to a folder that can be written",
-                      std::filesystem::temp_directory_path().string());
-  close(fd);
-  return name;
-}
-
-}  // namespace
 
 EmulatorModule::EmulatorModule(const Artifact& artifact) : threads_per_block_(artifact.threads_per_block) {
   FC_CHECK(!artifact.foreign);
-  const std::filesystem::path file = unique_file();
-  write_file_atomically(file, artifact.cubin);
-  // Without its name from here on: a worker that ends at a fault leaves nothing behind. addr2line reads it through fd_.
-  fd_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  try {
-    open_image(file.string());
-  } catch (...) {
-    std::filesystem::remove(file);
-    close(fd_);
-    throw;
+  {
+    // Without a name from the end of this block on. addr2line reads it through fd_.
+    const ScratchFolder folder;
+    const std::filesystem::path file = folder.path() / "kernel.so";
+    write_file_atomically(file, artifact.cubin);
+    fd_ = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    try {
+      open_image(file.string());
+    } catch (...) {
+      close(fd_);
+      throw;
+    }
   }
-  std::filesystem::remove(file);
   lines_ = std::make_unique<SourceLines>([fd = fd_](const std::vector<std::uint64_t>& offsets) {
     std::vector<std::string> command = addr2line_command(fmt::format("/proc/{}/fd/{}", getpid(), fd));
     for (const std::uint64_t offset : offsets) command.push_back(fmt::format("{:#x}", offset));

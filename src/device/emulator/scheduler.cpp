@@ -12,8 +12,8 @@ thread_local Cluster* t_current = nullptr;
 
 // Decorrelates neighbouring launches and CTAs.
 std::uint64_t mix(std::uint64_t seed, std::uint64_t launch, std::uint64_t cta) {
-  Random random(seed * 0x9e3779b97f4a7c15ull + launch);
-  return random.next() ^ Random(cta).next();
+  SplitMix random(seed * kSplitMixStep + launch);
+  return random.next() ^ SplitMix(cta).next();
 }
 
 unsigned cluster_size(const LaunchSpec& spec) { return spec.cluster.x * spec.cluster.y * spec.cluster.z; }
@@ -43,8 +43,8 @@ void Cluster::start(unsigned first_cta) {
   acquired.clear();
   const LaunchSpec& spec = launch.spec;
   const unsigned per_cta = spec.block.x * spec.block.y * spec.block.z;
-  random = Random(mix(launch.seed, launch.number, first_cta));
-  lateness = launch.plain() ? Lateness::kLatest : static_cast<Lateness>(random.below(3));
+  random = SplitMix(mix(launch.seed, launch.number, first_cta));
+  lateness = launch.plain() ? Lateness::kLatest : static_cast<Lateness>(random.below_32(3));
   FC_CHECK(ctas_.size() == 1 || spec.grid.x % ctas_.size() == 0);
   stacks_.reserve(ctas_.size() * per_cta);
   agent_names_.clear();
@@ -170,22 +170,22 @@ void Cluster::wake(Thread& thread) {
 void Cluster::schedule() {
   while (!ready_.empty() || run_deferred()) {
     if (ready_.empty()) continue;
-    if (lateness == Lateness::kRandom && random.below(4) == 0) run_deferred();
-    const std::uint32_t at = random.below(static_cast<std::uint32_t>(ready_.size()));
+    if (lateness == Lateness::kRandom && random.below_32(4) == 0) run_deferred();
+    const std::uint32_t at = random.below_32(static_cast<std::uint32_t>(ready_.size()));
     Warp& warp = *ready_[at];
     ready_[at] = ready_.back();
     ready_.pop_back();
     // A warp often stays: every change of warp costs the cache 32 stacks.
     do {
       const std::uint32_t lanes = std::exchange(warp.runnable, 0);
-      const int order = static_cast<int>(random.below(32));
+      const int order = static_cast<int>(random.below_32(32));
       for (int i = 0; i < 32; ++i) {
         const int lane = i ^ order;
         if (!(lanes >> lane & 1)) continue;
         resume(*warp.lanes[static_cast<std::size_t>(lane)]);
         if (launch.failed) return;
       }
-    } while (warp.runnable != 0 && random.below(4) != 0);
+    } while (warp.runnable != 0 && random.below_32(4) != 0);
     warp.queued = false;
     if (warp.runnable != 0) {
       warp.queued = true;
@@ -257,7 +257,7 @@ void Cluster::defer(std::function<void()> work) {
 
 bool Cluster::run_deferred() {
   if (deferred_.empty()) return false;
-  std::swap(deferred_[random.below(static_cast<std::uint32_t>(deferred_.size()))], deferred_.back());
+  std::swap(deferred_[random.below_32(static_cast<std::uint32_t>(deferred_.size()))], deferred_.back());
   const auto work = std::move(deferred_.back());
   deferred_.pop_back();
   work();
@@ -326,9 +326,9 @@ void run_launch(LaunchState& launch, int threads) {
   std::vector<unsigned> order(ctas / size);
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i * size;
   if (!launch.plain()) {
-    Random random(mix(launch.seed, launch.number, ~0ull));
+    SplitMix random(mix(launch.seed, launch.number, ~0ull));
     for (std::size_t i = order.size(); i > 1; --i)
-      std::swap(order[i - 1], order[random.below(static_cast<std::uint32_t>(i))]);
+      std::swap(order[i - 1], order[random.below_32(static_cast<std::uint32_t>(i))]);
   }
   const auto workers =
       static_cast<std::int64_t>(std::min<std::size_t>(static_cast<std::size_t>(threads), order.size()));

@@ -2,7 +2,6 @@
 // The shared memory of one CTA: its bytes, and for each four of them who wrote and who has read since.
 
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "device/sandbox/sandbox.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -9,17 +8,18 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "core/process_end.h"
+#include "core/scratch_folder.h"
 #include "device/sandbox/confine.h"
 #include "device/sandbox/filter.h"
 
@@ -27,7 +27,6 @@ namespace flashcore::sandbox {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr unsigned long kNamespaceFlags =
     CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
@@ -139,9 +138,7 @@ pid_t start(const Plan& plan, std::string& why) {
   }
   close(status[0]);
   if (got == 0) return static_cast<pid_t>(pid);
-  int ended = 0;
-  while (waitpid(static_cast<pid_t>(pid), &ended, 0) < 0 && errno == EINTR) {
-  }
+  wait_for(static_cast<pid_t>(pid));
   why = got == sizeof failure ? fmt::format("{}: {}", failure.step, strerror(failure.error)) : "no answer";
   return -1;
 }
@@ -149,23 +146,6 @@ pid_t start(const Plan& plan, std::string& why) {
 void use_namespaces(Plan& plan) {
   plan.uid_map = fmt::format("0 {} 1", geteuid());
   plan.gid_map = fmt::format("0 {} 1", getegid());
-}
-
-std::string find_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) {
-    std::error_code error;
-    const fs::path whole = fs::absolute(name, error);
-    return access(whole.c_str(), X_OK) == 0 ? whole.string() : "";
-  }
-  const char* path = std::getenv("PATH");
-  std::string folders = path && *path ? path : "/usr/local/bin:/usr/bin:/bin";
-  for (std::size_t begin = 0; begin <= folders.size();) {
-    const std::size_t end = std::min(folders.find(':', begin), folders.size());
-    const std::string candidate = folders.substr(begin, end - begin) + "/" + name;
-    if (end > begin && candidate[0] == '/' && access(candidate.c_str(), X_OK) == 0) return candidate;
-    begin = end + 1;
-  }
-  return "";
 }
 
 // Folders that hold nothing of the user's. What the program is installed in comes too, unless that is the home or the
@@ -223,22 +203,19 @@ void with_tool_plan(Means how, const std::string& program, const std::vector<std
 }
 
 // Tries it: /bin/true in the very sandbox.
-std::string why_not(Means how) {
+std::string why_not(Means how) try {
   if (how == Means::kLandlock && landlock_version() < kLeastLandlock)
     return fmt::format("Landlock {} (version {} is needed)", landlock_version(), kLeastLandlock);
-  std::error_code error;
-  std::string work = (fs::temp_directory_path(error) / "flashcore-sandbox-XXXXXX").string();
-  if (error || !mkdtemp(work.data())) return "no temporary folder: set TMPDIR to one that can be written";
   std::string why;
-  with_tool_plan(how, find_program("true"), {"true"}, work, -1, [&](const Plan& plan) {
+  const ScratchFolder work;
+  with_tool_plan(how, find_program("true"), {"true"}, work.path().string(), -1, [&](const Plan& plan) {
     const pid_t pid = start(plan, why);
-    int status = 0;
-    while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    if (pid > 0 && status != 0) why = "a program in it " + describe_end(status);
+    if (pid <= 0) return;
+    if (const std::optional<int> status = wait_for(pid); status != 0) why = "a program in it " + describe_end(status);
   });
-  fs::remove_all(work, error);
   return why;
+} catch (const Error& error) {  // no folder for it
+  return error.what();
 }
 
 bool asked_for_none() {
@@ -275,18 +252,17 @@ const Found& found() {
 
 Means means() { return found().means; }
 
-void require(const std::string& what) {
+void require(const std::string& what, const std::string& how_to_trust) {
   if (means() != Means::kNone) return;
+  const std::string trust = "or " + how_to_trust + " if you have read that code: it then runs with all of your rights";
   if (asked_for_none())
-    throw_environment(
-        "{} is code of somebody else, and FLASHCORE_SANDBOX=none refuses such code; unset it, or give --trust-code if "
-        "you have read that code: it then runs with all of your rights",
-        what);
+    throw_environment("{} is code of somebody else, and FLASHCORE_SANDBOX=none refuses such code; unset it, {}", what,
+                      trust);
   throw_environment(
       "{} is code of somebody else, and this machine lets no sandbox be made for it ({}); allow unprivileged user "
       "namespaces (sysctl kernel.unprivileged_userns_clone=1, or a container with them) or run a kernel with Landlock, "
-      "or give --trust-code if you have read that code: it then runs with all of your rights",
-      what, found().why);
+      "{}",
+      what, found().why, trust);
 }
 
 ProgramResult run_tool(const std::vector<std::string>& arguments, const std::string& work, double timeout_seconds) {
@@ -305,38 +281,15 @@ ProgramResult run_tool(const std::vector<std::string>& arguments, const std::str
     throw_environment("{} cannot be started in its sandbox: {}", program, why);
   }
   result.started = true;
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_seconds));
-  char buffer[1 << 14];
-  for (;;) {
-    pollfd fd{fds[0], POLLIN, 0};
-    if (poll(&fd, 1, 50) > 0) {
-      const ssize_t got = read(fds[0], buffer, sizeof buffer);
-      if (got == 0) break;
-      if (got < 0 && errno != EINTR) break;
-      if (got > 0 && result.output.size() < kMaxToolOutput) result.output.append(buffer, static_cast<std::size_t>(got));
-    }
-    if (Clock::now() > deadline) {
-      result.stopped = fmt::format("was still running after {:.1f} s and was ended", timeout_seconds);
-      break;
-    }
-  }
+  ProgramOutput output(fds[0], {.seconds = timeout_seconds});
+  output.read_to_its_end(result);
   close(fds[0]);
-  // Its output is closed, so it is done, or about to be; whoever lives on all the same is ended, and in namespaces its
-  // children with it.
-  int status = 0;
+  std::optional<int> status;
   bool ended = false;
-  for (int i = 0; i < 2000 && result.stopped.empty() && !ended; ++i) {
-    ended = waitpid(pid, &status, WNOHANG) == pid;
-    if (!ended) usleep(500);
-  }
-  if (!ended) {
-    kill(-pid, SIGKILL);
-    kill(pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-    }
-  }
-  result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  output.wait_for_its_program(result, [&](auto deadline) { return ended = wait_until(pid, deadline, status); });
+  // Whoever lives on is ended, and in namespaces its children with it.
+  if (!ended) status = kill_and_wait(pid);
+  result.exit_code = exit_code_of(status);
   return result;
 }
 
@@ -385,16 +338,6 @@ std::string enter_executor(std::string_view image, Means how) {
   check(drop_privileges());
   check(install_filter(filter.data(), filter.size()));
   return path;
-}
-
-std::string describe_end(int status) {
-  if (WIFSIGNALED(status)) {
-    const int signal = WTERMSIG(status);
-    if (signal == SIGSYS) return "was ended by SIGSYS: it made a system call that no kernel needs";
-    const char* name = sigabbrev_np(signal);
-    return fmt::format("was ended by SIG{} ({})", name ? name : "?", strsignal(signal));
-  }
-  return fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
 }  // namespace flashcore::sandbox

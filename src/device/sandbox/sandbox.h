@@ -22,9 +22,8 @@ enum class Means {
 // The best that this machine allows, found out once by trying. FLASHCORE_SANDBOX=landlock or =none asks for less.
 Means means();
 // Error kEnvironment, with the fix, if means() is kNone. `what` begins the sentence: "the patched kernel tall_tiles".
-void require(const std::string& what);
-
-constexpr std::size_t kMaxToolOutput = 1 << 20;
+// `how_to_trust` is what else to do, for whoever has read that code: "give --trust-code".
+void require(const std::string& what, const std::string& how_to_trust = "clear KernelSource::foreign");
 
 // Runs a compiler or its like, found on PATH, and waits for it. It reads the system's folders and those it is installed
 // in, writes `work` alone, in which it starts, and has neither network nor home nor environment.
@@ -38,8 +37,5 @@ pid_t start_executor(const std::string& program, const std::vector<std::string>&
 // In that process: gives up files, network, other processes and most system calls, for good. Returns a path under
 // which `image`, a shared object, can still be opened: the only file there is. Error kEnvironment if it cannot.
 std::string enter_executor(std::string_view image, Means how);
-
-// "was ended by SIGSYS: ...", of a wait status.
-std::string describe_end(int status);
 
 }  // namespace flashcore::sandbox

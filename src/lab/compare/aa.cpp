@@ -4,8 +4,6 @@
 #include <chrono>
 
 #include "core/error.h"
-#include "core/files.h"
-#include "core/json_text.h"
 #include "lab/compare/ab.h"
 #include "lab/measure/race.h"
 #include "lab/process/worker.h"
@@ -16,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kCalibrationSchema = "flashcore.calibration/1";
 constexpr int kMinBlocksAa = 16, kMaxBlocksAa = 400;
 // Launches per sample that make any whole per-mille of planted launches exact, or as near as the device allows.
 constexpr int kLaunchesForPlanting = 200;
@@ -115,83 +112,6 @@ json aa_json(const AaOptions& options, const AaResult& r) {
        {"condition", to_string(options.condition)},
        {"seconds", r.seconds},
        {"failure", r.failure}});
-}
-
-void to_json(json& j, const Calibration& c) {
-  j = {{"device", c.device_key},
-       {"problem", c.problem},
-       {"candidate", c.candidate},
-       {"created_at", c.created_at},
-       {"regime", to_string(c.regime)},
-       {"condition", to_string(c.condition)},
-       {"repeats", c.repeats},
-       {"alarms", c.alarms},
-       {"alpha", c.alpha}};
-}
-
-void from_json(const json& j, Calibration& c) {
-  j.at("device").get_to(c.device_key);
-  j.at("problem").get_to(c.problem);
-  j.at("candidate").get_to(c.candidate);
-  j.at("created_at").get_to(c.created_at);
-  c.regime = parse_regime(j.at("regime").get<std::string>());
-  c.condition = parse_condition(j.at("condition").get<std::string>());
-  j.at("repeats").get_to(c.repeats);
-  j.at("alarms").get_to(c.alarms);
-  j.at("alpha").get_to(c.alpha);
-}
-
-namespace {
-
-std::vector<Calibration> read_calibrations(const std::filesystem::path& file) {
-  std::error_code none;
-  if (!std::filesystem::exists(file, none)) return {};
-  try {
-    const json document = parse_json(read_file(file), file.string());
-    if (document.at("schema") != kCalibrationSchema) throw_bad_input("another schema");
-    return document.at("calibrations").get<std::vector<Calibration>>();
-  } catch (const std::exception& e) {
-    throw_bad_input("'{}' is not a calibration file ({}): remove it and run `flashcore ab --calibrate` again",
-                    file.string(), e.what());
-  }
-}
-
-bool same_place(const Calibration& c, const std::string& device_key, Regime regime, Condition condition) {
-  return c.device_key == device_key && c.regime == regime && c.condition == condition;
-}
-
-}  // namespace
-
-std::string Calibration::why_not_trusted() const {
-  if (trusted()) return "";
-  return fmt::format(
-      "on {} ({}, {}) this measurement cannot be trusted: of {} races of {} against itself on {}, {} found a "
-      "difference "
-      "({:.1f}%, at most {:.0f}% is allowed). Quieten the machine and run `flashcore ab --calibrate` again",
-      device_key, to_string(regime), to_string(condition), repeats, candidate, problem, alarms,
-      repeats > 0 ? 100.0 * alarms / repeats : 0.0, 200 * alpha);
-}
-
-std::filesystem::path calibration_file(const std::filesystem::path& store) {
-  return store.parent_path() / "calibration.json";
-}
-
-void save_calibration(const std::filesystem::path& file, const Calibration& calibration) {
-  std::vector<Calibration> all = read_calibrations(file);
-  std::erase_if(all, [&](const Calibration& c) {
-    return same_place(c, calibration.device_key, calibration.regime, calibration.condition);
-  });
-  all.push_back(calibration);
-  std::error_code error;
-  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), error);
-  write_file_atomically(file, json{{"schema", kCalibrationSchema}, {"calibrations", all}}.dump(2) + "\n");
-}
-
-std::optional<Calibration> find_calibration(const std::filesystem::path& file, const std::string& device_key,
-                                            Regime regime, Condition condition) {
-  for (Calibration& c : read_calibrations(file))
-    if (same_place(c, device_key, regime, condition)) return std::move(c);
-  return std::nullopt;
 }
 
 }  // namespace flashcore

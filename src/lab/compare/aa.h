@@ -2,10 +2,8 @@
 // Does the measurement tell the truth here? The same candidate against itself, many times over, must hardly ever
 // differ; against itself with a planted slowdown of known size it must.
 
-#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,27 +46,5 @@ struct AaResult {
 AaResult repeat_aa(const AaOptions& options, const std::function<void(int done, int total)>& progress = {},
                    const std::function<bool()>& stop = {});
 nlohmann::json aa_json(const AaOptions& options, const AaResult& result);
-
-// --- what an A/A run leaves behind ----------------------------------------------------------------------------------
-struct Calibration {
-  std::string device_key, problem, candidate, created_at;
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  int repeats = 0, alarms = 0;
-  double alpha = 0.05;
-  // At or below twice alpha: what a verdict may rest on.
-  bool trusted() const { return repeats > 0 && alarms <= 2 * alpha * repeats; }
-  // One sentence for who wants a verdict nevertheless; empty if trusted.
-  std::string why_not_trusted() const;
-};
-void to_json(nlohmann::json& json, const Calibration& calibration);
-void from_json(const nlohmann::json& json, Calibration& calibration);
-
-// Beside the store: one file for all devices, the latest calibration of each device, regime and condition.
-std::filesystem::path calibration_file(const std::filesystem::path& store);
-void save_calibration(const std::filesystem::path& file, const Calibration& calibration);
-// None if there is none. Error kBadInput if the file is not one.
-std::optional<Calibration> find_calibration(const std::filesystem::path& file, const std::string& device_key,
-                                            Regime regime, Condition condition);
 
 }  // namespace flashcore

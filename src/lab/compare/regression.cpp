@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
+#include "core/visible_text.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "lab/process/worker.h"
@@ -279,9 +279,9 @@ std::string gate_junit(const std::vector<GateRow>& rows) {
   int failures = 0, errors = 0;
   std::string cases;
   for (const GateRow& row : rows) {
-    const std::string text = escape_xml(row.sentence);
-    cases += fmt::format("  <testcase classname=\"flashcore.gate.{}\" name=\"{}\"", escape_xml(row.baseline.device_key),
-                         escape_xml(row.baseline.problem.name));
+    const std::string text = escape_html(row.sentence);
+    cases += fmt::format("  <testcase classname=\"flashcore.gate.{}\" name=\"{}\"",
+                         escape_html(row.baseline.device_key), escape_html(row.baseline.problem.name));
     if (row.passed()) {
       cases += fmt::format("><system-out>{}</system-out></testcase>\n", text);
       continue;

@@ -7,7 +7,7 @@
 #include "core/problem_fields.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
-#include "lab/gates/evaluate.h"
+#include "lab/measure/floor.h"
 
 namespace flashcore {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "kernels/embedded.h"
 #include "lab/process/worker.h"
-#include "lab/report/text.h"
+#include "lab/record/number_text.h"
 
 namespace flashcore {
 namespace {
@@ -218,7 +218,7 @@ void conclude(ExperimentResult& result) {
       e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
       fmt::format("Of {}, {} as predicted, {} against the prediction, {} undecided; the largest prediction error is "
                   "{:+.1f}%.",
-                  report::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"), count("CONFIRMED"),
+                  text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"), count("CONFIRMED"),
                   count("REFUTED"), count("INCONCLUSIVE"), 100 * worst_error)};
 }
 

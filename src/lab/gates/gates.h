@@ -1,21 +1,15 @@
 #pragma once
-// The two gates that run a candidate. evaluate.h puts them in order; the resource gate needs no device.
+// The gates that judge what was compiled, one by one; evaluate.h puts them in order.
 
-#include "kernels/family.h"
-#include "lab/gates/evaluate.h"
+#include "lab/gates/request.h"
+#include "lab/harness/contestant.h"
 #include "lab/harness/oracle.h"
+#include "lab/record/trial.h"
 
 namespace flashcore {
 
-// A candidate compiled and ready for its problem.
-struct Contestant {
-  Candidate candidate;
-  Artifact artifact;
-};
-
-// Equal for two contestants if and only if the device would execute the same instructions with the same launch geometry
-// and scalar parameters: such a pair is SAME by construction, and there is nothing to time.
-std::string execution_identity(const Contestant& contestant, const PlacedProblem& problem, const DeviceLimits& limits);
+// The resource gate on its own: pure function of the facts.
+Verdict judge_resources(const Artifact& artifact, const DeviceLimits& limits);
 
 // Per pattern: poisoned outputs, one launch, red zones, inputs, gaps between rows, unwritten elements, the error
 // against the fp64 reference (and, where rows were sampled on a GPU, every element against ref_fwd), then the launch

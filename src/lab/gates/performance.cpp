@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/hash.h"
 #include "lab/gates/gates.h"
 #include "lab/gates/kept_results.h"
 #include "lab/gates/self_test.h"
@@ -85,24 +84,6 @@ bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
 }
 
 }  // namespace
-
-std::string execution_identity(const Contestant& contestant, const PlacedProblem& problem, const DeviceLimits& limits) {
-  Hasher hasher;
-  hasher.add(contestant.artifact.code_hash);
-  if (contestant.candidate.family->kind() == DeviceKind::kCpu) return hasher.hex();
-  AttentionArgs nowhere;
-  nowhere.layouts = make_layouts(problem);
-  const LaunchSpec spec =
-      contestant.candidate.family->launch_spec(contestant.candidate.config, problem, limits, nowhere);
-  for (const Dim3& d : {spec.grid, spec.block, spec.cluster}) hasher.add(fmt::format("{} {} {}", d.x, d.y, d.z));
-  hasher.add(fmt::format("{} {}", spec.shared_bytes, spec.programmatic));
-  for (const TensorMapSpec& map : spec.tensor_maps) {
-    for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");
-    hasher.add(fmt::format("swizzle {}", static_cast<unsigned>(map.swizzle)));
-  }
-  hasher.add({reinterpret_cast<const char*>(spec.params.data()), spec.params.size()});
-  return hasher.hex();
-}
 
 Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRequest& request,
                           const Contestant& contestant, const Contestant* incumbent, Trial& trial) {

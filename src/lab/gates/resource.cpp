@@ -4,7 +4,7 @@
 #include <cctype>
 #include <string>
 
-#include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
 #include "lab/record/checks.h"
 
 namespace flashcore {

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "lab/statistics/random.h"
+#include "core/random.h"
 
 namespace flashcore {
 namespace {

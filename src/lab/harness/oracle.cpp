@@ -73,7 +73,8 @@ std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pat
   return oracle;
 }
 
-OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs) {
+OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours,
+                            const AttentionOutputs& theirs) {
   const std::int64_t rows = problem.seqlen_q, heads = problem.heads_q;
   const std::int64_t total_rows = problem.batch * heads * rows;
   std::vector<RowDifference> differences(static_cast<std::size_t>(total_rows));

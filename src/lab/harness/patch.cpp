@@ -9,6 +9,7 @@
 #include "core/foreign_text.h"
 #include "core/hash.h"
 #include "core/yaml_reader.h"
+#include "kernels/derived_family.h"
 #include "kernels/embedded.h"
 #include "lab/harness/device_code.h"
 
@@ -89,43 +90,20 @@ ConfigSpace extended(const ConfigSpace& base, const Patch& patch) {
   return ConfigSpace(std::move(fields));
 }
 
-class PatchedFamily final : public Family {
+class PatchedFamily final : public DerivedFamily {
  public:
   PatchedFamily(const Patch& patch, const Family& base)
-      : patch_(patch), base_(base), overlay_(overlay_of(patch)), space_(extended(base.space(), patch)) {}
+      : DerivedFamily(base), patch_(patch), overlay_(overlay_of(patch)), space_(extended(base.space(), patch)) {}
 
   std::string name() const override { return patch_.family_name(); }
-  std::string description() const override { return base_.description() + ", patched: " + patch_.name; }
-  DeviceKind kind() const override { return base_.kind(); }
-  std::optional<std::string> why_unsupported(const Problem& p, const DeviceLimits& l) const override {
-    return base_.why_unsupported(p, l);
-  }
+  std::string description() const override { return base().description() + ", patched: " + patch_.name; }
   const ConfigSpace& space() const override { return space_; }
-  ConfigValues default_config(const Problem& p, const DeviceLimits& l) const override {
-    return base_.default_config(p, l);
-  }
-  std::optional<std::string> why_invalid(const ConfigValues& c, const Problem& p,
-                                         const DeviceLimits& l) const override {
-    return base_.why_invalid(c, p, l);
-  }
-  KernelSource source(const ConfigValues& c, const Problem& p, const DeviceLimits& l) const override {
-    return base_.source(c, p, l);
-  }
-  LaunchSpec launch_spec(const ConfigValues& c, const Problem& p, const DeviceLimits& l,
-                         const AttentionArgs& args) const override {
-    return base_.launch_spec(c, p, l, args);
-  }
-  std::string compile_arch(const DeviceLimits& l) const override { return base_.compile_arch(l); }
-  std::size_t workspace_bytes(const ConfigValues& c, const Problem& p) const override {
-    return base_.workspace_bytes(c, p);
-  }
   const SourceMap* source_overlay() const override { return &overlay_; }
   bool is_foreign() const override { return !patch_.trusted; }
   const Patch& patch() const { return patch_; }
 
  private:
   Patch patch_;
-  const Family& base_;
   SourceMap overlay_;
   ConfigSpace space_;
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "lab/measure/floor.h"
 #include "lab/measure/stand.h"
 
 namespace flashcore {

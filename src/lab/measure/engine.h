@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "lab/gates/gates.h"
+#include "lab/harness/contestant.h"
 #include "lab/harness/oracle.h"
 #include "lab/measure/race.h"
 #include "lab/measure/stand.h"

@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "lab/measure/floor.h"
 
-#include "lab/gates/evaluate.h"
+#include <algorithm>
 
 namespace flashcore {
 

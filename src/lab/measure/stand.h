@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "core/random.h"
 #include "device/device.h"
 #include "kernels/family.h"
-#include "lab/gates/gates.h"
+#include "lab/harness/contestant.h"
 #include "lab/harness/operands.h"
 #include "lab/harness/oracle.h"
-#include "lab/statistics/random.h"
 
 namespace flashcore {
 

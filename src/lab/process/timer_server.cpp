@@ -8,8 +8,10 @@
 #include "core/error.h"
 #include "kernels/embedded.h"
 #include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
 #include "lab/harness/operands.h"
 #include "lab/harness/oracle.h"
+#include "lab/measure/floor.h"
 #include "lab/record/store.h"
 #include "lab/statistics/statistics.h"
 
@@ -21,8 +23,8 @@ using nlohmann::json;
 // A candidate that passed its gates, on buffers of its own.
 class Session {
  public:
-  Session(Device& device, const PlacedProblem& problem, const Candidate& candidate, const Artifact& artifact, Regime regime,
-          std::shared_ptr<const Oracle> oracle)
+  Session(Device& device, const PlacedProblem& problem, const Candidate& candidate, const Artifact& artifact,
+          Regime regime, std::shared_ptr<const Oracle> oracle)
       : problem_(problem),
         oracle_(std::move(oracle)),
         loaded_(device, candidate, problem, artifact),

@@ -11,8 +11,8 @@
 
 #include "core/child_process.h"
 #include "core/error.h"
-#include "core/json_text.h"
 #include "device/sandbox/sandbox.h"
+#include "lab/process/worker_line.h"
 #include "lab/record/checks.h"
 #include "lab/record/json_io.h"
 
@@ -28,8 +28,7 @@ constexpr double kStartSeconds = 120;
 // Two gates of a pair, each with its stages, are a dozen. A child that tells more is broken or hostile.
 constexpr std::size_t kMaxStages = 1000;
 
-// Marks a request's answers. A line without it is not an answer: a library's output, or that of code which found the
-// protocol's descriptor.
+// Marks a request's answers (lab/process/worker_line.h).
 std::string fresh_nonce() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
@@ -46,24 +45,8 @@ json error_message(const Error& e) {
   return {{"error", {{"kind", kind}, {"message", e.what()}}}};
 }
 
-[[noreturn]] void rethrow(const json& error) {
-  const std::string kind = error.at("kind").get<std::string>();
-  throw Error(kind == "bad_input"     ? ErrorKind::kBadInput
-              : kind == "environment" ? ErrorKind::kEnvironment
-                                      : ErrorKind::kInternal,
-              error.at("message").get<std::string>());
-}
-
 // Takes the document that the child was asked for; false or an exception if it is none such.
 using Accept = std::function<bool(const json& message)>;
-
-json document_or_null(const std::string& line) {
-  try {
-    return parse_json(line, "the worker's line");
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
 
 // What one conversation with the child came to.
 struct Answer {
@@ -98,23 +81,26 @@ struct Worker::Impl {
     std::string line;
     const auto read = child->read_line(line, after(kStartSeconds), cancelled);
     if (read == Talk::kCancelled) cancel();
-    const json hello = read == Talk::kDone ? document_or_null(line) : json();
-    if (hello.is_object() && hello.contains("error")) {
+    std::optional<DeviceInfo> hello;
+    try {
+      if (read == Talk::kDone) hello = parse_worker_hello(line);
+    } catch (const Error&) {
       child.reset();
-      rethrow(hello.at("error"));
+      throw;
     }
-    if (!hello.is_object() || !hello.contains("device")) {
-      const std::string how = read == Talk::kTimeout ? fmt::format("did not answer within {:.0f} s", kStartSeconds)
-                              : read == Talk::kDone  ? "answered something else than its device"
-                              : read == Talk::kFlood ? "wrote without end"
-                                                     : child->how_it_ended();
-      child->kill();
-      const std::string message = fmt::format("the worker process {} before it had opened device '{}'{}", how,
-                                              device_name, quoted_last_words());
-      child.reset();
-      throw_environment("{}; run `flashcore doctor` to see what is missing", message);
+    if (hello) {
+      device = std::move(hello);
+      return;
     }
-    device = hello.at("device").get<DeviceInfo>();
+    const std::string how = read == Talk::kTimeout ? fmt::format("did not answer within {:.0f} s", kStartSeconds)
+                            : read == Talk::kDone  ? "answered something else than its device"
+                            : read == Talk::kFlood ? "wrote without end"
+                                                   : child->how_it_ended();
+    child->kill();
+    const std::string message =
+        fmt::format("the worker process {} before it had opened device '{}'{}", how, device_name, quoted_last_words());
+    child.reset();
+    throw_environment("{}; run `flashcore doctor` to see what is missing", message);
   }
 
   std::string quoted_last_words() const {
@@ -131,7 +117,8 @@ struct Worker::Impl {
   void require_containment(const std::vector<Patch>& patches) {
     if (!device) start();
     for (const Patch& patch : patches)
-      if (device->limits.emulated && !patch.trusted) sandbox::require("the patched kernel " + patch.family_name());
+      if (device->limits.emulated && !patch.trusted)
+        sandbox::require("the patched kernel " + patch.family_name(), "give --trust-code");
   }
 
   // Asks, and listens until what was asked for has come or cannot come any more.
@@ -170,27 +157,24 @@ struct Worker::Impl {
 
   // True when the conversation is over.
   bool take(const std::string& line, const Accept& accept, Answer& answer) {
-    const json message = document_or_null(line);
+    const WorkerLine read = parse_worker_line(line, nonce);
+    if (read.kind == WorkerLine::Kind::kUnasked) {
+      child->kill();
+      answer.message = fmt::format("a line without this request's number came over the protocol in stage {}: {}",
+                                   answer.stage, line.substr(0, 200));
+      return true;
+    }
+    if (read.kind == WorkerLine::Kind::kStage && answer.passed.size() < kMaxStages) {
+      if (answer.stage != "start") answer.passed.push_back(answer.stage);
+      answer.stage = read.text;
+      return false;
+    }
     try {
-      if (message.is_object() && message.value("nonce", "") != nonce) {
-        child->kill();
-        answer.message = fmt::format("a line without this request's number came over the protocol in stage {}: {}",
-                                     answer.stage, line.substr(0, 200));
-        return true;
-      }
-      if (message.is_object() && message.contains("stage")) {
-        if (answer.passed.size() >= kMaxStages) throw std::runtime_error("stages without end");
-        if (answer.stage != "start") answer.passed.push_back(answer.stage);
-        answer.stage = message.at("stage").get<std::string>();
-        return false;
-      }
-      if (message.is_object() && accept(message)) {
-        answer.accepted = true;
-        return true;
-      }
-      if (message.is_object() && message.contains("fault")) {
+      const bool answered = read.kind == WorkerLine::Kind::kMessage;
+      if (answered && accept(read.message)) return answer.accepted = true;
+      if (answered && read.message.contains("fault")) {
         answer.message =
-            fmt::format("device fault in stage {}: {}", answer.stage, message.at("fault").get<std::string>());
+            fmt::format("device fault in stage {}: {}", answer.stage, read.message.at("fault").get<std::string>());
         child->how_it_ended();
         return true;
       }

@@ -4,8 +4,6 @@
 #include <map>
 #include <optional>
 
-#include "lab/tune/facts.h"
-
 namespace flashcore {
 namespace {
 

@@ -2,13 +2,13 @@
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <sqlite3.h>
-#include <stdlib.h>
 
 #include <chrono>
 #include <system_error>
 #include <thread>
 
 #include "core/error.h"
+#include "core/scratch_folder.h"
 #include "lab/record/json_io.h"
 #include "lab/record/store_error.h"
 
@@ -137,13 +137,6 @@ class StoreCopy {
  public:
   explicit StoreCopy(const std::filesystem::path& path) {
     std::error_code error;
-    std::string name = (std::filesystem::temp_directory_path(error) / "flashcore-store-XXXXXX").string();
-    if (error || mkdtemp(name.data()) == nullptr)
-      throw_environment(
-          "the store '{}' cannot be read where it is, and there is no folder to copy it to: set TMPDIR to "
-          "one that can be written",
-          path.string());
-    folder_ = name;
     for (const char* part : {"", "-wal"}) {
       const std::filesystem::path from = path.string() + part;
       if (!std::filesystem::exists(from, error)) continue;
@@ -155,16 +148,10 @@ class StoreCopy {
                           from.string());
     }
   }
-  ~StoreCopy() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-  StoreCopy(const StoreCopy&) = delete;
-  StoreCopy& operator=(const StoreCopy&) = delete;
-  std::filesystem::path file() const { return folder_ / "trials.db"; }
+  std::filesystem::path file() const { return folder_.path() / "trials.db"; }
 
  private:
-  std::filesystem::path folder_;
+  ScratchFolder folder_;
 };
 
 namespace {

@@ -131,6 +131,8 @@ bool passed_gate(const Trial& trial, std::string_view gate) {
   return verdict && verdict->status == GateStatus::kPassed;
 }
 
+bool is_ranked(const Trial& trial) { return trial.timing && passed_gate(trial, "correctness"); }
+
 void to_json(json& j, const DeviceInfo& d) {
   const DeviceLimits& l = d.limits;
   j = {{"key", d.key},

@@ -105,5 +105,7 @@ std::string now_iso8601();
 const Verdict* find_gate(const Trial& trial, std::string_view gate);
 // True if the gate was reached and passed.
 bool passed_gate(const Trial& trial, std::string_view gate);
+// Correct and with a time: the only trials that may be ranked.
+bool is_ranked(const Trial& trial);
 
 }  // namespace flashcore

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/visible_text.h"
 #include "lab/experiment/ledger.h"
 #include "lab/experiment/run.h"
 #include "lab/record/json_io.h"
@@ -127,12 +128,12 @@ std::vector<HtmlRow> as_html(const std::vector<Row>& rows) {
 std::string html_table(const Row& head, const std::vector<HtmlRow>& rows) {
   // Each cell says what it is: on a narrow screen rows are cards (assets/report.css).
   std::string text = "<div class=\"scroll\"><table class=\"labelled\"><thead><tr>";
-  for (const std::string& cell : head) text += "<th>" + report::escape_html(cell) + "</th>";
+  for (const std::string& cell : head) text += "<th>" + escape_html(cell) + "</th>";
   text += "</tr></thead><tbody>";
   for (const HtmlRow& row : rows) {
     text += "<tr>";
     for (std::size_t i = 0; i < row.size(); ++i)
-      text += fmt::format("<td data-label=\"{}\">{}</td>", report::escape_html(head[i]), row[i].markup);
+      text += fmt::format("<td data-label=\"{}\">{}</td>", escape_html(head[i]), row[i].markup);
     text += "</tr>";
   }
   return text + "</tbody></table></div>\n";
@@ -256,7 +257,7 @@ std::string experiment_markdown(const ExperimentResult& r) {
 
 std::string experiment_html(const ExperimentResult& r) {
   const Experiment& e = r.experiment;
-  const auto escape = [](const std::string& text) { return report::escape_html(text); };
+  const auto escape = [](const std::string& text) { return escape_html(text); };
   std::vector<HtmlRow> rows = as_html(evidence_rows(r));
   for (std::size_t i = 0; i < rows.size(); ++i)
     rows[i].insert(rows[i].begin() + 3, interval_svg(r.pairs[i], e.candidates[r.pairs[i].arm].predicted));

@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "lab/tune/facts.h"
-
 namespace flashcore::report {
 namespace {
 

@@ -1,9 +1,32 @@
 #pragma once
+// How far candidates got, and what stopped the others.
+
+#include <string>
 #include <vector>
 
-#include "lab/report/model.h"
+#include "lab/record/trial.h"
 
 namespace flashcore::report {
+
+// How many distinct candidates of a problem got how far. Each is at most the one before it.
+struct Funnel {
+  int proposed = 0;
+  int valid = 0;     // why_invalid had nothing against it
+  int compiled = 0;  // and it passed the resource gate
+  int correct = 0;
+  int raced = 0;  // timed against the incumbent
+  int won = 0;    // beat it
+};
+inline constexpr const char* kFunnelStages[] = {"proposed", "valid", "compiled", "correct", "raced", "won"};
+std::vector<int> counts(const Funnel& funnel);
+
+// Candidates that ended at the same gate for the same reason (numbers in it aside).
+struct RejectedGroup {
+  std::string gate, reason;  // reason: as one of them gave it
+  int count = 0;
+  std::vector<std::string> problems;
+  std::string example;  // candidate
+};
 
 // Both over the trials given, whatever their problem. Only what a tune run tried counts (phases default and search);
 // a candidate met twice counts once, as far as it ever got.

@@ -7,21 +7,10 @@
 #include <vector>
 
 #include "lab/record/trial.h"
+#include "lab/report/funnel.h"
 #include "lab/report/report.h"
 
 namespace flashcore::report {
-
-// How many distinct candidates of a problem got how far. Each is at most the one before it.
-struct Funnel {
-  int proposed = 0;
-  int valid = 0;     // why_invalid had nothing against it
-  int compiled = 0;  // and it passed the resource gate
-  int correct = 0;
-  int raced = 0;  // timed against the incumbent
-  int won = 0;    // beat it
-};
-inline constexpr const char* kFunnelStages[] = {"proposed", "valid", "compiled", "correct", "raced", "won"};
-std::vector<int> counts(const Funnel& funnel);
 
 // Where a quoted time comes from, best first.
 enum class Basis {
@@ -48,14 +37,6 @@ struct ProblemRow {
   int ties = 0;
   Funnel funnel;
   std::string no_winner_reason;  // when there is none
-};
-
-// Candidates that ended at the same gate for the same reason (numbers in it aside).
-struct RejectedGroup {
-  std::string gate, reason;  // reason: as one of them gave it
-  int count = 0;
-  std::vector<std::string> problems;
-  std::string example;  // candidate
 };
 
 struct DeviceSummary {

@@ -7,23 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/visible_text.h"
-
 namespace flashcore::report {
 namespace {
-
-constexpr std::string_view kNotKnown = "–";
-
-std::string with_thousands(double value) {
-  const std::string digits = fmt::format("{:.0f}", std::abs(value));
-  std::string out;
-  if (value < 0) out += '-';
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) out += ',';
-    out += digits[i];
-  }
-  return out;
-}
 
 std::string one_line(std::string_view text) {
   std::string line = visible_lines(text);
@@ -31,39 +16,14 @@ std::string one_line(std::string_view text) {
   return line;
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 bool is_www(const std::string& line, std::size_t at) {
   const auto is_w = [&](std::size_t i) { return line[i] == 'w' || line[i] == 'W'; };
   return is_w(at) && is_w(at + 1) && is_w(at + 2);
 }
 
-struct Unit {
-  double scale;
-  std::string_view name;
-};
-
-Unit unit_of(double microseconds) {
-  if (microseconds < 1e3) return {1, "µs"};
-  if (microseconds < 1e6) return {1e-3, "ms"};
-  return {1e-6, "s"};
-}
-
 }  // namespace
-
-std::string escape_html(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : visible_lines(text)) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
 
 std::string escape_markdown(std::string_view text) {
   const std::string line = one_line(text);
@@ -80,6 +40,10 @@ std::string escape_markdown(std::string_view text) {
     // GitHub makes links of bare addresses.
     else if (c == ':' && line.compare(i, 3, "://") == 0) out += "&#58;";
     else if (c == '.' && i >= 3 && is_www(line, i - 3)) out += "&#46;";
+    // It mentions people (@name), teams and issues (#1), after backslashes and entities are gone: a character of no
+    // width between, as Renovate does. After "@" it also keeps an address from becoming a link.
+    else if ((c == '@' && is_word(i + 1)) || (c == '#' && i + 1 < line.size() && is_digit(line[i + 1])))
+      out += c, out += "&#8203;";
     else if (std::string_view("\\`*[]|~$").find(c) != std::string_view::npos || (c == '_' && !inside_word))
       out += {'\\', c};
     else out += c;
@@ -116,10 +80,6 @@ std::string escape_csv(std::string_view text) {
   return out + '"';
 }
 
-std::string join(const std::vector<std::string>& parts, std::string_view separator) {
-  return fmt::format("{}", fmt::join(parts, separator));
-}
-
 std::string base64(std::string_view bytes) {
   static constexpr char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   std::string out;
@@ -135,52 +95,6 @@ std::string base64(std::string_view bytes) {
     }
   }
   return out;
-}
-
-std::string number(double value) {
-  if (!std::isfinite(value)) return std::string(kNotKnown);
-  const double size = std::abs(value);
-  if (size == 0) return "0";
-  if (size >= 99.95) return with_thousands(value);
-  if (size >= 9.995) return fmt::format("{:.1f}", value);
-  if (size >= 0.9995) return fmt::format("{:.2f}", value);
-  return fmt::format("{:.3g}", value);
-}
-
-std::string time(double microseconds) {
-  if (!std::isfinite(microseconds)) return std::string(kNotKnown);
-  const Unit unit = unit_of(microseconds);
-  return fmt::format("{} {}", number(microseconds * unit.scale), unit.name);
-}
-
-std::string time_range(double p50_us, double p10_us, double p90_us) {
-  if (!std::isfinite(p50_us)) return std::string(kNotKnown);
-  const Unit unit = unit_of(p50_us);
-  return fmt::format("{} {} [{}, {}]", number(p50_us * unit.scale), unit.name, number(p10_us * unit.scale),
-                     number(p90_us * unit.scale));
-}
-
-std::string percent(double fraction) {
-  if (!std::isfinite(fraction)) return std::string(kNotKnown);
-  const double value = fraction * 100;
-  return std::abs(value) < 9.95 ? fmt::format("{:.1f}%", value) : fmt::format("{:.0f}%", value);
-}
-
-std::string ratio(double value) {
-  if (!std::isfinite(value)) return std::string(kNotKnown);
-  return value < 9.995 ? fmt::format("{:.2f}×", value) : fmt::format("{:.1f}×", value);
-}
-
-std::string bytes(double count) {
-  if (count < 1024) return fmt::format("{:.0f} B", count);
-  if (count < 1024.0 * 1024) return fmt::format("{} KiB", number(count / 1024));
-  return fmt::format("{} MiB", number(count / 1024 / 1024));
-}
-
-std::string count(std::int64_t value) { return with_thousands(static_cast<double>(value)); }
-
-std::string plural(std::int64_t value, std::string_view singular) {
-  return fmt::format("{} {}{}", count(value), singular, value == 1 ? "" : "s");
 }
 
 }  // namespace flashcore::report

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/random.h"
 #include "lab/statistics/distributions.h"
 #include "lab/statistics/quantiles.h"
-#include "lab/statistics/random.h"
 
 namespace flashcore {
 namespace {

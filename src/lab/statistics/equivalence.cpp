@@ -18,19 +18,6 @@ double tost_signed_rank(std::span<const double> values, double margin) {
   return std::max(wilcoxon_signed_rank(above, Alternative::kGreater), wilcoxon_signed_rank(below, Alternative::kLess));
 }
 
-double tost_student(std::span<const double> values, double margin) {
-  FC_CHECK(values.size() >= 2 && margin > 0);
-  const auto n = static_cast<double>(values.size());
-  double mean = 0, squares = 0;
-  for (const double v : values) mean += v / n;
-  for (const double v : values) squares += (v - mean) * (v - mean);
-  const double error = std::sqrt(squares / (n - 1) / n);
-  if (!(error > 0)) return std::abs(mean) < margin ? 0 : 1;
-  const double from_below = student_cdf(-(mean + margin) / error, n - 1),
-               from_above = student_cdf((mean - margin) / error, n - 1);
-  return std::max(from_below, from_above);
-}
-
 double student_test_power(double effect, double deviation, double n, double alpha) {
   FC_CHECK(deviation > 0 && n >= 2 && alpha > 0 && alpha < 1);
   const double shift = std::abs(effect) / deviation * std::sqrt(n);

@@ -6,10 +6,8 @@
 namespace flashcore {
 
 // p of "the effect is outside (-margin, margin)"; small: equivalent. The larger of two one-sided p-values.
-// By signed ranks (the median, as the verdict's estimand), and by Student's t (the mean; needs two values, and is 0 or
-// 1 where all are equal).
+// By signed ranks: of the median, as the verdict's estimand.
 double tost_signed_rank(std::span<const double> values, double margin);
-double tost_student(std::span<const double> values, double margin);
 
 // Power of the two-sided one-sample t-test of n values with standard deviation `deviation` to find a true `effect`
 // (noncentral t).

@@ -16,8 +16,8 @@ struct MannWhitney {
   double p_value = 1;  // two-sided; exact without ties up to 400 pairs, else normal with tie and continuity correction
 };
 // Descriptive only. It takes samples for independent, and samples of one machine are not: drift of the clock between
-// two runs makes it find differences between a kernel and itself (tests/lab/false_alarm_test.cpp: more than half of the
-// time).
+// two runs makes it find differences between a kernel and itself (tests/lab/statistics_test.cpp, Drift: more than half
+// of the time).
 MannWhitney mann_whitney(std::span<const double> a, std::span<const double> b);
 
 // Cliff's delta: P(a > b) - P(a < b), from -1 to 1.

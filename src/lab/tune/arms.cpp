@@ -1,5 +1,6 @@
 #include "lab/tune/arms.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -13,8 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-// A proposer may think, ask a model, or compile; it may not stop the run.
-constexpr std::chrono::seconds kPatience{120};
+// A proposer may think, ask a model, or compile; it may not stop the run, nor draw it out: once the budget is over it
+// has a moment more, for it may be about to answer.
+constexpr double kPatienceSeconds = 120, kGraceSeconds = 3;
 constexpr int kAttempts = 5;
 constexpr std::size_t kMaxAnswer = std::size_t{1} << 20;
 constexpr std::size_t kQuoted = 200;  // of an answer that is rejected
@@ -71,8 +73,12 @@ json family_json(const Family& family, const Problem& problem, const DeviceLimit
 class ProposerArm final : public Arm {
  public:
   ProposerArm(const std::string& command, const std::vector<const Family*>& families, const Problem& problem,
-              const DeviceInfo& device, const std::vector<std::string>& notes, std::function<bool()> stop)
-      : stop_(std::move(stop)), families_(families), child_({"/bin/sh", "-c", command}, kMaxAnswer) {
+              const DeviceInfo& device, const std::vector<std::string>& notes, std::function<bool()> stop,
+              std::function<std::optional<double>()> seconds_left)
+      : stop_(std::move(stop)),
+        seconds_left_(std::move(seconds_left)),
+        families_(families),
+        child_({"/bin/sh", "-c", command}, kMaxAnswer) {
     json list = json::array();
     for (const Family* family : families) list.push_back(family_json(*family, problem, device.limits));
     send({{"event", "start"},
@@ -123,12 +129,21 @@ class ProposerArm final : public Arm {
   std::optional<std::string> ask() {
     if (!send({{"event", "propose"}})) return std::nullopt;
     std::string line;
-    if (!went_well(child_.read_line(line, ChildProcess::Clock::now() + kPatience, stop_))) return std::nullopt;
+    const auto until = deadline();
+    if (!went_well(child_.read_line(line, until, stop_))) return std::nullopt;
     return line;
   }
 
   bool send(const json& message) {
-    return went_well(child_.send_line(dump_line(message), ChildProcess::Clock::now() + kPatience, stop_));
+    const auto until = deadline();
+    return went_well(child_.send_line(dump_line(message), until, stop_));
+  }
+
+  ChildProcess::Clock::time_point deadline() {
+    const std::optional<double> left = seconds_left_();
+    patience_ = left ? std::clamp(*left + kGraceSeconds, kGraceSeconds, kPatienceSeconds) : kPatienceSeconds;
+    return ChildProcess::Clock::now() +
+           std::chrono::duration_cast<ChildProcess::Clock::duration>(std::chrono::duration<double>(patience_));
   }
 
   // False: the conversation is over, and why_ended_ says why.
@@ -136,7 +151,8 @@ class ProposerArm final : public Arm {
     using Talk = ChildProcess::Talk;
     if (talk == Talk::kDone) return true;
     if (talk == Talk::kCancelled) throw Cancelled("stopped while a proposer was thinking");
-    std::string why = talk == Talk::kTimeout ? fmt::format("no answer after {} s", kPatience.count())
+    std::string why = talk == Talk::kTimeout ? fmt::format("no answer after {:.0f} s{}", patience_,
+                                                           patience_ < kPatienceSeconds ? ", with the budget over" : "")
                       : talk == Talk::kFlood ? fmt::format("more than {} bytes without a newline", kMaxAnswer)
                                              : "it " + child_.how_it_ended();
     died_at_once_ = talk == Talk::kClosed && proposals_ == 0 && rejections_.empty() && why_ended_.empty();
@@ -153,10 +169,12 @@ class ProposerArm final : public Arm {
   }
 
   std::function<bool()> stop_;
+  std::function<std::optional<double>()> seconds_left_;
   std::vector<const Family*> families_;
   ChildProcess child_;
   bool ended_ = false, died_at_once_ = false;
   int proposals_ = 0;
+  double patience_ = kPatienceSeconds;  // of the last wait
   std::string why_ended_;
   std::vector<Rejection> rejections_;
 };
@@ -186,8 +204,10 @@ std::unique_ptr<Arm> make_search_arm(const std::string& strategy, const std::vec
 
 std::unique_ptr<Arm> make_proposer_arm(const std::string& command, const std::vector<const Family*>& families,
                                        const Problem& problem, const DeviceInfo& device,
-                                       const std::vector<std::string>& notes, std::function<bool()> stop) {
-  return std::make_unique<ProposerArm>(command, families, problem, device, notes, std::move(stop));
+                                       const std::vector<std::string>& notes, std::function<bool()> stop,
+                                       std::function<std::optional<double>()> seconds_left) {
+  return std::make_unique<ProposerArm>(command, families, problem, device, notes, std::move(stop),
+                                       std::move(seconds_left));
 }
 
 }  // namespace flashcore

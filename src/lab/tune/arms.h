@@ -41,10 +41,12 @@ std::unique_ptr<Arm> make_search_arm(const std::string& strategy, const std::vec
 
 // A program run by /bin/sh, spoken to in lines of JSON: docs/tuning.md has the protocol. It proposes configs, or
 // kernels as folders (lab/harness/patch.h); what it proposes goes through the same gates as everything else, and it is
-// told how each ended. `notes`: what the ledger has to say.
+// told how each ended. `notes`: what the ledger has to say. `seconds_left`: of the budget, none without one. An answer
+// that comes later is of no use to the run: it is waited for that long and a moment more, and 120 s at most.
 std::unique_ptr<Arm> make_proposer_arm(const std::string& command, const std::vector<const Family*>& families,
                                        const Problem& problem, const DeviceInfo& device,
-                                       const std::vector<std::string>& notes, std::function<bool()> stop);
+                                       const std::vector<std::string>& notes, std::function<bool()> stop,
+                                       std::function<std::optional<double>()> seconds_left);
 
 // What a proposer is told of a trial.
 nlohmann::json trial_summary(const Trial& trial);

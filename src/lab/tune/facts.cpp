@@ -21,8 +21,6 @@ const Trial* fastest_of(const std::vector<Trial>& trials, const std::string& can
 
 }  // namespace
 
-bool is_ranked(const Trial& trial) { return trial.timing && passed_gate(trial, "correctness"); }
-
 void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry) {
   for (const Trial& t : trials) {
     if (t.phase != Phase::kDefault && t.phase != Phase::kSearch) continue;

@@ -7,16 +7,14 @@
 #include <vector>
 
 #include "core/config_space.h"
-#include "lab/tune/tune.h"
+#include "lab/record/trial.h"
+#include "lab/tune/result.h"
 
 namespace flashcore {
 
 // Fills proposed, valid, compiled, correct, raced and won from the default and search trials of one problem. A trial is
 // raced once it has a time, and won if it beat the incumbent of its moment.
 void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry);
-
-// Correct and with a time: the only trials that may be ranked.
-bool is_ranked(const Trial& trial);
 
 // The `count` fastest candidates, each once, by discovery p50; never the baseline, which is measured beside them
 // anyway.

@@ -1,7 +1,6 @@
 #include "lab/tune/problem.h"
 
 #include <algorithm>
-#include <set>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -123,7 +122,7 @@ void ProblemTuner::announce_space() {
   const std::string strategy = run_.options.strategy;
   if (run_.options.proposer)
     arms_.push_back(make_proposer_arm(*run_.options.proposer, searched_, problem_, run_.worker.device(), progress.notes,
-                                      run_.stop));
+                                      run_.stop, [this] { return seconds_left(kSearchShare); }));
   for (const char* one : {"evolution", "random", "exhaustive"})
     if (strategy == one || (strategy == "both" && std::string(one) != "exhaustive"))
       arms_.push_back(make_search_arm(one, searched_, problem_, limits_, run_.options.seed));

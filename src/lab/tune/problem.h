@@ -11,8 +11,10 @@
 
 #include "lab/experiment/ledger.h"
 #include "lab/process/worker.h"
+#include "lab/record/store.h"
 #include "lab/tune/arms.h"
-#include "lab/tune/tune.h"
+#include "lab/tune/options.h"
+#include "lab/tune/result.h"
 
 namespace flashcore {
 

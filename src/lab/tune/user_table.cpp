@@ -1,27 +1,18 @@
 #include "lab/tune/user_table.h"
 
+#include <nlohmann/json.hpp>
+
 #include "core/error.h"
 #include "core/files.h"
-#include "core/json_text.h"
 #include "kernels/family.h"
+#include "kernels/tuned_table.h"
 
 namespace flashcore {
-
-namespace {
-
-nlohmann::json read_table(const std::filesystem::path& path) {
-  nlohmann::json table = parse_json(read_file(path), path.string());
-  if (!table.is_object())
-    throw_bad_input("{} is no tuned table (JSON by device and problem); move it away, and tune again", path.string());
-  return table;
-}
-
-}  // namespace
 
 void check_user_table() {
   const std::filesystem::path path = user_table_path();
   std::error_code error;
-  if (std::filesystem::is_regular_file(path, error)) read_table(path);
+  if (std::filesystem::is_regular_file(path, error)) parse_tuned_table(read_file(path), path.string());
 }
 
 std::size_t enter_user_table(const std::vector<Trial>& winners) {
@@ -36,7 +27,7 @@ std::size_t enter_user_table(const std::vector<Trial>& winners) {
   const FileLock lock(path.string() + ".lock");
   nlohmann::json table = nlohmann::json::object();
   if (std::filesystem::exists(path)) {
-    table = read_table(path);
+    table = parse_tuned_table(read_file(path), path.string());
   }
   for (const Trial& winner : winners) {
     nlohmann::json& of_device = table[winner.device.key];

@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/hash.h"
+#include "core/random.h"
 #include "device/emulator/emulator_compiler.h"
 #include "kernels/conformance/params.h"
 #include "kernels/embedded.h"
@@ -33,10 +34,8 @@ using HostParams = Params<EncodedMap>;
 
 // The same on every machine, whatever its C library.
 std::uint32_t random_bits(std::uint32_t i) {
-  std::uint64_t z = (i + 1) * 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return static_cast<std::uint32_t>(z >> 32);
+  const auto top = static_cast<std::uint32_t>(split_mix_finish((i + 1) * kSplitMixStep) >> 32);
+  return top ^ top >> 31;  // as recorded on GPUs: without the finaliser's last step
 }
 float random_float(std::uint32_t i, float range) {
   return (static_cast<float>(random_bits(i) >> 8) * 0x1p-23f - 1.0f) * range;

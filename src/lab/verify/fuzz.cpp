@@ -9,32 +9,8 @@ namespace flashcore {
 
 namespace {
 
-// SplitMix64 (Steele, Lea and Flood 2014). std distributions differ between libraries; a seed must not.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15ULL);
-    z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
-    z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
-    return z ^ (z >> 31U);
-  }
-  std::int64_t below(std::int64_t bound) {
-    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
-  }
-  std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
-  bool one_in(std::int64_t n) { return below(n) == 0; }
-  template <class T>
-  auto pick(const T& from) {
-    return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))];
-  }
-
- private:
-  std::uint64_t state_;
-};
-
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  Random random(a ^ (b * 0xd1342543de82ef95ULL));
+  Draws random(a ^ (b * 0xd1342543de82ef95ULL));
   random.next();
   return random.next();
 }
@@ -87,7 +63,7 @@ std::vector<int> tile_sizes(const Candidate& candidate) {
 }
 
 // A length that ends just before, at or just after a tile of this very config.
-void aim_at_tile_edges(FuzzCase& c, Random& random, const DeviceLimits& device, const FuzzLimits& limits) {
+void aim_at_tile_edges(FuzzCase& c, Draws& random, const DeviceLimits& device, const FuzzLimits& limits) {
   const std::vector<int> tiles = tile_sizes(c.candidate);
   if (tiles.empty()) return;
   for (std::int64_t Problem::*length : {&Problem::seqlen_q, &Problem::seqlen_kv}) {
@@ -100,7 +76,8 @@ void aim_at_tile_edges(FuzzCase& c, Random& random, const DeviceLimits& device, 
   // The same of where a window begins.
   if (!c.problem.mask.left || !random.one_in(2)) return;
   FuzzCase aimed = c;
-  aimed.problem.mask.left = std::max<std::int64_t>(0, random.pick(tiles) * random.between(0, 2) + random.between(-1, 1));
+  aimed.problem.mask.left =
+      std::max<std::int64_t>(0, random.pick(tiles) * random.between(0, 2) + random.between(-1, 1));
   if (valid(aimed, device)) c = aimed;
 }
 
@@ -113,7 +90,7 @@ bool valid(const FuzzCase& c, const DeviceLimits& device) {
 
 ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
                            std::uint64_t seed) {
-  Random random(seed);
+  Draws random(seed);
   const ConfigSpace& space = family.space();
   for (int attempt = 0; attempt < 1000; ++attempt) {
     ConfigValues config = space.at(random.next() % space.size());
@@ -125,12 +102,11 @@ ConfigValues random_config(const Family& family, const Problem& problem, const D
 std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
                                     const DeviceLimits& device, const FuzzLimits& limits) {
   if (families.empty()) return std::nullopt;
-  Random random(mix(seed, index));
-  Draws draws([&random] { return random.next(); });
+  Draws random(mix(seed, index));
   FuzzCase c;
   for (int attempt = 0; attempt < 200; ++attempt) {
     const Family* family = random.pick(families);
-    c.problem = {random_problem(draws), random.pick(kLayouts)};
+    c.problem = {random_problem(random), random.pick(kLayouts)};
     make_affordable(c.problem, limits);
     if (family->why_unsupported(c.problem, device)) continue;
     // The default is what users get without tuning: tried often.

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lab/record/machine.h"
 #include "core/problem_fields.h"
+#include "lab/record/machine.h"
 #include "lab/verify/fuzz.h"
 
 namespace flashcore {

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/yaml_reader.h"
 #include "device/compiler.h"
-#include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
 #include "lab/process/worker.h"
 #include "lab/record/checks.h"
 #include "lab/tune/facts.h"

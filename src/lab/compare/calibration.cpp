@@ -1,0 +1,104 @@
+#include "lab/compare/calibration.h"
+
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/foreign_text.h"
+#include "core/json_text.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kCalibrationSchema = "flashcore.calibration/1";
+
+}  // namespace
+
+void to_json(json& j, const Calibration& c) {
+  j = {{"device", c.device_key},
+       {"problem", c.problem},
+       {"candidate", c.candidate},
+       {"created_at", c.created_at},
+       {"regime", to_string(c.regime)},
+       {"condition", to_string(c.condition)},
+       {"repeats", c.repeats},
+       {"alarms", c.alarms},
+       {"alpha", c.alpha}};
+}
+
+void from_json(const json& j, Calibration& c) {
+  j.at("device").get_to(c.device_key);
+  j.at("problem").get_to(c.problem);
+  j.at("candidate").get_to(c.candidate);
+  j.at("created_at").get_to(c.created_at);
+  c.regime = parse_regime(j.at("regime").get<std::string>());
+  c.condition = parse_condition(j.at("condition").get<std::string>());
+  j.at("repeats").get_to(c.repeats);
+  j.at("alarms").get_to(c.alarms);
+  j.at("alpha").get_to(c.alpha);
+  // What it says decides whether verdicts are believed.
+  if (c.repeats < 0 || c.alarms < 0 || c.alarms > c.repeats || !(c.alpha > 0 && c.alpha < 1))
+    throw_bad_input("{} alarms of {} repeats at alpha {:g} are no calibration", c.alarms, c.repeats, c.alpha);
+}
+
+std::vector<Calibration> parse_calibrations(std::string_view text, const std::string& origin) {
+  try {
+    const json document = parse_json(text, origin);
+    if (document.at("schema") != kCalibrationSchema) throw_bad_input("another schema");
+    return document.at("calibrations").get<std::vector<Calibration>>();
+  } catch (const std::exception& e) {
+    throw_bad_input("'{}' is not a calibration file ({}): remove it and run `flashcore ab --calibrate` again", origin,
+                    excerpt(e.what(), 1000));
+  }
+}
+
+namespace {
+
+std::vector<Calibration> read_calibrations(const std::filesystem::path& file) {
+  std::error_code none;
+  if (!std::filesystem::exists(file, none)) return {};
+  return parse_calibrations(read_file(file), file.string());
+}
+
+bool same_place(const Calibration& c, const std::string& device_key, Regime regime, Condition condition) {
+  return c.device_key == device_key && c.regime == regime && c.condition == condition;
+}
+
+}  // namespace
+
+std::string Calibration::why_not_trusted() const {
+  if (trusted()) return "";
+  return fmt::format(
+      "on {} ({}, {}) this measurement cannot be trusted: of {} races of {} against itself on {}, {} found a "
+      "difference "
+      "({:.1f}%, at most {:.0f}% is allowed). Quieten the machine and run `flashcore ab --calibrate` again",
+      device_key, to_string(regime), to_string(condition), repeats, candidate, problem, alarms,
+      repeats > 0 ? 100.0 * alarms / repeats : 0.0, 200 * alpha);
+}
+
+std::filesystem::path calibration_file(const std::filesystem::path& store) {
+  return store.parent_path() / "calibration.json";
+}
+
+void save_calibration(const std::filesystem::path& file, const Calibration& calibration) {
+  std::vector<Calibration> all = read_calibrations(file);
+  std::erase_if(all, [&](const Calibration& c) {
+    return same_place(c, calibration.device_key, calibration.regime, calibration.condition);
+  });
+  all.push_back(calibration);
+  std::error_code error;
+  if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path(), error);
+  write_file_atomically(file, json{{"schema", kCalibrationSchema}, {"calibrations", all}}.dump(2) + "\n");
+}
+
+std::optional<Calibration> find_calibration(const std::filesystem::path& file, const std::string& device_key,
+                                            Regime regime, Condition condition) {
+  for (Calibration& c : read_calibrations(file))
+    if (same_place(c, device_key, regime, condition)) return std::move(c);
+  return std::nullopt;
+}
+
+}  // namespace flashcore

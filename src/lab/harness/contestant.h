@@ -1,0 +1,19 @@
+#pragma once
+// A candidate compiled and ready for its problem: what is checked, timed and raced.
+
+#include <string>
+
+#include "kernels/family.h"
+
+namespace flashcore {
+
+struct Contestant {
+  Candidate candidate;
+  Artifact artifact;
+};
+
+// Equal for two contestants if and only if the device would execute the same instructions with the same launch geometry
+// and scalar parameters: such a pair is SAME by construction, and there is nothing to time.
+std::string execution_identity(const Contestant& contestant, const PlacedProblem& problem, const DeviceLimits& limits);
+
+}  // namespace flashcore
