@@ -58,10 +58,13 @@ def _causal_number(causal: Any) -> int:
         raise Error(f"causal is {causal!r}; use False, True (the same as 'bottom_right') or 'top_left'") from None
 
 
+_NO_WINDOW = (-1, -1)
+
+
 def window_sides(window: Any) -> tuple[int, int]:
     """(left, right) with -1 for no bound."""
     if window is None:
-        return -1, -1
+        return _NO_WINDOW
     sides: list[int] = []
     if isinstance(window, (tuple, list)) and len(window) == 2:
         for side in window:
@@ -85,7 +88,7 @@ def _alignment_number(alignment: Any, causal: int, window: tuple[int, int]) -> i
     if alignment is not None and causal and number != causal - 1:
         raise Error(f"window_alignment is {alignment!r} and causal is aligned otherwise; leave window_alignment out, for causal says it")
     # Where nothing is bounded there is nothing to align.
-    return number if window != (-1, -1) and not causal else 0
+    return number if window != _NO_WINDOW and not causal else 0
 
 
 def _order_of(layout: Any) -> tuple[int, ...]:

@@ -183,7 +183,8 @@ Run add_run(CLI::App& app) {
       ->type_name("[KIND]");
   app.add_option("--window", options->window,
                  "keys that a row sees to the left and right of its own one; -1: no bound on that side")
-      ->type_name("LEFT,RIGHT");
+      ->type_name("LEFT,RIGHT")
+      ->check(not_empty());
   app.add_option("--window-alignment", options->window_alignment,
                  "of a window without --causal: bottom_right (default: the last row's own key is the last) or top_left")
       ->type_name("KIND");

@@ -81,7 +81,5 @@ struct Problem {
 };
 
 std::string_view to_string(Alignment alignment);  // "bottom_right" | "top_left"
-std::string_view to_string(Layout layout);        // "bhsd" | "bshd" | "strided"
-Layout parse_layout(std::string_view name);
 
 }  // namespace flashcore

@@ -44,20 +44,20 @@ struct ProblemField {
     kRunTime,      // a parameter of each launch
   };
 
-  std::string_view name;                  // in C, C++ and JSON, and in suites too
-  std::string_view suite_key;             // what suites usually call it
-  std::vector<std::string_view> aliases;  // further names that suites may use
+  std::string_view name = {};                  // in C, C++ and JSON, and in suites too
+  std::string_view suite_key = {};             // what suites usually call it
+  std::vector<std::string_view> aliases = {};  // further names that suites may use
   Kind kind = Kind::kWhole;
   Use use = Use::kRunTime;
-  bool optional = false;                 // may have no value: in suites -1 or "none"
-  bool required = false;                 // must be given; a field that is not has the default
-  std::string_view default_text;         // of the reference page
-  std::int64_t lowest = 0, highest = 0;  // kWhole
-  std::vector<std::string_view> words;   // kWord: values
-  std::string_view token;                // kWhole, kNumber: what stands before the value in an id
-  std::string_view form;                 // of its part of an id, "[_hk<kv heads>]"
-  std::string_view python;               // the argument or array of flashcore.attention that says it
-  std::string_view doc;
+  bool optional = false;                     // may have no value: in suites -1 or "none"
+  bool required = false;                     // must be given; a field that is not has the default
+  std::string_view default_text = {};        // of the reference page
+  std::int64_t lowest = 0, highest = 0;      // kWhole
+  std::vector<std::string_view> words = {};  // kWord: values
+  std::string_view token = {};               // kWhole, kNumber: what stands before the value in an id
+  std::string_view form = {};                // of its part of an id, "[_hk<kv heads>]"
+  std::string_view python = {};              // the argument or array of flashcore.attention that says it
+  std::string_view doc = {};
 
   FieldValue (*get)(const Problem&) = nullptr;
   // Error kBadInput where the value contradicts a field that came before it in the table.

@@ -78,10 +78,10 @@ void YamlReader::check_keys(const YAML::Node& map, std::string_view what, const 
     if (!entry.first.IsScalar())
       fail(entry.first, fmt::format("a key of {} is not a word; its keys are {}", what, keys));
     const std::string& key = entry.first.Scalar();
-    const auto names = [&](const std::vector<std::string>& keys) {
-      return std::find(keys.begin(), keys.end(), key) != keys.end();
+    const auto among = [&](const std::vector<std::string>& words) {
+      return std::find(words.begin(), words.end(), key) != words.end();
     };
-    if (!names(allowed) && !names(synonyms))
+    if (!among(allowed) && !among(synonyms))
       fail(entry.first, fmt::format("unknown key '{}' in {}; allowed keys are {}", excerpt(key), what, keys));
     if (!seen.insert(key).second)
       fail(entry.first, fmt::format("the key '{}' is given twice in {}; give it once", key, what));

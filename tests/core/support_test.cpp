@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/hash.h"
+#include "core/operands.h"
 #include "core/parallel.h"
-#include "core/tensor.h"
 
 namespace flashcore {
 namespace {

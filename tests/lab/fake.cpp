@@ -172,7 +172,7 @@ class FakeFamily : public Family {
   }
 
  private:
-  void run(const ConfigValues& config, const PlacedProblem& p, const AttentionArgs& a, int call) const {
+  void run(const ConfigValues& config, const Problem& p, const AttentionArgs& a, int call) const {
     misbehave();
     virtual_now_us += cost(config) * (1 + placement * luck_of(a.o));
     if (fault_ == Fault::kWritesFirstCallOnly && call > 0) return;
@@ -214,14 +214,14 @@ class FakeFamily : public Family {
     }
   }
 
-  std::int64_t visible(const PlacedProblem& p, std::int64_t row, int block) const {
+  std::int64_t visible(const Problem& p, std::int64_t row, int block) const {
     std::int64_t keys = fault_ == Fault::kMissingMask ? p.seqlen_kv : p.visible_keys(row);
     if (fault_ == Fault::kWrongTail && keys == p.seqlen_kv) keys = keys / block * block;
     return keys;
   }
 
-  void compute_row(const ConfigValues& config, const PlacedProblem& p, const AttentionArgs& a, std::int64_t b,
-                   std::int64_t h, std::int64_t row) const {
+  void compute_row(const ConfigValues& config, const Problem& p, const AttentionArgs& a, std::int64_t b, std::int64_t h,
+                   std::int64_t row) const {
     if (fault_ == Fault::kLeavesRowUnwritten && row == p.seqlen_q - 1 && h == p.heads_q - 1) return;
     constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
     const ProblemLayouts& l = a.layouts;
@@ -260,14 +260,14 @@ class FakeFamily : public Family {
     a.lse[(b * p.heads_q + h) * p.seqlen_q + row] = empty ? kMinusInfinity : row_max + std::log(row_sum);
   }
 
-  bool replay(const PlacedProblem& p, const AttentionArgs& a) const {
+  bool replay(const Problem& p, const AttentionArgs& a) const {
     const auto found = cache_.find(p.id());
     if (found == cache_.end()) return false;
     std::memcpy(a.o, found->second.first.data(), found->second.first.size());
     std::memcpy(a.lse, found->second.second.data(), found->second.second.size() * sizeof(float));
     return true;
   }
-  void remember(const PlacedProblem& p, const AttentionArgs& a) const {
+  void remember(const Problem& p, const AttentionArgs& a) const {
     auto& [o, lse] = cache_[p.id()];
     o.resize(static_cast<std::size_t>(a.layouts.o.span()) * size_of(p.dtype));
     std::memcpy(o.data(), a.o, o.size());

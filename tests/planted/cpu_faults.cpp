@@ -26,7 +26,7 @@ struct Kept {
 
 // One launch of a binding, and how many came before it.
 struct Call {
-  const PlacedProblem& problem;
+  const Problem& problem;
   const AttentionArgs& args;
   int number;
   double cost_us;  // of an honest launch
@@ -236,7 +236,7 @@ Misdeed kept_by(std::string (*key_of)(const Call&, const Rows&), double share = 
       std::string_view o, lse;
     };
     std::vector<Block> blocks;
-    const PlacedProblem& p = c.problem;
+    const Problem& p = c.problem;
     std::size_t known = 0;
     for (std::int64_t b = 0; b < p.batch; ++b)
       for (std::int64_t h = 0; h < p.heads_q; ++h)
