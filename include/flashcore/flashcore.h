@@ -159,10 +159,11 @@ FC_API fc_status fc_plan_destroy(fc_plan plan);
 FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* needed);
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
  * it is done). `lse` may be null. Neither `o` nor `lse` may overlap another tensor; views of one buffer that interleave
- * without a common element are allowed. On a GPU it allocates nothing and does not synchronise: it may be captured into
- * a CUDA graph. On the CPU launches of several threads run side by side, those of one plan too; addresses other than
- * those of the plan's last few launches cost working memory anew. Up to 4096 launches of a context may be under way or
- * captured at one time; a plan whose "workspace_bytes" are above 256 must not run on two streams at once. */
+ * without a common element are allowed. On a GPU it does not synchronise, and it may be captured into
+ * a CUDA graph. There it allocates nothing, unless the plan has "workspace_bytes": then now and again 256 KiB, which
+ * serve the first launches of about a thousand streams, or as many captured ones. Any number of launches may be under
+ * way or captured, of one plan too. On the CPU launches of several threads run side by side, those of one plan too;
+ * addresses other than those of the plan's last few launches cost working memory anew. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
 

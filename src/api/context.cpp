@@ -7,13 +7,16 @@
 #include "kernels/embedded.h"
 
 namespace flashcore::api {
+namespace {
+
+constexpr std::size_t kSomewhereBytes = 256;
+
+}  // namespace
 
 Context::Context(std::unique_ptr<Device> device) : device_(std::move(device)) {
   if (info().limits.kind == DeviceKind::kCpu) return;
-  slots_ = device_->allocate(kSlotBytes * kSlots);
-  device_->fill(slots_->data(), 0, kSlotBytes * kSlots);
-  // Launches come on other streams than this one.
-  device_->synchronize();
+  somewhere_ = device_->allocate(kSomewhereBytes);
+  workspaces_ = std::make_unique<WorkspacePool>(*device_);
 }
 
 Context::~Context() {
@@ -41,11 +44,6 @@ std::shared_ptr<Module> Context::load(const Artifact& artifact) {
   std::shared_ptr<Module>& module = modules_[key];
   if (!module) module = device_->load(artifact);
   return module;
-}
-
-void* Context::next_slot() const {
-  const std::uint32_t slot = next_slot_.fetch_add(1, std::memory_order_relaxed) % kSlots;
-  return static_cast<std::byte*>(slots_->data()) + slot * kSlotBytes;
 }
 
 void* Context::allocate(std::size_t bytes) {

@@ -1,12 +1,12 @@
 #pragma once
 // One device as the API's user sees it: what its plans share.
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 
+#include "api/workspace_pool.h"
 #include "device/device.h"
 #include "kernels/family.h"
 
@@ -27,12 +27,10 @@ class Context {
   // One compilation at a time; the second to ask finds the first one's result in the cache.
   std::mutex& planning() const { return planning_; }
 
-  // Zeroed memory for one launch, which leaves it zero. Launches take turns over the slots, so that those under way at
-  // one time do not share one.
-  static constexpr std::size_t kSlotBytes = kLaunchWorkspaceBytes, kSlots = 4096;
-  void* next_slot() const;
+  // Of all launches of its plans.
+  WorkspacePool& workspaces() const { return *workspaces_; }
   // Memory of the device that addresses can point at.
-  const void* somewhere() const { return slots_ ? slots_->data() : nullptr; }
+  const void* somewhere() const { return somewhere_ ? somewhere_->data() : nullptr; }
 
   // A GPU, whose calls make its context current on the thread.
   bool on_gpu() const { return info().limits.kind == DeviceKind::kCuda && !info().limits.emulated; }
@@ -46,8 +44,8 @@ class Context {
  private:
   std::unique_ptr<Device> device_;
   mutable std::mutex planning_, turn_;
-  mutable std::atomic<std::uint32_t> next_slot_{0};
-  std::unique_ptr<Buffer> slots_;
+  std::unique_ptr<Buffer> somewhere_;
+  std::unique_ptr<WorkspacePool> workspaces_;
   std::mutex mutex_;  // of what follows
   std::map<std::string, std::shared_ptr<Module>> modules_;
   std::map<void*, std::unique_ptr<Buffer>> buffers_;

@@ -22,29 +22,27 @@ std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device
   return choices;
 }
 
-// Why this candidate must not be given these tensors; none if it may, and `launch` is then that of a GPU family. Asked
+// Why this candidate must not be given these tensors; none if it may, and `program` is then that of a GPU family. Asked
 // before anything is compiled, which takes seconds.
 std::optional<std::string> why_unsuitable(const Candidate& candidate, const Request& request,
-                                          const DeviceLimits& limits, std::optional<LaunchTemplate>& launch) {
+                                          const DeviceLimits& limits, Program& program) {
   const Family& family = *candidate.family;
-  launch.reset();
+  program = {};
   if (family.kind() == DeviceKind::kCpu) return std::nullopt;
   if (request.backwards) return "a stride is negative, and only the CPU's kernels read such tensors; copy the tensor";
-  if (family.alignment_bytes() != 0 && !request.rows_of_16)
-    return fmt::format(
-        "{} copies 16 bytes at a time, and an address or stride of these tensors is no multiple of that; copy them "
-        "into "
-        "contiguous tensors for a faster kernel",
-        family.name());
   try {
-    launch.emplace(candidate, request.problem, limits, request.layouts);
+    program = family.program(candidate.config, request.problem, limits, request.layouts);
   } catch (const Error& error) {
     // Of these layouts, for the problem itself is supported: a tensor that reaches too far.
     if (error.kind() != ErrorKind::kBadInput) throw;
     return error.what();
   }
-  if (!launch->has_tensor_maps() || !request.repeats) return std::nullopt;
-  launch.reset();
+  if (program.alignment_bytes != 0 && !request.rows_of_16)
+    return fmt::format(
+        "{} copies {} bytes at a time, and an address or stride of these tensors is no multiple of that; copy them "
+        "into contiguous tensors for a faster kernel",
+        family.name(), program.alignment_bytes);
+  if (!program.has_tensor_maps() || !request.repeats) return std::nullopt;
   return fmt::format("{} reads through tensor maps, which do not repeat an element (stride 0)", family.name());
 }
 
@@ -88,35 +86,30 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
 
 bool Plan::make(const Choice& choice, const Request& request) {
   const Family& family = *choice.candidate.family;
-  if (const auto reason = why_unsuitable(choice.candidate, request, context_->info().limits, launch_)) {
+  Program program;
+  if (const auto reason = why_unsuitable(choice.candidate, request, context_->info().limits, program)) {
     if (request.candidate) throw_bad_input("{}", *reason);
     notes_.push_back(*reason);
     return false;
   }
+  alignment_ = std::max(program.alignment_bytes, static_cast<int>(size_of(problem_.dtype)));
   if (family.kind() == DeviceKind::kCpu) {
     artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
     cpu_call_ = std::make_unique<CpuCall>(family, choice.candidate.config, problem_, request.layouts);
   } else {
-    load(choice);
+    load(choice, std::move(program));
   }
-  alignment_ = std::max(family.alignment_bytes(), static_cast<int>(size_of(problem_.dtype)));
   choice_ = choice;
   return true;
 }
 
-void Plan::load(const Choice& choice) {
-  Device& device = context_->device();
-  workspace_bytes_ = choice.candidate.family->workspace_bytes(choice.candidate.config, problem_);
-  if (!launch_->empty()) launch_->encode(device, context_->somewhere());
+void Plan::load(const Choice& choice, Program program) {
+  const bool nothing = std::all_of(program.steps.begin(), program.steps.end(), [](const Step& s) { return s.empty(); });
   artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
-  if (launch_->empty()) return;
-  module_ = context_->load(artifact_);
+  if (nothing) return;
+  program_ = std::make_unique<LoadedProgram>(context_->device(), std::move(program), context_->load(artifact_),
+                                             context_->somewhere());
   if (const std::string why = why_not_kept(); !why.empty()) notes_.push_back(why);
-  if (workspace_bytes_ > Context::kSlotBytes) {
-    workspace_ = device.allocate(workspace_bytes_);
-    device.fill(workspace_->data(), 0, workspace_bytes_);
-    device.synchronize();
-  }
 }
 
 // A user must not wait ten times as long without being told why.
@@ -172,25 +165,24 @@ void Plan::launch(const Addresses& given, void* stream) const {
     (*cpu_call_)(args);
     return;
   }
-  if (launch_->empty()) return;
+  if (!program_) return;
   Addresses addresses = given;
-  if (workspace_) addresses[5] = workspace_->data();
-  else if (workspace_bytes_ > 0) addresses[5] = context_->next_slot();
-  Device& device = context_->device();
-  alignas(64) std::byte params[LaunchTemplate::kMaxParamBytes];
-  const std::span<std::byte> bytes(params, launch_->spec().params.size());
-  launch_->write(device, addresses, bytes);
   std::optional<InsideLibrary> inside;
   std::unique_lock<std::mutex> turn;
   if (std::mutex* mutex = context_->turn()) {
     inside.emplace();  // or a child forked meanwhile could never take its turn
     turn = std::unique_lock(*mutex);
   }
-  device.launch_on(stream, *module_, launch_->spec(), bytes);
+  context_->workspaces().provide(stream, program_->program().workspaces, addresses);
+  program_->launch_on(stream, addresses);
 }
 
 std::string Plan::describe() const {
   const Candidate& candidate = choice_->candidate;
+  std::size_t workspace_bytes = 0;
+  if (program_) {
+    for (const Workspace& workspace : program_->program().workspaces) workspace_bytes += workspace.bytes;
+  }
   return nlohmann::json{{"problem", problem_.id()},
                         {"device", context_->info().id},
                         {"family", candidate.family->name()},
@@ -199,7 +191,7 @@ std::string Plan::describe() const {
                         {"reason", choice_->reason},
                         {"notes", notes_},
                         {"alignment", alignment_},
-                        {"workspace_bytes", workspace_bytes_},
+                        {"workspace_bytes", workspace_bytes},
                         {"compile_ms", artifact_.compile_ms},
                         {"from_cache", artifact_.from_cache},
                         {"registers", artifact_.registers},
@@ -215,8 +207,8 @@ std::string explain(const Context& context, const Request& request) {
   const Choice* taken = nullptr;
   std::optional<std::string> first_reason;
   for (const Choice& choice : choices) {
-    std::optional<LaunchTemplate> launch;
-    if (const auto reason = why_unsuitable(choice.candidate, request, context.info().limits, launch)) {
+    Program program;
+    if (const auto reason = why_unsuitable(choice.candidate, request, context.info().limits, program)) {
       if (!first_reason) first_reason = reason;
       if (std::find(refused.begin(), refused.end(), *reason) == refused.end()) refused.push_back(*reason);
     } else if (!taken) {

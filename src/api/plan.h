@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "api/context.h"
-#include "api/launch_template.h"
 #include "api/overlap.h"
 #include "api/problem.h"
 #include "kernels/cpu_call.h"
@@ -22,15 +21,15 @@ class Plan {
   Plan(std::shared_ptr<Context> context, const Request& request);
 
   // Error kBadInput for a null or misaligned address, and for an output that lies on another tensor. From any number of
-  // threads side by side. Allocates nothing on a GPU, and on the CPU nothing on addresses that it was lately launched
-  // on (CpuCall).
+  // threads side by side. Allocates nothing on a GPU but what WorkspacePool says, and on the CPU nothing on addresses
+  // that it was lately launched on (CpuCall).
   void launch(const Addresses& addresses, void* stream) const;
   std::string describe() const;
   const Context& context() const { return *context_; }
 
  private:
   bool make(const Choice& choice, const Request& request);
-  void load(const Choice& choice);
+  void load(const Choice& choice, Program program);
   void add_slow_note(const Request& request);
   void check(const Addresses& addresses) const;
 
@@ -41,13 +40,9 @@ class Plan {
   int alignment_ = 1;
   bool needs_q_ = false, needs_kv_ = false, needs_o_ = false;
   std::array<Footprint, 5> footprints_;  // q, k, v, o, lse
-  std::size_t workspace_bytes_ = 0;
   Artifact artifact_;
 
-  std::optional<LaunchTemplate> launch_;
-  std::shared_ptr<Module> module_;
-  std::unique_ptr<Buffer> workspace_;  // only if it does not fit a slot of the context
-
+  std::unique_ptr<LoadedProgram> program_;  // none on a CPU, and where there is nothing to launch
   std::unique_ptr<CpuCall> cpu_call_;
   ProblemLayouts layouts_;
 };

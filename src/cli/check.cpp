@@ -2,6 +2,7 @@
 
 #include "cli/check.h"
 
+#include <atomic>
 #include <mutex>
 
 #include "cli/arguments.h"

@@ -169,13 +169,6 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
   return json;
 }
 
-// What dispatch would not take from the table. A patched family is not known here, and not to dispatch either.
-bool is_by_name_only(const Trial& winner) {
-  const auto& all = all_families();
-  if (std::none_of(all.begin(), all.end(), [&](const Family* f) { return f->name() == winner.family; })) return false;
-  return !runs_beside_itself(parse_candidate(winner.candidate(), winner.problem, winner.device.limits), winner.problem);
-}
-
 // A default that stands goes into the table too: it may replace what an earlier run had entered.
 void say_what_was_entered(Console& console, const std::vector<Trial>& entered) {
   const auto better =
@@ -225,11 +218,7 @@ int run_tune(const TuneArguments& options) {
   for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
-    if (!entry.winner) continue;
-    if (is_by_name_only(*entry.winner))
-      console.line("{}: {} is for use by name, a plan of it must not run on two streams at once", entry.problem.name,
-                   entry.winner->candidate());
-    else to_enter.push_back(*entry.winner);
+    if (entry.winner) to_enter.push_back(*entry.winner);
   }
   bool all_kept = true;
   // The trials are in the store; a file that cannot be written must not cost the rest of what is told here.

@@ -70,6 +70,12 @@ struct LaunchSpec {
   std::vector<TensorMapSpec> tensor_maps;  // still to be encoded into params (Device::encode_tensor_maps)
 };
 
+// What runs after what: launches on one stream, in order, unless a graph records them now and runs them later.
+struct StreamOrder {
+  std::uint64_t id = 0;  // the stream's, never used again in the process
+  bool captured = false;
+};
+
 // Device memory, freed when dropped. `red_zone` bytes of a known pattern stand before and after it.
 class Buffer {
  public:
@@ -92,7 +98,7 @@ struct BufferLabel {
   std::optional<TensorLayout> layout;
 };
 
-// Enqueues one call of a candidate on the device's stream (on the CPU: runs it). Made by lab/measure.
+// Enqueues one call of a candidate on the device's stream (on the CPU: runs it). Made by kernels/program.h.
 using Launch = std::function<void()>;
 
 enum class Regime {
@@ -171,6 +177,8 @@ class Device {
   virtual void launch_on(void* stream, const Module& module, const LaunchSpec& spec, std::span<const std::byte> params);
   // Gives another address to a tensor map that encode_tensor_maps wrote into `params`. Cheap enough for every launch.
   virtual void readdress_tensor_map(const TensorMapSpec& map, const void* address, std::span<std::byte> params);
+  // Of a stream of the caller's; devices without streams take null only.
+  virtual StreamOrder order_of(void* stream);
   // Waits for a stream of the caller's.
   virtual void synchronize_stream(void* stream);
 

@@ -24,14 +24,11 @@ class DerivedFamily : public Family {
   KernelSource source(const ConfigValues& c, const Problem& p, const DeviceLimits& l) const override {
     return base_.source(c, p, l);
   }
-  LaunchSpec launch_spec(const ConfigValues& c, const Problem& p, const DeviceLimits& l,
-                         const AttentionArgs& args) const override {
-    return base_.launch_spec(c, p, l, args);
+  Program program(const ConfigValues& c, const Problem& p, const DeviceLimits& l,
+                  const ProblemLayouts& layouts) const override {
+    return base_.program(c, p, l, layouts);
   }
   std::string compile_arch(const DeviceLimits& l) const override { return base_.compile_arch(l); }
-  std::size_t workspace_bytes(const ConfigValues& c, const Problem& p) const override {
-    return base_.workspace_bytes(c, p);
-  }
 
  protected:
   const Family& base() const { return base_; }

@@ -64,7 +64,6 @@ struct Default {
   Candidate candidate;
   int preference = 0;
   std::optional<double> expected_us;
-  bool overlaps = true;
 
   // To be compared with another family's.
   std::optional<double> cautious_us() const {
@@ -73,16 +72,15 @@ struct Default {
   }
   // The first to be chosen has the least.
   auto order() const {
-    return std::tuple(!overlaps, -preference, cautious_us().value_or(std::numeric_limits<double>::infinity()));
+    return std::tuple(-preference, cautious_us().value_or(std::numeric_limits<double>::infinity()));
   }
 };
 std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits& limits) {
   std::vector<Default> defaults;
   for (const Family* family : supporting_families(problem, limits)) {
     const Candidate candidate{family, family->default_config(problem, limits)};
-    defaults.push_back({candidate, family->preference(problem, limits),
-                        family->expected_us(candidate.config, problem, limits),
-                        runs_beside_itself(candidate, problem)});
+    defaults.push_back(
+        {candidate, family->preference(problem, limits), family->expected_us(candidate.config, problem, limits)});
   }
   std::stable_sort(defaults.begin(), defaults.end(),
                    [](const Default& a, const Default& b) { return a.order() < b.order(); });
@@ -118,7 +116,6 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
                                                  entry->of_user ? table : "the tuned table", d);
     try {
       Candidate candidate = parse_candidate(entry->candidate, problem, device.limits);
-      if (!runs_beside_itself(candidate, problem)) continue;
       if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
       choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key)});
     } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
@@ -139,9 +136,8 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
   std::vector<std::string> faults;
   add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices, faults);
   for (Default& d : defaults) {
-    std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
-                                    : "no entry of the tuned table is near";
-    if (!d.overlaps) why += ", but one plan must not run on two streams at once: better by name";
+    const std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
+                                          : "no entry of the tuned table is near";
     choices.push_back({std::move(d.candidate), {}});
     choices.back().reason =
         fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);

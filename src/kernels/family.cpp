@@ -55,7 +55,7 @@ const Family& family_by_name(std::string_view name) {
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   throw_internal("family {} has no device source", name());
 }
-LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&, const AttentionArgs&) const {
+Program Family::program(const ConfigValues&, const Problem&, const DeviceLimits&, const ProblemLayouts&) const {
   throw_internal("family {} has no GPU launch", name());
 }
 const SourceMap* Family::source_overlay() const { return nullptr; }
@@ -64,18 +64,12 @@ double Family::caution() const { return 1; }
 std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   return std::nullopt;
 }
-std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
-int Family::alignment_bytes() const { return 0; }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());
 }
 
 std::string Candidate::print() const { return family->name() + ":" + family->space().print(config); }
-
-bool runs_beside_itself(const Candidate& candidate, const Problem& problem) {
-  return candidate.family->workspace_bytes(candidate.config, problem) <= kLaunchWorkspaceBytes;
-}
 
 Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits) {
   const std::size_t colon = text.find(':');
@@ -153,18 +147,8 @@ LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, con
 Launch LoadedCandidate::bind(const AttentionArgs& args) const {
   const Family& family = *candidate_.family;
   if (family.kind() == DeviceKind::kCpu) return bind_on_cpu(family, candidate_.config, problem_, args);
-  AttentionArgs complete = args;
-  std::shared_ptr<Buffer> workspace;
-  if (const std::size_t bytes = family.workspace_bytes(candidate_.config, problem_)) {
-    workspace = device_->allocate(bytes);
-    device_->fill(workspace->data(), 0, bytes);
-    complete.workspace = workspace->data();
-  }
-  LaunchSpec spec = family.launch_spec(candidate_.config, problem_, device_->info().limits, complete);
-  // An empty grid is not a legal launch; a problem without query rows has nothing to do.
-  if (spec.grid.x == 0 || spec.grid.y == 0 || spec.grid.z == 0) return [] {};
-  device_->encode_tensor_maps(spec);
-  return [device = device_, module = module_, workspace, spec = std::move(spec)] { device->launch(*module, spec); };
+  const Program program = family.program(candidate_.config, problem_, device_->info().limits, args.layouts);
+  return bind_program(*device_, program, module_, {args.q, args.k, args.v, args.o, args.lse});
 }
 
 }  // namespace flashcore

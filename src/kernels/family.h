@@ -15,6 +15,7 @@
 #include "device/artifact.h"
 #include "device/compiler.h"
 #include "device/device.h"
+#include "kernels/program.h"
 
 namespace flashcore {
 
@@ -26,11 +27,7 @@ struct AttentionArgs {
   void* o = nullptr;
   float* lse = nullptr;  // may be null
   ProblemLayouts layouts;
-  void* workspace = nullptr;  // Family::workspace_bytes of device memory; set by LoadedCandidate::bind
 };
-
-// As much as the library hands out to every launch (api/context.h).
-inline constexpr std::size_t kLaunchWorkspaceBytes = 256;
 
 class Family {
  public:
@@ -61,10 +58,11 @@ class Family {
   // others', for the least of a few uncertain numbers is too low.
   virtual double caution() const;
 
-  // GPU families: what to compile and how to launch it. The CPU's: Error kInternal.
+  // GPU families: what to compile and how to launch it. The CPU's: Error kInternal. A program for layouts that the
+  // family cannot take: Error kBadInput.
   virtual KernelSource source(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const;
-  virtual LaunchSpec launch_spec(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits,
-                                 const AttentionArgs& args) const;
+  virtual Program program(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits,
+                          const ProblemLayouts& layouts) const;
   // The architecture to compile for on such a device: "sm_90", or "sm_90a" where the family needs it.
   virtual std::string compile_arch(const DeviceLimits& limits) const;
 
@@ -73,15 +71,6 @@ class Family {
   virtual const SourceMap* source_overlay() const;
   // True if somebody else wrote that: what runs on this host then runs in a sandbox.
   virtual bool is_foreign() const { return false; }
-
-  // Device memory that a launch needs besides its tensors, zeroed once. GPU families only. Launches take turns over
-  // what is up to kLaunchWorkspaceBytes, so each must leave it zero. What is more stays with the binding, and the next
-  // launch finds what the last one left: see runs_beside_itself.
-  virtual std::size_t workspace_bytes(const ConfigValues& config, const Problem& problem) const;
-
-  // What addresses, and strides in bytes, must be multiples of; 0: of one element. What only some kernels read, the
-  // others must not be given.
-  virtual int alignment_bytes() const;
 
   // CPU families: a callable that computes `problem` once. GPU families: Error kInternal.
   virtual Launch cpu_launch(const ConfigValues& config, const Problem& problem, const AttentionArgs& args) const;
@@ -101,9 +90,6 @@ struct Candidate {
   std::string print() const;  // "sm80_fwd:block_m=64,..."
   bool operator==(const Candidate&) const = default;
 };
-// Whether launches of one binding may overlap, on two streams for example: each has a workspace of its own. What may
-// not is for whoever asks for it by name; dispatch takes it only where nothing else runs.
-bool runs_beside_itself(const Candidate& candidate, const Problem& problem);
 // "family" (its default config) or "family:key=value,...". Error kBadInput as ConfigSpace::parse, or with the reason of
 // why_unsupported / why_invalid.
 Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits);
@@ -116,6 +102,7 @@ class LoadedCandidate {
  public:
   // `artifact` of a GPU family from Compiler::compile; ignored for a CPU family.
   LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem, const Artifact& artifact);
+  // With args.layouts, and workspaces of its own: one launch at a time.
   Launch bind(const AttentionArgs& args) const;
   const Candidate& candidate() const { return candidate_; }
 

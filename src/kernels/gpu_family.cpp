@@ -1,6 +1,7 @@
 #include "kernels/gpu_family.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
 
 namespace flashcore {
@@ -31,20 +32,15 @@ std::string print_traits(const Traits& traits) {
                      traits.bounded_right);
 }
 
-ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args) {
+ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts) {
   const auto strides = [](const TensorLayout& layout) {
     return Strides{layout.stride_batch, layout.stride_head, layout.stride_row};
   };
   ForwardParams params{};
-  params.q = args.q;
-  params.k = args.k;
-  params.v = args.v;
-  params.o = args.o;
-  params.lse = args.lse;
-  params.q_stride = strides(args.layouts.q);
-  params.k_stride = strides(args.layouts.k);
-  params.v_stride = strides(args.layouts.v);
-  params.o_stride = strides(args.layouts.o);
+  params.q_stride = strides(layouts.q);
+  params.k_stride = strides(layouts.k);
+  params.v_stride = strides(layouts.v);
+  params.o_stride = strides(layouts.o);
   params.batch = static_cast<int>(problem.batch);
   params.heads_q = static_cast<int>(problem.heads_q);
   params.heads_kv = static_cast<int>(problem.heads_kv);
@@ -55,6 +51,14 @@ ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& a
   params.left_offset = static_cast<int>(band.left_offset);
   params.scale_log2 = static_cast<float>(problem.softmax_scale() * 1.4426950408889634074);
   return params;
+}
+
+void relocate_forward(Step& step, std::size_t offset) {
+  step.relocate(offset + offsetof(ForwardParams, q), Operand::kQ);
+  step.relocate(offset + offsetof(ForwardParams, k), Operand::kK);
+  step.relocate(offset + offsetof(ForwardParams, v), Operand::kV);
+  step.relocate(offset + offsetof(ForwardParams, o), Operand::kO);
+  step.relocate(offset + offsetof(ForwardParams, lse), Operand::kLse);
 }
 
 std::optional<std::string> why_indices_overflow(const Problem& problem) {
@@ -72,14 +76,14 @@ std::optional<std::string> why_no_window(const Problem& problem) {
   return std::nullopt;
 }
 
-TensorMapSpec tensor_map_of(std::size_t param_offset, const void* address, DType dtype, const TensorLayout& layout,
+TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box) {
   const auto stride = [](std::int64_t elements, std::int64_t extent) {
     // Of a dimension of one element any stride is the same; the encoder wants a multiple of 16 bytes.
     return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * 2);
   };
   TensorMapSpec map{param_offset,
-                    address,
+                    nullptr,
                     dtype == DType::kBF16,
                     {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
                      static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},

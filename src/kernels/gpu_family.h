@@ -2,7 +2,6 @@
 // What every GPU family shares on the host: its Config erased to values, Traits and Limits filled, parameters packed.
 
 #include <array>
-#include <cstring>
 #include <optional>
 #include <string>
 
@@ -15,7 +14,10 @@ namespace flashcore {
 Traits traits_of(const Problem& problem);
 Limits limits_of(const DeviceLimits& limits);
 std::string print_traits(const Traits& traits);  // "flashcore::Traits{...}" for a name expression
-ForwardParams make_forward_params(const Problem& problem, const AttentionArgs& args);
+// Addresses are null: see relocate_forward.
+ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts);
+// The addresses of a ForwardParams that begins at byte `offset` of the step's parameters.
+void relocate_forward(Step& step, std::size_t offset);
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
 std::optional<std::string> why_indices_overflow(const Problem& problem);
 
@@ -28,7 +30,7 @@ struct alignas(64) EncodedMap {
 };
 // A tensor of 16-bit elements seen as [batch, head, row, column]; `box` is the tile that one load brings, innermost
 // first.
-TensorMapSpec tensor_map_of(std::size_t param_offset, const void* address, DType dtype, const TensorLayout& layout,
+TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box);
 
 // Tiles of that many query rows, of all sequences and query heads.
@@ -38,13 +40,6 @@ inline std::int64_t tiles_of_rows(const Problem& problem, int rows) {
 
 // Why kernels of TMA and wgmma cannot run the problem on such a device; none if they can.
 std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits);
-
-template <class Params>
-std::vector<std::byte> params_bytes(const Params& params) {
-  std::vector<std::byte> bytes(sizeof(Params));
-  std::memcpy(bytes.data(), &params, sizeof(Params));
-  return bytes;
-}
 
 namespace detail {
 // Outside the class, where Family::why_invalid does not hide the family's free function from argument-dependent lookup.
@@ -64,8 +59,6 @@ class GpuFamily : public Family {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   // What ptxas is asked for: 1 compiles sooner. 3 is its own default.
   virtual int ptxas_level(const Traits&) const { return 3; }
-  // TMA and cp.async move 16 bytes at a time.
-  int alignment_bytes() const override { return 16; }
   const ConfigSpace& space() const override {
     static const ConfigSpace instance = space_of<Config>();
     return instance;
@@ -89,6 +82,22 @@ class GpuFamily : public Family {
     if (const int level = ptxas_level(traits_of(problem)); level != 3)
       source.options.push_back(fmt::format("--ptxas-options=-O{}", level));
     return source;
+  }
+
+ protected:
+  // A program of one launch. TMA and cp.async move 16 bytes at a time.
+  static Program one_step(Step step, int alignment_bytes = 16) {
+    Program program;
+    program.steps.push_back(std::move(step));
+    program.alignment_bytes = alignment_bytes;
+    return program;
+  }
+  // What the config says of every launch.
+  static Step step_of(const Config& config, const Problem& problem) {
+    Step step;
+    step.launch.block.x = static_cast<unsigned>(threads_per_block(config));
+    step.launch.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
+    return step;
   }
 };
 

@@ -9,22 +9,11 @@ import sqlite3
 import unittest
 
 from cli_attack import AttackTest
-from support import BAD_USAGE, DONE, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR
+from support import BAD_USAGE, DONE, EXPERIMENT, NO_ENVIRONMENT
 
 PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s96_d64_fp32"]
 EMULATED = ["--device", "emulator", "--problem", "b1_h1_s16_d64_fp16", "--family", "ref_fwd", "--patterns", "normal"]
 
-EXPERIMENT = """
-name: key_blocks
-hypothesis: Blocks of 32 keys are slower than blocks of 256.
-mechanism: Each block ends with a pass over the accumulators.
-refuted_by: Equal, or faster.
-control: {name: 256 keys, candidate: "cpu_fwd:block_m=96,block_n=256"}
-candidates:
-  - {name: 32 keys, candidate: "cpu_fwd:block_m=96,block_n=32", predicted: [0.70, 0.95]}
-problems: [b1_h1_s256_d64_fp32]
-acceptance: {processes: 1, seconds: 0.2}
-"""
 # Root may write anywhere, so root tries as somebody else.
 OTHER = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
 
@@ -169,5 +158,4 @@ class EnvironmentTest(AttackTest):
 
 
 if __name__ == "__main__":
-    assert os.path.isdir(SOURCE_DIR) and NOT_JUDGED == 2
     unittest.main()

@@ -107,6 +107,9 @@ def visible(row, rows, keys, causal):
     return {"none": keys, "top_left": min(row + 1, keys), "bottom_right": min(max(row + 1 + keys - rows, 0), keys)}[causal]
 
 
+CLEAN = {}  # results without NaN, of the cases of rows_reached
+
+
 class LeakCase:
     """Shared by the CPU and the emulator; `device`, `candidate_for` and `dtype` are theirs."""
 
@@ -127,7 +130,8 @@ class LeakCase:
     def rows_reached(self, candidate, dtype, columns, rows, keys, causal, key, poison_k=False, value=np.nan):
         """Rows that do not see `key`, and whose results differ once it is `value`; their numbers, of head 0."""
         q, k, v = tensors(rows, keys, columns, dtype, heads=(1, 1))
-        clean = self.device.attention(*map(Inside, (q, k, v)), causal, candidate)
+        case = (self.device, candidate, dtype, columns, rows, keys, causal)
+        clean = CLEAN[case] = CLEAN.get(case) or self.device.attention(*map(Inside, (q, k, v)), causal, candidate)
         (k if poison_k else v)[:, :, key] = value
         dirty = self.device.attention(*map(Inside, (q, k, v)), causal, candidate)
         blind = [row for row in range(rows) if visible(row, rows, keys, causal) <= key]
@@ -147,6 +151,28 @@ class LeakCase:
                 self.assertTrue(np.isnan(dirty[0][0, 0, row]).all() and np.isnan(dirty[1][0, 0, row]))
             else:
                 self.same_bits([x[0, 0, row] for x in dirty], [x[0, 0, row] for x in clean], f"{candidate}: NaN in row 33 of q, row {row}")
+
+
+# Rows that are computed together, and keys; by the parameters of the config.
+TILES = {"sm90_fwd": ("64", "block_n"), "sm90_short_fwd": ("64*row_groups", "block_n"), "sm80_fwd": ("block_m", "block_n"),
+         "sm80_short_fwd": ("16*row_blocks", "block_n"), "ref_fwd": ("1", "1"), "cpu_fwd": ("1", "1")}  # fmt: skip
+
+
+def tile_of(family, candidate):
+    config = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", candidate)}
+    return tuple(eval(size, {}, config) for size in TILES[family])
+
+
+def documented_reach():
+    """{family: ((M, N), rows reached for each key)} of the table in docs/correctness.md, and the keys."""
+    text = (ROOT / "docs" / "correctness.md").read_text(encoding="utf-8")
+    keys = re.search(r"rows reached by NaN in V, causal, 256 rows and keys, head dim 64: at key ([\d, ]+) \|", text)[1]
+    found = {}
+    for cells in re.findall(r"(?m)^\| ((?:`\w+`(?:, )?)+) \| (.+?) \| (.+?) \| ([\d, ]+) \|$", text):
+        tile = tuple(int(re.search(r"(\d+)$", cell)[1]) for cell in cells[1:3])
+        for family in re.findall(r"`(\w+)`", cells[0]):
+            found[family] = tile, [int(number) for number in cells[3].split(",")]
+    return found, [int(key) for key in keys.split(",")]
 
 
 LENGTHS = ((37, 71), (71, 37), (1, 130), (130, 130))
@@ -213,13 +239,11 @@ class EmulatorTest(LeakCase, unittest.TestCase):
         self.each(body)
 
     def test_a_masked_key_reaches_no_further_than_its_tiles(self):
-        # Rows that are computed together, and keys.
-        tiles = {"sm90_fwd": ("64", "block_n"), "sm90_short_fwd": ("64*row_groups", "block_n"), "sm80_fwd": ("block_m", "block_n"),
-                 "sm80_short_fwd": ("16*row_blocks", "block_n"), "ref_fwd": ("1", "1")}  # fmt: skip
-        for family, sizes in tiles.items():
+        for family in TILES:
+            if family == "cpu_fwd":
+                continue
             candidate = self.candidate(family, "bottom_right")
-            config = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", candidate)}
-            block_m, block_n = (eval(size, {}, config) for size in sizes)
+            block_m, block_n = tile_of(family, candidate)
             for key in (40, 100, 129):
                 with self.subTest(candidate=candidate, key=key):
                     # A tile of rows computes the key's block if its last row sees the block's first key.
@@ -229,6 +253,18 @@ class EmulatorTest(LeakCase, unittest.TestCase):
                         self.assertLessEqual(set(reached), set(near) if family != "ref_fwd" else set())
                     reached = self.rows_reached(candidate, np.float16, self.COLUMNS, 130, 130, "bottom_right", key, poison_k=True)
                     self.assertEqual(reached, [], "NaN in K at a masked key")
+
+    def test_the_documents_table_is_what_is_measured(self):
+        documented, keys = documented_reach()
+        self.assertEqual(set(documented), set(TILES))
+        for family, (tile, reached) in documented.items():
+            with self.subTest(family=family):
+                self.device = self.__class__.device if family != "cpu_fwd" else Device("cpu")
+                shape = (1, 1, 256, self.COLUMNS)
+                candidate = self.device.full_name(family, (shape, shape, shape), np.float16, "bottom_right")
+                self.assertEqual(tile_of(family, candidate), tile, candidate)
+                measured = [len(self.rows_reached(candidate, np.float16, self.COLUMNS, 256, 256, "bottom_right", key)) for key in keys]
+                self.assertEqual(measured, reached, "docs/correctness.md, the table of rows that NaN in V reaches")
 
     def test_a_nan_row_of_q_stays_there(self):
         self.each(lambda family, candidate, causal: self.a_nan_row_of_q_stays_there(candidate, np.float16, self.COLUMNS, causal))

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "api/artifact_cache.h"
 #include "core/error.h"
@@ -206,39 +207,61 @@ TEST_F(FakeGpuPlan, AFaultOfTheGpuIsSaid) {
   EXPECT_THROW(made.launch(kTensors, nullptr), DeviceFault);
 }
 
-TEST_F(FakeGpuPlan, SlotsAreNotSharedByLaunchesUnderWay) {
-  EXPECT_NE(context_->next_slot(), context_->next_slot());
-  EXPECT_EQ(driver_.count("mem_alloc"), 1);
-}
-
-// A family whose parameters depend on an address otherwise than by holding it: a launch on other tensors would be
-// wrong.
-class Deriving final : public Family {
- public:
-  std::string name() const override { return "deriving"; }
-  std::string description() const override { return "for a test"; }
-  DeviceKind kind() const override { return DeviceKind::kCuda; }
-  std::optional<std::string> why_unsupported(const Problem&, const DeviceLimits&) const override { return {}; }
-  const ConfigSpace& space() const override { return family_by_name("ref_fwd").space(); }
-  ConfigValues default_config(const Problem&, const DeviceLimits&) const override { return space().at(0); }
-  std::optional<std::string> why_invalid(const ConfigValues&, const Problem&, const DeviceLimits&) const override {
-    return {};
-  }
-  LaunchSpec launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&,
-                         const AttentionArgs& args) const override {
-    LaunchSpec spec;
-    const auto derived = reinterpret_cast<std::uintptr_t>(args.q) + 8;
-    spec.params.resize(sizeof(derived));
-    std::memcpy(spec.params.data(), &derived, sizeof(derived));
-    return spec;
+// Launches that may run side by side share no workspace, however many there are; those of one stream do.
+class FakeGpuWorkspaces : public FakeGpuPlan {
+ protected:
+  const void* address_of(void* stream, std::size_t bytes = 4,
+                         Workspace::Contents contents = Workspace::Contents::kLeftZero) {
+    const Workspace workspace{bytes, contents};
+    Addresses addresses{};
+    context_->workspaces().provide(stream, {&workspace, 1}, addresses);
+    return addresses[AddressOf::workspace(0).index()];
   }
 };
 
-TEST(LaunchTemplate, RefusesWhatItCannotReaddress) {
-  const Deriving family;
-  const Problem problem = Problem::parse("b1_h1_s1_d8_fp16");
-  EXPECT_THROW(LaunchTemplate({&family, family.space().at(0)}, problem, limits_of_arch("sm_90"), make_layouts(problem)),
-               Error);
+TEST_F(FakeGpuWorkspaces, EachStreamHasItsOwn) {
+  std::set<const void*> seen;
+  for (std::uintptr_t stream = 1; stream <= 6000; ++stream) seen.insert(address_of(address<void>(stream * 16)));
+  EXPECT_EQ(seen.size(), 6000u);
+  const int allocations = driver_.count("mem_alloc");
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(seen.contains(address_of(address<void>(16))));
+  EXPECT_EQ(address_of(address<void>(16)), address_of(address<void>(16)));
+  EXPECT_EQ(driver_.count("mem_alloc"), allocations);
+}
+
+TEST_F(FakeGpuWorkspaces, EachCapturedLaunchHasItsOwn) {
+  driver_.foreign_capture = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::set<const void*> seen;
+  for (int i = 0; i < 6000; ++i) seen.insert(address_of(FakeDriver::foreign_stream()));
+  EXPECT_EQ(seen.size(), 6000u);
+  EXPECT_EQ(driver_.invalidated_by, "");
+  driver_.foreign_capture = -1;
+  EXPECT_FALSE(seen.contains(address_of(FakeDriver::foreign_stream())));
+}
+
+TEST_F(FakeGpuWorkspaces, ScratchIsNotWhereZerosAreExpected) {
+  const void* zeros = address_of(nullptr, 1000);
+  const void* scratch = address_of(nullptr, 100000, Workspace::Contents::kScratch);
+  EXPECT_EQ(address_of(nullptr, 1000), zeros);
+  const auto distance = static_cast<const std::byte*>(scratch) - static_cast<const std::byte*>(zeros);
+  EXPECT_TRUE(distance >= 1000 || distance <= -100000) << distance;
+  // One that needs more moves; what launches under way use stays.
+  const int frees = driver_.count("mem_free");
+  EXPECT_NE(address_of(nullptr, 1000000, Workspace::Contents::kScratch), scratch);
+  EXPECT_EQ(driver_.count("mem_free"), frees);
+}
+
+// The counter of sm90_fwd's dynamic scheduler.
+TEST_F(FakeGpuPlan, AWorkspaceIsTheStreams) {
+  api_.tensor_map_encode = [](auto...) { return cuda::CUresult{cuda::CUDA_SUCCESS}; };
+  const Plan made = plan("b1_h8_s512_d64_fp16_causal", "sm90_fwd:scheduler=2");
+  const auto launch_on = [&](std::uintptr_t stream) {
+    made.launch(kTensors, address<void>(stream));
+    return driver_.launches.back().params;
+  };
+  const auto first = launch_on(0x50);
+  EXPECT_EQ(launch_on(0x50), first);
+  EXPECT_NE(launch_on(0x60), first);
 }
 
 }  // namespace

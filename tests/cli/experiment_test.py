@@ -6,19 +6,7 @@ import os
 import shutil
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest
-
-EXPERIMENT = """
-name: key_blocks
-hypothesis: Blocks of 32 keys are slower than blocks of 256.
-mechanism: Each block ends with a pass over the accumulators.
-refuted_by: Equal, or faster.
-control: {name: 256 keys, candidate: "cpu_fwd:block_m=96,block_n=256"}
-candidates:
-  - {name: 32 keys, candidate: "cpu_fwd:block_m=96,block_n=32", predicted: [0.70, 0.95]}
-problems: [b1_h1_s256_d64_fp32]
-acceptance: {processes: 1, seconds: 0.2}
-"""
+from support import BAD_USAGE, DONE, EXPERIMENT, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest
 
 
 class ExperimentTest(CliTest):

@@ -5,22 +5,9 @@ import re
 import shlex
 import unittest
 
-from support import DONE, CliTest, write_qkv
+from support import DONE, EXPERIMENT, CliTest, write_qkv
 
 VERBS = ["doctor", "check", "compile", "bench", "ab", "tune", "leaderboard", "gate", "report", "run", "verify", "experiment"]
-
-
-EXPERIMENT = """
-name: example
-hypothesis: Blocks of 32 keys are slower than blocks of 256.
-mechanism: Each block ends with a pass over the accumulators.
-refuted_by: Equal, or faster.
-control: {name: 256 keys, candidate: "cpu_fwd:block_m=96,block_n=256"}
-candidates:
-  - {name: 32 keys, candidate: "cpu_fwd:block_m=96,block_n=32", predicted: [0.70, 0.95]}
-problems: [b1_h1_s256_d64_fp32]
-acceptance: {processes: 1, seconds: 0.3}
-"""
 
 
 def needs_nvrtc(example):

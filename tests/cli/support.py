@@ -17,6 +17,18 @@ SOURCE_DIR = os.environ.get("FLASHCORE_SOURCE_DIR", os.path.dirname(os.path.dirn
 BINARY = os.path.abspath(os.environ.get("FLASHCORE_BINARY", os.path.join(SOURCE_DIR, "build", "flashcore")))
 
 DONE, FAILED, NOT_JUDGED, BAD_USAGE, NO_ENVIRONMENT = range(5)
+# The CPU family beside itself with smaller blocks: two arms, a third of a second.
+EXPERIMENT = """
+name: key_blocks
+hypothesis: Blocks of 32 keys are slower than blocks of 256.
+mechanism: Each block ends with a pass over the accumulators.
+refuted_by: Equal, or faster.
+control: {name: 256 keys, candidate: "cpu_fwd:block_m=96,block_n=256"}
+candidates:
+  - {name: 32 keys, candidate: "cpu_fwd:block_m=96,block_n=32", predicted: [0.70, 0.95]}
+problems: [b1_h1_s256_d64_fp32]
+acceptance: {processes: 1, seconds: 0.2}
+"""
 TIMEOUT = 120  # seconds; a hang is a failure, never waited out
 
 _FORMATS = {"F32": ("f", "<f4"), "F16": ("e", "<f2")}

@@ -15,7 +15,7 @@ import time
 import unicodedata
 import unittest
 
-from support import BINARY, DONE, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest
+from support import BINARY, DONE, FAILED, SOURCE_DIR, CliTest
 
 PROBLEM = "b1_h1_s32_d64_fp32"
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07\u009b31m\u202eevil\u2066\nflashcore: error: forged"

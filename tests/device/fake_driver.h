@@ -196,6 +196,9 @@ struct FakeDriver {
     table.stream_is_capturing = [](CUstream stream, int* status) {
       return *status = now->foreign_capture >= 0 && stream == foreign_stream(), now->enter("stream_is_capturing");
     };
+    table.stream_id = [](CUstream stream, unsigned long long* id) {
+      return *id = reinterpret_cast<std::uintptr_t>(stream) + 1000, now->enter("stream_id");
+    };
     table.exchange_capture_mode = [](int* mode) {
       return std::swap(*mode, now->thread_mode), now->enter("exchange_capture_mode");
     };

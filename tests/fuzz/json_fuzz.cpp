@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/config_space.h"
+#include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
 #include "kernels/tuned_table.h"

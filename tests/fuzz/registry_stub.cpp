@@ -56,13 +56,11 @@ std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, c
 }
 double Family::caution() const { return 1; }
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const { not_here(); }
-LaunchSpec Family::launch_spec(const ConfigValues&, const Problem&, const DeviceLimits&, const AttentionArgs&) const {
+Program Family::program(const ConfigValues&, const Problem&, const DeviceLimits&, const ProblemLayouts&) const {
   not_here();
 }
 std::string Family::compile_arch(const DeviceLimits&) const { not_here(); }
 const SourceMap* Family::source_overlay() const { return nullptr; }
-std::size_t Family::workspace_bytes(const ConfigValues&, const Problem&) const { return 0; }
-int Family::alignment_bytes() const { return 0; }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const { not_here(); }
 
 }  // namespace flashcore

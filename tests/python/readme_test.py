@@ -1,4 +1,4 @@
-"""The README's blocks run as they stand: each that follows a line `<!-- run: KIND -->`. Also: docs/api is fresh."""
+"""The README's blocks run unchanged: each that follows a line `<!-- run: KIND -->`. Also: docs/api is fresh."""
 
 import os
 import re

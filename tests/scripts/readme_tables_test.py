@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "readme-tables"
 README = "# x\n\n<!-- results: gpu/tiny -->\nold\n<!-- /results -->\n\nend\n"
@@ -163,6 +164,61 @@ class ReadmeTables(unittest.TestCase):
     def test_missing_results_say_so(self):
         self.run_script()
         self.assertIn("Not measured yet", self.readme())
+
+    def test_a_document_may_show_some_problems_and_peers_in_brief(self):
+        (self.root / "README.md").write_text(README.replace("gpu/tiny", "gpu/tiny problems=two peers=peer"))
+        other = {"name": "slow", "version": "1", "speedup": 7.0, "ci95": [6.9, 7.1]}
+        one, two = result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 0.9) | {"name": "two"}
+        one["peers"].append(other)
+        two["peers"].append(other)
+        self.results(one, two)
+        self.assertEqual(self.run_script().returncode, 0)
+        text = self.readme()
+        self.assertIn("| `b1_h8_s2048_d64_fp16` | `sm80_fwd` | 22.0 | 57.2 TFLOP/s | 2.00× | 0.90× |", text)
+        self.assertIn("**geometric mean of all 2** | | | | | **1.04×** |", text)  # of those left out too
+        for left_out in ("s512", "slow", "7.00", "[", "commit"):
+            self.assertNotIn(left_out, text)
+        self.assertEqual(self.run_script("--check").returncode, 0)
+        (self.root / "README.md").write_text(README.replace("gpu/tiny", "gpu/tiny problems=gone"))
+        done = self.run_script()
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("no problem named gone", done.stderr)
+
+    def test_docs_results_is_written_too(self):
+        (self.root / "docs").mkdir()
+        (self.root / "docs" / "results.md").write_text(README)
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("9.40 [8.40, 10.4]", (self.root / "docs" / "results.md").read_text())
+
+    def test_a_chart_has_a_dot_for_each_problem_and_is_fresh_or_gone(self):
+        (self.root / "docs").mkdir()
+        (self.root / "README.md").write_text(README.replace("results: gpu", "chart: gpu"))
+        decode = result("b1_h32_hk8_sq1_sk32768_d128_bf16", 40.0, 3.0)
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.25), result("b1_h8_s2048_d64_fp16", 22.0, 0.8), decode)
+        self.assertEqual(self.run_script("--check").returncode, 1)
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("](docs/charts/gpu_tiny.svg)", self.readme())
+        chart = self.root / "docs" / "charts" / "gpu_tiny.svg"
+        drawn = xml.etree.ElementTree.parse(chart).getroot()
+        dots = [circle for circle in drawn.iter("{http://www.w3.org/2000/svg}circle") if len(circle)]
+        self.assertEqual([(dot.get("class"), dot[0].text) for dot in dots], [
+            ("dot", "b1_h8_s2048_d64_fp16: 0.80×"), ("dot", "b1_h8_s512_d64_fp16: 1.25×"), ("decode", f"{decode['problem']}: 3.00×")])  # fmt: skip
+        across = [float(dot.get("cx")) for dot in dots]
+        self.assertEqual(across, sorted(across))
+        equal = next(line for line in drawn.iter("{http://www.w3.org/2000/svg}line") if line.get("class") == "equal")
+        self.assertTrue(across[0] < float(equal.get("x1")) < across[1])
+        self.assertIn("peer 1.00", drawn.find("{http://www.w3.org/2000/svg}desc").text)  # without decoding
+        self.assertIn("prefers-color-scheme: dark", chart.read_text())
+        self.assertEqual(self.run_script("--check").returncode, 0)
+        chart.write_text(chart.read_text().replace("1.25×", "1.35×"))
+        self.assertEqual(self.run_script("--check").returncode, 1)
+        self.verdict(1)
+        self.assertEqual(self.run_script("--check").returncode, 1)
+        self.run_script()
+        self.assertIn("is stale", self.readme())
+        self.assertFalse(chart.exists())
+        self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_another_schema_is_bad_input(self):
         (self.root / "results" / "gpu" / "tiny.json").write_text('{"results": [{"problem": "x"}]}')

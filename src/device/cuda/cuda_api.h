@@ -185,6 +185,7 @@ struct DriverApi {
   CUresult (*stream_destroy)(CUstream stream) = nullptr;
   CUresult (*stream_synchronize)(CUstream stream) = nullptr;
   CUresult (*stream_is_capturing)(CUstream stream, int* status) = nullptr;
+  CUresult (*stream_id)(CUstream stream, unsigned long long* id) = nullptr;  // CUDA 12.0; may be null
   CUresult (*exchange_capture_mode)(int* mode) = nullptr;
   CUresult (*stream_begin_capture)(CUstream stream, int mode) = nullptr;
   CUresult (*stream_end_capture)(CUstream stream, CUgraph* graph) = nullptr;

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "core/error.h"
@@ -145,6 +146,24 @@ void CudaDevice::readdress_tensor_map(const TensorMapSpec& map, const void* addr
   TensorMapSpec moved = map;
   moved.address = address;
   encode_tensor_map(*context_, moved, params);
+}
+
+StreamOrder CudaDevice::order_of(void* stream) {
+  const Context::Scope current(*context_);
+  const DriverApi& api = context_->api();
+  int status = CU_STREAM_CAPTURE_STATUS_NONE;
+  context_->check(api.stream_is_capturing(static_cast<CUstream>(stream), &status), "looking at a stream");
+  if (status != CU_STREAM_CAPTURE_STATUS_NONE) return {0, true};
+  unsigned long long id = 0;
+  if (api.stream_id) {
+    context_->check(api.stream_id(static_cast<CUstream>(stream), &id), "looking at a stream");
+  } else {
+    // Handles serve older drivers, where each thread's own default stream has the same, CU_STREAM_PER_THREAD.
+    constexpr unsigned long long kPerThreadStream = 2;
+    id = reinterpret_cast<std::uintptr_t>(stream);
+    if (id == kPerThreadStream) id += std::hash<std::thread::id>{}(std::this_thread::get_id()) | 1;
+  }
+  return {id, false};
 }
 
 void CudaDevice::synchronize_stream(void* stream) {

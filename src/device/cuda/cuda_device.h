@@ -34,6 +34,7 @@ class CudaDevice final : public Device {
   void launch_on(void* stream, const Module& module, const LaunchSpec& spec,
                  std::span<const std::byte> params) override;
   void readdress_tensor_map(const TensorMapSpec& map, const void* address, std::span<std::byte> params) override;
+  StreamOrder order_of(void* stream) override;
   void synchronize_stream(void* stream) override;
   std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) override;
   void idle(double milliseconds) override;

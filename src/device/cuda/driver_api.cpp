@@ -46,6 +46,7 @@ void load_symbols(SymbolLoader& loader, DriverApi& api) {
   loader.need("cuStreamDestroy_v2", api.stream_destroy);
   loader.need("cuStreamSynchronize", api.stream_synchronize);
   loader.need("cuStreamIsCapturing", api.stream_is_capturing);
+  loader.want("cuStreamGetId", api.stream_id);
   loader.need("cuThreadExchangeStreamCaptureMode", api.exchange_capture_mode);
   loader.need("cuStreamBeginCapture_v2", api.stream_begin_capture);
   loader.need("cuStreamEndCapture", api.stream_end_capture);

@@ -23,7 +23,9 @@ std::int64_t partial_floats(const Config& config, const Problem& problem) {
 Forward::Forward(const Config& config, const Problem& problem, const AttentionArgs& args,
                  AttendFunction attend_function)
     : attend_(attend_function) {
-  plan_.params = make_forward_params(problem, args);
+  plan_.params = make_forward_params(problem, args.layouts);
+  plan_.params.q = args.q, plan_.params.k = args.k, plan_.params.v = args.v;
+  plan_.params.o = args.o, plan_.params.lse = args.lse;
   plan_.traits = traits_of(problem);
   const Traits& traits = plan_.traits;
   plan_.band = {plan_.params.seqlen_kv, traits.bounded_left, traits.bounded_right, plan_.params.left_offset,

@@ -24,22 +24,21 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
       return fmt::format("the naive kernel takes minutes on an emulated GPU beyond {:.0e} FLOP", kMaxEmulatedFlops);
     return why_indices_overflow(problem);
   }
-  int alignment_bytes() const override { return 0; }
   // Nobody's first choice.
   int preference(const Problem&, const DeviceLimits&) const override { return 0; }
 
   ConfigValues default_config(const Problem&, const DeviceLimits&) const override {
     return values_of(ref_fwd::Config{});
   }
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
-                         const AttentionArgs& args) const override {
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
+                  const ProblemLayouts& layouts) const override {
     const auto config = config_from<ref_fwd::Config>(values);
     const std::int64_t rows = problem.batch * problem.heads_q * problem.seqlen_q;
-    LaunchSpec spec;
-    spec.grid.x = static_cast<unsigned>((rows + config.num_warps - 1) / config.num_warps);
-    spec.block.x = static_cast<unsigned>(threads_per_block(config));
-    spec.params = params_bytes(make_forward_params(problem, args));
-    return spec;
+    Step step = step_of(config, problem);
+    step.launch.grid.x = static_cast<unsigned>((rows + config.num_warps - 1) / config.num_warps);
+    step.set_params(make_forward_params(problem, layouts));
+    relocate_forward(step, 0);
+    return one_step(std::move(step), 0);
   }
 };
 

@@ -70,17 +70,16 @@ class Sm80Forward final : public GpuFamily<Config> {
     return values_of(narrow ? *narrow : *wide);
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
-                         const AttentionArgs& args) const override {
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                  const ProblemLayouts& layouts) const override {
     const auto config = config_from<Config>(values);
     const std::int64_t count = tiles_of_rows(problem, config.block_m);
     const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;
-    LaunchSpec spec;
-    spec.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
-    spec.block.x = static_cast<unsigned>(threads_per_block(config));
-    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
-    spec.params = params_bytes(make_forward_params(problem, args));
-    return spec;
+    Step step = step_of(config, problem);
+    step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
+    step.set_params(make_forward_params(problem, layouts));
+    relocate_forward(step, 0);
+    return one_step(std::move(step));
   }
 };
 

@@ -17,15 +17,15 @@ using sm80_short_fwd::Params;
 constexpr std::int64_t kMaxGrid = 65535;
 constexpr std::int64_t kShortReads = 200 * 128;  // of an SM: keys times columns, for all tiles
 
-sm80_short_fwd::Tensor tensor_of(const char* name, const void* address, const TensorLayout& layout) {
+sm80_short_fwd::Tensor tensor_of(Operand operand, const TensorLayout& layout) {
   constexpr std::int64_t kUnit = 8;  // elements
   if (layout.span() / kUnit > std::numeric_limits<std::uint32_t>::max())
-    throw_bad_input("sm80_short_fwd reaches 64 GB of a tensor, and {} spans {} bytes; use another family", name,
-                    2 * layout.span());
+    throw_bad_input("sm80_short_fwd reaches 64 GB of a tensor, and {} spans {} bytes; use another family",
+                    to_string(operand), 2 * layout.span());
   const auto units = [](std::int64_t elements, std::int64_t extent) {
     return static_cast<unsigned>(extent <= 1 ? 0 : elements / kUnit);  // whose stride may be anything
   };
-  return {const_cast<void*>(address), units(layout.stride_batch, layout.batch), units(layout.stride_head, layout.heads),
+  return {nullptr, units(layout.stride_batch, layout.batch), units(layout.stride_head, layout.heads),
           units(layout.stride_row, layout.rows)};
 }
 
@@ -89,30 +89,32 @@ class Sm80ShortForward final : public GpuFamily<Config> {
     return values_of(*best.config);
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
-                         const AttentionArgs& args) const override {
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
+                  const ProblemLayouts& layouts) const override {
     const auto config = config_from<Config>(values);
     const std::int64_t positions = sm80_short_fwd::positions(config);
     const std::int64_t row_tiles = (problem.seqlen_q + positions - 1) / positions;
     Params params{};
-    const ForwardParams forward = make_forward_params(problem, args);
-    const ProblemLayouts& layouts = args.layouts;
-    params.q = tensor_of("q", args.q, layouts.q), params.k = tensor_of("k", args.k, layouts.k);
-    params.v = tensor_of("v", args.v, layouts.v), params.o = tensor_of("o", args.o, layouts.o);
-    params.lse = args.lse;
+    const ForwardParams forward = make_forward_params(problem, layouts);
+    params.q = tensor_of(Operand::kQ, layouts.q), params.k = tensor_of(Operand::kK, layouts.k);
+    params.v = tensor_of(Operand::kV, layouts.v), params.o = tensor_of(Operand::kO, layouts.o);
     params.heads_q = forward.heads_q, params.seqlen_q = forward.seqlen_q, params.seqlen_kv = forward.seqlen_kv;
     params.right_offset = forward.right_offset, params.scale_log2 = forward.scale_log2;
     params.group_size = static_cast<int>(problem.group_size());
     params.head_tiles = static_cast<int>((problem.group_size() + config.pack_heads - 1) / config.pack_heads);
     params.by_head_tiles = tile::FastDivide::by(params.head_tiles);
-    LaunchSpec spec;
-    spec.grid = {static_cast<unsigned>(problem.heads_kv * params.head_tiles), static_cast<unsigned>(problem.batch),
-                 static_cast<unsigned>(row_tiles)};
-    spec.block.x = static_cast<unsigned>(threads_per_block(config));
-    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
-    spec.programmatic = config.early_launch != 0;
-    spec.params = params_bytes(params);
-    return spec;
+    Step step = step_of(config, problem);
+    step.launch.grid = {static_cast<unsigned>(problem.heads_kv * params.head_tiles),
+                        static_cast<unsigned>(problem.batch), static_cast<unsigned>(row_tiles)};
+    step.launch.programmatic = config.early_launch != 0;
+    step.set_params(params);
+    using sm80_short_fwd::Tensor;
+    step.relocate(offsetof(Params, q) + offsetof(Tensor, address), Operand::kQ);
+    step.relocate(offsetof(Params, k) + offsetof(Tensor, address), Operand::kK);
+    step.relocate(offsetof(Params, v) + offsetof(Tensor, address), Operand::kV);
+    step.relocate(offsetof(Params, o) + offsetof(Tensor, address), Operand::kO);
+    step.relocate(offsetof(Params, lse), Operand::kLse);
+    return one_step(std::move(step));
   }
 };
 

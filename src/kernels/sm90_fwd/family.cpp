@@ -88,16 +88,11 @@ class Sm90Forward final : public GpuFamily<Config> {
 
   int ptxas_level(const Traits& traits) const override { return sm90_fwd::ptxas_level(traits); }
 
-  std::size_t workspace_bytes(const ConfigValues& values, const Problem&) const override {
-    return config_from<Config>(values).scheduler == 2 ? sizeof(unsigned) : 0;
-  }
-
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
-                         const AttentionArgs& args) const override {
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                  const ProblemLayouts& layouts) const override {
     const auto config = config_from<Config>(values);
     Params params{};
-    params.problem = make_forward_params(problem, args);
-    params.tile_counter = static_cast<unsigned*>(args.workspace);
+    params.problem = make_forward_params(problem, layouts);
     const std::int64_t heads = problem.batch * problem.heads_q;
     const std::int64_t row_tiles = (problem.seqlen_q + cluster_m(config) - 1) / cluster_m(config);
     const std::int64_t tiles = row_tiles * heads;  // of a cluster each
@@ -114,21 +109,28 @@ class Sm90Forward final : public GpuFamily<Config> {
     params.by_section_tiles = by(row_tiles * section);
     params.by_section_heads = by(section);
     params.by_last_section_heads = by(std::max<std::int64_t>(heads % section, 1));
-    LaunchSpec spec;
-    spec.grid.x = static_cast<unsigned>((config.scheduler == 0 ? tiles : std::min(tiles, resident)) * config.cluster);
-    spec.cluster.x = static_cast<unsigned>(config.cluster);
-    spec.block.x = static_cast<unsigned>(threads_per_block(config));
-    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
-    spec.params = params_bytes(params);
-    const ProblemLayouts& layouts = args.layouts;
-    spec.tensor_maps = {
-        tensor_map_of(offsetof(Params, q), args.q, problem.dtype, layouts.q, {64, sm90_fwd::kRowsPerConsumer, 1, 1}),
-        tensor_map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k,
-                      {64, config.block_n / config.cluster, 1, 1}),
-        tensor_map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v,
-                      {64, config.block_n / config.cluster, 1, 1}),
-        tensor_map_of(offsetof(Params, o), args.o, problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerStore, 1, 1})};
-    return spec;
+    Step step = step_of(config, problem);
+    step.launch.grid.x =
+        static_cast<unsigned>((config.scheduler == 0 ? tiles : std::min(tiles, resident)) * config.cluster);
+    step.launch.cluster.x = static_cast<unsigned>(config.cluster);
+    step.set_params(params);
+    relocate_forward(step, offsetof(Params, problem));
+    step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q, {64, sm90_fwd::kRowsPerConsumer, 1, 1}),
+                 Operand::kQ);
+    step.add_map(
+        tensor_map_of(offsetof(Params, k), problem.dtype, layouts.k, {64, config.block_n / config.cluster, 1, 1}),
+        Operand::kK);
+    step.add_map(
+        tensor_map_of(offsetof(Params, v), problem.dtype, layouts.v, {64, config.block_n / config.cluster, 1, 1}),
+        Operand::kV);
+    step.add_map(tensor_map_of(offsetof(Params, o), problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerStore, 1, 1}),
+                 Operand::kO);
+    Program program = one_step(std::move(step));
+    if (config.scheduler == 2) {
+      program.workspaces = {{sizeof(unsigned), Workspace::Contents::kLeftZero}};
+      program.steps.front().relocate(offsetof(Params, tile_counter), AddressOf::workspace(0));
+    }
+    return program;
   }
 
  private:

@@ -86,29 +86,27 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     return values_of(*best.config);
   }
 
-  LaunchSpec launch_spec(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
-                         const AttentionArgs& args) const override {
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
+                  const ProblemLayouts& layouts) const override {
     const auto config = config_from<Config>(values);
     Params params{};
-    params.problem = make_forward_params(problem, args);
+    params.problem = make_forward_params(problem, layouts);
     const Tiles tiles = tiles_of(config, problem);
     params.group_size = static_cast<int>(problem.group_size());
     params.head_tiles = static_cast<int>(tiles.heads);
-    LaunchSpec spec;
-    spec.grid = {static_cast<unsigned>(problem.heads_kv * tiles.heads * config.cluster),
-                 static_cast<unsigned>(problem.batch), static_cast<unsigned>(tiles.rows)};
-    spec.block.x = static_cast<unsigned>(threads_per_block(config));
-    spec.cluster.x = static_cast<unsigned>(config.cluster);
-    spec.shared_bytes = static_cast<unsigned>(smem_bytes(config, traits_of(problem)));
-    spec.programmatic = config.early_launch != 0;
-    spec.params = params_bytes(params);
-    const ProblemLayouts& layouts = args.layouts;
-    spec.tensor_maps = {
-        tensor_map_of(offsetof(Params, q), args.q, problem.dtype, layouts.q,
-                      {64, sm90_short_fwd::positions(config), config.pack_heads, 1}),
-        tensor_map_of(offsetof(Params, k), args.k, problem.dtype, layouts.k, {64, config.block_n, 1, 1}),
-        tensor_map_of(offsetof(Params, v), args.v, problem.dtype, layouts.v, {64, config.block_n, 1, 1})};
-    return spec;
+    Step step = step_of(config, problem);
+    step.launch.grid = {static_cast<unsigned>(problem.heads_kv * tiles.heads * config.cluster),
+                        static_cast<unsigned>(problem.batch), static_cast<unsigned>(tiles.rows)};
+    step.launch.cluster.x = static_cast<unsigned>(config.cluster);
+    step.launch.programmatic = config.early_launch != 0;
+    step.set_params(params);
+    relocate_forward(step, offsetof(Params, problem));
+    step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q,
+                               {64, sm90_short_fwd::positions(config), config.pack_heads, 1}),
+                 Operand::kQ);
+    step.add_map(tensor_map_of(offsetof(Params, k), problem.dtype, layouts.k, {64, config.block_n, 1, 1}), Operand::kK);
+    step.add_map(tensor_map_of(offsetof(Params, v), problem.dtype, layouts.v, {64, config.block_n, 1, 1}), Operand::kV);
+    return one_step(std::move(step));
   }
 };
 

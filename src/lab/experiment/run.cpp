@@ -110,9 +110,9 @@ class Runner {
     const DeviceLimits& limits = result.device.limits;
     if (facts.gates.artifact && limits.kind == DeviceKind::kCuda && !limits.emulated) {
       const Candidate candidate = parse_candidate(arm.candidate, problem.problem, limits);
-      AttentionArgs nowhere;
-      nowhere.layouts = make_layouts(problem.problem);
-      const Dim3 grid = candidate.family->launch_spec(candidate.config, problem.problem, limits, nowhere).grid;
+      const Program program =
+          candidate.family->program(candidate.config, problem.problem, limits, make_layouts(problem.problem));
+      const Dim3 grid = program.steps.front().launch.grid;
       facts.occupancy = occupancy_of(*facts.gates.artifact, limits, std::int64_t{grid.x} * grid.y * grid.z);
     }
     result.facts.push_back(std::move(facts));

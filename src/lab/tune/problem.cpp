@@ -63,11 +63,7 @@ TuneResult::Entry ProblemTuner::entry() {
 bool ProblemTuner::find_families() {
   std::vector<std::string> reasons;
   families_ = supporting_families(problem_, limits_, &reasons);
-  std::erase_if(families_, [&](const Family* f) {
-    if (run_.options.family) return f->name() != *run_.options.family;
-    // Nothing that dispatch would not take.
-    return !runs_beside_itself({f, f->default_config(problem_, limits_)}, problem_);
-  });
+  std::erase_if(families_, [&](const Family* f) { return run_.options.family && f->name() != *run_.options.family; });
   // Newest architecture first, the naive baseline last.
   std::sort(families_.begin(), families_.end(), [](const Family* a, const Family* b) {
     const bool a_naive = a->name() == kBaselineFamily, b_naive = b->name() == kBaselineFamily;

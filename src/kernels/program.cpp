@@ -1,0 +1,112 @@
+#include "kernels/program.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/hash.h"
+
+namespace flashcore {
+
+std::string_view to_string(Operand operand) {
+  constexpr std::array<std::string_view, kOperandCount> kNames = {"q", "k", "v", "o", "lse"};
+  return kNames.at(static_cast<std::size_t>(operand));
+}
+
+void Step::write_addresses(const Addresses& addresses, std::span<std::byte> params) const {
+  for (const Relocation& relocation : relocations)
+    std::memcpy(params.data() + relocation.offset, &addresses[relocation.of.index()], sizeof(void*));
+}
+
+bool Program::has_tensor_maps() const {
+  return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.launch.tensor_maps.empty(); });
+}
+
+std::string Program::fingerprint() const {
+  Hasher hasher;
+  for (const Step& step : steps) {
+    const LaunchSpec& launch = step.launch;
+    for (const Dim3& d : {launch.grid, launch.block, launch.cluster})
+      hasher.add(fmt::format("{} {} {}", d.x, d.y, d.z));
+    hasher.add(fmt::format("{} {}", launch.shared_bytes, launch.programmatic));
+    for (std::size_t i = 0; i < launch.tensor_maps.size(); ++i) {
+      const TensorMapSpec& map = launch.tensor_maps[i];
+      for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");
+      hasher.add(fmt::format("swizzle {} of {}", static_cast<unsigned>(map.swizzle), step.map_addresses[i].index()));
+    }
+    for (const Step::Relocation& relocation : step.relocations)
+      hasher.add(fmt::format("{} to {}", relocation.of.index(), relocation.offset));
+    hasher.add({reinterpret_cast<const char*>(launch.params.data()), launch.params.size()});
+  }
+  return hasher.hex();
+}
+
+void Program::validate() const {
+  FC_CHECK(workspaces.size() <= kMaxWorkspaces);
+  for (const Step& step : steps) {
+    const std::vector<std::byte>& params = step.launch.params;
+    if (params.size() > kMaxParamBytes)
+      throw_internal("a launch takes {} bytes of parameters, more than {}", params.size(), kMaxParamBytes);
+    FC_CHECK(step.map_addresses.size() == step.launch.tensor_maps.size());
+    FC_CHECK(!step.launch.programmatic || workspaces.empty());
+    const auto is_known = [&](AddressOf of) { return of.index() < kOperandCount + workspaces.size(); };
+    for (const Step::Relocation& relocation : step.relocations) {
+      if (relocation.offset + sizeof(void*) > params.size() || !is_known(relocation.of))
+        throw_internal("an address goes to byte {} of {} bytes of parameters", relocation.offset, params.size());
+      const auto at = params.begin() + static_cast<std::ptrdiff_t>(relocation.offset);
+      if (std::any_of(at, at + sizeof(void*), [](std::byte b) { return b != std::byte{0}; }))
+        throw_internal("the parameters hold something at byte {}, where an address goes", relocation.offset);
+    }
+    for (std::size_t i = 0; i < step.map_addresses.size(); ++i)
+      FC_CHECK(is_known(step.map_addresses[i]) && step.launch.tensor_maps[i].address == nullptr);
+  }
+}
+
+LoadedProgram::LoadedProgram(Device& device, Program program, std::shared_ptr<Module> module, const void* somewhere)
+    : device_(&device), program_(std::move(program)), module_(std::move(module)) {
+  program_.validate();
+  for (const Step& step : program_.steps) {
+    LaunchSpec& launch = encoded_.emplace_back(step.launch);
+    if (step.empty()) continue;
+    for (TensorMapSpec& map : launch.tensor_maps) map.address = somewhere;
+    device.encode_tensor_maps(launch);
+  }
+}
+
+void LoadedProgram::launch_on(void* stream, const Addresses& addresses) const {
+  alignas(64) std::byte bytes[Program::kMaxParamBytes];
+  for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+    const Step& step = program_.steps[i];
+    if (step.empty()) continue;
+    const std::span<std::byte> params(bytes, encoded_[i].params.size());
+    std::memcpy(params.data(), encoded_[i].params.data(), params.size());
+    step.write_addresses(addresses, params);
+    for (std::size_t m = 0; m < step.map_addresses.size(); ++m)
+      device_->readdress_tensor_map(step.launch.tensor_maps[m], addresses[step.map_addresses[m].index()], params);
+    device_->launch_on(stream, *module_, encoded_[i], params);
+  }
+}
+
+Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses) {
+  program.validate();
+  std::vector<std::shared_ptr<Buffer>> workspaces;
+  for (std::size_t i = 0; i < program.workspaces.size(); ++i) {
+    workspaces.push_back(device.allocate(program.workspaces[i].bytes));
+    device.fill(workspaces.back()->data(), 0, program.workspaces[i].bytes);
+    addresses[AddressOf::workspace(i).index()] = workspaces.back()->data();
+  }
+  std::vector<LaunchSpec> bound;
+  for (const Step& step : program.steps) {
+    if (step.empty()) continue;
+    LaunchSpec launch = step.launch;
+    step.write_addresses(addresses, launch.params);
+    for (std::size_t i = 0; i < step.map_addresses.size(); ++i)
+      launch.tensor_maps[i].address = addresses[step.map_addresses[i].index()];
+    device.encode_tensor_maps(launch);
+    bound.push_back(std::move(launch));
+  }
+  return [&device, module = std::move(module), workspaces = std::move(workspaces), bound = std::move(bound)] {
+    for (const LaunchSpec& launch : bound) device.launch(*module, launch);
+  };
+}
+
+}  // namespace flashcore

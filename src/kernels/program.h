@@ -1,0 +1,119 @@
+#pragma once
+// Program: what a candidate becomes for a problem and the layouts of its operands. Kernel launches whose parameters
+// hold no address, and where the addresses go. Binding writes them into a copy.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "core/tensor.h"
+#include "device/device.h"
+
+namespace flashcore {
+
+// A tensor of the call.
+enum class Operand : std::uint8_t { kQ, kK, kV, kO, kLse };
+inline constexpr std::size_t kOperandCount = 5;
+std::string_view to_string(Operand operand);  // "q"
+
+// Device memory that a launch needs besides its operands. Launches may overlap, so each has its own while it runs.
+struct Workspace {
+  enum class Contents : std::uint8_t {
+    kScratch,   // whatever is there
+    kLeftZero,  // zero when a launch begins, and again when it has ended
+  };
+  std::size_t bytes = 0;
+  Contents contents = Contents::kScratch;
+};
+
+// Whose address: an operand's, or that of a workspace of the program.
+class AddressOf {
+ public:
+  constexpr AddressOf(Operand operand) : index_(static_cast<std::uint8_t>(operand)) {}
+  static constexpr AddressOf workspace(std::size_t number) { return AddressOf(kOperandCount + number); }
+  constexpr std::size_t index() const { return index_; }  // in Addresses
+  bool operator==(const AddressOf&) const = default;
+
+ private:
+  constexpr explicit AddressOf(std::size_t index) : index_(static_cast<std::uint8_t>(index)) {}
+  std::uint8_t index_;
+};
+
+// Device addresses of one call: operands in the order of Operand, then workspaces. lse may be null.
+inline constexpr std::size_t kMaxWorkspaces = 3;
+using Addresses = std::array<const void*, kOperandCount + kMaxWorkspaces>;
+
+// One launch of the candidate's kernel.
+struct Step {
+  struct Relocation {
+    std::size_t offset;  // of the 8 bytes in launch.params that are zero until bound
+    AddressOf of;
+  };
+  LaunchSpec launch;  // params without addresses; tensor_maps without theirs
+  std::vector<Relocation> relocations;
+  std::vector<AddressOf> map_addresses;  // of launch.tensor_maps, in their order
+
+  template <class Params>
+  void set_params(const Params& params) {
+    static_assert(std::is_trivially_copyable_v<Params>);
+    launch.params.resize(sizeof(Params));
+    std::memcpy(launch.params.data(), &params, sizeof(Params));
+  }
+  void relocate(std::size_t offset, AddressOf of) { relocations.push_back({offset, of}); }
+  void add_map(const TensorMapSpec& map, AddressOf of) {
+    launch.tensor_maps.push_back(map);
+    map_addresses.push_back(of);
+  }
+  // An empty grid is not a legal launch: a problem without query rows has nothing to do.
+  bool empty() const { return launch.grid.x == 0 || launch.grid.y == 0 || launch.grid.z == 0; }
+
+  // Writes the addresses into `params`, a copy of launch.params; tensor maps are not touched.
+  void write_addresses(const Addresses& addresses, std::span<std::byte> params) const;
+};
+
+struct Program {
+  std::vector<Step> steps;  // in stream order
+  std::vector<Workspace> workspaces;
+  int alignment_bytes = 0;  // what addresses of q, k, v, o and their strides in bytes are multiples of; 0: one element
+
+  static constexpr std::size_t kMaxParamBytes = 4096;  // what every CUDA version takes
+
+  // Reads through tensor maps, which cannot repeat an element (stride 0).
+  bool has_tensor_maps() const;
+  // All launches with their geometry, parameters, relocations and maps, hashed: equal programs compute the same.
+  std::string fingerprint() const;
+  // Error kInternal for a relocation outside of the parameters or over bytes that are not zero, for an unknown
+  // workspace, for too many parameter bytes, and for a workspace beside a programmatic launch: that one may begin
+  // before the last launch of its stream has left the workspace.
+  void validate() const;
+};
+
+// A program whose kernel is loaded.
+class LoadedProgram {
+ public:
+  // Encodes tensor maps. `somewhere` is memory of the device that they point at until a launch says where. The device
+  // must outlive this.
+  LoadedProgram(Device& device, Program program, std::shared_ptr<Module> module, const void* somewhere);
+
+  const Program& program() const { return program_; }
+  // Enqueues all steps on a stream of the caller's. Allocates nothing; from any number of threads side by side.
+  void launch_on(void* stream, const Addresses& addresses) const;
+
+ private:
+  Device* device_;
+  Program program_;
+  std::vector<LaunchSpec> encoded_;  // of program_.steps, with their tensor maps in the parameters
+  std::shared_ptr<Module> module_;
+};
+
+// A launch on these addresses for good, with workspaces of its own.
+Launch bind_program(Device& device, const Program& program, std::shared_ptr<Module> module, Addresses addresses);
+
+}  // namespace flashcore

@@ -1,0 +1,95 @@
+// Programs: where addresses go, and that no family's parameters hold one.
+#include "kernels/program.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/error.h"
+#include "kernels/family.h"
+
+namespace flashcore {
+namespace {
+
+const Addresses kSome = {reinterpret_cast<void*>(0x1000), reinterpret_cast<void*>(0x2000),
+                         reinterpret_cast<void*>(0x3000), reinterpret_cast<void*>(0x4000),
+                         reinterpret_cast<void*>(0x5000), reinterpret_cast<void*>(0x6000)};
+
+Step step_with(std::size_t bytes) {
+  Step step;
+  step.launch.grid = {1, 1, 1};
+  step.launch.params.resize(bytes);
+  return step;
+}
+
+TEST(Program, WritesAddressesWhereTheyGo) {
+  Step step = step_with(32);
+  step.relocate(8, Operand::kV);
+  step.relocate(24, AddressOf::workspace(0));
+  std::array<const void*, 4> params{};
+  step.write_addresses(kSome, std::as_writable_bytes(std::span(params)));
+  EXPECT_EQ(params, (std::array<const void*, 4>{nullptr, kSome[2], nullptr, kSome[5]}));
+}
+
+TEST(Program, RefusesWhatCannotBeBound) {
+  const auto refuses = [](const Program& program) { EXPECT_THROW(program.validate(), Error); };
+  Program program;
+  program.steps = {step_with(16)};
+  program.validate();
+  Program outside = program;
+  outside.steps[0].relocate(12, Operand::kQ);
+  refuses(outside);
+  Program unknown = program;
+  unknown.steps[0].relocate(8, AddressOf::workspace(0));
+  refuses(unknown);
+  unknown.workspaces = {{4, Workspace::Contents::kLeftZero}};
+  unknown.validate();
+  unknown.steps[0].launch.programmatic = true;
+  refuses(unknown);
+  Program holding = program;
+  holding.steps[0].relocate(8, Operand::kQ);
+  holding.validate();
+  holding.steps[0].launch.params[9] = std::byte{1};
+  refuses(holding);
+  Program large = program;
+  large.steps[0].launch.params.resize(Program::kMaxParamBytes + 8);
+  refuses(large);
+}
+
+TEST(Program, FingerprintsTellProgramsApart) {
+  Program program;
+  program.steps = {step_with(16)};
+  const std::string before = program.fingerprint();
+  program.steps[0].relocate(8, Operand::kQ);
+  EXPECT_NE(program.fingerprint(), before);
+  Program wider = program;
+  wider.steps[0].launch.grid.y = 2;
+  EXPECT_NE(wider.fingerprint(), program.fingerprint());
+}
+
+// Every family's default program can be bound, and every operand is an address of it.
+TEST(Program, EveryFamilyNamesItsOperands) {
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  int programs = 0;
+  for (const char* id : {"b2_h4_hk2_sq3_sk70_d64_fp16", "b2_h4_s300_d128_bf16_causal", "b1_h1_s40_d72_dv40_fp16"}) {
+    const Problem problem = Problem::parse(id);
+    for (const Family* family : supporting_families(problem, limits)) {
+      const Program program =
+          family->program(family->default_config(problem, limits), problem, limits, make_layouts(problem));
+      program.validate();
+      ++programs;
+      for (std::size_t operand = 0; operand < kOperandCount; ++operand) {
+        bool used = false;
+        for (const Step& step : program.steps) {
+          for (const Step::Relocation& r : step.relocations) used |= r.of.index() == operand;
+          for (const AddressOf of : step.map_addresses) used |= of.index() == operand;
+        }
+        EXPECT_TRUE(used) << family->name() << " " << to_string(static_cast<Operand>(operand));
+      }
+    }
+  }
+  EXPECT_GE(programs, 12);
+}
+
+}  // namespace
+}  // namespace flashcore
