@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "core/operand_layouts.h"
+#include "core/operands.h"
 #include "core/problem.h"
 #include "flashcore/flashcore.h"
 

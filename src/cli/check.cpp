@@ -38,8 +38,8 @@ int random_configs(const CheckOptions& options, const DeviceLimits& limits) {
 }
 
 // The candidates of one problem; if there is none, why. `seed` of the first random config.
-std::vector<Candidate> candidates_of(const CheckOptions& options, const Problem& problem, const DeviceLimits& limits,
-                                     std::uint64_t seed, std::string& why_none) {
+std::vector<Candidate> candidates_of(const CheckOptions& options, const PlacedProblem& problem,
+                                     const DeviceLimits& limits, std::uint64_t seed, std::string& why_none) {
   const std::string text = candidate_text(options.common);
   std::vector<std::string> reasons;
   std::vector<const Family*> families = supporting_families(problem, limits, &reasons);

@@ -1,7 +1,6 @@
 #include "core/tensor.h"
 
 namespace flashcore {
-
 std::int64_t TensorLayout::span() const {
   if (elements() == 0) return 0;
   return offset(batch - 1, heads - 1, rows - 1) + columns;

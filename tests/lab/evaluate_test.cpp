@@ -13,8 +13,8 @@ namespace {
 using test::AllFakeFamilies;
 using test::make_fake_device;
 
-Problem ragged_problem() {
-  Problem p;
+PlacedProblem ragged_problem() {
+  PlacedProblem p;
   p.dtype = DType::kF32;
   p.heads_q = 2;
   p.heads_kv = 1;
@@ -184,7 +184,7 @@ TEST_F(EvaluateTest, IdenticalCandidatesAreTheSameByConstruction) {
 }
 
 TEST_F(EvaluateTest, WhatRunsTheSameCodeAsATimedCandidateIsNotTimedAgain) {
-  const Problem problem = ragged_problem();
+  const PlacedProblem problem = ragged_problem();
   const Candidate candidate = parse_candidate("fake_none:block=32", problem, device_->info().limits);
   const std::string identity = execution_identity(
       {candidate, compile_candidate(candidate, problem, device_->info().limits)}, problem, device_->info().limits);

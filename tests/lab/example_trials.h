@@ -39,7 +39,7 @@ inline Trial trial(int id, Phase phase, const std::string& problem, const std::s
   t.phase = phase;
   t.suite = "example";
   t.problem_name = name;
-  t.problem = Problem::parse(problem);
+  t.problem = PlacedProblem::parse(problem);
   t.device = gpu();
   t.family = "sm80_fwd";
   t.config = config;

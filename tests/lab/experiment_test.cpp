@@ -243,7 +243,7 @@ TEST_P(ShippedExperiment, IsNamedAsItsFileAndEveryArmCompilesToItsOwnCode) {
   }
   const DeviceLimits limits = cpu ? open_device("cpu")->info().limits : limits_of_arch("sm_90");
   const PatchScope patches(e.patches());
-  const auto compile = [&](const ExperimentArm& arm, const Problem& problem) {
+  const auto compile = [&](const ExperimentArm& arm, const PlacedProblem& problem) {
     const Artifact a = compile_candidate(parse_candidate(arm.candidate, problem, limits), problem, limits);
     const Verdict verdict = judge_resources(a, limits);
     EXPECT_NE(verdict.status, GateStatus::kFailed) << arm.name << " on " << problem.id() << ": " << verdict.reason;

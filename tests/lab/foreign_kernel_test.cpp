@@ -49,7 +49,7 @@ class ForeignKernel : public ::testing::Test {
     const ScopedFamily family(std::make_unique<UncheckedFamily>(outside, first_words));
     const auto device = open_device("emulator");
     EvaluateRequest request;
-    request.problem = Problem::parse("b1_h2_s40_d16_fp16");
+    request.problem = PlacedProblem::parse("b1_h2_s40_d16_fp16");
     request.candidate = "unchecked";
     request.phase = Phase::kCheck;
     request.use_cache = false;

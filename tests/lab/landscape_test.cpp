@@ -80,7 +80,7 @@ TEST(Replay, RecordedLandscapesOfTrialsKeepReasonsAndTwins) {
   const auto device = test::make_fake_device();
   const auto trial = [&](const std::string& config, Ended ended, double p50) {
     Trial t;
-    t.problem = Problem::parse("b1_h1_s19_d8_fp32");
+    t.problem = PlacedProblem::parse("b1_h1_s19_d8_fp32");
     t.device = device->info();
     t.family = "fake_none";
     t.config = config;

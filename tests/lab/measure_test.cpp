@@ -41,7 +41,7 @@ class MeasureTest : public ::testing::Test {
   }
 
   test::AllFakeFamilies families_;
-  Problem problem_;
+  PlacedProblem problem_;
   std::shared_ptr<const Oracle> oracle_;
 };
 

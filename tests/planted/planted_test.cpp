@@ -163,7 +163,7 @@ TEST(PlantedHarness, InvertedComparisonIsCaughtByTheSelfTest) {
 }
 
 TEST(PlantedHarness, CausalFlopsCountedInFullAreCaughtByVerify) {
-  const Problem problem = Problem::parse("b1_h8_s512_d64_fp16_causal");
+  const PlacedProblem problem = PlacedProblem::parse("b1_h8_s512_d64_fp16_causal");
   const double full = 4.0 * 8 * 512 * 512 * 64;
   const auto document = [&](double flops) {
     return nlohmann::json{{"schema", "flashcore.bench/1"},
@@ -192,7 +192,7 @@ TEST(PlantedHarness, IdenticalCodeIsNotRaced) {
   const test::AllFakeFamilies fakes;
   const auto device = test::make_fake_device();
   EvaluateRequest request;
-  request.problem = Problem::parse("b1_h2_s37_d16_fp32");
+  request.problem = PlacedProblem::parse("b1_h2_s37_d16_fp32");
   request.candidate = "fake_none";
   request.incumbent = "fake_none";
   request.phase = Phase::kCheck;
@@ -214,7 +214,7 @@ TEST(PlantedHarness, NoHonestCandidateIsSaidToKeepResults) {
     options.outliers = 0.2;
     const auto device = test::make_fake_device(options);
     EvaluateRequest request;
-    request.problem = Problem::parse("b1_h2_s9_d8_fp32");
+    request.problem = PlacedProblem::parse("b1_h2_s9_d8_fp32");
     request.candidate = "fake_none";
     request.phase = Phase::kCheck;
     const Trial trial = evaluate(*device, request);
@@ -227,7 +227,7 @@ TEST(PlantedHarness, NoHonestCandidateIsSaidToKeepResults) {
 
 TEST(PlantedHarness, OtherContentDiffersInEveryRowOfEveryHeadAndStaysOrdinary) {
   for (const char* id : {"b2_h4_hk2_s9_d8_fp32", "b2_h4_s9_d8_fp16_strided", "b1_h3_s9_d8_bf16_bshd"}) {
-    const Problem problem = Problem::parse(id);
+    const PlacedProblem problem = PlacedProblem::parse(id);
     const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
     const AttentionInputs same = varied_inputs(inputs, 0), one = varied_inputs(inputs, 1),
                           two = varied_inputs(inputs, 2);
@@ -256,7 +256,7 @@ TEST(PlantedHarness, OtherContentDiffersInEveryRowOfEveryHeadAndStaysOrdinary) {
 
 EvaluateRequest child_request(const std::string& candidate) {
   EvaluateRequest request;
-  request.problem = Problem::parse("b1_h2_s37_d16_fp32");
+  request.problem = PlacedProblem::parse("b1_h2_s37_d16_fp32");
   request.candidate = candidate;
   return request;
 }

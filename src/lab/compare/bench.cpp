@@ -49,6 +49,7 @@ json result_json(const Trial& t) {
   json result = {{"schema", kBenchSchema},
                  {"problem", t.problem.id()},
                  {"name", t.problem_name},
+                 {"decode", t.problem.is_decode()},
                  {"suite", t.suite},
                  {"device", {{"key", t.device.key}, {"name", t.device.name}, {"id", t.device.id}}},
                  {"source_hash", t.source_hash},

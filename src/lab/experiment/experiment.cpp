@@ -52,9 +52,9 @@ class ExperimentReader {
   }
 
  private:
-  Problem parse_problem(const YAML::Node& node, const std::string& id) const {
+  PlacedProblem parse_problem(const YAML::Node& node, const std::string& id) const {
     try {
-      return Problem::parse(id);
+      return PlacedProblem::parse(id);
     } catch (const Error& e) {
       reader_.fail(node, e.what());
     }
@@ -187,7 +187,7 @@ HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes
   return HypothesisVerdict::kInconclusive;
 }
 
-Problem shrunk_for_emulator(Problem problem) {
+PlacedProblem shrunk_for_emulator(PlacedProblem problem) {
   constexpr std::int64_t kRows = 150;
   problem.batch = 1;
   problem.heads_q = problem.group_size();

@@ -61,6 +61,6 @@ HypothesisVerdict outcome_of(const Prediction& predicted, SpeedVerdict verdict, 
 HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes, bool every);
 
 // The same problem, small enough for an emulated GPU.
-Problem shrunk_for_emulator(Problem problem);
+PlacedProblem shrunk_for_emulator(PlacedProblem problem);
 
 }  // namespace flashcore

@@ -86,7 +86,7 @@ class Pair {
 
   void time(const Contestant& candidate, const Contestant& baseline) {
     if (stage_) stage_(word_of(Gate::kPerformance));
-    const Problem& problem = request_.problem;
+    const PlacedProblem& problem = request_.problem;
     if (limits_.emulated) return end(PairEnded::kError, "an emulated GPU has no time; use --device cuda or cpu");
     if (problem.batch * problem.heads_q * problem.seqlen_q == 0)
       return end(PairEnded::kError, "there is nothing to compute, so nothing to time");
@@ -177,7 +177,7 @@ void to_json(json& j, const PairRequest& r) {
 }
 
 void from_json(const json& j, PairRequest& r) {
-  r.problem = Problem::parse(j.at("problem").get<std::string>());
+  r.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
   j.at("problem_name").get_to(r.problem_name);
   j.at("suite").get_to(r.suite);
   j.at("candidate").get_to(r.candidate);

@@ -17,7 +17,7 @@
 namespace flashcore {
 
 struct PairRequest {
-  Problem problem;
+  PlacedProblem problem;
   std::string problem_name, suite;
   std::string candidate, baseline;  // text
   std::vector<Patch> patches;       // that they are made from, if they are

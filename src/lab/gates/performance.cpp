@@ -84,7 +84,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
                           const Contestant& contestant, const Contestant* incumbent, Trial& trial) {
   Verdict verdict;
   verdict.gate = Gate::kPerformance;
-  const Problem& problem = request.problem;
+  const PlacedProblem& problem = request.problem;
   if (problem.batch * problem.heads_q * problem.seqlen_q == 0) {
     conclude(verdict, trial, GateStatus::kSkipped, Ended::kPassed, "there is nothing to compute, so nothing to time");
     return verdict;

@@ -24,7 +24,7 @@ void to_json(json& j, const EvaluateRequest& r) {
 }
 
 void from_json(const json& j, EvaluateRequest& r) {
-  r.problem = Problem::parse(j.at("problem").get<std::string>());
+  r.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
   j.at("problem_name").get_to(r.problem_name);
   j.at("suite").get_to(r.suite);
   j.at("candidate").get_to(r.candidate);

@@ -17,7 +17,7 @@
 namespace flashcore {
 
 struct EvaluateRequest : MeasurementSpec {  // max_seconds 0: by phase
-  Problem problem;
+  PlacedProblem problem;
   std::string problem_name, suite;
   std::string candidate;                 // text
   std::vector<Patch> patches;            // that candidate and incumbent are made from, if they are

@@ -24,7 +24,7 @@ constexpr double kRaceSampleUsCpu = 500;
 
 class Engine {
  public:
-  Engine(Device& device, const Problem& problem, const Oracle& oracle, const MeasureOptions& options)
+  Engine(Device& device, const PlacedProblem& problem, const Oracle& oracle, const MeasureOptions& options)
       : device_(device), problem_(problem), oracle_(oracle), options_(options) {
     const bool cuda = device.info().limits.kind == DeviceKind::kCuda;
     gap_ms_ = options.gap_ms >= 0 ? options.gap_ms : cuda ? kGapMsCuda : kGapMsCpu;
@@ -196,7 +196,7 @@ class Engine {
   }
 
   Device& device_;
-  const Problem& problem_;
+  const PlacedProblem& problem_;
   const Oracle& oracle_;
   const MeasureOptions& options_;
   double gap_ms_ = 0;
@@ -206,7 +206,7 @@ class Engine {
 
 }  // namespace
 
-Measurement measure(Device& device, const Problem& problem, const Oracle& oracle, const Contestant& candidate,
+Measurement measure(Device& device, const PlacedProblem& problem, const Oracle& oracle, const Contestant& candidate,
                     const Contestant* baseline, const MeasureOptions& options) {
   Engine engine(device, problem, oracle, options);
   return baseline ? engine.pair(candidate, *baseline) : engine.alone(candidate);

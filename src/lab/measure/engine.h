@@ -46,7 +46,7 @@ struct Measurement {
 
 // Both inputs are the oracle's, which must not be those that a gate has shown to the contestants before.
 // Samples that are not positive are Error kInternal; DeviceFault passes through.
-Measurement measure(Device& device, const Problem& problem, const Oracle& oracle, const Contestant& candidate,
+Measurement measure(Device& device, const PlacedProblem& problem, const Oracle& oracle, const Contestant& candidate,
                     const Contestant* baseline, const MeasureOptions& options);
 
 // The inputs that contestants are timed on: of another seed than those that the correctness gate showed them.

@@ -14,7 +14,7 @@ constexpr double kShortestSampleUs = 1;
 
 // How many sets of buffers a cold measurement rotates through: more than twice the last-level cache, while they fit
 // into a quarter of the memory.
-int copies_for(const Problem& problem, const DeviceInfo& device, Regime regime) {
+int copies_for(const PlacedProblem& problem, const DeviceInfo& device, Regime regime) {
   if (regime != Regime::kCold) return 1;
   const auto each = static_cast<double>(std::max<std::size_t>(Operands::total_bytes(problem), 1));
   const double wanted = std::floor(2.0 * static_cast<double>(device.limits.l2_bytes) / each) + 2;
@@ -24,7 +24,7 @@ int copies_for(const Problem& problem, const DeviceInfo& device, Regime regime) 
 
 }  // namespace
 
-BufferSet::BufferSet(Device& device, const Problem& problem, Regime regime, const AttentionInputs& inputs) {
+BufferSet::BufferSet(Device& device, const PlacedProblem& problem, Regime regime, const AttentionInputs& inputs) {
   const int copies = copies_for(problem, device.info(), regime);
   for (int i = 0; i < copies; ++i) {
     copies_.push_back(std::make_unique<Operands>(device, problem));
@@ -37,7 +37,7 @@ void BufferSet::poison_outputs() {
   for (const auto& copy : copies_) copy->poison_outputs();
 }
 
-Stand::Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
+Stand::Stand(Device& device, const PlacedProblem& problem, const Contestant& contestant, const StandOptions& options,
              const std::vector<BufferSet*>& sets, LaunchWrapper wrapper)
     : device_(&device),
       options_(options),
@@ -83,7 +83,7 @@ void Stand::refresh_outputs(int set) {
   for (int i = 0; i < buffers(set).copies(); ++i) sample(set);
 }
 
-std::string Stand::judge_outputs(int set, const Problem& problem, const Oracle& oracle) const {
+std::string Stand::judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const {
   AttentionOutputs first;
   for (int i = 0; i < buffers(set).copies(); ++i) {
     const Operands& operands = buffers(set).copy(i);

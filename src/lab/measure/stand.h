@@ -19,7 +19,7 @@ namespace flashcore {
 // the last-level cache.
 class BufferSet {
  public:
-  BufferSet(Device& device, const Problem& problem, Regime regime, const AttentionInputs& inputs);
+  BufferSet(Device& device, const PlacedProblem& problem, Regime regime, const AttentionInputs& inputs);
   void poison_outputs();
   int copies() const { return static_cast<int>(copies_.size()); }
   Operands& copy(int i) const { return *copies_[static_cast<std::size_t>(i)]; }
@@ -40,7 +40,7 @@ struct StandOptions {
 // A contestant bound to every set, with a timer for each.
 class Stand {
  public:
-  Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
+  Stand(Device& device, const PlacedProblem& problem, const Contestant& contestant, const StandOptions& options,
         const std::vector<BufferSet*>& sets, LaunchWrapper wrapper = {});
   Sample sample(int set) {
     ++samples_taken_;
@@ -61,7 +61,7 @@ class Stand {
   // Poisons a set's outputs and takes one more sample of each copy, so that what is judged then is of those.
   void refresh_outputs(int set);
   // What is wrong with the outputs in a set; empty if nothing is. Call refresh_outputs before.
-  std::string judge_outputs(int set, const Problem& problem, const Oracle& oracle) const;
+  std::string judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const;
 
  private:
   struct Place {

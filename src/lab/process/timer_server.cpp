@@ -23,8 +23,8 @@ using nlohmann::json;
 // A candidate that passed its gates, on buffers of its own.
 class Session {
  public:
-  Session(Device& device, const Problem& problem, const Candidate& candidate, const Artifact& artifact, Regime regime,
-          std::shared_ptr<const Oracle> oracle)
+  Session(Device& device, const PlacedProblem& problem, const Candidate& candidate, const Artifact& artifact,
+          Regime regime, std::shared_ptr<const Oracle> oracle)
       : problem_(problem),
         oracle_(std::move(oracle)),
         loaded_(device, candidate, problem, artifact),
@@ -49,7 +49,7 @@ class Session {
   }
 
  private:
-  Problem problem_;
+  PlacedProblem problem_;
   std::shared_ptr<const Oracle> oracle_;
   LoadedCandidate loaded_;
   Operands operands_;
@@ -89,7 +89,7 @@ class TimerServer {
 
   json prepare(const json& message) {
     EvaluateRequest request;
-    request.problem = Problem::parse(message.at("problem").get<std::string>());
+    request.problem = PlacedProblem::parse(message.at("problem").get<std::string>());
     request.phase = Phase::kBench;
     request.time = false;
     request.regime = parse_regime(message.value("regime", "graph"));

@@ -56,7 +56,7 @@ Trial trial_from(const json& j) {
   j.at("phase").get_to(t.phase);
   j.at("suite").get_to(t.suite);
   j.at("problem_name").get_to(t.problem_name);
-  t.problem = Problem::parse(j.at("problem").get<std::string>());
+  t.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
   j.at("device").get_to(t.device);
   j.at("family").get_to(t.family);
   j.at("config").get_to(t.config);

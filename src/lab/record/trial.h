@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/operands.h"
 #include "core/reference.h"
 #include "device/artifact.h"
 #include "device/device.h"
@@ -54,7 +54,7 @@ struct Trial {
   Phase phase = Phase::kSearch;
   std::string suite;
   std::string problem_name;  // in the suite
-  Problem problem;
+  PlacedProblem problem;
   DeviceInfo device;
   std::string family;
   std::string config;  // canonical text (ConfigSpace::print)

@@ -26,7 +26,7 @@ struct ProblemRow {
   std::string problem_id, name;  // name: the suite's word, else the id
   std::string label;             // name, with the device if the report covers several
   std::string suite;
-  Problem problem;
+  PlacedProblem problem;
   Basis basis = Basis::kNone;
   std::optional<Trial> winner;    // has a timing
   std::optional<Trial> baseline;  // the family's default config, timed

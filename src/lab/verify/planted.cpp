@@ -52,7 +52,7 @@ PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
   fault.candidate = reader.text(node, "candidate", kSubject);
   fault.incumbent = reader.text_or(node, "incumbent", "");
   fault.twin = reader.text_or(node, "twin", "");
-  fault.problem = Problem::parse(reader.text(node, "problem", kSubject));
+  fault.problem = PlacedProblem::parse(reader.text(node, "problem", kSubject));
   fault.margin = reader.number_or(node, "margin", fault.margin);
   fault.timeout_seconds = reader.number_or(node, "timeout_seconds", 0);
   fault.max_reference_flops = reader.number_or(node, "max_reference_flops", fault.max_reference_flops);

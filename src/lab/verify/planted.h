@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/operands.h"
 #include "lab/harness/patch.h"
 #include "lab/record/checks.h"
 #include "lab/record/trial.h"
@@ -25,7 +25,7 @@ struct PlantedFault {
   std::string candidate;        // text; of a patched kernel without "+name"
   std::string incumbent;        // raced against it, if given
   std::string twin;             // a second candidate whose code must differ (inert parameters)
-  Problem problem;
+  PlacedProblem problem;
   std::optional<Patch> patch;
   double margin = 0.02;
   double timeout_seconds = 0;          // of the watchdog; 0: the default
