@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/data.h"
+#include "core/operand_layouts.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/family.h"
 
@@ -18,7 +19,7 @@ Device& device() {
   return *instance;
 }
 
-void run_problem(benchmark::State& state, const Problem& problem) {
+void run_problem(benchmark::State& state, const PlacedProblem& problem) {
   const Family& family = family_by_name("cpu_fwd");
   const DeviceLimits& limits = device().info().limits;
   const char* text = std::getenv("FLASHCORE_CONFIG");
@@ -69,8 +70,8 @@ const char* const kProblems[] = {
 };
 
 void add(const std::string& id) {
-  benchmark::RegisterBenchmark(id.c_str(),
-                               [problem = Problem::parse(id)](benchmark::State& state) { run_problem(state, problem); })
+  benchmark::RegisterBenchmark(
+      id.c_str(), [problem = PlacedProblem::parse(id)](benchmark::State& state) { run_problem(state, problem); })
       ->UseManualTime()
       ->Unit(benchmark::kMicrosecond);
 }

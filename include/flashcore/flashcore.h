@@ -30,7 +30,7 @@ extern "C" {
 
 /* Of this header. Grows when a function or a field is added; fc_abi_version() tells that of the library. A library
  * serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 2
+#define FC_ABI_VERSION 3
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -47,6 +47,10 @@ typedef enum fc_dtype { FC_FP32 = 0, FC_FP16 = 1, FC_BF16 = 2 } fc_dtype;
  * sees keys 0..i (PyTorch's is_causal). The same where both lengths are equal. */
 typedef enum fc_causal { FC_CAUSAL_NONE = 0, FC_CAUSAL_BOTTOM_RIGHT = 1, FC_CAUSAL_TOP_LEFT = 2 } fc_causal;
 
+/* Which key is a row's own one where both lengths differ: bottom-right: the last row's is the last key; top-left: row
+ * i's is key i. Since ABI version 3 */
+typedef enum fc_alignment { FC_ALIGN_BOTTOM_RIGHT = 0, FC_ALIGN_TOP_LEFT = 1 } fc_alignment;
+
 /* Handles are numbers in disguise, not addresses: one that was closed is refused, never followed. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
@@ -59,14 +63,15 @@ typedef struct fc_strides {
 } fc_strides;
 
 /* Fields of fc_attention that are meant as they are, zeros too. Without its bit, a tensor whose strides are all 0 is
- * contiguous, and a scale of 0 is 1/sqrt(head_dim). */
+ * contiguous, a scale of 0 is 1/sqrt(head_dim), and a side of the window that is 0 has no bound. */
 typedef enum fc_given {
   FC_GIVEN_Q_STRIDES = 1,
   FC_GIVEN_K_STRIDES = 2,
   FC_GIVEN_V_STRIDES = 4,
   FC_GIVEN_O_STRIDES = 8,
   FC_GIVEN_STRIDES = 15, /* all four */
-  FC_GIVEN_SCALE = 16    /* a scale of 0 is then refused, as any other outside its range */
+  FC_GIVEN_SCALE = 16,   /* a scale of 0 is then refused, as any other outside its range */
+  FC_GIVEN_WINDOW = 32   /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
 } fc_given;
 
 /* What to compute: o = softmax(scale * q k^T + mask) v, over
@@ -88,12 +93,17 @@ typedef struct fc_attention {
   fc_strides q, k, v, o; /* all three 0 without the bit of FC_GIVEN_STRIDES: contiguous in the order above */
   const char* candidate; /* null: flashcore chooses. "sm90_fwd" or "sm90_fwd:block_n=128" pins a kernel */
   uint32_t given;        /* fc_given, or-ed: which zeros are meant. Since ABI version 2 */
+  /* A sliding window, as FlashAttention's window_size: a row sees that many keys to the left and to the right of its
+   * own one. -1, and 0 without FC_GIVEN_WINDOW: no bound on that side. Causal is right = 0, and both together may bound
+   * the left. Rows whose window holds no key get o = 0 and lse = -infinity. Since ABI version 3, as the next */
+  int64_t window_left, window_right;
+  int32_t window_alignment; /* fc_alignment, of a window that is not causal; a causal mask has its own */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                         \
   {                                                                                                               \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0}, \
-        {0, 0, 0}, {0, 0, 0}, NULL, 0                                                                             \
+        {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT                                                \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -163,8 +173,8 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
  * "reason", "alternatives": [{"candidate", "reason"}], "refused": [why another family cannot]}. Buffer as in
  * fc_context_describe. */
 FC_API fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* needed);
-/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal". `problem` starts as
- * FC_ATTENTION_INIT: its struct_size says how much of it there is. */
+/* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal" (docs/problem.md has
+ * the form). `problem` starts as FC_ATTENTION_INIT: its struct_size says how much of it there is. */
 FC_API fc_status fc_problem_parse(const char* id, fc_attention* problem);
 
 #ifdef __cplusplus

@@ -107,6 +107,9 @@ struct Attention {
   std::optional<fc_strides> q_strides = {}, k_strides = {}, v_strides = {}, o_strides = {};
   int alignment = 16;          ///< bytes that every address will be a multiple of
   std::string candidate = {};  ///< empty: flashcore chooses
+  /// Keys that a row sees to the left and right of its own one; none: no bound on that side.
+  std::optional<std::int64_t> window_left = {}, window_right = {};
+  fc_alignment window_alignment = FC_ALIGN_BOTTOM_RIGHT;
 
   std::int64_t columns_v() const { return head_dim_v.value_or(head_dim); }
 
@@ -132,6 +135,12 @@ struct Attention {
     take(a.k, k_strides, FC_GIVEN_K_STRIDES);
     take(a.v, v_strides, FC_GIVEN_V_STRIDES);
     take(a.o, o_strides, FC_GIVEN_O_STRIDES);
+    if (window_left || window_right) {
+      a.window_left = window_left.value_or(-1);
+      a.window_right = window_right.value_or(-1);
+      a.given |= static_cast<std::uint32_t>(FC_GIVEN_WINDOW);
+    }
+    a.window_alignment = window_alignment;
     a.candidate = candidate.empty() ? nullptr : candidate.c_str();
     return a;
   }

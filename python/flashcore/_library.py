@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -40,9 +40,11 @@ class Strides(ctypes.Structure):
     _fields_ = [("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64)]
 
 
-# fc_given: without its bit, a tensor whose strides are all 0 is contiguous, and a scale of 0 is 1/sqrt(head_dim).
+# fc_given: without its bit, a tensor whose strides are all 0 is contiguous, a scale of 0 is 1/sqrt(head_dim), and a side
+# of the window that is 0 has no bound.
 GIVEN_STRIDES = 15
 GIVEN_SCALE = 16
+GIVEN_WINDOW = 32
 
 
 class Attention(ctypes.Structure):
@@ -53,6 +55,7 @@ class Attention(ctypes.Structure):
         ("heads_kv", ctypes.c_int64), ("seqlen_q", ctypes.c_int64), ("seqlen_kv", ctypes.c_int64), ("head_dim", ctypes.c_int64),
         ("head_dim_v", ctypes.c_int64), ("causal", ctypes.c_int32), ("alignment", ctypes.c_int32), ("scale", ctypes.c_double),
         ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
+        ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64), ("window_alignment", ctypes.c_int32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 
 from . import _arrays, _library
 from ._arrays import View
-from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Error, Note, Strides
+from ._library import GIVEN_SCALE, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Strides
 
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
+ALIGNMENTS = {None: 0, "bottom_right": 0, "top_left": 1}
 LAYOUTS = {"bhsd": (0, 1, 2), "bshd": (0, 2, 1)}  # where batch, head and row stand
 _MAX_PLANS = 1024
 
@@ -55,6 +56,39 @@ def _causal_number(causal: Any) -> int:
         return CAUSAL[causal]
     except (KeyError, TypeError):
         raise Error(f"causal is {causal!r}; use False, True (the same as 'bottom_right') or 'top_left'") from None
+
+
+_NO_WINDOW = (-1, -1)
+
+
+def window_sides(window: Any) -> tuple[int, int]:
+    """(left, right) with -1 for no bound."""
+    if window is None:
+        return _NO_WINDOW
+    sides: list[int] = []
+    if isinstance(window, (tuple, list)) and len(window) == 2:
+        for side in window:
+            try:
+                number = -1 if side is None else operator.index(side)
+            except TypeError:
+                break
+            if isinstance(side, bool) or not -1 <= number < 2**31:
+                break
+            sides.append(number)
+    if len(sides) != 2:
+        raise Error(f"window is {window!r}; use (left, right): how many keys a row sees on either side of its own one, None or -1 for no bound")
+    return sides[0], sides[1]
+
+
+def _alignment_number(alignment: Any, causal: int, window: tuple[int, int]) -> int:
+    try:
+        number = ALIGNMENTS[alignment]
+    except (KeyError, TypeError):
+        raise Error(f"window_alignment is {alignment!r}; use 'bottom_right' (the default) or 'top_left'") from None
+    if alignment is not None and causal and number != causal - 1:
+        raise Error(f"window_alignment is {alignment!r} and causal is aligned otherwise; leave window_alignment out, for causal says it")
+    # Where nothing is bounded there is nothing to align.
+    return number if window != _NO_WINDOW and not causal else 0
 
 
 def _order_of(layout: Any) -> tuple[int, ...]:
@@ -182,14 +216,14 @@ def _alignment(q: View, k: View, v: View, o: View) -> int:
     return alignment
 
 
-def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int, scale: float | None, alignment: int,
-                  candidate: bytes | None) -> Attention:  # fmt: skip
+def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int, window: tuple[int, int], window_alignment: int,
+                  scale: float | None, alignment: int, candidate: bytes | None) -> Attention:  # fmt: skip
     return Attention(
         dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
         seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal,
         alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
-        o=sizes.strides("out", o), candidate=candidate,
-        given=GIVEN_STRIDES | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
+        o=sizes.strides("out", o), candidate=candidate, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
+        given=GIVEN_STRIDES | GIVEN_WINDOW | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
 
 
 _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
@@ -218,24 +252,25 @@ def cached(key: Any, make: Any) -> Plan:
     return plan
 
 
-def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, scale: Any, candidate: Any) -> Plan:
+def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any) -> Plan:
     alignment = _alignment(q, k, v, o)
-    causal, scale = _causal_number(causal), _scale_number(scale)
+    causal, window, scale = _causal_number(causal), window_sides(window), _scale_number(scale)
+    window_alignment = _alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     key = (q.device, q.dtype, q.shape, q.strides, k.device, k.dtype, k.shape, k.strides, v.device, v.dtype, v.shape, v.strides,
-           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, scale, alignment, name)  # fmt: skip
+           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name)  # fmt: skip
 
     def make() -> Plan:
         sizes = _Sizes(q, k, v, layout)
         if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype != q.dtype or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {q.dtype} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
-        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, scale, alignment, name or None))
+        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, window, window_alignment, scale, alignment, name or None))
 
     return cached(key, make)
 
 
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
-         candidate: str | None = None) -> Plan:  # fmt: skip
+         candidate: str | None = None, window: Any = None, window_alignment: str | None = None) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array.
@@ -246,11 +281,12 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
         o = View("none", views[0].device, views[0].dtype, shape, _arrays._contiguous(shape), 0, None)
     else:
         o = _arrays.output(out, "out")
-    return _plan_of(*views, o, layout, causal, scale, candidate)
+    return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate)
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | None = None, layout: str = "bhsd", out: Any = None,
-              return_lse: bool = False, stream: int | None = None, candidate: str | None = None) -> Any:  # fmt: skip
+              return_lse: bool = False, stream: int | None = None, candidate: str | None = None, window: Any = None,
+              window_alignment: str | None = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -261,6 +297,10 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         v: [batch, heads_kv, seqlen_kv, head_dim_v].
         causal: False; True or "bottom_right": the last row sees every key; "top_left": row i sees keys 0..i. Both are the
             same where seqlen_q = seqlen_kv.
+        window: (left, right), FlashAttention's window_size: how many keys a row sees to the left and right of its own one; None
+            or -1: no bound on that side. The last row's own key is the last one. With causal, right is 0 or without bound. Keys
+            outside are not read.
+        window_alignment: "top_left": row i's own key is key i. With causal, causal says it.
         scale: from 1e-6 to 1e6; default 1/sqrt(head_dim).
         layout: "bhsd" as above, or "bshd": [batch, seqlen, heads, head_dim] for all arrays.
         out: where to write, [batch, heads, seqlen_q, head_dim_v]; it can be written, and shares no element with q, k or v.
@@ -285,7 +325,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         vo = _arrays.view(out, "out", stream)  # JAX's own are written this once
     else:
         vo = _arrays.output(out, "out", stream)
-    p = _plan_of(vq, vk, vv, vo, layout, causal, scale, candidate)
+    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate)
     lse = lse_view = None
     if return_lse:
         sizes = _Sizes(vq, vk, vv, layout)

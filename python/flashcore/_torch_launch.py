@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _plan
-from ._library import GIVEN_SCALE, GIVEN_STRIDES, Attention, Strides, follow_threads
+from ._library import GIVEN_SCALE, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Strides, follow_threads
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_HEAD_DIM = 256
@@ -98,7 +98,7 @@ _empty_strided = torch.empty_strided
 
 
 def key_of(q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], is_causal: bool, scale: Optional[float],
-           enable_gqa: bool) -> Any:  # fmt: skip
+           enable_gqa: bool, window: tuple[int, int] = (-1, -1)) -> Any:  # fmt: skip
     """Calls with one key run alike. It holds how each address lies between 16-byte borders: that decides what is copied."""
     a, b, c = addresses
     off = None
@@ -106,7 +106,7 @@ def key_of(q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], is_
         unit = 16 if _reads_16_bytes(q.device) else q.element_size()
         off = (a % unit != 0, b % unit != 0, c % unit != 0)
     return (q.dtype, q.device, q.shape, q.stride(), k.dtype, k.device, k.shape, k.stride(), v.dtype, v.device, v.shape, v.stride(),
-            off, is_causal, scale, enable_gqa)  # fmt: skip
+            off, is_causal, scale, enable_gqa, window)  # fmt: skip
 
 
 def remember(key: Any, how: Union[Prepared, str]) -> None:
@@ -115,7 +115,8 @@ def remember(key: Any, how: Union[Prepared, str]) -> None:
     known[key] = how
 
 
-def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], is_causal: bool, scale: Optional[float]) -> Prepared:
+def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], is_causal: bool, scale: Optional[float],
+            window: tuple[int, int] = (-1, -1)) -> Prepared:  # fmt: skip
     """Makes the plan of the call and keeps it under `key`. The inputs were checked."""
     batch, heads, rows, dim = q.shape
     columns = v.shape[3]
@@ -130,7 +131,7 @@ def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int
         dtype=DTYPES[q.dtype], batch=batch, heads_q=heads, heads_kv=k.shape[1], seqlen_q=rows, seqlen_kv=k.shape[2],
         head_dim=dim, head_dim_v=columns, causal=_TOP_LEFT if is_causal else 0, alignment=unit, scale=0.0 if scale is None else scale,
         q=_strides(q, copies[0]), k=_strides(k, copies[1]), v=_strides(v, copies[2]), o=Strides(*strides[:3]),
-        given=GIVEN_STRIDES | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
+        window_left=window[0], window_right=window[1], given=GIVEN_STRIDES | GIVEN_WINDOW | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
     made = Prepared(_plan.Plan(_name(q.device), problem), copies if True in copies else None, one_head, (batch, heads, rows, columns), strides)
     remember(key, made)
     return made
@@ -172,7 +173,7 @@ def output_layout(q: Tensor, v: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...
     return (batch, heads, rows, columns), (rows * heads * columns, columns, heads * columns, 1)
 
 
-def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float]) -> None:
+def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bool = False, window_left: int = -1, window_right: int = -1) -> None:
     """RuntimeError for what torch.ops.flashcore.attention does not compute. Kernels and the fake kernel ask the same."""
     for role, x in (("q", q), ("k", k), ("v", v)):
         torch._check(x.dim() == 4, lambda role=role, x=x: f"flashcore.attention: {role} has {x.dim()} axes; give [batch, heads, length, dim]")
@@ -196,19 +197,28 @@ def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float]) -> None:
             f"flashcore.attention: scale is {scale}; give {MIN_SCALE:g} to {MAX_SCALE:g}, or None for 1/sqrt(dim)"))  # fmt: skip
 
 
+    for side, keys in (("left", window_left), ("right", window_right)):
+        torch._check(-1 <= keys < 2**31, lambda side=side, keys=keys: (
+            f"flashcore.attention: window_{side} is {keys}; give a number of keys, 0 or more, or -1 for no bound"))  # fmt: skip
+    torch._check(not is_causal or window_right <= 0, lambda: (
+        f"flashcore.attention: is_causal is given and window_right is {window_right}; leave one of them out"))  # fmt: skip
+
+
 def _misfit(what: str, a: int, b: int, role_a: str, role_b: str) -> str:
     return f"flashcore.attention: {role_a} has {a} {what} and {role_b} {b}; both must agree"
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: Optional[float] = None) -> Tensor:
+def forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: Optional[float] = None, window_left: int = -1,
+            window_right: int = -1) -> Tensor:  # fmt: skip
     """What the operator computes, for dense tensors of the CPU or a GPU."""
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
-    key = key_of(q, k, v, addresses, is_causal, scale, True)
+    window = (window_left, window_right)
+    key = key_of(q, k, v, addresses, is_causal, scale, True, window)
     prepared = known.get(key)
     if not isinstance(prepared, Prepared):
-        check(q, k, v, scale)
+        check(q, k, v, scale, is_causal, window_left, window_right)
         shape, strides = output_layout(q, v)
         if 0 in shape or k.shape[2] == 0:  # a row without keys is 0
             return torch.empty_strided(shape, strides, dtype=q.dtype, device=q.device).zero_()
-        prepared = prepare(key, q, k, v, addresses, is_causal, scale)
+        prepared = prepare(key, q, k, v, addresses, is_causal, scale, window)
     return run(prepared, q, k, v, addresses)

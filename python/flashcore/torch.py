@@ -14,18 +14,18 @@ and autocast.
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
-from . import _torch_operator
+from . import _plan, _torch_operator
 from ._torch_counters import counters, reset_counters
 from ._torch_dropin import attend
 from ._torch_reasons import why_not
 from ._torch_switch import disable, enable
 
-__all__ = ["counters", "disable", "enable", "reset_counters", "scaled_dot_product_attention", "why_not"]
+__all__ = ["attention", "counters", "disable", "enable", "reset_counters", "scaled_dot_product_attention", "why_not"]
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
@@ -48,6 +48,26 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     Called by this name, it is flashcore's inside sdpa_kernel(...) too; what enable() puts in PyTorch's place obeys that.
     """
     return attend(_torch_operator.pytorch_attention, False, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, is_causal: bool = False,
+              scale: Optional[float] = None) -> Tensor:  # fmt: skip
+    """Attention with a sliding window, which PyTorch's function knows only as a mask. By torch.ops.flashcore.attention, so
+    under torch.compile, autograd, vmap and autocast too.
+
+    Args:
+        query, key, value: as for scaled_dot_product_attention; heads of key divide those of query.
+        window: (left, right): how many keys a row sees to the left and right of its own one; None or -1: no bound on that
+            side. The last row's own key is the last one, as in FlashAttention's window_size.
+        is_causal: top-left, as PyTorch defines it: row i's own key is key i, also for the window's left side. For a causal
+            mask that is aligned at the end, as decoding needs it, give window=(left, 0) instead.
+        scale: default 1/sqrt(dim).
+
+    Raises:
+        flashcore.Error: for a window that is none. RuntimeError: for tensors that do not fit together.
+    """
+    left, right = _plan.window_sides(window)
+    return torch.ops.flashcore.attention(query, key, value, is_causal, scale, left, right)  # type: ignore[no-any-return]
 
 
 torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")

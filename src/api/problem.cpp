@@ -8,13 +8,16 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
+#include "core/problem_fields.h"
 
 namespace flashcore::api {
 namespace {
 
-// Of ABI version 1, which ended before `given`: nobody has ever had a shorter one.
+// Of ABI version 1, which ended before `given`, and 2, which ended before the window: nobody has had another.
 constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
-constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE;
+constexpr std::uint32_t kSecondSize = offsetof(fc_attention, window_left);
+constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
 constexpr int kMaxAlignment = 4096;
 
@@ -27,15 +30,36 @@ DType dtype_of(std::int32_t value) {
   }
 }
 
-Mask mask_of(std::int32_t value) {
+std::string causal_word(std::int32_t value) {
   switch (value) {
-    case FC_CAUSAL_NONE: return Mask();
-    case FC_CAUSAL_BOTTOM_RIGHT: return Mask::causal();
-    case FC_CAUSAL_TOP_LEFT: return Mask::causal(Alignment::kTopLeft);
+    case FC_CAUSAL_NONE: return "none";
+    case FC_CAUSAL_BOTTOM_RIGHT: return "bottom_right";
+    case FC_CAUSAL_TOP_LEFT: return "top_left";
     default:
       throw_bad_input("causal is {}; use FC_CAUSAL_NONE (0), FC_CAUSAL_BOTTOM_RIGHT (1) or FC_CAUSAL_TOP_LEFT (2)",
                       value);
   }
+}
+
+// Field by field as the table has them, so that what contradicts itself is refused here as in a suite.
+Mask mask_of(const fc_attention& a) {
+  Problem problem;
+  const auto set = [&](std::string_view name, const FieldValue& value) {
+    find_problem_field(name)->set(problem, value);
+  };
+  const auto bound = [&](std::string_view name, std::int64_t keys) {
+    if (keys < -1) throw_bad_input("{} is {}; use a number of keys, 0 or more, or -1 for no bound", name, keys);
+    const bool none = keys == -1 || (keys == 0 && (a.given & FC_GIVEN_WINDOW) == 0);
+    set(name, none ? FieldValue(std::monostate()) : FieldValue(keys));
+  };
+  set("causal", causal_word(a.causal));
+  bound("window_left", a.window_left);
+  bound("window_right", a.window_right);
+  if (a.window_alignment == FC_ALIGN_TOP_LEFT) set("window_alignment", std::string("top_left"));
+  else if (a.window_alignment != FC_ALIGN_BOTTOM_RIGHT)
+    throw_bad_input("window_alignment is {}; use FC_ALIGN_BOTTOM_RIGHT (0) or FC_ALIGN_TOP_LEFT (1)",
+                    a.window_alignment);
+  return problem.mask;
 }
 
 struct Axis {
@@ -106,7 +130,7 @@ bool repeats(const TensorLayout& layout) {
 std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
-  if (size != kFirstSize && size != sizeof(fc_attention))
+  if (size != kFirstSize && size != kSecondSize && size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
         "use the library that belongs to the header",
@@ -130,7 +154,7 @@ Request read_request(const fc_attention* given) {
   Request request;
   Problem& problem = request.problem;
   problem.dtype = dtype_of(a.dtype);
-  problem.mask = mask_of(a.causal);
+  problem.mask = mask_of(a);
   problem.batch = a.batch;
   problem.heads_q = a.heads_q;
   problem.heads_kv = a.heads_kv;
@@ -146,7 +170,7 @@ Request read_request(const fc_attention* given) {
       (request.alignment & (request.alignment - 1)) != 0)
     throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment,
                     element, kMaxAlignment);
-  ProblemLayouts& layouts = request.layouts = make_layouts(problem);
+  ProblemLayouts& layouts = request.layouts = make_layouts(problem, Layout::kBhsd);
   layouts.q = with_strides("q", layouts.q, a.q, a.given & FC_GIVEN_Q_STRIDES);
   layouts.k = with_strides("k", layouts.k, a.k, a.given & FC_GIVEN_K_STRIDES);
   layouts.v = with_strides("v", layouts.v, a.v, a.given & FC_GIVEN_V_STRIDES);
@@ -167,13 +191,18 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
+  if (size < sizeof(fc_attention) && (made.given & FC_GIVEN_WINDOW))
+    throw_bad_input(
+        "problem id '{}' has a window, which an fc_attention of struct_size {} has no fields for; build with "
+        "a header of ABI version 3",
+        excerpt(id), size);
   made.struct_size = size;
   std::memcpy(problem, &made, size);
 }
 
 fc_attention request_of_id(const char* id) {
   if (!id) throw_bad_input("the problem id is null; give one as b1_h32_hk8_s4096_d128_bf16_causal");
-  const Problem problem = Problem::parse(id);
+  const PlacedProblem problem = PlacedProblem::parse(id);
   const ProblemLayouts layouts = make_layouts(problem);
   const auto strides = [](const TensorLayout& t) { return fc_strides{t.stride_batch, t.stride_head, t.stride_row}; };
   fc_attention a = FC_ATTENTION_INIT;
@@ -187,6 +216,13 @@ fc_attention request_of_id(const char* id) {
   a.head_dim_v = problem.head_dim_v;
   const bool top_left = problem.mask.alignment == Alignment::kTopLeft;
   a.causal = !problem.mask.is_causal() ? FC_CAUSAL_NONE : top_left ? FC_CAUSAL_TOP_LEFT : FC_CAUSAL_BOTTOM_RIGHT;
+  const std::optional<std::int64_t> right = problem.mask.is_causal() ? std::nullopt : problem.mask.right;
+  if (problem.mask.left || right) {
+    a.window_left = problem.mask.left.value_or(-1);
+    a.window_right = right.value_or(-1);
+    a.given |= FC_GIVEN_WINDOW;
+    if (top_left && !problem.mask.is_causal()) a.window_alignment = FC_ALIGN_TOP_LEFT;
+  }
   a.scale = problem.scale.value_or(0);
   a.q = strides(layouts.q);
   a.k = strides(layouts.k);

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "core/operands.h"
 #include "core/problem.h"
-#include "core/tensor.h"
 #include "flashcore/flashcore.h"
 
 namespace flashcore::api {

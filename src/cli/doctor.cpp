@@ -6,6 +6,7 @@
 #include "cli/verbs.h"
 #include "core/data.h"
 #include "core/error.h"
+#include "core/operands.h"
 #include "lab/statistics/statistics.h"
 
 namespace flashcore::cli {
@@ -26,7 +27,7 @@ struct Rig {
   std::unique_ptr<Timer> timer;
 };
 
-Rig make_rig(Device& device, const Candidate& candidate, const Problem& problem, const Artifact& artifact) {
+Rig make_rig(Device& device, const Candidate& candidate, const PlacedProblem& problem, const Artifact& artifact) {
   Rig rig;
   const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
   const ProblemLayouts layouts = make_layouts(problem);
@@ -52,7 +53,7 @@ Rig make_rig(Device& device, const Candidate& candidate, const Problem& problem,
 Noise measure_noise(Device& device) {
   constexpr int kBlocks = 30;
   const bool on_cpu = device.info().limits.kind == DeviceKind::kCpu;
-  const Problem problem = Problem::parse(on_cpu ? "b1_h4_s256_d64_fp32" : "b1_h8_s512_d64_fp16");
+  const PlacedProblem problem = PlacedProblem::parse(on_cpu ? "b1_h4_s256_d64_fp32" : "b1_h8_s512_d64_fp16");
   const Candidate candidate = dispatch(problem, device.info()).candidate;
   const Artifact artifact = compile_candidate(candidate, problem, device.info().limits);
   Rig a = make_rig(device, candidate, problem, artifact);

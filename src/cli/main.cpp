@@ -47,6 +47,7 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("experiment", "run, check or list experiments: hypothesis, prediction, verdict", add_experiment),
       verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain,
            kEnds),
+      verb("problem", "what a problem's id says, field by field, and what it costs", add_problem, kEnds),
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
       verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel, kEnds),

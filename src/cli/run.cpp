@@ -7,6 +7,8 @@
 #include "cli/user_tensors.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/foreign_text.h"
+#include "core/problem_fields.h"
 #include "core/reference.h"
 #include "lab/report/model.h"
 
@@ -20,7 +22,7 @@ constexpr double kReferenceFlops = 4e9;
 struct RunArguments {
   Common common;
   std::string q, k, v, out, lse;
-  std::string causal = "none";
+  std::string causal = "none", window, window_alignment;
   std::string layout = "bhsd";
   std::optional<double> scale;
   bool check = false;
@@ -32,13 +34,34 @@ struct Result {
   double time_us = 0;
 };
 
-Mask parse_causal(const std::string& word) {
-  if (word == "none") return Mask();
-  if (word.empty() || word == "bottom_right") return Mask::causal();
-  if (word == "top_left") return Mask::causal(Alignment::kTopLeft);
-  throw_bad_input(
-      "--causal {}: use top_left (row i sees keys 0..i) or bottom_right (the last row sees every key; the default)",
-      word);
+FieldValue parse_side(const std::string& window, std::string_view side) {
+  const auto keys = parse_whole(side);
+  if (!keys || *keys < -1)
+    throw_bad_input(
+        "--window {}: use LEFT,RIGHT, how many keys a row sees on either side of its own one, -1 for no bound: 1023,0",
+        excerpt(window));
+  return *keys == -1 ? FieldValue(std::monostate()) : FieldValue(*keys);
+}
+
+Mask parse_mask(const RunArguments& options) {
+  if (options.causal != "none" && !options.causal.empty() && options.causal != "bottom_right" &&
+      options.causal != "top_left")
+    throw_bad_input(
+        "--causal {}: use top_left (row i sees keys 0..i) or bottom_right (the last row sees every key; the default)",
+        excerpt(options.causal));
+  Problem problem;
+  const auto set = [&](std::string_view name, const FieldValue& value) {
+    find_problem_field(name)->set(problem, value);
+  };
+  set("causal", options.causal.empty() ? std::string("bottom_right") : options.causal);
+  if (!options.window.empty()) {
+    const std::size_t comma = std::min(options.window.find(','), options.window.size());
+    const std::string_view text = options.window;
+    set("window_left", parse_side(options.window, text.substr(0, comma)));
+    set("window_right", parse_side(options.window, text.substr(std::min(comma + 1, text.size()))));
+  }
+  if (!options.window_alignment.empty()) set("window_alignment", options.window_alignment);
+  return problem.mask;
 }
 
 // Before computing: a name that cannot be written must not cost the computation.
@@ -54,7 +77,7 @@ void check_output(const char* flag, const std::string& file, DType dtype) {
 }
 
 Result compute(Device& device, const Candidate& candidate, const UserTensors& user) {
-  const Problem& problem = user.problem;
+  const PlacedProblem& problem = user.problem;
   const ProblemLayouts layouts = make_layouts(problem);
   std::vector<std::unique_ptr<Buffer>> buffers;
   const auto put = [&](const HostTensor& host) {
@@ -106,7 +129,7 @@ int run(const RunArguments& options) {
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
   UserTensors user = read_user_tensors(options.q, options.k, options.v, layout);
-  user.problem.mask = parse_causal(options.causal);
+  user.problem.mask = parse_mask(options);
   user.problem.scale = options.scale;
   user.problem.validate();
   check_output("--out", options.out, user.problem.dtype);
@@ -158,13 +181,21 @@ Run add_run(CLI::App& app) {
                  "mask: top_left (row i sees keys 0..i) or bottom_right (default: the last row sees every key)")
       ->expected(0, 1)
       ->type_name("[KIND]");
+  app.add_option("--window", options->window,
+                 "keys that a row sees to the left and right of its own one; -1: no bound on that side")
+      ->type_name("LEFT,RIGHT")
+      ->check(not_empty());
+  app.add_option("--window-alignment", options->window_alignment,
+                 "of a window without --causal: bottom_right (default: the last row's own key is the last) or top_left")
+      ->type_name("KIND");
   app.add_option("--scale", options->scale, "softmax scale (default: 1/sqrt(head_dim))");
   app.add_option("--layout", options->layout, "order of the axes in the files: bhsd | bshd")->capture_default_str();
   app.add_flag("--check", options->check, "compare with fp64; outside the bound: exit 1, nothing written");
   add_common(app, options->common, kDevice | kFamily | kConfig | kJson);
   add_examples(app,
                {"run --device cpu --q q.safetensors --k k.safetensors --v v.safetensors --out o.safetensors --check",
-                "run --device cpu --q q.npy --k k.npy --v v.npy --causal --lse lse.npy --out o.npy"});
+                "run --device cpu --q q.npy --k k.npy --v v.npy --causal --lse lse.npy --out o.npy",
+                "run --device cpu --q q.npy --k k.npy --v v.npy --causal --window 4,-1 --out o.npy"});
   return [options] { return run(*options); };
 }
 

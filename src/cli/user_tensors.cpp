@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/operands.h"
 
 namespace flashcore::cli {
 
@@ -88,7 +89,7 @@ UserTensors read_user_tensors(const std::string& q_file, const std::string& k_fi
         describe(q), describe(k), q.heads, k.heads);
   }
   UserTensors out;
-  Problem& p = out.problem;
+  PlacedProblem& p = out.problem;
   p.dtype = q.tensor.dtype;
   p.batch = q.batch, p.heads_q = q.heads, p.heads_kv = k.heads;
   p.seqlen_q = q.rows, p.seqlen_kv = k.rows, p.head_dim = q.columns, p.head_dim_v = v.columns;

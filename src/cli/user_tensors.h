@@ -4,13 +4,13 @@
 #include <string>
 
 #include "core/data.h"
-#include "core/problem.h"
+#include "core/operands.h"
 #include "core/tensor_file.h"
 
 namespace flashcore::cli {
 
 struct UserTensors {
-  Problem problem;
+  PlacedProblem problem;
   AttentionInputs inputs;
   bool had_batch = true;  // 3-D files: no batch axis, and none in the output
 };

@@ -22,6 +22,7 @@ Run add_run(CLI::App& app);
 Run add_verify(CLI::App& app);
 Run add_experiment(CLI::App& app);
 Run add_explain(CLI::App& app);
+Run add_problem(CLI::App& app);
 Run add_warmup(CLI::App& app);
 // Hidden: the child process that lab/process/worker.h starts.
 Run add_worker(CLI::App& app);

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "core/operands.h"
 #include "core/parallel.h"
 #include "core/random.h"
 
@@ -237,7 +238,7 @@ Pattern parse_pattern(std::string_view name) {
   throw_bad_input("data pattern '{}' is not known; use one of {}", excerpt(name), known);
 }
 
-AttentionInputs make_inputs(const Problem& problem, Pattern pattern, std::uint64_t seed) {
+AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed) {
   problem.validate();
   const Generator generator(problem, pattern, seed);
   const ProblemLayouts layouts = make_layouts(problem);

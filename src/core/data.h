@@ -5,8 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/problem.h"
-#include "core/tensor.h"
+#include "core/operands.h"
 
 namespace flashcore {
 
@@ -28,6 +27,6 @@ struct AttentionInputs {
 
 // Layout, dtype and sizes from `problem`; bytes between rows (Layout::kStrided) are filled with NaN so that reading
 // them shows. Multi-threaded: a 16k-token canonical problem fills in well under a second on 16 cores.
-AttentionInputs make_inputs(const Problem& problem, Pattern pattern, std::uint64_t seed);
+AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed);
 
 }  // namespace flashcore

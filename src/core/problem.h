@@ -1,5 +1,6 @@
 #pragma once
-// Problem: what to compute. It says nothing of how: tiles and stages belong to a family's config.
+// Problem: what to compute. It says nothing of how (tiles and stages belong to a family's config), nor of where
+// operands lie (core/operands.h). Its fields are those of the table in core/problem_fields.cpp.
 
 #include <cstdint>
 #include <optional>
@@ -30,13 +31,6 @@ struct Mask {
   bool is_causal() const { return right == 0; }
 };
 
-// How q, k, v and o lie in memory. Kernels take strides; this names the cases that suites and the fuzzer try.
-enum class Layout {
-  kBhsd,     // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
-  kBshd,     // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)
-  kStrided,  // [batch, seqlen, heads, head_dim + 8] with the last 8 unused: a slice of a larger tensor
-};
-
 struct Problem {
   DType dtype = DType::kF16;
   std::int64_t batch = 1;
@@ -47,7 +41,6 @@ struct Problem {
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
   Mask mask;
-  Layout layout = Layout::kBhsd;
   std::optional<double> scale;  // softmax scale; none means 1/sqrt(head_dim)
 
   bool operator==(const Problem&) const = default;
@@ -76,10 +69,11 @@ struct Problem {
   bool is_decode() const;
 
   // Readable, file-safe and reversible: b1_h8_s512_d64_fp16, b1_h32_hk8_s4096_d128_bf16_causal,
-  // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
+  // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
   // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl
   std::string id() const;
-  static Problem parse(std::string_view id);  // Error kBadInput with the form on a bad id
+  // Error kBadInput with the form on a bad id, and on one that names a layout: PlacedProblem reads those.
+  static Problem parse(std::string_view id);
 
   // Throws Error kBadInput naming the field, its value and what is allowed. Limits: dims up to 2^31-1 elements a
   // tensor row count, head dims 1..1024, at most 2^40 elements a tensor.
@@ -87,7 +81,5 @@ struct Problem {
 };
 
 std::string_view to_string(Alignment alignment);  // "bottom_right" | "top_left"
-std::string_view to_string(Layout layout);        // "bhsd" | "bshd" | "strided"
-Layout parse_layout(std::string_view name);
 
 }  // namespace flashcore

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/foreign_text.h"
+#include "core/problem_fields.h"
 #include "core/yaml_reader.h"
 
 namespace flashcore {
@@ -19,90 +20,100 @@ constexpr std::string_view kSuite = "a suite", kProblem = "a problem";
 constexpr std::size_t kMaxName = 100;
 
 const std::vector<std::string>& problem_keys() {
-  static const std::vector<std::string> keys = {"name",    "batch_size", "num_heads", "num_kv_heads",
-                                                "seq_len", "seq_len_kv", "head_dim",  "head_dim_v",
-                                                "dtype",   "causal",     "layout",    "scale"};
+  static const std::vector<std::string> keys = [] {
+    std::vector<std::string> all = {"name"};
+    for (const ProblemField& field : problem_fields()) all.emplace_back(field.suite_key);
+    all.emplace_back("layout");
+    return all;
+  }();
   return keys;
 }
 
-class SuiteReader {
- public:
-  explicit SuiteReader(std::string_view origin) : reader_(origin) {}
+// Every name that a key may have, the usual one first.
+std::vector<std::string> names_of(const ProblemField& field) {
+  std::vector<std::string> names = {std::string(field.suite_key)};
+  if (field.name != field.suite_key) names.emplace_back(field.name);
+  for (const std::string_view alias : field.aliases) names.emplace_back(alias);
+  return names;
+}
 
-  Suite read(std::string_view yaml) const {
-    const YAML::Node root = reader_.parse(yaml);
-    reader_.check_keys(root, kSuite, {"name", "problems"});
-    Suite suite;
-    suite.name = reader_.text(root, "name", kSuite);
-    const YAML::Node problems = reader_.need(root, "problems", kSuite);
-    if (!problems.IsSequence())
-      reader_.fail(problems, "problems is not a list; write '- {name: ..., seq_len: ...}' lines under it");
-    if (problems.size() == 0) reader_.fail(problems, "problems is empty; give at least one problem");
-    std::set<std::string> names;
-    for (const YAML::Node& node : problems) {
-      suite.problems.push_back(read_problem(node));
-      if (!names.insert(suite.problems.back().name).second) {
-        reader_.fail(node["name"], fmt::format("the problem name '{}' is used twice; names are unique within a suite",
-                                               suite.problems.back().name));
-      }
-    }
-    return suite;
+// What the core's own parsers say, with this file's line in front of it.
+template <class Parse>
+auto at_line(const YamlReader& reader, const YAML::Node& node, std::string_view before, const Parse& parse) {
+  try {
+    return parse();
+  } catch (const Error& error) {
+    reader.fail(node, fmt::format("{}{}", before, error.what()));
   }
+}
 
- private:
-  // Words that the core's own parsers know, with this file's line in front of what they say.
-  template <class Parser>
-  auto word(const YAML::Node& map, const std::string& key, const Parser& parser) const {
-    const std::string value = reader_.text(map, key, kProblem);
-    try {
-      return parser(value);
-    } catch (const Error& error) {
-      reader_.fail(map[key], error.what());
-    }
+FieldValue field_value(const YamlReader& reader, const YAML::Node& map, const std::string& key,
+                       const ProblemField& field) {
+  if (field.kind == ProblemField::Kind::kWord) return reader.text(map, key, kProblem);
+  if (field.optional && map[key].IsScalar() && map[key].Scalar() == "none") return std::monostate();
+  if (field.kind == ProblemField::Kind::kNumber) return reader.number(map, key, kProblem);
+  const std::int64_t whole = reader.whole(map, key, kProblem);
+  return field.optional && whole == -1 ? FieldValue(std::monostate()) : FieldValue(whole);
+}
+
+void read_field(const YamlReader& reader, const YAML::Node& map, const ProblemField& field, Problem& problem) {
+  std::string given;
+  for (const std::string& name : names_of(field)) {
+    if (!map[name]) continue;
+    if (!given.empty())
+      reader.fail(map[name], fmt::format("{} and {} are two names of one key; give one of them", given, name));
+    given = name;
   }
-
-  static Mask parse_causal(const std::string& value) {
-    if (value == "true" || value == "bottom_right") return Mask::causal();
-    if (value == "top_left") return Mask::causal(Alignment::kTopLeft);
-    if (value == "false") return Mask();
-    throw_bad_input(
-        "causal is '{}', which is not known; use true (the same as bottom_right), false, top_left or bottom_right",
-        excerpt(value));
+  if (!given.empty()) {
+    at_line(reader, map[given], "", [&] { field.set(problem, field_value(reader, map, given, field)); });
+  } else if (field.required) {
+    reader.need(map, std::string(field.suite_key), kProblem);
+  } else if (!field.optional) {
+    field.set(problem, field.otherwise(problem));
   }
+}
 
-  NamedProblem read_problem(const YAML::Node& node) const {
-    reader_.check_keys(node, kProblem, problem_keys());
-    NamedProblem named;
-    named.name = reader_.text(node, "name", kProblem);
-    if (named.name.size() > kMaxName)
-      reader_.fail(node["name"], fmt::format("name has {} bytes; at most {} are allowed: '{}'", named.name.size(),
-                                             kMaxName, excerpt(named.name, 40)));
-    Problem& p = named.problem;
-    p.batch = reader_.whole_or(node, "batch_size", 1);
-    p.heads_q = reader_.whole(node, "num_heads", kProblem);
-    p.heads_kv = reader_.whole_or(node, "num_kv_heads", p.heads_q);
-    p.seqlen_q = reader_.whole(node, "seq_len", kProblem);
-    p.seqlen_kv = reader_.whole_or(node, "seq_len_kv", p.seqlen_q);
-    p.head_dim = reader_.whole(node, "head_dim", kProblem);
-    p.head_dim_v = reader_.whole_or(node, "head_dim_v", p.head_dim);
-    p.dtype = word(node, "dtype", [](const std::string& value) { return parse_dtype(value); });
-    if (node["causal"]) p.mask = word(node, "causal", parse_causal);
-    if (node["layout"]) p.layout = word(node, "layout", [](const std::string& value) { return parse_layout(value); });
-    if (node["scale"]) p.scale = reader_.number(node, "scale", kProblem);
-    try {
-      p.validate();
-    } catch (const Error& error) {
-      reader_.fail(node, fmt::format("problem '{}': {}", named.name, error.what()));
-    }
-    return named;
+NamedProblem read_problem(const YamlReader& reader, const YAML::Node& node) {
+  std::vector<std::string> synonyms;
+  for (const ProblemField& field : problem_fields())
+    for (const std::string& name : names_of(field)) synonyms.push_back(name);
+  reader.check_keys(node, kProblem, problem_keys(), synonyms);
+  NamedProblem named;
+  named.name = reader.text(node, "name", kProblem);
+  if (named.name.size() > kMaxName)
+    reader.fail(node["name"], fmt::format("name has {} bytes; at most {} are allowed: '{}'", named.name.size(),
+                                          kMaxName, excerpt(named.name, 40)));
+  for (const ProblemField& field : problem_fields()) read_field(reader, node, field, named.problem);
+  if (const YAML::Node layout = node["layout"]) {
+    const std::string word = reader.text(node, "layout", kProblem);
+    named.problem.layout = at_line(reader, layout, "", [&] { return parse_layout(word); });
   }
-
-  YamlReader reader_;
-};
+  at_line(reader, node, fmt::format("problem '{}': ", named.name), [&] { named.problem.validate(); });
+  return named;
+}
 
 }  // namespace
 
-Suite parse_suite(std::string_view yaml, std::string_view origin) { return SuiteReader(origin).read(yaml); }
+Suite parse_suite(std::string_view yaml, std::string_view origin) {
+  const YamlReader reader(origin);
+  const YAML::Node root = reader.parse(yaml);
+  reader.check_keys(root, kSuite, {"name", "problems"});
+  Suite suite;
+  suite.name = reader.text(root, "name", kSuite);
+  const YAML::Node problems = reader.need(root, "problems", kSuite);
+  if (!problems.IsSequence())
+    reader.fail(problems, "problems is not a list; write '- {name: ..., seq_len: ...}' lines under it");
+  if (problems.size() == 0) reader.fail(problems, "problems is empty; give at least one problem");
+  std::set<std::string> names;
+  for (const YAML::Node& node : problems) {
+    suite.problems.push_back(read_problem(reader, node));
+    if (!names.insert(suite.problems.back().name).second) {
+      reader.fail(node["name"], fmt::format("the problem name '{}' is used twice; names are unique within a suite",
+                                            suite.problems.back().name));
+    }
+  }
+  return suite;
+}
 
 Suite load_suite(std::string_view name_or_path) {
   if (name_or_path.find('/') != std::string_view::npos || name_or_path.ends_with(".yaml")) {
@@ -131,7 +142,7 @@ NamedProblem find_problem(const Suite& suite, std::string_view name_or_id) {
     if (named.problem.id() == name_or_id) return named;
   }
   try {
-    const Problem problem = Problem::parse(name_or_id);
+    const PlacedProblem problem = PlacedProblem::parse(name_or_id);
     return {problem.id(), problem};
   } catch (const Error& error) {
     std::vector<std::string> names;

@@ -5,13 +5,13 @@
 #include <string_view>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/operands.h"
 
 namespace flashcore {
 
 struct NamedProblem {
   std::string name;  // the suite's own word for it, e.g. "mission"; unique within the suite
-  Problem problem;
+  PlacedProblem problem;
 };
 
 struct Suite {
@@ -20,8 +20,7 @@ struct Suite {
 };
 
 // `name_or_path`: a suite that ships (core/embedded.h), or a file (anything with a '/' or ending in .yaml).
-// Keys of a problem: name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, head_dim_v, dtype,
-// causal (true = bottom_right | false | top_left | bottom_right), layout, scale.
+// Keys of a problem: name, layout, and those of core/problem_fields.h (docs/problem.md).
 // Error kBadInput with file and line: unknown or repeated key, duplicate name, wrong type, a size out of range.
 Suite load_suite(std::string_view name_or_path);
 Suite parse_suite(std::string_view yaml, std::string_view origin);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "core/problem.h"
 
 namespace flashcore {
 
@@ -22,16 +21,6 @@ struct TensorLayout {
   // Elements from the first to one past the last, gaps included: what to allocate.
   std::int64_t span() const;
 };
-
-TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                         std::int64_t columns);
-
-// The layouts of one problem's operands. lse is fp32 [batch, heads_q, seqlen_q], contiguous.
-struct ProblemLayouts {
-  TensorLayout q, k, v, o;
-  std::int64_t lse_elements = 0;
-};
-ProblemLayouts make_layouts(const Problem& problem);
 
 // Owns host memory of one tensor.
 struct HostTensor {

@@ -69,8 +69,8 @@ void YamlReader::fail(const YAML::Mark& mark, const std::string& reason) const {
   throw_bad_input("{}:{}: {}", excerpt(origin_), mark.is_null() ? 1 : mark.line + 1, reason);
 }
 
-void YamlReader::check_keys(const YAML::Node& map, std::string_view what,
-                            const std::vector<std::string>& allowed) const {
+void YamlReader::check_keys(const YAML::Node& map, std::string_view what, const std::vector<std::string>& allowed,
+                            const std::vector<std::string>& synonyms) const {
   const std::string keys = fmt::format("{}", fmt::join(allowed, ", "));
   if (!map.IsMap()) fail(map, fmt::format("{} is not 'key: value' pairs; its keys are {}", what, keys));
   std::set<std::string> seen;
@@ -78,7 +78,10 @@ void YamlReader::check_keys(const YAML::Node& map, std::string_view what,
     if (!entry.first.IsScalar())
       fail(entry.first, fmt::format("a key of {} is not a word; its keys are {}", what, keys));
     const std::string& key = entry.first.Scalar();
-    if (std::find(allowed.begin(), allowed.end(), key) == allowed.end())
+    const auto among = [&](const std::vector<std::string>& words) {
+      return std::find(words.begin(), words.end(), key) != words.end();
+    };
+    if (!among(allowed) && !among(synonyms))
       fail(entry.first, fmt::format("unknown key '{}' in {}; allowed keys are {}", excerpt(key), what, keys));
     if (!seen.insert(key).second)
       fail(entry.first, fmt::format("the key '{}' is given twice in {}; give it once", key, what));

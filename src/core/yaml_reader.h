@@ -21,7 +21,9 @@ class YamlReader {
   // Every accessor: Error kBadInput, "file:line: what was found; what is allowed".
   [[noreturn]] void fail(const YAML::Node& node, const std::string& reason) const;
   [[noreturn]] void fail(const YAML::Mark& mark, const std::string& reason) const;
-  void check_keys(const YAML::Node& map, std::string_view what, const std::vector<std::string>& allowed) const;
+  // `synonyms`: further keys that are allowed and not named where another is refused.
+  void check_keys(const YAML::Node& map, std::string_view what, const std::vector<std::string>& allowed,
+                  const std::vector<std::string>& synonyms = {}) const;
   YAML::Node need(const YAML::Node& map, const std::string& key, std::string_view what) const;
   // Never empty, and without control characters other than line breaks.
   std::string text(const YAML::Node& map, const std::string& key, std::string_view what) const;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -7,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/problem_fields.h"
 #include "core/trusted_path.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
@@ -58,11 +58,6 @@ const UserTable& user_table() {
     return read;
   }();
   return table;
-}
-
-double log2_ratio(std::int64_t a, std::int64_t b) {
-  return std::abs(
-      std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
 }
 
 struct Default {
@@ -129,20 +124,6 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
 }
 
 }  // namespace
-
-// A kernel is made for the sides that its mask bounds.
-bool same_bounds(const Band<std::int64_t>& a, const Band<std::int64_t>& b) {
-  return a.bounded_left == b.bounded_left && a.bounded_right == b.bounded_right;
-}
-
-double problem_distance(const Problem& a, const Problem& b) {
-  if (size_of(a.dtype) != size_of(b.dtype) || a.head_dim != b.head_dim || a.head_dim_v != b.head_dim_v ||
-      !same_bounds(a.band(), b.band())) {
-    return std::numeric_limits<double>::infinity();
-  }
-  return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q) + log2_ratio(a.seqlen_q, b.seqlen_q) +
-         log2_ratio(a.seqlen_kv, b.seqlen_kv) + 0.5 * log2_ratio(a.group_size(), b.group_size());
-}
 
 std::filesystem::path user_table_path() {
   if (const char* file = table_of_environment()) return file;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/config_space.h"
+#include "core/operands.h"
 #include "core/problem.h"
-#include "core/tensor.h"
 #include "device/artifact.h"
 #include "device/compiler.h"
 #include "device/device.h"
@@ -136,10 +136,6 @@ Choice dispatch(const Problem& problem, const DeviceInfo& device);
 // who may have to pass one over (it does not compile here, the tensors' strides do not suit it). Empty if no family
 // supports the problem.
 std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device);
-
-// How far two problems are from sharing a config: the sum over sizes of |log2 of their ratio|; infinite where the
-// kernel itself would be another one (element size, head dims, mask).
-double problem_distance(const Problem& a, const Problem& b);
 
 // The user's own tuned table, beside the one that is built in and before it at equal distance: what `tune` found on
 // this machine, as {"<device key>": {"<problem id>": "<candidate>"}} in $FLASHCORE_TUNED, else in `tuned.json` of the

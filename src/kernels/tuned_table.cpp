@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
+#include "core/operands.h"
 
 namespace flashcore {
 
@@ -23,7 +24,7 @@ void add_tuned_entries(const nlohmann::json& table, const std::string& device_ke
   for (const auto& [id, candidate] : found->items()) {
     try {
       if (!candidate.is_string()) throw_bad_input("its candidate is not a text");
-      entries.push_back({id, Problem::parse(id), candidate.get<std::string>(), of_user});
+      entries.push_back({id, PlacedProblem::parse(id).problem(), candidate.get<std::string>(), of_user});
     } catch (const Error& e) {
       faults.push_back(fmt::format("'{}': {}", excerpt(id), e.what()));
     }

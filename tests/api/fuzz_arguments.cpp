@@ -81,6 +81,9 @@ fc_attention problem_of(Input& in) {
   p.head_dim = in.size(80);
   p.head_dim_v = in.one_in(2) ? p.head_dim : in.size(80);
   p.causal = in.one_in(16) ? in.raw<std::int32_t>() : in.raw<std::uint8_t>() % 3;
+  if (in.one_in(3)) p.window_left = in.one_in(8) ? in.raw<std::int64_t>() : in.size(40) - 1;
+  if (in.one_in(3)) p.window_right = in.one_in(8) ? in.raw<std::int64_t>() : in.size(40) - 1;
+  if (in.one_in(3)) p.window_alignment = in.one_in(8) ? in.raw<std::int32_t>() : in.raw<std::uint8_t>() % 2;
   p.alignment = in.one_in(4) ? in.raw<std::int32_t>() : 0;
   p.scale = in.one_in(4) ? in.raw<double>() : 0;
   for (fc_strides* strides : {&p.q, &p.k, &p.v, &p.o}) {
@@ -93,6 +96,7 @@ fc_attention problem_of(Input& in) {
   }
   p.given = in.one_in(24) ? in.raw<std::uint32_t>() : in.raw<std::uint8_t>() % (FC_GIVEN_STRIDES + 1);
   if (p.scale != 0 && in.one_in(2)) p.given |= FC_GIVEN_SCALE;
+  if (in.one_in(2)) p.given |= FC_GIVEN_WINDOW;
   return p;
 }
 

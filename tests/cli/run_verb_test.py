@@ -43,6 +43,18 @@ class RunTest(CliTest):
             self.assertIn(expected + '"', result.stdout)
         self.expect_error(BAD_USAGE, ["sideways", "top_left"], "run", "--device", "cpu", *flags, "--causal", "sideways")
 
+    def test_windows(self):
+        flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(1, 2, 20, 16), kv_shape=(1, 1, 33, 16))]
+        for words, expected in ((["--window", "4,2"], "_wl4_wr2"), (["--window=-1,3"], "_wr3"), (["--causal", "--window", "4,-1"], "_causal_wl4"),
+                                (["--window", "9,0", "--window-alignment", "top_left"], "_causaltl_wl9"), (["--causal", "--window", "0,0"], "_causal_wl0")):  # fmt: skip
+            with self.subTest(words=words):
+                result = self.expect(DONE, *flags, *words, "--check", "--json", "-", "--quiet")
+                self.assertIn(expected + '"', result.stdout)
+        for words in (["--window", "4"], ["--window", "4,5,6"], ["--window", "-2,0"], ["--window=x,0"], ["--window", ""]):
+            self.expect_error(BAD_USAGE, ["--window"], *flags, *words)
+        self.expect_error(BAD_USAGE, ["causal is given and window_right is 3"], *flags, "--causal", "--window", "4,3")
+        self.expect_error(BAD_USAGE, ["bottom_right or top_left"], *flags, "--window", "4,3", "--window-alignment", "middle")
+
     def test_mismatched_shapes_and_dtypes_name_the_files(self):
         q, k, v = (self.path(name + ".npy") for name in "qkv")
         flags = ["--device", "cpu", "--q", q, "--k", k, "--v", v, "--out", self.path("o.npy")]

@@ -24,7 +24,7 @@ TEST(DataTest, PatternNamesRoundTrip) {
 
 // The bits themselves: a change here makes stored seeds mean something else.
 TEST(DataTest, BitsAreFixedForever) {
-  const AttentionInputs in = make_inputs(Problem::parse("b2_h2_s100_d64_fp16"), Pattern::kNormal, 1);
+  const AttentionInputs in = make_inputs(PlacedProblem::parse("b2_h2_s100_d64_fp16"), Pattern::kNormal, 1);
   EXPECT_EQ(hash_of(in.q), "e80864a4934d887eb9d556d1c807103e");
   EXPECT_EQ(hash_of(in.k), "e479ff877cc32b1537e57b9676836a04");
   EXPECT_EQ(hash_of(in.v), "cfdd06a67558fbd24d585ebb2170397e");
@@ -32,16 +32,16 @@ TEST(DataTest, BitsAreFixedForever) {
 
 TEST(DataTest, LayoutDoesNotChangeValuesAndGapsAreNan) {
   for (const Pattern pattern : all_patterns()) {
-    const AttentionInputs plain = make_inputs(Problem::parse("b2_h4_hk2_sq9_sk70_d24_bf16"), pattern, 7);
+    const AttentionInputs plain = make_inputs(PlacedProblem::parse("b2_h4_hk2_sq9_sk70_d24_bf16"), pattern, 7);
     for (const char* layout : {"_bshd", "_strided"}) {
       const AttentionInputs other =
-          make_inputs(Problem::parse(std::string("b2_h4_hk2_sq9_sk70_d24_bf16") + layout), pattern, 7);
+          make_inputs(PlacedProblem::parse(std::string("b2_h4_hk2_sq9_sk70_d24_bf16") + layout), pattern, 7);
       const std::vector<float> a = gather_rows(plain.k, {}), b = gather_rows(other.k, {});
       ASSERT_EQ(a.size(), b.size());
       EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * 4), 0) << to_string(pattern);
     }
   }
-  const HostTensor strided = make_inputs(Problem::parse("b2_h4_s9_d24_fp16_strided"), Pattern::kNormal, 7).q;
+  const HostTensor strided = make_inputs(PlacedProblem::parse("b2_h4_s9_d24_fp16_strided"), Pattern::kNormal, 7).q;
   const TensorLayout& at = strided.layout;
   EXPECT_EQ(at.stride_head, 32);
   EXPECT_EQ(at.stride_row, 128);
@@ -53,7 +53,7 @@ TEST(DataTest, LayoutDoesNotChangeValuesAndGapsAreNan) {
 }
 
 TEST(DataTest, SeedsTensorsAndHeadsDiffer) {
-  const Problem p = Problem::parse("b2_h2_s64_d64_fp32");
+  const PlacedProblem p = PlacedProblem::parse("b2_h2_s64_d64_fp32");
   const AttentionInputs one = make_inputs(p, Pattern::kNormal, 1), two = make_inputs(p, Pattern::kNormal, 2);
   EXPECT_NE(hash_of(one.q), hash_of(two.q));
   EXPECT_NE(hash_of(one.q), hash_of(one.k));
@@ -63,7 +63,7 @@ TEST(DataTest, SeedsTensorsAndHeadsDiffer) {
 }
 
 TEST(DataTest, NormalIsStandardNormalAndUncorrelated) {
-  const Problem p = Problem::parse("b1_h4_s1024_d64_fp32");
+  const PlacedProblem p = PlacedProblem::parse("b1_h4_s1024_d64_fp32");
   const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
   const std::vector<float> q = gather_rows(in.q, {}), k = gather_rows(in.k, {});
   const auto n = static_cast<double>(q.size());
@@ -90,7 +90,7 @@ TEST(DataTest, NormalIsStandardNormalAndUncorrelated) {
   EXPECT_NEAR(beyond3 / n, 0.0026998, 5 * 0.052 * sigma);
 }
 
-double largest_probability(const Problem& p, const AttentionInputs& in, std::int64_t row) {
+double largest_probability(const PlacedProblem& p, const AttentionInputs& in, std::int64_t row) {
   double maximum = -1e300, sum = 0;
   std::vector<double> scores;
   const KeyRange<std::int64_t> keys = p.band().keys_of_row(row);
@@ -107,7 +107,7 @@ double largest_probability(const Problem& p, const AttentionInputs& in, std::int
 TEST(DataTest, PeakedRowsAreCloseToOneHot) {
   for (const char* id : {"b1_h1_s128_d64_fp16_causal", "b1_h1_s128_d128_bf16", "b1_h1_s128_d32_fp32_scale0.01",
                          "b1_h1_s128_d64_fp16_causal_wl20"}) {
-    const Problem p = Problem::parse(id);
+    const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kPeaked, 1);
     double mean = 0;
     for (std::int64_t row = 0; row < 128; ++row) mean += largest_probability(p, in, row) / 128;
@@ -117,7 +117,7 @@ TEST(DataTest, PeakedRowsAreCloseToOneHot) {
 
 TEST(DataTest, LargeLogitsAreLargeAndFinite) {
   for (const char* id : {"b1_h1_s128_d64_fp16", "b1_h1_s128_d256_bf16", "b1_h1_s64_d64_fp16_scale1"}) {
-    const Problem p = Problem::parse(id);
+    const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kLargeLogits, 1);
     for (const HostTensor* tensor : {&in.q, &in.k, &in.v}) {
       for (const float value : gather_rows(*tensor, {})) ASSERT_TRUE(std::isfinite(value));
@@ -129,7 +129,7 @@ TEST(DataTest, LargeLogitsAreLargeAndFinite) {
 }
 
 TEST(DataTest, ConstantRowsGiveVItself) {
-  const Problem p = Problem::parse("b1_h2_s50_d16_fp16");
+  const PlacedProblem p = PlacedProblem::parse("b1_h2_s50_d16_fp16");
   const AttentionInputs in = make_inputs(p, Pattern::kConstant, 1);
   const Reference ref = reference_forward(p, in, {});
   for (std::size_t row = 0; row < 50; ++row) {
@@ -140,7 +140,7 @@ TEST(DataTest, ConstantRowsGiveVItself) {
 }
 
 TEST(DataTest, OutliersAreFewAndOneIsInTheLastKey) {
-  const Problem p = Problem::parse("b1_h2_s200_d64_fp16");
+  const PlacedProblem p = PlacedProblem::parse("b1_h2_s200_d64_fp16");
   const AttentionInputs in = make_inputs(p, Pattern::kOutlier, 1), normal = make_inputs(p, Pattern::kNormal, 1);
   int changed = 0, last = 0;
   for (std::int64_t h = 0; h < 2; ++h) {
@@ -160,7 +160,7 @@ TEST(DataTest, OutliersAreFewAndOneIsInTheLastKey) {
 }
 
 TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
-  const Problem p = Problem::parse("b1_h4_s256_d64_fp16_causal");
+  const PlacedProblem p = PlacedProblem::parse("b1_h4_s256_d64_fp16_causal");
   const AttentionInputs in = make_inputs(p, Pattern::kNonFinite, 1);
   int nan = 0, plus = 0, minus = 0;
   for (const HostTensor* tensor : {&in.q, &in.k}) {
@@ -185,7 +185,7 @@ TEST(DataTest, ZeroLengthsAndSingleElements) {
   for (const Pattern pattern : all_patterns()) {
     for (const char* id :
          {"b1_h2_sq0_sk5_d8_fp16", "b1_h2_sq5_sk0_d8_fp16_causal", "b1_h1_s1_d1_fp32", "b1_h1_s0_d8_bf16_strided"}) {
-      const Problem p = Problem::parse(id);
+      const PlacedProblem p = PlacedProblem::parse(id);
       const AttentionInputs in = make_inputs(p, pattern, 1);
       EXPECT_EQ(in.q.data.size(), static_cast<std::size_t>(in.q.layout.span()) * size_of(p.dtype));
     }

@@ -23,7 +23,7 @@ struct Judged {
   }
 };
 
-Judged judge(const Problem& p, Pattern pattern, std::uint64_t seed, Fault fault, std::int64_t block_n = 32) {
+Judged judge(const PlacedProblem& p, Pattern pattern, std::uint64_t seed, Fault fault, std::int64_t block_n = 32) {
   const AttentionInputs in = make_inputs(p, pattern, seed);
   const Reference ref = reference_forward(p, in, {});
   const planted::KernelOutput out = run_tile_kernel(p, in, fault, block_n);
@@ -38,7 +38,7 @@ TEST(JudgementTest, HonestKernelsPassOnEveryPatternShapeAndDtype) {
         for (const Pattern pattern : all_patterns()) {
           for (const Fault honest : {Fault::kNone, Fault::kTruncatingAdds}) {
             for (std::uint64_t seed = 1; seed <= (honest == Fault::kNone ? 2u : 1u); ++seed) {
-              const Problem p = Problem::parse(std::string(shape) + dtype + causal);
+              const PlacedProblem p = PlacedProblem::parse(std::string(shape) + dtype + causal);
               const Judged judged = judge(p, pattern, seed, honest, seed == 2 ? 64 : 16);
               EXPECT_TRUE(judged.ok()) << p.id() << " " << to_string(pattern) << " seed " << seed << ": "
                                        << judged.print();
@@ -56,7 +56,7 @@ TEST(JudgementTest, HonestKernelsPassWhereFaultsArePlanted) {
     for (const char* dtype : {"fp32", "fp16", "bf16"}) {
       for (const char* causal : {"", "_causal"}) {
         const Judged judged =
-            judge(Problem::parse(std::string(shape) + dtype + causal), Pattern::kNormal, 5, Fault::kNone);
+            judge(PlacedProblem::parse(std::string(shape) + dtype + causal), Pattern::kNormal, 5, Fault::kNone);
         EXPECT_TRUE(judged.ok()) << shape << dtype << causal << ": " << judged.print();
       }
     }
@@ -93,7 +93,7 @@ TEST(JudgementTest, EveryPlantedFaultIsCaughtInEveryDtype) {
   };
   for (const Plant& plant : plants) {
     for (const char* dtype : {"fp32", "fp16", "bf16"}) {
-      const Problem p = Problem::parse(std::string(plant.shape) + dtype + plant.causal);
+      const PlacedProblem p = PlacedProblem::parse(std::string(plant.shape) + dtype + plant.causal);
       const Judged judged = judge(p, Pattern::kNormal, 5, plant.fault);
       EXPECT_FALSE(judged.ok()) << p.id() << " fault " << static_cast<int>(plant.fault) << ": " << judged.print();
     }
@@ -101,7 +101,7 @@ TEST(JudgementTest, EveryPlantedFaultIsCaughtInEveryDtype) {
 }
 
 TEST(JudgementTest, TheWorstRowIsNamed) {
-  const Problem p = Problem::parse("b2_h4_s60_d64_fp16");
+  const PlacedProblem p = PlacedProblem::parse("b2_h4_s60_d64_fp16");
   const Judged judged = judge(p, Pattern::kNormal, 5, Fault::kOneWrongRow);
   EXPECT_EQ(judged.error.first_bad_row, 2 * 4 * 60 - 1);
   EXPECT_GT(judged.error.worst_row_rel, 0.1);
@@ -110,7 +110,7 @@ TEST(JudgementTest, TheWorstRowIsNamed) {
 }
 
 TEST(JudgementTest, NanWhereTheReferenceHasNanIsRequired) {
-  const Problem p = Problem::parse("b1_h1_s20_d16_fp16");
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp16");
   AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
   in.q.set(0, 0, 7, 3, std::numeric_limits<float>::quiet_NaN());
   const Reference ref = reference_forward(p, in, {});
@@ -124,7 +124,7 @@ TEST(JudgementTest, NanWhereTheReferenceHasNanIsRequired) {
 }
 
 TEST(JudgementTest, AnAllZeroReferenceAsksForZeros) {
-  const Problem p = Problem::parse("b1_h1_s20_d16_fp16");
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp16");
   AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
   std::fill(in.v.data.begin(), in.v.data.end(), std::byte{0});
   const Reference ref = reference_forward(p, in, {});
@@ -146,7 +146,7 @@ TEST(JudgementTest, NanNeverPasses) {
 }
 
 TEST(JudgementTest, BiasIsSigned) {
-  const Problem p = Problem::parse("b1_h1_s20_d16_fp32");
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp32");
   const AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
   const Reference ref = reference_forward(p, in, {});
   std::vector<float> o = ref.ideal_o;

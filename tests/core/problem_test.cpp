@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/operands.h"
 
 namespace flashcore {
 namespace {
@@ -22,11 +23,16 @@ std::string message_of(const std::string& id) {
 
 TEST(ProblemTest, IdsOfTheDocumentedForms) {
   for (const char* id : {"b1_h8_s512_d64_fp16", "b1_h32_hk8_s4096_d128_bf16_causal", "b16_h32_hk8_sq1_sk8192_d128_bf16",
-                         "b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125", "b1_h1_sq0_sk5_d8_fp32",
-                         "b1_h1_s0_d1_fp16_strided", "b2_h6_hk1_s17_d72_fp16_causal_strided_scale1e-06"}) {
+                         "b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_scale0.125", "b1_h1_sq0_sk5_d8_fp32"}) {
     EXPECT_EQ(Problem::parse(id).id(), id);
+    EXPECT_EQ(PlacedProblem::parse(id), PlacedProblem(Problem::parse(id), Layout::kBhsd));
   }
-  const Problem p = Problem::parse("b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125");
+  for (const char* id : {"b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125", "b1_h1_s0_d1_fp16_strided",
+                         "b2_h6_hk1_s17_d72_fp16_causal_strided_scale1e-06"}) {
+    EXPECT_EQ(PlacedProblem::parse(id).id(), id);
+    EXPECT_NE(message_of(id).find("names a layout"), std::string::npos) << message_of(id);
+  }
+  const PlacedProblem p = PlacedProblem::parse("b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_bshd_scale0.125");
   EXPECT_EQ(p.batch, 16);
   EXPECT_EQ(p.heads_q, 32);
   EXPECT_EQ(p.heads_kv, 8);
@@ -61,8 +67,9 @@ TEST(ProblemTest, EveryCombinationRoundTrips) {
         for (const std::int64_t kv : {17, 33}) {
           for (const std::optional<double>& scale :
                {std::optional<double>(), std::optional<double>(1.0 / 3), std::optional<double>(12.0)}) {
-            const Problem p{dtype, 2, 6, kv == 17 ? 6 : 2, 17, kv, 64, kv == 17 ? 64 : 40, mask, layout, scale};
-            EXPECT_EQ(Problem::parse(p.id()), p) << p.id();
+            const PlacedProblem p({dtype, 2, 6, kv == 17 ? 6 : 2, 17, kv, 64, kv == 17 ? 64 : 40, mask, scale}, layout);
+            EXPECT_EQ(PlacedProblem::parse(p.id()), p) << p.id();
+            EXPECT_EQ(Problem::parse(p.problem().id()), p.problem());
             EXPECT_EQ(p.id().find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_.-"), std::string::npos);
           }
         }
@@ -73,12 +80,12 @@ TEST(ProblemTest, EveryCombinationRoundTrips) {
 
 TEST(ProblemTest, TokensOfWindows) {
   EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_causal_wl128").mask, (Mask{Alignment::kBottomRight, 128, 0}));
-  EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_causaltl_wl128_bshd").mask, (Mask{Alignment::kTopLeft, 128, 0}));
+  EXPECT_EQ(PlacedProblem::parse("b1_h8_s512_d64_fp16_causaltl_wl128_bshd").mask, (Mask{Alignment::kTopLeft, 128, 0}));
   EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_wl0_wr7_tl_scale0.5").mask, (Mask{Alignment::kTopLeft, 0, 7}));
   EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_wr7").mask, (Mask{Alignment::kBottomRight, std::nullopt, 7}));
   EXPECT_EQ(Problem::parse("b1_h8_s512_d64_fp16_wr0").id(), "b1_h8_s512_d64_fp16_causal");
   EXPECT_NE(message_of("b1_h8_s512_d64_fp16_tl").find("bounds nothing"), std::string::npos);
-  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_wl2147483648").find("left side is 2147483648"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_wl2147483648").find("window_left is 2147483648"), std::string::npos);
 }
 
 TEST(ProblemTest, BadIdsAreRefusedWithTheForm) {

@@ -7,19 +7,20 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/operands.h"
 
 namespace flashcore {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-AttentionInputs empty_inputs(const Problem& p) {
+AttentionInputs empty_inputs(const PlacedProblem& p) {
   const ProblemLayouts at = make_layouts(p);
   return {HostTensor(p.dtype, at.q), HostTensor(p.dtype, at.k), HostTensor(p.dtype, at.v)};
 }
 
 // Attention by its formula, one row, no blocking: what the fast reference is checked against.
-std::vector<double> naive_row(const Problem& p, const AttentionInputs& in, std::int64_t b, std::int64_t h,
+std::vector<double> naive_row(const PlacedProblem& p, const AttentionInputs& in, std::int64_t b, std::int64_t h,
                               std::int64_t row, double* lse) {
   const std::int64_t head = h / p.group_size();
   std::vector<double> scores, o(static_cast<std::size_t>(p.head_dim_v), 0.0);
@@ -48,7 +49,7 @@ TEST(ReferenceTest, AgreesWithTheFormulaOnEveryKindOfProblem) {
         "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided", "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5",
         "b1_h2_s99_d16_fp16_causal_wl13", "b1_h2_sq40_sk90_d16_bf16_wl20_wr3", "b1_h2_sq90_sk40_d16_fp32_wl5_tl",
         "b1_h4_hk2_sq3_sk200_d16_fp32_causal_wl33"}) {
-    const Problem p = Problem::parse(id);
+    const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const Reference ref = reference_forward(p, in, {});
     ASSERT_EQ(ref.rows, p.batch * p.heads_q * p.seqlen_q);
@@ -75,7 +76,7 @@ TEST(ReferenceTest, AgreesWithTheFormulaOnEveryKindOfProblem) {
 TEST(ReferenceTest, TheIdealKernelHasTheExpectedErrorOnNormalData) {
   const std::pair<const char*, double> expected[] = {{"b1_h2_s512_d64_fp16", 2.8e-4}, {"b1_h2_s512_d64_bf16", 2.3e-3}};
   for (const auto& [id, rel] : expected) {
-    const Problem p = Problem::parse(id);
+    const PlacedProblem p = PlacedProblem::parse(id);
     const Reference ref = reference_forward(p, make_inputs(p, Pattern::kNormal, 1), {});
     const OutputError error = compare(p, ref, ref.ideal_o, ref.ideal_lse);
     EXPECT_NEAR(error.rel, rel, 0.15 * rel) << id;
@@ -88,7 +89,7 @@ TEST(ReferenceTest, TheIdealKernelHasTheExpectedErrorOnNormalData) {
 }
 
 TEST(ReferenceTest, Fp32BoundIsAFewUlps) {
-  const Problem p = Problem::parse("b1_h2_s512_d64_fp32");
+  const PlacedProblem p = PlacedProblem::parse("b1_h2_s512_d64_fp32");
   const Reference ref = reference_forward(p, make_inputs(p, Pattern::kNormal, 1), {});
   const OutputError error = compare(p, ref, ref.ideal_o, ref.ideal_lse);
   const ErrorBound bound = error_bound(p, ref);
@@ -100,7 +101,7 @@ TEST(ReferenceTest, Fp32BoundIsAFewUlps) {
 }
 
 TEST(ReferenceTest, RowsWithoutKeysAreZeroAndMinusInfinity) {
-  const Problem p = Problem::parse("b1_h1_sq8_sk3_d16_fp16_causal");
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_sq8_sk3_d16_fp16_causal");
   AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
   // NaN in what a row does not see must not reach it.
   in.v.set(0, 0, 2, 0, std::numeric_limits<float>::quiet_NaN());
@@ -125,19 +126,19 @@ TEST(ReferenceTest, RowsWithoutKeysAreZeroAndMinusInfinity) {
 }
 
 TEST(ReferenceTest, ZeroLengths) {
-  const Problem no_keys = Problem::parse("b1_h2_sq3_sk0_d8_fp16");
+  const PlacedProblem no_keys = PlacedProblem::parse("b1_h2_sq3_sk0_d8_fp16");
   const Reference masked = reference_forward(no_keys, make_inputs(no_keys, Pattern::kNormal, 1), {});
   EXPECT_EQ(masked.rows, 6);
   for (const double lse : masked.lse) EXPECT_EQ(lse, -kInf);
   for (const double o : masked.o) EXPECT_EQ(o, 0.0);
-  const Problem no_rows = Problem::parse("b1_h2_sq0_sk3_d8_fp16");
+  const PlacedProblem no_rows = PlacedProblem::parse("b1_h2_sq0_sk3_d8_fp16");
   const Reference nothing = reference_forward(no_rows, make_inputs(no_rows, Pattern::kNormal, 1), {});
   EXPECT_EQ(nothing.rows, 0);
   EXPECT_TRUE(within(compare(no_rows, nothing, {}, {}), error_bound(no_rows, nothing)));
 }
 
 TEST(ReferenceTest, InfiniteScores) {
-  const Problem p = Problem::parse("b1_h1_sq4_sk3_d1_dv2_fp32_scale1");
+  const PlacedProblem p = PlacedProblem::parse("b1_h1_sq4_sk3_d1_dv2_fp32_scale1");
   AttentionInputs in = empty_inputs(p);
   const float inf = std::numeric_limits<float>::infinity();
   const float q[] = {1, -1, inf, -inf};
@@ -161,7 +162,7 @@ TEST(ReferenceTest, InfiniteScores) {
 }
 
 TEST(ReferenceTest, ASampleIsTheSameRowsAndThreadsDoNotMatter) {
-  const Problem p = Problem::parse("b2_h4_hk2_s150_d40_bf16_causal");
+  const PlacedProblem p = PlacedProblem::parse("b2_h4_hk2_s150_d40_bf16_causal");
   const AttentionInputs in = make_inputs(p, Pattern::kNormal, 9);
   const Reference all = reference_forward(p, in, {}, 1);
   RowSample sample;
@@ -184,7 +185,7 @@ TEST(ReferenceTest, ASampleIsTheSameRowsAndThreadsDoNotMatter) {
 }
 
 TEST(ReferenceTest, GatherTakesTheRowsOfTheSample) {
-  const Problem p = Problem::parse("b2_h2_s5_d3_fp32_strided");
+  const PlacedProblem p = PlacedProblem::parse("b2_h2_s5_d3_fp32_strided");
   const AttentionInputs in = make_inputs(p, Pattern::kNormal, 9);
   RowSample sample;
   sample.all = false;
@@ -202,7 +203,7 @@ TEST(ReferenceTest, GatherTakesTheRowsOfTheSample) {
 }
 
 TEST(ReferenceTest, ChooseRowsTakesAllWhenCheapElseEdgesAndEveryHead) {
-  const Problem p = Problem::parse("b2_h4_s1000_d64_fp16_causal");
+  const PlacedProblem p = PlacedProblem::parse("b2_h4_s1000_d64_fp16_causal");
   EXPECT_TRUE(choose_rows(p, p.flops(), 1).all);
   const double budget = p.flops() / 50;
   const RowSample sample = choose_rows(p, budget, 1);
@@ -233,7 +234,7 @@ TEST(ReferenceTest, ChooseRowsTakesAllWhenCheapElseEdgesAndEveryHead) {
   // A budget for less than the edges still has them; one just short of everything ends.
   EXPECT_GE(choose_rows(p, 1, 1).rows.size(), 20u);
   EXPECT_GT(choose_rows(p, p.flops() * 0.999, 1).rows.size(), 4000u);
-  EXPECT_FALSE(choose_rows(Problem::parse("b1_h1_sq1_sk4096_d64_fp16"), 1, 1).rows.empty());
+  EXPECT_FALSE(choose_rows(PlacedProblem::parse("b1_h1_sq1_sk4096_d64_fp16"), 1, 1).rows.empty());
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ TEST(SuiteTest, ErrorsNameFileAndLine) {
   const std::string rest = "num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp16";
   expect_refused(with_problem("name: a, window: 5, " + rest), "my.yaml:3: unknown key 'window'",
                  "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, "
-                 "head_dim_v, dtype, causal, layout, scale");
+                 "head_dim_v, dtype, causal, window_left, window_right, window_alignment, scale, layout");
   expect_refused(with_problem("name: a, num_heads: 4, " + rest), "my.yaml:3: the key 'num_heads' is given twice",
                  "once");
   expect_refused(with_problem(rest), "my.yaml:3: ", "lacks the key 'name'");
@@ -141,6 +141,39 @@ TEST(SuiteTest, ErrorsNameFileAndLine) {
   expect_refused(with_problem("name: , " + rest), "my.yaml:3: name is not a text", "name: words");
   expect_refused(refused("name: s\nproblems:\n  - {name: a, " + rest + "}\n  - {name: a, " + rest + "}\n"),
                  "my.yaml:4: the problem name 'a' is used twice", "unique");
+}
+
+TEST(SuiteTest, Windows) {
+  const std::string rest = "num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp16";
+  const auto id = [&](const std::string& keys) {
+    return parse_suite("name: s\nproblems:\n  - {name: a, " + keys + ", " + rest + "}\n", "my.yaml")
+        .problems[0]
+        .problem.id();
+  };
+  EXPECT_EQ(id("causal: true, window_left: 4"), "b1_h8_s16_d64_fp16_causal_wl4");
+  EXPECT_EQ(id("causal: top_left, window_left: 4, window_right: -1"), "b1_h8_s16_d64_fp16_causaltl_wl4");
+  EXPECT_EQ(id("window_left: 4, window_right: 0"), "b1_h8_s16_d64_fp16_causal_wl4");
+  EXPECT_EQ(id("window_left: none, window_right: 3, window_alignment: top_left"), "b1_h8_s16_d64_fp16_wr3_tl");
+  expect_refused(with_problem("name: a, causal: true, window_right: 4, " + rest),
+                 "my.yaml:3: causal is given and window_right is 4", "leave one of them out");
+  expect_refused(with_problem("name: a, window_left: -2, " + rest), "my.yaml:3: problem 'a': window_left is -2",
+                 "-1 for no bound");
+  expect_refused(with_problem("name: a, causal: top_left, window_alignment: bottom_right, " + rest),
+                 "my.yaml:3: causal is top_left and window_alignment is bottom_right", "causal says it");
+  expect_refused(with_problem("name: a, window_alignment: top_left, " + rest), "my.yaml:3: problem 'a': the mask",
+                 "bounds nothing");
+  expect_refused(with_problem("name: a, window_left: wide, " + rest), "my.yaml:3: window_left is 'wide'", "whole");
+}
+
+TEST(SuiteTest, AKeyMayHaveTheNameThatCHas) {
+  const Suite suite = parse_suite(
+      "name: s\nproblems:\n  - {name: a, batch: 2, heads: 8, heads_kv: 2, seqlen_q: 4, seqlen_kv: 9, head_dim: 64, "
+      "dtype: "
+      "fp16}\n",
+      "my.yaml");
+  EXPECT_EQ(suite.problems[0].problem.id(), "b2_h8_hk2_sq4_sk9_d64_fp16");
+  expect_refused(with_problem("name: a, num_heads: 8, heads_q: 8, seq_len: 4, head_dim: 64, dtype: fp16"),
+                 "my.yaml:3: num_heads and heads_q are two names of one key", "one of them");
 }
 
 TEST(SuiteTest, BrokenSuites) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/hash.h"
+#include "core/operands.h"
 #include "core/parallel.h"
-#include "core/tensor.h"
 
 namespace flashcore {
 namespace {
@@ -74,7 +74,7 @@ TEST(TensorTest, StridesOfTheNamedLayouts) {
             (std::vector<std::int64_t>{105, 35, 7}));
   EXPECT_EQ((std::vector<std::int64_t>{bshd.stride_batch, bshd.stride_head, bshd.stride_row}),
             (std::vector<std::int64_t>{105, 7, 21}));
-  const ProblemLayouts layouts = make_layouts(Problem::parse("b2_h6_hk3_sq5_sk9_d16_dv8_fp16"));
+  const ProblemLayouts layouts = make_layouts(PlacedProblem::parse("b2_h6_hk3_sq5_sk9_d16_dv8_fp16"));
   EXPECT_EQ(layouts.q.elements(), 2 * 6 * 5 * 16);
   EXPECT_EQ(layouts.k.elements(), 2 * 3 * 9 * 16);
   EXPECT_EQ(layouts.v.elements(), 2 * 3 * 9 * 8);

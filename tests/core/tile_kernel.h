@@ -42,7 +42,7 @@ struct KernelOutput {
 
 class TileKernel {
  public:
-  TileKernel(const Problem& problem, const AttentionInputs& inputs, Fault fault, std::int64_t block_n)
+  TileKernel(const PlacedProblem& problem, const AttentionInputs& inputs, Fault fault, std::int64_t block_n)
       : p_(problem),
         q_(gather_rows(inputs.q, {})),
         k_(gather_rows(inputs.k, {})),
@@ -175,7 +175,7 @@ class TileKernel {
     if (fault_ == Fault::kNanRow && !out_.o.empty()) std::fill(out_.o.end() - p_.head_dim_v, out_.o.end(), nan);
   }
 
-  const Problem& p_;
+  const PlacedProblem& p_;
   std::vector<float> q_, k_, v_;  // (batch, head, row, column)
   Fault fault_;
   std::int64_t block_n_;
@@ -183,8 +183,8 @@ class TileKernel {
   KernelOutput out_;
 };
 
-inline KernelOutput run_tile_kernel(const Problem& problem, const AttentionInputs& inputs, Fault fault = Fault::kNone,
-                                    std::int64_t block_n = 32) {
+inline KernelOutput run_tile_kernel(const PlacedProblem& problem, const AttentionInputs& inputs,
+                                    Fault fault = Fault::kNone, std::int64_t block_n = 32) {
   return TileKernel(problem, inputs, fault, block_n).run();
 }
 

@@ -30,7 +30,7 @@ Config small_blocks() {
 template <Fault kFault>
 void expect_caught() {
   for (const char* id : kProblems) {
-    const Problem problem = Problem::parse(id);
+    const PlacedProblem problem = PlacedProblem::parse(id);
     const Judgement judgement = check(problem, small_blocks(), Pattern::kNormal, 1, broken_attend<kFault>);
     EXPECT_FALSE(judgement.correct) << id << " passed: " << judgement.text;
   }
@@ -39,7 +39,7 @@ void expect_caught() {
 TEST(CpuForwardFaults, WithoutAFaultTheCopyIsCorrect) {
   for (const char* id : kProblems) {
     const Judgement judgement =
-        check(Problem::parse(id), small_blocks(), Pattern::kNormal, 1, broken_attend<Fault::kNone>);
+        check(PlacedProblem::parse(id), small_blocks(), Pattern::kNormal, 1, broken_attend<Fault::kNone>);
     EXPECT_TRUE(judgement.correct) << id << ": " << judgement.text;
   }
 }
@@ -48,7 +48,7 @@ TEST(CpuForwardFaults, MissingMaskIsCaught) { expect_caught<Fault::kMissingMask>
 TEST(CpuForwardFaults, MissingRescaleIsCaught) { expect_caught<Fault::kMissingRescale>(); }
 
 TEST(CpuForwardFaults, AWriteOutsideTheOutputIsCaught) {
-  const Problem problem = Problem::parse("b1_h1_s16_d8_fp32_strided");
+  const PlacedProblem problem = PlacedProblem::parse("b1_h1_s16_d8_fp32_strided");
   const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
   const auto one_column_more = [](const Plan& plan, const Task& task, float* scratch) {
     attend(plan, task, scratch);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/data.h"
+#include "core/operands.h"
 #include "core/reference.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/config_binding.h"
@@ -21,7 +22,7 @@ inline Device& cpu() {
   return *device;
 }
 
-inline Config default_config(const Problem& problem) {
+inline Config default_config(const PlacedProblem& problem) {
   return config_from<Config>(family_by_name("cpu_fwd").default_config(problem, cpu().info().limits));
 }
 
@@ -60,7 +61,7 @@ inline bool gaps_are_poison(const HostTensor& tensor) {
   return true;
 }
 
-inline Outcome run(const Problem& problem, const Config& config, const AttentionInputs& inputs,
+inline Outcome run(const PlacedProblem& problem, const Config& config, const AttentionInputs& inputs,
                    AttendFunction attend_function = attend) {
   Outcome result{HostTensor(problem.dtype, make_layouts(problem).o), {}};
   const auto q = on_device(inputs.q), k = on_device(inputs.k), v = on_device(inputs.v);
@@ -87,7 +88,7 @@ struct Judgement {
   std::string text;
 };
 
-inline Judgement judge(const Problem& problem, const Reference& reference, const Outcome& result) {
+inline Judgement judge(const PlacedProblem& problem, const Reference& reference, const Outcome& result) {
   RowSample all;
   Judgement judgement;
   judgement.error = compare(problem, reference, gather_rows(result.o, all), gather_lse(problem, result.lse, all));
@@ -102,13 +103,13 @@ inline Judgement judge(const Problem& problem, const Reference& reference, const
   return judgement;
 }
 
-inline Judgement check(const Problem& problem, const Config& config, Pattern pattern = Pattern::kNormal,
+inline Judgement check(const PlacedProblem& problem, const Config& config, Pattern pattern = Pattern::kNormal,
                        std::uint64_t seed = 1, AttendFunction attend_function = attend) {
   const AttentionInputs inputs = make_inputs(problem, pattern, seed);
   return judge(problem, reference_forward(problem, inputs, RowSample()), run(problem, config, inputs, attend_function));
 }
 
-inline std::string describe(const Problem& problem, const Config& config) {
+inline std::string describe(const PlacedProblem& problem, const Config& config) {
   return problem.id() + " " + space_of<Config>().print(values_of(config));
 }
 

@@ -13,13 +13,13 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-Problem problem_of(std::string_view id) {
-  const Problem problem = Problem::parse(id);
+PlacedProblem problem_of(std::string_view id) {
+  const PlacedProblem problem = PlacedProblem::parse(id);
   problem.validate();
   return problem;
 }
 
-void expect_correct(const Problem& problem, const Config& config, Pattern pattern = Pattern::kNormal) {
+void expect_correct(const PlacedProblem& problem, const Config& config, Pattern pattern = Pattern::kNormal) {
   const Judgement judgement = check(problem, config, pattern);
   EXPECT_TRUE(judgement.correct) << describe(problem, config) << " " << to_string(pattern) << ": " << judgement.text;
 }
@@ -50,7 +50,7 @@ TEST(CpuForward, EveryPairOfLengths) {
   for (int seqlen_q : kLengths) {
     for (int seqlen_kv : kLengths) {
       for (const Mask& mask : kMasks) {
-        Problem problem;
+        PlacedProblem problem;
         problem.dtype = static_cast<DType>(index % 3);
         problem.layout = static_cast<Layout>(index / 3 % 3);
         problem.heads_q = 2;
@@ -69,7 +69,7 @@ TEST(CpuForward, EveryHeadDim) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (int head_dim : {1, 2, 3, 7, 8, 15, 17, 31, 33, 40, 64, 80, 100, 128, 255, 256}) {
       for (int head_dim_v : {head_dim, 1, 48, 256}) {
-        Problem problem;
+        PlacedProblem problem;
         problem.dtype = dtype;
         problem.heads_q = problem.heads_kv = 2;
         problem.seqlen_q = 30;
@@ -88,7 +88,7 @@ TEST(CpuForward, EveryGroupSize) {
   for (int group : {1, 2, 3, 5, 6, 7, 8, 12}) {
     for (int seqlen_q : {1, 5, 33}) {
       for (const Mask& mask : kMasks) {
-        Problem problem;
+        PlacedProblem problem;
         problem.dtype = DType::kBF16;
         problem.batch = 2;
         problem.heads_kv = 2;
@@ -109,7 +109,7 @@ TEST(CpuForward, EveryPattern) {
          {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h4_hk2_sq65_sk129_d64_fp16", "b1_h2_s100_d80_bf16_causaltl",
           "b2_h2_sq3_sk200_d128_fp16_causal", "b1_h4_hk2_sq65_sk129_d64_fp32_causal_wl50",
           "b1_h2_s100_d80_bf16_wl7_wr30_tl", "b1_h2_sq3_sk200_d64_fp16_causal_wl99"}) {
-      const Problem problem = problem_of(id);
+      const PlacedProblem problem = problem_of(id);
       Config split = small_blocks();
       split.kv_split = 2;
       expect_correct(problem, small_blocks(), pattern);
@@ -121,7 +121,7 @@ TEST(CpuForward, EveryPattern) {
 
 TEST(CpuForward, EveryValidConfig) {
   const Family& family = family_by_name("cpu_fwd");
-  const Problem problem = problem_of("b1_h4_hk2_sq70_sk150_d24_dv40_fp16_causal_strided");
+  const PlacedProblem problem = problem_of("b1_h4_hk2_sq70_sk150_d24_dv40_fp16_causal_strided");
   const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 3);
   const Reference reference = reference_forward(problem, inputs, RowSample());
   const auto configs = feasible_configs(family, problem, cpu().info().limits);
@@ -143,7 +143,7 @@ TEST(CpuForward, EveryInstructionSetOfThisMachine) {
     EXPECT_STREQ(simd_target_name(), hwy::TargetName(target));
     for (const char* id : {"b1_h4_hk2_sq65_sk129_d64_fp32_causal", "b1_h5_hk1_sq13_sk70_d33_dv50_fp16_causal_strided",
                            "b1_h2_s100_d80_dv1_bf16", "b1_h7_hk1_sq1_sk200_d1_dv9_fp16"}) {
-      const Problem problem = problem_of(id);
+      const PlacedProblem problem = problem_of(id);
       expect_correct(problem, small_blocks());
       expect_correct(problem, default_config(problem), Pattern::kNonFinite);
     }
@@ -153,7 +153,7 @@ TEST(CpuForward, EveryInstructionSetOfThisMachine) {
 }
 
 TEST(CpuForward, SameBitsEachTimeWhateverTheThreads) {
-  const Problem problem = problem_of("b2_h4_hk2_sq150_sk300_d64_bf16_causal");
+  const PlacedProblem problem = problem_of("b2_h4_hk2_sq150_sk300_d64_bf16_causal");
   const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 5);
   for (int kv_split : {1, 4}) {
     Config config = small_blocks();
@@ -170,7 +170,7 @@ TEST(CpuForward, SameBitsEachTimeWhateverTheThreads) {
 }
 
 TEST(CpuForward, OneObjectCanBeCalledAgain) {
-  const Problem problem = problem_of("b1_h2_s64_d32_fp32");
+  const PlacedProblem problem = problem_of("b1_h2_s64_d32_fp32");
   AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
   HostTensor o(problem.dtype, make_layouts(problem).o);
   const AttentionArgs args{inputs.q.data.data(), inputs.k.data.data(), inputs.v.data.data(), o.data.data(), nullptr,
@@ -186,7 +186,7 @@ TEST(CpuForward, OneObjectCanBeCalledAgain) {
 }
 
 TEST(CpuForward, MaskedKeysContributeNothingEvenIfTheirValuesAreNan) {
-  const Problem problem = problem_of("b1_h2_s70_d32_fp32_causal");
+  const PlacedProblem problem = problem_of("b1_h2_s70_d32_fp32_causal");
   AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
   const Outcome before = run(problem, small_blocks(), inputs);
   constexpr int kKey = 50;
@@ -210,7 +210,7 @@ TEST(CpuForward, MaskedKeysContributeNothingEvenIfTheirValuesAreNan) {
 
 TEST(CpuForward, RowsThatSeeNothingAreZeroAndMinusInfinity) {
   for (const char* id : {"b1_h2_sq33_sk0_d32_fp32", "b1_h2_sq33_sk5_d32_fp16_causal"}) {
-    const Problem problem = problem_of(id);
+    const PlacedProblem problem = problem_of(id);
     const Outcome result = run(problem, default_config(problem), make_inputs(problem, Pattern::kNormal, 1));
     for (int row = 0; row < (problem.seqlen_kv == 0 ? 33 : 28); ++row) {
       for (int c = 0; c < 32; ++c) EXPECT_EQ(result.o.at(0, 1, row, c), 0.0f);
@@ -221,7 +221,7 @@ TEST(CpuForward, RowsThatSeeNothingAreZeroAndMinusInfinity) {
 
 TEST(CpuForward, AnyScale) {
   for (double scale : {1e-6, 0.01, 5.0, 1e3}) {
-    Problem problem = problem_of("b1_h2_sq40_sk100_d16_fp32_causal");
+    PlacedProblem problem = problem_of("b1_h2_sq40_sk100_d16_fp32_causal");
     problem.scale = scale;
     expect_correct(problem, small_blocks());
     Config split = small_blocks();
@@ -237,7 +237,7 @@ TEST(CpuForward, DefaultConfigIsValidOnEveryMachine) {
     limits.multiprocessors = cores;
     for (const char* id : {"b1_h1_sq1_sk1_d1_fp32", "b1_h8_s2048_d128_fp16", "b1_h8_hk1_sq1_sk131072_d128_bf16",
                            "b1_h1_sq0_sk0_d64_fp32", "b64_h32_s64_d256_fp32", "b1_h2_sq40_sk7_d40_bf16_causal"}) {
-      const Problem problem = Problem::parse(id);
+      const PlacedProblem problem = PlacedProblem::parse(id);
       const ConfigValues config = family.default_config(problem, limits);
       EXPECT_EQ(family.why_invalid(config, problem, limits), std::nullopt)
           << id << " on " << cores << " cores: " << family.space().print(config);
@@ -249,7 +249,7 @@ TEST(CpuForward, SaysWhyNot) {
   const Family& family = family_by_name("cpu_fwd");
   DeviceLimits limits = cpu().info().limits;
   limits.multiprocessors = 2;
-  const Problem problem = Problem::parse("b1_h1_sq100_sk100_d64_fp32");
+  const PlacedProblem problem = PlacedProblem::parse("b1_h1_sq100_sk100_d64_fp32");
   const auto reason = [&](const char* text) {
     return family
         .why_invalid(family.space().parse(text, family.default_config(problem, limits), "cpu_fwd"), problem, limits)
@@ -259,10 +259,10 @@ TEST(CpuForward, SaysWhyNot) {
   EXPECT_NE(reason("threads=4").find("cores"), std::string::npos);
   EXPECT_EQ(reason("block_n=32,kv_split=4"), "valid");
   EXPECT_NE(reason("block_n=64,kv_split=4").find("kv_split=4"), std::string::npos);
-  const Problem large = Problem::parse("b1_h32_s16384_d128_bf16");
+  const PlacedProblem large = PlacedProblem::parse("b1_h32_s16384_d128_bf16");
   const ConfigValues split = family.space().parse("kv_split=32", family.default_config(large, limits), "cpu_fwd");
   EXPECT_NE(family.why_invalid(split, large, limits).value_or("").find("MB"), std::string::npos);
-  EXPECT_NE(family.why_unsupported(Problem::parse("b1_h1_s8_d264_fp32"), limits).value_or("").find("264"),
+  EXPECT_NE(family.why_unsupported(PlacedProblem::parse("b1_h1_s8_d264_fp32"), limits).value_or("").find("264"),
             std::string::npos);
   limits.kind = DeviceKind::kCuda;
   EXPECT_TRUE(family.why_unsupported(problem, limits).has_value());

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/problem_fields.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/data.h"
+#include "core/operands.h"
 #include "core/problem.h"
 #include "core/reference.h"
 #include "device/device.h"
@@ -26,8 +27,8 @@ struct EmulatorRun {
   }
 };
 
-inline std::string judge(const Problem& problem, const Reference& reference, const RowSample& rows, const HostTensor& o,
-                         const std::vector<float>& lse) {
+inline std::string judge(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
+                         const HostTensor& o, const std::vector<float>& lse) {
   const OutputError error = compare(problem, reference, gather_rows(o, rows), gather_lse(problem, lse, rows));
   const ErrorBound bound = error_bound(problem, reference);
   if (within(error, bound)) return "";
@@ -39,8 +40,8 @@ inline std::string judge(const Problem& problem, const Reference& reference, con
 }
 
 // Several launches: the first with everything asynchronous as late as possible, the others at random.
-inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& candidate_text, const Problem& problem,
-                                   int launches = 3) {
+inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& candidate_text,
+                                   const PlacedProblem& problem, int launches = 3) {
   static const std::unique_ptr<Compiler> compiler = open_emulator_compiler();
   const std::unique_ptr<Device> device = open_emulator();
   const DeviceLimits& limits = device->info().limits;

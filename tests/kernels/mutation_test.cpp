@@ -44,7 +44,7 @@ TEST_P(MutationTest, IsNamed) {
   ASSERT_NE(at, std::string::npos) << "the kernel no longer holds the text to change; adapt the mutation:\n"
                                    << mutation.from;
   text.replace(at, std::string_view(mutation.from).size(), mutation.to);
-  const EmulatorRun run = run_on_emulator(sources, mutation.candidate, Problem::parse(mutation.problem));
+  const EmulatorRun run = run_on_emulator(sources, mutation.candidate, PlacedProblem::parse(mutation.problem));
   RecordProperty("verdict", run.verdict().substr(0, run.verdict().find('\n')));
   if (*mutation.why) {
     EXPECT_EQ(run.verdict(), "passed") << "listed as benign: " << mutation.why;
@@ -63,7 +63,7 @@ TEST(UnchangedTest, EveryCandidateOfTheMutationsPasses) {
   std::map<std::pair<std::string, std::string>, bool> done;
   for (const Mutation& mutation : mutations()) {
     if (!done.try_emplace({mutation.candidate, mutation.problem}, true).second) continue;
-    EXPECT_EQ(run_on_emulator(device_sources(), mutation.candidate, Problem::parse(mutation.problem)).verdict(),
+    EXPECT_EQ(run_on_emulator(device_sources(), mutation.candidate, PlacedProblem::parse(mutation.problem)).verdict(),
               "passed")
         << mutation.candidate << " " << mutation.problem;
   }

@@ -23,7 +23,7 @@ DeviceInfo h200() {
 }
 
 Expectation expect(const char* id, const DeviceInfo& device, const std::vector<Trial>& stored = {}) {
-  return expect_time(Problem::parse(id), "sm90_fwd:x=1", device, stored, std::nullopt);
+  return expect_time(PlacedProblem::parse(id), "sm90_fwd:x=1", device, stored, std::nullopt);
 }
 
 TEST(Expectation, AMeasuredProblemTakesWhatWasMeasured) {
@@ -43,7 +43,7 @@ TEST(Expectation, ANeighbourIsScaledByTheFloors) {
 
 TEST(Expectation, AModelStandsBetween) {
   const auto modelled = [](const char* id) {
-    return expect_time(Problem::parse(id), "sm90_fwd:x=1", h200(), {}, std::nullopt, 123.0);
+    return expect_time(PlacedProblem::parse(id), "sm90_fwd:x=1", h200(), {}, std::nullopt, 123.0);
   };
   EXPECT_EQ(modelled("b32_h16_s2048_d64_fp16").time_us, 123.0);
   EXPECT_NE(modelled("b32_h16_s2048_d64_fp16").basis.find("family's model"), std::string::npos);
@@ -60,14 +60,14 @@ TEST(Expectation, WhereNothingIsKnownItSaysSo) {
 
 TEST(Expectation, TheUsersOwnTrialComesFirst) {
   Trial trial;
-  trial.problem = Problem::parse("b16_h16_s2048_d64_fp16");
+  trial.problem = PlacedProblem::parse("b16_h16_s2048_d64_fp16");
   trial.device = h200();
   trial.family = "sm90_fwd";
   trial.config = "x=1";
-  trial.ended = "passed";
+  trial.ended = Ended::kPassed;
   trial.timing.emplace().p50_us = 123;
   EXPECT_EQ(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
-  trial.ended = "incorrect";
+  trial.ended = Ended::kIncorrect;
   EXPECT_NE(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
 }
 
@@ -84,7 +84,7 @@ class UserTable : public ::testing::Test {
   }
   static Trial winner(const char* id, const char* config) {
     Trial trial;
-    trial.problem = Problem::parse(id);
+    trial.problem = PlacedProblem::parse(id);
     trial.device = h200();
     trial.family = "sm90_fwd";
     trial.config = config;

@@ -45,11 +45,11 @@ TEST_F(FuzzTest, EveryCaseIsSupportedValidAndWithinItsCost) {
     EXPECT_NO_THROW(c->problem.validate());
     EXPECT_FALSE(toy.why_unsupported(c->problem, device));
     EXPECT_FALSE(toy.why_invalid(c->candidate.config, c->problem, device));
-    const Problem& p = c->problem;
+    const PlacedProblem& p = c->problem;
     EXPECT_LE(2.0 * static_cast<double>((p.head_dim + p.head_dim_v) * p.batch * p.heads_q * p.seqlen_q * p.seqlen_kv),
               limits.max_flops)
         << p.id();
-    EXPECT_EQ(Problem::parse(p.id()), p) << p.id();
+    EXPECT_EQ(PlacedProblem::parse(p.id()), p) << p.id();
   }
 }
 
@@ -65,7 +65,7 @@ TEST_F(FuzzTest, EveryKindOfEdgeIsDrawn) {
   std::set<std::string> seen;
   for (std::uint64_t i = 0; i < 3000; ++i) {
     const FuzzCase c = *random_case(3, i, families, device);
-    const Problem& p = c.problem;
+    const PlacedProblem& p = c.problem;
     seen.insert(std::string("dtype ") + std::string(to_string(p.dtype)));
     seen.insert("causal " + (p.mask.is_causal() ? std::string(to_string(p.mask.alignment)) : "none"));
     seen.insert(std::string("layout ") + std::string(to_string(p.layout)));
@@ -137,7 +137,7 @@ TEST_F(FuzzTest, ShrinksAWrongTailToItsLength) {
     const FuzzCase c = *random_case(5, i, families, device);
     if (!fails(c)) continue;
     ++shrunk;
-    const Problem p = shrink(c, device, fails).problem;
+    const PlacedProblem p = shrink(c, device, fails).problem;
     EXPECT_EQ(p.seqlen_kv, 65);
     EXPECT_EQ(p.seqlen_q, 1);
     EXPECT_EQ(p.batch * p.heads_q, 1);
@@ -155,12 +155,12 @@ TEST_F(FuzzTest, KeepsTheFeatureThatMatters) {
            c.candidate.config[2] == 4 && c.pattern == Pattern::kPeaked && c.problem.seqlen_q > 2;
   };
   FuzzCase c;
-  c.problem = Problem::parse("b3_h21_hk3_sq129_sk65_d128_dv64_bf16_causaltl_bshd");
+  c.problem = PlacedProblem::parse("b3_h21_hk3_sq129_sk65_d128_dv64_bf16_causaltl_bshd");
   c.candidate = {&toy, {48, 64, 4}};
   c.pattern = Pattern::kPeaked;
   ASSERT_TRUE(fails(c));
   const FuzzCase smallest = shrink(c, device, fails);
-  EXPECT_EQ(smallest.problem, Problem::parse("b1_h5_hk1_sq3_sk1_d8_bf16_causaltl")) << smallest.problem.id();
+  EXPECT_EQ(smallest.problem, PlacedProblem::parse("b1_h5_hk1_sq3_sk1_d8_bf16_causaltl")) << smallest.problem.id();
   EXPECT_EQ(smallest.candidate.config, (ConfigValues{32, 64, 4}));
   EXPECT_EQ(repro_command(smallest, "cpu"),
             "flashcore check --device cpu --problem " + smallest.problem.id() +

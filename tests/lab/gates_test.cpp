@@ -38,7 +38,7 @@ DeviceLimits hopper() {
 TEST(ResourceGate, PassesASoundArtifactWithItsNumbers) {
   const Verdict verdict = judge_resources(sound_artifact(), hopper());
   EXPECT_EQ(verdict.status, GateStatus::kPassed) << verdict.reason;
-  EXPECT_EQ(verdict.gate, "resource");
+  EXPECT_EQ(verdict.gate, Gate::kResource);
   EXPECT_EQ(verdict.evidence.at("registers"), 168);
   EXPECT_EQ(verdict.evidence.at("shared_bytes"), 101 << 10);
 }
@@ -85,13 +85,13 @@ TEST(Floor, IsTheLargerOfArithmeticAndTraffic) {
   ceilings.matmul_tflops_16bit = 800;
   ceilings.read_gbps = 4000;
   ceilings.empty_launch_us = 1.5;
-  Problem prefill;  // 4 * 16 * 8192^2 * 128 = 0.55 TFLOP
+  PlacedProblem prefill;  // 4 * 16 * 8192^2 * 128 = 0.55 TFLOP
   prefill.heads_q = prefill.heads_kv = 16;
   prefill.seqlen_q = prefill.seqlen_kv = 8192;
   prefill.head_dim = prefill.head_dim_v = 128;
   EXPECT_NEAR(floor_us(prefill, gpu, ceilings), 1.5 + 4.0 * 16 * 8192 * 8192 * 128 / 800e6, 1e-6);
 
-  Problem decode;
+  PlacedProblem decode;
   decode.batch = 64;
   decode.heads_q = 32;
   decode.heads_kv = 8;
@@ -99,7 +99,7 @@ TEST(Floor, IsTheLargerOfArithmeticAndTraffic) {
   decode.head_dim = decode.head_dim_v = 128;
   EXPECT_NEAR(floor_us(decode, gpu, ceilings), 1.5 + (decode.bytes() - (50 << 20)) / 4000e3, 1e-6);
 
-  Problem tiny;  // everything stays in the cache
+  PlacedProblem tiny;  // everything stays in the cache
   EXPECT_NEAR(floor_us(tiny, gpu, ceilings), 1.5, 1e-3);
   EXPECT_EQ(floor_us(prefill, gpu, {}), 0) << "nothing measured, nothing claimed";
 }
@@ -109,7 +109,7 @@ TEST(Floor, FollowsTheUnitThatDoesTheWork) {
   Ceilings ceilings;
   ceilings.matmul_tflops_16bit = 800;
   ceilings.fma_tflops_fp32 = 0.1;
-  Problem problem;
+  PlacedProblem problem;
   problem.seqlen_q = problem.seqlen_kv = 1024;
   EXPECT_NEAR(floor_us(problem, cpu, ceilings), problem.flops() / 0.1e6, 1e-6) << "a CPU has no tensor cores";
   DeviceInfo gpu;
@@ -119,8 +119,8 @@ TEST(Floor, FollowsTheUnitThatDoesTheWork) {
   EXPECT_NEAR(floor_us(problem, gpu, ceilings), problem.flops() / 0.1e6, 1e-6) << "fp32 does not run on them either";
 }
 
-Problem small_problem() {
-  Problem p;
+PlacedProblem small_problem() {
+  PlacedProblem p;
   p.dtype = DType::kF32;
   p.heads_q = p.heads_kv = 2;
   p.seqlen_q = 3;
@@ -129,7 +129,7 @@ Problem small_problem() {
   return p;
 }
 
-AttentionOutputs outputs_of(const Problem& p) {
+AttentionOutputs outputs_of(const PlacedProblem& p) {
   AttentionOutputs outputs{HostTensor(p.dtype, make_layouts(p).o), std::vector<float>(6, 0.5f)};
   for (std::int64_t h = 0; h < 2; ++h)
     for (std::int64_t row = 0; row < 3; ++row)
@@ -138,7 +138,7 @@ AttentionOutputs outputs_of(const Problem& p) {
 }
 
 TEST(CompareOutputs, OneWrongElementAmongAllIsFound) {
-  const Problem p = small_problem();
+  const PlacedProblem p = small_problem();
   const AttentionOutputs theirs = outputs_of(p);
   AttentionOutputs ours = theirs;
   EXPECT_EQ(compare_outputs(p, ours, theirs).worst_row_rel, 0);
@@ -152,7 +152,7 @@ TEST(CompareOutputs, OneWrongElementAmongAllIsFound) {
 }
 
 TEST(CompareOutputs, NonFiniteValuesMustAgree) {
-  const Problem p = small_problem();
+  const PlacedProblem p = small_problem();
   AttentionOutputs theirs = outputs_of(p), ours = theirs;
   const float infinity = std::numeric_limits<float>::infinity();
   theirs.lse[1] = ours.lse[1] = -infinity;
@@ -177,7 +177,7 @@ TEST(ShareOfBound, NanIsNeverSmall) {
 }
 
 TEST(Poison, CountsWhatWasNotWritten) {
-  Problem p = small_problem();
+  PlacedProblem p = small_problem();
   p.layout = Layout::kStrided;
   AttentionOutputs outputs{HostTensor(p.dtype, make_layouts(p).o), std::vector<float>(6)};
   std::fill(outputs.o.data.begin(), outputs.o.data.end(), std::byte{0xFF});
@@ -193,7 +193,7 @@ TEST(Poison, CountsWhatWasNotWritten) {
 
 TEST(OracleCache, KeepsTheLatestWithinItsBytes) {
   OracleCache cache(1);
-  const Problem p = small_problem();
+  const PlacedProblem p = small_problem();
   const auto first = cache.get(p, Pattern::kNormal, 1, 1e9);
   EXPECT_EQ(cache.get(p, Pattern::kNormal, 1, 1e9), first) << "the latest is kept even when it is over the limit";
   EXPECT_NE(cache.get(p, Pattern::kNormal, 2, 1e9), first);

@@ -28,7 +28,7 @@ class TuneTest : public ::testing::Test {
     TuneOptions options;
     options.device = "fake";
     options.suite.name = "test";
-    Problem problem;
+    PlacedProblem problem;
     problem.dtype = DType::kF32;
     problem.seqlen_q = problem.seqlen_kv = 19;
     problem.head_dim = problem.head_dim_v = 8;

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import flashcore  # noqa: E402
 
 
-def reference(q, k, v, causal=None, scale=None):
+def reference(q, k, v, causal=None, scale=None, window=None):
     """In float64, [batch, heads, seqlen, head_dim]; output and log-sum-exp."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
@@ -27,6 +27,10 @@ def reference(q, k, v, causal=None, scale=None):
     rows, keys = scores.shape[2:]
     offset = {None: keys, "top_left": 0, "bottom_right": keys - rows}[causal]
     scores = np.where(np.arange(keys)[None, :] <= np.arange(rows)[:, None] + offset, scores, -np.inf)
+    if window is not None:
+        left, right = (keys + rows if side in (None, -1) else side for side in window)
+        own = np.arange(rows)[:, None] + (0 if causal == "top_left" else keys - rows)
+        scores = np.where((np.arange(keys)[None, :] >= own - left) & (np.arange(keys)[None, :] <= own + right), scores, -np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         weights = np.exp(scores)
         total = weights.sum(axis=-1, keepdims=True)
@@ -49,6 +53,31 @@ class ResultTest(unittest.TestCase):
                 self.assertEqual((o.dtype, lse.dtype), (dtype, np.float32))
                 np.testing.assert_allclose(o.astype(np.float64), want, atol=tolerance)
                 np.testing.assert_allclose(lse, want_lse, atol=1e-3)
+
+    def test_windows(self):
+        q, k, v = arrays()
+        for causal, window in ((None, (3, 2)), (None, (0, None)), (None, (-1, 4)), ("bottom_right", (5, None)), ("bottom_right", (0, 0)),
+                               ("top_left", (2, -1)), (None, (100, 100)), (None, [np.int64(1), 0])):  # fmt: skip
+            with self.subTest(causal=causal, window=window):
+                o, lse = flashcore.attention(q, k, v, causal=causal or False, window=window, return_lse=True)
+                want, want_lse = reference(q, k, v, causal, window=window)
+                np.testing.assert_allclose(o, want, atol=1e-5)
+                np.testing.assert_allclose(lse, want_lse, atol=1e-4)
+        top_left = flashcore.attention(q, k, v, window=(2, 0), window_alignment="top_left")
+        np.testing.assert_array_equal(top_left, flashcore.attention(q, k, v, causal="top_left", window=(2, None)))
+
+    def test_a_window_that_leaves_rows_without_keys(self):
+        q, k, v = arrays(shape_q=(1, 2, 17, 8), shape_k=(1, 2, 5, 8))
+        o, lse = flashcore.attention(q, k, v, window=(1, 1), window_alignment="top_left", return_lse=True)
+        self.assertTrue((o[:, :, 6:] == 0).all() and np.isneginf(lse[:, :, 6:]).all() and np.isfinite(lse[:, :, :6]).all())
+
+    def test_a_plan_has_its_window(self):
+        q, k, v = arrays()
+        plan = flashcore.plan(q, k, v, causal=True, window=(4, None))
+        self.assertIn("_causal_wl4", plan.info["problem"])
+        self.assertIs(flashcore.plan(q, k, v, causal=True, window=(4, -1)), plan)
+        self.assertIsNot(flashcore.plan(q, k, v, causal=True, window=(5, -1)), plan)
+        self.assertNotIn("_w", flashcore.plan(q, k, v, causal=True).info["problem"])
 
     def test_true_is_bottom_right(self):
         q, k, v = arrays()
@@ -193,6 +222,11 @@ class BadInputTest(unittest.TestCase):
         self.refused("cannot be read", released, k, v)
         self.refused("causal is 'left'", q, k, v, causal="left")
         self.refused("causal is \\[", q, k, v, causal=[1])
+        for window in (3, (3,), (1, 2, 3), (-2, 0), (0, -5), ("1", 0), (True, 0), (1.0, 0), {}, (2**31, 0)):
+            self.refused("window is", q, k, v, window=window)
+        self.refused("causal is given and window_right is 3", q, k, v, causal=True, window=(1, 3))
+        self.refused("window_alignment is 'left'", q, k, v, window=(1, 3), window_alignment="left")
+        self.refused("causal is aligned otherwise", q, k, v, causal=True, window=(1, 0), window_alignment="top_left")
         self.refused("layout is 'sbhd'", q, k, v, layout="sbhd")
         self.refused("scale is 0", q, k, v, scale=0.0)
         self.refused("scale is -1", q, k, v, scale=-1.0)
@@ -388,7 +422,9 @@ class BadInputTest(unittest.TestCase):
             [ctypes.sizeof(_library.Attention), 2, 2, 8, 4, 3, 5, 64, 32, 2, 0, 0.5],
         )
         self.assertEqual((parsed.o.batch, parsed.o.head, parsed.o.row, parsed.candidate), (8 * 3 * 32, 3 * 32, 32, None))
-        self.assertEqual((parsed.given, ctypes.sizeof(_library.Attention)), (0, 192))
+        self.assertEqual((parsed.given, ctypes.sizeof(_library.Attention)), (0, 216))
+        _library.check(_library.library().fc_problem_parse(b"b1_h1_s9_d8_fp32_wl3_wr5_tl", ctypes.byref(parsed)))
+        self.assertEqual((parsed.given, parsed.window_left, parsed.window_right, parsed.window_alignment), (_library.GIVEN_WINDOW, 3, 5, 1))
 
 
 if __name__ == "__main__":

@@ -36,7 +36,8 @@ class NewFamily : public ::testing::Test {
 
 TEST_F(NewFamily, IsRightOnTheEmulator) {
   for (const char* problem : kProblems)
-    EXPECT_EQ(testing::run_on_emulator(sources_, kName, Problem::parse(problem), 1).verdict(), "passed") << problem;
+    EXPECT_EQ(testing::run_on_emulator(sources_, kName, PlacedProblem::parse(problem), 1).verdict(), "passed")
+        << problem;
 }
 
 TEST_F(NewFamily, EveryConfigPassesTheResourceGate) {
@@ -50,7 +51,7 @@ TEST_F(NewFamily, EveryConfigPassesTheResourceGate) {
   int judged = 0;
   for (const char* arch : {"sm_80", "sm_90"})
     for (const char* id : {"b1_h8_s512_d128_fp16_causal", "b1_h8_s512_d256_fp32"}) {
-      const Problem problem = Problem::parse(id);
+      const PlacedProblem problem = PlacedProblem::parse(id);
       const DeviceLimits limits = limits_of_arch(arch);
       for (const ConfigValues& config : feasible_configs(family, problem, limits)) {
         const Artifact artifact =
@@ -68,7 +69,7 @@ TEST_F(NewFamily, IsTakenByNameOnly) {
   device.limits = limits_of_arch("sm_80");
   device.key = "skeleton";
   for (const char* problem : kProblems)
-    EXPECT_NE(dispatch(Problem::parse(problem), device).candidate.family->name(), kName) << problem;
+    EXPECT_NE(dispatch(PlacedProblem::parse(problem), device).candidate.family->name(), kName) << problem;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ README = "# x\n\n<!-- results: gpu/tiny -->\nold\n<!-- /results -->\n\nend\n"
 
 def result(problem, p50, speedup):
     return {"schema": "flashcore.bench/1", "problem": problem, "name": "one", "device": {"name": "A GPU"}, "source_hash": "abcdef0123456789",
-            "family": "sm80_fwd", "config": {}, "time_us": {"p10": p50 - 1, "p50": p50, "p90": p50 + 1}, "tflops": 57.24, "gbps": 3609.0, "floor_us": p50 / 2,
+            "family": "sm80_fwd", "config": {}, "time_us": {"p10": p50 - 1, "p50": p50, "p90": p50 + 1}, "tflops": 57.24, "gbps": 3609.0, "decode": "_sq1_" in problem, "floor_us": p50 / 2,
             "regime": "graph", "condition": "burst", "peers": [{"name": "peer", "version": "9", "speedup": speedup, "ci95": [speedup - 0.01, speedup + 0.01]}],
             "environment": {"commit": "0123456789abcdef", "driver": "1.2"}}
 
@@ -55,6 +55,18 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("commit 0123456789ab; source abcdef012345", text)
         self.assertTrue(text.endswith("\nend\n") and "old" not in text)
         self.assertEqual(self.run_script("--check").returncode, 0)
+
+    def test_results_that_do_not_say_whether_they_decode_are_asked_for(self):
+        rows = [result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h32_hk8_sq1_sk32768_d128_bf16", 40.0, 3.0)]
+        for row in rows:
+            del row["decode"]
+        self.results(*rows)
+        program = self.root / "flashcore"
+        answer = json.dumps({"results": [{"decode": False}, {"decode": True}]})
+        program.write_text(f"#!/bin/sh\n[ $1 = verify ] && exit 0\n[ \"$*\" = 'problem {rows[0]['problem']} {rows[1]['problem']} --json - --quiet' ] && echo '{answer}'\n")
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("9.40 [8.40, 10.4] | 57.2 TFLOP/s", self.readme())
+        self.assertIn("40.0 [39.0, 41.0] | 3,609 GB/s", self.readme())
 
     def test_a_changed_number_is_noticed(self):
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))

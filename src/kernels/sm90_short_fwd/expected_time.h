@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "core/problem.h"
 #include "device/device.h"
 #include "kernels/sm90_short_fwd/config.h"
 

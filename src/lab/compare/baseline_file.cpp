@@ -31,7 +31,7 @@ std::string candidate_of(const json& j) {
 
 BaselineEntry entry_of(const json& j) {
   BaselineEntry entry;
-  entry.problem.problem = Problem::parse(j.at("problem").get<std::string>());
+  entry.problem.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
   entry.problem.name = j.at("name").get<std::string>();
   entry.device_key = j.at("device").at("key").get<std::string>();
   entry.candidate = candidate_of(j);

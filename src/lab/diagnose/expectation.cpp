@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/problem_fields.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "lab/measure/floor.h"
@@ -12,7 +13,7 @@ namespace flashcore {
 namespace {
 
 struct Measured {
-  Problem problem;
+  PlacedProblem problem;
   double time_us = 0;
   bool stale = false;  // of another source than this program's
 };
@@ -49,25 +50,25 @@ const std::vector<Measured>& shipped_times(const std::string& device_key) {
   if (!is_new) return found;
   for (const nlohmann::json& entry : shipped_entries()) {
     if (!is_of(entry, device_key)) continue;
-    found.push_back({Problem::parse(entry.at("problem").get<std::string>()), entry["time_us"].value("p50", 0.0),
+    found.push_back({PlacedProblem::parse(entry.at("problem").get<std::string>()), entry["time_us"].value("p50", 0.0),
                      entry.value("source_hash", std::string()) != source_hash()});
   }
   return found;
 }
 
 // The user's latest passed trial of exactly this candidate on this problem and device.
-const Trial* own_trial(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
+const Trial* own_trial(const PlacedProblem& problem, const std::string& candidate, const DeviceInfo& device,
                        const std::vector<Trial>& stored) {
   const Trial* latest = nullptr;
   for (const Trial& trial : stored) {
     if (trial.problem == problem && trial.device.key == device.key && trial.candidate() == candidate &&
-        trial.ended == "passed" && trial.timing)
+        trial.ended == Ended::kPassed && trial.timing)
       latest = &trial;
   }
   return latest;
 }
 
-void set_time(Expectation& expectation, const Problem& problem, const DeviceInfo& device,
+void set_time(Expectation& expectation, const PlacedProblem& problem, const DeviceInfo& device,
               const std::optional<Ceilings>& ceilings, std::optional<double> modelled_us) {
   const Measured* nearest = nullptr;
   double best = INFINITY;
@@ -104,7 +105,7 @@ std::optional<Ceilings> shipped_ceilings(const std::string& device_key) {
   return std::nullopt;
 }
 
-Expectation expect_time(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
+Expectation expect_time(const PlacedProblem& problem, const std::string& candidate, const DeviceInfo& device,
                         const std::vector<Trial>& stored, const std::optional<Ceilings>& measured,
                         std::optional<double> modelled_us) {
   Expectation expectation;

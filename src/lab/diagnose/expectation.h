@@ -25,7 +25,7 @@ struct Expectation {
 // the results that ship, and without either there is no floor. `modelled_us`: what the candidate's family says
 // (Family::expected_us), for a problem that was not measured on such a device while others were; without it a
 // neighbour's time is scaled by the ratio of both floors.
-Expectation expect_time(const Problem& problem, const std::string& candidate, const DeviceInfo& device,
+Expectation expect_time(const PlacedProblem& problem, const std::string& candidate, const DeviceInfo& device,
                         const std::vector<Trial>& stored, const std::optional<Ceilings>& measured,
                         std::optional<double> modelled_us = std::nullopt);
 

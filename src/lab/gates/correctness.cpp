@@ -55,7 +55,7 @@ json evidence_of(const OutputError& e, const ErrorBound& b) {
           {"nonfinite", e.nonfinite}};
 }
 
-OutputError compare_sample(const Problem& problem, const Reference& reference, const RowSample& rows,
+OutputError compare_sample(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
                            const AttentionOutputs& outputs) {
   return compare(problem, reference, gather_rows(outputs.o, rows), gather_lse(problem, outputs.lse, rows));
 }
@@ -97,7 +97,7 @@ bool leaves_holes(Pattern pattern, const AttentionOutputs& outputs, PatternResul
 }
 
 // How far `outputs` are from `before`, o times `factor`.
-OutputError distance(const Problem& problem, const Oracle& oracle, const AttentionOutputs& before, double factor,
+OutputError distance(const PlacedProblem& problem, const Oracle& oracle, const AttentionOutputs& before, double factor,
                      const AttentionOutputs& outputs) {
   Reference expected = oracle.reference;
   const std::vector<float> o = gather_rows(before.o, oracle.rows), lse = gather_lse(problem, before.lse, oracle.rows);
@@ -108,7 +108,7 @@ OutputError distance(const Problem& problem, const Oracle& oracle, const Attenti
 
 // v doubled gives o doubled, exactly: other content at the same addresses, whose result needs no second reference. An
 // output kept from the last call by address shows.
-bool ignores_changed_content(Device& device, const Problem& problem, const Oracle& oracle, Operands& operands,
+bool ignores_changed_content(Device& device, const PlacedProblem& problem, const Oracle& oracle, Operands& operands,
                              const Launch& launch, const AttentionOutputs& before, PatternResult& result) {
   AttentionInputs doubled = oracle.inputs;
   double_values(doubled.v);
@@ -121,7 +121,7 @@ bool ignores_changed_content(Device& device, const Problem& problem, const Oracl
 }
 
 // The buffers of before stand, with other content, so whoever kept their addresses reads that.
-bool keeps_addresses(Device& device, const Problem& problem, const Oracle& oracle, const LoadedCandidate& loaded,
+bool keeps_addresses(Device& device, const PlacedProblem& problem, const Oracle& oracle, const LoadedCandidate& loaded,
                      const AttentionOutputs& before, PatternResult& result) {
   Operands fresh(device, problem);
   fresh.upload(oracle.inputs);
@@ -139,7 +139,7 @@ bool writes_late(Device& device, const Operands& operands, const AttentionOutput
                "the outputs changed after the launch was complete: somebody works outside of it");
 }
 
-bool room_for_fresh_buffers(const DeviceInfo& device, const Problem& problem) {
+bool room_for_fresh_buffers(const DeviceInfo& device, const PlacedProblem& problem) {
   return device.memory_bytes == 0 || static_cast<double>(Operands::total_bytes(problem)) <
                                          kShareOfMemoryForFreshBuffers * static_cast<double>(device.memory_bytes);
 }
@@ -147,7 +147,7 @@ bool room_for_fresh_buffers(const DeviceInfo& device, const Problem& problem) {
 // On a large problem fp64 covers a sample of rows; the naive kernel covers the rest.
 void judge_by_device_oracle(Device& device, const EvaluateRequest& request, const Oracle& oracle, Operands& operands,
                             const AttentionOutputs& ours, PatternResult& result) {
-  const Problem& problem = request.problem;
+  const PlacedProblem& problem = request.problem;
   const DeviceLimits& limits = device.info().limits;
   const Candidate naive = parse_candidate(kDeviceOracle, problem, limits);
   const LoadedCandidate loaded(device, naive, problem, compile_candidate(naive, problem, limits, request.use_cache));
@@ -167,7 +167,7 @@ void judge_by_device_oracle(Device& device, const EvaluateRequest& request, cons
 PatternResult judge_pattern(Device& device, OracleCache& oracles, const EvaluateRequest& request,
                             const Contestant& contestant, const LoadedCandidate& loaded, Operands& operands,
                             Pattern pattern) {
-  const Problem& problem = request.problem;
+  const PlacedProblem& problem = request.problem;
   const auto oracle = oracles.get(problem, pattern, request.seed, request.max_reference_flops);
   PatternResult result;
   result.bound = oracle->bound;
@@ -213,7 +213,7 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
 Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRequest& request,
                           const Contestant& contestant, Trial& trial) {
   Verdict verdict;
-  verdict.gate = "correctness";
+  verdict.gate = Gate::kCorrectness;
   verdict.evidence = {{"bound_factor", kBoundFactor},
                       {"inputs_checked", Operands::input_bytes(request.problem) <= Operands::kInputCheckLimit},
                       {"patterns", json::array()}};

@@ -32,7 +32,7 @@ struct Times {
 
 class Audit {
  public:
-  Audit(Device& device, const Problem& problem, const Oracle& oracle, Stand& stand, int set)
+  Audit(Device& device, const PlacedProblem& problem, const Oracle& oracle, Stand& stand, int set)
       : device_(device),
         problem_(problem),
         oracle_(oracle),
@@ -136,7 +136,7 @@ class Audit {
   std::uint64_t new_variant() { return (std::uint64_t{random_()} << 32 | random_()) | 1; }
 
   Device& device_;
-  const Problem& problem_;
+  const PlacedProblem& problem_;
   const Oracle& oracle_;
   Stand& stand_;
   int set_;
@@ -150,7 +150,7 @@ class Audit {
 
 }  // namespace
 
-ContentAudit audit_content(Device& device, const Problem& problem, const Oracle& oracle, Stand& stand, int set) {
+ContentAudit audit_content(Device& device, const PlacedProblem& problem, const Oracle& oracle, Stand& stand, int set) {
   if (!is_on(Check::kContentTiming) && !is_on(Check::kUnseenContent)) return {};
   return Audit(device, problem, oracle, stand, set).run();
 }

@@ -30,6 +30,6 @@ struct ContentAudit {
 // kUnseenContent: the outputs of one launch on other content, chosen by chance, are right.
 //
 // Leaves oracle.inputs in the buffers.
-ContentAudit audit_content(Device& device, const Problem& problem, const Oracle& oracle, Stand& stand, int set);
+ContentAudit audit_content(Device& device, const PlacedProblem& problem, const Oracle& oracle, Stand& stand, int set);
 
 }  // namespace flashcore

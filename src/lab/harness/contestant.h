@@ -14,6 +14,6 @@ struct Contestant {
 
 // Equal for two contestants if and only if the device would execute the same instructions with the same launch geometry
 // and scalar parameters: such a pair is SAME by construction, and there is nothing to time.
-std::string execution_identity(const Contestant& contestant, const Problem& problem, const DeviceLimits& limits);
+std::string execution_identity(const Contestant& contestant, const PlacedProblem& problem, const DeviceLimits& limits);
 
 }  // namespace flashcore

@@ -118,7 +118,7 @@ bool gaps_written(const AttentionOutputs& outputs) {
   return false;
 }
 
-Operands::Operands(Device& device, const Problem& problem)
+Operands::Operands(Device& device, const PlacedProblem& problem)
     : device_(&device), problem_(problem), layouts_(make_layouts(problem)) {
   // A tensor without elements still gets an address: kernels may compute pointers they never follow.
   const auto allocate = [&](std::size_t bytes) {
@@ -137,12 +137,12 @@ Operands::Operands(Device& device, const Problem& problem)
                {"lse", DType::kF32, make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, 1)});
 }
 
-std::size_t Operands::input_bytes(const Problem& problem) {
+std::size_t Operands::input_bytes(const PlacedProblem& problem) {
   const ProblemLayouts l = make_layouts(problem);
   return bytes_of(l.q, problem.dtype) + bytes_of(l.k, problem.dtype) + bytes_of(l.v, problem.dtype);
 }
 
-std::size_t Operands::total_bytes(const Problem& problem) {
+std::size_t Operands::total_bytes(const PlacedProblem& problem) {
   const ProblemLayouts l = make_layouts(problem);
   return input_bytes(problem) + bytes_of(l.o, problem.dtype) + static_cast<std::size_t>(l.lse_elements) * sizeof(float);
 }

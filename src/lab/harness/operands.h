@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/data.h"
-#include "core/tensor.h"
+#include "core/operands.h"
 #include "device/device.h"
 #include "kernels/family.h"
 
@@ -26,7 +26,7 @@ class Operands {
   // Above this many input bytes, inputs_changed() is not worth its download and says nothing.
   static constexpr std::size_t kInputCheckLimit = std::size_t{512} << 20;
 
-  Operands(Device& device, const Problem& problem);
+  Operands(Device& device, const PlacedProblem& problem);
   // With a `variant`, what varied_inputs() makes of them, at the cost that the inputs themselves have.
   void upload(const AttentionInputs& inputs, std::uint64_t variant = 0);
   // Every byte of o and lse becomes 0xFF, which is NaN in fp32, fp16 and bf16: what is not written shows.
@@ -39,12 +39,12 @@ class Operands {
   // "k" if that input no longer holds what was uploaded.
   std::optional<std::string> changed_input(const AttentionInputs& uploaded) const;
 
-  static std::size_t input_bytes(const Problem& problem);
-  static std::size_t total_bytes(const Problem& problem);  // red zones not counted
+  static std::size_t input_bytes(const PlacedProblem& problem);
+  static std::size_t total_bytes(const PlacedProblem& problem);  // red zones not counted
 
  private:
   Device* device_;
-  Problem problem_;
+  PlacedProblem problem_;
   ProblemLayouts layouts_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
 };

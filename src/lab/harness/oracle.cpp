@@ -48,7 +48,7 @@ RowDifference difference_of_row(const AttentionOutputs& ours, const AttentionOut
 
 }  // namespace
 
-std::shared_ptr<const Oracle> OracleCache::get(const Problem& problem, Pattern pattern, std::uint64_t seed,
+std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed,
                                                double max_reference_flops) {
   const std::string key = fmt::format("{} {} {} {}", problem.id(), to_string(pattern), seed, max_reference_flops);
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.key == key; });
@@ -73,7 +73,8 @@ std::shared_ptr<const Oracle> OracleCache::get(const Problem& problem, Pattern p
   return oracle;
 }
 
-OutputError compare_outputs(const Problem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs) {
+OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours,
+                            const AttentionOutputs& theirs) {
   const std::int64_t rows = problem.seqlen_q, heads = problem.heads_q;
   const std::int64_t total_rows = problem.batch * heads * rows;
   std::vector<RowDifference> differences(static_cast<std::size_t>(total_rows));

@@ -24,7 +24,7 @@ struct Oracle {
 class OracleCache {
  public:
   explicit OracleCache(std::size_t max_bytes = std::size_t{1} << 30) : max_bytes_(max_bytes) {}
-  std::shared_ptr<const Oracle> get(const Problem& problem, Pattern pattern, std::uint64_t seed,
+  std::shared_ptr<const Oracle> get(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed,
                                     double max_reference_flops);
 
  private:
@@ -42,7 +42,7 @@ OracleCache& shared_oracles();
 
 // Every element of two outputs against each other, on all cores: `theirs` is the naive kernel's, itself within `bound`
 // of the reference on the sampled rows. Fields as compare() of core/reference.h; first_bad_row counts b, h, row.
-OutputError compare_outputs(const Problem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs);
+OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs);
 
 // How close an error is to its bound: 1 is at the bound, the largest of its parts.
 double share_of_bound(const OutputError& error, const ErrorBound& bound);

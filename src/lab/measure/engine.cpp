@@ -24,7 +24,7 @@ constexpr double kRaceSampleUsCpu = 500;
 
 class Engine {
  public:
-  Engine(Device& device, const Problem& problem, const Oracle& oracle, const MeasureOptions& options)
+  Engine(Device& device, const PlacedProblem& problem, const Oracle& oracle, const MeasureOptions& options)
       : device_(device), problem_(problem), oracle_(oracle), options_(options) {
     const bool cuda = device.info().limits.kind == DeviceKind::kCuda;
     gap_ms_ = options.gap_ms >= 0 ? options.gap_ms : cuda ? kGapMsCuda : kGapMsCpu;
@@ -32,7 +32,7 @@ class Engine {
 
   Measurement alone(const Contestant& contestant) {
     BufferSet set(device_, problem_, options_.regime, oracle_.inputs);
-    Stand stand(device_, problem_, contestant, stand_options(), {&set});
+    Stand stand(device_, problem_, contestant, stand_options(), {&set}, options_.wrapper);
     warm_up([&] { stand.sample(0); });
     const std::vector<Sample> samples = sample_alone(stand);
     Measurement out;
@@ -51,13 +51,10 @@ class Engine {
     const auto sets_of = [&](BufferSet& own, BufferSet& other) {
       return trade ? std::vector<BufferSet*>{&own, &other} : std::vector<BufferSet*>{&own};
     };
-    StandOptions ours_options = stand_options();
-    if (ours_options.sample_us <= 0 && device_.info().limits.kind == DeviceKind::kCpu)
-      ours_options.sample_us = kRaceSampleUsCpu;
-    StandOptions theirs_options = ours_options;
-    theirs_options.planted_permille = 0;
-    Stand ours(device_, problem_, candidate, ours_options, sets_of(first, second));
-    Stand theirs(device_, problem_, baseline, theirs_options, sets_of(second, first));
+    StandOptions stand = stand_options();
+    if (stand.sample_us <= 0 && device_.info().limits.kind == DeviceKind::kCpu) stand.sample_us = kRaceSampleUsCpu;
+    Stand ours(device_, problem_, candidate, stand, sets_of(first, second), options_.wrapper);
+    Stand theirs(device_, problem_, baseline, stand, sets_of(second, first));
 
     equalise_launches(ours, theirs);
 
@@ -90,7 +87,7 @@ class Engine {
   }
 
  private:
-  StandOptions stand_options() const { return {options_.regime, options_.sample_us, options_.planted_permille}; }
+  StandOptions stand_options() const { return {options_.regime, options_.sample_us}; }
 
   std::uint64_t order_seed() const { return options_.order_seed ? options_.order_seed : options_.seed; }
 
@@ -199,7 +196,7 @@ class Engine {
   }
 
   Device& device_;
-  const Problem& problem_;
+  const PlacedProblem& problem_;
   const Oracle& oracle_;
   const MeasureOptions& options_;
   double gap_ms_ = 0;
@@ -209,7 +206,7 @@ class Engine {
 
 }  // namespace
 
-Measurement measure(Device& device, const Problem& problem, const Oracle& oracle, const Contestant& candidate,
+Measurement measure(Device& device, const PlacedProblem& problem, const Oracle& oracle, const Contestant& candidate,
                     const Contestant* baseline, const MeasureOptions& options) {
   Engine engine(device, problem, oracle, options);
   return baseline ? engine.pair(candidate, *baseline) : engine.alone(candidate);

@@ -14,7 +14,7 @@ constexpr double kShortestSampleUs = 1;
 
 // How many sets of buffers a cold measurement rotates through: more than twice the last-level cache, while they fit
 // into a quarter of the memory.
-int copies_for(const Problem& problem, const DeviceInfo& device, Regime regime) {
+int copies_for(const PlacedProblem& problem, const DeviceInfo& device, Regime regime) {
   if (regime != Regime::kCold) return 1;
   const auto each = static_cast<double>(std::max<std::size_t>(Operands::total_bytes(problem), 1));
   const double wanted = std::floor(2.0 * static_cast<double>(device.limits.l2_bytes) / each) + 2;
@@ -22,18 +22,9 @@ int copies_for(const Problem& problem, const DeviceInfo& device, Regime regime) 
   return static_cast<int>(std::clamp(std::min(wanted, affordable), 1.0, static_cast<double>(kMaxCopies)));
 }
 
-Launch with_extra_launches(Launch launch, int permille) {
-  if (permille <= 0) return launch;
-  return [launch = std::move(launch), permille, owed = 0]() mutable {
-    launch();
-    owed += permille;
-    for (; owed >= 1000; owed -= 1000) launch();
-  };
-}
-
 }  // namespace
 
-BufferSet::BufferSet(Device& device, const Problem& problem, Regime regime, const AttentionInputs& inputs) {
+BufferSet::BufferSet(Device& device, const PlacedProblem& problem, Regime regime, const AttentionInputs& inputs) {
   const int copies = copies_for(problem, device.info(), regime);
   for (int i = 0; i < copies; ++i) {
     copies_.push_back(std::make_unique<Operands>(device, problem));
@@ -46,10 +37,13 @@ void BufferSet::poison_outputs() {
   for (const auto& copy : copies_) copy->poison_outputs();
 }
 
-Stand::Stand(Device& device, const Problem& problem, const Contestant& contestant, const StandOptions& options,
-             const std::vector<BufferSet*>& sets)
-    : device_(&device), options_(options), loaded_(device, contestant.candidate, problem, contestant.artifact) {
-  FC_CHECK(!sets.empty() && options.planted_permille >= 0);
+Stand::Stand(Device& device, const PlacedProblem& problem, const Contestant& contestant, const StandOptions& options,
+             const std::vector<BufferSet*>& sets, LaunchWrapper wrapper)
+    : device_(&device),
+      options_(options),
+      wrapper_(std::move(wrapper)),
+      loaded_(device, contestant.candidate, problem, contestant.artifact) {
+  FC_CHECK(!sets.empty());
   for (BufferSet* set : sets) {
     places_.push_back(std::make_unique<Place>());
     places_.back()->buffers = set;
@@ -60,8 +54,10 @@ Stand::Stand(Device& device, const Problem& problem, const Contestant& contestan
 
 void Stand::bind(Place& place, double sample_us) {
   std::vector<Launch> launches;
-  for (int i = 0; i < place.buffers->copies(); ++i)
-    launches.push_back(with_extra_launches(loaded_.bind(place.buffers->copy(i).args()), options_.planted_permille));
+  for (int i = 0; i < place.buffers->copies(); ++i) {
+    Launch launch = loaded_.bind(place.buffers->copy(i).args());
+    launches.push_back(wrapper_ ? wrapper_(std::move(launch)) : std::move(launch));
+  }
   place.timer = device_->make_timer(launches, options_.regime, sample_us);
   place.launches = std::move(launches);
 }
@@ -87,7 +83,7 @@ void Stand::refresh_outputs(int set) {
   for (int i = 0; i < buffers(set).copies(); ++i) sample(set);
 }
 
-std::string Stand::judge_outputs(int set, const Problem& problem, const Oracle& oracle) const {
+std::string Stand::judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const {
   AttentionOutputs first;
   for (int i = 0; i < buffers(set).copies(); ++i) {
     const Operands& operands = buffers(set).copy(i);

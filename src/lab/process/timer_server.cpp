@@ -23,8 +23,8 @@ using nlohmann::json;
 // A candidate that passed its gates, on buffers of its own.
 class Session {
  public:
-  Session(Device& device, const Problem& problem, const Candidate& candidate, const Artifact& artifact, Regime regime,
-          std::shared_ptr<const Oracle> oracle)
+  Session(Device& device, const PlacedProblem& problem, const Candidate& candidate, const Artifact& artifact,
+          Regime regime, std::shared_ptr<const Oracle> oracle)
       : problem_(problem),
         oracle_(std::move(oracle)),
         loaded_(device, candidate, problem, artifact),
@@ -49,7 +49,7 @@ class Session {
   }
 
  private:
-  Problem problem_;
+  PlacedProblem problem_;
   std::shared_ptr<const Oracle> oracle_;
   LoadedCandidate loaded_;
   Operands operands_;
@@ -89,7 +89,7 @@ class TimerServer {
 
   json prepare(const json& message) {
     EvaluateRequest request;
-    request.problem = Problem::parse(message.at("problem").get<std::string>());
+    request.problem = PlacedProblem::parse(message.at("problem").get<std::string>());
     request.phase = Phase::kBench;
     request.time = false;
     request.regime = parse_regime(message.value("regime", "graph"));
@@ -104,14 +104,14 @@ class TimerServer {
     // A sweep over many configs judges each by its timed outputs ("check") instead of by every gate.
     Trial trial = blank_trial(device_->info(), request);
     if (message.value("gates", true)) trial = evaluate(*device_, request);
-    else trial.ended = "passed";
+    else trial.ended = Ended::kPassed;
     json answer = {{"trial", trial},
                    {"why", choice.reason},
                    {"flops", request.problem.flops()},
                    {"bytes", request.problem.bytes()},
                    {"decode", request.problem.is_decode()},
                    {"floor_us", floor_us(request.problem, device_->info(), device_->ceilings())}};
-    if (trial.ended != "passed") return answer;
+    if (trial.ended != Ended::kPassed) return answer;
     // Other inputs than the gates saw: a result kept from there would show in `check`.
     auto oracle = oracles_.get(request.problem, Pattern::kNormal, request.seed + 1, request.max_reference_flops / 10);
     const Artifact artifact = compile_candidate(choice.candidate, request.problem, device_->info().limits);

@@ -26,7 +26,7 @@ struct ProblemRow {
   std::string problem_id, name;  // name: the suite's word, else the id
   std::string label;             // name, with the device if the report covers several
   std::string suite;
-  Problem problem;
+  PlacedProblem problem;
   Basis basis = Basis::kNone;
   std::optional<Trial> winner;    // has a timing
   std::optional<Trial> baseline;  // the family's default config, timed
@@ -86,6 +86,9 @@ std::vector<std::string> changed_parts(const ProblemRow& row);
 // One plain sentence: who won, by how much, how sure.
 std::string sentence(const ProblemRow& row);
 std::string verdict_words(const ProblemRow& row);
+// How those words are to be taken.
+enum class RowTone { kNeutral, kGood, kWarn, kBad };
+RowTone tone_of(const ProblemRow& row);
 std::string bench_command(const ProblemRow& row);  // re-measures the winner
 
 }  // namespace flashcore::report

@@ -81,7 +81,7 @@ class ProblemTuner {
   void collect_inert_fields();
 
   TuneRun& run_;
-  Problem problem_;
+  PlacedProblem problem_;
   TuneBudget budget_;
   DeviceLimits limits_;
   Clock::time_point start_;

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/problem.h"
+#include "core/operands.h"
 #include "lab/record/checks.h"
 
 namespace flashcore {
@@ -28,7 +28,7 @@ void audit(const json& result, std::vector<std::string>& complaints) {
   if (p50 <= 0) return;
   const auto named = result.find("problem");
   const std::string id = named != result.end() && named->is_string() ? named->get<std::string>() : "";
-  const Problem problem = Problem::parse(id);
+  const PlacedProblem problem = PlacedProblem::parse(id);
   const double honest = problem.flops() / p50 * 1e-6;
   if (is_on(Check::kUnmaskedFlops) && claimed > 0 && std::abs(claimed - honest) > kTolerance * honest + kRounding)
     complaints.push_back(

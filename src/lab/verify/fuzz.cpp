@@ -2,78 +2,20 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
-#include "core/random.h"
+#include "core/problem_fields.h"
 
 namespace flashcore {
 
 namespace {
 
-class Random : public SplitMix {
- public:
-  using SplitMix::SplitMix;
-  std::int64_t below(std::int64_t bound) {
-    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(bound));
-  }
-  std::int64_t between(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
-  bool one_in(std::int64_t n) { return below(n) == 0; }
-  template <class T, std::size_t N>
-  T pick(const std::array<T, N>& from) {
-    return from[static_cast<std::size_t>(below(N))];
-  }
-  template <class T>
-  T pick(const std::vector<T>& from) {
-    return from[static_cast<std::size_t>(below(static_cast<std::int64_t>(from.size())))];
-  }
-};
-
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  Random random(a ^ (b * 0xd1342543de82ef95ULL));
+  Draws random(a ^ (b * 0xd1342543de82ef95ULL));
   random.next();
   return random.next();
 }
 
-constexpr std::array<DType, 3> kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
-constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
 constexpr std::array<Layout, 3> kLayouts = {Layout::kBhsd, Layout::kBshd, Layout::kStrided};
-constexpr std::array<std::int64_t, 12> kGroups = {1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
-// 8 and 16 bytes a row and their neighbours, the powers and half-powers in use, and odd ones for the families that take
-// them.
-constexpr std::array<std::int64_t, 17> kHeadDims = {8,  16, 24,  32,  40,  64,  64,  64, 72,
-                                                    80, 96, 128, 128, 160, 192, 256, 256};
-constexpr std::array<std::int64_t, 17> kEdgeLengths = {0,  1,  2,  15,  16,  17,  31,  32, 33,
-                                                       63, 64, 65, 127, 128, 129, 255, 257};
-constexpr std::array<double, 4> kScales = {0.03125, 0.1, 0.5, 1.0};
-
-std::int64_t random_length(Random& random) {
-  switch (random.below(4)) {
-    case 0: return random.between(1, 300);
-    case 1: return random.between(1, 80);
-    default: return random.pick(kEdgeLengths);
-  }
-}
-
-Problem random_problem(Random& random) {
-  Problem p;
-  p.dtype = random.pick(kDTypes);
-  p.mask = random.pick(kMasks);
-  p.layout = random.pick(kLayouts);
-  p.batch = random.one_in(3) ? random.between(2, 5) : 1;
-  p.heads_kv = random.between(1, 4);
-  p.heads_q = p.heads_kv * random.pick(kGroups);
-  p.head_dim = random.one_in(6) ? random.between(1, 256) : random.pick(kHeadDims);
-  p.head_dim_v = random.one_in(4) ? random.pick(kHeadDims) : p.head_dim;
-  p.seqlen_q = random_length(random);
-  // Mostly its own length: kernels that assume seqlen_q == seqlen_kv are a classic.
-  p.seqlen_kv = random.one_in(3) ? p.seqlen_q : random_length(random);
-  if (random.one_in(6)) {  // decode: few rows against a long cache
-    p.seqlen_q = random.between(1, 4);
-    p.seqlen_kv = random.between(300, 3000);
-  }
-  if (random.one_in(5)) p.scale = random.pick(kScales);
-  return p;
-}
 
 double full_flops(const Problem& p) {
   return 2.0 * static_cast<double>(p.head_dim + p.head_dim_v) * static_cast<double>(p.batch * p.heads_q) *
@@ -121,7 +63,7 @@ std::vector<int> tile_sizes(const Candidate& candidate) {
 }
 
 // A length that ends just before, at or just after a tile of this very config.
-void aim_at_tile_edges(FuzzCase& c, Random& random, const DeviceLimits& device, const FuzzLimits& limits) {
+void aim_at_tile_edges(FuzzCase& c, Draws& random, const DeviceLimits& device, const FuzzLimits& limits) {
   const std::vector<int> tiles = tile_sizes(c.candidate);
   if (tiles.empty()) return;
   for (std::int64_t Problem::*length : {&Problem::seqlen_q, &Problem::seqlen_kv}) {
@@ -131,6 +73,12 @@ void aim_at_tile_edges(FuzzCase& c, Random& random, const DeviceLimits& device, 
         std::max<std::int64_t>(0, random.pick(tiles) * random.between(1, 3) + random.between(-1, 1));
     if (affordable(aimed.problem, limits) && valid(aimed, device)) c = aimed;
   }
+  // The same of where a window begins.
+  if (!c.problem.mask.left || !random.one_in(2)) return;
+  FuzzCase aimed = c;
+  aimed.problem.mask.left =
+      std::max<std::int64_t>(0, random.pick(tiles) * random.between(0, 2) + random.between(-1, 1));
+  if (valid(aimed, device)) c = aimed;
 }
 
 }  // namespace
@@ -142,7 +90,7 @@ bool valid(const FuzzCase& c, const DeviceLimits& device) {
 
 ConfigValues random_config(const Family& family, const Problem& problem, const DeviceLimits& device,
                            std::uint64_t seed) {
-  Random random(seed);
+  Draws random(seed);
   const ConfigSpace& space = family.space();
   for (int attempt = 0; attempt < 1000; ++attempt) {
     ConfigValues config = space.at(random.next() % space.size());
@@ -154,11 +102,11 @@ ConfigValues random_config(const Family& family, const Problem& problem, const D
 std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, const std::vector<const Family*>& families,
                                     const DeviceLimits& device, const FuzzLimits& limits) {
   if (families.empty()) return std::nullopt;
-  Random random(mix(seed, index));
+  Draws random(mix(seed, index));
   FuzzCase c;
   for (int attempt = 0; attempt < 200; ++attempt) {
     const Family* family = random.pick(families);
-    c.problem = random_problem(random);
+    c.problem = {random_problem(random), random.pick(kLayouts)};
     make_affordable(c.problem, limits);
     if (family->why_unsupported(c.problem, device)) continue;
     // The default is what users get without tuning: tried often.

@@ -14,7 +14,7 @@
 namespace flashcore {
 
 struct FuzzCase {
-  Problem problem;
+  PlacedProblem problem;
   Candidate candidate;
   Pattern pattern = Pattern::kNormal;
   std::uint64_t seed = 1;  // of the data

@@ -1,0 +1,73 @@
+// flashcore problem: what an id says, field by field. Scripts read ids by it.
+
+#include <sstream>
+
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/problem_fields.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct ProblemArguments {
+  Common common;
+  std::vector<std::string> ids;
+  bool reference = false;
+};
+
+nlohmann::json describe(const PlacedProblem& p) {
+  return {{"problem", p.id()},
+          {"fields", problem_json(p)},
+          {"layout", to_string(p.layout)},
+          {"pairs", p.unmasked_pairs()},
+          {"keys_read", p.keys_read().size()},
+          {"flops", p.flops()},
+          {"bytes", p.bytes()},
+          {"decode", p.is_decode()}};
+}
+
+void print(Console& console, const PlacedProblem& p) {
+  Table table({"field", "value"});
+  for (const ProblemField& field : problem_fields())
+    table.add({std::string(field.name), Cell(field_text(field.get(p)))});
+  table.add({std::string("layout"), Cell(std::string(to_string(p.layout)))});
+  console.table(table);
+  console.line("{}: {} of {} pairs of a row and a key, {:.4g} FLOP, {:.4g} bytes at the least", p.id(),
+               p.unmasked_pairs(), p.seqlen_q * p.seqlen_kv, p.flops(), p.bytes());
+}
+
+int run_problem(const ProblemArguments& options) {
+  check_json_target(options.common);
+  if (options.ids.empty() && !options.reference)
+    throw_bad_input("no problem was given; give an id as b1_h32_hk8_s4096_d128_bf16_causal, or --reference");
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  if (options.reference) {
+    std::istringstream page(problem_reference_page());
+    for (std::string line; std::getline(page, line);) console.line("{}", line);
+  }
+  nlohmann::json results = nlohmann::json::array();
+  for (const std::string& id : options.ids) {
+    const PlacedProblem problem = PlacedProblem::parse(id);
+    results.push_back(describe(problem));
+    print(console, problem);
+  }
+  write_json(options.common,
+             {{"schema", "flashcore.problem/1"}, {"fields", problem_fields_json()}, {"results", results}});
+  return kDone;
+}
+
+}  // namespace
+
+Run add_problem(CLI::App& app) {
+  auto options = std::make_shared<ProblemArguments>();
+  app.add_option("ids", options->ids, "problem ids")->type_name("ID");
+  app.add_flag("--reference", options->reference, "print the page of all fields, in Markdown (docs/problem.md)");
+  add_common(app, options->common, kJson);
+  add_examples(app, {"problem b1_h32_hk8_s4096_d128_bf16_causal",
+                     "problem b1_h8_s4096_d128_bf16_causal_wl1023 --json -", "problem --reference"});
+  return [options] { return run_problem(*options); };
+}
+
+}  // namespace flashcore::cli

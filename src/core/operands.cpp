@@ -1,0 +1,70 @@
+#include "core/operands.h"
+
+#include "core/error.h"
+#include "core/foreign_text.h"
+#include "core/problem_fields.h"
+
+namespace flashcore {
+namespace {
+
+constexpr std::int64_t kStridedGap = 8;
+
+}  // namespace
+
+std::string_view to_string(Layout layout) {
+  switch (layout) {
+    case Layout::kBhsd: return "bhsd";
+    case Layout::kBshd: return "bshd";
+    case Layout::kStrided: return "strided";
+  }
+  throw_internal("unknown layout {}", static_cast<int>(layout));
+}
+
+Layout parse_layout(std::string_view name) {
+  for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
+    if (name == to_string(layout)) return layout;
+  }
+  throw_bad_input("layout '{}' is not known; use bhsd, bshd or strided", excerpt(name));
+}
+
+std::string PlacedProblem::id() const {
+  return print_id(*this, layout == Layout::kBhsd ? "" : fmt::format("_{}", to_string(layout)));
+}
+
+PlacedProblem PlacedProblem::parse(std::string_view id) {
+  Layout layout = Layout::kBhsd;
+  Problem problem = read_id(id, [&](IdReader& reader) {
+    for (const Layout named : {Layout::kBshd, Layout::kStrided})
+      if (layout == Layout::kBhsd && reader.word(to_string(named))) layout = named;
+  });
+  return {std::move(problem), layout};
+}
+
+TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                         std::int64_t columns) {
+  TensorLayout t{batch, heads, rows, columns, 0, 0, 0};
+  if (layout == Layout::kBhsd) {
+    t.stride_row = columns;
+    t.stride_head = rows * columns;
+    t.stride_batch = heads * rows * columns;
+    return t;
+  }
+  t.stride_head = columns + (layout == Layout::kStrided ? kStridedGap : 0);
+  t.stride_row = heads * t.stride_head;
+  t.stride_batch = rows * t.stride_row;
+  return t;
+}
+
+ProblemLayouts make_layouts(const Problem& p, Layout layout) {
+  ProblemLayouts layouts;
+  layouts.q = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim);
+  layouts.k = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim);
+  layouts.v = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim_v);
+  layouts.o = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim_v);
+  layouts.lse_elements = p.batch * p.heads_q * p.seqlen_q;
+  return layouts;
+}
+
+ProblemLayouts make_layouts(const PlacedProblem& problem) { return make_layouts(problem, problem.layout); }
+
+}  // namespace flashcore

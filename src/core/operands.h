@@ -1,0 +1,48 @@
+#pragma once
+// Operands: the tensors of a call, and how they lie in memory. A Problem says nothing of that; what is measured or
+// checked is a problem with its operands' layout.
+
+#include <string>
+#include <string_view>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+
+namespace flashcore {
+
+// How q, k, v and o lie in memory. Kernels take strides; this names the cases that suites and the fuzzer try.
+enum class Layout {
+  kBhsd,     // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
+  kBshd,     // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)
+  kStrided,  // [batch, seqlen, heads, head_dim + 8] with the last 8 unused: a slice of a larger tensor
+};
+std::string_view to_string(Layout layout);  // "bhsd" | "bshd" | "strided"
+Layout parse_layout(std::string_view name);
+
+TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
+                         std::int64_t columns);
+
+// A problem and the layout of its operands: an entry of a suite, a fuzz case, what a trial measured. There is no
+// default layout, so that none is lost on the way.
+struct PlacedProblem : Problem {
+  Layout layout = Layout::kBhsd;
+
+  PlacedProblem() = default;
+  PlacedProblem(Problem problem, Layout where) : Problem(std::move(problem)), layout(where) {}
+  bool operator==(const PlacedProblem&) const = default;
+
+  const Problem& problem() const { return *this; }
+  // The problem's with the layout, if that is not bhsd, before the scale: b1_h8_s512_d64_fp16_bshd_scale0.5
+  std::string id() const;
+  static PlacedProblem parse(std::string_view id);
+};
+
+// The layouts of one problem's operands. lse is fp32 [batch, heads_q, seqlen_q], contiguous.
+struct ProblemLayouts {
+  TensorLayout q, k, v, o;
+  std::int64_t lse_elements = 0;
+};
+ProblemLayouts make_layouts(const Problem& problem, Layout layout);
+ProblemLayouts make_layouts(const PlacedProblem& problem);
+
+}  // namespace flashcore

@@ -1,0 +1,174 @@
+#include "core/problem_choices.h"
+
+#include <algorithm>
+#include <array>
+
+namespace flashcore::problem_choices {
+namespace {
+
+constexpr std::array<std::int64_t, 12> kGroups = {1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
+// 8 and 16 bytes a row and their neighbours, the powers and half-powers in use, and odd ones for the families that take
+// them.
+constexpr std::array<std::int64_t, 17> kHeadDims = {8,  16, 24,  32,  40,  64,  64,  64, 72,
+                                                    80, 96, 128, 128, 160, 192, 256, 256};
+constexpr std::array<std::int64_t, 17> kEdgeLengths = {0,  1,  2,  15,  16,  17,  31,  32, 33,
+                                                       63, 64, 65, 127, 128, 129, 255, 257};
+constexpr std::array<double, 4> kScales = {0.03125, 0.1, 0.5, 1.0};
+constexpr std::array<DType, 3> kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
+
+std::int64_t draw_length(Draws& draws) {
+  switch (draws.below(4)) {
+    case 0: return draws.between(1, 300);
+    case 1: return draws.between(1, 80);
+    default: return draws.pick(kEdgeLengths);
+  }
+}
+
+// A side of a window: of few keys, around the sizes of tiles, and wider than the sequence.
+std::int64_t draw_side(Draws& draws) { return draws.one_in(8) ? draws.between(0, 3) : draw_length(draws); }
+
+// Sizes to try in place of `size`, boldest first: the least, the halves, then steps down by powers of two to one less.
+std::vector<std::int64_t> smaller_sizes(std::int64_t size, std::int64_t least) {
+  std::vector<std::int64_t> sizes;
+  if (size <= least) return sizes;
+  sizes.push_back(least);
+  for (std::int64_t step = size / 2; step >= 1; step /= 2) {
+    if (size - step > least && sizes.back() != size - step) sizes.push_back(size - step);
+  }
+  return sizes;
+}
+
+// Most families take multiples of 8 only, which halving alone would miss.
+std::vector<std::int64_t> smaller_head_dims(std::int64_t size) {
+  std::vector<std::int64_t> sizes = smaller_sizes(size, 1);
+  for (const std::int64_t multiple : {std::int64_t{8}, size / 16 * 8, (size - 1) / 8 * 8}) {
+    if (multiple > 0 && multiple < size) sizes.push_back(multiple);
+  }
+  return sizes;
+}
+
+// `from` with each of `sizes` put in by `edit`.
+template <class Edit>
+std::vector<Problem> with_each(const Problem& from, const std::vector<std::int64_t>& sizes, const Edit& edit) {
+  std::vector<Problem> problems;
+  for (const std::int64_t size : sizes) edit(problems.emplace_back(from), size);
+  return problems;
+}
+
+std::vector<Problem> narrower(const Problem& from, std::optional<std::int64_t> Mask::*side) {
+  if (!(from.mask.*side)) return {};
+  std::vector<Problem> problems = {from};
+  (problems[0].mask.*side).reset();
+  if (problems[0].mask.none()) problems[0].mask = Mask();
+  for (const std::int64_t keys : smaller_sizes(*(from.mask.*side), 0)) problems.emplace_back(from).mask.*side = keys;
+  return problems;
+}
+
+}  // namespace
+
+void draw_batch(Problem& p, Draws& draws) { p.batch = draws.one_in(3) ? draws.between(2, 5) : 1; }
+
+void draw_heads(Problem& p, Draws& draws) {
+  p.heads_kv = draws.between(1, 4);
+  p.heads_q = p.heads_kv * draws.pick(kGroups);
+}
+
+// Mostly its own length: kernels that assume seqlen_q == seqlen_kv are a classic.
+void draw_lengths(Problem& p, Draws& draws) {
+  p.seqlen_q = draw_length(draws);
+  p.seqlen_kv = draws.one_in(3) ? p.seqlen_q : draw_length(draws);
+  if (draws.one_in(6)) {  // decode: few rows against a long cache
+    p.seqlen_q = draws.between(1, 4);
+    p.seqlen_kv = draws.between(300, 3000);
+  }
+}
+
+void draw_head_dim(Problem& p, Draws& draws) {
+  p.head_dim = draws.one_in(6) ? draws.between(1, 256) : draws.pick(kHeadDims);
+}
+
+void draw_head_dim_v(Problem& p, Draws& draws) { p.head_dim_v = draws.one_in(4) ? draws.pick(kHeadDims) : p.head_dim; }
+
+void draw_dtype(Problem& p, Draws& draws) { p.dtype = draws.pick(kDTypes); }
+
+void draw_causal(Problem& p, Draws& draws) { p.mask = draws.pick(kMasks); }
+
+void draw_left(Problem& p, Draws& draws) {
+  if (draws.one_in(3)) p.mask.left = draw_side(draws);
+}
+
+void draw_right(Problem& p, Draws& draws) {
+  if (!p.mask.is_causal() && draws.one_in(4)) p.mask.right = draw_side(draws);
+}
+
+void draw_alignment(Problem& p, Draws& draws) {
+  if (!p.mask.is_causal() && !p.mask.none() && draws.one_in(2)) p.mask.alignment = Alignment::kTopLeft;
+}
+
+void draw_scale(Problem& p, Draws& draws) {
+  if (draws.one_in(5)) p.scale = draws.pick(kScales);
+}
+
+std::vector<Problem> fewer_batches(const Problem& from) {
+  return with_each(from, smaller_sizes(from.batch, 1), [](Problem& p, std::int64_t size) { p.batch = size; });
+}
+
+std::vector<Problem> fewer_heads(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].heads_q = problems[0].heads_kv = 1;
+  for (const std::int64_t heads_kv : smaller_sizes(from.heads_kv, 1)) {
+    Problem& p = problems.emplace_back(from);
+    p.heads_q = heads_kv * from.group_size(), p.heads_kv = heads_kv;
+  }
+  for (const std::int64_t group : smaller_sizes(from.group_size(), 1))
+    problems.emplace_back(from).heads_q = from.heads_kv * group;
+  return problems;
+}
+
+std::vector<Problem> fewer_rows(const Problem& from) {
+  return with_each(from, smaller_sizes(from.seqlen_q, 1), [](Problem& p, std::int64_t size) { p.seqlen_q = size; });
+}
+
+std::vector<Problem> fewer_keys(const Problem& from) {
+  return with_each(from, smaller_sizes(from.seqlen_kv, 1), [](Problem& p, std::int64_t size) { p.seqlen_kv = size; });
+}
+
+std::vector<Problem> smaller_head_dim(const Problem& from) {
+  return with_each(from, smaller_head_dims(from.head_dim), [](Problem& p, std::int64_t size) {
+    p.head_dim = size, p.head_dim_v = std::min(p.head_dim_v, size);
+  });
+}
+
+std::vector<Problem> smaller_head_dim_v(const Problem& from) {
+  std::vector<Problem> problems =
+      with_each(from, smaller_head_dims(from.head_dim_v), [](Problem& p, std::int64_t size) { p.head_dim_v = size; });
+  problems.emplace_back(from).head_dim_v = from.head_dim;
+  return problems;
+}
+
+std::vector<Problem> simpler_causal(const Problem& from) {
+  std::vector<Problem> problems(3, from);
+  problems[0].mask = Mask();
+  problems[1].mask = Mask::causal();
+  problems[2].mask.alignment = Alignment::kBottomRight;
+  return problems;
+}
+
+std::vector<Problem> narrower_left(const Problem& from) { return narrower(from, &Mask::left); }
+
+std::vector<Problem> narrower_right(const Problem& from) { return narrower(from, &Mask::right); }
+
+std::vector<Problem> plain_alignment(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].mask.alignment = Alignment::kBottomRight;
+  return problems;
+}
+
+std::vector<Problem> plain_scale(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].scale.reset();
+  return problems;
+}
+
+}  // namespace flashcore::problem_choices

@@ -1,0 +1,37 @@
+#pragma once
+// How the fuzzer draws each field of a Problem, and to what a failing one is shrunk: columns of the table in
+// core/problem_fields.cpp.
+
+#include <vector>
+
+#include "core/problem_fields.h"
+
+namespace flashcore::problem_choices {
+
+// A random value, given those drawn before.
+void draw_batch(Problem& p, Draws& draws);
+void draw_heads(Problem& p, Draws& draws);    // of q and of k
+void draw_lengths(Problem& p, Draws& draws);  // of q and of k
+void draw_head_dim(Problem& p, Draws& draws);
+void draw_head_dim_v(Problem& p, Draws& draws);
+void draw_dtype(Problem& p, Draws& draws);
+void draw_causal(Problem& p, Draws& draws);
+void draw_left(Problem& p, Draws& draws);
+void draw_right(Problem& p, Draws& draws);
+void draw_alignment(Problem& p, Draws& draws);
+void draw_scale(Problem& p, Draws& draws);
+
+// Simpler problems, boldest first. Some may be the problem itself.
+std::vector<Problem> fewer_batches(const Problem& from);
+std::vector<Problem> fewer_heads(const Problem& from);
+std::vector<Problem> fewer_rows(const Problem& from);
+std::vector<Problem> fewer_keys(const Problem& from);
+std::vector<Problem> smaller_head_dim(const Problem& from);
+std::vector<Problem> smaller_head_dim_v(const Problem& from);
+std::vector<Problem> simpler_causal(const Problem& from);
+std::vector<Problem> narrower_left(const Problem& from);
+std::vector<Problem> narrower_right(const Problem& from);
+std::vector<Problem> plain_alignment(const Problem& from);
+std::vector<Problem> plain_scale(const Problem& from);
+
+}  // namespace flashcore::problem_choices

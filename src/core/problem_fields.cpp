@@ -1,0 +1,389 @@
+#include "core/problem_fields.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "core/foreign_text.h"
+#include "core/problem_choices.h"
+
+namespace flashcore {
+namespace {
+
+using Kind = ProblemField::Kind;
+using Use = ProblemField::Use;
+using Whole = std::int64_t Problem::*;
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+template <Whole kMember>
+FieldValue get(const Problem& p) {
+  return p.*kMember;
+}
+template <Whole kMember>
+void set(Problem& p, const FieldValue& value) {
+  p.*kMember = std::get<std::int64_t>(value);
+}
+
+FieldValue bound_value(const std::optional<std::int64_t>& bound) {
+  return bound ? FieldValue(*bound) : FieldValue(std::monostate());
+}
+std::optional<std::int64_t> bound_of(const FieldValue& value) {
+  const auto* number = std::get_if<std::int64_t>(&value);
+  return number ? std::optional(*number) : std::nullopt;
+}
+
+std::string causal_word(const Problem& p) {
+  return p.mask.is_causal() ? std::string(to_string(p.mask.alignment)) : "none";
+}
+void set_causal(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  if (word == "true" || word == "bottom_right") p.mask = Mask::causal();
+  else if (word == "top_left") p.mask = Mask::causal(Alignment::kTopLeft);
+  else if (word == "false" || word == "none") p.mask = Mask();
+  else
+    throw_bad_input(
+        "causal is '{}', which is not known; use true (the same as bottom_right), false, top_left or bottom_right",
+        excerpt(word));
+}
+
+void set_window_right(Problem& p, const FieldValue& value) {
+  const auto right = bound_of(value);
+  if (!p.mask.is_causal()) p.mask.right = right;
+  else if (right && *right != 0)
+    throw_bad_input(
+        "causal is given and window_right is {}: a causal mask ends at the row's own key; leave one of them out, or "
+        "set window_right to 0",
+        *right);
+}
+
+void set_alignment(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  if (word != "bottom_right" && word != "top_left")
+    throw_bad_input("window_alignment is '{}', which is not known; use bottom_right or top_left", excerpt(word));
+  const Alignment alignment = word == "top_left" ? Alignment::kTopLeft : Alignment::kBottomRight;
+  if (p.mask.is_causal() && alignment != p.mask.alignment)
+    throw_bad_input("causal is {} and window_alignment is {}; leave window_alignment out, for causal says it",
+                    to_string(p.mask.alignment), word);
+  p.mask.alignment = alignment;
+}
+
+double log2_ratio(std::int64_t a, std::int64_t b) {
+  return std::abs(
+      std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
+}
+template <Whole kMember>
+double ratio(const Problem& a, const Problem& b) {
+  return log2_ratio(a.*kMember, b.*kMember);
+}
+template <Whole kMember>
+double equal(const Problem& a, const Problem& b) {
+  return a.*kMember == b.*kMember ? 0 : kInfinite;
+}
+// A bound that cuts nothing is none (Problem::band): the kernel is another one only where it does.
+double side_ratio(bool a_bounded, std::int64_t a, bool b_bounded, std::int64_t b) {
+  if (a_bounded != b_bounded) return kInfinite;
+  return a_bounded ? log2_ratio(a + 1, b + 1) : 0;
+}
+
+// Sizes dominate, features come next: a reader wants few numbers to look at, then few things to think of.
+constexpr double kSize = 1000, kFeature = 20;
+template <Whole kMember>
+double large(const Problem& p) {
+  return kSize * static_cast<double>(p.*kMember);
+}
+double large_side(const std::optional<std::int64_t>& side) {
+  return side ? kFeature + kSize * static_cast<double>(*side) : 0;
+}
+
+std::vector<ProblemField> make_fields() {
+  namespace choices = problem_choices;
+  constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
+  constexpr std::int64_t kMaxHeadDim = 1024;
+  return {
+      {.name = "batch",
+       .suite_key = "batch_size",
+       .default_text = "1",
+       .lowest = 1,
+       .highest = kMaxRows,
+       .token = "b",
+       .form = "b<batch>",
+       .python = "q",
+       .doc = "Sequences. All have the same lengths.",
+       .get = get<&Problem::batch>,
+       .set = set<&Problem::batch>,
+       .otherwise = [](const Problem&) -> FieldValue { return std::int64_t{1}; },
+       .print = [](const Problem& p) { return fmt::format("b{}", p.batch); },
+       .read = [](IdReader& reader, Problem& p) { p.batch = reader.need_number("b"); },
+       .distance = [](const Problem& a,
+                      const Problem& b) { return log2_ratio(a.batch * a.heads_q, b.batch * b.heads_q); },
+       .draw = choices::draw_batch,
+       .simpler = choices::fewer_batches,
+       .complexity = large<&Problem::batch>},
+      {.name = "heads_q",
+       .suite_key = "num_heads",
+       .aliases = {"heads"},
+       .required = true,
+       .lowest = 1,
+       .highest = kMaxRows,
+       .token = "h",
+       .form = "_h<heads>",
+       .python = "q",
+       .doc = "Query heads.",
+       .get = get<&Problem::heads_q>,
+       .set = set<&Problem::heads_q>,
+       .distance = nullptr,  // with batch
+       .draw = choices::draw_heads,
+       .simpler = choices::fewer_heads,
+       .complexity = large<&Problem::heads_q>},
+      {.name = "heads_kv",
+       .suite_key = "num_kv_heads",
+       .default_text = "heads_q",
+       .lowest = 1,
+       .highest = kMaxRows,
+       .token = "hk",
+       .form = "[_hk<kv heads>]",
+       .python = "k",
+       .doc = "Heads of k and v. Divides heads_q: query head h reads key head h / (heads_q / heads_kv).",
+       .get = get<&Problem::heads_kv>,
+       .set = set<&Problem::heads_kv>,
+       .otherwise = get<&Problem::heads_q>,
+       .distance = [](const Problem& a, const Problem& b) { return 0.5 * log2_ratio(a.group_size(), b.group_size()); },
+       .complexity = large<&Problem::heads_kv>},
+      {.name = "seqlen_q",
+       .suite_key = "seq_len",
+       .required = true,
+       .lowest = 0,
+       .highest = kMaxRows,
+       .token = "sq",
+       .form = "_(s<len> | sq<q len>",
+       .python = "q",
+       .doc =
+           "Query rows of a sequence. 0: nothing to compute. One token, `s`, says both lengths where they are equal.",
+       .get = get<&Problem::seqlen_q>,
+       .set = set<&Problem::seqlen_q>,
+       .print =
+           [](const Problem& p) {
+             return p.seqlen_q == p.seqlen_kv ? fmt::format("_s{}", p.seqlen_q) : fmt::format("_sq{}", p.seqlen_q);
+           },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             if (const auto both = reader.number("s")) {
+               p.seqlen_q = p.seqlen_kv = *both;
+             } else {
+               p.seqlen_q = reader.need_number("sq");
+               p.seqlen_kv = reader.need_number("sk");
+             }
+           },
+       .distance = ratio<&Problem::seqlen_q>,
+       .draw = choices::draw_lengths,
+       .simpler = choices::fewer_rows,
+       .complexity = large<&Problem::seqlen_q>},
+      {.name = "seqlen_kv",
+       .suite_key = "seq_len_kv",
+       .default_text = "seqlen_q",
+       .lowest = 0,
+       .highest = kMaxRows,
+       .token = "sk",
+       .form = "_sk<kv len>)",
+       .python = "k",
+       .doc = "Keys of a sequence. 0: every row sees none.",
+       .get = get<&Problem::seqlen_kv>,
+       .set = set<&Problem::seqlen_kv>,
+       .otherwise = get<&Problem::seqlen_q>,
+       .read = [](IdReader&, Problem&) {},  // with seqlen_q
+       .distance = ratio<&Problem::seqlen_kv>,
+       .simpler = choices::fewer_keys,
+       .complexity = large<&Problem::seqlen_kv>},
+      {.name = "head_dim",
+       .suite_key = "head_dim",
+       .use = Use::kSpecialises,
+       .required = true,
+       .lowest = 1,
+       .highest = kMaxHeadDim,
+       .token = "d",
+       .form = "_d<head dim>",
+       .python = "q",
+       .doc = "Columns of q and k.",
+       .get = get<&Problem::head_dim>,
+       .set = set<&Problem::head_dim>,
+       .distance = equal<&Problem::head_dim>,
+       .draw = choices::draw_head_dim,
+       .simpler = choices::smaller_head_dim,
+       .complexity = large<&Problem::head_dim>},
+      {.name = "head_dim_v",
+       .suite_key = "head_dim_v",
+       .use = Use::kSpecialises,
+       .default_text = "head_dim",
+       .lowest = 1,
+       .highest = kMaxHeadDim,
+       .token = "dv",
+       .form = "[_dv<v head dim>]",
+       .python = "v",
+       .doc = "Columns of v and o.",
+       .get = get<&Problem::head_dim_v>,
+       .set = set<&Problem::head_dim_v>,
+       .otherwise = get<&Problem::head_dim>,
+       .distance = equal<&Problem::head_dim_v>,
+       .draw = choices::draw_head_dim_v,
+       .simpler = choices::smaller_head_dim_v,
+       .complexity =
+           [](const Problem& p) {
+             return large<&Problem::head_dim_v>(p) + (p.head_dim_v == p.head_dim ? 0 : kFeature);
+           }},
+      {.name = "dtype",
+       .suite_key = "dtype",
+       .kind = Kind::kWord,
+       .use = Use::kSpecialises,
+       .required = true,
+       .words = {"fp32", "fp16", "bf16"},
+       .form = "_<fp32|fp16|bf16>",
+       .python = "q",
+       .doc = "Element type of q, k, v and o.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.dtype)); },
+       .set = [](Problem& p, const FieldValue& value) { p.dtype = parse_dtype(std::get<std::string>(value)); },
+       .print = [](const Problem& p) { return fmt::format("_{}", to_string(p.dtype)); },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             const std::string_view dtype = reader.take();
+             if (dtype != "fp32" && dtype != "fp16" && dtype != "bf16")
+               reader.fail(fmt::format("the dtype is '{}', which is not fp32, fp16 or bf16", excerpt(dtype)));
+             p.dtype = parse_dtype(dtype);
+           },
+       .distance = [](const Problem& a,
+                      const Problem& b) { return size_of(a.dtype) == size_of(b.dtype) ? 0 : kInfinite; },
+       .draw = choices::draw_dtype},
+      {.name = "causal",
+       .suite_key = "causal",
+       .kind = Kind::kWord,
+       .use = Use::kSpecialises,
+       .default_text = "none",
+       .words = {"none", "bottom_right", "top_left"},
+       .form = "[_causal|_causaltl]",
+       .python = "causal",
+       .doc =
+           "A mask that ends at each row's own key: window_right = 0. bottom_right: the last row's own key is the last "
+           "one (FlashAttention, decoding); top_left: row i's is key i (PyTorch's is_causal). The same where both "
+           "lengths are equal. Suites may say true (bottom_right) and false.",
+       .get = [](const Problem& p) -> FieldValue { return causal_word(p); },
+       .set = set_causal,
+       .otherwise = [](const Problem&) -> FieldValue { return std::string("none"); },
+       .print = [](const Problem& p) -> std::string {
+         if (!p.mask.is_causal()) return "";
+         return p.mask.alignment == Alignment::kTopLeft ? "_causaltl" : "_causal";
+       },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             if (reader.word("causal")) p.mask = Mask::causal();
+             else if (reader.word("causaltl")) p.mask = Mask::causal(Alignment::kTopLeft);
+           },
+       .draw = choices::draw_causal,
+       .simpler = choices::simpler_causal},
+      {.name = "window_left",
+       .suite_key = "window_left",
+       .use = Use::kSpecialises,
+       .optional = true,
+       .default_text = "none",
+       .lowest = 0,
+       .highest = kMaxRows,
+       .token = "wl",
+       .form = "[_wl<keys to the left>]",
+       .python = "window",
+       .doc = "Keys that a row sees to the left of its own one, as in FlashAttention's window_size: 0 leaves it none. "
+              "Kernels are compiled for whether there is a bound that cuts anything, not for its value.",
+       .get = [](const Problem& p) { return bound_value(p.mask.left); },
+       .set = [](Problem& p, const FieldValue& value) { p.mask.left = bound_of(value); },
+       .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
+       .distance =
+           [](const Problem& a, const Problem& b) {
+             return side_ratio(a.band().bounded_left, a.mask.left.value_or(0), b.band().bounded_left,
+                               b.mask.left.value_or(0));
+           },
+       .draw = choices::draw_left,
+       .simpler = choices::narrower_left,
+       .complexity = [](const Problem& p) { return large_side(p.mask.left); }},
+      {.name = "window_right",
+       .suite_key = "window_right",
+       .use = Use::kSpecialises,
+       .optional = true,
+       .default_text = "none",
+       .lowest = 0,
+       .highest = kMaxRows,
+       .token = "wr",
+       .form = "[_wr<keys to the right>]",
+       .python = "window",
+       .doc = "Keys that a row sees to the right of its own one. 0 is causal, and ids say so.",
+       .get = [](const Problem& p) { return bound_value(p.mask.right); },
+       .set = set_window_right,
+       .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
+       .print = [](const Problem& p) -> std::string {
+         return p.mask.right && !p.mask.is_causal() ? fmt::format("_wr{}", *p.mask.right) : "";
+       },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             if (!p.mask.is_causal()) p.mask.right = reader.number("wr");
+           },
+       .distance =
+           [](const Problem& a, const Problem& b) {
+             return side_ratio(a.band().bounded_right, a.mask.right.value_or(0), b.band().bounded_right,
+                               b.mask.right.value_or(0));
+           },
+       .draw = choices::draw_right,
+       .simpler = choices::narrower_right,
+       .complexity = [](const Problem& p) { return large_side(p.mask.right); }},
+      {.name = "window_alignment",
+       .suite_key = "window_alignment",
+       .kind = Kind::kWord,
+       .default_text = "bottom_right",
+       .words = {"bottom_right", "top_left"},
+       .form = "[_tl]",
+       .python = "window_alignment",
+       .doc =
+           "Which key is a row's own one where both lengths differ: the last row's is the last key (bottom_right), or "
+           "row i's is key i (top_left). Without a bound there is nothing to align.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.mask.alignment)); },
+       .set = set_alignment,
+       .otherwise = [](const Problem& p) -> FieldValue {
+         return p.mask.is_causal() ? std::string(to_string(p.mask.alignment)) : std::string("bottom_right");
+       },
+       .print = [](const Problem& p) -> std::string {
+         return p.mask.alignment == Alignment::kTopLeft && !p.mask.is_causal() ? "_tl" : "";
+       },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             if (!p.mask.is_causal() && reader.word("tl")) p.mask.alignment = Alignment::kTopLeft;
+           },
+       .draw = choices::draw_alignment,
+       .simpler = choices::plain_alignment,
+       .complexity = [](const Problem& p) { return p.mask.alignment == Alignment::kTopLeft ? kFeature : 0; }},
+      {.name = "scale",
+       .suite_key = "scale",
+       .kind = Kind::kNumber,
+       .optional = true,
+       .default_text = "1/sqrt(head_dim)",
+       .token = "scale",
+       .form = "[_scale<number>]",
+       .python = "scale",
+       .doc = "The factor of q·k before the softmax, from 1e-6 to 1e6.",
+       .get = [](const Problem& p) { return p.scale ? FieldValue(*p.scale) : FieldValue(std::monostate()); },
+       .set =
+           [](Problem& p, const FieldValue& value) {
+             const auto* number = std::get_if<double>(&value);
+             p.scale = number ? std::optional(*number) : std::nullopt;
+           },
+       .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
+       .draw = choices::draw_scale,
+       .simpler = choices::plain_scale,
+       .complexity = [](const Problem& p) { return p.scale ? kFeature : 0; }},
+  };
+}
+
+}  // namespace
+
+std::span<const ProblemField> problem_fields() {
+  static const std::vector<ProblemField> fields = make_fields();
+  return fields;
+}
+
+}  // namespace flashcore
