@@ -33,11 +33,7 @@ AbOptions ab_options(const AbArguments& options, const Suite& suite, const Named
   out.baseline = parse_candidate(options.candidates[0], problem.problem, device.limits).print();
   out.candidate = parse_candidate(options.candidates[1], problem.problem, device.limits).print();
   out.processes = options.timing.processes;
-  out.margin = parse_margin(options.timing.margin);
-  out.max_seconds = options.timing.seconds;
-  out.regime = parse_regime(options.timing.regime);
-  out.condition = parse_condition(options.timing.condition);
-  out.seed = options.timing.seed;
+  out.spec() = spec_of(options.timing);
   return out;
 }
 
@@ -45,13 +41,12 @@ Tone tone_of(int code) { return code == kDone ? Tone::kGood : code == kFailed ? 
 
 // The trial of the first process carries the verdict of all: a report or the ledger reads it like any other.
 void keep(Store& store, const std::string& run, const AbResult& result) {
-  if (result.processes.front().ended != "measured") return;
+  if (result.processes.front().ended != PairEnded::kMeasured) return;
   Trial trial = result.processes.front().candidate;
   trial.run = run;
   trial.comparison = result.comparison;
-  if (result.verdict == "SLOWER") trial.ended = "slower";
-  if (result.verdict == "INCONCLUSIVE") trial.ended = "inconclusive";
-  trial.message = trial.ended == "passed" ? "" : result.sentence;
+  trial.ended = ended_of(result.verdict);
+  trial.message = trial.ended == Ended::kPassed ? "" : result.sentence;
   store.append(trial);
 }
 
@@ -90,10 +85,11 @@ int compare(const AbArguments& options) {
       const int code = ab_exit_code(result);
       // A crash report has lines of its own.
       const std::size_t line = std::min(result.sentence.find('\n'), result.sentence.size());
-      console.summary("{}  {}: {}", console.paint(result.verdict, tone_of(code)), one.problem.name,
+      console.summary("{}  {}: {}", console.paint(to_string(result.verdict), tone_of(code)), one.problem.name,
                       result.sentence.substr(0, line));
       if (line < result.sentence.size()) console.block(std::string_view(result.sentence).substr(line + 1));
-      if (result.verdict == "INCONCLUSIVE") console.line("  --seconds N and --processes N give it more time");
+      if (result.verdict == SpeedVerdict::kInconclusive)
+        console.line("  --seconds N and --processes N give it more time");
       if (result.throttled > 0)
         console.line("  {} of {} samples ran throttled; both candidates did alike", result.throttled, result.samples);
       keep(store, run, result);
@@ -125,10 +121,7 @@ int run_ab(const AbArguments& options) {
   SelfTest test;
   test.common = options.common;
   test.candidate = options.candidates.empty() ? "" : options.candidates.front();
-  test.margin = parse_margin(options.timing.margin);
-  test.regime = parse_regime(options.timing.regime);
-  test.condition = parse_condition(options.timing.condition);
-  test.seed = options.timing.seed;
+  test.spec = spec_of(options.timing);
   test.repeats = options.repeats > 0 ? options.repeats : options.self_test ? 200 : 100;
   return options.self_test ? run_self_test(test) : run_calibration(test);
 }

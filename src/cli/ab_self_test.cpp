@@ -1,7 +1,5 @@
 #include "cli/ab_self_test.h"
 
-#include <charconv>
-
 #include "core/error.h"
 #include "lab/compare/aa.h"
 #include "lab/compare/calibration.h"
@@ -26,10 +24,7 @@ AaOptions options_of(const SelfTest& test, const DeviceInfo& device) {
   options.candidate = test.candidate.empty()
                           ? dispatch(options.problem.problem, device).candidate.print()
                           : parse_candidate(test.candidate, options.problem.problem, device.limits).print();
-  options.margin = test.margin;
-  options.regime = test.regime;
-  options.condition = test.condition;
-  options.seed = test.seed;
+  options.spec() = test.spec;
   options.repeats = test.repeats;
   // A CPU shared with others needs hundreds of blocks where a GPU needs eight.
   options.max_seconds = cuda ? 1 : 9;
@@ -107,17 +102,6 @@ DeviceInfo timed_device(const Common& common) {
 
 }  // namespace
 
-double parse_margin(const std::string& text) {
-  double number = 0;
-  const char* last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, number);
-  const bool is_percent = end + 1 == last && *end == '%';
-  const double margin = is_percent ? number / 100 : number;
-  if (error != std::errc() || (end != last && !is_percent) || !(margin >= 0.001) || margin > 1)
-    throw_bad_input("--margin '{}' is not a margin: give a percentage such as 3%, from 0.1% to 100%", text);
-  return margin;
-}
-
 int run_calibration(const SelfTest& test) {
   check_json_target(test.common);
   if (const auto folder = calibration_file(test.common.store).parent_path(); !folder.empty())
@@ -132,8 +116,8 @@ int run_calibration(const SelfTest& test) {
   calibration.problem = part.options.problem.problem.id();
   calibration.candidate = part.options.candidate;
   calibration.created_at = now_iso8601();
-  calibration.regime = test.regime;
-  calibration.condition = test.condition;
+  calibration.regime = test.spec.regime;
+  calibration.condition = test.spec.condition;
   calibration.repeats = part.result.repeats;
   calibration.alarms = part.result.alarms;
   calibration.alpha = part.options.alpha;

@@ -4,17 +4,14 @@
 #include <string>
 
 #include "cli/common.h"
-#include "device/device.h"
+#include "lab/measure/spec.h"
 
 namespace flashcore::cli {
 
 struct SelfTest {
+  MeasurementSpec spec;
   Common common;
   std::string candidate;  // text; empty: what dispatch picks
-  double margin = 0.03;
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  std::uint64_t seed = 1;
   int repeats = 100;
 };
 
@@ -23,8 +20,5 @@ int run_calibration(const SelfTest& test);
 // The same without keeping it, and half as many races each with 3% and with 0.5% of extra work planted. 1 if the 3% is
 // called SLOWER less than 95% of the time, or the 0.5% ever.
 int run_self_test(const SelfTest& test);
-
-// "3%" or "0.03"; Error kBadInput unless between 0.1% and 100%.
-double parse_margin(const std::string& text);
 
 }  // namespace flashcore::cli

@@ -7,6 +7,7 @@
 #include "cli/arguments.h"
 #include "cli/bench_counters.h"
 #include "cli/common.h"
+#include "cli/timing_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "lab/report/model.h"
@@ -18,9 +19,7 @@ namespace {
 
 struct BenchArguments {
   Common common;
-  std::string regime{to_string(Regime::kGraph)};
-  std::string condition{to_string(Condition::kBurst)};
-  std::uint64_t seed = 1;
+  TimingFlags timing{.seconds = 0};
   int repeats = 0;
 };
 
@@ -49,20 +48,20 @@ std::string noise_of(const Timing& timing) {
 
 void add_row(Table& table, const Trial& trial) {
   if (!trial.timing) {
-    const Tone tone = trial.ended == "invalid" || trial.problem.seqlen_q == 0 ? Tone::kWarn : Tone::kBad;
-    table.add({trial.problem_name, "-", "-", "-", "-", "-", "-", "-", {trial.ended, tone}});
+    const Tone tone = trial.ended == Ended::kInvalid || trial.problem.seqlen_q == 0 ? Tone::kWarn : Tone::kBad;
+    table.add({trial.problem_name, "-", "-", "-", "-", "-", "-", "-", {word_of(trial.ended), tone}});
     table.add_detail(title_of(trial), trial.message, tone);
     return;
   }
   const Timing& t = *trial.timing;
-  const bool passed = trial.ended == "passed";
+  const bool passed = trial.ended == Ended::kPassed;
   if (!passed) table.add_detail(title_of(trial), trial.message);
   table.add({trial.problem_name, fmt::format("{:.2f}", t.p50_us), fmt::format("{:.2f}..{:.2f}", t.p10_us, t.p90_us),
              noise_of(t), fmt::format("{} x {}", t.samples.size(), t.launches_per_sample),
              fmt::format("{:.2f}", t.floor_us), fmt::format("{:.3f}", trial.problem.flops() / t.p50_us * 1e-6),
              fmt::format("{:.1f}", trial.problem.bytes() / t.p50_us * 1e-3),
              trial.error ? fmt::format("{:.1e}", trial.error->rel) : "-",
-             passed ? Cell(trial.candidate()) : Cell(trial.ended, Tone::kBad)});
+             passed ? Cell(trial.candidate()) : Cell(word_of(trial.ended), Tone::kBad)});
 }
 
 void print_times(Console& console, const std::vector<Trial>& trials) {
@@ -85,9 +84,7 @@ int run_bench(const BenchArguments& options) {
   BenchOptions bench_options;
   bench_options.suite = select_problems(options.common, "quick");
   require_something_to_time(bench_options.suite);
-  bench_options.regime = parse_regime(options.regime);
-  bench_options.condition = parse_condition(options.condition);
-  bench_options.seed = options.seed;
+  bench_options.spec() = spec_of(options.timing);
   bench_options.min_samples = options.repeats;
   const std::string pinned = candidate_text(options.common);
   const DeviceInfo device = describe_device(options.common.device);
@@ -105,22 +102,23 @@ int run_bench(const BenchArguments& options) {
                  problems_of(bench_options.suite, options.common));
   else
     console.line("{} ({}): {}, {} regime, {} condition", device.name, device.id,
-                 problems_of(bench_options.suite, options.common), options.regime, options.condition);
+                 problems_of(bench_options.suite, options.common), options.timing.regime, options.timing.condition);
   std::int64_t done = 0;
   const BenchResult result = bench(
       bench_options, &store,
-      [&](const Trial& trial) { console.progress(++done, total, trial.problem_name + "  " + trial.ended); },
+      [&](const Trial& trial) { console.progress(++done, total, trial.problem_name + "  " + word_of(trial.ended)); },
       interrupted);
   console.end_progress();
 
   int done_well = 0, failed = 0, skipped = 0, lacking = 0;
   for (const Trial& trial : result.trials) {
-    const bool ok = trial.ended == "passed" && (trial.timing || device.limits.emulated);
+    const bool ok = trial.ended == Ended::kPassed && (trial.timing || device.limits.emulated);
     done_well += ok ? 1 : 0;
-    const bool empty = trial.ended == "passed" && trial.problem.seqlen_q == 0;
-    skipped += trial.ended == "invalid" || empty ? 1 : 0;
-    lacking += trial.ended == "environment" ? 1 : 0;
-    failed += !ok && !empty && trial.ended != "invalid" && trial.ended != "inconclusive" && trial.ended != "environment"
+    const bool empty = trial.ended == Ended::kPassed && trial.problem.seqlen_q == 0;
+    skipped += trial.ended == Ended::kInvalid || empty ? 1 : 0;
+    lacking += trial.ended == Ended::kEnvironment ? 1 : 0;
+    failed += !ok && !empty && trial.ended != Ended::kInvalid && trial.ended != Ended::kInconclusive &&
+                      trial.ended != Ended::kEnvironment
                   ? 1
                   : 0;
   }
@@ -140,16 +138,16 @@ int run_bench(const BenchArguments& options) {
 Run add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
-  app.add_option("--regime", options->regime,
+  app.add_option("--regime", options->timing.regime,
                  "graph (replays of many launches) | cold (inputs not in cache) | warm (one launch)")
       ->capture_default_str();
-  app.add_option("--condition", options->condition,
+  app.add_option("--condition", options->timing.condition,
                  "burst (a few milliseconds after a pause) | sustained (as hot as it gets)")
       ->capture_default_str();
   app.add_option("--repeats", options->repeats, "at least so many samples of each problem")
       ->type_name("N")
       ->check(whole_between(1, 100000));
-  app.add_option("--seed", options->seed, "of the data")->check(seed_number())->capture_default_str();
+  app.add_option("--seed", options->timing.seed, "of the data")->check(seed_number())->capture_default_str();
   add_examples(app, {"bench --device cpu --problem b1_h2_s128_d64_fp32",
                      "bench --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --json bench.json"});
   return [options] {

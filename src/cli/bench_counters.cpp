@@ -67,10 +67,21 @@ void print_counters(Console& console, const std::vector<Trial>& trials) {
   Table table({"problem", "family", "MMA done/needed", "ex2 done/needed", "read KB", "written KB", "cluster KB",
                "sectors/load", "sectors/store", "bank conflicts", "MMA under copies", "barrier waits"});
   for (const Trial& trial : trials) {
-    const Verdict* verdict = find_gate(trial, "counters");
+    const Verdict* verdict = find_gate(trial, Gate::kCounters);
     if (!verdict) {
-      const Tone tone = trial.ended == "invalid" ? Tone::kWarn : Tone::kBad;
-      table.add({trial.problem_name, trial.family, "-", "-", "-", "-", "-", "-", "-", "-", "-", {trial.ended, tone}});
+      const Tone tone = trial.ended == Ended::kInvalid ? Tone::kWarn : Tone::kBad;
+      table.add({trial.problem_name,
+                 trial.family,
+                 "-",
+                 "-",
+                 "-",
+                 "-",
+                 "-",
+                 "-",
+                 "-",
+                 "-",
+                 "-",
+                 {word_of(trial.ended), tone}});
       table.add_detail(fmt::format("{} {}: {}", trial.problem_name, trial.candidate(), trial.ended), trial.message,
                        tone);
       continue;
@@ -79,7 +90,7 @@ void print_counters(Console& console, const std::vector<Trial>& trials) {
   }
   console.table(table);
   for (const Trial& trial : trials) {
-    if (const Verdict* verdict = find_gate(trial, "counters")) print_sites(console, trial, verdict->evidence);
+    if (const Verdict* verdict = find_gate(trial, Gate::kCounters)) print_sites(console, trial, verdict->evidence);
   }
 }
 

@@ -133,7 +133,7 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
     table.add({jobs[i].problem.name,
                trial.family,
                describe_error(trial),
-               {passed ? "pass" : trial.ended, passed ? Tone::kGood : Tone::kBad},
+               {passed ? "pass" : word_of(trial.ended), passed ? Tone::kGood : Tone::kBad},
                trial.config});
     if (!passed)
       table.add_detail(fmt::format("{} {}: {}", jobs[i].problem.name, trial.candidate(), trial.ended), trial.message,
@@ -147,16 +147,16 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
 }  // namespace
 
 Judgement CheckTally::count(const Trial& trial) {
-  if (trial.ended == "environment") {
+  if (trial.ended == Ended::kEnvironment) {
     ++lacking;
     return Judgement::kSkipped;
   }
-  if (trial.ended != "passed") {
+  if (trial.ended != Ended::kPassed) {
     ++failed;
     return Judgement::kFailed;
   }
   // "passed" without having been judged correct is nothing this verb may count.
-  if (!passed_gate(trial, "correctness")) {
+  if (!passed_gate(trial, Gate::kCorrectness)) {
     ++skipped["the correctness gate did not run"];
     return Judgement::kSkipped;
   }

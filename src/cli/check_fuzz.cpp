@@ -52,7 +52,7 @@ void report_failure(Console& console, Worker& worker, const Failure& failure, co
   const FuzzCase smallest = shrink(failure.found, device.limits, still_fails);
   const std::string repro = repro_command(smallest, device.id);
   if (!told.insert(repro).second) return;
-  console.summary("{}", console.paint("FAIL " + failure.trial.ended, Tone::kBad));
+  console.summary("{}", console.paint("FAIL " + word_of(failure.trial.ended), Tone::kBad));
   console.block(failure.trial.message);
   console.summary("  found:  {}", repro_command(failure.found, device.id));
   console.summary("  shrunk: {}", repro);
@@ -78,7 +78,7 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device) {
     } else if (tally.count(*trial) == Judgement::kFailed) {
       failures.push_back({*drawn, *trial});
       results.push_back(*trial);
-    } else if (trial->ended == "environment") {
+    } else if (trial->ended == Ended::kEnvironment) {
       if (tally.lacking == 1) console.summary("not tried: {}", trial->message);
       results.push_back(*trial);
     }

@@ -58,7 +58,7 @@ int check_planted(const CheckOptions& options) {
     }
     ++(outcome.caught ? caught : outcome.lacking ? lacking : missed);
     console.progress(caught + missed + lacking, static_cast<std::int64_t>(faults.size()), fault.name);
-    table.add({fault.name, here, fault.gate + (fault.check.empty() ? "" : "/" + fault.check),
+    table.add({fault.name, here, word_of(fault.gate) + (fault.check ? "/" + word_of(*fault.check) : ""),
                outcome.caught    ? Cell("caught", Tone::kGood)
                : outcome.lacking ? Cell("not tried", Tone::kBad)
                                  : Cell("MISSED", Tone::kBad),
@@ -72,7 +72,7 @@ int check_planted(const CheckOptions& options) {
                        {"does", fault.does},
                        {"on", here},
                        {"gate", fault.gate},
-                       {"check", fault.check},
+                       {"check", fault.check ? word_of(*fault.check) : ""},
                        {"caught", outcome.caught},
                        {"what", outcome.what}});
   }

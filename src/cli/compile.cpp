@@ -140,12 +140,12 @@ std::string compile_job(const Job& job, bool use_cache) {
 
 Outcome judge(const Job& job, const Isolated& isolated) {
   if (!isolated.completed)
-    return {std::nullopt, {"compile", GateStatus::kError, "the compiler " + isolated.failure, {}}};
+    return {std::nullopt, {Gate::kCompile, GateStatus::kError, "the compiler " + isolated.failure, {}}};
   const nlohmann::json answer = nlohmann::json::parse(isolated.output);
   if (answer.contains("compile_error"))
-    return {std::nullopt, {"compile", GateStatus::kFailed, answer["compile_error"].get<std::string>(), answer}};
+    return {std::nullopt, {Gate::kCompile, GateStatus::kFailed, answer["compile_error"].get<std::string>(), answer}};
   if (answer.contains("lacking"))
-    return {std::nullopt, {"compile", GateStatus::kError, answer["lacking"].get<std::string>(), {}}, true};
+    return {std::nullopt, {Gate::kCompile, GateStatus::kError, answer["lacking"].get<std::string>(), {}}, true};
   Outcome outcome{answer.get<Artifact>(), {}};
   outcome.verdict = judge_resources(*outcome.artifact, job.limits);
   return outcome;

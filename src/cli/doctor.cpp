@@ -6,6 +6,7 @@
 #include "cli/verbs.h"
 #include "core/data.h"
 #include "core/error.h"
+#include "core/operands.h"
 #include "lab/statistics/statistics.h"
 
 namespace flashcore::cli {

@@ -26,13 +26,15 @@ struct ExperimentArguments {
   bool trust_code = false;
 };
 
-Tone tone_of(const std::string& verdict) {
-  return verdict == "CONFIRMED" ? Tone::kGood : verdict == "REFUTED" ? Tone::kBad : Tone::kWarn;
+Tone tone_of(HypothesisVerdict verdict) {
+  return verdict == HypothesisVerdict::kConfirmed ? Tone::kGood
+         : verdict == HypothesisVerdict::kRefuted ? Tone::kBad
+                                                  : Tone::kWarn;
 }
 
 int count_lacking(const ExperimentResult& result) {
   return static_cast<int>(std::count_if(result.facts.begin(), result.facts.end(),
-                                        [](const ArmFacts& f) { return f.gates.ended == "environment"; }));
+                                        [](const ArmFacts& f) { return f.gates.ended == Ended::kEnvironment; }));
 }
 
 std::vector<Experiment> load_all(const ExperimentArguments& options) {
@@ -108,14 +110,14 @@ int run_experiment(const ExperimentArguments& options) {
     for (const std::string& earlier : r.earlier) console.line("{}: the ledger has {}", r.experiment.name, earlier);
     all_kept = keep(r, options.out) && all_kept;
     documents.push_back(experiment_json(r));
-    conclusive += r.verdict != "INCONCLUSIVE";
+    conclusive += r.verdict != HypothesisVerdict::kInconclusive;
     const auto lacks = count_lacking(r);
     lacking += lacks;
     failed += r.failed_gates - lacks;
-    console.line("{}  {}", console.paint(r.verdict, tone_of(r.verdict)), r.experiment.name);
+    console.line("{}  {}", console.paint(to_string(r.verdict), tone_of(r.verdict)), r.experiment.name);
     for (const std::string& line : r.summary) console.line("  {}", line);
     for (const ArmFacts& f : r.facts)
-      if (f.gates.ended != "passed") {
+      if (f.gates.ended != Ended::kPassed) {
         console.summary("  {} on {} did not pass its gates ({})", f.arm, f.problem, f.gates.ended);
         console.block(f.gates.message);
       }
@@ -138,12 +140,12 @@ int check_experiments(const ExperimentArguments& options) {
   int passed = 0, failed = 0, lacking = 0;
   for (const ExperimentResult& r : results)
     for (const ArmFacts& f : r.facts) {
-      const bool good = f.gates.ended == "passed";
-      ++(good ? passed : f.gates.ended == "environment" ? lacking : failed);
+      const bool good = f.gates.ended == Ended::kPassed;
+      ++(good ? passed : f.gates.ended == Ended::kEnvironment ? lacking : failed);
       table.add({r.experiment.name,
                  f.arm,
                  f.problem,
-                 {good ? "pass" : f.gates.ended, good ? Tone::kGood : Tone::kBad},
+                 {good ? "pass" : word_of(f.gates.ended), good ? Tone::kGood : Tone::kBad},
                  f.gates.candidate()});
       facts.push_back({{"experiment", r.experiment.name}, {"arm", f.arm}, {"trial", f.gates}});
       if (!good)
@@ -175,7 +177,7 @@ int list_experiments(const ExperimentArguments& options) {
   Table table({"experiment", "verdict", "device", "when", "what was found"});
   nlohmann::json results = nlohmann::json::array();
   for (const LedgerEntry& e : ledger) {
-    table.add({e.name, {e.verdict, tone_of(e.verdict)}, e.device_key, e.created_at.substr(0, 10), e.summary});
+    table.add({e.name, {word_of(e.verdict), tone_of(e.verdict)}, e.device_key, e.created_at.substr(0, 10), e.summary});
     results.push_back({{"name", e.name},
                        {"verdict", e.verdict},
                        {"device", e.device_key},

@@ -27,9 +27,7 @@ GateOptions gate_options(const GateArguments& options) {
   out.device = describe_device(options.common.device).id;
   if (const std::string pinned = candidate_text(options.common); !pinned.empty()) out.candidate = pinned;
   out.processes = options.timing.processes;
-  out.margin = parse_margin(options.timing.margin);
-  out.max_seconds = options.timing.seconds;
-  out.seed = options.timing.seed;
+  out.spec() = spec_of(options.timing);
   const auto file = calibration_file(options.common.store);
   out.refusal = [file](const std::string& device_key, Regime regime, Condition condition) {
     const auto calibration = find_calibration(file, device_key, regime, condition);
@@ -68,8 +66,7 @@ int record(const GateArguments& options) {
   require_something_to_time(suite);
   const GateOptions gate_with = gate_options(options);
   Console console(common.quiet, false);
-  const auto entries = record_baseline(suite.problems, gate_with, parse_regime(options.timing.regime),
-                                       parse_condition(options.timing.condition), interrupted);
+  const auto entries = record_baseline(suite.problems, gate_with, interrupted);
   write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
   for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
   console.summary("{} recorded in {}", plural(static_cast<std::int64_t>(entries.size()), "problem"),
@@ -90,7 +87,7 @@ int judge(const GateArguments& options) {
       entries, gate_with,
       [&](const GateRow& row) {
         const Tone tone = row.passed() ? Tone::kGood : row.failed() ? Tone::kBad : Tone::kWarn;
-        const Painted verdict = console.paint(row.verdict, tone);
+        const Painted verdict = console.paint(to_string(row.verdict), tone);
         // A crash report has lines of its own.
         const std::size_t line = std::min(row.sentence.find('\n'), row.sentence.size());
         const std::string first = row.sentence.substr(0, line);

@@ -1,6 +1,9 @@
 #include "cli/timing_flags.h"
 
+#include <charconv>
+
 #include "cli/arguments.h"
+#include "core/error.h"
 
 namespace flashcore::cli {
 
@@ -16,6 +19,25 @@ void add_timing_flags(CLI::App& app, TimingFlags& flags, const std::string& marg
   app.add_option("--regime", flags.regime, when + "graph | cold | warm")->capture_default_str();
   app.add_option("--condition", flags.condition, when + "burst | sustained")->capture_default_str();
   app.add_option("--seed", flags.seed, "of data and order")->check(seed_number())->capture_default_str();
+}
+
+MeasurementSpec spec_of(const TimingFlags& flags) {
+  return {.regime = parse_regime(flags.regime),
+          .condition = parse_condition(flags.condition),
+          .seed = flags.seed,
+          .margin = parse_margin(flags.margin),
+          .max_seconds = flags.seconds};
+}
+
+double parse_margin(const std::string& text) {
+  double number = 0;
+  const char* last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  const bool is_percent = end + 1 == last && *end == '%';
+  const double margin = is_percent ? number / 100 : number;
+  if (error != std::errc() || (end != last && !is_percent) || !(margin >= 0.001) || margin > 1)
+    throw_bad_input("--margin '{}' is not a margin: give a percentage such as 3%, from 0.1% to 100%", text);
+  return margin;
 }
 
 }  // namespace flashcore::cli

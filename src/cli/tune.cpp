@@ -7,6 +7,7 @@
 
 #include "cli/arguments.h"
 #include "cli/common.h"
+#include "cli/timing_flags.h"
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
 #include "core/error.h"
@@ -22,8 +23,7 @@ struct TuneArguments {
   std::string budget = "60s";
   std::string strategy = "both", proposer, record, replay;
   std::string ledger = "results/experiments";
-  std::string regime{to_string(Regime::kGraph)};
-  std::uint64_t seed = 1;
+  TimingFlags timing{.seconds = 0};  // the budget says how long
   int finalists = 5;
   bool trust_code = false;
 };
@@ -58,9 +58,8 @@ TuneOptions tune_options_from(const TuneArguments& options) {
   out.strategy = options.strategy;
   if (!options.proposer.empty()) out.proposer = options.proposer;
   out.ledger = options.ledger;
-  out.seed = options.seed;
+  out.spec() = spec_of(options.timing);
   out.finalists = options.finalists;
-  out.regime = parse_regime(options.regime);
   return out;
 }
 
@@ -267,8 +266,8 @@ Run add_tune(CLI::App& app) {
                  "both (evolution beside random, each half of the budget) | evolution | random | exhaustive | none")
       ->check(CLI::IsMember({"both", "evolution", "random", "exhaustive", "none"}))
       ->capture_default_str();
-  app.add_option("--regime", options->regime, "how to time: graph | cold | warm")->capture_default_str();
-  app.add_option("--seed", options->seed, "of the search")->check(seed_number())->capture_default_str();
+  app.add_option("--regime", options->timing.regime, "how to time: graph | cold | warm")->capture_default_str();
+  app.add_option("--seed", options->timing.seed, "of the search")->check(seed_number())->capture_default_str();
   app.add_option("--finalists", options->finalists, "how many are measured again on held-out data")
       ->check(whole_between(1, 100))
       ->capture_default_str();

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/operands.h"
 
 namespace flashcore::cli {
 

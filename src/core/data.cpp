@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "core/operands.h"
 #include "core/parallel.h"
 #include "core/random.h"
 

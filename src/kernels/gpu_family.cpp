@@ -71,11 +71,6 @@ std::optional<std::string> why_indices_overflow(const Problem& problem) {
   return std::nullopt;
 }
 
-std::optional<std::string> why_no_window(const Problem& problem) {
-  if (problem.band().bounded_left) return "windows are not supported yet: a mask may bound the keys on the right only";
-  return std::nullopt;
-}
-
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box) {
   const auto stride = [](std::int64_t elements, std::int64_t extent) {
@@ -103,7 +98,6 @@ std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const Dev
       return fmt::format(
           "head dims that are multiples of 8 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
   }
-  if (auto reason = why_no_window(problem)) return reason;
   if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
   return why_indices_overflow(problem);
 }

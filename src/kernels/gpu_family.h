@@ -21,9 +21,6 @@ void relocate_forward(Step& step, std::size_t offset);
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
 std::optional<std::string> why_indices_overflow(const Problem& problem);
 
-// Of families whose kernels know no left bound yet. Goes with the last of them.
-std::optional<std::string> why_no_window(const Problem& problem);
-
 // 128 bytes that the device encodes; the kernel's ptx::TensorMap.
 struct alignas(64) EncodedMap {
   std::byte bytes[128];

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/operands.h"
 
 namespace flashcore {
 namespace {

@@ -19,7 +19,7 @@ const Target kExperiment("experiment", [](std::string_view input) {
   // Patches lie beside the file: nothing outside patch_folders() is read, and nothing is compiled.
   const Experiment experiment = parse_experiment(input, patch_folders() / "experiment.yaml");
   FLASHCORE_REQUIRE(!experiment.candidates.empty() && !experiment.problems.empty());
-  FLASHCORE_REQUIRE(experiment.processes >= 1 && experiment.seconds > 0 && experiment.seconds <= 600);
+  FLASHCORE_REQUIRE(experiment.processes >= 1 && experiment.max_seconds > 0 && experiment.max_seconds <= 600);
   for (const ExperimentArm& arm : experiment.candidates) FLASHCORE_REQUIRE(arm.predicted.middle() <= 1000);
 });
 

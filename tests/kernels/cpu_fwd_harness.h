@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/data.h"
+#include "core/operands.h"
 #include "core/reference.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/config_binding.h"

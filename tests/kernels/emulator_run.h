@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/data.h"
+#include "core/operands.h"
 #include "core/problem.h"
 #include "core/reference.h"
 #include "device/device.h"

@@ -49,7 +49,7 @@ TEST(Ab, ASlowerCandidateIsCalledSoInOneSentence) {
     EXPECT_EQ(total, 3);
   });
   EXPECT_EQ(told, 3);
-  EXPECT_EQ(r.verdict, "SLOWER") << r.sentence;
+  EXPECT_EQ(r.verdict, SpeedVerdict::kSlower) << r.sentence;
   EXPECT_EQ(ab_exit_code(r), 1);
   EXPECT_EQ(r.processes.size(), 3u);
   EXPECT_NEAR(r.comparison.speedup, 1 / 1.03, 0.004);
@@ -63,9 +63,9 @@ TEST(Ab, ASlowerCandidateIsCalledSoInOneSentence) {
 }
 
 TEST(Ab, TheSignHoldsBothWays) {
-  EXPECT_EQ(ab(ab_of("fake_none", "fake_slower_3")).verdict, "FASTER");
+  EXPECT_EQ(ab(ab_of("fake_none", "fake_slower_3")).verdict, SpeedVerdict::kFaster);
   const AbResult same = ab(ab_of("fake_slower_half", "fake_none"));
-  EXPECT_EQ(same.verdict, "SAME");
+  EXPECT_EQ(same.verdict, SpeedVerdict::kSame);
   EXPECT_EQ(ab_exit_code(same), 0);
   EXPECT_LT(same.tost_p, 0.05);
 }
@@ -78,7 +78,7 @@ TEST(Ab, ProcessesSeeOtherInputs) {
 
 TEST(Ab, WhatIsNotCorrectGetsNoTime) {
   const AbResult wrong = ab(ab_of("fake_wrong_tail", "fake_none"));
-  EXPECT_EQ(wrong.verdict, "NOT JUDGED");
+  EXPECT_EQ(wrong.verdict, SpeedVerdict::kNotJudged);
   EXPECT_EQ(ab_exit_code(wrong), 1);
   EXPECT_EQ(wrong.processes.size(), 1u) << "no further process is spent on it";
   EXPECT_TRUE(mentions(wrong.sentence, "did not pass its gates") && mentions(wrong.sentence, "incorrect"))
@@ -102,15 +102,15 @@ TEST(Ab, AHangIsEnded) {
   request.candidate = "fake_hang";
   request.baseline = "fake_none";
   const PairOutcome outcome = worker.measure_pair(request, 2);
-  EXPECT_EQ(outcome.ended, "candidate_failed");
-  EXPECT_EQ(outcome.candidate.ended, "timeout");
+  EXPECT_EQ(outcome.ended, PairEnded::kCandidateFailed);
+  EXPECT_EQ(outcome.candidate.ended, Ended::kTimeout);
   request.candidate = "fake_slower_3";
-  EXPECT_EQ(worker.measure_pair(request).ended, "measured") << "the next request gets a fresh child";
+  EXPECT_EQ(worker.measure_pair(request).ended, PairEnded::kMeasured) << "the next request gets a fresh child";
 }
 
 TEST(Ab, TheSameCandidateIsSameWithoutTiming) {
   const AbResult r = ab(ab_of("fake_none", "fake_none"));
-  EXPECT_EQ(r.verdict, "SAME");
+  EXPECT_EQ(r.verdict, SpeedVerdict::kSame);
   EXPECT_TRUE(r.same_code && r.inert_fields.empty());
   EXPECT_EQ(ab_exit_code(r), 0);
   EXPECT_FALSE(r.processes.front().candidate.timing);
@@ -121,11 +121,11 @@ TEST(Ab, AMachineThatCannotBeTrustedIsNotJudgedOn) {
   AbOptions options = ab_of("fake_slower_3", "fake_none");
   options.refusal = "false alarms";
   const AbResult refused = ab(options);
-  EXPECT_EQ(refused.verdict, "NOT JUDGED");
+  EXPECT_EQ(refused.verdict, SpeedVerdict::kNotJudged);
   EXPECT_EQ(ab_exit_code(refused), 2);
   EXPECT_TRUE(mentions(refused.sentence, "false alarms"));
   options.candidate = "fake_none";
-  EXPECT_EQ(ab(options).verdict, "SAME") << "identical code needs no clock";
+  EXPECT_EQ(ab(options).verdict, SpeedVerdict::kSame) << "identical code needs no clock";
   options.candidate = "fake_wrong_tail";
   EXPECT_EQ(ab_exit_code(ab(options)), 1) << "and a wrong result needs none either";
 }
@@ -134,7 +134,7 @@ TEST(Ab, AMachineThatCannotBeTrustedIsNotJudgedOn) {
 
 PairOutcome measured(double effect, double noise, std::uint64_t seed, int blocks = 30) {
   PairOutcome outcome;
-  outcome.ended = "measured";
+  outcome.ended = PairEnded::kMeasured;
   outcome.candidate.timing.emplace();
   outcome.baseline.timing.emplace();
   SplitMix random(seed);
@@ -149,10 +149,10 @@ PairOutcome measured(double effect, double noise, std::uint64_t seed, int blocks
 TEST(JudgeAb, ProcessesThatDisagreeMakeTheIntervalWide) {
   const AbOptions options = ab_of("a", "b");
   const AbResult agree = judge_ab(options, {measured(0.05, 0.01, 1), measured(0.05, 0.01, 2), measured(0.05, 0.01, 3)});
-  EXPECT_EQ(agree.verdict, "FASTER");
+  EXPECT_EQ(agree.verdict, SpeedVerdict::kFaster);
   const AbResult disagree =
       judge_ab(options, {measured(0.10, 0.01, 1), measured(0.05, 0.01, 2), measured(0.0, 0.01, 3)});
-  EXPECT_EQ(disagree.verdict, "INCONCLUSIVE") << disagree.sentence;
+  EXPECT_EQ(disagree.verdict, SpeedVerdict::kInconclusive) << disagree.sentence;
   EXPECT_GT(disagree.between_process, 0.03);
   EXPECT_TRUE(mentions(disagree.sentence, "could have detected a change of")) << disagree.sentence;
   EXPECT_EQ(ab_exit_code(disagree), 2);
@@ -160,28 +160,28 @@ TEST(JudgeAb, ProcessesThatDisagreeMakeTheIntervalWide) {
 
 TEST(JudgeAb, OneFailedProcessIsNotOutvoted) {
   PairOutcome crashed;
-  crashed.ended = "crashed";
+  crashed.ended = PairEnded::kCrashed;
   crashed.message = "the worker process was ended by signal SIGSEGV in stage performance";
   const AbResult r = judge_ab(ab_of("a", "b"), {measured(0.1, 0.01, 1), measured(0.1, 0.01, 2), crashed});
-  EXPECT_EQ(r.verdict, "NOT JUDGED");
+  EXPECT_EQ(r.verdict, SpeedVerdict::kNotJudged);
   EXPECT_TRUE(mentions(r.sentence, "SIGSEGV"));
 }
 
 TEST(JudgeAb, TooFewBlocksSaySo) {
   const AbResult r = judge_ab(ab_of("a", "b"), {measured(0.5, 0.01, 1, 3)});
-  EXPECT_EQ(r.verdict, "INCONCLUSIVE");
+  EXPECT_EQ(r.verdict, SpeedVerdict::kInconclusive);
   EXPECT_TRUE(mentions(r.sentence, "could have detected nothing")) << r.sentence;
 }
 
 TEST(JudgeAb, OneCodeOfTwoConfigsIsAnInertParameter) {
   PairOutcome outcome;
-  outcome.ended = "same_code";
+  outcome.ended = PairEnded::kSameCode;
   outcome.candidate.family = outcome.baseline.family = "cpu_fwd";
   outcome.candidate.config = "block_m=96,block_n=64,threads=1,kv_split=1";
   outcome.baseline.config = "block_m=96,block_n=128,threads=1,kv_split=1";
   outcome.candidate.artifact.emplace().code_hash = outcome.baseline.artifact.emplace().code_hash = "0123456789abcdef";
   const AbResult r = judge_ab(ab_of("cpu_fwd:block_n=64", "cpu_fwd:block_n=128"), {outcome});
-  EXPECT_EQ(r.verdict, "SAME");
+  EXPECT_EQ(r.verdict, SpeedVerdict::kSame);
   EXPECT_EQ(r.inert_fields, std::vector<std::string>{"block_n"});
   EXPECT_TRUE(mentions(r.sentence, "BUG of family cpu_fwd") && mentions(r.sentence, "block_n")) << r.sentence;
   EXPECT_EQ(ab_exit_code(r), 1) << "a knob that does nothing must not pass unseen";

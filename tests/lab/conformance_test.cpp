@@ -12,6 +12,7 @@
 #include "device/compiler.h"
 #include "kernels/family.h"
 #include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
 
 namespace flashcore {
 namespace {
@@ -39,7 +40,7 @@ int run_grid(Device& device, const Family& family) {
     request.phase = Phase::kCheck;
     request.time = false;
     const Trial trial = evaluate(device, request);
-    EXPECT_EQ(trial.ended, "passed") << named.name << ": " << trial.message;
+    EXPECT_EQ(trial.ended, Ended::kPassed) << named.name << ": " << trial.message;
     EXPECT_TRUE(trial.error && trial.bound) << named.name << " was not judged";
   }
   return taken;

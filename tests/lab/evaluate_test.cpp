@@ -38,11 +38,11 @@ class EvaluateTest : public ::testing::Test {
  protected:
   Trial run(const EvaluateRequest& request) { return evaluate(*device_, request); }
   Trial run(const std::string& candidate) { return run(request_for(candidate)); }
-  // The gate that ended the trial; "" if none did.
-  static std::string stopped_by(const Trial& trial) {
+  // The gate that ended the trial, if one did.
+  static std::optional<Gate> stopped_by(const Trial& trial) {
     for (const Verdict& v : trial.gates)
       if (v.status == GateStatus::kFailed || v.status == GateStatus::kError) return v.gate;
-    return "";
+    return std::nullopt;
   }
 
   AllFakeFamilies families_;
@@ -53,8 +53,8 @@ TEST_F(EvaluateTest, ASoundCandidatePassesEveryGateInOrder) {
   std::string stages;
   EvaluateRequest request = request_for("fake_none:block=32");
   request.patterns = all_patterns();
-  const Trial trial = evaluate(*device_, request, [&](const std::string& stage) { stages += stage + " "; });
-  EXPECT_EQ(trial.ended, "passed") << trial.message;
+  const Trial trial = evaluate(*device_, request, [&](Gate gate) { stages += word_of(gate) + " "; });
+  EXPECT_EQ(trial.ended, Ended::kPassed) << trial.message;
   EXPECT_EQ(stages, "valid compile resource correctness performance ");
   EXPECT_EQ(trial.config, "block=32,unroll=1,spread=0");
   ASSERT_TRUE(trial.timing && trial.error && trial.bound);
@@ -63,7 +63,7 @@ TEST_F(EvaluateTest, ASoundCandidatePassesEveryGateInOrder) {
   EXPECT_LE(trial.error->rel, trial.bound->rel);
   EXPECT_FALSE(trial.source_hash.empty());
   // The lines of the report's roofline.
-  const auto ceilings = find_gate(trial, "performance")->evidence.at("ceilings").get<Ceilings>();
+  const auto ceilings = find_gate(trial, Gate::kPerformance)->evidence.at("ceilings").get<Ceilings>();
   EXPECT_EQ(ceilings.read_gbps, device_->ceilings().read_gbps);
   EXPECT_EQ(trial.problem_name, "ragged");
 }
@@ -76,7 +76,7 @@ TEST_F(EvaluateTest, EveryDtypeAndLayoutPasses) {
       request.problem.layout = layout;
       request.time = false;
       const Trial trial = run(request);
-      EXPECT_EQ(trial.ended, "passed") << request.problem.id() << ": " << trial.message;
+      EXPECT_EQ(trial.ended, Ended::kPassed) << request.problem.id() << ": " << trial.message;
       EXPECT_FALSE(trial.timing);
     }
 }
@@ -87,39 +87,39 @@ TEST_F(EvaluateTest, DegenerateProblemsPassWithoutATime) {
     request.problem.seqlen_q = rows;
     request.problem.seqlen_kv = keys;
     const Trial trial = run(request);
-    EXPECT_EQ(trial.ended, "passed") << trial.message;
+    EXPECT_EQ(trial.ended, Ended::kPassed) << trial.message;
     EXPECT_EQ(trial.timing.has_value(), rows > 0);
   }
 }
 
 struct Planted {
   const char* candidate;
-  const char* gate;
-  const char* ended;
+  Gate gate;
+  Ended ended;
   const char* word;  // in the reason
 };
 
 class PlantedFault : public EvaluateTest, public ::testing::WithParamInterface<Planted> {};
-INSTANTIATE_TEST_SUITE_P(Evaluate, PlantedFault,
-                         ::testing::Values(Planted{"fake_wrong_tail", "correctness", "incorrect", "exceeds"},
-                                           Planted{"fake_missing_mask", "correctness", "incorrect", "exceeds"},
-                                           Planted{"fake_missing_rescale", "correctness", "incorrect", "exceeds"},
-                                           Planted{"fake_out_of_bounds", "correctness", "incorrect",
-                                                   "red zone around o"},
-                                           Planted{"fake_leaves_row", "correctness", "incorrect", "never written"},
-                                           Planted{"fake_first_call_only", "correctness", "incorrect", "repeated"},
-                                           Planted{"fake_mutates_input", "correctness", "incorrect", "input k"},
-                                           Planted{"fake_nondeterministic", "correctness", "incorrect", "other bits"},
-                                           Planted{"fake_cached_result", "correctness", "incorrect", "doubled"},
-                                           Planted{"fake_too_fast", "performance", "error", "faster than the floor"},
-                                           Planted{"fake_none:block=64,unroll=4", "valid", "invalid", "no room"},
-                                           Planted{"fake_none:block=17", "valid", "invalid", "block"},
-                                           Planted{"no_such_family", "valid", "invalid", "known"}),
-                         [](const auto& parameter) {
-                           std::string name = parameter.param.candidate;
-                           for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Evaluate, PlantedFault,
+    ::testing::Values(Planted{"fake_wrong_tail", Gate::kCorrectness, Ended::kIncorrect, "exceeds"},
+                      Planted{"fake_missing_mask", Gate::kCorrectness, Ended::kIncorrect, "exceeds"},
+                      Planted{"fake_missing_rescale", Gate::kCorrectness, Ended::kIncorrect, "exceeds"},
+                      Planted{"fake_out_of_bounds", Gate::kCorrectness, Ended::kIncorrect, "red zone around o"},
+                      Planted{"fake_leaves_row", Gate::kCorrectness, Ended::kIncorrect, "never written"},
+                      Planted{"fake_first_call_only", Gate::kCorrectness, Ended::kIncorrect, "repeated"},
+                      Planted{"fake_mutates_input", Gate::kCorrectness, Ended::kIncorrect, "input k"},
+                      Planted{"fake_nondeterministic", Gate::kCorrectness, Ended::kIncorrect, "other bits"},
+                      Planted{"fake_cached_result", Gate::kCorrectness, Ended::kIncorrect, "doubled"},
+                      Planted{"fake_too_fast", Gate::kPerformance, Ended::kError, "faster than the floor"},
+                      Planted{"fake_none:block=64,unroll=4", Gate::kValid, Ended::kInvalid, "no room"},
+                      Planted{"fake_none:block=17", Gate::kValid, Ended::kInvalid, "block"},
+                      Planted{"no_such_family", Gate::kValid, Ended::kInvalid, "known"}),
+    [](const auto& parameter) {
+      std::string name = parameter.param.candidate;
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      return name;
+    });
 
 TEST_P(PlantedFault, IsCaughtByItsGate) {
   const Planted planted = GetParam();
@@ -135,7 +135,7 @@ TEST_F(EvaluateTest, WritingBetweenStridedRowsIsCaught) {
   EvaluateRequest request = request_for("fake_writes_gaps");
   request.problem.layout = Layout::kStrided;
   const Trial trial = run(request);
-  EXPECT_EQ(trial.ended, "incorrect");
+  EXPECT_EQ(trial.ended, Ended::kIncorrect);
   EXPECT_NE(trial.message.find("between the rows"), std::string::npos) << trial.message;
 }
 
@@ -148,8 +148,8 @@ TEST_F(EvaluateTest, ThreePercentSlowerIsFoundSlowerByTheRegressionMargin) {
   request.margin = 0.02;
   const Trial trial = run(request);
   ASSERT_TRUE(trial.comparison) << trial.message;
-  EXPECT_EQ(trial.comparison->verdict, "SLOWER");
-  EXPECT_EQ(trial.ended, "slower");
+  EXPECT_EQ(trial.comparison->verdict, SpeedVerdict::kSlower);
+  EXPECT_EQ(trial.ended, Ended::kSlower);
   EXPECT_NEAR(trial.comparison->speedup, 1 / 1.03, 0.005);
   EXPECT_LT(trial.comparison->ci95_high, 1);
 }
@@ -160,15 +160,15 @@ TEST_F(EvaluateTest, ARaceHasTheRightSign) {
   Trial trial = run(request);
   ASSERT_TRUE(trial.comparison) << trial.message;
   EXPECT_NEAR(trial.comparison->speedup, 2, 0.05);
-  EXPECT_EQ(trial.comparison->verdict, "FASTER");
-  EXPECT_EQ(trial.ended, "passed");
+  EXPECT_EQ(trial.comparison->verdict, SpeedVerdict::kFaster);
+  EXPECT_EQ(trial.ended, Ended::kPassed);
 
   request.candidate = "fake_slower_100";
   request.incumbent = "fake_none";
   trial = run(request);
-  EXPECT_EQ(trial.comparison->verdict, "SLOWER");
-  EXPECT_EQ(trial.ended, "slower");
-  EXPECT_EQ(stopped_by(trial), "performance");
+  EXPECT_EQ(trial.comparison->verdict, SpeedVerdict::kSlower);
+  EXPECT_EQ(trial.ended, Ended::kSlower);
+  EXPECT_EQ(stopped_by(trial), Gate::kPerformance);
   EXPECT_TRUE(trial.timing) << "slower is a result, with its time";
 }
 
@@ -177,7 +177,7 @@ TEST_F(EvaluateTest, IdenticalCandidatesAreTheSameByConstruction) {
   request.incumbent = "fake_none";
   const Trial trial = run(request);
   ASSERT_TRUE(trial.comparison);
-  EXPECT_EQ(trial.comparison->verdict, "SAME");
+  EXPECT_EQ(trial.comparison->verdict, SpeedVerdict::kSame);
   EXPECT_EQ(trial.comparison->blocks, 0);
   EXPECT_FALSE(trial.timing);
   EXPECT_NE(trial.gates.back().reason.find("by construction"), std::string::npos);
@@ -204,7 +204,7 @@ TEST_F(EvaluateTest, AWrongIncumbentBlocksTheVerdict) {
   EvaluateRequest request = request_for("fake_none");
   request.incumbent = "fake_missing_mask";
   const Trial trial = run(request);
-  EXPECT_EQ(trial.ended, "error");
+  EXPECT_EQ(trial.ended, Ended::kError);
   EXPECT_NE(trial.message.find("incumbent"), std::string::npos) << trial.message;
   EXPECT_FALSE(trial.comparison);
 }
@@ -221,7 +221,7 @@ TEST_F(EvaluateTest, EveryRegimeAndConditionIsTimedAndNamed) {
       ASSERT_TRUE(trial.timing) << trial.message;
       EXPECT_EQ(trial.timing->regime, regime);
       EXPECT_EQ(trial.timing->condition, condition);
-      const int copies = find_gate(trial, "performance")->evidence.at("buffer_copies").get<int>();
+      const int copies = find_gate(trial, Gate::kPerformance)->evidence.at("buffer_copies").get<int>();
       EXPECT_EQ(copies > 2, regime == Regime::kCold);
     }
 }
@@ -231,19 +231,19 @@ TEST_F(EvaluateTest, LargeProblemsAreJudgedOnASampleOfRows) {
   request.max_reference_flops = request.problem.flops() / 4;
   request.time = false;
   const Trial trial = run(request);
-  EXPECT_EQ(trial.ended, "passed") << trial.message;
-  const auto& pattern = find_gate(trial, "correctness")->evidence.at("patterns").at(0);
+  EXPECT_EQ(trial.ended, Ended::kPassed) << trial.message;
+  const auto& pattern = find_gate(trial, Gate::kCorrectness)->evidence.at("patterns").at(0);
   EXPECT_FALSE(pattern.at("all_rows").get<bool>());
   EXPECT_LT(pattern.at("rows_judged").get<int>(), 74);
   // What the sample misses, the poison finds.
   request.candidate = "fake_leaves_row";
-  EXPECT_EQ(run(request).ended, "incorrect");
+  EXPECT_EQ(run(request).ended, Ended::kIncorrect);
 }
 
 TEST_F(EvaluateTest, NoPatternsIsNoPass) {
   EvaluateRequest request = request_for("fake_none");
   request.patterns.clear();
-  EXPECT_EQ(run(request).ended, "error");
+  EXPECT_EQ(run(request).ended, Ended::kError);
 }
 
 TEST(EvaluateRequestJson, RoundTrips) {

@@ -25,7 +25,7 @@ inline DeviceInfo gpu() {
   return device;
 }
 
-inline Verdict verdict(const char* gate, GateStatus status, const std::string& reason = {}) {
+inline Verdict verdict(Gate gate, GateStatus status, const std::string& reason = {}) {
   return {gate, status, reason, nlohmann::json::object()};
 }
 
@@ -48,9 +48,12 @@ inline Trial trial(int id, Phase phase, const std::string& problem, const std::s
   return t;
 }
 
-inline Trial stopped(Trial t, const char* gate, GateStatus status, const char* ended, const std::string& reason) {
-  for (const char* each : {"valid", "compile", "resource", "correctness", "performance"}) {
-    if (std::string(each) == gate) break;
+inline constexpr Gate kGates[] = {Gate::kValid, Gate::kCompile, Gate::kResource, Gate::kCorrectness,
+                                  Gate::kPerformance};
+
+inline Trial stopped(Trial t, Gate gate, GateStatus status, Ended ended, const std::string& reason) {
+  for (const Gate each : kGates) {
+    if (each == gate) break;
     t.gates.push_back(verdict(each, GateStatus::kPassed));
   }
   t.gates.push_back(verdict(gate, status, reason));
@@ -60,8 +63,7 @@ inline Trial stopped(Trial t, const char* gate, GateStatus status, const char* e
 }
 
 inline Trial timed(Trial t, double p50_us, double floor_us, const std::string& against = {}, double speedup = 1) {
-  for (const char* each : {"valid", "compile", "resource", "correctness", "performance"})
-    t.gates.push_back(verdict(each, GateStatus::kPassed));
+  for (const Gate each : kGates) t.gates.push_back(verdict(each, GateStatus::kPassed));
   t.gates.back().evidence["ceilings"] = Ceilings{790, 0, 4430, 9000, 0.6};
   Artifact artifact;
   artifact.arch = "sm_90";
@@ -88,12 +90,14 @@ inline Trial timed(Trial t, double p50_us, double floor_us, const std::string& a
     raced.speedup = speedup;
     raced.ci95_low = speedup * 0.97;
     raced.ci95_high = speedup * 1.04;
-    raced.verdict = raced.ci95_low > 1.03 ? "FASTER" : raced.ci95_high < 0.97 ? "SLOWER" : "INCONCLUSIVE";
+    raced.verdict = raced.ci95_low > 1.03    ? SpeedVerdict::kFaster
+                    : raced.ci95_high < 0.97 ? SpeedVerdict::kSlower
+                                             : SpeedVerdict::kInconclusive;
     raced.blocks = 24;
-    raced.p_value = raced.verdict == "FASTER" ? 0.001 : 0.5;
+    raced.p_value = raced.verdict == SpeedVerdict::kFaster ? 0.001 : 0.5;
     t.comparison = raced;
   }
-  t.ended = "passed";
+  t.ended = Ended::kPassed;
   return t;
 }
 
@@ -108,14 +112,14 @@ inline std::vector<Trial> tuned_problem(const std::string& problem, const std::s
   const std::string incumbent = "sm80_fwd:" + standard;
   return {
       timed(next(Phase::kDefault, standard), default_us, floor_us),
-      stopped(next(Phase::kSearch, "block_m=256,block_n=256,num_warps=4,num_stages=4"), "valid", GateStatus::kFailed,
-              "invalid", "needs 262144 bytes of shared memory, 232448 allowed"),
-      stopped(next(Phase::kSearch, "block_m=256,block_n=128,num_warps=4,num_stages=4"), "valid", GateStatus::kFailed,
-              "invalid", "needs 294912 bytes of shared memory, 232448 allowed"),
-      stopped(next(Phase::kSearch, "block_m=192,block_n=64,num_warps=4,num_stages=2"), "resource", GateStatus::kFailed,
-              "resource", "16 bytes of registers spilled"),
-      stopped(next(Phase::kSearch, "block_m=64,block_n=32,num_warps=2,num_stages=1"), "correctness",
-              GateStatus::kFailed, "incorrect", "rel error 0.31 over the bound <5.6e-4>"),
+      stopped(next(Phase::kSearch, "block_m=256,block_n=256,num_warps=4,num_stages=4"), Gate::kValid,
+              GateStatus::kFailed, Ended::kInvalid, "needs 262144 bytes of shared memory, 232448 allowed"),
+      stopped(next(Phase::kSearch, "block_m=256,block_n=128,num_warps=4,num_stages=4"), Gate::kValid,
+              GateStatus::kFailed, Ended::kInvalid, "needs 294912 bytes of shared memory, 232448 allowed"),
+      stopped(next(Phase::kSearch, "block_m=192,block_n=64,num_warps=4,num_stages=2"), Gate::kResource,
+              GateStatus::kFailed, Ended::kResource, "16 bytes of registers spilled"),
+      stopped(next(Phase::kSearch, "block_m=64,block_n=32,num_warps=2,num_stages=1"), Gate::kCorrectness,
+              GateStatus::kFailed, Ended::kIncorrect, "rel error 0.31 over the bound <5.6e-4>"),
       timed(next(Phase::kSearch, tuned), default_us / best_speedup, floor_us, incumbent, best_speedup),
       timed(next(Phase::kSearch, other), default_us / 1.1, floor_us, incumbent, 1.1),
       timed(next(Phase::kSearch, "block_m=32,block_n=64,num_warps=4,num_stages=2"), default_us * 1.5, floor_us,
@@ -135,7 +139,8 @@ inline std::vector<Trial> tuned_suite() {
   add(tuned_problem("b1_h32_hk8_sq1_sk32768_d128_bf16", "decode_b1_32k", 51.2, 1.18, 30.9, 31));
   all.push_back(stopped(
       trial(41, Phase::kDefault, "b1_h8_s2048_d64_fp16", "long", "block_m=64,block_n=64,num_warps=4,num_stages=2"),
-      "compile", GateStatus::kError, "crashed", "the compiler crashed (signal 11) <script>alert(1)</script>"));
+      Gate::kCompile, GateStatus::kError, Ended::kCrashed,
+      "the compiler crashed (signal 11) <script>alert(1)</script>"));
   return all;
 }
 

@@ -64,10 +64,10 @@ TEST(Expectation, TheUsersOwnTrialComesFirst) {
   trial.device = h200();
   trial.family = "sm90_fwd";
   trial.config = "x=1";
-  trial.ended = "passed";
+  trial.ended = Ended::kPassed;
   trial.timing.emplace().p50_us = 123;
   EXPECT_EQ(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
-  trial.ended = "incorrect";
+  trial.ended = Ended::kIncorrect;
   EXPECT_NE(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
 }
 

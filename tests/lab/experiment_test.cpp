@@ -8,10 +8,11 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "device/compiler.h"
 #include "lab/experiment/run.h"
 #include "lab/fake.h"
-#include "lab/gates/evaluate.h"
+#include "lab/gates/gates.h"
 
 namespace flashcore {
 
@@ -95,17 +96,18 @@ TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) 
 
 TEST(ExperimentOutcome, FollowsThePredictionAndTheMargin) {
   const Prediction faster{1.05, 1.2}, same{0.99, 1.01}, not_faster{0.7, 1.01};
-  EXPECT_EQ(outcome_of(faster, "FASTER", 0.03), "CONFIRMED");
-  EXPECT_EQ(outcome_of(faster, "SAME", 0.03), "REFUTED");
-  EXPECT_EQ(outcome_of(faster, "SLOWER", 0.03), "REFUTED");
-  EXPECT_EQ(outcome_of(faster, "INCONCLUSIVE", 0.03), "INCONCLUSIVE");
-  EXPECT_EQ(outcome_of(faster, "NOT JUDGED", 0.03), "INCONCLUSIVE");
-  EXPECT_EQ(outcome_of(same, "SAME", 0.03), "CONFIRMED");
-  EXPECT_EQ(outcome_of(same, "FASTER", 0.03), "REFUTED");
-  EXPECT_EQ(outcome_of(not_faster, "SLOWER", 0.03), "CONFIRMED");
-  EXPECT_EQ(outcome_of(not_faster, "SAME", 0.03), "CONFIRMED");
-  EXPECT_EQ(outcome_of(not_faster, "FASTER", 0.03), "REFUTED");
-  const std::string c = "CONFIRMED", r = "REFUTED", i = "INCONCLUSIVE";
+  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kFaster, 0.03), HypothesisVerdict::kConfirmed);
+  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kSame, 0.03), HypothesisVerdict::kRefuted);
+  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kSlower, 0.03), HypothesisVerdict::kRefuted);
+  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kInconclusive, 0.03), HypothesisVerdict::kInconclusive);
+  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kNotJudged, 0.03), HypothesisVerdict::kInconclusive);
+  EXPECT_EQ(outcome_of(same, SpeedVerdict::kSame, 0.03), HypothesisVerdict::kConfirmed);
+  EXPECT_EQ(outcome_of(same, SpeedVerdict::kFaster, 0.03), HypothesisVerdict::kRefuted);
+  EXPECT_EQ(outcome_of(not_faster, SpeedVerdict::kSlower, 0.03), HypothesisVerdict::kConfirmed);
+  EXPECT_EQ(outcome_of(not_faster, SpeedVerdict::kSame, 0.03), HypothesisVerdict::kConfirmed);
+  EXPECT_EQ(outcome_of(not_faster, SpeedVerdict::kFaster, 0.03), HypothesisVerdict::kRefuted);
+  constexpr auto c = HypothesisVerdict::kConfirmed, r = HypothesisVerdict::kRefuted,
+                 i = HypothesisVerdict::kInconclusive;
   EXPECT_EQ(overall_outcome({c, c}, true), c);
   EXPECT_EQ(overall_outcome({c, i}, true), i);
   EXPECT_EQ(overall_outcome({c, i, r}, true), r);
@@ -132,9 +134,9 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
                                        [&](int, int of, const std::string&) { ++steps, total = of; }, {});
   EXPECT_EQ(steps, total);
   ASSERT_EQ(results.size(), 3u);
-  EXPECT_EQ(results[0].verdict, "CONFIRMED") << results[0].summary[1];
-  EXPECT_EQ(results[1].verdict, "REFUTED") << results[1].summary[1];
-  EXPECT_EQ(results[2].verdict, "INCONCLUSIVE");
+  EXPECT_EQ(results[0].verdict, HypothesisVerdict::kConfirmed) << results[0].summary[1];
+  EXPECT_EQ(results[1].verdict, HypothesisVerdict::kRefuted) << results[1].summary[1];
+  EXPECT_EQ(results[2].verdict, HypothesisVerdict::kInconclusive);
   EXPECT_EQ(results[2].failed_gates, 1);
   ASSERT_EQ(results[0].summary.size(), 3u);
   EXPECT_EQ(results[0].pairs[0].result.processes.size(), 2u);
@@ -144,13 +146,13 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   const auto ledger = load_ledger(folder_ / "out");
   ASSERT_EQ(ledger.size(), 3u);
   EXPECT_EQ(ledger[1].name, "unroll");
-  EXPECT_EQ(ledger[1].verdict, "CONFIRMED");
+  EXPECT_EQ(ledger[1].verdict, HypothesisVerdict::kConfirmed);
   EXPECT_EQ(ledger_notes(ledger, "fake_none", "fake").size(), 2u);
   EXPECT_TRUE(ledger_notes(ledger, "sm80_fwd", "fake").empty());
   const auto known = known_configs(ledger, "fake_none", "b1_h1_s19_d8_fp32", "fake", results[0].source_hash);
   ASSERT_EQ(known.size(), 2u);
   EXPECT_EQ(known[0].config, "block=16,unroll=2,spread=0");
-  EXPECT_EQ(known[0].verdict, "FASTER");
+  EXPECT_EQ(known[0].verdict, SpeedVerdict::kFaster);
   EXPECT_TRUE(known_configs(ledger, "fake_none", "b1_h1_s19_d8_fp32", "fake", "other source").empty());
 
   const std::string html = read_file(folder_ / "out/unroll/verdict.html");
@@ -173,6 +175,24 @@ TEST_F(ExperimentTest, ADamagedLedgerIsNamed) {
   write("out/x/verdict.json", "{}");
   EXPECT_THROW(load_ledger(folder_ / "out"), Error);
   EXPECT_TRUE(load_ledger(folder_ / "missing").empty());
+}
+
+// What earlier versions found is still read, and a word that none of them wrote is not taken for another.
+TEST(LedgerTest, TheVerdictsInTheRepositoryAreReadAndUnknownWordsAreNot) {
+  const fs::path folder = fs::path(FLASHCORE_SOURCE_DIR) / "results" / "experiments";
+  const auto ledger = load_ledger(folder);
+  ASSERT_FALSE(ledger.empty());
+  nlohmann::json document = parse_json(read_file(folder / ledger.front().name / "verdict.json"), "verdict");
+  for (const char* where : {"/verdict", "/pairs/0/verdict", "/pairs/0/outcome"}) {
+    nlohmann::json changed = document;
+    changed.at(nlohmann::json::json_pointer(where)) = "MAYBE";
+    try {
+      parse_ledger_entry(changed.dump(), "x.json");
+      ADD_FAILURE() << where;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("'MAYBE' is not known"), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST(OccupancyTest, TheTightestResourceDecides) {

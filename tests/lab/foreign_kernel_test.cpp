@@ -59,16 +59,16 @@ class ForeignKernel : public ::testing::Test {
 
 TEST_F(ForeignKernel, AnHonestOnePassesAndIsCounted) {
   const Trial trial = judge("", "");
-  EXPECT_EQ(trial.ended, "passed") << trial.message;
+  EXPECT_EQ(trial.ended, Ended::kPassed) << trial.message;
   ASSERT_FALSE(trial.gates.empty());
-  EXPECT_EQ(trial.gates.back().gate, "counters");
+  EXPECT_EQ(trial.gates.back().gate, Gate::kCounters);
   EXPECT_GT(trial.gates.back().evidence.at("ctas").get<int>(), 0);
   EXPECT_NE(trial.gates.back().evidence.dump().find("kernels/ref_fwd/kernel.cuh:"), std::string::npos);
 }
 
 TEST_F(ForeignKernel, AnEmptyOneIsIncorrect) {
   const Trial trial = judge("", " return;");
-  EXPECT_EQ(trial.ended, "incorrect");
+  EXPECT_EQ(trial.ended, Ended::kIncorrect);
   EXPECT_NE(trial.message.find("never written"), std::string::npos) << trial.message;
 }
 
@@ -99,7 +99,7 @@ struct Forge {
 TEST_F(ForeignKernel, AKernelThatChangesItsInputIsCaught) {
   const Trial trial =
       judge("", " const_cast<unsigned short*>(reinterpret_cast<const unsigned short*>(params.k))[0] = 1;");
-  EXPECT_EQ(trial.ended, "incorrect");
+  EXPECT_EQ(trial.ended, Ended::kIncorrect);
   EXPECT_NE(trial.message.find("input k"), std::string::npos) << trial.message;
 }
 

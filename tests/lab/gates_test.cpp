@@ -38,7 +38,7 @@ DeviceLimits hopper() {
 TEST(ResourceGate, PassesASoundArtifactWithItsNumbers) {
   const Verdict verdict = judge_resources(sound_artifact(), hopper());
   EXPECT_EQ(verdict.status, GateStatus::kPassed) << verdict.reason;
-  EXPECT_EQ(verdict.gate, "resource");
+  EXPECT_EQ(verdict.gate, Gate::kResource);
   EXPECT_EQ(verdict.evidence.at("registers"), 168);
   EXPECT_EQ(verdict.evidence.at("shared_bytes"), 101 << 10);
 }

@@ -18,8 +18,8 @@ Landscape bowl() {
   for (int a : values)
     for (int b : values)
       for (int c : values) {
-        LandscapePoint p{{a, b, c}, "passed", std::nullopt};
-        if (a + b + c > 20) p.ended = "resource";
+        LandscapePoint p{{a, b, c}, Ended::kPassed, std::nullopt};
+        if (a + b + c > 20) p.ended = Ended::kResource;
         else p.p50_us = 100 + 4 * (a - 6) * (a - 6) + 2 * (b - 3) * (b - 3) + (c - 5) * (c - 5);
         l.points.push_back(std::move(p));
       }
@@ -78,7 +78,7 @@ TEST(Replay, EvolutionBeatsRandomSearchOnABowl) {
 TEST(Replay, RecordedLandscapesOfTrialsKeepReasonsAndTwins) {
   const test::AllFakeFamilies families;
   const auto device = test::make_fake_device();
-  const auto trial = [&](const std::string& config, const std::string& ended, double p50) {
+  const auto trial = [&](const std::string& config, Ended ended, double p50) {
     Trial t;
     t.problem = PlacedProblem::parse("b1_h1_s19_d8_fp32");
     t.device = device->info();
@@ -88,23 +88,23 @@ TEST(Replay, RecordedLandscapesOfTrialsKeepReasonsAndTwins) {
     if (p50 > 0) t.timing.emplace().p50_us = p50;
     return t;
   };
-  Trial twin = trial("block=64,unroll=1,spread=0", "passed", 0);
-  twin.comparison = Comparison{"fake_none:block=16,unroll=1,spread=0", 1, 1, 1, "SAME", 0};
-  Trial heldout = trial("block=64,unroll=2,spread=0", "passed", 1);
+  Trial twin = trial("block=64,unroll=1,spread=0", Ended::kPassed, 0);
+  twin.comparison = Comparison{"fake_none:block=16,unroll=1,spread=0", 1, 1, 1, SpeedVerdict::kSame, 0};
+  Trial heldout = trial("block=64,unroll=2,spread=0", Ended::kPassed, 1);
   heldout.phase = Phase::kHoldout;
   // Raced while the clock was low: half of the default's speed, whatever its own time says.
-  Trial raced = trial("block=32,unroll=4,spread=0", "slower", 999);
-  raced.comparison = Comparison{"fake_none:block=16,unroll=1,spread=0", 0.5, 0.4, 0.6, "SLOWER", 12};
-  const auto recorded = landscapes_of(
-      {trial("block=16,unroll=1,spread=0", "passed", 160), trial("block=32,unroll=1,spread=0", "slower", 300),
-       trial("block=32,unroll=2,spread=0", "incorrect", 0), twin, raced, heldout},
-      device->info().limits);
+  Trial raced = trial("block=32,unroll=4,spread=0", Ended::kSlower, 999);
+  raced.comparison = Comparison{"fake_none:block=16,unroll=1,spread=0", 0.5, 0.4, 0.6, SpeedVerdict::kSlower, 12};
+  const auto recorded = landscapes_of({trial("block=16,unroll=1,spread=0", Ended::kPassed, 160),
+                                       trial("block=32,unroll=1,spread=0", Ended::kSlower, 300),
+                                       trial("block=32,unroll=2,spread=0", Ended::kIncorrect, 0), twin, raced, heldout},
+                                      device->info().limits);
   ASSERT_EQ(recorded.size(), 1u);
   ASSERT_EQ(recorded[0].points.size(), 5u);
   EXPECT_EQ(recorded[0].points[4].p50_us, 320);
   EXPECT_EQ(recorded[0].points[1].p50_us, 300);
   EXPECT_FALSE(recorded[0].points[2].p50_us);
-  EXPECT_EQ(recorded[0].points[2].ended, "incorrect");
+  EXPECT_EQ(recorded[0].points[2].ended, Ended::kIncorrect);
   EXPECT_EQ(recorded[0].points[3].p50_us, 160) << "not timed, for it is the code of another";
 }
 

@@ -13,14 +13,15 @@ Trial heldout(const std::string& config, double p50, double speedup = 1, double 
   t.family = "fam";
   t.config = config;
   t.source_hash = "now";
-  t.ended = "passed";
-  t.gates = {{"correctness", GateStatus::kPassed, "", nullptr}};
+  t.ended = Ended::kPassed;
+  t.gates = {{Gate::kCorrectness, GateStatus::kPassed, "", nullptr}};
   t.timing.emplace();
   t.timing->p10_us = p50 * 0.99;
   t.timing->p50_us = p50;
   t.timing->p90_us = p50 * 1.01;
   if (config != "base")
-    t.comparison = Comparison{"fam:base", speedup, speedup - half_width, speedup + half_width, "FASTER", 12};
+    t.comparison =
+        Comparison{"fam:base", speedup, speedup - half_width, speedup + half_width, SpeedVerdict::kFaster, 12};
   return t;
 }
 

@@ -1,6 +1,7 @@
 // The measurement engine on a simulated device, whose true times are known.
 
 #include "lab/measure/engine.h"
+#include "lab/measure/slowdown.h"
 
 #include <gtest/gtest.h>
 
@@ -63,7 +64,7 @@ TEST_F(MeasureTest, ACandidateAgainstItselfRaisesFewFalseAlarms) {
     const auto machine = test::realistic_device(1000 + static_cast<std::uint64_t>(repeat));
     const Comparison c = race_of(machine, "fake_none", "fake_none", thorough()).race.comparison;
     alarms += c.ci95_low > 1 || c.ci95_high < 1;
-    verdicts += c.verdict == "FASTER" || c.verdict == "SLOWER";
+    verdicts += c.verdict == SpeedVerdict::kFaster || c.verdict == SpeedVerdict::kSlower;
   }
   RecordProperty("alarms", alarms);
   EXPECT_LE(alarms, 2 * kAlpha * kRepeats);
@@ -90,9 +91,12 @@ TEST_F(MeasureTest, APlantedSlowdownIsCalledWhatItIs) {
   int three = 0, half = 0, faster = 0;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     const auto machine = test::realistic_device(5000 + static_cast<std::uint64_t>(repeat));
-    three += race_of(machine, "fake_slower_3", "fake_none", thorough()).race.comparison.verdict == "SLOWER";
-    faster += race_of(machine, "fake_none", "fake_slower_3", thorough()).race.comparison.verdict == "FASTER";
-    half += race_of(machine, "fake_slower_half", "fake_none", thorough()).race.comparison.verdict == "SLOWER";
+    three +=
+        race_of(machine, "fake_slower_3", "fake_none", thorough()).race.comparison.verdict == SpeedVerdict::kSlower;
+    faster +=
+        race_of(machine, "fake_none", "fake_slower_3", thorough()).race.comparison.verdict == SpeedVerdict::kFaster;
+    half +=
+        race_of(machine, "fake_slower_half", "fake_none", thorough()).race.comparison.verdict == SpeedVerdict::kSlower;
   }
   EXPECT_GE(three, 0.95 * kRepeats);
   EXPECT_GE(faster, 0.95 * kRepeats);
@@ -103,7 +107,7 @@ TEST_F(MeasureTest, ExtraLaunchesArePlantedExactly) {
   test::FakeDeviceOptions quiet;
   quiet.noise = quiet.drift = 0;
   MeasureOptions options;
-  options.planted_permille = 500;  // two launches a sample: one of them twice
+  options.wrapper = repeat_launches(500);  // two launches a sample: one of them twice
   const Measurement m = race_of(quiet, "fake_none", "fake_none", options);
   EXPECT_NEAR(m.race.comparison.speedup, 1 / 1.5, 1e-9);
   EXPECT_TRUE(m.candidate_wrong.empty() && m.baseline_wrong.empty());
@@ -223,8 +227,8 @@ class PairTest : public ::testing::Test {
 
 TEST_F(PairTest, BothPassTheirGatesAndAreTimed) {
   const PairOutcome pair = outcome(pair_of("fake_none:block=32", "fake_none:block=16"));
-  EXPECT_EQ(pair.ended, "measured") << pair.message;
-  EXPECT_TRUE(passed_gate(pair.candidate, "correctness") && passed_gate(pair.baseline, "correctness"));
+  EXPECT_EQ(pair.ended, PairEnded::kMeasured) << pair.message;
+  EXPECT_TRUE(passed_gate(pair.candidate, Gate::kCorrectness) && passed_gate(pair.baseline, Gate::kCorrectness));
   EXPECT_EQ(pair.candidate.config, "block=32,unroll=1,spread=0");
   ASSERT_TRUE(pair.candidate.timing && pair.baseline.timing);
   EXPECT_LT(pair.candidate.timing->p50_us, pair.baseline.timing->p50_us);
@@ -233,37 +237,37 @@ TEST_F(PairTest, BothPassTheirGatesAndAreTimed) {
 
 TEST_F(PairTest, TheSameCodeIsNotTimedUnlessAsked) {
   PairRequest request = pair_of("fake_none", "fake_none:block=16");
-  EXPECT_EQ(outcome(request).ended, "same_code");
+  EXPECT_EQ(outcome(request).ended, PairEnded::kSameCode);
   EXPECT_FALSE(outcome(request).candidate.timing);
   request.same_code = true;
-  EXPECT_EQ(outcome(request).ended, "measured");
+  EXPECT_EQ(outcome(request).ended, PairEnded::kMeasured);
 }
 
 TEST_F(PairTest, WhoIsWrongIsNamedAndGetsNoTime) {
   const PairOutcome wrong = outcome(pair_of("fake_wrong_tail", "fake_none"));
-  EXPECT_EQ(wrong.ended, "candidate_failed");
-  EXPECT_EQ(wrong.candidate.ended, "incorrect");
+  EXPECT_EQ(wrong.ended, PairEnded::kCandidateFailed);
+  EXPECT_EQ(wrong.candidate.ended, Ended::kIncorrect);
   EXPECT_FALSE(wrong.candidate.timing || wrong.baseline.timing);
   const PairOutcome red = outcome(pair_of("fake_none", "fake_wrong_tail"));
-  EXPECT_EQ(red.ended, "baseline_failed");
+  EXPECT_EQ(red.ended, PairEnded::kBaselineFailed);
   EXPECT_FALSE(red.candidate.timing);
-  EXPECT_EQ(outcome(pair_of("fake_wrong_tail", "fake_wrong_tail:block=32")).ended, "baseline_failed")
+  EXPECT_EQ(outcome(pair_of("fake_wrong_tail", "fake_wrong_tail:block=32")).ended, PairEnded::kBaselineFailed)
       << "a candidate is not excused by its baseline's failure, nor judged against it";
 }
 
 TEST_F(PairTest, TimedOutputsAndTheFloorAreJudgedOnBothSides) {
   PairRequest request = pair_of("fake_first_call_only", "fake_none");
   request.gates = false;
-  EXPECT_EQ(outcome(request).ended, "candidate_failed");
-  EXPECT_EQ(outcome(pair_of("fake_too_fast", "fake_none")).ended, "candidate_failed");
+  EXPECT_EQ(outcome(request).ended, PairEnded::kCandidateFailed);
+  EXPECT_EQ(outcome(pair_of("fake_too_fast", "fake_none")).ended, PairEnded::kCandidateFailed);
   const PairOutcome impossible = outcome(pair_of("fake_none", "fake_too_fast"));
-  EXPECT_EQ(impossible.ended, "baseline_failed");
-  EXPECT_EQ(impossible.baseline.ended, "error");
+  EXPECT_EQ(impossible.ended, PairEnded::kBaselineFailed);
+  EXPECT_EQ(impossible.baseline.ended, Ended::kError);
 }
 
 TEST_F(PairTest, ARequestAndItsOutcomeSurviveThePipe) {
   PairRequest request = pair_of("fake_none:block=32", "fake_none");
-  request.measure.planted_permille = 30;
+  request.measure.sample_us = 30;
   request.measure.order_seed = 77;
   request.measure.gap_ms = 0.25;
   request.gates = false;

@@ -35,11 +35,11 @@ TEST_F(ProposerTest, AnExternalProposerGoesThroughTheSameGates) {
   EXPECT_EQ(entry.arms[0].best, "fake_none:block=32,unroll=2,spread=1");
   ASSERT_TRUE(entry.winner);
   EXPECT_EQ(entry.winner->config, "block=32,unroll=2,spread=1");
-  std::map<std::string, int> ended;
+  std::map<Ended, int> ended;
   for (const Trial& t : store.query({}))
     if (t.phase == Phase::kSearch) ++ended[t.ended];
-  EXPECT_EQ(ended["invalid"], 1);
-  EXPECT_EQ(ended["incorrect"], 1);
+  EXPECT_EQ(ended[Ended::kInvalid], 1);
+  EXPECT_EQ(ended[Ended::kIncorrect], 1);
   EXPECT_EQ(entry.arms[0].rejected, 2);
   // One that dies later ends its arm, not the run.
   options.proposer =

@@ -31,7 +31,7 @@ class RegressionTest : public ::testing::Test {
   BaselineEntry recorded(const std::string& candidate) {
     GateOptions options = options_;
     options.candidate = candidate;
-    return record_baseline({problem_}, options, Regime::kGraph, Condition::kBurst).front();
+    return record_baseline({problem_}, options).front();
   }
   GateRow judge(const BaselineEntry& entry, const std::string& candidate) {
     options_.candidate = candidate;
@@ -60,28 +60,28 @@ TEST_F(RegressionTest, ABaselineRoundTripsThroughItsFile) {
 
 TEST_F(RegressionTest, TheSameCodePassesWithoutTiming) {
   const GateRow row = judge(recorded("fake_none"), "fake_none");
-  EXPECT_EQ(row.verdict, "SAME") << row.sentence;
+  EXPECT_EQ(row.verdict, SpeedVerdict::kSame) << row.sentence;
   EXPECT_TRUE(row.interleaved);
   EXPECT_EQ(gate_exit_code({row}), 0);
 }
 
 TEST_F(RegressionTest, ThreePercentSlowerThanTheBaselineTripsIt) {
   const GateRow row = judge(recorded("fake_none"), "fake_slower_3");
-  EXPECT_EQ(row.verdict, "SLOWER") << row.sentence;
+  EXPECT_EQ(row.verdict, SpeedVerdict::kSlower) << row.sentence;
   EXPECT_TRUE(row.interleaved);
   EXPECT_EQ(gate_exit_code({row}), 1);
   const GateRow better = judge(recorded("fake_slower_3"), "fake_none");
-  EXPECT_EQ(better.verdict, "FASTER") << "faster is never a regression: " << better.sentence;
+  EXPECT_EQ(better.verdict, SpeedVerdict::kFaster) << "faster is never a regression: " << better.sentence;
   EXPECT_EQ(gate_exit_code({better}), 0);
 }
 
 TEST_F(RegressionTest, AWrongCandidateFailsAndARedBaselineJudgesNothing) {
   const BaselineEntry good = recorded("fake_none");
-  EXPECT_EQ(judge(good, "fake_wrong_tail").verdict, "WRONG");
+  EXPECT_EQ(judge(good, "fake_wrong_tail").verdict, SpeedVerdict::kWrong);
   BaselineEntry red = good;
   red.candidate = "fake_wrong_tail:block=16,unroll=1,spread=0";
   const GateRow row = judge(red, "fake_none");
-  EXPECT_EQ(row.verdict, "NOT JUDGED");
+  EXPECT_EQ(row.verdict, SpeedVerdict::kNotJudged);
   EXPECT_EQ(gate_exit_code({row}), 2);
   EXPECT_THROW(recorded("fake_wrong_tail"), Error);
 }
@@ -92,11 +92,11 @@ TEST_F(RegressionTest, ChangedCodeIsComparedWithTheRecordedTimeAndSaysSo) {
   GateRow row = judge(entry, "fake_none");
   EXPECT_FALSE(row.interleaved);
   EXPECT_TRUE(mentions(row.sentence, "not interleaved") && mentions(row.sentence, "changed since")) << row.sentence;
-  EXPECT_NE(row.verdict, "SLOWER") << row.sentence;
+  EXPECT_NE(row.verdict, SpeedVerdict::kSlower) << row.sentence;
   entry.p50_us *= 0.5;
   for (double& us : entry.process_p50_us) us *= 0.5;
   row = judge(entry, "fake_none");
-  EXPECT_EQ(row.verdict, "SLOWER") << row.sentence;
+  EXPECT_EQ(row.verdict, SpeedVerdict::kSlower) << row.sentence;
   entry.candidate = "gone_fwd:block=1";
   EXPECT_TRUE(mentions(judge(entry, "fake_none").sentence, "no longer one"));
 }
@@ -105,7 +105,7 @@ TEST_F(RegressionTest, AnotherMachinesBaselineJudgesNothing) {
   BaselineEntry entry = recorded("fake_none");
   entry.device_key = "h200";
   const GateRow row = judge(entry, "fake_none");
-  EXPECT_EQ(row.verdict, "NOT JUDGED");
+  EXPECT_EQ(row.verdict, SpeedVerdict::kNotJudged);
   EXPECT_TRUE(mentions(row.sentence, "h200") && mentions(row.sentence, "fake")) << row.sentence;
 }
 
@@ -113,7 +113,7 @@ TEST_F(RegressionTest, AMachineThatRaisesFalseAlarmsIsNotJudgedOn) {
   const BaselineEntry entry = recorded("fake_none");
   options_.refusal = [](const std::string& key, Regime, Condition) { return key == "fake" ? "too many alarms" : ""; };
   const GateRow row = judge(entry, "fake_slower_3");
-  EXPECT_EQ(row.verdict, "NOT JUDGED");
+  EXPECT_EQ(row.verdict, SpeedVerdict::kNotJudged);
   EXPECT_TRUE(mentions(row.sentence, "too many alarms"));
 }
 
@@ -123,25 +123,25 @@ TEST_F(RegressionTest, RecordedTimesAreJudgedWithTheSpreadBetweenProcesses) {
   const auto verdict = [&](const std::vector<double>& now) {
     return judge_recorded(entry, now, 100, false, 0.02).verdict;
   };
-  EXPECT_EQ(verdict({100.1, 100.0, 99.9}), "SAME");
-  EXPECT_EQ(verdict({110.1, 110.0, 109.9}), "SLOWER");
-  EXPECT_EQ(verdict({90.1, 90.0, 89.9}), "FASTER");
-  EXPECT_EQ(verdict({100, 110, 120}), "INCONCLUSIVE");
-  EXPECT_EQ(verdict({102.0, 102.1, 101.9}), "INCONCLUSIVE") << "at the margin itself nothing can be said";
-  EXPECT_EQ(verdict({150}), "INCONCLUSIVE") << "one process says nothing of what processes differ by";
+  EXPECT_EQ(verdict({100.1, 100.0, 99.9}), SpeedVerdict::kSame);
+  EXPECT_EQ(verdict({110.1, 110.0, 109.9}), SpeedVerdict::kSlower);
+  EXPECT_EQ(verdict({90.1, 90.0, 89.9}), SpeedVerdict::kFaster);
+  EXPECT_EQ(verdict({100, 110, 120}), SpeedVerdict::kInconclusive);
+  EXPECT_EQ(verdict({102.0, 102.1, 101.9}), SpeedVerdict::kInconclusive) << "at the margin itself nothing can be said";
+  EXPECT_EQ(verdict({150}), SpeedVerdict::kInconclusive) << "one process says nothing of what processes differ by";
   entry.process_p50_us = {80, 100, 120};
-  EXPECT_EQ(verdict({110.1, 110.0, 109.9}), "INCONCLUSIVE") << "then they differed by more";
+  EXPECT_EQ(verdict({110.1, 110.0, 109.9}), SpeedVerdict::kInconclusive) << "then they differed by more";
 }
 
 TEST_F(RegressionTest, JUnitNamesFailuresErrorsAndNothingSkipped) {
   GateRow same, slower, unknown;
   same.baseline.problem.name = "a";
-  same.verdict = "SAME";
+  same.verdict = SpeedVerdict::kSame;
   slower.baseline.problem.name = "b<&\">";
-  slower.verdict = "SLOWER";
+  slower.verdict = SpeedVerdict::kSlower;
   slower.sentence = "x < y & \"z\"";
   unknown.baseline.problem.name = "c";
-  unknown.verdict = "INCONCLUSIVE";
+  unknown.verdict = SpeedVerdict::kInconclusive;
   const std::string xml = gate_junit({same, slower, unknown});
   EXPECT_TRUE(mentions(xml, "tests=\"3\" failures=\"1\" errors=\"1\" skipped=\"0\"")) << xml;
   EXPECT_TRUE(mentions(xml, "<failure type=\"SLOWER\" message=\"x &lt; y &amp; &quot;z&quot;\"/>")) << xml;

@@ -84,23 +84,24 @@ TEST(ReportFunnel, CountsDistinctCandidatesAsFarAsTheyGot) {
 
 TEST(ReportFunnel, ACpuCandidateWithSkippedCompileGatesIsCompiled) {
   Trial trial = example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp32", "x", "block_m=64");
-  trial.gates = {example::verdict("valid", GateStatus::kPassed), example::verdict("compile", GateStatus::kSkipped),
-                 example::verdict("resource", GateStatus::kSkipped),
-                 example::verdict("correctness", GateStatus::kFailed)};
+  trial.gates = {example::verdict(Gate::kValid, GateStatus::kPassed),
+                 example::verdict(Gate::kCompile, GateStatus::kSkipped),
+                 example::verdict(Gate::kResource, GateStatus::kSkipped),
+                 example::verdict(Gate::kCorrectness, GateStatus::kFailed)};
   EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 1, 0, 0, 0}));
 }
 
 TEST(ReportFunnel, ACrashDuringCompilationIsNotCompiled) {
   Trial trial = example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp16", "x", "block_m=64");
-  trial.gates = {example::verdict("valid", GateStatus::kPassed)};
-  trial.ended = "crashed";
+  trial.gates = {example::verdict(Gate::kValid, GateStatus::kPassed)};
+  trial.ended = Ended::kCrashed;
   EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 0, 0, 0, 0}));
 }
 
 TEST(ReportFunnel, WrongTimedOutputsAreNotCorrect) {
   Trial trial = example::timed(example::trial(1, Phase::kSearch, "b1_h8_s512_d64_fp16", "x", "block_m=64"), 10, 1);
   trial.gates.back().status = GateStatus::kFailed;
-  trial.ended = "incorrect";
+  trial.ended = Ended::kIncorrect;
   EXPECT_EQ(counts(make_funnel({&trial})), (std::vector<int>{1, 1, 1, 0, 0, 0}));
   EXPECT_FALSE(make_model({trial}, kAgainstCurrent).rows[0].winner);
 }
@@ -144,7 +145,7 @@ TEST(ReportModel, AnInconclusiveChallengerDoesNotUnseatTheDefault) {
   Comparison& raced = *trials.back().comparison;
   raced.ci95_low = 0.9;
   raced.p_value = 0.4;
-  raced.verdict = "INCONCLUSIVE";
+  raced.verdict = SpeedVerdict::kInconclusive;
   const ProblemRow row = make_model(trials, kAgainstCurrent).rows[0];
   EXPECT_TRUE(row.default_won);
   EXPECT_EQ(verdict_words(row), "default stands");
@@ -163,7 +164,7 @@ TEST(ReportModel, ATimeWithoutCorrectnessNeverWins) {
   Trial fast =
       example::timed(example::trial(1, Phase::kBench, "b1_h8_s512_d64_fp16", "mission", "block_m=16"), 0.5, 0.1);
   for (Verdict& verdict : fast.gates) {
-    if (verdict.gate == "correctness") verdict.status = GateStatus::kFailed;
+    if (verdict.gate == Gate::kCorrectness) verdict.status = GateStatus::kFailed;
   }
   EXPECT_FALSE(make_model({fast}, kAgainstCurrent).rows[0].winner);
 }

@@ -38,8 +38,8 @@ inline Trial sample_trial() {
   a.code_hash = "feed";
   a.compile_ms = 123.456;
   t.artifact = a;
-  t.gates = {{"valid", GateStatus::kPassed, "", nullptr},
-             {"correctness",
+  t.gates = {{Gate::kValid, GateStatus::kPassed, "", nullptr},
+             {Gate::kCorrectness,
               GateStatus::kFailed,
               "row 3 is NaN",
               {{"rel", std::numeric_limits<double>::quiet_NaN()},
@@ -57,11 +57,11 @@ inline Trial sample_trial() {
   timing.floor_us = 0.5;
   timing.kcycles = 12.5;
   t.timing = timing;
-  t.comparison =
-      Comparison{"ref_fwd:", 2, -std::numeric_limits<double>::infinity(), 3, "INCONCLUSIVE", 4, 0.02, 0.5, 0.07};
+  t.comparison = Comparison{
+      "ref_fwd:", 2, -std::numeric_limits<double>::infinity(), 3, SpeedVerdict::kInconclusive, 4, 0.02, 0.5, 0.07};
   t.environment.clock_sm_mhz = 1755;
   t.environment.throttle_reasons = "none";
-  t.ended = "incorrect";
+  t.ended = Ended::kIncorrect;
   t.message = "compiler said \xff\xfe and then inf";
   return t;
 }

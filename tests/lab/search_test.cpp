@@ -39,7 +39,7 @@ Trial trial_of(const SearchSpace& space, const ConfigValues& config, double time
   Trial trial;
   trial.family = "fake";
   trial.config = space.space.print(config);
-  trial.ended = "passed";
+  trial.ended = Ended::kPassed;
   trial.timing.emplace().p50_us = time_us;
   return trial;
 }
@@ -107,7 +107,7 @@ TEST_P(EveryStrategy, SurvivesWhenEverythingFails) {
   while (const auto config = search->propose()) {
     Trial trial = trial_of(space, *config, 0);
     trial.timing.reset();
-    trial.ended = "crashed";
+    trial.ended = Ended::kCrashed;
     search->observe(trial);
     ++proposed;
   }
@@ -118,7 +118,7 @@ TEST_P(EveryStrategy, TrialsOfAnotherSpaceAreIgnored) {
   const auto search = make_search(GetParam(), landscape(), 1);
   Trial trial;
   trial.config = "no_such_field=3";
-  trial.ended = "passed";
+  trial.ended = Ended::kPassed;
   search->observe(trial);
   EXPECT_EQ(search->untried(), landscape().feasible.size());
 }
@@ -151,9 +151,9 @@ TEST(Search, SameSeedSameProposals) {
 
 TEST(Search, CostTellsFailureFromIgnorance) {
   Trial trial;
-  trial.ended = "incorrect";
+  trial.ended = Ended::kIncorrect;
   EXPECT_TRUE(std::isinf(cost_of(trial).value()));
-  trial.ended = "passed";  // SAME by construction: not timed
+  trial.ended = Ended::kPassed;  // SAME by construction: not timed
   EXPECT_FALSE(cost_of(trial));
   trial.timing.emplace().p50_us = 5;
   EXPECT_EQ(cost_of(trial), 5);

@@ -29,21 +29,22 @@ TEST(Statistics, QuantilesAreNumPysDefault) {
 
 TEST(Statistics, VerdictFollowsTheDocumentedRule) {
   const double m = 0.03;
-  EXPECT_EQ(verdict_of({1.10, 1.05, 1.15}, m), "FASTER");
-  EXPECT_EQ(verdict_of({1.04, 1.001, 1.08}, m), "INCONCLUSIVE");  // as good as nothing is not excluded
-  EXPECT_EQ(verdict_of({1.03, 1.016, 1.045}, m), "FASTER");
-  EXPECT_EQ(verdict_of({1.02, 1.01, 1.035}, m), "INCONCLUSIVE");  // perhaps by less than half of the margin
-  EXPECT_EQ(verdict_of({1.022, 1.016, 1.029}, m), "FASTER");      // more than half of the margin for certain
-  EXPECT_EQ(verdict_of({0.97, 0.955, 0.984}, m), "SLOWER");
-  EXPECT_EQ(verdict_of({1.02, 1.01, 1.025}, m), "SAME");
-  EXPECT_EQ(verdict_of({1.00, 0.99, 1.01}, m), "SAME");
-  EXPECT_EQ(verdict_of({1.00, 0.90, 1.10}, m), "INCONCLUSIVE");
-  EXPECT_EQ(verdict_of({1.10, 0.99, 1.15}, m), "INCONCLUSIVE");
-  EXPECT_EQ(verdict_of({0.90, 0.85, 0.95}, m), "SLOWER");
-  EXPECT_EQ(verdict_of({0.98, 0.96, 0.99}, m), "INCONCLUSIVE");
+  EXPECT_EQ(verdict_of({1.10, 1.05, 1.15}, m), SpeedVerdict::kFaster);
+  EXPECT_EQ(verdict_of({1.04, 1.001, 1.08}, m), SpeedVerdict::kInconclusive);  // as good as nothing is not excluded
+  EXPECT_EQ(verdict_of({1.03, 1.016, 1.045}, m), SpeedVerdict::kFaster);
+  EXPECT_EQ(verdict_of({1.02, 1.01, 1.035}, m),
+            SpeedVerdict::kInconclusive);                                  // perhaps by less than half of the margin
+  EXPECT_EQ(verdict_of({1.022, 1.016, 1.029}, m), SpeedVerdict::kFaster);  // more than half of the margin for certain
+  EXPECT_EQ(verdict_of({0.97, 0.955, 0.984}, m), SpeedVerdict::kSlower);
+  EXPECT_EQ(verdict_of({1.02, 1.01, 1.025}, m), SpeedVerdict::kSame);
+  EXPECT_EQ(verdict_of({1.00, 0.99, 1.01}, m), SpeedVerdict::kSame);
+  EXPECT_EQ(verdict_of({1.00, 0.90, 1.10}, m), SpeedVerdict::kInconclusive);
+  EXPECT_EQ(verdict_of({1.10, 0.99, 1.15}, m), SpeedVerdict::kInconclusive);
+  EXPECT_EQ(verdict_of({0.90, 0.85, 0.95}, m), SpeedVerdict::kSlower);
+  EXPECT_EQ(verdict_of({0.98, 0.96, 0.99}, m), SpeedVerdict::kInconclusive);
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(verdict_of({2, 0, infinity}, m), "INCONCLUSIVE");
-  EXPECT_EQ(verdict_of({std::nan(""), 1.1, 1.2}, m), "INCONCLUSIVE");
+  EXPECT_EQ(verdict_of({2, 0, infinity}, m), SpeedVerdict::kInconclusive);
+  EXPECT_EQ(verdict_of({std::nan(""), 1.1, 1.2}, m), SpeedVerdict::kInconclusive);
 }
 
 // The sign of a verdict was once inverted in a gate of this kind: faster printed REGRESSION.
@@ -53,9 +54,11 @@ TEST(Statistics, ExchangingTheCandidatesExchangesTheVerdict) {
     const double estimate = std::exp(0.1 * (random.uniform() - 0.5));
     const double low = estimate * std::exp(-0.05 * random.uniform()),
                  high = estimate * std::exp(0.05 * random.uniform());
-    const std::string one = verdict_of({estimate, low, high}, 0.03),
-                      other = verdict_of({1 / estimate, 1 / high, 1 / low}, 0.03);
-    const std::string expected = one == "FASTER" ? "SLOWER" : one == "SLOWER" ? "FASTER" : one;
+    const SpeedVerdict one = verdict_of({estimate, low, high}, 0.03),
+                       other = verdict_of({1 / estimate, 1 / high, 1 / low}, 0.03);
+    const SpeedVerdict expected = one == SpeedVerdict::kFaster   ? SpeedVerdict::kSlower
+                                  : one == SpeedVerdict::kSlower ? SpeedVerdict::kFaster
+                                                                 : one;
     ASSERT_EQ(other, expected) << estimate << " " << low << " " << high;
   }
 }
@@ -82,7 +85,7 @@ TEST(Statistics, EqualValuesGiveAPoint) {
 TEST(Statistics, TooFewBlocksHaveNoInterval) {
   const Interval interval = bootstrap_median(std::vector<double>(kMinBlocks - 1, 1.0), 1);
   EXPECT_TRUE(std::isinf(interval.low) && std::isinf(interval.high));
-  EXPECT_EQ(compare_blocks(std::vector<double>(kMinBlocks - 1, 0.5), 0.03, 1).verdict, "INCONCLUSIVE");
+  EXPECT_EQ(compare_blocks(std::vector<double>(kMinBlocks - 1, 0.5), 0.03, 1).verdict, SpeedVerdict::kInconclusive);
 }
 
 // --- coverage: 95% must mean 95% -------------------------------------------------------------------------------------
@@ -239,10 +242,10 @@ TEST(Verdict, KeepsItsErrorRatesHoweverLoudTheMachine) {
         const Interval log = bootstrap_median(values, static_cast<std::uint64_t>(run), 400);
         return verdict_of({std::exp(log.estimate), std::exp(log.low), std::exp(log.high)}, kMargin);
       };
-      const std::string at_margin = verdict_at(std::log1p(kMargin)), at_half = verdict_at(0.5 * std::log1p(kMargin));
-      same += at_margin == "SAME";
-      called += at_margin == "FASTER";
-      beyond += at_half == "FASTER" || at_half == "SLOWER";
+      const SpeedVerdict at_margin = verdict_at(std::log1p(kMargin)), at_half = verdict_at(0.5 * std::log1p(kMargin));
+      same += at_margin == SpeedVerdict::kSame;
+      called += at_margin == SpeedVerdict::kFaster;
+      beyond += at_half == SpeedVerdict::kFaster || at_half == SpeedVerdict::kSlower;
     }
     EXPECT_LT(same, 0.045 * kRuns) << noise;
     EXPECT_LT(beyond, 0.045 * kRuns) << noise;
@@ -306,7 +309,7 @@ TEST(Drift, InterleavedBlocksOfIdenticalCandidatesKeepTheirFalseAlarmRate) {
   for (int run = 0; run < kRuns; ++run) {
     const Comparison c = race_on_drifting_machine(1000 + static_cast<std::uint64_t>(run), 100, 100).comparison;
     alarms += c.ci95_low > 1 || c.ci95_high < 1;
-    verdicts += c.verdict == "FASTER" || c.verdict == "SLOWER";
+    verdicts += c.verdict == SpeedVerdict::kFaster || c.verdict == SpeedVerdict::kSlower;
   }
   EXPECT_LT(static_cast<double>(alarms) / kRuns, 0.085);
   EXPECT_EQ(verdicts, 0) << "the margin keeps what alarms there are from becoming verdicts";
@@ -328,9 +331,12 @@ TEST(Drift, TwoSequentialRunsOfIdenticalCandidatesRaiseFalseAlarms) {
 TEST(Drift, ARealDifferenceIsSeenThroughTheDrift) {
   int faster = 0, slower = 0, same = 0;
   for (int run = 0; run < 50; ++run) {
-    faster += race_on_drifting_machine(static_cast<std::uint64_t>(run), 100, 105).comparison.verdict == "FASTER";
-    slower += race_on_drifting_machine(static_cast<std::uint64_t>(run), 105, 100).comparison.verdict == "SLOWER";
-    same += race_on_drifting_machine(static_cast<std::uint64_t>(run), 100, 100.5).comparison.verdict == "SAME";
+    faster +=
+        race_on_drifting_machine(static_cast<std::uint64_t>(run), 100, 105).comparison.verdict == SpeedVerdict::kFaster;
+    slower +=
+        race_on_drifting_machine(static_cast<std::uint64_t>(run), 105, 100).comparison.verdict == SpeedVerdict::kSlower;
+    same +=
+        race_on_drifting_machine(static_cast<std::uint64_t>(run), 100, 100.5).comparison.verdict == SpeedVerdict::kSame;
   }
   EXPECT_GE(faster, 48);
   EXPECT_GE(slower, 48);
@@ -342,7 +348,7 @@ TEST(Race, ThreeTimesSlowerIsDroppedAfterTwoBlocks) {
   const auto fixed = [&](double us) { return [&samples, us] { return ++samples, Sample{us, 0}; }; };
   const RaceResult result = race(fixed(350), fixed(100), {});
   EXPECT_TRUE(result.dropped);
-  EXPECT_EQ(result.comparison.verdict, "SLOWER");
+  EXPECT_EQ(result.comparison.verdict, SpeedVerdict::kSlower);
   EXPECT_EQ(samples, 8);
 }
 
@@ -366,7 +372,7 @@ TEST(Race, StopsWhenTheIntervalIsNarrowAndNotBefore) {
   EXPECT_EQ(race(noisy(0.001), noisy(0.001), {}).comparison.blocks, RaceOptions{}.min_blocks);
   const RaceResult loud = race(noisy(0.2), noisy(0.2), {});
   EXPECT_EQ(loud.comparison.blocks, RaceOptions{}.max_blocks);
-  EXPECT_EQ(loud.comparison.verdict, "INCONCLUSIVE");
+  EXPECT_EQ(loud.comparison.verdict, SpeedVerdict::kInconclusive);
   EXPECT_GT(loud.comparison.detectable, 0.03);
 }
 
@@ -376,7 +382,7 @@ TEST(Race, LaunchesTooSlowForTheTimeEndInconclusive) {
   const auto fixed = [](double us) { return [us] { return Sample{us, 0}; }; };
   const RaceResult result = race(fixed(100), fixed(110), options);
   EXPECT_EQ(result.comparison.blocks, 1);
-  EXPECT_EQ(result.comparison.verdict, "INCONCLUSIVE");
+  EXPECT_EQ(result.comparison.verdict, SpeedVerdict::kInconclusive);
 }
 
 TEST(Race, ATimerThatReturnsNothingIsNotBelieved) {

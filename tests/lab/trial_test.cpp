@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+#include <vector>
+
 #include "core/error.h"
+#include "lab/record/checks.h"
 #include "lab/record/json_io.h"
 #include "lab/sample_trial.h"
 
@@ -74,11 +79,11 @@ TEST(Trial, DamagedJsonIsBadInputNotACrash) {
 
 TEST(Trial, WordsRoundTripAndUnknownOnesAreListed) {
   for (const Phase phase : {Phase::kDefault, Phase::kSearch, Phase::kHoldout, Phase::kBench, Phase::kCheck})
-    EXPECT_EQ(parse_phase(to_string(phase)), phase);
+    EXPECT_EQ(parse_word<Phase>(to_string(phase)), phase);
   for (const GateStatus status : {GateStatus::kPassed, GateStatus::kFailed, GateStatus::kSkipped, GateStatus::kError})
-    EXPECT_EQ(parse_gate_status(to_string(status)), status);
+    EXPECT_EQ(parse_word<GateStatus>(to_string(status)), status);
   try {
-    parse_phase("warmup");
+    parse_word<Phase>("warmup");
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kBadInput);
@@ -86,11 +91,62 @@ TEST(Trial, WordsRoundTripAndUnknownOnesAreListed) {
   }
 }
 
+template <class Enum>
+std::vector<std::string> words_of() {
+  std::vector<std::string> words;
+  for (const auto& [value, word] : WordsOf<Enum>::table) {
+    EXPECT_EQ(to_string(value), word);
+    EXPECT_EQ(parse_word<Enum>(word), value);
+    EXPECT_EQ(json(value), json(word));
+    EXPECT_EQ(json(word).get<Enum>(), value);
+    words.emplace_back(word);
+  }
+  EXPECT_EQ(std::set(words.begin(), words.end()).size(), words.size());
+  EXPECT_THROW(parse_word<Enum>("surprise"), Error);
+  return words;
+}
+
+// Stores and results of every version hold these.
+TEST(Outcomes, TheirWordsAreThoseOnDisk) {
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(words_of<Ended>(), (Words{"", "passed", "invalid", "compile_error", "resource", "incorrect", "slower",
+                                      "inconclusive", "crashed", "timeout", "error", "environment"}));
+  EXPECT_EQ(words_of<Gate>(),
+            (Words{"start", "valid", "compile", "resource", "correctness", "performance", "counters", "tune"}));
+  EXPECT_EQ(words_of<GateStatus>(), (Words{"passed", "failed", "skipped", "error"}));
+  EXPECT_EQ(words_of<Phase>(), (Words{"default", "search", "holdout", "bench", "check"}));
+  EXPECT_EQ(words_of<SpeedVerdict>(), (Words{"FASTER", "SLOWER", "SAME", "INCONCLUSIVE", "NOT JUDGED", "WRONG"}));
+  EXPECT_EQ(words_of<HypothesisVerdict>(), (Words{"CONFIRMED", "REFUTED", "INCONCLUSIVE"}));
+  EXPECT_EQ(words_of<PairEnded>(), (Words{"measured", "same_code", "not_timed", "baseline_failed", "candidate_failed",
+                                          "crashed", "timeout", "error", "environment"}));
+  EXPECT_EQ(words_of<Check>().size(), all_checks().size());
+}
+
+TEST(Outcomes, AWordThatIsNoneIsAnErrorThatNamesIt) {
+  const json whole = test::sample_trial();
+  for (const char* where : {"/ended", "/phase", "/gates/0/gate", "/gates/0/status", "/comparison/verdict",
+                            "/timing/regime", "/timing/condition"}) {
+    json changed = whole;
+    json& word = changed.at(json::json_pointer(where));
+    ASSERT_TRUE(word.is_string()) << where;
+    word = "surprise";
+    try {
+      changed.get<Trial>();
+      ADD_FAILURE() << where << ": taken for another word";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kBadInput) << where;
+      EXPECT_NE(std::string(e.what()).find("surprise"), std::string::npos) << where << ": " << e.what();
+    }
+    word = 3;
+    EXPECT_THROW(changed.get<Trial>(), Error) << where;
+  }
+}
+
 TEST(Trial, GatesAreFoundByName) {
   const Trial trial = test::sample_trial();
-  EXPECT_TRUE(passed_gate(trial, "valid"));
-  EXPECT_FALSE(passed_gate(trial, "correctness"));
-  EXPECT_EQ(find_gate(trial, "performance"), nullptr);
+  EXPECT_TRUE(passed_gate(trial, Gate::kValid));
+  EXPECT_FALSE(passed_gate(trial, Gate::kCorrectness));
+  EXPECT_EQ(find_gate(trial, Gate::kPerformance), nullptr);
 }
 
 TEST(Trial, CreatedAtIsIso8601Utc) {

@@ -17,9 +17,10 @@ Trial timed(const std::string& config, double p50, double speedup = 0, double lo
   Trial t;
   t.family = "f";
   t.config = config;
-  t.gates = {{"correctness", GateStatus::kPassed, "", nullptr}};
+  t.gates = {{Gate::kCorrectness, GateStatus::kPassed, "", nullptr}};
   t.timing.emplace().p50_us = p50;
-  if (speedup > 0) t.comparison = Comparison{"f:base", speedup, low, 2 * speedup - low, "FASTER", 12, 0.03, p_value};
+  if (speedup > 0)
+    t.comparison = Comparison{"f:base", speedup, low, 2 * speedup - low, SpeedVerdict::kFaster, 12, 0.03, p_value};
   return t;
 }
 

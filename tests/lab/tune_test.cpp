@@ -171,7 +171,7 @@ TEST_F(TuneTest, CrashesAreTrialsAndNobodyWins) {
   Store store(file());
   const TuneResult result = run(options_for("fake_segfault", 3), store);
   EXPECT_EQ(tried(store), 3);
-  for (const Trial& t : store.query({})) EXPECT_EQ(t.ended, "crashed");
+  for (const Trial& t : store.query({})) EXPECT_EQ(t.ended, Ended::kCrashed);
   EXPECT_FALSE(result.entries[0].winner);
   EXPECT_NE(result.entries[0].problem_note.find("SIGSEGV"), std::string::npos) << result.entries[0].problem_note;
   EXPECT_EQ(result.entries[0].compiled, 3);
@@ -192,7 +192,7 @@ TEST_F(TuneTest, OfTwoHundredEqualCandidatesNobodyClaimsAGain) {
     if (!t.comparison) continue;
     ++heldout;
     EXPECT_NEAR(t.comparison->speedup, 1, 0.003) << t.config;
-    EXPECT_EQ(find_gate(t, "performance")->evidence.at("processes"), 3);
+    EXPECT_EQ(find_gate(t, Gate::kPerformance)->evidence.at("processes"), 3);
   }
   EXPECT_GE(heldout, 5);
   ASSERT_TRUE(result.entries[0].winner);
@@ -226,7 +226,7 @@ TEST_F(TuneTest, RejectedConfigsKeepTheirReasonsAcrossRuns) {
                                  },
                                  {});
   EXPECT_EQ(result.entries[0].known, 4);
-  EXPECT_EQ(result.entries[0].rejected.at("incorrect"), 4);
+  EXPECT_EQ(result.entries[0].rejected.at(Ended::kIncorrect), 4);
   ASSERT_FALSE(notes.empty());
   EXPECT_EQ(notes[0], "4 configs are known from earlier runs, 4 incorrect; they are not tried again");
 }
@@ -312,8 +312,8 @@ TEST_F(TuneTest, BenchTimesThePinnedCandidateAndItsFileVerifies) {
   options.worker_executable = FLASHCORE_WORKER_HELPER;
   const BenchResult result = bench(options, &store, {}, {});
   ASSERT_EQ(result.trials.size(), 2u);
-  EXPECT_EQ(result.trials[0].ended, "passed") << result.trials[0].message;
-  EXPECT_EQ(result.trials[1].ended, "invalid");
+  EXPECT_EQ(result.trials[0].ended, Ended::kPassed) << result.trials[0].message;
+  EXPECT_EQ(result.trials[1].ended, Ended::kInvalid);
   EXPECT_EQ(store.query({.phase = Phase::kBench}).size(), 2u);
 
   const nlohmann::json json = bench_json(result.trials);

@@ -32,7 +32,7 @@ bool mentions(const std::string& text, const std::string& word) { return text.fi
 TEST(Worker, ATrialComesBackWhole) {
   Worker worker = make_worker();
   const Trial trial = worker.evaluate(request_for("fake_none:block=32"));
-  EXPECT_EQ(trial.ended, "passed") << trial.message;
+  EXPECT_EQ(trial.ended, Ended::kPassed) << trial.message;
   EXPECT_EQ(trial.config, "block=32,unroll=1,spread=0");
   EXPECT_EQ(trial.device.key, "fake");
   EXPECT_EQ(worker.device().key, "fake");
@@ -43,16 +43,16 @@ TEST(Worker, ATrialComesBackWhole) {
 TEST(Worker, ACrashIsATrialAndTheNextRequestGetsAFreshChild) {
   Worker worker = make_worker();
   const Trial crashed = worker.evaluate(request_for("fake_segfault:block=32"));
-  EXPECT_EQ(crashed.ended, "crashed");
+  EXPECT_EQ(crashed.ended, Ended::kCrashed);
   EXPECT_TRUE(mentions(crashed.message, "SIGSEGV") && mentions(crashed.message, "stage correctness"))
       << crashed.message;
   EXPECT_EQ(crashed.family, "fake_segfault");
   EXPECT_EQ(crashed.config, "block=32");
   EXPECT_EQ(crashed.device.key, "fake");
   EXPECT_EQ(crashed.problem_name, "small");
-  EXPECT_EQ(crashed.gates.back().gate, "correctness");
-  EXPECT_TRUE(passed_gate(crashed, "compile")) << "what it passed before it crashed is known";
-  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, "passed");
+  EXPECT_EQ(crashed.gates.back().gate, Gate::kCorrectness);
+  EXPECT_TRUE(passed_gate(crashed, Gate::kCompile)) << "what it passed before it crashed is known";
+  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, Ended::kPassed);
   EXPECT_EQ(worker.restarts(), 1);
 }
 
@@ -60,24 +60,24 @@ TEST(Worker, AHangIsEndedAndSaysWhere) {
   Worker worker = make_worker();
   const auto start = std::chrono::steady_clock::now();
   const Trial hung = worker.evaluate(request_for("fake_hang"), 0.5);
-  EXPECT_EQ(hung.ended, "timeout");
+  EXPECT_EQ(hung.ended, Ended::kTimeout);
   EXPECT_TRUE(mentions(hung.message, "stage correctness")) << hung.message;
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
-  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, "passed");
+  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, Ended::kPassed);
 }
 
 TEST(Worker, ALostContextIsACrashWithItsReason) {
   Worker worker = make_worker();
   const Trial trial = worker.evaluate(request_for("fake_device_fault"));
-  EXPECT_EQ(trial.ended, "crashed");
+  EXPECT_EQ(trial.ended, Ended::kCrashed);
   EXPECT_TRUE(mentions(trial.message, "illegal memory access")) << trial.message;
-  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, "passed");
+  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, Ended::kPassed);
 }
 
 TEST(Worker, LastWordsAreKeptAndPrintsDoNotGarbleTheProtocol) {
   Worker worker = make_worker();
   const Trial trial = worker.evaluate(request_for("fake_aborts"));
-  EXPECT_EQ(trial.ended, "crashed");
+  EXPECT_EQ(trial.ended, Ended::kCrashed);
   EXPECT_TRUE(mentions(trial.message, "SIGABRT")) << trial.message;
   EXPECT_TRUE(mentions(trial.message, "last words of the child")) << trial.message;
 }
@@ -85,27 +85,29 @@ TEST(Worker, LastWordsAreKeptAndPrintsDoNotGarbleTheProtocol) {
 TEST(Worker, GarbageIsNotATrial) {
   Worker worker = make_worker("garbage");
   const Trial trial = worker.evaluate(request_for("fake_none"));
-  EXPECT_EQ(trial.ended, "crashed");
+  EXPECT_EQ(trial.ended, Ended::kCrashed);
   EXPECT_TRUE(mentions(trial.message, "not JSON")) << trial.message;
 }
 
 TEST(Worker, ATrialWithoutTheRequestsNumberIsNoTrial) {
   Worker worker = make_worker("forges");
   const Trial trial = worker.evaluate(request_for("fake_none"));
-  EXPECT_EQ(trial.ended, "crashed");
+  EXPECT_EQ(trial.ended, Ended::kCrashed);
   EXPECT_TRUE(mentions(trial.message, "without this request's number")) << trial.message;
 }
 
 TEST(Worker, AChildThatMisbehavesOnItsStreamsIsACrashOrATimeout) {
   struct Case {
-    const char *device, *ended, *says;
+    const char* device;
+    Ended ended;
+    const char* says;
     double seconds;
   };
   // The last has more time than the test: its end must not be waited for.
-  for (const Case& c : {Case{"then_floods", "crashed", "without a newline", 300},
-                        Case{"then_tells_stages_forever", "crashed", "something else than a trial", 300},
-                        Case{"then_floods_stderr", "timeout", "no answer after", 0.5},
-                        Case{"then_closes_stdout", "crashed", "lived on", 10000}}) {
+  for (const Case& c : {Case{"then_floods", Ended::kCrashed, "without a newline", 300},
+                        Case{"then_tells_stages_forever", Ended::kCrashed, "something else than a trial", 300},
+                        Case{"then_floods_stderr", Ended::kTimeout, "no answer after", 0.5},
+                        Case{"then_closes_stdout", Ended::kCrashed, "lived on", 10000}}) {
     Worker worker = make_worker(c.device);
     const auto start = std::chrono::steady_clock::now();
     const Trial trial = worker.evaluate(request_for("fake_none"), c.seconds);
@@ -136,7 +138,7 @@ TEST(Worker, CanBeCancelledInTheMiddle) {
   worker.cancel_when([] { return true; });
   EXPECT_THROW(worker.evaluate(request_for("fake_hang")), Cancelled);
   worker.cancel_when({});
-  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, "passed");
+  EXPECT_EQ(worker.evaluate(request_for("fake_none")).ended, Ended::kPassed);
 }
 
 // Nobody must be left behind computing on a GPU when the parent is killed.

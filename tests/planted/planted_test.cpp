@@ -44,7 +44,7 @@ Trial evaluate_fault(const PlantedFault& fault) {
   request.phase = Phase::kCheck;
   request.margin = fault.margin;
   request.max_reference_flops = fault.max_reference_flops;
-  request.time = fault.gate == "performance";
+  request.time = fault.gate == Gate::kPerformance;
   return evaluate(*device, request);
 }
 
@@ -67,13 +67,12 @@ TEST_P(CpuFault, IsCaughtByTheGateNamedForIt) {
 TEST_P(CpuFault, EscapesExactlyWhenACheckItReliesOnIsOff) {
   const PlantedFault& fault = GetParam();
   ASSERT_FALSE(fault.escapes_without.empty());
-  const std::set<std::string> relied(fault.escapes_without.begin(), fault.escapes_without.end());
+  const std::set<Check> relied(fault.escapes_without.begin(), fault.escapes_without.end());
   for (const Check check : all_checks()) {
-    const std::string name(to_string(check));
     const CheckOff off(check);
     const Trial trial = evaluate_fault(fault);
-    EXPECT_EQ(!stopped(trial), relied.contains(name))
-        << "without " << name << ": " << trial.ended << " " << trial.message;
+    EXPECT_EQ(!stopped(trial), relied.contains(check))
+        << "without " << check << ": " << trial.ended << " " << trial.message;
   }
 }
 
@@ -85,15 +84,15 @@ TEST(PlantedCorpus, IsLargeEnoughAndNamesEachFaultOnce) {
 }
 
 TEST(PlantedCorpus, EveryCheckHasAFaultThatReliesOnIt) {
-  std::set<std::string> relied = {// shown below, each by a test of its own
-                                  "spills",           "stack",          "ptxas_warnings", "shared_memory",
-                                  "threads",          "registers",      "identical_code", "self_test",
-                                  "inert_parameters", "unmasked_flops", "watchdog"};
+  std::set<Check> relied = {// shown below, each by a test of its own
+                            Check::kSpills,          Check::kStack,         Check::kPtxasWarnings, Check::kSharedMemory,
+                            Check::kThreads,         Check::kRegisters,     Check::kIdenticalCode, Check::kSelfTest,
+                            Check::kInertParameters, Check::kUnmaskedFlops, Check::kWatchdog};
   for (const PlantedFault& fault : cpu_faults())
     relied.insert(fault.escapes_without.begin(), fault.escapes_without.end());
-  for (const PlantedFault& fault : gpu_planted_faults()) relied.insert(fault.check);
-  for (const Check check : all_checks())
-    EXPECT_TRUE(relied.contains(std::string(to_string(check)))) << to_string(check);
+  for (const PlantedFault& fault : gpu_planted_faults())
+    if (fault.check) relied.insert(*fault.check);
+  for (const Check check : all_checks()) EXPECT_TRUE(relied.contains(check)) << check;
 }
 
 TEST(PlantedCorpus, BadEntriesAreNamedWithTheirLine) {
@@ -108,7 +107,7 @@ TEST(PlantedCorpus, BadEntriesAreNamedWithTheirLine) {
   EXPECT_NE(message_of("faults:\n  - {name: x, gait: y}").find("corpus.yaml:2: unknown key 'gait'"), std::string::npos);
   EXPECT_NE(message_of("faults:\n  - {name: x, does: y, on: [test], gate: luck}").find("'luck'"), std::string::npos);
   EXPECT_NE(
-      message_of("faults:\n  - {name: x, does: y, on: [test], gate: compile, check: hope}").find("'hope' is no check"),
+      message_of("faults:\n  - {name: x, does: y, on: [test], gate: compile, check: hope}").find("'hope' is not known"),
       std::string::npos);
 }
 
@@ -219,7 +218,7 @@ TEST(PlantedHarness, NoHonestCandidateIsSaidToKeepResults) {
     request.candidate = "fake_none";
     request.phase = Phase::kCheck;
     const Trial trial = evaluate(*device, request);
-    EXPECT_EQ(trial.ended, "passed") << "seed " << seed << ": " << trial.message;
+    EXPECT_EQ(trial.ended, Ended::kPassed) << "seed " << seed << ": " << trial.message;
     const nlohmann::json& evidence = trial.gates.back().evidence;
     EXPECT_GT(evidence.at("known_content_us").get<double>(), 0);
     EXPECT_GT(evidence.at("unseen_content_us").get<double>(), 0);
@@ -264,7 +263,7 @@ EvaluateRequest child_request(const std::string& candidate) {
 
 TEST(PlantedHarness, HangIsEndedByTheWatchdog) {
   Worker worker("fake", FLASHCORE_WORKER_HELPER);
-  EXPECT_EQ(worker.evaluate(child_request("fake_hang"), 0.5).ended, "timeout");
+  EXPECT_EQ(worker.evaluate(child_request("fake_hang"), 0.5).ended, Ended::kTimeout);
   // Without it, somebody else has to end the wait.
   const CheckOff off(Check::kWatchdog);
   const auto start = std::chrono::steady_clock::now();
@@ -274,8 +273,8 @@ TEST(PlantedHarness, HangIsEndedByTheWatchdog) {
 
 TEST(PlantedHarnessDeathTest, CrashEndsTheChildOnly) {
   Worker worker("fake", FLASHCORE_WORKER_HELPER);
-  EXPECT_EQ(worker.evaluate(child_request("fake_segfault")).ended, "crashed");
-  EXPECT_EQ(worker.evaluate(child_request("fake_none")).ended, "passed") << "the laboratory goes on";
+  EXPECT_EQ(worker.evaluate(child_request("fake_segfault")).ended, Ended::kCrashed);
+  EXPECT_EQ(worker.evaluate(child_request("fake_none")).ended, Ended::kPassed) << "the laboratory goes on";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(
       {
@@ -312,8 +311,8 @@ TEST_P(GpuFault, CompilesOrIsCaughtByTheResourceGate) {
   } else {
     EXPECT_NE(outcome.what.find("it passed every gate"), std::string::npos) << outcome.what;
   }
-  if (fault.check.empty() || !fault.runs_on("nvrtc")) return;
-  const CheckOff off(parse_check(fault.check));
+  if (!fault.check || !fault.runs_on("nvrtc")) return;
+  const CheckOff off(*fault.check);
   EXPECT_NE(run_planted_compilation(fault).what.find("it passed every gate"), std::string::npos);
 }
 

@@ -19,8 +19,8 @@ struct WgmmaX4 {
     unsigned a[4][4];
     for (int k = 0; k < 4; ++k)
       for (int i = 0; i < 4; ++i) a[k][i] = pair<kBf16>(p, 16 * thread() + 4 * k + i);
-    for (int k = 0; k < 4; ++k) ptx::wgmma_registers(a[k]);
-    ptx::wgmma_registers(d);
+    for (int k = 0; k < 4; ++k) ptx::warpgroup_fence_operand(a[k]);
+    ptx::warpgroup_fence_operand(d);
     ptx::wgmma_fence();
     if constexpr (kFromRegisters) {
       ptx::wgmma_rs_x4<kBf16>(d, a, ptx::WgmmaDescriptor::of(smem_b, kMatrixABytes).low);
@@ -31,7 +31,7 @@ struct WgmmaX4 {
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    ptx::wgmma_registers(d);
+    ptx::warpgroup_fence_operand(d);
     give_sample(p, d);
   }
 };

@@ -50,9 +50,9 @@ FC_DEVICE void multiply(const Arguments& p, float (&d)[kN / 2]) {
     for (int i = 0; i < 4; ++i) a[k][i] = four<kE5m2>(p, 8 * t + 4 * k + i, kExact);
   const ptx::WgmmaDescriptor first_a = ptx::WgmmaDescriptor::of(smem_a, 16);
   const ptx::WgmmaDescriptor first_b = ptx::WgmmaDescriptor::of(smem_b, 16);
-  ptx::wgmma_registers(d);
-  ptx::wgmma_registers(a[0]);
-  ptx::wgmma_registers(a[1]);
+  ptx::warpgroup_fence_operand(d);
+  ptx::warpgroup_fence_operand(a[0]);
+  ptx::warpgroup_fence_operand(a[1]);
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
@@ -62,7 +62,7 @@ FC_DEVICE void multiply(const Arguments& p, float (&d)[kN / 2]) {
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
-  ptx::wgmma_registers(d);
+  ptx::warpgroup_fence_operand(d);
 }
 
 // Every element.

@@ -65,9 +65,9 @@ struct WgmmaLayout {
     for (int i = 0; i < 32; ++i) d[i] = static_cast<float>(t) * 0.125f + 0.0625f * static_cast<float>(i);
     for (int k = 0; k < 2; ++k)
       for (int i = 0; i < 4; ++i) a[k][i] = pair<false>(p, 8 * t + 4 * k + i);
-    ptx::wgmma_registers(d);
-    ptx::wgmma_registers(a[0]);
-    ptx::wgmma_registers(a[1]);
+    ptx::warpgroup_fence_operand(d);
+    ptx::warpgroup_fence_operand(a[0]);
+    ptx::warpgroup_fence_operand(a[1]);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -79,7 +79,7 @@ struct WgmmaLayout {
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
-    ptx::wgmma_registers(d);
+    ptx::warpgroup_fence_operand(d);
     for (int i = 0; i < 32; ++i) give(p, 32 * t + i, d[i]);
   }
 };

@@ -35,9 +35,9 @@ FC_DEVICE void multiply(const Arguments& p, bool sampled) {
     for (int i = 0; i < 4; ++i) a[k][i] = pair<kBf16>(p, 8 * t + 4 * k + i);
   const ptx::WgmmaDescriptor first_a = ptx::WgmmaDescriptor::of(smem_a, 16);
   const ptx::WgmmaDescriptor first_b = ptx::WgmmaDescriptor::of(smem_b, kTransposeB ? kMatrixABytes : 16);
-  ptx::wgmma_registers(d);
-  ptx::wgmma_registers(a[0]);
-  ptx::wgmma_registers(a[1]);
+  ptx::warpgroup_fence_operand(d);
+  ptx::warpgroup_fence_operand(a[0]);
+  ptx::warpgroup_fence_operand(a[1]);
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
@@ -47,7 +47,7 @@ FC_DEVICE void multiply(const Arguments& p, bool sampled) {
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
-  ptx::wgmma_registers(d);
+  ptx::warpgroup_fence_operand(d);
   if (!sampled) {
     for (int i = 0; i < kN / 2; ++i) give(p, t * (kN / 2) + i, d[i]);
     return;

@@ -19,12 +19,12 @@ FC_DEVICE void wgmma_wait() {
 // Keeps reads of accumulators behind the wait, and writes of operands before the instruction: the compiler does not
 // know that wgmma works on registers after it was issued.
 template <int kCount>
-FC_DEVICE void wgmma_registers(float (&values)[kCount]) {
+FC_DEVICE void warpgroup_fence_operand(float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(values[i])::"memory");
 }
 template <int kCount>
-FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
+FC_DEVICE void warpgroup_fence_operand(unsigned (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(values[i])::"memory");
 }

@@ -15,7 +15,6 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
-    if (auto reason = why_no_window(problem)) return reason;
     if (problem.head_dim > ref_fwd::kMaxHeadDim || problem.head_dim_v > ref_fwd::kMaxHeadDim) {
       return fmt::format("head dims up to {} only", ref_fwd::kMaxHeadDim);
     }

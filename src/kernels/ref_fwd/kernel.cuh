@@ -5,7 +5,8 @@
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/ref_fwd/config.h"
-#include "kernels/tile/element.cuh"
+#include "kernels/tile/mask.cuh"
+#include "kernels/tile/softmax.cuh"
 
 namespace flashcore::ref_fwd {
 
@@ -43,11 +44,10 @@ forward(const __grid_constant__ ForwardParams params) {
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) o[i] = 0.0f;
 
-  int end = params.seqlen_kv;
-  if constexpr (T.bounded_right) end = end < row + params.right_offset + 1 ? end : row + params.right_offset + 1;
+  const KeyRange<int> keys = tile::Mask<T, ForwardParams>{params}.keys_of_row(row);
 
   float max_scaled = ptx::negative_infinity(), sum = 0.0f;
-  for (int key = 0; key < end; ++key) {
+  for (int key = keys.begin; key < keys.end; ++key) {
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
@@ -58,9 +58,8 @@ forward(const __grid_constant__ ForwardParams params) {
     dot = warp_sum(dot);
     // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
     const float new_max = ptx::max(max_scaled, dot * params.scale_log2);
-    const float shift = new_max == ptx::negative_infinity() ? 0.0f : new_max;
-    const float rescale = ptx::ex2(max_scaled - shift);
-    const float p = ptx::ex2(ptx::fma(dot, params.scale_log2, -shift));
+    const float rescale = tile::weight(max_scaled, new_max);
+    const float p = ptx::ex2(ptx::fma(dot, params.scale_log2, -tile::finite_max(new_max)));
     max_scaled = new_max;
     sum = ptx::fma(sum, rescale, p);
 #pragma unroll
@@ -73,17 +72,14 @@ forward(const __grid_constant__ ForwardParams params) {
     }
   }
 
-  const float scale = sum == 0.0f ? 0.0f : ptx::rcp(sum);
+  const float scale = tile::inverse_sum(sum);
   const long long o_row = batch * params.o_stride.batch + head_q * params.o_stride.head + row * params.o_stride.row;
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) {
     const int column = lane + 32 * i;
     if (column < T.head_dim_v) tile::store<T.element>(params.o, o_row + column, o[i] * scale);
   }
-  if (params.lse && lane == 0) {
-    constexpr float kLn2 = 0.69314718055994530942f;
-    ptx::st_global_f32(params.lse + item, sum == 0.0f ? ptx::negative_infinity() : (max_scaled + ptx::lg2(sum)) * kLn2);
-  }
+  if (params.lse && lane == 0) ptx::st_global_f32(params.lse + item, tile::log_sum_exp(max_scaled, sum));
 }
 
 }  // namespace flashcore::ref_fwd

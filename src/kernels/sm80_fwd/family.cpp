@@ -15,7 +15,6 @@ class Sm80Forward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
-    if (auto reason = why_no_window(problem)) return reason;
     if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {

@@ -5,10 +5,10 @@
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/sm80_fwd/config.h"
-#include "kernels/tile/element.cuh"
+#include "kernels/tile/mask.cuh"
+#include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/shared_tile.cuh"
 #include "kernels/tile/softmax.cuh"
-#include "kernels/tile/tile_index.cuh"
 
 namespace flashcore::sm80_fwd {
 
@@ -37,8 +37,8 @@ struct Forward {
   // The tile at hand.
   tile::TileIndex tile;
   const unsigned short *q, *k, *v;
-  int key_end;       // keys that some row of the tile sees: [0, key_end)
-  int key_full_end;  // keys that every row of the tile sees: no mask below it
+  tile::BlockRange blocks;  // of block_n keys, of those that some row of the tile sees
+  int last_row;             // of the tile
 
   // State of this warp's rows.
   float acc_o[kFragments][kDimV / 8][4];
@@ -58,20 +58,22 @@ struct Forward {
     return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T);
   }
 
+  FC_DEVICE int first_block() const { return T.bounded_left ? blocks.begin : 0; }
+
   // --- load -------------------------------------------------------------------------------------------------------
   FC_DEVICE void load_q() {
     TileQk::template copy_async<C.block_m, T.head_dim, kThreads>(address_qo(), q, params.q_stride.row, tile.first_row,
                                                                  params.seqlen_q, ptx::tid_x());
   }
   FC_DEVICE void load_k(int block) {
-    if (block >= 0) {
+    if (block >= first_block()) {
       TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
                                                                    block * C.block_n, params.seqlen_kv, ptx::tid_x());
     }
     ptx::cp_async_commit();
   }
   FC_DEVICE void load_v(int block) {
-    if (block >= 0) {
+    if (block >= first_block()) {
       TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row,
                                                                     block * C.block_n, params.seqlen_kv, ptx::tid_x());
     }
@@ -95,13 +97,7 @@ struct Forward {
     const typename TileQk::Lane lane_q = lane_of_q();
     const typename TileQk::Lane lane_k = TileQk::lane_columns_first(address_k(block % kStages), lane_index());
 #pragma unroll
-    for (int m = 0; m < kFragments; ++m) {
-#pragma unroll
-      for (int n = 0; n < C.block_n / 8; ++n) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) acc_s[m][n][c] = 0.0f;
-      }
-    }
+    for (int m = 0; m < kFragments; ++m) tile::set_zero(acc_s[m]);
 #pragma unroll
     for (int d = 0; d < kDim / 16; ++d) {
       unsigned a[kFragments][4];
@@ -127,24 +123,13 @@ struct Forward {
     }
   }
 
-  FC_DEVICE void mask(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
-    const int lane = lane_index();
-    const int first_row = tile.first_row + warp_first_row() + lane / 4;
-    const int first_key = block * C.block_n + 2 * (lane % 4);
+  FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {params}; }
+  FC_DEVICE void mask_scores(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
+    const int lane = lane_index(), first_key = block * C.block_n + tile::column_of_lane(lane);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        int end = params.seqlen_kv;
-        if constexpr (T.bounded_right) end = min_int(end, first_row + 16 * m + 8 * r + params.right_offset + 1);
-#pragma unroll
-        for (int n = 0; n < C.block_n / 8; ++n) {
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            if (first_key + 8 * n + c >= end) acc_s[m][n][2 * r + c] = ptx::negative_infinity();
-          }
-        }
-      }
+      const int row = tile.first_row + warp_first_row() + 16 * m + tile::row_of_lane(lane, 0);
+      mask().apply(acc_s[m], first_key, {row, row + 8});
     }
   }
 
@@ -153,14 +138,9 @@ struct Forward {
     const typename TileV::Lane lane_v = TileV::lane_rows_first(address_v(block % kStages), lane_index());
 #pragma unroll
     for (int n = 0; n < C.block_n / 16; ++n) {
-      // The accumulator layout of two 16×8 score tiles is the operand layout of one 16×16 block of P.
       unsigned p[kFragments][4];
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          p[m][i] = tile::pack<T.element>(acc_s[m][2 * n + i / 2][i % 2 * 2], acc_s[m][2 * n + i / 2][i % 2 * 2 + 1]);
-      }
+      for (int m = 0; m < kFragments; ++m) tile::pack_operand<T.element>(p[m], acc_s[m], n);
 #pragma unroll
       for (int d = 0; d < kDimV / 16; ++d) {
         unsigned b[4];
@@ -201,17 +181,13 @@ struct Forward {
       load_k(block - 1);
     }
     // One body for masked and unmasked blocks: a second copy cost 20 registers and 200 ms of compilation.
-    if ((block + 1) * C.block_n > key_full_end) mask(acc_s, block);
+    if (mask().template cuts<C.block_n>(block, tile.first_row, last_row)) mask_scores(acc_s, block);
 
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       float rescale[2];
       softmax[m].update(acc_s[m], params.scale_log2, rescale);
-#pragma unroll
-      for (int d = 0; d < kDimV / 8; ++d) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) acc_o[m][d][c] *= rescale[c / 2];
-      }
+      tile::scale_rows(acc_o[m], rescale);
     }
 
     if constexpr (kStages == 1) {
@@ -226,7 +202,7 @@ struct Forward {
 
   // Keys from right to left: the masked blocks, if any, come first.
   FC_DEVICE void main_loop() {
-    int block = (key_end + C.block_n - 1) / C.block_n - 1;
+    int block = blocks.end - 1;
     load_q();
     if constexpr (kStages == 1) {
       load_k(block);
@@ -238,7 +214,7 @@ struct Forward {
       }
     }
     bool first = true;
-    for (; block >= 0; --block, first = false) step(block, first);
+    for (; block >= first_block(); --block, first = false) step(block, first);
     ptx::cp_async_wait<0>();
     ptx::bar_sync();  // Q, K and V are no longer read: the epilogue and the next tile may write there
   }
@@ -255,16 +231,13 @@ struct Forward {
       for (int r = 0; r < 2; ++r) {
         float lse;
         const float scale = softmax[m].finish(r, lse);
-        const int tile_row = warp_row + 16 * m + 8 * r + lane / 4;
+        const int tile_row = warp_row + 16 * m + tile::row_of_lane(lane, r);
         const int row = tile.first_row + tile_row;
-        if (params.lse && lane % 4 == 0 && row < params.seqlen_q) {
-          ptx::st_global_f32(
-              params.lse + (static_cast<long long>(tile.batch) * params.heads_q + tile.head_q) * params.seqlen_q + row,
-              lse);
-        }
+        if (params.lse && lane % 4 == 0 && row < params.seqlen_q)
+          ptx::st_global_f32(tile::lse_pointer(params, tile.batch, tile.head_q, row), lse);
 #pragma unroll
         for (int d = 0; d < kDimV / 8; ++d) {
-          ptx::st_shared_u32(address_qo() + TileV::offset(tile_row, d) + 4 * (lane % 4),
+          ptx::st_shared_u32(address_qo() + TileV::offset(tile_row, d) + 2 * tile::column_of_lane(lane),
                              tile::pack<T.element>(acc_o[m][d][2 * r] * scale, acc_o[m][d][2 * r + 1] * scale));
         }
       }
@@ -284,27 +257,17 @@ struct Forward {
     }
   }
 
-  FC_DEVICE static int min_int(int a, int b) { return a < b ? a : b; }
-
   FC_DEVICE void run(int tile_number) {
     tile = tile::tile_at(params, tile_number, C.block_m);
     q = tile::head_pointer(params.q, params.q_stride, tile.batch, tile.head_q);
     k = tile::head_pointer(params.k, params.k_stride, tile.batch, tile.head_kv);
     v = tile::head_pointer(params.v, params.v_stride, tile.batch, tile.head_kv);
-    key_end = key_full_end = params.seqlen_kv;
-    if constexpr (T.bounded_right) {
-      const int last_row = min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
-      key_end = min_int(key_end, last_row + params.right_offset + 1);
-      key_full_end = min_int(key_full_end, tile.first_row + params.right_offset + 1);
-    }
+    last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
+    blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       softmax[m].reset();
-#pragma unroll
-      for (int d = 0; d < kDimV / 8; ++d) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) acc_o[m][d][c] = 0.0f;
-      }
+      tile::set_zero(acc_o[m]);
     }
     main_loop();
     epilogue(tile_number);

@@ -38,9 +38,8 @@ constexpr int positions(const Config& c) { return tile_rows(c) / c.pack_heads; }
 // The merge: O of every warp in fp32, and the maximum and sum of two rows as 16 bytes. The pitch puts two rows of 16
 // floats into different banks.
 constexpr int pitch_bytes(const Traits& t) { return (padded_dim_v(t) + 16) * 4; }
-constexpr int kStateBytes = 8 * 16;
 constexpr int part_bytes(const Config& c, const Traits& t) {
-  return c.row_blocks * kStateBytes + tile_rows(c) * pitch_bytes(t);
+  return c.row_blocks * tile::kStateBytes + tile_rows(c) * pitch_bytes(t);
 }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.key_warps == 1 ? 0 : c.key_warps * part_bytes(c, t);

@@ -38,7 +38,6 @@ class Sm80ShortForward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
-    if (auto reason = why_no_window(problem)) return reason;
     if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
@@ -99,7 +98,8 @@ class Sm80ShortForward final : public GpuFamily<Config> {
     params.q = tensor_of(Operand::kQ, layouts.q), params.k = tensor_of(Operand::kK, layouts.k);
     params.v = tensor_of(Operand::kV, layouts.v), params.o = tensor_of(Operand::kO, layouts.o);
     params.heads_q = forward.heads_q, params.seqlen_q = forward.seqlen_q, params.seqlen_kv = forward.seqlen_kv;
-    params.right_offset = forward.right_offset, params.scale_log2 = forward.scale_log2;
+    params.right_offset = forward.right_offset, params.left_offset = forward.left_offset;
+    params.scale_log2 = forward.scale_log2;
     params.group_size = static_cast<int>(problem.group_size());
     params.head_tiles = static_cast<int>((problem.group_size() + config.pack_heads - 1) / config.pack_heads);
     params.by_head_tiles = tile::FastDivide::by(params.head_tiles);

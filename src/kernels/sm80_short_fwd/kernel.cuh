@@ -14,16 +14,16 @@
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/sm80_short_fwd/config.h"
 #include "kernels/sm80_short_fwd/params.h"
-#include "kernels/tile/element.cuh"
+#include "kernels/tile/mask.cuh"
+#include "kernels/tile/partial.cuh"
+#include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/softmax.cuh"
 
 namespace flashcore::sm80_short_fwd {
 
-FC_DEVICE int min_int(int a, int b) { return a < b ? a : b; }
-
 template <Traits T, Config C>
 struct SharedStorage {
-  unsigned char states[C.key_warps][C.row_blocks][kStateBytes];
+  unsigned char states[C.key_warps][C.row_blocks][tile::kStateBytes];
   unsigned char o[C.key_warps][tile_rows(C)][pitch_bytes(T)];
 };
 
@@ -42,12 +42,8 @@ struct Kernel {
   const int group, member;  // of a warp's eight groups of four lanes: rows `group` and `group + 8` of every 16, and a
                             // quarter of a row's columns
 
-  // Where the tile lies.
-  int batch, head_kv;
-  int first_head;      // query head of row 0
-  int heads;           // of the tile that exist
-  int first_position;  // of row 0
-  int blocks;          // of block_n keys, of those that some row sees; this warp has every key_warps-th
+  tile::PackedTile<tile_rows(C), C.pack_heads> tile;
+  tile::BlockRange blocks;  // of block_n keys, of those that some row sees; this warp has every key_warps-th
 
   ptx::Vector4 q[kRowBlocks][2][kChunksQk];
   ptx::Vector4 k[kKeyTiles][kChunksQk];
@@ -55,34 +51,26 @@ struct Kernel {
   float acc_s[kRowBlocks][kKeyTiles][4];
   float acc_o[kRowBlocks][8 * kChunksV][4];  // 8 chunk + i: column i of the lane's eight, of that chunk
   tile::OnlineSoftmax softmax[kRowBlocks];
-  float total[kRowBlocks][2];  // of the row's probabilities
+  tile::RowState states[kRowBlocks];
 
   FC_DEVICE explicit Kernel(const Params& parameters)
       : params(parameters), warp(ptx::tid_x() / 32), group(ptx::tid_x() % 32 / 4), member(ptx::tid_x() % 4) {}
 
   // --- what to do -------------------------------------------------------------------------------------------------
-  // The grid is (heads, batch, row tiles). Under a causal mask the longest tiles come first.
+  FC_DEVICE tile::Mask<T, Params> mask() const { return {params}; }
+  // The grid is (heads, batch, row tiles).
   FC_DEVICE void find_tile() {
-    head_kv = params.by_head_tiles.quotient(ptx::ctaid_x());
-    const int head_tile = ptx::ctaid_x() - head_kv * params.head_tiles;
-    batch = ptx::ctaid_y();
-    const int row_tile = T.bounded_right ? ptx::nctaid_z() - 1 - ptx::ctaid_z() : ptx::ctaid_z();
-    first_head = head_kv * params.group_size + head_tile * C.pack_heads;
-    heads = min_int(C.pack_heads, params.group_size - head_tile * C.pack_heads);
-    first_position = row_tile * kPositions;
-    int end = params.seqlen_kv;
-    if constexpr (T.bounded_right) {
-      const int last = min_int(first_position + kPositions, params.seqlen_q) - 1;
-      end = min_int(end, last + params.right_offset + 1);
-    }
-    blocks = end <= 0 ? 0 : (end + C.block_n - 1) / C.block_n;
+    const int head_kv = params.by_head_tiles.quotient(ptx::ctaid_x());
+    tile.batch = ptx::ctaid_y();
+    tile.set_heads(head_kv, ptx::ctaid_x() - head_kv * params.head_tiles, params.group_size);
+    tile.first_position = tile::row_tile_of_grid<tile::Mask<T, Params>::kLongestLast>() * kPositions;
+    blocks = mask().template blocks<C.block_n>(tile.first_position,
+                                               tile::min_int(tile.first_position + kPositions, params.seqlen_q) - 1);
   }
 
   // The lane's, of a piece of 16 rows.
   FC_DEVICE int row(int piece, int second) const { return 16 * piece + 8 * second + group; }
-  FC_DEVICE static int head_of(int row) { return C.pack_heads == 1 ? 0 : row / kPositions; }
-  FC_DEVICE int position_of(int row) const { return first_position + (C.pack_heads == 1 ? row : row % kPositions); }
-  FC_DEVICE bool row_exists(int row) const { return head_of(row) < heads && position_of(row) < params.seqlen_q; }
+  FC_DEVICE bool row_exists(int row) const { return tile.exists(row, params.seqlen_q); }
 
   // --- load -------------------------------------------------------------------------------------------------------
   // Zeros for what does not exist.
@@ -93,7 +81,7 @@ struct Kernel {
   // Of 16 bytes of a row.
   FC_DEVICE ptx::Vector4* piece_at(const Tensor& tensor, int head, int row, int piece) const {
     return static_cast<ptx::Vector4*>(tensor.address) +
-           (batch * tensor.batch + head * tensor.head + row * tensor.row + piece);
+           (tile.batch * tensor.batch + head * tensor.head + row * tensor.row + piece);
   }
   // Whether the lane's piece of a chunk of a row lies within the head dim.
   template <int kColumns, int kDim>
@@ -108,7 +96,7 @@ struct Kernel {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
         const int r = row(m, second);
-        const ptx::Vector4* from = piece_at(params.q, first_head + head_of(r), position_of(r), member);
+        const ptx::Vector4* from = piece_at(params.q, tile.first_head + tile.head_of(r), tile.position_of(r), member);
 #pragma unroll
         for (int c = 0; c < kChunksQk; ++c) {
           const bool exists = (kWhole || row_exists(r)) && chunk_exists<kColumnsQk, T.head_dim>(c, member);
@@ -124,7 +112,7 @@ struct Kernel {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
       const bool key_exists = kWhole || first_key + 8 * n < params.seqlen_kv;
-      const ptx::Vector4* from = piece_at(params.k, head_kv, first_key + 8 * n, member);
+      const ptx::Vector4* from = piece_at(params.k, tile.head_kv, first_key + 8 * n, member);
 #pragma unroll
       for (int c = 0; c < kChunksQk; ++c) {
         const bool exists = key_exists && chunk_exists<kColumnsQk, T.head_dim>(c, member);
@@ -141,7 +129,7 @@ struct Kernel {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool key_exists = kWhole || first_key + 8 * n + i < params.seqlen_kv;
-        const ptx::Vector4* from = piece_at(params.v, head_kv, first_key + 8 * n + i, group);
+        const ptx::Vector4* from = piece_at(params.v, tile.head_kv, first_key + 8 * n + i, group);
 #pragma unroll
         for (int c = 0; c < kChunksV; ++c) {
           const bool exists = key_exists && chunk_exists<kColumnsV, T.head_dim_v>(c, group);
@@ -152,7 +140,7 @@ struct Kernel {
   }
   FC_DEVICE bool is_whole(int block) const { return (block + 1) * C.block_n <= params.seqlen_kv; }
   FC_DEVICE void load_first(int block) {
-    const bool rows = heads == C.pack_heads && first_position + kPositions <= params.seqlen_q;
+    const bool rows = tile.heads == C.pack_heads && tile.first_position + kPositions <= params.seqlen_q;
     if (rows && is_whole(block)) load_k<true>(block), load_q<true>(), load_v<true>(block);
     else load_k<false>(block), load_q<false>(), load_v<false>(block);
   }
@@ -171,13 +159,7 @@ struct Kernel {
   }
   FC_DEVICE void scores() {
 #pragma unroll
-    for (int m = 0; m < kRowBlocks; ++m) {
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) acc_s[m][n][i] = 0.0f;
-      }
-    }
+    for (int m = 0; m < kRowBlocks; ++m) tile::set_zero(acc_s[m]);
 #pragma unroll
     for (int c = 0; c < kChunksQk; ++c) {
 #pragma unroll
@@ -194,44 +176,25 @@ struct Kernel {
     }
   }
 
-  FC_DEVICE void mask(int block) {
-    const int first_key = block * C.block_n + 2 * member;
+  FC_DEVICE void mask_where_cut(int block) {
+    if (!mask().template cuts<C.block_n>(block, tile.first_position, tile.first_position + kPositions - 1)) return;
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
-#pragma unroll
-      for (int second = 0; second < 2; ++second) {
-        int end = params.seqlen_kv;
-        if constexpr (T.bounded_right) end = min_int(end, position_of(row(m, second)) + params.right_offset + 1);
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            if (first_key + 8 * n + i >= end) acc_s[m][n][2 * second + i] = ptx::negative_infinity();
-          }
-        }
-      }
+      mask().apply(acc_s[m], block * C.block_n + 2 * member,
+                   {tile.position_of(row(m, 0)), tile.position_of(row(m, 1))});
     }
-  }
-  FC_DEVICE bool needs_mask(int block) const {
-    int full_end = params.seqlen_kv;
-    if constexpr (T.bounded_right) full_end = min_int(full_end, first_position + params.right_offset + 1);
-    return (block + 1) * C.block_n > full_end;
   }
 
   // The same column of two keys, as the fragment of V wants them.
   FC_DEVICE static unsigned pair(const ptx::Vector4& key, const ptx::Vector4& next, int column) {
     return ptx::prmt(word(key, column / 2), word(next, column / 2), column % 2 == 0 ? 0x5410 : 0x7632);
   }
-  FC_DEVICE void add_values() {
+  FC_DEVICE void add_pv() {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       unsigned p[kRowBlocks][4];
 #pragma unroll
-      for (int m = 0; m < kRowBlocks; ++m) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          p[m][i] = tile::pack<T.element>(acc_s[m][n + i / 2][i % 2 * 2], acc_s[m][n + i / 2][i % 2 * 2 + 1]);
-      }
+      for (int m = 0; m < kRowBlocks; ++m) tile::pack_operand<T.element>(p[m], acc_s[m], n / 2);
 #pragma unroll
       for (int c = 0; c < kChunksV; ++c) {
 #pragma unroll
@@ -246,55 +209,43 @@ struct Kernel {
 
   FC_DEVICE void add_totals() {
 #pragma unroll
-    for (int m = 0; m < kRowBlocks; ++m) {
-#pragma unroll
-      for (int second = 0; second < 2; ++second) total[m][second] = tile::quad_sum(softmax[m].sum[second]);
-    }
+    for (int m = 0; m < kRowBlocks; ++m) states[m] = tile::RowState::of(softmax[m]);
   }
 
   // K of the next block is on its way under the values of this one, V under the next scores.
   FC_DEVICE void attend() {
 #pragma unroll
-    for (int m = 0; m < kRowBlocks; ++m) {
-#pragma unroll
-      for (int i = 0; i < 8 * kChunksV; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) acc_o[m][i][j] = 0.0f;
-      }
-    }
-    if (warp >= blocks) {
+    for (int m = 0; m < kRowBlocks; ++m) tile::set_zero(acc_o[m]);
+    const int first = blocks.begin + warp;
+    if (first >= blocks.end) {
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m) softmax[m].reset();
       prepare_stores();
       add_totals();
       return;
     }
-    load_first(warp);
+    load_first(first);
     prepare_stores();
     scores();
-    if (needs_mask(warp)) mask(warp);
+    mask_where_cut(first);
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) softmax[m].start(acc_s[m], params.scale_log2);
 #pragma unroll 1
-    for (int next = warp + C.key_warps; next < blocks; next += C.key_warps) {
+    for (int next = first + C.key_warps; next < blocks.end; next += C.key_warps) {
       load_next_k(next);
-      add_values();
+      add_pv();
       load_next_v(next);
       scores();
-      if (needs_mask(next)) mask(next);
+      mask_where_cut(next);
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m) {
         float rescale[2];
         softmax[m].update(acc_s[m], params.scale_log2, rescale);
-#pragma unroll
-        for (int i = 0; i < 8 * kChunksV; ++i) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) acc_o[m][i][j] *= rescale[j / 2];
-        }
+        tile::scale_rows(acc_o[m], rescale);
       }
     }
     add_totals();
-    add_values();
+    add_pv();
   }
 
   // --- finish -----------------------------------------------------------------------------------------------------
@@ -308,12 +259,11 @@ struct Kernel {
   Place places[C.key_warps == 1 ? kRowBlocks : 1][2];
 
   FC_DEVICE Place place_of(int row) const {
-    const int head = first_head + head_of(row), position = position_of(row);
+    const int head = tile.first_head + tile.head_of(row), position = tile.position_of(row);
     Place place;
     place.exists = row_exists(row);
     place.o = piece_at(params.o, head, position, 0);
-    place.lse = params.lse;
-    if (place.lse) place.lse += static_cast<long long>(batch * params.heads_q + head) * params.seqlen_q + position;
+    place.lse = params.lse ? tile::lse_pointer(params, tile.batch, head, position) : nullptr;
     place.o = ptx::opaque(place.o), place.lse = ptx::opaque(place.lse);
     return place;
   }
@@ -345,7 +295,7 @@ struct Kernel {
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
-        const float scale = tile::inverse_sum(total[m][second]);
+        const float scale = tile::inverse_sum(states[m].total[second]);
 #pragma unroll
         for (int c = 0; c < kChunksV; ++c) {
 #pragma unroll
@@ -363,13 +313,14 @@ struct Kernel {
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
       for (int second = 0; second < 2; ++second)
-        store_lse(places[m][second], softmax[m].max_scaled[second], total[m][second]);
+        store_lse(places[m][second], states[m].maximum[second], states[m].total[second]);
     }
   }
 
+  // Of the piece of 16 rows that holds the row.
   FC_DEVICE static ptx::SharedAddress state_address(int of_warp, int row) {
     return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, states) +
-           ((of_warp * kRowBlocks + row / 16) * 8 + row % 8) * 16;
+           (of_warp * kRowBlocks + row / 16) * tile::kStateBytes;
   }
   // Four of the 16 columns that a member has of a chunk: those of four members are neighbours, for the banks.
   FC_DEVICE static ptx::SharedAddress part_address(int of_warp, int row, int chunk, int member, int quarter) {
@@ -377,13 +328,13 @@ struct Kernel {
            ((chunk * 4 + quarter) * 4 + member) * 16;
   }
 
-  FC_DEVICE void hand_over() {
+  FC_DEVICE void write_partial() {
+    const auto write = [](ptx::SharedAddress at, float a, float b, float c, float d) {
+      ptx::st_shared_v4(at, a, b, c, d);
+    };
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
-      if (member == 0) {
-        ptx::st_shared_v4(state_address(warp, row(m, 0)), softmax[m].max_scaled[0], total[m][0],
-                          softmax[m].max_scaled[1], total[m][1]);
-      }
+      tile::write_state(write, state_address(warp, 16 * m), 4 * group + member, states[m]);
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
 #pragma unroll
@@ -391,21 +342,11 @@ struct Kernel {
 #pragma unroll
           for (int quarter = 0; quarter < 4; ++quarter) {
             const auto o = [&](int i) { return acc_o[m][8 * c + quarter % 2 * 4 + i][2 * second + quarter / 2]; };
-            ptx::st_shared_v4(part_address(warp, row(m, second), c, member, quarter), o(0), o(1), o(2), o(3));
+            write(part_address(warp, row(m, second), c, member, quarter), o(0), o(1), o(2), o(3));
           }
         }
       }
     }
-  }
-
-  // Maximum and sum of a row, of one warp.
-  struct RowState {
-    float maximum, total;
-  };
-  FC_DEVICE static RowState load_state(int of_warp, int row) {
-    const ptx::Vector4 words = ptx::ld_shared_v4(state_address(of_warp, row));
-    const bool second = row / 8 % 2 != 0;
-    return {ptx::float_of_bits(second ? words.z : words.x), ptx::float_of_bits(second ? words.w : words.y)};
   }
 
   // Eight columns of a row, of all that the threads share out when they merge.
@@ -419,18 +360,20 @@ struct Kernel {
   static constexpr int kPieces = 4 * tile_rows(C) * 2 * kChunksV;
 
   FC_DEVICE void merge(const Piece& piece, const Place& place) {
-    RowState states[C.key_warps];
-    float maximum = ptx::negative_infinity();
+    const bool second = piece.row / 8 % 2 != 0;
+    float maxima[C.key_warps], totals[C.key_warps], maximum = ptx::negative_infinity();
 #pragma unroll
     for (int w = 0; w < C.key_warps; ++w) {
-      states[w] = load_state(w, piece.row);
-      maximum = ptx::max(maximum, states[w].maximum);
+      const tile::RowState state = tile::read_state(state_address(w, piece.row), piece.row % 8 * 4);
+      maxima[w] = second ? state.maximum[1] : state.maximum[0];
+      totals[w] = second ? state.total[1] : state.total[0];
+      maximum = ptx::max(maximum, maxima[w]);
     }
     float o[8] = {}, sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < C.key_warps; ++w) {
-      const float weight = tile::weight(states[w].maximum, maximum);
-      sum = ptx::fma(weight, states[w].total, sum);
+      const float weight = tile::weight(maxima[w], maximum);
+      sum = ptx::fma(weight, totals[w], sum);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const ptx::Vector4 part =
@@ -450,7 +393,7 @@ struct Kernel {
     if constexpr (C.key_warps == 1) {
       store_all();
     } else {
-      hand_over();
+      write_partial();
       ptx::bar_sync();
       int index = ptx::tid_x();
       if (index < kPieces) merge(Piece::of(index), places[0][0]);

@@ -16,11 +16,12 @@ struct Params {
   Tensor q, k, v, o;
   float* lse;  // [batch, heads_q, seqlen_q] or null
   int heads_q, seqlen_q, seqlen_kv;
-  int right_offset;  // row i sees keys j <= i + right_offset
+  int right_offset;  // bounded_right: row i sees keys j <= i + right_offset
   float scale_log2;  // softmax scale * log2(e)
   int group_size;    // query heads of a key head
   int head_tiles;    // tiles of pack_heads that they make
   tile::FastDivide by_head_tiles;
+  int left_offset;  // bounded_left: and keys j >= i + left_offset
 };
 
 }  // namespace flashcore::sm80_short_fwd

@@ -2,6 +2,7 @@
 // Tunables of sm90_fwd, and every constraint on them, stated once: host and kernel both read this file.
 
 #include "kernels/tile/shared_layout.h"
+#include "kernels/tile/tile_order.h"
 #include "kernels/tile/traits.h"
 
 namespace flashcore::sm90_fwd {
@@ -13,10 +14,9 @@ struct Config {
   int q_stages = 2;           // Q tiles: 2 loads the next one while this one is worked on
   int ping_pong = 1;          // consumers take turns at issuing matrix work, so that one's softmax runs under another's
   int rescale_threshold = 8;  // O is rescaled once a probability exceeds 2 to this
-  int scheduler =
-      1;            // 0 one tile per CTA, 1 persistent with a fixed stride, 2 persistent, tiles handed out by a counter
-  int cluster = 1;  // CTAs with neighbouring tiles of a head; each loads its share of K and V for all of them
-  int key_groups = 1;  // consumers that share their rows, each with its part of the keys
+  int scheduler = 1;          // a tile::Scheduler
+  int cluster = 1;            // CTAs with neighbouring tiles of a head; each loads its share of K and V for all of them
+  int key_groups = 1;         // consumers that share their rows, each with its part of the keys
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -32,9 +32,11 @@ struct Config {
   }
 };
 
+using tile::Scheduler;
+constexpr Scheduler scheduler_of(const Config& c) { return static_cast<Scheduler>(c.scheduler); }
+
 constexpr int kRowsPerConsumer = 64;
 constexpr int kRowsPerStore = 16;  // of O: a warp's, so that it leaves without waiting for the warpgroup
-using tile::column_blocks;
 using tile::padded_dim;
 
 constexpr int group_stages(const Config& c) { return c.num_stages / c.key_groups; }  // each key group has its own ring
@@ -45,21 +47,17 @@ constexpr int threads_per_block(const Config& c) { return (c.num_consumers + 1) 
 
 // One consumer's Q rows; its O rows leave through the same bytes.
 constexpr int qo_slab_bytes(const Traits& t) {
-  const int blocks = column_blocks(t.head_dim > t.head_dim_v ? t.head_dim : t.head_dim_v);
-  return kRowsPerConsumer * blocks * 128;
+  return tile::tma_tile_bytes(kRowsPerConsumer, t.head_dim > t.head_dim_v ? t.head_dim : t.head_dim_v);
 }
-constexpr int q_slab_bytes(const Traits& t) { return kRowsPerConsumer * column_blocks(t.head_dim) * 128; }
-constexpr int k_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim) * 128; }
-constexpr int v_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim_v) * 128; }
+constexpr int k_tile_bytes(const Config& c, const Traits& t) { return tile::tma_tile_bytes(c.block_n, t.head_dim); }
+constexpr int v_tile_bytes(const Config& c, const Traits& t) { return tile::tma_tile_bytes(c.block_n, t.head_dim_v); }
 
 constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers
 constexpr int barrier_bytes(const Config& c) {
   return 8 * (2 * row_groups(c) * c.q_stages + 4 * c.num_stages + 2 * kTileSlots) + 8 * kTileSlots;
 }
-// What a warp of another key group hands to the first: maximum and sum of two rows as 16 bytes, O as 16 of every
-// lane.
-constexpr int kStateBytes = 8 * 16, kChunkBytes = 32 * 16;
-constexpr int part_bytes(const Traits& t) { return kStateBytes + padded_dim(t.head_dim_v) / 8 * kChunkBytes; }
+// What the warps of the other key groups hand to those of the first.
+constexpr int part_bytes(const Traits& t) { return tile::partial_bytes(padded_dim(t.head_dim_v) / 8); }
 constexpr int parts_bytes(const Config& c, const Traits& t) {
   return (c.key_groups - 1) * row_groups(c) * 4 * part_bytes(t);
 }
@@ -100,9 +98,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))
     return "accumulators of O, S and P do not fit a consumer's registers";
-  if (c.scheduler == 0 && c.q_stages == 2)
+  if (scheduler_of(c) == Scheduler::kOneTile && c.q_stages == 2)
     return "a second Q stage is for the next tile, and with scheduler 0 there is none";
-  if (c.cluster > 1 && c.scheduler == 2)
+  if (c.cluster > 1 && scheduler_of(c) == Scheduler::kCounter)
     return "a cluster takes its tiles in turn: its producers do not share a counter";
   return nullptr;
 }

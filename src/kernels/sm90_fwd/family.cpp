@@ -11,6 +11,7 @@ namespace flashcore {
 namespace {
 
 using sm90_fwd::Config;
+using tile::Scheduler;
 
 using Params = sm90_fwd::Params<EncodedMap>;
 
@@ -78,7 +79,7 @@ class Sm90Forward final : public GpuFamily<Config> {
                                                          : std::span<const Config>(kLarge);
     Fastest<Config> best;
     for (Config config : some) {
-      if (problem.band().bounded()) config.scheduler = 2;
+      if (problem.band().bounded()) config.scheduler = static_cast<int>(Scheduler::kCounter);
       if (why_invalid(values_of(config), problem, limits)) continue;
       best.offer(config, sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs));
     }
@@ -98,20 +99,12 @@ class Sm90Forward final : public GpuFamily<Config> {
     const std::int64_t tiles = row_tiles * heads;  // of a cluster each
     const std::int64_t resident = std::max(limits.multiprocessors / config.cluster, 1);
     const std::int64_t section = heads_per_section(problem, heads, tiles, resident);
-    params.row_tiles = static_cast<int>(row_tiles);
-    params.tile_count = static_cast<int>(tiles);
-    params.heads_per_section = static_cast<int>(section);
-    params.whole_sections = static_cast<int>(heads / section);
-    const auto by = [](std::int64_t divisor) { return tile::FastDivide::by(static_cast<int>(divisor)); };
-    params.by_row_tiles = by(row_tiles);
-    params.by_heads_q = by(problem.heads_q);
-    params.by_group_size = by(problem.group_size());
-    params.by_section_tiles = by(row_tiles * section);
-    params.by_section_heads = by(section);
-    params.by_last_section_heads = by(std::max<std::int64_t>(heads % section, 1));
+    params.order =
+        tile::TileOrder::of(static_cast<int>(row_tiles), static_cast<int>(heads), static_cast<int>(problem.heads_q),
+                            static_cast<int>(problem.group_size()), static_cast<int>(section));
     Step step = step_of(config, problem);
-    step.launch.grid.x =
-        static_cast<unsigned>((config.scheduler == 0 ? tiles : std::min(tiles, resident)) * config.cluster);
+    step.launch.grid.x = static_cast<unsigned>(
+        (scheduler_of(config) == Scheduler::kOneTile ? tiles : std::min(tiles, resident)) * config.cluster);
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
     step.set_params(params);
     relocate_forward(step, offsetof(Params, problem));
@@ -126,7 +119,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     step.add_map(tensor_map_of(offsetof(Params, o), problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerStore, 1, 1}),
                  Operand::kO);
     Program program = one_step(std::move(step));
-    if (config.scheduler == 2) {
+    if (scheduler_of(config) == Scheduler::kCounter) {
       program.workspaces = {{sizeof(unsigned), Workspace::Contents::kLeftZero}};
       program.steps.front().relocate(offsetof(Params, tile_counter), AddressOf::workspace(0));
     }
@@ -144,12 +137,12 @@ class Sm90Forward final : public GpuFamily<Config> {
     if (widest <= 128 && causal && long_keys) order.assign(std::begin(kTall), std::end(kTall));
     order.insert(order.end(), std::begin(kShared), std::end(kShared));
     for (Config config : order) {
-      if (causal) config.scheduler = 2;
+      if (causal) config.scheduler = static_cast<int>(Scheduler::kCounter);
       // A cluster takes its tiles in turn, which under a mask costs balance: one that is launched per tile less.
       if (config.num_consumers == 2 && (!causal || long_keys == (widest > 128))) {
         config.cluster = 2;
-        config.scheduler = causal && long_keys ? 0 : 1;
-        if (config.scheduler == 0) config.q_stages = 1;
+        config.scheduler = static_cast<int>(causal && long_keys ? Scheduler::kOneTile : Scheduler::kFixedStride);
+        if (scheduler_of(config) == Scheduler::kOneTile) config.q_stages = 1;
       }
       if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
     }

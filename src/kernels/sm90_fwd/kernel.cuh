@@ -22,17 +22,15 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
   constexpr int kArrivals = 4 * C.num_consumers;            // one lane of each consumer warp
   constexpr int kOfABlock = C.cluster * 4 * row_groups(C);  // of those that read it
   for (int stage = 0; stage < C.q_stages; ++stage) {
-    for (int group = 0; group < row_groups(C); ++group) {
-      ptx::mbarrier_init(context.q_full(stage, group), 1);
-      ptx::mbarrier_init(context.q_empty(stage, group), 4 * C.key_groups);
-    }
+    for (int group = 0; group < row_groups(C); ++group)
+      tile::init_stage(context.q_full(stage, group), context.q_empty(stage, group), 4 * C.key_groups);
   }
   for (int stage = 0; stage < C.num_stages; ++stage) {
-    ptx::mbarrier_init(context.k_full(stage), 1), ptx::mbarrier_init(context.k_empty(stage), kOfABlock);
-    ptx::mbarrier_init(context.v_full(stage), 1), ptx::mbarrier_init(context.v_empty(stage), kOfABlock);
+    tile::init_stage(context.k_full(stage), context.k_empty(stage), kOfABlock);
+    tile::init_stage(context.v_full(stage), context.v_empty(stage), kOfABlock);
   }
   for (int slot = 0; slot < kTileSlots; ++slot)
-    ptx::mbarrier_init(context.tile_full(slot), 1), ptx::mbarrier_init(context.tile_empty(slot), kArrivals);
+    tile::init_stage(context.tile_full(slot), context.tile_empty(slot), kArrivals);
   // Once: by every thread that has made one, the fences cost 2000 clocks.
   ptx::fence_mbarrier_init();
 }

@@ -1,12 +1,10 @@
 #pragma once
 // The producer of sm90_fwd: one thread that hands out tiles and keeps Q, K and V in flight.
 
-#include "kernels/ptx/atomic.cuh"
-#include "kernels/ptx/bulk.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm90_fwd/context.cuh"
-#include "kernels/tile/warpgroup.cuh"
+#include "kernels/tile/tma_tile.cuh"
 
 namespace flashcore::sm90_fwd {
 
@@ -14,29 +12,18 @@ template <Traits T, Config C>
 struct Producer {
   const Context<T, C>& context;
 
-  template <int kBlocks>
-  FC_DEVICE static void load(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
-                             int rows, int row, int head, int batch) {
-    ptx::mbarrier_arrive_expect_tx(barrier, rows * kBlocks * 128);
-    tile::load_rows<kBlocks>(destination, map, barrier, rows, row, head, batch);
-  }
+  using TileQ = tile::TmaTile<kRowsPerConsumer, T.head_dim>;
 
   // A block of K or V: of a cluster's, each CTA loads its rows into all.
-  template <int kBlocks>
+  template <int kDim>
   FC_DEVICE void load_keys(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
-                           int row, int head, int batch) const {
-    if constexpr (C.cluster == 1) {
-      load<kBlocks>(destination, map, barrier, C.block_n, row, head, batch);
-    } else {
-      constexpr int kRows = C.block_n / C.cluster;
-      ptx::mbarrier_arrive_expect_tx(barrier, C.block_n * kBlocks * 128);
-      const int first = context.rank() * kRows;
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        ptx::tma_load_4d_multicast(destination + (b * C.block_n + first) * 128, map, barrier, 64 * b, row + first, head,
-                                   batch, (1 << C.cluster) - 1);
-      }
-    }
+                           int block, const Tile& tile) const {
+    using Keys = tile::TmaTile<C.block_n, kDim>;
+    const int row = block * C.block_n;
+    if constexpr (C.cluster == 1) Keys::load_expected(destination, map, barrier, row, tile.head_kv, tile.batch);
+    else
+      Keys::template load_multicast<C.cluster>(destination, map, barrier, row, tile.head_kv, tile.batch,
+                                               context.rank());
   }
 
   struct Slot {
@@ -63,10 +50,9 @@ struct Producer {
     Slots slots_k, slots_v;
     Ring<C.q_stages> ring_q;
     Ring<kTileSlots> ring_tile;
-    const int count = context.params.tile_count;
+    const int count = context.params.order.tile_count;
     int number = ptx::ctaid_x() / C.cluster;
     for (;;) {
-      // An empty barrier starts as if its previous phase had ended: writers wait for the opposite parity.
       ptx::mbarrier_wait(context.tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
       ptx::st_shared_u32(context.tile_number(ring_tile.stage()), static_cast<unsigned>(number < count ? number : -1));
       ptx::mbarrier_arrive(context.tile_full(ring_tile.stage()));
@@ -75,42 +61,31 @@ struct Producer {
       const Tile tile = context.tile_at(number);
 
       const auto load_k = [&](int block) {
-        const Slot slot = slots_k.take(tile.blocks - 1 - block);
+        const Slot slot = slots_k.take(tile.blocks.end - 1 - block);
         ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
-        load_keys<column_blocks(T.head_dim)>(context.k(slot.index), context.params.k, context.k_full(slot.index),
-                                             block * C.block_n, tile.head_kv, tile.batch);
+        load_keys<T.head_dim>(context.k(slot.index), context.params.k, context.k_full(slot.index), block, tile);
       };
       const auto load_v = [&](int block) {
-        const Slot slot = slots_v.take(tile.blocks - 1 - block);
+        const Slot slot = slots_v.take(tile.blocks.end - 1 - block);
         ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);
-        load_keys<column_blocks(T.head_dim_v)>(context.v(slot.index), context.params.v, context.v_full(slot.index),
-                                               block * C.block_n, tile.head_kv, tile.batch);
+        load_keys<T.head_dim_v>(context.v(slot.index), context.params.v, context.v_full(slot.index), block, tile);
       };
 #pragma unroll
       for (int c = 0; c < row_groups(C); ++c) {
         ptx::mbarrier_wait(context.q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);
-        load<column_blocks(T.head_dim)>(context.qo(ring_q.stage(), c), context.params.q,
-                                        context.q_full(ring_q.stage(), c), kRowsPerConsumer,
-                                        tile.first_row + c * kRowsPerConsumer, tile.head_q, tile.batch);
-        if (c == 0 && tile.blocks > 0) load_k(tile.blocks - 1);
+        TileQ::load_expected(context.qo(ring_q.stage(), c), context.params.q, context.q_full(ring_q.stage(), c),
+                             tile.first_row + c * kRowsPerConsumer, tile.head_q, tile.batch);
+        if (c == 0 && tile.blocks.count() > 0) load_k(tile.blocks.end - 1);
       }
       ring_q.advance();
-      for (int block = tile.blocks - 2; block >= 0; --block) {
+      for (int block = tile.blocks.end - 2; block >= tile.blocks.begin; --block) {
         load_k(block);
         load_v(block + 1);
       }
       // After the last K, where its latency hides; at the start of a tile it would not.
-      if constexpr (C.scheduler == 2) {
-        const unsigned handed_out = ptx::atomic_add_global(context.params.tile_counter, 1);
-        // Every CTA asks until it is refused: count requests in all, and the last one leaves the counter as it was.
-        if (handed_out == static_cast<unsigned>(count) - 1) ptx::st_global_u32(context.params.tile_counter, 0);
-        number = ptx::nctaid_x() + static_cast<int>(handed_out);
-      } else if constexpr (C.scheduler == 1) {
-        number += ptx::nctaid_x() / C.cluster;
-      } else {
-        number = count;
-      }
-      if (tile.blocks > 0) load_v(0);
+      number =
+          tile::next_tile<scheduler_of(C)>(number, count, ptx::nctaid_x() / C.cluster, context.params.tile_counter);
+      if (tile.blocks.count() > 0) load_v(tile.blocks.begin);
     }
   }
 };

@@ -27,7 +27,6 @@ struct Config {
   }
 };
 
-using tile::column_blocks;
 using tile::padded_dim;
 
 constexpr int kTileRows = 64;  // of one warpgroup
@@ -39,35 +38,29 @@ constexpr int parts(const Config& c) { return c.key_groups * c.cluster; }
 // Query positions of one tile: row r is position r % positions of head r / positions.
 constexpr int positions(const Config& c) { return kTileRows / c.pack_heads; }
 
-constexpr int q_tile_bytes(const Traits& t) { return kTileRows * column_blocks(t.head_dim) * 128; }
-constexpr int k_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim) * 128; }
-constexpr int v_tile_bytes(const Config& c, const Traits& t) { return c.block_n * column_blocks(t.head_dim_v) * 128; }
+constexpr int q_tile_bytes(const Traits& t) { return tile::tma_tile_bytes(kTileRows, t.head_dim); }
+constexpr int k_tile_bytes(const Config& c, const Traits& t) { return tile::tma_tile_bytes(c.block_n, t.head_dim); }
+constexpr int v_tile_bytes(const Config& c, const Traits& t) { return tile::tma_tile_bytes(c.block_n, t.head_dim_v); }
 
 constexpr int kRescaleThreshold = 8;  // O is rescaled once a probability exceeds 2 to this
 
-// The merge. O's columns are dealt out in chunks of 8, first to the key groups, then to the CTAs of the cluster. A warp
-// hands over a chunk of its 16 rows as 16 bytes of every lane, and the maximum and sum of two rows as 16 bytes.
+// The merge. O's columns are dealt out in chunks of 8, first to the key groups, then to the CTAs of the cluster, and
+// handed over as tile::partial_bytes says.
 constexpr int chunks(const Traits& t) { return padded_dim(t.head_dim_v) / 8; }
 constexpr int group_chunks(const Config& c, const Traits& t) { return (chunks(t) + c.key_groups - 1) / c.key_groups; }
 constexpr int part_chunks(const Config& c, const Traits& t) { return (group_chunks(c, t) + c.cluster - 1) / c.cluster; }
-constexpr int kChunkBytes = 32 * 16;
-constexpr int kStateBytes = 8 * 16;
-constexpr int local_slot_bytes(const Config& c, const Traits& t) {
-  return kStateBytes + group_chunks(c, t) * kChunkBytes;
+// Exchange buffers: what one warp receives from the other key groups of its CTA, and from the other CTAs.
+constexpr int local_exchange_bytes(const Config& c, const Traits& t) {
+  return (c.key_groups - 1) * tile::partial_bytes(group_chunks(c, t));
 }
-constexpr int remote_slot_bytes(const Config& c, const Traits& t) {
-  return kStateBytes + part_chunks(c, t) * kChunkBytes;
+constexpr int remote_exchange_bytes(const Config& c, const Traits& t) {
+  return (c.cluster - 1) * tile::partial_bytes(part_chunks(c, t));
 }
-// What one warp receives from the other key groups of its CTA, and from the other CTAs.
-constexpr int local_inbox_bytes(const Config& c, const Traits& t) {
-  return (c.key_groups - 1) * local_slot_bytes(c, t);
-}
-constexpr int remote_inbox_bytes(const Config& c, const Traits& t) { return (c.cluster - 1) * remote_slot_bytes(c, t); }
 
 constexpr int barrier_bytes(const Config& c) { return 8 * (1 + 2 * c.key_groups * c.num_stages + 4 * warpgroups(c)); }
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.row_groups * q_tile_bytes(t) + c.key_groups * c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
-         4 * warpgroups(c) * (local_inbox_bytes(c, t) + remote_inbox_bytes(c, t)) +
+         4 * warpgroups(c) * (local_exchange_bytes(c, t) + remote_exchange_bytes(c, t)) +
          tile::round_up(barrier_bytes(c), 128);
 }
 

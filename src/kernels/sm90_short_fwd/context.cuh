@@ -2,16 +2,14 @@
 // Shared memory of sm90_short_fwd, and a thread's place in the tile.
 
 #include "kernels/ptx/cluster.cuh"
-#include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/shuffle.cuh"
-#include "kernels/ptx/special_registers.cuh"
 #include "kernels/sm90_short_fwd/config.h"
+#include "kernels/tile/pipeline.cuh"
 
 namespace flashcore::sm90_short_fwd {
 
-struct Barrier {
-  unsigned long long word;
-};
+using tile::Barrier;
+using tile::min_int;
 
 template <Traits T, Config C>
 struct SharedStorage {
@@ -19,19 +17,13 @@ struct SharedStorage {
   unsigned char k[C.key_groups][C.num_stages][k_tile_bytes(C, T)];
   unsigned char v[C.key_groups][C.num_stages][v_tile_bytes(C, T)];
   // From the key groups of the CTA, then from the CTAs of the cluster.
-  unsigned char inboxes[4 * warpgroups(C) * (local_inbox_bytes(C, T) + remote_inbox_bytes(C, T)) +
-                        tile::round_up(barrier_bytes(C), 128) - barrier_bytes(C)];
-  Barrier q_full;
+  unsigned char exchange[4 * warpgroups(C) * (local_exchange_bytes(C, T) + remote_exchange_bytes(C, T)) +
+                         tile::round_up(barrier_bytes(C), 128) - barrier_bytes(C)];
+  Barrier q_full[1];
   Barrier k_full[C.key_groups][C.num_stages];
   Barrier v_full[C.key_groups][C.num_stages];
-  Barrier inbox_full[4 * warpgroups(C)];
+  Barrier exchange_full[4 * warpgroups(C)];
 };
-
-struct RowState {
-  float maximum[2], total[2];  // the maximum · scale_log2, and the sum of 2^(score - maximum)
-};
-
-FC_DEVICE int min_int(int a, int b) { return a < b ? a : b; }
 
 template <Traits T, Config C>
 struct Context {
@@ -51,33 +43,25 @@ struct Context {
         key_group(warpgroup / C.row_groups),
         rank(C.cluster == 1 ? 0 : ptx::cluster_ctarank()) {}
 
-  FC_DEVICE ptx::SharedAddress q(int group) const {
-    return shared + FC_OFFSET_OF(Storage, q) + group * q_tile_bytes(T);
+  FC_SHARED_ADDRESS(q)
+  FC_SHARED_ADDRESS(q_full)
+  FC_SHARED_ADDRESS_2D(k)
+  FC_SHARED_ADDRESS_2D(v)
+  FC_SHARED_ADDRESS_2D(k_full)
+  FC_SHARED_ADDRESS_2D(v_full)
+
+  // Of the warp with this one's rows in key group `group`: what it receives from the other key groups of its CTA, and
+  // from the other CTAs.
+  FC_DEVICE int exchange_index(int group) const { return 4 * (group * C.row_groups + row_group) + warp; }
+  FC_DEVICE ptx::SharedAddress local_exchange(int group) const {
+    return shared + FC_OFFSET_OF(Storage, exchange) + exchange_index(group) * local_exchange_bytes(C, T);
   }
-  FC_DEVICE ptx::SharedAddress k(int stage) const {
-    return shared + FC_OFFSET_OF(Storage, k) + (key_group * C.num_stages + stage) * k_tile_bytes(C, T);
+  FC_DEVICE ptx::SharedAddress remote_exchange() const {
+    return shared + FC_OFFSET_OF(Storage, exchange) + 4 * warpgroups(C) * local_exchange_bytes(C, T) +
+           exchange_index(key_group) * remote_exchange_bytes(C, T);
   }
-  FC_DEVICE ptx::SharedAddress v(int stage) const {
-    return shared + FC_OFFSET_OF(Storage, v) + (key_group * C.num_stages + stage) * v_tile_bytes(C, T);
-  }
-  FC_DEVICE ptx::SharedAddress q_full() const { return shared + FC_OFFSET_OF(Storage, q_full); }
-  FC_DEVICE ptx::SharedAddress k_full(int stage) const {
-    return shared + FC_OFFSET_OF(Storage, k_full) + 8 * (key_group * C.num_stages + stage);
-  }
-  FC_DEVICE ptx::SharedAddress v_full(int stage) const {
-    return shared + FC_OFFSET_OF(Storage, v_full) + 8 * (key_group * C.num_stages + stage);
-  }
-  // Of the warp with this one's rows in key group `group`.
-  FC_DEVICE int inbox_index(int group) const { return 4 * (group * C.row_groups + row_group) + warp; }
-  FC_DEVICE ptx::SharedAddress local_inbox(int group) const {
-    return shared + FC_OFFSET_OF(Storage, inboxes) + inbox_index(group) * local_inbox_bytes(C, T);
-  }
-  FC_DEVICE ptx::SharedAddress remote_inbox() const {
-    return shared + FC_OFFSET_OF(Storage, inboxes) + 4 * warpgroups(C) * local_inbox_bytes(C, T) +
-           inbox_index(key_group) * remote_inbox_bytes(C, T);
-  }
-  FC_DEVICE ptx::SharedAddress inbox_full() const {
-    return shared + FC_OFFSET_OF(Storage, inbox_full) + 8 * inbox_index(key_group);
+  FC_DEVICE ptx::SharedAddress exchange_full() const {
+    return shared + FC_OFFSET_OF(Storage, exchange_full) + 8 * exchange_index(key_group);
   }
 };
 

@@ -12,9 +12,20 @@ enum class SharedLayout : int {
 // hold zeros.
 constexpr int column_blocks(int head_dim) { return (head_dim + 63) / 64; }
 
+constexpr int tma_tile_bytes(int rows, int head_dim) { return rows * column_blocks(head_dim) * 128; }
+
+constexpr int min_int(int a, int b) { return a < b ? a : b; }
+constexpr int max_int(int a, int b) { return a > b ? a : b; }
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 // Columns of those tiles that wgmma works on.
 constexpr int padded_dim(int head_dim) { return round_up(head_dim, 16); }
+
+// A partial result that one warp hands to another: of its 16 rows the maxima and sums, 16 bytes of every 4 lanes, then
+// O in chunks of 8 columns, 16 bytes of every lane. A fragment goes to the same lane, so nothing is permuted and no
+// bank conflicts.
+constexpr int kStateBytes = 8 * 16;
+constexpr int kChunkBytes = 32 * 16;
+constexpr int partial_bytes(int chunks) { return kStateBytes + chunks * kChunkBytes; }
 
 // Bytes from one row to the next of a tile of `columns` 16-bit elements, a multiple of 16. Always a multiple of 16
 // bytes: cp.async and ldmatrix fault or tear otherwise.

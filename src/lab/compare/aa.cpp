@@ -27,19 +27,15 @@ PairRequest request_for(const AaOptions& options, int repeat, bool first_of_proc
   request.same_code = true;
   request.gates = first_of_process;
   MeasureOptions& measure = request.measure;
-  measure.regime = options.regime;
-  measure.condition = options.condition;
+  measure.spec() = options.spec();
   // The order of blocks differs from repeat to repeat; the inputs only from process to process, for their reference
   // costs more than a repeat.
   measure.seed = options.seed + static_cast<std::uint64_t>(repeat / options.per_process) * 7919;
   measure.order_seed = options.seed * 1000003 + static_cast<std::uint64_t>(repeat);
   measure.min_blocks = kMinBlocksAa;
   measure.max_blocks = kMaxBlocksAa;
-  measure.max_seconds = options.max_seconds;
-  measure.margin = options.margin;
   measure.target_half_width = kTargetHalfWidth;
   measure.gap_ms = options.gap_ms;
-  measure.planted_permille = options.planted_permille;
   if (options.planted_permille > 0) measure.sample_us = kLaunchesForPlanting * launch_us;
   return request;
 }
@@ -48,10 +44,10 @@ void count(const AaOptions& options, const PairOutcome& outcome, std::uint64_t s
   const Comparison c = compare_blocks(outcome.log_ratios, options.margin, seed);
   ++r.repeats;
   r.alarms += c.ci95_low > 1 || c.ci95_high < 1;
-  r.faster += c.verdict == "FASTER";
-  r.slower += c.verdict == "SLOWER";
-  r.same += c.verdict == "SAME";
-  r.inconclusive += c.verdict == "INCONCLUSIVE";
+  r.faster += c.verdict == SpeedVerdict::kFaster;
+  r.slower += c.verdict == SpeedVerdict::kSlower;
+  r.same += c.verdict == SpeedVerdict::kSame;
+  r.inconclusive += c.verdict == SpeedVerdict::kInconclusive;
   r.effects.push_back(c.speedup);
   r.half_widths.push_back(0.5 * (c.ci95_high - c.ci95_low));
   r.launches_per_sample = outcome.candidate.timing->launches_per_sample;
@@ -79,11 +75,11 @@ AaResult repeat_aa(const AaOptions& options, const std::function<void(int, int)>
       AaOptions honest = options;
       honest.planted_permille = 0;
       const PairOutcome look = worker->measure_pair(request_for(honest, repeat, true, 0));
-      if (look.ended == "measured") launch_us = look.candidate.timing->p50_us;
+      if (look.ended == PairEnded::kMeasured) launch_us = look.candidate.timing->p50_us;
     }
     const PairRequest request = request_for(options, repeat, fresh, launch_us);
-    const PairOutcome outcome = worker->measure_pair(request);
-    if (outcome.ended != "measured") {
+    const PairOutcome outcome = worker->measure_slowed_pair(request, options.planted_permille);
+    if (outcome.ended != PairEnded::kMeasured) {
       result.failure = fmt::format("repeat {} ended in '{}': {}", repeat, outcome.ended, outcome.message);
       break;
     }

@@ -12,20 +12,17 @@
 
 namespace flashcore {
 
-struct AaOptions {
+struct AaOptions : MeasurementSpec {  // max_seconds: of each repeat
+  AaOptions() { max_seconds = 0.5; }
+
   std::string device;  // as open_device
   NamedProblem problem;
   std::string candidate;  // text
   int repeats = 100;
   int planted_permille = 0;  // 30: the one side does 3% more work
-  double margin = 0.03;
   double alpha = 0.05;       // of the 95% interval
-  double max_seconds = 0.5;  // of timing, each repeat
   int per_process = 50;      // repeats in one worker process before the next
   double gap_ms = 1;         // idle before each sample: repeats by the hundred cannot each wait as long as `ab` does
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  std::uint64_t seed = 1;
   std::string worker_executable;
 };
 

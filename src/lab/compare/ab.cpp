@@ -30,14 +30,11 @@ PairRequest request_for(const AbOptions& options, int process) {
   request.same_code = options.same_code;
   request.time = options.refusal.empty();
   MeasureOptions& measure = request.measure;
-  measure.regime = options.regime;
-  measure.condition = options.condition;
-  // Other inputs and another order in every process.
-  measure.seed = options.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
+  measure.spec() = options.spec();
+  measure.seed = seed_of_process(options.seed, process);
   measure.min_blocks = kMinBlocksPerProcess;
   measure.max_blocks = kMaxBlocksPerProcess;
   measure.max_seconds = std::max(options.max_seconds / options.processes, kMinProcessSeconds);
-  measure.margin = options.margin;
   measure.target_half_width = kTargetHalfWidth;
   return request;
 }
@@ -58,10 +55,11 @@ std::string sentence_of(const AbOptions& options, const AbResult& r) {
           ? fmt::format("this run could have detected a change of {}", percent(c.detectable))
           : fmt::format("with fewer than {} blocks this run could have detected nothing", kMinBlocks);
   const std::string margin = percent(options.margin);
-  if (c.verdict == "FASTER" || c.verdict == "SLOWER")
-    return fmt::format("{} is {} than {}: {}; {}", options.candidate, c.verdict == "FASTER" ? "faster" : "slower",
-                       options.baseline, effect_words(r), detectable);
-  if (c.verdict == "SAME")
+  if (c.verdict == SpeedVerdict::kFaster || c.verdict == SpeedVerdict::kSlower)
+    return fmt::format("{} is {} than {}: {}; {}", options.candidate,
+                       c.verdict == SpeedVerdict::kFaster ? "faster" : "slower", options.baseline, effect_words(r),
+                       detectable);
+  if (c.verdict == SpeedVerdict::kSame)
     return fmt::format("{} is the same as {} within {}: {}; {}", options.candidate, options.baseline, margin,
                        effect_words(r), detectable);
   return fmt::format("{} may or may not differ from {} by {}: {}; {}; more time or a quieter machine would tell",
@@ -82,8 +80,8 @@ std::vector<std::string> differing_fields(const Trial& a, const Trial& b) {
 void conclude_same_code(const AbOptions& options, AbResult& r) {
   const PairOutcome& outcome = r.processes.front();
   r.same_code = true;
-  r.verdict = "SAME";
-  r.comparison = Comparison{options.baseline, 1, 1, 1, "SAME", 0, options.margin, 1, 0};
+  r.verdict = SpeedVerdict::kSame;
+  r.comparison = Comparison{options.baseline, 1, 1, 1, SpeedVerdict::kSame, 0, options.margin, 1, 0};
   r.inert_fields = differing_fields(outcome.candidate, outcome.baseline);
   r.sentence =
       fmt::format("{} is the same as {} by construction: identical machine code ({}) and launch; nothing was timed",
@@ -94,13 +92,13 @@ void conclude_same_code(const AbOptions& options, AbResult& r) {
 }
 
 void conclude_unjudged(const AbOptions& options, const PairOutcome& failed, AbResult& r) {
-  if (failed.ended == "baseline_failed")
+  if (failed.ended == PairEnded::kBaselineFailed)
     r.sentence = fmt::format("the baseline {} is red ({}), so nothing is judged against it: {}", options.baseline,
                              failed.baseline.ended, failed.message);
-  else if (failed.ended == "candidate_failed")
+  else if (failed.ended == PairEnded::kCandidateFailed)
     r.sentence = fmt::format("{} did not pass its gates ({}), and what is not correct gets no time: {}",
                              options.candidate, failed.candidate.ended, failed.message);
-  else if (failed.ended == "not_timed") r.sentence = options.refusal;
+  else if (failed.ended == PairEnded::kNotTimed) r.sentence = options.refusal;
   else r.sentence = fmt::format("the measurement ended in '{}': {}", failed.ended, failed.message);
 }
 
@@ -124,13 +122,13 @@ AbResult judge_ab(const AbOptions& options, std::vector<PairOutcome> processes) 
   AbResult r;
   r.processes = std::move(processes);
   r.ended = r.processes.front().ended;
-  if (r.ended == "same_code") {
+  if (r.ended == PairEnded::kSameCode) {
     conclude_same_code(options, r);
     return r;
   }
   std::vector<std::vector<double>> blocks;
   for (const PairOutcome& process : r.processes) {
-    if (process.ended == "measured") {
+    if (process.ended == PairEnded::kMeasured) {
       blocks.push_back(process.log_ratios);
       continue;
     }
@@ -161,7 +159,7 @@ AbResult ab(const AbOptions& options, const std::function<void(int, int)>& progr
     Worker worker(options.device, options.worker_executable);
     worker.cancel_when(stop);
     outcomes.push_back(worker.measure_pair(request_for(options, process)));
-    if (outcomes.back().ended != "measured") break;
+    if (outcomes.back().ended != PairEnded::kMeasured) break;
   }
   return judge_ab(options, std::move(outcomes));
 }
@@ -179,7 +177,7 @@ json ab_json(const AbOptions& options, const AbResult& r) {
   const PairOutcome& first = r.processes.front();
   const auto hash = [](const Trial& t) { return t.artifact ? json(t.artifact->code_hash) : json(); };
   const Comparison& c = r.comparison;
-  const bool timed = r.ended == "measured";
+  const bool timed = r.ended == PairEnded::kMeasured;
   return encode_nonfinite(
       {{"problem", options.problem.problem.id()},
        {"name", options.problem.name},
@@ -214,9 +212,9 @@ json ab_json(const AbOptions& options, const AbResult& r) {
 }
 
 int ab_exit_code(const AbResult& r) {
-  if (!r.inert_fields.empty() || r.verdict == "SLOWER" || r.ended == "candidate_failed") return 1;
-  if (r.ended == "environment") return 4;
-  return r.verdict == "FASTER" || r.verdict == "SAME" ? 0 : 2;
+  if (!r.inert_fields.empty() || r.verdict == SpeedVerdict::kSlower || r.ended == PairEnded::kCandidateFailed) return 1;
+  if (r.ended == PairEnded::kEnvironment) return 4;
+  return r.verdict == SpeedVerdict::kFaster || r.verdict == SpeedVerdict::kSame ? 0 : 2;
 }
 
 }  // namespace flashcore

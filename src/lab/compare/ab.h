@@ -17,29 +17,25 @@ namespace flashcore {
 // Of the margin, in each process: together they then come to less than the quarter that verdict_of asks for.
 inline constexpr double kTargetHalfWidth = 0.2;
 
-struct AbOptions {
+struct AbOptions : MeasurementSpec {  // max_seconds: in all processes together
+  AbOptions() { max_seconds = 9; }
+
   std::string device;  // as open_device
   std::string suite;   // where the problem comes from, for the record
   NamedProblem problem;
   std::string baseline, candidate;  // A and B, text
   int processes = 3;                // fewer than three are not for publishing
-  double margin = 0.03;
-  double max_seconds = 9;  // of timing, in all processes together
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  std::uint64_t seed = 1;
-  bool same_code = false;  // race them even where they are the same code: A against A
+  bool same_code = false;           // race them even where they are the same code: A against A
   // Why times are not to be judged here (Calibration::why_not_trusted): then only what needs none is. Empty: judge.
   std::string refusal;
   std::string worker_executable;  // as Worker; tests give their own
 };
 
 struct AbResult {
-  // FASTER | SLOWER | SAME | INCONCLUSIVE of the candidate against the baseline; NOT JUDGED if there is no comparison:
-  // a side failed its gates, or the measurement broke.
-  std::string verdict = "NOT JUDGED";
+  // Of the candidate against the baseline; kNotJudged: a side failed its gates, or the measurement broke.
+  SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   std::string sentence;  // one, for a person: who, against whom, effect, interval, what could have been detected
-  std::string ended;     // as PairOutcome::ended
+  PairEnded ended = PairEnded::kError;
   bool same_code = false;
   // Fields in which two configs of one machine code differ: a bug of the family. Empty where the configs are the same.
   std::vector<std::string> inert_fields;

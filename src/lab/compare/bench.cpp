@@ -64,8 +64,8 @@ json result_json(const Trial& t) {
                  {"environment", environment_json(t)}};
   if (t.error && t.bound)
     result["correct"] = {
-        {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, "correctness")}};
-  if (const Verdict* counters = find_gate(t, "counters")) result["counters"] = counters->evidence;
+        {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, Gate::kCorrectness)}};
+  if (const Verdict* counters = find_gate(t, Gate::kCounters)) result["counters"] = counters->evidence;
   if (t.timing) {
     const Timing& timing = *t.timing;
     result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};
@@ -86,21 +86,18 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
   request.problem_name = named.name;
   request.suite = options.suite.name;
   request.phase = Phase::kBench;
-  request.seed = options.seed;
+  request.spec() = options.spec();
   request.patterns = {Pattern::kNormal, Pattern::kOutlier};
-  request.regime = options.regime;
-  request.condition = options.condition;
   request.min_samples = options.min_samples;
-  request.max_seconds = options.max_seconds;
   try {
     request.candidate =
         options.candidate ? *options.candidate : dispatch(named.problem, worker.device()).candidate.print();
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kBadInput) throw;
     Trial trial = blank_trial(worker.device(), request);
-    trial.ended = "invalid";
+    trial.ended = Ended::kInvalid;
     trial.message = e.what();
-    trial.gates.push_back({"valid", GateStatus::kFailed, e.what(), nullptr});
+    trial.gates.push_back({Gate::kValid, GateStatus::kFailed, e.what(), nullptr});
     return trial;
   }
   return worker.evaluate(request);

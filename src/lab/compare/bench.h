@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/suite.h"
+#include "lab/measure/spec.h"
 #include "lab/record/store.h"
 #include "lab/record/trial.h"
 
@@ -18,16 +19,12 @@ namespace flashcore {
 
 inline constexpr const char* kBenchSchema = "flashcore.bench/1";  // of `flashcore bench --json`
 
-struct BenchOptions {
-  std::string device;  // as open_device
+struct BenchOptions : MeasurementSpec {  // max_seconds: per problem
+  std::string device;                    // as open_device
   Suite suite;
   std::optional<std::string> candidate;  // "family" or "family:key=value,..."; none: what dispatch picks
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  std::uint64_t seed = 1;
-  int min_samples = 0;            // 0: by default of the phase
-  double max_seconds = 0;         // of timing, per problem; 0: by default of the phase
-  std::string worker_executable;  // as Worker; tests give their own
+  int min_samples = 0;                   // 0: by default of the phase
+  std::string worker_executable;         // as Worker; tests give their own
 };
 
 struct BenchResult {

@@ -22,7 +22,7 @@ struct Now {
 Now times_of(const AbResult& raced) {
   Now now;
   for (const PairOutcome& process : raced.processes) {
-    if (process.ended != "measured") continue;
+    if (process.ended != PairEnded::kMeasured) continue;
     now.p50_us.push_back(process.candidate.timing->p50_us);
     now.kcycles.push_back(process.candidate.timing->kcycles);
   }
@@ -35,7 +35,7 @@ class EntryJudge {
              const std::function<bool()>& stop)
       : entry_(entry), options_(options), device_(device), stop_(stop) {
     row_.baseline = entry;
-    row_.verdict = "NOT JUDGED";
+    row_.verdict = SpeedVerdict::kNotJudged;
   }
 
   GateRow judge() {
@@ -51,12 +51,12 @@ class EntryJudge {
     }
     if (!old_candidate_exists()) return judge_by_record("the baseline's candidate is no longer one");
     const AbResult raced = ab(request(entry_.candidate, false), {}, stop_);
-    if (raced.ended == "candidate_failed") return wrong(raced);
-    row_.lacking = raced.ended == "environment";
-    if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
+    if (raced.ended == PairEnded::kCandidateFailed) return wrong(raced);
+    row_.lacking = raced.ended == PairEnded::kEnvironment;
+    if (raced.verdict == SpeedVerdict::kNotJudged) return unjudged(raced.sentence);
     const auto& old_artifact = raced.processes.front().baseline.artifact;
     const bool unchanged = old_artifact && old_artifact->code_hash == entry_.code_hash;
-    if (unchanged || raced.verdict == "SLOWER") return interleaved(raced);
+    if (unchanged || raced.verdict == SpeedVerdict::kSlower) return interleaved(raced);
     return judge_by_record("the code of the baseline's candidate has changed since");
   }
 
@@ -68,11 +68,9 @@ class EntryJudge {
     ab_options.baseline = baseline;
     ab_options.candidate = row_.candidate;
     ab_options.processes = options_.processes;
-    ab_options.margin = options_.margin;
-    ab_options.max_seconds = options_.max_seconds;
+    ab_options.spec() = options_.spec();
     ab_options.regime = entry_.regime;
     ab_options.condition = entry_.condition;
-    ab_options.seed = options_.seed;
     ab_options.same_code = same_code;
     if (options_.refusal) ab_options.refusal = options_.refusal(device_.key, entry_.regime, entry_.condition);
     ab_options.worker_executable = options_.worker_executable;
@@ -94,7 +92,7 @@ class EntryJudge {
     return row_;
   }
   GateRow wrong(const AbResult& raced) {
-    row_.verdict = "WRONG";
+    row_.verdict = SpeedVerdict::kWrong;
     row_.sentence = fmt::format("{}: {}", row_.candidate, raced.processes.back().message);
     return row_;
   }
@@ -112,9 +110,9 @@ class EntryJudge {
   // The present candidate against itself: its times in several processes, and what differs between them by luck.
   GateRow judge_by_record(const std::string& why) {
     const AbResult raced = ab(request(row_.candidate, true), {}, stop_);
-    if (raced.ended == "candidate_failed" || raced.ended == "baseline_failed") return wrong(raced);
-    row_.lacking = raced.ended == "environment";
-    if (raced.verdict == "NOT JUDGED") return unjudged(raced.sentence);
+    if (raced.ended == PairEnded::kCandidateFailed || raced.ended == PairEnded::kBaselineFailed) return wrong(raced);
+    row_.lacking = raced.ended == PairEnded::kEnvironment;
+    if (raced.verdict == SpeedVerdict::kNotJudged) return unjudged(raced.sentence);
     const Now now = times_of(raced);
     const bool in_cycles = device_.limits.kind == DeviceKind::kCuda && entry_.kcycles > 0 &&
                            std::all_of(now.kcycles.begin(), now.kcycles.end(), [](double c) { return c > 0; });
@@ -177,7 +175,7 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
       fmt::format("{} in {} process{} against {:.6g} {} as recorded", in_cycles ? "cycles" : "time", now.size(),
                   now.size() == 1 ? "" : "es", recorded, in_cycles ? "kcycles" : "us");
   if (now.size() < 2) {
-    row.verdict = "INCONCLUSIVE";
+    row.verdict = SpeedVerdict::kInconclusive;
     row.sentence = fmt::format(
         "speed-up {:.4f} ({}): one process says nothing of what differs between "
         "processes; three are the least that tell",
@@ -187,11 +185,11 @@ GateRow judge_recorded(const BaselineEntry& entry, const std::vector<double>& no
   const double half = student_quantile(0.975, n - 1) * std::sqrt(variance * (1 + 1 / n));
   row.ci95_low = std::exp(mean - half);
   row.ci95_high = std::exp(mean + half);
-  const bool same = verdict_of({row.speedup, row.ci95_low, row.ci95_high}, margin) == "SAME";
-  row.verdict = same                               ? "SAME"
-                : row.ci95_low > 1 + margin        ? "FASTER"
-                : row.ci95_high < 1 / (1 + margin) ? "SLOWER"
-                                                   : "INCONCLUSIVE";
+  const bool same = verdict_of({row.speedup, row.ci95_low, row.ci95_high}, margin) == SpeedVerdict::kSame;
+  row.verdict = same                               ? SpeedVerdict::kSame
+                : row.ci95_low > 1 + margin        ? SpeedVerdict::kFaster
+                : row.ci95_high < 1 / (1 + margin) ? SpeedVerdict::kSlower
+                                                   : SpeedVerdict::kInconclusive;
   row.sentence = fmt::format("speed-up {:.4f}, 95% interval {:.4f} to {:.4f} ({}), against a margin of {:.1f}%",
                              row.speedup, row.ci95_low, row.ci95_high, what, 100 * margin);
   return row;
@@ -214,7 +212,7 @@ std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateO
 }
 
 std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& problems, const GateOptions& options,
-                                           Regime regime, Condition condition, const std::function<bool()>& stop) {
+                                           const std::function<bool()>& stop) {
   const DeviceInfo device = Worker(options.device, options.worker_executable).device();
   std::vector<BaselineEntry> entries;
   for (const NamedProblem& problem : problems) {
@@ -223,22 +221,20 @@ std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& prob
     entry.device_key = device.key;
     entry.candidate = options.candidate ? parse_candidate(*options.candidate, problem.problem, device.limits).print()
                                         : dispatch(problem.problem, device).candidate.print();
-    entry.regime = regime;
-    entry.condition = condition;
+    entry.regime = options.regime;
+    entry.condition = options.condition;
     AbOptions ab_options;
     ab_options.device = options.device;
     ab_options.problem = problem;
     ab_options.baseline = ab_options.candidate = entry.candidate;
     ab_options.processes = options.processes;
-    ab_options.max_seconds = options.max_seconds;
-    ab_options.regime = regime;
-    ab_options.condition = condition;
-    ab_options.seed = options.seed;
+    ab_options.spec() = options.spec();
     ab_options.same_code = true;
     ab_options.worker_executable = options.worker_executable;
     const AbResult raced = ab(ab_options, {}, stop);
-    if (raced.ended == "environment") throw_environment("no baseline of {}: {}", problem.name, raced.sentence);
-    if (raced.ended != "measured")
+    if (raced.ended == PairEnded::kEnvironment)
+      throw_environment("no baseline of {}: {}", problem.name, raced.sentence);
+    if (raced.ended != PairEnded::kMeasured)
       throw_bad_input("no baseline of {}: {}; correct it first (flashcore check)", problem.name, raced.sentence);
     const Now now = times_of(raced);
     entry.code_hash = raced.processes.front().candidate.artifact->code_hash;

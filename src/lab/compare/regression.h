@@ -39,13 +39,16 @@ std::vector<BaselineEntry> parse_baseline(std::string_view text, const std::stri
 std::vector<BaselineEntry> baseline_of(const std::vector<LeaderboardRow>& rows);
 nlohmann::json baseline_json(const std::vector<BaselineEntry>& entries);
 
-struct GateOptions {
+// Regime and condition are those of each entry; record_baseline takes them from here. max_seconds: per problem.
+struct GateOptions : MeasurementSpec {
+  GateOptions() {
+    margin = 0.02;
+    max_seconds = 9;
+  }
+
   std::string device;                    // as open_device
   std::optional<std::string> candidate;  // pinned; none: what dispatch picks
   int processes = 3;
-  double margin = 0.02;
-  double max_seconds = 9;  // of timing, per problem
-  std::uint64_t seed = 1;
   // Why times in a regime and condition are not to be judged here; empty: judge. See Calibration.
   std::function<std::string(const std::string& device_key, Regime, Condition)> refusal = {};
   std::string worker_executable;
@@ -54,14 +57,14 @@ struct GateOptions {
 struct GateRow {
   BaselineEntry baseline;
   std::string candidate;  // what was judged; empty if there is none
-  std::string verdict;    // FASTER | SLOWER | SAME | INCONCLUSIVE | NOT JUDGED | WRONG (the candidate failed its gates)
+  SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   std::string sentence;
   bool interleaved = false;                         // else against a recorded time
   double speedup = 0, ci95_low = 0, ci95_high = 0;  // 0: none
   std::vector<std::string> inert_fields;
   bool lacking = false;  // the machine could not carry it out
-  bool failed() const { return verdict == "SLOWER" || verdict == "WRONG"; }
-  bool passed() const { return verdict == "FASTER" || verdict == "SAME"; }
+  bool failed() const { return verdict == SpeedVerdict::kSlower || verdict == SpeedVerdict::kWrong; }
+  bool passed() const { return verdict == SpeedVerdict::kFaster || verdict == SpeedVerdict::kSame; }
 };
 
 // One row per entry, or fewer when `stop` said so. Errors as Worker.
@@ -72,7 +75,7 @@ std::vector<GateRow> gate(const std::vector<BaselineEntry>& entries, const GateO
 // What dispatch picks (or the pinned candidate) for each problem, timed in `processes` fresh processes against itself.
 // A problem whose candidate fails is Error kBadInput: a baseline of what is wrong judges nothing.
 std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& problems, const GateOptions& options,
-                                           Regime regime, Condition condition, const std::function<bool()>& stop = {});
+                                           const std::function<bool()>& stop = {});
 
 // The verdict of medians of fresh processes against a recorded time; pure. `in_cycles` says what both are in.
 // The interval is one for the next session's median (Student's t, sqrt(1 + 1/n)), and FASTER and SLOWER need all of it

@@ -62,7 +62,7 @@ const Trial* own_trial(const PlacedProblem& problem, const std::string& candidat
   const Trial* latest = nullptr;
   for (const Trial& trial : stored) {
     if (trial.problem == problem && trial.device.key == device.key && trial.candidate() == candidate &&
-        trial.ended == "passed" && trial.timing)
+        trial.ended == Ended::kPassed && trial.timing)
       latest = &trial;
   }
   return latest;

@@ -65,14 +65,15 @@ class ExperimentReader {
     reader_.check_keys(node, "acceptance", {"margin", "processes", "seconds", "confirmed_when"});
     experiment_.margin = reader_.number_or(node, "margin", experiment_.margin);
     const std::int64_t processes = reader_.whole_or(node, "processes", experiment_.processes);
-    experiment_.seconds = reader_.number_or(node, "seconds", experiment_.seconds);
+    experiment_.max_seconds = reader_.number_or(node, "seconds", experiment_.max_seconds);
     experiment_.every = reader_.word(node, "confirmed_when", {"every", "most"}, "every") == "every";
     if (!(experiment_.margin > 0 && experiment_.margin < 1))
       reader_.fail(node, "margin is a share between 0 and 1, as 0.03");
     if (processes < 1 || processes > 100)
       reader_.fail(node, "processes is a number from 1 to 100; a published verdict needs 3");
     experiment_.processes = static_cast<int>(processes);
-    if (!(experiment_.seconds > 0 && experiment_.seconds <= 600)) reader_.fail(node, "seconds goes from 0 to 600");
+    if (!(experiment_.max_seconds > 0 && experiment_.max_seconds <= 600))
+      reader_.fail(node, "seconds goes from 0 to 600");
   }
 
   void read_candidates(const YAML::Node& list) {
@@ -132,8 +133,8 @@ class ExperimentReader {
                                      "write predicted: [1.02, 1.10]",
                                      kMaxSpeedup));
     const Prediction prediction{range[0], range[1]};
-    const auto allows = [&](const char* verdict) { return prediction.allows(verdict, experiment_.margin); };
-    if (allows("FASTER") && allows("SLOWER") && allows("SAME"))
+    const auto allows = [&](SpeedVerdict verdict) { return prediction.allows(verdict, experiment_.margin); };
+    if (allows(SpeedVerdict::kFaster) && allows(SpeedVerdict::kSlower) && allows(SpeedVerdict::kSame))
       reader_.fail(node, "this prediction agrees with every verdict, so nothing could refute it; narrow it");
     return prediction;
   }
@@ -147,10 +148,10 @@ class ExperimentReader {
 
 double Prediction::middle() const { return std::sqrt(low * high); }
 
-bool Prediction::allows(std::string_view verdict, double margin) const {
-  if (verdict == "FASTER") return high > 1 + margin / 2;
-  if (verdict == "SLOWER") return low < 1 / (1 + margin / 2);
-  return verdict == "SAME" && low < 1 + margin && high > 1 / (1 + margin);
+bool Prediction::allows(SpeedVerdict verdict, double margin) const {
+  if (verdict == SpeedVerdict::kFaster) return high > 1 + margin / 2;
+  if (verdict == SpeedVerdict::kSlower) return low < 1 / (1 + margin / 2);
+  return verdict == SpeedVerdict::kSame && low < 1 + margin && high > 1 / (1 + margin);
 }
 
 std::vector<Patch> Experiment::patches() const {
@@ -169,19 +170,21 @@ Experiment parse_experiment(std::string_view text, const std::filesystem::path& 
   return ExperimentReader(file).read(text);
 }
 
-std::string outcome_of(const Prediction& predicted, const std::string& verdict, double margin) {
-  if (verdict != "FASTER" && verdict != "SLOWER" && verdict != "SAME") return "INCONCLUSIVE";
-  return predicted.allows(verdict, margin) ? "CONFIRMED" : "REFUTED";
+HypothesisVerdict outcome_of(const Prediction& predicted, SpeedVerdict verdict, double margin) {
+  if (verdict != SpeedVerdict::kFaster && verdict != SpeedVerdict::kSlower && verdict != SpeedVerdict::kSame)
+    return HypothesisVerdict::kInconclusive;
+  return predicted.allows(verdict, margin) ? HypothesisVerdict::kConfirmed : HypothesisVerdict::kRefuted;
 }
 
-std::string overall_outcome(const std::vector<std::string>& outcomes, bool every) {
-  const auto count = [&](const char* word) {
-    return static_cast<std::size_t>(std::count(outcomes.begin(), outcomes.end(), word));
+HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes, bool every) {
+  const auto count = [&](HypothesisVerdict outcome) {
+    return static_cast<std::size_t>(std::count(outcomes.begin(), outcomes.end(), outcome));
   };
-  const std::size_t confirmed = count("CONFIRMED"), refuted = count("REFUTED");
-  if (every ? refuted > 0 : 2 * refuted > outcomes.size()) return "REFUTED";
-  if (!outcomes.empty() && (every ? confirmed == outcomes.size() : 2 * confirmed > outcomes.size())) return "CONFIRMED";
-  return "INCONCLUSIVE";
+  const std::size_t confirmed = count(HypothesisVerdict::kConfirmed), refuted = count(HypothesisVerdict::kRefuted);
+  if (every ? refuted > 0 : 2 * refuted > outcomes.size()) return HypothesisVerdict::kRefuted;
+  if (!outcomes.empty() && (every ? confirmed == outcomes.size() : 2 * confirmed > outcomes.size()))
+    return HypothesisVerdict::kConfirmed;
+  return HypothesisVerdict::kInconclusive;
 }
 
 PlacedProblem shrunk_for_emulator(PlacedProblem problem) {

@@ -11,6 +11,8 @@
 #include "core/suite.h"
 #include "device/device.h"
 #include "lab/harness/patch.h"
+#include "lab/measure/spec.h"
+#include "lab/record/outcome.h"
 
 namespace flashcore {
 
@@ -18,8 +20,8 @@ namespace flashcore {
 struct Prediction {
   double low = 1, high = 1;
   double middle() const;  // geometric
-  // Would "FASTER", "SLOWER" or "SAME" at this margin agree with it?
-  bool allows(std::string_view verdict, double margin) const;
+  // Would FASTER, SLOWER or SAME at this margin agree with it?
+  bool allows(SpeedVerdict verdict, double margin) const;
 };
 
 struct ExperimentArm {
@@ -29,17 +31,16 @@ struct ExperimentArm {
   Prediction predicted;  // of the control: none
 };
 
-struct Experiment {
+struct Experiment
+    : MeasurementSpec {  // max_seconds: for one candidate on one problem in one process; the seed is the run's
+  Experiment() { max_seconds = 0.5; }
+
   std::string name, hypothesis, mechanism, refuted_by;
   std::filesystem::path file;
   ExperimentArm control;
   std::vector<ExperimentArm> candidates;
   std::vector<NamedProblem> problems;
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  double margin = 0.03;
   int processes = 3;
-  double seconds = 0.5;  // of timing, for one candidate on one problem in one process
   // CONFIRMED when every pair of candidate and problem agrees with its prediction, or most of them.
   bool every = true;
 
@@ -54,10 +55,10 @@ Experiment load_experiment(const std::filesystem::path& file);
 // Its text; `file` is what complaints call it, and patches lie beside.
 Experiment parse_experiment(std::string_view text, const std::filesystem::path& file);
 
-// CONFIRMED | REFUTED | INCONCLUSIVE of one comparison; verdict as verdict_of.
-std::string outcome_of(const Prediction& predicted, const std::string& verdict, double margin);
+// Of one comparison; verdict as verdict_of.
+HypothesisVerdict outcome_of(const Prediction& predicted, SpeedVerdict verdict, double margin);
 // Of all of them. Every: one refutation refutes. Most: more than half decide.
-std::string overall_outcome(const std::vector<std::string>& outcomes, bool every);
+HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes, bool every);
 
 // The same problem, small enough for an emulated GPU.
 PlacedProblem shrunk_for_emulator(PlacedProblem problem);

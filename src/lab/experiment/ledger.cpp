@@ -29,8 +29,13 @@ LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin)
     j.at("source_hash").get_to(entry.source_hash);
     j.at("created_at").get_to(entry.created_at);
     for (const json& p : j.at("pairs")) {
-      LedgerPair pair{p.at("arm"),     p.at("candidate"), p.at("control"),
-                      p.at("problem"), p.at("verdict"),   p.at("outcome")};
+      LedgerPair pair;
+      p.at("arm").get_to(pair.arm);
+      p.at("candidate").get_to(pair.candidate);
+      p.at("control").get_to(pair.control);
+      p.at("problem").get_to(pair.problem_id);
+      p.at("verdict").get_to(pair.verdict);
+      p.at("outcome").get_to(pair.outcome);
       if (!p.at("speedup").is_null()) {
         pair.speedup = p.at("speedup");
         pair.ci95_low = p.at("ci95").at(0);

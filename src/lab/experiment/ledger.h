@@ -8,18 +8,21 @@
 #include <string_view>
 #include <vector>
 
+#include "lab/record/outcome.h"
+
 namespace flashcore {
 
 inline constexpr const char* kExperimentSchema = "flashcore.experiment/1";  // of verdict.json
 
 struct LedgerPair {
   std::string arm, candidate, control, problem_id;
-  std::string verdict;  // FASTER | SLOWER | SAME | INCONCLUSIVE | NOT JUDGED
-  std::string outcome;  // CONFIRMED | REFUTED | INCONCLUSIVE
+  SpeedVerdict verdict = SpeedVerdict::kNotJudged;
+  HypothesisVerdict outcome = HypothesisVerdict::kInconclusive;
   double speedup = 0, ci95_low = 0, ci95_high = 0;
 };
 struct LedgerEntry {
-  std::string name, verdict, hypothesis, summary, device_key, source_hash, created_at;
+  HypothesisVerdict verdict = HypothesisVerdict::kInconclusive;
+  std::string name, hypothesis, summary, device_key, source_hash, created_at;
   std::vector<LedgerPair> pairs;
 };
 
@@ -35,7 +38,7 @@ std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, co
 // Configs of `family`, unpatched, measured on this problem, device and source.
 struct KnownConfig {
   std::string config;  // as in the candidate's text
-  std::string verdict;
+  SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   std::string experiment;
 };
 std::vector<KnownConfig> known_configs(const std::vector<LedgerEntry>& ledger, const std::string& family,

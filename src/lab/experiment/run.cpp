@@ -12,9 +12,7 @@
 namespace flashcore {
 namespace {
 
-constexpr int kMinBlocksPerProcess = 8, kMaxBlocks = 400;
-// Of the margin, in each process.
-constexpr double kTargetHalfWidth = 0.2;
+constexpr int kMinBlocksOfExperiment = 8, kMaxBlocks = 400;
 // Below this a process could not finish its first blocks.
 constexpr double kMinSeconds = 0.15;
 constexpr double kMaxReferenceFlops = 2e9;
@@ -106,7 +104,7 @@ class Runner {
     request.time = false;
     request.max_reference_flops = kMaxReferenceFlops;
     ArmFacts facts{arm.name, problem.problem.id(), worker.evaluate(request), std::nullopt};
-    result.failed_gates += facts.gates.ended != "passed";
+    result.failed_gates += facts.gates.ended != Ended::kPassed;
     const DeviceLimits& limits = result.device.limits;
     if (facts.gates.artifact && limits.kind == DeviceKind::kCuda && !limits.emulated) {
       const Candidate candidate = parse_candidate(arm.candidate, problem.problem, limits);
@@ -125,7 +123,7 @@ class Runner {
       auto& outcomes = outcomes_[index][at];
       step(fmt::format("{}: {} on {}, process {}", e.name, arm_at(e, pair.arm).name, pair.problem.name, process + 1));
       // What failed once is not tried again.
-      if (!outcomes.empty() && outcomes.back().ended != "measured") continue;
+      if (!outcomes.empty() && outcomes.back().ended != PairEnded::kMeasured) continue;
       outcomes.push_back(worker.measure_pair(request_for(e, pair, process)));
     }
   }
@@ -141,16 +139,13 @@ class Runner {
     request.patterns = {Pattern::kNormal};
     request.max_reference_flops = kMaxReferenceFlops;
     request.gates = process == 0;
-    request.measure.regime = e.regime;
-    request.measure.condition = e.condition;
-    request.measure.seed = options_.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
-    request.measure.min_blocks = kMinBlocksPerProcess;
+    request.measure.spec() = e.spec();
+    request.measure.seed = seed_of_process(options_.seed, process);
+    request.measure.min_blocks = kMinBlocksOfExperiment;
     request.measure.max_blocks = kMaxBlocks;
-    request.measure.margin = e.margin;
     request.measure.target_half_width = kTargetHalfWidth;
-    request.measure.max_seconds = e.seconds;
     if (options_.max_seconds)
-      request.measure.max_seconds = std::max(kMinSeconds, std::min(e.seconds, *options_.max_seconds / timings_));
+      request.measure.max_seconds = std::max(kMinSeconds, std::min(e.max_seconds, *options_.max_seconds / timings_));
     return request;
   }
 
@@ -193,14 +188,14 @@ std::vector<ExperimentResult> run_experiments(const std::vector<Experiment>& exp
 
 void conclude(ExperimentResult& result) {
   const Experiment& e = result.experiment;
-  std::vector<std::string> outcomes;
+  std::vector<HypothesisVerdict> outcomes;
   std::string measured;
   double worst_error = 0;
   for (ExperimentPair& pair : result.pairs) {
     const ExperimentArm& arm = e.candidates[pair.arm];
     const Comparison& c = pair.result.comparison;
     pair.outcome = outcome_of(arm.predicted, pair.result.verdict, e.margin);
-    const bool timed = pair.result.ended == "measured" || pair.result.same_code;
+    const bool timed = pair.result.ended == PairEnded::kMeasured || pair.result.same_code;
     if (timed) {
       pair.prediction_error = c.speedup / arm.predicted.middle() - 1;
       if (std::abs(pair.prediction_error) > std::abs(worst_error)) worst_error = pair.prediction_error;
@@ -213,13 +208,14 @@ void conclude(ExperimentResult& result) {
                       : fmt::format("{} on {}: {}", arm.name, pair.problem.name, pair.result.verdict);
   }
   result.verdict = overall_outcome(outcomes, e.every);
-  const auto count = [&](const char* word) { return std::count(outcomes.begin(), outcomes.end(), word); };
+  const auto count = [&](HypothesisVerdict which) { return std::count(outcomes.begin(), outcomes.end(), which); };
   result.summary = {
       e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
       fmt::format("Of {}, {} as predicted, {} against the prediction, {} undecided; the largest prediction error is "
                   "{:+.1f}%.",
-                  text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"), count("CONFIRMED"),
-                  count("REFUTED"), count("INCONCLUSIVE"), 100 * worst_error)};
+                  text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
+                  count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kRefuted),
+                  count(HypothesisVerdict::kInconclusive), 100 * worst_error)};
 }
 
 }  // namespace flashcore

@@ -36,13 +36,13 @@ struct ExperimentPair {
   std::size_t arm = 0;  // of Experiment::candidates
   NamedProblem problem;
   AbResult result;
-  std::string outcome = "INCONCLUSIVE";
+  HypothesisVerdict outcome = HypothesisVerdict::kInconclusive;
   double prediction_error = 0;  // measured speed-up / middle of the predicted range - 1
 };
 
 struct ExperimentResult {
   Experiment experiment;
-  std::string verdict = "INCONCLUSIVE";
+  HypothesisVerdict verdict = HypothesisVerdict::kInconclusive;
   std::vector<std::string> summary;  // three lines
   DeviceInfo device;
   std::string created_at, source_hash;

@@ -213,7 +213,7 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
 Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRequest& request,
                           const Contestant& contestant, Trial& trial) {
   Verdict verdict;
-  verdict.gate = "correctness";
+  verdict.gate = Gate::kCorrectness;
   verdict.evidence = {{"bound_factor", kBoundFactor},
                       {"inputs_checked", Operands::input_bytes(request.problem) <= Operands::kInputCheckLimit},
                       {"patterns", json::array()}};

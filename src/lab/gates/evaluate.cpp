@@ -15,8 +15,8 @@ using nlohmann::json;
 // A compiler's log is kept to this many bytes: the first errors matter, the template backtrace after them does not.
 constexpr std::size_t kMaxLog = 4000;
 
-void fail(Trial& trial, Verdict verdict, std::string ended) {
-  trial.ended = std::move(ended);
+void fail(Trial& trial, Verdict verdict, Ended ended) {
+  trial.ended = ended;
   trial.message = verdict.reason;
   trial.gates.push_back(std::move(verdict));
 }
@@ -24,18 +24,17 @@ void fail(Trial& trial, Verdict verdict, std::string ended) {
 // One candidate's way through the gates; each step returns false when it ended the trial.
 class Evaluation {
  public:
-  Evaluation(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage,
-             Trial& trial)
+  Evaluation(Device& device, const EvaluateRequest& request, const std::function<void(Gate)>& stage, Trial& trial)
       : device_(device), limits_(device.info().limits), request_(request), stage_(stage), trial_(trial) {}
 
   void run() {
     if (valid() && compile() && resources() && correctness() && request_.time)
       limits_.emulated ? count() : performance();
   }
-  const std::string& gate() const { return gate_; }
+  Gate gate() const { return gate_; }
 
  private:
-  void enter(const char* gate) {
+  void enter(Gate gate) {
     gate_ = gate;
     if (stage_) stage_(gate);
   }
@@ -44,13 +43,13 @@ class Evaluation {
   }
 
   bool valid() {
-    enter("valid");
+    enter(Gate::kValid);
     try {
       request_.problem.validate();
       ours_.candidate = parse_candidate(request_.candidate, request_.problem, limits_);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kBadInput) throw;
-      fail(trial_, {gate_, GateStatus::kFailed, e.what(), nullptr}, "invalid");
+      fail(trial_, {gate_, GateStatus::kFailed, e.what(), nullptr}, Ended::kInvalid);
       return false;
     }
     trial_.family = ours_.candidate.family->name();
@@ -60,11 +59,11 @@ class Evaluation {
   }
 
   bool compile() {
-    enter("compile");
+    enter(Gate::kCompile);
     try {
       ours_.artifact = compile_candidate(ours_.candidate, request_.problem, limits_, request_.use_cache);
     } catch (const CompileError& e) {
-      fail(trial_, {gate_, GateStatus::kFailed, e.what(), {{"log", e.log().substr(0, kMaxLog)}}}, "compile_error");
+      fail(trial_, {gate_, GateStatus::kFailed, e.what(), {{"log", e.log().substr(0, kMaxLog)}}}, Ended::kCompileError);
       return false;
     }
     trial_.artifact = ours_.artifact;
@@ -77,10 +76,10 @@ class Evaluation {
   }
 
   bool resources() {
-    enter("resource");
+    enter(Gate::kResource);
     Verdict verdict = judge_resources(ours_.artifact, limits_);
     if (verdict.status == GateStatus::kFailed) {
-      fail(trial_, std::move(verdict), "resource");
+      fail(trial_, std::move(verdict), Ended::kResource);
       return false;
     }
     trial_.gates.push_back(std::move(verdict));
@@ -88,25 +87,25 @@ class Evaluation {
   }
 
   bool correctness() {
-    enter("correctness");
+    enter(Gate::kCorrectness);
     Verdict verdict = judge_correctness(device_, shared_oracles(), request_, ours_, trial_);
     if (verdict.status != GateStatus::kPassed) {
-      fail(trial_, std::move(verdict), "incorrect");
+      fail(trial_, std::move(verdict), Ended::kIncorrect);
       return false;
     }
     trial_.gates.push_back(std::move(verdict));
-    trial_.ended = "passed";
+    trial_.ended = Ended::kPassed;
     return true;
   }
 
   // An emulated GPU has no time; what it counted stands in its place.
   void count() {
-    enter("counters");
+    enter(Gate::kCounters);
     pass(device_.counters(), "counted over one launch; an emulated GPU has no time");
   }
 
   void performance() {
-    enter("performance");
+    enter(Gate::kPerformance);
     std::optional<Contestant> incumbent;
     if (request_.incumbent) {
       incumbent.emplace();
@@ -122,7 +121,7 @@ class Evaluation {
       twin = found->second;
     if (!is_on(Check::kIdenticalCode)) twin.reset();
     if (twin) {
-      trial_.comparison = Comparison{*twin, 1, 1, 1, "SAME", 0};
+      trial_.comparison = Comparison{*twin, 1, 1, 1, SpeedVerdict::kSame, 0};
       trial_.comparison->margin = request_.margin;
       // Nothing to race; but a held-out or bench trial still needs a time of its own.
       if (request_.phase == Phase::kSearch) {
@@ -141,10 +140,10 @@ class Evaluation {
   Device& device_;
   const DeviceLimits& limits_;
   const EvaluateRequest& request_;
-  const std::function<void(const std::string&)>& stage_;
+  const std::function<void(Gate)>& stage_;
   Trial& trial_;
   Contestant ours_;
-  std::string gate_;
+  Gate gate_ = Gate::kStart;
 };
 
 }  // namespace
@@ -167,7 +166,7 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   return trial;
 }
 
-Trial evaluate(Device& device, const EvaluateRequest& request, const std::function<void(const std::string&)>& stage) {
+Trial evaluate(Device& device, const EvaluateRequest& request, const std::function<void(Gate)>& stage) {
   const PatchScope patches(request.patches);
   Trial trial = blank_trial(device.info(), request);
   Evaluation evaluation(device, request, stage, trial);
@@ -181,7 +180,7 @@ Trial evaluate(Device& device, const EvaluateRequest& request, const std::functi
     trial.comparison.reset();
     const bool machine = is_environment_error(e);
     fail(trial, {evaluation.gate(), GateStatus::kError, machine ? environment_message(e) : e.what(), nullptr},
-         machine ? "environment" : "error");
+         machine ? Ended::kEnvironment : Ended::kError);
   }
   return trial;
 }

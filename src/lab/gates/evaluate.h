@@ -13,8 +13,7 @@ namespace flashcore {
 
 // Fills a Trial; never throws for a candidate's failure. DeviceFault passes through (the context is lost).
 // `stage` is told the gate about to run, so that a watchdog can say where a hang was.
-Trial evaluate(Device& device, const EvaluateRequest& request,
-               const std::function<void(const std::string&)>& stage = {});
+Trial evaluate(Device& device, const EvaluateRequest& request, const std::function<void(Gate)>& stage = {});
 
 // A trial with everything that is known before the first gate: what a crashed candidate is recorded with.
 Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request);

@@ -8,6 +8,9 @@
 
 namespace flashcore {
 
+// Of fp64 rows when timed outputs are judged after the fact: they were judged in full, or by a larger sample, before.
+inline constexpr double kTimedReferenceFlops = 5e8;
+
 // The resource gate on its own: pure function of the facts.
 Verdict judge_resources(const Artifact& artifact, const DeviceLimits& limits);
 

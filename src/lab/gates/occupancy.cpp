@@ -7,7 +7,7 @@
 namespace flashcore {
 namespace {
 
-constexpr int kWarp = 32, kRegisterUnit = 256, kSystemSharedBytes = 1024, kMaxCtas = 32;
+constexpr int kSystemSharedBytes = 1024, kMaxCtas = 32;
 
 }  // namespace
 

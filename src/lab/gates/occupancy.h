@@ -11,6 +11,10 @@
 
 namespace flashcore {
 
+// Registers are given out to a warp in units of 256 on every architecture since sm_50 (CUDA occupancy calculator).
+inline constexpr int kRegisterUnit = 256;
+inline constexpr int kWarp = 32;
+
 struct Occupancy {
   int ctas_per_sm = 0;
   std::string limited_by;  // "registers" | "shared memory" | "threads" | "32 CTAs"

@@ -12,9 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-// Rows of the timed outputs that are judged after the fact; they were judged in full, or by sample, before.
-constexpr double kTimedReferenceFlops = 5e8;
-
 class Pair {
  public:
   Pair(Device& device, const PairRequest& request, const std::function<void(const std::string&)>& stage,
@@ -24,26 +21,28 @@ class Pair {
   void run() {
     out_.candidate = blank_trial(device_.info(), gate_request(request_.candidate));
     out_.baseline = blank_trial(device_.info(), gate_request(request_.baseline));
-    if (!pass_gates("baseline", request_.baseline, out_.baseline)) return end_at(out_.baseline, "baseline_failed");
-    if (!pass_gates("candidate", request_.candidate, out_.candidate)) return end_at(out_.candidate, "candidate_failed");
+    if (!pass_gates("baseline", request_.baseline, out_.baseline))
+      return end_at(out_.baseline, PairEnded::kBaselineFailed);
+    if (!pass_gates("candidate", request_.candidate, out_.candidate))
+      return end_at(out_.candidate, PairEnded::kCandidateFailed);
     const Contestant candidate = prepare(request_.candidate, out_.candidate),
                      baseline = prepare(request_.baseline, out_.baseline);
     if (!request_.same_code && execution_identity(candidate, request_.problem, limits_) ==
                                    execution_identity(baseline, request_.problem, limits_))
-      return end("same_code", "identical code and launch: nothing to time");
-    if (!request_.time) return end("not_timed", "");
+      return end(PairEnded::kSameCode, "identical code and launch: nothing to time");
+    if (!request_.time) return end(PairEnded::kNotTimed, "");
     time(candidate, baseline);
   }
 
  private:
-  void end(const char* ended, std::string message) {
+  void end(PairEnded ended, std::string message) {
     out_.ended = ended;
     out_.message = std::move(message);
   }
 
   // What the machine lacks is nobody's failure.
-  void end_at(const Trial& trial, const char* failed) {
-    end(trial.ended == "environment" ? "environment" : failed, trial.message);
+  void end_at(const Trial& trial, PairEnded failed) {
+    end(trial.ended == Ended::kEnvironment ? PairEnded::kEnvironment : failed, trial.message);
   }
 
   EvaluateRequest gate_request(const std::string& text) const {
@@ -65,13 +64,13 @@ class Pair {
   bool pass_gates(const char* side, const std::string& text, Trial& trial) {
     const EvaluateRequest request = gate_request(text);
     if (!request_.gates) {
-      trial.ended = "passed";
+      trial.ended = Ended::kPassed;
       return true;
     }
-    trial = evaluate(device_, request, [&](const std::string& gate) {
+    trial = evaluate(device_, request, [&](Gate gate) {
       if (stage_) stage_(fmt::format("{} of the {}", gate, side));
     });
-    return trial.ended == "passed";
+    return trial.ended == Ended::kPassed;
   }
 
   Contestant prepare(const std::string& text, Trial& trial) {
@@ -86,11 +85,11 @@ class Pair {
   }
 
   void time(const Contestant& candidate, const Contestant& baseline) {
-    if (stage_) stage_("performance");
+    if (stage_) stage_(word_of(Gate::kPerformance));
     const PlacedProblem& problem = request_.problem;
-    if (limits_.emulated) return end("error", "an emulated GPU has no time; use --device cuda or cpu");
+    if (limits_.emulated) return end(PairEnded::kError, "an emulated GPU has no time; use --device cuda or cpu");
     if (problem.batch * problem.heads_q * problem.seqlen_q == 0)
-      return end("error", "there is nothing to compute, so nothing to time");
+      return end(PairEnded::kError, "there is nothing to compute, so nothing to time");
     const auto oracle = shared_oracles().get(problem, Pattern::kNormal, timing_seed(request_.measure.seed),
                                              std::min(request_.max_reference_flops, kTimedReferenceFlops));
     if (!race_self_test().empty()) throw_internal("{}", race_self_test());
@@ -103,24 +102,24 @@ class Pair {
     if (!content.wrong.empty()) measured.candidate_wrong = content.wrong;
     out_.candidate.environment = out_.baseline.environment = measured.environment;
     if (reject(out_.baseline, measured.baseline_wrong, *measured.baseline))
-      return end("baseline_failed", out_.baseline.message);
+      return end(PairEnded::kBaselineFailed, out_.baseline.message);
     if (reject(out_.candidate, measured.candidate_wrong, measured.candidate))
-      return end("candidate_failed", out_.candidate.message);
+      return end(PairEnded::kCandidateFailed, out_.candidate.message);
     out_.baseline.timing = std::move(measured.baseline);
     out_.candidate.timing = std::move(measured.candidate);
     out_.log_ratios = std::move(measured.race.log_ratios);
     out_.candidate_outside = std::move(measured.race.candidate_outside);
-    end("measured", "");
+    end(PairEnded::kMeasured, "");
   }
 
   // A time belongs only to who left the right outputs, and not below the floor.
   static bool reject(Trial& trial, const std::string& wrong, const Timing& timing) {
     const auto impossible = why_below_floor(timing);
     if (wrong.empty() && !impossible) return false;
-    trial.ended = wrong.empty() ? "error" : "incorrect";
+    trial.ended = wrong.empty() ? Ended::kError : Ended::kIncorrect;
     trial.message = wrong.empty() ? *impossible : "the timed launches: " + wrong;
     trial.gates.push_back(
-        {"performance", wrong.empty() ? GateStatus::kError : GateStatus::kFailed, trial.message, nullptr});
+        {Gate::kPerformance, wrong.empty() ? GateStatus::kError : GateStatus::kFailed, trial.message, nullptr});
     return true;
   }
 
@@ -143,7 +142,7 @@ PairOutcome measure_pair(Device& device, const PairRequest& request,
     throw;
   } catch (const std::exception& e) {
     // Not the candidate's verdict: no compiler, no memory, a broken invariant of ours.
-    out.ended = is_environment_error(e) ? "environment" : "error";
+    out.ended = is_environment_error(e) ? PairEnded::kEnvironment : PairEnded::kError;
     out.message = is_environment_error(e) ? environment_message(e) : e.what();
     out.log_ratios.clear();
   }
@@ -167,19 +166,14 @@ void to_json(json& j, const PairRequest& r) {
        {"time", r.time},
        {"use_cache", r.use_cache},
        {"measure",
-        {{"regime", to_string(m.regime)},
-         {"condition", to_string(m.condition)},
-         {"seed", m.seed},
+        {{"spec", m.spec()},
          {"order_seed", m.order_seed},
          {"min_blocks", m.min_blocks},
          {"max_blocks", m.max_blocks},
-         {"max_seconds", m.max_seconds},
-         {"margin", m.margin},
          {"target_half_width", m.target_half_width},
          {"early_drop", m.early_drop},
          {"gap_ms", m.gap_ms},
-         {"sample_us", m.sample_us},
-         {"planted_permille", m.planted_permille}}}};
+         {"sample_us", m.sample_us}}}};
 }
 
 void from_json(const json& j, PairRequest& r) {
@@ -197,19 +191,14 @@ void from_json(const json& j, PairRequest& r) {
   j.at("time").get_to(r.time);
   j.at("use_cache").get_to(r.use_cache);
   const json& m = j.at("measure");
-  r.measure.regime = parse_regime(m.at("regime").get<std::string>());
-  r.measure.condition = parse_condition(m.at("condition").get<std::string>());
-  m.at("seed").get_to(r.measure.seed);
+  m.at("spec").get_to(r.measure.spec());
   m.at("order_seed").get_to(r.measure.order_seed);
   m.at("min_blocks").get_to(r.measure.min_blocks);
   m.at("max_blocks").get_to(r.measure.max_blocks);
-  m.at("max_seconds").get_to(r.measure.max_seconds);
-  m.at("margin").get_to(r.measure.margin);
   m.at("target_half_width").get_to(r.measure.target_half_width);
   m.at("early_drop").get_to(r.measure.early_drop);
   m.at("gap_ms").get_to(r.measure.gap_ms);
   m.at("sample_us").get_to(r.measure.sample_us);
-  m.at("planted_permille").get_to(r.measure.planted_permille);
 }
 
 void to_json(json& j, const PairOutcome& o) {

@@ -21,7 +21,7 @@ struct PairRequest {
   std::string problem_name, suite;
   std::string candidate, baseline;  // text
   std::vector<Patch> patches;       // that they are made from, if they are
-  MeasureOptions measure;           // `audit` does not travel
+  MeasureOptions measure;           // `audit` and `wrapper` do not travel
   std::vector<Pattern> patterns = {Pattern::kNormal, Pattern::kOutlier};
   double max_reference_flops = 2e10;
   bool gates = true;       // false: of a pair that passed them before; the timed outputs are judged in any case
@@ -33,13 +33,7 @@ void to_json(nlohmann::json& json, const PairRequest& request);
 void from_json(const nlohmann::json& json, PairRequest& request);
 
 struct PairOutcome {
-  // measured          there are log_ratios
-  // same_code         the device would execute the same instructions: not timed
-  // not_timed         both passed their gates, and nothing more was asked
-  // baseline_failed   the baseline did not pass its gates, so nothing is judged against it
-  // candidate_failed  the candidate did not: it gets no time
-  // crashed | timeout | error   as Trial::ended
-  std::string ended = "error";
+  PairEnded ended = PairEnded::kError;
   std::string message;
   Trial candidate, baseline;       // gates and timing; samples in the order taken
   std::vector<double> log_ratios;  // per block: log(baseline's time / candidate's time)
@@ -49,6 +43,7 @@ void to_json(nlohmann::json& json, const PairOutcome& outcome);
 void from_json(const nlohmann::json& json, PairOutcome& outcome);
 
 // Never throws for a candidate's failure; DeviceFault passes through. `stage`: as evaluate(), with the side before it.
+// The request's wrapper, if it has one, is of the candidate's timed launches.
 PairOutcome measure_pair(Device& device, const PairRequest& request,
                          const std::function<void(const std::string&)>& stage = {});
 

@@ -12,9 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-// Rows of the timed outputs that are judged after the fact; they were judged in full, or by sample, before.
-constexpr double kTimedReferenceFlops = 5e8;
-
 struct Plan {
   int min_blocks, max_blocks;  // of a race
   int min_samples;             // of a candidate alone
@@ -42,34 +39,32 @@ Plan plan_of(const EvaluateRequest& request) {
 MeasureOptions measure_options(const EvaluateRequest& request) {
   const Plan plan = plan_of(request);
   MeasureOptions options;
-  options.regime = request.regime;
-  options.condition = request.condition;
-  options.seed = request.seed;
+  options.spec() = request.spec();
   options.min_blocks = plan.min_blocks;
   options.max_blocks = plan.max_blocks;
   options.min_samples = plan.min_samples;
   options.max_seconds = plan.max_seconds;
-  options.margin = request.margin;
   options.early_drop = request.phase == Phase::kSearch;
   return options;
 }
 
-void conclude(Verdict& verdict, Trial& trial, GateStatus status, std::string ended, std::string reason) {
+void conclude(Verdict& verdict, Trial& trial, GateStatus status, Ended ended, std::string reason) {
   verdict.status = status;
   verdict.reason = std::move(reason);
-  trial.ended = std::move(ended);
+  trial.ended = ended;
 }
 
 void judge_comparison(const RaceResult& raced, Verdict& verdict, Trial& trial) {
   const Comparison& c = *trial.comparison;
   const std::string numbers = fmt::format("speed-up {:.4f} [{:.4f}, {:.4f}] over {} blocks against {}", c.speedup,
                                           c.ci95_low, c.ci95_high, c.blocks, c.against);
-  if (c.verdict == "FASTER" || c.verdict == "SAME")
-    return conclude(verdict, trial, GateStatus::kPassed, "passed", c.verdict + ": " + numbers);
-  if (c.verdict == "SLOWER") verdict.evidence["check"] = to_string(Check::kComparison);
-  if (c.verdict == "SLOWER" && is_on(Check::kComparison))
-    return conclude(verdict, trial, GateStatus::kFailed, "slower", (raced.dropped ? "stopped early: " : "") + numbers);
-  conclude(verdict, trial, GateStatus::kSkipped, "inconclusive",
+  if (c.verdict == SpeedVerdict::kFaster || c.verdict == SpeedVerdict::kSame)
+    return conclude(verdict, trial, GateStatus::kPassed, Ended::kPassed, word_of(c.verdict) + ": " + numbers);
+  if (c.verdict == SpeedVerdict::kSlower) verdict.evidence["check"] = to_string(Check::kComparison);
+  if (c.verdict == SpeedVerdict::kSlower && is_on(Check::kComparison))
+    return conclude(verdict, trial, GateStatus::kFailed, Ended::kSlower,
+                    (raced.dropped ? "stopped early: " : "") + numbers);
+  conclude(verdict, trial, GateStatus::kSkipped, Ended::kInconclusive,
            fmt::format("{}; this run could tell a change of {:.1f}% from none", numbers, 100 * c.detectable));
 }
 
@@ -77,7 +72,7 @@ bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
   const auto why = is_on(Check::kFloor) ? why_below_floor(timing) : std::nullopt;
   if (!why) return false;
   verdict.evidence["check"] = to_string(Check::kFloor);
-  conclude(verdict, trial, GateStatus::kError, "error", *why);
+  conclude(verdict, trial, GateStatus::kError, Ended::kError, *why);
   trial.timing.reset();
   trial.comparison.reset();
   return true;
@@ -88,10 +83,10 @@ bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
 Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRequest& request,
                           const Contestant& contestant, const Contestant* incumbent, Trial& trial) {
   Verdict verdict;
-  verdict.gate = "performance";
+  verdict.gate = Gate::kPerformance;
   const PlacedProblem& problem = request.problem;
   if (problem.batch * problem.heads_q * problem.seqlen_q == 0) {
-    conclude(verdict, trial, GateStatus::kSkipped, "passed", "there is nothing to compute, so nothing to time");
+    conclude(verdict, trial, GateStatus::kSkipped, Ended::kPassed, "there is nothing to compute, so nothing to time");
     return verdict;
   }
   const auto oracle = oracles.get(problem, Pattern::kNormal, timing_seed(request.seed),
@@ -116,13 +111,13 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
                       {"ceilings", device.ceilings()}};
   if (!measured.candidate_wrong.empty() && is_on(Check::kTimedOutputs)) {
     verdict.evidence["check"] = to_string(Check::kTimedOutputs);
-    conclude(verdict, trial, GateStatus::kFailed, "incorrect",
+    conclude(verdict, trial, GateStatus::kFailed, Ended::kIncorrect,
              "the timed launches left wrong outputs: " + measured.candidate_wrong);
     trial.timing.reset();
     return verdict;
   }
   if (!measured.baseline_wrong.empty()) {
-    conclude(verdict, trial, GateStatus::kError, "error",
+    conclude(verdict, trial, GateStatus::kError, Ended::kError,
              fmt::format("the incumbent {} is wrong, so nothing can be judged against it: {}",
                          incumbent->candidate.print(), measured.baseline_wrong));
     return verdict;
@@ -132,7 +127,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
     trial.comparison->against = incumbent->candidate.print();
   }
   if (!content.wrong.empty()) {
-    conclude(verdict, trial, GateStatus::kFailed, "incorrect", content.wrong);
+    conclude(verdict, trial, GateStatus::kFailed, Ended::kIncorrect, content.wrong);
     verdict.evidence["check"] = to_string(content.check);
     trial.timing.reset();
     trial.comparison.reset();
@@ -140,7 +135,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   }
   if (below_floor(*trial.timing, verdict, trial)) return verdict;
   if (incumbent) judge_comparison(measured.race, verdict, trial);
-  else conclude(verdict, trial, GateStatus::kPassed, "passed", "");
+  else conclude(verdict, trial, GateStatus::kPassed, Ended::kPassed, "");
   return verdict;
 }
 

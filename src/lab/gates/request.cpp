@@ -15,15 +15,11 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"incumbent", r.incumbent ? json(*r.incumbent) : json()},
        {"timed", r.timed},
        {"phase", to_string(r.phase)},
-       {"seed", r.seed},
        {"patterns", patterns},
        {"time", r.time},
-       {"regime", to_string(r.regime)},
-       {"condition", to_string(r.condition)},
+       {"spec", r.spec()},
        {"min_samples", r.min_samples},
-       {"max_seconds", r.max_seconds},
        {"max_reference_flops", r.max_reference_flops},
-       {"margin", r.margin},
        {"use_cache", r.use_cache}};
 }
 
@@ -36,17 +32,13 @@ void from_json(const json& j, EvaluateRequest& r) {
   r.incumbent.reset();
   if (!j.at("incumbent").is_null()) r.incumbent = j.at("incumbent").get<std::string>();
   r.timed = j.at("timed").get<std::map<std::string, std::string>>();
-  r.phase = parse_phase(j.at("phase").get<std::string>());
-  j.at("seed").get_to(r.seed);
+  r.phase = parse_word<Phase>(j.at("phase").get<std::string>());
   r.patterns.clear();
   for (const auto& name : j.at("patterns")) r.patterns.push_back(parse_pattern(name.get<std::string>()));
   j.at("time").get_to(r.time);
-  r.regime = parse_regime(j.at("regime").get<std::string>());
-  r.condition = parse_condition(j.at("condition").get<std::string>());
+  j.at("spec").get_to(r.spec());
   j.at("min_samples").get_to(r.min_samples);
-  j.at("max_seconds").get_to(r.max_seconds);
   j.at("max_reference_flops").get_to(r.max_reference_flops);
-  j.at("margin").get_to(r.margin);
   j.at("use_cache").get_to(r.use_cache);
 }
 

@@ -11,11 +11,12 @@
 #include "core/data.h"
 #include "device/device.h"
 #include "lab/harness/patch.h"
+#include "lab/measure/spec.h"
 #include "lab/record/trial.h"
 
 namespace flashcore {
 
-struct EvaluateRequest {
+struct EvaluateRequest : MeasurementSpec {  // max_seconds 0: by phase
   PlacedProblem problem;
   std::string problem_name, suite;
   std::string candidate;                 // text
@@ -25,15 +26,10 @@ struct EvaluateRequest {
   // would run the same instructions is SAME by construction and not timed.
   std::map<std::string, std::string> timed;
   Phase phase = Phase::kSearch;
-  std::uint64_t seed = 1;
   std::vector<Pattern> patterns = {Pattern::kNormal};
-  bool time = true;  // false: stop after correctness
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
+  bool time = true;                   // false: stop after correctness
   int min_samples = 0;                // 0: by phase
-  double max_seconds = 0;             // of timing; 0: by phase
   double max_reference_flops = 2e10;  // fp64 rows are sampled beyond this
-  double margin = 0.03;               // of the comparison's verdict; the regression gate uses 0.02
   bool use_cache = true;
 };
 void to_json(nlohmann::json& json, const EvaluateRequest& request);

@@ -5,14 +5,12 @@
 #include <string>
 
 #include "lab/gates/gates.h"
+#include "lab/gates/occupancy.h"
 #include "lab/record/checks.h"
 
 namespace flashcore {
 namespace {
 
-// Registers are given out to a warp in units of 256 on every architecture since sm_50 (CUDA occupancy calculator).
-constexpr int kRegisterUnit = 256;
-constexpr int kWarp = 32;
 constexpr int kMaxRegistersPerThread = 255;
 
 int registers_per_block(const Artifact& artifact) {
@@ -67,7 +65,7 @@ std::vector<Complaint> complaints(const Artifact& a, const DeviceLimits& limits)
 
 Verdict judge_resources(const Artifact& artifact, const DeviceLimits& limits) {
   Verdict verdict;
-  verdict.gate = "resource";
+  verdict.gate = Gate::kResource;
   if (limits.kind == DeviceKind::kCpu) {
     verdict.status = GateStatus::kSkipped;
     verdict.reason = "a CPU candidate has no register file or shared memory to judge";

@@ -22,16 +22,16 @@ std::string comparison_self_test(const CompareFunction& compare) {
   if (!is_on(Check::kSelfTest)) return "";
   const auto random = std::make_shared<SplitMix>(7);
   const Sampler fast = made_up(kFastUs, random), slow = made_up(kSlowUs, random);
-  const auto wrong = [](const char* what, const Comparison& c, const char* expected) {
+  const auto wrong = [](const char* what, const Comparison& c, SpeedVerdict expected) {
     return fmt::format(
         "the comparison failed its self-test: a candidate made 8% {} came out {} with speed-up {:.3f}, not {}; nothing "
         "is judged by it",
         what, c.verdict, c.speedup, expected);
   };
-  if (const Comparison c = compare(slow, fast); c.verdict != "SLOWER" || c.speedup >= 1)
-    return wrong("slower", c, "SLOWER");
-  if (const Comparison c = compare(fast, slow); c.verdict != "FASTER" || c.speedup <= 1)
-    return wrong("faster", c, "FASTER");
+  if (const Comparison c = compare(slow, fast); c.verdict != SpeedVerdict::kSlower || c.speedup >= 1)
+    return wrong("slower", c, SpeedVerdict::kSlower);
+  if (const Comparison c = compare(fast, slow); c.verdict != SpeedVerdict::kFaster || c.speedup <= 1)
+    return wrong("faster", c, SpeedVerdict::kFaster);
   return "";
 }
 

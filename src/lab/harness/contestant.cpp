@@ -1,6 +1,7 @@
 #include "lab/harness/contestant.h"
 
 #include "core/hash.h"
+#include "core/operands.h"
 
 namespace flashcore {
 

@@ -32,7 +32,7 @@ class Engine {
 
   Measurement alone(const Contestant& contestant) {
     BufferSet set(device_, problem_, options_.regime, oracle_.inputs);
-    Stand stand(device_, problem_, contestant, stand_options(), {&set});
+    Stand stand(device_, problem_, contestant, stand_options(), {&set}, options_.wrapper);
     warm_up([&] { stand.sample(0); });
     const std::vector<Sample> samples = sample_alone(stand);
     Measurement out;
@@ -51,13 +51,10 @@ class Engine {
     const auto sets_of = [&](BufferSet& own, BufferSet& other) {
       return trade ? std::vector<BufferSet*>{&own, &other} : std::vector<BufferSet*>{&own};
     };
-    StandOptions ours_options = stand_options();
-    if (ours_options.sample_us <= 0 && device_.info().limits.kind == DeviceKind::kCpu)
-      ours_options.sample_us = kRaceSampleUsCpu;
-    StandOptions theirs_options = ours_options;
-    theirs_options.planted_permille = 0;
-    Stand ours(device_, problem_, candidate, ours_options, sets_of(first, second));
-    Stand theirs(device_, problem_, baseline, theirs_options, sets_of(second, first));
+    StandOptions stand = stand_options();
+    if (stand.sample_us <= 0 && device_.info().limits.kind == DeviceKind::kCpu) stand.sample_us = kRaceSampleUsCpu;
+    Stand ours(device_, problem_, candidate, stand, sets_of(first, second), options_.wrapper);
+    Stand theirs(device_, problem_, baseline, stand, sets_of(second, first));
 
     equalise_launches(ours, theirs);
 
@@ -90,7 +87,7 @@ class Engine {
   }
 
  private:
-  StandOptions stand_options() const { return {options_.regime, options_.sample_us, options_.planted_permille}; }
+  StandOptions stand_options() const { return {options_.regime, options_.sample_us}; }
 
   std::uint64_t order_seed() const { return options_.order_seed ? options_.order_seed : options_.seed; }
 

@@ -15,24 +15,22 @@
 #include "lab/harness/contestant.h"
 #include "lab/harness/oracle.h"
 #include "lab/measure/race.h"
+#include "lab/measure/spec.h"
 #include "lab/measure/stand.h"
 
 namespace flashcore {
 
-struct MeasureOptions {
-  Regime regime = Regime::kGraph;
-  Condition condition = Condition::kBurst;
-  std::uint64_t seed = 1;               // of the inputs
+struct MeasureOptions : MeasurementSpec {  // the seed is of the inputs
+  MeasureOptions() { max_seconds = 3; }
   std::uint64_t order_seed = 0;         // of the order in blocks and of resampling; 0: as `seed`
   int min_blocks = 8, max_blocks = 60;  // of a race
   int min_samples = 24;                 // of a contestant alone; it ends at four times this
-  double max_seconds = 3;
-  double margin = 0.03;
   double target_half_width = 1.0 / 3;
   bool early_drop = false;
-  double gap_ms = -1;        // idle time before each sample of a burst; negative: the device's default
-  double sample_us = 0;      // as StandOptions
-  int planted_permille = 0;  // as StandOptions, of the first contestant
+  double gap_ms = -1;    // idle time before each sample of a burst; negative: the device's default
+  double sample_us = 0;  // as StandOptions
+  // Of the candidate's launches, not of the baseline's.
+  LaunchWrapper wrapper = {};
   // Called with the candidate's stand and the set it ran on last, once all is timed: for audits that launch it again.
   std::function<void(Stand& candidate, int set)> audit = {};
 };

@@ -118,7 +118,7 @@ RaceResult race(const Sampler& candidate, const Sampler& incumbent, const RaceOp
   }
   result.comparison = compare_blocks(result.log_ratios, options.margin, options.seed);
   // Three times slower in every one of two blocks is beyond what any interval has to settle.
-  if (result.dropped) result.comparison.verdict = "SLOWER";
+  if (result.dropped) result.comparison.verdict = SpeedVerdict::kSlower;
   return result;
 }
 

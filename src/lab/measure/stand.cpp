@@ -22,15 +22,6 @@ int copies_for(const PlacedProblem& problem, const DeviceInfo& device, Regime re
   return static_cast<int>(std::clamp(std::min(wanted, affordable), 1.0, static_cast<double>(kMaxCopies)));
 }
 
-Launch with_extra_launches(Launch launch, int permille) {
-  if (permille <= 0) return launch;
-  return [launch = std::move(launch), permille, owed = 0]() mutable {
-    launch();
-    owed += permille;
-    for (; owed >= 1000; owed -= 1000) launch();
-  };
-}
-
 }  // namespace
 
 BufferSet::BufferSet(Device& device, const PlacedProblem& problem, Regime regime, const AttentionInputs& inputs) {
@@ -47,9 +38,12 @@ void BufferSet::poison_outputs() {
 }
 
 Stand::Stand(Device& device, const PlacedProblem& problem, const Contestant& contestant, const StandOptions& options,
-             const std::vector<BufferSet*>& sets)
-    : device_(&device), options_(options), loaded_(device, contestant.candidate, problem, contestant.artifact) {
-  FC_CHECK(!sets.empty() && options.planted_permille >= 0);
+             const std::vector<BufferSet*>& sets, LaunchWrapper wrapper)
+    : device_(&device),
+      options_(options),
+      wrapper_(std::move(wrapper)),
+      loaded_(device, contestant.candidate, problem, contestant.artifact) {
+  FC_CHECK(!sets.empty());
   for (BufferSet* set : sets) {
     places_.push_back(std::make_unique<Place>());
     places_.back()->buffers = set;
@@ -60,8 +54,10 @@ Stand::Stand(Device& device, const PlacedProblem& problem, const Contestant& con
 
 void Stand::bind(Place& place, double sample_us) {
   std::vector<Launch> launches;
-  for (int i = 0; i < place.buffers->copies(); ++i)
-    launches.push_back(with_extra_launches(loaded_.bind(place.buffers->copy(i).args()), options_.planted_permille));
+  for (int i = 0; i < place.buffers->copies(); ++i) {
+    Launch launch = loaded_.bind(place.buffers->copy(i).args());
+    launches.push_back(wrapper_ ? wrapper_(std::move(launch)) : std::move(launch));
+  }
   place.timer = device_->make_timer(launches, options_.regime, sample_us);
   place.launches = std::move(launches);
 }

@@ -1,6 +1,7 @@
 #pragma once
 // Where a candidate is timed: its buffers, its launches, its timers.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,19 +28,20 @@ class BufferSet {
   std::vector<std::unique_ptr<Operands>> copies_;
 };
 
+// What stands between the timer and a contestant's launches: the self-test of the measurement slows one side by a known
+// amount with it (slowdown.h). Empty: nothing.
+using LaunchWrapper = std::function<Launch(Launch)>;
+
 struct StandOptions {
   Regime regime = Regime::kGraph;
   double sample_us = 0;  // at least so long is a sample; 0: the device's default
-  // So many launches of a thousand are done twice, without being counted: a slowdown of known size, for tests of the
-  // measurement itself. Exact where launches per sample times this is a multiple of 1000.
-  int planted_permille = 0;
 };
 
 // A contestant bound to every set, with a timer for each.
 class Stand {
  public:
   Stand(Device& device, const PlacedProblem& problem, const Contestant& contestant, const StandOptions& options,
-        const std::vector<BufferSet*>& sets);
+        const std::vector<BufferSet*>& sets, LaunchWrapper wrapper = {});
   Sample sample(int set) {
     ++samples_taken_;
     return at(set).timer->sample();
@@ -72,6 +74,7 @@ class Stand {
 
   Device* device_;
   StandOptions options_;
+  LaunchWrapper wrapper_;
   LoadedCandidate loaded_;
   std::vector<std::unique_ptr<Place>> places_;
   std::int64_t samples_taken_ = 0;

@@ -104,14 +104,14 @@ class TimerServer {
     // A sweep over many configs judges each by its timed outputs ("check") instead of by every gate.
     Trial trial = blank_trial(device_->info(), request);
     if (message.value("gates", true)) trial = evaluate(*device_, request);
-    else trial.ended = "passed";
+    else trial.ended = Ended::kPassed;
     json answer = {{"trial", trial},
                    {"why", choice.reason},
                    {"flops", request.problem.flops()},
                    {"bytes", request.problem.bytes()},
                    {"decode", request.problem.is_decode()},
                    {"floor_us", floor_us(request.problem, device_->info(), device_->ceilings())}};
-    if (trial.ended != "passed") return answer;
+    if (trial.ended != Ended::kPassed) return answer;
     // Other inputs than the gates saw: a result kept from there would show in `check`.
     auto oracle = oracles_.get(request.problem, Pattern::kNormal, request.seed + 1, request.max_reference_flops / 10);
     const Artifact artifact = compile_candidate(choice.candidate, request.problem, device_->info().limits);

@@ -12,6 +12,7 @@
 #include "core/child_process.h"
 #include "core/error.h"
 #include "device/sandbox/sandbox.h"
+#include "lab/measure/slowdown.h"
 #include "lab/process/worker_line.h"
 #include "lab/record/checks.h"
 #include "lab/record/json_io.h"
@@ -48,13 +49,27 @@ json error_message(const Error& e) {
 // Takes the document that the child was asked for; false or an exception if it is none such.
 using Accept = std::function<bool(const json& message)>;
 
+// Where a candidate was: at a gate, or, of two, at a gate "of the baseline" or "of the candidate".
+struct Stage {
+  Gate gate = Gate::kStart;
+  std::string side;  // " of the baseline"; empty: neither
+};
+std::string to_text(const Stage& stage) { return word_of(stage.gate) + stage.side; }
+constexpr const char *kOfBaseline = " of the baseline", *kOfCandidate = " of the candidate";
+// Throws for anything that is no stage: the child may say what it likes.
+Stage parse_stage(std::string_view text) {
+  for (const std::string_view side : {kOfBaseline, kOfCandidate})
+    if (text.ends_with(side)) return {parse_word<Gate>(text.substr(0, text.size() - side.size())), std::string(side)};
+  return {parse_word<Gate>(text), ""};
+}
+
 // What one conversation with the child came to.
 struct Answer {
   bool accepted = false;
-  std::string ended = "crashed";  // if nothing was accepted
+  Ended ended = Ended::kCrashed;  // if nothing was accepted
   std::string message;
-  std::string stage = "start";      // the last one the child told
-  std::vector<std::string> passed;  // those before it
+  Stage stage;                // the last one the child told
+  std::vector<Stage> passed;  // those before it
 };
 
 }  // namespace
@@ -141,17 +156,17 @@ struct Worker::Impl {
     }
     if (talk == Talk::kCancelled) cancel();
     if (talk == Talk::kClosed) {
-      answer.message =
-          fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), answer.stage, quoted_last_words());
+      answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), to_text(answer.stage),
+                                   quoted_last_words());
       return answer;
     }
     child->kill();
-    if (talk == Talk::kTimeout) answer.ended = "timeout";
+    if (talk == Talk::kTimeout) answer.ended = Ended::kTimeout;
     answer.message =
         fmt::format("{}, in stage {}: the worker process was ended{}",
                     talk == Talk::kTimeout ? fmt::format("no answer after {:.0f} s", timeout_seconds)
                                            : fmt::format("{} MiB without a newline", ChildProcess::kMaxLine >> 20),
-                    answer.stage, quoted_last_words());
+                    to_text(answer.stage), quoted_last_words());
     return answer;
   }
 
@@ -161,20 +176,21 @@ struct Worker::Impl {
     if (read.kind == WorkerLine::Kind::kUnasked) {
       child->kill();
       answer.message = fmt::format("a line without this request's number came over the protocol in stage {}: {}",
-                                   answer.stage, line.substr(0, 200));
+                                   to_text(answer.stage), line.substr(0, 200));
       return true;
     }
-    if (read.kind == WorkerLine::Kind::kStage && answer.passed.size() < kMaxStages) {
-      if (answer.stage != "start") answer.passed.push_back(answer.stage);
-      answer.stage = read.text;
-      return false;
-    }
     try {
+      if (read.kind == WorkerLine::Kind::kStage && answer.passed.size() < kMaxStages) {
+        const Stage stage = parse_stage(read.text);
+        if (answer.stage.gate != Gate::kStart) answer.passed.push_back(answer.stage);
+        answer.stage = stage;
+        return false;
+      }
       const bool answered = read.kind == WorkerLine::Kind::kMessage;
       if (answered && accept(read.message)) return answer.accepted = true;
       if (answered && read.message.contains("fault")) {
-        answer.message =
-            fmt::format("device fault in stage {}: {}", answer.stage, read.message.at("fault").get<std::string>());
+        answer.message = fmt::format("device fault in stage {}: {}", to_text(answer.stage),
+                                     read.message.at("fault").get<std::string>());
         child->how_it_ended();
         return true;
       }
@@ -183,9 +199,11 @@ struct Worker::Impl {
     }
     child->kill();
     answer.message = fmt::format("the worker process answered something else than a trial in stage {}: {}",
-                                 answer.stage, line.substr(0, 200));
+                                 to_text(answer.stage), line.substr(0, 200));
     return true;
   }
+
+  PairOutcome measure_pair(json document, const PairRequest& request, double timeout_seconds);
 
   // Whose gate it died in says who failed; in the race that cannot be known.
   PairOutcome failed_pair(const PairRequest& request, const Answer& answer) const {
@@ -200,15 +218,15 @@ struct Worker::Impl {
     outcome.candidate = blank_trial(*device, side);
     side.candidate = request.baseline;
     outcome.baseline = blank_trial(*device, side);
-    outcome.ended = answer.ended;
+    outcome.ended = answer.ended == Ended::kTimeout ? PairEnded::kTimeout : PairEnded::kCrashed;
     outcome.message = answer.message;
-    const auto blame = [&](Trial& trial, const char* ended) {
+    const auto blame = [&](Trial& trial, PairEnded ended) {
       trial.ended = answer.ended;
       trial.message = answer.message;
       outcome.ended = ended;
     };
-    if (answer.stage.ends_with("of the baseline")) blame(outcome.baseline, "baseline_failed");
-    else if (answer.stage.ends_with("of the candidate")) blame(outcome.candidate, "candidate_failed");
+    if (answer.stage.side == kOfBaseline) blame(outcome.baseline, PairEnded::kBaselineFailed);
+    else if (answer.stage.side == kOfCandidate) blame(outcome.candidate, PairEnded::kCandidateFailed);
     return outcome;
   }
 
@@ -216,8 +234,8 @@ struct Worker::Impl {
     Trial trial = blank_trial(*device, request);
     trial.ended = answer.ended;
     trial.message = answer.message;
-    for (const std::string& gate : answer.passed) trial.gates.push_back({gate, GateStatus::kPassed, "", nullptr});
-    trial.gates.push_back({answer.stage, GateStatus::kError, answer.message, nullptr});
+    for (const Stage& stage : answer.passed) trial.gates.push_back({stage.gate, GateStatus::kPassed, "", nullptr});
+    trial.gates.push_back({answer.stage.gate, GateStatus::kError, answer.message, nullptr});
     return trial;
   }
 };
@@ -253,7 +271,15 @@ Trial Worker::evaluate(const EvaluateRequest& request, double timeout_seconds) {
 }
 
 PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seconds) {
-  impl_->require_containment(request.patches);
+  return impl_->measure_pair({{"pair", request}}, request, timeout_seconds);
+}
+
+PairOutcome Worker::measure_slowed_pair(const PairRequest& request, int repeat_permille) {
+  return impl_->measure_pair({{"pair", request}, {"repeat_permille", repeat_permille}}, request, 0);
+}
+
+PairOutcome Worker::Impl::measure_pair(json document, const PairRequest& request, double timeout_seconds) {
+  require_containment(request.patches);
   PairOutcome outcome;
   const Accept accept = [&](const json& message) {
     if (!message.contains("pair")) return false;
@@ -265,11 +291,11 @@ PairOutcome Worker::measure_pair(const PairRequest& request, double timeout_seco
   work.patterns = request.patterns;
   work.max_seconds = request.measure.max_seconds;
   work.max_reference_flops = request.max_reference_flops;
-  const Answer answer = impl_->converse({{"pair", request}}, accept,
-                                        timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
+  const Answer answer =
+      converse(std::move(document), accept, timeout_seconds > 0 ? timeout_seconds : 2 * default_timeout_seconds(work));
   if (answer.accepted) return outcome;
-  impl_->child.reset();
-  return impl_->failed_pair(request, answer);
+  child.reset();
+  return failed_pair(request, answer);
 }
 
 int serve(Device& device) {
@@ -291,10 +317,12 @@ int serve(Device& device) {
     try {
       const json request = json::parse(line);
       nonce = request.at("nonce").get<std::string>();
-      const auto stage = [&](const std::string& name) { tell({{"stage", name}}); };
-      if (request.contains("pair"))
-        tell({{"pair", measure_pair(device, request.at("pair").get<PairRequest>(), stage)}});
-      else tell({{"trial", evaluate(device, request.get<EvaluateRequest>(), stage)}});
+      const auto stage = [&](const auto& name) { tell({{"stage", name}}); };
+      if (request.contains("pair")) {
+        auto pair = request.at("pair").get<PairRequest>();
+        pair.measure.wrapper = repeat_launches(request.value("repeat_permille", 0));
+        tell({{"pair", measure_pair(device, pair, stage)}});
+      } else tell({{"trial", evaluate(device, request.get<EvaluateRequest>(), stage)}});
     } catch (const DeviceFault& e) {
       tell({{"fault", e.what()}});
       // The context is lost, and taking it down in order may fault again.

@@ -34,6 +34,8 @@ class Worker {
   // The same for two candidates and their race. A crash or hang is an outcome: "baseline_failed" or "candidate_failed"
   // if it was in the gates of one of them, else "crashed" or "timeout".
   PairOutcome measure_pair(const PairRequest& request, double timeout_seconds = 0);
+  // The same with the candidate slowed by a known amount (measure/slowdown.h).
+  PairOutcome measure_slowed_pair(const PairRequest& request, int repeat_permille);
   // The child's device; starts the child if there is none. Errors as evaluate().
   const DeviceInfo& device();
   // Polled while a candidate runs; when it returns true the child is ended and evaluate() throws Cancelled.

@@ -3,8 +3,9 @@
 // Tests switch single checks off, to show that each catches a fault that nothing else does: a check that cannot fail is
 // a defect. Nothing in the program switches one off.
 
-#include <string_view>
 #include <vector>
+
+#include "core/words.h"
 
 namespace flashcore {
 
@@ -43,8 +44,40 @@ enum class Check {
   kWatchdog,         // a hang ends
 };
 
-std::string_view to_string(Check check);
-Check parse_check(std::string_view name);  // Error kBadInput listing the names
+template <>
+struct WordsOf<Check> {
+  static constexpr std::string_view what = "check";
+  static constexpr std::pair<Check, std::string_view> table[] = {
+      {Check::kSpills, "spills"},
+      {Check::kStack, "stack"},
+      {Check::kPtxasWarnings, "ptxas_warnings"},
+      {Check::kSharedMemory, "shared_memory"},
+      {Check::kThreads, "threads"},
+      {Check::kRegisters, "registers"},
+      {Check::kErrorBound, "error_bound"},
+      {Check::kDeviceOracle, "device_oracle"},
+      {Check::kPoison, "poison"},
+      {Check::kUnwritten, "unwritten"},
+      {Check::kRedZones, "red_zones"},
+      {Check::kInputs, "inputs"},
+      {Check::kGaps, "gaps"},
+      {Check::kRepeat, "repeat"},
+      {Check::kChangedContent, "changed_content"},
+      {Check::kFreshPointers, "fresh_pointers"},
+      {Check::kSettled, "settled"},
+      {Check::kFloor, "floor"},
+      {Check::kTimedOutputs, "timed_outputs"},
+      {Check::kTimedPoison, "timed_poison"},
+      {Check::kContentTiming, "content_timing"},
+      {Check::kUnseenContent, "unseen_content"},
+      {Check::kIdenticalCode, "identical_code"},
+      {Check::kComparison, "comparison"},
+      {Check::kSelfTest, "self_test"},
+      {Check::kInertParameters, "inert_parameters"},
+      {Check::kUnmaskedFlops, "unmasked_flops"},
+      {Check::kWatchdog, "watchdog"},
+  };
+};
 const std::vector<Check>& all_checks();
 
 // True unless a test has switched it off.

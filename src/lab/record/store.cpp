@@ -235,7 +235,7 @@ std::int64_t Store::append(const Trial& trial) {
     if (trial.artifact) insert.bind(++at, trial.artifact->code_hash);
     else insert.bind(++at);
     insert.bind(++at, trial.source_hash);
-    insert.bind(++at, trial.ended);
+    insert.bind(++at, std::string(to_string(trial.ended)));
     if (trial.timing) insert.bind(++at, trial.timing->p50_us);
     else insert.bind(++at);
     insert.bind(++at, dump_line(trial));

@@ -15,33 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::pair<GateStatus, std::string_view> kGateStatuses[] = {{GateStatus::kPassed, "passed"},
-                                                                     {GateStatus::kFailed, "failed"},
-                                                                     {GateStatus::kSkipped, "skipped"},
-                                                                     {GateStatus::kError, "error"}};
-constexpr std::pair<Phase, std::string_view> kPhases[] = {{Phase::kDefault, "default"},
-                                                          {Phase::kSearch, "search"},
-                                                          {Phase::kHoldout, "holdout"},
-                                                          {Phase::kBench, "bench"},
-                                                          {Phase::kCheck, "check"}};
-
-template <class Enum, std::size_t N>
-std::string_view name_of(const std::pair<Enum, std::string_view> (&table)[N], Enum value) {
-  for (const auto& [key, name] : table)
-    if (key == value) return name;
-  return "?";
-}
-
-template <class Enum, std::size_t N>
-Enum value_of(const std::pair<Enum, std::string_view> (&table)[N], std::string_view what, std::string_view name) {
-  std::string known;
-  for (const auto& [key, word] : table) {
-    if (word == name) return key;
-    known += (known.empty() ? "" : ", ") + std::string(word);
-  }
-  throw_bad_input("{} '{}' is not known; it is one of: {}", what, excerpt(name), known);
-}
-
 json to_object(const OutputError& e) {
   return {{"rel", e.rel},
           {"worst_row_rel", e.worst_row_rel},
@@ -80,7 +53,7 @@ Trial trial_from(const json& j) {
   get_whole(j, "id", t.id);
   j.at("run").get_to(t.run);
   j.at("created_at").get_to(t.created_at);
-  t.phase = parse_phase(j.at("phase").get<std::string>());
+  j.at("phase").get_to(t.phase);
   j.at("suite").get_to(t.suite);
   j.at("problem_name").get_to(t.problem_name);
   t.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
@@ -105,11 +78,6 @@ Trial trial_from(const json& j) {
 
 }  // namespace
 
-std::string_view to_string(GateStatus status) { return name_of(kGateStatuses, status); }
-std::string_view to_string(Phase phase) { return name_of(kPhases, phase); }
-GateStatus parse_gate_status(std::string_view name) { return value_of(kGateStatuses, "gate status", name); }
-Phase parse_phase(std::string_view name) { return value_of(kPhases, "phase", name); }
-
 std::string now_iso8601() {
   const auto now = std::chrono::system_clock::now();
   const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
@@ -120,18 +88,18 @@ std::string now_iso8601() {
                      utc.tm_hour, utc.tm_min, utc.tm_sec, millis);
 }
 
-const Verdict* find_gate(const Trial& trial, std::string_view gate) {
+const Verdict* find_gate(const Trial& trial, Gate gate) {
   for (const auto& verdict : trial.gates)
     if (verdict.gate == gate) return &verdict;
   return nullptr;
 }
 
-bool passed_gate(const Trial& trial, std::string_view gate) {
+bool passed_gate(const Trial& trial, Gate gate) {
   const Verdict* verdict = find_gate(trial, gate);
   return verdict && verdict->status == GateStatus::kPassed;
 }
 
-bool is_ranked(const Trial& trial) { return trial.timing && passed_gate(trial, "correctness"); }
+bool is_ranked(const Trial& trial) { return trial.timing && passed_gate(trial, Gate::kCorrectness); }
 
 void to_json(json& j, const DeviceInfo& d) {
   const DeviceLimits& l = d.limits;
@@ -173,15 +141,12 @@ void from_json(const json& j, DeviceInfo& d) {
 }
 
 void to_json(json& j, const Verdict& v) {
-  j = {{"gate", v.gate},
-       {"status", to_string(v.status)},
-       {"reason", v.reason},
-       {"evidence", encode_nonfinite(v.evidence)}};
+  j = {{"gate", v.gate}, {"status", v.status}, {"reason", v.reason}, {"evidence", encode_nonfinite(v.evidence)}};
 }
 
 void from_json(const json& j, Verdict& v) {
   j.at("gate").get_to(v.gate);
-  v.status = parse_gate_status(j.at("status").get<std::string>());
+  j.at("status").get_to(v.status);
   j.at("reason").get_to(v.reason);
   v.evidence = decode_nonfinite(j.at("evidence"));
 }
@@ -260,7 +225,7 @@ void to_json(json& j, const Trial& t) {
   j = {{"id", t.id},
        {"run", t.run},
        {"created_at", t.created_at},
-       {"phase", to_string(t.phase)},
+       {"phase", t.phase},
        {"suite", t.suite},
        {"problem_name", t.problem_name},
        {"problem", t.problem.id()},

@@ -13,13 +13,12 @@
 #include "device/artifact.h"
 #include "device/device.h"
 #include "lab/record/machine.h"
+#include "lab/record/outcome.h"
 
 namespace flashcore {
 
-enum class GateStatus { kPassed, kFailed, kSkipped, kError };
-
 struct Verdict {
-  std::string gate;  // "valid" | "compile" | "resource" | "correctness" | "performance"
+  Gate gate = Gate::kValid;
   GateStatus status = GateStatus::kSkipped;
   std::string reason;       // one sentence a stranger understands
   nlohmann::json evidence;  // the numbers behind it
@@ -41,15 +40,12 @@ struct Comparison {
   std::string against;  // candidate text of the other
   double speedup = 0;   // their time / our time: above 1 is faster
   double ci95_low = 0, ci95_high = 0;
-  std::string verdict;    // FASTER | SLOWER | SAME | INCONCLUSIVE
+  SpeedVerdict verdict = SpeedVerdict::kInconclusive;
   int blocks = 0;         // ABBA blocks behind it
   double margin = 0.03;   // what the verdict was judged against
   double p_value = 1;     // Wilcoxon signed-rank over the blocks: beside the interval, never the verdict
   double detectable = 0;  // the smallest change this run could have told from none: 0.012 means 1.2%
 };
-
-// What a trial was run for. Only kHoldout trials reach the leaderboard.
-enum class Phase { kDefault, kSearch, kHoldout, kBench, kCheck };
 
 struct Trial {
   std::int64_t id = 0;     // given by the store
@@ -72,9 +68,7 @@ struct Trial {
   std::optional<Comparison> comparison;
   EnvironmentReading environment;
   MachineReading machine;
-  // passed | invalid | compile_error | resource | incorrect | slower | inconclusive | crashed | timeout | error |
-  // environment (no compiler, memory, disk or folder: the candidate is not judged, and tried again)
-  std::string ended;
+  Ended ended = Ended::kNotYet;
   std::string message;  // why, when it did not pass
 
   std::string candidate() const { return family + ":" + config; }
@@ -95,16 +89,12 @@ void from_json(const nlohmann::json& json, Timing& timing);
 void to_json(nlohmann::json& json, const Comparison& comparison);
 void from_json(const nlohmann::json& json, Comparison& comparison);
 
-std::string_view to_string(GateStatus status);
-std::string_view to_string(Phase phase);
-GateStatus parse_gate_status(std::string_view name);  // Error kBadInput listing the known words, as below
-Phase parse_phase(std::string_view name);
 // "2025-01-31T12:00:00.123Z": what Trial::created_at holds.
 std::string now_iso8601();
 // The verdict of one gate, or null if the trial never reached it.
-const Verdict* find_gate(const Trial& trial, std::string_view gate);
+const Verdict* find_gate(const Trial& trial, Gate gate);
 // True if the gate was reached and passed.
-bool passed_gate(const Trial& trial, std::string_view gate);
+bool passed_gate(const Trial& trial, Gate gate);
 // Correct and with a time: the only trials that may be ranked.
 bool is_ranked(const Trial& trial);
 

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-bool timed(const ExperimentPair& pair) { return pair.result.ended == "measured" || pair.result.same_code; }
+bool timed(const ExperimentPair& pair) { return pair.result.ended == PairEnded::kMeasured || pair.result.same_code; }
 
 std::string speedup_text(const ExperimentPair& pair) {
   const Comparison& c = pair.result.comparison;
@@ -26,9 +26,8 @@ std::string speedup_text(const ExperimentPair& pair) {
 
 std::string gate_text(const Trial& trial) {
   std::string text;
-  for (const Verdict& v : trial.gates)
-    text += (text.empty() ? "" : ", ") + v.gate + " " + std::string(to_string(v.status));
-  return trial.ended == "passed" ? text : text + ": " + trial.message.substr(0, trial.message.find('\n'));
+  for (const Verdict& v : trial.gates) text += (text.empty() ? "" : ", ") + word_of(v.gate) + " " + word_of(v.status);
+  return trial.ended == Ended::kPassed ? text : text + ": " + trial.message.substr(0, trial.message.find('\n'));
 }
 
 std::string occupancy_text(const ArmFacts& facts) {
@@ -78,9 +77,9 @@ std::vector<Row> evidence_rows(const ExperimentResult& r) {
   std::vector<Row> rows;
   for (const ExperimentPair& pair : r.pairs) {
     const ExperimentArm& arm = r.experiment.candidates[pair.arm];
-    rows.push_back({arm.name, pair.problem.name, pair.result.verdict, speedup_text(pair),
+    rows.push_back({arm.name, pair.problem.name, word_of(pair.result.verdict), speedup_text(pair),
                     fmt::format("{:.2f} to {:.2f}", arm.predicted.low, arm.predicted.high),
-                    timed(pair) ? fmt::format("{:+.1f}%", 100 * pair.prediction_error) : "–", pair.outcome,
+                    timed(pair) ? fmt::format("{:+.1f}%", 100 * pair.prediction_error) : "–", word_of(pair.outcome),
                     timed(pair) ? fmt::format("{} against {}", report::time(median_time(pair, true)),
                                               report::time(median_time(pair, false)))
                                 : "–",
@@ -240,7 +239,7 @@ json experiment_samples_json(const ExperimentResult& r) {
 std::string experiment_markdown(const ExperimentResult& r) {
   const Experiment& e = r.experiment;
   const auto escape = [](std::string_view some) { return report::escape_markdown(some); };
-  std::string text = fmt::format("# {}: {}\n\n", escape(e.name), escape(r.verdict));
+  std::string text = fmt::format("# {}: {}\n\n", escape(e.name), escape(word_of(r.verdict)));
   for (const std::string& line : r.summary) text += "- " + escape(line) + "\n";
   text += fmt::format("\n**Mechanism.** {}\n\n**Refuted by.** {}\n\n", escape(e.mechanism), escape(e.refuted_by));
   text += "## Candidates\n\n" + markdown_table({"arm", "role", "candidate"}, candidate_rows(e));
@@ -278,7 +277,7 @@ std::string experiment_html(const ExperimentResult& r) {
       "<h2>Candidates</h2>{6}<h2>Before the run: occupancy and gates</h2>{7}<h2>Evidence</h2>{8}"
       "<p class=\"muted\">Speed-up is the control's time over the candidate's: above 1 is faster. Every sample is in "
       "samples.json.</p>{9}<p class=\"muted\">{10}</p></main></body></html>\n",
-      escape(e.name), escape(r.verdict), style, summary, escape(e.mechanism), escape(e.refuted_by),
+      escape(e.name), escape(word_of(r.verdict)), style, summary, escape(e.mechanism), escape(e.refuted_by),
       html_table({"arm", "role", "candidate"}, as_html(candidate_rows(e))),
       html_table(kFactHead, as_html(fact_rows(r))), html_table(head, rows), earlier, escape(conditions(r)),
       content_security_policy({.styles = {style}, .scripts = {}}));

@@ -12,27 +12,27 @@ namespace {
 
 // How many stages of the funnel a trial got through, "proposed" being the first.
 int stages_passed(const Trial& trial) {
-  if (!passed_gate(trial, "valid")) return 1;
+  if (!passed_gate(trial, Gate::kValid)) return 1;
   // A CPU candidate has nothing to compile: its gates are skipped, which does not stop it.
-  const auto stopped = [&](const char* gate) {
+  const auto stopped = [&](Gate gate) {
     const Verdict* verdict = find_gate(trial, gate);
     return verdict != nullptr && verdict->status != GateStatus::kPassed && verdict->status != GateStatus::kSkipped;
   };
-  const bool judged = find_gate(trial, "correctness") != nullptr;
-  if (stopped("compile") || stopped("resource")) return 2;
-  if (!judged && !passed_gate(trial, "compile")) return 2;
+  const bool judged = find_gate(trial, Gate::kCorrectness) != nullptr;
+  if (stopped(Gate::kCompile) || stopped(Gate::kResource)) return 2;
+  if (!judged && !passed_gate(trial, Gate::kCompile)) return 2;
   // Passed the gate, but its timed launches left wrong outputs: not correct.
-  if (!passed_gate(trial, "correctness") || trial.ended == "incorrect") return 3;
+  if (!passed_gate(trial, Gate::kCorrectness) || trial.ended == Ended::kIncorrect) return 3;
   if (!is_ranked(trial)) return 4;
-  return trial.comparison && trial.comparison->verdict == "FASTER" ? 6 : 5;
+  return trial.comparison && trial.comparison->verdict == SpeedVerdict::kFaster ? 6 : 5;
 }
 
 // The gate that ended it; a crash or a hang may have left none, then how it ended.
 std::string last_gate(const Trial& trial) {
   for (const Verdict& verdict : trial.gates) {
-    if (verdict.status == GateStatus::kFailed || verdict.status == GateStatus::kError) return verdict.gate;
+    if (verdict.status == GateStatus::kFailed || verdict.status == GateStatus::kError) return word_of(verdict.gate);
   }
-  return trial.ended;
+  return word_of(trial.ended);
 }
 
 std::string reason_of(const Trial& trial) {
@@ -40,7 +40,7 @@ std::string reason_of(const Trial& trial) {
     if ((verdict.status == GateStatus::kFailed || verdict.status == GateStatus::kError) && !verdict.reason.empty())
       return verdict.reason;
   }
-  return trial.message.empty() ? trial.ended : trial.message;
+  return trial.message.empty() ? word_of(trial.ended) : trial.message;
 }
 
 // "needs 131072 bytes, 101376 allowed" and the same with other numbers are one reason.
@@ -64,9 +64,13 @@ std::vector<int> counts(const Funnel& funnel) {
 }
 
 bool stopped_by_gate(const Trial& trial) {
-  static constexpr std::array kEnds = {"invalid", "compile_error", "resource", "incorrect",
-                                       "crashed", "timeout",       "error",    "environment"};
-  return std::find(kEnds.begin(), kEnds.end(), trial.ended) != kEnds.end();
+  switch (trial.ended) {
+    case Ended::kNotYet:
+    case Ended::kPassed:
+    case Ended::kSlower:
+    case Ended::kInconclusive: return false;
+    default: return true;
+  }
 }
 
 Funnel make_funnel(const std::vector<const Trial*>& trials) {

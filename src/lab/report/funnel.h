@@ -22,7 +22,7 @@ std::vector<int> counts(const Funnel& funnel);
 
 // Candidates that ended at the same gate for the same reason (numbers in it aside).
 struct RejectedGroup {
-  std::string gate, reason;  // reason: as one of them gave it
+  std::string gate, reason;  // gate: or how it ended; reason: as one of them gave it
   int count = 0;
   std::vector<std::string> problems;
   std::string example;  // candidate

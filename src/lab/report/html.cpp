@@ -99,7 +99,7 @@ std::string summary_html(const Model& model) {
   out += "</div><ul class=winners>";
   for (const ProblemRow& row : model.rows) {
     out += fmt::format("<li><b title=\"{}\">{}</b> {} <span>{}</span></li>", text(row.problem_id), text(row.label),
-                       badge(verdict_words(row)), text(sentence(row)));
+                       badge(row), text(sentence(row)));
   }
   return out + "</ul></section>\n";
 }

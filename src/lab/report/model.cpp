@@ -25,7 +25,7 @@ void add_once(std::vector<T>& list, const T& value) {
 
 // A time belongs only to a candidate that passed correctness, its timed outputs included.
 bool timed_and_correct(const Trial& trial) {
-  return trial.timing && trial.timing->p50_us > 0 && passed_gate(trial, "correctness") && !stopped_by_gate(trial);
+  return trial.timing && trial.timing->p50_us > 0 && passed_gate(trial, Gate::kCorrectness) && !stopped_by_gate(trial);
 }
 
 // --- header ---------------------------------------------------------------------------------------------------------
@@ -340,7 +340,19 @@ std::string verdict_words(const ProblemRow& row) {
   if (row.stale) return "stale";
   if (row.basis == Basis::kDiscovery) return "not held out";
   if (row.default_won) return "default stands";
-  return row.speedup ? row.speedup->verdict : words(row.basis);
+  return row.speedup ? word_of(row.speedup->verdict) : words(row.basis);
+}
+
+RowTone tone_of(const ProblemRow& row) {
+  if (!row.winner) return RowTone::kBad;
+  if (row.stale || row.basis == Basis::kDiscovery) return RowTone::kWarn;
+  if (row.default_won || !row.speedup) return RowTone::kNeutral;
+  switch (row.speedup->verdict) {
+    case SpeedVerdict::kFaster: return RowTone::kGood;
+    case SpeedVerdict::kSlower: return RowTone::kBad;
+    case SpeedVerdict::kInconclusive: return RowTone::kWarn;
+    default: return RowTone::kNeutral;
+  }
 }
 
 std::string sentence(const ProblemRow& row) {

@@ -86,6 +86,9 @@ std::vector<std::string> changed_parts(const ProblemRow& row);
 // One plain sentence: who won, by how much, how sure.
 std::string sentence(const ProblemRow& row);
 std::string verdict_words(const ProblemRow& row);
+// How those words are to be taken.
+enum class RowTone { kNeutral, kGood, kWarn, kBad };
+RowTone tone_of(const ProblemRow& row);
 std::string bench_command(const ProblemRow& row);  // re-measures the winner
 
 }  // namespace flashcore::report

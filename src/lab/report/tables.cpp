@@ -71,7 +71,7 @@ std::string result_row(const ProblemRow& row) {
   if (!row.winner) {
     out += fmt::format("<td class=muted>{}</td>", text(row.no_winner_reason));
     for (int i = 0; i < 4; ++i) out += empty_cell();
-    return out + "<td>" + badge("no result") + "</td></tr>\n";
+    return out + "<td>" + badge(row) + "</td></tr>\n";
   }
   const Timing& timing = *row.winner->timing;
   out += "<td>" + config_html(row) + "</td>";
@@ -93,18 +93,16 @@ std::string result_row(const ProblemRow& row) {
   } else {
     out += empty_cell();
   }
-  return out + "<td>" + badge(verdict_words(row)) +
+  return out + "<td>" + badge(row) +
          (row.ties > 0 ? fmt::format(" <small>{}</small>", text(plural(row.ties, "tie"))) : "") + "</td></tr>\n";
 }
 
 }  // namespace
 
-std::string badge(std::string_view verdict) {
-  std::string kind = "neutral";
-  if (verdict == "FASTER") kind = "good";
-  if (verdict == "SLOWER" || verdict == "no result") kind = "bad";
-  if (verdict == "stale" || verdict == "INCONCLUSIVE" || verdict == "not held out") kind = "warn";
-  return fmt::format("<span class=\"badge {}\">{}</span>", kind, text(verdict));
+std::string badge(const ProblemRow& row) {
+  static constexpr const char* kKinds[] = {"neutral", "good", "warn", "bad"};
+  return fmt::format("<span class=\"badge {}\">{}</span>", kKinds[static_cast<int>(tone_of(row))],
+                     text(verdict_words(row)));
 }
 
 std::string results_table(const Model& model) {

@@ -11,6 +11,6 @@ std::string results_table(const Model& model);
 std::string funnel_table(const Model& model);
 std::string rejected_table(const Model& model);
 std::string resources_table(const Model& model);  // empty if no winner was compiled (CPU)
-std::string badge(std::string_view verdict);
+std::string badge(const ProblemRow& row);
 
 }  // namespace flashcore::report

@@ -10,7 +10,16 @@
 
 namespace flashcore::report {
 
-using namespace text;  // numbers read the same everywhere
+// Numbers read the same everywhere.
+using text::bytes;
+using text::count;
+using text::join;
+using text::number;
+using text::percent;
+using text::plural;
+using text::ratio;
+using text::time;
+using text::time_range;
 
 // Names and messages come from suites, stores and compilers, that is from anybody. Each format's escape takes text and
 // gives what shows it as it is: no markup, no link, no formula, and no invisible character. core/visible_text.h has

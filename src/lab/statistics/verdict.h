@@ -1,8 +1,7 @@
 #pragma once
 // What an interval says about a margin.
 
-#include <string>
-
+#include "lab/record/outcome.h"
 #include "lab/statistics/bootstrap.h"
 
 namespace flashcore {
@@ -17,6 +16,6 @@ namespace flashcore {
 // is called FASTER or SLOWER, at most 2.5% of the time. Where the interval is narrower than a quarter of the margin on
 // either side, a change of the margin is called what it is at least 97% of the time. The half keeps that promise for a
 // change of just the margin: if the whole interval had to be beyond the margin, it would be called in 2.5% of the runs.
-std::string verdict_of(const Interval& speedup, double margin);
+SpeedVerdict verdict_of(const Interval& speedup, double margin);
 
 }  // namespace flashcore

@@ -25,11 +25,11 @@ void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry) {
   for (const Trial& t : trials) {
     if (t.phase != Phase::kDefault && t.phase != Phase::kSearch) continue;
     ++entry.proposed;
-    entry.valid += passed_gate(t, "valid");
-    entry.compiled += passed_gate(t, "compile");
-    entry.correct += passed_gate(t, "correctness");
+    entry.valid += passed_gate(t, Gate::kValid);
+    entry.compiled += passed_gate(t, Gate::kCompile);
+    entry.correct += passed_gate(t, Gate::kCorrectness);
     entry.raced += is_ranked(t);
-    entry.won += is_ranked(t) && t.comparison && t.comparison->verdict == "FASTER";
+    entry.won += is_ranked(t) && t.comparison && t.comparison->verdict == SpeedVerdict::kFaster;
   }
 }
 

@@ -9,7 +9,7 @@
 namespace flashcore {
 namespace {
 
-constexpr int kMinBlocksPerProcess = 8, kMaxBlocksPerProcess = 60;
+constexpr int kMinBlocksOfHoldout = 8, kMaxBlocksOfHoldout = 60;
 
 PairRequest pair_request(const HoldoutRequest& request, const std::string& candidate, int process) {
   PairRequest pair;
@@ -22,13 +22,12 @@ PairRequest pair_request(const HoldoutRequest& request, const std::string& candi
   pair.patterns = request.base.patterns;
   pair.max_reference_flops = request.base.max_reference_flops;
   pair.gates = process == 0;
-  pair.measure.regime = request.base.regime;
-  pair.measure.condition = request.base.condition;
-  pair.measure.seed = request.base.seed + static_cast<std::uint64_t>(process) * 0x9e3779b9;
-  pair.measure.min_blocks = kMinBlocksPerProcess;
-  pair.measure.max_blocks = kMaxBlocksPerProcess;
-  pair.measure.margin = request.base.margin;
-  if (request.base.max_seconds > 0) pair.measure.max_seconds = request.base.max_seconds;
+  const double by_default = pair.measure.max_seconds;
+  pair.measure.spec() = request.base.spec();
+  if (request.base.max_seconds <= 0) pair.measure.max_seconds = by_default;
+  pair.measure.seed = seed_of_process(request.base.seed, process);
+  pair.measure.min_blocks = kMinBlocksOfHoldout;
+  pair.measure.max_blocks = kMaxBlocksOfHoldout;
   return pair;
 }
 
@@ -40,6 +39,16 @@ Comparison comparison_of(const EvaluateRequest& request, const std::vector<PairO
   return comparison;
 }
 
+Ended ended_of(const PairOutcome& outcome) {
+  switch (outcome.ended) {
+    case PairEnded::kCandidateFailed: return outcome.candidate.ended;
+    case PairEnded::kCrashed: return Ended::kCrashed;
+    case PairEnded::kTimeout: return Ended::kTimeout;
+    case PairEnded::kEnvironment: return Ended::kEnvironment;
+    default: return Ended::kError;
+  }
+}
+
 }  // namespace
 
 Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcome>& outcomes) {
@@ -49,22 +58,18 @@ Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcom
   trial.seed = request.seed;
   trial.suite = request.suite;
   trial.problem_name = request.problem_name;
-  Verdict verdict{"performance", GateStatus::kPassed, "", {{"processes", outcomes.size()}}};
+  Verdict verdict{Gate::kPerformance, GateStatus::kPassed, "", {{"processes", outcomes.size()}}};
   for (const PairOutcome& outcome : outcomes) {
-    if (outcome.ended == "measured") continue;
+    if (outcome.ended == PairEnded::kMeasured) continue;
     // One process that fails is not outvoted by those that did not.
     trial.timing.reset();
     trial.message = outcome.message;
-    if (outcome.ended == "same_code") {
-      trial.comparison = Comparison{first.baseline.candidate(), 1, 1, 1, "SAME", 0, request.margin};
-      trial.ended = "passed";
+    if (outcome.ended == PairEnded::kSameCode) {
+      trial.comparison = Comparison{first.baseline.candidate(), 1, 1, 1, SpeedVerdict::kSame, 0, request.margin};
+      trial.ended = Ended::kPassed;
       return trial;
     }
-    if (trial.ended == "passed")
-      trial.ended = outcome.ended == "candidate_failed" ? outcome.candidate.ended
-                    : outcome.ended == "crashed" || outcome.ended == "timeout" || outcome.ended == "environment"
-                        ? outcome.ended
-                        : "error";
+    if (trial.ended == Ended::kPassed) trial.ended = ended_of(outcome);
     verdict.status = GateStatus::kError;
     verdict.reason = outcome.message;
     trial.gates.push_back(std::move(verdict));
@@ -77,12 +82,10 @@ Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcom
                                comparison.blocks, outcomes.size(), comparison.against);
   verdict.evidence["log_ratios"] = nlohmann::json::array();
   for (const PairOutcome& outcome : outcomes) verdict.evidence["log_ratios"].push_back(outcome.log_ratios);
-  if (comparison.verdict == "SLOWER") verdict.status = GateStatus::kFailed;
-  if (comparison.verdict == "INCONCLUSIVE") verdict.status = GateStatus::kSkipped;
-  trial.ended = comparison.verdict == "SLOWER"         ? "slower"
-                : comparison.verdict == "INCONCLUSIVE" ? "inconclusive"
-                                                       : "passed";
-  trial.message = trial.ended == "passed" ? "" : verdict.reason;
+  if (comparison.verdict == SpeedVerdict::kSlower) verdict.status = GateStatus::kFailed;
+  if (comparison.verdict == SpeedVerdict::kInconclusive) verdict.status = GateStatus::kSkipped;
+  trial.ended = ended_of(comparison.verdict);
+  trial.message = trial.ended == Ended::kPassed ? "" : verdict.reason;
   trial.gates.push_back(std::move(verdict));
   return trial;
 }
@@ -104,7 +107,7 @@ std::vector<Trial> measure_holdout(const HoldoutRequest& request, Worker& first,
     }
     Worker& worker = fresh ? *fresh : first;
     for (std::size_t i = 0; i < request.finalists.size(); ++i) {
-      if (!outcomes[i].empty() && outcomes[i].back().ended != "measured") continue;
+      if (!outcomes[i].empty() && outcomes[i].back().ended != PairEnded::kMeasured) continue;
       outcomes[i].push_back(worker.measure_pair(pair_request(request, request.finalists[i], process)));
       if (process + 1 < request.processes) done(outcomes[i].back().candidate);
     }

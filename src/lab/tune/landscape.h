@@ -15,7 +15,7 @@ namespace flashcore {
 
 struct LandscapePoint {
   ConfigValues config;
-  std::string ended;
+  Ended ended = Ended::kNotYet;
   std::optional<double> p50_us;  // none: rejected
 };
 struct Landscape {

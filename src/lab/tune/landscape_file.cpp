@@ -49,7 +49,7 @@ Landscape landscape_of(const json& j) {
   l.first = ints_of(j.at("default"), "default");
   if (l.first.size() != l.space.fields().size()) throw_bad_input("the default has another number of fields");
   for (const json& p : j.at("points")) {
-    LandscapePoint point{ints_of(p.at(0), "a config"), p.at(1).get<std::string>(), std::nullopt};
+    LandscapePoint point{ints_of(p.at(0), "a config"), p.at(1).get<Ended>(), std::nullopt};
     if (!p.at(2).is_null()) point.p50_us = p.at(2).get<double>();
     if (point.p50_us && !(*point.p50_us > 0)) throw_bad_input("a time of {} us", *point.p50_us);
     if (point.config.size() != l.space.fields().size()) throw_bad_input("a point has another number of fields");

@@ -8,12 +8,13 @@
 
 #include "core/suite.h"
 #include "device/device.h"
+#include "lab/measure/spec.h"
 #include "lab/record/trial.h"
 
 namespace flashcore {
 
-struct TuneOptions {
-  std::string device;  // as open_device
+struct TuneOptions : MeasurementSpec {  // how long one trial is timed follows from the budget
+  std::string device;                   // as open_device
   Suite suite;
   std::optional<std::string> family;  // only this one
   // evolution | random | exhaustive; both: evolution and random in turn on one budget; none: the proposer alone
@@ -22,9 +23,7 @@ struct TuneOptions {
   std::string ledger;                    // folder of experiments' verdicts to consult; empty: none
   std::optional<double> budget_seconds;  // of the whole suite, shared evenly over its problems
   std::optional<int> budget_trials;      // per problem
-  std::uint64_t seed = 1;
   int finalists = 5;
-  Regime regime = Regime::kGraph;
   std::string worker_executable;  // as Worker; tests give their own
 };
 

@@ -8,34 +8,32 @@
 #include "kernels/family.h"
 #include "lab/gates/gates.h"
 #include "lab/tune/facts.h"
-#include "lab/tune/holdout.h"
 
 namespace flashcore {
 namespace {
 
 constexpr const char* kBaselineFamily = "ref_fwd";
-// Held-out inputs share no seed with the search.
-constexpr std::uint64_t kHoldoutSeed = 0x686f6c64;
 // Of a problem's time, what the search may use; the rest re-measures the finalists.
 constexpr double kSearchShare = 0.6;
 // fp64 reference work per core and data pattern: about half a second.
 constexpr double kReferenceFlopsPerCore = 2e8;
-// A finalist's race needs about this long to mean something; with less time there are fewer finalists.
-constexpr double kMinFinalistSeconds = 0.7;
-// Starting a process and measuring its ceilings; three fresh ones are for whoever can afford them.
-constexpr double kProcessSeconds = 2.5;
-constexpr int kHoldoutProcesses = 3;
 // Of one race where only trials are limited.
-constexpr double kTrialSeconds = 0.5, kFinalistSeconds = 1.0;
+constexpr double kTrialSeconds = 0.5;
 
 double seconds_of_budget(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What a rejected trial is counted under: "incorrect", "resource", ...; none if it was not rejected.
 bool is_rejected(const Trial& t) {
-  return t.ended == "invalid" || t.ended == "compile_error" || t.ended == "resource" || t.ended == "incorrect" ||
-         t.ended == "crashed" || t.ended == "timeout";
+  switch (t.ended) {
+    case Ended::kInvalid:
+    case Ended::kCompileError:
+    case Ended::kResource:
+    case Ended::kIncorrect:
+    case Ended::kCrashed:
+    case Ended::kTimeout: return true;
+    default: return false;
+  }
 }
 
 }  // namespace
@@ -84,7 +82,7 @@ void ProblemTuner::load_earlier_trials() {
   query.device_key = run_.worker.device().key;
   query.source_hash = source_hash();
   for (Trial& t : run_.store.query(query, &damaged_)) {
-    if (t.ended == "environment") continue;  // says nothing of the candidate: it is tried again
+    if (t.ended == Ended::kEnvironment) continue;  // says nothing of the candidate: it is tried again
     const bool ours =
         std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
     if (!ours) continue;
@@ -137,9 +135,9 @@ void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
       Trial trial;
       trial.family = family->name();
       trial.config = known.config;
-      trial.ended = "slower";
-      if (known.verdict == "FASTER") seeds_.push_back(trial.candidate());
-      if (known.verdict != "SLOWER") continue;
+      trial.ended = Ended::kSlower;
+      if (known.verdict == SpeedVerdict::kFaster) seeds_.push_back(trial.candidate());
+      if (known.verdict != SpeedVerdict::kSlower) continue;
       notes.push_back(fmt::format("ledger: {} is left out, the experiment {} found it slower", trial.candidate(),
                                   known.experiment));
       for (const auto& arm : arms_) arm->observe(trial);
@@ -221,96 +219,6 @@ void ProblemTuner::note_arm_trial(std::size_t arm, const Trial& trial) {
   outcome.best_us = trial.timing->p50_us;
 }
 
-// The fastest overall, and each arm's best, so that arms can be compared on held-out data.
-std::vector<std::string> ProblemTuner::finalists() const {
-  std::vector<std::string> chosen;
-  for (const Trial& t : choose_finalists(trials_, baseline_, affordable_finalists())) chosen.push_back(t.candidate());
-  for (const TuneResult::Arm& arm : entry_.arms) {
-    if (arm.best.empty() || arm.best == baseline_ || entry_.arms.size() < 2) continue;
-    if (std::find(chosen.begin(), chosen.end(), arm.best) == chosen.end()) chosen.push_back(arm.best);
-  }
-  return chosen;
-}
-
-void ProblemTuner::measure_finalists() {
-  if (baseline_.empty() && incumbent_) baseline_ = incumbent_->candidate();
-  if (baseline_.empty()) {
-    entry_.problem_note = "no candidate passed";
-    for (const Trial& t : trials_)
-      if (t.phase == Phase::kDefault)
-        entry_.problem_note += fmt::format("; {}: {}: {}", t.candidate(), t.ended, t.message);
-    return;
-  }
-  HoldoutRequest request;
-  request.baseline = baseline_;
-  request.finalists = finalists();
-  request.base = request_for(baseline_, Phase::kHoldout);
-  request.base.patches = patches_;
-  request.base.seed = run_.options.seed ^ kHoldoutSeed;
-  request.base.patterns = all_patterns();
-  request.base.max_seconds = kFinalistSeconds;
-  const auto count = static_cast<double>(request.finalists.size() + 1);
-  request.processes = kHoldoutProcesses;
-  if (const auto left = seconds_left(1.0)) {
-    if (*left < kHoldoutProcesses * (kProcessSeconds + count * kMinFinalistSeconds)) request.processes = 1;
-    const double for_races = *left - (request.processes - 1) * kProcessSeconds;
-    request.base.max_seconds = std::clamp(for_races / (count * request.processes), kMinFinalistSeconds, 5.0);
-  }
-  std::vector<Trial> heldout;
-  for (const std::string& candidate : request.finalists)
-    if (const Trial* done = finished_holdout(candidate)) heldout.push_back(*done);
-  const Trial* base = finished_holdout(baseline_);
-  if (base && heldout.size() == request.finalists.size()) {
-    heldout.insert(heldout.begin(), *base);
-  } else {
-    int done = 0;
-    const int total = static_cast<int>(request.finalists.size()) * request.processes + 1;
-    heldout = measure_holdout(
-        request, run_.holdout_worker, run_.options.device, run_.options.worker_executable,
-        [&](const Trial& trial) { report("holdout", trial, ++done, total); }, run_.stop);
-    for (Trial& trial : heldout) trial = store(std::move(trial));
-  }
-  entry_.winner = choose_winner(heldout, baseline_);
-  finish_arms(heldout);
-  if (entry_.winner) entry_.shrinkage = shrinkage_of(trials_, *entry_.winner, baseline_);
-  else
-    entry_.problem_note = fmt::format("no finalist passed on held-out data; {}: {}", heldout.front().candidate(),
-                                      heldout.front().message);
-  TuneProgress progress = progress_at("done");
-  if (entry_.winner) progress.best = &*entry_.winner;
-  if (run_.progress) run_.progress(progress);
-}
-
-void ProblemTuner::finish_arms(const std::vector<Trial>& heldout) {
-  for (TuneResult::Arm& arm : entry_.arms)
-    for (const Trial& t : heldout) {
-      if (t.candidate() != arm.best || !is_ranked(t)) continue;
-      arm.heldout = t.comparison ? t.comparison->speedup : 1;
-      arm.heldout_low = t.comparison ? t.comparison->ci95_low : 1;
-      arm.heldout_high = t.comparison ? t.comparison->ci95_high : 1;
-    }
-}
-
-// Of an earlier run that ended in this step: nothing was searched since, so what it measured stands.
-const Trial* ProblemTuner::finished_holdout(const std::string& candidate) const {
-  std::int64_t last_search = 0;
-  for (const Trial& t : trials_) last_search = std::max(last_search, t.id);
-  for (const Trial& t : earlier_heldout_) {
-    const bool same_baseline =
-        candidate == baseline_ ? !t.comparison : t.comparison && t.comparison->against == baseline_;
-    if (t.id > last_search && t.candidate() == candidate && same_baseline &&
-        t.seed == (run_.options.seed ^ kHoldoutSeed))
-      return &t;
-  }
-  return nullptr;
-}
-
-int ProblemTuner::affordable_finalists() const {
-  const auto left = seconds_left(1.0);
-  if (!left) return run_.options.finalists;
-  return std::clamp(static_cast<int>(*left / kMinFinalistSeconds) - 1, 1, std::max(1, run_.options.finalists));
-}
-
 EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase phase) const {
   EvaluateRequest request;
   request.problem = problem_;
@@ -318,9 +226,8 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
   request.suite = run_.options.suite.name;
   request.candidate = candidate;
   request.phase = phase;
-  request.seed = run_.options.seed;
+  request.spec() = run_.options.spec();
   request.patterns = {Pattern::kNormal, Pattern::kOutlier};
-  request.regime = run_.options.regime;
   request.max_reference_flops = kReferenceFlopsPerCore * hardware_threads();
   request.patches = patches_;
   if (!budget_.seconds) request.max_seconds = kTrialSeconds;
@@ -332,7 +239,7 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
 const Trial& ProblemTuner::run_and_store(const EvaluateRequest& request, const char* stage) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   const Trial& trial = remember(store(run_.worker.evaluate(request)));
-  if (trial.ended == "environment") ++entry_.lacking;
+  if (trial.ended == Ended::kEnvironment) ++entry_.lacking;
   consider_incumbent(trial);
   report(stage, trial, static_cast<int>(trials_.size()), budget_.trials.value_or(0));
   return trial;
@@ -374,7 +281,7 @@ std::optional<std::pair<ConfigValues, std::string>> ProblemTuner::identity_of(co
 // The first that is correct, then whoever beats it in a race. Earlier runs' trials replay in the same order.
 void ProblemTuner::consider_incumbent(const Trial& trial) {
   if (!is_ranked(trial)) return;
-  const bool beaten = incumbent_ && trial.comparison && trial.comparison->verdict == "FASTER" &&
+  const bool beaten = incumbent_ && trial.comparison && trial.comparison->verdict == SpeedVerdict::kFaster &&
                       trial.comparison->against == incumbent_->candidate();
   if (!incumbent_ || beaten) incumbent_ = trial;
 }

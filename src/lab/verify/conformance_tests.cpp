@@ -101,8 +101,10 @@ void add_fp8(std::vector<ConformanceTest>& all) {
 // Tolerances. ex2, lg2, rcp: the PTX ISA's maximum relative errors 2^-22, 2^-22 (absolute) and 2^-23, twice, as either
 // side may be off. Matrix products: the hardware truncates while it aligns addends, a few ulps of the largest of them.
 const std::vector<ConformanceTest>& conformance_tests() {
-  constexpr const char* kWgmmaSs = "wgmma_ss wgmma_fence wgmma_commit wgmma_wait wgmma_registers WgmmaDescriptor";
-  constexpr const char* kWgmmaRs = "wgmma_rs wgmma_fence wgmma_commit wgmma_wait wgmma_registers WgmmaDescriptor";
+  constexpr const char* kWgmmaSs =
+      "wgmma_ss wgmma_fence wgmma_commit wgmma_wait warpgroup_fence_operand WgmmaDescriptor";
+  constexpr const char* kWgmmaRs =
+      "wgmma_rs wgmma_fence wgmma_commit wgmma_wait warpgroup_fence_operand WgmmaDescriptor";
   const auto exact = [](std::string name, const char* file, std::string type, const char* functions, int words,
                         bool hopper = false) {
     return ConformanceTest{std::move(name), file, std::move(type), functions, words, hopper};

@@ -28,30 +28,37 @@ Patch read_patch(const YamlReader& reader, const YAML::Node& list, const Planted
   return patch;
 }
 
+template <class Enum>
+Enum word_at(const YamlReader& reader, const YAML::Node& node, const char* key) {
+  try {
+    return parse_word<Enum>(reader.text(node, key, "a planted fault"));
+  } catch (const Error& e) {
+    reader.fail(node[key], e.what());
+  }
+}
+
 PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
-  constexpr const char* kWhat = "a planted fault";
-  reader.check_keys(node, kWhat,
+  constexpr const char* kSubject = "a planted fault";
+  reader.check_keys(node, kSubject,
                     {"name", "does", "on", "gate", "check", "ended", "candidate", "incumbent", "twin", "problem",
                      "patch", "margin", "timeout_seconds", "max_reference_flops", "escapes_without"});
   PlantedFault fault;
-  fault.name = reader.text(node, "name", kWhat);
-  fault.does = reader.text(node, "does", kWhat);
-  fault.on = reader.texts(node, "on", kWhat);
-  fault.gate =
-      reader.word(node, "gate", {"valid", "compile", "resource", "correctness", "performance", "tune", "verify"},
-                  reader.text(node, "gate", kWhat));
-  fault.check = reader.text_or(node, "check", "");
-  if (!fault.check.empty()) parse_check(fault.check);
-  fault.ended = reader.text_or(node, "ended", "");
-  fault.candidate = reader.text(node, "candidate", kWhat);
+  fault.name = reader.text(node, "name", kSubject);
+  fault.does = reader.text(node, "does", kSubject);
+  fault.on = reader.texts(node, "on", kSubject);
+  fault.gate = word_at<Gate>(reader, node, "gate");
+  if (node["check"]) fault.check = word_at<Check>(reader, node, "check");
+  if (node["ended"]) fault.ended = word_at<Ended>(reader, node, "ended");
+  fault.candidate = reader.text(node, "candidate", kSubject);
   fault.incumbent = reader.text_or(node, "incumbent", "");
   fault.twin = reader.text_or(node, "twin", "");
-  fault.problem = PlacedProblem::parse(reader.text(node, "problem", kWhat));
+  fault.problem = PlacedProblem::parse(reader.text(node, "problem", kSubject));
   fault.margin = reader.number_or(node, "margin", fault.margin);
   fault.timeout_seconds = reader.number_or(node, "timeout_seconds", 0);
   fault.max_reference_flops = reader.number_or(node, "max_reference_flops", fault.max_reference_flops);
-  if (node["escapes_without"]) fault.escapes_without = reader.texts(node, "escapes_without", kWhat);
-  for (const std::string& check : fault.escapes_without) parse_check(check);
+  if (node["escapes_without"])
+    for (const std::string& check : reader.texts(node, "escapes_without", kSubject))
+      fault.escapes_without.push_back(parse_word<Check>(check));
   if (const YAML::Node patch = node["patch"]) fault.patch = read_patch(reader, patch, fault);
   return fault;
 }
@@ -87,7 +94,7 @@ const std::vector<PlantedFault>& gpu_planted_faults() {
 }
 
 PlantedOutcome judge_planted(const PlantedFault& fault, const Trial& trial) {
-  if (trial.ended == "environment") return {false, trial.message, true};
+  if (trial.ended == Ended::kEnvironment) return {false, trial.message, true};
   const auto stopped = std::find_if(trial.gates.begin(), trial.gates.end(), [](const Verdict& v) {
     return v.status == GateStatus::kFailed || v.status == GateStatus::kError;
   });
@@ -97,11 +104,11 @@ PlantedOutcome judge_planted(const PlantedFault& fault, const Trial& trial) {
   if (stopped->gate != fault.gate)
     return {false, fmt::format("caught by {}, not by {}: {}", stopped->gate, fault.gate, trial.message)};
   // A crash or a hang leaves no evidence; how the trial ended stands for it.
-  const bool died = trial.ended == "crashed" || trial.ended == "timeout";
-  if (!fault.check.empty() && !died && tripped != fault.check)
-    return {false, fmt::format("caught by the check {}, not by {}: {}", tripped, fault.check, trial.message)};
-  if (!fault.ended.empty() && trial.ended != fault.ended)
-    return {false, fmt::format("ended {}, not {}: {}", trial.ended, fault.ended, trial.message)};
+  const bool died = trial.ended == Ended::kCrashed || trial.ended == Ended::kTimeout;
+  if (fault.check && !died && tripped != to_string(*fault.check))
+    return {false, fmt::format("caught by the check {}, not by {}: {}", tripped, *fault.check, trial.message)};
+  if (fault.ended && trial.ended != *fault.ended)
+    return {false, fmt::format("ended {}, not {}: {}", trial.ended, *fault.ended, trial.message)};
   return {true, trial.message.empty() ? stopped->reason : trial.message};
 }
 
@@ -116,10 +123,10 @@ PlantedOutcome run_planted_compilation(const PlantedFault& fault, const std::str
   };
   try {
     const auto [candidate, artifact] = compile(fault.candidate);
-    trial.gates.push_back({"compile", GateStatus::kPassed, "", nullptr});
+    trial.gates.push_back({Gate::kCompile, GateStatus::kPassed, "", nullptr});
     trial.gates.push_back(judge_resources(artifact, limits));
     trial.message = trial.gates.back().reason;
-    trial.ended = trial.gates.back().status == GateStatus::kPassed ? "passed" : "resource";
+    trial.ended = trial.gates.back().status == GateStatus::kPassed ? Ended::kPassed : Ended::kResource;
     if (!fault.twin.empty()) {
       const auto [twin, its_artifact] = compile(fault.twin);
       const auto inert = inert_fields(candidate.family->space(),
@@ -127,14 +134,14 @@ PlantedOutcome run_planted_compilation(const PlantedFault& fault, const std::str
       if (!inert.empty()) {
         trial.message = fmt::format("'{}' never changed the code: an inert parameter", inert.front());
         trial.gates.push_back(
-            {"tune", GateStatus::kFailed, trial.message, {{"check", to_string(Check::kInertParameters)}}});
-        trial.ended = "resource";
+            {Gate::kTune, GateStatus::kFailed, trial.message, {{"check", to_string(Check::kInertParameters)}}});
+        trial.ended = Ended::kResource;
       }
     }
   } catch (const CompileError& e) {
-    trial.gates.push_back({"compile", GateStatus::kFailed, e.what(), nullptr});
+    trial.gates.push_back({Gate::kCompile, GateStatus::kFailed, e.what(), nullptr});
     trial.message = e.what();
-    trial.ended = "compile_error";
+    trial.ended = Ended::kCompileError;
   }
   return judge_planted(fault, trial);
 }
@@ -152,7 +159,7 @@ PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device,
   request.margin = fault.margin;
   request.max_seconds = 1;
   request.max_reference_flops = fault.max_reference_flops;
-  request.time = fault.gate == "performance";
+  request.time = fault.gate == Gate::kPerformance;
   Worker worker(device, worker_executable);
   worker.cancel_when(stop);
   return judge_planted(fault, worker.evaluate(request, fault.timeout_seconds));

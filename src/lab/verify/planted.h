@@ -10,6 +10,7 @@
 
 #include "core/operands.h"
 #include "lab/harness/patch.h"
+#include "lab/record/checks.h"
 #include "lab/record/trial.h"
 
 namespace flashcore {
@@ -18,18 +19,18 @@ struct PlantedFault {
   std::string name;
   std::string does;             // what is dishonest or broken about it
   std::vector<std::string> on;  // where it can show: nvrtc (compiling, no GPU), emulator, cuda, test (the test program)
-  std::string gate;             // that must catch it
-  std::string check;            // of checks.h; empty where the gate has no checks (valid, compile)
-  std::string ended;            // how the trial must end; empty: any failure
+  Gate gate = Gate::kValid;     // that must catch it
+  std::optional<Check> check;   // none where the gate has no checks (valid, compile)
+  std::optional<Ended> ended;   // how the trial must end; none: any failure
   std::string candidate;        // text; of a patched kernel without "+name"
   std::string incumbent;        // raced against it, if given
   std::string twin;             // a second candidate whose code must differ (inert parameters)
   PlacedProblem problem;
   std::optional<Patch> patch;
   double margin = 0.02;
-  double timeout_seconds = 0;                // of the watchdog; 0: the default
-  double max_reference_flops = 2e10;         // fp64 rows are sampled beyond this
-  std::vector<std::string> escapes_without;  // the checks without which nothing else catches it
+  double timeout_seconds = 0;          // of the watchdog; 0: the default
+  double max_reference_flops = 2e10;   // fp64 rows are sampled beyond this
+  std::vector<Check> escapes_without;  // the checks without which nothing else catches it
 
   bool runs_on(std::string_view where) const;
 };

@@ -13,11 +13,11 @@ FC_DEVICE void wgmma_wait() {
 
 // Accumulators live in memory that the engine writes at the wait: the host compiler reads them anew.
 template <int kCount>
-FC_DEVICE void wgmma_registers(float (&values)[kCount]) {
+FC_DEVICE void warpgroup_fence_operand(float (&values)[kCount]) {
   __asm__ volatile("" : : "r"(&values) : "memory");
 }
 template <int kCount>
-FC_DEVICE void wgmma_registers(unsigned (&values)[kCount]) {
+FC_DEVICE void warpgroup_fence_operand(unsigned (&values)[kCount]) {
   __asm__ volatile("" : : "r"(&values) : "memory");
 }
 

@@ -1,0 +1,42 @@
+#pragma once
+// In which order tiles are taken, and by whom. Read by g++ and by NVRTC.
+
+#include "kernels/tile/fast_divide.h"
+
+namespace flashcore::tile {
+
+// How a CTA comes by its tiles: a config's `scheduler`.
+enum class Scheduler : int {
+  kOneTile,      // one per CTA
+  kFixedStride,  // one wave of CTAs, each taking every so many-th
+  kCounter,      // one wave of CTAs, handed out by a counter in global memory
+};
+
+// Tiles as numbers. In full attention a head's tiles follow each other. Under a mask whose rows differ in length the
+// longest tiles come first, which leaves the short ones to fill the end: over as many heads at a time (a section) as
+// have their keys and values in L2.
+struct TileOrder {
+  int row_tiles;          // of one head
+  int tile_count;         // of all heads and batches
+  int heads_per_section;  // whose tiles are taken together, longest first
+  int whole_sections;     // of that many heads; one of fewer may follow
+  FastDivide by_row_tiles, by_heads_q, by_group_size;
+  FastDivide by_section_tiles, by_section_heads, by_last_section_heads;
+
+  // Of `heads` query heads, of all batches.
+  static constexpr TileOrder of(int row_tiles, int heads, int heads_q, int group_size, int heads_per_section) {
+    const int last = heads % heads_per_section;
+    return {row_tiles,
+            row_tiles * heads,
+            heads_per_section,
+            heads / heads_per_section,
+            FastDivide::by(row_tiles),
+            FastDivide::by(heads_q),
+            FastDivide::by(group_size),
+            FastDivide::by(row_tiles * heads_per_section),
+            FastDivide::by(heads_per_section),
+            FastDivide::by(last > 0 ? last : 1)};
+  }
+};
+
+}  // namespace flashcore::tile
