@@ -55,10 +55,13 @@ Mask mask_of(const fc_attention& a) {
   set("causal", causal_word(a.causal));
   bound("window_left", a.window_left);
   bound("window_right", a.window_right);
-  if (a.window_alignment == FC_ALIGN_TOP_LEFT) set("window_alignment", std::string("top_left"));
-  else if (a.window_alignment != FC_ALIGN_BOTTOM_RIGHT)
+  if (a.window_alignment != FC_ALIGN_BOTTOM_RIGHT && a.window_alignment != FC_ALIGN_TOP_LEFT)
     throw_bad_input("window_alignment is {}; use FC_ALIGN_BOTTOM_RIGHT (0) or FC_ALIGN_TOP_LEFT (1)",
                     a.window_alignment);
+  if (a.window_alignment == FC_ALIGN_TOP_LEFT) {
+    require_one_alignment(causal_word(a.causal), "top_left");
+    set("window_alignment", std::string("top_left"));
+  }
   return problem.mask;
 }
 

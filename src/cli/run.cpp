@@ -60,7 +60,10 @@ Mask parse_mask(const RunArguments& options) {
     set("window_left", parse_side(options.window, text.substr(0, comma)));
     set("window_right", parse_side(options.window, text.substr(std::min(comma + 1, text.size()))));
   }
-  if (!options.window_alignment.empty()) set("window_alignment", options.window_alignment);
+  if (!options.window_alignment.empty()) {
+    set("window_alignment", options.window_alignment);
+    require_one_alignment(options.causal.empty() ? "bottom_right" : options.causal, options.window_alignment);
+  }
   return problem.mask;
 }
 

@@ -58,14 +58,12 @@ void set_window_right(Problem& p, const FieldValue& value) {
         *right);
 }
 
+// Not refused where it contradicts causal, for window_right = 0 leaves the same mask: see require_one_alignment.
 void set_alignment(Problem& p, const FieldValue& value) {
   const std::string& word = std::get<std::string>(value);
   if (word != "bottom_right" && word != "top_left")
     throw_bad_input("window_alignment is '{}', which is not known; use bottom_right or top_left", excerpt(word));
   const Alignment alignment = word == "top_left" ? Alignment::kTopLeft : Alignment::kBottomRight;
-  if (p.mask.is_causal() && alignment != p.mask.alignment)
-    throw_bad_input("causal is {} and window_alignment is {}; leave window_alignment out, for causal says it",
-                    to_string(p.mask.alignment), word);
   p.mask.alignment = alignment;
 }
 
@@ -380,6 +378,14 @@ std::vector<ProblemField> make_fields() {
 }
 
 }  // namespace
+
+void require_one_alignment(std::string_view causal, std::string_view alignment) {
+  if (causal == "none" || causal == "false") return;
+  const std::string_view own = causal == "top_left" ? "top_left" : "bottom_right";
+  if (own != alignment)
+    throw_bad_input("causal is {} and window_alignment is {}; leave window_alignment out, for causal says it", own,
+                    excerpt(alignment));
+}
 
 std::span<const ProblemField> problem_fields() {
   static const std::vector<ProblemField> fields = make_fields();

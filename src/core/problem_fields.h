@@ -82,6 +82,8 @@ struct ProblemField {
 std::span<const ProblemField> problem_fields();
 const ProblemField* find_problem_field(std::string_view name_or_key);
 
+// For whoever was given both words. Error kBadInput where a causal mask is aligned otherwise.
+void require_one_alignment(std::string_view causal, std::string_view alignment);
 // Error kBadInput naming the field, its value and what is allowed. What several fields must have in common is
 // Problem::validate's.
 void check_fields(const Problem& problem);

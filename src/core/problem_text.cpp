@@ -95,8 +95,9 @@ Problem read_id(std::string_view id, const std::function<void(IdReader&)>& read_
   IdReader reader(id);
   Problem problem;
   for (const ProblemField& field : problem_fields()) {
-    if (field.name == "scale" && read_extra) read_extra(reader);
-    if (reader.token() == "bshd" || reader.token() == "strided")
+    const bool last = field.name == "scale";
+    if (last && read_extra) read_extra(reader);
+    if (last && (reader.token() == "bshd" || reader.token() == "strided"))
       reader.fail(
           fmt::format("'{}' names a layout, which is no part of a problem, or stands in the wrong place; leave it out",
                       reader.token()));

@@ -84,6 +84,9 @@ NamedProblem read_problem(const YamlReader& reader, const YAML::Node& node) {
     reader.fail(node["name"], fmt::format("name has {} bytes; at most {} are allowed: '{}'", named.name.size(),
                                           kMaxName, excerpt(named.name, 40)));
   for (const ProblemField& field : problem_fields()) read_field(reader, node, field, named.problem);
+  if (node["causal"] && node["window_alignment"])
+    at_line(reader, node["window_alignment"], "",
+            [&] { require_one_alignment(node["causal"].Scalar(), node["window_alignment"].Scalar()); });
   if (const YAML::Node layout = node["layout"]) {
     const std::string word = reader.text(node, "layout", kProblem);
     named.problem.layout = at_line(reader, layout, "", [&] { return parse_layout(word); });

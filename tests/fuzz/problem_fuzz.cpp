@@ -2,17 +2,19 @@
 #include "core/config_space.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
-#include "core/problem.h"
+#include "core/operands.h"
 #include "target.h"
 
 namespace flashcore::fuzz {
 namespace {
 
 const Target kProblem("problem", [](std::string_view input) {
-  const Problem problem = Problem::parse(input);
+  const PlacedProblem problem = PlacedProblem::parse(input);
   problem.validate();
-  FLASHCORE_REQUIRE(Problem::parse(problem.id()) == problem);
+  FLASHCORE_REQUIRE(PlacedProblem::parse(problem.id()) == problem);
+  FLASHCORE_REQUIRE(Problem::parse(problem.problem().id()) == problem.problem());
   FLASHCORE_REQUIRE(problem.flops() >= 0 && problem.bytes() >= 0);
+  FLASHCORE_REQUIRE(problem.unmasked_pairs() <= problem.seqlen_q * problem.keys_read().size());
 });
 
 const Target kConfig("config", [](std::string_view input) {

@@ -72,7 +72,7 @@ TEST(Program, EveryFamilyNamesItsOperands) {
   const DeviceLimits limits = limits_of_arch("sm_90");
   int programs = 0;
   for (const char* id : {"b2_h4_hk2_sq3_sk70_d64_fp16", "b2_h4_s300_d128_bf16_causal", "b1_h1_s40_d72_dv40_fp16"}) {
-    const Problem problem = Problem::parse(id);
+    const PlacedProblem problem = PlacedProblem::parse(id);
     for (const Family* family : supporting_families(problem, limits)) {
       const Program program =
           family->program(family->default_config(problem, limits), problem, limits, make_layouts(problem));
