@@ -44,6 +44,18 @@ std::string allowed_text(const ProblemField& field) {
   return fmt::format("{} to {}{}", field.lowest, field.highest, field.optional ? ", or -1 for no bound" : "");
 }
 
+// Lines of at most 130 columns and an empty one.
+std::string paragraph(std::string_view text) {
+  constexpr std::size_t kColumns = 130;
+  std::string lines;
+  while (text.size() > kColumns) {
+    const std::size_t end = text.rfind(' ', kColumns);
+    lines += fmt::format("{}\n", text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  return lines + fmt::format("{}\n\n", text);
+}
+
 nlohmann::json json_of(const FieldValue& value) {
   return std::visit(
       [](const auto& v) -> nlohmann::json {
@@ -176,17 +188,17 @@ nlohmann::json problem_fields_json() {
 }
 
 std::string problem_reference_page() {
-  std::string page = fmt::format(
-      "# The fields of a problem\n\n"
-      "Made by `flashcore problem --reference` from the table in `src/core/problem_fields.cpp`; a test asks whether it "
-      "is "
-      "fresh.\n\n"
-      "An id is `{}`. Suites are lists of problems with the keys below, each also known by the name that C has for the "
-      "field. How operands lie in memory is no part of a problem: ids and suites may name it beside (`layout`: bhsd, "
-      "bshd or strided).\n\n"
-      "| field (C, JSON) | in suites | type | allowed | default | in ids | kernels | Python |\n"
-      "| --- | --- | --- | --- | --- | --- | --- | --- |\n",
-      id_form());
+  std::string page = "# The fields of a problem\n\n" +
+                     paragraph(
+                         "Made by `flashcore problem` from the table in `src/core/problem_fields.cpp`; a "
+                         "test asks whether it is fresh.") +
+                     "An id is\n\n```\n" + id_form() + "\n```\n\n" +
+                     paragraph(
+                         "Suites are lists of problems with the keys below; each may also have the name that C has for "
+                         "the field. How operands lie in memory is no part of a problem: ids and suites may name it "
+                         "beside (`layout`: bhsd, bshd or strided).") +
+                     "| field (C, JSON) | in suites | type | allowed | default | in ids | kernels | Python |\n"
+                     "| --- | --- | --- | --- | --- | --- | --- | --- |\n";
   for (const ProblemField& field : problem_fields()) {
     std::string keys = fmt::format("`{}`", field.suite_key);
     for (const std::string_view alias : field.aliases) keys += fmt::format(", `{}`", alias);
@@ -196,7 +208,10 @@ std::string problem_reference_page() {
                         allowed_text(field), field.required ? "must be given" : field.default_text, form,
                         field.use == ProblemField::Use::kSpecialises ? "compiled for it" : "at run time", field.python);
   }
-  for (const ProblemField& field : problem_fields()) page += fmt::format("\n**{}**: {}\n", field.name, field.doc);
+  page += "\n";
+  for (const ProblemField& field : problem_fields())
+    page += paragraph(fmt::format("**{}**: {}", field.name, field.doc));
+  page.pop_back();  // of two line breaks at the end
   return page;
 }
 

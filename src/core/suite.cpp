@@ -65,7 +65,8 @@ void read_field(const YamlReader& reader, const YAML::Node& map, const ProblemFi
     given = name;
   }
   if (!given.empty()) {
-    at_line(reader, map[given], "", [&] { field.set(problem, field_value(reader, map, given, field)); });
+    const FieldValue value = field_value(reader, map, given, field);
+    at_line(reader, map[given], "", [&] { field.set(problem, value); });
   } else if (field.required) {
     reader.need(map, std::string(field.suite_key), kProblem);
   } else if (!field.optional) {
