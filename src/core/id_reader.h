@@ -10,7 +10,8 @@ namespace flashcore {
 
 class IdReader {
  public:
-  explicit IdReader(std::string_view id) : id_(id), rest_(id) { next(); }
+  // `form` says what an id looks like, where one cannot be read.
+  IdReader(std::string_view id, std::string (*form)()) : id_(id), rest_(id), form_(form) { next(); }
 
   // The token `prefix` + digits, if it is next.
   std::optional<std::int64_t> number(std::string_view prefix);
@@ -29,6 +30,7 @@ class IdReader {
   void next();
 
   std::string_view id_, rest_, token_;
+  std::string (*form_)();
   bool ended_ = false;  // an empty token alone may also be one of two '_' in a row
 };
 
