@@ -10,8 +10,7 @@ namespace flashcore {
 
 class IdReader {
  public:
-  // `form` says what an id looks like, where one cannot be read.
-  IdReader(std::string_view id, std::string (*form)()) : id_(id), rest_(id), form_(form) { next(); }
+  explicit IdReader(std::string_view id) : id_(id), rest_(id) { next(); }
 
   // The token `prefix` + digits, if it is next.
   std::optional<std::int64_t> number(std::string_view prefix);
@@ -30,7 +29,6 @@ class IdReader {
   void next();
 
   std::string_view id_, rest_, token_;
-  std::string (*form_)();
   bool ended_ = false;  // an empty token alone may also be one of two '_' in a row
 };
 
