@@ -1,56 +1,8 @@
 #include "kernels/family.h"
 
 #include "core/error.h"
-#include "core/foreign_text.h"
-#include "core/hash.h"
-#include "device/compiler.h"
-#include "device/emulator/emulator_compiler.h"
-#include "kernels/cpu_call.h"
-#include "kernels/embedded.h"
-#include "kernels/registry.h"
 
 namespace flashcore {
-namespace {
-
-struct Registry {
-  std::vector<std::unique_ptr<Family>> owned = make_all_families();
-  std::vector<const Family*> sorted;
-
-  Registry() { sort(); }
-  void sort() {
-    sorted.clear();
-    for (const auto& family : owned) sorted.push_back(family.get());
-    std::sort(sorted.begin(), sorted.end(), [](const Family* a, const Family* b) { return a->name() < b->name(); });
-  }
-};
-
-Registry& registry() {
-  static Registry instance;
-  return instance;
-}
-
-}  // namespace
-
-ScopedFamily::ScopedFamily(std::unique_ptr<Family> family) : family_(family.get()) {
-  registry().owned.push_back(std::move(family));
-  registry().sort();
-}
-
-ScopedFamily::~ScopedFamily() {
-  std::erase_if(registry().owned, [this](const auto& family) { return family.get() == family_; });
-  registry().sort();
-}
-
-const std::vector<const Family*>& all_families() { return registry().sorted; }
-
-const Family& family_by_name(std::string_view name) {
-  std::string known;
-  for (const Family* family : all_families()) {
-    if (family->name() == name) return *family;
-    known += (known.empty() ? "" : ", ") + family->name();
-  }
-  throw_bad_input("unknown family '{}'; known: {}", excerpt(name), known);
-}
 
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   throw_internal("family {} has no device source", name());
@@ -67,88 +19,6 @@ std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, c
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());
-}
-
-std::string Candidate::print() const { return family->name() + ":" + family->space().print(config); }
-
-Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits) {
-  const std::size_t colon = text.find(':');
-  const Family& family = family_by_name(text.substr(0, colon));
-  if (auto reason = family.why_unsupported(problem, limits)) {
-    throw_bad_input("family {} cannot run {}: {}", family.name(), problem.id(), *reason);
-  }
-  Candidate candidate{&family, family.default_config(problem, limits)};
-  if (colon != std::string_view::npos) {
-    candidate.config = family.space().parse(text.substr(colon + 1), candidate.config, family.name());
-  }
-  if (auto reason = family.why_invalid(candidate.config, problem, limits)) {
-    throw_bad_input("config {} is not valid for {}: {}", candidate.print(), problem.id(), *reason);
-  }
-  return candidate;
-}
-
-std::vector<ConfigValues> feasible_configs(const Family& family, const Problem& problem, const DeviceLimits& limits) {
-  std::vector<ConfigValues> feasible;
-  const ConfigSpace& space = family.space();
-  for (std::uint64_t index = 0; index < space.size(); ++index) {
-    ConfigValues config = space.at(index);
-    if (!family.why_invalid(config, problem, limits)) feasible.push_back(std::move(config));
-  }
-  return feasible;
-}
-
-std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits,
-                                               std::vector<std::string>* reasons) {
-  std::vector<const Family*> found;
-  for (const Family* family : all_families()) {
-    std::optional<std::string> reason = family->why_unsupported(problem, limits);
-    if (!reason) {
-      found.push_back(family);
-    } else if (reasons) {
-      reasons->push_back(family->name() + ": " + *reason);
-    }
-  }
-  return found;
-}
-
-Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
-                           bool use_cache) {
-  const Family& family = *candidate.family;
-  if (family.kind() == DeviceKind::kCpu) {
-    Artifact artifact;
-    artifact.arch = "cpu";
-    artifact.code_hash = Hasher().add(source_hash()).add(candidate.print()).hex();
-    return artifact;
-  }
-  KernelSource source = family.source(candidate.config, problem, limits);
-  source.foreign = family.is_foreign();
-  const auto compile = [&](Compiler& compiler) {
-    const SourceMap* overlay = family.source_overlay();
-    if (!overlay) return compiler.compile(source, device_sources(), family.compile_arch(limits), use_cache);
-    SourceMap patched = *overlay;
-    patched.insert(device_sources().begin(), device_sources().end());  // keeps what the overlay holds
-    return compiler.compile(source, patched, family.compile_arch(limits), use_cache);
-  };
-  if (limits.emulated) {
-    static const std::unique_ptr<Compiler> host_compiler = open_emulator_compiler();
-    return compile(*host_compiler);
-  }
-  // One compiler per process: opening NVRTC maps about 100 MB of shared library.
-  static const std::unique_ptr<Compiler> compiler = open_compiler();
-  return compile(*compiler);
-}
-
-LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem,
-                                 const Artifact& artifact)
-    : device_(&device), candidate_(candidate), problem_(problem) {
-  if (candidate.family->kind() != DeviceKind::kCpu) module_ = device.load(artifact);
-}
-
-Launch LoadedCandidate::bind(const AttentionArgs& args) const {
-  const Family& family = *candidate_.family;
-  if (family.kind() == DeviceKind::kCpu) return bind_on_cpu(family, candidate_.config, problem_, args);
-  const Program program = family.program(candidate_.config, problem_, device_->info().limits, args.layouts);
-  return bind_program(*device_, program, module_, {args.q, args.k, args.v, args.o, args.lse});
 }
 
 }  // namespace flashcore

@@ -39,9 +39,15 @@ inline std::string judge(const PlacedProblem& problem, const Reference& referenc
       error.nonfinite);
 }
 
+// Rows of K and V that exist: outside of them every access is a fault. Of one batch and one key head.
+struct RowsInMemory {
+  std::int64_t begin, end;
+};
+
 // Several launches: the first with everything asynchronous as late as possible, the others at random.
 inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& candidate_text,
-                                   const PlacedProblem& problem, int launches = 3) {
+                                   const PlacedProblem& problem, int launches = 3,
+                                   std::optional<RowsInMemory> keys = std::nullopt) {
   static const std::unique_ptr<Compiler> compiler = open_emulator_compiler();
   const std::unique_ptr<Device> device = open_emulator();
   const DeviceLimits& limits = device->info().limits;
@@ -57,7 +63,21 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
     device->upload(buffer->data(), tensor.data.data(), tensor.data.size());
     return buffer;
   };
-  const auto q = buffer_of("q", inputs.q), k = buffer_of("k", inputs.k), v = buffer_of("v", inputs.v);
+  const auto keys_of = [&](const char* name, const HostTensor& tensor) {
+    if (!keys) return buffer_of(name, tensor);
+    const std::size_t row_bytes = static_cast<std::size_t>(tensor.layout.stride_row) * size_of(tensor.dtype);
+    auto buffer = device->allocate(static_cast<std::size_t>(keys->end - keys->begin) * row_bytes, 4096);
+    device->upload(buffer->data(), tensor.data.data() + static_cast<std::size_t>(keys->begin) * row_bytes,
+                   static_cast<std::size_t>(keys->end - keys->begin) * row_bytes);
+    return buffer;
+  };
+  // Where row 0 would lie.
+  const auto address_of = [&](const Buffer& buffer, const HostTensor& tensor) -> void* {
+    if (!keys) return buffer.data();
+    return static_cast<std::byte*>(buffer.data()) -
+           static_cast<std::size_t>(keys->begin * tensor.layout.stride_row) * size_of(tensor.dtype);
+  };
+  const auto q = buffer_of("q", inputs.q), k = keys_of("k", inputs.k), v = keys_of("v", inputs.v);
   HostTensor o(problem.dtype, layouts.o);
   const auto o_buffer = buffer_of("o", o);
   std::vector<float> lse(static_cast<std::size_t>(layouts.lse_elements));
@@ -70,8 +90,8 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
                                                 candidate.family->compile_arch(limits));
     const LoadedCandidate loaded(*device, candidate, problem, artifact);
     const Launch launch = loaded.bind({.q = q->data(),
-                                       .k = k->data(),
-                                       .v = v->data(),
+                                       .k = address_of(*k, inputs.k),
+                                       .v = address_of(*v, inputs.v),
                                        .o = o_buffer->data(),
                                        .lse = static_cast<float*>(lse_buffer->data()),
                                        .layouts = layouts});

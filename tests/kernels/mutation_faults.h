@@ -11,6 +11,10 @@ inline constexpr const char* kCausal = "b1_h4_s200_d64_fp16_causal";
 inline constexpr const char* kNoKeys = "b1_h1_sq200_sk33_d64_fp16_causal";
 inline constexpr const char* kGrouped = "b1_h2_hk1_sq70_sk100_d64_bf16";
 inline constexpr const char* kShortKeys = "b1_h8_sq600_sk20_d64_fp16";  // one block of keys a tile
+// Bounded on both sides: tiles of rows whose upper ones see nothing on the right, and whose lower ones nothing on the
+// left.
+inline constexpr const char* kWindow = "b1_h2_s260_d64_fp16_causal_wl40";
+inline constexpr const char* kLeftOnly = "b1_h2_sq70_sk200_d64_fp16_wl30";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
@@ -77,6 +81,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kMerge = "sm90_short_fwd/merge.cuh";
   static constexpr const char* kKDirect = "sm80_short_fwd/kernel.cuh";
   static constexpr const char* kWarpgroup = "tile/warpgroup.cuh";
+  static constexpr const char* kRefKernel = "ref_fwd/kernel.cuh";
   static constexpr const char* kTmaTile = "tile/tma_tile.cuh";
   static constexpr const char* kScheduler = "tile/scheduler.cuh";
   static constexpr const char* kMask = "tile/mask.cuh";
@@ -134,10 +139,9 @@ inline const std::vector<Mutation>& mutations() {
       {"sm80_wrong_kv_head", kSm80, kGrouped, kScheduler, "head_q / (params.heads_q / params.heads_kv)", "head_q",
        "out of bounds"},
       // --- sm80_fwd: arithmetic ---
-      {"sm80_no_mask", kSm80, kCausal, kK80, "if ((block + 1) * C.block_n > key_full_end) mask_scores(acc_s, block);",
-       "", "wrong result"},
-      {"sm80_mask_off_by_one", kSm80, kCausal, kMask, "column_of_element(i) >= seen[row_of_element(i)]",
-       "column_of_element(i) > seen[row_of_element(i)]", "wrong result"},
+      {"sm80_no_mask", kSm80, kCausal, kK80, "mask_scores(acc_s, block, cut);", "", "wrong result"},
+      {"sm80_mask_off_by_one", kSm80, kCausal, kMask, "column_of_element(i) >= end", "column_of_element(i) > end",
+       "wrong result"},
       {"sm80_no_rescale", kSm80, kCausal, kK80, "tile::scale_rows(acc_o[m], rescale);", ";", "wrong result"},
       {"softmax_sum_of_one_lane", kSm80, kCausal, "tile/softmax.cuh", "const float total = quad_sum(sum[r]);",
        "const float total = sum[r];", "wrong result"},
@@ -192,8 +196,8 @@ inline const std::vector<Mutation>& mutations() {
        "if (work.spare_turn) warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();", "",
        "deadlock|arrived at twice|too many"},
       {"sm90_groups_same_blocks", kSm90Groups, kCausal, kConsumer,
-       "work.first_block = tile.blocks - 1 - key_group - kGroups * work.skipped;",
-       "work.first_block = tile.blocks - 1 - kGroups * work.skipped;", "wrong result|deadlock|race"},
+       "work.first_block = tile.blocks.end - 1 - key_group - kGroups * work.skipped;",
+       "work.first_block = tile.blocks.end - 1 - kGroups * work.skipped;", "wrong result|deadlock|race"},
       {"sm90_groups_blocks_of_the_other_ring", kSm90Groups, kCausal, kProducer,
        "const int group = item % C.key_groups;", "const int group = (item + 1) % C.key_groups;",
        "wrong result|deadlock|race"},
@@ -329,12 +333,12 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::prmt(word(next, column / 2), word(key, column / 2)", "wrong result"},
       {"direct_columns_swapped", kDirect, kCausal, kKDirect, "column % 2 == 0 ? 0x5410 : 0x7632",
        "column % 2 == 0 ? 0x7632 : 0x5410", "wrong result"},
-      {"direct_no_mask", kDirect, kCausal, kKDirect, "mask_where_cut(warp);", "", "wrong result"},
+      {"direct_no_mask", kDirect, kCausal, kKDirect, "mask_where_cut(first);", "", "wrong result"},
       {"direct_no_mask_of_later_blocks", kDirect, kCausal, kKDirect, "mask_where_cut(next);", "", "wrong result"},
       {"direct_no_rescale", kDirectOne, kGrouped, kKDirect, "tile::scale_rows(acc_o[m], rescale);", ";",
        "wrong result"},
-      {"direct_same_keys_twice", kDirect, kCausal, kKDirect, "next < blocks; next += C.key_warps",
-       "next < blocks; next += C.key_warps + 1", "wrong result"},
+      {"direct_same_keys_twice", kDirect, kCausal, kKDirect, "next < blocks.end; next += C.key_warps",
+       "next < blocks.end; next += C.key_warps + 1", "wrong result"},
       {"direct_unweighted_part", kDirect, kCausal, kKDirect, "const float weight = tile::weight(maxima[w], maximum);",
        "const float weight = 1.0f;", "wrong result"},
       {"direct_state_of_the_other_row", kDirect, kCausal, kKDirect, "const bool second = piece.row / 8 % 2 != 0;",
@@ -343,6 +347,25 @@ inline const std::vector<Mutation>& mutations() {
        "if (index < kPieces / 2) merge(", "wrong result|uninitialised|race"},
       {"direct_no_early_launch_wait", "sm80_short_fwd:row_blocks=1,key_warps=2,block_n=16,pack_heads=1,early_launch=1",
        kCausal, kKDirect, "ptx::griddepcontrol_wait(), ", "", "before griddepcontrol.wait"},
+      // --- windows ---
+      {"window_left_off_by_one", kSm80, kLeftOnly, kMask, "column_of_element(i) < begin[row_of_element(i)]",
+       "column_of_element(i) <= begin[row_of_element(i)]", "wrong result"},
+      {"window_left_not_cut", kSm90, kWindow, kMask, "block * kBlockN < begin_of(last_row)", "false", "wrong result"},
+      {"window_cut_of_the_first_row_only", kShortOne, kWindow, kMask, "block * kBlockN < begin_of(last_row)",
+       "block * kBlockN < begin_of(first_row)", "wrong result"},
+      {"window_one_block_too_few", kDirect, kWindow, kMask, "return {begin / kBlockN, ",
+       "return {begin / kBlockN + 1, ", "wrong result"},
+      {"window_rows_without_keys", kRef, "b1_h1_sq40_sk20_d64_fp16_wl5_tl", kRefKernel, "int key = keys.begin;",
+       "int key = 0;", "wrong result"},
+      {"window_blocks_on_the_left_not_skipped", kSm90, kWindow, kConsumer,
+       "if constexpr (T.bounded_left) skip_blocks(work.skipped_after);\n        store", "store",
+       "deadlock|race|wrong result|too many"},
+      {"window_blocks_of_a_key_group_not_skipped", kSm90Groups, kWindow, kConsumer,
+       "work.skipped_after = own_count - work.skipped - left;", "work.skipped_after = 0;",
+       "deadlock|race|wrong result|too many|arrived at twice"},
+      {"window_cluster_counts_its_own_blocks", kSm90Cluster, kWindow, kContext,
+       "blocks<C.block_n>(\n        tile.first_row,",
+       "blocks<C.block_n>(\n        tile.first_row + rank() * block_m(C),", "deadlock|race|wrong result"},
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},

@@ -36,7 +36,9 @@ Problem draw_problem(std::mt19937_64& random) {
   problem.seqlen_kv = 512;
   problem.head_dim = pick(random, kHeadDims);
   problem.head_dim_v = random() % 4 > 0 ? problem.head_dim : pick(random, kHeadDims);
-  problem.mask = pick<Mask>(random, {Mask(), Mask::causal()});
+  Mask window;
+  window.left = 100, window.right = 0;
+  problem.mask = pick<Mask>(random, {Mask(), Mask::causal(), window});
   return problem;
 }
 

@@ -106,6 +106,7 @@ TEST(Worker, AChildThatMisbehavesOnItsStreamsIsACrashOrATimeout) {
   // The last has more time than the test: its end must not be waited for.
   for (const Case& c : {Case{"then_floods", Ended::kCrashed, "without a newline", 300},
                         Case{"then_tells_stages_forever", Ended::kCrashed, "something else than a trial", 300},
+                        Case{"then_tells_no_gate", Ended::kCrashed, "something else than a trial in stage start", 300},
                         Case{"then_floods_stderr", Ended::kTimeout, "no answer after", 0.5},
                         Case{"then_closes_stdout", Ended::kCrashed, "lived on", 10000}}) {
     Worker worker = make_worker(c.device);

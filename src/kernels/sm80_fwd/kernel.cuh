@@ -124,12 +124,12 @@ struct Forward {
   }
 
   FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {params}; }
-  FC_DEVICE void mask_scores(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
+  FC_DEVICE void mask_scores(float (&acc_s)[kFragments][C.block_n / 8][4], int block, tile::Cut cut) {
     const int lane = lane_index(), first_key = block * C.block_n + tile::column_of_lane(lane);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       const int row = tile.first_row + warp_first_row() + 16 * m + tile::row_of_lane(lane, 0);
-      mask().apply(acc_s[m], first_key, {row, row + 8});
+      mask().apply(acc_s[m], cut, first_key, {row, row + 8});
     }
   }
 
@@ -181,7 +181,8 @@ struct Forward {
       load_k(block - 1);
     }
     // One body for masked and unmasked blocks: a second copy cost 20 registers and 200 ms of compilation.
-    if (mask().template cuts<C.block_n>(block, tile.first_row, last_row)) mask_scores(acc_s, block);
+    if (const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row); cut.any())
+      mask_scores(acc_s, block, cut);
 
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {

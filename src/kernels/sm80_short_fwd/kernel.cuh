@@ -177,10 +177,12 @@ struct Kernel {
   }
 
   FC_DEVICE void mask_where_cut(int block) {
-    if (!mask().template cuts<C.block_n>(block, tile.first_position, tile.first_position + kPositions - 1)) return;
+    const tile::Cut cut =
+        mask().template cut<C.block_n>(block, tile.first_position, tile.first_position + kPositions - 1);
+    if (!cut.any()) return;
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
-      mask().apply(acc_s[m], block * C.block_n + 2 * member,
+      mask().apply(acc_s[m], cut, block * C.block_n + 2 * member,
                    {tile.position_of(row(m, 0)), tile.position_of(row(m, 1))});
     }
   }

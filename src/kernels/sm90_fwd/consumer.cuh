@@ -81,11 +81,11 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void begin_issue() { warp_scheduler_barrier_sync(); }
   FC_DEVICE void end_issue() { warp_scheduler_barrier_arrive(); }
 
-  FC_DEVICE bool cuts(int block) const {
-    return context.mask().template cuts<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
+  FC_DEVICE tile::Cut cut(int block) const {
+    return context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
   }
-  FC_DEVICE void mask_scores(int block) {
-    context.mask().apply(acc_s, block * kBlockN + tile::column_of_lane(lane()),
+  FC_DEVICE void mask_scores(int block, tile::Cut cut) {
+    context.mask().apply(acc_s, cut, block * kBlockN + tile::column_of_lane(lane()),
                          {Base::row(first_row, 0), Base::row(first_row, 1)});
   }
 

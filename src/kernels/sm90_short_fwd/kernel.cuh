@@ -143,11 +143,11 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   FC_DEVICE void end_issue() {}
 
   FC_DEVICE int row(int r) const { return 16 * at.warp + tile::row_of_lane(at.lane, r); }
-  FC_DEVICE bool cuts(int block) const {
-    return mask().template cuts<kBlockN>(block, tile.first_position, tile.first_position + kPositions - 1);
+  FC_DEVICE tile::Cut cut(int block) const {
+    return mask().template cut<kBlockN>(block, tile.first_position, tile.first_position + kPositions - 1);
   }
-  FC_DEVICE void mask_scores(int block) {
-    mask().apply(acc_s, block * kBlockN + tile::column_of_lane(at.lane),
+  FC_DEVICE void mask_scores(int block, tile::Cut cut) {
+    mask().apply(acc_s, cut, block * kBlockN + tile::column_of_lane(at.lane),
                  {tile.position_of(row(0)), tile.position_of(row(1))});
   }
 

@@ -16,6 +16,12 @@ struct BlockRange {
   FC_DEVICE int count() const { return end - begin; }
 };
 
+// On which sides a block has keys that some rows do not see.
+struct Cut {
+  bool right, left;
+  FC_DEVICE bool any() const { return right || left; }
+};
+
 // Params: the kernel's parameters, with seqlen_kv, left_offset and right_offset.
 template <Traits T, class Params>
 struct Mask {
@@ -43,20 +49,28 @@ struct Mask {
     if (end <= begin) return {0, 0};
     return {begin / kBlockN, (end + kBlockN - 1) / kBlockN};
   }
-  // Whether some of the rows do not see all keys of the block.
+  // Where some of the rows do not see all keys of the block.
   template <int kBlockN>
-  FC_DEVICE bool cuts(int block, int first_row, int last_row) const {
-    return (block + 1) * kBlockN > end_of(first_row) || (T.bounded_left && block * kBlockN < begin_of(last_row));
+  FC_DEVICE Cut cut(int block, int first_row, int last_row) const {
+    return {(block + 1) * kBlockN > end_of(first_row), T.bounded_left && block * kBlockN < begin_of(last_row)};
   }
-  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`.
+  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`. Side by side: a block
+  // of a long window is cut on one, and half of the comparisons are saved.
   template <class Accumulator>
-  FC_DEVICE void apply(Accumulator& scores, int first_key, const int (&rows)[2]) const {
-    const int end[2] = {end_of(rows[0]) - first_key, end_of(rows[1]) - first_key};
-    const int begin[2] = {begin_of(rows[0]) - first_key, begin_of(rows[1]) - first_key};
+  FC_DEVICE void apply(Accumulator& scores, Cut cut, int first_key, const int (&rows)[2]) const {
+    if (cut.right || !T.bounded_left) {
+      const int end[2] = {end_of(rows[0]) - first_key, end_of(rows[1]) - first_key};
 #pragma unroll
-    for (int i = 0; i < kElements<Accumulator>; ++i) {
-      const int column = column_of_element(i), r = row_of_element(i);
-      if (column >= end[r] || (T.bounded_left && column < begin[r])) element(scores, i) = ptx::negative_infinity();
+      for (int i = 0; i < kElements<Accumulator>; ++i) {
+        if (column_of_element(i) >= end[row_of_element(i)]) element(scores, i) = ptx::negative_infinity();
+      }
+    }
+    if (cut.left) {
+      const int begin[2] = {begin_of(rows[0]) - first_key, begin_of(rows[1]) - first_key};
+#pragma unroll
+      for (int i = 0; i < kElements<Accumulator>; ++i) {
+        if (column_of_element(i) < begin[row_of_element(i)]) element(scores, i) = ptx::negative_infinity();
+      }
     }
   }
 };

@@ -51,7 +51,7 @@ FC_DEVICE void issue_pv(float (&acc_o)[kCount], const unsigned (&p)[kSteps][4], 
 //   acquire_k(), acquire_v()      wait for it
 //   release_k(), release_v()      it has been read
 //   begin_issue(), end_issue()    around the multiplies of a step: ping-pong, or nothing
-//   cuts(block), mask_scores(block)
+//   cut(block), mask_scores(block, cut)
 template <class Family, Traits T, int kBlockN, int kRescaleThreshold>
 struct AttentionWarpgroup {
   static constexpr bool kBf16 = T.element == Element::kBF16;
@@ -88,7 +88,7 @@ struct AttentionWarpgroup {
     ptx::warpgroup_fence_operand(acc_o);
   }
   FC_DEVICE void mask_where_cut(int block) {
-    if (family().cuts(block)) family().mask_scores(block);
+    if (const Cut cut = family().cut(block); cut.any()) family().mask_scores(block, cut);
   }
 
   // Scores of the first block, which have nothing to hide under.
