@@ -104,7 +104,7 @@ std::string print_id(const Problem& problem, std::string_view extra) {
 }
 
 Problem read_id(std::string_view id, const std::function<void(IdReader&)>& read_extra) {
-  IdReader reader(id);
+  IdReader reader(id, id_form());
   Problem problem;
   for (const ProblemField& field : problem_fields()) {
     const bool last = field.name == "scale";
@@ -190,7 +190,7 @@ nlohmann::json problem_fields_json() {
 std::string problem_reference_page() {
   std::string page = "# The fields of a problem\n\n" +
                      paragraph(
-                         "Made by `flashcore problem --reference` from the table in `src/core/problem_fields.cpp`; a "
+                         "Made by `flashcore problem` from the table in `src/core/problem_fields.cpp`; a "
                          "test asks whether it is fresh.") +
                      "An id is\n\n```\n" + id_form() + "\n```\n\n" +
                      paragraph(
