@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
-#include "core/problem_fields.h"
 
 namespace flashcore {
 std::optional<std::int64_t> IdReader::number(std::string_view prefix) {
@@ -55,7 +54,7 @@ void IdReader::need_end() const {
 }
 
 void IdReader::fail(const std::string& reason) const {
-  throw_bad_input("problem id '{}' cannot be read: {}; the form is {}", excerpt(id_), reason, id_form());
+  throw_bad_input("problem id '{}' cannot be read: {}; the form is {}", excerpt(id_), reason, form_);
 }
 
 void IdReader::next() {

@@ -5,12 +5,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace flashcore {
 
 class IdReader {
  public:
-  explicit IdReader(std::string_view id) : id_(id), rest_(id) { next(); }
+  IdReader(std::string_view id, std::string form) : id_(id), rest_(id), form_(std::move(form)) { next(); }
 
   // The token `prefix` + digits, if it is next.
   std::optional<std::int64_t> number(std::string_view prefix);
@@ -29,6 +30,7 @@ class IdReader {
   void next();
 
   std::string_view id_, rest_, token_;
+  std::string form_;    // of ids, for what is said of a bad one
   bool ended_ = false;  // an empty token alone may also be one of two '_' in a row
 };
 

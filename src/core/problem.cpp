@@ -4,31 +4,8 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/problem_fields.h"
 
 namespace flashcore {
-namespace {
-
-constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
-constexpr double kMinScale = 1e-6, kMaxScale = 1e6;
-// Factors are each at most 2^31-1, but three of them can pass 2^63: stop at the limit instead of overflowing.
-void check_tensor(std::string_view tensor, std::int64_t batch, std::int64_t heads, std::int64_t seqlen,
-                  std::int64_t columns) {
-  const auto exceeds = [](std::int64_t a, std::int64_t b, std::int64_t limit) { return b != 0 && a > limit / b; };
-  if (exceeds(batch, heads, kMaxRows) || exceeds(batch * heads, seqlen, kMaxRows)) {
-    throw_bad_input(
-        "{} has batch {} x heads {} x length {} rows; at most {} are allowed: use a smaller batch or length", tensor,
-        batch, heads, seqlen, kMaxRows);
-  }
-  if (exceeds(batch * heads * seqlen, columns, kMaxElements)) {
-    throw_bad_input("{} has batch {} x heads {} x length {} x head dim {} elements; at most 2^40 are allowed", tensor,
-                    batch, heads, seqlen, columns);
-  }
-}
-
-}  // namespace
-
 std::string_view to_string(Alignment alignment) {
   switch (alignment) {
     case Alignment::kBottomRight: return "bottom_right";
@@ -98,29 +75,6 @@ double Problem::bytes() const {
 
 bool Problem::is_decode() const {
   return seqlen_q > 0 && seqlen_q * group_size() <= 64 && keys_read().size() >= 8 * seqlen_q;
-}
-
-std::string Problem::id() const { return print_id(*this); }
-
-Problem Problem::parse(std::string_view id) { return read_id(id); }
-
-void Problem::validate() const {
-  check_fields(*this);
-  if (heads_q % heads_kv != 0) {
-    throw_bad_input("heads_kv is {}, which does not divide heads_q = {}; use a divisor of {} (grouped-query attention)",
-                    heads_kv, heads_q, heads_q);
-  }
-  if (scale && !(*scale >= kMinScale && *scale <= kMaxScale)) {
-    throw_bad_input(
-        "scale is {}, which is not allowed; use a number from {} to {}, or leave it out for 1/sqrt(head_dim)", *scale,
-        kMinScale, kMaxScale);
-  }
-  if (mask.none() && mask.alignment != Alignment::kBottomRight)
-    throw_bad_input("the mask is aligned top-left and bounds nothing; give a window or causal, or leave it out");
-  check_tensor("q", batch, heads_q, seqlen_q, head_dim);
-  check_tensor("k", batch, heads_kv, seqlen_kv, head_dim);
-  check_tensor("v", batch, heads_kv, seqlen_kv, head_dim_v);
-  check_tensor("o", batch, heads_q, seqlen_q, head_dim_v);
 }
 
 }  // namespace flashcore

@@ -4,7 +4,8 @@
 
 #include <vector>
 
-#include "core/problem_fields.h"
+#include "core/draws.h"
+#include "core/problem.h"
 
 namespace flashcore::problem_choices {
 

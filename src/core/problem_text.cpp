@@ -104,7 +104,7 @@ std::string print_id(const Problem& problem, std::string_view extra) {
 }
 
 Problem read_id(std::string_view id, const std::function<void(IdReader&)>& read_extra) {
-  IdReader reader(id);
+  IdReader reader(id, id_form());
   Problem problem;
   for (const ProblemField& field : problem_fields()) {
     const bool last = field.name == "scale";
