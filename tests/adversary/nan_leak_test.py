@@ -190,7 +190,9 @@ class CpuTest(LeakCase, unittest.TestCase):
                     for causal in CAUSAL:
                         with self.subTest(dtype=dtype.__name__, columns=columns, rows=rows, keys=keys, causal=causal):
                             self.outside_never_shows("cpu_fwd", dtype, columns, rows, keys, causal)
-                            self.outside_never_shows("cpu_fwd:kv_split=2,block_n=32", dtype, columns, rows, keys, causal)
+                            # Split over the keys that are read: with one block of them there is nothing to split.
+                            if visible(rows - 1, rows, keys, causal) > 32:
+                                self.outside_never_shows("cpu_fwd:kv_split=2,block_n=32", dtype, columns, rows, keys, causal)
 
     def test_this_test_would_notice(self):
         q, k, v = tensors(37, 71, 64, np.float32)

@@ -254,6 +254,13 @@ TEST_F(FakeGpuWorkspaces, ScratchIsNotWhereZerosAreExpected) {
 // The counter of sm90_fwd's dynamic scheduler.
 TEST_F(FakeGpuPlan, AWorkspaceIsTheStreams) {
   api_.tensor_map_encode = [](auto...) { return cuda::CUresult{cuda::CUDA_SUCCESS}; };
+  const Problem problem = Problem::parse("b1_h8_s512_d64_fp16_causal");
+  const DeviceLimits limits = context_->info().limits;
+  const Candidate candidate = parse_candidate("sm90_fwd:scheduler=2", problem, limits);
+  const Program program =
+      candidate.family->program(candidate.config, problem, limits, make_layouts(problem, Layout::kBhsd));
+  ASSERT_EQ(program.workspaces.size(), 1u);
+  driver_.param_bytes = program.steps[0].launch.params.size();
   const Plan made = plan("b1_h8_s512_d64_fp16_causal", "sm90_fwd:scheduler=2");
   const auto launch_on = [&](std::uintptr_t stream) {
     made.launch(kTensors, address<void>(stream));

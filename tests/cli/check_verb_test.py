@@ -2,10 +2,9 @@
 
 import json
 import os
-import shutil
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, CliTest, copy_device_sources
 
 
 class CheckTest(CliTest):
@@ -71,7 +70,7 @@ class CompileTest(CliTest):
     def test_quiet_still_says_what_failed(self):
         # A kernel that no compiler takes, in a copy of the sources.
         tree = self.path("tree")
-        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), os.path.join(tree, "src", "kernels"))
+        copy_device_sources(tree)
         with open(os.path.join(tree, "src", "kernels", "ref_fwd", "kernel.cuh"), "a", encoding="utf-8") as file:
             file.write("planted fault\n")
         self.environment["FLASHCORE_SOURCE"] = tree

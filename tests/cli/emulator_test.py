@@ -3,11 +3,10 @@
 import json
 import os
 import re
-import shutil
 import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, SOURCE_DIR, CliTest
+from support import BAD_USAGE, DONE, FAILED, SOURCE_DIR, CliTest, copy_device_sources
 
 
 class EmulatorTest(CliTest):
@@ -63,7 +62,7 @@ class EmulatorTest(CliTest):
         self.assertRegex(tampered.stdout, r"fma: different\n +word 1: 0x")
         self.assertIn(f"{count - 1} passed, 1 failed, 0 skipped", tampered.stdout)
         # A micro-test that faults.
-        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), self.path("src", "kernels"))
+        copy_device_sources(self.path())
         path = self.path("src", "kernels", "conformance", "memory.cuh")
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -85,7 +84,7 @@ class EmulatorTest(CliTest):
         self.expect(BAD_USAGE, "check", "--conformance", "--device", "emulator", "--recording", __file__)
 
     def test_a_broken_kernel_gets_a_report(self):
-        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), self.path("src", "kernels"))
+        copy_device_sources(self.path())
         kernel = self.path("src", "kernels", "sm80_fwd", "kernel.cuh")
         with open(kernel, encoding="utf-8") as file:
             text = file.read()

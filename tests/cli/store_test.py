@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
 import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest, interrupt
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, CliTest, copy_device_sources, interrupt
 
 PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s96_d64_fp32"]
 
@@ -95,7 +94,7 @@ class VerifyTest(CliTest):
         self.expect_error(BAD_USAGE, ["none.json"], "verify", self.path("none.json"))
         # What a kernel includes, at any depth, makes results stale; what none includes does not.
         tree = self.path("tree")
-        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), os.path.join(tree, "src", "kernels"))
+        copy_device_sources(tree)
         self.environment["FLASHCORE_SOURCE"] = tree
         self.expect(DONE, "verify", fresh)
         for file, code in (("conformance/common.cuh", DONE), ("ptx/common.cuh", FAILED)):

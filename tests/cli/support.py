@@ -81,6 +81,14 @@ def has_gpu():
     return os.path.exists("/dev/nvidia0")
 
 
+def copy_device_sources(tree):
+    """What FLASHCORE_SOURCE=tree needs: the kernels and the one header of core that they include."""
+    shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), os.path.join(tree, "src", "kernels"))
+    os.makedirs(os.path.join(tree, "src", "core"))
+    shutil.copy(os.path.join(SOURCE_DIR, "src", "core", "band.h"), os.path.join(tree, "src", "core"))
+
+
+
 class CliTest(unittest.TestCase):
     """Each test has a fresh folder as working directory, and no state of the user's in reach."""
 

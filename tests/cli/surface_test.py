@@ -15,7 +15,7 @@ import time
 import unicodedata
 import unittest
 
-from support import BINARY, DONE, FAILED, SOURCE_DIR, CliTest
+from support import BINARY, DONE, FAILED, CliTest, copy_device_sources
 
 PROBLEM = "b1_h1_s32_d64_fp32"
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07\u009b31m\u202eevil\u2066\nflashcore: error: forged"
@@ -203,7 +203,7 @@ class WordsTest(CliTest):
 class SourceTreeTest(CliTest):
     def setUp(self):
         super().setUp()
-        shutil.copytree(os.path.join(SOURCE_DIR, "src", "kernels"), self.path("my tree", "src", "kernels"))
+        copy_device_sources(self.path("my tree"))
         self.environment["FLASHCORE_SOURCE"] = self.path("my tree")
 
     def edit(self, name, before, after):
