@@ -253,7 +253,9 @@ TEST_F(FakeGpuWorkspaces, ScratchIsNotWhereZerosAreExpected) {
 
 // The counter of sm90_fwd's dynamic scheduler.
 TEST_F(FakeGpuPlan, AWorkspaceIsTheStreams) {
-  api_.tensor_map_encode = [](auto...) { return cuda::CUresult{cuda::CUDA_SUCCESS}; };
+  api_.tensor_map_encode = [](cuda::CUtensorMap* map, auto...) {
+    return *map = {}, cuda::CUresult{cuda::CUDA_SUCCESS};
+  };
   const Problem problem = Problem::parse("b1_h8_s512_d64_fp16_causal");
   const DeviceLimits limits = context_->info().limits;
   const Candidate candidate = parse_candidate("sm90_fwd:scheduler=2", problem, limits);
