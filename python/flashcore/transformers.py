@@ -51,6 +51,8 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     """
     if kwargs.get("softcap") is not None:
         raise ValueError("attn_implementation='flashcore' has no softcap; use 'eager' for this model")
+    if kwargs.get("s_aux") is not None:  # gpt-oss
+        raise ValueError("attn_implementation='flashcore' has no attention sinks (s_aux); use 'eager' for this model")
     if (attention_mask is not None or dropout != 0) and hasattr(module, "num_key_value_groups"):
         # As "sdpa" does it: with a mask it repeats the key's heads, for which PyTorch has faster kernels than for grouped ones.
         if not is_enabled():  # else torch.nn.functional's is ours, and counts it
