@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "core/data.h"
-#include "core/operand_layouts.h"
+#include "core/operands.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/family.h"
 
