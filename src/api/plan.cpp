@@ -29,7 +29,8 @@ std::optional<std::string> why_unsuitable(const Candidate& candidate, const Requ
   const Family& family = *candidate.family;
   program = {};
   if (family.kind() == DeviceKind::kCpu) return std::nullopt;
-  if (request.backwards) return "a stride is negative, and only the CPU's kernels read such tensors; copy the tensor";
+  if (request.has_negative_strides)
+    return "a stride is negative, and only the CPU's kernels read such tensors; copy the tensor";
   try {
     program = family.program(candidate.config, request.problem, limits, request.layouts);
   } catch (const Error& error) {
@@ -37,12 +38,12 @@ std::optional<std::string> why_unsuitable(const Candidate& candidate, const Requ
     if (error.kind() != ErrorKind::kBadInput) throw;
     return error.what();
   }
-  if (program.alignment_bytes != 0 && !request.rows_of_16)
+  if (program.alignment_bytes != 0 && !request.is_16b_aligned)
     return fmt::format(
         "{} copies {} bytes at a time, and an address or stride of these tensors is no multiple of that; copy them "
         "into contiguous tensors for a faster kernel",
         family.name(), program.alignment_bytes);
-  if (!program.has_tensor_maps() || !request.repeats) return std::nullopt;
+  if (!program.has_tensor_maps() || !request.is_broadcast) return std::nullopt;
   return fmt::format("{} reads through tensor maps, which do not repeat an element (stride 0)", family.name());
 }
 

@@ -119,12 +119,12 @@ bool multiple_of_16(const TensorLayout& layout, std::size_t element) {
   });
 }
 
-bool runs_backwards(const TensorLayout& layout) {
+bool has_negative_stride(const TensorLayout& layout) {
   const auto axes = axes_of(layout);
   return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.extent > 1 && axis.stride < 0; });
 }
 
-bool repeats(const TensorLayout& layout) {
+bool has_broadcast(const TensorLayout& layout) {
   const auto axes = axes_of(layout);
   return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.extent > 1 && axis.stride == 0; });
 }
@@ -179,12 +179,12 @@ Request read_request(const fc_attention* given) {
   layouts.v = with_strides("v", layouts.v, a.v, a.given & FC_GIVEN_V_STRIDES);
   layouts.o = with_strides("o", layouts.o, a.o, a.given & FC_GIVEN_O_STRIDES);
   require_no_overlap("o", layouts.o);
-  request.rows_of_16 = request.alignment >= 16;
+  request.is_16b_aligned = request.alignment >= 16;
   for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
-    request.rows_of_16 = request.rows_of_16 && multiple_of_16(*t, element);
-  request.repeats = repeats(layouts.q) || repeats(layouts.k) || repeats(layouts.v);
+    request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(*t, element);
+  request.is_broadcast = has_broadcast(layouts.q) || has_broadcast(layouts.k) || has_broadcast(layouts.v);
   for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
-    request.backwards = request.backwards || runs_backwards(*t);
+    request.has_negative_strides = request.has_negative_strides || has_negative_stride(*t);
   if (a.candidate) request.candidate = a.candidate;
   return request;
 }

@@ -13,10 +13,10 @@ namespace flashcore::api {
 struct Request {
   Problem problem;
   ProblemLayouts layouts;
-  int alignment = 16;       // bytes: of every address
-  bool rows_of_16 = false;  // addresses and strides are multiples of 16 bytes
-  bool repeats = false;     // an input's stride is 0 along more than one element: a broadcast
-  bool backwards = false;   // a stride is negative
+  int alignment = 16;                 // bytes: of every address
+  bool is_16b_aligned = false;        // addresses and strides are multiples of 16 bytes
+  bool is_broadcast = false;          // an input's stride is 0 along more than one element: a broadcast
+  bool has_negative_strides = false;  // a stride is negative
   std::optional<std::string> candidate;
 };
 

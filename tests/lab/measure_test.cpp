@@ -24,9 +24,9 @@ class MeasureTest : public ::testing::Test {
     oracle_ = shared_oracles().get(problem_, Pattern::kNormal, 5, 1e9);
   }
 
-  Contestant contestant(const std::string& text) {
+  CompiledCandidate compiled(const std::string& text) {
     const DeviceLimits limits;  // a CPU; making a device here would put another in the place of the test's
-    Contestant c;
+    CompiledCandidate c;
     c.candidate = parse_candidate(text, problem_, limits);
     c.artifact = compile_candidate(c.candidate, problem_, limits);
     return c;
@@ -35,9 +35,9 @@ class MeasureTest : public ::testing::Test {
   Measurement race_of(const test::FakeDeviceOptions& machine, const std::string& candidate, const std::string& baseline,
                       MeasureOptions options = {}) {
     const auto device = test::make_fake_device(machine);
-    const Contestant theirs = contestant(baseline);
+    const CompiledCandidate theirs = compiled(baseline);
     if (options.order_seed == 0) options.order_seed = machine.seed;
-    return measure(*device, problem_, *oracle_, contestant(candidate), &theirs, options);
+    return measure(*device, problem_, *oracle_, compiled(candidate), &theirs, options);
   }
 
   test::AllFakeFamilies families_;
@@ -79,7 +79,7 @@ TEST_F(MeasureTest, IndependentSamplesOfACandidateAndItselfRaiseManyFalseAlarms)
     const auto device = test::make_fake_device(test::realistic_device(1000 + static_cast<std::uint64_t>(repeat)));
     std::vector<double> runs[2];
     for (std::vector<double>& run : runs) {
-      const Measurement alone = measure(*device, problem_, *oracle_, contestant("fake_none"), nullptr, {});
+      const Measurement alone = measure(*device, problem_, *oracle_, compiled("fake_none"), nullptr, {});
       for (const Sample& s : alone.candidate.samples) run.push_back(s.time_us);
     }
     alarms += mann_whitney(runs[0], runs[1]).p_value < kAlpha;
@@ -149,7 +149,7 @@ TEST_F(MeasureTest, SustainedWarmsUpAndLasts) {
   options.condition = Condition::kSustained;
   options.max_seconds = 0.01;
   const double start = device->now_seconds();
-  measure(*device, problem_, *oracle_, contestant("fake_none"), nullptr, options);
+  measure(*device, problem_, *oracle_, compiled("fake_none"), nullptr, options);
   EXPECT_GT(device->now_seconds() - start, 0.3) << "100 ms of warm-up, 200 ms of samples";
 }
 
@@ -186,19 +186,19 @@ TEST_F(MeasureTest, OutputsThatAreOnlyOnceWrittenAreSeenOnEitherSide) {
 
 TEST_F(MeasureTest, ATimeBelowTheFloorIsAnError) {
   const auto device = test::make_fake_device();
-  const Measurement m = measure(*device, problem_, *oracle_, contestant("fake_too_fast"), nullptr, {});
+  const Measurement m = measure(*device, problem_, *oracle_, compiled("fake_too_fast"), nullptr, {});
   ASSERT_TRUE(why_below_floor(m.candidate));
   EXPECT_NE(why_below_floor(m.candidate)->find("faster than the floor"), std::string::npos);
-  EXPECT_FALSE(why_below_floor(measure(*device, problem_, *oracle_, contestant("fake_none"), nullptr, {}).candidate));
+  EXPECT_FALSE(why_below_floor(measure(*device, problem_, *oracle_, compiled("fake_none"), nullptr, {}).candidate));
 }
 
 TEST_F(MeasureTest, AnAuditMayLaunchTheCandidateAgain) {
   MeasureOptions options;
   int audits = 0;
-  options.audit = [&](Stand& stand, int set) {
+  options.audit = [&](PreparedCandidate& prepared, int set) {
     ++audits;
-    stand.launch(set, 0)();
-    EXPECT_EQ(stand.sets(), 2);
+    prepared.launch(set, 0)();
+    EXPECT_EQ(prepared.sets(), 2);
   };
   race_of({}, "fake_none", "fake_none", options);
   EXPECT_EQ(audits, 1);

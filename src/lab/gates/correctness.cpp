@@ -120,7 +120,7 @@ bool ignores_changed_content(Device& device, const PlacedProblem& problem, const
                                                    describe(error, oracle.bound));
 }
 
-// The buffers of before stand, with other content, so whoever kept their addresses reads that.
+// The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.
 bool keeps_addresses(Device& device, const PlacedProblem& problem, const Oracle& oracle, const LoadedCandidate& loaded,
                      const AttentionOutputs& before, PatternResult& result) {
   Operands fresh(device, problem);
@@ -165,7 +165,7 @@ void judge_by_device_oracle(Device& device, const EvaluateRequest& request, cons
 }
 
 PatternResult judge_pattern(Device& device, OracleCache& oracles, const EvaluateRequest& request,
-                            const Contestant& contestant, const LoadedCandidate& loaded, Operands& operands,
+                            const CompiledCandidate& compiled, const LoadedCandidate& loaded, Operands& operands,
                             Pattern pattern) {
   const PlacedProblem& problem = request.problem;
   const auto oracle = oracles.get(problem, pattern, request.seed, request.max_reference_flops);
@@ -201,7 +201,7 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
       keeps_addresses(device, problem, *oracle, loaded, outputs, result))
     return result;
   if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda && !device.info().limits.emulated &&
-      contestant.candidate.family->name() != kDeviceOracle && is_on(Check::kDeviceOracle)) {
+      compiled.candidate.family->name() != kDeviceOracle && is_on(Check::kDeviceOracle)) {
     operands.upload(oracle->inputs);
     judge_by_device_oracle(device, request, *oracle, operands, outputs, result);
   }
@@ -211,18 +211,18 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
 }  // namespace
 
 Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRequest& request,
-                          const Contestant& contestant, Trial& trial) {
+                          const CompiledCandidate& compiled, Trial& trial) {
   Verdict verdict;
   verdict.gate = Gate::kCorrectness;
   verdict.evidence = {{"bound_factor", kBoundFactor},
                       {"inputs_checked", Operands::input_bytes(request.problem) <= Operands::kInputCheckLimit},
                       {"patterns", json::array()}};
   if (request.patterns.empty()) throw_bad_input("no data pattern was asked for; give at least one, e.g. normal");
-  const LoadedCandidate loaded(device, contestant.candidate, request.problem, contestant.artifact);
+  const LoadedCandidate loaded(device, compiled.candidate, request.problem, compiled.artifact);
   Operands operands(device, request.problem);
   double worst_share = -1;
   for (const Pattern pattern : request.patterns) {
-    const PatternResult result = judge_pattern(device, oracles, request, contestant, loaded, operands, pattern);
+    const PatternResult result = judge_pattern(device, oracles, request, compiled, loaded, operands, pattern);
     verdict.evidence["patterns"].push_back(encode_nonfinite(result.evidence));
     const double share = share_of_bound(result.error, result.bound);
     if (share > worst_share || !result.failure.empty()) {

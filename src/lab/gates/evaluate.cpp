@@ -106,7 +106,7 @@ class Evaluation {
 
   void performance() {
     enter(Gate::kPerformance);
-    std::optional<Contestant> incumbent;
+    std::optional<CompiledCandidate> incumbent;
     if (request_.incumbent) {
       incumbent.emplace();
       incumbent->candidate = parse_candidate(*request_.incumbent, request_.problem, limits_);
@@ -142,7 +142,7 @@ class Evaluation {
   const EvaluateRequest& request_;
   const std::function<void(Gate)>& stage_;
   Trial& trial_;
-  Contestant ours_;
+  CompiledCandidate ours_;
   Gate gate_ = Gate::kStart;
 };
 

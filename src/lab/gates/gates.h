@@ -2,7 +2,7 @@
 // The gates that judge what was compiled, one by one; evaluate.h puts them in order.
 
 #include "lab/gates/request.h"
-#include "lab/harness/contestant.h"
+#include "lab/harness/compiled_candidate.h"
 #include "lab/harness/oracle.h"
 #include "lab/record/trial.h"
 
@@ -18,12 +18,12 @@ Verdict judge_resources(const Artifact& artifact, const DeviceLimits& limits);
 // against the fp64 reference (and, where rows were sampled on a GPU, every element against ref_fwd), then the launch
 // once more, which must give the same bits. Fills trial.error and trial.bound with the pattern closest to its bound.
 Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRequest& request,
-                          const Contestant& contestant, Trial& trial);
+                          const CompiledCandidate& compiled, Trial& trial);
 
 // Times the candidate, alone or raced against `incumbent`; fills trial.timing, comparison and environment, and on
 // anything but a pass trial.ended. Inputs are fresh and outputs poisoned before, and the timed outputs are judged
 // after.
 Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRequest& request,
-                          const Contestant& contestant, const Contestant* incumbent, Trial& trial);
+                          const CompiledCandidate& compiled, const CompiledCandidate* incumbent, Trial& trial);
 
 }  // namespace flashcore

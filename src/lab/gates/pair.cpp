@@ -3,7 +3,7 @@
 #include "core/environment_error.h"
 #include "core/error.h"
 #include "lab/gates/gates.h"
-#include "lab/gates/kept_results.h"
+#include "lab/gates/memoisation.h"
 #include "lab/gates/self_test.h"
 #include "lab/record/checks.h"
 
@@ -25,8 +25,8 @@ class Pair {
       return end_at(out_.baseline, PairEnded::kBaselineFailed);
     if (!pass_gates("candidate", request_.candidate, out_.candidate))
       return end_at(out_.candidate, PairEnded::kCandidateFailed);
-    const Contestant candidate = prepare(request_.candidate, out_.candidate),
-                     baseline = prepare(request_.baseline, out_.baseline);
+    const CompiledCandidate candidate = prepare(request_.candidate, out_.candidate),
+                            baseline = prepare(request_.baseline, out_.baseline);
     if (!request_.same_code && execution_identity(candidate, request_.problem, limits_) ==
                                    execution_identity(baseline, request_.problem, limits_))
       return end(PairEnded::kSameCode, "identical code and launch: nothing to time");
@@ -73,18 +73,18 @@ class Pair {
     return trial.ended == Ended::kPassed;
   }
 
-  Contestant prepare(const std::string& text, Trial& trial) {
-    Contestant contestant;
-    contestant.candidate = parse_candidate(text, request_.problem, limits_);
-    contestant.artifact = compile_candidate(contestant.candidate, request_.problem, limits_, request_.use_cache);
-    trial.family = contestant.candidate.family->name();
-    trial.config = contestant.candidate.family->space().print(contestant.candidate.config);
-    trial.artifact = contestant.artifact;
+  CompiledCandidate prepare(const std::string& text, Trial& trial) {
+    CompiledCandidate compiled;
+    compiled.candidate = parse_candidate(text, request_.problem, limits_);
+    compiled.artifact = compile_candidate(compiled.candidate, request_.problem, limits_, request_.use_cache);
+    trial.family = compiled.candidate.family->name();
+    trial.config = compiled.candidate.family->space().print(compiled.candidate.config);
+    trial.artifact = compiled.artifact;
     trial.artifact->cubin.clear();
-    return contestant;
+    return compiled;
   }
 
-  void time(const Contestant& candidate, const Contestant& baseline) {
+  void time(const CompiledCandidate& candidate, const CompiledCandidate& baseline) {
     if (stage_) stage_(word_of(Gate::kPerformance));
     const PlacedProblem& problem = request_.problem;
     if (limits_.emulated) return end(PairEnded::kError, "an emulated GPU has no time; use --device cuda or cpu");
@@ -97,7 +97,9 @@ class Pair {
     MeasureOptions options = request_.measure;
     // Once per pair is enough, and so it goes with the gates.
     if (request_.gates)
-      options.audit = [&](Stand& stand, int set) { content = audit_content(device_, problem, *oracle, stand, set); };
+      options.audit = [&](PreparedCandidate& prepared, int set) {
+        content = detect_memoisation(device_, problem, *oracle, prepared, set);
+      };
     Measurement measured = measure(device_, problem, *oracle, candidate, &baseline, options);
     if (!content.wrong.empty()) measured.candidate_wrong = content.wrong;
     out_.candidate.environment = out_.baseline.environment = measured.environment;

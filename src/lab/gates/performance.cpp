@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "lab/gates/gates.h"
-#include "lab/gates/kept_results.h"
+#include "lab/gates/memoisation.h"
 #include "lab/gates/self_test.h"
 #include "lab/measure/engine.h"
 #include "lab/record/checks.h"
@@ -81,7 +81,7 @@ bool below_floor(const Timing& timing, Verdict& verdict, Trial& trial) {
 }  // namespace
 
 Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRequest& request,
-                          const Contestant& contestant, const Contestant* incumbent, Trial& trial) {
+                          const CompiledCandidate& compiled, const CompiledCandidate* incumbent, Trial& trial) {
   Verdict verdict;
   verdict.gate = Gate::kPerformance;
   const PlacedProblem& problem = request.problem;
@@ -94,9 +94,11 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   if (incumbent && !race_self_test().empty()) throw_internal("{}", race_self_test());
   MeasureOptions options = measure_options(request);
   ContentAudit content;
-  options.audit = [&](Stand& stand, int set) { content = audit_content(device, problem, *oracle, stand, set); };
+  options.audit = [&](PreparedCandidate& prepared, int set) {
+    content = detect_memoisation(device, problem, *oracle, prepared, set);
+  };
   trial.machine.load_before = read_load_average();
-  Measurement measured = measure(device, problem, *oracle, contestant, incumbent, options);
+  Measurement measured = measure(device, problem, *oracle, compiled, incumbent, options);
   trial.machine.load_after = read_load_average();
   trial.environment = measured.environment;
   trial.timing = std::move(measured.candidate);

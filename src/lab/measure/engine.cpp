@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "lab/measure/floor.h"
-#include "lab/measure/stand.h"
+#include "lab/measure/prepared_candidate.h"
 
 namespace flashcore {
 namespace {
@@ -30,20 +30,20 @@ class Engine {
     gap_ms_ = options.gap_ms >= 0 ? options.gap_ms : cuda ? kGapMsCuda : kGapMsCpu;
   }
 
-  Measurement alone(const Contestant& contestant) {
+  Measurement alone(const CompiledCandidate& compiled) {
     BufferSet set(device_, problem_, options_.regime, oracle_.inputs);
-    Stand stand(device_, problem_, contestant, stand_options(), {&set}, options_.wrapper);
-    warm_up([&] { stand.sample(0); });
-    const std::vector<Sample> samples = sample_alone(stand);
+    PreparedCandidate prepared(device_, problem_, compiled, prepare_options(), {&set}, options_.wrapper);
+    warm_up([&] { prepared.sample(0); });
+    const std::vector<Sample> samples = sample_alone(prepared);
     Measurement out;
     finish(out, set.copies());
-    out.candidate = timing_of(samples, stand.launches_per_sample());
-    out.candidate_wrong = judge(stand, 0);
-    if (options_.audit) options_.audit(stand, 0);
+    out.candidate = timing_of(samples, prepared.launches_per_sample());
+    out.candidate_wrong = judge(prepared, 0);
+    if (options_.audit) options_.audit(prepared, 0);
     return out;
   }
 
-  Measurement pair(const Contestant& candidate, const Contestant& baseline) {
+  Measurement pair(const CompiledCandidate& candidate, const CompiledCandidate& baseline) {
     BufferSet first(device_, problem_, options_.regime, oracle_.inputs),
         second(device_, problem_, options_.regime, oracle_.inputs);
     // A rotation through many copies evens out their places by itself.
@@ -51,10 +51,10 @@ class Engine {
     const auto sets_of = [&](BufferSet& own, BufferSet& other) {
       return trade ? std::vector<BufferSet*>{&own, &other} : std::vector<BufferSet*>{&own};
     };
-    StandOptions stand = stand_options();
-    if (stand.sample_us <= 0 && device_.info().limits.kind == DeviceKind::kCpu) stand.sample_us = kRaceSampleUsCpu;
-    Stand ours(device_, problem_, candidate, stand, sets_of(first, second), options_.wrapper);
-    Stand theirs(device_, problem_, baseline, stand, sets_of(second, first));
+    PrepareOptions racing = prepare_options();
+    if (racing.sample_us <= 0 && device_.info().limits.kind == DeviceKind::kCpu) racing.sample_us = kRaceSampleUsCpu;
+    PreparedCandidate ours(device_, problem_, candidate, racing, sets_of(first, second), options_.wrapper);
+    PreparedCandidate theirs(device_, problem_, baseline, racing, sets_of(second, first));
 
     equalise_launches(ours, theirs);
 
@@ -87,7 +87,7 @@ class Engine {
   }
 
  private:
-  StandOptions stand_options() const { return {options_.regime, options_.sample_us}; }
+  PrepareOptions prepare_options() const { return {options_.regime, options_.sample_us}; }
 
   std::uint64_t order_seed() const { return options_.order_seed ? options_.order_seed : options_.seed; }
 
@@ -107,8 +107,8 @@ class Engine {
   }
 
   // The first launches after a pause are slow: timers with different numbers of them would differ by that alone. Where
-  // one contestant is several times slower than the other, no such trifle matters and its samples would take too long.
-  static void equalise_launches(Stand& a, Stand& b) {
+  // one candidate is several times slower than the other, no such trifle matters and its samples would take too long.
+  static void equalise_launches(PreparedCandidate& a, PreparedCandidate& b) {
     const int one = a.launches_per_sample(), other = b.launches_per_sample(), more = std::max(one, other);
     if (more > kMaxLaunchRatio * std::min(one, other)) return;
     a.use_launches(more);
@@ -117,8 +117,8 @@ class Engine {
 
   // What a candidate allocates for itself has its place too, and buffers can be traded but that cannot: on a CPU it
   // made one of two equal candidates 1% to 4% slower for as long as they lived. So it moves, as often as is cheap.
-  int blocks_per_binding(const Stand& stand) const {
-    return device_.info().limits.kind == DeviceKind::kCpu && stand.launches_per_sample() >= kFastLaunches ? 1 : 4;
+  int blocks_per_binding(const PreparedCandidate& prepared) const {
+    return device_.info().limits.kind == DeviceKind::kCpu && prepared.launches_per_sample() >= kFastLaunches ? 1 : 4;
   }
 
   void gap() {
@@ -144,13 +144,13 @@ class Engine {
     while (device_.now_seconds() - start < wanted);
   }
 
-  std::vector<Sample> sample_alone(Stand& stand) {
+  std::vector<Sample> sample_alone(PreparedCandidate& prepared) {
     std::vector<Sample> samples;
     const double start = device_.now_seconds();
     const double at_least = options_.condition == Condition::kSustained ? kSustainedSeconds : 0;
     for (;;) {
       gap();
-      samples.push_back(stand.sample(0));
+      samples.push_back(prepared.sample(0));
       if (!(samples.back().time_us > 0))
         throw_internal("a timer returned {} us; a sample must be positive", samples.back().time_us);
       note_environment(samples.back());
@@ -164,10 +164,10 @@ class Engine {
     }
   }
 
-  std::string judge(Stand& stand, int set) {
-    stand.refresh_outputs(set);
+  std::string judge(PreparedCandidate& prepared, int set) {
+    prepared.refresh_outputs(set);
     device_.synchronize();
-    return stand.judge_outputs(set, problem_, oracle_);
+    return prepared.judge_outputs(set, problem_, oracle_);
   }
 
   void finish(Measurement& out, int copies) {
@@ -206,8 +206,9 @@ class Engine {
 
 }  // namespace
 
-Measurement measure(Device& device, const PlacedProblem& problem, const Oracle& oracle, const Contestant& candidate,
-                    const Contestant* baseline, const MeasureOptions& options) {
+Measurement measure(Device& device, const PlacedProblem& problem, const Oracle& oracle,
+                    const CompiledCandidate& candidate, const CompiledCandidate* baseline,
+                    const MeasureOptions& options) {
   Engine engine(device, problem, oracle, options);
   return baseline ? engine.pair(candidate, *baseline) : engine.alone(candidate);
 }

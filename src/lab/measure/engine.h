@@ -1,8 +1,8 @@
 #pragma once
-// The measurement engine: one contestant alone, or two against each other, on any Device. It owns buffers, clock and
-// order; a contestant only gets launched.
+// The measurement engine: one candidate alone, or two against each other, on any Device. It owns buffers, clock and
+// order; a candidate only gets launched.
 //
-// Two contestants run in randomised ABBA blocks (race.h) and trade buffers in the middle of each: where a tensor lies
+// Two candidates run in randomised ABBA blocks (race.h) and trade buffers in the middle of each: where a tensor lies
 // in memory makes a kernel faster or slower, and would else be taken for a difference between them. In a block's
 // log-ratio both the drift of the clock and the places cancel.
 
@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "device/device.h"
-#include "lab/harness/contestant.h"
+#include "lab/harness/compiled_candidate.h"
 #include "lab/harness/oracle.h"
+#include "lab/measure/prepared_candidate.h"
 #include "lab/measure/race.h"
 #include "lab/measure/spec.h"
-#include "lab/measure/stand.h"
 
 namespace flashcore {
 
@@ -24,15 +24,16 @@ struct MeasureOptions : MeasurementSpec {  // the seed is of the inputs
   MeasureOptions() { max_seconds = 3; }
   std::uint64_t order_seed = 0;         // of the order in blocks and of resampling; 0: as `seed`
   int min_blocks = 8, max_blocks = 60;  // of a race
-  int min_samples = 24;                 // of a contestant alone; it ends at four times this
+  int min_samples = 24;                 // of a candidate alone; it ends at four times this
   double target_half_width = 1.0 / 3;
   bool early_drop = false;
   double gap_ms = -1;    // idle time before each sample of a burst; negative: the device's default
-  double sample_us = 0;  // as StandOptions
+  double sample_us = 0;  // as PrepareOptions
   // Of the candidate's launches, not of the baseline's.
   LaunchWrapper wrapper = {};
-  // Called with the candidate's stand and the set it ran on last, once all is timed: for audits that launch it again.
-  std::function<void(Stand& candidate, int set)> audit = {};
+  // Called with the candidate as prepared and the set it ran on last, once all is timed: for audits that launch it
+  // again.
+  std::function<void(PreparedCandidate& candidate, int set)> audit = {};
 };
 
 struct Measurement {
@@ -44,12 +45,13 @@ struct Measurement {
   EnvironmentReading environment;  // after the last sample
 };
 
-// Both inputs are the oracle's, which must not be those that a gate has shown to the contestants before.
+// Both inputs are the oracle's, which must not be those that a gate has shown to the candidates before.
 // Samples that are not positive are Error kInternal; DeviceFault passes through.
-Measurement measure(Device& device, const PlacedProblem& problem, const Oracle& oracle, const Contestant& candidate,
-                    const Contestant* baseline, const MeasureOptions& options);
+Measurement measure(Device& device, const PlacedProblem& problem, const Oracle& oracle,
+                    const CompiledCandidate& candidate, const CompiledCandidate* baseline,
+                    const MeasureOptions& options);
 
-// The inputs that contestants are timed on: of another seed than those that the correctness gate showed them.
+// The inputs that candidates are timed on: of another seed than those that the correctness gate showed them.
 constexpr std::uint64_t timing_seed(std::uint64_t seed) { return seed ^ 0x74696d65; }
 
 // Why the time cannot be, in words; none if it can. A time below what the hardware can do was not measured, whatever

@@ -1,7 +1,7 @@
 #pragma once
 // A slowdown of known size, to see whether the measurement finds it.
 
-#include "lab/measure/stand.h"
+#include "lab/measure/prepared_candidate.h"
 
 namespace flashcore {
 

@@ -1,4 +1,4 @@
-#include "lab/gates/kept_results.h"
+#include "lab/gates/memoisation.h"
 
 #include <fmt/format.h>
 
@@ -32,15 +32,15 @@ struct Times {
 
 class Audit {
  public:
-  Audit(Device& device, const PlacedProblem& problem, const Oracle& oracle, Stand& stand, int set)
+  Audit(Device& device, const PlacedProblem& problem, const Oracle& oracle, PreparedCandidate& prepared, int set)
       : device_(device),
         problem_(problem),
         oracle_(oracle),
-        stand_(stand),
+        prepared_(prepared),
         set_(set),
-        operands_(stand.buffers(set).copy(0)),
-        samples_timed_(stand.samples_taken()),
-        timer_(device.make_timer(std::span(&stand.launch(set, 0), 1), Regime::kWarm, kOneLaunchUs)) {
+        operands_(prepared.buffers(set).copy(0)),
+        samples_timed_(prepared.samples_taken()),
+        timer_(device.make_timer(std::span(&prepared.launch(set, 0), 1), Regime::kWarm, kOneLaunchUs)) {
     timer_->use_launches(1);
     jitter_us_ = device.info().limits.kind == DeviceKind::kCuda ? kJitterUsCuda : kJitterUsCpu;
   }
@@ -92,7 +92,7 @@ class Audit {
   // As time_launch, and the last launches before it were of the old content: a memory of one result holds that.
   double time_after_sample(std::uint64_t variant) {
     operands_.upload(oracle_.inputs);
-    stand_.sample(set_);
+    prepared_.sample(set_);
     return time_launch(variant);
   }
 
@@ -112,7 +112,7 @@ class Audit {
 
   Times time_after_repeats(int count) {
     operands_.upload(oracle_.inputs);
-    for (std::int64_t i = 0; i < samples_timed_; ++i) stand_.sample(set_);
+    for (std::int64_t i = 0; i < samples_timed_; ++i) prepared_.sample(set_);
     Times times;
     for (int i = 0; i < count; ++i) times.same.push_back(time_launch(0));
     for (int i = 0; i < count; ++i) times.other.push_back(time_launch(new_variant()));
@@ -138,7 +138,7 @@ class Audit {
   Device& device_;
   const PlacedProblem& problem_;
   const Oracle& oracle_;
-  Stand& stand_;
+  PreparedCandidate& prepared_;
   int set_;
   Operands& operands_;
   std::int64_t samples_timed_;
@@ -150,9 +150,10 @@ class Audit {
 
 }  // namespace
 
-ContentAudit audit_content(Device& device, const PlacedProblem& problem, const Oracle& oracle, Stand& stand, int set) {
+ContentAudit detect_memoisation(Device& device, const PlacedProblem& problem, const Oracle& oracle,
+                                PreparedCandidate& prepared, int set) {
   if (!is_on(Check::kContentTiming) && !is_on(Check::kUnseenContent)) return {};
-  return Audit(device, problem, oracle, stand, set).run();
+  return Audit(device, problem, oracle, prepared, set).run();
 }
 
 }  // namespace flashcore

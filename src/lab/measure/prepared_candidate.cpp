@@ -1,4 +1,4 @@
-#include "lab/measure/stand.h"
+#include "lab/measure/prepared_candidate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,12 +37,13 @@ void BufferSet::poison_outputs() {
   for (const auto& copy : copies_) copy->poison_outputs();
 }
 
-Stand::Stand(Device& device, const PlacedProblem& problem, const Contestant& contestant, const StandOptions& options,
-             const std::vector<BufferSet*>& sets, LaunchWrapper wrapper)
+PreparedCandidate::PreparedCandidate(Device& device, const PlacedProblem& problem, const CompiledCandidate& compiled,
+                                     const PrepareOptions& options, const std::vector<BufferSet*>& sets,
+                                     LaunchWrapper wrapper)
     : device_(&device),
       options_(options),
       wrapper_(std::move(wrapper)),
-      loaded_(device, contestant.candidate, problem, contestant.artifact) {
+      loaded_(device, compiled.candidate, problem, compiled.artifact) {
   FC_CHECK(!sets.empty());
   for (BufferSet* set : sets) {
     places_.push_back(std::make_unique<Place>());
@@ -52,7 +53,7 @@ Stand::Stand(Device& device, const PlacedProblem& problem, const Contestant& con
   use_launches(launches_per_sample());
 }
 
-void Stand::bind(Place& place, double sample_us) {
+void PreparedCandidate::bind(Place& place, double sample_us) {
   std::vector<Launch> launches;
   for (int i = 0; i < place.buffers->copies(); ++i) {
     Launch launch = loaded_.bind(place.buffers->copy(i).args());
@@ -62,7 +63,7 @@ void Stand::bind(Place& place, double sample_us) {
   place.launches = std::move(launches);
 }
 
-void Stand::bind_again() {
+void PreparedCandidate::bind_again() {
   constexpr std::size_t kPaddings = 8, kMaxPages = 64, kPage = 4096;
   const int launches = launches_per_sample();
   for (const auto& place : places_) {
@@ -74,16 +75,16 @@ void Stand::bind_again() {
   use_launches(launches);
 }
 
-void Stand::use_launches(int launches) {
+void PreparedCandidate::use_launches(int launches) {
   for (const auto& place : places_) place->timer->use_launches(launches);
 }
 
-void Stand::refresh_outputs(int set) {
+void PreparedCandidate::refresh_outputs(int set) {
   if (is_on(Check::kTimedPoison)) buffers(set).poison_outputs();
   for (int i = 0; i < buffers(set).copies(); ++i) sample(set);
 }
 
-std::string Stand::judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const {
+std::string PreparedCandidate::judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const {
   AttentionOutputs first;
   for (int i = 0; i < buffers(set).copies(); ++i) {
     const Operands& operands = buffers(set).copy(i);

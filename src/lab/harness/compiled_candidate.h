@@ -7,13 +7,14 @@
 
 namespace flashcore {
 
-struct Contestant {
+struct CompiledCandidate {
   Candidate candidate;
   Artifact artifact;
 };
 
-// Equal for two contestants if and only if the device would execute the same instructions with the same launch geometry
+// Equal for two candidates if and only if the device would execute the same instructions with the same launch geometry
 // and scalar parameters: such a pair is SAME by construction, and there is nothing to time.
-std::string execution_identity(const Contestant& contestant, const PlacedProblem& problem, const DeviceLimits& limits);
+std::string execution_identity(const CompiledCandidate& compiled, const PlacedProblem& problem,
+                               const DeviceLimits& limits);
 
 }  // namespace flashcore

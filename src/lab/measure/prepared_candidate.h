@@ -9,7 +9,7 @@
 #include "core/random.h"
 #include "device/device.h"
 #include "kernels/family.h"
-#include "lab/harness/contestant.h"
+#include "lab/harness/compiled_candidate.h"
 #include "lab/harness/operands.h"
 #include "lab/harness/oracle.h"
 
@@ -28,20 +28,20 @@ class BufferSet {
   std::vector<std::unique_ptr<Operands>> copies_;
 };
 
-// What stands between the timer and a contestant's launches: the self-test of the measurement slows one side by a known
+// What stands between the timer and a candidate's launches: the self-test of the measurement slows one side by a known
 // amount with it (slowdown.h). Empty: nothing.
 using LaunchWrapper = std::function<Launch(Launch)>;
 
-struct StandOptions {
+struct PrepareOptions {
   Regime regime = Regime::kGraph;
   double sample_us = 0;  // at least so long is a sample; 0: the device's default
 };
 
-// A contestant bound to every set, with a timer for each.
-class Stand {
+// A compiled candidate, loaded and bound to every set, with a timer for each.
+class PreparedCandidate {
  public:
-  Stand(Device& device, const PlacedProblem& problem, const Contestant& contestant, const StandOptions& options,
-        const std::vector<BufferSet*>& sets, LaunchWrapper wrapper = {});
+  PreparedCandidate(Device& device, const PlacedProblem& problem, const CompiledCandidate& compiled,
+                    const PrepareOptions& options, const std::vector<BufferSet*>& sets, LaunchWrapper wrapper = {});
   Sample sample(int set) {
     ++samples_taken_;
     return at(set).timer->sample();
@@ -73,7 +73,7 @@ class Stand {
   Place& at(int set) const { return *places_[static_cast<std::size_t>(set)]; }
 
   Device* device_;
-  StandOptions options_;
+  PrepareOptions options_;
   LaunchWrapper wrapper_;
   LoadedCandidate loaded_;
   std::vector<std::unique_ptr<Place>> places_;

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lab/measure/stand.h"
+#include "lab/measure/prepared_candidate.h"
 #include "lab/record/checks.h"
 
 namespace flashcore {
@@ -17,7 +17,7 @@ struct ContentAudit {
   double same_us = 0, other_us = 0;
 };
 
-// `stand` has been timed on `set`, whose buffers hold oracle.inputs. Runs only the checks that are switched on:
+// `prepared` has been timed on `set`, whose buffers hold oracle.inputs. Runs only the checks that are switched on:
 //
 // kContentTiming: single launches on the same content and on other content, in random order, each after every byte of
 // the inputs was written again and a sample was taken on the old content. An honest kernel takes the same time for
@@ -30,6 +30,7 @@ struct ContentAudit {
 // kUnseenContent: the outputs of one launch on other content, chosen by chance, are right.
 //
 // Leaves oracle.inputs in the buffers.
-ContentAudit audit_content(Device& device, const PlacedProblem& problem, const Oracle& oracle, Stand& stand, int set);
+ContentAudit detect_memoisation(Device& device, const PlacedProblem& problem, const Oracle& oracle,
+                                PreparedCandidate& prepared, int set);
 
 }  // namespace flashcore
