@@ -103,6 +103,9 @@ class VerifyTest(CliTest):
                 source.write(change)
             self.expect(code, "verify", fresh)
         del self.environment["FLASHCORE_SOURCE"]
+        for text in ("", "{", "[]", "{}", '{"results": []}', '{"results": [{}]}', '{"results": [3]}'):
+            with self.subTest(text=text):
+                self.expect_error(BAD_USAGE, ["bad.json"], "verify", fresh, self.write("bad.json", text))
 
     def test_rows_go_stale_one_by_one(self):
         """Kernels for a GPU: the one whose text changed, and those alone that ran it."""
@@ -123,9 +126,6 @@ class VerifyTest(CliTest):
             for row in stale:
                 self.assertIn(ran[row["row"]], row["why"])
         self.assertTrue({"sm80_short_fwd", "sm90_fwd"} < set(ran), "the file shows nothing here without rows of a third family")
-        for text in ("", "{", "[]", "{}", '{"results": []}', '{"results": [{}]}', '{"results": [3]}'):
-            with self.subTest(text=text):
-                self.expect_error(BAD_USAGE, ["bad.json"], "verify", fresh, self.write("bad.json", text))
 
 
 class LongRunTest(CliTest):
