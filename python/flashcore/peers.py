@@ -101,6 +101,15 @@ class Judge:
             return self.child.wait()
 
 
+def _fields(ident: str) -> _library.Attention:
+    """Of a problem id. Refuses what the peers are not told: they would compute another problem."""
+    parsed = _library.Attention()
+    _library.check(_library.library().fc_problem_parse(ident.encode(), parsed))
+    if parsed.given & _library.GIVEN_WINDOW:
+        raise Error(f"{ident} has a window, which flashcore.peers does not tell the peers; leave the problem out, or time it with `flashcore bench`")
+    return parsed
+
+
 class Problem:
     """Tensors of one problem, [batch, heads, seqlen, head_dim], the same for every contestant."""
 
@@ -108,8 +117,7 @@ class Problem:
         import torch
 
         self.id, self.name = ident, name
-        parsed = _library.Attention()
-        _library.check(_library.library().fc_problem_parse(ident.encode(), parsed))
+        parsed = _fields(ident)
         self.batch, self.heads, self.heads_kv = parsed.batch, parsed.heads_q, parsed.heads_kv
         self.rows, self.keys, self.dim, self.dim_v = parsed.seqlen_q, parsed.seqlen_kv, parsed.head_dim, parsed.head_dim_v
         self.causal = {0: False, 1: "bottom_right", 2: "top_left"}[parsed.causal]
@@ -526,6 +534,8 @@ def _problems(options: argparse.Namespace) -> list[tuple[str, str]]:
     if options.problem:
         wanted = set(options.problem)
         found = [pair for pair in found if wanted & set(pair)] or [(ident, ident) for ident in options.problem]
+    for ident, _ in found:
+        _fields(ident)  # before the first is measured
     return found
 
 
