@@ -119,6 +119,8 @@ void to_json(json& j, const DeviceInfo& d) {
          {"max_threads_per_block", l.max_threads_per_block},
          {"max_threads_per_multiprocessor", l.max_threads_per_multiprocessor},
          {"l2_bytes", l.l2_bytes},
+         {"clock_mhz", l.clock_mhz},
+         {"dram_peak_gbps", l.dram_peak_gbps},
          {"emulated", l.emulated}}}};
 }
 
@@ -138,6 +140,10 @@ void from_json(const json& j, DeviceInfo& d) {
   get_whole(l, "max_threads_per_block", d.limits.max_threads_per_block);
   get_whole(l, "max_threads_per_multiprocessor", d.limits.max_threads_per_multiprocessor);
   get_whole(l, "l2_bytes", d.limits.l2_bytes);
+  // Older trials have neither; of a GPU that is known they are what they were.
+  const GpuModel* model = find_gpu_model(d.key);
+  d.limits.clock_mhz = l.value("clock_mhz", model ? model->clock_mhz : 0.0);
+  d.limits.dram_peak_gbps = l.value("dram_peak_gbps", model ? model->dram_peak_gbps : 0.0);
   d.limits.emulated = l.value("emulated", false);
 }
 
