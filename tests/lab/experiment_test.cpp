@@ -142,7 +142,7 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   EXPECT_EQ(results[0].pairs[0].result.processes.size(), 2u);
   EXPECT_NEAR(results[0].pairs[0].result.comparison.speedup, 160.0 / 140, 0.01);
 
-  for (const ExperimentResult& r : results) write_experiment(r, folder_ / "out");
+  for (const ExperimentResult& r : results) write_experiment(r, experiment_folder(r, folder_ / "out"));
   const auto ledger = load_ledger(folder_ / "out");
   ASSERT_EQ(ledger.size(), 3u);
   EXPECT_EQ(ledger[1].name, "unroll");

@@ -178,6 +178,23 @@ class Runner {
 
 }  // namespace
 
+std::filesystem::path experiment_folder(const ExperimentResult& result, const std::filesystem::path& folder) {
+  for (const std::string& name : {result.experiment.name, result.experiment.name + "_on_" + result.device.key}) {
+    const std::filesystem::path target = folder / name, verdict = target / "verdict.json";
+    std::error_code ignored;
+    if (!std::filesystem::exists(verdict, ignored)) return target;
+    try {
+      const LedgerEntry entry = parse_ledger_entry(read_file(verdict), verdict.string());
+      if (entry.device_key != result.device.key) continue;
+      const bool says_less = result.verdict == HypothesisVerdict::kInconclusive;
+      return says_less && entry.verdict != HypothesisVerdict::kInconclusive ? target / "unjudged" : target;
+    } catch (const Error&) {  // what cannot be read may be somebody's
+      return target / "unjudged";
+    }
+  }
+  return folder / result.experiment.name / "unjudged";
+}
+
 std::vector<ExperimentResult> run_experiments(const std::vector<Experiment>& experiments,
                                               const ExperimentRunOptions& options,
                                               const std::function<void(int, int, const std::string&)>& progress,
