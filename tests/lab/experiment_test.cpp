@@ -69,6 +69,15 @@ TEST_F(ExperimentTest, EveryBadFileIsNamedWithItsLine) {
   EXPECT_NE(message_of(yaml("fake_none", "[1.1, 1.2]", "regime: hot\n")).find("regime is 'hot'"), std::string::npos);
   EXPECT_NE(message_of("name: x\n").find("lacks the key 'hypothesis'"), std::string::npos);
   EXPECT_NE(message_of("name: [").find("not YAML"), std::string::npos);
+  std::string listed = good;
+  listed.replace(listed.find(" [b1_h1_s19_d8_fp32]"), 20, "\n  - b1_h1_s19_d8_fp32\n  - b1_nonsense");
+  EXPECT_NE(message_of(listed).find("bad.yaml:12: problem id 'b1_nonsense'"), std::string::npos) << message_of(listed);
+  std::string none = good;
+  none.replace(none.find("candidates:"), none.find("problems:") - none.find("candidates:"), "candidates: []\n");
+  EXPECT_NE(
+      message_of(none).find("bad.yaml:6: candidates is empty; give at least one '- {name, candidate, predicted}'"),
+      std::string::npos)
+      << message_of(none);
 }
 
 TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) {
