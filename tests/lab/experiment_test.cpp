@@ -13,6 +13,7 @@
 #include "lab/experiment/run.h"
 #include "lab/fake.h"
 #include "lab/gates/gates.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 
@@ -24,13 +25,6 @@ namespace fs = std::filesystem;
 
 class ExperimentTest : public ::testing::Test {
  protected:
-  ExperimentTest() {
-    std::string pattern = (fs::temp_directory_path() / "flashcore_experiment_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
-    folder_ = pattern;
-  }
-  ~ExperimentTest() override { fs::remove_all(folder_); }
-
   fs::path write(const std::string& name, const std::string& text) const {
     fs::create_directories((folder_ / name).parent_path());
     std::ofstream(folder_ / name) << text;
@@ -46,7 +40,8 @@ class ExperimentTest : public ::testing::Test {
     return "";
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder own_folder_;
+  const fs::path folder_ = own_folder_.path();
   test::AllFakeFamilies families_;
 };
 
