@@ -16,7 +16,7 @@ namespace flashcore {
 namespace {
 
 constexpr std::string_view kSuite = "a suite", kProblem = "a problem";
-// Names stand in tables and in the names of files.
+// Names appear in tables and in the names of files.
 constexpr std::size_t kMaxName = 100;
 
 const std::vector<std::string>& problem_keys() {

@@ -30,7 +30,7 @@ class YamlReader {
   // Never empty, and without control characters other than line breaks.
   std::string text(const YAML::Node& map, const std::string& key, std::string_view what) const;
   std::string text_or(const YAML::Node& map, const std::string& key, const std::string& otherwise) const;
-  // As it stands, and empty if it is missing.
+  // Unchanged, and empty if it is missing.
   std::string source_text(const YAML::Node& map, const std::string& key) const;
   // Finite and decimal.
   double number(const YAML::Node& map, const std::string& key, std::string_view what) const;

@@ -90,7 +90,7 @@ TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) 
   EXPECT_EQ(e.candidates[0].candidate, "sm80_fwd+good");
   ASSERT_EQ(e.patches().size(), 1u);
   write("gone/patch.yaml", "replace:\n  - {file: sm80_fwd/kernel.cuh, from: \"no such text\", to: x}\n");
-  EXPECT_NE(message_of(text("gone")).find("stands 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
+  EXPECT_NE(message_of(text("gone")).find("occurs 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
   write("field/patch.yaml", "extend: {block_q: [80]}\n");
   EXPECT_NE(message_of(text("field")).find("'block_q', which is no config field"), std::string::npos);
   EXPECT_NE(message_of(text("nowhere")).find("does not exist"), std::string::npos);

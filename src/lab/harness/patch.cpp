@@ -68,7 +68,7 @@ SourceMap overlay_of(const Patch& patch) {
     std::string& text = overlay.at(r.file);
     if (const std::size_t times = r.from.empty() ? 0 : count_of(text, r.from); times != 1)
       throw_bad_input(
-          "patch {}: the text to replace stands {} times in {}, not once; adapt it to the source as it is: {}",
+          "patch {}: the text to replace occurs {} times in {}, not once; adapt it to the source as it is: {}",
           patch.name, times, r.file, r.from);
     text.replace(text.find(r.from), r.from.size(), r.to);
   }

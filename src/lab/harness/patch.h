@@ -25,7 +25,7 @@ class YamlReader;
 struct Patch {
   struct Replacement {
     std::string file;  // as included, without "kernels/": "sm80_fwd/kernel.cuh", "tile/softmax.cuh"
-    std::string from;  // stands there exactly once
+    std::string from;  // occurs there exactly once
     std::string to;
   };
   std::string name;    // letters, digits, '_'

@@ -17,7 +17,7 @@ struct LeaderboardRow {
   bool stale = false;  // measured on another source_hash than the current one
 };
 // Trials that are not held-out, not correct or without a time are left out. Where a problem has trials of the current
-// source, older ones are left out too; where it has none, those of its latest source stand, marked stale. Rows by
+// source, older ones are left out too; where it has none, those of its latest source are kept, marked stale. Rows by
 // device, then in the order in which problems first appear.
 std::vector<LeaderboardRow> leaderboard(const std::vector<Trial>& trials, const std::string& current_source_hash);
 

@@ -86,7 +86,7 @@ void fill_header(Model& model, const std::vector<Trial>& trials) {
 
 // --- rows -----------------------------------------------------------------------------------------------------------
 
-// The fastest of those of one phase group that stand on the current source; older ones only if there is no other.
+// The fastest of those of one phase group of the current source; older ones only if there is no other.
 const Trial* fastest(const std::vector<const Trial*>& trials, std::initializer_list<Phase> phases,
                      const std::string& source_hash) {
   const Trial* best = nullptr;

@@ -6,7 +6,6 @@
 #include "core/parallel.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
-#include "lab/gates/gates.h"
 #include "lab/tune/facts.h"
 
 namespace flashcore {
@@ -167,11 +166,11 @@ void ProblemTuner::search() {
   for (bool any = true; any;) {
     any = false;
     for (std::size_t arm = 0; arm < arms_.size(); ++arm)
-      if (!search_spent(arm)) any = take_turn(arm) || any;
+      if (!search_spent(arm)) any = try_next_proposal(arm) || any;
   }
 }
 
-bool ProblemTuner::take_turn(std::size_t arm) {
+bool ProblemTuner::try_next_proposal(std::size_t arm) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   const auto proposal = arms_[arm]->propose();
   keep_rejections(arm);
