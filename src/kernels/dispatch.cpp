@@ -10,6 +10,7 @@
 #include "core/trusted_path.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/modelled_time.h"
 #include "kernels/tuned_table.h"
 
 namespace flashcore {
@@ -63,13 +64,9 @@ const UserTable& user_table() {
 struct Default {
   Candidate candidate;
   int preference = 0;
-  std::optional<double> expected_us;
+  std::optional<ModelledTime> modelled;
 
-  // To be compared with another family's.
-  std::optional<double> cautious_us() const {
-    if (!expected_us) return std::nullopt;
-    return *expected_us * candidate.family->caution();
-  }
+  std::optional<double> cautious_us() const { return modelled ? std::optional(modelled->cautious_us()) : std::nullopt; }
   // The first to be chosen has the least.
   auto order() const {
     return std::tuple(-preference, cautious_us().value_or(std::numeric_limits<double>::infinity()));
@@ -79,8 +76,7 @@ std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits&
   std::vector<Default> defaults;
   for (const Family* family : supporting_families(problem, limits)) {
     const Candidate candidate{family, family->default_config(problem, limits)};
-    defaults.push_back(
-        {candidate, family->preference(problem, limits), family->expected_us(candidate.config, problem, limits)});
+    defaults.push_back({candidate, family->preference(problem, limits), modelled_time(candidate, problem, limits)});
   }
   std::stable_sort(defaults.begin(), defaults.end(),
                    [](const Default& a, const Default& b) { return a.order() < b.order(); });
@@ -92,16 +88,18 @@ std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits&
 bool is_as_good(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
                 std::optional<double> default_us) {
   if (!default_us) return true;
-  const auto own = candidate.family->expected_us(candidate.config, problem, limits);
-  return own && *own * candidate.family->caution() <= kAlike * *default_us;
+  const auto own = modelled_time(candidate, problem, limits);
+  return own && own->cautious_us() <= kAlike * *default_us;
 }
 
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
-void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<double> default_us,
+void add_tuned(const Problem& problem, const DeviceInfo& device, bool use_user_table, std::optional<double> default_us,
                std::vector<Choice>& choices, std::vector<std::string>& faults) {
   std::vector<TunedEntry> entries;
-  if (!user_table().fault.empty()) faults.push_back(user_table().fault);
-  add_tuned_entries(user_table().entries, device.key, true, entries, faults);
+  if (use_user_table) {
+    if (!user_table().fault.empty()) faults.push_back(user_table().fault);
+    add_tuned_entries(user_table().entries, device.key, true, entries, faults);
+  }
   std::vector<std::string> none;  // a test parses every built-in entry
   add_tuned_entries(built_in_table(), device.key, false, entries, none);
   std::vector<std::pair<double, const TunedEntry*>> near;
@@ -117,10 +115,42 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
     try {
       Candidate candidate = parse_candidate(entry->candidate, problem, device.limits);
       if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
-      choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key)});
+      choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key),
+                         entry->of_user ? ChosenBy::kUserTable : ChosenBy::kDispatch});
     } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
     }
   }
+}
+
+std::vector<Choice> choices_for(const Problem& problem, const DeviceInfo& device, bool use_user_table) {
+  std::vector<Default> defaults = ranked_defaults(problem, device.limits);
+  std::vector<Choice> choices;
+  std::vector<std::string> faults;
+  add_tuned(problem, device, use_user_table, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices,
+            faults);
+  for (Default& d : defaults) {
+    // No number: only the laboratory knows the floor, which a model may be below.
+    const std::string why = d.modelled ? "by " + name_model(*d.modelled, device)
+                                       : "no entry of the tuned table is near on " + device.key;
+    choices.push_back({std::move(d.candidate), {}});
+    choices.back().reason = fmt::format("default of {}: {}", choices.back().candidate.family->name(), why);
+  }
+  // Said where the choice is explained: nothing below the command line prints.
+  if (!faults.empty() && !choices.empty())
+    choices.front().reason +=
+        fmt::format("; passed over in your tuned table {}: {}", user_table().path.string(), fmt::join(faults, "; "));
+  return choices;
+}
+
+Choice best_of(const Problem& problem, const DeviceInfo& device, bool use_user_table) {
+  problem.validate();
+  std::vector<Choice> choices = choices_for(problem, device, use_user_table);
+  if (!choices.empty()) return std::move(choices.front());
+  std::vector<std::string> reasons;
+  supporting_families(problem, device.limits, &reasons);
+  std::string all;
+  for (const std::string& reason : reasons) all += "\n  " + reason;
+  throw_bad_input("no family runs {} on {}:{}", problem.id(), device.id, all);
 }
 
 }  // namespace
@@ -131,33 +161,11 @@ std::filesystem::path user_table_path() {
 }
 
 std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {
-  std::vector<Default> defaults = ranked_defaults(problem, device.limits);
-  std::vector<Choice> choices;
-  std::vector<std::string> faults;
-  add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices, faults);
-  for (Default& d : defaults) {
-    const std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
-                                          : "no entry of the tuned table is near";
-    choices.push_back({std::move(d.candidate), {}});
-    choices.back().reason =
-        fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);
-  }
-  // Said where the choice is explained: nothing below the command line prints.
-  if (!faults.empty() && !choices.empty())
-    choices.front().reason +=
-        fmt::format("; passed over in your tuned table {}: {}", user_table().path.string(), fmt::join(faults, "; "));
-  return choices;
+  return choices_for(problem, device, true);
 }
 
-Choice dispatch(const Problem& problem, const DeviceInfo& device) {
-  problem.validate();
-  std::vector<Choice> choices = ranked_choices(problem, device);
-  if (!choices.empty()) return std::move(choices.front());
-  std::vector<std::string> reasons;
-  supporting_families(problem, device.limits, &reasons);
-  std::string all;
-  for (const std::string& reason : reasons) all += "\n  " + reason;
-  throw_bad_input("no family runs {} on {}:{}", problem.id(), device.id, all);
-}
+Choice dispatch(const Problem& problem, const DeviceInfo& device) { return best_of(problem, device, true); }
+
+Choice dispatch_as_built(const Problem& problem, const DeviceInfo& device) { return best_of(problem, device, false); }
 
 }  // namespace flashcore

@@ -6,6 +6,7 @@
 #include "device/compiler.h"
 #include "lab/gates/gates.h"
 #include "lab/record/checks.h"
+#include "lab/record/freshness.h"
 
 namespace flashcore {
 namespace {
@@ -158,7 +159,7 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   const auto colon = request.candidate.find(':');
   trial.family = request.candidate.substr(0, colon);
   if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
-  trial.source_hash = source_hash_of(request.candidate);
+  trial.source_hash = source_hash_of(request.candidate, request.problem, device.limits);
   trial.seed = request.seed;
   trial.machine.cores = hardware_threads();
   trial.machine.variables = repro_variables();

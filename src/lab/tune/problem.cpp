@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "lab/record/freshness.h"
 #include "lab/tune/facts.h"
 
 namespace flashcore {
@@ -76,14 +76,14 @@ bool ProblemTuner::find_families() {
 }
 
 void ProblemTuner::load_earlier_trials() {
+  const std::string displaced = dispatch(problem_, run_.worker.device()).candidate.print();
   TrialQuery query;
   query.problem_id = problem_.id();
   query.device_key = run_.worker.device().key;
-  query.source_hash = source_hash();
   for (Trial& t : run_.store.query(query, &damaged_)) {
-    if (t.ended == Ended::kEnvironment) continue;  // says nothing of the candidate: it is tried again
-    const bool ours =
-        std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
+    if (t.ended == Ended::kEnvironment || !is_current(t)) continue;  // says nothing of the candidate as it is now
+    const bool ours = t.candidate() == displaced || std::any_of(families_.begin(), families_.end(),
+                                                                [&](const Family* f) { return f->name() == t.family; });
     if (!ours) continue;
     if (t.phase == Phase::kHoldout) earlier_heldout_.push_back(std::move(t));
     else if (t.phase == Phase::kDefault || t.phase == Phase::kSearch) remember(std::move(t));
@@ -129,8 +129,7 @@ void ProblemTuner::announce_space() {
 // Configs found slower on this problem are not tried; those found faster come first.
 void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
   for (const Family* family : searched_)
-    for (const KnownConfig& known :
-         known_configs(run_.ledger, family->name(), problem_.id(), run_.worker.device().key, source_hash())) {
+    for (const KnownConfig& known : known_configs(run_.ledger, family->name(), problem_, run_.worker.device())) {
       Trial trial;
       trial.family = family->name();
       trial.config = known.config;
@@ -144,9 +143,12 @@ void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
 }
 
 void ProblemTuner::try_defaults() {
-  std::vector<std::string> first;
-  for (const Family* family : families_)
-    first.push_back(Candidate{family, family->default_config(problem_, limits_)}.print());
+  // What the run has to beat comes first: dispatch's choice without it, of whatever family.
+  std::vector<std::string> first = {dispatch(problem_, run_.worker.device()).candidate.print()};
+  for (const Family* family : families_) {
+    const std::string text = Candidate{family, family->default_config(problem_, limits_)}.print();
+    if (text != first.front()) first.push_back(text);
+  }
   const std::size_t defaults = first.size();
   first.insert(first.end(), seeds_.begin(), seeds_.end());
   for (std::size_t i = 0; i < first.size(); ++i) {
