@@ -13,6 +13,7 @@
 #include "lab/experiment/run.h"
 #include "lab/fake.h"
 #include "lab/gates/gates.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 
@@ -24,13 +25,6 @@ namespace fs = std::filesystem;
 
 class ExperimentTest : public ::testing::Test {
  protected:
-  ExperimentTest() {
-    std::string pattern = (fs::temp_directory_path() / "flashcore_experiment_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
-    folder_ = pattern;
-  }
-  ~ExperimentTest() override { fs::remove_all(folder_); }
-
   fs::path write(const std::string& name, const std::string& text) const {
     fs::create_directories((folder_ / name).parent_path());
     std::ofstream(folder_ / name) << text;
@@ -46,7 +40,8 @@ class ExperimentTest : public ::testing::Test {
     return "";
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder own_folder_;
+  const fs::path folder_ = own_folder_.path();
   test::AllFakeFamilies families_;
 };
 
@@ -69,6 +64,15 @@ TEST_F(ExperimentTest, EveryBadFileIsNamedWithItsLine) {
   EXPECT_NE(message_of(yaml("fake_none", "[1.1, 1.2]", "regime: hot\n")).find("regime is 'hot'"), std::string::npos);
   EXPECT_NE(message_of("name: x\n").find("lacks the key 'hypothesis'"), std::string::npos);
   EXPECT_NE(message_of("name: [").find("not YAML"), std::string::npos);
+  std::string listed = good;
+  listed.replace(listed.find(" [b1_h1_s19_d8_fp32]"), 20, "\n  - b1_h1_s19_d8_fp32\n  - b1_nonsense");
+  EXPECT_NE(message_of(listed).find("bad.yaml:12: problem id 'b1_nonsense'"), std::string::npos) << message_of(listed);
+  std::string none = good;
+  none.replace(none.find("candidates:"), none.find("problems:") - none.find("candidates:"), "candidates: []\n");
+  EXPECT_NE(
+      message_of(none).find("bad.yaml:6: candidates is empty; give at least one '- {name, candidate, predicted}'"),
+      std::string::npos)
+      << message_of(none);
 }
 
 TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) {
@@ -86,7 +90,7 @@ TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) 
   EXPECT_EQ(e.candidates[0].candidate, "sm80_fwd+good");
   ASSERT_EQ(e.patches().size(), 1u);
   write("gone/patch.yaml", "replace:\n  - {file: sm80_fwd/kernel.cuh, from: \"no such text\", to: x}\n");
-  EXPECT_NE(message_of(text("gone")).find("stands 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
+  EXPECT_NE(message_of(text("gone")).find("occurs 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
   write("field/patch.yaml", "extend: {block_q: [80]}\n");
   EXPECT_NE(message_of(text("field")).find("'block_q', which is no config field"), std::string::npos);
   EXPECT_NE(message_of(text("nowhere")).find("does not exist"), std::string::npos);
