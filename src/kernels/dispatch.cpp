@@ -130,8 +130,8 @@ std::vector<Choice> choices_for(const Problem& problem, const DeviceInfo& device
             faults);
   for (Default& d : defaults) {
     // No number: only the laboratory knows the floor, which a model may be below.
-    const std::string why = d.modelled ? "by " + name_model(*d.modelled, device)
-                                       : "no entry of the tuned table is near on " + device.key;
+    const std::string why =
+        d.modelled ? "by " + name_model(*d.modelled, device) : "no entry of the tuned table is near on " + device.key;
     choices.push_back({std::move(d.candidate), {}});
     choices.back().reason = fmt::format("default of {}: {}", choices.back().candidate.family->name(), why);
   }
