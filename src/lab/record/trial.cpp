@@ -211,7 +211,8 @@ void to_json(json& j, const Comparison& c) {
                         {"blocks", c.blocks},
                         {"margin", c.margin},
                         {"p_value", c.p_value},
-                        {"detectable", c.detectable}});
+                        {"detectable", c.detectable},
+                        {"processes", c.processes}});
 }
 
 void from_json(const json& j, Comparison& c) {
@@ -223,6 +224,7 @@ void from_json(const json& j, Comparison& c) {
   c.margin = number("margin");
   c.p_value = number("p_value");
   c.detectable = number("detectable");
+  if (j.contains("processes")) get_whole(j, "processes", c.processes);
   const json interval = decode_nonfinite(j.at("ci95"));
   interval.at(0).get_to(c.ci95_low);
   interval.at(1).get_to(c.ci95_high);
