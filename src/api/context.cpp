@@ -48,7 +48,7 @@ std::shared_ptr<Module> Context::load(const Artifact& artifact) {
 }
 
 void* Context::allocate(std::size_t bytes) {
-  if (bytes > kMostBytes) throw_bad_input("{} bytes are more than any memory has; at most {}", bytes, kMostBytes);
+  if (bytes > kMostBytes) throw_environment("{} bytes are more than any memory has; at most {}", bytes, kMostBytes);
   std::unique_ptr<Buffer> buffer = device_->allocate(bytes);
   void* address = buffer->data();
   const std::lock_guard lock(mutex_);

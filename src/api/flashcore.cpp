@@ -45,8 +45,8 @@ void check_copy(const Context& context, const char* what, const void* at, std::s
   if (bytes > PTRDIFF_MAX) throw_bad_input("{} of {} bytes is larger than any memory", what, bytes);
   const bool known = allocations().check(what, at, 0, static_cast<std::int64_t>(bytes));
   if (!known && context.info().limits.emulated)
-    throw_bad_input("{} at {}: an emulated GPU has the memory of fc_memory_allocate alone, and this is none of it", what,
-                    at);
+    throw_bad_input("{} at {}: an emulated GPU has the memory of fc_memory_allocate alone, and this is none of it",
+                    what, at);
 }
 
 template <class T>

@@ -147,9 +147,10 @@ fc_attention whole(const fc_attention* given) {
   const std::uint32_t size = size_of_struct(given);
   std::memcpy(&a, given, size);
   if (size != sizeof(fc_attention) && (a.given & FC_GIVEN_WINDOW) != 0)
-    throw_bad_input("given has FC_GIVEN_WINDOW, and a struct of {} bytes has no fields for a window; start from "
-                    "FC_ATTENTION_INIT of the header that belongs to this library",
-                    size);
+    throw_bad_input(
+        "given has FC_GIVEN_WINDOW, and a struct of {} bytes has no fields for a window; start from "
+        "FC_ATTENTION_INIT of the header that belongs to this library",
+        size);
   if ((a.given & ~kKnownGiven) != 0)
     throw_bad_input("given is {:#x}; or together what fc_given lists (at most {:#x})", a.given, kKnownGiven);
   return a;

@@ -102,7 +102,7 @@ Result compute(Device& device, const Candidate& candidate, const UserTensors& us
   const Launch launch = loaded.bind(args);
   launch();
   device.synchronize();
-  constexpr double kOneLaunch = 1;  // microseconds a sample must last: one launch is enough
+  constexpr double kOneLaunch = 1;     // microseconds a sample must last: one launch is enough
   if (!device.info().limits.emulated)  // which has no time
     result.time_us = device.make_timer(std::span(&launch, 1), Regime::kWarm, kOneLaunch)->sample().time_us;
   device.download(result.o.data.data(), o->data(), o_bytes);

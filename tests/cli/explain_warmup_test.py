@@ -73,6 +73,10 @@ class UserTableTest(support.CliTest):
         # An entry that cannot be read is named, and the others count.
         self.assertIn("because   your tuned table: b1_h8_s512_d64_fp16", result.stdout)
         self.assertIn("passed over in your tuned table %s: 'not an id'" % table, result.stdout)
+        # So is one whose candidate is none, where it would have been taken.
+        result = self.expect(DONE, "explain", *H200, "--problem", "b2_h8_s512_d64_fp16")
+        self.assertIn("'b2_h8_s512_d64_fp16': ", result.stdout)
+        self.assertIn("nonsense", result.stdout)
         self.write("table.json", "my notes")
         result = self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")
         self.assertIn("because   tuned table", result.stdout)

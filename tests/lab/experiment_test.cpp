@@ -179,6 +179,29 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   EXPECT_NE(again[0].earlier[0].find("CONFIRMED"), std::string::npos);
 }
 
+TEST_F(ExperimentTest, AVerdictIsNotOverwrittenByOneThatSaysLess) {
+  ExperimentResult found;
+  found.experiment = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  found.device.key = "h200";
+  found.verdict = HypothesisVerdict::kRefuted;
+  found.summary = {"", "", ""};
+  const auto out = folder_ / "out";
+  EXPECT_EQ(experiment_folder(found, out), out / "unroll");
+  write_experiment(found, experiment_folder(found, out));
+  ExperimentResult other = found;
+  other.verdict = HypothesisVerdict::kInconclusive;
+  EXPECT_EQ(experiment_folder(other, out), out / "unroll" / "unjudged") << "stopped, or nothing could be measured";
+  write_experiment(other, experiment_folder(other, out));
+  other.device.key = "cpu";
+  EXPECT_EQ(experiment_folder(other, out), out / "unroll_on_cpu");
+  write_experiment(other, experiment_folder(other, out));
+  EXPECT_EQ(experiment_folder(other, out), out / "unroll_on_cpu") << "no verdict is no better than another";
+  EXPECT_EQ(experiment_folder(found, out), out / "unroll") << "a new verdict of the same device takes its place";
+  const auto ledger = load_ledger(out);
+  ASSERT_EQ(ledger.size(), 2u);
+  EXPECT_EQ(ledger[0].device_key == "h200" ? ledger[0].verdict : ledger[1].verdict, HypothesisVerdict::kRefuted);
+}
+
 TEST_F(ExperimentTest, ADamagedLedgerIsNamed) {
   write("out/x/verdict.json", "{}");
   EXPECT_THROW(load_ledger(folder_ / "out"), Error);
