@@ -214,7 +214,10 @@ int run_tune(const TuneArguments& options) {
   for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
-    if (entry.winner && entry.winner->comparison) to_enter.push_back(*entry.winner);  // it beat what it displaces
+    if (!entry.winner || !entry.winner->comparison) continue;
+    // Only what beat that which it displaces: with --family it may have beaten another default.
+    const std::string displaced = dispatch(entry.winner->problem, entry.winner->device).candidate.print();
+    if (entry.winner->comparison->against == displaced) to_enter.push_back(*entry.winner);
   }
   bool all_kept = true;
   // The trials are in the store; a file that cannot be written must not cost the rest of what is told here.

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "kernels/fitted_constants.h"
-
 namespace flashcore {
 namespace {
 
@@ -33,18 +31,6 @@ CarriedOver carry_over(const FittedDevice& fitted, const DeviceLimits& limits) {
   over.sms_factor = static_cast<double>(limits.multiprocessors) / fitted.multiprocessors;
   over.dram_bytes_per_us = fitted.dram_gbps * 1000 * ratio(limits.dram_peak_gbps, fitted.dram_peak_gbps);
   return over;
-}
-
-const FittedDevice* fitted_device(std::string_view family, const DeviceLimits& limits) {
-  using Fits = FittedConstants<UnreadConstants>;
-  static const std::map<std::string, Fits, std::less<>> all = [] {
-    std::map<std::string, Fits, std::less<>> read;
-    for (const auto& [path, text] : embedded_expected_times())
-      read.emplace(path.substr(0, path.find('/')), Fits(text, "src/kernels/" + std::string(path)));
-    return read;
-  }();
-  const auto found = all.find(family);
-  return found == all.end() ? nullptr : &found->second.nearest(limits).device;
 }
 
 }  // namespace flashcore

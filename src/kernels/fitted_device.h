@@ -47,7 +47,4 @@ struct CarriedOver {
 };
 CarriedOver carry_over(const FittedDevice& fitted, const DeviceLimits& limits);
 
-// Whose constants a family's model uses on such a device; null if the family has no expected_time.json.
-const FittedDevice* fitted_device(std::string_view family, const DeviceLimits& limits);
-
 }  // namespace flashcore

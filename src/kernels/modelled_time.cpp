@@ -2,7 +2,21 @@
 
 #include <fmt/ranges.h>
 
+#include "kernels/fitted_constants.h"
+
 namespace flashcore {
+
+const FittedDevice* fitted_device(std::string_view family, const DeviceLimits& limits) {
+  using Fits = FittedConstants<UnreadConstants>;
+  static const std::map<std::string, Fits, std::less<>> all = [] {
+    std::map<std::string, Fits, std::less<>> read;
+    for (const auto& [path, text] : embedded_expected_times())
+      read.emplace(path.substr(0, path.find('/')), Fits(text, "src/kernels/" + std::string(path)));
+    return read;
+  }();
+  const auto found = all.find(family);
+  return found == all.end() ? nullptr : &found->second.nearest(limits).device;
+}
 
 std::optional<ModelledTime> modelled_time(const Candidate& candidate, const Problem& problem,
                                           const DeviceLimits& limits) {

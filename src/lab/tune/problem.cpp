@@ -143,11 +143,14 @@ void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
 }
 
 void ProblemTuner::try_defaults() {
-  // What the run has to beat comes first: dispatch's choice without it, of whatever family.
-  std::vector<std::string> first = {dispatch(problem_, run_.worker.device()).candidate.print()};
+  // What the run has to beat comes first: dispatch's choice without it, of whatever family. Who names a family asks for
+  // the best of that.
+  std::vector<std::string> first;
+  const Candidate displaced = dispatch(problem_, run_.worker.device()).candidate;
+  if (!run_.options.family || *run_.options.family == displaced.family->name()) first.push_back(displaced.print());
   for (const Family* family : families_) {
     const std::string text = Candidate{family, family->default_config(problem_, limits_)}.print();
-    if (text != first.front()) first.push_back(text);
+    if (first.empty() || text != first.front()) first.push_back(text);
   }
   const std::size_t defaults = first.size();
   first.insert(first.end(), seeds_.begin(), seeds_.end());
