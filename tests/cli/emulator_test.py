@@ -1,31 +1,14 @@
-"""The emulated GPU as a user meets it: every GPU family passes its suite, a broken kernel gets a report, bench counts."""
+"""The emulated GPU as a user meets it: a broken kernel gets a report, bench counts, conformance is recorded and replayed."""
 
 import json
-import os
 import re
 import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, SOURCE_DIR, CliTest, copy_device_sources
+from support import BAD_USAGE, DONE, FAILED, CliTest, copy_device_sources
 
 
 class EmulatorTest(CliTest):
-    def test_every_family_passes_the_suite(self):
-        # Of the data patterns the two that reach different code; all of them take twice as long and are the lab's tests' subject.
-        result = self.expect(DONE, "check", "--device", "emulator", "--suite", "emulator", "--patterns", "normal,non_finite",
-                             "--json", self.path("c.json"), "--quiet", timeout=280)
-        self.assertRegex(result.stdout, r"[1-9]\d* passed, 0 failed, 0 skipped")
-        with open(self.path("c.json"), encoding="utf-8") as file:
-            trials = json.load(file)["results"]
-        configs = {}
-        for trial in trials:
-            configs.setdefault(trial["family"], set()).add(trial["config"])
-        gpu_families = {name for name in os.listdir(os.path.join(SOURCE_DIR, "src", "kernels"))
-                        if os.path.exists(os.path.join(SOURCE_DIR, "src", "kernels", name, "family.cpp")) and name != "cpu_fwd"}
-        self.assertEqual(set(configs), gpu_families)
-        for family, seen in configs.items():
-            self.assertGreaterEqual(len(seen), 3, family)
-
     def test_the_mission_problem_passes_in_time_and_is_counted(self):
         begin = time.monotonic()
         self.expect(DONE, "check", "--device", "emulator", "--problem", "b1_h8_s512_d64_fp16", "--family", "sm90_fwd")

@@ -1,0 +1,29 @@
+"""Every GPU family passes the suite of the emulated GPU, in at least three configs each."""
+
+import json
+import os
+import unittest
+
+from support import DONE, SOURCE_DIR, CliTest
+
+
+class EmulatorSuiteTest(CliTest):
+    def test_every_family_passes_the_suite(self):
+        gpu_families = sorted(name for name in os.listdir(os.path.join(SOURCE_DIR, "src", "kernels"))
+                              if os.path.exists(os.path.join(SOURCE_DIR, "src", "kernels", name, "family.cpp")) and name != "cpu_fwd")
+        self.assertGreaterEqual(len(gpu_families), 5)
+        for family in gpu_families:
+            with self.subTest(family=family):
+                # Of the data patterns the two that reach different code; all of them take twice as long and are the lab's tests'
+                # subject. A family takes 40 s on two cores, most of it compiling, and three times as long beside other tests.
+                result = self.expect(DONE, "check", "--device", "emulator", "--suite", "emulator", "--patterns", "normal,non_finite",
+                                     "--family", family, "--json", self.path("c.json"), "--quiet", timeout=280)
+                self.assertRegex(result.stdout, r"[1-9]\d* passed, 0 failed, 0 skipped")
+                with open(self.path("c.json"), encoding="utf-8") as file:
+                    trials = json.load(file)["results"]
+                self.assertEqual({trial["family"] for trial in trials}, {family})
+                self.assertGreaterEqual(len({trial["config"] for trial in trials}), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()
