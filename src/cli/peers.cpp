@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/peer_rows.h"
 #include "lab/measure/race.h"

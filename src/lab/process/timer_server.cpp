@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "device/repeated_sample.h"
-#include "kernels/embedded.h"
 #include "lab/gates/evaluate.h"
 #include "lab/harness/oracle.h"
 #include "lab/measure/engine.h"
@@ -98,7 +97,8 @@ class TimerServer {
 
   Choice choose(const json& message, const PlacedProblem& problem) {
     if (message.contains("candidate") && message.at("candidate").is_string())
-      return {parse_candidate(message.at("candidate").get<std::string>(), problem, device_->info().limits), "pinned"};
+      return {parse_candidate(message.at("candidate").get<std::string>(), problem, device_->info().limits), "pinned",
+              ChosenBy::kCaller};
     return dispatch(problem, device_->info());
   }
 
@@ -106,7 +106,9 @@ class TimerServer {
     EvaluateRequest request = read_request(message);
     const Choice choice = choose(message, request.problem);
     request.candidate = choice.candidate.print();
-    return {{"trial", evaluate(*device_, request)}, {"why", choice.reason}};
+    Trial trial = evaluate(*device_, request);
+    trial.chosen_by = choice.chosen_by;
+    return {{"trial", trial}, {"why", choice.reason}};
   }
 
   json prepare(const json& message) {
