@@ -31,7 +31,7 @@ struct FakeDriver {
   int devices = 1;
   double kernel_us = 10;  // device time of one launch of a kernel that is not a microkernel
   double clock_mhz = 1500;
-  double submit_us = 0;                            // of the host's own time, to hand over a graph
+  int slow_submits = 0;                            // so many graphs take the host longer than any hold
   std::size_t param_bytes = 0;                     // what function_param_info says
   std::map<std::string, cuda::CUresult> failures;  // by member name of DriverApi
   // A capture of somebody else's that this thread has begun, by its mode (global, thread local); none if negative.
@@ -216,7 +216,7 @@ struct FakeDriver {
     };
     table.graph_upload = [](CUgraphExec, CUstream) { return now->enter("graph_upload"); };
     table.graph_launch = [](CUgraphExec, CUstream) {
-      if (now->submit_us > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(now->submit_us));
+      if (now->slow_submits > 0) --now->slow_submits, std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return now->time_us += now->captured * now->kernel_us, now->enter("graph_launch");
     };
     table.graph_exec_destroy = [](CUgraphExec) { return now->enter("graph_exec_destroy"); };

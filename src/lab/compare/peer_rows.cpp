@@ -14,18 +14,18 @@ using nlohmann::json;
 
 constexpr std::uint64_t kResamplingSeed = 1;  // figures are a function of the samples alone
 
-double rounded(double value, int digits) {
+double round_digits(double value, int digits) {
   const double scale = std::pow(10.0, digits);
   return std::round(value * scale) / scale;
 }
 
 json quantiles_json(const std::vector<double>& samples) {
-  return {{"p10", rounded(quantile(samples, 0.1), 4)},
-          {"p50", rounded(median(samples), 4)},
-          {"p90", rounded(quantile(samples, 0.9), 4)}};
+  return {{"p10", round_digits(quantile(samples, 0.1), 4)},
+          {"p50", round_digits(median(samples), 4)},
+          {"p90", round_digits(quantile(samples, 0.9), 4)}};
 }
 
-std::vector<double> samples_of(const json& list) {
+std::vector<double> sample_list(const json& list) {
   return list.is_array() ? list.get<std::vector<double>>() : std::vector<double>();
 }
 
@@ -33,19 +33,19 @@ void derive_peer(json& peer, const json& row, double margin) {
   const auto ratios = log_ratios_of(row, peer);
   std::vector<double> all;
   for (const json& session : peer.at("samples_us")) {
-    const auto samples = samples_of(session);
+    const auto samples = sample_list(session);
     all.insert(all.end(), samples.begin(), samples.end());
   }
   const Comparison comparison = compare_sessions(ratios, margin);
   peer["time_us"] = quantiles_json(all);
-  peer["speedup"] = rounded(comparison.speedup, 4);
+  peer["speedup"] = round_digits(comparison.speedup, 4);
   peer["sessions"] = ratios.size();
   peer["verdict"] = comparison.verdict;
   peer["p_value"] = comparison.p_value;
   peer.erase("no_interval");
   if (std::isfinite(comparison.detectable) && std::isfinite(comparison.ci95_high)) {
-    peer["ci95"] = {rounded(comparison.ci95_low, 4), rounded(comparison.ci95_high, 4)};
-    peer["detectable"] = rounded(comparison.detectable, 5);
+    peer["ci95"] = {round_digits(comparison.ci95_low, 4), round_digits(comparison.ci95_high, 4)};
+    peer["detectable"] = round_digits(comparison.detectable, 5);
     return;
   }
   peer["ci95"] = nullptr;
@@ -96,7 +96,7 @@ std::vector<std::vector<double>> log_ratios_of(const json& row, const json& peer
   const json& sessions = row.at("measured");
   const json& theirs = peer.at("samples_us");
   for (std::size_t s = 0; s < std::min(sessions.size(), theirs.size()); ++s) {
-    const auto a = samples_of(sessions[s].at("samples_us")), b = samples_of(theirs[s]);
+    const auto a = sample_list(sessions[s].at("samples_us")), b = sample_list(theirs[s]);
     if (b.empty()) continue;
     if (a.size() != b.size())
       throw_bad_input("{}: {} samples of {} beside {} of flashcore in session {}; they must be of the same rounds",
@@ -124,17 +124,17 @@ Comparison compare_sessions(const std::vector<std::vector<double>>& log_ratios, 
 void derive_figures(json& row, double margin) {
   std::vector<double> all, clocks;
   for (const json& session : row.at("measured")) {
-    const auto samples = samples_of(session.at("samples_us"));
+    const auto samples = sample_list(session.at("samples_us"));
     all.insert(all.end(), samples.begin(), samples.end());
     if (const double clock = session.value("clock_mhz", 0.0); clock > 0) clocks.push_back(clock);
   }
   FC_CHECK(!all.empty());
   const PlacedProblem problem = PlacedProblem::parse(row.at("problem").get<std::string>());
-  const double p50 = rounded(median(all), 4);
+  const double p50 = round_digits(median(all), 4);
   row["time_us"] = quantiles_json(all);
   row["tflops"] = problem.flops() / p50 * 1e-6;
   row["gbps"] = problem.bytes() / p50 * 1e-3;
-  row["kcycles"] = clocks.empty() ? 0.0 : rounded(p50 * median(clocks) / 1000, 3);
+  row["kcycles"] = clocks.empty() ? 0.0 : round_digits(p50 * median(clocks) / 1000, 3);
   row["samples"] = all.size();
   row["sessions"] = row["measured"].size();
   for (json& peer : row["peers"]) derive_peer(peer, row, margin);

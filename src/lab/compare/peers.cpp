@@ -25,10 +25,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kGapMsGpu = 10, kGapMsCpu = 1;
+constexpr double kPeerGapMsGpu = 10, kPeerGapMsCpu = 1;
 constexpr double kSustainedWarmUpMs = 100, kSustainedMs = 200, kSustainedSampleUs = 5000;
 constexpr double kSlowSetUpSeconds = 20, kSecondsPerProblem = 8;
-constexpr const char* kOurs = "flashcore";
+constexpr const char* kOurParty = "flashcore";
 constexpr std::int64_t kReferenceShare = 10;  // the gates saw ten times as many rows
 
 class PeerRun {
@@ -93,7 +93,7 @@ class PeerRun {
         return row;
       } catch (const PartyFailed& failed) {
         programs_.release_all();
-        if (failed.party == kOurs || failed.party == kLaboratory)
+        if (failed.party == kOurParty || failed.party == kLaboratory)
           return without_time(trial, Ended::kCrashed, failed.what());
         refused[failed.party] = failed.what();
       }
@@ -174,7 +174,7 @@ class PeerRun {
       if (refused.contains(party.name)) continue;
       double& spent = set_up_seconds_[party.name];
       const double left = options_.budget_seconds - (steady_seconds() - started_);
-      if (party.name != kOurs && left < kSecondsPerProblem * problems_left && spent > kSlowSetUpSeconds) {
+      if (party.name != kOurParty && left < kSecondsPerProblem * problems_left && spent > kSlowSetUpSeconds) {
         refused[party.name] = fmt::format(
             "left out here: setting it up took {:.0f} s before, and the budget of {:.0f} s would not last", spent,
             options_.budget_seconds);
@@ -183,13 +183,13 @@ class PeerRun {
       const double begin = steady_seconds();
       const std::string why_not = programs_.prepare(party, question);
       spent += steady_seconds() - begin;
-      if (!why_not.empty() && party.name == kOurs)
-        throw PartyFailed(kOurs, "the peers' process cannot run it: " + why_not);
+      if (!why_not.empty() && party.name == kOurParty)
+        throw PartyFailed(kOurParty, "the peers' process cannot run it: " + why_not);
       if (!why_not.empty()) {
         refused[party.name] = why_not;
         continue;
       }
-      if (party.name == kOurs) launches = party.launches;
+      if (party.name == kOurParty) launches = party.launches;
       parties.push_back(std::move(party));
     }
     Party laboratory{.name = kLaboratory};
@@ -205,7 +205,7 @@ class PeerRun {
   void take_rounds(std::vector<Party>& parties, std::uint64_t order_seed) {
     SplitMix random(order_seed);
     const bool sustained = options_.condition == Condition::kSustained;
-    const double gap_ms = options_.gap_ms >= 0 ? options_.gap_ms : options_.on_gpu ? kGapMsGpu : kGapMsCpu;
+    const double gap_ms = options_.gap_ms >= 0 ? options_.gap_ms : options_.on_gpu ? kPeerGapMsGpu : kPeerGapMsCpu;
     std::vector<std::size_t> order(parties.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
     for (int round = 0; round < options_.rounds; ++round) {
@@ -221,13 +221,13 @@ class PeerRun {
 
   OutputJudgement judge(const Party& party, const PlacedProblem& problem, const Oracle& oracle) {
     const json answer = programs_.output(party, scratch_.path());
-    const bool ours = party.name == kOurs || party.name == kLaboratory;
+    const bool ours = party.name == kOurParty || party.name == kLaboratory;
     return judge_outputs(problem, oracle, answer, ours ? Strictness::kOurs : Strictness::kPeer);
   }
 
   static std::size_t index_of_ours(const std::vector<Party>& parties) {
     for (std::size_t i = 0; i < parties.size(); ++i)
-      if (parties[i].name == kOurs) return i;
+      if (parties[i].name == kOurParty) return i;
     return parties.size() - 1;  // the laboratory
   }
 

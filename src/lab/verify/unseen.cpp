@@ -11,7 +11,7 @@ namespace flashcore {
 namespace {
 
 constexpr std::int64_t kMinHeadDim = 32;
-constexpr double kMinFlops = 2e8, kMaxFlops = 4e12, kMaxBytes = 1.5e9;
+constexpr double kMinFlops = 2e8, kMaxFlops = 4e12, kMaxProblemBytes = 1.5e9;
 constexpr std::array<std::int64_t, 5> kKeyHeads = {1, 2, 4, 8, 16};
 constexpr std::int64_t kMaxHeads = 128;
 
@@ -49,7 +49,7 @@ void draw_sizes(Problem& p, Draws& draws) {
 
 bool is_worth_timing(const Problem& p) {
   const double least = p.is_decode() ? kMinFlops / 10 : kMinFlops;
-  return p.flops() >= least && p.flops() <= kMaxFlops && p.bytes() <= kMaxBytes;
+  return p.flops() >= least && p.flops() <= kMaxFlops && p.bytes() <= kMaxProblemBytes;
 }
 
 // None if this draw is not one of them.
