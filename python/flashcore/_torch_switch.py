@@ -131,9 +131,10 @@ def enable() -> Any:
     it up too, but in eval mode without gradients they run one fused operator of PyTorch instead, which enable() leaves alone:
     torch.backends.mha.set_fastpath_enabled(False) turns it off.
 
-    Whoever chooses among PyTorch's kernels gets PyTorch's: inside torch.nn.attention.sdpa_kernel(...), and after
-    torch.backends.cuda.enable_flash_sdp(False) and its kin, entered before enable() or after it. torch.compile records what
-    holds when it compiles: compile inside sdpa_kernel(...), or call torch.compiler.reset() first, if the choice is to count.
+    A choice among PyTorch's kernels is obeyed, whether it is made before enable() or after it: PyTorch computes inside
+    torch.nn.attention.sdpa_kernel(...), and after torch.backends.cuda.enable_flash_sdp(False) and similar calls.
+    torch.compile records the choice in force when it compiles: compile inside sdpa_kernel(...), or call
+    torch.compiler.reset() first.
 
     While enabled, the function pickles under PyTorch's name, so that a file with it loads where flashcore is missing.
     """

@@ -165,7 +165,7 @@ DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch,
   }
   if (!name.empty()) throw_bad_input("--arch and --device exclude each other: use one");
   DeviceInfo device;
-  device.limits = limits_of_arch(arch);
+  device.limits = limits_of_model(arch, key);
   device.key = key.empty() ? fmt::format("sm_{}", device.limits.arch) : key;
   device.id = device.name = device.key;
   return device;

@@ -57,6 +57,20 @@ TEST(Limits, OfEveryKnownArchitecture) {
   EXPECT_EQ(limits_of_arch("sm_120").max_threads_per_multiprocessor, 1536);
 }
 
+// Of one architecture, and not one GPU.
+TEST(Limits, OfAModelThatIsKnown) {
+  const DeviceLimits h100 = limits_of_model("sm_90", "h100"), h200 = limits_of_model("sm_90", "h200");
+  EXPECT_EQ(limits_of_arch("sm_90").dram_peak_gbps, 0);
+  EXPECT_NEAR(h100.dram_peak_gbps, 3352, 1);
+  EXPECT_NEAR(h200.dram_peak_gbps, 4917, 1);
+  EXPECT_EQ(h200.clock_mhz, 1980);
+  EXPECT_EQ(limits_of_model("sm_90a", "h100pcie").multiprocessors, 114);
+  // A key that is not known, or of another architecture, adds nothing.
+  EXPECT_EQ(limits_of_model("sm_90", "mine").multiprocessors, 132);
+  EXPECT_EQ(limits_of_model("sm_90", "mine").dram_peak_gbps, 0);
+  EXPECT_EQ(limits_of_model("sm_80", "h200").multiprocessors, 108);
+}
+
 TEST(Limits, UnknownArchitecturesListTheKnown) {
   for (const char* arch : {"", "sm_", "sm_81", "sm_9", "hopper", "sm_90x"})
     EXPECT_EQ(kind_of([&] { limits_of_arch(arch); }, "sm_80, sm_86"), ErrorKind::kBadInput) << arch;

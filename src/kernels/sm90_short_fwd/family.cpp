@@ -72,11 +72,12 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     Fastest<Config> best;
     for (const Step& step : steps) {
       config.block_n = step.block_n, config.num_stages = step.num_stages;
+      const std::int64_t blocks = blocks_of_tiles(problem, sm90_short_fwd::positions(config), config.block_n).longest;
       for (config.key_groups = 1; config.key_groups <= 2; config.key_groups *= 2) {
         for (config.cluster = 1; config.cluster <= 8; config.cluster *= 2) {
           // A part without a block has nothing to do but to merge.
           const std::int64_t parts = sm90_short_fwd::parts(config);
-          if (parts > 1 && (parts - 1) * config.block_n >= problem.seqlen_kv) continue;
+          if (parts > 1 && parts - 1 >= blocks) continue;
           if (why_invalid(values_of(config), problem, limits)) continue;
           best.offer(config, *sm90_short_fwd::expected_us(config, problem, limits));
         }

@@ -1,5 +1,4 @@
 #include "lab/gates/evaluate.h"
-#include "lab/record/freshness.h"
 
 #include "core/environment_error.h"
 #include "core/error.h"
@@ -7,6 +6,7 @@
 #include "device/compiler.h"
 #include "lab/gates/gates.h"
 #include "lab/record/checks.h"
+#include "lab/record/freshness.h"
 
 namespace flashcore {
 namespace {

@@ -119,6 +119,8 @@ void to_json(json& j, const DeviceInfo& d) {
          {"max_threads_per_block", l.max_threads_per_block},
          {"max_threads_per_multiprocessor", l.max_threads_per_multiprocessor},
          {"l2_bytes", l.l2_bytes},
+         {"clock_mhz", l.clock_mhz},
+         {"dram_peak_gbps", l.dram_peak_gbps},
          {"emulated", l.emulated}}}};
 }
 
@@ -138,6 +140,10 @@ void from_json(const json& j, DeviceInfo& d) {
   get_whole(l, "max_threads_per_block", d.limits.max_threads_per_block);
   get_whole(l, "max_threads_per_multiprocessor", d.limits.max_threads_per_multiprocessor);
   get_whole(l, "l2_bytes", d.limits.l2_bytes);
+  // Older trials have neither; of a GPU that is known they are what they were.
+  const GpuModel* model = find_gpu_model(d.key);
+  d.limits.clock_mhz = l.value("clock_mhz", model ? model->clock_mhz : 0.0);
+  d.limits.dram_peak_gbps = l.value("dram_peak_gbps", model ? model->dram_peak_gbps : 0.0);
   d.limits.emulated = l.value("emulated", false);
 }
 
@@ -205,7 +211,8 @@ void to_json(json& j, const Comparison& c) {
                         {"blocks", c.blocks},
                         {"margin", c.margin},
                         {"p_value", c.p_value},
-                        {"detectable", c.detectable}});
+                        {"detectable", c.detectable},
+                        {"processes", c.processes}});
 }
 
 void from_json(const json& j, Comparison& c) {
@@ -217,6 +224,7 @@ void from_json(const json& j, Comparison& c) {
   c.margin = number("margin");
   c.p_value = number("p_value");
   c.detectable = number("detectable");
+  if (j.contains("processes")) get_whole(j, "processes", c.processes);
   const json interval = decode_nonfinite(j.at("ci95"));
   interval.at(0).get_to(c.ci95_low);
   interval.at(1).get_to(c.ci95_high);
