@@ -2,9 +2,10 @@
 //
 //   flashcore peers --device cpu --problem b1_h2_s128_d64_fp32 --peer build/tests/example_peer --json peer.json
 //
-// The program answers one JSON line with one (docs/peers.md). It makes a problem ready, and says how long a sample took:
-// by flashcore's own timer (fc_timer_*), so that both sides are timed by the same code. On a GPU the only difference is
-// that a captured graph is given to the timer instead of a function. The output goes into a file, and is judged there.
+// The program answers one JSON line with one (docs/peers.md). It makes a problem ready, and says how long a sample
+// took: by flashcore's own timer (fc_timer_*), so that both sides are timed by the same code. On a GPU the only
+// difference is that a captured graph is given to the timer instead of a function. The output goes into a file, and is
+// judged there.
 
 #include <cmath>
 #include <cstdio>
@@ -80,7 +81,8 @@ class Attention {
     for (std::size_t i = 0; i < 2; ++i) {
       const std::string name = folder + "/example_o" + std::to_string(i) + ".bin";
       std::ofstream file(name, std::ios::binary);
-      file.write(reinterpret_cast<const char*>(o_[i].data()), static_cast<std::streamsize>(o_[i].size() * sizeof(float)));
+      file.write(reinterpret_cast<const char*>(o_[i].data()),
+                 static_cast<std::streamsize>(o_[i].size() * sizeof(float)));
       outputs.push_back({{"o", name}});
     }
     return {{"outputs", outputs}};

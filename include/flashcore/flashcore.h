@@ -171,9 +171,9 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
 /* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */
 
 /* Work of the caller's, timed as flashcore times its own kernels. On a GPU: a graph of several calls, captured and
- * instantiated in the device's primary context, whose work before has ended when a sample begins. It runs on a stream of
- * flashcore's, which is kept busy until the graph has been handed over, and stays the caller's. On the CPU: a function
- * that makes one call; it returns 0, or something else to end the sample with an error. */
+ * instantiated in the device's primary context, whose work before has ended when a sample begins. It runs on a stream
+ * of flashcore's, which is kept busy until the graph has been handed over, and stays the caller's. On the CPU: a
+ * function that makes one call; it returns 0, or something else to end the sample with an error. */
 typedef struct fc_timed_work {
   uint32_t struct_size; /* sizeof(fc_timed_work); FC_TIMED_WORK_INIT sets it */
   int32_t launches;     /* calls in the graph; 1 on the CPU, where the timer counts them */
@@ -183,10 +183,8 @@ typedef struct fc_timed_work {
   double sample_us; /* a sample lasts at least so long; 0: the device's default */
 } fc_timed_work;
 
-#define FC_TIMED_WORK_INIT                                    \
-  {                                                           \
-    (uint32_t)sizeof(fc_timed_work), 1, NULL, NULL, NULL, 0.0 \
-  }
+#define FC_TIMED_WORK_INIT \
+  { (uint32_t)sizeof(fc_timed_work), 1, NULL, NULL, NULL, 0.0 }
 
 /* Makes the first, slower run of the work. */
 FC_API fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer);
@@ -195,8 +193,8 @@ FC_API fc_status fc_timer_destroy(fc_timer timer);
  * `warm_up_ms` and `measure_ms` samples are taken back to back for so long, and the second part's mean is given. */
 FC_API fc_status fc_timer_sample(fc_timer timer, double warm_up_ms, double measure_ms, double* time_us,
                                  double* clock_mhz);
-/* How many calls make a sample last `sample_us` (0: the device's default), by the rule for flashcore's own graphs: takes
- * three samples. On the CPU: as many as a sample makes. */
+/* How many calls make a sample last `sample_us` (0: the device's default), by the rule for flashcore's own graphs:
+ * takes three samples. On the CPU: as many as a sample makes. */
 FC_API fc_status fc_timer_launches(fc_timer timer, double sample_us, int32_t* launches);
 
 /* --- problems ---------------------------------------------------------------------------------------------------- */

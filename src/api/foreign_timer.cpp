@@ -40,7 +40,8 @@ Sample ForeignTimer::sample(double warm_up_ms, double measure_ms) {
   check_duration("warm_up_ms", warm_up_ms, kLongestMs);
   check_duration("measure_ms", measure_ms, kLongestMs);
   const std::lock_guard lock(mutex_);
-  return sample_for([this] { return timer_->sample(); }, warm_up_ms, measure_ms, [this] { return context_->device().now_seconds(); });
+  return sample_for([this] { return timer_->sample(); }, warm_up_ms, measure_ms,
+                    [this] { return context_->device().now_seconds(); });
 }
 
 int ForeignTimer::launches_for(double sample_us) {

@@ -52,8 +52,7 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
       verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel, kEnds),
-      verb("timer-server", "the laboratory's own party of a peer run",
-           add_timer_server, kEnds),
+      verb("timer-server", "the laboratory's own party of a peer run", add_timer_server, kEnds),
   };
   for (auto hidden = verbs.end() - 3; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;

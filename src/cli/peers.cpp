@@ -199,9 +199,10 @@ Run add_peers(CLI::App& app) {
       ->check(not_empty());
   app.add_option("--candidate", options->candidate, "family or family:k=v,... instead of what dispatch picks")
       ->check(not_empty());
-  app.add_option("--peer", options->programs,
-                 "a program that answers the peers' protocol (docs/peers.md), or a JSON list of it and its arguments; may "
-                 "be repeated")
+  app.add_option(
+         "--peer", options->programs,
+         "a program that answers the peers' protocol (docs/peers.md), or a JSON list of it and its arguments; may "
+         "be repeated")
       ->type_name("PROGRAM")
       ->check(not_empty());
   app.add_option("--peers", options->parties, "only these of what the programs offer")->type_name("NAME,...");
@@ -212,12 +213,12 @@ Run add_peers(CLI::App& app) {
   app.add_option("--condition", options->timing.condition,
                  "burst, or sustained: 100 ms of a party's own work before each of its samples, which last 200 ms")
       ->capture_default_str();
-  app.add_option("--budget", options->budget,
-                 "seconds; peers that are slow to set up are left out when it runs short")
+  app.add_option("--budget", options->budget, "seconds; peers that are slow to set up are left out when it runs short")
       ->check(number_between(1, 1e6))
       ->capture_default_str();
   app.add_option("--seed", options->timing.seed, "of the data")->check(seed_number())->capture_default_str();
-  app.add_flag("--append", options->append, "keep what --json holds, and add a session to rows of the same source and device");
+  app.add_flag("--append", options->append,
+               "keep what --json holds, and add a session to rows of the same source and device");
   app.add_option("--commit", options->commit, "recorded with the results");
   app.add_option("--store", options->common.store, "also append trials to this file")->type_name("FILE");
   add_examples(app, {"peers --device cpu  # exit 3"});

@@ -48,9 +48,9 @@ void print(Console& console, const PlacedProblem& p) {
 int run_draw(const ProblemArguments& options) {
   check_output_file("--suite-file", options.suite_file);
   const Suite suite = draw_unseen(options.draw, options.seed);
-  const std::string text =
-      print_suite(suite, fmt::format("Drawn by `flashcore problem --draw {} --seed {}`: no table or model has seen them.",
-                                     options.draw, options.seed));
+  const std::string text = print_suite(
+      suite, fmt::format("Drawn by `flashcore problem --draw {} --seed {}`: no table or model has seen them.",
+                         options.draw, options.seed));
   Console console(options.common.quiet, json_on_stdout(options.common));
   if (options.suite_file.empty()) {
     std::istringstream lines(text);
@@ -103,8 +103,9 @@ Run add_problem(CLI::App& app) {
   app.add_option("--seed", options->seed, "of --draw")->check(seed_number())->capture_default_str();
   app.add_option("--suite-file", options->suite_file, "write what --draw gives as a suite")->type_name("FILE");
   add_common(app, options->common, kJson);
-  add_examples(app, {"problem b1_h32_hk8_s4096_d128_bf16_causal",
-                     "problem b1_h8_s4096_d128_bf16_causal_wl1023 --json -", "problem --reference", "problem --draw 3 --seed 7"});
+  add_examples(app,
+               {"problem b1_h32_hk8_s4096_d128_bf16_causal", "problem b1_h8_s4096_d128_bf16_causal_wl1023 --json -",
+                "problem --reference", "problem --draw 3 --seed 7"});
   return [options] { return run_problem(*options); };
 }
 

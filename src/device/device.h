@@ -138,10 +138,10 @@ class Timer {
 
 // Somebody else's work, made ready to be timed as ours is: on a GPU a captured graph, on a CPU a call.
 struct ForeignWork {
-  void* graph = nullptr;              // a CUgraphExec (cudaGraphExec_t is the same); its owner keeps it
-  int launches = 1;                   // of what is timed, in one replay of the graph
-  std::function<void()> call = {};    // once what is timed; returns when it is done
-  double sample_us = 0;               // as make_timer, where the timer counts the calls itself
+  void* graph = nullptr;            // a CUgraphExec (cudaGraphExec_t is the same); its owner keeps it
+  int launches = 1;                 // of what is timed, in one replay of the graph
+  std::function<void()> call = {};  // once what is timed; returns when it is done
+  double sample_us = 0;             // as make_timer, where the timer counts the calls itself
 };
 
 // Clocks are observed, never set.

@@ -2,7 +2,8 @@
 
 namespace flashcore {
 
-Sample sample_for(const std::function<Sample()>& sampler, double warm_up_ms, double measure_ms, const std::function<double()>& now_seconds) {
+Sample sample_for(const std::function<Sample()>& sampler, double warm_up_ms, double measure_ms,
+                  const std::function<double()>& now_seconds) {
   const auto milliseconds_since = [&](double start) { return 1e3 * (now_seconds() - start); };
   double start = now_seconds();
   while (milliseconds_since(start) < warm_up_ms) sampler();

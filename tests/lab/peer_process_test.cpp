@@ -55,9 +55,9 @@ TEST(PeerProcess, OneThatDiedIsStartedAnewByTheNextQuestion) {
 }
 
 TEST(PeerProcess, HelloSaysWhatIsOfferedAndWhatIsNot) {
-  PeerProcess asked =
-      peer("read -r x; echo '{\"protocol\": 1, \"parties\": [{\"name\": \"a\", \"version\": \"2\", \"notes\": [\"n\"]}], "
-           "\"absent\": {\"b\": \"not installed\"}}'");
+  PeerProcess asked = peer(
+      "read -r x; echo '{\"protocol\": 1, \"parties\": [{\"name\": \"a\", \"version\": \"2\", \"notes\": [\"n\"]}], "
+      "\"absent\": {\"b\": \"not installed\"}}'");
   const PeerHello hello = asked.hello({{"op", "hello"}});
   ASSERT_EQ(hello.parties.size(), 1U);
   EXPECT_EQ(hello.parties[0].name + hello.parties[0].version + hello.parties[0].notes.at(0), "a2n");

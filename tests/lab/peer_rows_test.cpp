@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/random.h"
+#include "lab/verify/audit.h"
 
 namespace flashcore {
 namespace {
@@ -24,16 +25,16 @@ std::vector<double> samples(int rounds, double centre, std::uint64_t seed, doubl
 
 // A row with one peer that takes `ratio` times as long.
 json row_of(int rounds, double ratio, std::uint64_t seed = 1) {
-  json row = {{"problem", "b1_h8_s512_d64_fp16"},
-              {"source_hash", "aa"},
-              {"family", "sm90_fwd"},
-              {"config", {{"block_n", 128}}},
-              {"regime", "graph"},
-              {"condition", "burst"},
-              {"device", {{"key", "h200"}, {"name", "H200"}, {"driver", "1"}}},
-              {"measured", {{{"rounds", rounds}, {"clock_mhz", 1800.0}, {"samples_us", samples(rounds, 10, seed)}}}},
-              {"peers",
-               {{{"name", "cudnn"}, {"version", "9"}, {"samples_us", {samples(rounds, 10 * ratio, seed + 77)}}}}}};
+  json row = {
+      {"problem", "b1_h8_s512_d64_fp16"},
+      {"source_hash", "aa"},
+      {"family", "sm90_fwd"},
+      {"config", {{"block_n", 128}}},
+      {"regime", "graph"},
+      {"condition", "burst"},
+      {"device", {{"key", "h200"}, {"name", "H200"}, {"driver", "1"}}},
+      {"measured", {{{"rounds", rounds}, {"clock_mhz", 1800.0}, {"samples_us", samples(rounds, 10, seed)}}}},
+      {"peers", {{{"name", "cudnn"}, {"version", "9"}, {"samples_us", {samples(rounds, 10 * ratio, seed + 77)}}}}}};
   derive_figures(row, 0.03);
   return row;
 }
@@ -121,6 +122,20 @@ TEST(Agreement, ThreePercentIsTheLimit) {
   EXPECT_NE(judge_agreement(ours, samples(24, 10.5, 2)).find("3% is the limit"), std::string::npos);
   EXPECT_NE(judge_agreement(samples(24, 10.5, 2), ours), "");
   EXPECT_NEAR(disagreement(ours, samples(24, 20, 2)), -0.5, 0.01);
+}
+
+TEST(PeerRows, AFigureThatItsSamplesDoNotGiveIsFound) {
+  const auto complaints = [](const json& row) { return audit_results({{"results", {row}}}); };
+  const json row = row_of(24, 2);
+  EXPECT_TRUE(complaints(row).empty()) << complaints(row).front();
+  json faster = row;
+  faster["peers"][0]["speedup"] = row["peers"][0]["speedup"].get<double>() * 1.01;
+  ASSERT_EQ(complaints(faster).size(), 1U);
+  EXPECT_NE(complaints(faster)[0].find("speed-up over cudnn"), std::string::npos);
+  json shorter = row;
+  shorter["measured"][0]["samples_us"][3] = "x";
+  ASSERT_FALSE(complaints(shorter).empty());
+  EXPECT_NE(complaints(shorter).back().find("cannot be read"), std::string::npos);
 }
 
 TEST(PeerRows, AFileHasOneLineForEachResult) {

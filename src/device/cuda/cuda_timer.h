@@ -25,8 +25,8 @@ struct TimerTools {
   std::function<void()> flush_cache;  // enqueues what evicts everything from L2
 };
 
-// Device time of what `work` enqueues on the context's stream, between two events, with the GPU kept busy until all of it
-// is enqueued: the host's time counts for nobody, whoever's work it is.
+// Device time of what `work` enqueues on the context's stream, between two events, with the GPU kept busy until all of
+// it is enqueued: the host's time counts for nobody, whoever's work it is.
 class HeldStopwatch {
  public:
   explicit HeldStopwatch(TimerTools tools);

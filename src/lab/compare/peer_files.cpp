@@ -36,18 +36,19 @@ json write_tensor(const std::filesystem::path& file, const HostTensor& tensor) {
     throw_environment("cannot write {} bytes of inputs to {}; make room there, or set TMPDIR", bytes.size(),
                       file.string());
   const TensorLayout& l = tensor.layout;
-  return {{"file", file.string()}, {"dtype", to_string(tensor.dtype)}, {"shape", {l.batch, l.heads, l.rows, l.columns}}};
+  return {
+      {"file", file.string()}, {"dtype", to_string(tensor.dtype)}, {"shape", {l.batch, l.heads, l.rows, l.columns}}};
 }
 
 std::string read_exactly(const json& name, std::size_t bytes, const char* what) {
   const std::string file = name.get<std::string>();
   std::string data = read_file(file, kMaxFile);
-  if (data.size() != bytes)
-    throw_bad_input("the file of {} has {} bytes, and its tensor {}", what, data.size(), bytes);
+  if (data.size() != bytes) throw_bad_input("the file of {} has {} bytes, and its tensor {}", what, data.size(), bytes);
   return data;
 }
 
-OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, const json& output, Strictness strictness) {
+OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, const json& output,
+                          Strictness strictness) {
   HostTensor o(problem.dtype,
                make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim_v));
   const std::string bytes = read_exactly(output.at("o"), o.data.size(), "o");
@@ -67,10 +68,12 @@ OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, co
                                                     : error.nonfinite == 0 && error.rel <= kPeerFactor * bound.rel;
   if (!good)
     judgement.wrong = fmt::format(
-        "relative error {:.3g}, worst row {:.3g}, log-sum-exp off by {:.3g}, {} non-finite; flashcore's bounds are {:.3g}, "
+        "relative error {:.3g}, worst row {:.3g}, log-sum-exp off by {:.3g}, {} non-finite; flashcore's bounds are "
+        "{:.3g}, "
         "{:.3g}, {:.3g}, 0{}",
         error.rel, error.worst_row_rel, error.lse_max_abs, error.nonfinite, bound.rel, bound.worst_row_rel,
-        bound.lse_max_abs, strictness == Strictness::kPeer ? ", and a peer's relative error may be 4 times its bound" : "");
+        bound.lse_max_abs,
+        strictness == Strictness::kPeer ? ", and a peer's relative error may be 4 times its bound" : "");
   return judgement;
 }
 

@@ -20,8 +20,8 @@ struct OutputJudgement {
   std::string wrong;  // what is wrong with it; empty: nothing
 };
 
-// Of ours the whole bound holds: each row's error and the log-sum-exp too. A peer may round more than flashcore does, so
-// its overall error may be kPeerFactor times the bound.
+// Of ours the whole bound holds: each row's error and the log-sum-exp too. A peer may round more than flashcore does,
+// so its overall error may be kPeerFactor times the bound.
 enum class Strictness { kOurs, kPeer };
 inline constexpr double kPeerFactor = 4;
 

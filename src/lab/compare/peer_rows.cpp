@@ -111,8 +111,9 @@ Comparison compare_sessions(const std::vector<std::vector<double>>& log_ratios, 
   FC_CHECK(!log_ratios.empty());
   Comparison comparison = log_ratios.size() == 1 ? compare_blocks(log_ratios.front(), margin, kResamplingSeed)
                                                  : compare_processes(log_ratios, margin, kResamplingSeed);
-  const bool few = std::any_of(log_ratios.begin(), log_ratios.end(),
-                               [](const auto& session) { return session.size() < static_cast<std::size_t>(kMinRounds); });
+  const bool few = std::any_of(log_ratios.begin(), log_ratios.end(), [](const auto& session) {
+    return session.size() < static_cast<std::size_t>(kMinRounds);
+  });
   if (few) {
     comparison.ci95_low = 0;
     comparison.ci95_high = comparison.detectable = std::numeric_limits<double>::infinity();

@@ -40,7 +40,8 @@ Comparison compare_sessions(const std::vector<std::vector<double>>& log_ratios, 
 
 // `earlier` with the sessions of `row` added, figures derived anew, if both are of the same problem, source, candidate,
 // device, regime and condition; else `row` alone. `why` then says what differs. A peer of another version begins anew.
-nlohmann::json append_session(const nlohmann::json& earlier, const nlohmann::json& row, double margin, std::string& why);
+nlohmann::json append_session(const nlohmann::json& earlier, const nlohmann::json& row, double margin,
+                              std::string& why);
 
 // One line for each result: rows can be compared, and samples take no line each.
 std::string print_rows(const nlohmann::json& document);

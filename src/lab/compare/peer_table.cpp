@@ -47,7 +47,8 @@ void PeerTable::join(const std::vector<std::vector<std::string>>& programs, cons
         throw_bad_input("the peer program {} offers '{}', which {}; give it another name", program.process->name(),
                         excerpt(offer.name), offer.name == kLaboratory ? "is ours" : "another one offers too");
       if (!is_wanted(offer.name)) continue;
-      offered_.push_back({.name = offer.name, .version = offer.version, .notes = offer.notes, .program = static_cast<int>(i)});
+      offered_.push_back(
+          {.name = offer.name, .version = offer.version, .notes = offer.notes, .program = static_cast<int>(i)});
     }
     for (const auto& [name, why] : hello.absent)
       if (is_wanted(name)) absent_.emplace(name, why);
@@ -124,8 +125,8 @@ std::string PeerTable::prepare(Party& party, json question) {
 }
 
 void PeerTable::sample(Party& party, double warm_up_ms, double measure_ms) {
-  const json answer = ask(
-      party, {{"op", "sample"}, {"handle", party.handle}, {"warm_up_ms", warm_up_ms}, {"measure_ms", measure_ms}});
+  const json answer =
+      ask(party, {{"op", "sample"}, {"handle", party.handle}, {"warm_up_ms", warm_up_ms}, {"measure_ms", measure_ms}});
   const auto number = [&](const char* key) {
     return answer.contains(key) && answer[key].is_number() ? answer[key].get<double>() : 0.0;
   };

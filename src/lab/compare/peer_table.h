@@ -1,6 +1,6 @@
 #pragma once
-// Who takes part in a peer run: the programs that joined, what they offer, and the laboratory's own party. Asks them; of
-// order, rounds and figures it knows nothing.
+// Who takes part in a peer run: the programs that joined, what they offer, and the laboratory's own party. Asks them;
+// of order, rounds and figures it knows nothing.
 
 #include <filesystem>
 #include <functional>
@@ -52,9 +52,9 @@ class PeerTable {
   nlohmann::json ask_laboratory(const nlohmann::json& question);  // PeerGone, PeerError
   // Fills handle, launches and notes; "" or why the party refused. PartyFailed.
   std::string prepare(Party& party, nlohmann::json question);
-  void sample(Party& party, double warm_up_ms, double measure_ms);                              // PartyFailed
-  nlohmann::json output(const Party& party, const std::filesystem::path& folder);               // PartyFailed
-  void release_all();                                                                           // what is prepared
+  void sample(Party& party, double warm_up_ms, double measure_ms);                 // PartyFailed
+  nlohmann::json output(const Party& party, const std::filesystem::path& folder);  // PartyFailed
+  void release_all();                                                              // what is prepared
 
  private:
   struct Program {

@@ -65,8 +65,9 @@ class PeerRun {
   json measure(const NamedProblem& named, int problems_left) {
     Trial trial;
     std::string why;
-    json question = {{"op", "judge"},       {"problem", named.problem.id()}, {"name", named.name},
-                     {"suite", options_.suite.name}, {"regime", regime()},   {"seed", options_.seed}};
+    json question = {{"op", "judge"},      {"problem", named.problem.id()},
+                     {"name", named.name}, {"suite", options_.suite.name},
+                     {"regime", regime()}, {"seed", options_.seed}};
     if (options_.candidate) question["candidate"] = *options_.candidate;
     try {
       const json judged = programs_.ask_laboratory(question);
@@ -129,16 +130,12 @@ class PeerRun {
     row["registers"] = trial.artifact ? json(trial.artifact->registers) : json();
     row["environment"]["commit"] = options_.commit;
     row["peers"] = json::array();
-    json session = {{"measured_at", now_iso8601()},
-                    {"run", result_.run},
-                    {"commit", options_.commit},
-                    {"rounds", options_.rounds},
-                    {"order_seed", order_seed},
-                    {"timed_in", own.name == kLaboratory ? "the laboratory" : "the peers' process"},
-                    {"clock_mhz", own.clock_mhz()},
-                    {"load_average", {load, read_load_average()}},
-                    {"environment", environment},
-                    {"samples_us", own.rounded_samples()}};
+    json session = {
+        {"measured_at", now_iso8601()}, {"run", result_.run},
+        {"commit", options_.commit},    {"rounds", options_.rounds},
+        {"order_seed", order_seed},     {"timed_in", own.name == kLaboratory ? "the laboratory" : "the peers' process"},
+        {"clock_mhz", own.clock_mhz()}, {"load_average", {load, read_load_average()}},
+        {"environment", environment},   {"samples_us", own.rounded_samples()}};
     for (std::size_t i = 0; i < parties.size(); ++i) {
       const Party& party = parties[i];
       if (party.name == kLaboratory) {
@@ -175,9 +172,9 @@ class PeerRun {
       double& spent = set_up_seconds_[party.name];
       const double left = options_.budget_seconds - (steady_seconds() - started_);
       if (party.name != kOurParty && left < kSecondsPerProblem * problems_left && spent > kSlowSetUpSeconds) {
-        refused[party.name] = fmt::format(
-            "left out here: setting it up took {:.0f} s before, and the budget of {:.0f} s would not last", spent,
-            options_.budget_seconds);
+        refused[party.name] =
+            fmt::format("left out here: setting it up took {:.0f} s before, and the budget of {:.0f} s would not last",
+                        spent, options_.budget_seconds);
         continue;
       }
       const double begin = steady_seconds();

@@ -24,7 +24,7 @@ struct PeersOptions : MeasurementSpec {  // the seed is of the inputs; max_secon
   std::string device;                    // as open_device
   bool on_gpu = false;
   Suite suite;
-  std::optional<std::string> candidate;           // none: what dispatch picks
+  std::optional<std::string> candidate;            // none: what dispatch picks
   std::vector<std::vector<std::string>> programs;  // the peers' commands
   std::vector<std::string> parties;                // names wanted; empty: every one that is offered
   int rounds = 24;
@@ -38,8 +38,8 @@ struct PeersOptions : MeasurementSpec {  // the seed is of the inputs; max_secon
 
 struct PeersResult {
   std::string run;
-  nlohmann::json rows = nlohmann::json::array();     // flashcore.bench/1, one per problem that was begun
-  std::map<std::string, std::string> absent;         // peer -> why it cannot be had here
+  nlohmann::json rows = nlohmann::json::array();  // flashcore.bench/1, one per problem that was begun
+  std::map<std::string, std::string> absent;      // peer -> why it cannot be had here
   bool interrupted = false;
 };
 

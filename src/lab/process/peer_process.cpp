@@ -69,9 +69,10 @@ json PeerProcess::ask(const json& question) {
   } catch (const Error&) {
   }
   if (!answer.is_object())
-    lose(fmt::format("answered {} with '{}', which is no JSON object (what libraries print belongs on stderr), and was "
-                     "ended",
-                     op, excerpt(line, 120)));
+    lose(
+        fmt::format("answered {} with '{}', which is no JSON object (what libraries print belongs on stderr), and was "
+                    "ended",
+                    op, excerpt(line, 120)));
   if (answer.contains("error"))
     throw PeerError(answer["error"].is_string() ? answer["error"].get<std::string>() : answer["error"].dump());
   return answer;
@@ -83,7 +84,8 @@ PeerHello PeerProcess::hello(const json& question) {
     const json answer = ask(question);
     PeerHello hello;
     if (answer.value("protocol", 0) != kProtocol)
-      throw_environment("it speaks protocol {}, and this program {}", answer.value("protocol", json()).dump(), kProtocol);
+      throw_environment("it speaks protocol {}, and this program {}", answer.value("protocol", json()).dump(),
+                        kProtocol);
     hello.name = answer.value("name", command_.front());
     for (const json& offer : answer.at("parties")) hello.parties.push_back(parse_offer(offer));
     if (answer.contains("absent")) hello.absent = answer.at("absent").get<std::map<std::string, std::string>>();
@@ -106,7 +108,8 @@ std::vector<std::string> parse_peer_command(const std::string& text) {
   const json words = parse_json(text, "--peer");
   const bool all_words = words.is_array() && !words.empty() &&
                          std::all_of(words.begin(), words.end(), [](const json& word) { return word.is_string(); });
-  if (!all_words) throw_bad_input("--peer {} is no list of words; give a program, or [\"program\", \"argument\"]", text);
+  if (!all_words)
+    throw_bad_input("--peer {} is no list of words; give a program, or [\"program\", \"argument\"]", text);
   return words.get<std::vector<std::string>>();
 }
 

@@ -40,7 +40,9 @@ struct PeerHello {
 // Seconds until an answer to each question is overdue.
 struct PeerDeadlines {
   double hello = 240, prepare = 900, other = 180;
-  double of(const std::string& op) const { return op == "hello" ? hello : op == "prepare" || op == "judge" ? prepare : other; }
+  double of(const std::string& op) const {
+    return op == "hello" ? hello : op == "prepare" || op == "judge" ? prepare : other;
+  }
 };
 
 class PeerProcess {

@@ -22,8 +22,8 @@ using nlohmann::json;
 // A candidate on two sets of buffers, which its samples use in turn, as those of the other parties do.
 class Session {
  public:
-  Session(Device& device, const PlacedProblem& problem, const CompiledCandidate& compiled, const PrepareOptions& options,
-          std::shared_ptr<const Oracle> oracle)
+  Session(Device& device, const PlacedProblem& problem, const CompiledCandidate& compiled,
+          const PrepareOptions& options, std::shared_ptr<const Oracle> oracle)
       : device_(device),
         problem_(problem),
         oracle_(std::move(oracle)),
@@ -118,9 +118,9 @@ class TimerServer {
                                        request.max_reference_flops / 10);
     const CompiledCandidate compiled{choice.candidate,
                                      compile_candidate(choice.candidate, request.problem, device_->info().limits)};
-    auto session = std::make_unique<Session>(*device_, request.problem, compiled,
-                                             PrepareOptions{request.regime, message.value("sample_us", 0.0)},
-                                             std::move(oracle));
+    auto session =
+        std::make_unique<Session>(*device_, request.problem, compiled,
+                                  PrepareOptions{request.regime, message.value("sample_us", 0.0)}, std::move(oracle));
     // Of timers with different numbers of launches, one has more of the slow first ones.
     if (const int launches = message.value("launches", 0); launches > 0) session->use_launches(launches);
     sessions_[next_] = std::move(session);

@@ -3,7 +3,8 @@
 // buffers of its own, by lab/measure. It answers the peers' protocol (docs/peers.md), and besides
 //   {"op": "device"}                                  -> DeviceInfo and "ceilings"
 //   {"op": "judge", "problem", "name", "suite", "candidate": TEXT or null, "regime", "condition", "seed"}
-//                                                     -> the trial of every gate that a published time has to pass, timed
+//                                                     -> the trial of every gate that a published time has to pass,
+//                                                     timed
 //                                                        outputs, floor and kept results included; "why" it was chosen
 //   {"op": "environment"}                             -> clocks, power, temperature
 // "output" is judged here, where the red zones are: {"wrong": ""}. A lost context ends the process.

@@ -44,7 +44,8 @@ void draw_sizes(Problem& p, Draws& draws) {
     p.batch = draw_octaves(draws, 1, 16);
     p.mask = Mask();
   }
-  if (windowed && p.mask.is_causal()) p.mask.left = draw_octaves(draws, 64, std::max<std::int64_t>(65, p.seqlen_kv / 2));
+  if (windowed && p.mask.is_causal())
+    p.mask.left = draw_octaves(draws, 64, std::max<std::int64_t>(65, p.seqlen_kv / 2));
 }
 
 bool is_worth_timing(const Problem& p) {
@@ -93,7 +94,8 @@ std::string print_suite(const Suite& suite, const std::string& comment) {
       const FieldValue value = field.get(named.problem);
       if (std::holds_alternative<std::monostate>(value)) continue;
       // Causal says its alignment and its right side.
-      if (named.problem.mask.is_causal() && (field.name == "window_right" || field.name == "window_alignment")) continue;
+      if (named.problem.mask.is_causal() && (field.name == "window_right" || field.name == "window_alignment"))
+        continue;
       if (named.problem.mask.none() && field.name == "window_alignment") continue;
       text += fmt::format(", {}: {}", field.suite_key, field_text(value));
     }

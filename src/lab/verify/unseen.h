@@ -1,6 +1,6 @@
 #pragma once
-// Problems that nobody has tuned for: drawn by seed as the fuzzer draws them, at sizes that are worth timing. Beside the
-// canonical ones they show what dispatch makes of a problem that no table has.
+// Problems that nobody has tuned for: drawn by seed as the fuzzer draws them, at sizes that are worth timing. Beside
+// the canonical ones they show what dispatch makes of a problem that no table has.
 
 #include <cstdint>
 #include <string>
