@@ -29,6 +29,10 @@ def _replacement_of(switch: _Switch) -> Callable[..., Tensor]:
         """What torch.nn.functional.scaled_dot_product_attention is while enabled."""
         if not switch.on:  # someone put it back, or kept it: then it is what it replaced
             return switch.before(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if not torch.compiler.is_compiling() and torch._C._is_torch_function_mode_enabled():
+            # A mode sees this call, as it sees PyTorch's, instead of what the call is made of; its own call comes back without it.
+            return torch.overrides.handle_torch_function(  # type: ignore[no-any-return]
+                scaled_dot_product_attention, (query, key, value), query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)  # fmt: skip
         return attend(switch.before, True, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     # Pickle stores a function by its name. Loaded, it is what the loading process has there.

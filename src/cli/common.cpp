@@ -196,6 +196,8 @@ void catch_signals() {
   }
   // A terminal that is closed; nohup(1) has it ignored, and it stays so.
   if (g_caught[2].before == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  // Past `ulimit -f` a write fails then, and is told like that to a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
 }
 

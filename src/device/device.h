@@ -78,7 +78,7 @@ struct StreamOrder {
   bool captured = false;
 };
 
-// Device memory, freed when dropped. `red_zone` bytes of a known pattern stand before and after it.
+// Device memory, freed when dropped. `red_zone` bytes of a known pattern lie before and after it.
 class Buffer {
  public:
   virtual ~Buffer() = default;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/problem_fields.h"
 #include "core/trusted_path.h"
 #include "kernels/embedded.h"
@@ -117,7 +118,8 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, bool use_user_t
       if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
       choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key),
                          entry->of_user ? ChosenBy::kUserTable : ChosenBy::kDispatch});
-    } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
+    } catch (const Error& e) {  // the neighbour's config does not fit this problem: the next may
+      if (d == 0 && entry->of_user) faults.push_back(fmt::format("'{}': {}", excerpt(entry->id), e.what()));
     }
   }
 }
@@ -130,8 +132,8 @@ std::vector<Choice> choices_for(const Problem& problem, const DeviceInfo& device
             faults);
   for (Default& d : defaults) {
     // No number: only the laboratory knows the floor, which a model may be below.
-    const std::string why = d.modelled ? "by " + name_model(*d.modelled, device)
-                                       : "no entry of the tuned table is near on " + device.key;
+    const std::string why =
+        d.modelled ? "by " + name_model(*d.modelled, device) : "no entry of the tuned table is near on " + device.key;
     choices.push_back({std::move(d.candidate), {}});
     choices.back().reason = fmt::format("default of {}: {}", choices.back().candidate.family->name(), why);
   }

@@ -30,7 +30,8 @@ std::string describe_model(const ModelledTime& modelled, const DeviceInfo& devic
   if (limits.dram_peak_gbps > 0) own.push_back(fmt::format("{:.0f} GB/s of DRAM", limits.dram_peak_gbps));
   else unknown.emplace_back("DRAM bandwidth");
   std::string text = fmt::format("{} to {}", name_model(modelled, device), fmt::join(own, ", "));
-  if (!unknown.empty()) text += fmt::format("; {} are not known, and taken to be the same", fmt::join(unknown, " and "));
+  if (!unknown.empty())
+    text += fmt::format("; {} are not known, and taken to be the same", fmt::join(unknown, " and "));
   return text;
 }
 

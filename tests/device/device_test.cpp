@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "device/cuda/cuda_device.h"
-#include "device/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -125,14 +125,14 @@ TEST(Survey, NamesTheFixOfWhatIsMissing) {
 }
 
 TEST(Survey, AnUnwritableCacheShows) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   {
-    const testing::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "new").string());
+    const test::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "new").string());
     EXPECT_TRUE(find(survey_environment(), "compile cache").present);
     EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "new")) << "the probe stayed";
   }
   std::ofstream(folder.path() / "file") << "in the way";
-  const testing::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "file/cache").string());
+  const test::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "file/cache").string());
   EXPECT_FALSE(find(survey_environment(), "compile cache").present);
 }
 

@@ -115,7 +115,7 @@ inline constexpr int CU_STREAM_CAPTURE_STATUS_NONE = 0;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 
-// The value is a union of 64 bytes in cuda.h; only the members that are used stand here.
+// The value is a union of 64 bytes in cuda.h; only the members that are used are listed.
 struct CUlaunchAttribute {
   int id;
   char pad[4];

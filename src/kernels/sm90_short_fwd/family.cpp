@@ -51,8 +51,6 @@ class Sm90ShortForward final : public GpuFamily<Config> {
                                     const DeviceLimits& limits) const override {
     return sm90_short_fwd::expected_us(config_from<Config>(values), problem, limits);
   }
-  // The model errs by 13%, sm90_fwd's by 4%.
-  double caution() const override { return 1.08; }
 
   // Into how many parts the keys are split: more are sooner done, until their CTAs no longer fit the device at once.
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {

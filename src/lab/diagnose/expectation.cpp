@@ -96,7 +96,7 @@ void set_time(Expectation& expectation, const PlacedProblem& problem, const Devi
 // A model knows no floor, and clocks differ from run to run.
 void raise_to_floor(Expectation& e) {
   if (!e.time_us || !e.floor_us || *e.time_us >= *e.floor_us) return;
-  e.basis = fmt::format("its floor: {:.1f} us {}, and no honest time is below the floor", *e.time_us, e.basis);
+  e.basis = fmt::format("raised to the floor from {:.1f} us, {}", *e.time_us, e.basis);
   e.time_us = e.floor_us;
 }
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-#include <cmath>
 
 #include "core/error.h"
 #include "lab/gates/gates.h"
@@ -74,8 +72,8 @@ bool fails(PatternResult& result, Check check, std::string reason) {
 }
 
 // What a launch must leave alone.
-bool trespasses(const Operands& operands, const AttentionInputs& inputs, const AttentionOutputs& outputs,
-                PatternResult& result) {
+bool find_out_of_bounds_write(const Operands& operands, const AttentionInputs& inputs, const AttentionOutputs& outputs,
+                              PatternResult& result) {
   if (is_on(Check::kRedZones))
     if (const auto name = operands.broken_red_zone())
       return fails(result, Check::kRedZones,
@@ -89,7 +87,7 @@ bool trespasses(const Operands& operands, const AttentionInputs& inputs, const A
 }
 
 // With NaN among the inputs an output may be any NaN, the poison's bits included; the reference rows judge those.
-bool leaves_holes(Pattern pattern, const AttentionOutputs& outputs, PatternResult& result) {
+bool find_unwritten(Pattern pattern, const AttentionOutputs& outputs, PatternResult& result) {
   if (pattern == Pattern::kNonFinite || !is_on(Check::kUnwritten)) return false;
   const std::int64_t unwritten = count_unwritten(outputs);
   return unwritten > 0 &&
@@ -108,8 +106,8 @@ OutputError distance(const PlacedProblem& problem, const Oracle& oracle, const A
 
 // v doubled gives o doubled, exactly: other content at the same addresses, whose result needs no second reference. An
 // output kept from the last call by address shows.
-bool ignores_changed_content(Device& device, const PlacedProblem& problem, const Oracle& oracle, Operands& operands,
-                             const Launch& launch, const AttentionOutputs& before, PatternResult& result) {
+bool find_ignored_inputs(Device& device, const PlacedProblem& problem, const Oracle& oracle, Operands& operands,
+                         const Launch& launch, const AttentionOutputs& before, PatternResult& result) {
   AttentionInputs doubled = oracle.inputs;
   double_values(doubled.v);
   operands.upload(doubled);
@@ -121,8 +119,8 @@ bool ignores_changed_content(Device& device, const PlacedProblem& problem, const
 }
 
 // The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.
-bool keeps_addresses(Device& device, const PlacedProblem& problem, const Oracle& oracle, const LoadedCandidate& loaded,
-                     const AttentionOutputs& before, PatternResult& result) {
+bool find_kept_addresses(Device& device, const PlacedProblem& problem, const Oracle& oracle,
+                         const LoadedCandidate& loaded, const AttentionOutputs& before, PatternResult& result) {
   Operands fresh(device, problem);
   fresh.upload(oracle.inputs);
   const OutputError error = distance(problem, oracle, before, 1, launch_once(device, fresh, loaded.bind(fresh.args())));
@@ -131,7 +129,8 @@ bool keeps_addresses(Device& device, const PlacedProblem& problem, const Oracle&
                "the same inputs at other addresses gave other outputs: " + describe(error, oracle.bound));
 }
 
-bool writes_late(Device& device, const Operands& operands, const AttentionOutputs& expected, PatternResult& result) {
+bool find_late_write(Device& device, const Operands& operands, const AttentionOutputs& expected,
+                     PatternResult& result) {
   device.idle(kSettleMs);
   device.synchronize();
   return !bitwise_equal(expected, operands.download_outputs()) &&
@@ -179,7 +178,8 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
   result.evidence["pattern"] = to_string(pattern);
   result.evidence["rows_judged"] = oracle->reference.rows;
   result.evidence["all_rows"] = oracle->rows.all;
-  if (trespasses(operands, oracle->inputs, outputs, result) || leaves_holes(pattern, outputs, result)) return result;
+  if (find_out_of_bounds_write(operands, oracle->inputs, outputs, result) || find_unwritten(pattern, outputs, result))
+    return result;
   if (is_on(Check::kErrorBound) && !within(result.error, result.bound)) {
     fails(result, Check::kErrorBound, describe(result.error, result.bound));
     return result;
@@ -187,7 +187,7 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
   const bool hardware = !device.info().limits.emulated;  // an emulator watches every access, and takes its time
   // Kept results and late writes need one pattern to show, not six.
   const bool thorough = hardware && pattern == Pattern::kNormal;
-  if (thorough && is_on(Check::kSettled) && writes_late(device, operands, outputs, result)) return result;
+  if (thorough && is_on(Check::kSettled) && find_late_write(device, operands, outputs, result)) return result;
   const AttentionOutputs again = launch_once(device, operands, launch);
   if (is_on(Check::kRepeat) && !bitwise_equal(outputs, again)) {
     fails(result, Check::kRepeat,
@@ -195,10 +195,10 @@ PatternResult judge_pattern(Device& device, OracleCache& oracles, const Evaluate
     return result;
   }
   if (thorough && is_on(Check::kChangedContent) &&
-      ignores_changed_content(device, problem, *oracle, operands, launch, outputs, result))
+      find_ignored_inputs(device, problem, *oracle, operands, launch, outputs, result))
     return result;
   if (thorough && is_on(Check::kFreshPointers) && room_for_fresh_buffers(device.info(), problem) &&
-      keeps_addresses(device, problem, *oracle, loaded, outputs, result))
+      find_kept_addresses(device, problem, *oracle, loaded, outputs, result))
     return result;
   if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda && !device.info().limits.emulated &&
       compiled.candidate.family->name() != kDeviceOracle && is_on(Check::kDeviceOracle)) {

@@ -43,7 +43,7 @@ class Session {
     for (int set = 0; set < prepared_.sets(); ++set) {
       prepared_.refresh_outputs(set);
       device_.synchronize();
-      std::string wrong = prepared_.judge_outputs(set, problem_, *oracle_);
+      std::string wrong = prepared_.judge_outputs(set, problem_, *oracle_).wrong;
       if (!wrong.empty()) return wrong;
     }
     return "";

@@ -2,10 +2,8 @@
 
 #include <chrono>
 #include <ctime>
-#include <utility>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
 #include "core/json_number.h"
 #include "core/json_text.h"
 #include "lab/record/json_io.h"

@@ -5,7 +5,6 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "kernels/family.h"
-#include "lab/gates/gates.h"
 #include "lab/record/freshness.h"
 #include "lab/tune/facts.h"
 
@@ -169,11 +168,11 @@ void ProblemTuner::search() {
   for (bool any = true; any;) {
     any = false;
     for (std::size_t arm = 0; arm < arms_.size(); ++arm)
-      if (!search_spent(arm)) any = take_turn(arm) || any;
+      if (!search_spent(arm)) any = try_next_proposal(arm) || any;
   }
 }
 
-bool ProblemTuner::take_turn(std::size_t arm) {
+bool ProblemTuner::try_next_proposal(std::size_t arm) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   const auto proposal = arms_[arm]->propose();
   keep_rejections(arm);

@@ -88,7 +88,7 @@ void ProblemTuner::finish_arms(const std::vector<Trial>& heldout) {
     }
 }
 
-// Of an earlier run that ended in this step: nothing was searched since, so what it measured stands.
+// Of an earlier run that ended in this step: nothing was searched since, so what it measured still counts.
 const Trial* ProblemTuner::finished_holdout(const std::string& candidate) const {
   std::int64_t last_search = 0;
   for (const Trial& t : trials_) last_search = std::max(last_search, t.id);
