@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 3
+#define FC_ABI_VERSION 4
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -54,6 +54,7 @@ typedef enum fc_alignment { FC_ALIGN_BOTTOM_RIGHT = 0, FC_ALIGN_TOP_LEFT = 1 } f
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
+typedef struct fc_timer_handle* fc_timer; /* since ABI version 4 */
 
 /* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
  * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
@@ -166,6 +167,35 @@ FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_
  * allocates working memory unless its addresses are among those of the plan's last few launches. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
+
+/* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */
+
+/* Work of the caller's, timed as flashcore times its own kernels. On a GPU: a graph of several calls, captured and
+ * instantiated in the device's primary context, whose work before has ended when a sample begins. It runs on a stream
+ * of flashcore's, which is kept busy until the graph has been handed over, and stays the caller's. On the CPU: a
+ * function that makes one call; it returns 0, or something else to end the sample with an error. */
+typedef struct fc_timed_work {
+  uint32_t struct_size; /* sizeof(fc_timed_work); FC_TIMED_WORK_INIT sets it */
+  int32_t launches;     /* calls in the graph; 1 on the CPU, where the timer counts them */
+  void* graph;          /* a CUgraphExec; the CUDA runtime's cudaGraphExec_t is the same */
+  int32_t (*call)(void* user);
+  void* user;
+  double sample_us; /* a sample lasts at least so long; 0: the device's default */
+} fc_timed_work;
+
+#define FC_TIMED_WORK_INIT \
+  { (uint32_t)sizeof(fc_timed_work), 1, NULL, NULL, NULL, 0.0 }
+
+/* Makes the first, slower run of the work. */
+FC_API fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer);
+FC_API fc_status fc_timer_destroy(fc_timer timer);
+/* `time_us`: device time of one call. `clock_mhz` (may be null): cycles over time meanwhile; 0 on the CPU. With
+ * `warm_up_ms` and `measure_ms` samples are taken back to back for so long, and the second part's mean is given. */
+FC_API fc_status fc_timer_sample(fc_timer timer, double warm_up_ms, double measure_ms, double* time_us,
+                                 double* clock_mhz);
+/* How many calls make a sample last `sample_us` (0: the device's default), by the rule for flashcore's own graphs:
+ * takes three samples. On the CPU: as many as a sample makes. */
+FC_API fc_status fc_timer_launches(fc_timer timer, double sample_us, int32_t* launches);
 
 /* --- problems ---------------------------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -62,6 +62,21 @@ class Attention(ctypes.Structure):
         super().__init__(struct_size=ctypes.sizeof(Attention), **fields)
 
 
+TIMED_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+class TimedWork(ctypes.Structure):
+    """fc_timed_work, field by field as in flashcore.h."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32), ("launches", ctypes.c_int32), ("graph", ctypes.c_void_p), ("call", TIMED_CALL),
+        ("user", ctypes.c_void_p), ("sample_us", ctypes.c_double),
+    ]  # fmt: skip
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(TimedWork), **{"launches": 1, **fields})
+
+
 _P = ctypes.c_void_p
 _ADDRESS = ctypes.c_size_t  # a number and nothing else; a void pointer would take the address of a str
 _TEXT = [ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
@@ -76,6 +91,10 @@ _FUNCTIONS = {
     "fc_plan_destroy": [_P],
     "fc_plan_describe": [_P, *_TEXT],
     "fc_plan_launch": [_P, *[_ADDRESS] * 6],
+    "fc_timer_create": [_P, ctypes.POINTER(TimedWork), ctypes.POINTER(_P)],
+    "fc_timer_destroy": [_P],
+    "fc_timer_sample": [_P, ctypes.c_double, ctypes.c_double, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+    "fc_timer_launches": [_P, ctypes.c_double, ctypes.POINTER(ctypes.c_int32)],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }

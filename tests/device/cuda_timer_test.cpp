@@ -152,6 +152,39 @@ TEST_F(CudaTimerTest, AFailureWhileCapturingEndsTheCapture) {
   EXPECT_NO_THROW(gpu_->synchronize());
 }
 
+// A graph that PyTorch captured, say: the fake driver's graphs are all one.
+TEST_F(CudaTimerTest, AGraphOfSomebodyElsesIsTimedAsOurs) {
+  const Launch launch = launch_of("forward");
+  const auto ours = gpu_->make_timer({&launch, 1}, Regime::kGraph, 500);
+  int graph = 0;
+  const int destroyed = gpu_.driver().count("graph_exec_destroy");
+  {
+    const auto theirs = gpu_->make_foreign_timer({.graph = &graph, .launches = ours->launches_per_sample()});
+    EXPECT_EQ(theirs->launches_per_sample(), ours->launches_per_sample());
+    const Sample sample = theirs->sample();
+    EXPECT_NEAR(sample.time_us, ours->sample().time_us, 1e-3);
+    EXPECT_NEAR(sample.clock_mhz, 1500, 15);
+  }
+  EXPECT_EQ(gpu_.driver().count("graph_exec_destroy"), destroyed) << "it stays its owner's";
+  EXPECT_THROW(gpu_->make_foreign_timer({}), Error);
+}
+
+TEST_F(CudaTimerTest, ASampleInWhichTheHostFellBehindIsTakenAgain) {
+  int graph = 0;
+  gpu_.driver().captured = 50;
+  const auto timer = gpu_->make_foreign_timer({.graph = &graph, .launches = 50});
+  const int before = gpu_.driver().count("graph_launch");
+  gpu_.driver().slow_submits = 1;
+  EXPECT_NEAR(timer->sample().time_us, 10, 1e-3);
+  EXPECT_GE(gpu_.driver().count("graph_launch"), before + 2);
+}
+
+TEST_F(CudaTimerTest, AHostThatFallsBehindIsAnErrorAndNoTime) {
+  int graph = 0;
+  gpu_.driver().slow_submits = 1000;
+  EXPECT_THROW(gpu_->make_foreign_timer({.graph = &graph, .launches = 50}), Error);
+}
+
 TEST_F(CudaTimerTest, NothingToTimeIsAnError) { EXPECT_THROW(gpu_->make_timer({}, Regime::kGraph, 500), Error); }
 
 }  // namespace

@@ -45,7 +45,9 @@ json peer_json(const Trial& t) {
                        {"verdict", c.verdict}}});
 }
 
-json result_json(const Trial& t) {
+}  // namespace
+
+json bench_row(const Trial& t) {
   json result = {{"schema", kBenchSchema},
                  {"problem", t.problem.id()},
                  {"name", t.problem_name},
@@ -80,6 +82,8 @@ json result_json(const Trial& t) {
   }
   return encode_nonfinite(result);
 }
+
+namespace {
 
 Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem& named) {
   EvaluateRequest request;
@@ -145,7 +149,7 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
 
 json bench_json(const std::vector<Trial>& trials) {
   json results = json::array();
-  for (const Trial& t : trials) results.push_back(result_json(t));
+  for (const Trial& t : trials) results.push_back(bench_row(t));
   return {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
 }
 
