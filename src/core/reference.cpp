@@ -111,6 +111,7 @@ class ReferenceRun {
     result_.ideal_lse.resize(rows);
     result_.predicted_o.resize(rows);
     result_.predicted_lse.resize(rows);
+    result_.budgets.resize(rows);
     for (std::size_t i = 0; i < rows; ++i) {
       if (i == 0 || !same_kv_head(tasks_[i - 1], tasks_[i])) starts_.push_back(i);
     }
@@ -181,6 +182,7 @@ class ReferenceRun {
     row.ideal_lse = result_.ideal_lse.data() + task.out;
     row.predicted_o = result_.predicted_o.data() + task.out;
     row.predicted_lse = result_.predicted_lse.data() + task.out;
+    row.budget = result_.budgets.data() + task.out;
     return row;
   }
 
