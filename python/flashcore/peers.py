@@ -465,7 +465,7 @@ class Session:
         judged = self.judge.ask(op="prepare", problem=ident, candidate=self.options.candidate, regime="graph" if self.on_gpu else "warm")
         trial = judged["trial"]
         base = {"schema": "flashcore.bench/1", "problem": ident, "name": name, "family": trial["family"], "config": trial["config"], "why": judged["why"],
-                "device": self.device, "source_hash": self.device["source_hash"], "ended": trial["ended"]}  # fmt: skip
+                "device": self.device, "source_hash": trial["source_hash"], "chosen_by": trial["chosen_by"], "ended": trial["ended"]}  # fmt: skip
         if "handle" not in judged:
             return {**base, "message": trial.get("message", ""), "time_us": None, "peers": []}
         p = Problem(ident, name, self.options.device)

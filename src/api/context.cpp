@@ -4,7 +4,7 @@
 
 #include "api/allocations.h"
 #include "core/error.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 
 namespace flashcore::api {
 namespace {

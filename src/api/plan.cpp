@@ -15,7 +15,8 @@ namespace {
 constexpr std::array kNames = {"q", "k", "v", "o", "lse"};
 
 std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
-  if (request.candidate) return {{parse_candidate(*request.candidate, request.problem, device.limits), "asked for"}};
+  if (request.candidate)
+    return {{parse_candidate(*request.candidate, request.problem, device.limits), "asked for", ChosenBy::kCaller}};
   std::vector<Choice> choices = ranked_choices(request.problem, device);
   // dispatch() has the sentence that lists every family's reason.
   if (choices.empty()) choices.push_back(dispatch(request.problem, device));

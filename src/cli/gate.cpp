@@ -8,7 +8,7 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 #include "lab/compare/calibration.h"
 #include "lab/compare/regression.h"
 
@@ -47,7 +47,7 @@ bool wanted(const Common& common, const std::optional<Suite>& suite, const Named
 std::vector<BaselineEntry> select_entries(const GateArguments& options) {
   const Common& common = options.common;
   std::vector<BaselineEntry> entries = options.baseline.empty()
-                                           ? baseline_of(leaderboard(stored_trials(common.store, {}), source_hash()))
+                                           ? baseline_of(leaderboard(stored_trials(common.store, {}), is_current))
                                            : load_baseline(options.baseline);
   std::optional<Suite> suite;
   if (!common.suite.empty()) suite = load_suite(common.suite);

@@ -5,7 +5,7 @@
 #include "cli/common.h"
 #include "cli/stored.h"
 #include "cli/verbs.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 
 namespace flashcore::cli {
 
@@ -55,7 +55,7 @@ int show(const Common& common, const std::string& device_key) {
   Console console(common.quiet, json_on_stdout(common));
   TrialQuery query;
   if (!common.family.empty()) query.family = family_by_name(common.family).name();
-  std::vector<LeaderboardRow> rows = leaderboard(stored_trials(common.store, query), source_hash());
+  std::vector<LeaderboardRow> rows = leaderboard(stored_trials(common.store, query), is_current);
   std::erase_if(rows, [&](const LeaderboardRow& row) {
     const bool other_problem =
         !common.problem.empty() && row.problem_id != common.problem && row.problem_name != common.problem;

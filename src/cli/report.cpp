@@ -23,8 +23,8 @@ std::string render_json(const std::vector<Trial>& trials) {
 
 Render renderer_for(const std::string& out) {
   const std::string extension = std::filesystem::path(out).extension().string();
-  if (extension == ".html") return report_html;
-  if (extension == ".md") return report_markdown;
+  if (extension == ".html") return [](const std::vector<Trial>& trials) { return report_html(trials); };
+  if (extension == ".md") return [](const std::vector<Trial>& trials) { return report_markdown(trials); };
   if (extension == ".csv") return report_csv;
   if (extension == ".json") return render_json;
   throw_bad_input("--out {}: the extension '{}' names no format; use .html, .md, .json or .csv", out, extension);

@@ -139,9 +139,9 @@ int run(const RunArguments& options) {
   check_output("--lse", options.lse, DType::kF32);
   const std::string pinned = candidate_text(options.common);
   const auto device = open_named_device(options.common.device);
-  const Choice choice = pinned.empty()
-                            ? dispatch(user.problem, device->info())
-                            : Choice{parse_candidate(pinned, user.problem, device->info().limits), "asked for"};
+  const Choice choice = pinned.empty() ? dispatch(user.problem, device->info())
+                                       : Choice{parse_candidate(pinned, user.problem, device->info().limits),
+                                                "asked for", ChosenBy::kCaller};
 
   Console console(options.common.quiet, json_on_stdout(options.common));
   const Result result = compute(*device, choice.candidate, user);

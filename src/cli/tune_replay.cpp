@@ -4,7 +4,8 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
+#include "lab/record/freshness.h"
 #include "lab/statistics/statistics.h"
 #include "lab/tune/landscape.h"
 
@@ -75,10 +76,10 @@ void record_landscapes(const std::string& file, const Store& store, const TuneOp
     TrialQuery query;
     query.problem_id = named.problem.id();
     query.device_key = device.key;
-    query.source_hash = source_hash();
     query.family = options.family;
     std::vector<std::string> damaged;  // the run has named them
-    for (Trial& t : store.query(query, &damaged)) trials.push_back(std::move(t));
+    for (Trial& t : store.query(query, &damaged))
+      if (is_current(t)) trials.push_back(std::move(t));
   }
   const auto landscapes = landscapes_of(trials, device.limits);
   if (landscapes.empty()) {

@@ -25,7 +25,16 @@ int verify(const Common& common, const std::vector<std::string>& files) {
     } else {
       console.summary("{}  {}: {}", verdict, files[i], v.reason);
     }
-    results.push_back({{"file", files[i]}, {"fresh", v.fresh}, {"reason", v.reason}, {"stale", v.stale}});
+    nlohmann::json stale_rows = nlohmann::json::array();
+    for (const auto& [row, name, why] : v.stale) {
+      if (v.stale.size() > 1) console.line("  {}: {}", name, why);
+      stale_rows.push_back({{"row", row}, {"name", name}, {"why", why}});
+    }
+    results.push_back({{"file", files[i]},
+                       {"fresh", v.fresh},
+                       {"reason", v.reason},
+                       {"stale", std::move(stale_rows)},
+                       {"wrong", v.wrong}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});
   console.summary("{} fresh, {} stale", files.size() - stale, stale);

@@ -1,12 +1,12 @@
 // What family.h says of candidates: texts become them, and they become compiled, loaded, bound.
 
 #include "core/error.h"
-#include "core/hash.h"
 #include "device/compiler.h"
 #include "device/emulator/emulator_compiler.h"
 #include "kernels/cpu_call.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/source_hash.h"
 
 namespace flashcore {
 
@@ -58,7 +58,7 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
   if (family.kind() == DeviceKind::kCpu) {
     Artifact artifact;
     artifact.arch = "cpu";
-    artifact.code_hash = Hasher().add(source_hash()).add(candidate.print()).hex();
+    artifact.code_hash = source_hash(candidate, {problem, Layout::kBhsd}, limits);
     return artifact;
   }
   KernelSource source = family.source(candidate.config, problem, limits);

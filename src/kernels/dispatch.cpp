@@ -97,11 +97,13 @@ bool is_as_good(const Candidate& candidate, const Problem& problem, const Device
 }
 
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
-void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<double> default_us,
+void add_tuned(const Problem& problem, const DeviceInfo& device, bool use_user_table, std::optional<double> default_us,
                std::vector<Choice>& choices, std::vector<std::string>& faults) {
   std::vector<TunedEntry> entries;
-  if (!user_table().fault.empty()) faults.push_back(user_table().fault);
-  add_tuned_entries(user_table().entries, device.key, true, entries, faults);
+  if (use_user_table) {
+    if (!user_table().fault.empty()) faults.push_back(user_table().fault);
+    add_tuned_entries(user_table().entries, device.key, true, entries, faults);
+  }
   std::vector<std::string> none;  // a test parses every built-in entry
   add_tuned_entries(built_in_table(), device.key, false, entries, none);
   std::vector<std::pair<double, const TunedEntry*>> near;
@@ -117,24 +119,19 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, std::optional<d
     try {
       Candidate candidate = parse_candidate(entry->candidate, problem, device.limits);
       if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
-      choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key)});
+      choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key),
+                         entry->of_user ? ChosenBy::kUserTable : ChosenBy::kDispatch});
     } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
     }
   }
 }
 
-}  // namespace
-
-std::filesystem::path user_table_path() {
-  if (const char* file = table_of_environment()) return file;
-  return cache_directory() / "tuned.json";
-}
-
-std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {
+std::vector<Choice> choices_for(const Problem& problem, const DeviceInfo& device, bool use_user_table) {
   std::vector<Default> defaults = ranked_defaults(problem, device.limits);
   std::vector<Choice> choices;
   std::vector<std::string> faults;
-  add_tuned(problem, device, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices, faults);
+  add_tuned(problem, device, use_user_table, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices,
+            faults);
   for (Default& d : defaults) {
     const std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
                                           : "no entry of the tuned table is near";
@@ -149,9 +146,9 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
   return choices;
 }
 
-Choice dispatch(const Problem& problem, const DeviceInfo& device) {
+Choice best_of(const Problem& problem, const DeviceInfo& device, bool use_user_table) {
   problem.validate();
-  std::vector<Choice> choices = ranked_choices(problem, device);
+  std::vector<Choice> choices = choices_for(problem, device, use_user_table);
   if (!choices.empty()) return std::move(choices.front());
   std::vector<std::string> reasons;
   supporting_families(problem, device.limits, &reasons);
@@ -159,5 +156,20 @@ Choice dispatch(const Problem& problem, const DeviceInfo& device) {
   for (const std::string& reason : reasons) all += "\n  " + reason;
   throw_bad_input("no family runs {} on {}:{}", problem.id(), device.id, all);
 }
+
+}  // namespace
+
+std::filesystem::path user_table_path() {
+  if (const char* file = table_of_environment()) return file;
+  return cache_directory() / "tuned.json";
+}
+
+std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {
+  return choices_for(problem, device, true);
+}
+
+Choice dispatch(const Problem& problem, const DeviceInfo& device) { return best_of(problem, device, true); }
+
+Choice dispatch_as_built(const Problem& problem, const DeviceInfo& device) { return best_of(problem, device, false); }
 
 }  // namespace flashcore

@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/hash.h"
 
 namespace flashcore {
 namespace {
@@ -50,6 +49,20 @@ SourceMap sources_from_tree(const std::filesystem::path& root) {
   return sources;
 }
 
+// `path` and every file that it includes, at any depth.
+void add_with_includes(const std::string& path, const SourceMap& sources, std::set<std::string>& found) {
+  constexpr std::string_view kInclude = "#include \"";
+  const auto source = sources.find(path);
+  if (source == sources.end() || !found.insert(path).second) return;
+  const std::string_view text = source->second;
+  for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at)) {
+    at += kInclude.size();
+    add_with_includes(std::string(source_path(text.substr(at, text.find('"', at) - at))), sources, found);
+  }
+}
+
+}  // namespace
+
 const SourceMap& all_sources() {
   static const SourceMap sources = [] {
     if (const char* root = std::getenv("FLASHCORE_SOURCE"); root && *root) return sources_from_tree(root);
@@ -58,19 +71,11 @@ const SourceMap& all_sources() {
   return sources;
 }
 
-// `path` and every file that it includes, at any depth.
-void add_with_includes(const std::string& path, std::set<std::string>& found) {
-  constexpr std::string_view kInclude = "#include \"";
-  const auto source = all_sources().find(path);
-  if (source == all_sources().end() || !found.insert(path).second) return;
-  const std::string_view text = source->second;
-  for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at)) {
-    at += kInclude.size();
-    add_with_includes(std::string(source_path(text.substr(at, text.find('"', at) - at))), found);
-  }
+std::vector<std::string> include_closure(const std::string& path, const SourceMap& sources) {
+  std::set<std::string> found;
+  add_with_includes(path, sources, found);
+  return {found.begin(), found.end()};
 }
-
-}  // namespace
 
 const SourceMap& device_sources() {
   static const SourceMap sources = [] {
@@ -103,23 +108,6 @@ const SourceMap& conformance_sources() {
     return some;
   }();
   return sources;
-}
-
-// What a result was measured on: the kernels and whatever they include, how they are launched, the CPU family's source,
-// the tuned table. A ptx/ function in a file that no kernel includes makes no result stale.
-std::string source_hash() {
-  static const std::string hash = [] {
-    std::set<std::string> used;
-    for (const auto& [path, text] : all_sources()) {
-      if (path.ends_with("/kernel.cuh") || path.starts_with("cpu_fwd/") || is_launch_source(path) ||
-          path == "tuned.json")
-        add_with_includes(path, used);
-    }
-    Hasher hasher;
-    for (const std::string& path : used) hasher.add(path).add(all_sources().at(path));
-    return hasher.hex();
-  }();
-  return hash;
 }
 
 }  // namespace flashcore

@@ -21,8 +21,9 @@ const SourceMap& device_sources();
 std::vector<std::string> host_sources_that_differ();
 // The micro-tests of ptx/ (conformance/) and the ptx/ they test. No kernel includes them, so no result depends on them.
 const SourceMap& conformance_sources();
-// Over the kernels, what they include, how they are launched, and the tuned table: what a committed result is checked
-// against (`verify`).
-std::string source_hash();
+// Every source that kernels, their launches and their choice are made of, micro-tests included.
+const SourceMap& all_sources();
+// `path` and every file of these that it includes, at any depth, in the order of their paths.
+std::vector<std::string> include_closure(const std::string& path, const SourceMap& sources);
 
 }  // namespace flashcore

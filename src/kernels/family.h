@@ -123,15 +123,23 @@ std::vector<const Family*> supporting_families(const Problem& problem, const Dev
                                                std::vector<std::string>* reasons = nullptr);
 
 // --- dispatch -------------------------------------------------------------------------------------------------------
+enum class ChosenBy : std::uint8_t {
+  kCaller,     // named on the command line or in a plan
+  kDispatch,   // by what is built in: tuned table, models, defaults
+  kUserTable,  // by an entry of the user's own tuned table
+};
 struct Choice {
   Candidate candidate;
   std::string reason;  // "tuned table entry b1_h8_s512_d64_fp16 on h200" or "default of sm80_fwd: no entry near"
+  ChosenBy chosen_by = ChosenBy::kDispatch;
 };
 // Tuned table (kernels/tuned.json, embedded, by device key and problem), then the default config of the first
 // supporting family in order of preference (newest architecture first, ref_fwd last). A neighbour's entry counts unless
 // it is expected to be slower here than that default: tiles that fill the device there may leave it half empty here.
 // Error kBadInput with every family's reason if none supports it.
 Choice dispatch(const Problem& problem, const DeviceInfo& device);
+// The same by what is built in alone: a pure function of problem, device and source.
+Choice dispatch_as_built(const Problem& problem, const DeviceInfo& device);
 // All that dispatch could choose, best first: tuned entries from the nearest on, each family's default after them. For
 // who may have to pass one over (it does not compile here, the tensors' strides do not suit it). Empty if no family
 // supports the problem.

@@ -23,6 +23,8 @@ bool Program::has_tensor_maps() const {
 
 std::string Program::fingerprint() const {
   Hasher hasher;
+  for (const Workspace& workspace : workspaces)
+    hasher.add(fmt::format("{} bytes {}", workspace.bytes, static_cast<int>(workspace.contents)));
   for (const Step& step : steps) {
     const LaunchSpec& launch = step.launch;
     for (const Dim3& d : {launch.grid, launch.block, launch.cluster})

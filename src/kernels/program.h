@@ -63,8 +63,12 @@ struct Step {
   template <class Params>
   void set_params(const Params& params) {
     static_assert(std::is_trivially_copyable_v<Params>);
+    Params whole = params;
+#if __has_builtin(__builtin_clear_padding)  // what lies between the fields must not enter fingerprint()
+    __builtin_clear_padding(&whole);
+#endif
     launch.params.resize(sizeof(Params));
-    std::memcpy(launch.params.data(), &params, sizeof(Params));
+    std::memcpy(launch.params.data(), &whole, sizeof(Params));
   }
   void relocate(std::size_t offset, AddressOf of) { relocations.push_back({offset, of}); }
   void add_map(const TensorMapSpec& map, AddressOf of) {
@@ -87,7 +91,8 @@ struct Program {
 
   // Reads through tensor maps, which cannot repeat an element (stride 0).
   bool has_tensor_maps() const;
-  // All launches with their geometry, parameters, relocations and maps, hashed: equal programs compute the same.
+  // All launches with their geometry, parameters, relocations and maps, and the workspaces, hashed: equal programs
+  // compute the same.
   std::string fingerprint() const;
   // Error kInternal for a relocation outside of the parameters or over bytes that are not zero, for an unknown
   // workspace, for too many parameter bytes, and for a workspace beside a programmatic launch: that one may begin

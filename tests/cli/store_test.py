@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, CliTest, copy_device_sources, interrupt
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, SOURCE_DIR, CliTest, copy_device_sources, interrupt
 
 PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s96_d64_fp32"]
 
@@ -92,19 +92,40 @@ class VerifyTest(CliTest):
         self.expect(FAILED, "verify", stale)
         self.expect(FAILED, "verify", fresh, stale)
         self.expect_error(BAD_USAGE, ["none.json"], "verify", self.path("none.json"))
-        # What a kernel includes, at any depth, makes results stale; what none includes does not.
+        # A row is stale if what it was measured on changed, and only then: here it ran cpu_fwd.
         tree = self.path("tree")
         copy_device_sources(tree)
         self.environment["FLASHCORE_SOURCE"] = tree
         self.expect(DONE, "verify", fresh)
-        for file, code in (("conformance/common.cuh", DONE), ("ptx/common.cuh", FAILED)):
+        for file, change, code in (("ptx/common.cuh", "int changed;\n", DONE), ("sm90_fwd/kernel.cuh", "int changed;\n", DONE),
+                                   ("cpu_fwd/forward.cpp", "// changed\n", DONE), ("cpu_fwd/forward.cpp", "int changed;\n", FAILED)):
             with open(os.path.join(tree, "src", "kernels", file), "a", encoding="utf-8") as source:
-                source.write("// changed\n")
+                source.write(change)
             self.expect(code, "verify", fresh)
         del self.environment["FLASHCORE_SOURCE"]
         for text in ("", "{", "[]", "{}", '{"results": []}', '{"results": [{}]}', '{"results": [3]}'):
             with self.subTest(text=text):
                 self.expect_error(BAD_USAGE, ["bad.json"], "verify", fresh, self.write("bad.json", text))
+
+    def test_rows_go_stale_one_by_one(self):
+        """Kernels for a GPU: the one whose text changed, and those alone that ran it."""
+        shipped = os.path.join(SOURCE_DIR, "results", "h200", "canonical.json")
+        tree = self.path("tree")
+        copy_device_sources(tree)
+        self.environment["FLASHCORE_SOURCE"] = tree
+        self.expect(DONE, "verify", shipped)
+        with open(shipped, encoding="utf-8") as file:
+            ran = [result["family"] for result in json.load(file)["results"]]
+        for file, change, families in (("ptx/common.cuh", "// a comment\n", set()), ("sm80_short_fwd/kernel.cuh", "int changed;\n", {"sm80_short_fwd"}),
+                                       ("sm90_fwd/producer.cuh", "int changed;\n", {"sm80_short_fwd", "sm90_fwd"})):
+            with open(os.path.join(tree, "src", "kernels", file), "a", encoding="utf-8") as source:
+                source.write(change)
+            code = FAILED if families else DONE
+            stale = json.loads(self.expect(code, "verify", shipped, "--json", "-", "--quiet").stdout)["results"][0]["stale"]
+            self.assertEqual([row["row"] for row in stale], [row for row, family in enumerate(ran) if family in families])
+            for row in stale:
+                self.assertIn(ran[row["row"]], row["why"])
+        self.assertTrue({"sm80_short_fwd", "sm90_fwd"} < set(ran), "the file shows nothing here without rows of a third family")
 
 
 class LongRunTest(CliTest):

@@ -6,6 +6,7 @@
 #include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "kernels/registry.h"
+#include "kernels/source_hash.h"
 
 namespace flashcore {
 namespace {
@@ -46,6 +47,20 @@ const SourceMap& device_sources() {
   return sources;
 }
 std::string source_hash() { return "0123456789abcdef0123456789abcdef"; }
+std::string source_hash(const Candidate&, const PlacedProblem&, const DeviceLimits&) { return source_hash(); }
+
+std::string Candidate::print() const { return family->name() + ":" + family->space().print(config); }
+Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits) {
+  const std::size_t colon = text.find(':');
+  const Family& family = family_by_name(text.substr(0, colon));
+  Candidate candidate{&family, family.default_config(problem, limits)};
+  if (colon != std::string_view::npos)
+    candidate.config = family.space().parse(text.substr(colon + 1), candidate.config, family.name());
+  return candidate;
+}
+Choice dispatch_as_built(const Problem& problem, const DeviceInfo& device) {
+  return {parse_candidate("sm80_fwd", problem, device.limits), "the only one"};
+}
 
 ScopedFamily::ScopedFamily(std::unique_ptr<Family>) { not_here(); }
 ScopedFamily::~ScopedFamily() = default;

@@ -149,11 +149,15 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   EXPECT_EQ(ledger[1].verdict, HypothesisVerdict::kConfirmed);
   EXPECT_EQ(ledger_notes(ledger, "fake_none", "fake").size(), 2u);
   EXPECT_TRUE(ledger_notes(ledger, "sm80_fwd", "fake").empty());
-  const auto known = known_configs(ledger, "fake_none", "b1_h1_s19_d8_fp32", "fake", results[0].source_hash);
+  const auto problem = PlacedProblem::parse("b1_h1_s19_d8_fp32");
+  const auto known = known_configs(ledger, "fake_none", problem, results[0].device);
   ASSERT_EQ(known.size(), 2u);
   EXPECT_EQ(known[0].config, "block=16,unroll=2,spread=0");
   EXPECT_EQ(known[0].verdict, SpeedVerdict::kFaster);
-  EXPECT_TRUE(known_configs(ledger, "fake_none", "b1_h1_s19_d8_fp32", "fake", "other source").empty());
+  auto changed = ledger;
+  for (LedgerEntry& entry : changed)
+    for (LedgerPair& pair : entry.pairs) pair.control_source_hash = "another";
+  EXPECT_TRUE(known_configs(changed, "fake_none", problem, results[0].device).empty()) << "a control of other source";
 
   const std::string html = read_file(folder_ / "out/unroll/verdict.html");
   for (const char* word : {"<!doctype html>", "Unrolling helps.", "CONFIRMED", "Fewer branches.", "<svg", "error"})

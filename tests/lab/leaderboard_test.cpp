@@ -5,6 +5,9 @@
 namespace flashcore {
 namespace {
 
+const IsCurrent kNow = [](const Trial& t) { return t.source_hash == "now"; };
+const IsCurrent kLater = [](const Trial& t) { return t.source_hash == "later"; };
+
 // A held-out trial of config `config`; speed-up against "fam:base" unless it is that.
 Trial heldout(const std::string& config, double p50, double speedup = 1, double half_width = 0.01) {
   Trial t;
@@ -33,7 +36,7 @@ std::string order_of(const LeaderboardRow& row) {
 
 TEST(Leaderboard, RanksByHeldOutSpeedUp) {
   // The clock was lower when "b" ran: its raw time is worse, its race better.
-  const auto rows = leaderboard({heldout("base", 100), heldout("a", 80, 1.2), heldout("b", 85, 1.3)}, "now");
+  const auto rows = leaderboard({heldout("base", 100), heldout("a", 80, 1.2), heldout("b", 85, 1.3)}, kNow);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(order_of(rows[0]), "b a base ");
   EXPECT_EQ(rows[0].ties, 0);
@@ -42,8 +45,7 @@ TEST(Leaderboard, RanksByHeldOutSpeedUp) {
 
 TEST(Leaderboard, OverlappingIntervalsAreTies) {
   const auto rows = leaderboard(
-      {heldout("base", 100), heldout("a", 80, 1.20, 0.02), heldout("b", 80, 1.23, 0.02), heldout("c", 90, 1.05)},
-      "now");
+      {heldout("base", 100), heldout("a", 80, 1.20, 0.02), heldout("b", 80, 1.23, 0.02), heldout("c", 90, 1.05)}, kNow);
   EXPECT_EQ(order_of(rows[0]), "b a c base ");
   EXPECT_EQ(rows[0].ties, 1);
 }
@@ -51,7 +53,7 @@ TEST(Leaderboard, OverlappingIntervalsAreTies) {
 TEST(Leaderboard, WithoutACommonBaselineMedianTimesRank) {
   Trial other = heldout("b", 85, 1.3);
   other.comparison->against = "fam:else";
-  const auto rows = leaderboard({heldout("a", 80, 1.2), other}, "now");
+  const auto rows = leaderboard({heldout("a", 80, 1.2), other}, kNow);
   EXPECT_EQ(order_of(rows[0]), "a b ");
   EXPECT_EQ(rows[0].ties, 0);
 }
@@ -63,25 +65,25 @@ TEST(Leaderboard, OnlyCorrectHeldOutTrialsWithATimeCount) {
   wrong.gates[0].status = GateStatus::kFailed;
   Trial untimed = heldout("untimed", 1, 9);
   untimed.timing.reset();
-  const auto rows = leaderboard({search, wrong, untimed, heldout("base", 100)}, "now");
+  const auto rows = leaderboard({search, wrong, untimed, heldout("base", 100)}, kNow);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(order_of(rows[0]), "base ");
-  EXPECT_TRUE(leaderboard({search, wrong, untimed}, "now").empty());
+  EXPECT_TRUE(leaderboard({search, wrong, untimed}, kNow).empty());
 }
 
 TEST(Leaderboard, TheLatestTrialOfACandidateStands) {
-  const auto rows = leaderboard({heldout("a", 10, 5), heldout("base", 100), heldout("a", 95, 1.05)}, "now");
+  const auto rows = leaderboard({heldout("a", 10, 5), heldout("base", 100), heldout("a", 95, 1.05)}, kNow);
   EXPECT_EQ(rows[0].standing.size(), 2u);
   EXPECT_EQ(rows[0].standing[0].timing->p50_us, 95);
 }
 
 TEST(Leaderboard, OldSourceIsStaleAndNeverMixedWithNew) {
-  const auto old_only = leaderboard({heldout("base", 100), heldout("a", 80, 1.2)}, "later");
+  const auto old_only = leaderboard({heldout("base", 100), heldout("a", 80, 1.2)}, kLater);
   ASSERT_EQ(old_only.size(), 1u);
   EXPECT_TRUE(old_only[0].stale);
   Trial fresh = heldout("base", 120);
   fresh.source_hash = "later";
-  const auto mixed = leaderboard({heldout("base", 100), heldout("a", 80, 1.2), fresh}, "later");
+  const auto mixed = leaderboard({heldout("base", 100), heldout("a", 80, 1.2), fresh}, kLater);
   EXPECT_FALSE(mixed[0].stale);
   EXPECT_EQ(order_of(mixed[0]), "base ");
 }
@@ -91,7 +93,7 @@ TEST(Leaderboard, OneRowPerDeviceAndProblem) {
   elsewhere.device.key = "another";
   Trial larger = heldout("base", 500);
   larger.problem.batch = 2;
-  const auto rows = leaderboard({heldout("base", 100), larger, elsewhere}, "now");
+  const auto rows = leaderboard({heldout("base", 100), larger, elsewhere}, kNow);
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].device_key, "another");
   EXPECT_NE(rows[1].problem_id, rows[2].problem_id);

@@ -11,6 +11,8 @@ int main(int argc, char** argv) {
     return 3;
   }
   flashcore::write_file_atomically(
-      argv[1], flashcore::report_html(flashcore::example::tuned_suite(), {flashcore::example::kCurrent}));
+      argv[1], flashcore::report_html(flashcore::example::tuned_suite(), [](const flashcore::Trial& t) {
+        return t.source_hash == flashcore::example::kCurrent;
+      }));
   return 0;
 }

@@ -99,7 +99,6 @@ TEST_F(StoreTest, EveryFilterFilters) {
   Trial other = trial_of("b", Phase::kBench);
   other.family = "cpu_fwd";
   other.device.key = "cpu_x";
-  other.source_hash = "else";
   other.problem.batch = 3;
   store.append(other);
   const auto runs = [&](const TrialQuery& query) {
@@ -112,7 +111,6 @@ TEST_F(StoreTest, EveryFilterFilters) {
   EXPECT_EQ(runs({.problem_id = other.problem.id()}), "b");
   EXPECT_EQ(runs({.device_key = "h200"}), "a");
   EXPECT_EQ(runs({.family = "cpu_fwd"}), "b");
-  EXPECT_EQ(runs({.source_hash = "else"}), "b");
   EXPECT_EQ(runs({.phase = Phase::kBench}), "b");
   EXPECT_EQ(runs({.device_key = "h200", .phase = Phase::kBench}), "");
 }

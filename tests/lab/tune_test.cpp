@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 #include "lab/compare/bench.h"
 #include "lab/record/leaderboard.h"
 #include "lab/tune/facts.h"
@@ -70,7 +70,7 @@ TEST_F(TuneTest, FindsTheOptimumAndConfirmsItOnHeldOutData) {
     }
   }
   EXPECT_EQ(heldout, 6);
-  const auto rows = leaderboard(store.query({}), source_hash());
+  const auto rows = leaderboard(store.query({}), is_current);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].standing[0].config, entry.winner->config);
 }
@@ -185,7 +185,7 @@ TEST_F(TuneTest, OfTwoHundredEqualCandidatesNobodyClaimsAGain) {
   options.strategy = "both";
   const TuneResult result = run(options, store);
   EXPECT_EQ(tried(store), 200);
-  const auto rows = leaderboard(store.query({}), source_hash());
+  const auto rows = leaderboard(store.query({}), is_current);
   ASSERT_EQ(rows.size(), 1u);
   int heldout = 0;
   for (const Trial& t : rows[0].standing) {
@@ -275,7 +275,7 @@ TEST_F(TuneTest, AWrongFamilyNeverReachesTheLeaderboard) {
   Store store(file());
   const TuneResult result = run(options_for("fake_missing_mask", 4), store);
   EXPECT_FALSE(result.entries[0].winner);
-  EXPECT_TRUE(leaderboard(store.query({}), source_hash()).empty());
+  EXPECT_TRUE(leaderboard(store.query({}), is_current).empty());
 }
 
 TEST_F(TuneTest, BadWordsAreFoundBeforeAnythingRuns) {
@@ -335,7 +335,9 @@ TEST_F(TuneTest, BenchTimesThePinnedCandidateAndItsFileVerifies) {
   write_file_atomically(results, old.dump());
   const Verification stale = verify_results(results);
   EXPECT_FALSE(stale.fresh);
-  EXPECT_EQ(stale.stale, std::vector<std::string>{"tiny"});
+  ASSERT_EQ(stale.stale.size(), 1u);
+  EXPECT_EQ(stale.stale[0].name, "tiny");
+  EXPECT_EQ(stale.stale[0].row, 0u);
   for (const char* text : {"", "[]", "{\"schema\":\"flashcore.bench/1\",\"results\":[]}",
                            "{\"schema\":\"flashcore.bench/1\",\"results\":[{}]}"}) {
     write_file_atomically(results, text);

@@ -27,10 +27,11 @@ class ReadmeTables(unittest.TestCase):
         (self.root / "results" / "gpu").mkdir(parents=True)
         self.verdict(0)
 
-    def verdict(self, code):
-        """A stand-in for `flashcore verify` that gives this exit code."""
+    def verdict(self, code, stale=(), wrong=()):
+        """A stand-in for `flashcore verify` that gives this exit code and these rows."""
+        answer = json.dumps({"results": [{"stale": [{"row": row, "name": "one", "why": "it has changed"} for row in stale], "wrong": list(wrong)}]})
         program = self.root / "flashcore"
-        program.write_text(f"#!/bin/sh\nexit {code}\n")
+        program.write_text(f"#!/bin/sh\n[ \"$1 $3 $4\" = 'verify --json -' ] && echo '{answer}'\nexit {code}\n")
         program.chmod(0o755)
 
     def results(self, *rows):
@@ -52,7 +53,7 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("9.40 [8.40, 10.4] | 57.2 TFLOP/s | 2.00× | 1.20× [1.19, 1.21]", text)
         self.assertIn("40.0 [39.0, 41.0] | 3,609 GB/s", text)
         self.assertIn("**geometric mean without decode** | | | | | **1.04×**", text)
-        self.assertIn("commit 0123456789ab; source abcdef012345", text)
+        self.assertIn("commit 0123456789ab", text)
         self.assertTrue(text.endswith("\nend\n") and "old" not in text)
         self.assertEqual(self.run_script("--check").returncode, 0)
 
@@ -63,7 +64,8 @@ class ReadmeTables(unittest.TestCase):
         self.results(*rows)
         program = self.root / "flashcore"
         answer = json.dumps({"results": [{"decode": False}, {"decode": True}]})
-        program.write_text(f"#!/bin/sh\n[ $1 = verify ] && exit 0\n[ \"$*\" = 'problem {rows[0]['problem']} {rows[1]['problem']} --json - --quiet' ] && echo '{answer}'\n")
+        fresh = json.dumps({"results": [{"stale": [], "wrong": []}]})
+        program.write_text(f"#!/bin/sh\n[ $1 = verify ] && echo '{fresh}' && exit 0\n[ \"$*\" = 'problem {rows[0]['problem']} {rows[1]['problem']} --json - --quiet' ] && echo '{answer}'\n")
         self.assertEqual(self.run_script().returncode, 0)
         self.assertIn("9.40 [8.40, 10.4] | 57.2 TFLOP/s", self.readme())
         self.assertIn("40.0 [39.0, 41.0] | 3,609 GB/s", self.readme())
@@ -84,9 +86,26 @@ class ReadmeTables(unittest.TestCase):
 
     def test_stale_results_show_no_number(self):
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
-        self.verdict(1)
+        self.verdict(1, stale=[0])
         self.run_script()
         self.assertIn("is stale", self.readme())
+        self.assertNotIn("57.2", self.readme())
+
+    def test_a_stale_row_leaves_the_others_as_they_are(self):
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 3.0), result("b1_h8_s1024_d64_fp16", 12.0, 1.2))
+        self.verdict(1, stale=[1])
+        self.run_script()
+        self.assertIn("9.40 [8.40, 10.4]", self.readme())
+        self.assertIn("`b1_h8_s2048_d64_fp16` | `sm80_fwd` | stale | – |", self.readme())
+        self.assertNotIn("22.0", self.readme())
+        self.assertIn("**geometric mean of the 2 that are fresh** | | | | | **1.20×**", self.readme())
+        self.assertIn("1 stale: it has changed.", self.readme())
+
+    def test_figures_that_contradict_each_other_are_not_shown(self):
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.verdict(1, wrong=["one: 57 is no throughput of 9"])
+        self.run_script()
+        self.assertIn("57 is no throughput of 9", self.readme())
         self.assertNotIn("57.2", self.readme())
 
     def test_a_verdict_that_could_not_be_had_is_an_error_and_writes_nothing(self):
@@ -114,14 +133,14 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("57.2 TFLOP/s | 2.00× | – | – |", text)
         self.assertIn("3,609 GB/s | 2.00× | 9.00×", text)
         self.assertIn("**geometric mean without decode** | | | | | **1.50×** | **1.50×** |", text)
-        self.assertIn("A GPU; driver 1.2; graph, burst; source abcdef012345. Peers", text)
-        self.verdict(1)
+        self.assertIn("A GPU; driver 1.2; graph, burst. Peers", text)
+        self.verdict(1, stale=range(4))
         self.run_script()
         self.assertIn("`python -m flashcore.peers --suite suites/tiny.yaml --json results/gpu/tiny.json` measures them again", self.readme())
 
     def test_a_stale_file_of_sustained_samples_is_measured_again_as_such(self):
         self.results({**result("b1_h8_s512_d64_fp16", 4.0, 2.0), "condition": "sustained"})
-        self.verdict(1)
+        self.verdict(1, stale=[0])
         self.run_script()
         self.assertIn("suites/tiny.yaml --condition sustained --json results/gpu/tiny.json` measures them again", self.readme())
 
@@ -156,7 +175,7 @@ class ReadmeTables(unittest.TestCase):
         path = self.family_readme("sm80_fwd")
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
         self.run_script()
-        self.verdict(1)
+        self.verdict(1, stale=[0])
         self.run_script()
         self.assertIn("is stale", path.read_text())
         self.assertNotIn("9.40", path.read_text())
@@ -213,7 +232,7 @@ class ReadmeTables(unittest.TestCase):
         self.assertEqual(self.run_script("--check").returncode, 0)
         chart.write_text(chart.read_text().replace("1.25×", "1.35×"))
         self.assertEqual(self.run_script("--check").returncode, 1)
-        self.verdict(1)
+        self.verdict(1, stale=range(3))
         self.assertEqual(self.run_script("--check").returncode, 1)
         self.run_script()
         self.assertIn("is stale", self.readme())

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/source_hash.h"
 #include "lab/process/worker.h"
 #include "lab/record/json_io.h"
 

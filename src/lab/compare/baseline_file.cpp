@@ -6,7 +6,7 @@
 #include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/regression.h"
 

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/source_hash.h"
 #include "lab/process/worker.h"
 #include "lab/record/json_io.h"
 
@@ -51,7 +51,8 @@ json result_json(const Trial& t) {
                  {"name", t.problem_name},
                  {"decode", t.problem.is_decode()},
                  {"suite", t.suite},
-                 {"device", {{"key", t.device.key}, {"name", t.device.name}, {"id", t.device.id}}},
+                 {"device", t.device},
+                 {"chosen_by", t.chosen_by},
                  {"source_hash", t.source_hash},
                  {"code_hash", t.artifact ? json(t.artifact->code_hash) : json()},
                  {"family", t.family},
@@ -89,9 +90,15 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
   request.spec() = options.spec();
   request.patterns = {Pattern::kNormal, Pattern::kOutlier};
   request.min_samples = options.min_samples;
+  ChosenBy chosen_by = ChosenBy::kCaller;
   try {
-    request.candidate =
-        options.candidate ? *options.candidate : dispatch(named.problem, worker.device()).candidate.print();
+    if (options.candidate) {
+      request.candidate = *options.candidate;
+    } else {
+      const Choice choice = dispatch(named.problem, worker.device());
+      request.candidate = choice.candidate.print();
+      chosen_by = choice.chosen_by;
+    }
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kBadInput) throw;
     Trial trial = blank_trial(worker.device(), request);
@@ -100,7 +107,9 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
     trial.gates.push_back({Gate::kValid, GateStatus::kFailed, e.what(), nullptr});
     return trial;
   }
-  return worker.evaluate(request);
+  Trial trial = worker.evaluate(request);
+  trial.chosen_by = chosen_by;
+  return trial;
 }
 
 }  // namespace

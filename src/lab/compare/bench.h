@@ -44,8 +44,12 @@ nlohmann::json bench_json(const std::vector<Trial>& trials);
 
 struct Verification {
   bool fresh = false;
-  std::string reason;              // one sentence: what the file was measured on, and what stands
-  std::vector<std::string> stale;  // names of the results that were measured on other source
+  std::string reason;  // one sentence
+  struct StaleRow {
+    std::size_t row;  // in the file's order
+    std::string name, why;
+  };
+  std::vector<StaleRow> stale;
   std::vector<std::string> wrong;  // figures that do not follow from each other (lab/verify/audit.h); never fresh
 };
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.

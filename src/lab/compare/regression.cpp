@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "core/visible_text.h"
-#include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/source_hash.h"
 #include "lab/process/worker.h"
 #include "lab/record/json_io.h"
 

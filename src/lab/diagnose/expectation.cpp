@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include "core/problem_fields.h"
-#include "kernels/embedded.h"
 #include "kernels/family.h"
 #include "lab/measure/floor.h"
+#include "lab/record/freshness.h"
 
 namespace flashcore {
 namespace {
@@ -51,7 +51,7 @@ const std::vector<Measured>& shipped_times(const std::string& device_key) {
   for (const nlohmann::json& entry : shipped_entries()) {
     if (!is_of(entry, device_key)) continue;
     found.push_back({PlacedProblem::parse(entry.at("problem").get<std::string>()), entry["time_us"].value("p50", 0.0),
-                     entry.value("source_hash", std::string()) != source_hash()});
+                     why_stale(entry).has_value()});
   }
   return found;
 }

@@ -5,6 +5,8 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
+#include "kernels/source_hash.h"
+#include "lab/record/freshness.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -34,6 +36,10 @@ LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin)
       p.at("candidate").get_to(pair.candidate);
       p.at("control").get_to(pair.control);
       p.at("problem").get_to(pair.problem_id);
+      if (p.contains("source_hash") && p.at("source_hash").is_object()) {
+        p.at("source_hash").at("candidate").get_to(pair.source_hash);
+        p.at("source_hash").at("control").get_to(pair.control_source_hash);
+      }
       p.at("verdict").get_to(pair.verdict);
       p.at("outcome").get_to(pair.outcome);
       if (!p.at("speedup").is_null()) {
@@ -75,13 +81,17 @@ std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, co
 }
 
 std::vector<KnownConfig> known_configs(const std::vector<LedgerEntry>& ledger, const std::string& family,
-                                       const std::string& problem_id, const std::string& device_key,
-                                       const std::string& source_hash) {
+                                       const PlacedProblem& problem, const DeviceInfo& device) {
+  const auto is_current = [&](const LedgerEntry& entry, const LedgerPair& pair) {
+    if (pair.source_hash.empty()) return entry.source_hash == source_hash();
+    return pair.source_hash == source_hash_of(pair.candidate, problem, device.limits) &&
+           pair.control_source_hash == source_hash_of(pair.control, problem, device.limits);
+  };
   std::vector<KnownConfig> known;
   for (const LedgerEntry& entry : ledger) {
-    if (entry.device_key != device_key || entry.source_hash != source_hash) continue;
+    if (entry.device_key != device.key) continue;
     for (const LedgerPair& pair : entry.pairs)
-      if (pair.problem_id == problem_id && pair.candidate.starts_with(family + ":"))
+      if (pair.problem_id == problem.id() && pair.candidate.starts_with(family + ":") && is_current(entry, pair))
         known.push_back({pair.candidate.substr(family.size() + 1), pair.verdict, entry.name});
   }
   return known;

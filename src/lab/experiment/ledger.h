@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/operands.h"
+#include "device/device.h"
 #include "lab/record/outcome.h"
 
 namespace flashcore {
@@ -16,6 +18,7 @@ inline constexpr const char* kExperimentSchema = "flashcore.experiment/1";  // o
 
 struct LedgerPair {
   std::string arm, candidate, control, problem_id;
+  std::string source_hash, control_source_hash;  // empty: an older file, which has one for all
   SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   HypothesisVerdict outcome = HypothesisVerdict::kInconclusive;
   double speedup = 0, ci95_low = 0, ci95_high = 0;
@@ -35,14 +38,13 @@ LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin)
 std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, const std::string& family,
                                       const std::string& device_key);
 
-// Configs of `family`, unpatched, measured on this problem, device and source.
+// Configs of `family`, unpatched, measured on this problem and device beside a control, both as they are now.
 struct KnownConfig {
   std::string config;  // as in the candidate's text
   SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   std::string experiment;
 };
 std::vector<KnownConfig> known_configs(const std::vector<LedgerEntry>& ledger, const std::string& family,
-                                       const std::string& problem_id, const std::string& device_key,
-                                       const std::string& source_hash);
+                                       const PlacedProblem& problem, const DeviceInfo& device);
 
 }  // namespace flashcore

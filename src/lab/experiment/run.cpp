@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "core/error.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 #include "lab/process/worker.h"
 #include "lab/record/number_text.h"
 

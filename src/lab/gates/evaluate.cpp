@@ -1,4 +1,5 @@
 #include "lab/gates/evaluate.h"
+#include "lab/record/freshness.h"
 
 #include "core/environment_error.h"
 #include "core/error.h"
@@ -159,7 +160,7 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   const auto colon = request.candidate.find(':');
   trial.family = request.candidate.substr(0, colon);
   if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
-  trial.source_hash = source_hash_of(request.candidate);
+  trial.source_hash = source_hash_of(request.candidate, request.problem, device.limits);
   trial.seed = request.seed;
   trial.machine.cores = hardware_threads();
   trial.machine.variables = repro_variables();

@@ -223,14 +223,4 @@ PatchScope::PatchScope(const std::vector<Patch>& patches) {
   }
 }
 
-std::string source_hash_of(std::string_view candidate) {
-  const Family* family = find_family(candidate.substr(0, candidate.find(':')));
-  const SourceMap* overlay = family ? family->source_overlay() : nullptr;
-  if (!overlay) return source_hash();
-  Hasher hasher;
-  hasher.add(source_hash());
-  for (const auto& [path, text] : *overlay) hasher.add(path).add(text);
-  return hasher.hex();
-}
-
 }  // namespace flashcore

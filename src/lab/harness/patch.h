@@ -62,7 +62,4 @@ class PatchScope {
   std::vector<std::unique_ptr<ScopedFamily>> families_;
 };
 
-// What a result of this candidate was measured on: source_hash() alone, or with the patch for a patched family.
-std::string source_hash_of(std::string_view candidate);
-
 }  // namespace flashcore

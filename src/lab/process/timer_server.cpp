@@ -6,7 +6,7 @@
 #include <ostream>
 
 #include "core/error.h"
-#include "kernels/embedded.h"
+#include "kernels/source_hash.h"
 #include "lab/gates/evaluate.h"
 #include "lab/gates/gates.h"
 #include "lab/harness/operands.h"
@@ -78,13 +78,10 @@ class TimerServer {
 
  private:
   json describe() {
-    const DeviceInfo& info = device_->info();
-    return {{"name", info.name},
-            {"key", info.key},
-            {"id", info.id},
-            {"driver", info.driver},
-            {"source_hash", source_hash()},
-            {"ceilings", device_->ceilings()}};
+    json described = device_->info();
+    described["source_hash"] = source_hash();
+    described["ceilings"] = device_->ceilings();
+    return described;
   }
 
   json prepare(const json& message) {
@@ -98,13 +95,14 @@ class TimerServer {
     const Choice choice = message.contains("candidate") && message.at("candidate").is_string()
                               ? Choice{parse_candidate(message.at("candidate").get<std::string>(), request.problem,
                                                        device_->info().limits),
-                                       "pinned"}
+                                       "pinned", ChosenBy::kCaller}
                               : dispatch(request.problem, device_->info());
     request.candidate = choice.candidate.print();
     // A sweep over many configs judges each by its timed outputs ("check") instead of by every gate.
     Trial trial = blank_trial(device_->info(), request);
     if (message.value("gates", true)) trial = evaluate(*device_, request);
     else trial.ended = Ended::kPassed;
+    trial.chosen_by = choice.chosen_by;
     json answer = {{"trial", trial},
                    {"why", choice.reason},
                    {"flops", request.problem.flops()},

@@ -48,18 +48,18 @@ void rank(LeaderboardRow& row) {
 }
 
 // `trials`: ranked held-out trials of one problem on one device, oldest first.
-LeaderboardRow row_of(const std::vector<const Trial*>& trials, const std::string& current_source_hash) {
-  const bool fresh =
-      std::any_of(trials.begin(), trials.end(), [&](const Trial* t) { return t->source_hash == current_source_hash; });
-  const std::string& wanted = fresh ? current_source_hash : trials.back()->source_hash;
+LeaderboardRow row_of(const std::vector<const Trial*>& trials, const IsCurrent& is_current) {
+  std::vector<const Trial*> current;
+  for (const Trial* t : trials)
+    if (is_current(*t)) current.push_back(t);
+  const bool fresh = !current.empty();
   LeaderboardRow row;
   row.stale = !fresh;
   row.device_key = trials.back()->device.key;
   row.problem_id = trials.back()->problem.id();
   row.problem_name = trials.back()->problem_name;
   std::map<std::string, const Trial*> latest;
-  for (const Trial* t : trials)
-    if (t->source_hash == wanted) latest[t->candidate()] = t;
+  for (const Trial* t : fresh ? current : trials) latest[t->candidate()] = t;
   for (const auto& [candidate, trial] : latest) row.standing.push_back(*trial);
   rank(row);
   return row;
@@ -67,7 +67,7 @@ LeaderboardRow row_of(const std::vector<const Trial*>& trials, const std::string
 
 }  // namespace
 
-std::vector<LeaderboardRow> leaderboard(const std::vector<Trial>& trials, const std::string& current_source_hash) {
+std::vector<LeaderboardRow> leaderboard(const std::vector<Trial>& trials, const IsCurrent& is_current) {
   std::vector<std::pair<std::string, std::string>> order;
   std::map<std::pair<std::string, std::string>, std::vector<const Trial*>> groups;
   for (const Trial& t : trials) {
@@ -78,7 +78,7 @@ std::vector<LeaderboardRow> leaderboard(const std::vector<Trial>& trials, const 
   }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<LeaderboardRow> rows;
-  for (const auto& key : order) rows.push_back(row_of(groups[key], current_source_hash));
+  for (const auto& key : order) rows.push_back(row_of(groups[key], is_current));
   return rows;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/record/freshness.h"
 #include "lab/record/trial.h"
 
 namespace flashcore {
@@ -14,11 +15,11 @@ struct LeaderboardRow {
   // them (or against the same baseline), by median time otherwise.
   std::vector<Trial> standing;
   int ties = 0;        // how many of the next are indistinguishable from the first (intervals overlap)
-  bool stale = false;  // measured on another source_hash than the current one
+  bool stale = false;  // none of its trials is current
 };
 // Trials that are not held-out, not correct or without a time are left out. Where a problem has trials of the current
-// source, older ones are left out too; where it has none, those of its latest source stand, marked stale. Rows by
-// device, then in the order in which problems first appear.
-std::vector<LeaderboardRow> leaderboard(const std::vector<Trial>& trials, const std::string& current_source_hash);
+// source, older ones are left out too; where it has none, the old ones are shown, marked stale. Rows by device, then in
+// the order in which problems first appear.
+std::vector<LeaderboardRow> leaderboard(const std::vector<Trial>& trials, const IsCurrent& is_current);
 
 }  // namespace flashcore

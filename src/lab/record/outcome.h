@@ -2,6 +2,7 @@
 // How things end: the words that stores, JSON files and verdicts are made of.
 
 #include "core/words.h"
+#include "kernels/family.h"
 
 namespace flashcore {
 
@@ -19,6 +20,13 @@ struct WordsOf<Gate> {
                                                                 {Gate::kPerformance, "performance"},
                                                                 {Gate::kCounters, "counters"},
                                                                 {Gate::kTune, "tune"}};
+};
+
+template <>
+struct WordsOf<ChosenBy> {
+  static constexpr std::string_view what = "chosen_by";
+  static constexpr std::pair<ChosenBy, std::string_view> table[] = {
+      {ChosenBy::kCaller, "caller"}, {ChosenBy::kDispatch, "dispatch"}, {ChosenBy::kUserTable, "user_table"}};
 };
 
 enum class GateStatus { kPassed, kFailed, kSkipped, kError };

@@ -259,7 +259,6 @@ std::vector<Trial> Store::query(const TrialQuery& query, std::vector<std::string
   where("problem", query.problem_id);
   where("device", query.device_key);
   where("family", query.family);
-  where("source_hash", query.source_hash);
   if (query.phase) where("phase", std::string(to_string(*query.phase)));
   sql += " ORDER BY id";
   try {

@@ -13,7 +13,7 @@
 namespace flashcore {
 
 struct TrialQuery {
-  std::optional<std::string> run = {}, problem_id = {}, device_key = {}, family = {}, source_hash = {};
+  std::optional<std::string> run = {}, problem_id = {}, device_key = {}, family = {};
   std::optional<Phase> phase = {};
 };
 

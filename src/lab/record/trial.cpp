@@ -61,6 +61,7 @@ Trial trial_from(const json& j) {
   j.at("family").get_to(t.family);
   j.at("config").get_to(t.config);
   j.at("source_hash").get_to(t.source_hash);
+  if (j.contains("chosen_by")) j.at("chosen_by").get_to(t.chosen_by);
   get_whole(j, "seed", t.seed);
   t.artifact = optional_section<Artifact>(j, "artifact");
   j.at("gates").get_to(t.gates);
@@ -232,6 +233,7 @@ void to_json(json& j, const Trial& t) {
        {"device", t.device},
        {"family", t.family},
        {"config", t.config},
+       {"chosen_by", t.chosen_by},
        {"source_hash", t.source_hash},
        {"seed", t.seed},
        {"gates", t.gates},

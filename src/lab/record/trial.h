@@ -58,7 +58,8 @@ struct Trial {
   DeviceInfo device;
   std::string family;
   std::string config;  // canonical text (ConfigSpace::print)
-  std::string source_hash;
+  ChosenBy chosen_by = ChosenBy::kCaller;
+  std::string source_hash;  // of what decides this trial's time: lab/record/freshness.h
   std::uint64_t seed = 0;
   std::optional<Artifact> artifact;
   std::vector<Verdict> gates;

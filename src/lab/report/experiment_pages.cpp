@@ -100,6 +100,13 @@ std::vector<Row> fact_rows(const ExperimentResult& r) {
 }
 const Row kFactHead = {"arm", "problem", "predicted occupancy", "compiled to", "gates"};
 
+// Of what was raced; null where nothing was.
+json source_hashes(const ExperimentPair& p) {
+  if (p.result.processes.empty()) return nullptr;
+  const PairOutcome& first = p.result.processes.front();
+  return {{"candidate", first.candidate.source_hash}, {"control", first.baseline.source_hash}};
+}
+
 std::string markdown_table(const Row& head, const std::vector<Row>& rows) {
   std::string text = "|", rule = "\n|";
   for (const std::string& cell : head) text += " " + cell + " |", rule += " --- |";
@@ -171,6 +178,7 @@ json experiment_json(const ExperimentResult& r) {
                      {"candidate", arm.candidate},
                      {"control", e.control.candidate},
                      {"problem", p.problem.problem.id()},
+                     {"source_hash", source_hashes(p)},
                      {"verdict", p.result.verdict},
                      {"outcome", p.outcome},
                      {"predicted", {arm.predicted.low, arm.predicted.high}},

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "kernels/embedded.h"
 #include "lab/report/model.h"
 #include "lab/report/text.h"
 
@@ -167,15 +166,15 @@ json json_of(const ProblemRow& row) {
 
 }  // namespace
 
-std::string report_markdown(const std::vector<Trial>& trials, const ReportOptions& options) {
-  const Model model = make_model(trials, options);
+std::string report_markdown(const std::vector<Trial>& trials, const IsCurrent& is_current) {
+  const Model model = make_model(trials, is_current);
   std::string out = "# flashcore report\n\n";
   if (trials.empty()) return out + "No trials yet. `flashcore tune --suite quick` makes some.\n";
   for (const DeviceSummary& device : model.devices)
     out += fmt::format("- device: {} ({})\n", escape_markdown(device.info.name), markdown_code(device.info.key));
-  out += fmt::format("- source: {}\n- measured: {} to {}\n- {}; {}\n", markdown_code(model.source_hash),
-                     escape_markdown(model.first_at), escape_markdown(model.last_at), plural(model.trials, "trial"),
-                     escape_markdown(join(model.conditions, "; ")));
+  out +=
+      fmt::format("- measured: {} to {}\n- {}; {}\n", escape_markdown(model.first_at), escape_markdown(model.last_at),
+                  plural(model.trials, "trial"), escape_markdown(join(model.conditions, "; ")));
   for (const DeviceSummary& device : model.devices) {
     for (const auto& [name, value] : machine_facts(device)) out += fmt::format("- {}: {}\n", name, value);
   }
@@ -198,11 +197,10 @@ std::string report_csv(const std::vector<Trial>& trials) {
   return out;
 }
 
-json report_json(const std::vector<Trial>& trials, const ReportOptions& options) {
-  const Model model = make_model(trials, options);
+json report_json(const std::vector<Trial>& trials, const IsCurrent& is_current) {
+  const Model model = make_model(trials, is_current);
   json out = {
       {"schema", "flashcore.report/1"},
-      {"source_hash", model.source_hash},
       {"stale", model.any_stale},
       {"trials", model.trials},
       {"candidates", model.candidates},
@@ -231,8 +229,5 @@ json report_json(const std::vector<Trial>& trials, const ReportOptions& options)
   }
   return out;
 }
-
-std::string report_markdown(const std::vector<Trial>& trials) { return report_markdown(trials, {source_hash()}); }
-json report_json(const std::vector<Trial>& trials) { return report_json(trials, {source_hash()}); }
 
 }  // namespace flashcore

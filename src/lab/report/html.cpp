@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "kernels/embedded.h"
 #include "lab/report/assets.h"
 #include "lab/report/charts.h"
 #include "lab/report/content_policy.h"
@@ -66,7 +65,6 @@ std::string header_html(const Model& model) {
   out += fact("suite", join(model.suites, ", "));
   out += fact("measured", period(model.first_at, model.last_at));
   out += fact("regime, condition", join(model.conditions, "; "));
-  out += fact("source", model.source_hash.substr(0, 12));
   for (const DeviceSummary& device : model.devices) out += device_facts(device);
   out += "</dl>";
   if (model.any_stale) {
@@ -201,7 +199,7 @@ std::string scripts_html(const Model& model) {
 
 }  // namespace
 
-std::string report_html(const std::vector<Trial>& trials, const ReportOptions& options) {
+std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_current) {
   if (trials.empty()) {
     return page("flashcore report",
                 "<header><p class=brand>flashcore report</p><h1>No trials yet</h1><p>This store is empty. Fill it "
@@ -209,14 +207,12 @@ std::string report_html(const std::vector<Trial>& trials, const ReportOptions& o
                 "<pre>flashcore tune --suite quick\nflashcore report --out report.html</pre>",
                 "");
   }
-  const Model model = make_model(trials, options);
+  const Model model = make_model(trials, is_current);
   return page("flashcore report: " + join(model.suites, ", ") + " on " + model.devices.front().info.name,
               header_html(model) + summary_html(model) + section("results", "Results", results_table(model)) +
                   charts_html(model) + section("rejected", "Rejected candidates", rejected_table(model)) +
                   section("resources", "Resources of the winners", resources_table(model)) + reproduce_html(model),
               scripts_html(model));
 }
-
-std::string report_html(const std::vector<Trial>& trials) { return report_html(trials, {source_hash()}); }
 
 }  // namespace flashcore

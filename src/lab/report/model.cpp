@@ -86,12 +86,12 @@ void fill_header(Model& model, const std::vector<Trial>& trials) {
 
 // --- rows -----------------------------------------------------------------------------------------------------------
 
-// The fastest of those of one phase group that stand on the current source; older ones only if there is no other.
+// The fastest of those of one phase group that are current; older ones only if there is no other.
 const Trial* fastest(const std::vector<const Trial*>& trials, std::initializer_list<Phase> phases,
-                     const std::string& source_hash) {
+                     const IsCurrent& is_current) {
   const Trial* best = nullptr;
   const auto better = [&](const Trial& a, const Trial& b) {
-    const bool a_current = a.source_hash == source_hash, b_current = b.source_hash == source_hash;
+    const bool a_current = is_current(a), b_current = is_current(b);
     return a_current != b_current ? a_current : a.timing->p50_us < b.timing->p50_us;
   };
   for (const Trial* trial : trials) {
@@ -115,20 +115,20 @@ std::optional<Trial> held_out_winner(const std::vector<Trial>& standing) {
 }
 
 void fill_winner(ProblemRow& row, const std::vector<const Trial*>& trials, const LeaderboardRow* standing,
-                 const std::string& source_hash) {
+                 const IsCurrent& is_current) {
   const std::optional<Trial> held_out = standing == nullptr ? std::nullopt : held_out_winner(standing->standing);
   if (held_out) {
     row.winner = held_out;
     row.ties = standing->ties;
     row.basis = Basis::kHoldout;
-  } else if (const Trial* bench = fastest(trials, {Phase::kBench}, source_hash)) {
+  } else if (const Trial* bench = fastest(trials, {Phase::kBench}, is_current)) {
     row.winner = *bench;
     row.basis = Basis::kBench;
-  } else if (const Trial* found = fastest(trials, {Phase::kDefault, Phase::kSearch}, source_hash)) {
+  } else if (const Trial* found = fastest(trials, {Phase::kDefault, Phase::kSearch}, is_current)) {
     row.winner = *found;
     row.basis = Basis::kDiscovery;
   }
-  row.stale = row.winner && row.winner->source_hash != source_hash;
+  row.stale = row.winner && !is_current(*row.winner);
 }
 
 // The config that tuning measured its finalists against: the default of the most preferred family that worked, not of
@@ -186,7 +186,7 @@ std::string why_no_winner(const std::vector<const Trial*>& trials) {
 }
 
 ProblemRow make_row(const std::vector<const Trial*>& trials, const std::vector<LeaderboardRow>& board,
-                    const std::string& source_hash) {
+                    const IsCurrent& is_current) {
   const Trial& any = *trials.back();
   ProblemRow row;
   row.device_key = any.device.key;
@@ -198,7 +198,7 @@ ProblemRow make_row(const std::vector<const Trial*>& trials, const std::vector<L
   const auto standing = std::find_if(board.begin(), board.end(), [&](const LeaderboardRow& each) {
     return each.device_key == row.device_key && each.problem_id == row.problem_id;
   });
-  fill_winner(row, trials, standing == board.end() ? nullptr : &*standing, source_hash);
+  fill_winner(row, trials, standing == board.end() ? nullptr : &*standing, is_current);
   choose_baseline(row, trials);
   choose_speedup(row, trials);
   row.funnel = make_funnel(trials);
@@ -206,7 +206,7 @@ ProblemRow make_row(const std::vector<const Trial*>& trials, const std::vector<L
   return row;
 }
 
-void fill_rows(Model& model, const std::vector<Trial>& trials) {
+void fill_rows(Model& model, const std::vector<Trial>& trials, const IsCurrent& is_current) {
   std::vector<std::pair<std::string, std::vector<const Trial*>>> groups;
   std::map<std::string, std::size_t> where;
   for (const Trial& trial : trials) {
@@ -215,9 +215,9 @@ void fill_rows(Model& model, const std::vector<Trial>& trials) {
     if (fresh) groups.push_back({key, {}});
     groups[at->second].second.push_back(&trial);
   }
-  const std::vector<LeaderboardRow> board = leaderboard(trials, model.source_hash);
+  const std::vector<LeaderboardRow> board = leaderboard(trials, is_current);
   for (const auto& [key, group] : groups) {
-    ProblemRow row = make_row(group, board, model.source_hash);
+    ProblemRow row = make_row(group, board, is_current);
     row.label = model.devices.size() > 1 ? fmt::format("{} · {}", row.name, row.device_key) : row.name;
     model.any_stale = model.any_stale || row.stale;
     model.rows.push_back(std::move(row));
@@ -249,16 +249,10 @@ std::optional<double> geomean_over_default(const std::vector<ProblemRow>& rows) 
 
 }  // namespace
 
-Model make_model(const std::vector<Trial>& trials, const ReportOptions& options) {
+Model make_model(const std::vector<Trial>& trials, const IsCurrent& is_current) {
   Model model;
   fill_header(model, trials);
-  model.source_hash = options.current_source_hash;
-  if (model.source_hash.empty()) {
-    for (const Trial& trial : trials) {
-      if (trial.created_at == model.last_at) model.source_hash = trial.source_hash;
-    }
-  }
-  fill_rows(model, trials);
+  fill_rows(model, trials, is_current);
   fill_noise(model);
   model.rejected = group_rejected(trials);
   model.geomean_speedup = geomean_over_default(model.rows);

@@ -56,7 +56,6 @@ struct Model {
   std::vector<DeviceSummary> devices;
   std::vector<std::string> suites;
   std::vector<std::string> conditions;  // "graph, burst"
-  std::string source_hash;              // the current one
   bool any_stale = false;
   std::string first_at, last_at;
   int trials = 0, candidates = 0, stopped_by_gate = 0;
@@ -65,7 +64,7 @@ struct Model {
   std::optional<double> geomean_speedup;  // over the default, rows with a winner; a kept default counts as 1
 };
 
-Model make_model(const std::vector<Trial>& trials, const ReportOptions& options);
+Model make_model(const std::vector<Trial>& trials, const IsCurrent& is_current);
 
 // --- numbers of a row ---
 double tflops(const Problem& problem, double time_us);

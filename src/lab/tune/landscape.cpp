@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "kernels/family.h"
+#include "kernels/source_hash.h"
 #include "lab/statistics/statistics.h"
 #include "lab/tune/facts.h"
 #include "lab/tune/search.h"
@@ -48,8 +49,7 @@ std::vector<Landscape> landscapes_of(const std::vector<Trial>& trials, const Dev
     const auto& all = all_families();
     const auto family = std::find_if(all.begin(), all.end(), [&](const Family* f) { return f->name() == key.second; });
     if (family == all.end()) continue;  // a proposer's kernel
-    Landscape l{key.first, group.front()->device.key, group.front()->source_hash, key.second, (*family)->space(), {},
-                {}};
+    Landscape l{key.first, group.front()->device.key, source_hash(), key.second, (*family)->space(), {}, {}};
     l.first = (*family)->default_config(group.front()->problem, limits);
     std::map<std::string, double> times;
     for (const Trial* t : group) {

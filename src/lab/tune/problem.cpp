@@ -1,11 +1,12 @@
 #include "lab/tune/problem.h"
+#include "lab/record/freshness.h"
 
 #include <algorithm>
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/source_hash.h"
 #include "lab/gates/gates.h"
 #include "lab/tune/facts.h"
 
@@ -80,9 +81,8 @@ void ProblemTuner::load_earlier_trials() {
   TrialQuery query;
   query.problem_id = problem_.id();
   query.device_key = run_.worker.device().key;
-  query.source_hash = source_hash();
   for (Trial& t : run_.store.query(query, &damaged_)) {
-    if (t.ended == Ended::kEnvironment) continue;  // says nothing of the candidate: it is tried again
+    if (t.ended == Ended::kEnvironment || !is_current(t)) continue;  // says nothing of the candidate as it is now
     const bool ours =
         std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
     if (!ours) continue;
@@ -130,8 +130,7 @@ void ProblemTuner::announce_space() {
 // Configs found slower on this problem are not tried; those found faster come first.
 void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
   for (const Family* family : searched_)
-    for (const KnownConfig& known :
-         known_configs(run_.ledger, family->name(), problem_.id(), run_.worker.device().key, source_hash())) {
+    for (const KnownConfig& known : known_configs(run_.ledger, family->name(), problem_, run_.worker.device())) {
       Trial trial;
       trial.family = family->name();
       trial.config = known.config;

@@ -4,8 +4,8 @@
 #include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
-#include "kernels/embedded.h"
 #include "lab/compare/bench.h"
+#include "lab/record/freshness.h"
 #include "lab/verify/audit.h"
 
 namespace flashcore {
@@ -27,29 +27,31 @@ Verification verify_results_text(std::string_view text, const std::string& origi
         "'{}' is not a results file: it must be JSON of schema {} with at least one entry under \"results\", as "
         "`flashcore bench --json` writes it",
         origin, kBenchSchema);
-  const std::string current = source_hash();
   Verification verification;
-  std::string other;
-  for (const json& result : document["results"]) {
-    const json hash = result.is_object() ? result.value("source_hash", json()) : json();
-    if (!hash.is_string())
-      throw_bad_input(
-          "'{}' has a result without a source_hash; it cannot be said what it was measured on: measure it again",
-          origin);
-    if (hash == current) continue;
-    other = hash.get<std::string>();
-    const json name = result.value("name", json());
-    verification.stale.push_back(name.is_string() ? name.get<std::string>() : "?");
+  const json& rows = document["results"];
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::optional<std::string> why;
+    try {
+      why = why_stale(rows[i]);
+    } catch (const std::exception& e) {
+      throw_bad_input("result {} of '{}' does not say what it was measured on ({}): measure it again", i + 1, origin,
+                      e.what());
+    }
+    if (!why) continue;
+    const json name = rows[i].value("name", json());
+    verification.stale.push_back({i, name.is_string() ? name.get<std::string>() : "?", *why});
   }
   verification.wrong = audit_results(document);
   verification.fresh = verification.stale.empty() && verification.wrong.empty();
-  verification.reason =
-      !verification.wrong.empty() ? "figures that do not follow from each other: " + verification.wrong.front()
-      : verification.fresh
-          ? fmt::format("all {} results were measured on the source as it stands ({})", document["results"].size(),
-                        current)
-          : fmt::format("{} of {} results were measured on other source ({}) than the source as it stands ({})",
-                        verification.stale.size(), document["results"].size(), other, current);
+  if (!verification.wrong.empty()) {
+    verification.reason = "figures that do not follow from each other: " + verification.wrong.front();
+  } else if (verification.fresh) {
+    verification.reason = fmt::format("all {} results were measured on what the source now is for them", rows.size());
+  } else {
+    const Verification::StaleRow& first = verification.stale.front();
+    verification.reason = fmt::format("{} of {} results are stale; {}: {}", verification.stale.size(), rows.size(),
+                                      first.name, first.why);
+  }
   return verification;
 }
 

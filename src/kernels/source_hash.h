@@ -1,0 +1,25 @@
+#pragma once
+// What a result was measured on, so that it is known when it would come out otherwise.
+
+#include <string>
+#include <string_view>
+
+#include "core/operands.h"
+#include "device/device.h"
+#include "kernels/family.h"
+
+namespace flashcore {
+
+// Of all sources that kernels, their launches and their choice are made of: names the state of a tree.
+std::string source_hash();
+
+// Of what decides the time of one candidate on a problem and device: the text that its kernel is compiled from, with
+// all that it includes; the compiler's options; its launches' geometry, parameters and workspaces. For a CPU family:
+// the text of its folder, and the config. Comments and blanks decide nothing. A result is stale exactly when this
+// differs (who chose the candidate, dispatch or a caller, is another question: lab/record/freshness.h).
+std::string source_hash(const Candidate& candidate, const PlacedProblem& problem, const DeviceLimits& limits);
+
+// A source without its comments, and with one blank, or line where directives begin and end, for many.
+std::string code_of(std::string_view source);
+
+}  // namespace flashcore
