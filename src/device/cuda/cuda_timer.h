@@ -40,6 +40,7 @@ class CudaTimer final : public Timer {
   const Launch& next_launch();
   void enqueue_work();
   void capture();
+  void release_persisting_l2();
   double time_once_us(const std::function<void()>& work);
 
   TimerTools tools_;
