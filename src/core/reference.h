@@ -55,6 +55,10 @@ struct Reference {
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows,
                             int threads = 0);
 
+// ideal_o and ideal_lse of every row, and nothing else: several times faster than fp64, for the rows that a sample
+// leaves out.
+Reference ideal_forward(const Problem& problem, const AttentionInputs& inputs, int threads = 0);
+
 // How far an output is from the reference.
 struct OutputError {
   double rel = 0;            // ‖o − ref‖F / ‖ref‖F over rows that are finite in the reference

@@ -373,11 +373,13 @@ void reference_block(const PackedHead& head, DType dtype, double scale, std::vec
   std::vector<float> q32(static_cast<std::size_t>(kRows * head.head_dim), 0.0f);
   for (std::size_t r = 0; r < rows.size(); ++r)
     std::copy(rows[r].q.begin(), rows[r].q.end(), q32.begin() + static_cast<std::int64_t>(r) * head.head_dim);
-  const std::vector<double> q64(q32.begin(), q32.end());
   const float* k = head.k.data() + first * head.head_dim;
-  dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
+  if (rows.front().o != nullptr) {
+    const std::vector<double> q64(q32.begin(), q32.end());
+    dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
+    finish_f64(head, first, rows, dtype, scale, scratch, stride);
+  }
   dot_keys_f32(k, head.head_dim, count, q32.data(), scratch.p32.data(), stride);
-  finish_f64(head, first, rows, dtype, scale, scratch, stride);
   finish_f32(head, first, rows, dtype, static_cast<float>(scale), scratch, stride);
 }
 

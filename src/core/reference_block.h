@@ -30,7 +30,7 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
 struct ReferenceRow {
   std::vector<float> q;  // head_dim
   KeyRange<std::int64_t> keys{0, 0};
-  double* o = nullptr;  // head_dim_v
+  double* o = nullptr;  // head_dim_v; null in all rows of a block: only the ideal kernel's results are wanted
   double* lse = nullptr;
   float* ideal_o = nullptr;
   float* ideal_lse = nullptr;

@@ -99,9 +99,7 @@ std::string PreparedCandidate::judge_outputs(int set, const PlacedProblem& probl
       return fmt::format("{} elements were never written", unwritten);
     const OutputError error = compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows),
                                       gather_lse(problem, outputs.lse, oracle.rows));
-    if (is_on(Check::kErrorBound) && !within(error, oracle.bound))
-      return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0", error.rel,
-                         error.worst_row_rel, error.nonfinite, oracle.bound.rel, oracle.bound.worst_row_rel);
+    if (exceeded(error, oracle.bound)) return describe_error(error, oracle.bound);
     first = outputs;
   }
   return "";

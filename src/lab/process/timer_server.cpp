@@ -89,6 +89,7 @@ class TimerServer {
     request.problem = PlacedProblem::parse(message.at("problem").get<std::string>());
     request.phase = Phase::kBench;
     request.time = false;
+    ask_full_gate(request);
     request.regime = parse_regime(message.value("regime", "graph"));
     request.seed = message.value("seed", std::uint64_t{1});
     request.max_reference_flops = message.value("max_reference_flops", request.max_reference_flops);

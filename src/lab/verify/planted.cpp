@@ -39,9 +39,10 @@ Enum word_at(const YamlReader& reader, const YAML::Node& node, const char* key) 
 
 PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
   constexpr const char* kSubject = "a planted fault";
-  reader.check_keys(node, kSubject,
-                    {"name", "does", "on", "gate", "check", "ended", "candidate", "incumbent", "twin", "problem",
-                     "patch", "margin", "timeout_seconds", "max_reference_flops", "escapes_without"});
+  reader.check_keys(
+      node, kSubject,
+      {"name", "does", "on", "gate", "check", "ended", "candidate", "incumbent", "twin", "problem", "patch", "margin",
+       "timeout_seconds", "max_reference_flops", "patterns", "escapes_without", "escapes_without_all", "slow"});
   PlantedFault fault;
   fault.name = reader.text(node, "name", kSubject);
   fault.does = reader.text(node, "does", kSubject);
@@ -56,9 +57,16 @@ PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
   fault.margin = reader.number_or(node, "margin", fault.margin);
   fault.timeout_seconds = reader.number_or(node, "timeout_seconds", 0);
   fault.max_reference_flops = reader.number_or(node, "max_reference_flops", fault.max_reference_flops);
-  if (node["escapes_without"])
-    for (const std::string& check : reader.texts(node, "escapes_without", kSubject))
-      fault.escapes_without.push_back(parse_word<Check>(check));
+  for (const auto& [key, checks] : {std::pair("escapes_without", &fault.escapes_without),
+                                    std::pair("escapes_without_all", &fault.escapes_without_all)})
+    if (node[key])
+      for (const std::string& check : reader.texts(node, key, kSubject)) checks->push_back(parse_word<Check>(check));
+  if (node["patterns"]) {
+    fault.patterns.clear();
+    for (const std::string& name : reader.texts(node, "patterns", kSubject))
+      fault.patterns.push_back(parse_pattern(name));
+  }
+  if (node["slow"]) fault.slow = node["slow"].as<bool>();
   if (const YAML::Node patch = node["patch"]) fault.patch = read_patch(reader, patch, fault);
   return fault;
 }
@@ -156,6 +164,7 @@ PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device,
   if (!fault.incumbent.empty()) request.incumbent = fault.incumbent;
   if (fault.patch) request.patches = {*fault.patch};
   request.phase = Phase::kCheck;
+  request.patterns = fault.patterns;
   request.margin = fault.margin;
   request.max_seconds = 1;
   request.max_reference_flops = fault.max_reference_flops;
