@@ -9,6 +9,7 @@
     kernels/ptx                                    alone has asm, intrinsics and built-in variables
     src/lab                                        is rooms; a room includes only itself and what is left of it
     no circles                                     neither between headers nor between units (a header with its .cpp)
+    core/yaml_reader                               alone names yaml-cpp
     prose of core, device, kernels and api         advises no flag of the command line: its reader may have none
 
 The second half plants one violation of each kind in a small tree and asks that it is found.
@@ -25,6 +26,7 @@ LAYERS = ["core", "device", "kernels", "lab", "cli"]
 API_SEES = ["core", "device", "kernels", "api"]  # and its own public header
 PUBLIC_HEADER = "flashcore/flashcore.h"
 BAND = ["core", "band.h"]
+YAML_READER = (["core", "yaml_reader.h"], ["core", "yaml_reader.cpp"])
 SUFFIXES = {".h", ".cpp", ".cuh"}
 ROOMS = ["record", "statistics", "harness", "measure", "gates", "process", "compare", "experiment", "tune", "verify", "diagnose", "report"]
 # Within these no two units may need each other: one can be read, tested and changed after the other.
@@ -106,6 +108,8 @@ def host_include_problem(parts, quoted, name):
             return f'{parts[0]} includes "{name}" of {layer}, which is to its right'
         if parts[0] == "lab" and layer == "lab" and (problem := room_problem(parts, name)):
             return problem
+    if name.startswith("yaml-cpp/") and parts not in YAML_READER:
+        return f"<{name}>: core/yaml_reader.h is the one reader of YAML; its complaints name file and line"
     if not quoted and CUDA_HEADER.match(name) and parts[:2] != ["device", "cuda"]:
         return f"<{name}> is a CUDA header; only src/device/cuda names those"
     return None
@@ -330,6 +334,7 @@ class PlantedTest(unittest.TestCase):
 
     def found_of(self, files):
         return self.found(more={name: f'#include "{target}"\n' if target else "" for name, target in files.items()})
+
     def test_messages_of_the_library_advise_no_flags(self):
         for path in ("core/a.cpp", "device/d.h", "kernels/family.h", "api/p.h"):
             self.assert_found(path, 'throw_bad_input("{} is wrong; give --suite "\n"FILE", x);', "advises --suite")
@@ -338,6 +343,11 @@ class PlantedTest(unittest.TestCase):
             self.assertEqual(self.found("lab/gates/l.h", fine), [])
         for fine in ('auto s = "--gpu-architecture=";', "// as --suite says", 'auto s = "a -- b";', "/* a\n --flag */", "--i;"):
             self.assertEqual(self.found("core/a.cpp", fine), [])
+
+    def test_one_reader_of_yaml(self):
+        self.assertEqual(self.found("core/yaml_reader.h", "#include <yaml-cpp/yaml.h>"), [])
+        for path in ("core/a.cpp", "lab/gates/l.h", "cli/main.cpp"):
+            self.assert_found(path, "#include <yaml-cpp/yaml.h>", "one reader")
 
     def test_paths_that_are_not_below_src(self):
         self.assert_found("core/a.cpp", '#include "a.h"', "does not start with a layer")

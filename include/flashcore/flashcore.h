@@ -9,8 +9,8 @@
  *
  * Every function that can fail returns an fc_status; fc_last_error() then says in a sentence what was given, what is
  * allowed and what to do. Nothing is printed, nothing is thrown. Every function may be called from any thread. A
- * process may fork at any time, amid other threads' calls too: the child goes on with CPU contexts and plans as its own
- * (CUDA's cannot be used in a forked child, whoever opened them).
+ * process may fork at any time, also during other threads' calls: the child may use CPU contexts and plans of its
+ * parent (CUDA cannot be used in a forked child, whoever opened the context).
  */
 #ifndef FLASHCORE_FLASHCORE_H
 #define FLASHCORE_FLASHCORE_H
@@ -28,8 +28,8 @@ extern "C" {
 #define FC_API
 #endif
 
-/* Of this header. Grows when a function or a field is added; fc_abi_version() tells that of the library. A library
- * serves every caller whose FC_ABI_VERSION is not above its own. */
+/* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
+ * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
 #define FC_ABI_VERSION 3
 
 typedef enum fc_status {
@@ -51,7 +51,7 @@ typedef enum fc_causal { FC_CAUSAL_NONE = 0, FC_CAUSAL_BOTTOM_RIGHT = 1, FC_CAUS
  * i's is key i. Since ABI version 3 */
 typedef enum fc_alignment { FC_ALIGN_BOTTOM_RIGHT = 0, FC_ALIGN_TOP_LEFT = 1 } fc_alignment;
 
-/* Handles are numbers in disguise, not addresses: one that was closed is refused, never followed. */
+/* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
 
@@ -62,8 +62,8 @@ typedef struct fc_strides {
   int64_t batch, head, row;
 } fc_strides;
 
-/* Fields of fc_attention that are meant as they are, zeros too. Without its bit, a tensor whose strides are all 0 is
- * contiguous, a scale of 0 is 1/sqrt(head_dim), and a side of the window that is 0 has no bound. */
+/* Which fields of fc_attention are taken as they are, zeros included. Without its bit, a tensor whose strides are all 0
+ * is contiguous, a scale of 0 is 1/sqrt(head_dim), and a side of the window that is 0 has no bound. */
 typedef enum fc_given {
   FC_GIVEN_Q_STRIDES = 1,
   FC_GIVEN_K_STRIDES = 2,
@@ -95,7 +95,7 @@ typedef struct fc_attention {
   uint32_t given;        /* fc_given, or-ed: which zeros are meant. Since ABI version 2 */
   /* A sliding window, as FlashAttention's window_size: a row sees that many keys to the left and to the right of its
    * own one. -1, and 0 without FC_GIVEN_WINDOW: no bound on that side. Causal is right = 0, and both together may bound
-   * the left. Rows whose window holds no key get o = 0 and lse = -infinity. Since ABI version 3, as the next */
+   * the left. Rows whose window holds no key get o = 0 and lse = -infinity. Since ABI version 3, like the next field */
   int64_t window_left, window_right;
   int32_t window_alignment; /* fc_alignment, of a window that is not causal; a causal mask has its own */
 } fc_attention;
@@ -111,15 +111,15 @@ typedef struct fc_attention {
 FC_API uint32_t fc_abi_version(void);
 /* "0.1.0". A static string. */
 FC_API const char* fc_version(void);
-/* Why the last call of this thread that failed did. Valid until the thread's next call; "" if none failed. */
+/* Why this thread's last failed call failed. Valid until the thread's next call; "" if none failed. */
 FC_API const char* fc_last_error(void);
 
-/* How many threads a launch on the CPU uses at most, for the whole process and from the next launch on: what an
- * application calls whose user set torch.set_num_threads() or the like. 0: the default, which is the environment's
+/* How many threads a launch on the CPU uses at most, for the whole process and from the next launch on. An application
+ * passes on what its user set elsewhere, as by torch.set_num_threads(). 0: the default, which is the environment's
  * FLASHCORE_THREADS, else OMP_NUM_THREADS, else as many as there are cores, within affinity and the container's quota
  * of CPU time; more than that are never used. Launches that a second thread would not make faster use one. */
 FC_API fc_status fc_set_cpu_threads(int32_t threads);
-/* What holds now. */
+/* The limit in force. */
 FC_API int32_t fc_cpu_threads(void);
 
 /* --- context: one device ---------------------------------------------------------------------------------------- */
@@ -127,7 +127,7 @@ FC_API int32_t fc_cpu_threads(void);
 /* `device`: "cpu", "cuda", "cuda:1", "emulator" (a GPU run by the CPU, to look for faults), or null for the best there
  * is. On a GPU it is the primary context, which PyTorch, JAX and the CUDA runtime use too. */
 FC_API fc_status fc_context_create(const char* device, fc_context* context);
-/* Plans made with it stay good. Memory of fc_memory_allocate that is left is freed with the last of them. */
+/* Its plans stay valid. What is left of the memory of fc_memory_allocate is freed with the last of them. */
 FC_API fc_status fc_context_destroy(fc_context context);
 /* JSON: {"id": "cuda:0", "name": ..., "key": "h200", "kind": "cuda", "arch": 90, "driver": ..., "memory_bytes": ...,
  * "source_hash": ...}. As snprintf: `needed` (may be null) gets the length with the final zero, `buffer` as much of it
@@ -137,7 +137,7 @@ FC_API fc_status fc_context_describe(fc_context context, char* buffer, size_t si
 FC_API fc_status fc_context_synchronize(fc_context context, void* stream);
 
 /* Device memory, for callers without a framework. Copies wait until they are done. A copy or a launch that would leave
- * an allocation is refused; of other memory nothing is known. */
+ * an allocation is refused; other memory is not checked. */
 FC_API fc_status fc_memory_allocate(fc_context context, size_t bytes, void** address);
 FC_API fc_status fc_memory_free(fc_context context, void* address);
 FC_API fc_status fc_memory_upload(fc_context context, void* destination, const void* host, size_t bytes);
@@ -150,7 +150,7 @@ FC_API fc_status fc_memory_download(fc_context context, void* host, const void* 
  * a CUDA graph is captured, by this thread or another: what it compiles, loads and allocates is no part of the graph.
  * The plan never changes afterwards. */
 FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan);
-/* Launches under way are not waited for and stay good, and so do captured graphs as long as the context lives. */
+/* Does not wait for launches under way, which stay valid. Captured graphs stay valid as long as the context. */
 FC_API fc_status fc_plan_destroy(fc_plan plan);
 /* JSON: {"problem": ID, "device": ..., "family": ..., "config": {...}, "candidate": ..., "reason": why this kernel,
  * "notes": [what a user should know: a slow kernel and why, ...], "alignment": bytes that every pointer must be a
@@ -160,10 +160,10 @@ FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
  * it is done). `lse` may be null. Neither `o` nor `lse` may overlap another tensor; views of one buffer that interleave
  * without a common element are allowed. On a GPU it does not synchronise, and it may be captured into
- * a CUDA graph. There it allocates nothing, unless the plan has "workspace_bytes": then now and again 256 KiB, which
- * serve the first launches of about a thousand streams, or as many captured ones. Any number of launches may be under
- * way or captured, of one plan too. On the CPU launches of several threads run side by side, those of one plan too;
- * addresses other than those of the plan's last few launches cost working memory anew. */
+ * a CUDA graph. It allocates nothing there, unless the plan has "workspace_bytes": then 256 KiB at times, which serve
+ * about a thousand streams, or as many captured launches. Any number of launches may be under way or captured, also of
+ * one plan. On the CPU launches of several threads run at the same time, also those of one plan. A launch there
+ * allocates working memory unless its addresses are among those of the plan's last few launches. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
 

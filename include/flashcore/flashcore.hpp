@@ -1,5 +1,5 @@
-// The C++ face of flashcore.h: handles that close themselves, exceptions instead of status codes, spans instead of
-// pointer and length. C++20, header only; link flashcore::flashcore.
+// The C++ interface over flashcore.h: handles that close themselves, exceptions instead of status codes, spans instead
+// of pointer and length. C++20, header only; link flashcore::flashcore.
 //
 //   flashcore::Context cpu("cpu");
 //   flashcore::Plan plan(cpu, {.dtype = FC_FP32, .heads_q = 8, .heads_kv = 8, .seqlen_q = 64, .seqlen_kv = 64});

@@ -300,11 +300,11 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         window: (left, right), FlashAttention's window_size: how many keys a row sees to the left and right of its own one; None
             or -1: no bound on that side. The last row's own key is the last one. With causal, right is 0 or without bound. Keys
             outside are not read.
-        window_alignment: "top_left": row i's own key is key i. With causal, causal says it.
+        window_alignment: "top_left": row i's own key is key i. With causal, the alignment of causal holds.
         scale: from 1e-6 to 1e6; default 1/sqrt(head_dim).
         layout: "bhsd" as above, or "bshd": [batch, seqlen, heads, head_dim] for all arrays.
         out: where to write, [batch, heads, seqlen_q, head_dim_v]; it can be written, and shares no element with q, k or v.
-            On the CPU its memory is tried, as tensors over read-only mappings do not say so. Default: a new array of q's framework.
+            On the CPU a write is tried first, because tensors over read-only mappings do not say that they are. Default: a new array of q's framework.
         return_lse: also return the log-sum-exp of each row, float32 [batch, heads, seqlen_q].
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.

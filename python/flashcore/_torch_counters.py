@@ -29,9 +29,9 @@ def counters() -> dict[str, Any]:
     """How many calls of the process came here since the last `reset_counters`.
 
     Returns:
-        {"computed": calls that flashcore computed, "passed_on": {why, in words: calls that PyTorch computed}}. What
-        torch.compile recorded counts whenever it runs if flashcore computes it, and once, when it is recorded, if
-        PyTorch does; a CUDA graph's launches count when they are captured.
+        {"computed": calls that flashcore computed, "passed_on": {why, in words: calls that PyTorch computed}}. A call
+        in compiled code counts each time it runs if flashcore computes it, and once, when it is compiled, if PyTorch
+        does. The launches of a CUDA graph count once, when they are captured.
     """
     with lock:
         return {"computed": _torch_launch.computed.read(), "passed_on": {why: counter.read() for why, counter in _passed_on.items()}}

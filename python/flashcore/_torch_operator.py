@@ -40,7 +40,9 @@ def _window_mask(q: Tensor, k: Tensor, is_causal: bool, left: int, right: int) -
 def _by_formula(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: Optional[float], window_left: int = -1, window_right: int = -1) -> Tensor:
     """The same from matmul and softmax, which every kind of derivative passes through."""
     grouped = bool(q.shape[1] != k.shape[1])
-    mask = _window_mask(q, k, is_causal, window_left, window_right)
+    seen = _window_mask(q, k, is_causal, window_left, window_right)
+    # This operator adds its mask, whatever its type; in a row without a key it has all of them -inf give 0.
+    mask = None if seen is None else torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, -torch.inf)
     return torch.ops.aten._scaled_dot_product_attention_math(  # type: ignore[no-any-return]
         q, k, v, mask, 0.0, is_causal and mask is None, None, scale=scale, enable_gqa=grouped)[0]  # fmt: skip
 

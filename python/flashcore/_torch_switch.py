@@ -29,6 +29,10 @@ def _replacement_of(switch: _Switch) -> Callable[..., Tensor]:
         """What torch.nn.functional.scaled_dot_product_attention is while enabled."""
         if not switch.on:  # someone put it back, or kept it: then it is what it replaced
             return switch.before(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if torch._C._is_torch_function_mode_enabled() and not torch.compiler.is_compiling():
+            # A mode sees this call, as it sees PyTorch's, instead of what the call is made of; its own call comes back without it.
+            return torch.overrides.handle_torch_function(  # type: ignore[no-any-return]
+                scaled_dot_product_attention, (query, key, value), query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)  # fmt: skip
         return attend(switch.before, True, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
     # Pickle stores a function by its name. Loaded, it is what the loading process has there.
@@ -131,9 +135,10 @@ def enable() -> Any:
     it up too, but in eval mode without gradients they run one fused operator of PyTorch instead, which enable() leaves alone:
     torch.backends.mha.set_fastpath_enabled(False) turns it off.
 
-    Whoever chooses among PyTorch's kernels gets PyTorch's: inside torch.nn.attention.sdpa_kernel(...), and after
-    torch.backends.cuda.enable_flash_sdp(False) and its kin, entered before enable() or after it. torch.compile records what
-    holds when it compiles: compile inside sdpa_kernel(...), or call torch.compiler.reset() first, if the choice is to count.
+    A choice among PyTorch's kernels is obeyed, whether it is made before enable() or after it: PyTorch computes inside
+    torch.nn.attention.sdpa_kernel(...), and after torch.backends.cuda.enable_flash_sdp(False) and similar calls.
+    torch.compile records the choice in force when it compiles: compile inside sdpa_kernel(...), or call
+    torch.compiler.reset() first.
 
     While enabled, the function pickles under PyTorch's name, so that a file with it loads where flashcore is missing.
     """

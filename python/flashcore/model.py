@@ -4,7 +4,7 @@
     python -m flashcore.model --device cuda --layers 8 --seqlen 8192 --json model.json
 
 A Llama-style transformers model (grouped-query heads, rotary embedding, SwiGLU; random weights) reads a prompt. Its logits
-with attn_implementation="flashcore" are held against those with PyTorch's scaled_dot_product_attention, called in the same
+with attn_implementation="flashcore" are compared with those of PyTorch's scaled_dot_product_attention, called in the same
 way: without the mask that transformers' own "sdpa" would make under torch.compile and in graph captures. The bound is derived, not guessed: both
 are compared with the same model in a wider type (float32 for 16-bit weights, float64 for float32), and flashcore may be at
 most FACTOR times as far from it as PyTorch is, and at most twice that far from PyTorch. Exit code 1 if it is not.

@@ -1,4 +1,4 @@
-"""What a call costs the host: a planned launch from C and from Python, and the ways above it.
+"""The host time of a call: of a planned launch from C and from Python, and of the functions above it.
 
     python -m flashcore.overhead --json overhead.json --c build/overhead
 

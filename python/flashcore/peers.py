@@ -2,14 +2,14 @@
 
     python -m flashcore.peers --suite canonical --json results/h200/canonical.json
 
-Each contestant's launches are captured from PyTorch into a CUDA graph; in each round every graph is replayed once, in
-random order, each after the same idle gap (burst condition), so that a drifting clock meets all alike. The GPU is kept
-busy until a graph is handed over, so that the host's time counts for nobody. The speed-up is the median over rounds of
+The launches of each implementation are captured from PyTorch into a CUDA graph. In each round every graph is replayed
+once, in random order, each after the same idle gap (burst condition), so that a drifting clock affects all alike. The GPU
+is kept busy until a graph is handed over, so that no host time is counted. The speed-up is the median over rounds of
 their time / our time, with a 95% bootstrap interval. flashcore's candidate first passes the laboratory's gates (the
-flashcore program's timer-server), its timed output is compared with fp64 like everybody's, and a time stands only beside
-a correct output. The laboratory's own timing of the candidate is taken in the same rounds. Writes flashcore.bench/1 and,
-with --store, trials. --condition sustained gives what a card at its power cap does: every sample behind 100 ms of the
-contestant's own work.
+flashcore program's timer-server). The timed outputs of all are compared with fp64: a wrong one of flashcore's is an
+error, a wrong one of a peer is marked. The laboratory's own timing of the candidate is taken in the same rounds. Writes
+flashcore.bench/1 and, with --store, trials. --condition sustained measures a card at its power cap: every sample follows
+100 ms of the same work. Problems with a window are refused: the peers are not told of it.
 
 On the CPU (--device cpu) calls are timed by the wall clock: for trying it out.
 """
@@ -101,6 +101,15 @@ class Judge:
             return self.child.wait()
 
 
+def _fields(ident: str) -> _library.Attention:
+    """Of a problem id. Refuses what the peers are not told: they would compute another problem."""
+    parsed = _library.Attention()
+    _library.check(_library.library().fc_problem_parse(ident.encode(), parsed))
+    if parsed.given & _library.GIVEN_WINDOW:
+        raise Error(f"{ident} has a window, which flashcore.peers does not tell the peers; leave the problem out, or time it with `flashcore bench`")
+    return parsed
+
+
 class Problem:
     """Tensors of one problem, [batch, heads, seqlen, head_dim], the same for every contestant."""
 
@@ -108,8 +117,7 @@ class Problem:
         import torch
 
         self.id, self.name = ident, name
-        parsed = _library.Attention()
-        _library.check(_library.library().fc_problem_parse(ident.encode(), parsed))
+        parsed = _fields(ident)
         self.batch, self.heads, self.heads_kv = parsed.batch, parsed.heads_q, parsed.heads_kv
         self.rows, self.keys, self.dim, self.dim_v = parsed.seqlen_q, parsed.seqlen_kv, parsed.head_dim, parsed.head_dim_v
         self.causal = {0: False, 1: "bottom_right", 2: "top_left"}[parsed.causal]
@@ -526,6 +534,8 @@ def _problems(options: argparse.Namespace) -> list[tuple[str, str]]:
     if options.problem:
         wanted = set(options.problem)
         found = [pair for pair in found if wanted & set(pair)] or [(ident, ident) for ident in options.problem]
+    for ident, _ in found:
+        _fields(ident)  # before the first is measured
     return found
 
 

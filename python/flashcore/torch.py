@@ -8,7 +8,7 @@
 What flashcore does not compute (masks, dropout, gradients, ...) goes to PyTorch, with a `flashcore.Note` the first time
 that says why, at the caller's line. Gradients: a call whose inputs require one runs on PyTorch, forward and backward;
 `torch.ops.flashcore.attention`, called directly, computes its backward by running PyTorch's on the same inputs. It
-refuses what does not fit with a RuntimeError, under torch.compile the same, and follows vmap, forward-mode derivatives
+refuses unsuitable arguments with a RuntimeError, also under torch.compile, and supports vmap, forward-mode derivatives
 and autocast.
 """
 
@@ -43,9 +43,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         enable_gqa: as PyTorch's.
 
     Returns:
-        [batch, heads, length, dim_v], in memory [batch, length, heads, dim_v]. Under autocast of its dtype, as PyTorch's.
+        [batch, heads, length, dim_v], in memory [batch, length, heads, dim_v]. Under autocast it has autocast's dtype, as PyTorch's has.
 
-    Called by this name, it is flashcore's inside sdpa_kernel(...) too; what enable() puts in PyTorch's place obeys that.
+    This function ignores sdpa_kernel(...); the one that enable() puts in PyTorch's place obeys it.
     """
     return attend(_torch_operator.pytorch_attention, False, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 

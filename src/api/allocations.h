@@ -13,10 +13,10 @@ class Allocations {
  public:
   void add(const void* address, std::size_t bytes);
   void remove(const void* address);
-  // Error kBadInput if `at` lies in memory of ours and [at + low, at + high) leaves it. Other memory is its owner's,
-  // and nobody here knows its size. `what` begins the sentence: "the upload", "o". A launch asks this: no cost while
-  // nothing is allocated, and no lock that a forked child would miss.
-  void check(const char* what, const void* at, std::int64_t low, std::int64_t high) const;
+  // Error kBadInput if [at + low, at + high) meets memory of ours and does not lie in it whole. Other memory is its
+  // owner's, and nobody here knows its size: false. `what` begins the sentence: "the upload", "o". A launch asks this:
+  // no cost while nothing is allocated, and no lock that a forked child would miss.
+  bool check(const char* what, const void* at, std::int64_t low, std::int64_t high) const;
   // In a forked child; no other thread was in add() or remove().
   void renew_lock() { mutex_.renew(); }
 

@@ -10,6 +10,7 @@ namespace flashcore::api {
 namespace {
 
 constexpr std::size_t kSomewhereBytes = 256;
+constexpr std::size_t kMostBytes = std::size_t{1} << 48;  // of an address space; red zones are added below it
 
 }  // namespace
 
@@ -47,6 +48,7 @@ std::shared_ptr<Module> Context::load(const Artifact& artifact) {
 }
 
 void* Context::allocate(std::size_t bytes) {
+  if (bytes > kMostBytes) throw_environment("{} bytes are more than any memory has; at most {}", bytes, kMostBytes);
   std::unique_ptr<Buffer> buffer = device_->allocate(bytes);
   void* address = buffer->data();
   const std::lock_guard lock(mutex_);

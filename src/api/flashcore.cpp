@@ -41,9 +41,12 @@ Plans& plans() {
 using Keep = cuda::KeepCurrentContext;
 const cuda::DriverApi* driver_of(const Context& context) { return context.on_gpu() ? cuda::driver_api() : nullptr; }
 
-void check_copy(const char* what, const void* at, std::size_t bytes) {
+void check_copy(const Context& context, const char* what, const void* at, std::size_t bytes) {
   if (bytes > PTRDIFF_MAX) throw_bad_input("{} of {} bytes is larger than any memory", what, bytes);
-  allocations().check(what, at, 0, static_cast<std::int64_t>(bytes));
+  const bool known = allocations().check(what, at, 0, static_cast<std::int64_t>(bytes));
+  if (!known && context.info().limits.emulated)
+    throw_bad_input("{} at {}: an emulated GPU has the memory of fc_memory_allocate alone, and this is none of it",
+                    what, at);
 }
 
 template <class T>
@@ -118,7 +121,7 @@ fc_status fc_memory_upload(fc_context context, void* destination, const void* ho
     const auto found = contexts().find(context);
     const Keep keep(driver_of(*found));
     if (bytes == 0) return;
-    check_copy("the upload", needed(destination, "destination"), bytes);
+    check_copy(*found, "the upload", needed(destination, "destination"), bytes);
     found->device().upload(destination, needed(host, "host"), bytes);
   });
 }
@@ -128,7 +131,7 @@ fc_status fc_memory_download(fc_context context, void* host, const void* source,
     const auto found = contexts().find(context);
     const Keep keep(driver_of(*found));
     if (bytes == 0) return;
-    check_copy("the download", needed(source, "source"), bytes);
+    check_copy(*found, "the download", needed(source, "source"), bytes);
     found->device().download(needed(host, "host"), source, bytes);
   });
 }

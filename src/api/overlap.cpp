@@ -27,8 +27,8 @@ class Search {
     }
   }
 
-  // Whether `sum` and a choice of the terms from `at` on land between the bounds; true when it takes too long to tell.
-  bool lands(std::int64_t sum, std::size_t at = 0) {
+  // Whether `sum` and a choice of the terms from `at` on lie between the bounds; true when it takes too long to tell.
+  bool reaches_between_bounds(std::int64_t sum, std::size_t at = 0) {
     if (++steps_ > kMaxSteps) return true;
     if (sum + rest_high_[at] <= above_ || sum + rest_low_[at] >= below_) return false;
     if (at == static_cast<std::size_t>(count_)) return true;
@@ -36,7 +36,7 @@ class Search {
     const std::int64_t first = ceil_divide(above_ + 1 - sum - rest_high_[at + 1], term.stride);
     const std::int64_t last = floor_divide(below_ - 1 - sum - rest_low_[at + 1], term.stride);
     for (std::int64_t n = std::max(first, term.least); n <= std::min(last, term.most); ++n)
-      if (lands(sum + n * term.stride, at + 1)) return true;
+      if (reaches_between_bounds(sum + n * term.stride, at + 1)) return true;
     return false;
   }
 
@@ -86,7 +86,7 @@ bool overlap(const Footprint& a, const void* a_at, const Footprint& b, const voi
   if ((to > from ? to - from : from - to) > kFar) return false;
   const auto apart = static_cast<std::int64_t>(to - from);
   if (apart + a.high <= b.low || apart + a.low >= b.high) return false;
-  return Search(a, b).lands(apart);
+  return Search(a, b).reaches_between_bounds(apart);
 }
 
 }  // namespace flashcore::api

@@ -144,7 +144,13 @@ std::uint32_t size_of_struct(const fc_attention* given) {
 fc_attention whole(const fc_attention* given) {
   if (!given) throw_bad_input("the problem is null; fill in an fc_attention that starts as FC_ATTENTION_INIT");
   fc_attention a = FC_ATTENTION_INIT;
-  std::memcpy(&a, given, size_of_struct(given));
+  const std::uint32_t size = size_of_struct(given);
+  std::memcpy(&a, given, size);
+  if (size != sizeof(fc_attention) && (a.given & FC_GIVEN_WINDOW) != 0)
+    throw_bad_input(
+        "given has FC_GIVEN_WINDOW, and a struct of {} bytes has no fields for a window; start from "
+        "FC_ATTENTION_INIT of the header that belongs to this library",
+        size);
   if ((a.given & ~kKnownGiven) != 0)
     throw_bad_input("given is {:#x}; or together what fc_given lists (at most {:#x})", a.given, kKnownGiven);
   return a;

@@ -165,7 +165,7 @@ DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch,
   }
   if (!name.empty()) throw_bad_input("--arch and --device exclude each other: use one");
   DeviceInfo device;
-  device.limits = limits_of_arch(arch);
+  device.limits = limits_of_model(arch, key);
   device.key = key.empty() ? fmt::format("sm_{}", device.limits.arch) : key;
   device.id = device.name = device.key;
   return device;
@@ -196,6 +196,8 @@ void catch_signals() {
   }
   // A terminal that is closed; nohup(1) has it ignored, and it stays so.
   if (g_caught[2].before == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
+  // Past `ulimit -f` a write fails then, and is told like that to a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   pthread_sigmask(SIG_UNBLOCK, &ours, nullptr);
 }
 

@@ -1,77 +1,19 @@
 // flashcore doctor: what is here, what is missing and the fix, measured ceilings, noise floor.
 
-#include <cmath>
-
 #include "cli/common.h"
 #include "cli/verbs.h"
-#include "core/data.h"
 #include "core/error.h"
 #include "core/operands.h"
-#include "lab/statistics/statistics.h"
+#include "lab/compare/noise.h"
 
 namespace flashcore::cli {
 
 namespace {
 
-struct Noise {
-  Interval ratio;  // of a candidate against itself; an honest machine holds 1 inside
-  int blocks = 0;
-  std::string problem, candidate;
-};
-
-// A candidate and its own buffers, ready to be timed.
-struct Rig {
-  std::vector<std::unique_ptr<Buffer>> buffers;
-  std::unique_ptr<LoadedCandidate> loaded;
-  std::vector<Launch> launches;
-  std::unique_ptr<Timer> timer;
-};
-
-Rig make_rig(Device& device, const Candidate& candidate, const PlacedProblem& problem, const Artifact& artifact) {
-  Rig rig;
-  const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
-  const ProblemLayouts layouts = make_layouts(problem);
-  const auto put = [&](const void* host, std::size_t bytes) {
-    rig.buffers.push_back(device.allocate(bytes));
-    if (host != nullptr) device.upload(rig.buffers.back()->data(), host, bytes);
-    return rig.buffers.back()->data();
-  };
-  AttentionArgs args;
-  args.layouts = layouts;
-  args.q = put(inputs.q.data.data(), inputs.q.data.size());
-  args.k = put(inputs.k.data.data(), inputs.k.data.size());
-  args.v = put(inputs.v.data.data(), inputs.v.data.size());
-  args.o = put(nullptr, static_cast<std::size_t>(layouts.o.span()) * size_of(problem.dtype));
-  args.lse = static_cast<float*>(put(nullptr, static_cast<std::size_t>(layouts.lse_elements) * sizeof(float)));
-  rig.loaded = std::make_unique<LoadedCandidate>(device, candidate, problem, artifact);
-  rig.launches = {rig.loaded->bind(args)};
-  rig.timer = device.make_timer(rig.launches, Regime::kGraph);
-  return rig;
-}
-
-// A/A in ABBA blocks: what this machine calls a difference when there is none.
-Noise measure_noise(Device& device) {
-  constexpr int kBlocks = 30;
+Noise noise_of(Device& device) {
   const bool on_cpu = device.info().limits.kind == DeviceKind::kCpu;
   const PlacedProblem problem = PlacedProblem::parse(on_cpu ? "b1_h4_s256_d64_fp32" : "b1_h8_s512_d64_fp16");
-  const Candidate candidate = dispatch(problem, device.info()).candidate;
-  const Artifact artifact = compile_candidate(candidate, problem, device.info().limits);
-  Rig a = make_rig(device, candidate, problem, artifact);
-  Rig b = make_rig(device, candidate, problem, artifact);
-  a.timer->sample();
-  b.timer->sample();
-  std::vector<double> log_ratios;
-  for (int block = 0; block < kBlocks && !interrupted(); ++block) {
-    const double a1 = a.timer->sample().time_us, b1 = b.timer->sample().time_us;
-    const double b2 = b.timer->sample().time_us, a2 = a.timer->sample().time_us;
-    log_ratios.push_back(0.5 * (std::log(a1 / b1) + std::log(a2 / b2)));
-  }
-  if (log_ratios.empty()) return {};  // interrupted before the first block
-  const Interval log_ratio = bootstrap_median(log_ratios, 1);
-  return {{std::exp(log_ratio.estimate), std::exp(log_ratio.low), std::exp(log_ratio.high)},
-          static_cast<int>(log_ratios.size()),
-          problem.id(),
-          candidate.print()};
+  return measure_noise(device, problem, dispatch(problem, device.info()).candidate);
 }
 
 std::vector<std::unique_ptr<Device>> open_all(const std::string& only) {
@@ -115,6 +57,9 @@ void print_measured(Console& console, const Ceilings& c, const Noise& noise) {
   console.line(
       "                          of one process and one place in memory; from process to process it is more, which "
       "`flashcore ab` measures (between_process)");
+  if (!noise.wrong.empty())
+    console.line("  WRONG                   {} computes wrong outputs here: {}; see `flashcore check --problem {}`",
+                 noise.candidate, noise.wrong, noise.problem);
 }
 
 nlohmann::json describe(Device& device, const Noise& noise) {
@@ -135,7 +80,8 @@ nlohmann::json describe(Device& device, const Noise& noise) {
             {"ratio", noise.ratio.estimate},
             {"ci95", {noise.ratio.low, noise.ratio.high}},
             {"blocks", noise.blocks},
-            {"processes", 1}}}};
+            {"processes", 1},
+            {"wrong", noise.wrong}}}};
 }
 
 // A library looked for in many places says so at length; the table takes the first, --json all.
@@ -168,7 +114,7 @@ int doctor(const Common& common) {
   nlohmann::json devices = nlohmann::json::array();
   for (const auto& device : open_all(common.device)) {
     print_device(console, device->info());
-    const Noise noise = measure_noise(*device);
+    const Noise noise = noise_of(*device);
     if (interrupted()) break;
     print_measured(console, device->ceilings(), noise);
     devices.push_back(describe(*device, noise));

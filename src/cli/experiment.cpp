@@ -80,16 +80,17 @@ std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Consol
 
 // Into --out, or, when that cannot be written any more, beside the system's temporary files: hours of measuring are not
 // given up for a full disk. False if something is missing in --out.
-bool keep(const ExperimentResult& result, const std::string& out) {
+bool keep(const ExperimentResult& result, const fs::path& folder) {
   try {
-    const auto not_written = write_experiment(result, out);
+    const auto not_written = write_experiment(result, folder);
     for (const std::string& reason : not_written) print_error(reason + " (what was measured is kept)");
     return not_written.empty();
   } catch (const std::exception& e) {
     print_error(e.what());
   }
   try {
-    const fs::path elsewhere = fs::temp_directory_path() / ("flashcore-" + new_run_id("experiment"));
+    const fs::path elsewhere =
+        fs::temp_directory_path() / ("flashcore-" + new_run_id("experiment")) / result.experiment.name;
     write_experiment(result, elsewhere);
     print_error(fmt::format("what {} measured is kept in {}", result.experiment.name, elsewhere.string()));
   } catch (const std::exception& e) {
@@ -108,7 +109,8 @@ int run_experiment(const ExperimentArguments& options) {
   bool all_kept = true;
   for (const ExperimentResult& r : results) {
     for (const std::string& earlier : r.earlier) console.line("{}: the ledger has {}", r.experiment.name, earlier);
-    all_kept = keep(r, options.out) && all_kept;
+    const fs::path folder = experiment_folder(r, options.out);
+    all_kept = keep(r, folder) && all_kept;
     documents.push_back(experiment_json(r));
     conclusive += r.verdict != HypothesisVerdict::kInconclusive;
     const auto lacks = count_lacking(r);
@@ -121,7 +123,9 @@ int run_experiment(const ExperimentArguments& options) {
         console.summary("  {} on {} did not pass its gates ({})", f.arm, f.problem, f.gates.ended);
         console.block(f.gates.message);
       }
-    console.line("  {}", (fs::path(options.out) / r.experiment.name / "verdict.html").string());
+    if (folder.filename() == "unjudged")
+      console.line("  the verdict that {} holds stays: this run has none", folder.parent_path().string());
+    console.line("  {}", (folder / "verdict.html").string());
   }
   write_json(options.common, {{"schema", "flashcore.experiments/1"}, {"results", documents}});
   console.summary("{}: {} with a verdict, {} inconclusive{}{}",

@@ -24,12 +24,13 @@ struct Explained {
   std::vector<Choice> others;
   std::vector<std::string> refused;
   Expectation expectation;
+  std::vector<std::optional<ModelledTime>> modelled;  // of the choice, and of the others
 };
 
 // A device that need not be here: limits from NVIDIA's tables, the tuned table and results of `key`.
 Explained explain_one(const NamedProblem& named, const DeviceInfo& device, const std::vector<Trial>& stored,
                       const std::optional<Ceilings>& measured) {
-  Explained explained{named, std::nullopt, {}, {}, {}, {}};
+  Explained explained{named, std::nullopt, {}, {}, {}, {}, {}};
   supporting_families(named.problem, device.limits, &explained.refused);
   std::vector<Choice> choices = ranked_choices(named.problem, device);
   if (choices.empty()) {
@@ -39,10 +40,17 @@ Explained explain_one(const NamedProblem& named, const DeviceInfo& device, const
   explained.choice = choices.front();
   explained.why = choices.front().reason;
   explained.others.assign(choices.begin() + 1, choices.end());
-  const Candidate& candidate = explained.choice->candidate;
-  explained.expectation = expect_time(named.problem, candidate.print(), device, stored, measured,
-                                      candidate.family->expected_us(candidate.config, named.problem, device.limits));
+  for (const Choice& choice : choices)
+    explained.modelled.push_back(modelled_time(choice.candidate, named.problem, device.limits));
+  explained.expectation = expect_time(named.problem, explained.choice->candidate.print(), device, stored, measured,
+                                      explained.modelled.front());
   return explained;
+}
+
+// What the model of a choice says, and no less than the floor.
+std::optional<double> modelled_us(const Explained& e, std::size_t choice) {
+  if (!e.modelled[choice]) return std::nullopt;
+  return std::max(e.modelled[choice]->us, e.expectation.floor_us.value_or(0));
 }
 
 nlohmann::json to_json_entry(const Explained& e, const DeviceInfo& device) {
@@ -50,18 +58,24 @@ nlohmann::json to_json_entry(const Explained& e, const DeviceInfo& device) {
     return value ? nlohmann::json(*value) : nlohmann::json();
   };
   nlohmann::json alternatives = nlohmann::json::array();
-  for (const Choice& other : e.others)
-    alternatives.push_back({{"candidate", other.candidate.print()}, {"reason", other.reason}});
-  nlohmann::json json = {{"problem", e.named.problem.id()},
-                         {"name", e.named.name},
-                         {"device", device.id},
-                         {"reason", e.why},
-                         {"alternatives", alternatives},
-                         {"refused", e.refused},
-                         {"expected_us", number(e.expectation.time_us)},
-                         {"expected_from", e.expectation.basis},
-                         {"floor_us", number(e.expectation.floor_us)},
-                         {"floor_from", e.expectation.floor_basis}};
+  for (std::size_t i = 0; i < e.others.size(); ++i)
+    alternatives.push_back({{"candidate", e.others[i].candidate.print()},
+                            {"reason", e.others[i].reason},
+                            {"modelled_us", number(modelled_us(e, i + 1))}});
+  nlohmann::json json = {
+      {"problem", e.named.problem.id()},
+      {"name", e.named.name},
+      {"device", device.id},
+      {"reason", e.why},
+      {"alternatives", alternatives},
+      {"refused", e.refused},
+      {"expected_us", number(e.expectation.time_us)},
+      {"expected_from", e.expectation.basis},
+      {"carried_over_from",
+       e.expectation.carried_over_from ? nlohmann::json(*e.expectation.carried_over_from) : nlohmann::json()},
+      {"modelled_us", number(e.choice ? modelled_us(e, 0) : std::nullopt)},
+      {"floor_us", number(e.expectation.floor_us)},
+      {"floor_from", e.expectation.floor_basis}};
   if (e.choice) {
     const Candidate& candidate = e.choice->candidate;
     json["family"] = candidate.family->name();
@@ -82,7 +96,8 @@ void print_one(Console& console, const Explained& e) {
       "floor     {} ({})", time_text(e.expectation.floor_us),
       e.expectation.floor_us ? e.expectation.floor_basis : "the device is not here, and no results of it ship");
   for (std::size_t i = 0; i < std::min<std::size_t>(e.others.size(), 3); ++i)
-    console.line("next      {}: {}", e.others[i].candidate.print(), e.others[i].reason);
+    console.line("next      {}: {}{}", e.others[i].candidate.print(), e.others[i].reason,
+                 modelled_us(e, i + 1) ? fmt::format(" ({} by its model)", time_text(modelled_us(e, i + 1))) : "");
   for (const std::string& reason : e.refused) console.line("refused   {}", reason);
 }
 

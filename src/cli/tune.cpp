@@ -168,17 +168,14 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
   return json;
 }
 
-// A default that stands goes into the table too: it may replace what an earlier run had entered.
-void say_what_was_entered(Console& console, const std::vector<Trial>& entered) {
-  const auto better =
-      std::count_if(entered.begin(), entered.end(), [](const Trial& t) { return t.comparison.has_value(); });
-  const auto defaults = static_cast<std::int64_t>(entered.size()) - better;
-  const std::string table = user_table_path().string();
-  if (better > 0)
-    console.line("{} entered into {}: dispatch takes {} from now on", plural(better, "winner"), table,
-                 better == 1 ? "it" : "them");
-  if (defaults > 0)
-    console.line("nothing beat the default of {}: entered into {} as it is", plural(defaults, "problem"), table);
+void say_what_was_entered(Console& console, std::size_t entered, std::size_t kept) {
+  if (entered > 0)
+    console.line("{} entered into {}: dispatch takes {} from now on",
+                 plural(static_cast<std::int64_t>(entered), "winner"), user_table_path().string(),
+                 entered == 1 ? "it" : "them");
+  if (kept > 0)
+    console.line("nothing beat what dispatch takes for {}: nothing entered for {}",
+                 plural(static_cast<std::int64_t>(kept), "problem"), kept == 1 ? "it" : "them");
 }
 
 int run_tune(const TuneArguments& options) {
@@ -219,7 +216,10 @@ int run_tune(const TuneArguments& options) {
   for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
-    if (entry.winner) to_enter.push_back(*entry.winner);
+    if (!entry.winner || !entry.winner->comparison) continue;
+    // Only what beat that which it displaces: with --family it may have beaten another default.
+    const std::string displaced = dispatch(entry.winner->problem, entry.winner->device).candidate.print();
+    if (entry.winner->comparison->against == displaced) to_enter.push_back(*entry.winner);
   }
   bool all_kept = true;
   // The trials are in the store; a file that cannot be written must not cost the rest of what is told here.
@@ -233,7 +233,7 @@ int run_tune(const TuneArguments& options) {
   };
   keep([&] {
     enter_user_table(to_enter);
-    say_what_was_entered(console, to_enter);
+    say_what_was_entered(console, to_enter.size(), winners - to_enter.size());
   });
   for (const TuneResult::Entry& entry : result.entries) {
     for (const std::string& field : entry.inert_fields)

@@ -4,7 +4,6 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/json_text.h"
-#include "kernels/source_hash.h"
 #include "lab/record/freshness.h"
 #include "lab/statistics/statistics.h"
 #include "lab/tune/landscape.h"

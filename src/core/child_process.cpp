@@ -63,7 +63,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv, std::size_t max
   Pipe input{in[0], in[1]};
   if (!out.open() || !err.open()) throw_no_pipe();
   process_ = std::make_unique<GuardedProcess>(GuardedProcess::Body::kBecomesProgram, [&] {
-    become_program(raw[0], raw.data(), input.write, out.write, err.write);
+    exec_program(raw[0], raw.data(), input.write, out.write, err.write);
   });
   to_ = std::exchange(input.read, -1);
   from_ = std::exchange(out.read, -1);
@@ -167,7 +167,7 @@ std::string ChildProcess::how_it_ended() {
   return outlived_ ? "closed its streams but lived on, and was ended" : process_->how_it_ended();
 }
 
-std::string ChildProcess::last_words() {
+std::string ChildProcess::stderr_tail() {
   // What a pipe holds, and no more: a descendant that cannot be killed may still be writing.
   for (int i = 0; i < 32 && errors_open_ && read_stderr(); ++i) {
   }
@@ -224,7 +224,7 @@ ProgramResult run_program(const std::vector<std::string>& argv, const ProgramLim
   Pipe nothing;  // closed on our side: an empty stdin
   if (!nothing.open()) throw_no_pipe();
   GuardedProcess process(GuardedProcess::Body::kBecomesProgram,
-                         [&] { become_program(path.c_str(), raw.data(), nothing.read, out.write, out.write); });
+                         [&] { exec_program(path.c_str(), raw.data(), nothing.read, out.write, out.write); });
   result.started = true;
   close_if_open(out.write);
   close_if_open(nothing.write);

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMaxTextFile = std::uint64_t{1} << 30;
 // pipe, socket or device, whose reading may never end. Only what was handed to the process may be a pipe: /dev/stdin,
 // and /dev/fd/N as the shell's <(command) gives it.
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes = kMaxTextFile);
-// Temporary file in the same folder, write, fsync, rename: the old file stands until the new one is whole. The new one
+// Temporary file in the same folder, write, fsync, rename: the old file stays until the new one is whole. The new one
 // has the mode of the old one; a symbolic link stays, and what it names is replaced. A full disk or an unwritable
 // folder is Error kEnvironment and leaves the old file as it was and no temporary behind. Neither does a kill while it
 // writes, where the file system has files without a name (O_TMPFILE).

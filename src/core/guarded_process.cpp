@@ -213,7 +213,7 @@ void GuardedProcess::end() {
 
 std::string GuardedProcess::how_it_ended() const { return guard_ > 0 ? "is still running" : describe_end(status_); }
 
-void become_program(const char* path, const char* const* argv, int in, int out, int err) {
+void exec_program(const char* path, const char* const* argv, int in, int out, int err) {
   for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) signal(number, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);

@@ -49,6 +49,6 @@ class GuardedProcess {
 
 // In the child, before exec: standard streams from these descriptors, every other one closed, signals as a fresh
 // program expects them. Then `path` runs; a failure is a line on `err` and exit code 127. Async-signal-safe.
-[[noreturn]] void become_program(const char* path, const char* const* argv, int in, int out, int err);
+[[noreturn]] void exec_program(const char* path, const char* const* argv, int in, int out, int err);
 
 }  // namespace flashcore

@@ -23,7 +23,7 @@ std::optional<std::int64_t> IdReader::number(std::string_view prefix) {
 std::int64_t IdReader::need_number(std::string_view prefix) {
   if (const auto value = number(prefix)) return *value;
   fail(token_.empty() ? fmt::format("'{}<number>' is missing at the end", prefix)
-                      : fmt::format("'{}<number>' was expected where '{}' stands", prefix, excerpt(token_)));
+                      : fmt::format("'{}<number>' was expected in place of '{}'", prefix, excerpt(token_)));
 }
 
 std::optional<double> IdReader::real(std::string_view prefix) {

@@ -39,7 +39,7 @@ struct ProblemField {
   std::string_view default_text = {};        // of the reference page
   std::int64_t lowest = 0, highest = 0;      // kWhole
   std::vector<std::string_view> words = {};  // kWord: values
-  std::string_view token = {};               // kWhole, kNumber: what stands before the value in an id
+  std::string_view token = {};               // kWhole, kNumber: what comes before the value in an id
   std::string_view form = {};                // of its part of an id, "[_hk<kv heads>]"
   std::string_view python = {};              // the argument or array of flashcore.attention that says it
   std::string_view doc = {};
@@ -73,7 +73,7 @@ void require_one_alignment(std::string_view causal, std::string_view alignment);
 // Problem::validate's.
 void check_fields(const Problem& problem);
 
-// Ids as Problem::id and Problem::parse have them; `extra` stands before the scale, where ids name a layout.
+// Ids as Problem::id and Problem::parse have them; `extra` comes before the scale, where ids name a layout.
 std::string print_id(const Problem& problem, std::string_view extra = {});
 Problem read_id(std::string_view id, const std::function<void(IdReader&)>& read_extra = {});
 std::string id_form();

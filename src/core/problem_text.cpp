@@ -111,7 +111,7 @@ Problem read_id(std::string_view id, const std::function<void(IdReader&)>& read_
     if (last && read_extra) read_extra(reader);
     if (last && (reader.token() == "bshd" || reader.token() == "strided"))
       reader.fail(
-          fmt::format("'{}' names a layout, which is no part of a problem, or stands in the wrong place; leave it out",
+          fmt::format("'{}' names a layout, which is no part of a problem, or is in the wrong place; leave it out",
                       reader.token()));
     read_part(field, reader, problem);
   }

@@ -16,7 +16,7 @@ namespace flashcore {
 namespace {
 
 constexpr std::string_view kSuite = "a suite", kProblem = "a problem";
-// Names stand in tables and in the names of files.
+// Names appear in tables and in the names of files.
 constexpr std::size_t kMaxName = 100;
 
 const std::vector<std::string>& problem_keys() {
@@ -35,16 +35,6 @@ std::vector<std::string> names_of(const ProblemField& field) {
   if (field.name != field.suite_key) names.emplace_back(field.name);
   for (const std::string_view alias : field.aliases) names.emplace_back(alias);
   return names;
-}
-
-// What the core's own parsers say, with this file's line in front of it.
-template <class Parse>
-auto at_line(const YamlReader& reader, const YAML::Node& node, std::string_view before, const Parse& parse) {
-  try {
-    return parse();
-  } catch (const Error& error) {
-    reader.fail(node, fmt::format("{}{}", before, error.what()));
-  }
 }
 
 FieldValue field_value(const YamlReader& reader, const YAML::Node& map, const std::string& key,
@@ -66,7 +56,7 @@ void read_field(const YamlReader& reader, const YAML::Node& map, const ProblemFi
   }
   if (!given.empty()) {
     const FieldValue value = field_value(reader, map, given, field);
-    at_line(reader, map[given], "", [&] { field.set(problem, value); });
+    reader.locate(map[given], [&] { field.set(problem, value); });
   } else if (field.required) {
     reader.need(map, std::string(field.suite_key), kProblem);
   } else if (!field.optional) {
@@ -86,13 +76,14 @@ NamedProblem read_problem(const YamlReader& reader, const YAML::Node& node) {
                                           kMaxName, excerpt(named.name, 40)));
   for (const ProblemField& field : problem_fields()) read_field(reader, node, field, named.problem);
   if (node["causal"] && node["window_alignment"])
-    at_line(reader, node["window_alignment"], "",
-            [&] { require_one_alignment(node["causal"].Scalar(), node["window_alignment"].Scalar()); });
+    reader.locate(node["window_alignment"],
+                  [&] { require_one_alignment(node["causal"].Scalar(), node["window_alignment"].Scalar()); });
   if (const YAML::Node layout = node["layout"]) {
     const std::string word = reader.text(node, "layout", kProblem);
-    named.problem.layout = at_line(reader, layout, "", [&] { return parse_layout(word); });
+    named.problem.layout = reader.locate(layout, [&] { return parse_layout(word); });
   }
-  at_line(reader, node, fmt::format("problem '{}': ", named.name), [&] { named.problem.validate(); });
+  reader.locate(
+      node, [&] { named.problem.validate(); }, fmt::format("problem '{}': ", named.name));
   return named;
 }
 
@@ -104,12 +95,8 @@ Suite parse_suite(std::string_view yaml, std::string_view origin) {
   reader.check_keys(root, kSuite, {"name", "problems"});
   Suite suite;
   suite.name = reader.text(root, "name", kSuite);
-  const YAML::Node problems = reader.need(root, "problems", kSuite);
-  if (!problems.IsSequence())
-    reader.fail(problems, "problems is not a list; write '- {name: ..., seq_len: ...}' lines under it");
-  if (problems.size() == 0) reader.fail(problems, "problems is empty; give at least one problem");
   std::set<std::string> names;
-  for (const YAML::Node& node : problems) {
+  for (const YAML::Node& node : reader.items(root, "problems", kSuite, "{name: ..., seq_len: ...}")) {
     suite.problems.push_back(read_problem(reader, node));
     if (!names.insert(suite.problems.back().name).second) {
       reader.fail(node["name"], fmt::format("the problem name '{}' is used twice; names are unique within a suite",

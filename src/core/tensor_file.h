@@ -12,7 +12,7 @@
 
 namespace flashcore {
 
-// A dense C-order tensor as it stands in a file.
+// A dense C-order tensor as a file holds it.
 struct FileTensor {
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;

@@ -79,7 +79,7 @@ std::string user_name() {
 }
 
 // A user's private group has the user's name, and nobody else in it.
-bool is_nobody_elses(gid_t gid) {
+bool is_own_group(gid_t gid) {
   if (gid == 0) return true;
   const Group group = group_of(gid);
   const std::string user = user_name();
@@ -97,7 +97,7 @@ std::string why_untrusted(const struct stat& info, const std::string& name) {
   if (S_ISDIR(info.st_mode) && (info.st_mode & S_ISVTX)) return "";
   if (info.st_mode & kAllMayWrite)
     return fmt::format("everybody may write to {} (mode {:04o})", name, info.st_mode & 07777);
-  if ((info.st_mode & kGroupMayWrite) && !is_nobody_elses(info.st_gid)) {
+  if ((info.st_mode & kGroupMayWrite) && !is_own_group(info.st_gid)) {
     const Group group = group_of(info.st_gid);
     return fmt::format("group {} may write to {} (mode {:04o})",
                        group.name.empty() ? std::to_string(info.st_gid) : group.name, name, info.st_mode & 07777);

@@ -162,4 +162,12 @@ std::vector<std::string> YamlReader::texts(const YAML::Node& map, const std::str
   return values;
 }
 
+std::vector<YAML::Node> YamlReader::items(const YAML::Node& map, const std::string& key, std::string_view what,
+                                          std::string_view form) const {
+  const YAML::Node list = need(map, key, what);
+  if (!list.IsSequence()) fail(list, fmt::format("{} is not a list; write '- {}' lines under it", key, form));
+  if (list.size() == 0) fail(list, fmt::format("{} is empty; give at least one '- {}'", key, form));
+  return {list.begin(), list.end()};
+}
+
 }  // namespace flashcore

@@ -1,5 +1,5 @@
 #pragma once
-// YAML with complaints that name file and line: what suites, experiments, patches and planted faults are read with.
+// The one reader of YAML: suites, experiments, patches and planted faults. Its complaints name file and line.
 
 #include <yaml-cpp/yaml.h>
 
@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "core/error.h"
 
 namespace flashcore {
 
@@ -28,7 +30,7 @@ class YamlReader {
   // Never empty, and without control characters other than line breaks.
   std::string text(const YAML::Node& map, const std::string& key, std::string_view what) const;
   std::string text_or(const YAML::Node& map, const std::string& key, const std::string& otherwise) const;
-  // As it stands, and empty if it is missing.
+  // Unchanged, and empty if it is missing.
   std::string source_text(const YAML::Node& map, const std::string& key) const;
   // Finite and decimal.
   double number(const YAML::Node& map, const std::string& key, std::string_view what) const;
@@ -42,6 +44,30 @@ class YamlReader {
   std::string word(const YAML::Node& map, const std::string& key, const std::vector<std::string>& words,
                    const std::string& otherwise) const;
   std::vector<std::string> texts(const YAML::Node& map, const std::string& key, std::string_view what) const;
+  // The items of a list, at least one. `form` is an item's, for the complaint: "{file, from, to}".
+  std::vector<YAML::Node> items(const YAML::Node& map, const std::string& key, std::string_view what,
+                                std::string_view form) const;
+
+  // What `parse()` returns. Its Error kBadInput gets the node's file and line, and `before`, in front.
+  template <class Parse>
+  auto locate(const YAML::Node& node, const Parse& parse, std::string_view before = "") const {
+    try {
+      return parse();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kBadInput) throw;
+      fail(node, fmt::format("{}{}", before, error.what()));
+    }
+  }
+  // The same for each item of a list of texts: complaints name the item's own line. `parse` takes a std::string.
+  template <class Parse>
+  auto locate_each(const YAML::Node& map, const std::string& key, std::string_view what, const Parse& parse) const {
+    const std::vector<std::string> values = texts(map, key, what);
+    std::vector<decltype(parse(values.front()))> parsed;
+    for (std::size_t i = 0; i < values.size(); ++i)
+      parsed.push_back(locate(map[key][i], [&] { return parse(values[i]); }));
+    return parsed;
+  }
+
   const std::string& origin() const { return origin_; }
 
  private:

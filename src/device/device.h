@@ -29,6 +29,8 @@ struct DeviceLimits {
   int max_threads_per_block = 0;
   int max_threads_per_multiprocessor = 0;
   std::int64_t l2_bytes = 0;  // last-level cache on a CPU
+  double clock_mhz = 0;       // the SMs' highest; 0: not known
+  double dram_peak_gbps = 0;  // by memory clock and bus width; 0: not known
   bool emulated = false;      // a GPU executed by the CPU: has no time, and its own compiler
 };
 
@@ -76,7 +78,7 @@ struct StreamOrder {
   bool captured = false;
 };
 
-// Device memory, freed when dropped. `red_zone` bytes of a known pattern stand before and after it.
+// Device memory, freed when dropped. `red_zone` bytes of a known pattern lie before and after it.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -203,8 +205,22 @@ class DeviceFault : public std::runtime_error {
 // "cpu", "cuda", "cuda:1", "emulator", "emulator:sm_80", or "" for the best there is (cuda:0 if there is one, else
 // cpu). Error kEnvironment with the fix if it is not there; kBadInput if the word is not known.
 std::unique_ptr<Device> open_device(std::string_view name);
-// Architecture limits from NVIDIA's tables, for compiling without the GPU. Accepts "sm_90", "sm_90a", "90".
+// Architecture limits from NVIDIA's tables, for compiling without the GPU. Accepts "sm_90", "sm_90a", "90". They leave
+// open what models of one architecture differ in: clock and DRAM.
 DeviceLimits limits_of_arch(std::string_view arch);
+// A GPU known by its key, for one that is not here, and for records of before these were recorded.
+struct GpuModel {
+  std::string_view key;  // DeviceInfo::key
+  int arch, multiprocessors;
+  double clock_mhz, dram_peak_gbps;  // as DeviceLimits
+};
+const GpuModel* find_gpu_model(std::string_view key);  // null: not known
+// limits_of_arch, with what is known of that model of it.
+DeviceLimits limits_of_model(std::string_view arch, std::string_view key);
+// Both edges of the memory clock move a bit on each line of the bus.
+constexpr double dram_peak_gbps(double memory_clock_mhz, int bus_bits) {
+  return 2 * memory_clock_mhz * bus_bits / 8 / 1000;
+}
 const std::vector<std::string>& known_archs();  // "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"
 
 // --- what `doctor` prints -------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 // What each architecture offers, from the CUDA C++ Programming Guide ("Technical Specifications per Compute
 // Capability"); SM counts and L2 sizes are those of one common model of each.
+#include <algorithm>
 #include <array>
 
 #include "core/error.h"
@@ -23,6 +24,11 @@ constexpr std::array<ArchRow, 6> kRows = {{{80, "A100", 108, 163, 164, 2048, 40}
                                            {90, "H100, H200", 132, 227, 228, 2048, 50},
                                            {100, "B200", 148, 227, 228, 2048, 126},
                                            {120, "RTX 5090", 170, 99, 100, 1536, 96}}};
+
+// Clocks and bus as the driver tells them (H100 and H200: results/), else from NVIDIA's data sheets.
+constexpr std::array<GpuModel, 3> kModels = {{{"h100", 90, 132, 1980, dram_peak_gbps(2619, 5120)},
+                                              {"h100pcie", 90, 114, 1755, dram_peak_gbps(1593, 5120)},
+                                              {"h200", 90, 132, 1980, dram_peak_gbps(3201, 6144)}}};
 
 }  // namespace
 
@@ -53,6 +59,22 @@ DeviceLimits limits_of_arch(std::string_view arch) {
     return limits;
   }
   throw_bad_input("'{}' is not an architecture known here; choose among {}", arch, fmt::join(known_archs(), ", "));
+}
+
+const GpuModel* find_gpu_model(std::string_view key) {
+  const auto found = std::find_if(kModels.begin(), kModels.end(), [&](const GpuModel& m) { return m.key == key; });
+  return found == kModels.end() ? nullptr : &*found;
+}
+
+DeviceLimits limits_of_model(std::string_view arch, std::string_view key) {
+  DeviceLimits limits = limits_of_arch(arch);
+  const GpuModel* model = find_gpu_model(key);
+  if (model && model->arch == limits.arch) {
+    limits.multiprocessors = model->multiprocessors;
+    limits.clock_mhz = model->clock_mhz;
+    limits.dram_peak_gbps = model->dram_peak_gbps;
+  }
+  return limits;
 }
 
 }  // namespace flashcore

@@ -6,10 +6,12 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/problem_fields.h"
 #include "core/trusted_path.h"
 #include "kernels/embedded.h"
 #include "kernels/family.h"
+#include "kernels/modelled_time.h"
 #include "kernels/tuned_table.h"
 
 namespace flashcore {
@@ -63,13 +65,9 @@ const UserTable& user_table() {
 struct Default {
   Candidate candidate;
   int preference = 0;
-  std::optional<double> expected_us;
+  std::optional<ModelledTime> modelled;
 
-  // To be compared with another family's.
-  std::optional<double> cautious_us() const {
-    if (!expected_us) return std::nullopt;
-    return *expected_us * candidate.family->caution();
-  }
+  std::optional<double> cautious_us() const { return modelled ? std::optional(modelled->cautious_us()) : std::nullopt; }
   // The first to be chosen has the least.
   auto order() const {
     return std::tuple(-preference, cautious_us().value_or(std::numeric_limits<double>::infinity()));
@@ -79,8 +77,7 @@ std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits&
   std::vector<Default> defaults;
   for (const Family* family : supporting_families(problem, limits)) {
     const Candidate candidate{family, family->default_config(problem, limits)};
-    defaults.push_back(
-        {candidate, family->preference(problem, limits), family->expected_us(candidate.config, problem, limits)});
+    defaults.push_back({candidate, family->preference(problem, limits), modelled_time(candidate, problem, limits)});
   }
   std::stable_sort(defaults.begin(), defaults.end(),
                    [](const Default& a, const Default& b) { return a.order() < b.order(); });
@@ -92,8 +89,8 @@ std::vector<Default> ranked_defaults(const Problem& problem, const DeviceLimits&
 bool is_as_good(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
                 std::optional<double> default_us) {
   if (!default_us) return true;
-  const auto own = candidate.family->expected_us(candidate.config, problem, limits);
-  return own && *own * candidate.family->caution() <= kAlike * *default_us;
+  const auto own = modelled_time(candidate, problem, limits);
+  return own && own->cautious_us() <= kAlike * *default_us;
 }
 
 // The entries near enough, nearest first. One that does not fit this problem is passed over for the next.
@@ -121,7 +118,8 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, bool use_user_t
       if (d > 0 && !is_as_good(candidate, problem, device.limits, default_us)) continue;
       choices.push_back({std::move(candidate), fmt::format("{}: {} on {}", how, entry->id, device.key),
                          entry->of_user ? ChosenBy::kUserTable : ChosenBy::kDispatch});
-    } catch (const Error&) {  // the neighbour's config does not fit this problem: the next may
+    } catch (const Error& e) {  // the neighbour's config does not fit this problem: the next may
+      if (d == 0 && entry->of_user) faults.push_back(fmt::format("'{}': {}", excerpt(entry->id), e.what()));
     }
   }
 }
@@ -133,11 +131,11 @@ std::vector<Choice> choices_for(const Problem& problem, const DeviceInfo& device
   add_tuned(problem, device, use_user_table, defaults.empty() ? std::nullopt : defaults.front().cautious_us(), choices,
             faults);
   for (Default& d : defaults) {
-    const std::string why = d.expected_us ? fmt::format("expected to take {:.1f} us", *d.expected_us)
-                                          : "no entry of the tuned table is near";
+    // No number: only the laboratory knows the floor, which a model may be below.
+    const std::string why =
+        d.modelled ? "by " + name_model(*d.modelled, device) : "no entry of the tuned table is near on " + device.key;
     choices.push_back({std::move(d.candidate), {}});
-    choices.back().reason =
-        fmt::format("default of {}: {} on {}", choices.back().candidate.family->name(), why, device.key);
+    choices.back().reason = fmt::format("default of {}: {}", choices.back().candidate.family->name(), why);
   }
   // Said where the choice is explained: nothing below the command line prints.
   if (!faults.empty() && !choices.empty())

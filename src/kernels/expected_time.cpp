@@ -5,8 +5,6 @@
 namespace flashcore {
 namespace {
 
-constexpr double kDramBytes = 4.4e6;  // in a us
-
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -38,9 +36,9 @@ double mean_columns(const Problem& problem) {
   return static_cast<double>(ceil_div(problem.head_dim, 16) + ceil_div(problem.head_dim_v, 16)) * 8;
 }
 
-double dram_us(const Problem& problem) {
+double dram_us(const Problem& problem, double bytes_per_us) {
   const auto rows = problem.batch * (problem.heads_kv * problem.seqlen_kv + problem.heads_q * problem.seqlen_q);
-  return static_cast<double>(rows) * static_cast<double>(problem.head_dim + problem.head_dim_v) * 2 / kDramBytes;
+  return static_cast<double>(rows) * static_cast<double>(problem.head_dim + problem.head_dim_v) * 2 / bytes_per_us;
 }
 
 }  // namespace flashcore

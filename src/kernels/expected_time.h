@@ -1,6 +1,7 @@
 #pragma once
-// Parts that the models of Family::expected_us share. Their constants are fitted to times measured on an H200
-// (results/landscapes/hopper_times.json) by scripts/fit-expected-times, which has the same formulas.
+// Parts that the models of Family::expected_us share. Their constants are fitted to measured times
+// (results/landscapes/hopper_times.json) by scripts/fit-expected-times, which has the same formulas and writes each
+// family's expected_time.json (kernels/fitted_device.h).
 
 #include <cstdint>
 #include <optional>
@@ -20,9 +21,9 @@ TileBlocks blocks_of_tiles(const Problem& problem, std::int64_t rows, std::int64
 // The mean of both head dims as the tensor cores see them, multiples of 16.
 double mean_columns(const Problem& problem);
 
-// What reading the inputs and writing the output takes at the rate that DRAM reached, us. Neither this nor the
-// multiplies hide the other wholly: most models add their squares.
-double dram_us(const Problem& problem);
+// What reading the inputs and writing the output takes at the rate that DRAM reaches (CarriedOver), us. Neither this
+// nor the multiplies hide the other wholly: most models add their squares.
+double dram_us(const Problem& problem, double bytes_per_us);
 
 constexpr double kNotMeasuredUs = 1e9;  // what was not measured comes after all that was
 

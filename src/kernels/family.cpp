@@ -12,7 +12,6 @@ Program Family::program(const ConfigValues&, const Problem&, const DeviceLimits&
 }
 const SourceMap* Family::source_overlay() const { return nullptr; }
 int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
-double Family::caution() const { return 1; }
 std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   return std::nullopt;
 }

@@ -54,10 +54,6 @@ class Family {
   virtual std::optional<double> expected_us(const ConfigValues& config, const Problem& problem,
                                             const DeviceLimits& limits) const;
 
-  // What dispatch multiplies expected_us with to compare families: more than 1 where the model errs by more than
-  // others', for the least of a few uncertain numbers is too low.
-  virtual double caution() const;
-
   // GPU families: what to compile and how to launch it. The CPU's: Error kInternal. A program for layouts that the
   // family cannot take: Error kBadInput.
   virtual KernelSource source(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const;

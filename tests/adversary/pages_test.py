@@ -41,7 +41,7 @@ PAYLOADS = (
     "line one\n\n# heading\n- item\n| a | b |\n<!-- x",
 )  # fmt: skip
 # What must stay what it is for a trial to be read, or for a page to show the trial in full.
-KEPT = {"problem", "phase", "status", "regime", "condition", "kind", "arch", "gate", "ended", "created_at", "source_hash", "dtype", "code_hash"}
+KEPT = {"problem", "phase", "status", "regime", "condition", "kind", "arch", "gate", "ended", "created_at", "source_hash", "dtype", "code_hash", "chosen_by"}
 
 EXPERIMENT = """
 name: hostile

@@ -135,6 +135,18 @@ TEST_F(Emulated, NegativeStridesAreRefused) {
   expect_refused(FC_ERROR_BAD_INPUT, "a stride is negative", [&] { gpu_.explain(problem); });
 }
 
+TEST_F(Emulated, MemoryThatItDoesNotHaveIsRefused) {
+  void* address = nullptr;
+  EXPECT_EQ(fc_memory_allocate(gpu_.get(), ~std::size_t{0}, &address), FC_ERROR_ENVIRONMENT);
+  EXPECT_EQ(fc_memory_allocate(gpu_.get(), ~std::size_t{0} - 64, &address), FC_ERROR_ENVIRONMENT);
+  ASSERT_EQ(fc_memory_allocate(gpu_.get(), 64, &address), FC_OK);
+  int word = 0;
+  EXPECT_EQ(fc_memory_upload(gpu_.get(), address, &word, 4), FC_OK);
+  ASSERT_EQ(fc_memory_free(gpu_.get(), address), FC_OK);
+  EXPECT_EQ(fc_memory_upload(gpu_.get(), address, &word, 4), FC_ERROR_BAD_INPUT);
+  EXPECT_EQ(fc_memory_download(gpu_.get(), &word, address, 4), FC_ERROR_BAD_INPUT);
+}
+
 TEST_F(Emulated, SlowKernelsSaySo) {
   Attention problem = half();
   problem.dtype = FC_FP32;

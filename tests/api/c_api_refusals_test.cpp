@@ -191,6 +191,9 @@ TEST(CApi, CopiesStayInTheirAllocation) {
   EXPECT_EQ(fc_memory_upload(cpu.get(), bytes + 4000, host.data(), 97), FC_ERROR_BAD_INPUT);
   EXPECT_EQ(fc_memory_download(cpu.get(), host.data(), bytes + 1, 4096), FC_ERROR_BAD_INPUT);
   EXPECT_EQ(fc_memory_download(cpu.get(), host.data(), bytes, ~std::size_t{0}), FC_ERROR_BAD_INPUT);
+  // What comes from outside and reaches into it is no better.
+  EXPECT_EQ(fc_memory_upload(cpu.get(), bytes - 4, host.data(), 8), FC_ERROR_BAD_INPUT);
+  EXPECT_EQ(fc_memory_download(cpu.get(), host.data(), bytes - 1, 4098), FC_ERROR_BAD_INPUT);
   // Others' memory is theirs to know.
   std::vector<char> own(64);
   EXPECT_EQ(fc_memory_upload(cpu.get(), own.data(), host.data(), own.size()), FC_OK);

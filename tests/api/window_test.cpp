@@ -106,6 +106,17 @@ TEST(Windows, AZeroIsNoBoundUnlessItIsSaidToBeMeant) {
   EXPECT_EQ(id(), plain + "_wl9_wr4_tl");
 }
 
+TEST(Windows, AStructWithoutTheFieldsHasNoWindow) {
+  const Context cpu("cpu");
+  fc_attention a = problem_of({}, {}, FC_CAUSAL_NONE, FC_ALIGN_BOTTOM_RIGHT).c();
+  a.struct_size = static_cast<std::uint32_t>(offsetof(fc_attention, window_left));
+  char text[4096];
+  EXPECT_EQ(fc_explain(cpu.get(), &a, text, sizeof text, nullptr), FC_OK) << fc_last_error();
+  a.given |= FC_GIVEN_WINDOW;
+  EXPECT_EQ(fc_explain(cpu.get(), &a, text, sizeof text, nullptr), FC_ERROR_BAD_INPUT);
+  EXPECT_NE(std::string(fc_last_error()).find("no fields for a window"), std::string::npos) << fc_last_error();
+}
+
 TEST(Windows, WhatContradictsItselfIsRefused) {
   const Context cpu("cpu");
   const auto refused = [&](const char* words, const Attention& p) {

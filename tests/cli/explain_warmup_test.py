@@ -1,6 +1,7 @@
 """flashcore explain and flashcore warmup, for an H200 that is not here and for this CPU."""
 
 import json
+import math
 import os
 import unittest
 
@@ -25,8 +26,24 @@ class ExplainTest(support.CliTest):
     def test_a_neighbour(self):
         (entry,) = self.explain(DONE, *H200, "--problem", "b16_h16_s2000_d64_fp16")
         self.assertIn("nearest entry of the tuned table", entry["reason"])
-        self.assertIn("by its family's model", entry["expected_from"])
+        self.assertEqual(entry["expected_from"], "by its model, fitted on h200")
+        self.assertIsNone(entry["carried_over_from"])
         self.assertGreater(entry["expected_us"], entry["floor_us"])
+
+    def test_a_gpu_without_a_fit_of_its_own(self):
+        h100 = ("--arch", "sm_90", "--key", "h100")
+        for entry in self.explain(DONE, *h100, "--suite", "windows"):
+            self.assertEqual(entry["carried_over_from"], "h200", entry)
+            self.assertIn("carried over from h200 to 132 SMs, 1980 MHz, 3352 GB/s of DRAM", entry["expected_from"])
+            for modelled in [entry, *entry["alternatives"]]:
+                self.assertGreaterEqual(modelled["modelled_us"] or math.inf, entry["floor_us"])
+        result = self.expect(DONE, "explain", *h100, "--problem", "b64_h32_hk8_sq1_sk4000_d128_bf16")
+        self.assertRegex(result.stdout, r"expected  3\d\d.* us \(.*carried over from h200")
+        self.assertRegex(result.stdout, r"floor     3\d\d")
+        # A GPU that is not known at all has its constants whole, and no floor to be held against.
+        (entry,) = self.explain(DONE, "--arch", "sm_90", "--key", "mine", "--problem", "b64_h32_hk8_sq1_sk4000_d128_bf16")
+        self.assertIn("carried over from h200 to 132 SMs; clock and DRAM bandwidth are not known", entry["expected_from"])
+        self.assertIsNone(entry["floor_us"])
 
     def test_a_whole_suite(self):
         entries = self.explain(DONE, *H200, "--suite", "canonical")
@@ -56,6 +73,10 @@ class UserTableTest(support.CliTest):
         # An entry that cannot be read is named, and the others count.
         self.assertIn("because   your tuned table: b1_h8_s512_d64_fp16", result.stdout)
         self.assertIn("passed over in your tuned table %s: 'not an id'" % table, result.stdout)
+        # So is one whose candidate is none, where it would have been taken.
+        result = self.expect(DONE, "explain", *H200, "--problem", "b2_h8_s512_d64_fp16")
+        self.assertIn("'b2_h8_s512_d64_fp16': ", result.stdout)
+        self.assertIn("nonsense", result.stdout)
         self.write("table.json", "my notes")
         result = self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16")
         self.assertIn("because   tuned table", result.stdout)

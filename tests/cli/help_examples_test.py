@@ -5,13 +5,11 @@ import re
 import shlex
 import unittest
 
-from support import DONE, EXPERIMENT, CliTest, write_qkv
-
-VERBS = ["doctor", "check", "compile", "bench", "ab", "tune", "leaderboard", "gate", "report", "run", "verify", "experiment"]
+from support import DONE, EXPERIMENT, CliTest, verbs, write_qkv
 
 
 def needs_nvrtc(example):
-    return example[1] == "compile"
+    return example[1] == "compile" or example[1] == "warmup" and "--arch" in example
 
 
 class HelpExamplesTest(CliTest):
@@ -40,7 +38,7 @@ class HelpExamplesTest(CliTest):
         self.prepare()
         nvrtc = any(f["item"].startswith("NVRTC") and f["present"] for f in json.loads(self.expect(DONE, "doctor", "--device", "cpu", "--json", "-", "--quiet").stdout)["findings"])
         untested = []
-        for verb in VERBS:
+        for verb in verbs():
             found = list(self.examples(verb))
             self.assertTrue(found, "flashcore %s --help has no example" % verb)
             for example, codes in found:

@@ -6,6 +6,7 @@ FLASHCORE_BINARY names the program, FLASHCORE_SOURCE_DIR the checkout.
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -79,6 +80,12 @@ def write_qkv(folder, extension="npy", dtype="F32", shape=(1, 2, 33, 64), kv_sha
 
 def has_gpu():
     return os.path.exists("/dev/nvidia0")
+
+
+def verbs():
+    """As `flashcore --help` lists them, so that a new verb is tested like the others. Hidden ones serve the program itself."""
+    text = subprocess.run([BINARY, "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return re.findall(r"(?m)^  ([a-z][\w-]*)  ", text[text.index("Subcommands:"):])
 
 
 def copy_device_sources(tree):

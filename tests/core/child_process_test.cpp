@@ -85,7 +85,7 @@ TEST(ChildProcess, AFloodOfStderrIsCutAndDoesNotOutwriteTheDeadline) {
   std::string line;
   EXPECT_EQ(child.read_line(line, Clock::now() + milliseconds(300), {}), Talk::kTimeout);
   child.kill();
-  const std::string words = child.last_words();
+  const std::string words = child.stderr_tail();
   EXPECT_TRUE(mentions(words, "bytes of its stderr cut] ") && mentions(words, "mistake")) << words;
   EXPECT_LT(words.size(), 5000U);
 }
@@ -168,12 +168,12 @@ TEST(ChildProcess, ItsEndIsToldAsItWas) {
   ChildProcess crashed(shell("ulimit -c 0; echo 'last words' >&2; kill -SEGV $$"));
   EXPECT_EQ(crashed.read_line(line, soon(), {}), Talk::kClosed);
   EXPECT_TRUE(mentions(crashed.how_it_ended(), "was ended by signal SIGSEGV")) << crashed.how_it_ended();
-  EXPECT_EQ(crashed.last_words(), "last words");
+  EXPECT_EQ(crashed.stderr_tail(), "last words");
 
   ChildProcess none({"/no/such/program"});
   EXPECT_EQ(none.read_line(line, soon(), {}), Talk::kClosed);
   EXPECT_EQ(none.how_it_ended(), "exited with code 127");
-  EXPECT_TRUE(mentions(none.last_words(), "cannot be executed: No such file")) << none.last_words();
+  EXPECT_TRUE(mentions(none.stderr_tail(), "cannot be executed: No such file")) << none.stderr_tail();
 }
 
 TEST(ChildProcess, WorksWhereNobodyReapsAndWhereNoStreamsAre) {

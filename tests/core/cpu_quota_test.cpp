@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-#include "core/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -18,7 +18,7 @@ class CpuQuota : public ::testing::Test {
     std::ofstream(folder_.path() / path) << text;
   }
   std::optional<double> quota() { return cpu_quota(folder_.path()); }
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(CpuQuota, NoneWhereNothingLimits) {

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "core/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -37,7 +37,7 @@ ErrorKind kind_of(const std::function<void()>& body, const std::string& fragment
 }
 
 TEST(FilesTest, WritesReadsAndReplaces) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string bytes("a\0b\n", 4);
   write_file_atomically(folder / "f", bytes);
   EXPECT_EQ(read_file(folder / "f"), bytes);
@@ -50,7 +50,7 @@ TEST(FilesTest, WritesReadsAndReplaces) {
 }
 
 TEST(FilesTest, ReplacingKeepsPermissionsAndLinks) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   write_file_atomically(folder / "f", "old");
   ASSERT_EQ(chmod((folder / "f").c_str(), 0640), 0);
   std::filesystem::create_symlink("f", folder / "link");
@@ -62,7 +62,7 @@ TEST(FilesTest, ReplacingKeepsPermissionsAndLinks) {
 
 // In containers everybody is process 1 or 7: a run that was killed left a name that a later one wanted.
 TEST(FilesTest, WhatAnEarlierRunLeftBehindIsNotInTheWay) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   for (int serial = 0; serial < 200; ++serial)
     std::ofstream(folder / ("f." + std::to_string(getpid()) + "." + std::to_string(serial) + ".tmp")) << "stale";
   write_file_atomically(folder / "f", "new");
@@ -70,7 +70,7 @@ TEST(FilesTest, WhatAnEarlierRunLeftBehindIsNotInTheWay) {
 }
 
 TEST(FilesTest, AKillWhileWritingLeavesNoTemporary) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const int probe = open(folder.path().c_str(), O_TMPFILE | O_WRONLY, 0600);
   if (probe < 0) GTEST_SKIP() << "this file system has no files without a name (O_TMPFILE)";
   close(probe);
@@ -94,7 +94,7 @@ TEST(FilesTest, AKillWhileWritingLeavesNoTemporary) {
 }
 
 TEST(FilesTest, TheLongestNameCanBeWritten) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string name(255, 'n');
   write_file_atomically(folder / name, "x");
   EXPECT_EQ(read_file(folder / name), "x");
@@ -102,7 +102,7 @@ TEST(FilesTest, TheLongestNameCanBeWritten) {
 }
 
 TEST(FilesTest, TheModeIsThatOfTheOldFileWhateverTheUmask) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   write_file_atomically(folder / "f", "old");
   ASSERT_EQ(chmod((folder / "f").c_str(), 0666), 0);
   const mode_t before = umask(077);
@@ -114,7 +114,7 @@ TEST(FilesTest, TheModeIsThatOfTheOldFileWhateverTheUmask) {
 }
 
 TEST(FilesTest, WhetherAFileCanBeWrittenIsTried) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   EXPECT_FALSE(why_not_writable(folder / "f"));
   EXPECT_EQ(files_in(folder.path()), 0) << "nothing is left of the trial";
   EXPECT_NE(why_not_writable(folder.path()).value_or("").find("is a folder"), std::string::npos);
@@ -124,7 +124,7 @@ TEST(FilesTest, WhetherAFileCanBeWrittenIsTried) {
 }
 
 TEST(FilesTest, ALockIsOneProcessesAtATime) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   constexpr int kChildren = 4, kEach = 50;
   write_file_atomically(folder / "count", "0");
   std::vector<pid_t> children;
@@ -144,13 +144,13 @@ TEST(FilesTest, ALockIsOneProcessesAtATime) {
 TEST(FilesTest, ReadsFilesWithoutASize) { EXPECT_NE(read_file("/proc/self/status").find("Pid:"), std::string::npos); }
 
 TEST(FilesTest, ReadErrorsNameThePathAndTheReason) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   EXPECT_EQ(kind_of([&] { read_file(folder / "absent"); }, "absent: No such file"), ErrorKind::kBadInput);
   EXPECT_EQ(kind_of([&] { read_file(folder.path()); }, "it is a directory"), ErrorKind::kBadInput);
 }
 
 TEST(FilesTest, WriteErrorsAreTheEnvironments) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   EXPECT_EQ(kind_of([&] { write_file_atomically(folder / "absent/f", "x"); }, "No such file"), ErrorKind::kEnvironment);
   EXPECT_EQ(kind_of([&] { write_file_atomically(folder.path(), "x"); }, "not a regular file"), ErrorKind::kEnvironment);
   EXPECT_EQ(kind_of([&] { write_file_atomically("/dev/full", "x"); }, "not a regular file"), ErrorKind::kEnvironment);
@@ -162,7 +162,7 @@ TEST(FilesTest, WriteErrorsAreTheEnvironments) {
 // A write that fails half way, as on a full disk: the limit on file size makes write() stop in the same place, and
 // needs no privilege. In a child process, because the limit stays.
 TEST(FilesTest, AFailedWriteLeavesTheOldFileAndNoTemporary) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   write_file_atomically(folder / "f", "old");
   const pid_t child = fork();
   ASSERT_GE(child, 0);
@@ -188,7 +188,7 @@ TEST(FilesTest, AFailedWriteLeavesTheOldFileAndNoTemporary) {
 }
 
 TEST(FilesTest, AFullDiskLeavesTheOldFileAndNoTemporary) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   if (mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
     GTEST_SKIP()
         << "mounting a small tmpfs needs root with CAP_SYS_ADMIN; the size-limit test above covers the same path";
@@ -203,7 +203,7 @@ TEST(FilesTest, AFullDiskLeavesTheOldFileAndNoTemporary) {
 }
 
 TEST(FilesTest, ConcurrentWritersLeaveOneWholeFile) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::vector<std::thread> writers;
   for (int i = 0; i < 4; ++i) {
     writers.emplace_back([&folder, i] {
@@ -245,7 +245,7 @@ void expect_refused_at_once(const std::filesystem::path& path, const std::string
 }
 
 TEST(FilesTest, PipesDevicesAndWhatNeverEndsAreRefused) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   ASSERT_EQ(mkfifo((folder / "fifo").c_str(), 0600), 0);
   expect_refused_at_once(folder / "fifo", "pipe");
   expect_refused_at_once("/dev/zero", "device");

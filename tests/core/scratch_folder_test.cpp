@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -24,7 +24,7 @@ class ScratchFolderTest : public ::testing::Test {
     return all;
   }
 
-  TemporaryFolder home_;
+  test::TemporaryFolder home_;
 };
 
 TEST_F(ScratchFolderTest, IsGoneWithTheObject) {

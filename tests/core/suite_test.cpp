@@ -7,7 +7,7 @@
 
 #include "core/embedded.h"
 #include "core/error.h"
-#include "core/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -87,7 +87,7 @@ TEST(SuiteTest, SmallSuitesStaySmall) {
 }
 
 TEST(SuiteTest, LoadsAFileByPath) {
-  const TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::ofstream(folder / "my.yaml") << kGood;
   EXPECT_EQ(load_suite((folder / "my.yaml").string()).problems.size(), 5u);
   EXPECT_THROW(load_suite((folder / "absent.yaml").string()), Error);

@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
-#include "core/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -64,7 +64,7 @@ class TensorFileTest : public ::testing::Test {
         << "said: " << (said.empty() ? "accepted" : said) << "\nwanted: " << reason;
   }
 
-  TemporaryFolder folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(TensorFileTest, RoundTrips) {

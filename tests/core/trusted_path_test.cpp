@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "core/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -23,7 +23,7 @@ class TrustedPath : public ::testing::Test {
     chmod(file_.c_str(), 0644);
     for (const char* name : {"a", "a/b"}) chmod((folder_.path() / name).c_str(), 0755);
   }
-  const TemporaryFolder folder_;
+  const test::TemporaryFolder folder_;
   const fs::path file_ = folder_.path() / "a/b/file";
 };
 
@@ -64,7 +64,7 @@ TEST_F(TrustedPath, AGroupOfOthersMayNotWrite) {
 }
 
 TEST_F(TrustedPath, ALinkIsJudgedByWhatItLeadsTo) {
-  const TemporaryFolder elsewhere;
+  const test::TemporaryFolder elsewhere;
   fs::create_symlink(file_, elsewhere.path() / "link");
   EXPECT_EQ(why_untrusted(elsewhere.path() / "link"), "");
   chmod((folder_.path() / "a/b").c_str(), 0777);

@@ -26,7 +26,7 @@ Artifact artifact_of(std::size_t bytes) {
 std::string key_of(int i) { return "ab" + hash128(std::to_string(i)); }
 
 TEST(CompileCache, GivesBackWhatItWasGiven) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const CompileCache cache(folder.path());
   EXPECT_FALSE(cache.find(key_of(1)));
   ASSERT_TRUE(cache.store(key_of(1), artifact_of(100)));
@@ -37,7 +37,7 @@ TEST(CompileCache, GivesBackWhatItWasGiven) {
 }
 
 TEST(CompileCache, AFileThatIsNotWholeIsNoEntry) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const CompileCache cache(folder.path());
   ASSERT_TRUE(cache.store(key_of(1), artifact_of(100)));
   fs::resize_file(cache.path_of(key_of(1)), fs::file_size(cache.path_of(key_of(1))) - 1);
@@ -53,7 +53,7 @@ mode_t mode_of(const fs::path& path) {
 }
 
 TEST(CompileCache, WhatItMakesIsTheUsersAlone) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const mode_t before = umask(0);
   const CompileCache cache(folder.path() / "not/there/yet");
   EXPECT_EQ(cache.why_unused(), "");
@@ -66,7 +66,7 @@ TEST(CompileCache, WhatItMakesIsTheUsersAlone) {
 }
 
 TEST(CompileCache, AFolderThatOthersMayWriteToIsNeitherReadNorWritten) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   fs::create_directories(folder.path() / "parent");
   const CompileCache cache(folder.path() / "parent/kernels");
   ASSERT_TRUE(cache.store(key_of(1), artifact_of(100)));
@@ -91,7 +91,7 @@ TEST(CompileCache, AFolderThatOthersMayWriteToIsNeitherReadNorWritten) {
 }
 
 TEST(CompileCache, AnotherUsersFolderOrEntryIsNone) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   if (chown(folder.path().c_str(), 65534, 0) != 0 || chown(folder.path().c_str(), 0, 0) != 0)
     GTEST_SKIP() << "only root can give files away, and to users it has";
   const CompileCache cache(folder.path() / "kernels");
@@ -114,7 +114,7 @@ TEST(CompileCache, AnotherUsersFolderOrEntryIsNone) {
 }
 
 TEST(CompileCache, NoSymbolicLinkInsideIsFollowed) {
-  const testing::TemporaryFolder folder, elsewhere;
+  const test::TemporaryFolder folder, elsewhere;
   const CompileCache cache(folder.path()), other(elsewhere.path());
   ASSERT_TRUE(other.store(key_of(1), artifact_of(100)));
   // An entry that leads elsewhere is none, and what it leads to survives the store that replaces it.
@@ -134,7 +134,7 @@ TEST(CompileCache, NoSymbolicLinkInsideIsFollowed) {
 }
 
 TEST(CompileCache, AFifoInPlaceOfAnEntryDoesNotHang) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const CompileCache cache(folder.path());
   ASSERT_TRUE(cache.store(key_of(1), artifact_of(100)));
   fs::remove(cache.path_of(key_of(1)));
@@ -145,7 +145,7 @@ TEST(CompileCache, AFifoInPlaceOfAnEntryDoesNotHang) {
 }
 
 TEST(CompileCache, AnEntryUnderAnotherNameIsNone) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const CompileCache cache(folder.path());
   ASSERT_TRUE(cache.store(key_of(1), artifact_of(100)));
   fs::copy_file(cache.path_of(key_of(1)), cache.path_of(key_of(2)));
@@ -155,7 +155,7 @@ TEST(CompileCache, AnEntryUnderAnotherNameIsNone) {
 }
 
 TEST(CompileCache, AFlippedBitMakesItNoneAndTheNextStoreRemakesIt) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const CompileCache cache(folder.path());
   ASSERT_TRUE(cache.store(key_of(1), artifact_of(100)));
   const fs::path path = cache.path_of(key_of(1));
@@ -175,7 +175,7 @@ TEST(CompileCache, AFlippedBitMakesItNoneAndTheNextStoreRemakesIt) {
 }
 
 TEST(CompileCache, WhatWasNotUsedForLongestGoesFirst) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const CompileCache cache(folder.path(), 256 * 10'000);
   const auto now = fs::file_time_type::clock::now();
   for (int i = 0; i < 4; ++i) {
@@ -191,7 +191,7 @@ TEST(CompileCache, WhatWasNotUsedForLongestGoesFirst) {
 }
 
 TEST(CompileCache, WhatWasJustWrittenStaysHoweverLargeItIs) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const CompileCache cache(folder.path(), 256 * 100);
   ASSERT_TRUE(cache.store(key_of(1), artifact_of(5000)));
   EXPECT_TRUE(cache.find(key_of(1)));

@@ -12,13 +12,13 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "device/cuda/cuda_api.h"
-#include "device/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
 
-using testing::ScopedVariable;
-using testing::TemporaryFolder;
+using test::ScopedVariable;
+using test::TemporaryFolder;
 
 const SourceMap& test_sources() {
   static const SourceMap sources = {

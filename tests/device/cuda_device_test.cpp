@@ -73,6 +73,15 @@ TEST(CudaDeviceInfo, ComesFromTheDriver) {
   EXPECT_EQ(info.limits.multiprocessors, 4);
   EXPECT_EQ(info.limits.shared_bytes_per_block, 232448);
   EXPECT_EQ(info.limits.l2_bytes, 1 << 20);
+  EXPECT_EQ(info.limits.clock_mhz, 1980);
+  EXPECT_EQ(info.limits.dram_peak_gbps, find_gpu_model("h200")->dram_peak_gbps);
+}
+
+TEST(CudaDeviceInfo, ADriverThatDoesNotSayIsNoError) {
+  FakeGpu gpu({13, 37});
+  EXPECT_EQ(gpu->info().limits.clock_mhz, 0);
+  EXPECT_EQ(gpu->info().limits.dram_peak_gbps, 0);
+  EXPECT_EQ(gpu->info().limits.multiprocessors, 4);
 }
 
 TEST(CudaDeviceInfo, KeysAreShortAndFileSafe) {

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "device/cuda/cuda_device.h"
-#include "device/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -55,6 +55,20 @@ TEST(Limits, OfEveryKnownArchitecture) {
   EXPECT_EQ(limits_of_arch("sm_90a").shared_bytes_per_block, 232448);
   EXPECT_EQ(limits_of_arch("90").multiprocessors, 132);
   EXPECT_EQ(limits_of_arch("sm_120").max_threads_per_multiprocessor, 1536);
+}
+
+// Of one architecture, and not one GPU.
+TEST(Limits, OfAModelThatIsKnown) {
+  const DeviceLimits h100 = limits_of_model("sm_90", "h100"), h200 = limits_of_model("sm_90", "h200");
+  EXPECT_EQ(limits_of_arch("sm_90").dram_peak_gbps, 0);
+  EXPECT_NEAR(h100.dram_peak_gbps, 3352, 1);
+  EXPECT_NEAR(h200.dram_peak_gbps, 4917, 1);
+  EXPECT_EQ(h200.clock_mhz, 1980);
+  EXPECT_EQ(limits_of_model("sm_90a", "h100pcie").multiprocessors, 114);
+  // A key that is not known, or of another architecture, adds nothing.
+  EXPECT_EQ(limits_of_model("sm_90", "mine").multiprocessors, 132);
+  EXPECT_EQ(limits_of_model("sm_90", "mine").dram_peak_gbps, 0);
+  EXPECT_EQ(limits_of_model("sm_80", "h200").multiprocessors, 108);
 }
 
 TEST(Limits, UnknownArchitecturesListTheKnown) {
@@ -111,14 +125,14 @@ TEST(Survey, NamesTheFixOfWhatIsMissing) {
 }
 
 TEST(Survey, AnUnwritableCacheShows) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   {
-    const testing::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "new").string());
+    const test::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "new").string());
     EXPECT_TRUE(find(survey_environment(), "compile cache").present);
     EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "new")) << "the probe stayed";
   }
   std::ofstream(folder.path() / "file") << "in the way";
-  const testing::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "file/cache").string());
+  const test::ScopedVariable cache("FLASHCORE_CACHE", (folder.path() / "file/cache").string());
   EXPECT_FALSE(find(survey_environment(), "compile cache").present);
 }
 

@@ -11,12 +11,12 @@
 #include "device/compiler.h"
 #include "device/cuda/cuda_api.h"
 #include "device/cuda/microkernels.h"
-#include "device/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore::cuda {
 namespace {
 
-using flashcore::testing::TemporaryFolder;
+using flashcore::test::TemporaryFolder;
 
 class NvrtcSearch : public ::testing::Test {
  protected:

@@ -30,6 +30,7 @@ struct FakeDriver {
   double kernel_us = 10;  // device time of one launch of a kernel that is not a microkernel
   double clock_mhz = 1500;
   std::size_t param_bytes = 0;                     // what function_param_info says
+  std::set<int> unknown_attributes;                // of the device: the driver refuses to say
   std::map<std::string, cuda::CUresult> failures;  // by member name of DriverApi
   // A capture of somebody else's that this thread has begun, by its mode (global, thread local); none if negative.
   int foreign_capture = -1;
@@ -116,8 +117,9 @@ struct FakeDriver {
       return *bytes = std::size_t{141} << 30, now->enter("device_total_memory");
     };
     table.device_attribute = [](int* value, CUdevice_attribute attribute, CUdevice) {
-      const std::map<int, int> values = {{1, 1024}, {16, 4},      {38, 1 << 20}, {39, 2048},  {75, 9},
-                                         {76, 0},   {81, 233472}, {82, 65536},   {97, 232448}};
+      const std::map<int, int> values = {{1, 1024},  {13, 1980000}, {16, 4}, {36, 3201000}, {37, 6144},  {38, 1 << 20},
+                                         {39, 2048}, {75, 9},       {76, 0}, {81, 233472},  {82, 65536}, {97, 232448}};
+      if (now->unknown_attributes.contains(attribute)) return CUresult{1};  // CUDA_ERROR_INVALID_VALUE
       return *value = values.at(attribute), now->enter("device_attribute");
     };
     table.device_pci_bus_id = [](char* id, int length, CUdevice) {
@@ -242,7 +244,8 @@ struct FakeDriver {
 // A device on the fake driver. Its microkernels are names that FakeDriver::run knows.
 class FakeGpu {
  public:
-  FakeGpu() {
+  explicit FakeGpu(const std::set<int>& unknown_attributes = {}) {
+    driver_.unknown_attributes = unknown_attributes;
     const auto compile = [](cuda::Microkernel kernel, const std::string& arch) {
       static const std::map<cuda::Microkernel, const char*> names = {
           {cuda::Microkernel::kEmpty, "empty"}, {cuda::Microkernel::kStamp, "stamp"},

@@ -13,7 +13,7 @@
 #include "device/emulator/executor_channel.h"
 #include "device/emulator_fixture.h"
 #include "device/sandbox/sandbox.h"
-#include "device/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -127,7 +127,7 @@ TEST_F(ForeignModuleTest, AFaultNamesItsLine) {
 }
 
 TEST_F(ForeignModuleTest, AConstructorStartsNoProgram) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string file = (folder.path() / "owned").string();
   expect_ended(fmt::format("struct S {{ S() {{ system(\"touch {}\"); }} }} s;", file), "", "SIGSYS");
   EXPECT_FALSE(std::filesystem::exists(file));
@@ -140,7 +140,7 @@ TEST_F(ForeignModuleTest, AnAttributeOfAFunctionStartsNoProgram) {
 }
 
 TEST_F(ForeignModuleTest, TheFilesOfTheMachineAreNotThere) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "secret") << "42";
   for (const std::string& file : {(folder.path() / "secret").string(), std::string("/etc/passwd"),
                                   std::string("/proc/self/environ"), std::string(FLASHCORE_EXECUTOR_HELPER)})
@@ -148,7 +148,7 @@ TEST_F(ForeignModuleTest, TheFilesOfTheMachineAreNotThere) {
 }
 
 TEST_F(ForeignModuleTest, NothingIsOpenedForWriting) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const std::string file = (folder.path() / "written").string();
   expect_ended("static int fd = open(\"" + file + "\", 0101, 0666);", "", "SIGSYS");
   EXPECT_FALSE(std::filesystem::exists(file));
@@ -260,10 +260,10 @@ TEST_F(ForeignModuleTest, AnExecutorThatCrashesIsAFault) {
 }
 
 TEST_F(ForeignModuleTest, TheAssemblerReadsNoFileOfTheUsers) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   std::ofstream(folder.path() / "secret") << "42";
   for (const std::string& file : {(folder.path() / "secret").string(), std::string("/etc/passwd")}) {
-    const testing::TemporaryFolder work;
+    const test::TemporaryFolder work;
     std::ofstream(work.path() / "x.cpp") << "asm(\".section .rodata; .incbin \\\"" + file + "\\\"; .text\");\n";
     const auto result = sandbox::run_tool({"c++", "-c", "x.cpp"}, work.path().string(), 60);
     EXPECT_TRUE(result.started && result.exit_code != 0) << file;
@@ -283,7 +283,7 @@ TEST_F(ForeignModuleTest, TheAssemblerReadsNoFileOfTheUsers) {
 TEST_F(ForeignModuleTest, TheHostsAssemblyIsNotAKernels) { EXPECT_THROW(compile("asm(\"nop\");", ""), CompileError); }
 
 TEST_F(ForeignModuleTest, AToolWritesOnlyItsOwnFolder) {
-  const testing::TemporaryFolder folder, other;
+  const test::TemporaryFolder folder, other;
   std::ofstream(other.path() / "secret") << "a secret";
   const auto result = sandbox::run_tool({"sh", "-c",
                                          "echo in > inside; echo out > " + (other.path() / "outside").string() +
@@ -297,13 +297,13 @@ TEST_F(ForeignModuleTest, AToolWritesOnlyItsOwnFolder) {
 }
 
 TEST_F(ForeignModuleTest, AToolThatHangsIsEnded) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto result = sandbox::run_tool({"sleep", "1000"}, folder.path().string(), 0.3);
   EXPECT_NE(result.stopped.find("still running"), std::string::npos);
 }
 
 TEST_F(ForeignModuleTest, AToolThatFloodsIsEnded) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   const auto result = sandbox::run_tool({"yes"}, folder.path().string(), 600);
   EXPECT_NE(result.stopped.find("wrote more than"), std::string::npos) << result.stopped;
   EXPECT_LT(result.output.size(), std::size_t{2} << 20);

@@ -4,7 +4,7 @@
 
 #include "device/cuda/cuda_api.h"
 #include "device/device.h"
-#include "device/temporary_folder.h"
+#include "temporary_folder.h"
 
 namespace flashcore::cuda {
 namespace {
@@ -20,8 +20,8 @@ void expect_clean(Compiler& compiler, Microkernel kernel, const std::string& arc
 TEST(Microkernels, CompileCleanlyForEveryArchitecture) {
   std::string why;
   if (!nvrtc_api(&why)) GTEST_SKIP() << "no NVRTC on this machine: " << why;
-  const flashcore::testing::TemporaryFolder folder;
-  const flashcore::testing::ScopedVariable cache("FLASHCORE_CACHE", folder.path().string());
+  const flashcore::test::TemporaryFolder folder;
+  const flashcore::test::ScopedVariable cache("FLASHCORE_CACHE", folder.path().string());
   const std::unique_ptr<Compiler> compiler = open_compiler();
   for (const char* arch : {"sm_80", "sm_90a"})
     for (const Microkernel kernel :

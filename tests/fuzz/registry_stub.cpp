@@ -69,7 +69,6 @@ int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
 std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   return std::nullopt;
 }
-double Family::caution() const { return 1; }
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const { not_here(); }
 Program Family::program(const ConfigValues&, const Problem&, const DeviceLimits&, const ProblemLayouts&) const {
   not_here();

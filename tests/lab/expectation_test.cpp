@@ -9,18 +9,20 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/suite.h"
 #include "kernels/family.h"
 #include "lab/tune/user_table.h"
 
 namespace flashcore {
 namespace {
 
-DeviceInfo h200() {
+DeviceInfo gpu(const char* key) {
   DeviceInfo device;
-  device.limits = limits_of_arch("sm_90");
-  device.key = device.id = "h200";
+  device.limits = limits_of_model("sm_90", key);
+  device.key = device.id = key;
   return device;
 }
+DeviceInfo h200() { return gpu("h200"); }
 
 Expectation expect(const char* id, const DeviceInfo& device, const std::vector<Trial>& stored = {}) {
   return expect_time(PlacedProblem::parse(id), "sm90_fwd:x=1", device, stored, std::nullopt);
@@ -41,13 +43,67 @@ TEST(Expectation, ANeighbourIsScaledByTheFloors) {
   EXPECT_NE(doubled.basis.find("as far from its floor as b16_h16_s2048_d64_fp16"), std::string::npos) << doubled.basis;
 }
 
-TEST(Expectation, AModelStandsBetween) {
-  const auto modelled = [](const char* id) {
-    return expect_time(PlacedProblem::parse(id), "sm90_fwd:x=1", h200(), {}, std::nullopt, 123.0);
-  };
-  EXPECT_EQ(modelled("b32_h16_s2048_d64_fp16").time_us, 123.0);
-  EXPECT_NE(modelled("b32_h16_s2048_d64_fp16").basis.find("family's model"), std::string::npos);
-  EXPECT_NE(modelled("b16_h16_s2048_d64_fp16").time_us, 123.0);  // this one was measured
+Expectation modelled(const char* id, const DeviceInfo& device, double us) {
+  const ModelledTime time{us, fitted_device("sm90_fwd", device.limits)};
+  return expect_time(PlacedProblem::parse(id), "sm90_fwd:x=1", device, {}, std::nullopt, time);
+}
+
+TEST(Expectation, AModelComesAfterMeasurementsAndBeforeNeighbours) {
+  const Expectation e = modelled("b32_h16_s2048_d64_fp16", h200(), 1234.0);
+  EXPECT_EQ(e.time_us, 1234.0);
+  EXPECT_EQ(e.basis, "by its model, fitted on h200");
+  EXPECT_EQ(e.carried_over_from, std::nullopt);
+  EXPECT_NE(modelled("b16_h16_s2048_d64_fp16", h200(), 1234.0).time_us, 1234.0);  // this one was measured
+}
+
+TEST(Expectation, ACarriedOverModelSaysFromWhere) {
+  const Expectation e = modelled("b32_h16_s2048_d64_fp16", gpu("h100"), 1234.0);
+  EXPECT_EQ(e.time_us, 1234.0);
+  EXPECT_EQ(e.carried_over_from, "h200");
+  EXPECT_NE(e.basis.find("carried over from h200 to 132 SMs, 1980 MHz, 3352 GB/s"), std::string::npos) << e.basis;
+  // Nothing was measured on it, but its SMs, clock and DRAM are known.
+  const Expectation unmeasured = modelled("b32_h16_s2048_d64_fp16", gpu("h100pcie"), 1234.0);
+  EXPECT_EQ(unmeasured.time_us, 1234.0);
+  EXPECT_EQ(unmeasured.carried_over_from, "h200");
+  EXPECT_FALSE(unmeasured.floor_us);
+}
+
+TEST(Expectation, IsNeverBelowTheFloor) {
+  const Expectation e = modelled("b64_h32_hk8_sq1_sk4000_d128_bf16", gpu("h100"), 248.0);
+  ASSERT_TRUE(e.floor_us);
+  EXPECT_GT(*e.floor_us, 300);
+  EXPECT_EQ(e.time_us, e.floor_us);
+  EXPECT_EQ(e.basis.find("raised to the floor from 248.0 us, by its model, carried over from h200"), 0u) << e.basis;
+  Trial trial;  // measured where clocks or ceilings were others
+  trial.problem = PlacedProblem::parse("b16_h16_s2048_d64_fp16");
+  trial.device = h200();
+  trial.family = "sm90_fwd";
+  trial.config = "x=1";
+  trial.ended = Ended::kPassed;
+  trial.timing.emplace().p50_us = 1;
+  const Expectation own = expect("b16_h16_s2048_d64_fp16", h200(), {trial});
+  EXPECT_EQ(own.time_us, own.floor_us);
+  EXPECT_EQ(own.basis.find("raised to the floor from 1.0 us, your trial 0"), 0u) << own.basis;
+}
+
+// What the models themselves say on both, of every problem that ships.
+TEST(Expectation, OfWhatShipsIsNeverBelowTheFloor) {
+  int judged = 0;
+  for (const char* key : {"h100", "h200"}) {
+    const DeviceInfo device = gpu(key);
+    for (const std::string& suite : shipped_suites()) {
+      for (const NamedProblem& named : load_suite(suite).problems) {
+        if (supporting_families(named.problem, device.limits).empty()) continue;
+        const Candidate chosen = dispatch(named.problem, device).candidate;
+        const auto time = modelled_time(chosen, named.problem, device.limits);
+        const Expectation e = expect_time(named.problem, chosen.print(), device, {}, std::nullopt, time);
+        if (!e.time_us || !e.floor_us) continue;  // of fp32 nothing was measured
+        ++judged;
+        EXPECT_GE(*e.time_us, *e.floor_us) << key << " " << named.problem.id();
+      }
+    }
+  }
+  EXPECT_GT(judged, 100);
 }
 
 TEST(Expectation, WhereNothingIsKnownItSaysSo) {
@@ -65,10 +121,10 @@ TEST(Expectation, TheUsersOwnTrialComesFirst) {
   trial.family = "sm90_fwd";
   trial.config = "x=1";
   trial.ended = Ended::kPassed;
-  trial.timing.emplace().p50_us = 123;
-  EXPECT_EQ(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
+  trial.timing.emplace().p50_us = 1234;
+  EXPECT_EQ(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 1234);
   trial.ended = Ended::kIncorrect;
-  EXPECT_NE(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 123);
+  EXPECT_NE(expect("b16_h16_s2048_d64_fp16", h200(), {trial}).time_us, 1234);
 }
 
 class UserTable : public ::testing::Test {

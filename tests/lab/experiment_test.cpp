@@ -13,6 +13,7 @@
 #include "lab/experiment/run.h"
 #include "lab/fake.h"
 #include "lab/gates/gates.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 
@@ -24,13 +25,6 @@ namespace fs = std::filesystem;
 
 class ExperimentTest : public ::testing::Test {
  protected:
-  ExperimentTest() {
-    std::string pattern = (fs::temp_directory_path() / "flashcore_experiment_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
-    folder_ = pattern;
-  }
-  ~ExperimentTest() override { fs::remove_all(folder_); }
-
   fs::path write(const std::string& name, const std::string& text) const {
     fs::create_directories((folder_ / name).parent_path());
     std::ofstream(folder_ / name) << text;
@@ -46,7 +40,8 @@ class ExperimentTest : public ::testing::Test {
     return "";
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder own_folder_;
+  const fs::path folder_ = own_folder_.path();
   test::AllFakeFamilies families_;
 };
 
@@ -69,6 +64,15 @@ TEST_F(ExperimentTest, EveryBadFileIsNamedWithItsLine) {
   EXPECT_NE(message_of(yaml("fake_none", "[1.1, 1.2]", "regime: hot\n")).find("regime is 'hot'"), std::string::npos);
   EXPECT_NE(message_of("name: x\n").find("lacks the key 'hypothesis'"), std::string::npos);
   EXPECT_NE(message_of("name: [").find("not YAML"), std::string::npos);
+  std::string listed = good;
+  listed.replace(listed.find(" [b1_h1_s19_d8_fp32]"), 20, "\n  - b1_h1_s19_d8_fp32\n  - b1_nonsense");
+  EXPECT_NE(message_of(listed).find("bad.yaml:12: problem id 'b1_nonsense'"), std::string::npos) << message_of(listed);
+  std::string none = good;
+  none.replace(none.find("candidates:"), none.find("problems:") - none.find("candidates:"), "candidates: []\n");
+  EXPECT_NE(
+      message_of(none).find("bad.yaml:6: candidates is empty; give at least one '- {name, candidate, predicted}'"),
+      std::string::npos)
+      << message_of(none);
 }
 
 TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) {
@@ -86,7 +90,7 @@ TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) 
   EXPECT_EQ(e.candidates[0].candidate, "sm80_fwd+good");
   ASSERT_EQ(e.patches().size(), 1u);
   write("gone/patch.yaml", "replace:\n  - {file: sm80_fwd/kernel.cuh, from: \"no such text\", to: x}\n");
-  EXPECT_NE(message_of(text("gone")).find("stands 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
+  EXPECT_NE(message_of(text("gone")).find("occurs 0 times in sm80_fwd/kernel.cuh"), std::string::npos);
   write("field/patch.yaml", "extend: {block_q: [80]}\n");
   EXPECT_NE(message_of(text("field")).find("'block_q', which is no config field"), std::string::npos);
   EXPECT_NE(message_of(text("nowhere")).find("does not exist"), std::string::npos);
@@ -142,7 +146,7 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   EXPECT_EQ(results[0].pairs[0].result.processes.size(), 2u);
   EXPECT_NEAR(results[0].pairs[0].result.comparison.speedup, 160.0 / 140, 0.01);
 
-  for (const ExperimentResult& r : results) write_experiment(r, folder_ / "out");
+  for (const ExperimentResult& r : results) write_experiment(r, experiment_folder(r, folder_ / "out"));
   const auto ledger = load_ledger(folder_ / "out");
   ASSERT_EQ(ledger.size(), 3u);
   EXPECT_EQ(ledger[1].name, "unroll");
@@ -173,6 +177,29 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   const auto again = run_experiments({right}, options, {}, {});
   ASSERT_EQ(again[0].earlier.size(), 1u);
   EXPECT_NE(again[0].earlier[0].find("CONFIRMED"), std::string::npos);
+}
+
+TEST_F(ExperimentTest, AVerdictIsNotOverwrittenByOneThatSaysLess) {
+  ExperimentResult found;
+  found.experiment = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  found.device.key = "h200";
+  found.verdict = HypothesisVerdict::kRefuted;
+  found.summary = {"", "", ""};
+  const auto out = folder_ / "out";
+  EXPECT_EQ(experiment_folder(found, out), out / "unroll");
+  write_experiment(found, experiment_folder(found, out));
+  ExperimentResult other = found;
+  other.verdict = HypothesisVerdict::kInconclusive;
+  EXPECT_EQ(experiment_folder(other, out), out / "unroll" / "unjudged") << "stopped, or nothing could be measured";
+  write_experiment(other, experiment_folder(other, out));
+  other.device.key = "cpu";
+  EXPECT_EQ(experiment_folder(other, out), out / "unroll_on_cpu");
+  write_experiment(other, experiment_folder(other, out));
+  EXPECT_EQ(experiment_folder(other, out), out / "unroll_on_cpu") << "no verdict is no better than another";
+  EXPECT_EQ(experiment_folder(found, out), out / "unroll") << "a new verdict of the same device takes its place";
+  const auto ledger = load_ledger(out);
+  ASSERT_EQ(ledger.size(), 2u);
+  EXPECT_EQ(ledger[0].device_key == "h200" ? ledger[0].verdict : ledger[1].verdict, HypothesisVerdict::kRefuted);
 }
 
 TEST_F(ExperimentTest, ADamagedLedgerIsNamed) {

@@ -25,7 +25,7 @@ inline Trial sample_trial() {
   t.device.id = "cuda:0";
   t.device.memory_bytes = 150'000'000'000;
   t.device.driver = "580.1";
-  t.device.limits = {DeviceKind::kCuda, 90, 132, 232448, 233472, 65536, 1024, 2048, 50 << 20};
+  t.device.limits = {DeviceKind::kCuda, 90, 132, 232448, 233472, 65536, 1024, 2048, 50 << 20, 1980, 4800.5};
   t.family = "sm80_fwd";
   t.config = "block_m=64,block_n=32";
   t.source_hash = "0123abcd";

@@ -16,6 +16,7 @@
 #include "core/files.h"
 #include "lab/record/store_error.h"
 #include "lab/sample_trial.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -24,12 +25,6 @@ namespace fs = std::filesystem;
 
 class StoreTest : public ::testing::Test {
  protected:
-  StoreTest() {
-    std::string pattern = (fs::temp_directory_path() / "flashcore_store_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
-    folder_ = pattern;
-  }
-  ~StoreTest() override { fs::remove_all(folder_); }
   fs::path file(const std::string& name = "trials.db") const { return folder_ / name; }
 
   // Runs `body` in a forked child and returns its wait status.
@@ -53,7 +48,8 @@ class StoreTest : public ::testing::Test {
     return status;
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder own_folder_;
+  const fs::path folder_ = own_folder_.path();
 };
 
 Trial trial_of(const std::string& run, Phase phase = Phase::kSearch) {

@@ -64,11 +64,25 @@ TEST(Trial, AbsentSectionsStayAbsent) {
   EXPECT_TRUE(after.gates.empty());
 }
 
+// Clock and DRAM decide which config a model chooses: of a trial from before they were recorded they are those of its
+// GPU.
+TEST(Trial, OlderTrialsHaveTheClockAndDramOfTheirGpu) {
+  json old = test::sample_trial();
+  old["device"]["limits"].erase("clock_mhz");
+  old["device"]["limits"].erase("dram_peak_gbps");
+  const DeviceLimits limits = old.get<Trial>().device.limits;
+  EXPECT_EQ(limits.clock_mhz, 1980);
+  EXPECT_EQ(limits.dram_peak_gbps, find_gpu_model("h200")->dram_peak_gbps);
+  old["device"]["key"] = "a100";
+  EXPECT_EQ(old.get<Trial>().device.limits.dram_peak_gbps, 0);
+  EXPECT_EQ(round_trip(test::sample_trial()).device.limits.dram_peak_gbps, 4800.5);
+}
+
 TEST(Trial, DamagedJsonIsBadInputNotACrash) {
   json whole = test::sample_trial();
   for (const auto& [key, value] : whole.items()) {
     if (key == "artifact" || key == "error" || key == "bound" || key == "timing" || key == "comparison") continue;
-    if (key == "machine") continue;  // trials of before it was recorded are still read
+    if (key == "machine" || key == "chosen_by") continue;  // trials of before they were recorded are still read
     json without = whole;
     without.erase(key);
     EXPECT_THROW(without.get<Trial>(), Error) << key;

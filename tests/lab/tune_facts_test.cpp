@@ -1,6 +1,12 @@
 #include "lab/tune/facts.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/random.h"
+#include "lab/measure/race.h"
 
 namespace flashcore {
 namespace {
@@ -21,6 +27,7 @@ Trial timed(const std::string& config, double p50, double speedup = 0, double lo
   t.timing.emplace().p50_us = p50;
   if (speedup > 0)
     t.comparison = Comparison{"f:base", speedup, low, 2 * speedup - low, SpeedVerdict::kFaster, 12, 0.03, p_value};
+  if (t.comparison) t.comparison->processes = 3;
   return t;
 }
 
@@ -42,6 +49,44 @@ TEST(TuneFacts, LuckDoesNotWin) {
   EXPECT_EQ(choose_winner({base, wide, lucky}, "f:base")->config, "base");
   EXPECT_EQ(choose_winner({base, wide, lucky, real}, "f:base")->config, "real");
   EXPECT_FALSE(choose_winner({}, "f:base"));
+}
+
+TEST(TuneFacts, FewerThanThreeProcessesCrownNobody) {
+  Trial real = timed("real", 90, 1.1, 1.05, 0.001);
+  real.comparison->processes = 2;
+  EXPECT_EQ(choose_winner({timed("base", 100), real}, "f:base")->config, "base");
+}
+
+// Finalists all as fast as the baseline, each process with an offset of its own for each of them: where its tensors and
+// code came to lie.
+double share_of_false_winners(double between, int processes, int runs) {
+  SplitMix random(static_cast<std::uint64_t>(1000 * between) + 5);
+  int winners = 0;
+  for (int run = 0; run < runs; ++run) {
+    std::vector<Trial> heldout = {timed("base", 100)};
+    for (int finalist = 0; finalist < 5; ++finalist) {
+      std::vector<std::vector<double>> blocks(static_cast<std::size_t>(processes), std::vector<double>(12));
+      for (std::vector<double>& of_process : blocks) {
+        const double offset = between * random.normal();
+        for (double& block : of_process) block = offset + 0.01 * random.normal();
+      }
+      heldout.push_back(timed(fmt::format("{}", finalist), 100));
+      heldout.back().comparison = compare_processes(blocks, 0.03, static_cast<std::uint64_t>(run));
+      heldout.back().comparison->against = "f:base";
+    }
+    winners += choose_winner(heldout, "f:base")->config != "base";
+  }
+  return static_cast<double>(winners) / runs;
+}
+
+TEST(TuneFacts, EqualFinalistsSeldomHaveAFalseWinner) {
+  constexpr int kRuns = 400;
+  const double by_chance = 3 * std::sqrt(0.05 * 0.95 / kRuns);
+  for (const double between : {0.0, 0.005, 0.02}) {
+    const double share = share_of_false_winners(between, kFewestProcesses, kRuns);
+    RecordProperty(fmt::format("between_{}", between), fmt::format("{}", share));
+    EXPECT_LT(share, 0.05 + by_chance) << "offsets of " << between;
+  }
 }
 
 TEST(TuneFacts, ShrinkageIsTheShareLost) {

@@ -2,26 +2,19 @@
 // tune() with worker processes on the fake device.
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
-#include <stdexcept>
 #include <string>
 
 #include "lab/fake.h"
 #include "lab/tune/tune.h"
+#include "temporary_folder.h"
 
 namespace flashcore::test {
 
 // The families are known to both sides.
 class TuneTest : public ::testing::Test {
  protected:
-  TuneTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "flashcore_tune_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp failed");
-    folder_ = pattern;
-  }
-  ~TuneTest() override { std::filesystem::remove_all(folder_); }
   std::filesystem::path file() const { return folder_ / "trials.db"; }
 
   static TuneOptions options_for(const std::string& family, int trials) {
@@ -42,7 +35,8 @@ class TuneTest : public ::testing::Test {
   static TuneResult run(const TuneOptions& options, Store& store) { return tune(options, store, {}, {}); }
 
   AllFakeFamilies families_;
-  std::filesystem::path folder_;
+  const TemporaryFolder own_folder_;
+  const std::filesystem::path folder_ = own_folder_.path();
 };
 
 }  // namespace flashcore::test

@@ -117,6 +117,13 @@ TEST(PlantedCorpus, BadEntriesAreNamedWithTheirLine) {
   EXPECT_NE(
       message_of("faults:\n  - {name: x, does: y, on: [test], gate: compile, check: hope}").find("'hope' is not known"),
       std::string::npos);
+  const std::string fault =
+      "faults:\n  - name: x\n    does: y\n    on: [test]\n    gate: compile\n    candidate: sm80_fwd\n";
+  EXPECT_NE(message_of(fault + "    problem: big\n").find("corpus.yaml:7: problem id 'big'"), std::string::npos);
+  EXPECT_NE(message_of(fault + "    problem: b1_h1_s8_d8_fp16\n    escapes_without:\n      - spills\n      - luck\n")
+                .find("corpus.yaml:10: check 'luck' is not known"),
+            std::string::npos);
+  EXPECT_NE(message_of("faults: 5\n").find("corpus.yaml:1: faults is not a list"), std::string::npos);
 }
 
 // --- resources: facts of a compilation

@@ -132,6 +132,17 @@ class PeersTimingTest(unittest.TestCase):
                 made.sample()
 
 
+class ProblemsTest(unittest.TestCase):
+    def listed(self, ident):
+        return peers._problems(types.SimpleNamespace(suite=None, problem=[ident]))
+
+    def test_what_the_peers_are_not_told_is_refused(self):
+        self.assertEqual(self.listed("b1_h2_s64_d64_fp16_causal"), [("b1_h2_s64_d64_fp16_causal",) * 2])
+        for ident in ("b1_h2_s64_d64_fp16_causal_wl9", "b1_h2_s64_d64_fp16_wr9_tl"):
+            with self.assertRaisesRegex(peers.Error, f"{ident} has a window"):
+                self.listed(ident)
+
+
 class PrintedTest(unittest.TestCase):
     def line(self, **fields):
         entry = {"name": "p", "time_us": {"p50": 10.0}, "tflops": 0.0123, "peers": [], "family": "cpu_fwd", "config": "", **fields}

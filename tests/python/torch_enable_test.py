@@ -152,6 +152,20 @@ class EnableTest(Quiet):
             raise ZeroDivisionError
         self.assertIs(F.scaled_dot_product_attention, PYTORCH)
 
+    def test_a_function_mode_sees_the_call(self):
+        # As it sees PyTorch's: modes log and replace attention by this name (and torch.device(...) is one, which must not cost us the call).
+        class Replaces(torch.overrides.TorchFunctionMode):
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                if getattr(function, "__name__", "") == "scaled_dot_product_attention":
+                    return torch.zeros_like(args[0])
+                return function(*args, **(kwargs or {}))
+
+        with ft.enable():
+            with Replaces():
+                self.assertEqual(F.scaled_dot_product_attention(*inputs()).abs().max().item(), 0.0)
+            with torch.device("cpu"):
+                self.assertTrue(self.runs_here())
+
     def test_sdpa_kernel_is_obeyed(self):
         def passed_on():
             _, computed, reasons = counted(lambda: F.scaled_dot_product_attention(*inputs()))

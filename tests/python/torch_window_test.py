@@ -64,6 +64,21 @@ class WindowTest(unittest.TestCase):
         grad = torch.autograd.grad(ft.attention(*small, window=(1, 0)).sum(), small[0], create_graph=True)[0]
         self.assertTrue(torch.isfinite(torch.autograd.grad(grad.square().sum(), small[1])[0]).all())
 
+    def test_every_kind_of_derivative_sees_the_window(self):
+        # They go through the formula, not through the kernel. Rows without keys (20 rows, 7 keys) have gradient 0.
+        for window, is_causal, rows, keys in (((3, 2), False, 9, 17), ((2, None), True, 9, 17), ((1, 1), False, 20, 7)):
+            with self.subTest(window=window, is_causal=is_causal, rows=rows, keys=keys):
+                tensors = inputs(rows, keys)
+                attend = lambda *x: ft.attention(*x, window=window, is_causal=is_causal)  # noqa: B023, E731
+                out = expected(*tensors, window, is_causal)
+                near(torch.func.vjp(attend, *tensors)[0], out)
+                near(torch.func.jvp(attend, tensors, tensors)[0], out)
+                ours, theirs = inputs(rows, keys, grad=True), inputs(rows, keys, grad=True)
+                again = torch.autograd.grad(attend(*ours).square().sum(), ours, create_graph=True)
+                once = torch.autograd.grad(attend(*theirs).square().sum(), theirs)
+                for a, b in zip(again, once):
+                    near(a, b)
+
     def test_compiled(self):
         q, k, v = inputs()
         compiled = torch.compile(lambda *x: ft.attention(*x, window=(4, 1)) * 2, fullgraph=True, backend="aot_eager")

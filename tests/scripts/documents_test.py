@@ -125,6 +125,19 @@ class ProseTest(unittest.TestCase):
                     missing.append(f"{path.relative_to(ROOT)}: {named}")
         self.assertEqual(missing, [])
 
+    def test_names_are_in_the_files_that_are_named(self):
+        """`name` in `path`, as HACKING.md says where a new thing goes."""
+        missing, found = [], 0
+        for path in tracked("*.md"):
+            for name, file in re.findall(r"`(\w+)` in\s`((?:src|tests|scripts|python|include)/[\w./-]+)`", path.read_text(encoding="utf-8")):
+                if not (ROOT / file).is_file():
+                    continue  # a folder; that it exists is asked above
+                found += 1
+                if not re.search(rf"\b{name}\b", (ROOT / file).read_text(encoding="utf-8")):
+                    missing.append(f"{path.relative_to(ROOT)}: {name} in {file}")
+        self.assertEqual(missing, [])
+        self.assertGreater(found, 5)
+
     def test_the_rooms_are_those_of_the_layering_test(self):
         order = re.search(r"(?m)^ROOMS = (\[.*\])$", (ROOT / "tests/layering_test.py").read_text(encoding="utf-8"))
         table = (ROOT / "HACKING.md").read_text(encoding="utf-8").split("| room | holds |")[1].split("\n\n")[0]

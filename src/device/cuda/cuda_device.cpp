@@ -23,6 +23,12 @@ int attribute(const DriverApi& api, CUdevice device, CUdevice_attribute which) {
   return value;
 }
 
+// What only sharpens an expectation. 0 where a driver does not say (of GPUs without a memory of their own).
+int attribute_or_zero(const DriverApi& api, CUdevice device, CUdevice_attribute which) {
+  int value = 0;
+  return api.device_attribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
+}
+
 DeviceLimits read_limits(const DriverApi& api, CUdevice device) {
   DeviceLimits limits;
   limits.kind = DeviceKind::kCuda;
@@ -36,6 +42,9 @@ DeviceLimits read_limits(const DriverApi& api, CUdevice device) {
   limits.max_threads_per_block = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   limits.max_threads_per_multiprocessor = attribute(api, device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
   limits.l2_bytes = attribute(api, device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+  limits.clock_mhz = attribute_or_zero(api, device, CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000.0;
+  limits.dram_peak_gbps = dram_peak_gbps(attribute_or_zero(api, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000.0,
+                                         attribute_or_zero(api, device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH));
   return limits;
 }
 

@@ -238,7 +238,7 @@ class Cluster {
   explicit Cluster(LaunchState& launch);
   void run(unsigned first_cta);
   // Adds what was counted to the launch; once, after the last run().
-  void deliver_counters();
+  void publish_counters();
 
   // --- for the instructions, called on a fiber ---
   static Cluster& current();

@@ -84,8 +84,8 @@ void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& 
     case Conflict::kBarrierObject:
       fail(fmt::format("barrier overwritten: {} at {}, which is part of an mbarrier", self, place), site);
     case Conflict::kMissingFence:
-      fail(fmt::format("missing proxy fence: {} at {} through the asynchronous proxy, and no fence.proxy.async stands "
-                       "after the ordinary write{}",
+      fail(fmt::format("missing proxy fence: {} at {} through the asynchronous proxy, and no fence.proxy.async follows "
+                       "the ordinary write{}",
                        self, place, other("wrote")),
            site);
     case Conflict::kUnorderedRead:
@@ -103,7 +103,7 @@ void Cluster::fail(const Conflict& conflict, const Cta& cta, const std::string& 
   if (asynchronous) {
     advice =
         was_waited_for(conflict.other)
-            ? "That copy has been waited for, but by other threads: a barrier must stand between their wait and this."
+            ? "That copy has been waited for, but by other threads: a barrier is needed between their wait and this."
             : "Nobody has waited for that yet: the thread that started it must wait, and others need a barrier after "
               "that.";
   }

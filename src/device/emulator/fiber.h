@@ -15,19 +15,19 @@ namespace flashcore::emulator {
 
 namespace fc = boost::context::detail;
 
-// The address sanitizer must be told of every change of stack; without it these do nothing. leave_stack() before a
-// jump, to the stack that is jumped to; `fake` null if nobody returns. come_back() once on it, with what the own
-// leave_stack() kept; `bottom` and `size` get those of the stack that was left.
+// The address sanitizer must be told of every change of stack; without it these do nothing. start_stack_switch() before
+// a jump, to the stack that is jumped to; `fake` null if nobody returns. finish_stack_switch() once on it, with what
+// the own start_stack_switch() kept; `bottom` and `size` get those of the stack that was left.
 #if defined(FLASHCORE_SANITIZED) && !defined(__SANITIZE_THREAD__)
-inline void leave_stack(void** fake, const void* bottom, std::size_t size) {
+inline void start_stack_switch(void** fake, const void* bottom, std::size_t size) {
   __sanitizer_start_switch_fiber(fake, bottom, size);
 }
-inline void come_back(void* fake, const void** bottom, std::size_t* size) {
+inline void finish_stack_switch(void* fake, const void** bottom, std::size_t* size) {
   __sanitizer_finish_switch_fiber(fake, bottom, size);
 }
 #else
-inline void leave_stack(void**, const void*, std::size_t) {}
-inline void come_back(void*, const void**, std::size_t*) {}
+inline void start_stack_switch(void**, const void*, std::size_t) {}
+inline void finish_stack_switch(void*, const void**, std::size_t*) {}
 #endif
 
 // Stacks in one mapping, each with a page below it that faults. Memory is used only where a stack was touched.

@@ -149,7 +149,7 @@ struct ForeignModule::Impl {
     } catch (const BrokenChannel& e) {
       const std::string what = e.what();
       // How it ended is worth more than that it ended.
-      const std::optional<int> status = end_and_tell();
+      const std::optional<int> status = end_and_get_status();
       const bool forbidden = status && WIFSIGNALED(*status) && WTERMSIG(*status) == SIGSYS;
       throw DeviceFault(fmt::format("the process that ran the kernel was given up: {}; it {}{}", what,
                                     describe_end(status),
@@ -161,7 +161,7 @@ struct ForeignModule::Impl {
   }
 
   // A process that ends by itself is given a moment to do so.
-  std::optional<int> end_and_tell() {
+  std::optional<int> end_and_get_status() {
     std::optional<int> status;
     const auto moment = std::min(deadline, Clock::now() + std::chrono::milliseconds(100));
     if (pid < 0 || !wait_until(pid, moment, status)) return end();

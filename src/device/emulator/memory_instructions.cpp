@@ -89,16 +89,17 @@ void check_shared(Cluster& cluster, Cta& cta, const std::optional<Conflict>& con
   if (conflict) cluster.fail(*conflict, cta, shared_action(verb, bytes), site);
 }
 
-void land(const Thread& thread, const PendingCopy& copy) {
+void complete_copy(const Thread& thread, const PendingCopy& copy) {
   std::byte* to = thread.cta->shared.at(copy.destination);
   std::memcpy(to, copy.source, static_cast<std::size_t>(copy.source_bytes));
   std::memset(to + copy.source_bytes, 0, static_cast<std::size_t>(16 - copy.source_bytes));
 }
 
 // Lands the copies of groups up to `group`.
-void land_groups(Thread& thread, std::uint32_t group) {
+void complete_copy_groups(Thread& thread, std::uint32_t group) {
   std::size_t done = 0;
-  while (done < thread.copies.size() && thread.copies[done].group <= group) land(thread, thread.copies[done++]);
+  while (done < thread.copies.size() && thread.copies[done].group <= group)
+    complete_copy(thread, thread.copies[done++]);
   thread.copies.erase(thread.copies.begin(), thread.copies.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
@@ -256,7 +257,7 @@ void cp_async(unsigned destination, const void* source, int source_bytes) {
   ++self.cta->copies_under_way;
   if (cluster.lateness == Lateness::kAtOnce ||
       (cluster.lateness == Lateness::kRandom && cluster.random.below_32(2) == 0))
-    land(self, copy);
+    complete_copy(self, copy);
   else self.copies.push_back(copy);
 }
 
@@ -273,7 +274,7 @@ void cp_async_wait(int pending) {
   for (; mine.seen < committed - left; ++mine.seen) {
     if (mine.seen + 1 < self.copies_in_group.size()) self.cta->copies_under_way -= self.copies_in_group[mine.seen + 1];
   }
-  land_groups(self, mine.seen);
+  complete_copy_groups(self, mine.seen);
 }
 
 }  // namespace flashcore::emulator

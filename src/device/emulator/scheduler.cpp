@@ -125,7 +125,7 @@ void Cluster::finish() {
 
 void Cluster::fiber_main(fc::transfer_t from) {
   Cluster& cluster = current();
-  come_back(nullptr, &cluster.scheduler_stack_, &cluster.scheduler_stack_bytes_);
+  finish_stack_switch(nullptr, &cluster.scheduler_stack_, &cluster.scheduler_stack_bytes_);
   cluster.scheduler_ = from.fctx;
   Thread& self = cluster.thread();
   try {
@@ -138,24 +138,24 @@ void Cluster::fiber_main(fc::transfer_t from) {
   self.done = true;
   --cluster.live_;
   cluster.complete_barrier();
-  leave_stack(nullptr, cluster.scheduler_stack_, cluster.scheduler_stack_bytes_);
+  start_stack_switch(nullptr, cluster.scheduler_stack_, cluster.scheduler_stack_bytes_);
   fc::jump_fcontext(cluster.scheduler_, nullptr);
 }
 
 void Cluster::resume(Thread& thread) {
   running_ = &thread;
   void* fake = nullptr;
-  leave_stack(&fake, thread.stack, StackPool::kStackBytes);
+  start_stack_switch(&fake, thread.stack, StackPool::kStackBytes);
   thread.context = fc::jump_fcontext(thread.context, nullptr).fctx;
-  come_back(fake, nullptr, nullptr);
+  finish_stack_switch(fake, nullptr, nullptr);
 }
 
 void Cluster::block(const Waiting& why) {
   Thread& self = *running_;
   self.waiting = why;
-  leave_stack(&self.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
+  start_stack_switch(&self.fake_stack, scheduler_stack_, scheduler_stack_bytes_);
   scheduler_ = fc::jump_fcontext(scheduler_, nullptr).fctx;
-  come_back(self.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
+  finish_stack_switch(self.fake_stack, &scheduler_stack_, &scheduler_stack_bytes_);
 }
 
 void Cluster::wake(Thread& thread) {
@@ -301,7 +301,7 @@ Allocation* Cluster::find(const void* address, std::size_t bytes) {
   return nullptr;
 }
 
-void Cluster::deliver_counters() {
+void Cluster::publish_counters() {
   for (std::size_t site = 0; site < site_counters_.size(); ++site) {
     if (site_counters_[site].kind != SiteCounters::kNone)
       counters.sites[sites_.address(static_cast<std::uint16_t>(site))].add(site_counters_[site]);
@@ -336,7 +336,7 @@ void run_launch(LaunchState& launch, int threads) {
   parallel_for(workers, static_cast<int>(workers), [&](std::int64_t) {
     Cluster cluster(launch);
     for (std::size_t i = next++; i < order.size() && !launch.failed; i = next++) cluster.run(order[i]);
-    cluster.deliver_counters();
+    cluster.publish_counters();
   });
   if (launch.failed) throw DeviceFault(launch.report);
 }

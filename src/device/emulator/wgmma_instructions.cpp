@@ -128,7 +128,7 @@ bool poisoned(const Accumulator& accumulator) {
   return true;
 }
 
-void fail_touched(Cluster& cluster, int warpgroup, const char* what, const void* issued, const void* site) {
+void fail_used_before_wait(Cluster& cluster, int warpgroup, const char* what, const void* issued, const void* site) {
   cluster.fail(fmt::format("wgmma registers touched before the wait: {} of warpgroup {} were written after the wgmma "
                            "at\n    {}\n  and before its group was waited for",
                            what, warpgroup, cluster.launch.module.line_of(issued)),
@@ -182,7 +182,7 @@ void execute_wgmma(Cluster& cluster, Cta& cta, int number, Operands& all) {
       }
     }
   } else if (!poisoned(accumulator)) {
-    fail_touched(cluster, number, "accumulators", group.pending.back().site, site);
+    fail_used_before_wait(cluster, number, "accumulators", group.pending.back().site, site);
   }
   accumulator.last_group = group.open_group;
   const Access access{group.open_group, group.agent, static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
@@ -212,7 +212,7 @@ void execute_wait(Cluster& cluster, Cta& cta, int number, Operands& all) {
     const PendingWgmma& op = group.pending[done];
     for (std::size_t t = 0; t < 128 && op.operands.a; ++t) {
       if (std::memcmp(op.a[t], op.a_values[t].data(), 16) != 0)
-        fail_touched(cluster, number, "registers of operand A", op.site, first.site);
+        fail_used_before_wait(cluster, number, "registers of operand A", op.site, first.site);
     }
     Accumulator& accumulator = group.accumulators.at(op.operands.d);
     with_element(op.operands.element, [&]<MatrixElement kElement>() { multiply<kElement>(cta, op, accumulator); });
@@ -223,7 +223,8 @@ void execute_wait(Cluster& cluster, Cta& cta, int number, Operands& all) {
       ++it;
       continue;
     }
-    if (!poisoned(accumulator)) fail_touched(cluster, number, "accumulators", group.pending[done - 1].site, first.site);
+    if (!poisoned(accumulator))
+      fail_used_before_wait(cluster, number, "accumulators", group.pending[done - 1].site, first.site);
     for (int t = 0; t < 128; ++t) {
       for (int i = 0; i < accumulator.n / 2; ++i)
         accumulator.registers[static_cast<std::size_t>(t)][i] =

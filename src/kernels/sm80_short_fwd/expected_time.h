@@ -9,7 +9,7 @@
 
 namespace flashcore::sm80_short_fwd {
 
-// In us, on an H200; none where so many keys fall to a warp that it was not measured.
+// In us; none where so many keys fall to a warp that it was not measured.
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits);
 
 }  // namespace flashcore::sm80_short_fwd

@@ -75,11 +75,12 @@ class Sm80ShortForward final : public GpuFamily<Config> {
              sm80_short_fwd::positions(config) / 2 >= problem.seqlen_q)
         config.pack_heads *= 2;
       for (config.block_n = 16; config.block_n <= 32; config.block_n += 16) {
+        const std::int64_t blocks = blocks_of_tiles(problem, sm80_short_fwd::positions(config), config.block_n).longest;
         for (config.key_warps = 1; config.key_warps <= 8; config.key_warps *= 2) {
-          if (config.key_warps > 1 && (config.key_warps - 1) * config.block_n >= problem.seqlen_kv) continue;
+          if (config.key_warps > 1 && config.key_warps - 1 >= blocks) continue;
           if (why_invalid(values_of(config), problem, limits)) continue;
           // Many keys to a warp: as few steps as can be.
-          const double steps = static_cast<double>(problem.seqlen_kv) / (config.key_warps * config.block_n);
+          const double steps = static_cast<double>(blocks) / config.key_warps;
           best.offer(config, sm80_short_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs + steps));
         }
       }

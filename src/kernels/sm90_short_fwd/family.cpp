@@ -51,8 +51,6 @@ class Sm90ShortForward final : public GpuFamily<Config> {
                                     const DeviceLimits& limits) const override {
     return sm90_short_fwd::expected_us(config_from<Config>(values), problem, limits);
   }
-  // The model errs by 13%, sm90_fwd's by 4%.
-  double caution() const override { return 1.08; }
 
   // Into how many parts the keys are split: more are sooner done, until their CTAs no longer fit the device at once.
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
@@ -72,11 +70,12 @@ class Sm90ShortForward final : public GpuFamily<Config> {
     Fastest<Config> best;
     for (const Step& step : steps) {
       config.block_n = step.block_n, config.num_stages = step.num_stages;
+      const std::int64_t blocks = blocks_of_tiles(problem, sm90_short_fwd::positions(config), config.block_n).longest;
       for (config.key_groups = 1; config.key_groups <= 2; config.key_groups *= 2) {
         for (config.cluster = 1; config.cluster <= 8; config.cluster *= 2) {
           // A part without a block has nothing to do but to merge.
           const std::int64_t parts = sm90_short_fwd::parts(config);
-          if (parts > 1 && (parts - 1) * config.block_n >= problem.seqlen_kv) continue;
+          if (parts > 1 && parts - 1 >= blocks) continue;
           if (why_invalid(values_of(config), problem, limits)) continue;
           best.offer(config, *sm90_short_fwd::expected_us(config, problem, limits));
         }

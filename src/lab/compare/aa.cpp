@@ -1,12 +1,11 @@
 #include "lab/compare/aa.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
 #include "core/error.h"
 #include "lab/compare/ab.h"
+#include "lab/gates/pair.h"
 #include "lab/measure/race.h"
 #include "lab/process/worker.h"
 #include "lab/record/json_io.h"

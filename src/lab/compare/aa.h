@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/suite.h"
-#include "lab/gates/pair.h"
+#include "lab/measure/spec.h"
 
 namespace flashcore {
 

@@ -143,6 +143,7 @@ AbResult judge_ab(const AbOptions& options, std::vector<PairOutcome> processes) 
   r.between_process = all.between;
   std::vector<double> pooled;
   for (const auto& b : blocks) pooled.insert(pooled.end(), b.begin(), b.end());
+  r.wilcoxon_p = wilcoxon_signed_rank(pooled);
   r.tost_p = tost_signed_rank(pooled, std::log1p(options.margin));
   describe_samples(r);
   r.verdict = r.comparison.verdict;
@@ -179,37 +180,40 @@ json ab_json(const AbOptions& options, const AbResult& r) {
   const auto hash = [](const Trial& t) { return t.artifact ? json(t.artifact->code_hash) : json(); };
   const Comparison& c = r.comparison;
   const bool timed = r.ended == PairEnded::kMeasured;
-  return encode_nonfinite(
-      {{"problem", options.problem.problem.id()},
-       {"name", options.problem.name},
-       {"suite", options.suite},
-       {"device",
-        {{"key", first.candidate.device.key},
-         {"name", first.candidate.device.name},
-         {"id", first.candidate.device.id}}},
-       {"candidate", options.candidate},
-       {"baseline", options.baseline},
-       {"code_hash", {{"candidate", hash(first.candidate)}, {"baseline", hash(first.baseline)}}},
-       {"source_hash", source_hash()},
-       {"verdict", r.verdict},
-       {"sentence", r.sentence},
-       {"ended", r.ended},
-       {"same_code", r.same_code},
-       {"inert_fields", r.inert_fields},
-       {"margin", options.margin},
-       {"speedup", timed || r.same_code ? json(c.speedup) : json()},
-       {"ci95", timed || r.same_code ? json{c.ci95_low, c.ci95_high} : json()},
-       {"detectable", timed ? json(c.detectable) : json()},
-       {"blocks", c.blocks},
-       {"between_process", r.between_process},
-       {"p_value", {{"wilcoxon", c.p_value}, {"tost", r.tost_p}, {"mann_whitney", r.mann_whitney_p}}},
-       {"cliffs_delta", r.cliffs_delta},
-       {"throttled_samples", r.throttled},
-       {"samples", r.samples},
-       {"regime", to_string(options.regime)},
-       {"condition", to_string(options.condition)},
-       {"seed", options.seed},
-       {"processes", processes}});
+  return encode_nonfinite({{"problem", options.problem.problem.id()},
+                           {"name", options.problem.name},
+                           {"suite", options.suite},
+                           {"device",
+                            {{"key", first.candidate.device.key},
+                             {"name", first.candidate.device.name},
+                             {"id", first.candidate.device.id}}},
+                           {"candidate", options.candidate},
+                           {"baseline", options.baseline},
+                           {"code_hash", {{"candidate", hash(first.candidate)}, {"baseline", hash(first.baseline)}}},
+                           {"source_hash", source_hash()},
+                           {"verdict", r.verdict},
+                           {"sentence", r.sentence},
+                           {"ended", r.ended},
+                           {"same_code", r.same_code},
+                           {"inert_fields", r.inert_fields},
+                           {"margin", options.margin},
+                           {"speedup", timed || r.same_code ? json(c.speedup) : json()},
+                           {"ci95", timed || r.same_code ? json{c.ci95_low, c.ci95_high} : json()},
+                           {"detectable", timed ? json(c.detectable) : json()},
+                           {"blocks", c.blocks},
+                           {"between_process", r.between_process},
+                           {"p_value",
+                            {{"wilcoxon", r.wilcoxon_p},
+                             {"processes", c.processes > 1 ? json(c.p_value) : json()},
+                             {"tost", r.tost_p},
+                             {"mann_whitney", r.mann_whitney_p}}},
+                           {"cliffs_delta", r.cliffs_delta},
+                           {"throttled_samples", r.throttled},
+                           {"samples", r.samples},
+                           {"regime", to_string(options.regime)},
+                           {"condition", to_string(options.condition)},
+                           {"seed", options.seed},
+                           {"processes", processes}});
 }
 
 int ab_exit_code(const AbResult& r) {

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +40,7 @@ struct AbResult {
   std::vector<std::string> inert_fields;
   Comparison comparison;       // of all processes; `against` is the baseline
   double between_process = 0;  // standard deviation of a process's effect beyond its own noise (0.01: 1%)
+  double wilcoxon_p = 1;       // of all blocks, as if of one process
   double tost_p = 1;           // "the effect is not inside the margin", by signed ranks
   double mann_whitney_p = 1, cliffs_delta = 0;  // of the raw samples; descriptive, never the verdict
   int throttled = 0, samples = 0;

@@ -31,6 +31,7 @@ struct BenchResult {
   std::string run;
   std::vector<Trial> trials;  // one per problem, in the suite's order, failures included
   bool interrupted = false;
+  std::string store_fault;  // why not all trials are in the store; empty: they are
 };
 
 // Every Trial goes through a worker process and, where there is a store, into it. A problem that no family runs, or

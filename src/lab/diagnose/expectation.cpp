@@ -5,7 +5,6 @@
 #include <mutex>
 
 #include "core/problem_fields.h"
-#include "kernels/family.h"
 #include "lab/measure/floor.h"
 #include "lab/record/freshness.h"
 
@@ -69,30 +68,36 @@ const Trial* own_trial(const PlacedProblem& problem, const std::string& candidat
 }
 
 void set_time(Expectation& expectation, const PlacedProblem& problem, const DeviceInfo& device,
-              const std::optional<Ceilings>& ceilings, std::optional<double> modelled_us) {
+              const std::optional<Ceilings>& ceilings, const std::optional<ModelledTime>& modelled) {
   const Measured* nearest = nullptr;
   double best = INFINITY;
   const std::vector<Measured>& measured = shipped_times(device.key);
   for (const Measured& m : measured) {
     if (const double d = problem_distance(problem, m.problem); d < best) best = d, nearest = &m;
   }
-  if (!nearest) {
-    expectation.basis = "nothing like it was measured on " + device.key + "; `flashcore bench` measures it";
-    return;
-  }
-  const char* stale = nearest->stale ? ", by an older source" : "";
-  if (best == 0 && nearest->problem == problem) {
+  const char* stale = nearest && nearest->stale ? ", by an older source" : "";
+  if (nearest && best == 0 && nearest->problem == problem) {
     expectation.time_us = nearest->time_us;
     expectation.basis = fmt::format("measured on {}{}", device.key, stale);
-  } else if (modelled_us) {
-    expectation.time_us = modelled_us;
-    expectation.basis = fmt::format("by its family's model of times measured on {}", device.key);
+  } else if (modelled) {
+    expectation.time_us = modelled->us;
+    expectation.carried_over_from = carried_over_from(*modelled, device);
+    expectation.basis = "by " + describe_model(*modelled, device);
+  } else if (!nearest) {
+    expectation.basis = "nothing like it was measured on " + device.key + "; `flashcore bench` measures it";
   } else if (ceilings) {
     const double ratio = floor_us(problem, device, *ceilings) / floor_us(nearest->problem, device, *ceilings);
     expectation.time_us = nearest->time_us * ratio;
     expectation.basis =
         fmt::format("as far from its floor as {}, measured on {}{}", nearest->problem.id(), device.key, stale);
   }
+}
+
+// A model knows no floor, and clocks differ from run to run.
+void raise_to_floor(Expectation& e) {
+  if (!e.time_us || !e.floor_us || *e.time_us >= *e.floor_us) return;
+  e.basis = fmt::format("raised to the floor from {:.1f} us, {}", *e.time_us, e.basis);
+  e.time_us = e.floor_us;
 }
 
 }  // namespace
@@ -107,7 +112,7 @@ std::optional<Ceilings> shipped_ceilings(const std::string& device_key) {
 
 Expectation expect_time(const PlacedProblem& problem, const std::string& candidate, const DeviceInfo& device,
                         const std::vector<Trial>& stored, const std::optional<Ceilings>& measured,
-                        std::optional<double> modelled_us) {
+                        const std::optional<ModelledTime>& modelled) {
   Expectation expectation;
   const std::optional<Ceilings> ceilings = measured ? measured : shipped_ceilings(device.key);
   if (ceilings) {
@@ -119,8 +124,9 @@ Expectation expect_time(const PlacedProblem& problem, const std::string& candida
     expectation.time_us = own->timing->p50_us;
     expectation.basis = fmt::format("your trial {} of {}", own->id, own->created_at);
   } else {
-    set_time(expectation, problem, device, ceilings, modelled_us);
+    set_time(expectation, problem, device, ceilings, modelled);
   }
+  raise_to_floor(expectation);
   return expectation;
 }
 

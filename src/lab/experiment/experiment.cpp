@@ -43,23 +43,16 @@ class ExperimentReader {
     experiment_.refuted_by = reader_.text(root, "refuted_by", kWhat);
     read_acceptance(root);
     experiment_.control = read_arm(reader_.need(root, "control", kWhat), false);
-    read_candidates(reader_.need(root, "candidates", kWhat));
-    for (const std::string& id : reader_.texts(root, "problems", kWhat))
-      experiment_.problems.push_back({id, parse_problem(root["problems"], id)});
+    read_candidates(root);
+    experiment_.problems = reader_.locate_each(root, "problems", kWhat, [](const std::string& id) {
+      return NamedProblem{id, PlacedProblem::parse(id)};
+    });
     experiment_.regime = parse_regime(reader_.word(root, "regime", {"graph", "cold", "warm"}, "graph"));
     experiment_.condition = parse_condition(reader_.word(root, "condition", {"burst", "sustained"}, "burst"));
     return experiment_;
   }
 
  private:
-  PlacedProblem parse_problem(const YAML::Node& node, const std::string& id) const {
-    try {
-      return PlacedProblem::parse(id);
-    } catch (const Error& e) {
-      reader_.fail(node, e.what());
-    }
-  }
-
   void read_acceptance(const YAML::Node& root) {
     const YAML::Node node = reader_.need(root, "acceptance", kWhat);
     reader_.check_keys(node, "acceptance", {"margin", "processes", "seconds", "confirmed_when"});
@@ -76,11 +69,9 @@ class ExperimentReader {
       reader_.fail(node, "seconds goes from 0 to 600");
   }
 
-  void read_candidates(const YAML::Node& list) {
-    if (!list.IsSequence() || list.size() == 0)
-      reader_.fail(list, "candidates is not a list of {name, candidate, predicted}");
+  void read_candidates(const YAML::Node& root) {
     std::set<std::string> names = {experiment_.control.name};
-    for (const YAML::Node& node : list) {
+    for (const YAML::Node& node : reader_.items(root, "candidates", kWhat, "{name, candidate, predicted}")) {
       experiment_.candidates.push_back(read_arm(node, true));
       if (!names.insert(experiment_.candidates.back().name).second)
         reader_.fail(node, fmt::format("the name '{}' is used twice", experiment_.candidates.back().name));
@@ -97,17 +88,15 @@ class ExperimentReader {
     arm.candidate = reader_.text(node, "candidate", what);
     const std::size_t colon = std::min(arm.candidate.find(':'), arm.candidate.size());
     const std::string family = arm.candidate.substr(0, colon);
-    try {
+    const std::filesystem::path folder = reader_.text_or(node, "patch", "");
+    reader_.locate(node, [&] {
       family_by_name(family);
-      if (node["patch"]) {
-        const std::filesystem::path folder = reader_.text(node, "patch", what);
+      if (!folder.empty()) {
         arm.patch = load_patch(inside(folder), family, folder.filename().string());
         make_patched_family(*arm.patch);
         arm.candidate = arm.patch->family_name() + arm.candidate.substr(colon);
       }
-    } catch (const Error& e) {
-      reader_.fail(node, e.what());
-    }
+    });
     if (predicted) arm.predicted = read_prediction(reader_.need(node, "predicted", what));
     return arm;
   }

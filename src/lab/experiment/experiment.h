@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/suite.h"
-#include "device/device.h"
 #include "lab/harness/patch.h"
 #include "lab/measure/spec.h"
 #include "lab/record/outcome.h"

@@ -3,7 +3,6 @@
 // and later experiments consult it, so that nobody tries the same again unknowingly.
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

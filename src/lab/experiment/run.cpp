@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "core/error.h"
 #include "kernels/source_hash.h"
@@ -177,6 +176,23 @@ class Runner {
 };
 
 }  // namespace
+
+std::filesystem::path experiment_folder(const ExperimentResult& result, const std::filesystem::path& folder) {
+  for (const std::string& name : {result.experiment.name, result.experiment.name + "_on_" + result.device.key}) {
+    const std::filesystem::path target = folder / name, verdict = target / "verdict.json";
+    std::error_code ignored;
+    if (!std::filesystem::exists(verdict, ignored)) return target;
+    try {
+      const LedgerEntry entry = parse_ledger_entry(read_file(verdict), verdict.string());
+      if (entry.device_key != result.device.key) continue;
+      const bool says_less = result.verdict == HypothesisVerdict::kInconclusive;
+      return says_less && entry.verdict != HypothesisVerdict::kInconclusive ? target / "unjudged" : target;
+    } catch (const Error&) {  // what cannot be read may be somebody's
+      return target / "unjudged";
+    }
+  }
+  return folder / result.experiment.name / "unjudged";
+}
 
 std::vector<ExperimentResult> run_experiments(const std::vector<Experiment>& experiments,
                                               const ExperimentRunOptions& options,

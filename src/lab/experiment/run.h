@@ -61,10 +61,14 @@ std::vector<ExperimentResult> run_experiments(
 // Verdict and summary from the pairs: a pure function.
 void conclude(ExperimentResult& result);
 
+// Where the files of a result go: `folder`/<name>, but never over a verdict that says more. What was measured on
+// another device goes beside it, into <name>_on_<device>; a result without a verdict, where there is one, into a folder
+// "unjudged" in it, which no ledger reads.
+std::filesystem::path experiment_folder(const ExperimentResult& result, const std::filesystem::path& folder);
 // samples.json (every sample of every process), verdict.json (what the ledger reads), then verdict.md and verdict.html
-// in `folder`/<name>. Returns why pages could not be written; what was measured stays. Error kEnvironment if that
+// in `target`. Returns why pages could not be written; what was measured stays. Error kEnvironment if that
 // cannot be written.
-std::vector<std::string> write_experiment(const ExperimentResult& result, const std::filesystem::path& folder);
+std::vector<std::string> write_experiment(const ExperimentResult& result, const std::filesystem::path& target);
 nlohmann::json experiment_json(const ExperimentResult& result);
 nlohmann::json experiment_samples_json(const ExperimentResult& result);
 std::string experiment_markdown(const ExperimentResult& result);

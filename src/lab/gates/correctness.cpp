@@ -52,8 +52,8 @@ bool fails(PatternResult& result, Check check, std::string reason) {
 }
 
 // What a launch must leave alone.
-bool trespasses(const Operands& operands, const AttentionInputs& inputs, const AttentionOutputs& outputs,
-                PatternResult& result) {
+bool find_out_of_bounds_write(const Operands& operands, const AttentionInputs& inputs, const AttentionOutputs& outputs,
+                              PatternResult& result) {
   if (is_on(Check::kRedZones))
     if (const auto name = operands.broken_red_zone())
       return fails(result, Check::kRedZones,
@@ -67,7 +67,7 @@ bool trespasses(const Operands& operands, const AttentionInputs& inputs, const A
 }
 
 // With NaN among the inputs an output may be any NaN, the poison's bits included; the reference rows judge those.
-bool leaves_holes(Pattern pattern, const AttentionOutputs& outputs, PatternResult& result) {
+bool find_unwritten(Pattern pattern, const AttentionOutputs& outputs, PatternResult& result) {
   if (pattern == Pattern::kNonFinite || !is_on(Check::kUnwritten)) return false;
   const std::int64_t unwritten = count_unwritten(outputs);
   return unwritten > 0 &&
@@ -127,7 +127,7 @@ class PatternJudge {
     result.evidence["pattern"] = to_string(pattern_);
     result.evidence["rows_judged"] = oracle_->reference.rows;
     result.evidence["all_rows"] = oracle_->rows.all;
-    if (trespasses(operands_, oracle_->inputs, outputs, result) || leaves_holes(pattern_, outputs, result))
+    if (find_out_of_bounds_write(operands_, oracle_->inputs, outputs, result) || find_unwritten(pattern_, outputs, result))
       return result;
     if (const auto check = exceeded(result.error, result.bound)) {
       fails(result, *check, describe_error(result.error, result.bound));

@@ -1,5 +1,4 @@
 #include "lab/gates/evaluate.h"
-#include "lab/record/freshness.h"
 
 #include "core/environment_error.h"
 #include "core/error.h"
@@ -7,6 +6,7 @@
 #include "device/compiler.h"
 #include "lab/gates/gates.h"
 #include "lab/record/checks.h"
+#include "lab/record/freshness.h"
 
 namespace flashcore {
 namespace {
@@ -99,7 +99,7 @@ class Evaluation {
     return true;
   }
 
-  // An emulated GPU has no time; what it counted stands in its place.
+  // An emulated GPU has no time; its counters are reported instead.
   void count() {
     enter(Gate::kCounters);
     pass(device_.counters(), "counted over one launch; an emulated GPU has no time");
@@ -109,9 +109,8 @@ class Evaluation {
     enter(Gate::kPerformance);
     std::optional<CompiledCandidate> incumbent;
     if (request_.incumbent) {
-      incumbent.emplace();
-      incumbent->candidate = parse_candidate(*request_.incumbent, request_.problem, limits_);
-      incumbent->artifact = compile_candidate(incumbent->candidate, request_.problem, limits_, request_.use_cache);
+      incumbent = compiled_candidate(parse_candidate(*request_.incumbent, request_.problem, limits_), request_.problem,
+                                     limits_, request_.use_cache);
     }
     const std::string ours = execution_identity(ours_, request_.problem, limits_);
     std::optional<std::string> twin;

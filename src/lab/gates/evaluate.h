@@ -3,7 +3,6 @@
 // process; lab/process/worker.h runs it in another, which a crash or a hang may end.
 
 #include <functional>
-#include <string>
 
 #include "device/device.h"
 #include "lab/gates/request.h"

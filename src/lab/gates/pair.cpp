@@ -2,6 +2,7 @@
 
 #include "core/environment_error.h"
 #include "core/error.h"
+#include "lab/gates/evaluate.h"
 #include "lab/gates/gates.h"
 #include "lab/gates/memoisation.h"
 #include "lab/gates/self_test.h"
@@ -75,9 +76,8 @@ class Pair {
   }
 
   CompiledCandidate prepare(const std::string& text, Trial& trial) {
-    CompiledCandidate compiled;
-    compiled.candidate = parse_candidate(text, request_.problem, limits_);
-    compiled.artifact = compile_candidate(compiled.candidate, request_.problem, limits_, request_.use_cache);
+    CompiledCandidate compiled = compiled_candidate(parse_candidate(text, request_.problem, limits_), request_.problem,
+                                                    limits_, request_.use_cache);
     trial.family = compiled.candidate.family->name();
     trial.config = compiled.candidate.family->space().print(compiled.candidate.config);
     trial.artifact = compiled.artifact;

@@ -2,15 +2,13 @@
 // Two candidates, one problem, one process: the gates of both, then the race. What `flashcore ab` asks of a worker for
 // each of its processes.
 
-#include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/data.h"
-#include "lab/gates/evaluate.h"
+#include "lab/harness/patch.h"
 #include "lab/measure/engine.h"
 #include "lab/record/trial.h"
 

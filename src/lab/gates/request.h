@@ -1,7 +1,6 @@
 #pragma once
 // What is asked of the gates for one candidate.
 
-#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -5,6 +5,11 @@
 
 namespace flashcore {
 
+CompiledCandidate compiled_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
+                                     bool use_cache) {
+  return {candidate, compile_candidate(candidate, problem, limits, use_cache)};
+}
+
 std::string execution_identity(const CompiledCandidate& compiled, const PlacedProblem& problem,
                                const DeviceLimits& limits) {
   Hasher hasher;

@@ -12,6 +12,10 @@ struct CompiledCandidate {
   Artifact artifact;
 };
 
+// Error CompileError as compile_candidate.
+CompiledCandidate compiled_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
+                                     bool use_cache = true);
+
 // Equal for two candidates if and only if the device would execute the same instructions with the same launch geometry
 // and scalar parameters: such a pair is SAME by construction, and there is nothing to time.
 std::string execution_identity(const CompiledCandidate& compiled, const PlacedProblem& problem,

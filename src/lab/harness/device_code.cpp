@@ -182,7 +182,15 @@ class Checker {
     return statement;
   }
 
-  static bool is_constant(Line statement) { return contains(statement, {"constexpr", "constinit", "consteval"}); }
+  // A declaration that is constexpr itself: what its initialiser says of lambdas in it does not count. constinit is not
+  // enough, for its variable is destroyed at the end.
+  static bool is_constant(Line statement) {
+    for (const Token& token : statement) {
+      if (token.text == "constexpr" || token.text == "consteval") return true;
+      if (token.text == "=" || token.text == "(" || token.text == "{") return false;
+    }
+    return false;
+  }
 
   [[noreturn]] static void runs_at_load(const Token& token) {
     throw Refused{token.line,

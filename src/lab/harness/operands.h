@@ -21,7 +21,7 @@ bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b);
 
 class Operands {
  public:
-  // Red zones stand around every buffer: a tile of 128 rows of 256 halves written one tile too far still lands in one.
+  // Red zones surround every buffer: a tile of 128 rows of 256 halves written one tile too far still lands in one.
   static constexpr std::size_t kRedZoneBytes = 64 << 10;
   // Above this many input bytes, inputs_changed() is not worth its download and says nothing.
   static constexpr std::size_t kInputCheckLimit = std::size_t{512} << 20;
@@ -40,7 +40,7 @@ class Operands {
   AttentionArgs args() const;
   AttentionOutputs download_outputs() const;
 
-  // "o" if somebody wrote outside that buffer; none if all red zones stand.
+  // "o" if somebody wrote outside that buffer; none if all red zones are intact.
   std::optional<std::string> broken_red_zone() const;
   // "k" if that input no longer holds what was uploaded.
   std::optional<std::string> changed_input(const AttentionInputs& uploaded) const;

@@ -1,10 +1,11 @@
 #include "lab/harness/oracle.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
 #include "core/parallel.h"
 
 namespace flashcore {

@@ -68,7 +68,7 @@ SourceMap overlay_of(const Patch& patch) {
     std::string& text = overlay.at(r.file);
     if (const std::size_t times = r.from.empty() ? 0 : count_of(text, r.from); times != 1)
       throw_bad_input(
-          "patch {}: the text to replace stands {} times in {}, not once; adapt it to the source as it is: {}",
+          "patch {}: the text to replace occurs {} times in {}, not once; adapt it to the source as it is: {}",
           patch.name, times, r.file, r.from);
     text.replace(text.find(r.from), r.from.size(), r.to);
   }
@@ -140,18 +140,23 @@ void from_json(const json& j, Patch& p) {
 
 void trust_code() { g_trust_code = true; }
 
+std::vector<Patch::Replacement> read_replacements(const YamlReader& reader, const YAML::Node& map,
+                                                  const std::string& key) {
+  constexpr std::string_view kWhat = "a replacement";
+  std::vector<Patch::Replacement> replacements;
+  for (const YAML::Node& item : reader.items(map, key, key, "{file, from, to}")) {
+    reader.check_keys(item, kWhat, {"file", "from", "to"});
+    replacements.push_back(
+        {reader.text(item, "file", kWhat), reader.text(item, "from", kWhat), reader.source_text(item, "to")});
+  }
+  return replacements;
+}
+
 void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& patch) {
   const YamlReader reader(origin);
   const YAML::Node root = reader.parse(text);
   reader.check_keys(root, "a patch", {"replace", "extend"});
-  if (const YAML::Node list = root["replace"]) {
-    if (!list.IsSequence()) reader.fail(list, "replace is not a list of {file, from, to}");
-    for (const YAML::Node& item : list) {
-      reader.check_keys(item, "a replacement", {"file", "from", "to"});
-      patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
-                               reader.source_text(item, "to")});
-    }
-  }
+  if (root["replace"]) patch.replace = read_replacements(reader, root, "replace");
   if (const YAML::Node extend = root["extend"]) {
     if (!extend.IsMap()) reader.fail(extend, "extend is not 'field: [values]'");
     for (const auto& entry : extend) {

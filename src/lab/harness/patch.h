@@ -14,12 +14,18 @@
 #include "kernels/family.h"
 #include "kernels/registry.h"
 
+namespace YAML {
+class Node;
+}
+
 namespace flashcore {
+
+class YamlReader;
 
 struct Patch {
   struct Replacement {
     std::string file;  // as included, without "kernels/": "sm80_fwd/kernel.cuh", "tile/softmax.cuh"
-    std::string from;  // stands there exactly once
+    std::string from;  // occurs there exactly once
     std::string to;
   };
   std::string name;    // letters, digits, '_'
@@ -44,6 +50,9 @@ void trust_code();
 // Only plain files, and no links: a folder shows what lies in it and nothing of the machine. Error kBadInput naming
 // what is wrong.
 Patch load_patch(const std::filesystem::path& folder, const std::string& family, const std::string& name);
+// The value of `key`: a list of {file, from, to}. Error kBadInput with file and line.
+std::vector<Patch::Replacement> read_replacements(const YamlReader& reader, const YAML::Node& map,
+                                                  const std::string& key);
 // The text of a patch.yaml, into `patch`.
 void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& patch);
 

@@ -174,8 +174,7 @@ class Engine {
 
   std::string judge(PreparedCandidate& prepared, int set) {
     prepared.refresh_outputs(set);
-    device_.synchronize();
-    return prepared.judge_outputs(set, problem_, oracle_);
+    return prepared.judge_outputs(set, problem_, oracle_).wrong;
   }
 
   void finish(Measurement& out, int copies) {

@@ -82,27 +82,26 @@ void PreparedCandidate::use_launches(int launches) {
 void PreparedCandidate::refresh_outputs(int set) {
   if (is_on(Check::kTimedPoison)) buffers(set).poison_outputs();
   for (int i = 0; i < buffers(set).copies(); ++i) sample(set);
+  device_->synchronize();
 }
 
-std::string PreparedCandidate::judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const {
-  AttentionOutputs first;
-  for (int i = 0; i < buffers(set).copies(); ++i) {
-    const Operands& operands = buffers(set).copy(i);
-    if (const auto name = is_on(Check::kRedZones) ? operands.broken_red_zone() : std::nullopt)
-      return fmt::format("the red zone around {} is broken", *name);
-    const AttentionOutputs outputs = operands.download_outputs();
-    if (i > 0) {
-      if (!bitwise_equal(first, outputs)) return "two copies of the same inputs gave different bits";
-      continue;
-    }
-    if (const std::int64_t unwritten = is_on(Check::kUnwritten) ? count_unwritten(outputs) : 0)
+JudgedOutputs PreparedCandidate::judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const {
+  const AttentionOutputs first = buffers(set).copy(0).download_outputs();
+  const OutputError error = compare(problem, oracle.reference, gather_rows(first.o, oracle.rows),
+                                    gather_lse(problem, first.lse, oracle.rows));
+  const auto wrong = [&]() -> std::string {
+    for (int i = 0; i < buffers(set).copies() && is_on(Check::kRedZones); ++i)
+      if (const auto name = buffers(set).copy(i).broken_red_zone())
+        return fmt::format("the red zone around {} is broken", *name);
+    if (const std::int64_t unwritten = is_on(Check::kUnwritten) ? count_unwritten(first) : 0)
       return fmt::format("{} elements were never written", unwritten);
-    const OutputError error = compare(problem, oracle.reference, gather_rows(outputs.o, oracle.rows),
-                                      gather_lse(problem, outputs.lse, oracle.rows));
     if (exceeded(error, oracle.bound)) return describe_error(error, oracle.bound);
-    first = outputs;
-  }
-  return "";
+    for (int i = 1; i < buffers(set).copies(); ++i)
+      if (!bitwise_equal(first, buffers(set).copy(i).download_outputs()))
+        return "two copies of the same inputs gave different bits";
+    return "";
+  };
+  return {wrong(), error};
 }
 
 }  // namespace flashcore

@@ -28,13 +28,18 @@ class BufferSet {
   std::vector<std::unique_ptr<Operands>> copies_;
 };
 
-// What stands between the timer and a candidate's launches: the self-test of the measurement slows one side by a known
+// Wraps the launches that the timer makes: the self-test of the measurement slows one side by a known
 // amount with it (slowdown.h). Empty: nothing.
 using LaunchWrapper = std::function<Launch(Launch)>;
 
 struct PrepareOptions {
   Regime regime = Regime::kGraph;
   double sample_us = 0;  // at least so long is a sample; 0: the device's default
+};
+
+struct JudgedOutputs {
+  std::string wrong;  // what is wrong with them; empty: nothing
+  OutputError error;  // of the first copy, against the reference
 };
 
 // A compiled candidate, loaded and bound to every set, with a timer for each.
@@ -60,8 +65,8 @@ class PreparedCandidate {
 
   // Poisons a set's outputs and takes one more sample of each copy, so that what is judged then is of those.
   void refresh_outputs(int set);
-  // What is wrong with the outputs in a set; empty if nothing is. Call refresh_outputs before.
-  std::string judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const;
+  // The outputs that lie in a set: those of its last samples, or after refresh_outputs certainly of no launch before.
+  JudgedOutputs judge_outputs(int set, const PlacedProblem& problem, const Oracle& oracle) const;
 
  private:
   struct Place {

@@ -92,7 +92,11 @@ Comparison compare_blocks(const std::vector<double>& log_ratios, double margin, 
 Comparison compare_processes(const std::vector<std::vector<double>>& log_ratios, double margin, std::uint64_t seed) {
   std::vector<double> all;
   for (const auto& blocks : log_ratios) all.insert(all.end(), blocks.begin(), blocks.end());
-  return comparison_of(hierarchical_bootstrap_median(log_ratios, seed).interval, all, margin);
+  const HierarchicalInterval over_processes = hierarchical_bootstrap_median(log_ratios, seed);
+  Comparison comparison = comparison_of(over_processes.interval, all, margin);
+  comparison.processes = static_cast<int>(log_ratios.size());
+  if (comparison.processes > 1) comparison.p_value = over_processes.p_value;
+  return comparison;
 }
 
 RaceResult race(const Sampler& candidate, const Sampler& incumbent, const RaceOptions& options) {

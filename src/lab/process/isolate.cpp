@@ -98,7 +98,7 @@ Child start_child(const Batch& batch, const std::vector<Child>& others,
 }
 
 // Hands over every whole message in `child.received`. False if it is none of ours.
-bool deliver(Child& child, const std::function<void(std::int64_t, const Isolated&)>& done) {
+bool pass_on_results(Child& child, const std::function<void(std::int64_t, const Isolated&)>& done) {
   while (child.received.size() >= kHeaderBytes) {
     std::uint64_t size = 0;
     std::memcpy(&size, child.received.data() + 1, sizeof size);
@@ -171,7 +171,7 @@ void run_isolated(std::int64_t count, const IsolateOptions& options,
         bool open = true;
         if (polls[i].revents != 0) {
           open = receive(child);
-          if (!deliver(child, done)) {
+          if (!pass_on_results(child, done)) {
             open = false;
             failure = "wrote what is no result, and was ended";
           }

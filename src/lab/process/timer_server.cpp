@@ -8,10 +8,9 @@
 #include "core/error.h"
 #include "kernels/source_hash.h"
 #include "lab/gates/evaluate.h"
-#include "lab/gates/gates.h"
-#include "lab/harness/operands.h"
 #include "lab/harness/oracle.h"
 #include "lab/measure/floor.h"
+#include "lab/measure/prepared_candidate.h"
 #include "lab/record/store.h"
 #include "lab/statistics/statistics.h"
 
@@ -20,40 +19,30 @@ namespace {
 
 using nlohmann::json;
 
-// A candidate that passed its gates, on buffers of its own.
+// A candidate on buffers of its own, for as long as the asker samples it.
 class Session {
  public:
-  Session(Device& device, const PlacedProblem& problem, const Candidate& candidate, const Artifact& artifact,
-          Regime regime, std::shared_ptr<const Oracle> oracle)
+  Session(Device& device, const PlacedProblem& problem, const CompiledCandidate& compiled, Regime regime,
+          std::shared_ptr<const Oracle> oracle)
       : problem_(problem),
         oracle_(std::move(oracle)),
-        loaded_(device, candidate, problem, artifact),
-        operands_(device, problem) {
-    operands_.upload(oracle_->inputs);
-    operands_.poison_outputs();
-    const Launch launch = loaded_.bind(operands_.args());
-    timer_ = device.make_timer({&launch, 1}, regime);
-  }
-  Sample sample() { return timer_->sample(); }
-  int launches_per_sample() const { return timer_->launches_per_sample(); }
+        buffers_(device, problem, regime, oracle_->inputs),
+        prepared_(device, problem, compiled, {.regime = regime}, {&buffers_}) {}
+  Sample sample() { return prepared_.sample(0); }
+  int launches_per_sample() const { return prepared_.launches_per_sample(); }
 
-  // The timed outputs against the reference, after the fact.
-  json check() const {
-    const AttentionOutputs outputs = operands_.download_outputs();
-    const OutputError error = compare(problem_, oracle_->reference, gather_rows(outputs.o, oracle_->rows),
-                                      gather_lse(problem_, outputs.lse, oracle_->rows));
-    const auto red_zone = operands_.broken_red_zone();
-    return {{"within", within(error, oracle_->bound) && !red_zone && count_unwritten(outputs) == 0},
-            {"rel_error", error.rel},
-            {"bound", oracle_->bound.rel}};
+  // The timed launches' outputs against the reference, after the fact.
+  json check() {
+    prepared_.refresh_outputs(0);
+    const JudgedOutputs judged = prepared_.judge_outputs(0, problem_, *oracle_);
+    return {{"within", judged.wrong.empty()}, {"rel_error", judged.error.rel}, {"bound", oracle_->bound.rel}};
   }
 
  private:
   PlacedProblem problem_;
   std::shared_ptr<const Oracle> oracle_;
-  LoadedCandidate loaded_;
-  Operands operands_;
-  std::unique_ptr<Timer> timer_;
+  BufferSet buffers_;
+  PreparedCandidate prepared_;
 };
 
 class TimerServer {
@@ -66,13 +55,15 @@ class TimerServer {
     if (op == "prepare") return prepare(request);
     if (op == "environment") return device_->read_environment();
     if (op == "record") return record(request);
-    Session& session = find(request);
     if (op == "sample") {
-      const Sample sample = session.sample();
+      const Sample sample = find(request).sample();
       return {{"time_us", sample.time_us}, {"clock_mhz", sample.clock_mhz}};
     }
-    if (op == "check") return session.check();
-    if (op == "release") return {{"released", sessions_.erase(request.at("handle").get<int>())}};
+    if (op == "check") return find(request).check();
+    if (op == "release") {
+      find(request);
+      return {{"released", sessions_.erase(request.at("handle").get<int>())}};
+    }
     throw_bad_input("unknown op '{}'; known: device, prepare, sample, check, release, environment, record", op);
   }
 
@@ -113,9 +104,9 @@ class TimerServer {
     if (trial.ended != Ended::kPassed) return answer;
     // Other inputs than the gates saw: a result kept from there would show in `check`.
     auto oracle = oracles_.get(request.problem, Pattern::kNormal, request.seed + 1, request.max_reference_flops / 10);
-    const Artifact artifact = compile_candidate(choice.candidate, request.problem, device_->info().limits);
-    sessions_[next_] = std::make_unique<Session>(*device_, request.problem, choice.candidate, artifact, request.regime,
-                                                 std::move(oracle));
+    const CompiledCandidate compiled = compiled_candidate(choice.candidate, request.problem, device_->info().limits);
+    sessions_[next_] =
+        std::make_unique<Session>(*device_, request.problem, compiled, request.regime, std::move(oracle));
     answer["handle"] = next_;
     answer["launches_per_sample"] = sessions_[next_]->launches_per_sample();
     ++next_;

@@ -117,13 +117,13 @@ struct Worker::Impl {
                                                    : child->how_it_ended();
     child->kill();
     const std::string message =
-        fmt::format("the worker process {} before it had opened device '{}'{}", how, device_name, quoted_last_words());
+        fmt::format("the worker process {} before it had opened device '{}'{}", how, device_name, quoted_stderr_tail());
     child.reset();
     throw_environment("{}; run `flashcore doctor` to see what is missing", message);
   }
 
-  std::string quoted_last_words() const {
-    const std::string words = child->last_words();
+  std::string quoted_stderr_tail() const {
+    const std::string words = child->stderr_tail();
     return words.empty() ? "" : ": " + words;
   }
 
@@ -161,7 +161,7 @@ struct Worker::Impl {
     if (talk == Talk::kCancelled) cancel();
     if (talk == Talk::kClosed) {
       answer.message = fmt::format("the worker process {} in stage {}{}", child->how_it_ended(), to_text(answer.stage),
-                                   quoted_last_words());
+                                   quoted_stderr_tail());
       return answer;
     }
     child->kill();
@@ -170,7 +170,7 @@ struct Worker::Impl {
         fmt::format("{}, in stage {}: the worker process was ended{}",
                     talk == Talk::kTimeout ? fmt::format("no answer after {:.0f} s", timeout_seconds)
                                            : fmt::format("{} MiB without a newline", ChildProcess::kMaxLine >> 20),
-                    to_text(answer.stage), quoted_last_words());
+                    to_text(answer.stage), quoted_stderr_tail());
     return answer;
   }
 

@@ -18,8 +18,8 @@ namespace {
 constexpr int kSchemaVersion = 1;
 // SQLite's own place for "whose file is this": "FLSH".
 constexpr int kApplicationId = 0x464C5348;
-// A writer holds the lock for one INSERT and one fsync; half a minute covers a disk that stalls badly.
-constexpr int kBusyTimeoutMs = 30000;
+// A writer holds the lock for one INSERT and one fsync; this covers a disk that stalls. No signal ends the wait.
+constexpr int kBusyTimeoutMs = 8000;
 
 constexpr const char* kTables = R"(
 CREATE TABLE trials (

@@ -2,10 +2,8 @@
 
 #include <chrono>
 #include <ctime>
-#include <utility>
 
 #include "core/error.h"
-#include "core/foreign_text.h"
 #include "core/json_number.h"
 #include "core/json_text.h"
 #include "lab/record/json_io.h"
@@ -81,6 +79,11 @@ Trial trial_from(const json& j) {
   if (const auto b = j.find("bound"); b != j.end() && !b->is_null()) t.bound = bound_from(decode_nonfinite(*b));
   t.timing = optional_section<Timing>(j, "timing");
   if (const auto c = j.find("comparison"); c != j.end() && !c->is_null()) t.comparison = c->get<Comparison>();
+  // Before a comparison said it, the gate's evidence did.
+  const Verdict* raced = find_gate(t, Gate::kPerformance);
+  if (t.comparison && raced && !j["comparison"].contains("processes") && raced->evidence.is_object() &&
+      raced->evidence.contains("processes"))
+    get_whole(raced->evidence, "processes", t.comparison->processes);
   t.environment = decode_nonfinite(j.at("environment")).get<EnvironmentReading>();
   // Trials of older programs have none.
   if (const auto m = j.find("machine"); m != j.end()) t.machine = m->get<MachineReading>();
@@ -139,6 +142,8 @@ void to_json(json& j, const DeviceInfo& d) {
          {"max_threads_per_block", l.max_threads_per_block},
          {"max_threads_per_multiprocessor", l.max_threads_per_multiprocessor},
          {"l2_bytes", l.l2_bytes},
+         {"clock_mhz", l.clock_mhz},
+         {"dram_peak_gbps", l.dram_peak_gbps},
          {"emulated", l.emulated}}}};
 }
 
@@ -158,6 +163,10 @@ void from_json(const json& j, DeviceInfo& d) {
   get_whole(l, "max_threads_per_block", d.limits.max_threads_per_block);
   get_whole(l, "max_threads_per_multiprocessor", d.limits.max_threads_per_multiprocessor);
   get_whole(l, "l2_bytes", d.limits.l2_bytes);
+  // Older trials have neither; of a GPU that is known they are what they were.
+  const GpuModel* model = find_gpu_model(d.key);
+  d.limits.clock_mhz = l.value("clock_mhz", model ? model->clock_mhz : 0.0);
+  d.limits.dram_peak_gbps = l.value("dram_peak_gbps", model ? model->dram_peak_gbps : 0.0);
   d.limits.emulated = l.value("emulated", false);
 }
 
@@ -225,7 +234,8 @@ void to_json(json& j, const Comparison& c) {
                         {"blocks", c.blocks},
                         {"margin", c.margin},
                         {"p_value", c.p_value},
-                        {"detectable", c.detectable}});
+                        {"detectable", c.detectable},
+                        {"processes", c.processes}});
 }
 
 void from_json(const json& j, Comparison& c) {
@@ -237,6 +247,7 @@ void from_json(const json& j, Comparison& c) {
   c.margin = number("margin");
   c.p_value = number("p_value");
   c.detectable = number("detectable");
+  if (j.contains("processes")) get_whole(j, "processes", c.processes);
   const json interval = decode_nonfinite(j.at("ci95"));
   interval.at(0).get_to(c.ci95_low);
   interval.at(1).get_to(c.ci95_high);

@@ -41,10 +41,13 @@ struct Comparison {
   double speedup = 0;   // their time / our time: above 1 is faster
   double ci95_low = 0, ci95_high = 0;
   SpeedVerdict verdict = SpeedVerdict::kInconclusive;
-  int blocks = 0;         // ABBA blocks behind it
-  double margin = 0.03;   // what the verdict was judged against
-  double p_value = 1;     // Wilcoxon signed-rank over the blocks: beside the interval, never the verdict
+  int blocks = 0;        // ABBA blocks behind it
+  double margin = 0.03;  // what the verdict was judged against
+  // That there is no difference, beside the interval, never the verdict: over the blocks of one process by Wilcoxon's
+  // signed ranks, over several processes by what differs between them (hierarchical_bootstrap_median).
+  double p_value = 1;
   double detectable = 0;  // the smallest change this run could have told from none: 0.012 means 1.2%
+  int processes = 1;      // that the blocks are of
 };
 
 struct Trial {

@@ -9,7 +9,7 @@
 namespace flashcore {
 
 struct PageSources {
-  std::vector<std::string_view> styles, scripts;  // exactly what stands between the tags
+  std::vector<std::string_view> styles, scripts;  // exactly what is between the tags
   bool blob_scripts = false;                      // scripts that ours unpack and load (the page's Plotly)
 };
 // The value of <meta http-equiv=Content-Security-Policy>; holds no double quote.

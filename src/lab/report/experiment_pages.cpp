@@ -291,8 +291,7 @@ std::string experiment_html(const ExperimentResult& r) {
       content_security_policy({.styles = {style}, .scripts = {}}));
 }
 
-std::vector<std::string> write_experiment(const ExperimentResult& r, const std::filesystem::path& folder) {
-  const std::filesystem::path target = folder / r.experiment.name;
+std::vector<std::string> write_experiment(const ExperimentResult& r, const std::filesystem::path& target) {
   std::error_code error;
   std::filesystem::create_directories(target, error);
   if (error) throw_environment("cannot create the folder {}: {}", target.string(), error.message());

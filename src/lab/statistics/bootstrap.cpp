@@ -151,6 +151,7 @@ HierarchicalInterval hierarchical_bootstrap_median(std::span<const std::vector<d
   const double variance = (within + between) / count;
   if (!(variance > 0)) {
     result.interval = {centre, centre, centre};
+    result.p_value = centre == 0 ? 1 : 0;
     return result;
   }
   // Satterthwaite: only the spread between processes is estimated from few values.
@@ -158,6 +159,7 @@ HierarchicalInterval hierarchical_bootstrap_median(std::span<const std::vector<d
   const double degrees = std::min((count - 1) * share * share, 1e6);
   const double half = student_quantile(0.5 + confidence / 2, degrees) * std::sqrt(variance);
   result.interval = {centre, centre - half, centre + half};
+  result.p_value = 2 * student_cdf(-std::abs(centre) / std::sqrt(variance), degrees);
   return result;
 }
 

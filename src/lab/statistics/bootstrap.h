@@ -35,6 +35,9 @@ struct HierarchicalInterval {
   // Standard deviations of a process's median: what its blocks explain, and what differs from process to process beyond
   // that (0 if nothing shows).
   double within = 0, between = 0;
+  // That the true value is 0, two-sided, by the same Student's distribution as the interval; of one process 1, for one
+  // says nothing of the next.
+  double p_value = 1;
 };
 // Several fresh processes, each with its blocks: the mean of the processes' medians. The spread within a process comes
 // from resampling its blocks, the spread between from the medians themselves, and the tails are Student's with

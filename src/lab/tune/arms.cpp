@@ -1,10 +1,8 @@
 #include "lab/tune/arms.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
-#include "core/error.h"
 #include "kernels/embedded.h"
 #include "lab/process/worker.h"
 #include "lab/record/json_io.h"
@@ -156,7 +154,7 @@ class ProposerArm final : public Arm {
                       : talk == Talk::kFlood ? fmt::format("more than {} bytes without a newline", kMaxAnswer)
                                              : "it " + child_.how_it_ended();
     died_at_once_ = talk == Talk::kClosed && proposals_ == 0 && rejections_.empty() && why_ended_.empty();
-    const std::string words = child_.last_words();
+    const std::string words = child_.stderr_tail();
     end(why + (words.empty() ? "" : "; its stderr ends: " + words));
     return false;
   }

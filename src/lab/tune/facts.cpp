@@ -54,7 +54,7 @@ std::optional<Trial> choose_winner(const std::vector<Trial>& heldout, const std:
     if (!is_ranked(t)) continue;
     if (t.candidate() == baseline) {
       winner = &t;
-    } else if (t.comparison && t.comparison->blocks > 0) {
+    } else if (t.comparison && t.comparison->blocks > 0 && t.comparison->processes >= kFewestProcesses) {
       challengers.push_back(&t);
       p_values.push_back(t.comparison->p_value);
     }

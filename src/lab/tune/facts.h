@@ -20,6 +20,11 @@ void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry);
 // anyway.
 std::vector<Trial> choose_finalists(const std::vector<Trial>& trials, const std::string& baseline, int count);
 
+// A winner was raced in at least so many: what differs between processes hides from one, and five finalists that are
+// all as fast as the baseline then have a false winner in 21-73% of runs (tests/lab/tune_facts_test.cpp has the
+// simulation).
+inline constexpr int kFewestProcesses = 3;
+
 // The held-out trial that wins (tune.h says how); none if no held-out trial is ranked.
 std::optional<Trial> choose_winner(const std::vector<Trial>& heldout, const std::string& baseline);
 

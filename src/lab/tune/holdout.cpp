@@ -1,6 +1,5 @@
 #include "lab/tune/holdout.h"
 
-#include <memory>
 #include <optional>
 
 #include "lab/measure/engine.h"

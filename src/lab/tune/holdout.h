@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/gates/evaluate.h"
+#include "lab/gates/request.h"
 #include "lab/process/worker.h"
 
 namespace flashcore {

@@ -6,10 +6,9 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/random.h"
 #include "kernels/family.h"
 #include "kernels/source_hash.h"
-#include "lab/statistics/statistics.h"
-#include "lab/tune/facts.h"
 #include "lab/tune/search.h"
 
 namespace flashcore {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/suite.h"
-#include "device/device.h"
 #include "lab/measure/spec.h"
 #include "lab/record/trial.h"
 

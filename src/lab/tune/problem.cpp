@@ -1,13 +1,11 @@
 #include "lab/tune/problem.h"
-#include "lab/record/freshness.h"
 
 #include <algorithm>
 
 #include "core/error.h"
 #include "core/parallel.h"
 #include "kernels/family.h"
-#include "kernels/source_hash.h"
-#include "lab/gates/gates.h"
+#include "lab/record/freshness.h"
 #include "lab/tune/facts.h"
 
 namespace flashcore {
@@ -78,13 +76,14 @@ bool ProblemTuner::find_families() {
 }
 
 void ProblemTuner::load_earlier_trials() {
+  const std::string displaced = dispatch(problem_, run_.worker.device()).candidate.print();
   TrialQuery query;
   query.problem_id = problem_.id();
   query.device_key = run_.worker.device().key;
   for (Trial& t : run_.store.query(query, &damaged_)) {
     if (t.ended == Ended::kEnvironment || !is_current(t)) continue;  // says nothing of the candidate as it is now
-    const bool ours =
-        std::any_of(families_.begin(), families_.end(), [&](const Family* f) { return f->name() == t.family; });
+    const bool ours = t.candidate() == displaced || std::any_of(families_.begin(), families_.end(),
+                                                                [&](const Family* f) { return f->name() == t.family; });
     if (!ours) continue;
     if (t.phase == Phase::kHoldout) earlier_heldout_.push_back(std::move(t));
     else if (t.phase == Phase::kDefault || t.phase == Phase::kSearch) remember(std::move(t));
@@ -144,9 +143,15 @@ void ProblemTuner::consult_ledger(std::vector<std::string>& notes) {
 }
 
 void ProblemTuner::try_defaults() {
+  // What the run has to beat comes first: dispatch's choice without it, of whatever family. Who names a family asks for
+  // the best of that.
   std::vector<std::string> first;
-  for (const Family* family : families_)
-    first.push_back(Candidate{family, family->default_config(problem_, limits_)}.print());
+  const Candidate displaced = dispatch(problem_, run_.worker.device()).candidate;
+  if (!run_.options.family || *run_.options.family == displaced.family->name()) first.push_back(displaced.print());
+  for (const Family* family : families_) {
+    const std::string text = Candidate{family, family->default_config(problem_, limits_)}.print();
+    if (first.empty() || text != first.front()) first.push_back(text);
+  }
   const std::size_t defaults = first.size();
   first.insert(first.end(), seeds_.begin(), seeds_.end());
   for (std::size_t i = 0; i < first.size(); ++i) {
@@ -166,11 +171,11 @@ void ProblemTuner::search() {
   for (bool any = true; any;) {
     any = false;
     for (std::size_t arm = 0; arm < arms_.size(); ++arm)
-      if (!search_spent(arm)) any = take_turn(arm) || any;
+      if (!search_spent(arm)) any = try_next_proposal(arm) || any;
   }
 }
 
-bool ProblemTuner::take_turn(std::size_t arm) {
+bool ProblemTuner::try_next_proposal(std::size_t arm) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   const auto proposal = arms_[arm]->propose();
   keep_rejections(arm);

@@ -56,7 +56,7 @@ class ProblemTuner {
   void consult_ledger(std::vector<std::string>& notes);
   void try_defaults();
   void search();
-  bool take_turn(std::size_t arm);
+  bool try_next_proposal(std::size_t arm);
   void measure_finalists();
 
   EvaluateRequest request_for(const std::string& candidate, Phase phase) const;

@@ -12,9 +12,8 @@ namespace {
 constexpr std::uint64_t kHoldoutSeed = 0x686f6c64;
 // A finalist's race needs about this long to mean something; with less time there are fewer finalists.
 constexpr double kMinFinalistSeconds = 0.7;
-// Starting a process and measuring its ceilings; three fresh ones are for whoever can afford them.
+// Starting a process and measuring its ceilings.
 constexpr double kProcessSeconds = 2.5;
-constexpr int kHoldoutProcesses = 3;
 // Of one race where only trials are limited.
 constexpr double kFinalistSeconds = 1.0;
 
@@ -49,9 +48,8 @@ void ProblemTuner::measure_finalists() {
   ask_full_gate(request.base);
   request.base.max_seconds = kFinalistSeconds;
   const auto count = static_cast<double>(request.finalists.size() + 1);
-  request.processes = kHoldoutProcesses;
+  request.processes = kFewestProcesses;
   if (const auto left = seconds_left(1.0)) {
-    if (*left < kHoldoutProcesses * (kProcessSeconds + count * kMinFinalistSeconds)) request.processes = 1;
     const double for_races = *left - (request.processes - 1) * kProcessSeconds;
     request.base.max_seconds = std::clamp(for_races / (count * request.processes), kMinFinalistSeconds, 5.0);
   }
@@ -90,7 +88,7 @@ void ProblemTuner::finish_arms(const std::vector<Trial>& heldout) {
     }
 }
 
-// Of an earlier run that ended in this step: nothing was searched since, so what it measured stands.
+// Of an earlier run that ended in this step: nothing was searched since, so what it measured still counts.
 const Trial* ProblemTuner::finished_holdout(const std::string& candidate) const {
   std::int64_t last_search = 0;
   for (const Trial& t : trials_) last_search = std::max(last_search, t.id);
@@ -107,7 +105,9 @@ const Trial* ProblemTuner::finished_holdout(const std::string& candidate) const 
 int ProblemTuner::affordable_finalists() const {
   const auto left = seconds_left(1.0);
   if (!left) return run_.options.finalists;
-  return std::clamp(static_cast<int>(*left / kMinFinalistSeconds) - 1, 1, std::max(1, run_.options.finalists));
+  // Fewer finalists rather than fewer processes.
+  const double of_process = *left / kFewestProcesses - kProcessSeconds;
+  return std::clamp(static_cast<int>(of_process / kMinFinalistSeconds) - 1, 1, std::max(1, run_.options.finalists));
 }
 
 }  // namespace flashcore

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "lab/statistics/statistics.h"
+#include "core/random.h"
 
 namespace flashcore {
 namespace {

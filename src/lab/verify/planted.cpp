@@ -14,27 +14,19 @@
 namespace flashcore {
 namespace {
 
-Patch read_patch(const YamlReader& reader, const YAML::Node& list, const PlantedFault& fault) {
+Patch read_patch(const YamlReader& reader, const YAML::Node& node, const PlantedFault& fault) {
   Patch patch;
   patch.name = fault.name;
   patch.family = fault.candidate.substr(0, fault.candidate.find(':'));
   patch.trusted = true;  // our own corpus
-  if (!list.IsSequence()) reader.fail(list, "patch is not a list of {file, from, to}");
-  for (const YAML::Node& item : list) {
-    reader.check_keys(item, "a replacement", {"file", "from", "to"});
-    patch.replace.push_back({reader.text(item, "file", "a replacement"), reader.text(item, "from", "a replacement"),
-                             reader.source_text(item, "to")});
-  }
+  patch.replace = read_replacements(reader, node, "patch");
   return patch;
 }
 
 template <class Enum>
 Enum word_at(const YamlReader& reader, const YAML::Node& node, const char* key) {
-  try {
-    return parse_word<Enum>(reader.text(node, key, "a planted fault"));
-  } catch (const Error& e) {
-    reader.fail(node[key], e.what());
-  }
+  const std::string word = reader.text(node, key, "a planted fault");
+  return reader.locate(node[key], [&] { return parse_word<Enum>(word); });
 }
 
 PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
@@ -53,21 +45,23 @@ PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
   fault.candidate = reader.text(node, "candidate", kSubject);
   fault.incumbent = reader.text_or(node, "incumbent", "");
   fault.twin = reader.text_or(node, "twin", "");
-  fault.problem = PlacedProblem::parse(reader.text(node, "problem", kSubject));
+  const std::string problem = reader.text(node, "problem", kSubject);
+  fault.problem = reader.locate(node["problem"], [&] { return PlacedProblem::parse(problem); });
   fault.margin = reader.number_or(node, "margin", fault.margin);
   fault.timeout_seconds = reader.number_or(node, "timeout_seconds", 0);
   fault.max_reference_flops = reader.number_or(node, "max_reference_flops", fault.max_reference_flops);
   for (const auto& [key, checks] : {std::pair("escapes_without", &fault.escapes_without),
                                     std::pair("escapes_without_all", &fault.escapes_without_all)})
     if (node[key])
-      for (const std::string& check : reader.texts(node, key, kSubject)) checks->push_back(parse_word<Check>(check));
-  if (node["patterns"]) {
-    fault.patterns.clear();
-    for (const std::string& name : reader.texts(node, "patterns", kSubject))
-      fault.patterns.push_back(parse_pattern(name));
+      *checks = reader.locate_each(node, key, kSubject, [](const std::string& check) { return parse_word<Check>(check); });
+  if (node["patterns"])
+    fault.patterns = reader.locate_each(node, "patterns", kSubject,
+                                        [](const std::string& name) { return parse_pattern(name); });
+  if (node["slow"]) {
+    if (reader.text(node, "slow", kSubject) != "true") reader.fail(node["slow"], "slow is true, or left out");
+    fault.slow = true;
   }
-  if (node["slow"]) fault.slow = node["slow"].as<bool>();
-  if (const YAML::Node patch = node["patch"]) fault.patch = read_patch(reader, patch, fault);
+  if (node["patch"]) fault.patch = read_patch(reader, node, fault);
   return fault;
 }
 
@@ -87,7 +81,8 @@ std::vector<PlantedFault> parse_planted(std::string_view yaml, const std::string
   const YAML::Node root = reader.parse(yaml);
   reader.check_keys(root, "the corpus", {"faults"});
   std::vector<PlantedFault> faults;
-  for (const YAML::Node& node : reader.need(root, "faults", "the corpus")) faults.push_back(read_fault(reader, node));
+  for (const YAML::Node& node : reader.items(root, "faults", "the corpus", "{name, does, on, gate, ...}"))
+    faults.push_back(read_fault(reader, node));
   return faults;
 }
 

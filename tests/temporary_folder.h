@@ -1,18 +1,21 @@
 #pragma once
-#include <gtest/gtest.h>
+// What a test leaves behind: nothing.
+
 #include <stdlib.h>
 
 #include <filesystem>
+#include <optional>
+#include <stdexcept>
 #include <string>
 
-namespace flashcore::testing {
+namespace flashcore::test {
 
-// A folder of its own, removed at the end.
+// A folder of its own for one test, gone at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "flashcore-test-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    std::string name = (std::filesystem::temp_directory_path() / "flashcore_test_XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder can be made as " + name);
     path_ = name;
   }
   ~TemporaryFolder() {
@@ -21,6 +24,7 @@ class TemporaryFolder {
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -31,17 +35,16 @@ class TemporaryFolder {
 class ScopedVariable {
  public:
   ScopedVariable(const char* name, const std::string& value) : name_(name) {
-    if (const char* old = getenv(name)) old_ = old, had_ = true;
+    if (const char* old = getenv(name)) old_ = old;
     setenv(name, value.c_str(), 1);
   }
-  ~ScopedVariable() { had_ ? setenv(name_, old_.c_str(), 1) : unsetenv(name_); }
+  ~ScopedVariable() { old_ ? setenv(name_, old_->c_str(), 1) : unsetenv(name_); }
   ScopedVariable(const ScopedVariable&) = delete;
   ScopedVariable& operator=(const ScopedVariable&) = delete;
 
  private:
   const char* name_;
-  std::string old_;
-  bool had_ = false;
+  std::optional<std::string> old_;
 };
 
-}  // namespace flashcore::testing
+}  // namespace flashcore::test

@@ -1,0 +1,80 @@
+"""Python's mirror of a problem's fields, by value: what flashcore.attention is given for a drawn problem is the problem that the library plans."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+from flashcore import _arrays, _plan  # noqa: E402
+
+DRAWS = 200
+WHERE_TO_ADD = (
+    "add it to Attention._fields_ in python/flashcore/_library.py, to attention, plan and _make_problem in python/flashcore/_plan.py, "
+    "and to Call in tests/python/mirror_test.py"
+)
+
+
+def output_of(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def fields_of(ids):
+    """By the program's own parser: {field: value} of each id."""
+    answer = json.loads(output_of(os.environ["FLASHCORE_BINARY"], "problem", *ids, "--json", "-", "--quiet"))
+    return [result["fields"] for result in answer["results"]]
+
+
+def view(shape, dtype):
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(4)]
+    return _arrays.View("none", "cpu", dtype, tuple(shape), tuple(strides), 0, None)
+
+
+class Call:
+    """The arguments of flashcore.attention that say these fields."""
+
+    def __init__(self, fields):
+        f = dict(fields)
+        batch, dtype = f.pop("batch"), f.pop("dtype")
+        heads_q, heads_kv, rows, keys = (f.pop(name) for name in ("heads_q", "heads_kv", "seqlen_q", "seqlen_kv"))
+        columns, columns_v = f.pop("head_dim"), f.pop("head_dim_v")
+        self.tensors = [view(shape, dtype) for shape in ((batch, heads_q, rows, columns), (batch, heads_kv, keys, columns),
+                                                         (batch, heads_kv, keys, columns_v), (batch, heads_q, rows, columns_v))]  # fmt: skip
+        self.causal, self.window = f.pop("causal"), (f.pop("window_left"), f.pop("window_right"))
+        self.window_alignment, self.scale = f.pop("window_alignment"), f.pop("scale")
+        if f:
+            raise AssertionError(f"flashcore.attention has nothing for {', '.join(f)}: {WHERE_TO_ADD}")
+
+    def planned(self):
+        """The id of what the library understood."""
+        return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None).info["problem"]
+
+
+def lost(before, after):
+    """Of two lists of fields: what differs, in words."""
+    return [f"{name} was {a[name]!r} and became {b[name]!r}: {WHERE_TO_ADD}" for a, b in zip(before, after) for name in a if a[name] != b[name]]
+
+
+class MirrorTest(unittest.TestCase):
+    def test_every_field_survives(self):
+        drawn = fields_of(output_of(os.environ["FLASHCORE_RANDOM_PROBLEMS"], str(DRAWS), "23").split())
+        self.assertEqual(len(drawn), DRAWS)
+        for name in drawn[0]:
+            values = {fields[name] for fields in drawn}
+            self.assertGreater(len(values), 1, f"{name} had one value in {DRAWS} draws, so nothing is known of its mirror; let the fuzzer draw it")
+        found = lost(drawn, fields_of([Call(fields).planned() for fields in drawn]))
+        self.assertEqual("\n".join(found[:3]), "")
+
+    def test_a_field_that_is_missing_is_named_with_where_to_add_it(self):
+        fields = fields_of(["b1_h2_s3_d8_fp32"])[0]
+        with self.assertRaisesRegex(AssertionError, "nothing for page_size: add it to .*_library.py"):
+            Call({**fields, "page_size": 16})
+        self.assertRegex(lost([fields], [{**fields, "scale": 2.0}])[0], "scale was None and became 2.0: add it to ")
+
+
+if __name__ == "__main__":
+    unittest.main()
