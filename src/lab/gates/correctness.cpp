@@ -127,7 +127,8 @@ class PatternJudge {
     result.evidence["pattern"] = to_string(pattern_);
     result.evidence["rows_judged"] = oracle_->reference.rows;
     result.evidence["all_rows"] = oracle_->rows.all;
-    if (find_out_of_bounds_write(operands_, oracle_->inputs, outputs, result) || find_unwritten(pattern_, outputs, result))
+    if (find_out_of_bounds_write(operands_, oracle_->inputs, outputs, result) ||
+        find_unwritten(pattern_, outputs, result))
       return result;
     if (const auto check = exceeded(result.error, result.bound)) {
       fails(result, *check, describe_error(result.error, result.bound));

@@ -53,10 +53,11 @@ PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
   for (const auto& [key, checks] : {std::pair("escapes_without", &fault.escapes_without),
                                     std::pair("escapes_without_all", &fault.escapes_without_all)})
     if (node[key])
-      *checks = reader.locate_each(node, key, kSubject, [](const std::string& check) { return parse_word<Check>(check); });
+      *checks =
+          reader.locate_each(node, key, kSubject, [](const std::string& check) { return parse_word<Check>(check); });
   if (node["patterns"])
-    fault.patterns = reader.locate_each(node, "patterns", kSubject,
-                                        [](const std::string& name) { return parse_pattern(name); });
+    fault.patterns =
+        reader.locate_each(node, "patterns", kSubject, [](const std::string& name) { return parse_pattern(name); });
   if (node["slow"]) {
     if (reader.text(node, "slow", kSubject) != "true") reader.fail(node["slow"], "slow is true, or left out");
     fault.slow = true;
