@@ -22,7 +22,6 @@ namespace flashcore::cli {
 
 namespace {
 
-using nlohmann::json;
 
 struct PeersArguments {
   Common common;
@@ -52,20 +51,20 @@ Suite chosen_problems(const PeersArguments& options) {
   return chosen;
 }
 
-std::string rate_of(const json& row) {
+std::string rate_of(const nlohmann::json& row) {
   const double tflops = row.at("tflops").get<double>();
   return tflops >= 1 ? fmt::format("{:7.1f} TFLOP/s", tflops) : fmt::format("{:7.1f} GFLOP/s", 1000 * tflops);
 }
 
-void print_row(Console& console, const json& row) {
+void print_row(Console& console, const nlohmann::json& row) {
   const auto name = row.at("name").get<std::string>();
   if (!row.at("time_us").is_object()) {
     console.line("{:18s} {}: {}", name, row.at("ended").get<std::string>(), row.value("message", ""));
     return;
   }
   std::string peers;
-  for (const json& peer : row.at("peers")) {
-    const json& interval = peer.at("ci95");
+  for (const nlohmann::json& peer : row.at("peers")) {
+    const nlohmann::json& interval = peer.at("ci95");
     peers += fmt::format("  {} {:.2f} us x{:.3f}{}", peer.at("name").get<std::string>(),
                          peer.at("time_us").at("p50").get<double>(), peer.at("speedup").get<double>(),
                          interval.is_null() ? " (no interval)" : "");
@@ -77,11 +76,11 @@ void print_row(Console& console, const json& row) {
                row.at("family").get<std::string>(), apart);
 }
 
-void print_means(Console& console, const json& rows) {
+void print_means(Console& console, const nlohmann::json& rows) {
   std::map<std::string, std::vector<double>> logs;
-  for (const json& row : rows) {
+  for (const nlohmann::json& row : rows) {
     if (!row.at("time_us").is_object() || row.value("decode", false)) continue;
-    for (const json& peer : row.at("peers"))
+    for (const nlohmann::json& peer : row.at("peers"))
       logs[peer.at("name").get<std::string>()].push_back(std::log(peer.at("speedup").get<double>()));
   }
   for (const auto& [name, values] : logs) {
@@ -94,11 +93,11 @@ void print_means(Console& console, const json& rows) {
 }
 
 // Rows of an earlier file, which --append keeps and adds sessions to. None if there is no such file.
-json earlier_rows(const PeersArguments& options) {
+nlohmann::json earlier_rows(const PeersArguments& options) {
   std::error_code error;
-  if (!options.append || !std::filesystem::exists(options.common.json, error)) return json::array();
-  const json document = parse_json(read_file(options.common.json), options.common.json);
-  if (!document.is_object() || document.value("schema", json()) != kBenchSchema || !document.contains("results") ||
+  if (!options.append || !std::filesystem::exists(options.common.json, error)) return nlohmann::json::array();
+  const nlohmann::json document = parse_json(read_file(options.common.json), options.common.json);
+  if (!document.is_object() || document.value("schema", nlohmann::json()) != kBenchSchema || !document.contains("results") ||
       !document["results"].is_array())
     throw_bad_input("--append: {} is not a results file of schema {}; give another --json", options.common.json,
                     kBenchSchema);
@@ -106,12 +105,12 @@ json earlier_rows(const PeersArguments& options) {
 }
 
 // `row` in its place among `rows`: as another session of the same problem, or anew.
-void place_row(Console& console, json& rows, const json& row, double margin) {
-  for (json& earlier : rows) {
-    if (earlier.value("problem", json()) != row.at("problem") || earlier.value("name", json()) != row.at("name"))
+void place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row, double margin) {
+  for (nlohmann::json& earlier : rows) {
+    if (earlier.value("problem", nlohmann::json()) != row.at("problem") || earlier.value("name", nlohmann::json()) != row.at("name"))
       continue;
     const bool timed = row.at("time_us").is_object();
-    if (!timed && earlier.value("time_us", json()).is_object()) {
+    if (!timed && earlier.value("time_us", nlohmann::json()).is_object()) {
       console.line("{:18s} keeps its earlier sessions: this one has no time", row.at("name").get<std::string>());
       return;
     }
@@ -124,9 +123,9 @@ void place_row(Console& console, json& rows, const json& row, double margin) {
   rows.push_back(row);
 }
 
-void write_document(const PeersArguments& options, const Suite& suite, const json& rows, double seconds) {
+void write_document(const PeersArguments& options, const Suite& suite, const nlohmann::json& rows, double seconds) {
   if (options.common.json.empty()) return;
-  const json document = {{"schema", kBenchSchema},
+  const nlohmann::json document = {{"schema", kBenchSchema},
                          {"suite", suite.name},
                          {"measured_at", now_iso8601()},
                          {"source_hash", source_hash()},
@@ -160,7 +159,7 @@ int run_peers_verb(const PeersArguments& options) {
   peers.rounds = options.rounds;
   peers.budget_seconds = options.budget;
   peers.commit = options.commit;
-  json rows = earlier_rows(options);
+  nlohmann::json rows = earlier_rows(options);
   Console console(options.common.quiet, json_on_stdout(options.common));
   std::optional<Store> store;
   if (!options.common.store.empty()) store.emplace(options.common.store);
@@ -170,7 +169,7 @@ int run_peers_verb(const PeersArguments& options) {
   // After each problem: hours of work end with the machine otherwise.
   const PeersResult result = run_peers(
       peers, store ? &*store : nullptr,
-      [&](const json& row) {
+      [&](const nlohmann::json& row) {
         print_row(console, row);
         place_row(console, rows, row, peers.margin);
         if (!json_on_stdout(options.common)) write_document(options, peers.suite, rows, steady_seconds() - start);
@@ -180,7 +179,7 @@ int run_peers_verb(const PeersArguments& options) {
   for (const auto& [name, why] : result.absent) console.line("not here: {}: {}", name, why);
   print_means(console, result.rows);
   int timed = 0;
-  for (const json& row : result.rows) timed += row.at("time_us").is_object();
+  for (const nlohmann::json& row : result.rows) timed += row.at("time_us").is_object();
   const int failed = static_cast<int>(result.rows.size()) - timed;
   console.summary("{} timed, {} failed, in {:.0f} s; run {}{}", timed, failed, steady_seconds() - start, result.run,
                   result.interrupted ? stopped_by() : "");

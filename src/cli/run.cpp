@@ -116,7 +116,8 @@ bool check_result(Console& console, const UserTensors& user, const Result& resul
   const OutputError error =
       compare(user.problem, reference, gather_rows(result.o, rows), gather_lse(user.problem, result.lse, rows));
   const ErrorBound bound = error_bound(user.problem, reference);
-  const bool ok = within(error, bound);
+  // Not the sums: their bounds are of random data, and a user's rows may all be the same.
+  const bool ok = within_norms(error, bound);
   console.summary(
       "{}: {} rows against fp64: relative error {:.2e} (bound {:.2e}), worst row {:.2e} ({:.2e}), lse {:.2e} ({:.2e}), "
       "{} non-finite where the reference is not",

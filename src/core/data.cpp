@@ -33,7 +33,7 @@ class Random {
   std::uint64_t key_;
 };
 
-// Natural logarithm of 0 < x < 1 by atanh's series, to about 1e-12.
+// Natural logarithm of 0 < x <= 1 by atanh's series, to about 1e-12.
 double portable_log(double x) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
   const int exponent = static_cast<int>(bits >> 52) - 1023;
@@ -95,12 +95,14 @@ class Generator {
   float q(const Place& at) const {
     const double plain = q_.normal(index(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
     switch (pattern_) {
-      case Pattern::kPeaked: {
+      case Pattern::kPeaked:
+      case Pattern::kLongTail: {
         const KeyRange<std::int64_t> keys = band_.keys_of_row(at.row);
         if (keys.empty()) return static_cast<float>(plain);
         const std::int64_t key =
             keys.begin + choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys.size());
-        return static_cast<float>(peak_ * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
+        const double peak = pattern_ == Pattern::kPeaked ? peak_ : tail_peak(keys.size());
+        return static_cast<float>(peak * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
                                   0.125 * plain);
       }
       case Pattern::kLargeLogits: return static_cast<float>(large_ * plain);
@@ -119,12 +121,19 @@ class Generator {
   float v(const Place& at) const {
     const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
     const double plain = v_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
+    if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
     return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
   }
 
  private:
   static constexpr double kPeakLogit = 30;    // e^-30 is below every dtype's resolution
   static constexpr double kLargeLogit = 500;  // standard deviation of the logits
+
+  // All other keys together weigh about a fifth of one row's.
+  double tail_peak(std::int64_t keys) const {
+    const double logit = 2 - portable_log(1 / static_cast<double>(keys));
+    return std::min(logit / (p_.softmax_scale() * static_cast<double>(p_.head_dim)), 1000.0);
+  }
 
   static std::int64_t index(const Place& at, std::int64_t heads, std::int64_t rows, std::int64_t columns) {
     return ((at.batch * heads + at.head) * rows + at.row) * columns + at.column;
@@ -213,7 +222,8 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
 
 const std::vector<Pattern>& all_patterns() {
   static const std::vector<Pattern> patterns = {Pattern::kNormal,   Pattern::kPeaked,  Pattern::kLargeLogits,
-                                                Pattern::kConstant, Pattern::kOutlier, Pattern::kNonFinite};
+                                                Pattern::kConstant, Pattern::kOutlier, Pattern::kLongTail,
+                                                Pattern::kNonFinite};
   return patterns;
 }
 
@@ -224,6 +234,7 @@ std::string_view to_string(Pattern pattern) {
     case Pattern::kLargeLogits: return "large_logits";
     case Pattern::kConstant: return "constant";
     case Pattern::kOutlier: return "outlier";
+    case Pattern::kLongTail: return "long_tail";
     case Pattern::kNonFinite: return "non_finite";
   }
   throw_internal("unknown pattern {}", static_cast<int>(pattern));

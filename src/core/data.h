@@ -15,6 +15,8 @@ enum class Pattern {
   kLargeLogits,  // |q·k|·scale in the hundreds to thousands, finite in the dtype: overflow without max subtraction
   kConstant,     // every row of k and v the same: uniform softmax, o = v
   kOutlier,      // N(0,1) with a few elements of v 1000 times larger: a dropped or doubled key shows
+  kLongTail,     // one key holds most of each row's weight, the rest is spread over all others, and v has a mean: what
+                 // drops small weights shows
   kNonFinite,    // N(0,1) with NaN, +inf and -inf on purpose in single rows of q and k
 };
 const std::vector<Pattern>& all_patterns();

@@ -129,26 +129,50 @@ void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<
   for (std::size_t r = 0; r < rows.size(); ++r) own(r, common.end, rows[r].keys.end);
 }
 
-// The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
-void predict_errors(const PackedHead& head, std::int64_t first, DType dtype, double scale, const double* p, double lse,
-                    ReferenceRow& row) {
-  constexpr double kUlpF32 = 0x1p-24;
-  // rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
-  // sqrt(1/3 * (1 - 1/4) / (2 ln 2)).
-  constexpr double kRms = 0.425;
-  const double unit = dtype == DType::kF32 ? kUlpF32 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
-  const double smallest = dtype == DType::kF16 ? 0x1p-25 : 0;  // half the gap between subnormals
-  double o2 = 0, q2 = 0, mean_v = 0, noise2 = 0, spread2 = 0;
-  for (std::int64_t d = 0; d < head.head_dim_v; ++d) o2 += row.o[d] * row.o[d];
-  for (const float q : row.q) q2 += static_cast<double>(q) * q;
-  const float* v_norm = head.v_norm.data() + first;
-  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) mean_v += p[j] * v_norm[j];
+// Of one row's scores in fp64: what its probabilities say of errors that all keys share.
+struct ScoreStatistics {
+  double maximum = 0, lse = 0;
+  double mean_abs = 0;   // of |score|, weighted with p
+  double deviation = 0;  // of the score, weighted with p
+};
+
+constexpr double kUlpF32 = 0x1p-24;
+
+double unit_of(DType dtype) { return dtype == DType::kF32 ? kUlpF32 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8; }
+
+// Half the distance between the numbers of `dtype` around `value`: how far off rounding to nearest may be.
+double half_ulp(DType dtype, double value) {
+  constexpr int kLeastF16 = -14, kLeastF32 = -126;
+  const int exponent = value == 0 ? kLeastF32 : std::ilogb(value);
+  return std::ldexp(unit_of(dtype), std::max(exponent, dtype == DType::kF16 ? kLeastF16 : kLeastF32));
+}
+
+// Sums over a row that the errors are made of.
+struct RowSums {
+  double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0, p2 = 0;
+  double noise2 = 0, spread2 = 0;  // of p |v|, and of how far o moves with each score
+  double rounded_sums2 = 0;        // of p times the sum of v's columns
+  double v2 = 0;
+  double score = 0;  // the rms error of a score
+};
+
+RowSums sum_row(const PackedHead& head, std::int64_t first, DType dtype, double scale, const double* p,
+                const ReferenceRow& row) {
+  RowSums s;
+  for (std::int64_t d = 0; d < head.head_dim_v; ++d) s.o2 += row.o[d] * row.o[d];
+  for (const float q : row.q) s.q2 += static_cast<double>(q) * q;
+  const float *v_norm = head.v_norm.data() + first, *v_sum = head.v_sum.data() + first;
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) s.mean_v += p[j] * v_norm[j];
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
-    const double pv = p[j] * v_norm[j];
+    const double norm = v_norm[j], pv = p[j] * norm, sum = p[j] * v_sum[j];
     // An error in one score moves o along v_j - o, which is at most (1 - p_j)|v_j| + sum of the other p|v| long.
-    const double moved = p[j] * ((1 - 2 * p[j]) * v_norm[j] + mean_v);
-    noise2 += pv * pv;
-    spread2 += moved * moved;
+    const double moved = p[j] * ((1 - 2 * p[j]) * norm + s.mean_v);
+    s.noise2 += pv * pv;
+    s.spread2 += moved * moved;
+    s.mean_v2 += pv * norm;
+    s.v2 += norm * norm;
+    s.p2 += p[j] * p[j];
+    s.rounded_sums2 += sum * sum;
   }
   // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside a tensor-core
   // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms: half of 2^-23 of a
@@ -156,21 +180,74 @@ void predict_errors(const PackedHead& head, std::int64_t first, DType dtype, dou
   const double truncations = dtype == DType::kF32 ? 0 : static_cast<double>(head.head_dim) / 32;
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
-  const double score = (2 + truncations) * kUlpF32 * scale * std::sqrt(q2) * longest_k;
+  s.score = (2 + truncations) * kUlpF32 * scale * std::sqrt(s.q2) * longest_k;
+  return s;
+}
+
+// What rounding may make of the row's sums (docs/correctness.md, "Sums").
+RowBudget budget_of(const PackedHead& head, DType dtype, const RowSums& s, const ScoreStatistics& scores,
+                    const ReferenceRow& row) {
+  RowBudget budget;
+  const double keys = static_cast<double>(row.keys.size()), dim = static_cast<double>(head.head_dim_v);
+  const bool tensor_cores = dtype != DType::kF32;
+  // The same relative error of every score: the scale rounded to fp32, and truncation once per 16 terms.
+  const double shared = (2 + (tensor_cores ? static_cast<double>(head.head_dim) / 16 : 0)) * kUlpF32;
+  // ex2.approx, and lg2.approx: absolute below 2, else relative (PTX ISA).
+  const double log2_sum = (scores.lse - scores.maximum) / std::log(2.0);
+  budget.lse_systematic =
+      (0x1p-22 + 0x1p-22 * std::log(2.0) * std::max(1.0, std::abs(log2_sum)) + shared * scores.mean_abs);
+  // Three roundings of such numbers, each uniform.
+  const double conversions = kUlpF32 * (1 + std::abs(scores.lse) + std::abs(scores.maximum));
+  const double lane_sum = kUlpF32 / 12, chain_sum = kUlpF32 / 3;  // four lanes side by side; one alone
+  budget.lse_variance = (conversions * conversions + lane_sum * lane_sum * keys + s.score * s.score * s.p2);
+  budget.lse_chain_variance = ((chain_sum * chain_sum - lane_sum * lane_sum) * keys);
+  if (!tensor_cores) return budget;
+  const double unit = unit_of(dtype), norm = std::sqrt(s.o2);
+  double rounding2 = 0, scaled_rounding2 = 0;
+  for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
+    const double half = half_ulp(dtype, row.o[d]);
+    rounding2 += half * half / 3;
+    scaled_rounding2 += row.o[d] * row.o[d] * half * half / 3;
+  }
+  const double p_max = std::exp(scores.maximum - scores.lse);
+  const double tiny_p2 = dtype == DType::kF16 ? 0x1p-50 * p_max * p_max * s.v2 / 3 : 0;
+  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + tiny_p2;
+  // Of |o|: exp2, the division, the accumulator's truncation once per 16 keys; and of o moved by errors of all scores.
+  const double systematic =
+      norm * (0x1p-21 + keys / 16 * kUlpF32) + shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2));
+  budget.scale_systematic = (norm * systematic);
+  budget.scale_variance = (scaled_rounding2 + s.o2 * (unit * unit / 3 * s.noise2 + other2));
+  budget.bias_systematic = (std::sqrt(dim) * systematic);
+  budget.bias_variance = (rounding2 + unit * unit / 3 * s.rounded_sums2 + dim * other2);
+  return budget;
+}
+
+// The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
+void predict_errors(const PackedHead& head, std::int64_t first, DType dtype, double scale, const double* p,
+                    const ScoreStatistics& scores, ReferenceRow& row) {
+  // rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
+  // sqrt(1/3 * (1 - 1/4) / (2 ln 2)).
+  constexpr double kRms = 0.425;
+  const double unit = unit_of(dtype);
+  const double smallest = dtype == DType::kF16 ? 0x1p-25 : 0;  // half the gap between subnormals
+  const RowSums s = sum_row(head, first, dtype, scale, p, row);
   const double keys = static_cast<double>(row.keys.size());
-  const double rounding2 = kRms * kRms * unit * unit * (o2 + (dtype == DType::kF32 ? 0 : noise2));
-  const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);
-  const double exp2_approx2 = 0x1p-44 * o2;
+  const double rounding2 = kRms * kRms * unit * unit * (s.o2 + (dtype == DType::kF32 ? 0 : s.noise2));
+  const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2);
+  const double exp2_approx2 = 0x1p-44 * s.o2;
   const double subnormal2 = smallest * smallest * static_cast<double>(head.head_dim_v);
   *row.predicted_o =
-      static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + score * score * spread2));
-  *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(lse)) + kUlpF32 * std::sqrt(keys) + score);
+      static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + s.score * s.score * s.spread2));
+  *row.predicted_lse =
+      static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) + s.score);
+  *row.budget = budget_of(head, dtype, s, scores, row);
 }
 
 void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, DType dtype, double scale,
                 ReferenceScratch& scratch, std::int64_t stride) {
   double* p = scratch.p64.data();
   std::vector<RowKind> kinds;
+  ScoreStatistics statistics[kRows];
   for (std::size_t r = 0; r < rows.size(); ++r) {
     ReferenceRow& row = rows[r];
     double* scores = p + static_cast<std::int64_t>(r) * stride;
@@ -181,9 +258,22 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
       *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInfinity;
       continue;
     }
-    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) sum += scores[j] = std::exp(scores[j] - maximum);
+    double absolute = 0, below = 0, below2 = 0;
+    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
+      const double score = scores[j], distance = score - maximum, exponential = std::exp(distance);
+      sum += exponential;
+      scores[j] = exponential;
+      if (exponential == 0) continue;  // -inf
+      absolute += exponential * std::abs(score);
+      below += exponential * distance;
+      below2 += exponential * distance * distance;
+    }
     for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) scores[j] /= sum;
     *row.lse = maximum + std::log(sum);
+    statistics[r] = {.maximum = maximum,
+                     .lse = *row.lse,
+                     .mean_abs = absolute / sum,
+                     .deviation = std::sqrt(std::max(0.0, below2 / sum - below / sum * (below / sum)))};
   }
   std::fill(scratch.acc64.begin(), scratch.acc64.end(), 0.0);
   weigh_values(head, first, rows, p, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
@@ -193,7 +283,7 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
       rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
     }
     if (kinds[r] == RowKind::kPlain) {
-      predict_errors(head, first, dtype, scale, p + static_cast<std::int64_t>(r) * stride, *rows[r].lse, rows[r]);
+      predict_errors(head, first, dtype, scale, p + static_cast<std::int64_t>(r) * stride, statistics[r], rows[r]);
     }
   }
 }
@@ -245,7 +335,7 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
   packed.k.assign(static_cast<std::size_t>(panels * packed.head_dim * kLanes), 0.0f);
   packed.v.assign(static_cast<std::size_t>(packed.keys * packed.padded_v), 0.0f);
   for (std::int64_t j = 0; j < packed.keys; ++j) {
-    double k2 = 0, v2 = 0;
+    double k2 = 0, v2 = 0, v_sum = 0;
     for (std::int64_t d = 0; d < packed.head_dim; ++d) {
       const float value = k.at(batch, head, j, d);
       packed.k[static_cast<std::size_t>((j / kLanes * packed.head_dim + d) * kLanes + j % kLanes)] = value;
@@ -255,9 +345,11 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
       const float value = v.at(batch, head, j, d);
       packed.v[static_cast<std::size_t>(j * packed.padded_v + d)] = value;
       v2 += static_cast<double>(value) * value;
+      v_sum += value;
     }
     packed.k_norm.push_back(std::isfinite(k2) ? static_cast<float>(std::sqrt(k2)) : 0.0f);
     packed.v_norm.push_back(static_cast<float>(std::sqrt(v2)));
+    packed.v_sum.push_back(static_cast<float>(v_sum));
   }
   return packed;
 }
@@ -281,11 +373,13 @@ void reference_block(const PackedHead& head, DType dtype, double scale, std::vec
   std::vector<float> q32(static_cast<std::size_t>(kRows * head.head_dim), 0.0f);
   for (std::size_t r = 0; r < rows.size(); ++r)
     std::copy(rows[r].q.begin(), rows[r].q.end(), q32.begin() + static_cast<std::int64_t>(r) * head.head_dim);
-  const std::vector<double> q64(q32.begin(), q32.end());
   const float* k = head.k.data() + first * head.head_dim;
-  dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
+  if (rows.front().o != nullptr) {
+    const std::vector<double> q64(q32.begin(), q32.end());
+    dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
+    finish_f64(head, first, rows, dtype, scale, scratch, stride);
+  }
   dot_keys_f32(k, head.head_dim, count, q32.data(), scratch.p32.data(), stride);
-  finish_f64(head, first, rows, dtype, scale, scratch, stride);
   finish_f32(head, first, rows, dtype, static_cast<float>(scale), scratch, stride);
 }
 

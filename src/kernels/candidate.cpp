@@ -1,7 +1,9 @@
 // What family.h says of candidates: texts become them, and they become compiled, loaded, bound.
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "device/compiler.h"
+#include "device/cpu/code_identity.h"
 #include "device/emulator/emulator_compiler.h"
 #include "kernels/cpu_call.h"
 #include "kernels/embedded.h"
@@ -58,7 +60,8 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
   if (family.kind() == DeviceKind::kCpu) {
     Artifact artifact;
     artifact.arch = "cpu";
-    artifact.code_hash = source_hash(candidate, {problem, Layout::kBhsd}, limits);
+    artifact.code_hash =
+        Hasher().add(source_hash(candidate, {problem, Layout::kBhsd}, limits)).add(cpu_code_identity()).hex();
     return artifact;
   }
   KernelSource source = family.source(candidate.config, problem, limits);

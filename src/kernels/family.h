@@ -110,7 +110,7 @@ class LoadedCandidate {
 };
 
 // Compiles a GPU candidate (embedded sources, the family's architecture); for a CPU candidate returns an Artifact whose
-// code_hash stands for the family and config.
+// code_hash stands for the family, the config, and the build and threads that run them (device/cpu/code_identity.h).
 Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
                            bool use_cache = true);
 

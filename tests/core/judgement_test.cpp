@@ -17,9 +17,12 @@ struct Judged {
   ErrorBound bound;
   bool ok() const { return within(error, bound); }
   std::string print() const {
-    return fmt::format("rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, nonfinite {}, row {}",
-                       error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs,
-                       bound.lse_max_abs, error.nonfinite, error.first_bad_row);
+    return fmt::format(
+        "rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, scale {:.3g} <= {:.3g}, bias {:.3g} <= "
+        "{:.3g}, lse bias {:.3g} <= {:.3g}, lse rms {:.3g} <= {:.3g}, nonfinite {}, row {}",
+        error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs,
+        error.scale, bound.scale, error.bias, bound.bias, error.lse_bias, bound.lse_bias, error.lse_rms, bound.lse_rms,
+        error.nonfinite, error.first_bad_row);
   }
 };
 
@@ -97,6 +100,42 @@ TEST(JudgementTest, EveryPlantedFaultIsCaughtInEveryDtype) {
       const Judged judged = judge(p, Pattern::kNormal, 5, plant.fault);
       EXPECT_FALSE(judged.ok()) << p.id() << " fault " << static_cast<int>(plant.fault) << ": " << judged.print();
     }
+  }
+}
+
+// Faults that pass every norm: what catches each.
+TEST(JudgementTest, SumsShowWhatNormsAverageAway) {
+  struct Plant {
+    Fault fault;
+    const char* problem;
+    bool (*within_part)(const OutputError&, const ErrorBound&);
+    Pattern pattern = Pattern::kNormal;
+    bool within_norms_too = true;
+  };
+  const Plant plants[] = {
+      {Fault::kScaledOutput, "b1_h2_s300_d64_bf16", within_scale},
+      {Fault::kScaledOutput, "b1_h2_s300_d64_fp16", within_scale},
+      {Fault::kScaledOutput, "b1_h32_sq1_sk300_d64_bf16", within_scale},
+      {Fault::kTruncatedOutput, "b1_h2_s300_d64_bf16", within_scale},
+      {Fault::kTruncatedOutput, "b1_h2_s300_d64_fp16", within_scale},
+      {Fault::kAddsConstant, "b1_h2_s300_d64_bf16", within_bias},
+      {Fault::kAddsConstant, "b1_h2_s300_d64_fp16", within_bias, Pattern::kConstant},
+      {Fault::kScaleBarelyOff, "b1_h2_s300_d64_bf16", within_lse_sums},
+      {Fault::kScaleBarelyOff, "b1_h2_s300_d64_fp32", within_lse_sums, Pattern::kNormal, false},
+      {Fault::kRoughExp2, "b1_h1_sq300_sk1000_d64_fp16", within_lse_sums},
+      {Fault::kRoughExp2, "b1_h1_s200_d64_bf16", within_lse_sums, Pattern::kNormal, false},
+      {Fault::kDoubledEverywhere, "b1_h64_hk4_sq1_sk131072_d16_bf16", within_lse_sums},
+      // Seen by the norms, given data or enough blocks of keys: 32 of them here.
+      {Fault::kIgnoresSmall, "b1_h2_s1000_d64_bf16", within_norms, Pattern::kLongTail, false},
+      {Fault::kRoundsAccumulator, "b1_h1_sq40_sk1024_d64_bf16", within_norms, Pattern::kNormal, false},
+  };
+  for (const Plant& plant : plants) {
+    const PlacedProblem p = PlacedProblem::parse(plant.problem);
+    const Judged honest = judge(p, plant.pattern, 5, Fault::kNone), judged = judge(p, plant.pattern, 5, plant.fault);
+    EXPECT_TRUE(honest.ok()) << p.id() << ": " << honest.print();
+    const std::string what = fmt::format("{} fault {}: {}", p.id(), static_cast<int>(plant.fault), judged.print());
+    EXPECT_FALSE(plant.within_part(judged.error, judged.bound)) << what;
+    EXPECT_EQ(within_norms(judged.error, judged.bound), plant.within_norms_too) << what;
   }
 }
 

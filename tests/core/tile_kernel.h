@@ -34,6 +34,15 @@ enum class Fault {
   kMaskedRowNotZero,  // rows without keys give 1e-6
   kLseInLog2,         // log2 where it should be the natural logarithm
   kLseWithoutMax,     // log of the sum only
+  // What a norm averages away:
+  kScaledOutput,       // o times 1 - 0.9 of the unit roundoff: 0.35% for bf16, 0.044% for fp16
+  kTruncatedOutput,    // o cut off instead of rounded
+  kAddsConstant,       // 1e-4 to every value
+  kScaleBarelyOff,     // softmax scale 5e-6 too large
+  kRoughExp2,          // exp2 off by up to 1e-4, now more and now less
+  kRoundsAccumulator,  // acc_o rounded to 16 bits after each block of keys
+  kIgnoresSmall,       // weights below 2e-4 count in the sum and not in o
+  kDoubledEverywhere,  // one key counts twice, in every head
 };
 
 struct KernelOutput {
@@ -49,7 +58,10 @@ class TileKernel {
         v_(gather_rows(inputs.v, {})),
         fault_(fault),
         block_n_(block_n) {
-    scale_ = static_cast<float>(p_.softmax_scale() * (fault == Fault::kScaleOff ? 1.02 : 1) *
+    scale_ = static_cast<float>(p_.softmax_scale() *
+                                (fault == Fault::kScaleOff         ? 1.02
+                                 : fault == Fault::kScaleBarelyOff ? 1 + 5e-6
+                                                                   : 1) *
                                 (fault == Fault::kInvertedScore ? -1 : 1));
   }
 
@@ -129,9 +141,11 @@ class TileKernel {
       for (std::size_t j = 0; j < p.size(); ++j) {
         p[j] = std::exp2((p[j] - new_max) * 1.44269504f);
         const std::int64_t key = start + static_cast<std::int64_t>(j);
-        if (fault_ == Fault::kDoubledKey && last_head(b, h) && key == p_.seqlen_kv / 3) p[j] *= 2;
+        const bool doubled = fault_ == Fault::kDoubledEverywhere || (fault_ == Fault::kDoubledKey && last_head(b, h));
+        if (doubled && key == p_.seqlen_kv / 3) p[j] *= 2;
+        if (fault_ == Fault::kRoughExp2) p[j] *= 1 + 1e-4f * std::sin(20 * std::log(p[j]));
         row_sum += p[j];
-        p[j] = round_p(p[j]);
+        p[j] = fault_ == Fault::kIgnoresSmall && p[j] < 2e-4f ? 0 : round_p(p[j]);
       }
       if (fault_ == Fault::kPaddingCounted && end == p_.seqlen_kv && end - start < block_n_) {
         row_sum += static_cast<float>(block_n_ - (end - start)) * std::exp2(-new_max * 1.44269504f);
@@ -142,6 +156,7 @@ class TileKernel {
       for (std::int64_t d = 0; d < p_.head_dim_v; ++d) {
         float& a = acc[static_cast<std::size_t>(d)];
         a = add(a, p.data(), v + d, p_.head_dim_v, end - start);
+        if (fault_ == Fault::kRoundsAccumulator) a = round_to(p_.dtype == DType::kF32 ? DType::kF16 : p_.dtype, a);
       }
       row_max = new_max;
     }
@@ -157,11 +172,21 @@ class TileKernel {
     return std::ldexp(std::round(mantissa * steps) / steps, exponent);
   }
 
+  // The 16-bit number next to `value`, on the side of zero.
+  float cut_off(float value) const {
+    const int exponent = std::ilogb(value == 0 ? 1.0f : value);
+    const float step = std::ldexp(1.0f, exponent - (p_.dtype == DType::kF16 ? 10 : 7));
+    return std::trunc(value / step) * step;
+  }
+
   void finish(const std::vector<float>& acc, float row_max, float row_sum) {
     const bool empty = row_sum == 0;
     for (const float a : acc) {
-      const float o = empty ? (fault_ == Fault::kMaskedRowNotZero ? 1e-6f : 0.0f) : a / row_sum;
-      out_.o.push_back(round_to(p_.dtype, fault_ == Fault::kInvertedSign ? -o : o));
+      float o = empty ? (fault_ == Fault::kMaskedRowNotZero ? 1e-6f : 0.0f) : a / row_sum;
+      if (fault_ == Fault::kInvertedSign) o = -o;
+      if (fault_ == Fault::kScaledOutput) o *= 1 - 0.9f * (p_.dtype == DType::kF16 ? 0x1p-11f : 0x1p-8f);
+      if (fault_ == Fault::kAddsConstant) o += 1e-4f;
+      out_.o.push_back(fault_ == Fault::kTruncatedOutput ? cut_off(o) : round_to(p_.dtype, o));
     }
     float lse = empty ? -std::numeric_limits<float>::infinity() : row_max + std::log(row_sum);
     if (fault_ == Fault::kLseInLog2) lse *= 1.44269504f;

@@ -38,6 +38,8 @@ struct FakeDriver {
   // A capture of somebody else's that this thread has begun, by its mode (global, thread local); none if negative.
   int foreign_capture = -1;
 
+  std::size_t persisting_l2_bytes = 0;  // set aside by somebody
+
   // Record.
   std::map<cuda::CUdeviceptr, std::unique_ptr<char[]>> memory;
   std::map<std::string, int> calls;
@@ -137,6 +139,10 @@ struct FakeDriver {
       return *context = now->current, now->enter("context_get_current");
     };
     table.reset_persisting_l2 = [] { return now->enter("reset_persisting_l2"); };
+    table.context_set_limit = [](CUlimit limit, std::size_t value) {
+      if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) now->persisting_l2_bytes = value;
+      return now->enter("context_set_limit");
+    };
     table.mem_alloc = [](CUdeviceptr* pointer, std::size_t bytes) {
       if (const CUresult result = now->enter("mem_alloc")) return result;
       // As the driver does: aligned to 256, and zero bytes refused.

@@ -27,6 +27,7 @@ double choose_hold_us(double submit_us) { return std::clamp(2 * submit_us + 10, 
 
 HeldStopwatch::HeldStopwatch(TimerTools tools) : tools_(std::move(tools)) {
   const DriverApi& api = tools_.context->use();
+  release_persisting_l2();
   tools_.context->check(api.event_create(&begin_, CU_EVENT_DEFAULT), "making an event");
   try {
     tools_.context->check(api.event_create(&end_, CU_EVENT_DEFAULT), "making an event");
@@ -45,14 +46,21 @@ HeldStopwatch::~HeldStopwatch() {
   }
 }
 
+// Part of L2 may be set aside for lines that persist, by whoever else uses this context (a peer in this process): they
+// outlive a flush, and the part is missing for everybody else. Not supported everywhere, and nothing persists where it
+// is not.
+void HeldStopwatch::release_persisting_l2() {
+  const DriverApi& api = tools_.context->use();
+  for (const CUresult result : {api.context_set_limit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0), api.reset_persisting_l2()})
+    if (is_context_lost(result)) tools_.context->check(result, "releasing persisting cache lines");
+}
+
 double HeldStopwatch::time_us(const std::function<void()>& work, bool cold) {
   const Context& context = *tools_.context;
   const DriverApi& api = context.use();
   for (int attempt = 1;; ++attempt) {
     if (cold) {
-      // Not supported everywhere, and nothing persists where it is not.
-      if (const CUresult result = api.reset_persisting_l2(); is_context_lost(result))
-        context.check(result, "resetting persisting cache lines");
+      release_persisting_l2();
       tools_.flush_cache();
     }
     tools_.stamps->begin(hold_us_);

@@ -42,6 +42,8 @@ class HeldStopwatch {
   const Context& context() const { return *tools_.context; }
 
  private:
+  void release_persisting_l2();
+
   TimerTools tools_;
   double hold_us_ = 50;
   bool kept_ahead_ = false;

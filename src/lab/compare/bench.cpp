@@ -69,6 +69,9 @@ json bench_row(const Trial& t) {
     result["correct"] = {
         {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, Gate::kCorrectness)}};
   if (const Verdict* counters = find_gate(t, Gate::kCounters)) result["counters"] = counters->evidence;
+  // "full": every data pattern, every row, and all that a call may differ in.
+  if (const auto level = gate_level(t); level && result["correct"].is_object())
+    result["correct"]["level"] = word_of(*level);
   if (t.timing) {
     const Timing& timing = *t.timing;
     result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};
@@ -92,7 +95,7 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
   request.suite = options.suite.name;
   request.phase = Phase::kBench;
   request.spec() = options.spec();
-  request.patterns = {Pattern::kNormal, Pattern::kOutlier};
+  ask_full_gate(request);
   request.min_samples = options.min_samples;
   ChosenBy chosen_by = ChosenBy::kCaller;
   try {

@@ -118,23 +118,30 @@ bool gaps_written(const AttentionOutputs& outputs) {
   return false;
 }
 
-Operands::Operands(Device& device, const PlacedProblem& problem)
-    : device_(&device), problem_(problem), layouts_(make_layouts(problem)) {
+Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets)
+    : device_(&device), problem_(problem), layouts_(make_layouts(problem)), offsets_(offsets) {
   // A tensor without elements still gets an address: kernels may compute pointers they never follow.
-  const auto allocate = [&](std::size_t bytes) {
-    return device.allocate(std::max<std::size_t>(bytes, 16), kRedZoneBytes);
+  const auto allocate = [&](std::size_t bytes, std::size_t offset) {
+    auto buffer = device.allocate(offset + std::max<std::size_t>(bytes, 16), kRedZoneBytes);
+    if (offset > 0) device.fill(buffer->data(), kPoison, offset);
+    return buffer;
   };
-  q_ = allocate(bytes_of(layouts_.q, problem.dtype));
-  k_ = allocate(bytes_of(layouts_.k, problem.dtype));
-  v_ = allocate(bytes_of(layouts_.v, problem.dtype));
-  o_ = allocate(bytes_of(layouts_.o, problem.dtype));
-  lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float));
+  q_ = allocate(bytes_of(layouts_.q, problem.dtype), offsets.tensors);
+  k_ = allocate(bytes_of(layouts_.k, problem.dtype), offsets.tensors);
+  v_ = allocate(bytes_of(layouts_.v, problem.dtype), offsets.tensors);
+  o_ = allocate(bytes_of(layouts_.o, problem.dtype), offsets.tensors);
+  lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), offsets.lse);
+  if (offsets.tensors + offsets.lse > 0) return;  // the emulator's labels are of whole buffers
   device.label(*q_, {"q", problem.dtype, layouts_.q});
   device.label(*k_, {"k", problem.dtype, layouts_.k});
   device.label(*v_, {"v", problem.dtype, layouts_.v});
   device.label(*o_, {"o", problem.dtype, layouts_.o});
   device.label(*lse_,
                {"lse", DType::kF32, make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, 1)});
+}
+
+std::byte* Operands::at(const Buffer& buffer) const {
+  return static_cast<std::byte*>(buffer.data()) + offset_of(buffer);
 }
 
 std::size_t Operands::input_bytes(const PlacedProblem& problem) {
@@ -152,12 +159,12 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
   constexpr std::size_t kPiece = std::size_t{4} << 20;
   std::vector<std::byte> piece;
   const auto copy = [&](Buffer& to, const HostTensor& from, std::uint64_t key) {
-    FC_CHECK(from.data.size() <= to.size());
+    FC_CHECK(from.data.size() + offset_of(to) <= to.size());
     for (std::size_t at = 0; at < from.data.size(); at += kPiece) {
       const auto begin = from.data.begin() + static_cast<std::ptrdiff_t>(at);
       piece.assign(begin, begin + static_cast<std::ptrdiff_t>(std::min(kPiece, from.data.size() - at)));
       vary(from.dtype, piece, at, key);
-      device_->upload(static_cast<std::byte*>(to.data()) + at, piece.data(), piece.size());
+      device_->upload(this->at(to) + at, piece.data(), piece.size());
     }
   };
   copy(*q_, inputs.q, key_of(variant, 0));
@@ -171,22 +178,32 @@ void Operands::poison_outputs() {
 }
 
 AttentionArgs Operands::args() const {
-  return {q_->data(), k_->data(), v_->data(), o_->data(), static_cast<float*>(lse_->data()), layouts_};
+  return {at(*q_), at(*k_), at(*v_), at(*o_), reinterpret_cast<float*>(at(*lse_)), layouts_};
 }
 
 AttentionOutputs Operands::download_outputs() const {
   AttentionOutputs outputs{HostTensor(problem_.dtype, layouts_.o),
                            std::vector<float>(static_cast<std::size_t>(layouts_.lse_elements))};
-  if (!outputs.o.data.empty()) device_->download(outputs.o.data.data(), o_->data(), outputs.o.data.size());
-  if (!outputs.lse.empty()) device_->download(outputs.lse.data(), lse_->data(), outputs.lse.size() * sizeof(float));
+  if (!outputs.o.data.empty()) device_->download(outputs.o.data.data(), at(*o_), outputs.o.data.size());
+  if (!outputs.lse.empty()) device_->download(outputs.lse.data(), at(*lse_), outputs.lse.size() * sizeof(float));
   return outputs;
 }
+
+namespace {
+
+bool offset_intact(Device& device, const Buffer& buffer, std::size_t offset) {
+  std::vector<std::byte> bytes(offset);
+  if (offset > 0) device.download(bytes.data(), buffer.data(), offset);
+  return all_poison(bytes.data(), offset);
+}
+
+}  // namespace
 
 std::optional<std::string> Operands::broken_red_zone() const {
   const std::pair<const char*, const Buffer*> buffers[] = {
       {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
   for (const auto& [name, buffer] : buffers)
-    if (!buffer->red_zones_intact()) return name;
+    if (!buffer->red_zones_intact() || !offset_intact(*device_, *buffer, offset_of(*buffer))) return name;
   return std::nullopt;
 }
 
@@ -194,7 +211,7 @@ std::optional<std::string> Operands::changed_input(const AttentionInputs& upload
   if (input_bytes(problem_) > kInputCheckLimit) return std::nullopt;
   const auto changed = [&](const Buffer& buffer, const HostTensor& expected) {
     std::vector<std::byte> now(expected.data.size());
-    if (!now.empty()) device_->download(now.data(), buffer.data(), now.size());
+    if (!now.empty()) device_->download(now.data(), at(buffer), now.size());
     return now != expected.data;
   };
   if (changed(*q_, uploaded.q)) return "q";

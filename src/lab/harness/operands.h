@@ -26,7 +26,13 @@ class Operands {
   // Above this many input bytes, inputs_changed() is not worth its download and says nothing.
   static constexpr std::size_t kInputCheckLimit = std::size_t{512} << 20;
 
-  Operands(Device& device, const PlacedProblem& problem);
+  // Every address is a multiple of 256 bytes plus its offset, of which the bytes before count as a red zone.
+  struct Offsets {
+    std::size_t tensors = 0;  // of q, k, v and o
+    std::size_t lse = 0;
+  };
+  Operands(Device& device, const PlacedProblem& problem, Offsets offsets);
+  Operands(Device& device, const PlacedProblem& problem) : Operands(device, problem, Offsets{}) {}
   // With a `variant`, what varied_inputs() makes of them, at the cost that the inputs themselves have.
   void upload(const AttentionInputs& inputs, std::uint64_t variant = 0);
   // Every byte of o and lse becomes 0xFF, which is NaN in fp32, fp16 and bf16: what is not written shows.
@@ -46,7 +52,11 @@ class Operands {
   Device* device_;
   PlacedProblem problem_;
   ProblemLayouts layouts_;
+  Offsets offsets_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
+
+  std::byte* at(const Buffer& buffer) const;
+  std::size_t offset_of(const Buffer& buffer) const { return &buffer == lse_.get() ? offsets_.lse : offsets_.tensors; }
 };
 
 // Other content of the same kind: in every element the sign and the lower bits of the mantissa by chance, drawn from

@@ -43,7 +43,7 @@ void PeerProcess::start() {
 }
 
 void PeerProcess::lose(const std::string& what) {
-  const std::string words = child_->last_words();
+  const std::string words = child_->stderr_tail();
   child_.reset();
   throw PeerGone(fmt::format("{} {}{}", command_.front(), what, words.empty() ? "" : ": " + words));
 }

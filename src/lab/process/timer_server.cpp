@@ -89,7 +89,7 @@ class TimerServer {
     request.problem_name = message.value("name", "");
     request.suite = message.value("suite", "");
     request.phase = Phase::kBench;
-    request.patterns = {Pattern::kNormal, Pattern::kOutlier};
+    ask_full_gate(request);  // what is timed beside a peer is published
     request.regime = parse_regime(message.value("regime", "graph"));
     request.seed = message.value("seed", std::uint64_t{1});
     return request;
