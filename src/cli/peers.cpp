@@ -203,7 +203,8 @@ Run add_peers(CLI::App& app) {
          "a program that answers the peers' protocol (docs/peers.md), or a JSON list of it and its arguments; may "
          "be repeated")
       ->type_name("PROGRAM")
-      ->check(not_empty());
+      ->check(not_empty())
+      ->allow_extra_args(false);  // CLI11 would take the brackets off a list and split it itself
   app.add_option("--peers", options->parties, "only these of what the programs offer")->type_name("NAME,...");
   app.add_option("--rounds", options->rounds, "samples of each party; fewer than 12 make no interval")
       ->type_name("N")
