@@ -22,7 +22,6 @@ namespace flashcore::cli {
 
 namespace {
 
-
 struct PeersArguments {
   Common common;
   TimingFlags timing{.seconds = 0};
@@ -97,8 +96,8 @@ nlohmann::json earlier_rows(const PeersArguments& options) {
   std::error_code error;
   if (!options.append || !std::filesystem::exists(options.common.json, error)) return nlohmann::json::array();
   const nlohmann::json document = parse_json(read_file(options.common.json), options.common.json);
-  if (!document.is_object() || document.value("schema", nlohmann::json()) != kBenchSchema || !document.contains("results") ||
-      !document["results"].is_array())
+  if (!document.is_object() || document.value("schema", nlohmann::json()) != kBenchSchema ||
+      !document.contains("results") || !document["results"].is_array())
     throw_bad_input("--append: {} is not a results file of schema {}; give another --json", options.common.json,
                     kBenchSchema);
   return document["results"];
@@ -107,7 +106,8 @@ nlohmann::json earlier_rows(const PeersArguments& options) {
 // `row` in its place among `rows`: as another session of the same problem, or anew.
 void place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row, double margin) {
   for (nlohmann::json& earlier : rows) {
-    if (earlier.value("problem", nlohmann::json()) != row.at("problem") || earlier.value("name", nlohmann::json()) != row.at("name"))
+    if (earlier.value("problem", nlohmann::json()) != row.at("problem") ||
+        earlier.value("name", nlohmann::json()) != row.at("name"))
       continue;
     const bool timed = row.at("time_us").is_object();
     if (!timed && earlier.value("time_us", nlohmann::json()).is_object()) {
@@ -126,12 +126,12 @@ void place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row
 void write_document(const PeersArguments& options, const Suite& suite, const nlohmann::json& rows, double seconds) {
   if (options.common.json.empty()) return;
   const nlohmann::json document = {{"schema", kBenchSchema},
-                         {"suite", suite.name},
-                         {"measured_at", now_iso8601()},
-                         {"source_hash", source_hash()},
-                         {"seconds", std::round(seconds * 10) / 10},
-                         {"interrupted", interrupted()},
-                         {"results", rows}};
+                                   {"suite", suite.name},
+                                   {"measured_at", now_iso8601()},
+                                   {"source_hash", source_hash()},
+                                   {"seconds", std::round(seconds * 10) / 10},
+                                   {"interrupted", interrupted()},
+                                   {"results", rows}};
   if (json_on_stdout(options.common)) write_json(options.common, document);
   else write_file_atomically(options.common.json, print_rows(document));
 }

@@ -8,6 +8,7 @@
 
 #include "core/data.h"
 #include "core/problem.h"
+#include "core/row_budget.h"
 #include "core/tensor.h"
 
 namespace flashcore {
@@ -24,16 +25,6 @@ struct RowSample {
 // All rows if that costs at most `max_flops`, else a seeded sample that always holds first, last and tile-edge rows
 // (multiples of 16 ± 1) and touches every (batch, head) while the budget allows.
 RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t seed);
-
-// What rounding may make of sums over one row of an honest kernel: a systematic part, which all rows may have in the
-// same direction, and the variance proxy of a random one (sub-Gaussian: a rounding error uniform in [-h, h] has h^2/3).
-// Derived in docs/correctness.md. 0 for fp32, whose outputs are not rounded: the norms say all there is.
-struct RowBudget {
-  double scale_systematic = 0, scale_variance = 0;  // of <o - ref, ref>
-  double bias_systematic = 0, bias_variance = 0;    // of the sum of o - ref
-  double lse_systematic = 0, lse_variance = 0;      // of lse - ref, for every dtype
-  double lse_chain_variance = 0;                    // what comes besides if one thread sums the row alone
-};
 
 // For each chosen row: head_dim_v outputs and one log-sum-exp, in the order of the sample (all: b, h, row).
 struct Reference {

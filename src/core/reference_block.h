@@ -6,7 +6,7 @@
 
 #include "core/band.h"
 #include "core/dtype.h"
-#include "core/reference.h"
+#include "core/row_budget.h"
 #include "core/tensor.h"
 
 namespace flashcore {

@@ -111,7 +111,7 @@ TEST_F(PublishingTest, TuneHasNoFinalistOfIt) {
 
 TEST_F(PublishingTest, TheTimerServerRefusesIt) {
   std::ostringstream out;
-  std::istringstream in(R"({"op": "prepare", "problem": "b1_h2_s19_d8_fp32", "candidate": ")" + std::string(kWrong) +
+  std::istringstream in(R"({"op": "judge", "problem": "b1_h2_s19_d8_fp32", "candidate": ")" + std::string(kWrong) +
                         "\"}\n");
   EXPECT_EQ(timer_server_main("cpu", in, out), 0);
   const nlohmann::json answer = parse_json(out.str(), "the timer server");

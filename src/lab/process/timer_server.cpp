@@ -72,14 +72,16 @@ class TimerServer {
     if (op == "judge") return judge(request);
     if (op == "prepare") return prepare(request);
     if (op == "environment") return device_->read_environment();
+    if (op != "sample" && op != "output" && op != "release")
+      throw_bad_input("unknown op '{}'; known: hello, device, judge, prepare, sample, output, release, environment",
+                      op);
     Session& session = find(request);
     if (op == "sample") {
       const Sample sample = session.sample(request.value("warm_up_ms", 0.0), request.value("measure_ms", 0.0));
       return {{"time_us", sample.time_us}, {"clock_mhz", sample.clock_mhz}};
     }
     if (op == "output") return {{"wrong", session.judge()}};
-    if (op == "release") return {{"released", sessions_.erase(request.at("handle").get<int>())}};
-    throw_bad_input("unknown op '{}'; known: hello, device, judge, prepare, sample, output, release, environment", op);
+    return {{"released", sessions_.erase(request.at("handle").get<int>())}};
   }
 
  private:
