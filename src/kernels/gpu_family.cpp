@@ -79,7 +79,7 @@ TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorL
   };
   TensorMapSpec map{param_offset,
                     nullptr,
-                    dtype == DType::kBF16,
+                    dtype == DType::kBF16 ? TensorElement::kBFloat16 : TensorElement::kFloat16,
                     {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
                      static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
                     {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads),
