@@ -41,9 +41,6 @@ std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head"
 
 struct Problem {
   DType dtype = DType::kF16;  // of q, k and v
-  // Of o and of the scales, where they are not the usual ones: see output_dtype() and input_scaling().
-  std::optional<DType> o_dtype;
-  std::optional<Scaling> scaling;
   std::int64_t batch = 1;
   std::int64_t heads_q = 1;
   std::int64_t heads_kv = 1;   // divides heads_q (grouped-query attention)
@@ -52,7 +49,10 @@ struct Problem {
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
   Mask mask;
-  std::optional<double> scale;  // softmax scale; none means 1/sqrt(head_dim)
+  std::optional<double> scale = {};  // softmax scale; none means 1/sqrt(head_dim)
+  // Of o and of the scales of 8 bits, where they are not the usual ones: see output_dtype() and input_scaling().
+  std::optional<DType> o_dtype = {};
+  std::optional<Scaling> scaling = {};
 
   bool operator==(const Problem&) const = default;
 
