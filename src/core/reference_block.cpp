@@ -129,45 +129,70 @@ void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<
   for (std::size_t r = 0; r < rows.size(); ++r) own(r, common.end, rows[r].keys.end);
 }
 
+// P of 8 bits is e4m3, whatever v is, of 2^8 times the probability relative to the row's largest: 256 of the 448 that
+// fit. A kernel that rescales lazily may keep it smaller, within the bound's factor.
+constexpr double kScaleOfP8 = 0x1p8;
+// Keys that an 8-bit kernel may sum up in a tensor core before it adds the sum to one in fp32.
+constexpr double kKeysPerPromotion = 512;
+// What the tensor cores keep of a sum of 8-bit products: 13 bits (docs/correctness.md).
+constexpr double kUlpFp8Sum = 0x1p-13;
+
+// rms error of P rounded to e4m3, for a probability of `relative` to the row's largest.
+double error_of_p8(double relative, double rms_of_unit) {
+  const Precision e4m3 = precision_of(DType::kE4M3);
+  const double subnormal = e4m3.smallest / (std::sqrt(3.0) * kScaleOfP8);  // uniform within half a gap
+  return std::min(relative, std::max(rms_of_unit * e4m3.unit * relative, subnormal));
+}
+
 // The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
-void predict_errors(const PackedHead& head, std::int64_t first, DType dtype, double scale, const double* p, double lse,
+void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* p, double lse,
                     ReferenceRow& row) {
   constexpr double kUlpF32 = 0x1p-24;
   // rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
   // sqrt(1/3 * (1 - 1/4) / (2 ln 2)).
   constexpr double kRms = 0.425;
-  const double unit = dtype == DType::kF32 ? kUlpF32 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
-  const double smallest = dtype == DType::kF16 ? 0x1p-25 : 0;  // half the gap between subnormals
-  double o2 = 0, q2 = 0, mean_v = 0, noise2 = 0, spread2 = 0;
+  const bool fp32 = what.dtype == DType::kF32, fp8 = size_of(what.dtype) == 1;
+  const Precision output = precision_of(what.output_dtype);
+  const double p_unit = fp32 ? 0 : precision_of(what.dtype).unit;
+  double o2 = 0, q2 = 0, mean_v = 0, noise2 = 0, spread2 = 0, largest_p = 0, p_noise2 = 0;
   for (std::int64_t d = 0; d < head.head_dim_v; ++d) o2 += row.o[d] * row.o[d];
   for (const float q : row.q) q2 += static_cast<double>(q) * q;
   const float* v_norm = head.v_norm.data() + first;
-  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) mean_v += p[j] * v_norm[j];
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
-    const double pv = p[j] * v_norm[j];
+    mean_v += p[j] * what.v_scale * v_norm[j];
+    largest_p = std::max(largest_p, p[j]);
+  }
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
+    const double v = what.v_scale * v_norm[j], pv = p[j] * v;
     // An error in one score moves o along v_j - o, which is at most (1 - p_j)|v_j| + sum of the other p|v| long.
-    const double moved = p[j] * ((1 - 2 * p[j]) * v_norm[j] + mean_v);
+    const double moved = p[j] * ((1 - 2 * p[j]) * v + mean_v);
     noise2 += pv * pv;
     spread2 += moved * moved;
+    if (fp8) p_noise2 += std::pow(error_of_p8(p[j] / largest_p, kRms) * largest_p * v, 2);
   }
+  if (!fp8) p_noise2 = kRms * kRms * p_unit * p_unit * noise2;
   // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside a tensor-core
-  // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms: half of 2^-23 of a
-  // partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
-  const double truncations = dtype == DType::kF32 ? 0 : static_cast<double>(head.head_dim) / 32;
+  // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms (32 of 8 bits): half
+  // of 2^-23 (2^-13) of a partial sum that averages half the final one, always towards zero, so it grows with d and
+  // does not average out.
+  const double dim = static_cast<double>(head.head_dim);
+  const double truncations = fp32 ? 0 : fp8 ? kUlpFp8Sum / 4 * dim / 32 / kUlpF32 : dim / 32;
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
-  const double score = (2 + truncations) * kUlpF32 * scale * std::sqrt(q2) * longest_k;
+  const double score = (2 + truncations) * kUlpF32 * what.scale * std::sqrt(q2) * longest_k;
   const double keys = static_cast<double>(row.keys.size());
-  const double rounding2 = kRms * kRms * unit * unit * (o2 + (dtype == DType::kF32 ? 0 : noise2));
-  const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);
+  const double rounding2 = kRms * kRms * output.unit * output.unit * o2 + p_noise2;
+  // The same truncation of sums over keys, between promotions.
+  const double truncated = fp8 ? kUlpFp8Sum / 4 * std::min(keys, kKeysPerPromotion) / 32 : 0;
+  const double sums2 = (kUlpF32 * kUlpF32 * keys + truncated * truncated) * std::max(o2, noise2);
   const double exp2_approx2 = 0x1p-44 * o2;
-  const double subnormal2 = smallest * smallest * static_cast<double>(head.head_dim_v);
+  const double subnormal2 = output.smallest * output.smallest * static_cast<double>(head.head_dim_v);
   *row.predicted_o =
       static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + score * score * spread2));
   *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(lse)) + kUlpF32 * std::sqrt(keys) + score);
 }
 
-void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, DType dtype, double scale,
+void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
                 ReferenceScratch& scratch, std::int64_t stride) {
   double* p = scratch.p64.data();
   std::vector<RowKind> kinds;
@@ -175,7 +200,7 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
     ReferenceRow& row = rows[r];
     double* scores = p + static_cast<std::int64_t>(r) * stride;
     double maximum = 0, sum = 0;
-    kinds.push_back(scale_scores(scores, row.keys, scale, &maximum));
+    kinds.push_back(scale_scores(scores, row.keys, what.scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0);
       *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInfinity;
@@ -190,17 +215,25 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const double* acc = scratch.acc64.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
-      rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
+      rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] * what.v_scale : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
     }
     if (kinds[r] == RowKind::kPlain) {
-      predict_errors(head, first, dtype, scale, p + static_cast<std::int64_t>(r) * stride, *rows[r].lse, rows[r]);
+      predict_errors(head, first, what, p + static_cast<std::int64_t>(r) * stride, *rows[r].lse, rows[r]);
     }
   }
 }
 
-void finish_f32(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, DType dtype, float scale,
+// P as an idealised kernel has it; `exponential` is at most 1.
+float round_p(DType dtype, float exponential) {
+  if (size_of(dtype) > 1) return round_to(dtype, exponential);
+  constexpr auto kScale = static_cast<float>(kScaleOfP8);
+  return round_to(DType::kE4M3, exponential * kScale) / kScale;
+}
+
+void finish_f32(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
                 ReferenceScratch& scratch, std::int64_t stride) {
   float* p = scratch.p32.data();
+  const auto scale = static_cast<float>(what.scale), v_scale = static_cast<float>(what.v_scale);
   std::vector<RowKind> kinds;
   float sums[kRows] = {};
   for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -216,7 +249,7 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
     for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
       const float exponential = std::exp(scores[j] - maximum);
       sums[r] += exponential;
-      scores[j] = round_to(dtype, exponential);
+      scores[j] = round_p(what.dtype, exponential);
     }
     *row.ideal_lse = maximum + std::log(sums[r]);
   }
@@ -225,10 +258,10 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
-      const float value = kinds[r] == RowKind::kPlain     ? acc[d] / sums[r]
+      const float value = kinds[r] == RowKind::kPlain     ? acc[d] / sums[r] * v_scale
                           : kinds[r] == RowKind::kInvalid ? static_cast<float>(kNan)
                                                           : 0.0f;
-      rows[r].ideal_o[d] = round_to(dtype, value);
+      rows[r].ideal_o[d] = round_to(what.output_dtype, value);
     }
   }
 }
@@ -262,7 +295,7 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
   return packed;
 }
 
-void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows,
+void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,
                      ReferenceScratch& scratch) {
   std::int64_t first = head.keys, end = 0;
   for (const ReferenceRow& row : rows) {
@@ -285,8 +318,8 @@ void reference_block(const PackedHead& head, DType dtype, double scale, std::vec
   const float* k = head.k.data() + first * head.head_dim;
   dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
   dot_keys_f32(k, head.head_dim, count, q32.data(), scratch.p32.data(), stride);
-  finish_f64(head, first, rows, dtype, scale, scratch, stride);
-  finish_f32(head, first, rows, dtype, static_cast<float>(scale), scratch, stride);
+  finish_f64(head, first, rows, what, scratch, stride);
+  finish_f32(head, first, rows, what, scratch, stride);
 }
 
 }  // namespace flashcore

@@ -104,18 +104,19 @@ OutputError distance(const PlacedProblem& problem, const Oracle& oracle, const A
   return compare_sample(problem, expected, oracle.rows, outputs);
 }
 
-// v doubled gives o doubled, exactly: other content at the same addresses, whose result needs no second reference. An
-// output kept from the last call by address shows.
+// v doubled gives o doubled, exactly (of 8 bits: negated, negated): other content at the same addresses, whose result
+// needs no second reference. An output kept from the last call by address shows.
 bool find_ignored_inputs(Device& device, const PlacedProblem& problem, const Oracle& oracle, Operands& operands,
                          const Launch& launch, const AttentionOutputs& before, PatternResult& result) {
-  AttentionInputs doubled = oracle.inputs;
-  double_values(doubled.v);
-  operands.upload(doubled);
-  const OutputError error = distance(problem, oracle, before, 2, launch_once(device, operands, launch));
-  return !within(error, oracle.bound) && fails(result, Check::kChangedContent,
-                                               "v doubled at the same addresses did not double o; a result of other "
-                                               "inputs? " +
-                                                   describe(error, oracle.bound));
+  AttentionInputs replaced = oracle.inputs;
+  const double factor = replace_values(replaced.v);
+  operands.upload(replaced);
+  const OutputError error = distance(problem, oracle, before, factor, launch_once(device, operands, launch));
+  return !within(error, oracle.bound) &&
+         fails(result, Check::kChangedContent,
+               fmt::format("v {} at the same addresses did not {} o; a result of other inputs? {}",
+                           factor == 2 ? "doubled" : "negated", factor == 2 ? "double" : "negate",
+                           describe(error, oracle.bound)));
 }
 
 // The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.
