@@ -118,13 +118,16 @@ std::optional<std::string> why_indices_overflow(const Problem& problem) {
 
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box) {
-  const auto stride = [](std::int64_t elements, std::int64_t extent) {
+  const TensorElement element = size_of(dtype) == 1      ? TensorElement::kByte
+                                : dtype == DType::kBF16 ? TensorElement::kBFloat16
+                                                        : TensorElement::kFloat16;
+  const auto stride = [&](std::int64_t elements, std::int64_t extent) {
     // Of a dimension of one element any stride is the same; the encoder wants a multiple of 16 bytes.
-    return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * 2);
+    return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * bytes_of(element));
   };
   TensorMapSpec map{param_offset,
                     nullptr,
-                    dtype == DType::kBF16 ? TensorElement::kBFloat16 : TensorElement::kFloat16,
+                    element,
                     {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
                      static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
                     {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads),

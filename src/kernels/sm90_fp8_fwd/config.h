@@ -100,15 +100,30 @@ constexpr int pv_columns(const Config& c, const Traits& t) {
   return c.promote_every == 0 ? padded_dim(t.head_dim_v) : tile::min_int(c.pv_columns, padded_dim(t.head_dim_v));
 }
 constexpr int pv_chunks(const Config& c, const Traits& t) { return padded_dim(t.head_dim_v) / pv_columns(c, t); }
-// Registers of the sums that are still to be promoted: with several chunks, two of them take turns.
-constexpr int part_registers(const Config& c, const Traits& t) {
-  return c.promote_every == 0 ? 0 : tile::min_int(pv_chunks(c, t), 2) * pv_columns(c, t) / 2;
+// Accumulators of O, S and sums of P·V, P as 8-bit operands, row state and addresses: fitted to what ptxas needs
+// without spilling.
+constexpr int registers_for(const Config& c, const Traits& t, int scores_and_sums) {
+  return padded_dim(t.head_dim_v) / 2 + scores_and_sums + c.block_n / 8 + 24;
 }
-// Accumulators of O and S, P as 8-bit operands, row state and addresses: fitted to what ptxas needs without spilling.
+constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
+  return c.promote_every == 0 ? 0 : parts * pv_columns(c, t) / 2;
+}
+// Where the two are not in flight together, scores and sums take the same registers if there are too few.
+constexpr bool shares_registers(const Config& c, const Traits& t) {
+  return overlap_of(c) == Overlap::kNone && c.promote_every == 1 &&
+         registers_for(c, t, c.block_n / 2 + sum_registers(c, t, tile::min_int(pv_chunks(c, t), 2))) >
+             consumer_registers(c);
+}
+// Chunks in flight together: all while scores are computed as well. In the registers of the scores two only if they
+// fill them; else ptxas moves accumulators about, and serialises wgmma (C7511).
+constexpr int pv_parts(const Config& c, const Traits& t) {
+  if (overlap_of(c) != Overlap::kNone) return pv_chunks(c, t);
+  if (shares_registers(c, t) && 2 * pv_columns(c, t) != c.block_n) return 1;
+  return tile::min_int(pv_chunks(c, t), 2);
+}
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  const int scores = c.block_n / 2, parts = part_registers(c, t);
-  const bool shared = overlap_of(c) == Overlap::kNone && c.promote_every <= 1;
-  return padded_dim(t.head_dim_v) / 2 + (shared ? tile::max_int(scores, parts) : scores + parts) + c.block_n / 8 + 31;
+  const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
+  return registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

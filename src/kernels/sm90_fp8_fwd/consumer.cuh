@@ -2,6 +2,7 @@
 // A consumer of sm90_fp8_fwd: one warpgroup that owns 64 query rows of a tile.
 
 #include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/fresh_accumulator.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/ptx/wgmma_fp8_shapes.cuh"
@@ -21,7 +22,8 @@ struct Consumer {
   static constexpr bool kPromotes = C.promote_every > 0;
   static constexpr bool kPartOutlivesBlock = C.promote_every > 1;
   static constexpr int kChunks = pv_chunks(C, T), kPartCount = pv_columns(C, T) / 2;
-  static constexpr int kParts = kChunks > 1 ? 2 : 1;
+  static constexpr int kParts = pv_parts(C, T);
+  static constexpr bool kShared = shares_registers(C, T);
   static constexpr bool kBounded = tile::Mask<T, ForwardParams>::kBounded;
 
   using DescriptorQ = tile::ByteDescriptor<kWidthQ>;
@@ -41,6 +43,9 @@ struct Consumer {
   float acc_o[kDimV / 2];
   unsigned p[kSteps][4];
   tile::ByteSoftmax<C.p_exponent> softmax;
+  // Scores and sums of P·V in turn, by promote-every-block without overlap. One array for both: of two, however short
+  // their lives, ptxas gives each registers of its own, and spills.
+  float shared_acc[kShared ? tile::max_int(kScores, kParts * kPartCount) : 1];
   // Sums of the tensor cores over blocks, not yet in acc_o, and of how many: if they outlive a block.
   float part_of_blocks[kPartOutlivesBlock ? kPartCount : 1];
   int part_blocks = 0;
@@ -85,7 +90,8 @@ struct Consumer {
   FC_DEVICE void issue_qk(float (&scores)[kScores]) {
     const DescriptorQ q = first_q.advanced(ring_q.stage() * C.num_consumers * qo_slab_bytes(T));
     const DescriptorK k = first_k.advanced(ring_k.stage() * k_tile_bytes(C, T));
-    ptx::warpgroup_fence_operand(scores);
+    if constexpr (kShared) ptx::warpgroup_fence_operand(scores);
+    else ptx::fresh_accumulator(scores);
     ptx::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < padded_k(T.head_dim) / 32; ++s) {
@@ -94,7 +100,7 @@ struct Consumer {
     }
     ptx::wgmma_commit();
   }
-  // Starts acc = P·V, or acc += P·V, of the columns that begin at `first_column`.
+  // Starts acc += P·V; or acc = P·V.
   template <int kCount>
   FC_DEVICE void issue_pv(float (&acc)[kCount], int first_column, bool accumulate) {
     const DescriptorVt vt =
@@ -113,28 +119,41 @@ struct Consumer {
     for (int i = 0; i < kCount; ++i) acc_o[chunk * kCount + i] += part[i];
   }
 
+  // The first elements of shared_acc as accumulators.
+  template <int kCount>
+  FC_DEVICE auto shared_as() -> float (&)[kCount] {
+    return *reinterpret_cast<float(*)[kCount]>(shared_acc);
+  }
   // The whole of O += P·V, nothing else in flight.
   FC_DEVICE void add_pv() {
     if constexpr (!kPromotes) {
       issue_pv(acc_o, 0, true);
-      wait_all(acc_o);
+      wait_for<0>(acc_o);
     } else if constexpr (kPartOutlivesBlock) {
       issue_pv(part_of_blocks, 0, part_blocks > 0);
-      wait_all(part_of_blocks);
+      wait_for<0>(part_of_blocks);
       count_block();
+    } else if constexpr (kShared) {
+      add_chunks(*reinterpret_cast<float(*)[kParts][kPartCount]>(shared_acc));
     } else {
       float parts[kParts][kPartCount];
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        issue_pv(parts[c % kParts], c * kPartCount * 2, false);
-        if (c > 0) {
-          wait_for<1>(parts[(c - 1) % kParts]);
-          promote(parts[(c - 1) % kParts], c - 1);
-        }
-      }
-      wait_all(parts[(kChunks - 1) % kParts]);
-      promote(parts[(kChunks - 1) % kParts], kChunks - 1);
+      add_chunks(parts);
     }
+  }
+  FC_DEVICE void add_chunks(float (&parts)[kParts][kPartCount]) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      if (c >= kParts) take_chunk<kParts - 1>(parts, c - kParts);
+      if constexpr (!kShared) ptx::fresh_accumulator(parts[c % kParts]);
+      issue_pv(parts[c % kParts], c * kPartCount * 2, false);
+    }
+    if constexpr (kParts == 2) take_chunk<1>(parts, kChunks - 2);
+    take_chunk<0>(parts, kChunks - 1);
+  }
+  template <int kPending>
+  FC_DEVICE void take_chunk(float (&parts)[kParts][kPartCount], int chunk) {
+    wait_for<kPending>(parts[chunk % kParts]);
+    promote(parts[chunk % kParts], chunk);
   }
   // The part has a block more.
   FC_DEVICE void count_block() {
@@ -148,10 +167,6 @@ struct Consumer {
   FC_DEVICE static void wait_for(float (&acc)[kCount]) {
     ptx::wgmma_wait<kPending>();
     ptx::warpgroup_fence_operand(acc);
-  }
-  template <int kCount>
-  FC_DEVICE static void wait_all(float (&acc)[kCount]) {
-    wait_for<0>(acc);
   }
 
   // --- a block ------------------------------------------------------------------------------------------------------
@@ -172,34 +187,46 @@ struct Consumer {
     });
   }
   FC_DEVICE void first_block(int block) {
-    float scores[kScores];
+    if constexpr (kShared) {
+      first_block(block, shared_as<kScores>());
+    } else {
+      float scores[kScores];
+      first_block(block, scores);
+    }
+  }
+  FC_DEVICE void first_block(int block, float (&scores)[kScores]) {
     acquire_k();
     warp_scheduler_barrier_sync();
     issue_qk(scores);
     warp_scheduler_barrier_arrive();
-    wait_all(scores);
+    wait_for<0>(scores);
     release_k();
     mask_where_cut(block, scores);
     softmax.start(scores, scale_log2, p);
   }
   // P·V of the block before, and then this block's probabilities.
   FC_DEVICE void next_block(int block) {
-    if constexpr (overlap_of(C) == Overlap::kNone) {
-      acquire_vt();
-      warp_scheduler_barrier_sync();
-      add_pv();
-      release_vt();
-      acquire_k();
+    if constexpr (kShared) {
+      next_block_apart(block, shared_as<kScores>());
+    } else if constexpr (overlap_of(C) == Overlap::kNone) {
       float scores[kScores];
-      issue_qk(scores);
-      warp_scheduler_barrier_arrive();
-      wait_all(scores);
-      release_k();
-      mask_where_cut(block, scores);
-      update_softmax(scores);
+      next_block_apart(block, scores);
     } else {
       next_block_overlapped(block);
     }
+  }
+  FC_DEVICE void next_block_apart(int block, float (&scores)[kScores]) {
+    acquire_vt();
+    warp_scheduler_barrier_sync();
+    add_pv();
+    release_vt();
+    acquire_k();
+    issue_qk(scores);
+    warp_scheduler_barrier_arrive();
+    wait_for<0>(scores);
+    release_k();
+    mask_where_cut(block, scores);
+    update_softmax(scores);
   }
   FC_DEVICE void next_block_overlapped(int block) {
     constexpr bool kScoresFirst = overlap_of(C) == Overlap::kScoresFirst;
@@ -212,7 +239,10 @@ struct Consumer {
         issue_pv(part_of_blocks, 0, part_blocks > 0);
       } else {
 #pragma unroll
-        for (int c = 0; c < kChunks; ++c) issue_pv(parts[c], c * kPartCount * 2, false);
+        for (int c = 0; c < kChunks; ++c) {
+          ptx::fresh_accumulator(parts[c]);
+          issue_pv(parts[c], c * kPartCount * 2, false);
+        }
       }
     };
     // Multiplies end in the order in which they were issued, a group for each chunk of P·V.
@@ -251,7 +281,7 @@ struct Consumer {
       issue_qk(scores);
       warp_scheduler_barrier_arrive();
       take_values(Pending<1>{});
-      wait_all(scores);
+      wait_for<0>(scores);
       release_k();
       mask_where_cut(block, scores);
     }

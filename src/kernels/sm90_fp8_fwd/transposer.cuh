@@ -17,14 +17,12 @@ namespace flashcore::sm90_fp8_fwd {
 template <class TileV, class TileVt, int kKeys>
 struct ColumnTransposer {
   const int lane;
-  // Of the lane, from the tile's start: of what it reads from a multiple of 32 keys, and of what it writes to there.
-  const int read_row, read_swizzle, write_row, write_chunk;
+  // Where it writes, from the first line of the columns and the first 16 keys of 32.
+  const int write_row, write_chunk;
   const unsigned first_bytes, second_bytes;
 
   FC_DEVICE explicit ColumnTransposer(int l)
       : lane(l),
-        read_row(l),
-        read_swizzle(TileV::swizzle(l)),
         write_row(l % 8 * 2 + (l % 8 / 4 ^ l / 8 % 2)),
         write_chunk(l / 16),
         first_bytes(l / 4 < 4 ? 0x6420u : 0x7531u),
@@ -35,7 +33,7 @@ struct ColumnTransposer {
     unsigned tiles[kCount][4];
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      ptx::ldmatrix_x4_trans(tiles[i], v + TileV::offset(32 * (first + i) + read_row, column_chunk));
+      ptx::ldmatrix_x4_trans(tiles[i], v + TileV::offset(32 * (first + i) + lane, column_chunk));
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const unsigned(&from)[4] = tiles[i];
