@@ -218,7 +218,63 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   return tensor;
 }
 
+// What an 8-bit type stores of `value`: infinities stay where it has them.
+void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
+  if (tensor.dtype == DType::kE5M2 && std::isinf(value))
+    tensor.data[static_cast<std::size_t>(index)] = std::byte{float_to_e5m2(value, Overflow::kNonFinite)};
+  else store_element(tensor.dtype, tensor.data.data(), index, value);
+}
+
+// The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
+// heads that share one with Scaling::kHead.
+std::vector<float> factors_of(const Problem& problem, const HostTensor& values, std::int64_t group) {
+  const TensorLayout& l = values.layout;
+  std::vector<float> heads(static_cast<std::size_t>(l.batch * l.heads), 0.0f);
+  parallel_for(l.batch * l.heads, l.elements() < kSmall ? 1 : 0, [&](std::int64_t head) {
+    const std::int64_t first = l.offset(head / l.heads, head % l.heads, 0);
+    for (std::int64_t i = first; i < first + l.rows * l.columns; ++i) {
+      const float magnitude = std::abs(load_element(DType::kF32, values.data.data(), i));
+      if (std::isfinite(magnitude))
+        heads[static_cast<std::size_t>(head)] = std::max(heads[static_cast<std::size_t>(head)], magnitude);
+    }
+  });
+  std::vector<float> factors(static_cast<std::size_t>(problem.descale_count()), 0.0f);
+  if (factors.empty()) return factors;
+  for (std::size_t head = 0; head < heads.size(); ++head) {
+    float& factor = factors[factors.size() == 1 ? 0 : head / static_cast<std::size_t>(group)];
+    factor = std::max(factor, heads[head]);
+  }
+  const auto largest = static_cast<float>(precision_of(problem.dtype).largest);
+  for (float& factor : factors) factor = factor > 0 ? factor / largest : 1;
+  return factors;
+}
+
+// `value` of every place as the problem's type, and the factors where it has 8 bits.
+template <class Value>
+HostTensor draw(const Problem& problem, const TensorLayout& layout, std::int64_t group, std::vector<float>& factors,
+                const Value& value) {
+  if (!problem.is_8bit()) return fill(problem.dtype, layout, value);
+  const HostTensor plain =
+      fill(DType::kF32, make_layout(Layout::kBhsd, layout.batch, layout.heads, layout.rows, layout.columns), value);
+  factors = factors_of(problem, plain, group);
+  HostTensor tensor(problem.dtype, layout);
+  std::fill(tensor.data.begin(), tensor.data.end(), std::byte{0x7f});  // NaN, which stays between the rows
+  parallel_for(layout.batch * layout.heads, layout.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
+    const std::int64_t b = at / layout.heads, head = at % layout.heads;
+    const float factor = descale_at(problem, factors, b, head / group);
+    for (std::int64_t row = 0; row < layout.rows; ++row)
+      for (std::int64_t column = 0; column < layout.columns; ++column)
+        store_quantised(tensor, layout.offset(b, head, row) + column, plain.at(b, head, row, column) / factor);
+  });
+  return tensor;
+}
+
 }  // namespace
+
+float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv) {
+  if (descales.empty()) return 1;
+  return descales[descales.size() == 1 ? 0 : static_cast<std::size_t>(batch * problem.heads_kv + head_kv)];
+}
 
 const std::vector<Pattern>& all_patterns() {
   static const std::vector<Pattern> patterns = {Pattern::kNormal,   Pattern::kPeaked,  Pattern::kLargeLogits,
@@ -253,9 +309,11 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   problem.validate();
   const Generator generator(problem, pattern, seed);
   const ProblemLayouts layouts = make_layouts(problem);
-  return {fill(problem.dtype, layouts.q, [&](const Place& at) { return generator.q(at); }),
-          fill(problem.dtype, layouts.k, [&](const Place& at) { return generator.k(at); }),
-          fill(problem.dtype, layouts.v, [&](const Place& at) { return generator.v(at); })};
+  AttentionInputs in;
+  in.q = draw(problem, layouts.q, problem.group_size(), in.descale_q, [&](const Place& at) { return generator.q(at); });
+  in.k = draw(problem, layouts.k, 1, in.descale_k, [&](const Place& at) { return generator.k(at); });
+  in.v = draw(problem, layouts.v, 1, in.descale_v, [&](const Place& at) { return generator.v(at); });
+  return in;
 }
 
 }  // namespace flashcore

@@ -25,8 +25,15 @@ Pattern parse_pattern(std::string_view name);
 
 struct AttentionInputs {
   HostTensor q, k, v;
+  // Factors of what 8-bit q, k and v store: Problem::descale_count() of each, by batch entry, then kv head.
+  std::vector<float> descale_q = {}, descale_k = {}, descale_v = {};
 };
+// The factor of one of the three for a batch entry and kv head; 1 where there are none.
+float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv);
 
+// Quantises what a pattern draws: each group of elements that share a factor (Problem::input_scaling) by its largest
+// finite magnitude, which becomes the largest number of the type. Infinities stay where the type has them (e5m2), and
+// saturate where it has none.
 // Layout, dtype and sizes from `problem`; bytes between rows (Layout::kStrided) are filled with NaN so that reading
 // them shows. Multi-threaded: a 16k-token canonical problem fills in well under a second on 16 cores.
 AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed);

@@ -141,6 +141,13 @@ class ReferenceRun {
   void run_group(std::size_t group, int threads) {
     const std::size_t begin = starts_[group], end = starts_[group + 1];
     const PackedHead head = pack_head(inputs_.k, inputs_.v, tasks_[begin].batch, tasks_[begin].head / p_.group_size());
+    const std::int64_t batch = tasks_[begin].batch, head_kv = tasks_[begin].head / p_.group_size();
+    const auto factor = [&](const std::vector<float>& descales) -> double {
+      return descale_at(p_, descales, batch, head_kv);
+    };
+    const ReferenceHead what{p_.dtype, p_.output_dtype(),
+                             p_.softmax_scale() * factor(inputs_.descale_q) * factor(inputs_.descale_k),
+                             factor(inputs_.descale_v)};
     constexpr std::size_t kRowsPerJob = 8 * kReferenceRows;
     parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads,
                  [&](std::int64_t job) {
@@ -151,7 +158,7 @@ class ReferenceRun {
                      std::vector<ReferenceRow> rows;
                      for (const std::size_t stop = block_end(i, last); i < stop; ++i)
                        rows.push_back(make_row(tasks_[i]));
-                     reference_block(head, p_.dtype, p_.softmax_scale(), rows, scratch);
+                     reference_block(head, what, rows, scratch);
                    }
                  });
   }
@@ -216,6 +223,8 @@ void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
   };
   FC_CHECK(fits(inputs.q, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim));
   FC_CHECK(fits(inputs.k, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim));
+  for (const std::vector<float>* descales : {&inputs.descale_q, &inputs.descale_k, &inputs.descale_v})
+    FC_CHECK(static_cast<std::int64_t>(descales->size()) == problem.descale_count());
   FC_CHECK(fits(inputs.v, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim_v));
 }
 

@@ -44,8 +44,15 @@ struct ReferenceScratch {
   std::vector<double> p64, acc64;
   std::vector<float> p32, acc32;
 };
+// What the rows of one head have in common.
+struct ReferenceHead {
+  DType dtype = DType::kF32;         // of q, k, v, and of P
+  DType output_dtype = DType::kF32;  // of o
+  double scale = 1;                  // of what q and k store: softmax scale and, of 8-bit operands, their factors
+  double v_scale = 1;                // of what v stores
+};
 // 1 .. kReferenceRows rows.
-void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows,
+void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,
                      ReferenceScratch& scratch);
 
 }  // namespace flashcore

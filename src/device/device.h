@@ -51,12 +51,16 @@ struct Dim3 {
 // that matrix instructions meet no bank conflicts. The value is the width in bytes; a box's rows are at most as wide.
 enum class TensorSwizzle : unsigned { kNone = 0, k32 = 32, k64 = 64, k128 = 128 };
 
+// A tensor's elements; kByte: any of 8 bits.
+enum class TensorElement : unsigned { kFloat16, kBFloat16, kByte };
+constexpr unsigned bytes_of(TensorElement element) { return element == TensorElement::kByte ? 1 : 2; }
+
 // A tensor map of Hopper's tensor memory accelerator, to be encoded into the parameters at `param_offset` (128 bytes):
-// 4-D tensors of 16-bit elements in tiles of `box`, zeros outside the tensor.
+// 4-D tensors in tiles of `box`, zeros outside the tensor.
 struct TensorMapSpec {
   std::size_t param_offset = 0;
   const void* address = nullptr;        // multiple of 16 bytes
-  bool bfloat16 = false;                // else fp16
+  TensorElement element = TensorElement::kFloat16;
   std::uint64_t extents[4] = {};        // innermost first
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};

@@ -88,11 +88,19 @@ LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, con
   if (candidate.family->kind() != DeviceKind::kCpu) module_ = device.load(artifact);
 }
 
+Addresses AttentionArgs::addresses() const {
+  Addresses all = {q, k, v, o, lse};
+  all[AddressOf(Operand::kDescaleQ).index()] = descale_q;
+  all[AddressOf(Operand::kDescaleK).index()] = descale_k;
+  all[AddressOf(Operand::kDescaleV).index()] = descale_v;
+  return all;
+}
+
 Launch LoadedCandidate::bind(const AttentionArgs& args) const {
   const Family& family = *candidate_.family;
   if (family.kind() == DeviceKind::kCpu) return bind_on_cpu(family, candidate_.config, problem_, args);
   const Program program = family.program(candidate_.config, problem_, device_->info().limits, args.layouts);
-  return bind_program(*device_, program, module_, {args.q, args.k, args.v, args.o, args.lse});
+  return bind_program(*device_, program, module_, args.addresses());
 }
 
 }  // namespace flashcore

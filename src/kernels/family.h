@@ -27,6 +27,11 @@ struct AttentionArgs {
   void* o = nullptr;
   float* lse = nullptr;  // may be null
   ProblemLayouts layouts;
+  // Factors of 8-bit operands (Problem::input_scaling), descale_count() of each; null where the problem has none.
+  const float* descale_q = nullptr;
+  const float* descale_k = nullptr;
+  const float* descale_v = nullptr;
+  Addresses addresses() const;
 };
 
 class Family {

@@ -146,7 +146,11 @@ static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, stream) =
 struct alignas(64) CUtensorMap {
   std::uint64_t words[16];
 };
-enum CUtensorMapDataType : int { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
+enum CUtensorMapDataType : int {
+  CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6,
+  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9
+};
 enum CUtensorMapInterleave : int { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
 enum CUtensorMapSwizzle : int {
   CU_TENSOR_MAP_SWIZZLE_NONE = 0,

@@ -22,6 +22,7 @@ class CpuForward : public Family {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (limits.kind != DeviceKind::kCpu) return "it runs on a CPU";
+    if (problem.is_8bit()) return kNo8Bits;
     if (std::max(problem.head_dim, problem.head_dim_v) > cpu_fwd::kMaxHeadDim) {
       return fmt::format("head_dim={} head_dim_v={}: at most {}", problem.head_dim, problem.head_dim_v,
                          cpu_fwd::kMaxHeadDim);

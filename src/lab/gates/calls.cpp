@@ -28,17 +28,18 @@ OutputError distance(const JudgedCall& call, double factor, const AttentionOutpu
   return compare_sample(call.problem, expected, call.oracle.rows, outputs);
 }
 
-// v doubled gives o doubled, exactly: other content at the same addresses, whose result needs no second reference. An
-// output kept from the last call by address shows.
+// v doubled gives o doubled, exactly (of 8 bits: negated, negated): other content at the same addresses, whose result
+// needs no second reference. An output kept from the last call by address shows.
 std::optional<CallFault> check_changed_content(const JudgedCall& call) {
-  AttentionInputs doubled = call.oracle.inputs;
-  double_values(doubled.v);
-  call.operands.upload(doubled);
-  const OutputError error = distance(call, 2, launch_once(call.device, call.operands, call.launch));
+  AttentionInputs replaced = call.oracle.inputs;
+  const double factor = replace_values(replaced.v);
+  call.operands.upload(replaced);
+  const OutputError error = distance(call, factor, launch_once(call.device, call.operands, call.launch));
   if (within_norms(error, call.oracle.bound)) return std::nullopt;
   return CallFault{Check::kChangedContent,
-                   "v doubled at the same addresses did not double o; a result of other inputs? " +
-                       describe_error(error, call.oracle.bound)};
+                   fmt::format("v {} at the same addresses did not {} o; a result of other inputs? {}",
+                               factor == 2 ? "doubled" : "negated", factor == 2 ? "double" : "negate",
+                               describe_error(error, call.oracle.bound))};
 }
 
 // The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.

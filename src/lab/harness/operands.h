@@ -1,6 +1,7 @@
 #pragma once
 // The device memory of one attention call: inputs, outputs, and the traps around them.
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,7 +36,7 @@ class Operands {
   Operands(Device& device, const PlacedProblem& problem) : Operands(device, problem, Offsets{}) {}
   // With a `variant`, what varied_inputs() makes of them, at the cost that the inputs themselves have.
   void upload(const AttentionInputs& inputs, std::uint64_t variant = 0);
-  // Every byte of o and lse becomes 0xFF, which is NaN in fp32, fp16 and bf16: what is not written shows.
+  // Every byte of o and lse becomes 0xFF, which is NaN in every type: what is not written shows.
   void poison_outputs();
   AttentionArgs args() const;
   AttentionOutputs download_outputs() const;
@@ -54,17 +55,20 @@ class Operands {
   ProblemLayouts layouts_;
   Offsets offsets_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
+  std::array<std::unique_ptr<Buffer>, 3> descales_;  // of q, k and v; null where the problem has none
 
   std::byte* at(const Buffer& buffer) const;
-  std::size_t offset_of(const Buffer& buffer) const { return &buffer == lse_.get() ? offsets_.lse : offsets_.tensors; }
+  // Of tensors of fp32 it is lse's.
+  std::size_t offset_of(const Buffer& buffer) const;
 };
 
 // Other content of the same kind: in every element the sign and the lower bits of the mantissa by chance, drawn from
 // `variant`. Finite stays finite, within a factor of two; 0 gives the inputs themselves.
 AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t variant);
 
-// Every value times two, exactly (infinite where it overflows). What is not part of a row stays.
-void double_values(HostTensor& tensor);
+// Every value times two (infinite where it overflows), those of 8 bits times -1; exactly. What is not part of a row
+// stays. Returns the factor.
+double replace_values(HostTensor& tensor);
 
 // Number of elements of o and lse that still hold the poison, bit for bit.
 std::int64_t count_unwritten(const AttentionOutputs& outputs);
