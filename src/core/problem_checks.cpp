@@ -6,17 +6,17 @@
 namespace flashcore {
 namespace {
 
-constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMostRows = (std::int64_t{1} << 31) - 1;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 constexpr double kMinScale = 1e-6, kMaxScale = 1e6;
 // Factors are each at most 2^31-1, but three of them can pass 2^63: stop at the limit instead of overflowing.
 void check_tensor(std::string_view tensor, std::int64_t batch, std::int64_t heads, std::int64_t seqlen,
                   std::int64_t columns) {
   const auto exceeds = [](std::int64_t a, std::int64_t b, std::int64_t limit) { return b != 0 && a > limit / b; };
-  if (exceeds(batch, heads, kMaxRows) || exceeds(batch * heads, seqlen, kMaxRows)) {
+  if (exceeds(batch, heads, kMostRows) || exceeds(batch * heads, seqlen, kMostRows)) {
     throw_bad_input(
         "{} has batch {} x heads {} x length {} rows; at most {} are allowed: use a smaller batch or length", tensor,
-        batch, heads, seqlen, kMaxRows);
+        batch, heads, seqlen, kMostRows);
   }
   if (exceeds(batch * heads * seqlen, columns, kMaxElements)) {
     throw_bad_input("{} has batch {} x heads {} x length {} x head dim {} elements; at most 2^40 are allowed", tensor,

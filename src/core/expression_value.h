@@ -1,0 +1,49 @@
+#pragma once
+// The values of an expression: the definition of correct for the device code.
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/expression.h"
+
+namespace flashcore {
+
+struct ExpressionPoint {
+  double s = 0;
+  std::int32_t b = 0, h = 0, hk = 0, i = 0, j = 0, seqlen_q = 0, seqlen_kv = 0;
+};
+
+// Element of the tensor with that number in Expression::tensors(). The indices are inside its shape for whoever asked
+// check_expression() first (expression_range.h).
+using ExpressionElements = std::function<double(int tensor, std::span<const std::int32_t> indices)>;
+
+// Ints are 32 bits wide and wrap. A division of ints by 0 gives 0, as on the device; check_expression() refuses it.
+// Floats: fp64 in a score; in a mask fp32, operation by operation, for a mask is the same on every device.
+class ExpressionEvaluator {
+ public:
+  explicit ExpressionEvaluator(const Expression& expression, ExpressionElements elements = {});
+  double score(const ExpressionPoint& point);
+  bool mask(const ExpressionPoint& point);
+
+ private:
+  template <class Real>
+  void run(const ExpressionPoint& point);
+
+  struct Value {
+    double real;  // a Real, exactly
+    std::int32_t whole;
+    bool truth;
+  };
+  const Expression& expression_;
+  ExpressionElements elements_;
+  std::vector<Value> values_;
+};
+
+// Rounded down, and what is left, with the divisor's sign; 0 where the divisor is 0.
+std::int32_t expression_floor_divide(std::int32_t a, std::int32_t b);
+std::int32_t expression_modulo(std::int32_t a, std::int32_t b);
+
+}  // namespace flashcore
