@@ -16,8 +16,11 @@ enum class Pattern {
   kConstant,     // every row of k and v the same: uniform softmax, o = v
   kOutlier,      // N(0,1) with a few elements of v 1000 times larger: a dropped or doubled key shows
   kNonFinite,    // N(0,1) with NaN, +inf and -inf on purpose in single rows of q and k
+  kPositive,     // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
 };
 const std::vector<Pattern>& all_patterns();
+// Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much.
+std::vector<Pattern> patterns_of(const Problem& problem);
 std::string_view to_string(Pattern pattern);
 Pattern parse_pattern(std::string_view name);
 

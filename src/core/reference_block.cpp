@@ -132,10 +132,35 @@ void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<
 // P of 8 bits is e4m3, whatever v is, of 2^8 times the probability relative to the row's largest: 256 of the 448 that
 // fit. A kernel that rescales lazily may keep it smaller, within the bound's factor.
 constexpr double kScaleOfP8 = 0x1p8;
-// Keys that an 8-bit kernel may sum up in a tensor core before it adds the sum to one in fp32.
-constexpr double kKeysPerPromotion = 512;
-// What the tensor cores keep of a sum of 8-bit products: 13 bits (docs/correctness.md).
-constexpr double kUlpFp8Sum = 0x1p-13;
+// Hopper's tensor cores add 32 products of 8-bit floats at a time to a sum, each addend cut off 13 bits below the
+// leading bit of the largest (recorded in results/h200/conformance.json, and what the emulator does). Of 33 addends of
+// any sign that is 3.3 * 2^-13 of the largest, rms, which is about three times the rms sum: a step costs 2^-9.7 of
+// that.
+constexpr double kFp8Step = 10 * 0x1p-13;
+// Keys that a kernel may sum up so before it adds the sum to one in fp32 (promotes it).
+constexpr double kKeysPerPromotion = 256;
+
+// Of a score, over d / 32 steps. Where addends differ in sign the rms sum is |q||k|/sqrt(d), and the errors of the
+// steps add up as their squares. Where they do not (q along k), half of the addends of a step lose half of 2^-13 of the
+// partial sum, always towards zero.
+double error_of_fp8_score(double norms, double score, double dim) {
+  const double steps = std::ceil(dim / 32);
+  return kFp8Step / std::sqrt(32.0) * norms + 0x1p-10 * (steps + 1) / 2 * std::abs(score);
+}
+
+struct Fp8Sums {
+  double random;    // of the rms over keys, where the signs of the addends differ
+  double coherent;  // of the sum itself, where they do not: all errors are towards zero
+};
+// Of probabilities and values, `keys` before each promotion.
+Fp8Sums errors_of_fp8_sums(double keys) {
+  // The partial sum has half of the final one's square on average.
+  const double random = kFp8Step * std::sqrt(keys / 32 / 2);
+  // Products have 8 bits, so that equal ones lose none while they are fewer than 128; each loses half of 2^-13 of the
+  // partial sum after that, which lies half-way between that of 128 keys and the final one.
+  const double beyond = std::max(0.0, keys - 128);
+  return {random, beyond * 0x1p-14 * (keys + 128) / (2 * keys)};
+}
 
 // rms error of P rounded to e4m3, for a probability of `relative` to the row's largest.
 double error_of_p8(double relative, double rms_of_unit) {
@@ -172,19 +197,21 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
   }
   if (!fp8) p_noise2 = kRms * kRms * p_unit * p_unit * noise2;
   // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside a tensor-core
-  // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms (32 of 8 bits): half
-  // of 2^-23 (2^-13) of a partial sum that averages half the final one, always towards zero, so it grows with d and
-  // does not average out.
-  const double dim = static_cast<double>(head.head_dim);
-  const double truncations = fp32 ? 0 : fp8 ? kUlpFp8Sum / 4 * dim / 32 / kUlpF32 : dim / 32;
+  // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms: half of 2^-23 of a
+  // partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
+  const double truncations = fp32 || fp8 ? 0 : static_cast<double>(head.head_dim) / 32;
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
-  const double score = (2 + truncations) * kUlpF32 * what.scale * std::sqrt(q2) * longest_k;
+  const double norms = what.scale * std::sqrt(q2) * longest_k;
+  double score = (2 + truncations) * kUlpF32 * norms;
+  if (fp8) score += error_of_fp8_score(norms, lse + std::log(largest_p), static_cast<double>(head.head_dim));
   const double keys = static_cast<double>(row.keys.size());
   const double rounding2 = kRms * kRms * output.unit * output.unit * o2 + p_noise2;
-  // The same truncation of sums over keys, between promotions.
-  const double truncated = fp8 ? kUlpFp8Sum / 4 * std::min(keys, kKeysPerPromotion) / 32 : 0;
-  const double sums2 = (kUlpF32 * kUlpF32 * keys + truncated * truncated) * std::max(o2, noise2);
+  double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);
+  if (fp8) {
+    const Fp8Sums errors = errors_of_fp8_sums(std::min(keys, kKeysPerPromotion));
+    sums2 += errors.random * errors.random * noise2 + errors.coherent * errors.coherent * o2;
+  }
   const double exp2_approx2 = 0x1p-44 * o2;
   const double subnormal2 = output.smallest * output.smallest * static_cast<double>(head.head_dim_v);
   *row.predicted_o =

@@ -45,7 +45,7 @@ void ProblemTuner::measure_finalists() {
   request.base = request_for(baseline_, Phase::kHoldout);
   request.base.patches = patches_;
   request.base.seed = run_.options.seed ^ kHoldoutSeed;
-  request.base.patterns = all_patterns();
+  request.base.patterns = patterns_of(request.base.problem);
   request.base.max_seconds = kFinalistSeconds;
   const auto count = static_cast<double>(request.finalists.size() + 1);
   request.processes = kFewestProcesses;
