@@ -40,8 +40,17 @@ typedef enum fc_status {
   FC_ERROR_INTERNAL = 4     /* flashcore: please report it with the message */
 } fc_status;
 
-/* Element type of q, k, v and o. */
-typedef enum fc_dtype { FC_FP32 = 0, FC_FP16 = 1, FC_BF16 = 2 } fc_dtype;
+/* Element type of q, k and v, and of o unless o_dtype says otherwise. The 8-bit ones are OCP's: e4m3 (float8_e4m3fn:
+ * largest 448, no infinity) and e5m2. Since ABI version 4 */
+typedef enum fc_dtype { FC_FP32 = 0, FC_FP16 = 1, FC_BF16 = 2, FC_E4M3 = 3, FC_E5M2 = 4 } fc_dtype;
+
+/* How many factors (descales) bring 8-bit q, k and v back to their values, x = descale * stored. Since ABI version 4 */
+typedef enum fc_scaling {
+  FC_SCALING_USUAL = 0,  /* one a tensor for 8 bits, none for others */
+  FC_SCALING_NONE = 1,   /* none: they are what is stored */
+  FC_SCALING_TENSOR = 2, /* one for each of q, k and v */
+  FC_SCALING_HEAD = 3    /* [batch, heads_kv] for each: query head h has that of key head h / (heads_q / heads_kv) */
+} fc_scaling;
 
 /* Which keys a query row sees. Bottom-right: the last row sees every key (FlashAttention, decoding); top-left: row i
  * sees keys 0..i (PyTorch's is_causal). The same where both lengths are equal. */
@@ -72,7 +81,8 @@ typedef enum fc_given {
   FC_GIVEN_O_STRIDES = 8,
   FC_GIVEN_STRIDES = 15, /* all four */
   FC_GIVEN_SCALE = 16,   /* a scale of 0 is then refused, as any other outside its range */
-  FC_GIVEN_WINDOW = 32   /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
+  FC_GIVEN_WINDOW = 32,  /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
+  FC_GIVEN_O_DTYPE = 64  /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
 } fc_given;
 
 /* What to compute: o = softmax(scale * q k^T + mask) v, over
@@ -99,12 +109,16 @@ typedef struct fc_attention {
    * the left. Rows whose window holds no key get o = 0 and lse = -infinity. Since ABI version 3, like the next field */
   int64_t window_left, window_right;
   int32_t window_alignment; /* fc_alignment, of a window that is not causal; a causal mask has its own */
+  int32_t unused;           /* padding of ABI version 3 */
+  /* Of 8-bit q, k and v: o is fp16, bf16, e4m3 or e5m2 (which saturate). Since ABI version 4, like the next field */
+  int32_t o_dtype; /* fc_dtype, with FC_GIVEN_O_DTYPE */
+  int32_t scaling; /* fc_scaling: which factors fc_plan_launch_scaled is given */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                         \
   {                                                                                                               \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0}, \
-        {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT                                                \
+        {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL                  \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -168,6 +182,13 @@ FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
 
+/* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
+ * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous. S = scale * descale_q * descale_k * (q k^T), and o =
+ * descale_v * (softmax(S) v). They are read when the launch runs. On the CPU a factor that is zero, negative, NaN or
+ * infinite is refused; on a GPU nobody looks. Null for a plan without factors. Since ABI version 4 */
+FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
+                                       const float* descale_q, const float* descale_k, const float* descale_v,
+                                       void* stream);
 /* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */
 
 /* Work of the caller's, timed as flashcore times its own kernels. On a GPU: a graph of several calls, captured and

@@ -122,6 +122,7 @@ class Generator {
     const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
     const double plain = v_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
     if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
+    if (pattern_ == Pattern::kPositive) return static_cast<float>(std::abs(plain));
     return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
   }
 
@@ -277,9 +278,15 @@ float descale_at(const Problem& problem, const std::vector<float>& descales, std
 }
 
 const std::vector<Pattern>& all_patterns() {
-  static const std::vector<Pattern> patterns = {Pattern::kNormal,   Pattern::kPeaked,  Pattern::kLargeLogits,
-                                                Pattern::kConstant, Pattern::kOutlier, Pattern::kLongTail,
-                                                Pattern::kNonFinite};
+  static const std::vector<Pattern> patterns = {Pattern::kNormal,    Pattern::kPeaked,  Pattern::kLargeLogits,
+                                                Pattern::kConstant,  Pattern::kOutlier, Pattern::kLongTail,
+                                                Pattern::kNonFinite, Pattern::kPositive};
+  return patterns;
+}
+
+std::vector<Pattern> patterns_of(const Problem& problem) {
+  std::vector<Pattern> patterns = all_patterns();
+  if (!problem.is_8bit()) std::erase(patterns, Pattern::kPositive);
   return patterns;
 }
 
@@ -292,6 +299,7 @@ std::string_view to_string(Pattern pattern) {
     case Pattern::kOutlier: return "outlier";
     case Pattern::kLongTail: return "long_tail";
     case Pattern::kNonFinite: return "non_finite";
+    case Pattern::kPositive: return "positive";
   }
   throw_internal("unknown pattern {}", static_cast<int>(pattern));
 }

@@ -18,8 +18,11 @@ enum class Pattern {
   kLongTail,     // one key holds most of each row's weight, the rest is spread over all others, and v has a mean: what
                  // drops small weights shows
   kNonFinite,    // N(0,1) with NaN, +inf and -inf on purpose in single rows of q and k
+  kPositive,     // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
 };
 const std::vector<Pattern>& all_patterns();
+// Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much.
+std::vector<Pattern> patterns_of(const Problem& problem);
 std::string_view to_string(Pattern pattern);
 Pattern parse_pattern(std::string_view name);
 

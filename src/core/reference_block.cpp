@@ -142,10 +142,35 @@ constexpr double kUlpF32 = 0x1p-24;
 constexpr double kScaleOfP8 = 0x1p8;
 // Below this, relative to the row's largest, a kernel that scales P by 2^6 rounds it to 0, all keys alike.
 constexpr double kLostP8 = 0x1p-16;
-// Keys that an 8-bit kernel may sum up in a tensor core before it adds the sum to one in fp32.
-constexpr double kKeysPerPromotion = 512;
-// What the tensor cores keep of a sum of 8-bit products: 13 bits (docs/correctness.md).
-constexpr double kUlpFp8Sum = 0x1p-13;
+// Hopper's tensor cores add 32 products of 8-bit floats at a time to a sum, each addend cut off 13 bits below the
+// leading bit of the largest (recorded in results/h200/conformance.json, and what the emulator does). Of 33 addends of
+// any sign that is 3.3 * 2^-13 of the largest, rms, which is about three times the rms sum: a step costs 2^-9.7 of
+// that.
+constexpr double kFp8Step = 10 * 0x1p-13;
+// Keys that a kernel may sum up so before it adds the sum to one in fp32 (promotes it).
+constexpr double kKeysPerPromotion = 256;
+
+// Of a score, over d / 32 steps. Where addends differ in sign the rms sum is |q||k|/sqrt(d), and the errors of the
+// steps add up as their squares. Where they do not (q along k), half of the addends of a step lose half of 2^-13 of the
+// partial sum, always towards zero.
+double error_of_fp8_score(double norms, double score, double dim) {
+  const double steps = std::ceil(dim / 32);
+  return kFp8Step / std::sqrt(32.0) * norms + 0x1p-10 * (steps + 1) / 2 * std::abs(score);
+}
+
+struct Fp8Sums {
+  double random;    // of the rms over keys, where the signs of the addends differ
+  double coherent;  // of the sum itself, where they do not: all errors are towards zero
+};
+// Of probabilities and values, `keys` before each promotion.
+Fp8Sums errors_of_fp8_sums(double keys) {
+  // The partial sum has half of the final one's square on average.
+  const double random = kFp8Step * std::sqrt(keys / 32 / 2);
+  // Products have 8 bits, so that equal ones lose none while they are fewer than 128; each loses half of 2^-13 of the
+  // partial sum after that, which lies half-way between that of 128 keys and the final one.
+  const double beyond = std::max(0.0, keys - 128);
+  return {random, beyond * 0x1p-14 * (keys + 128) / (2 * keys)};
+}
 
 // Error of P rounded to e4m3, for a probability of `relative` to the row's largest; `of_unit` is its rms where the
 // largest one is 1.
@@ -170,8 +195,8 @@ constexpr double kUniform = 0.57735;  // sqrt(1/3)
 // Sums over a row that the errors are made of.
 struct RowSums {
   double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0, p2 = 0;
-  double noise2 = 0, spread2 = 0;  // of p |v|, and of how far o moves with each score
-  double p_noise2 = 0;             // of o, by P's rounding: rms
+  double noise2 = 0, spread2 = 0;            // of p |v|, and of how far o moves with each score
+  double p_noise2 = 0;                       // of o, by P's rounding: rms
   double p_budget2 = 0, p_sums_budget2 = 0;  // the same by errors anywhere within a unit; and of the sum of o
   double lost = 0;                           // p |v| that 8-bit P may round to 0
   double v2 = 0;
@@ -250,10 +275,9 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + tiny_p2;
   // Of |o|: exp2, the division, the accumulator's truncation once per 16 keys (of 8 bits once per 32, until the sum is
   // promoted); of o moved by errors of all scores; and small P.
-  const double truncated =
-      fp8 ? kUlpFp8Sum / 2 * std::min(keys, kKeysPerPromotion) / 32 : keys / 16 * kUlpF32;
-  const double systematic = norm * (0x1p-21 + truncated) +
-                            shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2)) + s.lost;
+  const double truncated = fp8 ? kUlpFp8Sum / 2 * std::min(keys, kKeysPerPromotion) / 32 : keys / 16 * kUlpF32;
+  const double systematic =
+      norm * (0x1p-21 + truncated) + shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2)) + s.lost;
   budget.scale_systematic = (norm * systematic);
   budget.scale_variance = (scaled_rounding2 + s.o2 * (s.p_budget2 + other2));
   budget.bias_systematic = (std::sqrt(dim) * systematic);
@@ -266,12 +290,15 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
                     const ScoreStatistics& scores, ReferenceRow& row) {
   const bool fp8 = size_of(what.dtype) == 1;
   const Precision output = precision_of(what.output_dtype);
-  const RowSums s = sum_row(head, first, what, std::exp(scores.maximum - scores.lse), p, row);
+  const Precision output = precision_of(what.output_dtype);
+  const RowSums s = sum_row(head, first, what, scores, p, row);
   const double keys = static_cast<double>(row.keys.size());
   const double rounding2 = kRms * kRms * output.unit * output.unit * s.o2 + s.p_noise2;
-  // Truncation of 8-bit sums over keys, between promotions.
-  const double truncated = fp8 ? kUlpFp8Sum / 4 * std::min(keys, kKeysPerPromotion) / 32 : 0;
-  const double sums2 = (kUlpF32 * kUlpF32 * keys + truncated * truncated) * std::max(s.o2, s.noise2);
+  double sums2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2);
+  if (size_of(what.dtype) == 1) {
+    const Fp8Sums errors = errors_of_fp8_sums(std::min(keys, kKeysPerPromotion));
+    sums2 += errors.random * errors.random * s.noise2 + errors.coherent * errors.coherent * s.o2;
+  }
   const double exp2_approx2 = 0x1p-44 * s.o2;
   const double subnormal2 = output.smallest * output.smallest * static_cast<double>(head.head_dim_v);
   *row.predicted_o =

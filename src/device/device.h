@@ -59,7 +59,7 @@ constexpr unsigned bytes_of(TensorElement element) { return element == TensorEle
 // 4-D tensors in tiles of `box`, zeros outside the tensor.
 struct TensorMapSpec {
   std::size_t param_offset = 0;
-  const void* address = nullptr;        // multiple of 16 bytes
+  const void* address = nullptr;  // multiple of 16 bytes
   TensorElement element = TensorElement::kFloat16;
   std::uint64_t extents[4] = {};        // innermost first
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16

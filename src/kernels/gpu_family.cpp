@@ -118,7 +118,7 @@ std::optional<std::string> why_indices_overflow(const Problem& problem) {
 
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box) {
-  const TensorElement element = size_of(dtype) == 1      ? TensorElement::kByte
+  const TensorElement element = size_of(dtype) == 1     ? TensorElement::kByte
                                 : dtype == DType::kBF16 ? TensorElement::kBFloat16
                                                         : TensorElement::kFloat16;
   const auto stride = [&](std::int64_t elements, std::int64_t extent) {

@@ -34,8 +34,8 @@ std::optional<std::string> why_indices_overflow(const Problem& problem);
 struct alignas(64) EncodedMap {
   std::byte bytes[128];
 };
-// A tensor of 16-bit or 8-bit elements seen as [batch, head, row, column]; `box` is the tile that one load brings, innermost
-// first.
+// A tensor of 16-bit or 8-bit elements seen as [batch, head, row, column]; `box` is the tile that one load brings,
+// innermost first.
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box);
 

@@ -90,7 +90,8 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
     device->upload(buffer->data(), factors.data(), factors.size() * sizeof(float));
     return buffer;
   };
-  const auto descale_q = factors_of("descale_q", inputs.descale_q), descale_k = factors_of("descale_k", inputs.descale_k),
+  const auto descale_q = factors_of("descale_q", inputs.descale_q),
+             descale_k = factors_of("descale_k", inputs.descale_k),
              descale_v = factors_of("descale_v", inputs.descale_v);
   const auto address = [](const std::unique_ptr<Buffer>& buffer) {
     return buffer ? static_cast<const float*>(buffer->data()) : nullptr;

@@ -175,9 +175,13 @@ void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
   const auto unaligned = [](std::uint64_t bytes) { return bytes % 16 != 0; };
   if (unaligned(reinterpret_cast<std::uintptr_t>(spec.address)) || std::ranges::any_of(spec.strides_bytes, unaligned))
     throw_internal("encoding a tensor map failed: its address and strides must be multiples of 16 bytes");
-  EncodedMap map{kMagic, static_cast<char*>(const_cast<void*>(spec.address)),
-                 {},     {},
-                 {},     static_cast<std::uint32_t>(spec.swizzle), bytes_of(spec.element)};
+  EncodedMap map{kMagic,
+                 static_cast<char*>(const_cast<void*>(spec.address)),
+                 {},
+                 {},
+                 {},
+                 static_cast<std::uint32_t>(spec.swizzle),
+                 bytes_of(spec.element)};
   for (int d = 0; d < 4; ++d) {
     map.extents[d] = spec.extents[d];
     map.strides[d] = d == 0 ? map.element_bytes : spec.strides_bytes[d - 1];

@@ -1,6 +1,6 @@
 #pragma once
-// PTX ISA, "cvt" to 8-bit floats (sm_89): round to nearest even; values beyond the largest become the largest, NaN stays
-// NaN.
+// PTX ISA, "cvt" to 8-bit floats (sm_89): round to nearest even; values beyond the largest become the largest, NaN
+// stays NaN.
 
 #include "kernels/ptx/common.cuh"
 

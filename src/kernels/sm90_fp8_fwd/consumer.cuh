@@ -45,7 +45,7 @@ struct Consumer {
   tile::ByteSoftmax<C.p_exponent> softmax;
   // Scores and sums of P·V in turn, by promote-every-block without overlap. One array for both: of two, however short
   // their lives, ptxas gives each registers of its own, and spills.
-  float shared_acc[kShared ? tile::max_int(kScores, kParts * kPartCount) : 1];
+  float shared_acc[kShared ? tile::max_int(kScores, kParts* kPartCount) : 1];
   // Sums of the tensor cores over blocks, not yet in acc_o, and of how many: if they outlive a block.
   float part_of_blocks[kPartOutlivesBlock ? kPartCount : 1];
   int part_blocks = 0;
@@ -171,8 +171,7 @@ struct Consumer {
 
   // --- a block ------------------------------------------------------------------------------------------------------
   FC_DEVICE void mask_where_cut(int block, float (&scores)[kScores]) {
-    const tile::Cut cut =
-        context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
+    const tile::Cut cut = context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
     if (cut.any()) {
       context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
                            {row(first_row, 0), row(first_row, 1)});
@@ -304,9 +303,8 @@ struct Consumer {
   FC_DEVICE Work begin_tile(int number) {
     const Tile tile = context.tile_at(number);
     first_row = tile.first_row + index * kRowsPerConsumer;
-    scale_log2 = context.problem.scale_log2 *
-                 (tile::descale(context.params.fp8.descale_q, tile.batch, tile.head_kv) *
-                  tile::descale(context.params.fp8.descale_k, tile.batch, tile.head_kv));
+    scale_log2 = context.problem.scale_log2 * (tile::descale(context.params.fp8.descale_q, tile.batch, tile.head_kv) *
+                                               tile::descale(context.params.fp8.descale_k, tile.batch, tile.head_kv));
     const int last_row = min_int(first_row + kRowsPerConsumer, context.problem.seqlen_q) - 1;
     const int count = tile.blocks.count();
     const tile::BlockRange seen = context.mask().template blocks<kBlockN>(first_row, last_row);
@@ -375,10 +373,9 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) scale[r] = softmax.finish(r, lse[r]) * descale_v;
     const int rows = kRowsPerStore * warp();
-    tile::store_o_tma<kOutput, kRowsPerConsumer, T.head_dim_v>(acc_o, scale,
-                                                               context.qo(ring_q.stage(), index) + rows * 128,
-                                                               context.params.o, first_row + rows, tile.head_q,
-                                                               tile.batch);
+    tile::store_o_tma<kOutput, kRowsPerConsumer, T.head_dim_v>(
+        acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, first_row + rows, tile.head_q,
+        tile.batch);
     tile::store_lse(context.problem, tile.batch, tile.head_q, {row(first_row, 0), row(first_row, 1)}, lane(), lse);
   }
 

@@ -77,11 +77,10 @@ struct Context {
   FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {problem}; }
 
   FC_DEVICE Tile tile_at(int number) const {
-    Tile tile = {
-        tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)),
-        {}};
-    tile.blocks = mask().template blocks<C.block_n>(
-        tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);
+    Tile tile = {tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)),
+                 {}};
+    tile.blocks =
+        mask().template blocks<C.block_n>(tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);
     return tile;
   }
 

@@ -99,9 +99,8 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     step.add_map(byte_map(offsetof(Fp8Params, q), layouts.q, kWidthQ, kRowsPerConsumer), Operand::kQ);
     step.add_map(byte_map(offsetof(Fp8Params, k), layouts.k, width_of(head_dim), config.block_n), Operand::kK);
     step.add_map(byte_map(offsetof(Fp8Params, v), layouts.v, width_of(head_dim_v), config.block_n), Operand::kV);
-    step.add_map(
-        tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, {64, kRowsPerStore, 1, 1}),
-        Operand::kO);
+    step.add_map(tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, {64, kRowsPerStore, 1, 1}),
+                 Operand::kO);
     Program program = one_step(std::move(step));
     if (scheduler_of(config) == Scheduler::kCounter) {
       program.workspaces = {{sizeof(unsigned), Workspace::Contents::kLeftZero}};

@@ -1,6 +1,7 @@
 #pragma once
 // The transposers of sm90_fp8_fwd: three warps that turn tiles of V, which lie in shared memory as in global memory, so
-// that keys are contiguous, as wgmma wants both operands of 8 bits. Keys change places within each 16 (byte_softmax.cuh).
+// that keys are contiguous, as wgmma wants both operands of 8 bits. Keys change places within each 16
+// (byte_softmax.cuh).
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/ldmatrix.cuh"
@@ -14,7 +15,8 @@ namespace flashcore::sm90_fp8_fwd {
 // ldmatrix.trans of 8 keys × 16 bytes gives lane (g, t) keys 2t and 2t + 1 of columns 2g and 2g + 1. Two of those, of
 // keys 0 to 7 and 8 to 15, are four keys of two columns: a permutation of bytes for each column. Half of the lanes give
 // the even one first, the others the odd one: so the 8 lines that a stmatrix tile goes to are in different bank groups.
-template <class TileV, class TileVt, int kKeys>
+// `kMost`: pieces of 32 keys in flight, four registers each.
+template <class TileV, class TileVt, int kKeys, int kMost>
 struct ColumnTransposer {
   const int lane;
   // Where it writes, from the first line of the columns and the first 16 keys of 32.
@@ -43,11 +45,11 @@ struct ColumnTransposer {
     }
   }
   FC_DEVICE void run(ptx::SharedAddress v, ptx::SharedAddress vt, int column_chunk) const {
-    constexpr int kSteps = kKeys / 32, kAtOnce = kSteps % 4 == 0 ? 4 : kSteps % 3 == 0 ? 3 : kSteps == 7 ? 4 : kSteps;
-#pragma unroll
+    constexpr int kSteps = kKeys / 32, kRounds = (kSteps + kMost - 1) / kMost,
+                  kAtOnce = (kSteps + kRounds - 1) / kRounds;
+#pragma unroll 1
     for (int first = 0; first + kAtOnce <= kSteps; first += kAtOnce) transpose<kAtOnce>(v, vt, column_chunk, first);
-    if constexpr (kSteps % kAtOnce != 0)
-      transpose<kSteps % kAtOnce>(v, vt, column_chunk, kSteps / kAtOnce * kAtOnce);
+    if constexpr (kSteps % kAtOnce != 0) transpose<kSteps % kAtOnce>(v, vt, column_chunk, kSteps / kAtOnce * kAtOnce);
   }
 };
 
@@ -57,7 +59,8 @@ struct Transposer {
   const int index;  // of the warp among the transposers
 
   FC_DEVICE void run() {
-    const ColumnTransposer<TileV<T, C>, TileVt<T, C>, C.block_n> columns(ptx::tid_x() % 32);
+    constexpr int kMost = producer_registers(C) < 40 ? 3 : 4;
+    const ColumnTransposer<TileV<T, C>, TileVt<T, C>, C.block_n, kMost> columns(ptx::tid_x() % 32);
     Ring<C.v_stages> ring_v;
     Ring<C.num_stages> ring_vt;
     Ring<kTileSlots> ring_tile;

@@ -3,8 +3,6 @@
 
 namespace flashcore::tile {
 
-constexpr int byte_tile_bytes(int rows, int columns, int width) {
-  return (columns + width - 1) / width * rows * width;
-}
+constexpr int byte_tile_bytes(int rows, int columns, int width) { return (columns + width - 1) / width * rows * width; }
 
 }  // namespace flashcore::tile

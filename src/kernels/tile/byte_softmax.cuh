@@ -96,8 +96,6 @@ struct ByteSoftmax : SoftmaxState {
 
 // Where V's keys go within each 16 of a transposed tile, and the operand a of P: position 4t + b of the operand is the
 // key that lane t of a quad holds as its number b.
-constexpr int key_of_position(int position) {
-  return position / 4 * 2 + position % 2 + position % 4 / 2 * 8;
-}
+constexpr int key_of_position(int position) { return position / 4 * 2 + position % 2 + position % 4 / 2 * 8; }
 
 }  // namespace flashcore::tile

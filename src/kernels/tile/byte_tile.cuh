@@ -41,9 +41,7 @@ struct ByteTile {
     return chunk / kChunks * kBlockBytes + row * kWidth + ((chunk % kChunks ^ swizzle(row)) << 4);
   }
   // Bytes from the start to columns [32 step, 32 step + 32), which wgmma multiplies at a time.
-  static constexpr int step_offset(int step) {
-    return 32 * step / kWidth * kBlockBytes + 32 * step % kWidth;
-  }
+  static constexpr int step_offset(int step) { return 32 * step / kWidth * kBlockBytes + 32 * step % kWidth; }
 
   // Rows [row, row + kRows) of a head, in boxes of kWidth columns; announced to the barrier.
   FC_DEVICE static void load_expected(ptx::SharedAddress tile, const ptx::TensorMap& map, ptx::SharedAddress barrier,

@@ -191,7 +191,8 @@ GateLevel level_of(const EvaluateRequest& request) {
   const auto asked = [&](Pattern pattern) {
     return std::find(request.patterns.begin(), request.patterns.end(), pattern) != request.patterns.end();
   };
-  return std::all_of(all_patterns().begin(), all_patterns().end(), asked) ? request.level : GateLevel::kQuick;
+  const std::vector<Pattern> patterns = patterns_of(request.problem);
+  return std::all_of(patterns.begin(), patterns.end(), asked) ? request.level : GateLevel::kQuick;
 }
 
 }  // namespace

@@ -41,9 +41,9 @@ void ask_quick_gate(Request& request) {
   request.patterns = {Pattern::kNormal, Pattern::kOutlier};
 }
 template <class Request>
-void ask_full_gate(Request& request) {
+void ask_full_gate(Request& request) {  // for the problem that it has by now
   request.level = GateLevel::kFull;
-  request.patterns = all_patterns();
+  request.patterns = patterns_of(request.problem);
 }
 
 void to_json(nlohmann::json& json, const EvaluateRequest& request);
