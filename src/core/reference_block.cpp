@@ -159,8 +159,8 @@ double error_of_fp8_score(double norms, double score, double dim) {
 }
 
 struct Fp8Sums {
-  double random;    // of the rms over keys, where the signs of the addends differ
-  double coherent;  // of the sum itself, where they do not: all errors are towards zero
+  double random = 0;    // of the rms over keys, where the signs of the addends differ
+  double coherent = 0;  // of the sum itself, where they do not: all errors are towards zero
 };
 // Of probabilities and values, `keys` before each promotion.
 Fp8Sums errors_of_fp8_sums(double keys) {
@@ -203,19 +203,15 @@ struct RowSums {
   double score = 0;  // the rms error of a score
 };
 
-// Truncations of a score's sum, in units of kUlpF32. An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice
-// that with the adds inside a tensor-core instruction. Tensor cores also truncate where they add to the accumulator,
-// once per 16 terms (32 of 8 bits): half of 2^-23 (2^-13) of a partial sum that averages half the final one, always
-// towards zero, so it grows with d and does not average out.
-double truncations_of(DType dtype, double dim) {
-  if (dtype == DType::kF32) return 0;
-  return size_of(dtype) == 1 ? kUlpFp8Sum / 4 * dim / 32 / kUlpF32 : dim / 32;
-}
+// Of a 16-bit score: where tensor cores add to the accumulator, once per 16 terms, they truncate, half of 2^-23 of a
+// partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
+double truncations_of(DType dtype, double dim) { return size_of(dtype) == 2 ? dim / 32 : 0; }
 
-RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead& what, double p_max, const double* p,
-                const ReferenceRow& row) {
+RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const ScoreStatistics& scores,
+                const double* p, const ReferenceRow& row) {
   const bool fp8 = size_of(what.dtype) == 1;
   const double p_unit = what.dtype == DType::kF32 ? 0 : precision_of(what.dtype).unit;
+  const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
   RowSums s;
   for (std::int64_t d = 0; d < head.head_dim_v; ++d) s.o2 += row.o[d] * row.o[d];
   for (const float q : row.q) s.q2 += static_cast<double>(q) * q;
@@ -237,10 +233,12 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     s.p_sums_budget2 += uniform * sum * (uniform * sum);
     if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
   }
-  const double truncations = truncations_of(what.dtype, static_cast<double>(head.head_dim));
   const float* k_norm = head.k_norm.data() + first;
   const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
-  s.score = (2 + truncations) * kUlpF32 * what.scale * std::sqrt(s.q2) * longest_k;
+  // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside an instruction.
+  const double norms = what.scale * std::sqrt(s.q2) * longest_k;
+  s.score = (2 + truncations_of(what.dtype, dim)) * kUlpF32 * norms;
+  if (fp8) s.score += error_of_fp8_score(norms, scores.maximum, dim);
   return s;
 }
 
@@ -251,7 +249,9 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   const double keys = static_cast<double>(row.keys.size()), dim = static_cast<double>(head.head_dim_v);
   const bool tensor_cores = what.dtype != DType::kF32, fp8 = size_of(what.dtype) == 1;
   // The same relative error of every score: the scale rounded to fp32, and truncations.
-  const double shared = (2 + 2 * truncations_of(what.dtype, static_cast<double>(head.head_dim))) * kUlpF32;
+  const double score_dim = static_cast<double>(head.head_dim);
+  const double shared =
+      (2 + 2 * truncations_of(what.dtype, score_dim)) * kUlpF32 + (fp8 ? error_of_fp8_score(0, 1, score_dim) : 0);
   // ex2.approx, and lg2.approx: absolute below 2, else relative (PTX ISA).
   const double log2_sum = (scores.lse - scores.maximum) / std::log(2.0);
   budget.lse_systematic =
@@ -272,10 +272,12 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   }
   const double p_max = std::exp(scores.maximum - scores.lse);
   const double tiny_p2 = what.dtype == DType::kF16 ? 0x1p-50 * p_max * p_max * s.v2 / 3 : 0;
-  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + tiny_p2;
-  // Of |o|: exp2, the division, the accumulator's truncation once per 16 keys (of 8 bits once per 32, until the sum is
-  // promoted); of o moved by errors of all scores; and small P.
-  const double truncated = fp8 ? kUlpFp8Sum / 2 * std::min(keys, kKeysPerPromotion) / 32 : keys / 16 * kUlpF32;
+  const Fp8Sums sums = fp8 ? errors_of_fp8_sums(std::min(keys, kKeysPerPromotion)) : Fp8Sums{};
+  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + tiny_p2 +
+                        sums.random * sums.random * s.noise2;
+  // Of |o|: exp2, the division, the accumulator's truncation once per 16 keys (of 8 bits until the sum is promoted); of
+  // o moved by errors of all scores; and small P.
+  const double truncated = fp8 ? sums.coherent : keys / 16 * kUlpF32;
   const double systematic =
       norm * (0x1p-21 + truncated) + shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2)) + s.lost;
   budget.scale_systematic = (norm * systematic);
@@ -288,8 +290,6 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
 // The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
 void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* p,
                     const ScoreStatistics& scores, ReferenceRow& row) {
-  const bool fp8 = size_of(what.dtype) == 1;
-  const Precision output = precision_of(what.output_dtype);
   const Precision output = precision_of(what.output_dtype);
   const RowSums s = sum_row(head, first, what, scores, p, row);
   const double keys = static_cast<double>(row.keys.size());
