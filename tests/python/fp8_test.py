@@ -5,6 +5,7 @@ import ctypes
 import importlib
 import math
 import os
+import struct
 import sys
 import unittest
 from pathlib import Path
@@ -60,7 +61,7 @@ class Tensors:
         if self.output == "bf16":
             return ctypes.c_float.from_buffer(ctypes.c_uint32(bits << 16)).value
         if self.output == "fp16":
-            return memoryview(bytes(ctypes.c_uint16(bits))).cast("e")[0]
+            return struct.unpack("e", bytes(ctypes.c_uint16(bits)))[0]
         return value_of(bits, *((3, 7) if self.output == "e4m3" else (2, 15)))
 
     def expected(self, i, dq, dk, dv):
@@ -134,7 +135,7 @@ class Fp8Test(unittest.TestCase):
         self.refused("descale_k has a factor for each key head and descale_q one for all", lambda: tensors.attention(1.0, heads(1, 1, 1, 1), 1.0))
         self.refused("descale_v is a str", lambda: tensors.attention(1.0, 1.0, "1"))
         self.refused("descale_v is a bool", lambda: tensors.attention(1.0, 1.0, True))
-        half = memoryview(bytearray(2)).cast("e")
+        half = view((ctypes.c_uint16 * 1)(), "fp16", (1,))
         self.refused("descale_q is of fp16; give float32", lambda: tensors.attention(half, 1.0, 1.0))
         self.refused("scaling is 'row'", lambda: flashcore.plan(*(tensors.views[name] for name in "qkv"), out=tensors.out, scaling="row"))
         mixed = [tensors.views["q"], Tensors("e5m2").views["k"], tensors.views["v"]]
@@ -175,6 +176,20 @@ class FrameworkTest(unittest.TestCase):
             by_head[1, 1] = -1
             with self.assertRaisesRegex(flashcore.Error, r"descale_q\[3\] is -1"):
                 flashcore.attention(q, k, v, descale_q=by_head, descale_k=abs(by_head), descale_v=abs(by_head))
+
+    def test_every_code_is_the_number_that_ml_dtypes_says(self):
+        """One key: o is v, read by the library and written as bf16, fp16 and its own type."""
+        np, ml_dtypes = self.module("numpy"), self.module("ml_dtypes")
+        for kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+            codes = np.arange(256, dtype=np.uint8)
+            v = codes.view(kind).reshape(1, 1, 1, 256)
+            zero = np.zeros((1, 1, 1, 8), kind)
+            for output in (ml_dtypes.bfloat16, np.float16, kind):
+                out = np.zeros((1, 1, 1, 256), output)
+                flashcore.attention(zero, zero, v, out=out)
+                known = np.isfinite(v.astype(np.float32))
+                np.testing.assert_array_equal(out[known].astype(np.float32), v[known].astype(np.float32))
+                self.assertTrue(np.isnan(out.astype(np.float32))[np.isnan(v.astype(np.float32))].all())
 
     def test_torch(self):
         torch = self.module("torch")
