@@ -23,7 +23,7 @@ constexpr const char* kFp8ValuesFirst =
     "pv_columns=64,p_exponent=4,scheduler=0";
 constexpr const char* kFp8Blocks =
     "sm90_fp8_fwd:num_consumers=2,block_n=32,num_stages=2,v_stages=2,q_stages=1,ping_pong=1,overlap=1,promote_every=2,"
-    "pv_columns=256,p_exponent=6,scheduler=1";
+    "pv_columns=64,p_exponent=6,scheduler=1";
 constexpr const char* kFp8Never =
     "sm90_fp8_fwd:num_consumers=1,block_n=96,num_stages=2,v_stages=1,q_stages=1,ping_pong=0,overlap=0,promote_every=0,"
     "pv_columns=256,p_exponent=6,scheduler=1";
