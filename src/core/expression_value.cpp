@@ -1,5 +1,6 @@
 #include "core/expression_value.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -78,61 +79,108 @@ std::int32_t expression_modulo(std::int32_t a, std::int32_t b) {
 ExpressionEvaluator::ExpressionEvaluator(const Expression& expression, ExpressionElements elements)
     : expression_(expression), elements_(std::move(elements)), values_(expression.nodes().size()) {
   FC_CHECK(elements_ || expression.tensors().empty());
+  for (std::size_t at = 0; at < values_.size(); ++at) {
+    const ExpressionNode& node = expression.nodes()[at];
+    values_[at].varies = node.op == Op::kVariable &&
+                         (node.variable == ExpressionVariable::kS || node.variable == ExpressionVariable::kJ);
+    for (int a = 0; a < node.count; ++a)
+      values_[at].varies |= values_[static_cast<std::size_t>(node.args[static_cast<std::size_t>(a)])].varies;
+  }
 }
 
 template <class Real>
-void ExpressionEvaluator::run(const ExpressionPoint& point) {
-  const std::int32_t variables[] = {0, point.b, point.h, point.hk, point.i, point.j, point.seqlen_q, point.seqlen_kv};
-  for (std::size_t at = 0; at < values_.size(); ++at) {
-    const ExpressionNode& node = expression_.nodes()[at];
-    const Value& a = values_[static_cast<std::size_t>(node.args[0])];
-    const Value& b = values_[static_cast<std::size_t>(node.args[1])];
-    Value& value = values_[at];
+void ExpressionEvaluator::run_node(const ExpressionNode& node, Values& to, std::size_t lanes) {
+  const auto arg = [&](int a) -> const Values& {
+    return values_[static_cast<std::size_t>(node.args[static_cast<std::size_t>(a)])];
+  };
+  const Values &a = arg(0), &b = arg(1), &c = arg(2);
+  for (std::size_t lane = 0; lane < lanes; ++lane) {
+    const std::size_t x = a.at(lane), y = b.at(lane), z = c.at(lane);
     switch (node.op) {
-      case Op::kWhole: value.whole = node.whole; break;
-      case Op::kReal: value.real = static_cast<Real>(node.real); break;
-      case Op::kVariable:
-        value.real = static_cast<Real>(point.s);
-        value.whole = variables[static_cast<std::size_t>(node.variable)];
-        break;
+      case Op::kWhole: to.whole[lane] = node.whole; break;
+      case Op::kReal: to.real[lane] = static_cast<Real>(node.real); break;
+      case Op::kVariable: break;  // run() has them
       case Op::kElement: {
         std::array<std::int32_t, kMaxExpressionRank> indices{};
-        for (std::size_t x = 0; x < static_cast<std::size_t>(node.count); ++x)
-          indices[x] = values_[static_cast<std::size_t>(node.args[x])].whole;
+        for (int n = 0; n < node.count; ++n) indices[static_cast<std::size_t>(n)] = arg(n).whole[arg(n).at(lane)];
         const double element = elements_(node.tensor, std::span(indices).first(static_cast<std::size_t>(node.count)));
-        if (node.type == Type::kFloat) value.real = static_cast<Real>(element);
-        else if (node.type == Type::kInt) value.whole = static_cast<std::int32_t>(element);
-        else value.truth = element != 0;
+        if (node.type == Type::kFloat) to.real[lane] = static_cast<Real>(element);
+        else if (node.type == Type::kInt) to.whole[lane] = static_cast<std::int32_t>(element);
+        else to.truth[lane] = element != 0;
         break;
       }
-      case Op::kToFloat: value.real = static_cast<Real>(a.whole); break;
-      case Op::kNot: value.truth = !a.truth; break;
-      case Op::kAnd: value.truth = a.truth && b.truth; break;
-      case Op::kOr: value.truth = a.truth || b.truth; break;
-      case Op::kWhere: value = a.truth ? b : values_[static_cast<std::size_t>(node.args[2])]; break;
+      case Op::kToFloat: to.real[lane] = static_cast<Real>(a.whole[x]); break;
+      case Op::kNot: to.truth[lane] = !a.truth[x]; break;
+      case Op::kAnd: to.truth[lane] = a.truth[x] && b.truth[y]; break;
+      case Op::kOr: to.truth[lane] = a.truth[x] || b.truth[y]; break;
+      case Op::kWhere:
+        if (node.type == Type::kFloat) to.real[lane] = a.truth[x] ? b.real[y] : c.real[z];
+        else if (node.type == Type::kInt) to.whole[lane] = a.truth[x] ? b.whole[y] : c.whole[z];
+        else to.truth[lane] = a.truth[x] ? b.truth[y] : c.truth[z];
+        break;
       default:
         if (node.type == Type::kBool) {
           const bool floats = expression_.nodes()[static_cast<std::size_t>(node.args[0])].type == Type::kFloat;
-          value.truth = floats ? comparison(node.op, a.real, b.real) : comparison(node.op, a.whole, b.whole);
+          to.truth[lane] =
+              floats ? comparison(node.op, a.real[x], b.real[y]) : comparison(node.op, a.whole[x], b.whole[y]);
         } else if (node.type == Type::kInt) {
-          value.whole = int_result(node.op, a.whole, b.whole);
+          to.whole[lane] = int_result(node.op, a.whole[x], b.whole[y]);
         } else {
-          value.real = float_result<Real>(node.op, static_cast<Real>(a.real), static_cast<Real>(b.real));
+          to.real[lane] = float_result<Real>(node.op, static_cast<Real>(a.real[x]), static_cast<Real>(b.real[y]));
         }
     }
   }
 }
 
+template <class Real>
+void ExpressionEvaluator::run(const ExpressionPoint& point, std::size_t lanes, const double* s) {
+  const std::int32_t variables[] = {0, point.b, point.h, point.hk, point.i, point.j, point.seqlen_q, point.seqlen_kv};
+  for (std::size_t at = 0; at < values_.size(); ++at) {
+    const ExpressionNode& node = expression_.nodes()[at];
+    Values& to = values_[at];
+    if (node.op != Op::kVariable) {
+      run_node<Real>(node, to, to.varies ? lanes : 1);
+    } else if (node.variable == ExpressionVariable::kS) {
+      for (std::size_t lane = 0; lane < lanes; ++lane) to.real[lane] = static_cast<Real>(s[lane]);
+    } else {
+      for (std::size_t lane = 0; lane < (to.varies ? lanes : 1); ++lane)
+        to.whole[lane] = variables[static_cast<std::size_t>(node.variable)] + static_cast<std::int32_t>(lane);
+    }
+  }
+}
+
 double ExpressionEvaluator::score(const ExpressionPoint& point) {
-  FC_CHECK(expression_.use() == ExpressionUse::kScore);
-  run<double>(point);
-  return values_[static_cast<std::size_t>(expression_.root())].real;
+  double s = point.s;
+  scores(point, {&s, 1});
+  return s;
 }
 
 bool ExpressionEvaluator::mask(const ExpressionPoint& point) {
+  std::uint8_t visible = 0;
+  masks(point, {&visible, 1});
+  return visible != 0;
+}
+
+void ExpressionEvaluator::scores(const ExpressionPoint& row, std::span<double> s) {
+  FC_CHECK(expression_.use() == ExpressionUse::kScore);
+  const Values& root = values_[static_cast<std::size_t>(expression_.root())];
+  ExpressionPoint from = row;
+  for (std::size_t done = 0; done < s.size(); done += kLanes, from.j += static_cast<std::int32_t>(kLanes)) {
+    const std::size_t lanes = std::min(kLanes, s.size() - done);
+    run<double>(from, lanes, s.data() + done);
+    for (std::size_t lane = 0; lane < lanes; ++lane) s[done + lane] = root.real[root.at(lane)];
+  }
+}
+
+void ExpressionEvaluator::masks(const ExpressionPoint& row, std::span<std::uint8_t> visible) {
   FC_CHECK(expression_.use() == ExpressionUse::kMask);
-  run<float>(point);
-  return values_[static_cast<std::size_t>(expression_.root())].truth;
+  const Values& root = values_[static_cast<std::size_t>(expression_.root())];
+  ExpressionPoint from = row;
+  for (std::size_t done = 0; done < visible.size(); done += kLanes, from.j += static_cast<std::int32_t>(kLanes)) {
+    const std::size_t lanes = std::min(kLanes, visible.size() - done);
+    run<float>(from, lanes, nullptr);
+    for (std::size_t lane = 0; lane < lanes; ++lane) visible[done + lane] = root.truth[root.at(lane)] ? 1 : 0;
+  }
 }
 
 }  // namespace flashcore

@@ -27,19 +27,29 @@ class ExpressionEvaluator {
   explicit ExpressionEvaluator(const Expression& expression, ExpressionElements elements = {});
   double score(const ExpressionPoint& point);
   bool mask(const ExpressionPoint& point);
+  // Of one row and the keys from row.j on, side by side: what does not depend on the key or on s is computed once.
+  // `s` becomes the scores.
+  void scores(const ExpressionPoint& row, std::span<double> s);
+  void masks(const ExpressionPoint& row, std::span<std::uint8_t> visible);  // 1 or 0
 
  private:
-  template <class Real>
-  void run(const ExpressionPoint& point);
-
-  struct Value {
-    double real;  // a Real, exactly
-    std::int32_t whole;
-    bool truth;
+  static constexpr std::size_t kLanes = 64;
+  // Of one node for all lanes; in the first alone if it is the same for all.
+  struct Values {
+    std::array<double, kLanes> real;  // each a Real, exactly
+    std::array<std::int32_t, kLanes> whole;
+    std::array<bool, kLanes> truth;
+    bool varies;
+    std::size_t at(std::size_t lane) const { return varies ? lane : 0; }
   };
+  template <class Real>
+  void run(const ExpressionPoint& point, std::size_t lanes, const double* s);
+  template <class Real>
+  void run_node(const ExpressionNode& node, Values& to, std::size_t lanes);
+
   const Expression& expression_;
   ExpressionElements elements_;
-  std::vector<Value> values_;
+  std::vector<Values> values_;
 };
 
 // Rounded down, and what is left, with the divisor's sign; 0 where the divisor is 0.

@@ -162,6 +162,31 @@ TEST(Expression, RandomTreesAreWorthWhatASecondEvaluationSays) {
   EXPECT_LT(held, 5000);
 }
 
+// Row by row as key by key, across the lanes' border.
+TEST(Expression, RowsAreTheirKeys) {
+  for (int n = 0; n < 200; ++n) {
+    const bool mask = n % 2 == 0;
+    RandomExpressions random(static_cast<std::uint64_t>(n) + 80000, mask, true);
+    const Expression expression = parse(random.next(1 + n % 4).text, mask ? kMask : kScore);
+    ExpressionEvaluator evaluator(expression, [&](int tensor, std::span<const std::int32_t> at) {
+      return example_element(expression.tensors()[static_cast<std::size_t>(tensor)].name, at);
+    });
+    ExpressionPoint p{.b = 1, .h = 3, .hk = 1, .i = 9 + n % 80, .j = 5, .seqlen_q = 99, .seqlen_kv = 99};
+    std::vector<double> scores(90);
+    std::vector<std::uint8_t> visible(90);
+    for (double& s : scores) s = random.draws().normal();
+    const std::vector<double> s = scores;
+    if (mask) evaluator.masks(p, visible);
+    else evaluator.scores(p, scores);
+    for (std::size_t k = 0; k < s.size(); ++k, ++p.j) {
+      p.s = s[k];
+      if (mask) ASSERT_EQ(visible[k] != 0, evaluator.mask(p)) << expression.text();
+      else if (!std::isnan(scores[k])) ASSERT_EQ(scores[k], evaluator.score(p)) << expression.text();
+      else ASSERT_TRUE(std::isnan(evaluator.score(p))) << expression.text();
+    }
+  }
+}
+
 TEST(Expression, WhatIsPrintedIsReadAsTheSame) {
   std::set<std::string> tokens, texts;
   for (int n = 0; n < 1000; ++n) {

@@ -207,6 +207,8 @@ TEST(ExpressionDeviceCode, EachOperationOfAScoreIsExactToAFewBits) {
       {"where(keep[j], doc[b, i], -1)", 0, 0},
       {"2147483647 + i * 65537 // 3 - (0 - i) % 7", 0x1p-23, 0},
       {"min(log(-abs(s) - 1), 1.0)", 0, 0},
+      {"min(1.0, log(-abs(s) - 1))", 0, 0},
+      {"max(log(-abs(s) - 1), 1.0)", 0, 0},
       {"max(1.0, log(-abs(s) - 1))", 0, 0},
   };
   std::vector<Expression> scores;
