@@ -78,8 +78,13 @@ class EmulatorTest : public ::testing::Test {
     spec.shared_bytes = 1024;
     spec.params.resize(sizeof params);
     std::memcpy(spec.params.data(), &params, sizeof params);
-    spec.tensor_maps = {
-        {0, buffer_->data(), false, {64, 8, 1, 1}, {128, 1024, 1024}, {8, 8, 1, 1}, TensorSwizzle::kNone}};
+    spec.tensor_maps = {{0,
+                         buffer_->data(),
+                         TensorElement::kFloat16,
+                         {64, 8, 1, 1},
+                         {128, 1024, 1024},
+                         {8, 8, 1, 1},
+                         TensorSwizzle::kNone}};
     device->encode_tensor_maps(spec);
     try {
       for (int i = 0; i < launches; ++i) device->launch(*module, spec);
