@@ -264,9 +264,11 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   if (!tensor_cores) return budget;
   const Precision output = precision_of(what.output_dtype);
   const double norm = std::sqrt(s.o2);
-  double rounding2 = 0, scaled_rounding2 = 0;
+  double rounding2 = 0, scaled_rounding2 = 0, saturated2 = 0;
   for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
     const double half = half_gap(output, row.o[d]);
+    const double beyond = size_of(what.output_dtype) == 1 ? std::abs(row.o[d]) - output.largest : 0;
+    if (beyond > 0) saturated2 += beyond * beyond;  // 8-bit o stops there
     rounding2 += half * half / 3;
     scaled_rounding2 += row.o[d] * row.o[d] * half * half / 3;
   }
@@ -278,8 +280,9 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   // Of |o|: exp2, the division, the accumulator's truncation once per 16 keys (of 8 bits until the sum is promoted); of
   // o moved by errors of all scores; and small P.
   const double truncated = fp8 ? sums.coherent : keys / 16 * kUlpF32;
-  const double systematic =
-      norm * (0x1p-21 + truncated) + shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2)) + s.lost;
+  const double systematic = norm * (0x1p-21 + truncated) +
+                            shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2)) + s.lost +
+                            std::sqrt(saturated2);
   budget.scale_systematic = (norm * systematic);
   budget.scale_variance = (scaled_rounding2 + s.o2 * (s.p_budget2 + other2));
   budget.bias_systematic = (std::sqrt(dim) * systematic);

@@ -66,7 +66,8 @@ def poisoned(value, payload, key=""):
         return {k: poisoned(v, payload, k) for k, v in value.items()}
     if isinstance(value, list):
         return [poisoned(v, payload, key) for v in value]
-    return payload if isinstance(value, str) and key not in KEPT else value
+    # Numbers that JSON has no word for are text.
+    return payload if isinstance(value, str) and key not in KEPT and value not in ("inf", "-inf", "nan") else value
 
 
 class Tags(html.parser.HTMLParser):

@@ -18,7 +18,7 @@ std::string hash_of(const HostTensor& tensor) {
 
 TEST(DataTest, PatternNamesRoundTrip) {
   for (const Pattern pattern : all_patterns()) EXPECT_EQ(parse_pattern(to_string(pattern)), pattern);
-  EXPECT_EQ(all_patterns().size(), 7u);
+  EXPECT_EQ(all_patterns().size(), 8u);
   EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16")).size(), 7u);
   EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_e4m3")).size(), 8u);
   EXPECT_THROW(parse_pattern("zeros"), Error);

@@ -44,7 +44,16 @@ inline Trial sample_trial() {
               "row 3 is NaN",
               {{"rel", std::numeric_limits<double>::quiet_NaN()},
                {"rows", {1, 2.5, -std::numeric_limits<double>::infinity()}}}}};
-  t.error = OutputError{0.1, std::numeric_limits<double>::infinity(), 1.0 / 3, -1e-300, 5, 7, 3};
+  t.error = OutputError{.rel = 0.1,
+                        .worst_row_rel = std::numeric_limits<double>::infinity(),
+                        .max_abs = 1.0 / 3,
+                        .scale = 0.01,
+                        .bias = -1e-300,
+                        .lse_max_abs = 5,
+                        .lse_bias = -2e-7,
+                        .lse_rms = 3e-7,
+                        .nonfinite = 7,
+                        .first_bad_row = 3};
   t.bound = ErrorBound{1e-3, 2e-3, 3e-3};
   Timing timing;
   timing.p10_us = 1.1;

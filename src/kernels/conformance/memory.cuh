@@ -5,6 +5,7 @@
 #include "kernels/ptx/atomic.cuh"
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/ldmatrix.cuh"
+#include "kernels/ptx/memory_bytes.cuh"
 
 namespace flashcore::conformance {
 
@@ -23,6 +24,14 @@ struct GlobalMemory {
     ptx::st_global_u32(p.out + 2 * kThreads + t, static_cast<unsigned>(t) * 0x01234567u);
     ptx::st_global_v4(p.out + 3 * kThreads + 4 * t,
                       {word(p, kRawWords + t), static_cast<unsigned>(t), word(p, kRawWords + 2 * t), 0x89abcdefu});
+  }
+};
+struct GlobalBytes {
+  FC_DEVICE static void run(const Arguments& p) {
+    const int t = thread();
+    const auto* in = static_cast<const unsigned char*>(p.in) + 4 * kRawWords;
+    auto* out = reinterpret_cast<unsigned char*>(p.out) + 4 * t;
+    for (int i = 0; i < 4; ++i) ptx::st_global_u8(out + i, ptx::ld_global_u8(in + 5 * t + i) + 0x100u * t);
   }
 };
 struct SharedMemory {

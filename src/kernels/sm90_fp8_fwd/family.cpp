@@ -43,38 +43,17 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
             "head dims that are multiples of 16 up to 256 only, not {}: TMA strides are multiples of 16 bytes", dim);
     }
     if (problem.seqlen_q == 0 || problem.seqlen_kv == 0) return "a tensor map cannot describe an empty tensor";
-    return why_indices_overflow(problem);
+    if (auto reason = why_indices_overflow(problem)) return reason;
+    if (!first_valid(problem, limits))
+      return fmt::format("no config fits head dims {} and {}: sums of P·V of {} columns are not of 64, 128 or 256",
+                         problem.head_dim, problem.head_dim_v, problem.head_dim_v);
+    return std::nullopt;
   }
 
   int preference(const Problem&, const DeviceLimits&) const override { return 90; }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
-    const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
-    constexpr Fp8Config kSmall[] = {
-        {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = 1, .pv_columns = 64},
-        {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = 1, .pv_columns = 64},
-        {.num_consumers = 2, .block_n = 64, .q_stages = 2, .overlap = 1, .pv_columns = 64},
-    };
-    constexpr Fp8Config kMiddle[] = {
-        {.num_consumers = 2, .block_n = 128, .q_stages = 1, .overlap = 0, .pv_columns = 64},
-        {.num_consumers = 2, .block_n = 128, .q_stages = 1, .overlap = 0, .pv_columns = 128},
-        {.num_consumers = 2, .block_n = 64, .q_stages = 1, .overlap = 0, .pv_columns = 256},
-    };
-    constexpr Fp8Config kLarge[] = {
-        {.num_consumers = 2, .block_n = 64, .v_stages = 1, .overlap = 0, .pv_columns = 64},
-        {.num_consumers = 1, .block_n = 64, .v_stages = 1, .ping_pong = 0, .overlap = 0, .pv_columns = 64},
-        {.num_consumers = 1, .block_n = 64, .v_stages = 1, .ping_pong = 0, .overlap = 0, .pv_columns = 256},
-    };
-    const std::span<const Fp8Config> some = widest <= 64    ? std::span<const Fp8Config>(kSmall)
-                                            : widest <= 128 ? std::span<const Fp8Config>(kMiddle)
-                                                            : std::span<const Fp8Config>(kLarge);
-    for (Fp8Config config : some) {
-      if (problem.band().bounded()) config.scheduler = static_cast<int>(tile::Scheduler::kCounter);
-      for (const int columns : {64, 128, 256}) {
-        config.pv_columns = columns;
-        if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
-      }
-    }
+    if (auto values = first_valid(problem, limits)) return *values;
     throw_internal("sm90_fp8_fwd has no default config for {}", problem.id());
   }
 
@@ -114,6 +93,38 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     TensorMapSpec map = tensor_map_of(offset, DType::kE4M3, layout, {width, rows, 1, 1});
     map.swizzle = static_cast<TensorSwizzle>(width);
     return map;
+  }
+
+  // None for some head dims of v beyond 128 that no width of a sum divides.
+  std::optional<ConfigValues> first_valid(const Problem& problem, const DeviceLimits& limits) const {
+    const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
+    constexpr Fp8Config kSmall[] = {
+        {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = 1, .pv_columns = 64},
+        {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = 1, .pv_columns = 64},
+        {.num_consumers = 2, .block_n = 64, .q_stages = 2, .overlap = 1, .pv_columns = 64},
+    };
+    // Measured at 8192 keys, full: 902 TFLOP/s, three consumers without turns 911, without overlap 853.
+    constexpr Fp8Config kMiddle[] = {
+        {.num_consumers = 2, .block_n = 128, .q_stages = 1, .overlap = 1, .pv_columns = 128},
+        {.num_consumers = 2, .block_n = 96, .q_stages = 1, .overlap = 1, .pv_columns = 128},
+        {.num_consumers = 2, .block_n = 64, .q_stages = 1, .overlap = 0, .pv_columns = 256},
+    };
+    constexpr Fp8Config kLarge[] = {
+        {.num_consumers = 2, .block_n = 64, .v_stages = 1, .overlap = 0, .pv_columns = 64},
+        {.num_consumers = 1, .block_n = 64, .v_stages = 1, .ping_pong = 0, .overlap = 0, .pv_columns = 64},
+        {.num_consumers = 1, .block_n = 64, .v_stages = 1, .ping_pong = 0, .overlap = 0, .pv_columns = 256},
+    };
+    const std::span<const Fp8Config> some = widest <= 64    ? std::span<const Fp8Config>(kSmall)
+                                            : widest <= 128 ? std::span<const Fp8Config>(kMiddle)
+                                                            : std::span<const Fp8Config>(kLarge);
+    for (Fp8Config config : some) {
+      if (problem.band().bounded()) config.scheduler = static_cast<int>(tile::Scheduler::kCounter);
+      for (const int columns : {config.pv_columns, 64, 128, 256}) {
+        config.pv_columns = columns;
+        if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+      }
+    }
+    return std::nullopt;
   }
 };
 

@@ -131,6 +131,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
         exact("constants", "arithmetic", "Constants", "negative_infinity float_of_bits", 2 * kThreads),
         exact("global_memory", "memory", "GlobalMemory",
               "ld_global_f32 ld_global_u16 st_global_f32 st_global_u16 st_global_u32 st_global_v4", 7 * kThreads),
+        exact("global_bytes", "memory", "GlobalBytes", "ld_global_u8 st_global_u8", kThreads),
         exact("shared_memory", "memory", "SharedMemory",
               "dynamic_shared st_shared_u32 st_shared_v4 ld_shared_u32 ld_shared_v4 opaque", 10 * kThreads),
         exact("atomics", "memory", "Atomics", "atomic_add_global", kThreads + 1),
