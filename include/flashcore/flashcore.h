@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 3
+#define FC_ABI_VERSION 4
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -40,8 +40,17 @@ typedef enum fc_status {
   FC_ERROR_INTERNAL = 4     /* flashcore: please report it with the message */
 } fc_status;
 
-/* Element type of q, k, v and o. */
-typedef enum fc_dtype { FC_FP32 = 0, FC_FP16 = 1, FC_BF16 = 2 } fc_dtype;
+/* Element type of q, k and v, and of o unless o_dtype says otherwise. The 8-bit ones are OCP's: e4m3 (float8_e4m3fn:
+ * largest 448, no infinity) and e5m2. Since ABI version 4 */
+typedef enum fc_dtype { FC_FP32 = 0, FC_FP16 = 1, FC_BF16 = 2, FC_E4M3 = 3, FC_E5M2 = 4 } fc_dtype;
+
+/* How many factors (descales) bring 8-bit q, k and v back to their values, x = descale * stored. Since ABI version 4 */
+typedef enum fc_scaling {
+  FC_SCALING_USUAL = 0,  /* one a tensor for 8 bits, none for others */
+  FC_SCALING_NONE = 1,   /* none: they are what is stored */
+  FC_SCALING_TENSOR = 2, /* one for each of q, k and v */
+  FC_SCALING_HEAD = 3    /* [batch, heads_kv] for each: query head h has that of key head h / (heads_q / heads_kv) */
+} fc_scaling;
 
 /* Which keys a query row sees. Bottom-right: the last row sees every key (FlashAttention, decoding); top-left: row i
  * sees keys 0..i (PyTorch's is_causal). The same where both lengths are equal. */
@@ -54,6 +63,7 @@ typedef enum fc_alignment { FC_ALIGN_BOTTOM_RIGHT = 0, FC_ALIGN_TOP_LEFT = 1 } f
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
+typedef struct fc_timer_handle* fc_timer; /* since ABI version 4 */
 
 /* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
  * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
@@ -71,7 +81,8 @@ typedef enum fc_given {
   FC_GIVEN_O_STRIDES = 8,
   FC_GIVEN_STRIDES = 15, /* all four */
   FC_GIVEN_SCALE = 16,   /* a scale of 0 is then refused, as any other outside its range */
-  FC_GIVEN_WINDOW = 32   /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
+  FC_GIVEN_WINDOW = 32,  /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
+  FC_GIVEN_O_DTYPE = 64  /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
 } fc_given;
 
 /* What to compute: o = softmax(scale * q k^T + mask) v, over
@@ -98,12 +109,16 @@ typedef struct fc_attention {
    * the left. Rows whose window holds no key get o = 0 and lse = -infinity. Since ABI version 3, like the next field */
   int64_t window_left, window_right;
   int32_t window_alignment; /* fc_alignment, of a window that is not causal; a causal mask has its own */
+  int32_t unused;           /* padding of ABI version 3 */
+  /* Of 8-bit q, k and v: o is fp16, bf16, e4m3 or e5m2 (which saturate). Since ABI version 4, like the next field */
+  int32_t o_dtype; /* fc_dtype, with FC_GIVEN_O_DTYPE */
+  int32_t scaling; /* fc_scaling: which factors fc_plan_launch_scaled is given */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                         \
   {                                                                                                               \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0}, \
-        {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT                                                \
+        {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL                  \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -166,6 +181,42 @@ FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_
  * allocates working memory unless its addresses are among those of the plan's last few launches. */
 FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 void* stream);
+
+/* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
+ * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous. S = scale * descale_q * descale_k * (q k^T), and o =
+ * descale_v * (softmax(S) v). They are read when the launch runs. On the CPU a factor that is zero, negative, NaN or
+ * infinite is refused; on a GPU nobody looks. Null for a plan without factors. Since ABI version 4 */
+FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
+                                       const float* descale_q, const float* descale_k, const float* descale_v,
+                                       void* stream);
+/* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */
+
+/* Work of the caller's, timed as flashcore times its own kernels. On a GPU: a graph of several calls, captured and
+ * instantiated in the device's primary context, whose work before has ended when a sample begins. It runs on a stream
+ * of flashcore's, which is kept busy until the graph has been handed over, and stays the caller's. On the CPU: a
+ * function that makes one call; it returns 0, or something else to end the sample with an error. */
+typedef struct fc_timed_work {
+  uint32_t struct_size; /* sizeof(fc_timed_work); FC_TIMED_WORK_INIT sets it */
+  int32_t launches;     /* calls in the graph; 1 on the CPU, where the timer counts them */
+  void* graph;          /* a CUgraphExec; the CUDA runtime's cudaGraphExec_t is the same */
+  int32_t (*call)(void* user);
+  void* user;
+  double sample_us; /* a sample lasts at least so long; 0: the device's default */
+} fc_timed_work;
+
+#define FC_TIMED_WORK_INIT \
+  { (uint32_t)sizeof(fc_timed_work), 1, NULL, NULL, NULL, 0.0 }
+
+/* Makes the first, slower run of the work. */
+FC_API fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer);
+FC_API fc_status fc_timer_destroy(fc_timer timer);
+/* `time_us`: device time of one call. `clock_mhz` (may be null): cycles over time meanwhile; 0 on the CPU. With
+ * `warm_up_ms` and `measure_ms` samples are taken back to back for so long, and the second part's mean is given. */
+FC_API fc_status fc_timer_sample(fc_timer timer, double warm_up_ms, double measure_ms, double* time_us,
+                                 double* clock_mhz);
+/* How many calls make a sample last `sample_us` (0: the device's default), by the rule for flashcore's own graphs:
+ * takes three samples. On the CPU: as many as a sample makes. */
+FC_API fc_status fc_timer_launches(fc_timer timer, double sample_us, int32_t* launches);
 
 /* --- problems ---------------------------------------------------------------------------------------------------- */
 

@@ -58,6 +58,8 @@ std::string text_of(Ask&& ask) {
 template <class T>
 constexpr const char* why_not_element(fc_dtype dtype) {
   using Limits = std::numeric_limits<T>;
+  if (dtype == FC_E4M3 || dtype == FC_E5M2)
+    return "the plan's dtype has 8 bits, with o of another type and factors: use launch_scaled() with addresses";
   if (dtype == FC_FP32)
     return std::is_same_v<T, float> ? nullptr : "the plan's dtype is fp32, so that spans are of float: run<float>";
   if (sizeof(T) != 2 || !std::is_trivially_copyable_v<T>)
@@ -110,6 +112,8 @@ struct Attention {
   /// Keys that a row sees to the left and right of its own one; none: no bound on that side.
   std::optional<std::int64_t> window_left = {}, window_right = {};
   fc_alignment window_alignment = FC_ALIGN_BOTTOM_RIGHT;
+  std::optional<fc_dtype> o_dtype = {};  ///< of 8-bit q, k and v: FC_BF16 if not given
+  fc_scaling scaling = FC_SCALING_USUAL;
 
   std::int64_t columns_v() const { return head_dim_v.value_or(head_dim); }
 
@@ -141,6 +145,8 @@ struct Attention {
       a.given |= static_cast<std::uint32_t>(FC_GIVEN_WINDOW);
     }
     a.window_alignment = window_alignment;
+    take(a.o_dtype, o_dtype, FC_GIVEN_O_DTYPE);
+    a.scaling = scaling;
     a.candidate = candidate.empty() ? nullptr : candidate.c_str();
     return a;
   }
@@ -229,6 +235,13 @@ class Plan {
   void launch(const void* q, const void* k, const void* v, void* o, float* lse = nullptr,
               void* stream = nullptr) const {
     detail::check(fc_plan_launch(get(), q, k, v, o, lse, stream));
+  }
+
+  /// The same of 8-bit q, k and v with their factors; see fc_plan_launch_scaled.
+  void launch_scaled(const void* q, const void* k, const void* v, void* o, const float* descale_q,
+                     const float* descale_k, const float* descale_v, float* lse = nullptr,
+                     void* stream = nullptr) const {
+    detail::check(fc_plan_launch_scaled(get(), q, k, v, o, lse, descale_q, descale_k, descale_v, stream));
   }
 
   /// On a CPU context: host tensors of T, float for FC_FP32 and a type of two bytes for the others. A contiguous

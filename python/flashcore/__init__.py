@@ -10,5 +10,6 @@ scaled_dot_product_attention, `flashcore.transformers` registers `attn_implement
 from ._library import Error, Note, __version__, num_threads, set_num_threads
 from ._plan import Plan, attention, plan
 from ._program import bench, explain, tune
+from ._quantize import Quantized, quantize
 
-__all__ = ["Error", "Note", "Plan", "__version__", "attention", "bench", "explain", "num_threads", "plan", "set_num_threads", "tune"]
+__all__ = ["Error", "Note", "Plan", "Quantized", "__version__", "attention", "bench", "explain", "num_threads", "plan", "quantize", "set_num_threads", "tune"]

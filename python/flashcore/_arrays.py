@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from ._library import Error
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}
+_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+_FULL_NAMES = {short: name for name, short in _NAMES.items()}
 
 
 class View(NamedTuple):
@@ -20,7 +21,7 @@ class View(NamedTuple):
 
     framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
     device: str  # "cpu" | "cuda:N"
-    dtype: str  # "fp32" | "fp16" | "bf16"
+    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int  # of the element whose indices are all 0; a negative stride reaches below it
@@ -31,7 +32,7 @@ class View(NamedTuple):
 def _dtype(name: str, role: str) -> str:
     found = _NAMES.get(name.split(".")[-1])
     if found is None:
-        raise Error(f"{role} is of dtype {name}; use float32, float16 or bfloat16")
+        raise Error(f"{role} is of dtype {name}; use float32, float16, bfloat16, float8_e4m3fn or float8_e5m2")
     return found
 
 
@@ -144,7 +145,7 @@ class _Versioned(ctypes.Structure):
                 ("flags", ctypes.c_uint64), ("tensor", _Tensor)]  # fmt: skip
 
 
-_DL_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16"}
+_DL_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16", (10, 8): "e4m3", (12, 8): "e5m2"}
 _DL_READ_ONLY, _DL_COPIED = 1, 2  # flags
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 
@@ -187,7 +188,7 @@ def _of_dlpack(x: Any, role: str, stream: int | None) -> View:
         flags, tensor = versioned.flags, versioned.tensor
     dtype = _DL_DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
-        raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use float32, float16 or bfloat16")
+        raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use float32, float16, bfloat16, float8_e4m3fn or float8_e5m2")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else _contiguous(shape)
     address = (tensor.data or 0) + tensor.byte_offset
@@ -254,7 +255,7 @@ def output(x: Any, role: str, stream: int | None = None) -> View:
 
 def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
     """A new contiguous array of the framework and on the device of `like`."""
-    name = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[dtype]
+    name = _FULL_NAMES[dtype]
     if like.framework == "torch":
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, name), device=like.keep.device)
@@ -268,7 +269,10 @@ def empty_like(like: View, shape: tuple[int, ...], dtype: str) -> Any:
             return jax.numpy.zeros(shape, dtype=getattr(jax.numpy, name)).block_until_ready()
     try:
         if like.framework == "numpy":
-            return sys.modules["numpy"].empty(shape, dtype=like.keep.dtype if dtype == like.dtype else name)
+            kind = like.keep.dtype if dtype == like.dtype else name
+            if kind == "bfloat16":  # whoever has arrays of 8-bit floats has ml_dtypes
+                kind = sys.modules["ml_dtypes"].bfloat16
+            return sys.modules["numpy"].empty(shape, dtype=kind)
         if like.framework == "buffer":
             elements = math.prod(shape)
             return memoryview(bytearray(elements * ITEM_BYTES[dtype])).cast({"fp32": "f", "fp16": "e"}[dtype], shape)

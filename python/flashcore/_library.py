@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -41,10 +41,11 @@ class Strides(ctypes.Structure):
 
 
 # fc_given: without its bit, a tensor whose strides are all 0 is contiguous, a scale of 0 is 1/sqrt(head_dim), and a side
-# of the window that is 0 has no bound.
+# of the window that is 0 has no bound; without GIVEN_O_DTYPE the output has q's dtype, or bf16 where that has 8 bits.
 GIVEN_STRIDES = 15
 GIVEN_SCALE = 16
 GIVEN_WINDOW = 32
+GIVEN_O_DTYPE = 64
 
 
 class Attention(ctypes.Structure):
@@ -56,10 +57,26 @@ class Attention(ctypes.Structure):
         ("head_dim_v", ctypes.c_int64), ("causal", ctypes.c_int32), ("alignment", ctypes.c_int32), ("scale", ctypes.c_double),
         ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
         ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64), ("window_alignment", ctypes.c_int32),
+        ("unused", ctypes.c_int32), ("o_dtype", ctypes.c_int32), ("scaling", ctypes.c_int32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Attention), **fields)
+
+
+TIMED_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+
+
+class TimedWork(ctypes.Structure):
+    """fc_timed_work, field by field as in flashcore.h."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32), ("launches", ctypes.c_int32), ("graph", ctypes.c_void_p), ("call", TIMED_CALL),
+        ("user", ctypes.c_void_p), ("sample_us", ctypes.c_double),
+    ]  # fmt: skip
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(TimedWork), **{"launches": 1, **fields})
 
 
 _P = ctypes.c_void_p
@@ -76,6 +93,11 @@ _FUNCTIONS = {
     "fc_plan_destroy": [_P],
     "fc_plan_describe": [_P, *_TEXT],
     "fc_plan_launch": [_P, *[_ADDRESS] * 6],
+    "fc_timer_create": [_P, ctypes.POINTER(TimedWork), ctypes.POINTER(_P)],
+    "fc_timer_destroy": [_P],
+    "fc_timer_sample": [_P, ctypes.c_double, ctypes.c_double, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
+    "fc_timer_launches": [_P, ctypes.c_double, ctypes.POINTER(ctypes.c_int32)],
+    "fc_plan_launch_scaled": [_P, *[_ADDRESS] * 9],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }

@@ -16,9 +16,10 @@ from typing import Any
 
 from . import _arrays, _library
 from ._arrays import View
-from ._library import GIVEN_SCALE, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Strides
+from . import _factors
+from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Strides
 
-DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}
+DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
 ALIGNMENTS = {None: 0, "bottom_right": 0, "top_left": 1}
 LAYOUTS = {"bhsd": (0, 1, 2), "bshd": (0, 2, 1)}  # where batch, head and row stand
@@ -141,13 +142,15 @@ class Plan:
         _library.check(library.fc_plan_create(_library.context(device), ctypes.byref(problem), ctypes.byref(handle)))
         self._handle = handle.value
         self._launch = library.fc_plan_launch
+        self._launch_scaled = library.fc_plan_launch_scaled
         weakref.finalize(self, library.fc_plan_destroy, handle.value).atexit = False
         self.device = device
         self.info: dict[str, Any] = json.loads(_library.text_of(library.fc_plan_describe, handle.value))
         for note in self.info["notes"]:
             say_once(note)
 
-    def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0) -> None:
+    def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0, descale_q: int = 0, descale_k: int = 0,
+               descale_v: int = 0) -> None:  # fmt: skip
         """Enqueues one call on addresses.
 
         Args:
@@ -155,13 +158,17 @@ class Plan:
             lse: address of fp32 [batch, heads_q, seqlen_q], contiguous; 0 if not wanted.
             stream: a CUstream as a number (`torch.cuda.current_stream().cuda_stream`); 0 is the default stream. On the
                 CPU 0 only, and the call returns when it is done.
+            descale_q, descale_k, descale_v: addresses of the fp32 factors of 8-bit q, k and v; 0 for a plan without.
 
         Raises:
             Error: for a null or misaligned address, for an o or lse that overlaps another tensor, and for a device that
                 reported a fault.
         """
         try:
-            status = self._launch(self._handle, q, k, v, o, lse, stream)
+            if descale_q or descale_k or descale_v:
+                status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)
+            else:
+                status = self._launch(self._handle, q, k, v, o, lse, stream)
         except ctypes.ArgumentError as error:
             raise Error(f"an address or the stream is no number ({error}); give them as tensor.data_ptr() does") from error
         if status:
@@ -209,7 +216,7 @@ class _Sizes:
 def _alignment(q: View, k: View, v: View, o: View) -> int:
     bits = 16 | q.address | k.address | v.address | o.address
     alignment = min(bits & -bits, 16)
-    if alignment < _arrays.ITEM_BYTES[q.dtype]:
+    if alignment < max(_arrays.ITEM_BYTES[q.dtype], _arrays.ITEM_BYTES[o.dtype]):
         for role, x in (("q", q), ("k", k), ("v", v), ("out", o)):
             if x.address % _arrays.ITEM_BYTES[x.dtype]:
                 raise Error(f"{role} is at {x.address:#x}, which is no multiple of its {_arrays.ITEM_BYTES[x.dtype]}-byte elements: copy it")
@@ -217,13 +224,14 @@ def _alignment(q: View, k: View, v: View, o: View) -> int:
 
 
 def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int, window: tuple[int, int], window_alignment: int,
-                  scale: float | None, alignment: int, candidate: bytes | None) -> Attention:  # fmt: skip
+                  scale: float | None, alignment: int, candidate: bytes | None, scaling: int) -> Attention:  # fmt: skip
     return Attention(
         dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
         seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal,
         alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
         o=sizes.strides("out", o), candidate=candidate, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
-        given=GIVEN_STRIDES | GIVEN_WINDOW | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
+        o_dtype=DTYPES[o.dtype], scaling=scaling,
+        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
 
 
 _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
@@ -252,46 +260,49 @@ def cached(key: Any, make: Any) -> Plan:
     return plan
 
 
-def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any) -> Plan:
+def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any,
+             scaling: int = _factors.NONE) -> Plan:  # fmt: skip
     alignment = _alignment(q, k, v, o)
     causal, window, scale = _causal_number(causal), window_sides(window), _scale_number(scale)
     window_alignment = _alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     key = (q.device, q.dtype, q.shape, q.strides, k.device, k.dtype, k.shape, k.strides, v.device, v.dtype, v.shape, v.strides,
-           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name)  # fmt: skip
+           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name, scaling)  # fmt: skip
 
     def make() -> Plan:
         sizes = _Sizes(q, k, v, layout)
-        if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype != q.dtype or o.device != q.device:
-            raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {q.dtype} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
-        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, window, window_alignment, scale, alignment, name or None))
+        allowed = _factors.OUTPUTS if q.dtype in _factors.DTYPES else (q.dtype,)
+        if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype not in allowed or o.device != q.device:
+            raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
+        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, window, window_alignment, scale, alignment, name or None, scaling))
 
     return cached(key, make)
 
 
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
-         candidate: str | None = None, window: Any = None, window_alignment: str | None = None) -> Plan:  # fmt: skip
+         candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
-    Args as of `attention`; `out` defaults to a contiguous array.
+    Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v have: "tensor" (the
+    default: one each), "head" ([batch, heads_kv] each) or "none".
     """
     views = [_arrays.view(x, role) for x, role in ((q, "q"), (k, "k"), (v, "v"))]
     if out is None:
         shape = _Sizes(*views, layout).output_shape(views[2].shape[3])
-        o = View("none", views[0].device, views[0].dtype, shape, _arrays._contiguous(shape), 0, None)
+        o = View("none", views[0].device, _factors.output_dtype(views[0].dtype), shape, _arrays._contiguous(shape), 0, None)
     else:
         o = _arrays.output(out, "out")
-    return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate)
+    return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[0].dtype))
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | None = None, layout: str = "bhsd", out: Any = None,
               return_lse: bool = False, stream: int | None = None, candidate: str | None = None, window: Any = None,
-              window_alignment: str | None = None) -> Any:  # fmt: skip
+              window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
-        q: [batch, heads, seqlen_q, head_dim]: NumPy, CuPy, JAX, PyTorch or any array with `__dlpack__`; float32, float16 or
-            bfloat16; on the CPU or a CUDA GPU. Any strides, broadcasts included, as long as the elements of a row are
+        q: [batch, heads, seqlen_q, head_dim]: NumPy, CuPy, JAX, PyTorch or any array with `__dlpack__`; float32, float16,
+            bfloat16, float8_e4m3fn or float8_e5m2 (torch.float8_*, ml_dtypes), all three of one; on the CPU or a CUDA GPU. Any strides, broadcasts included, as long as the elements of a row are
             adjacent; negative ones on the CPU only. Subclasses (masked arrays, FakeTensor, ...) are refused.
         k: [batch, heads_kv, seqlen_kv, head_dim]; heads_kv divides heads (grouped-query attention).
         v: [batch, heads_kv, seqlen_kv, head_dim_v].
@@ -304,10 +315,14 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         scale: from 1e-6 to 1e6; default 1/sqrt(head_dim).
         layout: "bhsd" as above, or "bshd": [batch, seqlen, heads, head_dim] for all arrays.
         out: where to write, [batch, heads, seqlen_q, head_dim_v]; it can be written, and shares no element with q, k or v.
-            On the CPU a write is tried first, because tensors over read-only mappings do not say that they are. Default: a new array of q's framework.
+            On the CPU a write is tried first, because tensors over read-only mappings do not say that they are. Default: a new array of q's framework and dtype,
+            bfloat16 where that has 8 bits; an out of those may be float16, bfloat16 or have 8 bits, which saturate.
         return_lse: also return the log-sum-exp of each row, float32 [batch, heads, seqlen_q].
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
+        descale_q, descale_k, descale_v: of 8-bit q, k and v: what their numbers are multiplied with, all three or none. A number
+            or a float32 array of one element for a whole tensor, or float32 [batch, heads_kv] for each key head and the query heads
+            that read it. Positive and finite (not looked at on a GPU).
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf. On a GPU the work is enqueued like
@@ -321,18 +336,19 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
     vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
     if out is None:
         sizes = _Sizes(vq, vk, vv, layout)
-        out = _arrays.empty_like(vq, sizes.output_shape(sizes.head_dim_v), vq.dtype)
+        out = _arrays.empty_like(vq, sizes.output_shape(sizes.head_dim_v), _factors.output_dtype(vq.dtype))
         vo = _arrays.view(out, "out", stream)  # JAX's own are written this once
     else:
         vo = _arrays.output(out, "out", stream)
-    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate)
+    factors = _factors.read(vq, (descale_q, descale_k, descale_v), lambda: _Sizes(vq, vk, vv, layout), stream)
+    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling)
     lse = lse_view = None
     if return_lse:
         sizes = _Sizes(vq, vk, vv, layout)
         lse = _arrays.empty_like(vq, (sizes.batch, sizes.heads_q, sizes.seqlen_q), "fp32")
         lse_view = _arrays.view(lse, "lse", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
-    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number)
+    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses)
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))

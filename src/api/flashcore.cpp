@@ -6,6 +6,7 @@
 
 #include "api/allocations.h"
 #include "api/context.h"
+#include "api/foreign_timer.h"
 #include "api/handles.h"
 #include "api/plan.h"
 #include "api/status.h"
@@ -19,6 +20,7 @@ using namespace flashcore::api;
 
 using Contexts = HandleTable<Context, fc_context>;
 using Plans = HandleTable<Plan, fc_plan>;
+using Timers = HandleTable<ForeignTimer, fc_timer>;
 
 // Never destroyed: at exit, threads of the caller may still be at work, and the driver may be gone already.
 Contexts& contexts() {
@@ -29,10 +31,15 @@ Plans& plans() {
   static auto* table = new Plans("plan", 0x20000000);
   return *table;
 }
+Timers& timers() {
+  static auto* table = new Timers("timer", 0x30000000);
+  return *table;
+}
 
 [[maybe_unused]] const bool g_renewed = (renew_in_child([] {
                                            contexts().renew_lock();
                                            plans().renew_lock();
+                                           timers().renew_lock();
                                            allocations().renew_lock();
                                          }),
                                          true);
@@ -160,6 +167,50 @@ fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* leng
 
 fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse, void* stream) {
   return guarded_launch([&] { plans().find(plan)->launch({q, k, v, o, lse, nullptr}, stream); });
+}
+
+fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
+                                const float* descale_q, const float* descale_k, const float* descale_v, void* stream) {
+  return guarded_launch([&] {
+    plans().find(plan)->launch({q, k, v, o, lse, nullptr, nullptr, nullptr, descale_q, descale_k, descale_v}, stream);
+  });
+}
+
+fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer) {
+  return guarded([&] {
+    *needed(timer, "timer") = nullptr;
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *timer = timers().add(std::make_shared<ForeignTimer>(found, work));
+  });
+}
+
+fc_status fc_timer_destroy(fc_timer timer) {
+  return guarded([&] {
+    std::shared_ptr<ForeignTimer> last = timers().find(timer);
+    const Keep keep(driver_of(last->context()));
+    timers().remove(timer);
+    last.reset();
+  });
+}
+
+fc_status fc_timer_sample(fc_timer timer, double warm_up_ms, double measure_ms, double* time_us, double* clock_mhz) {
+  return guarded_launch([&] {
+    const auto found = timers().find(timer);
+    const Keep keep(driver_of(found->context()));
+    double* time = needed(time_us, "time_us");
+    const Sample sample = found->sample(warm_up_ms, measure_ms);
+    *time = sample.time_us;
+    if (clock_mhz) *clock_mhz = sample.clock_mhz;
+  });
+}
+
+fc_status fc_timer_launches(fc_timer timer, double sample_us, int32_t* launches) {
+  return guarded_launch([&] {
+    const auto found = timers().find(timer);
+    const Keep keep(driver_of(found->context()));
+    *needed(launches, "launches") = found->launches_for(sample_us);
+  });
 }
 
 fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* length) {

@@ -1,6 +1,7 @@
 #include "api/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "api/allocations.h"
@@ -13,6 +14,8 @@ namespace flashcore::api {
 namespace {
 
 constexpr std::array kNames = {"q", "k", "v", "o", "lse"};
+constexpr std::array kFactorNames = {"descale_q", "descale_k", "descale_v"};
+constexpr std::size_t kFirstFactor = static_cast<std::size_t>(Operand::kDescaleQ);
 
 std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
   if (request.candidate)
@@ -58,7 +61,8 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   const auto element = static_cast<std::int64_t>(size_of(problem_.dtype));
   const std::int64_t lse = request.layouts.lse_elements;
   footprints_ = {Footprint(layouts_.q, element), Footprint(layouts_.k, element), Footprint(layouts_.v, element),
-                 Footprint(layouts_.o, element), Footprint({1, 1, 1, lse, lse, lse, lse}, sizeof(float))};
+                 Footprint(layouts_.o, static_cast<std::int64_t>(size_of(problem_.output_dtype()))),
+                 Footprint({1, 1, 1, lse, lse, lse, lse}, sizeof(float))};
   const std::vector<Choice> choices = choices_for(request, context_->info());
   std::vector<const Family*> passed_over;
   std::exception_ptr first_failure;
@@ -94,7 +98,8 @@ bool Plan::make(const Choice& choice, const Request& request) {
     notes_.push_back(*reason);
     return false;
   }
-  alignment_ = std::max(program.alignment_bytes, static_cast<int>(size_of(problem_.dtype)));
+  alignment_ = std::max(program.alignment_bytes,
+                        static_cast<int>(std::max(size_of(problem_.dtype), size_of(problem_.output_dtype()))));
   if (family.kind() == DeviceKind::kCpu) {
     artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
     cpu_call_ = std::make_unique<CpuCall>(family, choice.candidate.config, problem_, request.layouts);
@@ -143,6 +148,7 @@ void Plan::check(const Addresses& addresses) const {
     if (addresses[i] && (needed[i] || i == 4))
       allocations().check(kNames[i], addresses[i], footprints_[i].low, footprints_[i].high);
   }
+  check_factors(addresses);
   // Rows of an output are written while others still read theirs of the inputs.
   for (std::size_t output = 3; output < kNames.size(); ++output) {
     if (!addresses[output]) continue;
@@ -150,6 +156,37 @@ void Plan::check(const Addresses& addresses) const {
       if (addresses[other] && overlap(footprints_[output], addresses[output], footprints_[other], addresses[other]))
         throw_bad_input("{} at {} overlaps {} at {}; give an output memory of its own", kNames[output],
                         addresses[output], kNames[other], addresses[other]);
+    }
+  }
+}
+
+void Plan::check_factors(const Addresses& addresses) const {
+  const std::int64_t count = problem_.descale_count();
+  const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));
+  for (std::size_t i = 0; i < kFactorNames.size(); ++i) {
+    const auto* factors = static_cast<const float*>(addresses[kFirstFactor + i]);
+    if (count == 0 && factors)
+      throw_bad_input("{} is given, and {} has no factors; give null, or make the plan with a scaling", kFactorNames[i],
+                      problem_.id());
+    if (count == 0 || !needs_o_) continue;
+    if (!factors)
+      throw_bad_input(
+          "{} is null; give the address of its {} factor{} on {} to fc_plan_launch_scaled, or make the plan "
+          "with FC_SCALING_NONE",
+          kFactorNames[i], count, count == 1 ? "" : "s", context_->info().id);
+    if (reinterpret_cast<std::uintptr_t>(factors) % alignof(float) != 0)
+      throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", kFactorNames[i],
+                      addresses[kFirstFactor + i], alignof(float));
+    allocations().check(kFactorNames[i], factors, 0, bytes);
+    const Footprint footprint({1, 1, 1, count, count, count, count}, sizeof(float));
+    for (std::size_t output = 3; output < kNames.size(); ++output) {
+      if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, factors))
+        throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
+                        kFactorNames[i]);
+    }
+    for (std::int64_t at = 0; cpu_call_ && at < count; ++at) {
+      if (!(factors[at] > 0) || std::isinf(factors[at]))
+        throw_bad_input("{}[{}] is {}; factors are positive and finite", kFactorNames[i], at, factors[at]);
     }
   }
 }
@@ -164,6 +201,9 @@ void Plan::launch(const Addresses& given, void* stream) const {
     args.v = given[2];
     args.o = const_cast<void*>(given[3]);
     args.lse = static_cast<float*>(const_cast<void*>(given[4]));
+    args.descale_q = static_cast<const float*>(given[kFirstFactor]);
+    args.descale_k = static_cast<const float*>(given[kFirstFactor + 1]);
+    args.descale_v = static_cast<const float*>(given[kFirstFactor + 2]);
     (*cpu_call_)(args);
     return;
   }

@@ -14,19 +14,37 @@
 namespace flashcore::api {
 namespace {
 
-// Of ABI version 1, which ended before `given`, and 2, which ended before the window: nobody has had another.
+// Of ABI version 1, which ended before `given`, 2, which ended before the window, and 3, before 8 bits: nobody has had
+// another.
 constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
 constexpr std::uint32_t kSecondSize = offsetof(fc_attention, window_left);
-constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW;
+constexpr std::uint32_t kThirdSize = offsetof(fc_attention, o_dtype);
+constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
 constexpr int kMaxAlignment = 4096;
 
-DType dtype_of(std::int32_t value) {
+DType dtype_of(const char* field, std::int32_t value) {
   switch (value) {
     case FC_FP32: return DType::kF32;
     case FC_FP16: return DType::kF16;
     case FC_BF16: return DType::kBF16;
-    default: throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1) or FC_BF16 (2)", value);
+    case FC_E4M3: return DType::kE4M3;
+    case FC_E5M2: return DType::kE5M2;
+    default:
+      throw_bad_input("{} is {}; use FC_FP32 (0), FC_FP16 (1), FC_BF16 (2), FC_E4M3 (3) or FC_E5M2 (4)", field, value);
+  }
+}
+
+std::string scaling_word(std::int32_t value, const Problem& problem) {
+  switch (value) {
+    case FC_SCALING_USUAL: return std::string(to_string(Problem::usual_scaling(problem.dtype)));
+    case FC_SCALING_NONE: return "none";
+    case FC_SCALING_TENSOR: return "tensor";
+    case FC_SCALING_HEAD: return "head";
+    default:
+      throw_bad_input(
+          "scaling is {}; use FC_SCALING_USUAL (0), FC_SCALING_NONE (1), FC_SCALING_TENSOR (2) or FC_SCALING_HEAD (3)",
+          value);
   }
 }
 
@@ -133,7 +151,7 @@ bool has_broadcast(const TensorLayout& layout) {
 std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
-  if (size != kFirstSize && size != kSecondSize && size != sizeof(fc_attention))
+  if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
         "use the library that belongs to the header",
@@ -146,7 +164,13 @@ fc_attention whole(const fc_attention* given) {
   fc_attention a = FC_ATTENTION_INIT;
   const std::uint32_t size = size_of_struct(given);
   std::memcpy(&a, given, size);
-  if (size != sizeof(fc_attention) && (a.given & FC_GIVEN_WINDOW) != 0)
+  if (size != sizeof(fc_attention) && (a.given & FC_GIVEN_O_DTYPE) != 0)
+    throw_bad_input(
+        "given has FC_GIVEN_O_DTYPE, and a struct of {} bytes has no o_dtype; start from FC_ATTENTION_INIT of the "
+        "header "
+        "that belongs to this library",
+        size);
+  if (size < kThirdSize && (a.given & FC_GIVEN_WINDOW) != 0)
     throw_bad_input(
         "given has FC_GIVEN_WINDOW, and a struct of {} bytes has no fields for a window; start from "
         "FC_ATTENTION_INIT of the header that belongs to this library",
@@ -162,7 +186,10 @@ Request read_request(const fc_attention* given) {
   const fc_attention a = whole(given);
   Request request;
   Problem& problem = request.problem;
-  problem.dtype = dtype_of(a.dtype);
+  problem.dtype = dtype_of("dtype", a.dtype);
+  if ((a.given & FC_GIVEN_O_DTYPE) != 0)
+    find_problem_field("o_dtype")->set(problem, std::string(to_string(dtype_of("o_dtype", a.o_dtype))));
+  find_problem_field("scaling")->set(problem, scaling_word(a.scaling, problem));
   problem.mask = mask_of(a);
   problem.batch = a.batch;
   problem.heads_q = a.heads_q;
@@ -173,12 +200,12 @@ Request read_request(const fc_attention* given) {
   problem.head_dim_v = a.head_dim_v;
   if (a.scale != 0 || (a.given & FC_GIVEN_SCALE)) problem.scale = a.scale;
   problem.validate();
-  const std::size_t element = size_of(problem.dtype);
+  const std::size_t element = size_of(problem.dtype), o_element = size_of(problem.output_dtype());
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
-  if (request.alignment < static_cast<int>(element) || request.alignment > kMaxAlignment ||
+  if (request.alignment < static_cast<int>(std::max(element, o_element)) || request.alignment > kMaxAlignment ||
       (request.alignment & (request.alignment - 1)) != 0)
     throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment,
-                    element, kMaxAlignment);
+                    std::max(element, o_element), kMaxAlignment);
   ProblemLayouts& layouts = request.layouts = make_layouts(problem, Layout::kBhsd);
   layouts.q = with_strides("q", layouts.q, a.q, a.given & FC_GIVEN_Q_STRIDES);
   layouts.k = with_strides("k", layouts.k, a.k, a.given & FC_GIVEN_K_STRIDES);
@@ -186,8 +213,9 @@ Request read_request(const fc_attention* given) {
   layouts.o = with_strides("o", layouts.o, a.o, a.given & FC_GIVEN_O_STRIDES);
   require_no_overlap("o", layouts.o);
   request.is_16b_aligned = request.alignment >= 16;
-  for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
+  for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v})
     request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(*t, element);
+  request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(layouts.o, o_element);
   request.is_broadcast = has_broadcast(layouts.q) || has_broadcast(layouts.k) || has_broadcast(layouts.v);
   for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
     request.has_negative_strides = request.has_negative_strides || has_negative_stride(*t);
@@ -200,7 +228,13 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
-  if (size < sizeof(fc_attention) && (made.given & FC_GIVEN_WINDOW))
+  if (size < sizeof(fc_attention) && made.dtype >= FC_E4M3)
+    throw_bad_input(
+        "problem id '{}' is of 8 bits, which an fc_attention of struct_size {} has no fields for; build with a header "
+        "of "
+        "ABI version 4",
+        excerpt(id), size);
+  if (size < kThirdSize && (made.given & FC_GIVEN_WINDOW))
     throw_bad_input(
         "problem id '{}' has a window, which an fc_attention of struct_size {} has no fields for; build with "
         "a header of ABI version 3",
@@ -216,6 +250,14 @@ fc_attention request_of_id(const char* id) {
   const auto strides = [](const TensorLayout& t) { return fc_strides{t.stride_batch, t.stride_head, t.stride_row}; };
   fc_attention a = FC_ATTENTION_INIT;
   a.dtype = static_cast<std::int32_t>(problem.dtype);
+  if (problem.o_dtype) {
+    a.o_dtype = static_cast<std::int32_t>(*problem.o_dtype);
+    a.given |= FC_GIVEN_O_DTYPE;
+  }
+  if (problem.scaling)
+    a.scaling = *problem.scaling == Scaling::kNone   ? FC_SCALING_NONE
+                : *problem.scaling == Scaling::kHead ? FC_SCALING_HEAD
+                                                     : FC_SCALING_TENSOR;
   a.batch = problem.batch;
   a.heads_q = problem.heads_q;
   a.heads_kv = problem.heads_kv;

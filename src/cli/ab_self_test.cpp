@@ -54,6 +54,7 @@ bool finished(const Part& part) { return part.result.repeats == part.options.rep
 
 void judge(Part& part) {
   const AaResult& r = part.result;
+  const double wanted = part.options.planted_permille / 1000.0;
   if (!finished(part)) {
     part.sentence = fmt::format("broke off after {} of {} races{}", r.repeats, part.options.repeats,
                                 r.failure.empty() ? "" : ": " + r.failure);
@@ -72,6 +73,12 @@ void judge(Part& part) {
     part.sentence =
         fmt::format("called SLOWER in {} of {} races (none wanted); {}", r.slower, r.repeats, verdict_counts(r));
   }
+  if (wanted == 0) return;
+  const std::string lacking = r.why_not_planted(wanted);
+  part.passed = part.passed && lacking.empty();
+  part.sentence += lacking.empty()
+                       ? fmt::format("; {:.2f}% planted, {:.2f}% measured", 100 * r.planted, 100 * r.measured())
+                       : "; " + lacking;
 }
 
 nlohmann::json part_json(const Part& part) {

@@ -73,10 +73,13 @@ void print_times(Console& console, const std::vector<Trial>& trials) {
     timed = timed || trial.timing;
   }
   console.table(table);
-  if (timed)
-    console.line(
-        "p50 +-: half of the 95% interval of the median, within this run (`flashcore doctor` measures the noise "
-        "between runs); samples x launches of each");
+  if (!timed) return;
+  console.line(
+      "p50 +-: half of the 95% interval of the median, within this run; from run to run it is more; samples x launches "
+      "of each");
+  std::vector<MachineReading> readings;
+  for (const Trial& trial : trials) readings.push_back(trial.machine);
+  if (const std::string load = load_words(readings); !load.empty()) console.line("{}, this run included", load);
 }
 
 int run_bench(const BenchArguments& options) {

@@ -24,8 +24,8 @@ struct Job {
   Candidate candidate;
 };
 
-std::vector<Pattern> chosen_patterns(const CheckOptions& options) {
-  if (options.patterns.empty()) return all_patterns();
+std::vector<Pattern> chosen_patterns(const CheckOptions& options, const Problem& problem) {
+  if (options.patterns.empty()) return patterns_of(problem);
   std::vector<Pattern> patterns;
   for (const std::string& name : options.patterns) patterns.push_back(parse_pattern(name));
   return patterns;
@@ -104,18 +104,20 @@ int check_suite(const CheckOptions& options, const DeviceInfo& device) {
   CheckTally tally;
   const Suite suite = select_problems(options.common, "smoke");
   const std::vector<Job> jobs = make_jobs(options, suite, device.limits, tally.skipped);
-  const std::vector<Pattern> patterns = chosen_patterns(options);
+  std::size_t patterns = 0;
+  for (const Job& job : jobs) patterns = std::max(patterns, chosen_patterns(options, job.problem.problem).size());
   const auto count = [](std::size_t n, const char* word) { return plural(static_cast<std::int64_t>(n), word); };
   console.line("{} ({}): {} for {}, {} of data each", device.name, device.id, count(jobs.size(), "candidate"),
-               problems_of(suite, options.common), count(patterns.size(), "pattern"));
+               problems_of(suite, options.common), count(patterns, "pattern"));
 
   std::vector<std::optional<Trial>> trials(jobs.size());
   std::int64_t done = 0;
   for_each_with_worker(
       options, device, static_cast<std::int64_t>(jobs.size()), [&](Worker& worker, std::mutex& mutex, std::int64_t i) {
         const auto at = static_cast<std::size_t>(i);
-        const Trial trial =
-            worker.evaluate(check_request(jobs[at].problem, suite.name, jobs[at].candidate, patterns, options.seed));
+        const NamedProblem& problem = jobs[at].problem;
+        const Trial trial = worker.evaluate(check_request(problem, suite.name, jobs[at].candidate,
+                                                          chosen_patterns(options, problem.problem), options.seed));
         const std::lock_guard lock(mutex);
         trials[at] = trial;
         console.progress(++done, static_cast<std::int64_t>(jobs.size()),

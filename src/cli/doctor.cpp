@@ -52,8 +52,11 @@ void print_measured(Console& console, const Ceilings& c, const Noise& noise) {
   console.line("  ceiling: memory read    {:.1f} GB/s, cache {:.1f} GB/s", c.read_gbps, c.cache_read_gbps);
   console.line("  empty launch            {}", human_time_us(c.empty_launch_us));
   console.line(
-      "  noise floor             {} against itself: ratio {:.4f}, 95% interval {:.4f}..{:.4f} ({} ABBA blocks)",
+      "  noise of this process   {} against itself: ratio {:.4f}, 95% interval {:.4f}..{:.4f} ({} ABBA blocks)",
       noise.problem, noise.ratio.estimate, noise.ratio.low, noise.ratio.high, noise.blocks);
+  console.line(
+      "                          of one process and one place in memory; from process to process it is more, which "
+      "`flashcore ab` measures (between_process)");
   if (!noise.wrong.empty())
     console.line("  WRONG                   {} computes wrong outputs here: {}; see `flashcore check --problem {}`",
                  noise.candidate, noise.wrong, noise.problem);
@@ -77,6 +80,7 @@ nlohmann::json describe(Device& device, const Noise& noise) {
             {"ratio", noise.ratio.estimate},
             {"ci95", {noise.ratio.low, noise.ratio.high}},
             {"blocks", noise.blocks},
+            {"processes", 1},
             {"wrong", noise.wrong}}}};
 }
 

@@ -36,6 +36,7 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("compile", "compile families and configs for architectures: resource table and gate; needs no GPU",
            add_compile),
       verb("bench", "time problems; --family and --config pin a candidate", add_bench),
+      verb("peers", "beside other attentions, interleaved; `python -m flashcore.peers` brings PyTorch's", add_peers),
       verb("ab", "one candidate against another, interleaved: FASTER | SLOWER | SAME | INCONCLUSIVE", add_ab),
       verb("tune", "search for the fastest correct config of each problem; resumable", add_tune),
       verb("leaderboard", "best per problem and device, with confidence interval and ties", add_leaderboard, kEnds),
@@ -51,8 +52,7 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
       verb("worker", "evaluates candidates for a parent process", add_worker),
       verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel, kEnds),
-      verb("timer-server", "samples of a candidate's time for a process that interleaves them with others",
-           add_timer_server, kEnds),
+      verb("timer-server", "the laboratory's own party of a peer run", add_timer_server, kEnds),
   };
   for (auto hidden = verbs.end() - 3; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;

@@ -1,11 +1,14 @@
-// flashcore problem: what an id says, field by field. Scripts read ids by it.
+// flashcore problem: what an id says, field by field. Scripts read ids by it. And a suite of unseen ones, drawn.
 
 #include <sstream>
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "core/problem_fields.h"
+#include "lab/verify/unseen.h"
 
 namespace flashcore::cli {
 
@@ -15,6 +18,9 @@ struct ProblemArguments {
   Common common;
   std::vector<std::string> ids;
   bool reference = false;
+  int draw = 0;
+  std::uint64_t seed = 1;
+  std::string suite_file;
 };
 
 nlohmann::json describe(const PlacedProblem& p) {
@@ -38,8 +44,35 @@ void print(Console& console, const PlacedProblem& p) {
                p.unmasked_pairs(), p.seqlen_q * p.seqlen_kv, p.flops(), p.bytes());
 }
 
+// Problems that nobody has tuned for, as a suite.
+int run_draw(const ProblemArguments& options) {
+  check_output_file("--suite-file", options.suite_file);
+  const Suite suite = draw_unseen(options.draw, options.seed);
+  const std::string text = print_suite(
+      suite, fmt::format("Drawn by `flashcore problem --draw {} --seed {}`: no table or model has seen them.",
+                         options.draw, options.seed));
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  if (options.suite_file.empty()) {
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) console.line("{}", line);
+  } else {
+    write_file_atomically(options.suite_file, text);
+    console.summary("{} written to {}", plural(static_cast<std::int64_t>(suite.problems.size()), "problem"),
+                    options.suite_file);
+  }
+  nlohmann::json results = nlohmann::json::array();
+  for (const NamedProblem& named : suite.problems) results.push_back(describe(named.problem));
+  write_json(options.common,
+             {{"schema", "flashcore.problem/1"}, {"fields", problem_fields_json()}, {"results", results}});
+  return kDone;
+}
+
 int run_problem(const ProblemArguments& options) {
   check_json_target(options.common);
+  if (options.draw > 0 && (options.reference || !options.ids.empty()))
+    throw_bad_input("--draw was given with ids or --reference; ask for one thing at a time");
+  if (options.draw > 0) return run_draw(options);
+  if (!options.suite_file.empty()) throw_bad_input("--suite-file was given without --draw: there is no suite to write");
   if (options.ids.empty() && !options.reference)
     throw_bad_input("no problem was given; give an id as b1_h32_hk8_s4096_d128_bf16_causal, or --reference");
   Console console(options.common.quiet, json_on_stdout(options.common));
@@ -64,9 +97,15 @@ Run add_problem(CLI::App& app) {
   auto options = std::make_shared<ProblemArguments>();
   app.add_option("ids", options->ids, "problem ids")->type_name("ID");
   app.add_flag("--reference", options->reference, "print the page of all fields, in Markdown (docs/problem.md)");
+  app.add_option("--draw", options->draw, "draw so many problems that nobody has tuned for, at sizes worth timing")
+      ->type_name("N")
+      ->check(whole_between(1, 1000));
+  app.add_option("--seed", options->seed, "of --draw")->check(seed_number())->capture_default_str();
+  app.add_option("--suite-file", options->suite_file, "write what --draw gives as a suite")->type_name("FILE");
   add_common(app, options->common, kJson);
-  add_examples(app, {"problem b1_h32_hk8_s4096_d128_bf16_causal",
-                     "problem b1_h8_s4096_d128_bf16_causal_wl1023 --json -", "problem --reference"});
+  add_examples(app,
+               {"problem b1_h32_hk8_s4096_d128_bf16_causal", "problem b1_h8_s4096_d128_bf16_causal_wl1023 --json -",
+                "problem --reference", "problem --draw 3 --seed 7"});
   return [options] { return run_problem(*options); };
 }
 

@@ -190,6 +190,8 @@ int run_tune(const TuneArguments& options) {
   console.line("tuning {} on {}, budget {}, strategy {}; Ctrl-C ends it with what is done saved",
                problems_of(tune_options.suite, options.common), tune_options.device, options.budget,
                tune_options.strategy);
+  console.line(
+      "the search's own trials pass a quick gate; finalists pass the full one, in every process that times them");
   const Clock clock(tune_options);
   const TuneResult result = tune(
       tune_options, store, [&](const TuneProgress& p) { show_progress(console, p, clock); }, interrupted);

@@ -91,6 +91,7 @@ UserTensors read_user_tensors(const std::string& q_file, const std::string& k_fi
   UserTensors out;
   PlacedProblem& p = out.problem;
   p.dtype = q.tensor.dtype;
+  if (p.is_8bit()) p.scaling = Scaling::kNone;  // a file has no factors: its numbers are the values
   p.batch = q.batch, p.heads_q = q.heads, p.heads_kv = k.heads;
   p.seqlen_q = q.rows, p.seqlen_kv = k.rows, p.head_dim = q.columns, p.head_dim_v = v.columns;
   p.layout = layout;

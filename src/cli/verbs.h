@@ -13,6 +13,7 @@ Run add_doctor(CLI::App& app);
 Run add_check(CLI::App& app);
 Run add_compile(CLI::App& app);
 Run add_bench(CLI::App& app);
+Run add_peers(CLI::App& app);
 Run add_ab(CLI::App& app);
 Run add_tune(CLI::App& app);
 Run add_leaderboard(CLI::App& app);
@@ -28,7 +29,7 @@ Run add_warmup(CLI::App& app);
 Run add_worker(CLI::App& app);
 // Hidden: the process that runs others' kernels on the emulator (device/emulator/executor.h).
 Run add_execute_kernel(CLI::App& app);
-// Hidden: what flashcore.peers talks to.
+// Hidden: the laboratory's own party of a peer run (lab/process/timer_server.h).
 Run add_timer_server(CLI::App& app);
 
 }  // namespace flashcore::cli

@@ -33,7 +33,7 @@ class Random {
   std::uint64_t key_;
 };
 
-// Natural logarithm of 0 < x < 1 by atanh's series, to about 1e-12.
+// Natural logarithm of 0 < x <= 1 by atanh's series, to about 1e-12.
 double portable_log(double x) {
   const std::uint64_t bits = std::bit_cast<std::uint64_t>(x);
   const int exponent = static_cast<int>(bits >> 52) - 1023;
@@ -95,12 +95,14 @@ class Generator {
   float q(const Place& at) const {
     const double plain = q_.normal(index(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
     switch (pattern_) {
-      case Pattern::kPeaked: {
+      case Pattern::kPeaked:
+      case Pattern::kLongTail: {
         const KeyRange<std::int64_t> keys = band_.keys_of_row(at.row);
         if (keys.empty()) return static_cast<float>(plain);
         const std::int64_t key =
             keys.begin + choice_.below(index({at.batch, at.head, at.row, 0}, p_.heads_q, p_.seqlen_q, 1), keys.size());
-        return static_cast<float>(peak_ * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
+        const double peak = pattern_ == Pattern::kPeaked ? peak_ : tail_peak(keys.size());
+        return static_cast<float>(peak * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
                                   0.125 * plain);
       }
       case Pattern::kLargeLogits: return static_cast<float>(large_ * plain);
@@ -119,12 +121,20 @@ class Generator {
   float v(const Place& at) const {
     const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
     const double plain = v_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
+    if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
+    if (pattern_ == Pattern::kPositive) return static_cast<float>(std::abs(plain));
     return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
   }
 
  private:
   static constexpr double kPeakLogit = 30;    // e^-30 is below every dtype's resolution
   static constexpr double kLargeLogit = 500;  // standard deviation of the logits
+
+  // All other keys together weigh about a fifth of one row's.
+  double tail_peak(std::int64_t keys) const {
+    const double logit = 2 - portable_log(1 / static_cast<double>(keys));
+    return std::min(logit / (p_.softmax_scale() * static_cast<double>(p_.head_dim)), 1000.0);
+  }
 
   static std::int64_t index(const Place& at, std::int64_t heads, std::int64_t rows, std::int64_t columns) {
     return ((at.batch * heads + at.head) * rows + at.row) * columns + at.column;
@@ -209,11 +219,74 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   return tensor;
 }
 
+// What an 8-bit type stores of `value`: infinities stay where it has them.
+void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
+  if (tensor.dtype == DType::kE5M2 && std::isinf(value))
+    tensor.data[static_cast<std::size_t>(index)] = std::byte{float_to_e5m2(value, Overflow::kNonFinite)};
+  else store_element(tensor.dtype, tensor.data.data(), index, value);
+}
+
+// The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
+// heads that share one with Scaling::kHead.
+std::vector<float> factors_of(const Problem& problem, const HostTensor& values, std::int64_t group) {
+  const TensorLayout& l = values.layout;
+  std::vector<float> heads(static_cast<std::size_t>(l.batch * l.heads), 0.0f);
+  parallel_for(l.batch * l.heads, l.elements() < kSmall ? 1 : 0, [&](std::int64_t head) {
+    const std::int64_t first = l.offset(head / l.heads, head % l.heads, 0);
+    for (std::int64_t i = first; i < first + l.rows * l.columns; ++i) {
+      const float magnitude = std::abs(load_element(DType::kF32, values.data.data(), i));
+      if (std::isfinite(magnitude))
+        heads[static_cast<std::size_t>(head)] = std::max(heads[static_cast<std::size_t>(head)], magnitude);
+    }
+  });
+  std::vector<float> factors(static_cast<std::size_t>(problem.descale_count()), 0.0f);
+  if (factors.empty()) return factors;
+  for (std::size_t head = 0; head < heads.size(); ++head) {
+    float& factor = factors[factors.size() == 1 ? 0 : head / static_cast<std::size_t>(group)];
+    factor = std::max(factor, heads[head]);
+  }
+  const auto largest = static_cast<float>(precision_of(problem.dtype).largest);
+  for (float& factor : factors) factor = factor > 0 ? factor / largest : 1;
+  return factors;
+}
+
+// `value` of every place as the problem's type, and the factors where it has 8 bits.
+template <class Value>
+HostTensor draw(const Problem& problem, const TensorLayout& layout, std::int64_t group, std::vector<float>& factors,
+                const Value& value) {
+  if (!problem.is_8bit()) return fill(problem.dtype, layout, value);
+  const HostTensor plain =
+      fill(DType::kF32, make_layout(Layout::kBhsd, layout.batch, layout.heads, layout.rows, layout.columns), value);
+  factors = factors_of(problem, plain, group);
+  HostTensor tensor(problem.dtype, layout);
+  std::fill(tensor.data.begin(), tensor.data.end(), std::byte{0x7f});  // NaN, which stays between the rows
+  parallel_for(layout.batch * layout.heads, layout.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
+    const std::int64_t b = at / layout.heads, head = at % layout.heads;
+    const float factor = descale_at(problem, factors, b, head / group);
+    for (std::int64_t row = 0; row < layout.rows; ++row)
+      for (std::int64_t column = 0; column < layout.columns; ++column)
+        store_quantised(tensor, layout.offset(b, head, row) + column, plain.at(b, head, row, column) / factor);
+  });
+  return tensor;
+}
+
 }  // namespace
 
+float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv) {
+  if (descales.empty()) return 1;
+  return descales[descales.size() == 1 ? 0 : static_cast<std::size_t>(batch * problem.heads_kv + head_kv)];
+}
+
 const std::vector<Pattern>& all_patterns() {
-  static const std::vector<Pattern> patterns = {Pattern::kNormal,   Pattern::kPeaked,  Pattern::kLargeLogits,
-                                                Pattern::kConstant, Pattern::kOutlier, Pattern::kNonFinite};
+  static const std::vector<Pattern> patterns = {Pattern::kNormal,    Pattern::kPeaked,  Pattern::kLargeLogits,
+                                                Pattern::kConstant,  Pattern::kOutlier, Pattern::kLongTail,
+                                                Pattern::kNonFinite, Pattern::kPositive};
+  return patterns;
+}
+
+std::vector<Pattern> patterns_of(const Problem& problem) {
+  std::vector<Pattern> patterns = all_patterns();
+  if (!problem.is_8bit()) std::erase(patterns, Pattern::kPositive);
   return patterns;
 }
 
@@ -224,7 +297,9 @@ std::string_view to_string(Pattern pattern) {
     case Pattern::kLargeLogits: return "large_logits";
     case Pattern::kConstant: return "constant";
     case Pattern::kOutlier: return "outlier";
+    case Pattern::kLongTail: return "long_tail";
     case Pattern::kNonFinite: return "non_finite";
+    case Pattern::kPositive: return "positive";
   }
   throw_internal("unknown pattern {}", static_cast<int>(pattern));
 }
@@ -242,9 +317,11 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   problem.validate();
   const Generator generator(problem, pattern, seed);
   const ProblemLayouts layouts = make_layouts(problem);
-  return {fill(problem.dtype, layouts.q, [&](const Place& at) { return generator.q(at); }),
-          fill(problem.dtype, layouts.k, [&](const Place& at) { return generator.k(at); }),
-          fill(problem.dtype, layouts.v, [&](const Place& at) { return generator.v(at); })};
+  AttentionInputs in;
+  in.q = draw(problem, layouts.q, problem.group_size(), in.descale_q, [&](const Place& at) { return generator.q(at); });
+  in.k = draw(problem, layouts.k, 1, in.descale_k, [&](const Place& at) { return generator.k(at); });
+  in.v = draw(problem, layouts.v, 1, in.descale_v, [&](const Place& at) { return generator.v(at); });
+  return in;
 }
 
 }  // namespace flashcore

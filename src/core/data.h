@@ -15,16 +15,28 @@ enum class Pattern {
   kLargeLogits,  // |q·k|·scale in the hundreds to thousands, finite in the dtype: overflow without max subtraction
   kConstant,     // every row of k and v the same: uniform softmax, o = v
   kOutlier,      // N(0,1) with a few elements of v 1000 times larger: a dropped or doubled key shows
+  kLongTail,     // one key holds most of each row's weight, the rest is spread over all others, and v has a mean: what
+                 // drops small weights shows
   kNonFinite,    // N(0,1) with NaN, +inf and -inf on purpose in single rows of q and k
+  kPositive,     // N(0,1) with |v|: sums over keys that only grow, where what is cut off of each addend shows
 };
 const std::vector<Pattern>& all_patterns();
+// Those that a problem is judged on: all, but kPositive of 8 bits only, whose sums alone are cut off that much.
+std::vector<Pattern> patterns_of(const Problem& problem);
 std::string_view to_string(Pattern pattern);
 Pattern parse_pattern(std::string_view name);
 
 struct AttentionInputs {
   HostTensor q, k, v;
+  // Factors of what 8-bit q, k and v store: Problem::descale_count() of each, by batch entry, then kv head.
+  std::vector<float> descale_q = {}, descale_k = {}, descale_v = {};
 };
+// The factor of one of the three for a batch entry and kv head; 1 where there are none.
+float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv);
 
+// Quantises what a pattern draws: each group of elements that share a factor (Problem::input_scaling) by its largest
+// finite magnitude, which becomes the largest number of the type. Infinities stay where the type has them (e5m2), and
+// saturate where it has none.
 // Layout, dtype and sizes from `problem`; bytes between rows (Layout::kStrided) are filled with NaN so that reading
 // them shows. Multi-threaded: a 16k-token canonical problem fills in well under a second on 16 cores.
 AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed);

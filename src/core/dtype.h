@@ -7,11 +7,13 @@
 
 namespace flashcore {
 
-enum class DType { kF32, kF16, kBF16 };
+enum class DType { kF32, kF16, kBF16, kE4M3, kE5M2 };
+inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2};
 
-std::string_view to_string(DType dtype);   // "fp32" | "fp16" | "bf16"
-DType parse_dtype(std::string_view name);  // accepts also float32, float16, bfloat16, half; else Error kBadInput
-std::size_t size_of(DType dtype);          // bytes of one element
+std::string_view to_string(DType dtype);  // "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2"
+// Accepts also float32, float16, bfloat16, half, float8_e4m3fn and float8_e5m2; else Error kBadInput.
+DType parse_dtype(std::string_view name);
+std::size_t size_of(DType dtype);  // bytes of one element
 
 // IEEE binary16 and bfloat16, round to nearest even, subnormals and NaN kept. Bit-exact with the hardware's cvt.rn.
 std::uint16_t float_to_half(float value);
@@ -19,10 +21,30 @@ float half_to_float(std::uint16_t bits);
 std::uint16_t float_to_bfloat16(float value);
 float bfloat16_to_float(std::uint16_t bits);
 
-// Rounds to the nearest value of `dtype` (fp32: unchanged).
+// What becomes of a value past the largest of an 8-bit type.
+enum class Overflow {
+  kSaturate,   // the largest finite one, as cvt.rn.satfinite; of an infinity too
+  kNonFinite,  // e4m3: NaN, for it has no infinity; e5m2: infinity (ml_dtypes, PyTorch)
+};
+// OCP FP8 (OFP8): e4m3 without infinities (float8_e4m3fn: largest 448, NaN 0x7f and 0xff), e5m2 as IEEE would have it
+// (largest 57344). Round to nearest even; NaN becomes 0x7f, as cvt makes it.
+std::uint8_t float_to_e4m3(float value, Overflow overflow = Overflow::kSaturate);
+float e4m3_to_float(std::uint8_t bits);
+std::uint8_t float_to_e5m2(float value, Overflow overflow = Overflow::kSaturate);
+float e5m2_to_float(std::uint8_t bits);
+
+// What rounding to a type costs and what it can hold.
+struct Precision {
+  double unit;      // the largest relative error of rounding to nearest: 2^-11 for fp16
+  double smallest;  // half the gap between subnormals: the largest error below the normal numbers
+  double largest;   // finite
+};
+Precision precision_of(DType dtype);
+
+// Rounds to the nearest value of `dtype` (fp32: unchanged); 8-bit types saturate.
 float round_to(DType dtype, float value);
 
-// Reads or writes element `index` of an array of `dtype` as float; writing rounds.
+// Reads or writes element `index` of an array of `dtype` as float; writing rounds, and 8-bit types saturate.
 float load_element(DType dtype, const void* data, std::int64_t index);
 void store_element(DType dtype, void* data, std::int64_t index, float value);
 

@@ -60,14 +60,19 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
   FC_CHECK(static_cast<std::int64_t>(o.size()) == reference.rows * columns);
   const RowNorms norms = reference_norms(reference, columns);
   OutputError error;
-  double squares = 0, sum = 0;
-  std::int64_t values = 0, broken_row = -1;
+  double squares = 0, sum = 0, along = 0, lse_sum = 0, lse_squares = 0;
+  std::int64_t values = 0, broken_row = -1, lse_values = 0;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
     const auto at_row = static_cast<std::size_t>(r);
-    double row = 0;
+    double row = 0, row_sum = 0, row_along = 0;
+    std::int64_t row_values = 0;
     std::int64_t broken = same_kind(reference.lse[at_row], lse[at_row]) ? 0 : 1;
     if (std::isfinite(reference.lse[at_row]) && std::isfinite(lse[at_row])) {
-      error.lse_max_abs = std::max(error.lse_max_abs, std::abs(lse[at_row] - reference.lse[at_row]));
+      const double difference = lse[at_row] - reference.lse[at_row];
+      error.lse_max_abs = std::max(error.lse_max_abs, std::abs(difference));
+      lse_sum += difference;
+      lse_squares += difference * difference;
+      ++lse_values;
     }
     for (std::int64_t d = 0; d < columns; ++d) {
       const auto at = static_cast<std::size_t>(r * columns + d);
@@ -75,14 +80,18 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
       if (!std::isfinite(reference.o[at]) || !std::isfinite(o[at])) continue;
       const double difference = o[at] - reference.o[at];
       error.max_abs = std::max(error.max_abs, std::abs(difference));
-      sum += difference;
+      row_sum += difference;
+      row_along += difference * reference.o[at];
       row += difference * difference;
-      ++values;
+      ++row_values;
     }
     error.nonfinite += broken;
     if (broken > 0 && broken_row < 0) broken_row = r;
     if (std::isnan(norms.row[at_row])) continue;
     squares += row;
+    sum += row_sum;
+    along += row_along;
+    values += row_values;
     const bool sees_nothing = reference.lse[at_row] == -kInf;
     const double rel = row == 0 ? 0 : sees_nothing ? kInf : std::sqrt(row) / std::max(norms.row[at_row], norms.floor);
     if (rel > error.worst_row_rel) {
@@ -91,10 +100,62 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
     }
   }
   error.rel = squares == 0 ? 0 : std::sqrt(squares) / std::max(norms.total, kTiny);
+  error.scale = along == 0 ? 0 : along / std::max(norms.total * norms.total, kTiny * kTiny);
   error.bias = values == 0 ? 0 : sum / static_cast<double>(values);
+  if (lse_values > 0) {
+    error.lse_bias = lse_sum / static_cast<double>(lse_values);
+    error.lse_rms = std::sqrt(lse_squares / static_cast<double>(lse_values));
+  }
   if (broken_row >= 0) error.first_bad_row = broken_row;
   return error;
 }
+
+namespace {
+
+// A sum of independent sub-Gaussian errors is larger than this many standard deviations, either way, with the
+// probability kFalseAlarm: 2 exp(-z^2 / 2).
+const double kDeviations = std::sqrt(-2 * std::log(kFalseAlarm / 2));
+
+void bound_sums(const Problem& problem, const Reference& reference, const RowNorms& norms, ErrorBound& bound) {
+  RowBudget zero;
+  double scale = 0, scale2 = 0, bias = 0, bias2 = 0, rows = 0;
+  double lse = 0, lse_squares = 0, lse2 = 0, lse4 = 0, mean2 = 0, largest2 = 0, lse_rows = 0;
+  for (std::int64_t r = 0; r < reference.rows; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    const RowBudget& b = reference.budgets.empty() ? zero : reference.budgets[at];
+    if (std::isfinite(reference.lse[at])) {
+      const double variance = b.lse_variance + b.lse_chain_variance;
+      lse += b.lse_systematic;
+      lse_squares += b.lse_systematic * b.lse_systematic;
+      mean2 += b.lse_variance;
+      lse2 += variance;
+      lse4 += variance * variance;
+      largest2 = std::max(largest2, variance);
+      ++lse_rows;
+    }
+    if (std::isnan(norms.row[at])) continue;
+    scale += b.scale_systematic;
+    scale2 += b.scale_variance;
+    bias += b.bias_systematic;
+    bias2 += b.bias_variance;
+    ++rows;
+  }
+  if (lse_rows > 0) {
+    bound.lse_bias = (lse + kDeviations * std::sqrt(mean2)) / lse_rows;
+    // Laurent and Massart (2000), lemma 1: how large a sum of squares may be.
+    const double t = -std::log(kFalseAlarm);
+    const double squares = lse2 + 2 * std::sqrt(t * lse4) + 2 * t * largest2;
+    bound.lse_rms = std::sqrt(lse_squares / lse_rows) + std::sqrt(squares / lse_rows);
+  }
+  const double values = rows * static_cast<double>(problem.head_dim_v);
+  if (values == 0) return;
+  const double norm2 = std::max(norms.total * norms.total, kTiny * kTiny);
+  if (problem.dtype == DType::kF32) return;  // neither can be larger than the norm of the error, which is as small
+  bound.scale = (scale + kDeviations * std::sqrt(scale2)) / norm2;
+  bound.bias = (bias + kDeviations * std::sqrt(bias2)) / values;
+}
+
+}  // namespace
 
 ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   const RowNorms norms = reference_norms(reference, problem.head_dim_v);
@@ -115,13 +176,27 @@ ErrorBound error_bound(const Problem& problem, const Reference& reference) {
   bound.rel = kBoundFactor * slack(columns * static_cast<double>(norms.finite)) * std::max(rel, ideal.rel);
   bound.worst_row_rel = kBoundFactor * slack(columns) * std::max(worst_row, ideal.worst_row_rel);
   bound.lse_max_abs = kBoundFactor * std::max(lse, ideal.lse_max_abs);
+  bound_sums(problem, reference, norms, bound);
   return bound;
 }
 
-bool within(const OutputError& error, const ErrorBound& bound) {
-  // Written so that a NaN in any of them fails.
+// Written so that a NaN in any of them fails.
+bool within_norms(const OutputError& error, const ErrorBound& bound) {
   return error.nonfinite == 0 && error.rel <= bound.rel && error.worst_row_rel <= bound.worst_row_rel &&
          error.lse_max_abs <= bound.lse_max_abs;
+}
+
+bool within_scale(const OutputError& error, const ErrorBound& bound) { return std::abs(error.scale) <= bound.scale; }
+
+bool within_bias(const OutputError& error, const ErrorBound& bound) { return std::abs(error.bias) <= bound.bias; }
+
+bool within_lse_sums(const OutputError& error, const ErrorBound& bound) {
+  return std::abs(error.lse_bias) <= bound.lse_bias && error.lse_rms <= bound.lse_rms;
+}
+
+bool within(const OutputError& error, const ErrorBound& bound) {
+  return within_norms(error, bound) && within_scale(error, bound) && within_bias(error, bound) &&
+         within_lse_sums(error, bound);
 }
 
 }  // namespace flashcore

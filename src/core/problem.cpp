@@ -14,6 +14,24 @@ std::string_view to_string(Alignment alignment) {
   throw_internal("unknown alignment {}", static_cast<int>(alignment));
 }
 
+std::string_view to_string(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kNone: return "none";
+    case Scaling::kTensor: return "tensor";
+    case Scaling::kHead: return "head";
+  }
+  throw_internal("unknown scaling {}", static_cast<int>(scaling));
+}
+
+std::int64_t Problem::descale_count() const {
+  switch (input_scaling()) {
+    case Scaling::kNone: return 0;
+    case Scaling::kTensor: return 1;
+    case Scaling::kHead: return batch * heads_kv;
+  }
+  throw_internal("unknown scaling {}", static_cast<int>(input_scaling()));
+}
+
 double Problem::softmax_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim)); }
 
 Band<std::int64_t> Problem::band() const {
@@ -67,10 +85,10 @@ double Problem::bytes() const {
   const double o_rows = static_cast<double>(batch * heads_q) * static_cast<double>(seqlen_q);
   const double kv_rows = static_cast<double>(batch * heads_kv) * static_cast<double>(keys);
   const double element = static_cast<double>(size_of(dtype));
-  const double elements = q_rows * static_cast<double>(head_dim) +
-                          kv_rows * static_cast<double>(head_dim + head_dim_v) +
-                          o_rows * static_cast<double>(head_dim_v);
-  return elements * element + o_rows * 4.0;
+  const double read = q_rows * static_cast<double>(head_dim) + kv_rows * static_cast<double>(head_dim + head_dim_v);
+  const double written = o_rows * static_cast<double>(head_dim_v) * static_cast<double>(size_of(output_dtype()));
+  const double descales = 3.0 * static_cast<double>(descale_count());
+  return read * element + written + (o_rows + descales) * 4.0;
 }
 
 bool Problem::is_decode() const {

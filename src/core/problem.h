@@ -31,8 +31,16 @@ struct Mask {
   bool is_causal() const { return right == 0; }
 };
 
+// How many factors bring 8-bit q, k and v back to their values (descales): x = descale * stored.
+enum class Scaling {
+  kNone,    // none: they are what is stored
+  kTensor,  // one for each of q, k and v
+  kHead,    // one for each batch entry and kv head, and the query heads that read it (FlashAttention's descales)
+};
+std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head"
+
 struct Problem {
-  DType dtype = DType::kF16;
+  DType dtype = DType::kF16;  // of q, k and v
   std::int64_t batch = 1;
   std::int64_t heads_q = 1;
   std::int64_t heads_kv = 1;   // divides heads_q (grouped-query attention)
@@ -41,9 +49,20 @@ struct Problem {
   std::int64_t head_dim = 64;
   std::int64_t head_dim_v = 64;
   Mask mask;
-  std::optional<double> scale;  // softmax scale; none means 1/sqrt(head_dim)
+  std::optional<double> scale = {};  // softmax scale; none means 1/sqrt(head_dim)
+  // Of o and of the scales of 8 bits, where they are not the usual ones: see output_dtype() and input_scaling().
+  std::optional<DType> o_dtype = {};
+  std::optional<Scaling> scaling = {};
 
   bool operator==(const Problem&) const = default;
+
+  bool is_8bit() const { return size_of(dtype) == 1; }
+  static DType usual_output(DType dtype) { return size_of(dtype) == 1 ? DType::kBF16 : dtype; }
+  DType output_dtype() const { return o_dtype.value_or(usual_output(dtype)); }
+  static Scaling usual_scaling(DType dtype) { return size_of(dtype) == 1 ? Scaling::kTensor : Scaling::kNone; }
+  Scaling input_scaling() const { return scaling.value_or(usual_scaling(dtype)); }
+  // Values in each of descale_q, descale_k and descale_v: 0, 1 or batch x heads_kv.
+  std::int64_t descale_count() const;
 
   double softmax_scale() const;
   std::int64_t group_size() const { return heads_q / heads_kv; }
@@ -70,7 +89,7 @@ struct Problem {
 
   // Readable, file-safe and reversible: b1_h8_s512_d64_fp16, b1_h32_hk8_s4096_d128_bf16_causal,
   // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
-  // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl
+  // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal
   std::string id() const;
   // Error kBadInput with the form on a bad id, and on one that names a layout: PlacedProblem reads those.
   static Problem parse(std::string_view id);

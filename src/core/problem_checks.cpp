@@ -41,6 +41,16 @@ void Problem::validate() const {
         "scale is {}, which is not allowed; use a number from {} to {}, or leave it out for 1/sqrt(head_dim)", *scale,
         kMinScale, kMaxScale);
   }
+  if (!is_8bit() && output_dtype() != dtype)
+    throw_bad_input(
+        "o_dtype is {} and dtype is {}; leave o_dtype out, or give it the dtype: only q, k and v of 8 bits "
+        "may have another one than o",
+        to_string(output_dtype()), to_string(dtype));
+  if (is_8bit() && output_dtype() == DType::kF32)
+    throw_bad_input("o_dtype is fp32 and dtype is {}; use bf16, fp16, e4m3 or e5m2", to_string(dtype));
+  if (!is_8bit() && input_scaling() != Scaling::kNone)
+    throw_bad_input("scaling is {} and dtype is {}; leave scaling out: only q, k and v of 8 bits have scales",
+                    to_string(input_scaling()), to_string(dtype));
   if (mask.none() && mask.alignment != Alignment::kBottomRight)
     throw_bad_input("the mask is aligned top-left and bounds nothing; give a window or causal, or leave it out");
   check_tensor("q", batch, heads_q, seqlen_q, head_dim);

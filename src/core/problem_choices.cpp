@@ -14,7 +14,12 @@ constexpr std::array<std::int64_t, 17> kHeadDims = {8,  16, 24,  32,  40,  64,  
 constexpr std::array<std::int64_t, 17> kEdgeLengths = {0,  1,  2,  15,  16,  17,  31,  32, 33,
                                                        63, 64, 65, 127, 128, 129, 255, 257};
 constexpr std::array<double, 4> kScales = {0.03125, 0.1, 0.5, 1.0};
-constexpr std::array<DType, 3> kDTypes = {DType::kF32, DType::kF16, DType::kBF16};
+// Two of three have the 16 bits that most families are for.
+constexpr std::array<DType, 9> kDTypes = {DType::kF32,  DType::kF16,  DType::kF16,  DType::kF16, DType::kBF16,
+                                          DType::kBF16, DType::kBF16, DType::kE4M3, DType::kE5M2};
+constexpr std::array<DType, 6> kOutputs8 = {DType::kBF16, DType::kBF16, DType::kBF16,
+                                            DType::kF16,  DType::kE4M3, DType::kE5M2};
+constexpr std::array<Scaling, 4> kScalings8 = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead, Scaling::kNone};
 constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
 
 std::int64_t draw_length(Draws& draws) {
@@ -92,6 +97,18 @@ void draw_head_dim_v(Problem& p, Draws& draws) { p.head_dim_v = draws.one_in(4) 
 
 void draw_dtype(Problem& p, Draws& draws) { p.dtype = draws.pick(kDTypes); }
 
+void draw_o_dtype(Problem& p, Draws& draws) {
+  if (!p.is_8bit()) return;
+  const DType dtype = draws.pick(kOutputs8);
+  if (dtype != Problem::usual_output(p.dtype)) p.o_dtype = dtype;
+}
+
+void draw_scaling(Problem& p, Draws& draws) {
+  if (!p.is_8bit()) return;
+  const Scaling scaling = draws.pick(kScalings8);
+  if (scaling != Problem::usual_scaling(p.dtype)) p.scaling = scaling;
+}
+
 void draw_causal(Problem& p, Draws& draws) { p.mask = draws.pick(kMasks); }
 
 void draw_left(Problem& p, Draws& draws) {
@@ -144,6 +161,18 @@ std::vector<Problem> smaller_head_dim_v(const Problem& from) {
   std::vector<Problem> problems =
       with_each(from, smaller_head_dims(from.head_dim_v), [](Problem& p, std::int64_t size) { p.head_dim_v = size; });
   problems.emplace_back(from).head_dim_v = from.head_dim;
+  return problems;
+}
+
+std::vector<Problem> usual_o_dtype(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].o_dtype.reset();
+  return problems;
+}
+
+std::vector<Problem> usual_scaling(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].scaling.reset();
   return problems;
 }
 

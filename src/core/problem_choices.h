@@ -16,6 +16,8 @@ void draw_lengths(Problem& p, Draws& draws);  // of q and of k
 void draw_head_dim(Problem& p, Draws& draws);
 void draw_head_dim_v(Problem& p, Draws& draws);
 void draw_dtype(Problem& p, Draws& draws);
+void draw_o_dtype(Problem& p, Draws& draws);
+void draw_scaling(Problem& p, Draws& draws);
 void draw_causal(Problem& p, Draws& draws);
 void draw_left(Problem& p, Draws& draws);
 void draw_right(Problem& p, Draws& draws);
@@ -29,6 +31,8 @@ std::vector<Problem> fewer_rows(const Problem& from);
 std::vector<Problem> fewer_keys(const Problem& from);
 std::vector<Problem> smaller_head_dim(const Problem& from);
 std::vector<Problem> smaller_head_dim_v(const Problem& from);
+std::vector<Problem> usual_o_dtype(const Problem& from);
+std::vector<Problem> usual_scaling(const Problem& from);
 std::vector<Problem> simpler_causal(const Problem& from);
 std::vector<Problem> narrower_left(const Problem& from);
 std::vector<Problem> narrower_right(const Problem& from);

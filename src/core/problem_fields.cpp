@@ -67,6 +67,20 @@ void set_alignment(Problem& p, const FieldValue& value) {
   p.mask.alignment = alignment;
 }
 
+// Field texts that are the usual ones are no value, so that equal problems compare equal.
+void set_output(Problem& p, const FieldValue& value) {
+  const DType dtype = parse_dtype(std::get<std::string>(value));
+  p.o_dtype = dtype == Problem::usual_output(p.dtype) ? std::nullopt : std::optional(dtype);
+}
+void set_scaling(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  std::optional<Scaling> found;
+  for (const Scaling scaling : {Scaling::kNone, Scaling::kTensor, Scaling::kHead})
+    if (word == to_string(scaling)) found = scaling;
+  if (!found) throw_bad_input("scaling is '{}', which is not known; use none, tensor or head", excerpt(word));
+  p.scaling = *found == Problem::usual_scaling(p.dtype) ? std::nullopt : found;
+}
+
 double log2_ratio(std::int64_t a, std::int64_t b) {
   return std::abs(
       std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
@@ -235,23 +249,81 @@ std::vector<ProblemField> make_fields() {
        .kind = Kind::kWord,
        .use = Use::kSpecialises,
        .required = true,
-       .words = {"fp32", "fp16", "bf16"},
-       .form = "_<fp32|fp16|bf16>",
+       .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2"},
+       .form = "_<fp32|fp16|bf16|e4m3|e5m2>",
        .python = "q",
-       .doc = "Element type of q, k, v and o.",
+       .doc = "Element type of q, k and v, and of o unless o_dtype says otherwise. e4m3 and e5m2 are the 8-bit floats "
+              "of OCP (float8_e4m3fn, float8_e5m2).",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.dtype)); },
        .set = [](Problem& p, const FieldValue& value) { p.dtype = parse_dtype(std::get<std::string>(value)); },
        .print = [](const Problem& p) { return fmt::format("_{}", to_string(p.dtype)); },
        .read =
            [](IdReader& reader, Problem& p) {
              const std::string_view dtype = reader.take();
-             if (dtype != "fp32" && dtype != "fp16" && dtype != "bf16")
-               reader.fail(fmt::format("the dtype is '{}', which is not fp32, fp16 or bf16", excerpt(dtype)));
+             const auto known = [&](DType each) { return dtype == to_string(each); };
+             if (std::none_of(std::begin(kAllDTypes), std::end(kAllDTypes), known))
+               reader.fail(
+                   fmt::format("the dtype is '{}', which is not fp32, fp16, bf16, e4m3 or e5m2", excerpt(dtype)));
              p.dtype = parse_dtype(dtype);
            },
        .distance = [](const Problem& a,
                       const Problem& b) { return size_of(a.dtype) == size_of(b.dtype) ? 0 : kInfinite; },
        .draw = choices::draw_dtype},
+      {.name = "o_dtype",
+       .suite_key = "o_dtype",
+       .kind = Kind::kWord,
+       .use = Use::kSpecialises,
+       .default_text = "dtype; bf16 for 8 bits",
+       .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2"},
+       .form = "[_o<fp16|e4m3|e5m2>]",
+       .python = "out",
+       .doc = "Element type of o. That of q, k and v where those have 16 or 32 bits; fp16, bf16, e4m3 or e5m2 where "
+              "they have 8.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.output_dtype())); },
+       .set = set_output,
+       .otherwise = [](const Problem& p) -> FieldValue {
+         return std::string(to_string(Problem::usual_output(p.dtype)));
+       },
+       .print = [](const Problem& p) { return p.o_dtype ? fmt::format("_o{}", to_string(*p.o_dtype)) : std::string(); },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             for (const DType dtype : kAllDTypes)
+               if (dtype != Problem::usual_output(p.dtype) && reader.word(fmt::format("o{}", to_string(dtype)))) {
+                 p.o_dtype = dtype;
+                 return;
+               }
+           },
+       .distance = [](const Problem& a,
+                      const Problem& b) { return a.output_dtype() == b.output_dtype() || !a.is_8bit() ? 0 : 0.5; },
+       .draw = choices::draw_o_dtype,
+       .simpler = choices::usual_o_dtype,
+       .complexity = [](const Problem& p) { return p.o_dtype ? kFeature : 0; }},
+      {.name = "scaling",
+       .suite_key = "scaling",
+       .kind = Kind::kWord,
+       .default_text = "none; tensor for 8 bits",
+       .words = {"none", "tensor", "head"},
+       .form = "[_unscaled|_perhead]",
+       .python = "descale_q",
+       .doc = "Of 8-bit q, k and v: how many factors bring them back to their values. tensor: one each; head: one for "
+              "each batch entry and kv head, and the query heads that read it; none: they are what is stored.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.input_scaling())); },
+       .set = set_scaling,
+       .otherwise = [](const Problem& p) -> FieldValue {
+         return std::string(to_string(Problem::usual_scaling(p.dtype)));
+       },
+       .print = [](const Problem& p) -> std::string {
+         if (!p.scaling) return "";
+         return *p.scaling == Scaling::kHead ? "_perhead" : *p.scaling == Scaling::kNone ? "_unscaled" : "_pertensor";
+       },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             if (reader.word("perhead")) p.scaling = Scaling::kHead;
+             else if (p.is_8bit() && reader.word("unscaled")) p.scaling = Scaling::kNone;
+           },
+       .draw = choices::draw_scaling,
+       .simpler = choices::usual_scaling,
+       .complexity = [](const Problem& p) { return p.scaling ? kFeature : 0; }},
       {.name = "causal",
        .suite_key = "causal",
        .kind = Kind::kWord,

@@ -100,17 +100,20 @@ std::vector<Task> make_tasks(const Problem& p, const RowSample& sample) {
 
 class ReferenceRun {
  public:
-  ReferenceRun(const Problem& problem, const AttentionInputs& inputs, std::vector<Task> tasks)
-      : p_(problem), band_(problem.band()), inputs_(inputs), tasks_(std::move(tasks)) {
+  ReferenceRun(const Problem& problem, const AttentionInputs& inputs, std::vector<Task> tasks, bool ideal_only)
+      : p_(problem), band_(problem.band()), inputs_(inputs), tasks_(std::move(tasks)), ideal_only_(ideal_only) {
     const std::size_t rows = tasks_.size();
     const std::size_t values = rows * static_cast<std::size_t>(p_.head_dim_v);
     result_.rows = static_cast<std::int64_t>(rows);
-    result_.o.resize(values);
     result_.ideal_o.resize(values);
-    result_.lse.resize(rows);
     result_.ideal_lse.resize(rows);
-    result_.predicted_o.resize(rows);
-    result_.predicted_lse.resize(rows);
+    if (!ideal_only_) {
+      result_.o.resize(values);
+      result_.lse.resize(rows);
+      result_.predicted_o.resize(rows);
+      result_.predicted_lse.resize(rows);
+      result_.budgets.resize(rows);
+    }
     for (std::size_t i = 0; i < rows; ++i) {
       if (i == 0 || !same_kv_head(tasks_[i - 1], tasks_[i])) starts_.push_back(i);
     }
@@ -138,6 +141,13 @@ class ReferenceRun {
   void run_group(std::size_t group, int threads) {
     const std::size_t begin = starts_[group], end = starts_[group + 1];
     const PackedHead head = pack_head(inputs_.k, inputs_.v, tasks_[begin].batch, tasks_[begin].head / p_.group_size());
+    const std::int64_t batch = tasks_[begin].batch, head_kv = tasks_[begin].head / p_.group_size();
+    const auto factor = [&](const std::vector<float>& descales) -> double {
+      return descale_at(p_, descales, batch, head_kv);
+    };
+    const ReferenceHead what{p_.dtype, p_.output_dtype(),
+                             p_.softmax_scale() * factor(inputs_.descale_q) * factor(inputs_.descale_k),
+                             factor(inputs_.descale_v)};
     constexpr std::size_t kRowsPerJob = 8 * kReferenceRows;
     parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads,
                  [&](std::int64_t job) {
@@ -148,7 +158,7 @@ class ReferenceRun {
                      std::vector<ReferenceRow> rows;
                      for (const std::size_t stop = block_end(i, last); i < stop; ++i)
                        rows.push_back(make_row(tasks_[i]));
-                     reference_block(head, p_.dtype, p_.softmax_scale(), rows, scratch);
+                     reference_block(head, what, rows, scratch);
                    }
                  });
   }
@@ -175,12 +185,14 @@ class ReferenceRun {
     for (std::int64_t d = 0; d < p_.head_dim; ++d)
       row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
     row.keys = band_.keys_of_row(task.row);
-    row.o = result_.o.data() + task.out * p_.head_dim_v;
     row.ideal_o = result_.ideal_o.data() + task.out * p_.head_dim_v;
-    row.lse = result_.lse.data() + task.out;
     row.ideal_lse = result_.ideal_lse.data() + task.out;
+    if (ideal_only_) return row;
+    row.o = result_.o.data() + task.out * p_.head_dim_v;
+    row.lse = result_.lse.data() + task.out;
     row.predicted_o = result_.predicted_o.data() + task.out;
     row.predicted_lse = result_.predicted_lse.data() + task.out;
+    row.budget = result_.budgets.data() + task.out;
     return row;
   }
 
@@ -188,6 +200,7 @@ class ReferenceRun {
   const Band<std::int64_t> band_;
   const AttentionInputs& inputs_;
   std::vector<Task> tasks_;
+  bool ideal_only_;
   std::vector<std::size_t> starts_;  // of each run of tasks that share a head of k and v, and the end
   Reference result_;
 };
@@ -199,7 +212,9 @@ RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t se
   return RowChooser(problem, max_flops, seed).choose();
 }
 
-Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
+namespace {
+
+void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
   problem.validate();
   const auto fits = [](const HostTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t length,
                        std::int64_t columns) {
@@ -208,8 +223,21 @@ Reference reference_forward(const Problem& problem, const AttentionInputs& input
   };
   FC_CHECK(fits(inputs.q, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim));
   FC_CHECK(fits(inputs.k, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim));
+  for (const std::vector<float>* descales : {&inputs.descale_q, &inputs.descale_k, &inputs.descale_v})
+    FC_CHECK(static_cast<std::int64_t>(descales->size()) == problem.descale_count());
   FC_CHECK(fits(inputs.v, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim_v));
-  return ReferenceRun(problem, inputs, make_tasks(problem, rows)).run(threads);
+}
+
+}  // namespace
+
+Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
+  check_inputs(problem, inputs);
+  return ReferenceRun(problem, inputs, make_tasks(problem, rows), false).run(threads);
+}
+
+Reference ideal_forward(const Problem& problem, const AttentionInputs& inputs, int threads) {
+  check_inputs(problem, inputs);
+  return ReferenceRun(problem, inputs, make_tasks(problem, {}), true).run(threads);
 }
 
 std::vector<float> gather_rows(const HostTensor& tensor, const RowSample& rows) {

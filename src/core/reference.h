@@ -3,10 +3,12 @@
 // precision would make of them (method.md, "Correct").
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "core/data.h"
 #include "core/problem.h"
+#include "core/row_budget.h"
 #include "core/tensor.h"
 
 namespace flashcore {
@@ -34,6 +36,7 @@ struct Reference {
   // sane where the ideal kernel is exact by luck (one key, one column, fp32). 0 where o is not finite.
   std::vector<float> predicted_o;
   std::vector<float> predicted_lse;
+  std::vector<RowBudget> budgets;  // of rows whose o is finite; zeros for the others
   std::int64_t rows = 0;
 };
 
@@ -43,19 +46,32 @@ struct Reference {
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows,
                             int threads = 0);
 
+// ideal_o and ideal_lse of every row, and nothing else: several times faster than fp64, for the rows that a sample
+// leaves out.
+Reference ideal_forward(const Problem& problem, const AttentionInputs& inputs, int threads = 0);
+
 // How far an output is from the reference.
 struct OutputError {
   double rel = 0;            // ‖o − ref‖F / ‖ref‖F over rows that are finite in the reference
   double worst_row_rel = 0;  // the same per row, the largest; ‖ref row‖ floored at 1e-3 of the mean row norm;
                              // infinite if a row that sees no key is not exactly 0
   double max_abs = 0;
-  double bias = 0;                  // mean of (o − ref), signed
-  double lse_max_abs = 0;           // over finite reference values
+  // What a norm averages away, judged by what rounding allows over so many values:
+  double scale = 0;        // <o, ref> / <ref, ref> - 1
+  double bias = 0;         // mean of (o − ref), signed
+  double lse_max_abs = 0;  // over finite reference values, and so
+  double lse_bias = 0;     // mean of (lse - ref), signed
+  double lse_rms = 0;
   std::int64_t nonfinite = 0;       // values non-finite in o or lse where the reference is finite, or the reverse
   std::int64_t first_bad_row = -1;  // index into the sample: first row with such a value, else the worst row
 };
 struct ErrorBound {
   double rel = 0, worst_row_rel = 0, lse_max_abs = 0;
+  // Infinite: not judged.
+  double scale = std::numeric_limits<double>::infinity();
+  double bias = std::numeric_limits<double>::infinity();
+  double lse_bias = std::numeric_limits<double>::infinity();
+  double lse_rms = std::numeric_limits<double>::infinity();
 };
 
 // `o` and `lse`: values of the chosen rows as stored by the kernel (o already converted from its dtype).
@@ -64,8 +80,15 @@ OutputError compare(const Problem& problem, const Reference& reference, const st
 // Derived: kBoundFactor times the idealised kernel's own error on this data, or times the predicted rms where that is
 // larger, with 3 standard deviations of slack for few values. Stated in docs/correctness.md; never a fixed tolerance.
 inline constexpr double kBoundFactor = 2.0;
+// Of the sums (scale, bias, lse_bias, lse_rms) an honest kernel trips one with a probability of at most this.
+inline constexpr double kFalseAlarm = 1e-9;
 ErrorBound error_bound(const Problem& problem, const Reference& reference);
 bool within(const OutputError& error, const ErrorBound& bound);
+// Its parts; NaN is within none.
+bool within_norms(const OutputError& error, const ErrorBound& bound);  // nonfinite, rel, worst_row_rel, lse_max_abs
+bool within_scale(const OutputError& error, const ErrorBound& bound);
+bool within_bias(const OutputError& error, const ErrorBound& bound);
+bool within_lse_sums(const OutputError& error, const ErrorBound& bound);  // lse_bias, lse_rms
 
 // Collects the chosen rows of a host tensor, as float.
 std::vector<float> gather_rows(const HostTensor& tensor, const RowSample& rows);

@@ -129,78 +129,241 @@ void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<
   for (std::size_t r = 0; r < rows.size(); ++r) own(r, common.end, rows[r].keys.end);
 }
 
-// The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
-void predict_errors(const PackedHead& head, std::int64_t first, DType dtype, double scale, const double* p, double lse,
-                    ReferenceRow& row) {
-  constexpr double kUlpF32 = 0x1p-24;
-  // rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
-  // sqrt(1/3 * (1 - 1/4) / (2 ln 2)).
-  constexpr double kRms = 0.425;
-  const double unit = dtype == DType::kF32 ? kUlpF32 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-8;
-  const double smallest = dtype == DType::kF16 ? 0x1p-25 : 0;  // half the gap between subnormals
-  double o2 = 0, q2 = 0, mean_v = 0, noise2 = 0, spread2 = 0;
-  for (std::int64_t d = 0; d < head.head_dim_v; ++d) o2 += row.o[d] * row.o[d];
-  for (const float q : row.q) q2 += static_cast<double>(q) * q;
-  const float* v_norm = head.v_norm.data() + first;
-  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) mean_v += p[j] * v_norm[j];
-  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
-    const double pv = p[j] * v_norm[j];
-    // An error in one score moves o along v_j - o, which is at most (1 - p_j)|v_j| + sum of the other p|v| long.
-    const double moved = p[j] * ((1 - 2 * p[j]) * v_norm[j] + mean_v);
-    noise2 += pv * pv;
-    spread2 += moved * moved;
-  }
-  // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside a tensor-core
-  // instruction. Tensor cores also truncate where they add to the accumulator, once per 16 terms: half of 2^-23 of a
-  // partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
-  const double truncations = dtype == DType::kF32 ? 0 : static_cast<double>(head.head_dim) / 32;
-  const float* k_norm = head.k_norm.data() + first;
-  const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
-  const double score = (2 + truncations) * kUlpF32 * scale * std::sqrt(q2) * longest_k;
-  const double keys = static_cast<double>(row.keys.size());
-  const double rounding2 = kRms * kRms * unit * unit * (o2 + (dtype == DType::kF32 ? 0 : noise2));
-  const double sums2 = kUlpF32 * kUlpF32 * keys * std::max(o2, noise2);
-  const double exp2_approx2 = 0x1p-44 * o2;
-  const double subnormal2 = smallest * smallest * static_cast<double>(head.head_dim_v);
-  *row.predicted_o =
-      static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + score * score * spread2));
-  *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(lse)) + kUlpF32 * std::sqrt(keys) + score);
+// Of one row's scores in fp64: what its probabilities say of errors that all keys share.
+struct ScoreStatistics {
+  double maximum = 0, lse = 0;
+  double mean_abs = 0;   // of |score|, weighted with p
+  double deviation = 0;  // of the score, weighted with p
+};
+
+constexpr double kUlpF32 = 0x1p-24;
+// P of 8 bits is e4m3, whatever v is, of 2^8 times the probability relative to the row's largest: 256 of the 448 that
+// fit. A kernel that rescales lazily may keep it smaller, within the bound's factor.
+constexpr double kScaleOfP8 = 0x1p8;
+// Below this, relative to the row's largest, a kernel that scales P by 2^6 rounds it to 0, all keys alike.
+constexpr double kLostP8 = 0x1p-16;
+// Hopper's tensor cores add 32 products of 8-bit floats at a time to a sum, each addend cut off 13 bits below the
+// leading bit of the largest (recorded in results/h200/conformance.json, and what the emulator does). Of 33 addends of
+// any sign that is 3.3 * 2^-13 of the largest, rms, which is about three times the rms sum: a step costs 2^-9.7 of
+// that.
+constexpr double kFp8Step = 10 * 0x1p-13;
+// Keys that a kernel may sum up so before it adds the sum to one in fp32 (promotes it).
+constexpr double kKeysPerPromotion = 256;
+
+// Of a score, over d / 32 steps. Where addends differ in sign the rms sum is |q||k|/sqrt(d), and the errors of the
+// steps add up as their squares. Where they do not (q along k), half of the addends of a step lose half of 2^-13 of the
+// partial sum, always towards zero.
+double error_of_fp8_score(double norms, double score, double dim) {
+  const double steps = std::ceil(dim / 32);
+  return kFp8Step / std::sqrt(32.0) * norms + 0x1p-10 * (steps + 1) / 2 * std::abs(score);
 }
 
-void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, DType dtype, double scale,
+struct Fp8Sums {
+  double random = 0;    // of the rms over keys, where the signs of the addends differ
+  double coherent = 0;  // of the sum itself, where they do not: all errors are towards zero
+};
+// Of probabilities and values, `keys` before each promotion.
+Fp8Sums errors_of_fp8_sums(double keys) {
+  // The partial sum has half of the final one's square on average.
+  const double random = kFp8Step * std::sqrt(keys / 32 / 2);
+  // Products have 8 bits, so that equal ones lose none while they are fewer than 128; each loses half of 2^-13 of the
+  // partial sum after that, which lies half-way between that of 128 keys and the final one.
+  const double beyond = std::max(0.0, keys - 128);
+  return {random, beyond * 0x1p-14 * (keys + 128) / (2 * keys)};
+}
+
+// Error of P rounded to e4m3, for a probability of `relative` to the row's largest; `of_unit` is its rms where the
+// largest one is 1.
+double error_of_p8(double relative, double of_unit) {
+  const Precision e4m3 = precision_of(DType::kE4M3);
+  const double subnormal = e4m3.smallest / (std::sqrt(3.0) * kScaleOfP8);  // uniform within half a gap
+  return std::min(relative, std::max(of_unit * e4m3.unit * relative, subnormal));
+}
+
+// How far off rounding to nearest may be.
+double half_gap(const Precision& precision, double value) {
+  constexpr int kLeastF32 = -126;
+  const int exponent = value == 0 ? kLeastF32 : std::max(kLeastF32, std::ilogb(value));
+  return std::max(std::ldexp(precision.unit, exponent), precision.smallest);
+}
+
+// rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
+// sqrt(1/3 * (1 - 1/4) / (2 ln 2)). And of an error that may be anywhere within a unit.
+constexpr double kRms = 0.425;
+constexpr double kUniform = 0.57735;  // sqrt(1/3)
+
+// Sums over a row that the errors are made of.
+struct RowSums {
+  double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0, p2 = 0;
+  double noise2 = 0, spread2 = 0;            // of p |v|, and of how far o moves with each score
+  double p_noise2 = 0;                       // of o, by P's rounding: rms
+  double p_budget2 = 0, p_sums_budget2 = 0;  // the same by errors anywhere within a unit; and of the sum of o
+  double lost = 0;                           // p |v| that 8-bit P may round to 0
+  double v2 = 0;
+  double score = 0;  // the rms error of a score
+};
+
+// Of a 16-bit score: where tensor cores add to the accumulator, once per 16 terms, they truncate, half of 2^-23 of a
+// partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
+double truncations_of(DType dtype, double dim) { return size_of(dtype) == 2 ? dim / 32 : 0; }
+
+RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const ScoreStatistics& scores,
+                const double* p, const ReferenceRow& row) {
+  const bool fp8 = size_of(what.dtype) == 1;
+  const double p_unit = what.dtype == DType::kF32 ? 0 : precision_of(what.dtype).unit;
+  const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
+  RowSums s;
+  for (std::int64_t d = 0; d < head.head_dim_v; ++d) s.o2 += row.o[d] * row.o[d];
+  for (const float q : row.q) s.q2 += static_cast<double>(q) * q;
+  const float *v_norm = head.v_norm.data() + first, *v_sum = head.v_sum.data() + first;
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) s.mean_v += p[j] * what.v_scale * v_norm[j];
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
+    const double norm = what.v_scale * v_norm[j], sum = what.v_scale * v_sum[j], pv = p[j] * norm;
+    // An error in one score moves o along v_j - o, which is at most (1 - p_j)|v_j| + sum of the other p|v| long.
+    const double moved = p[j] * ((1 - 2 * p[j]) * norm + s.mean_v);
+    s.noise2 += pv * pv;
+    s.spread2 += moved * moved;
+    s.mean_v2 += pv * norm;
+    s.v2 += norm * norm;
+    s.p2 += p[j] * p[j];
+    const double rms = fp8 ? error_of_p8(p[j] / p_max, kRms) * p_max : kRms * p_unit * p[j];
+    const double uniform = fp8 ? error_of_p8(p[j] / p_max, kUniform) * p_max : kUniform * p_unit * p[j];
+    s.p_noise2 += rms * norm * (rms * norm);
+    s.p_budget2 += uniform * norm * (uniform * norm);
+    s.p_sums_budget2 += uniform * sum * (uniform * sum);
+    if (fp8 && p[j] < kLostP8 * p_max) s.lost += pv;
+  }
+  const float* k_norm = head.k_norm.data() + first;
+  const double longest_k = *std::max_element(k_norm + row.keys.begin, k_norm + row.keys.end);
+  // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside an instruction.
+  const double norms = what.scale * std::sqrt(s.q2) * longest_k;
+  s.score = (2 + truncations_of(what.dtype, dim)) * kUlpF32 * norms;
+  if (fp8) s.score += error_of_fp8_score(norms, scores.maximum, dim);
+  return s;
+}
+
+// What rounding may make of the row's sums (docs/correctness.md, "Sums").
+RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const RowSums& s, const ScoreStatistics& scores,
+                    const ReferenceRow& row) {
+  RowBudget budget;
+  const double keys = static_cast<double>(row.keys.size()), dim = static_cast<double>(head.head_dim_v);
+  const bool tensor_cores = what.dtype != DType::kF32, fp8 = size_of(what.dtype) == 1;
+  // The same relative error of every score: the scale rounded to fp32, and truncations.
+  const double score_dim = static_cast<double>(head.head_dim);
+  const double shared =
+      (2 + 2 * truncations_of(what.dtype, score_dim)) * kUlpF32 + (fp8 ? error_of_fp8_score(0, 1, score_dim) : 0);
+  // ex2.approx, and lg2.approx: absolute below 2, else relative (PTX ISA).
+  const double log2_sum = (scores.lse - scores.maximum) / std::log(2.0);
+  budget.lse_systematic =
+      (0x1p-22 + 0x1p-22 * std::log(2.0) * std::max(1.0, std::abs(log2_sum)) + shared * scores.mean_abs);
+  // Three roundings of such numbers, each uniform.
+  const double conversions = kUlpF32 * (1 + std::abs(scores.lse) + std::abs(scores.maximum));
+  const double lane_sum = kUlpF32 / 12, chain_sum = kUlpF32 / 3;  // four lanes side by side; one alone
+  budget.lse_variance = (conversions * conversions + lane_sum * lane_sum * keys + s.score * s.score * s.p2);
+  budget.lse_chain_variance = ((chain_sum * chain_sum - lane_sum * lane_sum) * keys);
+  if (!tensor_cores) return budget;
+  const Precision output = precision_of(what.output_dtype);
+  const double norm = std::sqrt(s.o2);
+  double rounding2 = 0, scaled_rounding2 = 0;
+  for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
+    const double half = half_gap(output, row.o[d]);
+    rounding2 += half * half / 3;
+    scaled_rounding2 += row.o[d] * row.o[d] * half * half / 3;
+  }
+  const double p_max = std::exp(scores.maximum - scores.lse);
+  const double tiny_p2 = what.dtype == DType::kF16 ? 0x1p-50 * p_max * p_max * s.v2 / 3 : 0;
+  const Fp8Sums sums = fp8 ? errors_of_fp8_sums(std::min(keys, kKeysPerPromotion)) : Fp8Sums{};
+  const double other2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2) + s.score * s.score * s.spread2 + tiny_p2 +
+                        sums.random * sums.random * s.noise2;
+  // Of |o|: exp2, the division, the accumulator's truncation once per 16 keys (of 8 bits until the sum is promoted); of
+  // o moved by errors of all scores; and small P.
+  const double truncated = fp8 ? sums.coherent : keys / 16 * kUlpF32;
+  const double systematic =
+      norm * (0x1p-21 + truncated) + shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2)) + s.lost;
+  budget.scale_systematic = (norm * systematic);
+  budget.scale_variance = (scaled_rounding2 + s.o2 * (s.p_budget2 + other2));
+  budget.bias_systematic = (std::sqrt(dim) * systematic);
+  budget.bias_variance = (rounding2 + s.p_sums_budget2 + dim * other2);
+  return budget;
+}
+
+// The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
+void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* p,
+                    const ScoreStatistics& scores, ReferenceRow& row) {
+  const Precision output = precision_of(what.output_dtype);
+  const RowSums s = sum_row(head, first, what, scores, p, row);
+  const double keys = static_cast<double>(row.keys.size());
+  const double rounding2 = kRms * kRms * output.unit * output.unit * s.o2 + s.p_noise2;
+  double sums2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2);
+  if (size_of(what.dtype) == 1) {
+    const Fp8Sums errors = errors_of_fp8_sums(std::min(keys, kKeysPerPromotion));
+    sums2 += errors.random * errors.random * s.noise2 + errors.coherent * errors.coherent * s.o2;
+  }
+  const double exp2_approx2 = 0x1p-44 * s.o2;
+  const double subnormal2 = output.smallest * output.smallest * static_cast<double>(head.head_dim_v);
+  *row.predicted_o =
+      static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + s.score * s.score * s.spread2));
+  *row.predicted_lse =
+      static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) + s.score);
+  *row.budget = budget_of(head, what, s, scores, row);
+}
+
+void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
                 ReferenceScratch& scratch, std::int64_t stride) {
   double* p = scratch.p64.data();
   std::vector<RowKind> kinds;
+  ScoreStatistics statistics[kRows];
   for (std::size_t r = 0; r < rows.size(); ++r) {
     ReferenceRow& row = rows[r];
     double* scores = p + static_cast<std::int64_t>(r) * stride;
     double maximum = 0, sum = 0;
-    kinds.push_back(scale_scores(scores, row.keys, scale, &maximum));
+    kinds.push_back(scale_scores(scores, row.keys, what.scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0);
       *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInfinity;
       continue;
     }
-    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) sum += scores[j] = std::exp(scores[j] - maximum);
+    double absolute = 0, below = 0, below2 = 0;
+    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
+      const double score = scores[j], distance = score - maximum, exponential = std::exp(distance);
+      sum += exponential;
+      scores[j] = exponential;
+      if (exponential == 0) continue;  // -inf
+      absolute += exponential * std::abs(score);
+      below += exponential * distance;
+      below2 += exponential * distance * distance;
+    }
     for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) scores[j] /= sum;
     *row.lse = maximum + std::log(sum);
+    statistics[r] = {.maximum = maximum,
+                     .lse = *row.lse,
+                     .mean_abs = absolute / sum,
+                     .deviation = std::sqrt(std::max(0.0, below2 / sum - below / sum * (below / sum)))};
   }
   std::fill(scratch.acc64.begin(), scratch.acc64.end(), 0.0);
   weigh_values(head, first, rows, p, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const double* acc = scratch.acc64.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
-      rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
+      rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] * what.v_scale : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
     }
     if (kinds[r] == RowKind::kPlain) {
-      predict_errors(head, first, dtype, scale, p + static_cast<std::int64_t>(r) * stride, *rows[r].lse, rows[r]);
+      predict_errors(head, first, what, p + static_cast<std::int64_t>(r) * stride, statistics[r], rows[r]);
     }
   }
 }
 
-void finish_f32(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, DType dtype, float scale,
+// P as an idealised kernel has it; `exponential` is at most 1.
+float round_p(DType dtype, float exponential) {
+  if (size_of(dtype) > 1) return round_to(dtype, exponential);
+  constexpr auto kScale = static_cast<float>(kScaleOfP8);
+  return round_to(DType::kE4M3, exponential * kScale) / kScale;
+}
+
+void finish_f32(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
                 ReferenceScratch& scratch, std::int64_t stride) {
   float* p = scratch.p32.data();
+  const auto scale = static_cast<float>(what.scale), v_scale = static_cast<float>(what.v_scale);
   std::vector<RowKind> kinds;
   float sums[kRows] = {};
   for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -216,7 +379,7 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
     for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
       const float exponential = std::exp(scores[j] - maximum);
       sums[r] += exponential;
-      scores[j] = round_to(dtype, exponential);
+      scores[j] = round_p(what.dtype, exponential);
     }
     *row.ideal_lse = maximum + std::log(sums[r]);
   }
@@ -225,10 +388,10 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
-      const float value = kinds[r] == RowKind::kPlain     ? acc[d] / sums[r]
+      const float value = kinds[r] == RowKind::kPlain     ? acc[d] / sums[r] * v_scale
                           : kinds[r] == RowKind::kInvalid ? static_cast<float>(kNan)
                                                           : 0.0f;
-      rows[r].ideal_o[d] = round_to(dtype, value);
+      rows[r].ideal_o[d] = round_to(what.output_dtype, value);
     }
   }
 }
@@ -245,7 +408,7 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
   packed.k.assign(static_cast<std::size_t>(panels * packed.head_dim * kLanes), 0.0f);
   packed.v.assign(static_cast<std::size_t>(packed.keys * packed.padded_v), 0.0f);
   for (std::int64_t j = 0; j < packed.keys; ++j) {
-    double k2 = 0, v2 = 0;
+    double k2 = 0, v2 = 0, v_sum = 0;
     for (std::int64_t d = 0; d < packed.head_dim; ++d) {
       const float value = k.at(batch, head, j, d);
       packed.k[static_cast<std::size_t>((j / kLanes * packed.head_dim + d) * kLanes + j % kLanes)] = value;
@@ -255,14 +418,16 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
       const float value = v.at(batch, head, j, d);
       packed.v[static_cast<std::size_t>(j * packed.padded_v + d)] = value;
       v2 += static_cast<double>(value) * value;
+      v_sum += value;
     }
     packed.k_norm.push_back(std::isfinite(k2) ? static_cast<float>(std::sqrt(k2)) : 0.0f);
     packed.v_norm.push_back(static_cast<float>(std::sqrt(v2)));
+    packed.v_sum.push_back(static_cast<float>(v_sum));
   }
   return packed;
 }
 
-void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows,
+void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,
                      ReferenceScratch& scratch) {
   std::int64_t first = head.keys, end = 0;
   for (const ReferenceRow& row : rows) {
@@ -281,12 +446,14 @@ void reference_block(const PackedHead& head, DType dtype, double scale, std::vec
   std::vector<float> q32(static_cast<std::size_t>(kRows * head.head_dim), 0.0f);
   for (std::size_t r = 0; r < rows.size(); ++r)
     std::copy(rows[r].q.begin(), rows[r].q.end(), q32.begin() + static_cast<std::int64_t>(r) * head.head_dim);
-  const std::vector<double> q64(q32.begin(), q32.end());
   const float* k = head.k.data() + first * head.head_dim;
-  dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
+  if (rows.front().o != nullptr) {
+    const std::vector<double> q64(q32.begin(), q32.end());
+    dot_keys_f64(k, head.head_dim, count, q64.data(), scratch.p64.data(), stride);
+    finish_f64(head, first, rows, what, scratch, stride);
+  }
   dot_keys_f32(k, head.head_dim, count, q32.data(), scratch.p32.data(), stride);
-  finish_f64(head, first, rows, dtype, scale, scratch, stride);
-  finish_f32(head, first, rows, dtype, static_cast<float>(scale), scratch, stride);
+  finish_f32(head, first, rows, what, scratch, stride);
 }
 
 }  // namespace flashcore

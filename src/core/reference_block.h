@@ -6,6 +6,7 @@
 
 #include "core/band.h"
 #include "core/dtype.h"
+#include "core/row_budget.h"
 #include "core/tensor.h"
 
 namespace flashcore {
@@ -21,6 +22,7 @@ struct PackedHead {
   std::vector<float> k;       // [keys / 16][head_dim][16]
   std::vector<float> v;       // [keys][padded_v]
   std::vector<float> v_norm;  // per key, ‖v‖
+  std::vector<float> v_sum;   // per key, the sum of v's columns
   std::vector<float> k_norm;  // per key, ‖k‖, 0 if it is not finite
 };
 PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head);
@@ -28,12 +30,13 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
 struct ReferenceRow {
   std::vector<float> q;  // head_dim
   KeyRange<std::int64_t> keys{0, 0};
-  double* o = nullptr;  // head_dim_v
+  double* o = nullptr;  // head_dim_v; null in all rows of a block: only the ideal kernel's results are wanted
   double* lse = nullptr;
   float* ideal_o = nullptr;
   float* ideal_lse = nullptr;
   float* predicted_o = nullptr;
   float* predicted_lse = nullptr;
+  RowBudget* budget = nullptr;
 };
 
 // Scores, exponentials and scratch of one thread.
@@ -41,8 +44,15 @@ struct ReferenceScratch {
   std::vector<double> p64, acc64;
   std::vector<float> p32, acc32;
 };
+// What the rows of one head have in common.
+struct ReferenceHead {
+  DType dtype = DType::kF32;         // of q, k, v, and of P
+  DType output_dtype = DType::kF32;  // of o
+  double scale = 1;                  // of what q and k store: softmax scale and, of 8-bit operands, their factors
+  double v_scale = 1;                // of what v stores
+};
 // 1 .. kReferenceRows rows.
-void reference_block(const PackedHead& head, DType dtype, double scale, std::vector<ReferenceRow>& rows,
+void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,
                      ReferenceScratch& scratch);
 
 }  // namespace flashcore

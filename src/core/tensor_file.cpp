@@ -214,7 +214,8 @@ FileTensor parse_npy(std::string_view file, const std::string& origin) {
 namespace {
 
 void write_npy(const std::string& path, const FileTensor& tensor) {
-  if (tensor.dtype == DType::kBF16) throw_bad_input("{}: .npy has no bf16; use a name that ends in .safetensors", path);
+  if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16)
+    throw_bad_input("{}: .npy has no {}; use a name that ends in .safetensors", path, to_string(tensor.dtype));
   // A tuple of one keeps its comma.
   std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}{}), }}",
                                    tensor.dtype == DType::kF32 ? "<f4" : "<f2", fmt::join(tensor.shape, ", "),
@@ -233,6 +234,17 @@ struct Entry {
   std::vector<std::int64_t> shape;
   std::uint64_t begin = 0, end = 0;  // within the data that follows the header
 };
+
+const char* safetensors_name(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return "F32";
+    case DType::kF16: return "F16";
+    case DType::kBF16: return "BF16";
+    case DType::kE4M3: return "F8_E4M3";
+    case DType::kE5M2: return "F8_E5M2";
+  }
+  throw_internal("unknown dtype {}", static_cast<int>(dtype));
+}
 
 // Bytes of one element of every dtype the format knows; 0 for one that it does not.
 std::size_t safetensors_size(std::string_view dtype) {
@@ -349,12 +361,12 @@ FileTensor parse_safetensors(std::string_view file, const std::string& origin, c
   check_cover(entries, data.size(), complaint);
   const Entry& entry = select(entries, name, complaint);
   FileTensor tensor;
-  if (entry.dtype == "F32") tensor.dtype = DType::kF32;
-  else if (entry.dtype == "F16") tensor.dtype = DType::kF16;
-  else if (entry.dtype == "BF16") tensor.dtype = DType::kBF16;
-  else
-    complaint.fail("tensor '{}' is {}, which is not supported; use F32, F16 or BF16", excerpt(entry.name),
-                   excerpt(entry.dtype));
+  const auto known = std::find_if(std::begin(kAllDTypes), std::end(kAllDTypes),
+                                  [&](DType dtype) { return entry.dtype == safetensors_name(dtype); });
+  if (known == std::end(kAllDTypes))
+    complaint.fail("tensor '{}' is {}, which is not supported; use F32, F16, BF16, F8_E4M3 or F8_E5M2",
+                   excerpt(entry.name), excerpt(entry.dtype));
+  tensor.dtype = *known;
   tensor.shape = entry.shape;
   tensor.data = to_bytes(data.substr(entry.begin, entry.end - entry.begin));
   return tensor;
@@ -363,10 +375,11 @@ FileTensor parse_safetensors(std::string_view file, const std::string& origin, c
 namespace {
 
 void write_safetensors(const Location& where, const FileTensor& tensor, const std::string& name) {
-  const std::string dtype = tensor.dtype == DType::kF32 ? "F32" : tensor.dtype == DType::kF16 ? "F16" : "BF16";
   const std::string& key = where.name.empty() ? name : where.name;
-  const nlohmann::json json = {
-      {key, {{"dtype", dtype}, {"shape", tensor.shape}, {"data_offsets", {0, tensor.data.size()}}}}};
+  const nlohmann::json json = {{key,
+                                {{"dtype", safetensors_name(tensor.dtype)},
+                                 {"shape", tensor.shape},
+                                 {"data_offsets", {0, tensor.data.size()}}}}};
   std::string header = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   header.append((8 - header.size() % 8) % 8, ' ');  // the data starts aligned
   std::string file = to_little_endian(header.size(), 8) + header;

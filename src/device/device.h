@@ -51,12 +51,16 @@ struct Dim3 {
 // that matrix instructions meet no bank conflicts. The value is the width in bytes; a box's rows are at most as wide.
 enum class TensorSwizzle : unsigned { kNone = 0, k32 = 32, k64 = 64, k128 = 128 };
 
+// A tensor's elements; kByte: any of 8 bits.
+enum class TensorElement : unsigned { kFloat16, kBFloat16, kByte };
+constexpr unsigned bytes_of(TensorElement element) { return element == TensorElement::kByte ? 1 : 2; }
+
 // A tensor map of Hopper's tensor memory accelerator, to be encoded into the parameters at `param_offset` (128 bytes):
-// 4-D tensors of 16-bit elements in tiles of `box`, zeros outside the tensor.
+// 4-D tensors in tiles of `box`, zeros outside the tensor.
 struct TensorMapSpec {
   std::size_t param_offset = 0;
-  const void* address = nullptr;        // multiple of 16 bytes
-  bool bfloat16 = false;                // else fp16
+  const void* address = nullptr;  // multiple of 16 bytes
+  TensorElement element = TensorElement::kFloat16;
   std::uint64_t extents[4] = {};        // innermost first
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};
@@ -136,6 +140,14 @@ class Timer {
   virtual void use_launches(int launches);
 };
 
+// Somebody else's work, made ready to be timed as ours is: on a GPU a captured graph, on a CPU a call.
+struct ForeignWork {
+  void* graph = nullptr;            // a CUgraphExec (cudaGraphExec_t is the same); its owner keeps it
+  int launches = 1;                 // of what is timed, in one replay of the graph
+  std::function<void()> call = {};  // once what is timed; returns when it is done
+  double sample_us = 0;             // as make_timer, where the timer counts the calls itself
+};
+
 // Clocks are observed, never set.
 struct EnvironmentReading {
   double clock_sm_mhz = 0, clock_memory_mhz = 0, power_w = 0, temperature_c = 0;
@@ -187,6 +199,9 @@ class Device {
   // `rotation`: the same candidate on different buffers; used in turn (kGraph and kWarm use the first only if it has
   // one). The timer picks launches per sample so that a sample lasts at least `sample_us` (default by device).
   virtual std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us = 0) = 0;
+  // By the same rules as make_timer in the regime kGraph (on a CPU: kWarm). A graph runs on the device's own stream:
+  // work that it depends on has ended before. Error kBadInput where the device cannot time such work.
+  virtual std::unique_ptr<Timer> make_foreign_timer(ForeignWork work);
   virtual void idle(double milliseconds) = 0;  // lets clocks and temperature settle: the gap before a burst
   // What time limits are kept by, from any origin: the steady clock, or a simulated device's own.
   virtual double now_seconds();

@@ -72,6 +72,9 @@ void from_json(const nlohmann::json& json, Ceilings& ceilings) {
 
 nlohmann::json Device::counters() { return nullptr; }
 void Timer::use_launches(int) {}
+std::unique_ptr<Timer> Device::make_foreign_timer(ForeignWork) {
+  throw_bad_input("{} has no time, so nothing of others can be timed on it; use cuda or cpu", info().id);
+}
 double Device::now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

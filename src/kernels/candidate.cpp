@@ -1,7 +1,9 @@
 // What family.h says of candidates: texts become them, and they become compiled, loaded, bound.
 
 #include "core/error.h"
+#include "core/hash.h"
 #include "device/compiler.h"
+#include "device/cpu/code_identity.h"
 #include "device/emulator/emulator_compiler.h"
 #include "kernels/cpu_call.h"
 #include "kernels/embedded.h"
@@ -58,7 +60,8 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
   if (family.kind() == DeviceKind::kCpu) {
     Artifact artifact;
     artifact.arch = "cpu";
-    artifact.code_hash = source_hash(candidate, {problem, Layout::kBhsd}, limits);
+    artifact.code_hash =
+        Hasher().add(source_hash(candidate, {problem, Layout::kBhsd}, limits)).add(cpu_code_identity()).hex();
     return artifact;
   }
   KernelSource source = family.source(candidate.config, problem, limits);
@@ -85,11 +88,19 @@ LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, con
   if (candidate.family->kind() != DeviceKind::kCpu) module_ = device.load(artifact);
 }
 
+Addresses AttentionArgs::addresses() const {
+  Addresses all = {q, k, v, o, lse};
+  all[AddressOf(Operand::kDescaleQ).index()] = descale_q;
+  all[AddressOf(Operand::kDescaleK).index()] = descale_k;
+  all[AddressOf(Operand::kDescaleV).index()] = descale_v;
+  return all;
+}
+
 Launch LoadedCandidate::bind(const AttentionArgs& args) const {
   const Family& family = *candidate_.family;
   if (family.kind() == DeviceKind::kCpu) return bind_on_cpu(family, candidate_.config, problem_, args);
   const Program program = family.program(candidate_.config, problem_, device_->info().limits, args.layouts);
-  return bind_program(*device_, program, module_, {args.q, args.k, args.v, args.o, args.lse});
+  return bind_program(*device_, program, module_, args.addresses());
 }
 
 }  // namespace flashcore

@@ -27,6 +27,11 @@ struct AttentionArgs {
   void* o = nullptr;
   float* lse = nullptr;  // may be null
   ProblemLayouts layouts;
+  // Factors of 8-bit operands (Problem::input_scaling), descale_count() of each; null where the problem has none.
+  const float* descale_q = nullptr;
+  const float* descale_k = nullptr;
+  const float* descale_v = nullptr;
+  Addresses addresses() const;
 };
 
 class Family {
@@ -110,7 +115,7 @@ class LoadedCandidate {
 };
 
 // Compiles a GPU candidate (embedded sources, the family's architecture); for a CPU candidate returns an Artifact whose
-// code_hash stands for the family and config.
+// code_hash stands for the family, the config, and the build and threads that run them (device/cpu/code_identity.h).
 Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
                            bool use_cache = true);
 

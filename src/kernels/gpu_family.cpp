@@ -9,6 +9,8 @@ namespace flashcore {
 static_assert(static_cast<int>(Element::kF32) == static_cast<int>(DType::kF32));
 static_assert(static_cast<int>(Element::kF16) == static_cast<int>(DType::kF16));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
+static_assert(static_cast<int>(kElementE4M3) == static_cast<int>(DType::kE4M3));
+static_assert(static_cast<int>(kElementE5M2) == static_cast<int>(DType::kE5M2));
 
 Traits traits_of(const Problem& problem) {
   const Band<std::int64_t> band = problem.band();
@@ -30,6 +32,20 @@ std::string print_traits(const Traits& traits) {
   return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}, {}}}",
                      kNames[static_cast<int>(traits.element)], traits.head_dim, traits.head_dim_v, traits.bounded_left,
                      traits.bounded_right);
+}
+
+Fp8Traits fp8_traits_of(const Problem& problem) {
+  const Traits traits = traits_of(problem);
+  return {traits.element,      static_cast<Element>(problem.output_dtype()),
+          traits.head_dim,     traits.head_dim_v,
+          traits.bounded_left, traits.bounded_right};
+}
+
+std::string print_traits(const Fp8Traits& traits) {
+  constexpr const char* kNames[] = {"Element::kF32", "Element::kF16", "Element::kBF16", "kElementE4M3", "kElementE5M2"};
+  return fmt::format("flashcore::Fp8Traits{{flashcore::{}, flashcore::{}, {}, {}, {}, {}}}",
+                     kNames[static_cast<int>(traits.element)], kNames[static_cast<int>(traits.output)], traits.head_dim,
+                     traits.head_dim_v, traits.bounded_left, traits.bounded_right);
 }
 
 ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts) {
@@ -61,6 +77,35 @@ void relocate_forward(Step& step, std::size_t offset) {
   step.relocate(offset + offsetof(ForwardParams, lse), Operand::kLse);
 }
 
+Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts) {
+  Fp8ForwardParams params{};
+  params.problem = make_forward_params(problem, layouts);
+  const bool by_head = problem.input_scaling() == Scaling::kHead;
+  for (Descale* descale : {&params.descale_q, &params.descale_k, &params.descale_v}) {
+    descale->batch_stride = by_head ? static_cast<int>(problem.heads_kv) : 0;
+    descale->head_stride = by_head ? 1 : 0;
+  }
+  return params;
+}
+
+void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {
+  relocate_forward(step, offset + offsetof(Fp8ForwardParams, problem));
+  if (problem.descale_count() == 0) return;
+  step.relocate(offset + offsetof(Fp8ForwardParams, descale_q) + offsetof(Descale, values), Operand::kDescaleQ);
+  step.relocate(offset + offsetof(Fp8ForwardParams, descale_k) + offsetof(Descale, values), Operand::kDescaleK);
+  step.relocate(offset + offsetof(Fp8ForwardParams, descale_v) + offsetof(Descale, values), Operand::kDescaleV);
+}
+
+void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts) {
+  if (problem.is_8bit()) {
+    step.set_params(make_fp8_params(problem, layouts));
+    relocate_fp8(step, 0, problem);
+  } else {
+    step.set_params(make_forward_params(problem, layouts));
+    relocate_forward(step, 0);
+  }
+}
+
 std::optional<std::string> why_indices_overflow(const Problem& problem) {
   // Row and key indices are 32-bit, and i + right_offset must not wrap. A bound that cuts (Problem::band) lies within
   // the sequences.
@@ -73,13 +118,16 @@ std::optional<std::string> why_indices_overflow(const Problem& problem) {
 
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box) {
-  const auto stride = [](std::int64_t elements, std::int64_t extent) {
+  const TensorElement element = size_of(dtype) == 1     ? TensorElement::kByte
+                                : dtype == DType::kBF16 ? TensorElement::kBFloat16
+                                                        : TensorElement::kFloat16;
+  const auto stride = [&](std::int64_t elements, std::int64_t extent) {
     // Of a dimension of one element any stride is the same; the encoder wants a multiple of 16 bytes.
-    return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * 2);
+    return static_cast<std::uint64_t>(extent == 1 ? 16 : elements * bytes_of(element));
   };
   TensorMapSpec map{param_offset,
                     nullptr,
-                    dtype == DType::kBF16,
+                    element,
                     {static_cast<std::uint64_t>(layout.columns), static_cast<std::uint64_t>(layout.rows),
                      static_cast<std::uint64_t>(layout.heads), static_cast<std::uint64_t>(layout.batch)},
                     {stride(layout.stride_row, layout.rows), stride(layout.stride_head, layout.heads),
@@ -93,6 +141,7 @@ std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const Dev
   if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
   if (limits.arch != 90) return fmt::format("needs compute capability 9.0 (H100, H200), this is sm_{}", limits.arch);
   if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
+  if (problem.is_8bit()) return kNo8Bits;
   for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
     if (dim % 8 != 0 || dim > 256)
       return fmt::format(

@@ -7,17 +7,26 @@
 
 #include "kernels/config_binding.h"
 #include "kernels/family.h"
-#include "kernels/tile/traits.h"
+#include "kernels/tile/traits_fp8.h"
 
 namespace flashcore {
 
 Traits traits_of(const Problem& problem);
 Limits limits_of(const DeviceLimits& limits);
 std::string print_traits(const Traits& traits);  // "flashcore::Traits{...}" for a name expression
+Fp8Traits fp8_traits_of(const Problem& problem);
+std::string print_traits(const Fp8Traits& traits);
 // Addresses are null: see relocate_forward.
 ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts);
 // The addresses of a ForwardParams that begins at byte `offset` of the step's parameters.
 void relocate_forward(Step& step, std::size_t offset);
+// The same of 8-bit problems. Without scales the addresses of the factors stay null.
+Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts);
+void relocate_fp8(Step& step, std::size_t offset, const Problem& problem);
+// ForwardParams, or Fp8ForwardParams, as all of the step's parameters.
+void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts);
+// Of families that have no kernel for 8 bits.
+inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
 std::optional<std::string> why_indices_overflow(const Problem& problem);
 
@@ -25,8 +34,8 @@ std::optional<std::string> why_indices_overflow(const Problem& problem);
 struct alignas(64) EncodedMap {
   std::byte bytes[128];
 };
-// A tensor of 16-bit elements seen as [batch, head, row, column]; `box` is the tile that one load brings, innermost
-// first.
+// A tensor of 16-bit or 8-bit elements seen as [batch, head, row, column]; `box` is the tile that one load brings,
+// innermost first.
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box);
 
@@ -72,8 +81,11 @@ class GpuFamily : public Family {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
-    source.name_expression = fmt::format("flashcore::{0}::forward<{1}, flashcore::{0}::Config{2}>", name(),
-                                         print_traits(traits_of(problem)), initializer_of<Config>(values));
+    // Families with kernels for 8 bits have them by this name, in the same file unless they say otherwise.
+    const bool fp8 = problem.is_8bit();
+    source.name_expression = fmt::format(
+        "flashcore::{0}::{1}<{2}, flashcore::{0}::Config{3}>", name(), fp8 ? "forward_fp8" : "forward",
+        fp8 ? print_traits(fp8_traits_of(problem)) : print_traits(traits_of(problem)), initializer_of<Config>(values));
     source.dynamic_shared_bytes = smem_bytes(config, traits_of(problem));
     source.threads_per_block = threads_per_block(config);
     if (const int level = ptxas_level(traits_of(problem)); level != 3)

@@ -18,9 +18,21 @@
 
 namespace flashcore {
 
-// A tensor of the call.
-enum class Operand : std::uint8_t { kQ, kK, kV, kO, kLse };
-inline constexpr std::size_t kOperandCount = 5;
+inline constexpr std::size_t kOperandCount = 5;  // tensors: q, k, v, o, lse
+inline constexpr std::size_t kMaxWorkspaces = 3;
+// A tensor of the call. The factors of 8-bit ones come after the workspaces, so that the numbers of those, which
+// Program::fingerprint has, are what they were in the results that are stored.
+enum class Operand : std::uint8_t {
+  kQ,
+  kK,
+  kV,
+  kO,
+  kLse,
+  kDescaleQ = kOperandCount + kMaxWorkspaces,
+  kDescaleK,
+  kDescaleV,
+};
+inline constexpr std::size_t kAddressCount = static_cast<std::size_t>(Operand::kDescaleV) + 1;
 std::string_view to_string(Operand operand);  // "q"
 
 // Device memory that a launch needs besides its operands. Launches may overlap, so each has its own while it runs.
@@ -46,9 +58,8 @@ class AddressOf {
   std::uint8_t index_;
 };
 
-// Device addresses of one call: operands in the order of Operand, then workspaces. lse may be null.
-inline constexpr std::size_t kMaxWorkspaces = 3;
-using Addresses = std::array<const void*, kOperandCount + kMaxWorkspaces>;
+// Device addresses of one call, by AddressOf::index. lse may be null; so are the factors of operands that have none.
+using Addresses = std::array<const void*, kAddressCount>;
 
 // One launch of the candidate's kernel.
 struct Step {

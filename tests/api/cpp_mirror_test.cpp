@@ -44,6 +44,8 @@ Attention in_cpp(const fc_attention& a) {
   if (windowed && a.window_left >= 0) p.window_left = a.window_left;
   if (windowed && a.window_right >= 0) p.window_right = a.window_right;
   p.window_alignment = static_cast<fc_alignment>(a.window_alignment);
+  if (a.given & FC_GIVEN_O_DTYPE) p.o_dtype = static_cast<fc_dtype>(a.o_dtype);
+  p.scaling = static_cast<fc_scaling>(a.scaling);
   if (a.scale != 0) p.scale = a.scale;
   return p;
 }

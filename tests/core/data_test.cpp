@@ -18,7 +18,9 @@ std::string hash_of(const HostTensor& tensor) {
 
 TEST(DataTest, PatternNamesRoundTrip) {
   for (const Pattern pattern : all_patterns()) EXPECT_EQ(parse_pattern(to_string(pattern)), pattern);
-  EXPECT_EQ(all_patterns().size(), 6u);
+  EXPECT_EQ(all_patterns().size(), 7u);
+  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16")).size(), 7u);
+  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_e4m3")).size(), 8u);
   EXPECT_THROW(parse_pattern("zeros"), Error);
 }
 
@@ -181,10 +183,68 @@ TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
   EXPECT_LT(finite, 4 * 256);
 }
 
+// Quantised, a tensor's largest finite value is the largest of the type, and each value is within its rounding of what
+// 32 bits draw.
+TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
+  for (const char* type : {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled"}) {
+    for (const Pattern pattern : {Pattern::kNormal, Pattern::kOutlier, Pattern::kPositive}) {
+      const std::string sizes = "b2_h4_hk2_sq9_sk70_d24_";
+      const PlacedProblem p = PlacedProblem::parse(sizes + type);
+      const AttentionInputs in = make_inputs(p, pattern, 7);
+      const AttentionInputs plain = make_inputs(PlacedProblem::parse(sizes + "fp32"), pattern, 7);
+      const Precision precision = precision_of(p.dtype);
+      ASSERT_EQ(static_cast<std::int64_t>(in.descale_k.size()), p.descale_count());
+      float largest = 0;
+      for (std::int64_t b = 0; b < 2; ++b) {
+        for (std::int64_t h = 0; h < 2; ++h) {
+          const double factor = descale_at(p, in.descale_v, b, h);
+          float largest_of_head = 0;
+          for (std::int64_t row = 0; row < 70; ++row) {
+            for (std::int64_t d = 0; d < 24; ++d) {
+              const float stored = in.v.at(b, h, row, d);
+              const double value = plain.v.at(b, h, row, d);
+              largest_of_head = std::max(largest_of_head, std::abs(stored));
+              if (std::abs(value / factor) > precision.largest) {
+                EXPECT_EQ(std::abs(stored), precision.largest) << p.id();  // without factors: saturated, not wrapped
+                continue;
+              }
+              EXPECT_NEAR(stored * factor, value,
+                          1.001 * std::max(precision.unit * std::abs(value), precision.smallest * factor))
+                  << p.id() << " " << to_string(pattern);
+            }
+          }
+          largest = std::max(largest, largest_of_head);
+          if (p.input_scaling() == Scaling::kHead) {
+            EXPECT_EQ(largest_of_head, precision.largest) << p.id();
+          }
+        }
+      }
+      if (p.input_scaling() == Scaling::kTensor) {
+        EXPECT_EQ(largest, precision.largest) << p.id();
+      }
+    }
+  }
+}
+
+TEST(DataTest, EightBitsKeepNanAndGaps) {
+  for (const char* id : {"b1_h4_s64_d16_e4m3_strided", "b1_h4_s64_d16_e5m2_strided"}) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    const AttentionInputs in = make_inputs(p, Pattern::kNonFinite, 1);
+    int nan = 0, infinite = 0;
+    for (const float value : gather_rows(in.q, {})) nan += std::isnan(value), infinite += std::isinf(value);
+    EXPECT_EQ(nan, 4) << id;  // of each head
+    EXPECT_EQ(infinite, p.dtype == DType::kE5M2 ? 8 : 0) << id;
+    std::int64_t gaps = 0;
+    for (std::int64_t i = 0; i < in.q.layout.span(); ++i)
+      gaps += std::isnan(load_element(p.dtype, in.q.data.data(), i)) ? 1 : 0;
+    EXPECT_EQ(gaps, in.q.layout.span() - in.q.layout.elements() + nan) << id;
+  }
+}
+
 TEST(DataTest, ZeroLengthsAndSingleElements) {
   for (const Pattern pattern : all_patterns()) {
-    for (const char* id :
-         {"b1_h2_sq0_sk5_d8_fp16", "b1_h2_sq5_sk0_d8_fp16_causal", "b1_h1_s1_d1_fp32", "b1_h1_s0_d8_bf16_strided"}) {
+    for (const char* id : {"b1_h2_sq0_sk5_d8_fp16", "b1_h2_sq5_sk0_d8_fp16_causal", "b1_h1_s1_d1_fp32",
+                           "b1_h1_s0_d8_bf16_strided", "b1_h2_sq5_sk0_d8_e4m3_perhead", "b1_h1_s1_d1_e5m2"}) {
       const PlacedProblem p = PlacedProblem::parse(id);
       const AttentionInputs in = make_inputs(p, pattern, 1);
       EXPECT_EQ(in.q.data.size(), static_cast<std::size_t>(in.q.layout.span()) * size_of(p.dtype));

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
 
@@ -22,7 +24,9 @@ double half_by_definition(std::uint16_t bits) {
 }
 
 TEST(DTypeTest, NamesRoundTripAndAliasesAreKnown) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) EXPECT_EQ(parse_dtype(to_string(dtype)), dtype);
+  for (const DType dtype : kAllDTypes) EXPECT_EQ(parse_dtype(to_string(dtype)), dtype);
+  EXPECT_EQ(parse_dtype("float8_e4m3fn"), DType::kE4M3);
+  EXPECT_EQ(parse_dtype("float8_e5m2"), DType::kE5M2);
   EXPECT_EQ(parse_dtype("half"), DType::kF16);
   EXPECT_EQ(parse_dtype("float16"), DType::kF16);
   EXPECT_EQ(parse_dtype("float32"), DType::kF32);
@@ -35,7 +39,7 @@ TEST(DTypeTest, UnknownNameSaysWhatIsAllowed) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
-    EXPECT_NE(std::string(error.what()).find("fp32, fp16 or bf16"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("fp32, fp16, bf16, e4m3 or e5m2"), std::string::npos);
   }
 }
 
@@ -108,8 +112,116 @@ TEST(DTypeTest, EveryNanBecomesTheCanonicalNan) {
   EXPECT_TRUE(std::isnan(bfloat16_to_float(0x7fff)));
 }
 
+// The 8-bit types by the definition of OFP8, in double: sign, exponent, mantissa, and what has no number.
+struct Fp8 {
+  const char* name;
+  int mantissa_bits, bias;
+  unsigned largest;       // code of the largest finite value
+  unsigned past_largest;  // code of what overflow gives without saturation
+  std::uint8_t (*encode)(float, Overflow);
+  float (*decode)(std::uint8_t);
+
+  bool is_nan(unsigned code) const { return (code & 0x7f) > (past_largest == 0x7f ? 0x7e : 0x7c); }
+  double value(unsigned code) const {
+    const int exponent = static_cast<int>((code & 0x7f) >> mantissa_bits);
+    const int mantissa = static_cast<int>(code & ((1u << mantissa_bits) - 1));
+    const int implied = 1 << mantissa_bits;
+    const double magnitude = exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                                           : std::ldexp(implied + mantissa, exponent - bias - mantissa_bits);
+    return (code & 0x80) != 0 ? -magnitude : magnitude;
+  }
+};
+constexpr Fp8 kE4M3{"e4m3", 3, 7, 0x7e, 0x7f, float_to_e4m3, e4m3_to_float};
+constexpr Fp8 kE5M2{"e5m2", 2, 15, 0x7b, 0x7c, float_to_e5m2, e5m2_to_float};
+
+TEST(DTypeTest, EveryFp8DecodesByDefinitionAndSurvivesARoundTrip) {
+  for (const Fp8& type : {kE4M3, kE5M2}) {
+    for (unsigned code = 0; code < 256; ++code) {
+      const auto bits = static_cast<std::uint8_t>(code);
+      const float value = type.decode(bits);
+      for (const Overflow overflow : {Overflow::kSaturate, Overflow::kNonFinite}) {
+        const unsigned back = type.encode(value, overflow);
+        if (type.is_nan(code)) {
+          EXPECT_TRUE(std::isnan(value)) << type.name << code;
+          EXPECT_EQ(back, 0x7fu) << type.name << code;
+        } else if (std::isinf(value)) {
+          EXPECT_EQ(code & 0x7f, 0x7cu) << type.name;
+          EXPECT_EQ(back, (code & 0x80) | (overflow == Overflow::kSaturate ? 0x7b : 0x7c)) << type.name;
+        } else {
+          EXPECT_EQ(value, type.value(code)) << type.name << code;
+          EXPECT_EQ(back, code) << type.name;
+          EXPECT_EQ(std::signbit(value), code >= 128) << type.name << code;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(e4m3_to_float(0x7e), 448.0f);
+  EXPECT_EQ(e5m2_to_float(0x7b), 57344.0f);
+  EXPECT_EQ(e4m3_to_float(1), 0x1p-9f);
+  EXPECT_EQ(e5m2_to_float(1), 0x1p-16f);
+}
+
+TEST(DTypeTest, Fp8RoundsToNearestAndTiesToEven) {
+  for (const Fp8& type : {kE4M3, kE5M2}) {
+    for (unsigned code = 0; code < type.largest; ++code) {
+      const double low = type.value(code), high = type.value(code + 1), middle = (low + high) / 2;
+      const unsigned even = code % 2 == 0 ? code : code + 1;
+      const auto tie = static_cast<float>(middle);
+      ASSERT_EQ(static_cast<double>(tie), middle);
+      for (const unsigned sign : {0u, 0x80u}) {
+        const float direction = sign ? -1.0f : 1.0f;
+        const auto encode = [&](float value) -> unsigned {
+          return type.encode(direction * value, Overflow::kSaturate);
+        };
+        EXPECT_EQ(encode(tie), sign | even) << type.name << code;
+        EXPECT_EQ(encode(std::nextafter(tie, 0.0f)), sign | code) << type.name << code;
+        EXPECT_EQ(encode(std::nextafter(tie, kInf)), sign | (code + 1)) << type.name << code;
+      }
+    }
+  }
+}
+
+TEST(DTypeTest, Fp8PastItsRangeSaturatesOrIsNoNumber) {
+  for (const Fp8& type : {kE4M3, kE5M2}) {
+    // Half-way to the next step is still the largest where that is even, and past it where it is odd.
+    const double step = type.value(type.largest) - type.value(type.largest - 1);
+    const auto tie = static_cast<float>(type.value(type.largest) + step / 2);
+    const unsigned of_tie = type.largest % 2 == 0 ? type.largest : type.past_largest;
+    EXPECT_EQ(type.encode(tie, Overflow::kNonFinite), of_tie) << type.name;
+    EXPECT_EQ(type.encode(std::nextafter(tie, 0.0f), Overflow::kNonFinite), type.largest) << type.name;
+    for (const float value : {std::nextafter(tie, kInf), 1e30f, std::numeric_limits<float>::max(), kInf}) {
+      EXPECT_EQ(type.encode(value, Overflow::kSaturate), type.largest) << type.name << value;
+      EXPECT_EQ(type.encode(-value, Overflow::kSaturate), 0x80 | type.largest) << type.name << value;
+      EXPECT_EQ(type.encode(value, Overflow::kNonFinite), type.past_largest) << type.name << value;
+      EXPECT_EQ(type.encode(-value, Overflow::kNonFinite), 0x80 | type.past_largest) << type.name << value;
+    }
+    EXPECT_EQ(type.encode(kNan, Overflow::kSaturate), 0x7f) << type.name;
+    EXPECT_EQ(type.encode(-kNan, Overflow::kNonFinite), 0x7f) << type.name;
+    EXPECT_EQ(type.encode(0x1p-140f, Overflow::kSaturate), 0) << type.name;
+    EXPECT_EQ(type.encode(-0.0f, Overflow::kSaturate), 0x80) << type.name;
+  }
+}
+
+// Over every pair of neighbours: what precision_of says of a type is the largest error that there is, and no more.
+TEST(DTypeTest, PrecisionIsThatOfTheCodec) {
+  for (const auto& [dtype, type] : {std::pair(DType::kE4M3, kE4M3), std::pair(DType::kE5M2, kE5M2)}) {
+    const Precision precision = precision_of(dtype);
+    EXPECT_EQ(precision.largest, type.value(type.largest));
+    EXPECT_EQ(precision.smallest, type.value(1) / 2);
+    double unit = 0;
+    for (unsigned code = 1u << type.mantissa_bits; code < type.largest; ++code) {
+      const double low = type.value(code), gap = type.value(code + 1) - low;
+      unit = std::max(unit, gap / 2 / low);
+    }
+    EXPECT_EQ(precision.unit, unit);
+  }
+  EXPECT_EQ(precision_of(DType::kF16).largest, half_to_float(0x7bff));
+  EXPECT_EQ(precision_of(DType::kF16).smallest, half_to_float(1) / 2.0);
+  EXPECT_EQ(precision_of(DType::kBF16).largest, bfloat16_to_float(0x7f7f));
+}
+
 TEST(DTypeTest, ElementsAreStoredRoundedAndRead) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : kAllDTypes) {
     unsigned char memory[16] = {};
     store_element(dtype, memory, 2, 1.0f / 3);
     store_element(dtype, memory, 3, -2.5f);
@@ -121,6 +233,9 @@ TEST(DTypeTest, ElementsAreStoredRoundedAndRead) {
   EXPECT_EQ(round_to(DType::kF16, 0.1f), 0.0999755859375f);
   EXPECT_EQ(round_to(DType::kBF16, 0.1f), 0.10009765625f);
   EXPECT_TRUE(std::isnan(round_to(DType::kBF16, kNan)));
+  EXPECT_EQ(round_to(DType::kE4M3, 0.1f), 0.1015625f);
+  EXPECT_EQ(round_to(DType::kE5M2, 0.1f), 0.09375f);
+  EXPECT_EQ(round_to(DType::kE4M3, -1000.0f), -448.0f);
 }
 
 }  // namespace

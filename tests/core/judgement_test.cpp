@@ -17,9 +17,12 @@ struct Judged {
   ErrorBound bound;
   bool ok() const { return within(error, bound); }
   std::string print() const {
-    return fmt::format("rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, nonfinite {}, row {}",
-                       error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs,
-                       bound.lse_max_abs, error.nonfinite, error.first_bad_row);
+    return fmt::format(
+        "rel {:.3g} <= {:.3g}, row {:.3g} <= {:.3g}, lse {:.3g} <= {:.3g}, scale {:.3g} <= {:.3g}, bias {:.3g} <= "
+        "{:.3g}, lse bias {:.3g} <= {:.3g}, lse rms {:.3g} <= {:.3g}, nonfinite {}, row {}",
+        error.rel, bound.rel, error.worst_row_rel, bound.worst_row_rel, error.lse_max_abs, bound.lse_max_abs,
+        error.scale, bound.scale, error.bias, bound.bias, error.lse_bias, bound.lse_bias, error.lse_rms, bound.lse_rms,
+        error.nonfinite, error.first_bad_row);
   }
 };
 
@@ -100,61 +103,155 @@ TEST(JudgementTest, EveryPlantedFaultIsCaughtInEveryDtype) {
   }
 }
 
-TEST(JudgementTest, TheWorstRowIsNamed) {
-  const PlacedProblem p = PlacedProblem::parse("b2_h4_s60_d64_fp16");
-  const Judged judged = judge(p, Pattern::kNormal, 5, Fault::kOneWrongRow);
-  EXPECT_EQ(judged.error.first_bad_row, 2 * 4 * 60 - 1);
-  EXPECT_GT(judged.error.worst_row_rel, 0.1);
-  EXPECT_EQ(judge(p, Pattern::kNormal, 5, Fault::kNanRow).error.first_bad_row, 2 * 4 * 60 - 1);
-  EXPECT_EQ(judge(p, Pattern::kNormal, 5, Fault::kNanRow).error.nonfinite, 64);
-}
+// Faults that pass every norm: what catches each.
+TEST(JudgementTest, SumsShowWhatNormsAverageAway) {
+  struct Plant {
+    Fault fault;
+    const char* problem;
+    bool (*within_part)(const OutputError&, const ErrorBound&);
+    Pattern pattern = Pattern::kNormal;
+    bool within_norms_too = true;
+  };
+  const Plant plants[] = {
+      {Fault::kScaledOutput, "b1_h2_s300_d64_bf16", within_scale},
+      {Fault::kScaledOutput, "b1_h2_s300_d64_fp16", within_scale},
+      {Fault::kScaledOutput, "b1_h32_sq1_sk300_d64_bf16", within_scale},
+      {Fault::kTruncatedOutput, "b1_h2_s300_d64_bf16", within_scale},
+      {Fault::kTruncatedOutput, "b1_h2_s300_d64_fp16", within_scale},
+      {Fault::kAddsConstant, "b1_h2_s300_d64_bf16", within_bias},
+      {Fault::kAddsConstant, "b1_h2_s300_d64_fp16", within_bias, Pattern::kConstant},
+      {Fault::kScaleBarelyOff, "b1_h2_s300_d64_bf16", within_lse_sums},
+      {Fault::kScaleBarelyOff, "b1_h2_s300_d64_fp32", within_lse_sums, Pattern::kNormal, false},
+      {Fault::kRoughExp2, "b1_h1_sq300_sk1000_d64_fp16", within_lse_sums},
+      {Fault::kRoughExp2, "b1_h1_s200_d64_bf16", within_lse_sums, Pattern::kNormal, false},
+      {Fault::kDoubledEverywhere, "b1_h64_hk4_sq1_sk131072_d16_bf16", within_lse_sums},
+      // Seen by the norms, given data or enough blocks of keys: 32 of them here.
+      {Fault::kIgnoresSmall, "b1_h2_s1000_d64_bf16", within_norms, Pattern::kLongTail, false},
+      {Fault::kRoundsAccumulator, "b1_h1_sq40_sk1024_d64_bf16", within_norms, Pattern::kNormal, false},
+  };
+  for (const Plant& plant : plants) {
+    const PlacedProblem p = PlacedProblem::parse(plant.problem);
+    const Judged honest = judge(p, plant.pattern, 5, Fault::kNone), judged = judge(p, plant.pattern, 5, plant.fault);
+    EXPECT_TRUE(honest.ok()) << p.id() << ": " << honest.print();
+    const std::string what = fmt::format("{} fault {}: {}", p.id(), static_cast<int>(plant.fault), judged.print());
+    EXPECT_FALSE(plant.within_part(judged.error, judged.bound)) << what;
+    EXPECT_EQ(within_norms(judged.error, judged.bound), plant.within_norms_too) << what;
+    constexpr const char* kFp8Types[] = {"e4m3", "e5m2", "e4m3_ofp16_perhead", "e5m2_perhead", "e4m3_oe4m3"};
 
-TEST(JudgementTest, NanWhereTheReferenceHasNanIsRequired) {
-  const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp16");
-  AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
-  in.q.set(0, 0, 7, 3, std::numeric_limits<float>::quiet_NaN());
-  const Reference ref = reference_forward(p, in, {});
-  const ErrorBound bound = error_bound(p, ref);
-  planted::KernelOutput out = run_tile_kernel(p, in);
-  EXPECT_TRUE(within(compare(p, ref, out.o, out.lse), bound));
-  std::fill(out.o.begin() + 7 * 16, out.o.begin() + 8 * 16, 0.0f);
-  const OutputError hidden = compare(p, ref, out.o, out.lse);
-  EXPECT_EQ(hidden.nonfinite, 16);
-  EXPECT_FALSE(within(hidden, bound));
-}
+    TEST(JudgementTest, HonestFp8KernelsPassOnEveryPattern) {
+      for (const char* shape : {"b1_h1_s1_d1_", "b1_h2_s17_d64_", "b2_h4_hk2_s9_d40_", "b1_h2_sq3_sk130_d72_",
+                                "b1_h1_sq40_sk9_d16_", "b1_h1_sq4_sk700_d128_"}) {
+        for (const char* type : kFp8Types) {
+          const PlacedProblem p = PlacedProblem::parse(std::string(shape) + type + (shape[4] == '2' ? "_causal" : ""));
+          for (const Pattern pattern : all_patterns()) {
+            const AttentionInputs in = make_inputs(p, pattern, 3);
+            const Reference ref = reference_forward(p, in, {});
+            for (const Fault honest : {Fault::kNone, Fault::kTruncatingAdds}) {
+              for (const std::int64_t block_n : {32, 256}) {
+                const planted::KernelOutput out = run_tile_kernel(p, in, honest, block_n);
+                const Judged judged{compare(p, ref, out.o, out.lse), error_bound(p, ref)};
+                EXPECT_TRUE(judged.ok()) << p.id() << " " << to_string(pattern) << " blocks of " << block_n
+                                         << (honest == Fault::kNone ? "" : ", truncating") << ": " << judged.print();
+              }
+            }
+          }
+        }
+      }
+    }
 
-TEST(JudgementTest, AnAllZeroReferenceAsksForZeros) {
-  const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp16");
-  AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
-  std::fill(in.v.data.begin(), in.v.data.end(), std::byte{0});
-  const Reference ref = reference_forward(p, in, {});
-  const ErrorBound bound = error_bound(p, ref);
-  planted::KernelOutput out = run_tile_kernel(p, in);
-  EXPECT_TRUE(within(compare(p, ref, out.o, out.lse), bound));
-  out.o[5] = 1e-3f;
-  EXPECT_FALSE(within(compare(p, ref, out.o, out.lse), bound));
-}
+    TEST(JudgementTest, EveryPlantedFaultOf8BitsIsCaught) {
+      struct Plant {
+        Fault fault;
+        const char* shape;
+        const char* suffix;
+        Pattern pattern = Pattern::kNormal;
+      };
+      const Plant plants[] = {
+          {Fault::kDescaleQDropped, "b1_h2_s100_d64_", ""},
+          {Fault::kDescaleKDropped, "b1_h2_s100_d64_", "_causal"},
+          {Fault::kDescaleVDropped, "b1_h2_s100_d64_", ""},
+          {Fault::kDescaleQDropped, "b2_h2_s100_d64_", "_perhead"},
+          {Fault::kDescaleOfOtherHead, "b1_h4_hk2_s100_d64_", "_perhead"},
+          {Fault::kVNotTransposed, "b1_h2_s100_d64_", ""},
+          {Fault::kVNotTransposed, "b1_h2_s100_d128_", "_causal"},
+          {Fault::kPOverflow, "b1_h2_s100_d64_", "", Pattern::kPeaked},
+          {Fault::kNotPromoted, "b1_h1_sq4_sk2048_d64_", "", Pattern::kPositive},
+          {Fault::kNotPromoted, "b1_h1_sq2_sk8192_d64_", "", Pattern::kPositive},
+          {Fault::kStaleLastTile, "b1_h2_s150_d64_", ""},
+          {Fault::kUnmaskedDiagonal, "b1_h2_s150_d64_", "_causal"},
+          {Fault::kMaskOffByOne, "b1_h2_s150_d64_", "_causal"},
+          {Fault::kMissingRescale, "b1_h2_s150_d64_", ""},
+          {Fault::kPaddingCounted, "b1_h2_s205_d64_", ""},
+          {Fault::kWrongHead, "b1_h4_hk2_s60_d64_", ""},
+          {Fault::kLowPrecision, "b1_h2_s150_d64_", ""},
+          {Fault::kLseInLog2, "b1_h2_s100_d64_", ""},
+      };
+      for (const Plant& plant : plants) {
+        for (const char* type : {"e4m3", "e5m2"}) {
+          const PlacedProblem p = PlacedProblem::parse(std::string(plant.shape) + type + plant.suffix);
+          const Judged judged = judge(p, plant.pattern, 5, plant.fault, 128);
+          EXPECT_FALSE(judged.ok()) << p.id() << " fault " << static_cast<int>(plant.fault) << ": " << judged.print();
+          const Judged honest = judge(p, plant.pattern, 5, Fault::kTruncatingAdds, 128);
+          EXPECT_TRUE(honest.ok()) << p.id() << ": " << honest.print();
+        }
+      }
+    }
 
-TEST(JudgementTest, NanNeverPasses) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const ErrorBound bound{1, 1, 1};
-  EXPECT_TRUE(within(OutputError{}, bound));
-  OutputError error;
-  error.rel = nan;
-  EXPECT_FALSE(within(error, bound));
-  EXPECT_FALSE(within(OutputError{}, ErrorBound{nan, 1, 1}));
-}
+    TEST(JudgementTest, TheWorstRowIsNamed) {
+      const PlacedProblem p = PlacedProblem::parse("b2_h4_s60_d64_fp16");
+      const Judged judged = judge(p, Pattern::kNormal, 5, Fault::kOneWrongRow);
+      EXPECT_EQ(judged.error.first_bad_row, 2 * 4 * 60 - 1);
+      EXPECT_GT(judged.error.worst_row_rel, 0.1);
+      EXPECT_EQ(judge(p, Pattern::kNormal, 5, Fault::kNanRow).error.first_bad_row, 2 * 4 * 60 - 1);
+      EXPECT_EQ(judge(p, Pattern::kNormal, 5, Fault::kNanRow).error.nonfinite, 64);
+    }
 
-TEST(JudgementTest, BiasIsSigned) {
-  const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp32");
-  const AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
-  const Reference ref = reference_forward(p, in, {});
-  std::vector<float> o = ref.ideal_o;
-  for (float& value : o) value -= 0.25f;
-  const OutputError error = compare(p, ref, o, ref.ideal_lse);
-  EXPECT_NEAR(error.bias, -0.25, 1e-5);
-  EXPECT_NEAR(error.max_abs, 0.25, 1e-5);
-}
+    TEST(JudgementTest, NanWhereTheReferenceHasNanIsRequired) {
+      const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp16");
+      AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
+      in.q.set(0, 0, 7, 3, std::numeric_limits<float>::quiet_NaN());
+      const Reference ref = reference_forward(p, in, {});
+      const ErrorBound bound = error_bound(p, ref);
+      planted::KernelOutput out = run_tile_kernel(p, in);
+      EXPECT_TRUE(within(compare(p, ref, out.o, out.lse), bound));
+      std::fill(out.o.begin() + 7 * 16, out.o.begin() + 8 * 16, 0.0f);
+      const OutputError hidden = compare(p, ref, out.o, out.lse);
+      EXPECT_EQ(hidden.nonfinite, 16);
+      EXPECT_FALSE(within(hidden, bound));
+    }
 
-}  // namespace
+    TEST(JudgementTest, AnAllZeroReferenceAsksForZeros) {
+      const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp16");
+      AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
+      std::fill(in.v.data.begin(), in.v.data.end(), std::byte{0});
+      const Reference ref = reference_forward(p, in, {});
+      const ErrorBound bound = error_bound(p, ref);
+      planted::KernelOutput out = run_tile_kernel(p, in);
+      EXPECT_TRUE(within(compare(p, ref, out.o, out.lse), bound));
+      out.o[5] = 1e-3f;
+      EXPECT_FALSE(within(compare(p, ref, out.o, out.lse), bound));
+    }
+
+    TEST(JudgementTest, NanNeverPasses) {
+      const double nan = std::numeric_limits<double>::quiet_NaN();
+      const ErrorBound bound{1, 1, 1};
+      EXPECT_TRUE(within(OutputError{}, bound));
+      OutputError error;
+      error.rel = nan;
+      EXPECT_FALSE(within(error, bound));
+      EXPECT_FALSE(within(OutputError{}, ErrorBound{nan, 1, 1}));
+    }
+
+    TEST(JudgementTest, BiasIsSigned) {
+      const PlacedProblem p = PlacedProblem::parse("b1_h1_s20_d16_fp32");
+      const AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
+      const Reference ref = reference_forward(p, in, {});
+      std::vector<float> o = ref.ideal_o;
+      for (float& value : o) value -= 0.25f;
+      const OutputError error = compare(p, ref, o, ref.ideal_lse);
+      EXPECT_NEAR(error.bias, -0.25, 1e-5);
+      EXPECT_NEAR(error.max_abs, 0.25, 1e-5);
+    }
+
+  }  // namespace
 }  // namespace flashcore

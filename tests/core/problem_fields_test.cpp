@@ -79,6 +79,9 @@ TEST(ProblemFieldsTest, DistanceIsOfWhatTheKernelWouldBe) {
   // A window that is wider than the sequence is none.
   EXPECT_EQ(distance("b1_h8_s512_d64_fp16_causal_wl4095", "b1_h8_s512_d64_fp16_causal"), 0);
   EXPECT_EQ(distance("b2_h4_s512_d64_fp16", "b1_h8_s512_d64_fp16"), 0);
+  EXPECT_EQ(distance("b1_h8_s512_d64_e4m3_perhead", "b1_h8_s512_d64_e5m2"), 0);
+  EXPECT_GT(distance("b1_h8_s512_d64_e4m3_oe4m3", "b1_h8_s512_d64_e4m3"), 0);
+  EXPECT_TRUE(std::isinf(distance("b1_h8_s512_d64_e4m3", "b1_h8_s512_d64_bf16")));
 }
 
 TEST(ProblemFieldsTest, JsonHasEveryField) {
@@ -87,9 +90,13 @@ TEST(ProblemFieldsTest, JsonHasEveryField) {
                                    {"seqlen_q", 3},    {"seqlen_kv", 70},   {"head_dim", 64},
                                    {"head_dim_v", 32}, {"dtype", "bf16"},   {"causal", "top_left"},
                                    {"window_left", 7}, {"window_right", 0}, {"window_alignment", "top_left"},
-                                   {"scale", 0.5}};
+                                   {"scale", 0.5},     {"o_dtype", "bf16"}, {"scaling", "none"}};
   EXPECT_EQ(problem_json(p), expected);
   EXPECT_EQ(problem_json(Problem())["window_left"], nullptr);
+  const nlohmann::json fp8 = problem_json(Problem::parse("b1_h8_s512_d64_e4m3_perhead"));
+  EXPECT_EQ(fp8["dtype"], "e4m3");
+  EXPECT_EQ(fp8["o_dtype"], "bf16");
+  EXPECT_EQ(fp8["scaling"], "head");
 }
 
 }  // namespace

@@ -60,8 +60,39 @@ std::vector<Mask> masks() {
   return all;
 }
 
+TEST(ProblemTest, TokensOf8Bits) {
+  const Problem plain = Problem::parse("b2_h8_hk2_s512_d64_e4m3");
+  EXPECT_EQ(plain.output_dtype(), DType::kBF16);
+  EXPECT_EQ(plain.input_scaling(), Scaling::kTensor);
+  EXPECT_EQ(plain.descale_count(), 1);
+  const Problem p = Problem::parse("b2_h8_hk2_s512_d64_e5m2_ofp16_perhead_causal_scale0.5");
+  EXPECT_EQ(p.id(), "b2_h8_hk2_s512_d64_e5m2_ofp16_perhead_causal_scale0.5");
+  EXPECT_EQ(p.dtype, DType::kE5M2);
+  EXPECT_EQ(p.output_dtype(), DType::kF16);
+  EXPECT_EQ(p.descale_count(), 4);
+  EXPECT_EQ(Problem::parse("b2_h8_s512_d64_e4m3_oe4m3_unscaled").descale_count(), 0);
+  EXPECT_EQ(Problem::parse("b2_h8_s512_d64_bf16").descale_count(), 0);
+  EXPECT_EQ(Problem::parse("b2_h8_s512_d64_bf16").output_dtype(), DType::kBF16);
+  EXPECT_EQ(PlacedProblem::parse("b2_h8_s512_d64_e4m3_oe5m2_perhead_bshd").layout, Layout::kBshd);
+  for (const char* id : {"b1_h8_s512_d64_fp16_obf16", "b1_h8_s512_d64_bf16_oe4m3"})
+    EXPECT_NE(message_of(id).find("only q, k and v of 8 bits"), std::string::npos) << message_of(id);
+  EXPECT_NE(message_of("b1_h8_s512_d64_e4m3_ofp32").find("use bf16, fp16, e4m3 or e5m2"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_perhead").find("only q, k and v of 8 bits have scales"), std::string::npos);
+  // What is usual has no token.
+  EXPECT_NE(message_of("b1_h8_s512_d64_e4m3_obf16").find("obf16"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_unscaled").find("unscaled"), std::string::npos);
+}
+
+TEST(ProblemTest, BytesOf8BitsCountEachTensorByItsOwnType) {
+  const Problem p = Problem::parse("b1_h2_s128_d64_e4m3");
+  const double rows = 2 * 128;
+  EXPECT_EQ(p.bytes(), rows * (3 * 64 + 64 * 2 + 4) + 3 * 4);
+  EXPECT_EQ(Problem::parse("b1_h2_s128_d64_e4m3_oe4m3_unscaled").bytes(), rows * (4 * 64 + 4));
+  EXPECT_EQ(Problem::parse("b1_h2_s128_d64_bf16").bytes(), rows * (4 * 64 * 2 + 4));
+}
+
 TEST(ProblemTest, EveryCombinationRoundTrips) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType dtype : kAllDTypes) {
     for (const Mask& mask : masks()) {
       for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
         for (const std::int64_t kv : {17, 33}) {

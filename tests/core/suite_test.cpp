@@ -114,16 +114,17 @@ TEST(SuiteTest, FindsByNameByIdOrParsesAnId) {
 
 TEST(SuiteTest, ErrorsNameFileAndLine) {
   const std::string rest = "num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp16";
-  expect_refused(with_problem("name: a, window: 5, " + rest), "my.yaml:3: unknown key 'window'",
-                 "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, "
-                 "head_dim_v, dtype, causal, window_left, window_right, window_alignment, scale, layout");
+  expect_refused(
+      with_problem("name: a, window: 5, " + rest), "my.yaml:3: unknown key 'window'",
+      "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, "
+      "head_dim_v, dtype, o_dtype, scaling, causal, window_left, window_right, window_alignment, scale, layout");
   expect_refused(with_problem("name: a, num_heads: 4, " + rest), "my.yaml:3: the key 'num_heads' is given twice",
                  "once");
   expect_refused(with_problem(rest), "my.yaml:3: ", "lacks the key 'name'");
   expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64"),
                  "my.yaml:3: ", "lacks the key 'dtype'");
   expect_refused(with_problem("name: a, num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp8"), "my.yaml:3: dtype 'fp8'",
-                 "fp32, fp16 or bf16");
+                 "fp32, fp16, bf16, e4m3 or e5m2");
   expect_refused(with_problem("name: a, causal: yes, " + rest), "my.yaml:3: causal is 'yes'", "top_left");
   expect_refused(with_problem("name: a, layout: sbhd, " + rest), "my.yaml:3: layout 'sbhd'", "bhsd, bshd or strided");
   expect_refused(with_problem("name: a, scale: big, " + rest), "my.yaml:3: scale is 'big'", "not a number");

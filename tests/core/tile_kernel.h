@@ -2,6 +2,7 @@
 // A blocked online-softmax kernel in plain C++, honest or with one planted fault: what the bound must tell apart.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -14,7 +15,7 @@ namespace flashcore::planted {
 
 enum class Fault {
   kNone,
-  kTruncatingAdds,    // honest: sums 16 products exactly and cuts the sum off, as tensor cores do
+  kTruncatingAdds,    // honest: adds as tensor cores do, cutting off 24 bits (of 8-bit products: 13)
   kStaleLastTile,     // the last tile of keys multiplies the values of the tile before it
   kUnmaskedDiagonal,  // one diagonal tile of one head is not masked
   kMaskOffByOne,      // j < i + offset
@@ -34,7 +35,28 @@ enum class Fault {
   kMaskedRowNotZero,  // rows without keys give 1e-6
   kLseInLog2,         // log2 where it should be the natural logarithm
   kLseWithoutMax,     // log of the sum only
+  // What a norm averages away:
+  kScaledOutput,       // o times 1 - 0.9 of the unit roundoff: 0.35% for bf16, 0.044% for fp16
+  kTruncatedOutput,    // o cut off instead of rounded
+  kAddsConstant,       // 1e-4 to every value
+  kScaleBarelyOff,     // softmax scale 5e-6 too large
+  kRoughExp2,          // exp2 off by up to 1e-4, now more and now less
+  kRoundsAccumulator,  // acc_o rounded to 16 bits after each block of keys
+  kIgnoresSmall,       // weights below 2e-4 count in the sum and not in o
+  kDoubledEverywhere,  // one key counts twice, in every head
+  // Of 8 bits.
+  kDescaleQDropped,  // a factor is taken as 1
+  kDescaleKDropped,
+  kDescaleVDropped,
+  kDescaleOfOtherHead,  // query head h takes the factors of kv head h % heads_kv
+  kVNotTransposed,      // 16 keys x 16 columns of v are multiplied as they lie
+  kPOverflow,           // P is scaled by 2^9, past the largest e4m3, and saturates
+  kNotPromoted,         // honest in all else: sums over all keys stay in the tensor cores' 13 bits
 };
+
+inline bool adds_like_tensor_cores(Fault fault) {
+  return fault == Fault::kTruncatingAdds || fault == Fault::kNotPromoted;
+}
 
 struct KernelOutput {
   std::vector<float> o, lse;
@@ -49,8 +71,14 @@ class TileKernel {
         v_(gather_rows(inputs.v, {})),
         fault_(fault),
         block_n_(block_n) {
-    scale_ = static_cast<float>(p_.softmax_scale() * (fault == Fault::kScaleOff ? 1.02 : 1) *
+    scale_ = static_cast<float>(p_.softmax_scale() *
+                                (fault == Fault::kScaleOff         ? 1.02
+                                 : fault == Fault::kScaleBarelyOff ? 1 + 5e-6
+                                                                   : 1) *
                                 (fault == Fault::kInvertedScore ? -1 : 1));
+    descale_q_ = fault == Fault::kDescaleQDropped ? std::vector<float>() : inputs.descale_q;
+    descale_k_ = fault == Fault::kDescaleKDropped ? std::vector<float>() : inputs.descale_k;
+    descale_v_ = fault == Fault::kDescaleVDropped ? std::vector<float>() : inputs.descale_v;
   }
 
   KernelOutput run() {
@@ -81,15 +109,32 @@ class TileKernel {
 
   // acc + the sum of a[i] * b[i * step] over n.
   float add(float acc, const float* a, const float* b, std::int64_t step, std::int64_t n) const {
-    if (fault_ != Fault::kTruncatingAdds) {
+    if (!adds_like_tensor_cores(fault_)) {
       for (std::int64_t i = 0; i < n; ++i) acc += a[i] * b[i * step];
       return acc;
     }
+    if (p_.is_8bit()) return add_fp8(acc, a, b, step, n);
     for (std::int64_t start = 0; start < n; start += 16) {
       double exact = acc;
       for (std::int64_t i = start; i < std::min(n, start + 16); ++i) exact += static_cast<double>(a[i]) * b[i * step];
       acc = static_cast<float>(exact);
       if (std::abs(static_cast<double>(acc)) > std::abs(exact)) acc = std::nextafter(acc, 0.0f);
+    }
+    return acc;
+  }
+
+  // 32 products at a time; every addend is cut off 13 bits below the largest one's leading bit.
+  static float add_fp8(float acc, const float* a, const float* b, std::int64_t step, std::int64_t n) {
+    for (std::int64_t start = 0; start < n; start += 32) {
+      std::array<double, 33> addends = {acc};
+      for (std::int64_t i = start; i < std::min(n, start + 32); ++i)
+        addends[static_cast<std::size_t>(i - start + 1)] = static_cast<double>(a[i]) * b[i * step];
+      double largest = 0, sum = 0;
+      bool finite = true;
+      for (const double x : addends) largest = std::max(largest, std::abs(x)), finite = finite && std::isfinite(x);
+      const double unit = largest > 0 && finite ? std::ldexp(1.0, std::ilogb(largest) - 13) : 1;
+      for (const double x : addends) sum += finite ? std::trunc(x / unit) * unit : x;
+      acc = static_cast<float>(sum);
     }
     return acc;
   }
@@ -100,7 +145,12 @@ class TileKernel {
                                   : row;
     const float* q = q_.data() + ((b * p_.heads_q + h) * p_.seqlen_q + from) * p_.head_dim;
     const float* k = k_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + key) * p_.head_dim;
-    return add(0, q, k, 1, p_.head_dim) * scale_;
+    return add(0, q, k, 1, p_.head_dim) * scale_ * factor(descale_q_, b, h) * factor(descale_k_, b, h);
+  }
+
+  float factor(const std::vector<float>& descales, std::int64_t b, std::int64_t h) const {
+    const bool other = fault_ == Fault::kDescaleOfOtherHead;
+    return descale_at(p_, descales, b, other ? h % p_.heads_kv : h / p_.group_size());
   }
 
   void run_row(std::int64_t b, std::int64_t h, std::int64_t row) {
@@ -129,9 +179,11 @@ class TileKernel {
       for (std::size_t j = 0; j < p.size(); ++j) {
         p[j] = std::exp2((p[j] - new_max) * 1.44269504f);
         const std::int64_t key = start + static_cast<std::int64_t>(j);
-        if (fault_ == Fault::kDoubledKey && last_head(b, h) && key == p_.seqlen_kv / 3) p[j] *= 2;
+        const bool doubled = fault_ == Fault::kDoubledEverywhere || (fault_ == Fault::kDoubledKey && last_head(b, h));
+        if (doubled && key == p_.seqlen_kv / 3) p[j] *= 2;
+        if (fault_ == Fault::kRoughExp2) p[j] *= 1 + 1e-4f * std::sin(20 * std::log(p[j]));
         row_sum += p[j];
-        p[j] = round_p(p[j]);
+        p[j] = fault_ == Fault::kIgnoresSmall && p[j] < 2e-4f ? 0 : round_p(p[j]);
       }
       if (fault_ == Fault::kPaddingCounted && end == p_.seqlen_kv && end - start < block_n_) {
         row_sum += static_cast<float>(block_n_ - (end - start)) * std::exp2(-new_max * 1.44269504f);
@@ -139,29 +191,60 @@ class TileKernel {
       const bool stale = fault_ == Fault::kStaleLastTile && start > 0 && start + block_n_ >= p_.seqlen_kv;
       const float* v =
           v_.data() + ((b * p_.heads_kv + head) * p_.seqlen_kv + (stale ? start - block_n_ : start)) * p_.head_dim_v;
+      std::vector<float> wrong;
+      if (fault_ == Fault::kVNotTransposed) wrong = transposed_blocks(v, end - start), v = wrong.data();
       for (std::int64_t d = 0; d < p_.head_dim_v; ++d) {
         float& a = acc[static_cast<std::size_t>(d)];
-        a = add(a, p.data(), v + d, p_.head_dim_v, end - start);
+        // Of 8 bits each block is summed up by itself and promoted: added to acc in fp32.
+        if (p_.is_8bit() && fault_ != Fault::kNotPromoted) a += add(0, p.data(), v + d, p_.head_dim_v, end - start);
+        else a = add(a, p.data(), v + d, p_.head_dim_v, end - start);
+        if (fault_ == Fault::kRoundsAccumulator) a = round_to(p_.dtype == DType::kF32 ? DType::kF16 : p_.dtype, a);
       }
       row_max = new_max;
     }
+    const float v_factor = factor(descale_v_, b, h);
+    for (float& a : acc) a *= v_factor;
     finish(acc, row_max, row_sum);
   }
 
+  // Each whole block of 16 keys and 16 columns, the other way round.
+  std::vector<float> transposed_blocks(const float* v, std::int64_t keys) const {
+    std::vector<float> all(v, v + keys * p_.head_dim_v);
+    for (std::int64_t j = 0; j < keys / 16 * 16; ++j)
+      for (std::int64_t d = 0; d < p_.head_dim_v / 16 * 16; ++d)
+        all[static_cast<std::size_t>(j * p_.head_dim_v + d)] =
+            v[(j / 16 * 16 + d % 16) * p_.head_dim_v + d / 16 * 16 + j % 16];
+    return all;
+  }
+
   float round_p(float p) const {
-    const float rounded = round_to(p_.dtype, p);
+    const float p_scale = fault_ == Fault::kPOverflow ? 512.0f : 256.0f;
+    const float rounded = p_.is_8bit() ? round_to(DType::kE4M3, p * p_scale) / p_scale : round_to(p_.dtype, p);
     if (fault_ != Fault::kLowPrecision) return rounded;
-    const float steps = p_.dtype == DType::kF32 ? 0x1p11f : p_.dtype == DType::kF16 ? 0x1p8f : 0x1p5f;
+    const float steps = p_.dtype == DType::kF32   ? 0x1p11f
+                        : p_.dtype == DType::kF16 ? 0x1p8f
+                        : p_.is_8bit()            ? 0x1p2f
+                                                  : 0x1p5f;
     int exponent = 0;
     const float mantissa = std::frexp(rounded, &exponent);
     return std::ldexp(std::round(mantissa * steps) / steps, exponent);
   }
 
+  // The 16-bit number next to `value`, on the side of zero.
+  float cut_off(float value) const {
+    const int exponent = std::ilogb(value == 0 ? 1.0f : value);
+    const float step = std::ldexp(1.0f, exponent - (p_.dtype == DType::kF16 ? 10 : 7));
+    return std::trunc(value / step) * step;
+  }
+
   void finish(const std::vector<float>& acc, float row_max, float row_sum) {
     const bool empty = row_sum == 0;
     for (const float a : acc) {
-      const float o = empty ? (fault_ == Fault::kMaskedRowNotZero ? 1e-6f : 0.0f) : a / row_sum;
-      out_.o.push_back(round_to(p_.dtype, fault_ == Fault::kInvertedSign ? -o : o));
+      float o = empty ? (fault_ == Fault::kMaskedRowNotZero ? 1e-6f : 0.0f) : a / row_sum;
+      if (fault_ == Fault::kInvertedSign) o = -o;
+      if (fault_ == Fault::kScaledOutput) o *= 1 - 0.9f * (p_.dtype == DType::kF16 ? 0x1p-11f : 0x1p-8f);
+      if (fault_ == Fault::kAddsConstant) o += 1e-4f;
+      out_.o.push_back(fault_ == Fault::kTruncatedOutput ? cut_off(o) : round_to(p_.output_dtype(), o));
     }
     float lse = empty ? -std::numeric_limits<float>::infinity() : row_max + std::log(row_sum);
     if (fault_ == Fault::kLseInLog2) lse *= 1.44269504f;
@@ -177,6 +260,7 @@ class TileKernel {
 
   const PlacedProblem& p_;
   std::vector<float> q_, k_, v_;  // (batch, head, row, column)
+  std::vector<float> descale_q_, descale_k_, descale_v_;
   Fault fault_;
   std::int64_t block_n_;
   float scale_;

@@ -2,12 +2,14 @@
 // A libcuda that lives in host memory: device memory is host memory, time is a number that launches advance. What the
 // driver part does with a GPU can then be watched, and made to fail, where there is none.
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
@@ -29,11 +31,14 @@ struct FakeDriver {
   int devices = 1;
   double kernel_us = 10;  // device time of one launch of a kernel that is not a microkernel
   double clock_mhz = 1500;
+  int slow_submits = 0;                            // so many graphs take the host longer than any hold
   std::size_t param_bytes = 0;                     // what function_param_info says
   std::set<int> unknown_attributes;                // of the device: the driver refuses to say
   std::map<std::string, cuda::CUresult> failures;  // by member name of DriverApi
   // A capture of somebody else's that this thread has begun, by its mode (global, thread local); none if negative.
   int foreign_capture = -1;
+
+  std::size_t persisting_l2_bytes = 0;  // set aside by somebody
 
   // Record.
   std::map<cuda::CUdeviceptr, std::unique_ptr<char[]>> memory;
@@ -134,6 +139,10 @@ struct FakeDriver {
       return *context = now->current, now->enter("context_get_current");
     };
     table.reset_persisting_l2 = [] { return now->enter("reset_persisting_l2"); };
+    table.context_set_limit = [](CUlimit limit, std::size_t value) {
+      if (limit == CU_LIMIT_PERSISTING_L2_CACHE_SIZE) now->persisting_l2_bytes = value;
+      return now->enter("context_set_limit");
+    };
     table.mem_alloc = [](CUdeviceptr* pointer, std::size_t bytes) {
       if (const CUresult result = now->enter("mem_alloc")) return result;
       // As the driver does: aligned to 256, and zero bytes refused.
@@ -215,6 +224,7 @@ struct FakeDriver {
     };
     table.graph_upload = [](CUgraphExec, CUstream) { return now->enter("graph_upload"); };
     table.graph_launch = [](CUgraphExec, CUstream) {
+      if (now->slow_submits > 0) --now->slow_submits, std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return now->time_us += now->captured * now->kernel_us, now->enter("graph_launch");
     };
     table.graph_exec_destroy = [](CUgraphExec) { return now->enter("graph_exec_destroy"); };

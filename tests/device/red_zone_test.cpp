@@ -21,6 +21,15 @@ TEST(RedZone, IsNanInEveryDtype) {
       ASSERT_TRUE(std::isnan(load_element(dtype, zone.data(), static_cast<std::int64_t>(i)))) << i;
 }
 
+// Of 8 bits every second one: a byte that is NaN in both types has three values and a sign.
+TEST(RedZone, EverySecondByteIsNanInEightBits) {
+  std::array<std::byte, 4096> zone;
+  for (std::size_t i = 0; i < zone.size(); ++i) zone[i] = red_zone_byte(i);
+  for (const DType dtype : {DType::kE4M3, DType::kE5M2})
+    for (std::size_t i = 1; i < zone.size(); i += 2)
+      ASSERT_TRUE(std::isnan(load_element(dtype, zone.data(), static_cast<std::int64_t>(i)))) << i;
+}
+
 TEST(RedZone, DiffersFromPlaceToPlace) {
   std::set<std::byte> values;
   for (std::size_t i = 0; i < 254; i += 2) values.insert(red_zone_byte(i));

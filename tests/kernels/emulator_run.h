@@ -78,11 +78,24 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
            static_cast<std::size_t>(keys->begin * tensor.layout.stride_row) * size_of(tensor.dtype);
   };
   const auto q = buffer_of("q", inputs.q), k = keys_of("k", inputs.k), v = keys_of("v", inputs.v);
-  HostTensor o(problem.dtype, layouts.o);
+  HostTensor o(problem.output_dtype(), layouts.o);
   const auto o_buffer = buffer_of("o", o);
   std::vector<float> lse(static_cast<std::size_t>(layouts.lse_elements));
   const auto lse_buffer = device->allocate(lse.size() * sizeof(float), 4096);
   device->label(*lse_buffer, {"lse", DType::kF32, std::nullopt});
+  const auto factors_of = [&](const char* name, const std::vector<float>& factors) -> std::unique_ptr<Buffer> {
+    if (factors.empty()) return nullptr;
+    auto buffer = device->allocate(factors.size() * sizeof(float), 4096);
+    device->label(*buffer, {name, DType::kF32, std::nullopt});
+    device->upload(buffer->data(), factors.data(), factors.size() * sizeof(float));
+    return buffer;
+  };
+  const auto descale_q = factors_of("descale_q", inputs.descale_q),
+             descale_k = factors_of("descale_k", inputs.descale_k),
+             descale_v = factors_of("descale_v", inputs.descale_v);
+  const auto address = [](const std::unique_ptr<Buffer>& buffer) {
+    return buffer ? static_cast<const float*>(buffer->data()) : nullptr;
+  };
 
   EmulatorRun run;
   try {
@@ -94,7 +107,10 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
                                        .v = address_of(*v, inputs.v),
                                        .o = o_buffer->data(),
                                        .lse = static_cast<float*>(lse_buffer->data()),
-                                       .layouts = layouts});
+                                       .layouts = layouts,
+                                       .descale_q = address(descale_q),
+                                       .descale_k = address(descale_k),
+                                       .descale_v = address(descale_v)});
     for (int i = 0; i < launches && run.result.empty(); ++i) {
       device->fill(o_buffer->data(), 0xff, o.data.size());
       device->fill(lse_buffer->data(), 0xff, lse.size() * sizeof(float));

@@ -91,5 +91,34 @@ TEST(Program, EveryFamilyNamesItsOperands) {
   EXPECT_GE(programs, 12);
 }
 
+// The factors of 8-bit operands are addresses too, unless the problem has none; and no other families take such.
+TEST(Program, FactorsAreAddresses) {
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  for (const char* id : {"b2_h4_hk2_s70_d64_e4m3", "b2_h4_hk2_s70_d64_e5m2_perhead", "b2_h4_s70_d64_e4m3_unscaled"}) {
+    const PlacedProblem problem = PlacedProblem::parse(id);
+    const Family& family = family_by_name("ref_fwd");
+    const Program program =
+        family.program(family.default_config(problem, limits), problem, limits, make_layouts(problem));
+    program.validate();
+    for (const Operand operand : {Operand::kDescaleQ, Operand::kDescaleK, Operand::kDescaleV}) {
+      int used = 0;
+      for (const Step::Relocation& r : program.steps[0].relocations) used += r.of == AddressOf(operand) ? 1 : 0;
+      EXPECT_EQ(used, problem.descale_count() > 0 ? 1 : 0) << id << " " << to_string(operand);
+    }
+    for (const char* other : {"sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
+      const auto reason = family_by_name(other).why_unsupported(problem, limits);
+      ASSERT_TRUE(reason) << other;
+      EXPECT_NE(reason->find("e4m3"), std::string::npos) << *reason;
+    }
+  }
+}
+
+// Workspaces have the numbers that stored results were measured with: fingerprints hold them.
+TEST(Program, FactorsComeAfterWorkspaces) {
+  EXPECT_EQ(AddressOf::workspace(0).index(), 5u);
+  EXPECT_EQ(AddressOf(Operand::kDescaleQ).index(), 8u);
+  EXPECT_EQ(Addresses().size(), 11u);
+}
+
 }  // namespace
 }  // namespace flashcore

@@ -1,5 +1,5 @@
 // The table of a problem's fields against its mirrors in device code: Traits, for which a kernel is compiled, and
-// ForwardParams, which each launch gets.
+// ForwardParams, which each launch gets; of 8 bits Fp8Traits and Fp8ForwardParams.
 #include "kernels/tile/traits.h"
 
 #include <gtest/gtest.h>
@@ -20,14 +20,17 @@ constexpr int kDraws = 400;
 
 using Print = std::function<std::string(const Problem&)>;
 
-std::string traits_text(const Problem& p) { return print_traits(traits_of(p)); }
+std::string traits_text(const Problem& p) {
+  return p.is_8bit() ? print_traits(fp8_traits_of(p)) : print_traits(traits_of(p));
+}
 
 // As bytes. Strides are those of one problem, so that a size shows by itself.
 std::string params_text(const Problem& p) {
   static const ProblemLayouts layouts = make_layouts(Problem(), Layout::kBhsd);
-  const ForwardParams params = make_forward_params(p, layouts);
-  std::string bytes(sizeof(params), '\0');
-  std::memcpy(bytes.data(), &params, sizeof(params));
+  Step step;
+  set_forward_params(step, p, layouts);
+  std::string bytes(step.launch.params.size(), '\0');
+  std::memcpy(bytes.data(), step.launch.params.data(), bytes.size());
   return bytes;
 }
 

@@ -226,6 +226,26 @@ TEST(Aa, PlantedWorkIsSeen) {
   EXPECT_NEAR(median(r.effects), 1 / 1.5, 0.01);
 }
 
+// On an H200 a sample had 148 launches where every 200th was to be done twice: nothing was planted, and it passed.
+TEST(Aa, WhatIsPlantedIsCountedAndMeasured) {
+  const AaResult half = repeat_aa(aa_of(5));
+  EXPECT_EQ(half.launches_per_sample % 200, 0);
+  EXPECT_NEAR(half.planted, 0.005, 1e-12);
+  EXPECT_NEAR(half.measured(), 0.005, 0.002);
+  EXPECT_EQ(half.why_not_planted(0.005), "");
+  EXPECT_TRUE(mentions(half.why_not_planted(0.03), "3.00% of extra work was to be planted and 0.50% was"));
+
+  AaResult none = half;
+  none.launches_per_sample = 148;
+  none.planted = 0;
+  EXPECT_TRUE(mentions(none.why_not_planted(0.005), "0.00% was: a sample has 148 launches"));
+  AaResult unseen = half;
+  unseen.effects.assign(12, 1.0);
+  EXPECT_TRUE(mentions(unseen.why_not_planted(0.005), "the races found 0.00%")) << unseen.why_not_planted(0.005);
+  unseen.effects.assign(12, 1 / 1.01);
+  EXPECT_TRUE(mentions(unseen.why_not_planted(0.005), "the races found 1.00%"));
+}
+
 TEST(Aa, AFailureEndsItAndIsTold) {
   AaOptions options = aa_of(0);
   options.candidate = "fake_wrong_tail";

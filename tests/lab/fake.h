@@ -48,7 +48,8 @@ enum class Fault {
   kThreePercentSlower,
   kHalfPercentSlower,
   kTwiceAsSlow,
-  kTooFast,  // claims less time than the hardware needs
+  kHalvesLargeLogits,  // gives half of o in rows whose largest score is above 40
+  kTooFast,            // claims less time than the hardware needs
   kSegfault,
   kHang,
   kDeviceFault,

@@ -1,4 +1,4 @@
-// The lines that flashcore.peers and its like exchange with `flashcore timer-server`.
+// The laboratory as a party of a peer run: the lines that it exchanges with `flashcore peers`.
 #include "lab/process/timer_server.h"
 
 #include <gtest/gtest.h>
@@ -30,62 +30,60 @@ std::set<std::string> keys_of(const json& object) {
 }
 
 json prepare(const std::string& candidate, const char* regime = "warm") {
-  return {{"op", "prepare"},
-          {"problem", "b1_h2_s40_d16_fp32"},
-          {"candidate", candidate},
-          {"regime", regime},
-          {"gates", false}};
+  return {{"op", "prepare"}, {"problem", "b1_h2_s40_d16_fp32"}, {"candidate", candidate}, {"regime", regime}};
 }
 
-TEST(TimerServerTest, ASessionIsPreparedSampledCheckedAndReleased) {
+TEST(TimerServerTest, ASessionIsPreparedSampledJudgedAndReleased) {
   for (const char* regime : {"warm", "cold"}) {
     const auto a = answers({prepare("cpu_fwd", regime),
                             {{"op", "sample"}, {"handle", 0}},
-                            {{"op", "sample"}, {"handle", 0}},
-                            {{"op", "check"}, {"handle", 0}},
+                            {{"op", "sample"}, {"handle", 0}, {"warm_up_ms", 1}, {"measure_ms", 1}},
+                            {{"op", "output"}, {"handle", 0}, {"folder", "/nowhere"}},
                             {{"op", "release"}, {"handle", 0}},
                             {{"op", "sample"}, {"handle", 0}},
                             {{"op", "release"}, {"handle", 7}}});
     ASSERT_EQ(a.size(), 7u);
-    EXPECT_EQ(keys_of(a[0]), (std::set<std::string>{"bytes", "decode", "floor_us", "flops", "handle",
-                                                    "launches_per_sample", "trial", "why"}));
+    EXPECT_EQ(keys_of(a[0]), (std::set<std::string>{"handle", "launches"}));
     EXPECT_EQ(a[0]["handle"], 0);
-    EXPECT_GE(a[0]["launches_per_sample"], 1);
-    EXPECT_EQ(a[0]["trial"]["ended"], "passed");
+    EXPECT_GE(a[0]["launches"], 1);
     for (const int sample : {1, 2}) {
       EXPECT_EQ(keys_of(a[static_cast<std::size_t>(sample)]), (std::set<std::string>{"clock_mhz", "time_us"}));
       EXPECT_GT(a[static_cast<std::size_t>(sample)]["time_us"], 0.0);
     }
-    EXPECT_EQ(keys_of(a[3]), (std::set<std::string>{"bound", "rel_error", "within"}));
-    EXPECT_EQ(a[3]["within"], true);
-    EXPECT_LE(a[3]["rel_error"], a[3]["bound"]);
+    EXPECT_EQ(a[3], (json{{"wrong", ""}}));
     EXPECT_EQ(a[4], (json{{"released", 1}}));
     EXPECT_EQ(a[5], (json{{"error", "no session has the handle 0; 'prepare' gives one"}}));
     EXPECT_EQ(a[6], (json{{"error", "no session has the handle 7; 'prepare' gives one"}}));
   }
 }
 
-TEST(TimerServerTest, CheckJudgesTheTimedOutputs) {
+TEST(TimerServerTest, TheTimedOutputsAreJudged) {
   const test::AllFakeFamilies families;
-  const auto check = [](const char* family) {
-    return answers({prepare(family), {{"op", "sample"}, {"handle", 0}}, {{"op", "check"}, {"handle", 0}}})[2];
+  const auto wrong = [](const char* family) {
+    return answers({prepare(family), {{"op", "sample"}, {"handle", 0}}, {{"op", "output"}, {"handle", 0}}})[2]
+        .at("wrong")
+        .get<std::string>();
   };
-  EXPECT_EQ(check("fake_none")["within"], true);
+  EXPECT_EQ(wrong("fake_none"), "");
   for (const char* family : {"fake_wrong_tail", "fake_out_of_bounds", "fake_leaves_row"})
-    EXPECT_EQ(check(family)["within"], false) << family;
-  const json wrong = check("fake_wrong_tail");
-  EXPECT_GT(wrong["rel_error"], wrong["bound"]);
+    EXPECT_NE(wrong(family), "") << family;
 }
 
-TEST(TimerServerTest, GatesAreReportedBeforeAHandleIsGiven) {
+TEST(TimerServerTest, TheGatesAreThoseOfAPublishedTime) {
   const test::AllFakeFamilies families;
-  json question = prepare("fake_wrong_tail");
-  question["gates"] = true;
-  const auto a = answers({question, {{"op", "sing"}}, {{"op", "device"}}});
+  json bad = prepare("fake_wrong_tail"), good = prepare("cpu_fwd"), chosen = prepare("cpu_fwd");
+  for (json* question : {&bad, &good, &chosen}) (*question)["op"] = "judge";
+  chosen["candidate"] = nullptr;
+  const auto a = answers({bad, good, chosen, {{"op", "sing"}}, {{"op", "device"}}, {{"op", "hello"}}});
   EXPECT_EQ(a[0]["trial"]["ended"], "incorrect");
-  EXPECT_FALSE(a[0].contains("handle"));
-  EXPECT_NE(a[1]["error"].get<std::string>().find("unknown op 'sing'"), std::string::npos);
-  EXPECT_EQ(a[2]["id"], "cpu");
+  EXPECT_EQ(a[1]["trial"]["ended"], "passed");
+  EXPECT_EQ(a[1]["trial"]["chosen_by"], "caller");
+  EXPECT_TRUE(a[1]["trial"]["timing"].is_object()) << "timed, so that kept results, the floor and timed outputs count";
+  EXPECT_EQ(a[2]["trial"]["chosen_by"], "dispatch");
+  EXPECT_NE(a[3]["error"].get<std::string>().find("unknown op 'sing'"), std::string::npos);
+  EXPECT_EQ(a[4]["device"]["id"], "cpu");
+  EXPECT_TRUE(a[4].contains("ceilings"));
+  EXPECT_EQ(a[5]["protocol"], 1);
 }
 
 }  // namespace

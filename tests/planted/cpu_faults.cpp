@@ -8,12 +8,17 @@
 #include <utility>
 
 #include "core/hash.h"
+#include "core/random.h"
+#include "core/reference.h"
+#include "core/tile_kernel.h"
 #include "lab/fake.h"
 
 namespace flashcore::test {
 namespace {
 
+// Of those that behave while a gate looks: their launches take so long that it repeats them no more than a few times.
 constexpr int kHonestLaunches = 10;
+constexpr double kLongUs = 1e6;
 constexpr double kReplayUs = 20;      // above any floor, far below an honest launch
 constexpr double kIdleUs = 150;       // too close to an honest launch for content_timing
 constexpr double kHonestShare = 0.8;  // of an honest launch's time, by a memo that does not want to stand out
@@ -37,15 +42,17 @@ struct Call {
 std::size_t o_bytes(const Call& c) {
   return static_cast<std::size_t>(c.args.layouts.o.span()) * size_of(c.problem.dtype);
 }
-std::size_t lse_bytes(const Call& c) { return static_cast<std::size_t>(c.args.layouts.lse_elements) * sizeof(float); }
+std::size_t lse_bytes(const Call& c) {
+  return c.args.lse == nullptr ? 0 : static_cast<std::size_t>(c.args.layouts.lse_elements) * sizeof(float);
+}
 
 Kept keep(const Call& c) {
   return {std::string(static_cast<const char*>(c.args.o), o_bytes(c)),
-          std::string(reinterpret_cast<const char*>(c.args.lse), lse_bytes(c))};
+          c.args.lse == nullptr ? "" : std::string(reinterpret_cast<const char*>(c.args.lse), lse_bytes(c))};
 }
 void give(const Call& c, const Kept& kept) {
   std::memcpy(c.args.o, kept.o.data(), kept.o.size());
-  std::memcpy(c.args.lse, kept.lse.data(), kept.lse.size());
+  if (c.args.lse != nullptr) std::memcpy(c.args.lse, kept.lse.data(), std::min(lse_bytes(c), kept.lse.size()));
   spend_us(kReplayUs);
 }
 
@@ -65,6 +72,27 @@ void scale_element(const Call& c, std::int64_t index, float by) {
 }
 
 using Misdeed = std::function<void(const Call&)>;
+
+HostTensor tensor_at(DType dtype, const void* data, const TensorLayout& layout) {
+  HostTensor tensor(dtype, layout);
+  std::memcpy(tensor.data.data(), data, tensor.data.size());
+  return tensor;
+}
+
+// Computes all by the fault's own arithmetic.
+Misdeed computed_with(planted::Fault fault, double cost_us = 100) {
+  return [fault, cost_us](const Call& c) {
+    spend_us(cost_us);
+    const ProblemLayouts& l = c.args.layouts;
+    const PlacedProblem problem(c.problem, Layout::kBhsd);
+    const AttentionInputs inputs{tensor_at(problem.dtype, c.args.q, l.q), tensor_at(problem.dtype, c.args.k, l.k),
+                                 tensor_at(problem.dtype, c.args.v, l.v)};
+    const planted::KernelOutput out = planted::run_tile_kernel(problem, inputs, fault);
+    for (std::size_t i = 0; i < out.o.size(); ++i)  // bhsd: as they lie
+      store_element(problem.dtype, c.args.o, static_cast<std::int64_t>(i), out.o[i]);
+    if (c.args.lse != nullptr) std::copy(out.lse.begin(), out.lse.end(), c.args.lse);
+  };
+}
 
 // Everything but the launch is that of the honest family.
 class Dishonest final : public Family {
@@ -111,6 +139,36 @@ void skip_row(const Call& c) {
   std::memset(static_cast<char*>(c.args.o) + kSkippedRow * bytes, 0xFF, bytes);
 }
 
+void wrong_row(const Call& c) {
+  c.honest(c.args);
+  for (std::int64_t d = 0; d < c.problem.head_dim_v; ++d)
+    scale_element(c, c.args.layouts.o.offset(0, 0, kSkippedRow) + d, 1.5f);
+}
+
+void triples_without_lse(const Call& c) {
+  c.honest(c.args);
+  if (c.args.lse != nullptr) return;
+  for (std::int64_t i = 0; i < c.args.layouts.o.span(); ++i) scale_element(c, i, 3);
+}
+
+Misdeed wrong_off(std::uintptr_t alignment) {
+  return [alignment](const Call& c) {
+    c.honest(c.args);
+    if (reinterpret_cast<std::uintptr_t>(c.args.q) % alignment != 0) scale_element(c, 0, 1.5f);
+  };
+}
+
+void every_hundredth(const Call& c) {
+  c.honest(c.args);
+  if (c.number % 100 == 99) scale_element(c, 0, 1.5f);
+}
+
+void one_in_a_hundred(const Call& c) {
+  c.honest(c.args);
+  constexpr std::uint64_t kSeed = 3;  // whose first launches are right
+  if (SplitMix(kSeed + static_cast<std::uint64_t>(c.number)).next() % 100 == 0) scale_element(c, 0, 1.5f);
+}
+
 // As a tile does that is computed whole: a key beyond the last one counts, with the weight 0.
 void read_beyond(const Call& c) {
   c.honest(c.args);
@@ -127,9 +185,10 @@ Misdeed race() {
 
 // Honest up to launch `launches` of a binding, and whenever the inputs are new: a stale result of other inputs is
 // another fault.
-Misdeed idle_after(int launches) {
-  return [launches, contents = std::make_shared<std::map<const void*, std::string>>()](const Call& c) {
+Misdeed idle_after(int launches, double longer_us = 0) {
+  return [launches, longer_us, contents = std::make_shared<std::map<const void*, std::string>>()](const Call& c) {
     const std::string content = content_of(c);
+    spend_us(longer_us);
     if (c.number >= launches && (*contents)[c.args.o] == content) return spend_us(kIdleUs);
     (*contents)[c.args.o] = content;
     c.honest(c.args);
@@ -231,6 +290,7 @@ std::string key_of_exponents(const Call& c, const Rows&) {
 Misdeed kept_by(std::string (*key_of)(const Call&, const Rows&), double share = 0) {
   using Memory = std::map<std::string, std::pair<std::string, std::string>>;
   return [key_of, share, memory = std::make_shared<Memory>()](const Call& c) {
+    if (c.args.lse == nullptr) return c.honest(c.args);
     struct Block {
       std::string key;
       std::string_view o, lse;
@@ -293,6 +353,7 @@ Misdeed wrong_when_timed() {
     const std::string now = content_of(c);
     *times = now == *content ? *times + 1 : 0;
     *content = now;
+    spend_us(kLongUs);
     c.honest(c.args);
     if (*times >= kHonestLaunches) scale_element(c, 1, 1.5f);
   };
@@ -301,26 +362,42 @@ Misdeed wrong_when_timed() {
 }  // namespace
 
 PlantedFamilies::PlantedFamilies() {
-  const std::pair<const char*, Misdeed> all[] = {{"planted_skipped_batch", skip_batch},
-                                                 {"planted_skipped_rows", skip_row},
-                                                 {"planted_reads_beyond", read_beyond},
-                                                 {"planted_race", race()},
-                                                 {"planted_stale_output", idle_after(1)},
-                                                 {"planted_mutated_input", mutate_input},
-                                                 {"planted_cached_by_pointer", cached_by_pointer()},
-                                                 {"planted_stale_pointers", stale_pointers()},
-                                                 {"planted_side_stream", side_stream},
-                                                 {"planted_cached_by_content", cached_by_content()},
-                                                 {"planted_kept_by_block", kept_by(key_of_block)},
-                                                 {"planted_kept_by_head", kept_by(key_of_head)},
-                                                 {"planted_kept_by_batch", kept_by(key_of_batch)},
-                                                 {"planted_kept_by_row", kept_by(key_of_row)},
-                                                 {"planted_kept_by_sample", kept_by(key_of_sample)},
-                                                 {"planted_kept_by_exponents", kept_by(key_of_exponents)},
-                                                 {"planted_kept_above_floor", kept_by(key_of_head, kHonestShare)},
-                                                 {"planted_kept_after_repeats", kept_after_repeats()},
-                                                 {"planted_wrong_when_timed", wrong_when_timed()},
-                                                 {"planted_stops_when_timed", idle_after(kHonestLaunches)}};
+  const std::pair<const char*, Misdeed> all[] = {
+      {"planted_skipped_batch", skip_batch},
+      {"planted_skipped_rows", skip_row},
+      {"planted_wrong_row", wrong_row},
+      {"planted_triples_without_lse", triples_without_lse},
+      {"planted_wrong_off_64", wrong_off(64)},
+      {"planted_wrong_off_128", wrong_off(128)},
+      {"planted_wrong_off_256", wrong_off(256)},
+      {"planted_every_hundredth", every_hundredth},
+      {"planted_one_in_a_hundred", one_in_a_hundred},
+      {"planted_scaled", computed_with(planted::Fault::kScaledOutput, kLongUs)},
+      {"planted_truncated", computed_with(planted::Fault::kTruncatedOutput, kLongUs)},
+      {"planted_adds", computed_with(planted::Fault::kAddsConstant)},
+      {"planted_scale_off", computed_with(planted::Fault::kScaleBarelyOff, kLongUs)},
+      {"planted_exp2", computed_with(planted::Fault::kRoughExp2)},
+      {"planted_rounds", computed_with(planted::Fault::kRoundsAccumulator, kLongUs)},
+      {"planted_ignores", computed_with(planted::Fault::kIgnoresSmall, kLongUs)},
+      {"planted_doubled", computed_with(planted::Fault::kDoubledEverywhere, 5 * kLongUs)},
+      {"planted_reads_beyond", read_beyond},
+      {"planted_race", race()},
+      {"planted_stale_output", idle_after(1)},
+      {"planted_mutated_input", mutate_input},
+      {"planted_cached_by_pointer", cached_by_pointer()},
+      {"planted_stale_pointers", stale_pointers()},
+      {"planted_side_stream", side_stream},
+      {"planted_cached_by_content", cached_by_content()},
+      {"planted_kept_by_block", kept_by(key_of_block)},
+      {"planted_kept_by_head", kept_by(key_of_head)},
+      {"planted_kept_by_batch", kept_by(key_of_batch)},
+      {"planted_kept_by_row", kept_by(key_of_row)},
+      {"planted_kept_by_sample", kept_by(key_of_sample)},
+      {"planted_kept_by_exponents", kept_by(key_of_exponents)},
+      {"planted_kept_above_floor", kept_by(key_of_head, kHonestShare)},
+      {"planted_kept_after_repeats", kept_after_repeats()},
+      {"planted_wrong_when_timed", wrong_when_timed()},
+      {"planted_stops_when_timed", idle_after(kHonestLaunches, kLongUs)}};
   for (const auto& [name, misdeed] : all)
     families_.push_back(std::make_unique<ScopedFamily>(std::make_unique<Dishonest>(name, misdeed)));
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
-from flashcore import _arrays, _plan  # noqa: E402
+from flashcore import _arrays, _factors, _plan  # noqa: E402
 
 DRAWS = 200
 WHERE_TO_ADD = (
@@ -39,11 +39,12 @@ class Call:
 
     def __init__(self, fields):
         f = dict(fields)
-        batch, dtype = f.pop("batch"), f.pop("dtype")
+        batch, dtype, o_dtype = f.pop("batch"), f.pop("dtype"), f.pop("o_dtype")
+        self.scaling = {"none": _factors.NONE, "tensor": _factors.TENSOR, "head": _factors.HEAD}[f.pop("scaling")]
         heads_q, heads_kv, rows, keys = (f.pop(name) for name in ("heads_q", "heads_kv", "seqlen_q", "seqlen_kv"))
         columns, columns_v = f.pop("head_dim"), f.pop("head_dim_v")
-        self.tensors = [view(shape, dtype) for shape in ((batch, heads_q, rows, columns), (batch, heads_kv, keys, columns),
-                                                         (batch, heads_kv, keys, columns_v), (batch, heads_q, rows, columns_v))]  # fmt: skip
+        self.tensors = [view(shape, kind) for kind, shape in zip((dtype, dtype, dtype, o_dtype), ((batch, heads_q, rows, columns), (batch, heads_kv, keys, columns),
+                                                         (batch, heads_kv, keys, columns_v), (batch, heads_q, rows, columns_v)))]  # fmt: skip
         self.causal, self.window = f.pop("causal"), (f.pop("window_left"), f.pop("window_right"))
         self.window_alignment, self.scale = f.pop("window_alignment"), f.pop("scale")
         if f:
@@ -51,7 +52,7 @@ class Call:
 
     def planned(self):
         """The id of what the library understood."""
-        return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None).info["problem"]
+        return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None, self.scaling).info["problem"]
 
 
 def lost(before, after):

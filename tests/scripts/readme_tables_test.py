@@ -52,10 +52,31 @@ class ReadmeTables(unittest.TestCase):
         text = self.readme()
         self.assertIn("9.40 [8.40, 10.4] | 57.2 TFLOP/s | 2.00× | 1.20× [1.19, 1.21]", text)
         self.assertIn("40.0 [39.0, 41.0] | 3,609 GB/s", text)
-        self.assertIn("**geometric mean without decode** | | | | | **1.04×**", text)
+        self.assertIn("**geometric mean without decode** | | | | | **1.04×** of 2 |", text)
         self.assertIn("commit 0123456789ab", text)
         self.assertTrue(text.endswith("\nend\n") and "old" not in text)
         self.assertEqual(self.run_script("--check").returncode, 0)
+
+    def test_one_mean_is_told_in_parts(self):
+        short = [result(f"b1_h8_s{n}_d64_fp16", 9.4, 2.0) for n in (8, 16, 32)]
+        long = [result(f"b1_h8_s{n}_d128_fp16", 90.0, 1.5) for n in (512, 1024, 2048)]
+        self.results(*short, *long, result("b1_h8_sq1_sk512_d128_fp16", 9.0, 7.0))
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("The mean over peer is 2.00× on the 3 shorter than 20 µs, 1.50× on the 3 longer, 1.50× on the 3 of head dim 128.", self.readme())
+
+    def test_what_a_peer_does_otherwise_is_marked_and_sessions_are_told(self):
+        rows = [result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_hk2_s2048_d64_fp16", 22.0, 0.9)]
+        rows[0]["peers"][0] |= {"notes": ["writes no LSE"], "sessions": 2}
+        rows[1]["peers"][0] |= {"notes": ["writes no LSE", "repeats K and V"], "sessions": 1, "ci95": None}
+        self.results(*rows)
+        self.assertEqual(self.run_script().returncode, 0)
+        text = self.readme()
+        self.assertIn("| over peer † |", text, "what holds for every problem is in the head")
+        self.assertIn("| 1.20× [1.19, 1.21] |", text)
+        self.assertIn("| 0.90× (no interval) ‡ |", text)
+        self.assertIn("† writes no log-sum-exp", text)
+        self.assertIn("‡ knows no groups", text)
+        self.assertIn("Each speed-up rests on 1 to 2 sessions.", text)
 
     def test_results_that_do_not_say_whether_they_decode_are_asked_for(self):
         rows = [result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h32_hk8_sq1_sk32768_d128_bf16", 40.0, 3.0)]
@@ -132,7 +153,7 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("odd<br>`b1_h8_s7_d64_fp16` | – | not timed: incorrect | – | – | – | – |", text)
         self.assertIn("57.2 TFLOP/s | 2.00× | – | – |", text)
         self.assertIn("3,609 GB/s | 2.00× | 9.00×", text)
-        self.assertIn("**geometric mean without decode** | | | | | **1.50×** | **1.50×** |", text)
+        self.assertIn("**geometric mean without decode** | | | | | **1.50×** of 1 | **1.50×** of 1 |", text)
         self.assertIn("A GPU; driver 1.2; graph, burst. Peers", text)
         self.verdict(1, stale=range(4))
         self.run_script()
@@ -194,7 +215,7 @@ class ReadmeTables(unittest.TestCase):
         self.assertEqual(self.run_script().returncode, 0)
         text = self.readme()
         self.assertIn("| `b1_h8_s2048_d64_fp16` | `sm80_fwd` | 22.0 | 57.2 TFLOP/s | 2.00× | 0.90× |", text)
-        self.assertIn("**geometric mean of all 2** | | | | | **1.04×** |", text)  # of those left out too
+        self.assertIn("**geometric mean of all 2** | | | | | **1.04×** of 2 |", text)  # of those left out too
         for left_out in ("s512", "slow", "7.00", "[", "commit"):
             self.assertNotIn(left_out, text)
         self.assertEqual(self.run_script("--check").returncode, 0)

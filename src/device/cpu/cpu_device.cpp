@@ -189,6 +189,12 @@ class CpuDevice : public Device {
                                       sample_us > 0 ? sample_us : kDefaultSampleUs);
   }
 
+  std::unique_ptr<Timer> make_foreign_timer(ForeignWork work) override {
+    if (!work.call) throw_bad_input("the CPU times calls, and there is none; give a function that computes once");
+    const Launch call = std::move(work.call);
+    return make_timer({&call, 1}, Regime::kWarm, work.sample_us);
+  }
+
   void idle(double milliseconds) override {
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
   }

@@ -42,6 +42,7 @@ std::vector<std::string> nvrtc_passed_over();
 // --- driver ----------------------------------------------------------------------------------------------------------
 using CUresult = int;
 using CUdevice = int;
+using CUlimit = int;
 using CUdeviceptr = unsigned long long;
 using CUcontext = struct CUctx_st*;
 using CUmodule = struct CUmod_st*;
@@ -111,6 +112,7 @@ inline constexpr unsigned CU_EVENT_DEFAULT = 0;
 inline constexpr int CU_STREAM_CAPTURE_MODE_GLOBAL = 0;
 inline constexpr int CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1;
 inline constexpr int CU_STREAM_CAPTURE_MODE_RELAXED = 2;
+inline constexpr CUlimit CU_LIMIT_PERSISTING_L2_CACHE_SIZE = 6;
 inline constexpr int CU_STREAM_CAPTURE_STATUS_NONE = 0;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
@@ -144,7 +146,11 @@ static_assert(sizeof(CUlaunchConfig) == 56 && offsetof(CUlaunchConfig, stream) =
 struct alignas(64) CUtensorMap {
   std::uint64_t words[16];
 };
-enum CUtensorMapDataType : int { CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
+enum CUtensorMapDataType : int {
+  CU_TENSOR_MAP_DATA_TYPE_UINT8 = 0,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6,
+  CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9
+};
 enum CUtensorMapInterleave : int { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
 enum CUtensorMapSwizzle : int {
   CU_TENSOR_MAP_SWIZZLE_NONE = 0,
@@ -171,6 +177,7 @@ struct DriverApi {
   CUresult (*context_set_current)(CUcontext context) = nullptr;
   CUresult (*context_get_current)(CUcontext* context) = nullptr;
   CUresult (*reset_persisting_l2)() = nullptr;
+  CUresult (*context_set_limit)(CUlimit limit, std::size_t value) = nullptr;
   CUresult (*mem_alloc)(CUdeviceptr* pointer, std::size_t bytes) = nullptr;
   CUresult (*mem_free)(CUdeviceptr pointer) = nullptr;
   CUresult (*mem_info)(std::size_t* free, std::size_t* total) = nullptr;

@@ -186,11 +186,21 @@ void CudaDevice::synchronize_stream(void* stream) {
   context_->check(result, "waiting for a stream");
 }
 
-std::unique_ptr<Timer> CudaDevice::make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) {
+TimerTools CudaDevice::timer_tools() {
   if (!stamps_)
     stamps_ = std::make_shared<ClockStamps>(context_, microkernel(Microkernel::kStamp), info_.limits.multiprocessors);
-  return std::make_unique<CudaTimer>(TimerTools{context_, stamps_, [this] { flush_cache(); }},
-                                     std::vector<Launch>(rotation.begin(), rotation.end()), regime, sample_us);
+  return {context_, stamps_, [this] { flush_cache(); }};
+}
+
+std::unique_ptr<Timer> CudaDevice::make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) {
+  return std::make_unique<CudaTimer>(timer_tools(), std::vector<Launch>(rotation.begin(), rotation.end()), regime,
+                                     sample_us);
+}
+
+std::unique_ptr<Timer> CudaDevice::make_foreign_timer(ForeignWork work) {
+  if (!work.graph)
+    throw_bad_input("{} times captured graphs, and there is none; give a CUgraphExec (cudaGraphExec_t)", info_.id);
+  return std::make_unique<ForeignGraphTimer>(timer_tools(), static_cast<CUgraphExec>(work.graph), work.launches);
 }
 
 // Reads rather than writes: dirty lines would still be going to memory while the timed kernel runs.

@@ -37,6 +37,7 @@ class CudaDevice final : public Device {
   StreamOrder order_of(void* stream) override;
   void synchronize_stream(void* stream) override;
   std::unique_ptr<Timer> make_timer(std::span<const Launch> rotation, Regime regime, double sample_us) override;
+  std::unique_ptr<Timer> make_foreign_timer(ForeignWork work) override;
   void idle(double milliseconds) override;
   EnvironmentReading read_environment() override;
   const Ceilings& ceilings() override;
@@ -48,6 +49,7 @@ class CudaDevice final : public Device {
 
  private:
   void flush_cache();
+  TimerTools timer_tools();
 
   std::shared_ptr<const Context> context_;
   MicrokernelCompiler compile_;

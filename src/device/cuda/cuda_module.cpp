@@ -114,6 +114,15 @@ CUtensorMapSwizzle swizzle_mode(TensorSwizzle swizzle) {
   throw_internal("no swizzle of {} bytes", static_cast<unsigned>(swizzle));
 }
 
+CUtensorMapDataType data_type(TensorElement element) {
+  switch (element) {
+    case TensorElement::kFloat16: return CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    case TensorElement::kBFloat16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case TensorElement::kByte: return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  }
+  throw_internal("no tensor element {}", static_cast<unsigned>(element));
+}
+
 }  // namespace
 
 void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::span<std::byte> params) {
@@ -124,7 +133,7 @@ void encode_tensor_map(const Context& context, const TensorMapSpec& map, std::sp
     throw_internal("a tensor map at byte {} does not fit {} bytes of parameters", map.param_offset, params.size());
   constexpr std::uint32_t kUnitStrides[4] = {1, 1, 1, 1};
   CUtensorMap encoded;
-  const CUtensorMapDataType type = map.bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapDataType type = data_type(map.element);
   // A tile is 128 bytes wide, and so is what L2 fetches where it misses: 256 would bring half a row of the next one
   // too. Decoding read DRAM 7% slower with it (261 against 242 us), and nothing else gained.
   const CUresult result =

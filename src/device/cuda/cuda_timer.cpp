@@ -25,15 +25,88 @@ int choose_launches(double launch_us, double sample_us) {
 
 double choose_hold_us(double submit_us) { return std::clamp(2 * submit_us + 10, kMinHoldUs, kMaxHoldUs); }
 
-CudaTimer::CudaTimer(TimerTools tools, std::vector<Launch> rotation, Regime regime, double sample_us)
-    : tools_(std::move(tools)), rotation_(std::move(rotation)), regime_(regime) {
-  if (rotation_.empty()) throw_internal("a timer needs at least one launch");
+HeldStopwatch::HeldStopwatch(TimerTools tools) : tools_(std::move(tools)) {
   const DriverApi& api = tools_.context->use();
+  release_persisting_l2();
+  tools_.context->check(api.event_create(&begin_, CU_EVENT_DEFAULT), "making an event");
   try {
-    tools_.context->check(api.event_create(&begin_, CU_EVENT_DEFAULT), "making an event");
     tools_.context->check(api.event_create(&end_, CU_EVENT_DEFAULT), "making an event");
+  } catch (...) {
+    api.event_destroy(begin_);
+    throw;
+  }
+}
+
+HeldStopwatch::~HeldStopwatch() {
+  try {
+    const DriverApi& api = tools_.context->use();
+    api.event_destroy(begin_);
+    api.event_destroy(end_);
+  } catch (const std::exception&) {  // the context is lost
+  }
+}
+
+// Part of L2 may be set aside for lines that persist, by whoever else uses this context (a peer in this process): they
+// outlive a flush, and the part is missing for everybody else. Not supported everywhere, and nothing persists where it
+// is not.
+void HeldStopwatch::release_persisting_l2() {
+  const DriverApi& api = tools_.context->use();
+  for (const CUresult result : {api.context_set_limit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0), api.reset_persisting_l2()})
+    if (is_context_lost(result)) tools_.context->check(result, "releasing persisting cache lines");
+}
+
+double HeldStopwatch::time_us(const std::function<void()>& work, bool cold) {
+  const Context& context = *tools_.context;
+  const DriverApi& api = context.use();
+  for (int attempt = 1;; ++attempt) {
+    if (cold) {
+      release_persisting_l2();
+      tools_.flush_cache();
+    }
+    tools_.stamps->begin(hold_us_);
+    const auto start = std::chrono::steady_clock::now();
+    context.check(api.event_record(begin_, context.stream()), "recording an event");
+    work();
+    context.check(api.event_record(end_, context.stream()), "recording an event");
+    const double submit_us =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    tools_.stamps->end();
+    context.synchronize();
+    kept_ahead_ = submit_us < hold_us_;
+    hold_us_ = std::max(hold_us_, choose_hold_us(submit_us));
+    if (kept_ahead_ || attempt == kAttempts) break;
+  }
+  float milliseconds = 0;
+  context.check(api.event_elapsed_ms(&milliseconds, begin_, end_), "reading the events");
+  return 1e3 * static_cast<double>(milliseconds);
+}
+
+ForeignGraphTimer::ForeignGraphTimer(TimerTools tools, CUgraphExec graph, int launches)
+    : stopwatch_(std::move(tools)), graph_(graph), launches_(launches) {
+  const Context& context = stopwatch_.context();
+  context.check(context.use().graph_upload(graph_, context.stream()), "uploading somebody else's graph");
+  sample();  // the first replay of a graph is slower
+}
+
+Sample ForeignGraphTimer::sample() {
+  const Context& context = stopwatch_.context();
+  const double time_us = stopwatch_.time_us(
+      [&] { context.check(context.use().graph_launch(graph_, context.stream()), "launching somebody else's graph"); });
+  if (!stopwatch_.kept_ahead())
+    throw_environment(
+        "the host did not keep ahead of the GPU with a graph of {} launches, so that its time would be counted; use an "
+        "idle machine",
+        launches_);
+  return {time_us / launches_, stopwatch_.clock_mhz()};
+}
+
+CudaTimer::CudaTimer(TimerTools tools, std::vector<Launch> rotation, Regime regime, double sample_us)
+    : stopwatch_(std::move(tools)), rotation_(std::move(rotation)), regime_(regime) {
+  if (rotation_.empty()) throw_internal("a timer needs at least one launch");
+  const Context& context = stopwatch_.context();
+  try {
     for (const Launch& launch : rotation_) launch();  // loads code, touches every buffer
-    tools_.context->synchronize();
+    context.synchronize();
     if (regime_ == Regime::kGraph) {
       const double estimate_us = time_once_us([this] {
                                    for (int i = 0; i < kEstimateLaunches; ++i) next_launch()();
@@ -44,19 +117,14 @@ CudaTimer::CudaTimer(TimerTools tools, std::vector<Launch> rotation, Regime regi
     }
     if (regime_ != Regime::kCold) time_once_us([this] { enqueue_work(); });  // the first replay of a graph is slower
   } catch (...) {
-    if (graph_) api.graph_exec_destroy(graph_);
-    if (begin_) api.event_destroy(begin_);
-    if (end_) api.event_destroy(end_);
+    if (graph_) context.use().graph_exec_destroy(graph_);
     throw;
   }
 }
 
 CudaTimer::~CudaTimer() {
   try {
-    const DriverApi& api = tools_.context->use();
-    if (graph_) api.graph_exec_destroy(graph_);
-    api.event_destroy(begin_);
-    api.event_destroy(end_);
+    if (graph_) stopwatch_.context().use().graph_exec_destroy(graph_);
   } catch (const std::exception&) {  // the context is lost
   }
 }
@@ -64,7 +132,7 @@ CudaTimer::~CudaTimer() {
 const Launch& CudaTimer::next_launch() { return rotation_[turn_++ % rotation_.size()]; }
 
 void CudaTimer::capture() {
-  const Context& context = *tools_.context;
+  const Context& context = stopwatch_.context();
   const DriverApi& api = context.use();
   context.check(api.stream_begin_capture(context.stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "starting a capture");
   CUgraph graph = nullptr;
@@ -87,51 +155,22 @@ void CudaTimer::use_launches(int launches) {
   launches = std::clamp(launches, 1, kMaxLaunchesPerGraph);
   if (regime_ != Regime::kGraph || launches == launches_) return;
   launches_ = launches;
-  tools_.context->use().graph_exec_destroy(graph_);
+  stopwatch_.context().use().graph_exec_destroy(graph_);
   graph_ = nullptr;
   capture();
   time_once_us([this] { enqueue_work(); });  // the first replay of a graph is slower
 }
 
 void CudaTimer::enqueue_work() {
-  if (graph_)
-    tools_.context->check(tools_.context->use().graph_launch(graph_, tools_.context->stream()), "launching the graph");
+  const Context& context = stopwatch_.context();
+  if (graph_) context.check(context.use().graph_launch(graph_, context.stream()), "launching the graph");
   else next_launch()();
-}
-
-// Device time of what `work` enqueues, with the GPU kept busy until all of it is enqueued.
-double CudaTimer::time_once_us(const std::function<void()>& work) {
-  const Context& context = *tools_.context;
-  const DriverApi& api = context.use();
-  for (int attempt = 1;; ++attempt) {
-    if (regime_ == Regime::kCold) {
-      // Not supported everywhere, and nothing persists where it is not.
-      if (const CUresult result = api.reset_persisting_l2(); is_context_lost(result))
-        context.check(result, "resetting persisting cache lines");
-      tools_.flush_cache();
-    }
-    tools_.stamps->begin(hold_us_);
-    const auto start = std::chrono::steady_clock::now();
-    context.check(api.event_record(begin_, context.stream()), "recording an event");
-    work();
-    context.check(api.event_record(end_, context.stream()), "recording an event");
-    const double submit_us =
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-    tools_.stamps->end();
-    context.synchronize();
-    const bool hidden = submit_us < hold_us_;
-    hold_us_ = std::max(hold_us_, choose_hold_us(submit_us));
-    if (hidden || attempt == kAttempts) break;
-  }
-  float milliseconds = 0;
-  context.check(api.event_elapsed_ms(&milliseconds, begin_, end_), "reading the events");
-  return 1e3 * static_cast<double>(milliseconds);
 }
 
 Sample CudaTimer::sample() {
   Sample sample;
   sample.time_us = time_once_us([this] { enqueue_work(); }) / launches_;
-  sample.clock_mhz = tools_.stamps->clock_mhz();
+  sample.clock_mhz = stopwatch_.clock_mhz();
   return sample;
 }
 

@@ -25,6 +25,44 @@ struct TimerTools {
   std::function<void()> flush_cache;  // enqueues what evicts everything from L2
 };
 
+// Device time of what `work` enqueues on the context's stream, between two events, with the GPU kept busy until all of
+// it is enqueued: the host's time counts for nobody, whoever's work it is.
+class HeldStopwatch {
+ public:
+  explicit HeldStopwatch(TimerTools tools);
+  ~HeldStopwatch();
+  HeldStopwatch(const HeldStopwatch&) = delete;
+  HeldStopwatch& operator=(const HeldStopwatch&) = delete;
+
+  // `cold`: with a flushed cache.
+  double time_us(const std::function<void()>& work, bool cold = false);
+  // Whether the GPU was busy until the last work was enqueued. If not, the time may hold some of the host's.
+  bool kept_ahead() const { return kept_ahead_; }
+  double clock_mhz() const { return tools_.stamps->clock_mhz(); }
+  const Context& context() const { return *tools_.context; }
+
+ private:
+  void release_persisting_l2();
+
+  TimerTools tools_;
+  double hold_us_ = 50;
+  bool kept_ahead_ = false;
+  CUevent begin_ = nullptr, end_ = nullptr;
+};
+
+// A graph that somebody else captured in this context: PyTorch, say. By HeldStopwatch, as CudaTimer.
+class ForeignGraphTimer final : public Timer {
+ public:
+  ForeignGraphTimer(TimerTools tools, CUgraphExec graph, int launches);
+  Sample sample() override;  // Error kEnvironment if the host cannot keep ahead of the GPU
+  int launches_per_sample() const override { return launches_; }
+
+ private:
+  HeldStopwatch stopwatch_;
+  CUgraphExec graph_;
+  int launches_;
+};
+
 class CudaTimer final : public Timer {
  public:
   CudaTimer(TimerTools tools, std::vector<Launch> rotation, Regime regime, double sample_us);
@@ -40,15 +78,13 @@ class CudaTimer final : public Timer {
   const Launch& next_launch();
   void enqueue_work();
   void capture();
-  double time_once_us(const std::function<void()>& work);
+  double time_once_us(const std::function<void()>& work) { return stopwatch_.time_us(work, regime_ == Regime::kCold); }
 
-  TimerTools tools_;
+  HeldStopwatch stopwatch_;
   std::vector<Launch> rotation_;
   Regime regime_;
   std::size_t turn_ = 0;
   int launches_ = 1;
-  double hold_us_ = 50;
-  CUevent begin_ = nullptr, end_ = nullptr;
   CUgraphExec graph_ = nullptr;
 };
 

@@ -28,6 +28,7 @@ void load_symbols(SymbolLoader& loader, DriverApi& api) {
   loader.need("cuCtxSetCurrent", api.context_set_current);
   loader.need("cuCtxGetCurrent", api.context_get_current);
   loader.need("cuCtxResetPersistingL2Cache", api.reset_persisting_l2);
+  loader.need("cuCtxSetLimit", api.context_set_limit);
   loader.need("cuMemAlloc_v2", api.mem_alloc);
   loader.need("cuMemFree_v2", api.mem_free);
   loader.need("cuMemGetInfo_v2", api.mem_info);

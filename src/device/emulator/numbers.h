@@ -2,7 +2,9 @@
 // Element values of 16 and 8 bits as floats, for matrix instructions. Exact; quicker than core/dtype.h, which keeps NaN
 // payloads.
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "device/emulator/services.h"
@@ -49,6 +51,32 @@ struct Packing {
       to[i] = element_value<kElement>(packed >> (8 * kBytes * i) & (kBytes == 1 ? 0xffu : 0xffffu));
   }
 };
+
+// d[column] += the sum over k of a[k] * b[k * stride + column], for n columns, as Hopper's tensor cores add products of
+// 8-bit floats: every addend, d among them, is cut off 13 bits below the largest one's leading bit.
+template <unsigned kK>
+void add_products_of_8_bits(const float (&a)[kK], const float* b, unsigned stride, float* d, int n) {
+  constexpr std::uint32_t kKept = 13, kExponents = 0x7f800000u, kLeast = 64;  // 2^-63 is below every product
+  for (int column = 0; column < n; ++column) {
+    float largest = std::abs(d[column]), plain = d[column];
+    for (unsigned k = 0; k < kK; ++k) {
+      const float product = a[k] * b[k * stride + static_cast<unsigned>(column)];
+      largest = std::max(largest, std::abs(product));
+      plain += product;
+    }
+    if ((std::bit_cast<std::uint32_t>(plain) & kExponents) == kExponents) {  // NaN and infinities are not cut
+      d[column] = plain;
+      continue;
+    }
+    const std::uint32_t exponent = std::max(std::bit_cast<std::uint32_t>(largest) >> 23, kLeast);
+    const float scale = std::bit_cast<float>((254 + kKept - exponent) << 23);
+    const float back = std::bit_cast<float>((exponent - kKept) << 23);
+    float sum = static_cast<float>(static_cast<int>(d[column] * scale));
+    for (unsigned k = 0; k < kK; ++k)
+      sum += static_cast<float>(static_cast<int>(a[k] * b[k * stride + static_cast<unsigned>(column)] * scale));
+    d[column] = sum * back;
+  }
+}
 
 // Calls function.template operator()<element>().
 template <class Function>

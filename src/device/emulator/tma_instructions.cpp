@@ -18,10 +18,10 @@ struct EncodedMap {
   std::uint64_t strides[4];  // bytes; of dimensions 1 to 3 in [1..3]
   std::uint32_t box[4];
   std::uint32_t swizzle;  // bytes; 0: none
+  std::uint32_t element_bytes;
 };
 static_assert(sizeof(EncodedMap) <= 128);
 constexpr std::uint64_t kMagic = 0x70616d2d726f736eull;
-constexpr unsigned kElementBytes = 2;
 
 const EncodedMap& decode(Cluster& cluster, const void* map, const void* site) {
   const auto& encoded = *static_cast<const EncodedMap*>(map);
@@ -32,7 +32,7 @@ const EncodedMap& decode(Cluster& cluster, const void* map, const void* site) {
   return encoded;
 }
 
-unsigned row_bytes(const EncodedMap& map) { return map.box[0] * kElementBytes; }
+unsigned row_bytes(const EncodedMap& map) { return map.box[0] * map.element_bytes; }
 unsigned box_bytes(const EncodedMap& map) { return row_bytes(map) * map.box[1] * map.box[2] * map.box[3]; }
 
 // Swizzle of 128, 64 or 32 bytes: the 16-byte chunk's number within that width is exclusive-ored with as many bits of
@@ -47,6 +47,7 @@ unsigned swizzled(const EncodedMap& map, unsigned address) {
 template <class Visit>
 void for_each_chunk(const EncodedMap& map, unsigned shared, const int (&at)[4], Visit visit) {
   unsigned chunk = shared;
+  const unsigned per_chunk = 16 / map.element_bytes;
   for (unsigned i3 = 0; i3 < map.box[3]; ++i3) {
     for (unsigned i2 = 0; i2 < map.box[2]; ++i2) {
       for (unsigned i1 = 0; i1 < map.box[1]; ++i1) {
@@ -59,21 +60,21 @@ void for_each_chunk(const EncodedMap& map, unsigned shared, const int (&at)[4], 
           row += index[d] * static_cast<std::int64_t>(map.strides[d]);
         }
         for (unsigned c = 0; c < row_bytes(map) / 16; ++c, chunk += 16) {
-          const std::int64_t first = index[0] + c * 8;
+          const std::int64_t first = index[0] + c * per_chunk;
           const std::int64_t left = static_cast<std::int64_t>(map.extents[0]) - first;
-          // Columns before the tensor: chunks are whole or empty as long as the box starts at a multiple of 8.
+          // Columns before the tensor: chunks are whole or empty as long as the box starts at a multiple of them.
           const bool some = inside && first >= 0 && left > 0;
-          visit(chunk, some ? row + first * kElementBytes : nullptr,
-                some ? static_cast<unsigned>(std::min<std::int64_t>(left, 8)) * kElementBytes : 0u);
+          visit(chunk, some ? row + first * map.element_bytes : nullptr,
+                some ? static_cast<unsigned>(std::min<std::int64_t>(left, per_chunk)) * map.element_bytes : 0u);
         }
       }
     }
   }
 }
 
-void check_coordinates(Cluster& cluster, const int (&at)[4], const void* site) {
-  if (at[0] % 8 != 0)
-    cluster.fail(fmt::format("TMA box at column {}: the emulator knows multiples of 8 only ({})", at[0],
+void check_coordinates(Cluster& cluster, const EncodedMap& map, const int (&at)[4], const void* site) {
+  if (const int multiple = 16 / static_cast<int>(map.element_bytes); at[0] % multiple != 0)
+    cluster.fail(fmt::format("TMA box at column {}: the emulator knows multiples of {} only ({})", at[0], multiple,
                              Cluster::name_of(cluster.thread())),
                  site);
 }
@@ -174,12 +175,16 @@ void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
   const auto unaligned = [](std::uint64_t bytes) { return bytes % 16 != 0; };
   if (unaligned(reinterpret_cast<std::uintptr_t>(spec.address)) || std::ranges::any_of(spec.strides_bytes, unaligned))
     throw_internal("encoding a tensor map failed: its address and strides must be multiples of 16 bytes");
-  EncodedMap map{kMagic, static_cast<char*>(const_cast<void*>(spec.address)),
-                 {},     {},
-                 {},     static_cast<std::uint32_t>(spec.swizzle)};
+  EncodedMap map{kMagic,
+                 static_cast<char*>(const_cast<void*>(spec.address)),
+                 {},
+                 {},
+                 {},
+                 static_cast<std::uint32_t>(spec.swizzle),
+                 bytes_of(spec.element)};
   for (int d = 0; d < 4; ++d) {
     map.extents[d] = spec.extents[d];
-    map.strides[d] = d == 0 ? kElementBytes : spec.strides_bytes[d - 1];
+    map.strides[d] = d == 0 ? map.element_bytes : spec.strides_bytes[d - 1];
     map.box[d] = spec.box[d];
   }
   std::memset(to, 0, 128);
@@ -193,7 +198,7 @@ void tma_load(unsigned destination, const void* map_address, unsigned barrier, c
   const void* site = FC_EMULATOR_SITE;
   const EncodedMap map = decode(cluster, map_address, site);
   check_launch_before(cluster, site);
-  check_coordinates(cluster, at, site);
+  check_coordinates(cluster, map, at, site);
   load_tile(cluster, *cluster.thread().cta, map, destination, barrier, at, site);
   cluster.counters.tma_bytes += box_bytes(map);
 }
@@ -204,7 +209,7 @@ void tma_load_multicast(unsigned destination, const void* map_address, unsigned 
   const void* site = FC_EMULATOR_SITE;
   const EncodedMap map = decode(cluster, map_address, site);
   check_launch_before(cluster, site);
-  check_coordinates(cluster, at, site);
+  check_coordinates(cluster, map, at, site);
   if (ctas == 0 || ctas >> cluster.size() != 0)
     cluster.fail(fmt::format("TMA multicast to the ranks of mask {:#x} by {}: the cluster has ranks 0 to {}", ctas,
                              Cluster::name_of(cluster.thread()), cluster.size() - 1),
@@ -253,7 +258,7 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
   const EncodedMap& map = decode(cluster, map_address, site);
-  check_coordinates(cluster, at, site);
+  check_coordinates(cluster, map, at, site);
   check_region(cluster, cta, map, source, "stores by TMA", site);
   const unsigned bytes = box_bytes(map);
   const auto check = [&](const std::optional<Conflict>& conflict) {

@@ -64,13 +64,13 @@ void execute_ldmatrix(Cluster& cluster, Warp& warp, Operands& all) {
   }
 }
 
-// d += a·b: the 16 or 32 products of an element are exact in fp32 and added to it one after the other, in the order of
-// k. The hardware adds them in another order, and with truncation.
+// d += a·b: the 16 products of an element are exact in fp32 and added to it one after the other, in the order of k. The
+// hardware adds them in another order, and with truncation. Of 8-bit floats: add_products_of_8_bits.
 template <MatrixElement kElement>
 void execute_mma(Cluster& cluster, Warp& warp, Operands& all) {
   using Packed = Packing<kElement>;
   constexpr int kK = Packed::kK, kHalf = kK / 2;
-  float a[16][kK], b[kK][8], d[16][8];
+  float a[16][Packed::kK], b[kK][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const MmaOperands& mine = operands_of<MmaOperands>(all, lane);
     const int row = lane / 4, k = static_cast<int>(Packed::kInWord) * (lane % 4), pair = 2 * (lane % 4);
@@ -83,6 +83,10 @@ void execute_mma(Cluster& cluster, Warp& warp, Operands& all) {
     for (int c = 0; c < 4; ++c) d[row + 8 * (c / 2)][pair + c % 2] = mine.d[c];
   }
   for (int m = 0; m < 16; ++m) {
+    if constexpr (has_8_bits(kElement)) {
+      add_products_of_8_bits(a[m], &b[0][0], 8, d[m], 8);
+      continue;
+    }
     for (int k = 0; k < kK; ++k) {
       for (int n = 0; n < 8; ++n) d[m][n] += a[m][k] * b[k][n];
     }

@@ -105,6 +105,10 @@ void multiply(Cta& cta, const PendingWgmma& op, Accumulator& accumulator) {
   for (int row = 0; row < 64; ++row) {
     float* d = accumulator.value.data() + row * n;
     if (!op.operands.accumulate) std::fill_n(d, n, 0.0f);
+    if constexpr (has_8_bits(kElement)) {
+      add_products_of_8_bits(a[row], b.data(), static_cast<unsigned>(n), d, n);
+      continue;
+    }
     for (unsigned k = 0; k < kK; ++k) {
       const float* line = b.data() + k * static_cast<unsigned>(n);
       const float factor = a[row][k];

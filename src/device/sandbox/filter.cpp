@@ -84,7 +84,7 @@ class Program {
   std::vector<sock_filter> code_;
 };
 
-constexpr long kMountSetattr = 442;
+constexpr long kRefusedMountSetattr = 442;
 
 }  // namespace
 
@@ -106,7 +106,7 @@ std::vector<sock_filter> tool_filter(bool by_paths) {
                  SYS_fsmount,
                  SYS_move_mount,
                  SYS_open_tree,
-                 kMountSetattr,
+                 kRefusedMountSetattr,
                  SYS_unshare,
                  SYS_setns,
                  SYS_keyctl,

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/config_binding.h"
-#include "kernels/cpu_fwd/forward.h"
+#include "kernels/cpu_fwd/forward_fp8.h"
 #include "kernels/gpu_family.h"
 
 namespace flashcore {
@@ -39,10 +39,11 @@ class CpuForward : public Family {
                                          const DeviceLimits& limits) const override;
 
   Launch cpu_launch(const ConfigValues& values, const Problem& problem, const AttentionArgs& args) const override {
+    const auto config = config_from<cpu_fwd::Config>(values);
     // std::function wants to be copied; the scratch memory does not.
-    return [forward = std::make_shared<cpu_fwd::Forward>(config_from<cpu_fwd::Config>(values), problem, args)] {
-      (*forward)();
-    };
+    if (problem.is_8bit())
+      return [forward = std::make_shared<cpu_fwd::Fp8Forward>(config, problem, args)] { (*forward)(); };
+    return [forward = std::make_shared<cpu_fwd::Forward>(config, problem, args)] { (*forward)(); };
   }
 };
 

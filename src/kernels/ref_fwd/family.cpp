@@ -35,8 +35,7 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
     const std::int64_t rows = problem.batch * problem.heads_q * problem.seqlen_q;
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>((rows + config.num_warps - 1) / config.num_warps);
-    step.set_params(make_forward_params(problem, layouts));
-    relocate_forward(step, 0);
+    set_forward_params(step, problem, layouts);
     return one_step(std::move(step), 0);
   }
 };

@@ -5,6 +5,7 @@
 #include "kernels/ptx/shuffle.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/ref_fwd/config.h"
+#include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/softmax.cuh"
 
@@ -16,9 +17,21 @@ FC_DEVICE float warp_sum(float value) {
   return value;
 }
 
-template <Traits T, Config C>
-FC_KERNEL(threads_per_block(C), 1)
-forward(const __grid_constant__ ForwardParams params) {
+// Factors of what q, k and v store, by batch entry and kv head.
+struct NoDescales {
+  FC_DEVICE float scores(int, int) const { return 1.0f; }
+  FC_DEVICE float values(int, int) const { return 1.0f; }
+};
+struct Descales {
+  const Fp8ForwardParams& params;
+  FC_DEVICE float scores(int batch, int head_kv) const {
+    return tile::descale(params.descale_q, batch, head_kv) * tile::descale(params.descale_k, batch, head_kv);
+  }
+  FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
+};
+
+template <Traits T, Element kOutput, Config C, class Factors>
+FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
   constexpr int kPerLane = (T.head_dim + 31) / 32;
   constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
   const int lane = ptx::tid_x() % 32;
@@ -29,6 +42,7 @@ forward(const __grid_constant__ ForwardParams params) {
   const int head_q = static_cast<int>(head_index % params.heads_q);
   const int batch = static_cast<int>(head_index / params.heads_q);
   const int head_kv = head_q / (params.heads_q / params.heads_kv);
+  const float scale_log2 = params.scale_log2 * factors.scores(batch, head_kv);
 
   const long long q_row = batch * params.q_stride.batch + head_q * params.q_stride.head + row * params.q_stride.row;
   const long long k_head = batch * params.k_stride.batch + head_kv * params.k_stride.head;
@@ -39,7 +53,7 @@ forward(const __grid_constant__ ForwardParams params) {
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int column = lane + 32 * i;
-    q[i] = column < T.head_dim ? tile::load<T.element>(params.q, q_row + column) : 0.0f;
+    q[i] = column < T.head_dim ? tile::load_any<T.element>(params.q, q_row + column) : 0.0f;
   }
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) o[i] = 0.0f;
@@ -53,33 +67,45 @@ forward(const __grid_constant__ ForwardParams params) {
     for (int i = 0; i < kPerLane; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim)
-        dot = ptx::fma(q[i], tile::load<T.element>(params.k, k_head + key * params.k_stride.row + column), dot);
+        dot = ptx::fma(q[i], tile::load_any<T.element>(params.k, k_head + key * params.k_stride.row + column), dot);
     }
     dot = warp_sum(dot);
     // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
-    const float new_max = ptx::max(max_scaled, dot * params.scale_log2);
+    const float new_max = ptx::max(max_scaled, dot * scale_log2);
     const float rescale = tile::weight(max_scaled, new_max);
-    const float p = ptx::ex2(ptx::fma(dot, params.scale_log2, -tile::finite_max(new_max)));
+    const float p = ptx::ex2(ptx::fma(dot, scale_log2, -tile::finite_max(new_max)));
     max_scaled = new_max;
     sum = ptx::fma(sum, rescale, p);
 #pragma unroll
     for (int i = 0; i < kPerLaneV; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim_v) {
-        o[i] =
-            ptx::fma(p, tile::load<T.element>(params.v, v_head + key * params.v_stride.row + column), o[i] * rescale);
+        o[i] = ptx::fma(p, tile::load_any<T.element>(params.v, v_head + key * params.v_stride.row + column),
+                        o[i] * rescale);
       }
     }
   }
 
-  const float scale = tile::inverse_sum(sum);
+  const float scale = tile::inverse_sum(sum) * factors.values(batch, head_kv);
   const long long o_row = batch * params.o_stride.batch + head_q * params.o_stride.head + row * params.o_stride.row;
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) {
     const int column = lane + 32 * i;
-    if (column < T.head_dim_v) tile::store<T.element>(params.o, o_row + column, o[i] * scale);
+    if (column < T.head_dim_v) tile::store_any<kOutput>(params.o, o_row + column, o[i] * scale);
   }
   if (params.lse && lane == 0) ptx::st_global_f32(params.lse + item, tile::log_sum_exp(max_scaled, sum));
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward(const __grid_constant__ ForwardParams params) {
+  attend<T, T.element, C>(params, NoDescales{});
+}
+
+template <Fp8Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8(const __grid_constant__ Fp8ForwardParams params) {
+  attend<T.input_traits(), T.output, C>(params.problem, Descales{params});
 }
 
 }  // namespace flashcore::ref_fwd

@@ -17,6 +17,7 @@ class Sm80Forward final : public GpuFamily<Config> {
     if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
     if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
     if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
+    if (problem.is_8bit()) return kNo8Bits;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 8 != 0 || dim > 256)
         return fmt::format(

@@ -1,5 +1,8 @@
 #include "lab/compare/aa.h"
 
+#include <cmath>
+#include <numeric>
+
 #include "core/error.h"
 #include "lab/compare/ab.h"
 #include "lab/gates/pair.h"
@@ -13,15 +16,19 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMinBlocksAa = 16, kMaxBlocksAa = 400;
-// Launches per sample that make any whole per-mille of planted launches exact, or as near as the device allows.
-constexpr int kLaunchesForPlanting = 200;
+// A planted share counts as measured if the races find between half and one and a half times of it: the 0.5% of a
+// self-test is then told from nothing and from 1%.
+constexpr double kLeastMeasured = 0.5, kMostMeasured = 1.5;
+
+// So many launches hold a whole number of extra ones.
+int launches_for(int permille) { return 1000 / std::gcd(1000, permille); }
 
 PairRequest request_for(const AaOptions& options, int repeat, bool first_of_process, double launch_us) {
   PairRequest request;
   request.problem = options.problem.problem;
   request.problem_name = options.problem.name;
   request.candidate = request.baseline = options.candidate;
-  request.patterns = {Pattern::kNormal};
+  ask_quick_gate(request);  // the measurement is judged here, not the candidate
   request.same_code = true;
   request.gates = first_of_process;
   MeasureOptions& measure = request.measure;
@@ -34,7 +41,10 @@ PairRequest request_for(const AaOptions& options, int repeat, bool first_of_proc
   measure.max_blocks = kMaxBlocksAa;
   measure.target_half_width = kTargetHalfWidth;
   measure.gap_ms = options.gap_ms;
-  if (options.planted_permille > 0) measure.sample_us = kLaunchesForPlanting * launch_us;
+  if (options.planted_permille > 0) {
+    measure.launches_multiple = launches_for(options.planted_permille);
+    measure.sample_us = measure.launches_multiple * launch_us;
+  }
   return request;
 }
 
@@ -49,10 +59,24 @@ void count(const AaOptions& options, const PairOutcome& outcome, std::uint64_t s
   r.effects.push_back(c.speedup);
   r.half_widths.push_back(0.5 * (c.ci95_high - c.ci95_low));
   r.launches_per_sample = outcome.candidate.timing->launches_per_sample;
+  // A graph repeats the extra launches that were captured with it, and no part of one.
+  r.planted = r.launches_per_sample * options.planted_permille / 1000 / static_cast<double>(r.launches_per_sample);
   r.device_key = outcome.candidate.device.key;
 }
 
 }  // namespace
+
+double AaResult::measured() const { return effects.empty() ? 0 : 1 / median(effects) - 1; }
+
+std::string AaResult::why_not_planted(double wanted) const {
+  if (std::abs(planted - wanted) > 1e-9)
+    return fmt::format("{:.2f}% of extra work was to be planted and {:.2f}% was: a sample has {} launches",
+                       100 * wanted, 100 * planted, launches_per_sample);
+  if (measured() < kLeastMeasured * wanted || measured() > kMostMeasured * wanted)
+    return fmt::format("{:.2f}% of extra work was planted, and the races found {:.2f}%", 100 * wanted,
+                       100 * measured());
+  return "";
+}
 
 AaResult repeat_aa(const AaOptions& options, const std::function<void(int, int)>& progress,
                    const std::function<bool()>& stop) {
@@ -92,7 +116,9 @@ json aa_json(const AaOptions& options, const AaResult& r) {
       {{"problem", options.problem.problem.id()},
        {"candidate", options.candidate},
        {"device", r.device_key},
-       {"planted", options.planted_permille / 1000.0},
+       {"planted", r.planted},
+       {"planted_wanted", options.planted_permille / 1000.0},
+       {"measured", r.measured()},
        {"margin", options.margin},
        {"alpha", options.alpha},
        {"repeats", r.repeats},

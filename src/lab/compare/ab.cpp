@@ -26,7 +26,7 @@ PairRequest request_for(const AbOptions& options, int process) {
   request.suite = options.suite;
   request.candidate = options.candidate;
   request.baseline = options.baseline;
-  request.gates = process == 0;
+  request.gates = true;  // what is published has passed all gates in the process that timed it
   request.same_code = options.same_code;
   request.time = options.refusal.empty();
   MeasureOptions& measure = request.measure;
@@ -174,7 +174,8 @@ json ab_json(const AbOptions& options, const AbResult& r) {
                          {"candidate_outside", p.candidate_outside},
                          {"candidate", p.candidate.timing ? json(*p.candidate.timing) : json()},
                          {"baseline", p.baseline.timing ? json(*p.baseline.timing) : json()},
-                         {"environment", p.candidate.environment}});
+                         {"environment", p.candidate.environment},
+                         {"machine", p.candidate.machine}});
   const PairOutcome& first = r.processes.front();
   const auto hash = [](const Trial& t) { return t.artifact ? json(t.artifact->code_hash) : json(); };
   const Comparison& c = r.comparison;

@@ -45,7 +45,9 @@ json peer_json(const Trial& t) {
                        {"verdict", c.verdict}}});
 }
 
-json result_json(const Trial& t) {
+}  // namespace
+
+json bench_row(const Trial& t) {
   json result = {{"schema", kBenchSchema},
                  {"problem", t.problem.id()},
                  {"name", t.problem_name},
@@ -67,6 +69,9 @@ json result_json(const Trial& t) {
     result["correct"] = {
         {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, Gate::kCorrectness)}};
   if (const Verdict* counters = find_gate(t, Gate::kCounters)) result["counters"] = counters->evidence;
+  // "full": every data pattern, every row, and all that a call may differ in.
+  if (const auto level = gate_level(t); level && result["correct"].is_object())
+    result["correct"]["level"] = word_of(*level);
   if (t.timing) {
     const Timing& timing = *t.timing;
     result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};
@@ -81,6 +86,8 @@ json result_json(const Trial& t) {
   return encode_nonfinite(result);
 }
 
+namespace {
+
 Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem& named) {
   EvaluateRequest request;
   request.problem = named.problem;
@@ -88,7 +95,7 @@ Trial bench_one(Worker& worker, const BenchOptions& options, const NamedProblem&
   request.suite = options.suite.name;
   request.phase = Phase::kBench;
   request.spec() = options.spec();
-  request.patterns = {Pattern::kNormal, Pattern::kOutlier};
+  ask_full_gate(request);
   request.min_samples = options.min_samples;
   ChosenBy chosen_by = ChosenBy::kCaller;
   try {
@@ -145,7 +152,7 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
 
 json bench_json(const std::vector<Trial>& trials) {
   json results = json::array();
-  for (const Trial& t : trials) results.push_back(result_json(t));
+  for (const Trial& t : trials) results.push_back(bench_row(t));
   return {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
 }
 

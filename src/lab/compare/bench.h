@@ -43,6 +43,9 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
 // trial that was not timed has "time_us": null and says in "ended" and "message" why.
 nlohmann::json bench_json(const std::vector<Trial>& trials);
 
+// One of its results.
+nlohmann::json bench_row(const Trial& trial);
+
 struct Verification {
   bool fresh = false;
   std::string reason;  // one sentence

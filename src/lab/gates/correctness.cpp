@@ -1,5 +1,8 @@
+#include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
+#include "lab/gates/calls.h"
 #include "lab/gates/gates.h"
 #include "lab/record/checks.h"
 #include "lab/record/json_io.h"
@@ -11,11 +14,9 @@ using nlohmann::json;
 
 // Judging a candidate by ref_fwd needs ref_fwd compiled and loaded once per problem.
 constexpr const char* kDeviceOracle = "ref_fwd";
-
-// Somebody who writes on after the launch has a few milliseconds to show it.
-constexpr double kSettleMs = 2;
-// Twice the buffers only where they leave room for the rest.
-constexpr double kShareOfMemoryForFreshBuffers = 0.25;
+// What a CPU computes again in fp32 to judge every row: at 1e10 a second and core some seconds of a pattern; beyond, of
+// the first pattern only; and beyond that a sample of rows is all, which the evidence says.
+constexpr double kEveryRowOfAllPatterns = 2e11, kEveryRowOfOnePattern = 4e12;
 
 struct PatternResult {
   std::string failure;  // empty: passed
@@ -25,22 +26,6 @@ struct PatternResult {
   json evidence;
 };
 
-std::string describe(const OutputError& e, const ErrorBound& b) {
-  if (e.nonfinite > 0)
-    return fmt::format(
-        "{} values are NaN or infinite where the reference is finite, or the reverse (first bad row of the sample: {})",
-        e.nonfinite, e.first_bad_row);
-  std::string text;
-  const auto part = [&](const char* name, double value, double limit) {
-    if (!(value <= limit))
-      text += fmt::format("{}{} {:.3g} exceeds its bound {:.3g}", text.empty() ? "" : ", ", name, value, limit);
-  };
-  part("relative error", e.rel, b.rel);
-  part("relative error of the worst row", e.worst_row_rel, b.worst_row_rel);
-  part("LSE error", e.lse_max_abs, b.lse_max_abs);
-  return text + fmt::format(" (worst row of the sample: {})", e.first_bad_row);
-}
-
 json evidence_of(const OutputError& e, const ErrorBound& b) {
   return {{"rel", e.rel},
           {"bound_rel", b.rel},
@@ -48,21 +33,16 @@ json evidence_of(const OutputError& e, const ErrorBound& b) {
           {"bound_worst_row_rel", b.worst_row_rel},
           {"lse_max_abs", e.lse_max_abs},
           {"bound_lse_max_abs", b.lse_max_abs},
-          {"max_abs", e.max_abs},
+          {"lse_bias", e.lse_bias},
+          {"bound_lse_bias", b.lse_bias},
+          {"lse_rms", e.lse_rms},
+          {"bound_lse_rms", b.lse_rms},
+          {"scale", e.scale},
+          {"bound_scale", b.scale},
           {"bias", e.bias},
+          {"bound_bias", b.bias},
+          {"max_abs", e.max_abs},
           {"nonfinite", e.nonfinite}};
-}
-
-OutputError compare_sample(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
-                           const AttentionOutputs& outputs) {
-  return compare(problem, reference, gather_rows(outputs.o, rows), gather_lse(problem, outputs.lse, rows));
-}
-
-AttentionOutputs launch_once(Device& device, Operands& operands, const Launch& launch) {
-  if (is_on(Check::kPoison)) operands.poison_outputs();
-  launch();
-  device.synchronize();
-  return operands.download_outputs();
 }
 
 bool fails(PatternResult& result, Check check, std::string reason) {
@@ -94,53 +74,16 @@ bool find_unwritten(Pattern pattern, const AttentionOutputs& outputs, PatternRes
          fails(result, Check::kUnwritten, fmt::format("{} elements of o and lse were never written", unwritten));
 }
 
-// How far `outputs` are from `before`, o times `factor`.
-OutputError distance(const PlacedProblem& problem, const Oracle& oracle, const AttentionOutputs& before, double factor,
-                     const AttentionOutputs& outputs) {
-  Reference expected = oracle.reference;
-  const std::vector<float> o = gather_rows(before.o, oracle.rows), lse = gather_lse(problem, before.lse, oracle.rows);
-  for (std::size_t i = 0; i < o.size(); ++i) expected.o[i] = factor * static_cast<double>(o[i]);
-  expected.lse.assign(lse.begin(), lse.end());
-  return compare_sample(problem, expected, oracle.rows, outputs);
-}
-
-// v doubled gives o doubled, exactly: other content at the same addresses, whose result needs no second reference. An
-// output kept from the last call by address shows.
-bool find_ignored_inputs(Device& device, const PlacedProblem& problem, const Oracle& oracle, Operands& operands,
-                         const Launch& launch, const AttentionOutputs& before, PatternResult& result) {
-  AttentionInputs doubled = oracle.inputs;
-  double_values(doubled.v);
-  operands.upload(doubled);
-  const OutputError error = distance(problem, oracle, before, 2, launch_once(device, operands, launch));
-  return !within(error, oracle.bound) && fails(result, Check::kChangedContent,
-                                               "v doubled at the same addresses did not double o; a result of other "
-                                               "inputs? " +
-                                                   describe(error, oracle.bound));
-}
-
-// The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.
-bool find_kept_addresses(Device& device, const PlacedProblem& problem, const Oracle& oracle,
-                         const LoadedCandidate& loaded, const AttentionOutputs& before, PatternResult& result) {
-  Operands fresh(device, problem);
-  fresh.upload(oracle.inputs);
-  const OutputError error = distance(problem, oracle, before, 1, launch_once(device, fresh, loaded.bind(fresh.args())));
-  return !within(error, oracle.bound) &&
-         fails(result, Check::kFreshPointers,
-               "the same inputs at other addresses gave other outputs: " + describe(error, oracle.bound));
-}
-
-bool find_late_write(Device& device, const Operands& operands, const AttentionOutputs& expected,
-                     PatternResult& result) {
-  device.idle(kSettleMs);
-  device.synchronize();
-  return !bitwise_equal(expected, operands.download_outputs()) &&
-         fails(result, Check::kSettled,
-               "the outputs changed after the launch was complete: somebody works outside of it");
-}
-
-bool room_for_fresh_buffers(const DeviceInfo& device, const PlacedProblem& problem) {
-  return device.memory_bytes == 0 || static_cast<double>(Operands::total_bytes(problem)) <
-                                         kShareOfMemoryForFreshBuffers * static_cast<double>(device.memory_bytes);
+// Every element against what another implementation made of the same inputs. Both may be off by the bound.
+void judge_every_element(const PlacedProblem& problem, const Oracle& oracle, const AttentionOutputs& ours,
+                         const AttentionOutputs& theirs, const std::string& whose, PatternResult& result) {
+  const OutputError error = compare_outputs(problem, ours, theirs);
+  const ErrorBound bound{2 * oracle.bound.rel, 2 * oracle.bound.worst_row_rel, 2 * oracle.bound.lse_max_abs};
+  result.evidence["every_element_against"] = whose;
+  result.evidence["every_element"] = evidence_of(error, bound);
+  if (!within_norms(error, bound))
+    fails(result, Check::kEveryRow,
+          fmt::format("against {} on every element: {}", whose, describe_error(error, bound)));
 }
 
 // On a large problem fp64 covers a sample of rows; the naive kernel covers the rest.
@@ -150,62 +93,106 @@ void judge_by_device_oracle(Device& device, const EvaluateRequest& request, cons
   const DeviceLimits& limits = device.info().limits;
   const Candidate naive = parse_candidate(kDeviceOracle, problem, limits);
   const LoadedCandidate loaded(device, naive, problem, compile_candidate(naive, problem, limits, request.use_cache));
+  operands.upload(oracle.inputs);
   const AttentionOutputs theirs = launch_once(device, operands, loaded.bind(operands.args()));
-  if (!within(compare_sample(problem, oracle.reference, oracle.rows, theirs), oracle.bound))
+  if (!within_norms(compare_sample(problem, oracle.reference, oracle.rows, theirs), oracle.bound))
     throw_internal("the on-device oracle {} is itself wrong on {}: nothing can be judged by it", naive.print(),
                    problem.id());
-  const OutputError error = compare_outputs(problem, ours, theirs);
-  const ErrorBound bound{2 * oracle.bound.rel, 2 * oracle.bound.worst_row_rel, 2 * oracle.bound.lse_max_abs};
-  result.evidence["every_element_against"] = kDeviceOracle;
-  result.evidence["device_oracle"] = evidence_of(error, bound);
-  if (!within(error, bound))
-    fails(result, Check::kDeviceOracle,
-          fmt::format("against {} on every element: {}", kDeviceOracle, describe(error, bound)));
+  judge_every_element(problem, oracle, ours, theirs, kDeviceOracle, result);
 }
 
-PatternResult judge_pattern(Device& device, OracleCache& oracles, const EvaluateRequest& request,
-                            const CompiledCandidate& compiled, const LoadedCandidate& loaded, Operands& operands,
-                            Pattern pattern) {
-  const PlacedProblem& problem = request.problem;
-  const auto oracle = oracles.get(problem, pattern, request.seed, request.max_reference_flops);
-  PatternResult result;
-  result.bound = oracle->bound;
-  operands.upload(oracle->inputs);
-  const Launch launch = loaded.bind(operands.args());
-  const AttentionOutputs outputs = launch_once(device, operands, launch);
-  result.error = compare_sample(problem, oracle->reference, oracle->rows, outputs);
-  result.evidence = evidence_of(result.error, result.bound);
-  result.evidence["pattern"] = to_string(pattern);
-  result.evidence["rows_judged"] = oracle->reference.rows;
-  result.evidence["all_rows"] = oracle->rows.all;
-  if (find_out_of_bounds_write(operands, oracle->inputs, outputs, result) || find_unwritten(pattern, outputs, result))
-    return result;
-  if (is_on(Check::kErrorBound) && !within(result.error, result.bound)) {
-    fails(result, Check::kErrorBound, describe(result.error, result.bound));
+class PatternJudge {
+ public:
+  PatternJudge(Device& device, OracleCache& oracles, const EvaluateRequest& request, const CompiledCandidate& compiled,
+               const LoadedCandidate& loaded, Operands& operands, Pattern pattern)
+      : device_(device),
+        limits_(device.info().limits),
+        request_(request),
+        problem_(request.problem),
+        compiled_(compiled),
+        loaded_(loaded),
+        operands_(operands),
+        pattern_(pattern),
+        first_(pattern == request.patterns.front()),
+        oracle_(oracles.get(request.problem, pattern, request.seed, request.max_reference_flops)) {}
+
+  PatternResult judge() {
+    PatternResult result;
+    result.bound = oracle_->bound;
+    operands_.upload(oracle_->inputs);
+    const Launch launch = loaded_.bind(operands_.args());
+    const AttentionOutputs outputs = launch_once(device_, operands_, launch);
+    result.error = compare_sample(problem_, oracle_->reference, oracle_->rows, outputs);
+    result.evidence = evidence_of(result.error, result.bound);
+    result.evidence["pattern"] = to_string(pattern_);
+    result.evidence["rows_judged"] = oracle_->reference.rows;
+    result.evidence["all_rows"] = oracle_->rows.all;
+    if (find_out_of_bounds_write(operands_, oracle_->inputs, outputs, result) ||
+        find_unwritten(pattern_, outputs, result))
+      return result;
+    if (const auto check = exceeded(result.error, result.bound)) {
+      fails(result, *check, describe_error(result.error, result.bound));
+      return result;
+    }
+    const JudgedCall call{device_, problem_, *oracle_, loaded_, operands_, launch, outputs};
+    if (const auto found = judge_calls(call, result.evidence)) {
+      fails(result, found->check, found->what);
+      return result;
+    }
+    if (!oracle_->rows.all && is_on(Check::kEveryRow)) judge_every_row(outputs, result);
     return result;
   }
-  const bool hardware = !device.info().limits.emulated;  // an emulator watches every access, and takes its time
-  // Kept results and late writes need one pattern to show, not six.
-  const bool thorough = hardware && pattern == Pattern::kNormal;
-  if (thorough && is_on(Check::kSettled) && find_late_write(device, operands, outputs, result)) return result;
-  const AttentionOutputs again = launch_once(device, operands, launch);
-  if (is_on(Check::kRepeat) && !bitwise_equal(outputs, again)) {
-    fails(result, Check::kRepeat,
-          "the same launch repeated gave other bits (a race, or a result that only the first call writes)");
-    return result;
+
+ private:
+  // Kept results, late writes and arguments need one pattern to show, not all. An emulator watches every access, and
+  // takes its time.
+  std::optional<CallFault> judge_calls(const JudgedCall& call, json& evidence) const {
+    const bool thorough = first_ && !limits_.emulated, full = request_.level == GateLevel::kFull;
+    std::optional<CallFault> found;
+    if (thorough) found = check_settled(call);
+    if (!found) found = check_repeats(call, first_ ? request_.level : GateLevel::kQuick, evidence);
+    if (!found && first_ && full) found = check_arguments(call, promised_alignment(), evidence);
+    if (!found && thorough) found = check_state(call);
+    return found;
   }
-  if (thorough && is_on(Check::kChangedContent) &&
-      find_ignored_inputs(device, problem, *oracle, operands, launch, outputs, result))
-    return result;
-  if (thorough && is_on(Check::kFreshPointers) && room_for_fresh_buffers(device.info(), problem) &&
-      find_kept_addresses(device, problem, *oracle, loaded, outputs, result))
-    return result;
-  if (!oracle->rows.all && device.info().limits.kind == DeviceKind::kCuda && !device.info().limits.emulated &&
-      compiled.candidate.family->name() != kDeviceOracle && is_on(Check::kDeviceOracle)) {
-    operands.upload(oracle->inputs);
-    judge_by_device_oracle(device, request, *oracle, operands, outputs, result);
+
+  int promised_alignment() const {
+    const auto element = static_cast<int>(size_of(problem_.dtype));
+    const Candidate& candidate = compiled_.candidate;
+    if (candidate.family->kind() == DeviceKind::kCpu) return element;
+    return std::max(
+        element,
+        candidate.family->program(candidate.config, problem_, limits_, make_layouts(problem_)).alignment_bytes);
   }
-  return result;
+
+  void judge_every_row(const AttentionOutputs& outputs, PatternResult& result) {
+    if (limits_.emulated || compiled_.candidate.family->name() == kDeviceOracle) return;
+    if (limits_.kind == DeviceKind::kCuda)
+      return judge_by_device_oracle(device_, request_, *oracle_, operands_, outputs, result);
+    if (request_.level != GateLevel::kFull) return;
+    if (problem_.flops() > (first_ ? kEveryRowOfOnePattern : kEveryRowOfAllPatterns)) return;
+    judge_every_element(problem_, *oracle_, outputs, OracleCache::every_row(problem_, *oracle_), "fp32", result);
+  }
+
+  Device& device_;
+  const DeviceLimits& limits_;
+  const EvaluateRequest& request_;
+  const PlacedProblem& problem_;
+  const CompiledCandidate& compiled_;
+  const LoadedCandidate& loaded_;
+  Operands& operands_;
+  Pattern pattern_;
+  bool first_;
+  std::shared_ptr<const Oracle> oracle_;
+};
+
+// Full only with every pattern.
+GateLevel level_of(const EvaluateRequest& request) {
+  const auto asked = [&](Pattern pattern) {
+    return std::find(request.patterns.begin(), request.patterns.end(), pattern) != request.patterns.end();
+  };
+  const std::vector<Pattern> patterns = patterns_of(request.problem);
+  return std::all_of(patterns.begin(), patterns.end(), asked) ? request.level : GateLevel::kQuick;
 }
 
 }  // namespace
@@ -214,7 +201,8 @@ Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRe
                           const CompiledCandidate& compiled, Trial& trial) {
   Verdict verdict;
   verdict.gate = Gate::kCorrectness;
-  verdict.evidence = {{"bound_factor", kBoundFactor},
+  verdict.evidence = {{"level", level_of(request)},
+                      {"bound_factor", kBoundFactor},
                       {"inputs_checked", Operands::input_bytes(request.problem) <= Operands::kInputCheckLimit},
                       {"patterns", json::array()}};
   if (request.patterns.empty()) throw_bad_input("no data pattern was asked for; give at least one, e.g. normal");
@@ -222,7 +210,7 @@ Verdict judge_correctness(Device& device, OracleCache& oracles, const EvaluateRe
   Operands operands(device, request.problem);
   double worst_share = -1;
   for (const Pattern pattern : request.patterns) {
-    const PatternResult result = judge_pattern(device, oracles, request, compiled, loaded, operands, pattern);
+    const PatternResult result = PatternJudge(device, oracles, request, compiled, loaded, operands, pattern).judge();
     verdict.evidence["patterns"].push_back(encode_nonfinite(result.evidence));
     const double share = share_of_bound(result.error, result.bound);
     if (share > worst_share || !result.failure.empty()) {

@@ -127,9 +127,7 @@ class Audit {
     const ErrorBound bound = error_bound(problem_, reference);
     const OutputError error =
         compare(problem_, reference, gather_rows(outputs.o, rows), gather_lse(problem_, outputs.lse, rows));
-    if (within(error, bound)) return "";
-    return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0", error.rel,
-                       error.worst_row_rel, error.nonfinite, bound.rel, bound.worst_row_rel);
+    return exceeded(error, bound) ? describe_error(error, bound) : "";
   }
 
   std::uint64_t new_variant() { return (std::uint64_t{random_()} << 32 | random_()) | 1; }

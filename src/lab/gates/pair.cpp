@@ -56,6 +56,7 @@ class Pair {
     request.phase = Phase::kBench;
     request.seed = request_.measure.seed;
     request.patterns = request_.patterns;
+    request.level = request_.level;
     request.time = false;
     request.max_reference_flops = request_.max_reference_flops;
     request.use_cache = request_.use_cache;
@@ -100,7 +101,9 @@ class Pair {
       options.audit = [&](PreparedCandidate& prepared, int set) {
         content = detect_memoisation(device_, problem, *oracle, prepared, set);
       };
+    out_.candidate.machine.load_before = out_.baseline.machine.load_before = read_load_average();
     Measurement measured = measure(device_, problem, *oracle, candidate, &baseline, options);
+    out_.candidate.machine.load_after = out_.baseline.machine.load_after = read_load_average();
     if (!content.wrong.empty()) measured.candidate_wrong = content.wrong;
     out_.candidate.environment = out_.baseline.environment = measured.environment;
     if (reject(out_.baseline, measured.baseline_wrong, *measured.baseline))
@@ -162,6 +165,7 @@ void to_json(json& j, const PairRequest& r) {
        {"baseline", r.baseline},
        {"patches", r.patches},
        {"patterns", patterns},
+       {"level", r.level},
        {"max_reference_flops", r.max_reference_flops},
        {"gates", r.gates},
        {"same_code", r.same_code},
@@ -175,7 +179,8 @@ void to_json(json& j, const PairRequest& r) {
          {"target_half_width", m.target_half_width},
          {"early_drop", m.early_drop},
          {"gap_ms", m.gap_ms},
-         {"sample_us", m.sample_us}}}};
+         {"sample_us", m.sample_us},
+         {"launches_multiple", m.launches_multiple}}}};
 }
 
 void from_json(const json& j, PairRequest& r) {
@@ -187,6 +192,7 @@ void from_json(const json& j, PairRequest& r) {
   r.patches = j.at("patches").get<std::vector<Patch>>();
   r.patterns.clear();
   for (const auto& name : j.at("patterns")) r.patterns.push_back(parse_pattern(name.get<std::string>()));
+  r.level = parse_word<GateLevel>(j.at("level").get<std::string>());
   j.at("max_reference_flops").get_to(r.max_reference_flops);
   j.at("gates").get_to(r.gates);
   j.at("same_code").get_to(r.same_code);
@@ -201,6 +207,7 @@ void from_json(const json& j, PairRequest& r) {
   m.at("early_drop").get_to(r.measure.early_drop);
   m.at("gap_ms").get_to(r.measure.gap_ms);
   m.at("sample_us").get_to(r.measure.sample_us);
+  m.at("launches_multiple").get_to(r.measure.launches_multiple);
 }
 
 void to_json(json& j, const PairOutcome& o) {

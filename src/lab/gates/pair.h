@@ -20,7 +20,8 @@ struct PairRequest {
   std::string candidate, baseline;  // text
   std::vector<Patch> patches;       // that they are made from, if they are
   MeasureOptions measure;           // `audit` and `wrapper` do not travel
-  std::vector<Pattern> patterns = {Pattern::kNormal, Pattern::kOutlier};
+  std::vector<Pattern> patterns = all_patterns();
+  GateLevel level = GateLevel::kFull;
   double max_reference_flops = 2e10;
   bool gates = true;       // false: of a pair that passed them before; the timed outputs are judged in any case
   bool same_code = false;  // race them even where they are the same code: how A against A is tested

@@ -16,6 +16,7 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"timed", r.timed},
        {"phase", to_string(r.phase)},
        {"patterns", patterns},
+       {"level", r.level},
        {"time", r.time},
        {"spec", r.spec()},
        {"min_samples", r.min_samples},
@@ -35,6 +36,7 @@ void from_json(const json& j, EvaluateRequest& r) {
   r.phase = parse_word<Phase>(j.at("phase").get<std::string>());
   r.patterns.clear();
   for (const auto& name : j.at("patterns")) r.patterns.push_back(parse_pattern(name.get<std::string>()));
+  r.level = parse_word<GateLevel>(j.at("level").get<std::string>());
   j.at("time").get_to(r.time);
   j.at("spec").get_to(r.spec());
   j.at("min_samples").get_to(r.min_samples);

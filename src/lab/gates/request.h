@@ -26,11 +26,26 @@ struct EvaluateRequest : MeasurementSpec {  // max_seconds 0: by phase
   std::map<std::string, std::string> timed;
   Phase phase = Phase::kSearch;
   std::vector<Pattern> patterns = {Pattern::kNormal};
+  GateLevel level = GateLevel::kFull;
   bool time = true;                   // false: stop after correctness
   int min_samples = 0;                // 0: by phase
   double max_reference_flops = 2e10;  // fp64 rows are sampled beyond this
   bool use_cache = true;
 };
+
+// Sets level and patterns of a request for one candidate or for two: what a search can afford, and what a published
+// number needs.
+template <class Request>
+void ask_quick_gate(Request& request) {
+  request.level = GateLevel::kQuick;
+  request.patterns = {Pattern::kNormal, Pattern::kOutlier};
+}
+template <class Request>
+void ask_full_gate(Request& request) {  // for the problem that it has by now
+  request.level = GateLevel::kFull;
+  request.patterns = patterns_of(request.problem);
+}
+
 void to_json(nlohmann::json& json, const EvaluateRequest& request);
 void from_json(const nlohmann::json& json, EvaluateRequest& request);
 

@@ -24,8 +24,19 @@ std::uint64_t free_bits(DType dtype) {
     case DType::kF32: return 0x801F'FFFF'801F'FFFF;
     case DType::kF16: return 0x80FF'80FF'80FF'80FF;
     case DType::kBF16: return 0x801F'801F'801F'801F;
+    case DType::kE4M3:
+    case DType::kE5M2: return 0x8181'8181'8181'8181;
   }
   throw_internal("no such dtype");
+}
+
+// Of 8-bit elements in `word`: those with the largest exponent keep their mantissa, whose bits tell a number from NaN.
+std::uint64_t kept_bits(DType dtype, std::uint64_t word) {
+  if (size_of(dtype) > 1) return 0;
+  const std::uint64_t exponent = dtype == DType::kE4M3 ? 0x7878'7878'7878'7878 : 0x7C7C'7C7C'7C7C'7C7C;
+  // One more in the exponent's last place reaches the sign's exactly from the largest.
+  const std::uint64_t one = dtype == DType::kE4M3 ? 0x0808'0808'0808'0808 : 0x0404'0404'0404'0404;
+  return (((word & exponent) + one) >> 7) & 0x0101'0101'0101'0101;
 }
 
 std::uint64_t key_of(std::uint64_t variant, std::uint64_t tensor) {
@@ -39,7 +50,7 @@ void vary(DType dtype, std::span<std::byte> piece, std::size_t at, std::uint64_t
     const std::size_t bytes = std::min(sizeof mask, piece.size() - i);
     std::uint64_t word = 0;
     std::memcpy(&word, piece.data() + i, bytes);
-    word ^= SplitMix(key + at + i).next() & mask;
+    word ^= SplitMix(key + at + i).next() & mask & ~kept_bits(dtype, word);
     std::memcpy(piece.data() + i, &word, bytes);
   }
 }
@@ -78,16 +89,19 @@ AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t varia
   return varied;
 }
 
-void double_values(HostTensor& tensor) {
+double replace_values(HostTensor& tensor) {
+  // Twice the largest of 8 bits is no number any more.
+  const float factor = size_of(tensor.dtype) == 1 ? -1.0f : 2.0f;
   const TensorLayout& l = tensor.layout;
   parallel_for(l.batch * l.heads, 0, [&](std::int64_t bh) {
     for (std::int64_t row = 0; row < l.rows; ++row) {
       const std::int64_t first = l.offset(bh / l.heads, bh % l.heads, row);
       for (std::int64_t c = 0; c < l.columns; ++c)
         store_element(tensor.dtype, tensor.data.data(), first + c,
-                      2 * load_element(tensor.dtype, tensor.data.data(), first + c));
+                      factor * load_element(tensor.dtype, tensor.data.data(), first + c));
     }
   });
+  return factor;
 }
 
 std::int64_t count_unwritten(const AttentionOutputs& outputs) {
@@ -118,23 +132,42 @@ bool gaps_written(const AttentionOutputs& outputs) {
   return false;
 }
 
-Operands::Operands(Device& device, const PlacedProblem& problem)
-    : device_(&device), problem_(problem), layouts_(make_layouts(problem)) {
+Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets)
+    : device_(&device), problem_(problem), layouts_(make_layouts(problem)), offsets_(offsets) {
   // A tensor without elements still gets an address: kernels may compute pointers they never follow.
-  const auto allocate = [&](std::size_t bytes) {
-    return device.allocate(std::max<std::size_t>(bytes, 16), kRedZoneBytes);
+  const auto allocate = [&](std::size_t bytes, std::size_t offset) {
+    auto buffer = device.allocate(offset + std::max<std::size_t>(bytes, 16), kRedZoneBytes);
+    if (offset > 0) device.fill(buffer->data(), kPoison, offset);
+    return buffer;
   };
-  q_ = allocate(bytes_of(layouts_.q, problem.dtype));
-  k_ = allocate(bytes_of(layouts_.k, problem.dtype));
-  v_ = allocate(bytes_of(layouts_.v, problem.dtype));
-  o_ = allocate(bytes_of(layouts_.o, problem.dtype));
-  lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float));
+  q_ = allocate(bytes_of(layouts_.q, problem.dtype), offsets.tensors);
+  k_ = allocate(bytes_of(layouts_.k, problem.dtype), offsets.tensors);
+  v_ = allocate(bytes_of(layouts_.v, problem.dtype), offsets.tensors);
+  o_ = allocate(bytes_of(layouts_.o, problem.output_dtype()), offsets.tensors);
+  lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), offsets.lse);
+  const std::int64_t factors = problem.descale_count();
+  if (factors > 0)
+    for (auto& buffer : descales_) buffer = allocate(static_cast<std::size_t>(factors) * sizeof(float), offsets.lse);
+  if (offsets.tensors + offsets.lse > 0) return;  // the emulator's labels are of whole buffers
   device.label(*q_, {"q", problem.dtype, layouts_.q});
   device.label(*k_, {"k", problem.dtype, layouts_.k});
   device.label(*v_, {"v", problem.dtype, layouts_.v});
-  device.label(*o_, {"o", problem.dtype, layouts_.o});
+  device.label(*o_, {"o", problem.output_dtype(), layouts_.o});
   device.label(*lse_,
                {"lse", DType::kF32, make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, 1)});
+  constexpr const char* kDescaleNames[] = {"descale_q", "descale_k", "descale_v"};
+  for (std::size_t i = 0; factors > 0 && i < descales_.size(); ++i)
+    device.label(*descales_[i], {kDescaleNames[i], DType::kF32, make_layout(Layout::kBhsd, 1, factors, 1, 1)});
+}
+
+std::size_t Operands::offset_of(const Buffer& buffer) const {
+  const bool fp32 = &buffer == lse_.get() || std::any_of(descales_.begin(), descales_.end(),
+                                                         [&](const auto& factors) { return &buffer == factors.get(); });
+  return fp32 ? offsets_.lse : offsets_.tensors;
+}
+
+std::byte* Operands::at(const Buffer& buffer) const {
+  return static_cast<std::byte*>(buffer.data()) + offset_of(buffer);
 }
 
 std::size_t Operands::input_bytes(const PlacedProblem& problem) {
@@ -144,7 +177,8 @@ std::size_t Operands::input_bytes(const PlacedProblem& problem) {
 
 std::size_t Operands::total_bytes(const PlacedProblem& problem) {
   const ProblemLayouts l = make_layouts(problem);
-  return input_bytes(problem) + bytes_of(l.o, problem.dtype) + static_cast<std::size_t>(l.lse_elements) * sizeof(float);
+  return input_bytes(problem) + bytes_of(l.o, problem.output_dtype()) +
+         static_cast<std::size_t>(l.lse_elements) * sizeof(float);
 }
 
 void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
@@ -152,17 +186,23 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
   constexpr std::size_t kPiece = std::size_t{4} << 20;
   std::vector<std::byte> piece;
   const auto copy = [&](Buffer& to, const HostTensor& from, std::uint64_t key) {
-    FC_CHECK(from.data.size() <= to.size());
+    FC_CHECK(from.data.size() + offset_of(to) <= to.size());
     for (std::size_t at = 0; at < from.data.size(); at += kPiece) {
       const auto begin = from.data.begin() + static_cast<std::ptrdiff_t>(at);
       piece.assign(begin, begin + static_cast<std::ptrdiff_t>(std::min(kPiece, from.data.size() - at)));
       vary(from.dtype, piece, at, key);
-      device_->upload(static_cast<std::byte*>(to.data()) + at, piece.data(), piece.size());
+      device_->upload(this->at(to) + at, piece.data(), piece.size());
     }
   };
   copy(*q_, inputs.q, key_of(variant, 0));
   copy(*k_, inputs.k, key_of(variant, 1));
   copy(*v_, inputs.v, key_of(variant, 2));
+  std::size_t i = 0;
+  for (const std::vector<float>* factors : {&inputs.descale_q, &inputs.descale_k, &inputs.descale_v}) {
+    FC_CHECK(static_cast<std::int64_t>(factors->size()) == problem_.descale_count());
+    if (!factors->empty()) device_->upload(at(*descales_[i]), factors->data(), factors->size() * sizeof(float));
+    ++i;
+  }
 }
 
 void Operands::poison_outputs() {
@@ -171,22 +211,43 @@ void Operands::poison_outputs() {
 }
 
 AttentionArgs Operands::args() const {
-  return {q_->data(), k_->data(), v_->data(), o_->data(), static_cast<float*>(lse_->data()), layouts_};
+  AttentionArgs args{at(*q_), at(*k_), at(*v_), at(*o_), reinterpret_cast<float*>(at(*lse_)), layouts_};
+  const auto factors = [&](std::size_t i) {
+    return descales_[i] ? reinterpret_cast<const float*>(at(*descales_[i])) : nullptr;
+  };
+  args.descale_q = factors(0), args.descale_k = factors(1), args.descale_v = factors(2);
+  return args;
 }
 
 AttentionOutputs Operands::download_outputs() const {
-  AttentionOutputs outputs{HostTensor(problem_.dtype, layouts_.o),
+  AttentionOutputs outputs{HostTensor(problem_.output_dtype(), layouts_.o),
                            std::vector<float>(static_cast<std::size_t>(layouts_.lse_elements))};
-  if (!outputs.o.data.empty()) device_->download(outputs.o.data.data(), o_->data(), outputs.o.data.size());
-  if (!outputs.lse.empty()) device_->download(outputs.lse.data(), lse_->data(), outputs.lse.size() * sizeof(float));
+  if (!outputs.o.data.empty()) device_->download(outputs.o.data.data(), at(*o_), outputs.o.data.size());
+  if (!outputs.lse.empty()) device_->download(outputs.lse.data(), at(*lse_), outputs.lse.size() * sizeof(float));
   return outputs;
 }
 
+namespace {
+
+bool offset_intact(Device& device, const Buffer& buffer, std::size_t offset) {
+  std::vector<std::byte> bytes(offset);
+  if (offset > 0) device.download(bytes.data(), buffer.data(), offset);
+  return all_poison(bytes.data(), offset);
+}
+
+}  // namespace
+
 std::optional<std::string> Operands::broken_red_zone() const {
-  const std::pair<const char*, const Buffer*> buffers[] = {
-      {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
+  const std::pair<const char*, const Buffer*> buffers[] = {{"q", q_.get()},
+                                                           {"k", k_.get()},
+                                                           {"v", v_.get()},
+                                                           {"o", o_.get()},
+                                                           {"lse", lse_.get()},
+                                                           {"descale_q", descales_[0].get()},
+                                                           {"descale_k", descales_[1].get()},
+                                                           {"descale_v", descales_[2].get()}};
   for (const auto& [name, buffer] : buffers)
-    if (!buffer->red_zones_intact()) return name;
+    if (buffer && (!buffer->red_zones_intact() || !offset_intact(*device_, *buffer, offset_of(*buffer)))) return name;
   return std::nullopt;
 }
 
@@ -194,12 +255,20 @@ std::optional<std::string> Operands::changed_input(const AttentionInputs& upload
   if (input_bytes(problem_) > kInputCheckLimit) return std::nullopt;
   const auto changed = [&](const Buffer& buffer, const HostTensor& expected) {
     std::vector<std::byte> now(expected.data.size());
-    if (!now.empty()) device_->download(now.data(), buffer.data(), now.size());
+    if (!now.empty()) device_->download(now.data(), at(buffer), now.size());
     return now != expected.data;
   };
   if (changed(*q_, uploaded.q)) return "q";
   if (changed(*k_, uploaded.k)) return "k";
   if (changed(*v_, uploaded.v)) return "v";
+  const auto factors_changed = [&](std::size_t i, const std::vector<float>& expected) {
+    std::vector<float> now(expected.size());
+    if (!now.empty()) device_->download(now.data(), at(*descales_[i]), now.size() * sizeof(float));
+    return std::memcmp(now.data(), expected.data(), now.size() * sizeof(float)) != 0;
+  };
+  if (factors_changed(0, uploaded.descale_q)) return "descale_q";
+  if (factors_changed(1, uploaded.descale_k)) return "descale_k";
+  if (factors_changed(2, uploaded.descale_v)) return "descale_v";
   return std::nullopt;
 }
 

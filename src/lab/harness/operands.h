@@ -1,6 +1,7 @@
 #pragma once
 // The device memory of one attention call: inputs, outputs, and the traps around them.
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,10 +27,16 @@ class Operands {
   // Above this many input bytes, inputs_changed() is not worth its download and says nothing.
   static constexpr std::size_t kInputCheckLimit = std::size_t{512} << 20;
 
-  Operands(Device& device, const PlacedProblem& problem);
+  // Every address is a multiple of 256 bytes plus its offset, of which the bytes before count as a red zone.
+  struct Offsets {
+    std::size_t tensors = 0;  // of q, k, v and o
+    std::size_t lse = 0;
+  };
+  Operands(Device& device, const PlacedProblem& problem, Offsets offsets);
+  Operands(Device& device, const PlacedProblem& problem) : Operands(device, problem, Offsets{}) {}
   // With a `variant`, what varied_inputs() makes of them, at the cost that the inputs themselves have.
   void upload(const AttentionInputs& inputs, std::uint64_t variant = 0);
-  // Every byte of o and lse becomes 0xFF, which is NaN in fp32, fp16 and bf16: what is not written shows.
+  // Every byte of o and lse becomes 0xFF, which is NaN in every type: what is not written shows.
   void poison_outputs();
   AttentionArgs args() const;
   AttentionOutputs download_outputs() const;
@@ -46,15 +53,22 @@ class Operands {
   Device* device_;
   PlacedProblem problem_;
   ProblemLayouts layouts_;
+  Offsets offsets_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
+  std::array<std::unique_ptr<Buffer>, 3> descales_;  // of q, k and v; null where the problem has none
+
+  std::byte* at(const Buffer& buffer) const;
+  // Of tensors of fp32 it is lse's.
+  std::size_t offset_of(const Buffer& buffer) const;
 };
 
 // Other content of the same kind: in every element the sign and the lower bits of the mantissa by chance, drawn from
 // `variant`. Finite stays finite, within a factor of two; 0 gives the inputs themselves.
 AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t variant);
 
-// Every value times two, exactly (infinite where it overflows). What is not part of a row stays.
-void double_values(HostTensor& tensor);
+// Every value times two (infinite where it overflows), those of 8 bits times -1; exactly. What is not part of a row
+// stays. Returns the factor.
+double replace_values(HostTensor& tensor);
 
 // Number of elements of o and lse that still hold the poison, bit for bit.
 std::int64_t count_unwritten(const AttentionOutputs& outputs);

@@ -15,7 +15,9 @@ std::size_t bytes_of(const Oracle& oracle) {
   const Reference& r = oracle.reference;
   return oracle.inputs.q.data.size() + oracle.inputs.k.data.size() + oracle.inputs.v.data.size() +
          (r.o.size() + r.lse.size()) * sizeof(double) + (r.ideal_o.size() + r.ideal_lse.size()) * sizeof(float) +
-         oracle.rows.rows.size() * sizeof(RowSample::Row);
+         r.budgets.size() * sizeof(RowBudget) + oracle.rows.rows.size() * sizeof(RowSample::Row) +
+         // every_row, which may come.
+         (oracle.rows.all ? 0 : oracle.inputs.q.data.size());
 }
 
 struct RowDifference {
@@ -74,6 +76,48 @@ std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pat
   return oracle;
 }
 
+const AttentionOutputs& OracleCache::every_row(const PlacedProblem& problem, const Oracle& oracle) {
+  if (oracle.every_row) return *oracle.every_row;
+  Reference ideal = ideal_forward(problem, oracle.inputs);
+  AttentionOutputs outputs{HostTensor(problem.dtype, make_layouts(problem).o), std::move(ideal.ideal_lse)};
+  const std::int64_t heads = problem.heads_q, rows = problem.seqlen_q, columns = problem.head_dim_v;
+  parallel_for(problem.batch * heads, 0, [&](std::int64_t bh) {
+    const float* from = ideal.ideal_o.data() + bh * rows * columns;
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t c = 0; c < columns; ++c) outputs.o.set(bh / heads, bh % heads, row, c, *from++);
+  });
+  oracle.every_row = std::move(outputs);
+  return *oracle.every_row;
+}
+
+std::optional<Check> exceeded(const OutputError& error, const ErrorBound& bound) {
+  if (is_on(Check::kErrorBound) && !within_norms(error, bound)) return Check::kErrorBound;
+  if (is_on(Check::kScale) && !within_scale(error, bound)) return Check::kScale;
+  if (is_on(Check::kBias) && !within_bias(error, bound)) return Check::kBias;
+  if (is_on(Check::kLse) && !within_lse_sums(error, bound)) return Check::kLse;
+  return std::nullopt;
+}
+
+std::string describe_error(const OutputError& e, const ErrorBound& b) {
+  if (e.nonfinite > 0)
+    return fmt::format(
+        "{} values are NaN or infinite where the reference is finite, or the reverse (first bad row of the sample: {})",
+        e.nonfinite, e.first_bad_row);
+  std::string text;
+  const auto part = [&](const char* name, double value, double limit) {
+    if (!(std::abs(value) <= limit))
+      text += fmt::format("{}{} {:.3g} exceeds its bound {:.3g}", text.empty() ? "" : ", ", name, value, limit);
+  };
+  part("relative error", e.rel, b.rel);
+  part("relative error of the worst row", e.worst_row_rel, b.worst_row_rel);
+  part("LSE error", e.lse_max_abs, b.lse_max_abs);
+  part("the scale of o is off: <o, ref> / <ref, ref> - 1 of", e.scale, b.scale);
+  part("o is biased: its mean error", e.bias, b.bias);
+  part("the LSE is biased: its mean error", e.lse_bias, b.lse_bias);
+  part("rms error of the LSE", e.lse_rms, b.lse_rms);
+  return text + fmt::format(" (worst row of the sample: {})", e.first_bad_row);
+}
+
 OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours,
                             const AttentionOutputs& theirs) {
   const std::int64_t rows = problem.seqlen_q, heads = problem.heads_q;
@@ -122,7 +166,9 @@ double share_of_bound(const OutputError& error, const ErrorBound& bound) {
   // NaN compares false both ways; a NaN error must not look like a small one.
   double largest = 0;
   for (const double s : {share(error.rel, bound.rel), share(error.worst_row_rel, bound.worst_row_rel),
-                         share(error.lse_max_abs, bound.lse_max_abs)})
+                         share(error.lse_max_abs, bound.lse_max_abs), share(std::abs(error.scale), bound.scale),
+                         share(std::abs(error.bias), bound.bias), share(std::abs(error.lse_bias), bound.lse_bias),
+                         share(error.lse_rms, bound.lse_rms)})
     largest = std::isnan(s) ? infinity : std::max(largest, s);
   return largest;
 }

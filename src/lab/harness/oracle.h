@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/data.h"
 #include "core/reference.h"
 #include "lab/harness/operands.h"
+#include "lab/record/checks.h"
 
 namespace flashcore {
 
@@ -17,6 +19,8 @@ struct Oracle {
   RowSample rows;
   Reference reference;
   ErrorBound bound;
+  // Where `rows` is a sample: every row by an idealised kernel in fp32. Filled by OracleCache::every_row().
+  mutable std::optional<AttentionOutputs> every_row;
 };
 
 // The fp64 reference costs far more than the candidate it judges, and a search asks for the same one again and again:
@@ -26,6 +30,9 @@ class OracleCache {
   explicit OracleCache(std::size_t max_bytes = std::size_t{1} << 30) : max_bytes_(max_bytes) {}
   std::shared_ptr<const Oracle> get(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed,
                                     double max_reference_flops);
+
+  // Every row of one of this cache's oracles by ideal_forward(), computed once.
+  static const AttentionOutputs& every_row(const PlacedProblem& problem, const Oracle& oracle);
 
  private:
   struct Entry {
@@ -43,6 +50,11 @@ OracleCache& shared_oracles();
 // Every element of two outputs against each other, on all cores: `theirs` is the naive kernel's, itself within `bound`
 // of the reference on the sampled rows. Fields as compare() of core/reference.h; first_bad_row counts b, h, row.
 OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours, const AttentionOutputs& theirs);
+
+// The first check that is switched on and finds the error out of bounds. Of error_bound, scale, bias and lse.
+std::optional<Check> exceeded(const OutputError& error, const ErrorBound& bound);
+// "relative error 0.1 exceeds its bound 0.01, ...": what is out of bounds.
+std::string describe_error(const OutputError& error, const ErrorBound& bound);
 
 // How close an error is to its bound: 1 is at the bound, the largest of its parts.
 double share_of_bound(const OutputError& error, const ErrorBound& bound);

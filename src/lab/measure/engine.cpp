@@ -57,6 +57,7 @@ class Engine {
     PreparedCandidate theirs(device_, problem_, baseline, racing, sets_of(second, first));
 
     equalise_launches(ours, theirs);
+    round_up_launches(ours, theirs);
 
     // Each takes two samples a block: the first on its own set, the second on the other's.
     int our_turn = 0, their_turn = 0;
@@ -113,6 +114,13 @@ class Engine {
     if (more > kMaxLaunchRatio * std::min(one, other)) return;
     a.use_launches(more);
     b.use_launches(more);
+  }
+
+  void round_up_launches(PreparedCandidate& a, PreparedCandidate& b) const {
+    const int multiple = options_.launches_multiple;
+    if (multiple <= 1) return;
+    for (PreparedCandidate* prepared : {&a, &b})
+      prepared->use_launches((prepared->launches_per_sample() + multiple - 1) / multiple * multiple);
   }
 
   // What a candidate allocates for itself has its place too, and buffers can be traded but that cannot: on a CPU it

@@ -29,6 +29,9 @@ struct MeasureOptions : MeasurementSpec {  // the seed is of the inputs
   bool early_drop = false;
   double gap_ms = -1;    // idle time before each sample of a burst; negative: the device's default
   double sample_us = 0;  // as PrepareOptions
+  // Of a race: every sample has so many launches or a multiple, as near as the timer allows. For a wrapper that does
+  // something once in so many.
+  int launches_multiple = 1;
   // Of the candidate's launches, not of the baseline's.
   LaunchWrapper wrapper = {};
   // Called with the candidate as prepared and the set it ran on last, once all is timed: for audits that launch it

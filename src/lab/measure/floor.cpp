@@ -6,7 +6,9 @@ namespace flashcore {
 
 double floor_us(const Problem& problem, const DeviceInfo& device, const Ceilings& ceilings) {
   const bool tensor_cores = device.limits.kind == DeviceKind::kCuda && problem.dtype != DType::kF32;
-  const double tflops = tensor_cores ? ceilings.matmul_tflops_16bit : ceilings.fma_tflops_fp32;
+  // Every tensor core that takes 8-bit floats multiplies them at twice the rate of 16-bit ones.
+  const double rate = problem.is_8bit() ? 2 : 1;
+  const double tflops = tensor_cores ? rate * ceilings.matmul_tflops_16bit : ceilings.fma_tflops_fp32;
   // What the last-level cache can keep need not move again between launches on the same inputs.
   const double must_move = std::max(0.0, problem.bytes() - static_cast<double>(device.limits.l2_bytes));
   const double compute_us = tflops > 0 ? problem.flops() / tflops * 1e-6 : 0;

@@ -95,9 +95,7 @@ JudgedOutputs PreparedCandidate::judge_outputs(int set, const PlacedProblem& pro
         return fmt::format("the red zone around {} is broken", *name);
     if (const std::int64_t unwritten = is_on(Check::kUnwritten) ? count_unwritten(first) : 0)
       return fmt::format("{} elements were never written", unwritten);
-    if (is_on(Check::kErrorBound) && !within(error, oracle.bound))
-      return fmt::format("relative error {:.3g}, worst row {:.3g}, {} non-finite; bounds {:.3g}, {:.3g}, 0", error.rel,
-                         error.worst_row_rel, error.nonfinite, oracle.bound.rel, oracle.bound.worst_row_rel);
+    if (exceeded(error, oracle.bound)) return describe_error(error, oracle.bound);
     for (int i = 1; i < buffers(set).copies(); ++i)
       if (!bitwise_equal(first, buffers(set).copy(i).download_outputs()))
         return "two copies of the same inputs gave different bits";

@@ -6,43 +6,56 @@
 #include <ostream>
 
 #include "core/error.h"
-#include "kernels/source_hash.h"
+#include "device/repeated_sample.h"
 #include "lab/gates/evaluate.h"
 #include "lab/harness/oracle.h"
-#include "lab/measure/floor.h"
+#include "lab/measure/engine.h"
 #include "lab/measure/prepared_candidate.h"
-#include "lab/record/store.h"
-#include "lab/statistics/statistics.h"
+#include "lab/process/peer_process.h"
+#include "lab/record/json_io.h"
 
 namespace flashcore {
 namespace {
 
 using nlohmann::json;
 
-// A candidate on buffers of its own, for as long as the asker samples it.
+// A candidate on two sets of buffers, which its samples use in turn, as those of the other parties do.
 class Session {
  public:
-  Session(Device& device, const PlacedProblem& problem, const CompiledCandidate& compiled, Regime regime,
-          std::shared_ptr<const Oracle> oracle)
-      : problem_(problem),
+  Session(Device& device, const PlacedProblem& problem, const CompiledCandidate& compiled,
+          const PrepareOptions& options, std::shared_ptr<const Oracle> oracle)
+      : device_(device),
+        problem_(problem),
         oracle_(std::move(oracle)),
-        buffers_(device, problem, regime, oracle_->inputs),
-        prepared_(device, problem, compiled, {.regime = regime}, {&buffers_}) {}
-  Sample sample() { return prepared_.sample(0); }
-  int launches_per_sample() const { return prepared_.launches_per_sample(); }
+        first_(device, problem, options.regime, oracle_->inputs),
+        second_(device, problem, options.regime, oracle_->inputs),
+        prepared_(device, problem, compiled, options, {&first_, &second_}) {}
 
-  // The timed launches' outputs against the reference, after the fact.
-  json check() {
-    prepared_.refresh_outputs(0);
-    const JudgedOutputs judged = prepared_.judge_outputs(0, problem_, *oracle_);
-    return {{"within", judged.wrong.empty()}, {"rel_error", judged.error.rel}, {"bound", oracle_->bound.rel}};
+  Sample sample(double warm_up_ms, double measure_ms) {
+    const int set = turn_++ % prepared_.sets();
+    return sample_for([&] { return prepared_.sample(set); }, warm_up_ms, measure_ms,
+                      [&] { return device_.now_seconds(); });
+  }
+  void use_launches(int launches) { prepared_.use_launches(launches); }
+  int launches_per_sample() const { return prepared_.launches_per_sample(); }
+  // What is wrong with the timed outputs; empty if nothing is.
+  std::string judge() {
+    for (int set = 0; set < prepared_.sets(); ++set) {
+      prepared_.refresh_outputs(set);
+      device_.synchronize();
+      std::string wrong = prepared_.judge_outputs(set, problem_, *oracle_).wrong;
+      if (!wrong.empty()) return wrong;
+    }
+    return "";
   }
 
  private:
+  Device& device_;
   PlacedProblem problem_;
   std::shared_ptr<const Oracle> oracle_;
-  BufferSet buffers_;
+  BufferSet first_, second_;
   PreparedCandidate prepared_;
+  int turn_ = 0;
 };
 
 class TimerServer {
@@ -51,89 +64,69 @@ class TimerServer {
 
   json answer(const json& request) {
     const std::string op = request.at("op").get<std::string>();
-    if (op == "device") return describe();
+    if (op == "hello")
+      return {{"protocol", PeerProcess::kProtocol},
+              {"name", "laboratory"},
+              {"parties", {{{"name", "laboratory"}, {"version", "flashcore " FLASHCORE_VERSION}}}}};
+    if (op == "device") return {{"device", device_->info()}, {"ceilings", device_->ceilings()}};
+    if (op == "judge") return judge(request);
     if (op == "prepare") return prepare(request);
     if (op == "environment") return device_->read_environment();
-    if (op == "record") return record(request);
+    if (op != "sample" && op != "output" && op != "release")
+      throw_bad_input("unknown op '{}'; known: hello, device, judge, prepare, sample, output, release, environment",
+                      op);
+    Session& session = find(request);
     if (op == "sample") {
-      const Sample sample = find(request).sample();
+      const Sample sample = session.sample(request.value("warm_up_ms", 0.0), request.value("measure_ms", 0.0));
       return {{"time_us", sample.time_us}, {"clock_mhz", sample.clock_mhz}};
     }
-    if (op == "check") return find(request).check();
-    if (op == "release") {
-      find(request);
-      return {{"released", sessions_.erase(request.at("handle").get<int>())}};
-    }
-    throw_bad_input("unknown op '{}'; known: device, prepare, sample, check, release, environment, record", op);
+    if (op == "output") return {{"wrong", session.judge()}};
+    return {{"released", sessions_.erase(request.at("handle").get<int>())}};
   }
 
  private:
-  json describe() {
-    json described = device_->info();
-    described["source_hash"] = source_hash();
-    described["ceilings"] = device_->ceilings();
-    return described;
+  EvaluateRequest read_request(const json& message) {
+    EvaluateRequest request;
+    request.problem = PlacedProblem::parse(message.at("problem").get<std::string>());
+    request.problem_name = message.value("name", "");
+    request.suite = message.value("suite", "");
+    request.phase = Phase::kBench;
+    ask_full_gate(request);  // what is timed beside a peer is published
+    request.regime = parse_regime(message.value("regime", "graph"));
+    request.seed = message.value("seed", std::uint64_t{1});
+    return request;
+  }
+
+  Choice choose(const json& message, const PlacedProblem& problem) {
+    if (message.contains("candidate") && message.at("candidate").is_string())
+      return {parse_candidate(message.at("candidate").get<std::string>(), problem, device_->info().limits), "pinned",
+              ChosenBy::kCaller};
+    return dispatch(problem, device_->info());
+  }
+
+  json judge(const json& message) {
+    EvaluateRequest request = read_request(message);
+    const Choice choice = choose(message, request.problem);
+    request.candidate = choice.candidate.print();
+    Trial trial = evaluate(*device_, request);
+    trial.chosen_by = choice.chosen_by;
+    return {{"trial", trial}, {"why", choice.reason}};
   }
 
   json prepare(const json& message) {
-    EvaluateRequest request;
-    request.problem = PlacedProblem::parse(message.at("problem").get<std::string>());
-    request.phase = Phase::kBench;
-    request.time = false;
-    request.regime = parse_regime(message.value("regime", "graph"));
-    request.seed = message.value("seed", std::uint64_t{1});
-    request.max_reference_flops = message.value("max_reference_flops", request.max_reference_flops);
-    const Choice choice = message.contains("candidate") && message.at("candidate").is_string()
-                              ? Choice{parse_candidate(message.at("candidate").get<std::string>(), request.problem,
-                                                       device_->info().limits),
-                                       "pinned", ChosenBy::kCaller}
-                              : dispatch(request.problem, device_->info());
-    request.candidate = choice.candidate.print();
-    // A sweep over many configs judges each by its timed outputs ("check") instead of by every gate.
-    Trial trial = blank_trial(device_->info(), request);
-    if (message.value("gates", true)) trial = evaluate(*device_, request);
-    else trial.ended = Ended::kPassed;
-    trial.chosen_by = choice.chosen_by;
-    json answer = {{"trial", trial},
-                   {"why", choice.reason},
-                   {"flops", request.problem.flops()},
-                   {"bytes", request.problem.bytes()},
-                   {"decode", request.problem.is_decode()},
-                   {"floor_us", floor_us(request.problem, device_->info(), device_->ceilings())}};
-    if (trial.ended != Ended::kPassed) return answer;
-    // Other inputs than the gates saw: a result kept from there would show in `check`.
-    auto oracle = oracles_.get(request.problem, Pattern::kNormal, request.seed + 1, request.max_reference_flops / 10);
-    const CompiledCandidate compiled = compiled_candidate(choice.candidate, request.problem, device_->info().limits);
-    sessions_[next_] =
-        std::make_unique<Session>(*device_, request.problem, compiled, request.regime, std::move(oracle));
-    answer["handle"] = next_;
-    answer["launches_per_sample"] = sessions_[next_]->launches_per_sample();
-    ++next_;
-    return answer;
-  }
-
-  // A trial that was timed elsewhere, beside somebody else's kernel, by the same rules.
-  static json record(const json& request) {
-    Trial trial = request.at("trial").get<Trial>();
-    std::vector<double> sorted = request.at("times_us").get<std::vector<double>>();
-    if (sorted.empty()) throw_bad_input("a trial to record has no times; give at least one in times_us");
-    Timing timing;
-    const double clock_mhz = request.value("clock_mhz", 0.0);
-    for (const double time_us : sorted) timing.samples.push_back({time_us, clock_mhz});
-    std::sort(sorted.begin(), sorted.end());
-    timing.p10_us = quantile(sorted, 0.1);
-    timing.p50_us = quantile(sorted, 0.5);
-    timing.p90_us = quantile(sorted, 0.9);
-    timing.launches_per_sample = request.value("launches", 1);
-    timing.regime = parse_regime(request.at("regime").get<std::string>());
-    timing.condition = parse_condition(request.at("condition").get<std::string>());
-    timing.floor_us = request.at("floor_us").get<double>();
-    timing.kcycles = timing.p50_us * clock_mhz * 1e-3;
-    trial.timing = timing;
-    if (request.contains("comparison")) trial.comparison = request["comparison"].get<Comparison>();
-    trial.run = request.at("run").get<std::string>();
-    trial.phase = Phase::kBench;
-    return {{"id", Store(request.at("store").get<std::string>()).append(trial)}};
+    const EvaluateRequest request = read_request(message);
+    const Choice choice = choose(message, request.problem);
+    auto oracle = shared_oracles().get(request.problem, Pattern::kNormal, timing_seed(request.seed),
+                                       request.max_reference_flops / 10);
+    const CompiledCandidate compiled{choice.candidate,
+                                     compile_candidate(choice.candidate, request.problem, device_->info().limits)};
+    auto session =
+        std::make_unique<Session>(*device_, request.problem, compiled,
+                                  PrepareOptions{request.regime, message.value("sample_us", 0.0)}, std::move(oracle));
+    // Of timers with different numbers of launches, one has more of the slow first ones.
+    if (const int launches = message.value("launches", 0); launches > 0) session->use_launches(launches);
+    sessions_[next_] = std::move(session);
+    return {{"handle", next_}, {"launches", sessions_[next_++]->launches_per_sample()}};
   }
 
   Session& find(const json& request) {
@@ -144,7 +137,6 @@ class TimerServer {
   }
 
   std::unique_ptr<Device> device_;
-  OracleCache oracles_;
   std::map<int, std::unique_ptr<Session>> sessions_;
   int next_ = 0;
 };
@@ -152,18 +144,25 @@ class TimerServer {
 }  // namespace
 
 int timer_server_main(const std::string& device, std::istream& in, std::ostream& out) {
-  TimerServer server(device);
+  std::unique_ptr<TimerServer> server;
+  try {
+    server = std::make_unique<TimerServer>(device);
+  } catch (const Error& e) {
+    out << dump_line({{"error", e.what()}}) << std::endl;
+    return 4;
+  }
   for (std::string line; std::getline(in, line);) {
     json answer;
     try {
-      answer = server.answer(json::parse(line));
+      answer = server->answer(json::parse(line));
     } catch (const DeviceFault& fault) {
-      out << json{{"error", std::string("the device context is lost: ") + fault.what()}} << std::endl;
+      // The context is lost: nothing more can be asked of this process.
+      out << dump_line({{"error", std::string("the device context is lost: ") + fault.what()}}) << std::endl;
       return 4;
     } catch (const std::exception& e) {
       answer = {{"error", e.what()}};
     }
-    out << answer << std::endl;
+    out << dump_line(answer) << std::endl;
   }
   return 0;
 }

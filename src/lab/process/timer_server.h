@@ -1,14 +1,13 @@
 #pragma once
-// A candidate's time, one sample at a time, for a process that interleaves it with somebody else's kernels (scripts/
-// peers times PyTorch's backends so). One JSON document per line on stdin and stdout:
-//   {"op": "device"}                                    -> name, key, driver, source_hash, ceilings
-//   {"op": "prepare", "problem": ID, "candidate": TEXT or null, "regime": "graph", "gates": true}
-//                                                       -> handle and the trial of the gates before timing
-//   {"op": "sample", "handle": N}                       -> {"time_us": ..., "clock_mhz": ...}
-//   {"op": "record", "store": FILE, "trial": ..., "times_us": [...], "regime", "condition", "floor_us", "run", ...}
-//                                                       -> {"id": ...}: a trial of `prepare`, timed by the asker
-//   {"op": "environment"} | {"op": "check", "handle": N} | {"op": "release", "handle": N}
-// An error is {"error": "..."}; a lost context ends the process.
+// The laboratory as one of the parties of a peer run (lab/compare/peers.h): gates, then samples of a candidate on
+// buffers of its own, by lab/measure. It answers the peers' protocol (docs/peers.md), and besides
+//   {"op": "device"}                                  -> DeviceInfo and "ceilings"
+//   {"op": "judge", "problem", "name", "suite", "candidate": TEXT or null, "regime", "condition", "seed"}
+//                                                     -> the trial of every gate that a published time has to pass,
+//                                                     timed
+//                                                        outputs, floor and kept results included; "why" it was chosen
+//   {"op": "environment"}                             -> clocks, power, temperature
+// "output" is judged here, where the red zones are: {"wrong": ""}. A lost context ends the process.
 
 #include <iosfwd>
 #include <string>

@@ -78,7 +78,11 @@ double default_timeout_seconds(const EvaluateRequest& request) {
   // Generous on purpose: it tells a hang from slow work, it does not judge speed. 2e8: fp64 reference on one slow core.
   const double reference = static_cast<double>(request.patterns.size() + 1) *
                            std::min(request.problem.flops(), request.max_reference_flops) / 2e8;
-  return 120 + 20 * std::max(request.max_seconds, 3.0) + reference;
+  // Every row in fp32, where fp64 covers a sample, on a slow core.
+  const bool every_row = request.level == GateLevel::kFull && request.problem.flops() > request.max_reference_flops;
+  const double rows =
+      every_row ? static_cast<double>(request.patterns.size()) * std::min(request.problem.flops(), 4e12) / 1e10 : 0;
+  return 120 + 20 * std::max(request.max_seconds, 3.0) + reference + rows;
 }
 
 struct Worker::Impl {
@@ -289,6 +293,7 @@ PairOutcome Worker::Impl::measure_pair(json document, const PairRequest& request
   EvaluateRequest work;  // for the time it may take: two candidates' gates and the race
   work.problem = request.problem;
   work.patterns = request.patterns;
+  work.level = request.level;
   work.max_seconds = request.measure.max_seconds;
   work.max_reference_flops = request.max_reference_flops;
   const Answer answer =

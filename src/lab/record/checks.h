@@ -19,13 +19,18 @@ enum class Check {
   kRegisters,
   // correctness gate
   kErrorBound,      // against the fp64 reference, in every gate that has outputs
-  kDeviceOracle,    // every element against ref_fwd where fp64 covers a sample of rows
+  kScale,           // <o, ref> / <ref, ref> is 1, as far as rounding so many values allows
+  kBias,            // the mean of o - ref is 0, so far
+  kLse,             // the mean and the rms of lse - ref are
+  kEveryRow,        // where fp64 covers a sample of rows: every element against ref_fwd, on a CPU against fp32
   kPoison,          // outputs hold NaN before a launch, so that an old result is none
   kUnwritten,       // no element still holds the poison
   kRedZones,        // bytes before and after every buffer
   kInputs,          // are what they were
   kGaps,            // bytes between the rows of a strided output
-  kRepeat,          // the same launch gives the same bits
+  kRepeat,          // the same launch, a hundred times and more, gives the same bits
+  kNoLse,           // a launch without lse gives the same o
+  kAlignment,       // so do launches at addresses that are multiples of no more than was promised
   kChangedContent,  // other inputs at the same addresses give the outputs of those
   kFreshPointers,   // the same inputs at other addresses give the same bits
   kSettled,         // nobody writes once the launch is said to be complete
@@ -55,13 +60,18 @@ struct WordsOf<Check> {
       {Check::kThreads, "threads"},
       {Check::kRegisters, "registers"},
       {Check::kErrorBound, "error_bound"},
-      {Check::kDeviceOracle, "device_oracle"},
+      {Check::kScale, "scale"},
+      {Check::kBias, "bias"},
+      {Check::kLse, "lse"},
+      {Check::kEveryRow, "every_row"},
       {Check::kPoison, "poison"},
       {Check::kUnwritten, "unwritten"},
       {Check::kRedZones, "red_zones"},
       {Check::kInputs, "inputs"},
       {Check::kGaps, "gaps"},
       {Check::kRepeat, "repeat"},
+      {Check::kNoLse, "no_lse"},
+      {Check::kAlignment, "alignment"},
       {Check::kChangedContent, "changed_content"},
       {Check::kFreshPointers, "fresh_pointers"},
       {Check::kSettled, "settled"},

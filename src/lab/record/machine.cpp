@@ -30,6 +30,21 @@ void from_json(const nlohmann::json& j, MachineReading& m) {
   j.at("variables").get_to(m.variables);
 }
 
+std::string load_words(const std::vector<MachineReading>& readings) {
+  double low = -1, high = -1;
+  int cores = 0;
+  for (const MachineReading& reading : readings) {
+    for (const double load : {reading.load_before, reading.load_after}) {
+      if (load < 0) continue;
+      low = low < 0 ? load : std::min(low, load);
+      high = std::max(high, load);
+    }
+    cores = std::max(cores, reading.cores);
+  }
+  if (high < 0) return "";
+  return fmt::format("load average {:.1f} to {:.1f}{}", low, high, cores > 0 ? fmt::format(" on {} cores", cores) : "");
+}
+
 double read_load_average() {
   double load = 0;
   return getloadavg(&load, 1) == 1 ? load : -1;

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace flashcore {
 
@@ -17,6 +18,9 @@ struct MachineReading {
 };
 void to_json(nlohmann::json& json, const MachineReading& reading);
 void from_json(const nlohmann::json& json, MachineReading& reading);
+
+// "load average 0.4 to 7.3 on 2 cores", of all of them together; "" where nothing is known.
+std::string load_words(const std::vector<MachineReading>& readings);
 
 double read_load_average();  // below 0 where the system does not say
 

@@ -29,6 +29,16 @@ struct WordsOf<ChosenBy> {
       {ChosenBy::kCaller, "caller"}, {ChosenBy::kDispatch, "dispatch"}, {ChosenBy::kUserTable, "user_table"}};
 };
 
+// How much of the correctness gate: kQuick is for search only (two patterns, one repeat, aligned operands), and says
+// so; what is published has passed kFull, in the process that timed it.
+enum class GateLevel { kQuick, kFull };
+template <>
+struct WordsOf<GateLevel> {
+  static constexpr std::string_view what = "gate level";
+  static constexpr std::pair<GateLevel, std::string_view> table[] = {{GateLevel::kQuick, "quick"},
+                                                                     {GateLevel::kFull, "full"}};
+};
+
 enum class GateStatus { kPassed, kFailed, kSkipped, kError };
 template <>
 struct WordsOf<GateStatus> {

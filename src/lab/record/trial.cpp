@@ -17,8 +17,11 @@ json to_object(const OutputError& e) {
   return {{"rel", e.rel},
           {"worst_row_rel", e.worst_row_rel},
           {"max_abs", e.max_abs},
+          {"scale", e.scale},
           {"bias", e.bias},
           {"lse_max_abs", e.lse_max_abs},
+          {"lse_bias", e.lse_bias},
+          {"lse_rms", e.lse_rms},
           {"nonfinite", e.nonfinite},
           {"first_bad_row", e.first_bad_row}};
 }
@@ -30,13 +33,22 @@ OutputError error_from(const json& j) {
   j.at("max_abs").get_to(e.max_abs);
   j.at("bias").get_to(e.bias);
   j.at("lse_max_abs").get_to(e.lse_max_abs);
+  // Trials that were stored before these were judged lack them.
+  e.scale = j.value("scale", 0.0);
+  e.lse_bias = j.value("lse_bias", 0.0);
+  e.lse_rms = j.value("lse_rms", 0.0);
   get_whole(j, "nonfinite", e.nonfinite);
   get_whole(j, "first_bad_row", e.first_bad_row);
   return e;
 }
 
 ErrorBound bound_from(const json& j) {
-  return {j.at("rel").get<double>(), j.at("worst_row_rel").get<double>(), j.at("lse_max_abs").get<double>()};
+  ErrorBound b{j.at("rel").get<double>(), j.at("worst_row_rel").get<double>(), j.at("lse_max_abs").get<double>()};
+  b.scale = j.value("scale", b.scale);
+  b.bias = j.value("bias", b.bias);
+  b.lse_bias = j.value("lse_bias", b.lse_bias);
+  b.lse_rms = j.value("lse_rms", b.lse_rms);
+  return b;
 }
 
 template <class T>
@@ -101,6 +113,14 @@ const Verdict* find_gate(const Trial& trial, Gate gate) {
 bool passed_gate(const Trial& trial, Gate gate) {
   const Verdict* verdict = find_gate(trial, gate);
   return verdict && verdict->status == GateStatus::kPassed;
+}
+
+std::optional<GateLevel> gate_level(const Trial& trial) {
+  const Verdict* verdict = find_gate(trial, Gate::kCorrectness);
+  if (!verdict || verdict->status != GateStatus::kPassed || !verdict->evidence.is_object()) return std::nullopt;
+  const auto level = verdict->evidence.find("level");
+  if (level == verdict->evidence.end() || !level->is_string()) return std::nullopt;
+  return parse_word<GateLevel>(level->get<std::string>());
 }
 
 bool is_ranked(const Trial& trial) { return trial.timing && passed_gate(trial, Gate::kCorrectness); }
@@ -256,7 +276,11 @@ void to_json(json& j, const Trial& t) {
   j["error"] = t.error ? encode_nonfinite(to_object(*t.error)) : json();
   j["bound"] = t.bound ? encode_nonfinite({{"rel", t.bound->rel},
                                            {"worst_row_rel", t.bound->worst_row_rel},
-                                           {"lse_max_abs", t.bound->lse_max_abs}})
+                                           {"lse_max_abs", t.bound->lse_max_abs},
+                                           {"scale", t.bound->scale},
+                                           {"bias", t.bound->bias},
+                                           {"lse_bias", t.bound->lse_bias},
+                                           {"lse_rms", t.bound->lse_rms}})
                        : json();
   j["timing"] = t.timing ? json(*t.timing) : json();
   j["comparison"] = t.comparison ? json(*t.comparison) : json();

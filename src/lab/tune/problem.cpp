@@ -231,7 +231,7 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
   request.candidate = candidate;
   request.phase = phase;
   request.spec() = run_.options.spec();
-  request.patterns = {Pattern::kNormal, Pattern::kOutlier};
+  ask_quick_gate(request);
   request.max_reference_flops = kReferenceFlopsPerCore * hardware_threads();
   request.patches = patches_;
   if (!budget_.seconds) request.max_seconds = kTrialSeconds;

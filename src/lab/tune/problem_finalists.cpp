@@ -45,7 +45,7 @@ void ProblemTuner::measure_finalists() {
   request.base = request_for(baseline_, Phase::kHoldout);
   request.base.patches = patches_;
   request.base.seed = run_.options.seed ^ kHoldoutSeed;
-  request.base.patterns = all_patterns();
+  ask_full_gate(request.base);
   request.base.max_seconds = kFinalistSeconds;
   const auto count = static_cast<double>(request.finalists.size() + 1);
   request.processes = kFewestProcesses;

@@ -70,7 +70,7 @@ TensorMapSpec tensor_at(std::size_t offset, const void* address, TensorSwizzle s
   const unsigned row_bytes = swizzle == TensorSwizzle::kNone ? 16 : static_cast<unsigned>(swizzle);
   return {offset,
           address,
-          false,
+          TensorElement::kFloat16,
           {kTensorColumns, kTensorRows, kTensorHeads, 1},
           {kRow, kRow * kTensorRows, kRow * kTensorRows * kTensorHeads},
           {row_bytes / 2, kBoxRows, 1, 1},

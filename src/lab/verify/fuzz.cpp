@@ -112,7 +112,7 @@ std::optional<FuzzCase> random_case(std::uint64_t seed, std::uint64_t index, con
     // The default is what users get without tuning: tried often.
     c.candidate = {family, random.one_in(4) ? family->default_config(c.problem, device)
                                             : random_config(*family, c.problem, device, random.next())};
-    c.pattern = random.pick(all_patterns());
+    c.pattern = random.pick(patterns_of(c.problem));
     c.seed = random.next() % 1'000'000'000U;  // short enough to type
     aim_at_tile_edges(c, random, device, limits);
     return c;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/data.h"
 #include "core/operands.h"
 #include "lab/harness/patch.h"
 #include "lab/record/checks.h"
@@ -28,9 +29,12 @@ struct PlantedFault {
   PlacedProblem problem;
   std::optional<Patch> patch;
   double margin = 0.02;
-  double timeout_seconds = 0;          // of the watchdog; 0: the default
-  double max_reference_flops = 2e10;   // fp64 rows are sampled beyond this
-  std::vector<Check> escapes_without;  // the checks without which nothing else catches it
+  double timeout_seconds = 0;         // of the watchdog; 0: the default
+  double max_reference_flops = 2e10;  // fp64 rows are sampled beyond this
+  std::vector<Pattern> patterns = {Pattern::kNormal};
+  std::vector<Check> escapes_without;      // the checks without which nothing else catches it
+  std::vector<Check> escapes_without_all;  // each of several catches it: it escapes with all of them off
+  bool slow = false;                       // only those checks are switched off in turn
 
   bool runs_on(std::string_view where) const;
 };

@@ -1,0 +1,114 @@
+"""The factors of 8-bit q, k and v (descales): which kind a call has, and where they lie."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import numbers
+import sys
+from typing import Any, Callable, NamedTuple
+
+from . import _arrays
+from ._arrays import View
+from ._library import Error
+
+DTYPES = ("e4m3", "e5m2")
+OUTPUTS = ("bf16", "fp16", "e4m3", "e5m2")
+USUAL, NONE, TENSOR, HEAD = 0, 1, 2, 3  # fc_scaling
+_WORDS = {None: USUAL, "none": NONE, "tensor": TENSOR, "head": HEAD}
+_ROLES = ("descale_q", "descale_k", "descale_v")
+
+
+class Factors(NamedTuple):
+    """Of one call. Addresses are 0 where there are none."""
+
+    scaling: int
+    addresses: tuple[int, ...]
+    keep: Any  # alive as long as the addresses are used
+
+
+_NO_FACTORS = Factors(NONE, (), None)
+
+
+def output_dtype(dtype: str) -> str:
+    """What a call on such q, k and v returns if nobody says otherwise."""
+    return "bf16" if dtype in DTYPES else dtype
+
+
+def number_of(scaling: Any, dtype: str) -> int:
+    try:
+        number = _WORDS[scaling]
+    except (KeyError, TypeError):
+        raise Error(f"scaling is {scaling!r}; use 'tensor', 'head' or 'none'") from None
+    if number in (TENSOR, HEAD) and dtype not in DTYPES:
+        raise Error(f"scaling is {scaling!r} and q is {dtype}; leave it out: only arrays of 8-bit floats have factors")
+    return number
+
+
+def _require_factor(value: float, role: str) -> None:
+    if not 0 < value < math.inf:
+        raise Error(f"{role} is {value}; factors are positive and finite")
+
+
+def _of_number(value: Any, role: str, q: View) -> tuple[int, Any]:
+    """Memory of q's device that holds it."""
+    number = float(value)
+    _require_factor(ctypes.c_float(number).value, role)
+    if q.device == "cpu":
+        cell = ctypes.c_float(number)
+        return ctypes.addressof(cell), cell
+    if q.framework == "torch":
+        tensor = sys.modules["torch"].full((1,), number, dtype=sys.modules["torch"].float32, device=q.keep.device)
+        return int(tensor.data_ptr()), tensor
+    if q.framework == "cupy":
+        with q.keep.device:
+            array = sys.modules["cupy"].full((1,), number, dtype="float32")
+        return int(array.data.ptr), array
+    raise Error(f"{role} is a number and q is on {q.device}; give a float32 array of one element there")
+
+
+def _of_array(x: Any, role: str, q: View, stream: int | None) -> View:
+    found = _arrays.view(x, role, stream)
+    if found.dtype != "fp32":
+        raise Error(f"{role} is of {found.dtype}; give float32")
+    if found.device != q.device:
+        raise Error(f"{role} is on {found.device} and q on {q.device}; move one")
+    strides = tuple(stride for stride, extent in zip(found.strides, found.shape) if extent > 1)
+    expected = tuple(s for s, extent in zip(_arrays._contiguous(found.shape), found.shape) if extent > 1)
+    if strides != expected:
+        raise Error(f"{role} has strides {found.strides}; give a contiguous array")
+    return found
+
+
+def read(q: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stream: int | None) -> Factors:
+    """Error, naming the argument, for factors that do not suit q, k and v, or one another."""
+    given = [x is not None for x in descales]
+    if not any(given):
+        return _NO_FACTORS
+    if q.dtype not in DTYPES:
+        role = _ROLES[given.index(True)]
+        raise Error(f"{role} is given and q is {q.dtype}; leave it out: only arrays of 8-bit floats have factors")
+    if not all(given):
+        raise Error(f"{_ROLES[given.index(True)]} is given and {_ROLES[given.index(False)]} is not; give all three, or none")
+    made, addresses, keep = sizes(), [], []
+    shape_of_heads = (made.batch, made.heads_kv)
+    kinds = []
+    for role, x in zip(_ROLES, descales):
+        if isinstance(x, numbers.Real) and not isinstance(x, bool):
+            address, cell = _of_number(x, role, q)
+            kinds.append(TENSOR)
+        else:
+            found = _of_array(x, role, q, stream)
+            address, cell = found.address, found
+            if found.shape == shape_of_heads:
+                kinds.append(HEAD)
+            elif found.shape in ((), (1,)):
+                kinds.append(TENSOR)
+            else:
+                raise Error(f"{role} has shape {found.shape}; give one element, or [batch, heads_kv] = {shape_of_heads}")
+        addresses.append(address)
+        keep.append(cell)
+    if len(set(kinds)) != 1:
+        raise Error(f"{_ROLES[kinds.index(HEAD)]} has a factor for each key head and {_ROLES[kinds.index(TENSOR)]} one for all; give all "
+                    "three alike")  # fmt: skip
+    return Factors(kinds[0], tuple(addresses), keep)

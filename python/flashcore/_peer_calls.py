@@ -1,0 +1,363 @@
+"""How each attention that Python can import is called, as its authors would: layout, masks, schedulers, two output buffers.
+
+Nothing here is timed or judged. A `Call` computes the problem once a `run()`; consecutive runs write to different outputs,
+as ours do: most packages allocate the next one while the last is held, the others are handed two in turn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from typing import Any, Callable
+
+from . import _library
+
+MAX_SCORE_BYTES = 12e9  # of an implementation that forms all scores
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+NO_LSE = "writes no LSE"
+
+
+class Refused(RuntimeError):
+    """A peer does not compute such a problem; the message says why."""
+
+
+class Problem:
+    """Tensors of one problem, [batch, heads, seqlen, head_dim], the same for every party, and what its mask comes to."""
+
+    def __init__(self, request: dict[str, Any], device: str) -> None:
+        import torch
+
+        fields = request["fields"]
+        self.key = (request["problem"], request["seed"])
+        self.batch, self.heads, self.heads_kv = fields["batch"], fields["heads_q"], fields["heads_kv"]
+        self.rows, self.keys, self.dim, self.dim_v = fields["seqlen_q"], fields["seqlen_kv"], fields["head_dim"], fields["head_dim_v"]
+        self.causal = False if fields["causal"] == "none" else fields["causal"]
+        self.scale: float | None = fields["scale"]
+        self.window = (fields["window_left"], fields["window_right"])
+        self.alignment: str = fields["window_alignment"]
+        self.layout: str = request["layout"]
+        self.device, self.on_gpu = device, device.startswith("cuda")
+        self.dtype = getattr(torch, DTYPES[fields["dtype"]])
+        self.q, self.k, self.v = (self._load(request["inputs"][name]) for name in "qkv")
+        # Bounds that cut nothing off are none: one query row that sees all keys needs no mask.
+        self.offset = self.keys - self.rows if self.alignment == "bottom_right" else 0
+        left, right = self.window
+        self.left: int | None = left if left is not None and self.rows - 1 + self.offset - left > 0 else None
+        self.right: int | None = right if right is not None and self.offset + right < self.keys - 1 else None
+
+    def _load(self, described: dict[str, Any]) -> Any:
+        import torch
+
+        shape = described["shape"]
+        count = math.prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=self.dtype, device=self.device)
+        return torch.from_file(described["file"], shared=False, size=count, dtype=self.dtype).view(shape).to(self.device, copy=True)
+
+    def placed(self, x: Any) -> Any:
+        """The same values as the problem's layout has them in memory."""
+        if self.layout == "bhsd":
+            return x
+        rows_first = x.transpose(1, 2)
+        if self.layout == "strided":
+            rows_first = rows_first.new_zeros(*rows_first.shape[:-1], rows_first.shape[-1] + 8)[..., :-8].copy_(rows_first)
+        else:
+            rows_first = rows_first.contiguous()
+        return rows_first.transpose(1, 2)
+
+    def empty_output(self) -> Any:
+        import torch
+
+        return torch.empty(self.batch, self.heads, self.rows, self.dim_v, dtype=self.dtype, device=self.device)
+
+    @property
+    def grouped(self) -> bool:
+        return self.heads != self.heads_kv
+
+    @property
+    def decoding(self) -> bool:
+        return self.rows == 1
+
+    @property
+    def masked(self) -> bool:
+        return self.left is not None or self.right is not None
+
+    def need_bottom_right(self, whose: str) -> None:
+        if self.masked and self.rows != self.keys and self.alignment != "bottom_right":
+            raise Refused(f"{whose} mask is aligned bottom-right, this problem's is top-left")
+
+
+class Call:
+    """`compute()` returns [batch, heads, rows, dim_v]: the last output is held until the next is there."""
+
+    def __init__(self, compute: Callable[[], Any], notes: tuple[str, ...] = ()) -> None:
+        self.compute, self.notes = compute, list(notes)
+        self.out: Any = None
+
+    def run(self) -> None:
+        self.out = self.compute()
+
+    def outputs(self) -> list[tuple[Any, Any]]:
+        return [(self.out, None)]
+
+
+class TwoBufferCall(Call):
+    """`compute(i)` writes to the i-th of two outputs, [batch, heads, rows, dim_v]."""
+
+    def __init__(self, compute: Callable[[int], Any], outputs: list[tuple[Any, Any]], notes: tuple[str, ...] = ()) -> None:
+        super().__init__(lambda: None, notes)
+        self.into, self.both, self.turn = compute, outputs, 0
+
+    def run(self) -> None:
+        self.into(self.turn % 2)
+        self.turn += 1
+
+    def outputs(self) -> list[tuple[Any, Any]]:
+        return self.both[: min(2, self.turn)]
+
+
+def flashcore_call(p: Problem, candidate: str) -> Call:
+    import torch
+
+    import flashcore
+
+    q, k, v = (p.placed(x) for x in (p.q, p.k, p.v))
+    outs = [p.placed(p.empty_output()) for _ in range(2)]
+    lses = [torch.empty(p.batch, p.heads, p.rows, dtype=torch.float32, device=p.device) for _ in range(2)]
+    window = None if p.window == (None, None) else p.window
+    alignment = None if p.causal or window is None else p.alignment
+    if p.causal and p.window[0] is None:
+        window = None
+    plan = flashcore.plan(q, k, v, out=outs[0], causal=p.causal, scale=p.scale, candidate=candidate, window=window, window_alignment=alignment)
+
+    def compute(i: int, keep: Any = (q, k, v)) -> None:  # addresses do not keep memory alive
+        stream = torch.cuda.current_stream().cuda_stream if p.on_gpu else 0
+        plan.launch(*(x.data_ptr() for x in (q, k, v, outs[i], lses[i])), stream)
+
+    return TwoBufferCall(compute, list(zip(outs, lses)))
+
+
+def _pytorch(backend: str) -> Callable[[Problem], Call]:
+    def make(p: Problem) -> Call:
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        which = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}[backend]
+        if p.left is not None or p.right not in (None, 0):
+            raise Refused("PyTorch's scaled_dot_product_attention has no window but by a mask tensor")
+        if backend == "math" and p.batch * p.heads * p.rows * p.keys * 4 > MAX_SCORE_BYTES:
+            raise Refused(f"it forms all scores, {p.batch * p.heads * p.rows * p.keys * 4 / 1e9:.0f} GB of them")
+        bias = None
+        if p.right == 0 and p.offset != 0:
+            if backend not in ("flash", "efficient") or not p.on_gpu:
+                raise Refused("PyTorch's is_causal aligns the mask top-left, this problem's is bottom-right")
+            from torch.nn.attention.bias import causal_lower_right
+
+            bias = causal_lower_right(p.rows, p.keys)
+        notes = [NO_LSE] if backend != "flash" else []
+        k, v = p.k, p.v
+        if backend == "efficient" and p.grouped:  # it knows no groups; the copy is not timed, reading it is
+            k, v = (x.repeat_interleave(p.heads // p.heads_kv, dim=1) for x in (k, v))
+            notes.append("repeats K and V")
+        if backend == "math" and p.grouped:
+            notes.append("repeats K and V")
+
+        def compute() -> Any:
+            with sdpa_kernel(which):
+                return torch.nn.functional.scaled_dot_product_attention(
+                    p.q, k, v, attn_mask=bias, is_causal=bias is None and p.right == 0, scale=p.scale, enable_gqa=k.shape[1] != p.heads)  # fmt: skip
+
+        return Call(compute, tuple(notes))
+
+    return make
+
+
+def _cudnn_frontend(p: Problem) -> Call:
+    import cudnn
+    import torch
+
+    kind = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}.get(p.dtype)
+    if kind is None:
+        raise Refused("its attention takes 16-bit types")
+    handle = cudnn.create_handle()
+    graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT, handle=handle)
+    q, k, v = (graph.tensor_like(x) for x in (p.q, p.k, p.v))
+    options: dict[str, Any] = {"attn_scale": p.scale or 1 / math.sqrt(p.dim), "name": "attention"}
+    if p.masked:
+        align = cudnn.diagonal_alignment
+        options["diagonal_alignment"] = align.BOTTOM_RIGHT if p.alignment == "bottom_right" and p.rows != p.keys else align.TOP_LEFT
+        if p.left is not None:
+            options["diagonal_band_left_bound"] = p.left + 1  # it counts the row's own key
+        if p.right is not None:
+            options["diagonal_band_right_bound"] = p.right
+    try:
+        o, _ = graph.sdpa(q=q, k=k, v=v, generate_stats=False, **options)
+    except TypeError:  # before 1.13
+        o, _ = graph.sdpa(q=q, k=k, v=v, is_inference=True, **options)
+    outs = [p.empty_output() for _ in range(2)]
+    o.set_output(True).set_dim(list(outs[0].size())).set_stride(list(outs[0].stride()))
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+    workspace = torch.empty(max(graph.get_workspace_size(), 1), device=p.device, dtype=torch.uint8)
+    packs = [{q: p.q, k: p.k, v: p.v, o: out} for out in outs]
+
+    def compute(i: int) -> None:
+        cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        graph.execute(packs[i], workspace, handle=handle)
+
+    return TwoBufferCall(compute, [(out, None) for out in outs])
+
+
+def _flex(mode: str | None) -> Callable[[Problem], Call]:
+    def make(p: Problem) -> Call:
+        import torch
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        torch._dynamo.reset()  # it counts every problem as a recompilation of one function, and allows eight
+        offset, left, right = p.offset, p.left, p.right
+        mask = None
+        if p.masked:
+
+            def visible(b: Any, h: Any, i: Any, j: Any) -> Any:
+                own = i + offset
+                if left is None:
+                    return j <= own + right
+                return own - j <= left if right is None else (own - j <= left) & (j <= own + right)
+
+            mask = create_block_mask(visible, None, None, p.rows, p.keys, device=p.device)
+        elif p.rows < 128:
+            # Without one, its decoding kernel takes the keys as a single block: one CTA a head (1104 us where this takes 156).
+            mask = create_block_mask(lambda b, h, i, j: j >= 0, None, None, p.rows, p.keys, device=p.device)
+        compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True, **({"mode": mode} if mode else {}))
+        return Call(lambda: compiled(p.q, p.k, p.v, block_mask=mask, scale=p.scale, enable_gqa=p.grouped))
+
+    return make
+
+
+def _rows_first(p: Problem) -> list[Any]:
+    """[batch, seqlen, heads, head_dim], contiguous: what FlashAttention's packages take."""
+    return [x.transpose(1, 2).contiguous() for x in (p.q, p.k, p.v)]
+
+
+def _flash_package(module: str) -> Callable[[Problem], Call]:
+    """FlashAttention-2 (flash_attn) and -3 (flash_attn_interface)."""
+
+    def make(p: Problem) -> Call:
+        package = importlib.import_module(module)
+        p.need_bottom_right("its")
+        q, k, v = _rows_first(p)
+        causal = p.right == 0
+        window = (-1 if p.left is None else p.left, -1 if p.right is None or causal else p.right)
+        options = {"softmax_scale": p.scale, "causal": causal, "window_size": window}
+
+        def compute() -> Any:
+            if p.decoding:  # their decoding: splits the keys among CTAs
+                out = package.flash_attn_with_kvcache(q, k, v, cache_seqlens=p.keys, **options)
+            else:
+                out = package.flash_attn_func(q, k, v, **options)
+            return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+        return Call(compute)
+
+    return make
+
+
+def _flashinfer(p: Problem) -> Call:
+    import flashinfer
+    import torch
+
+    p.need_bottom_right("its")
+    if p.right not in (None, 0):
+        raise Refused("its window has a left side only")
+    if p.dtype == torch.float32:
+        raise Refused("its prefill takes 16-bit types")
+    ends = lambda step: torch.arange(0, (p.batch + 1) * step, step, dtype=torch.int32, device=p.device)  # noqa: E731
+    workspace = torch.empty(256 << 20, dtype=torch.uint8, device=p.device)
+    outs = [torch.empty(p.batch * p.rows, p.heads, p.dim_v, dtype=p.dtype, device=p.device) for _ in range(2)]
+    views = [(out.view(p.batch, p.rows, p.heads, p.dim_v).transpose(1, 2), None) for out in outs]
+    q, k, v = (x.flatten(0, 1) for x in _rows_first(p))
+    window = -1 if p.left is None else p.left
+    page = 16
+    if p.decoding and p.keys % page == 0 and p.dim == p.dim_v:
+        pages = p.keys // page
+        cache = tuple(x.view(p.batch * pages, page, p.heads_kv, -1) for x in (k, v))
+        decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+        last = torch.full((p.batch,), page, dtype=torch.int32, device=p.device)
+        table = torch.arange(p.batch * pages, dtype=torch.int32, device=p.device)
+        decode.plan(ends(pages), table, last, p.heads, p.heads_kv, p.dim, page, window_left=window, sm_scale=p.scale, q_data_type=p.dtype, kv_data_type=p.dtype)
+        return TwoBufferCall(lambda i: decode.run(q, cache, out=outs[i]), views)
+    prefill = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
+    prefill.plan(ends(p.rows), ends(p.keys), p.heads, p.heads_kv, p.dim, head_dim_vo=p.dim_v, causal=p.right == 0, window_left=window, sm_scale=p.scale, q_data_type=p.dtype)
+    return TwoBufferCall(lambda i: prefill.run(q, k, v, out=outs[i]), views)
+
+
+def _xformers(p: Problem) -> Call:
+    import xformers.ops as ops
+    from xformers.ops import fmha
+
+    p.need_bottom_right("its")
+    q, k, v = _rows_first(p)
+    group = p.heads // p.heads_kv
+    if p.grouped:
+        q = q.unflatten(2, (p.heads_kv, group))
+        k, v = (x[:, :, :, None].expand(-1, -1, -1, group, -1) for x in (k, v))
+    bias: Any = None
+    if p.left is not None or p.right not in (None, 0):
+        bias = fmha.attn_bias.LocalAttentionFromBottomRightMask(p.keys if p.left is None else p.left, p.keys if p.right is None else p.right)
+    elif p.masked:
+        bias = fmha.attn_bias.LowerTriangularFromBottomRightMask()
+
+    def compute() -> Any:
+        out = ops.memory_efficient_attention(q, k, v, attn_bias=bias, scale=p.scale)
+        return (out.flatten(2, 3) if p.grouped else out).transpose(1, 2)
+
+    return Call(compute)
+
+
+@dataclasses.dataclass
+class Peer:
+    make: Callable[[Problem], Call]
+    notes: list[str] = dataclasses.field(default_factory=list)  # that hold for every problem
+    package: str | None = None  # beside PyTorch
+    on_cpu: bool = False
+    by_default: bool = True
+
+
+PEERS = {
+    "cudnn": Peer(_pytorch("cudnn")), "cudnn_frontend": Peer(_cudnn_frontend, [NO_LSE], "cudnn"), "flash": Peer(_pytorch("flash"), on_cpu=True),
+    "efficient": Peer(_pytorch("efficient")), "math": Peer(_pytorch("math"), on_cpu=True), "flex": Peer(_flex(None), [NO_LSE]),
+    # Minutes of compiling for each problem.
+    "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), [NO_LSE], by_default=False),
+    "flash_attn": Peer(_flash_package("flash_attn"), package="flash_attn"), "flash_attn_3": Peer(_flash_package("flash_attn_interface"), package="flash_attn_interface"),
+    "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer"), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
+}  # fmt: skip
+
+
+def available(names: list[str], on_gpu: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """name -> version of those that import, and name -> why not of the others."""
+    import torch
+
+    versions, absent = {}, {}
+    for name in names:
+        peer = PEERS.get(name)
+        if peer is None:
+            raise _library.Error(f"unknown peer '{name}'; known: {', '.join(PEERS)}")
+        if not on_gpu and not peer.on_cpu:
+            absent[name] = "it runs on a GPU only"
+            continue
+        if peer.package is None:
+            cudnn = f", cuDNN {torch.backends.cudnn.version()}" if name == "cudnn" else ""
+            triton = f", Triton {importlib.import_module('triton').__version__}" if name.startswith("flex") else ""
+            versions[name] = f"PyTorch {torch.__version__}{cudnn}{triton}"
+            continue
+        try:
+            module = importlib.import_module(peer.package)
+            below = f", cuDNN {module.backend_version()}" if name == "cudnn_frontend" else ""
+            versions[name] = f"{peer.package} {getattr(module, '__version__', 'of unknown version')}{below}"
+        except Exception as error:  # noqa: BLE001: a broken installation raises anything
+            absent[name] = f"{peer.package} does not import: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return versions, absent

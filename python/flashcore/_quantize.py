@@ -1,0 +1,196 @@
+"""q, k and v as 8-bit floats with their factors: a reference of NumPy or PyTorch operations, not a fast kernel."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, NamedTuple
+
+from ._library import Error
+
+LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
+_NAMES = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+
+
+class Quantized(NamedTuple):
+    """What `quantize` returns: `flashcore.attention(*x.arrays, **x.descales)`.
+
+    Attributes:
+        q, k, v: of float8_e4m3fn or float8_e5m2, contiguous, in the layout that was given.
+        descale_q, descale_k, descale_v: float32, of one element or [batch, heads_kv].
+        k_mean: what smooth_k took from every key, float32, with one row; None without. Scores are lower by scale · q · k_mean, alike for
+            all keys of a row, so that o is the same and the log-sum-exp is lower by it.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    descale_q: Any
+    descale_k: Any
+    descale_v: Any
+    k_mean: Any = None
+
+    @property
+    def arrays(self) -> tuple[Any, Any, Any]:
+        return self.q, self.k, self.v
+
+    @property
+    def descales(self) -> dict[str, Any]:
+        return {"descale_q": self.descale_q, "descale_k": self.descale_k, "descale_v": self.descale_v}
+
+
+def _is_torch(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+class _Numpy:
+    def __init__(self, role: str, x: Any) -> None:
+        self.np = sys.modules.get("numpy")
+        if self.np is None or not isinstance(x, self.np.ndarray):
+            raise Error(f"{role} is a {type(x).__name__}; quantize takes NumPy arrays and PyTorch tensors")
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise Error("quantize of NumPy arrays needs the package ml_dtypes, which has the 8-bit floats; install it", "environment") from None
+        self.types = ml_dtypes
+
+    def wide(self, x: Any) -> Any:
+        return x.astype(self.np.float32)
+
+    def largest(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.np.max(self.np.where(self.np.isfinite(x), abs(x), 0), axis=axes, keepdims=True, initial=0)
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        return self.np.where(condition, a, b).astype(self.np.float32)
+
+    def round(self, x: Any, dtype: str) -> Any:
+        return self.np.ascontiguousarray(self.np.clip(x, -LARGEST[dtype], LARGEST[dtype]).astype(getattr(self.types, _NAMES[dtype])))
+
+    def mean(self, x: Any, axis: int) -> Any:
+        return x.mean(axis=axis, keepdims=True, dtype=self.np.float64).astype(self.np.float32)
+
+    def contiguous(self, x: Any) -> Any:
+        return self.np.ascontiguousarray(x)
+
+    def constant(self, values: list[float], like: Any) -> Any:
+        return self.np.array(values, self.np.float32)
+
+    def stack(self, a: Any, b: Any) -> Any:
+        return self.np.stack((a, b), -2)
+
+
+class _Torch:
+    def __init__(self) -> None:
+        self.torch = sys.modules["torch"]
+
+    def wide(self, x: Any) -> Any:
+        return x.detach().to(self.torch.float32)
+
+    def largest(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.torch.where(self.torch.isfinite(x), x.abs(), self.torch.zeros_like(x)).amax(dim=axes, keepdim=True)
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        return self.torch.where(condition, a, self.torch.as_tensor(b, dtype=self.torch.float32, device=condition.device))
+
+    def round(self, x: Any, dtype: str) -> Any:
+        return x.clamp(-LARGEST[dtype], LARGEST[dtype]).to(getattr(self.torch, _NAMES[dtype])).contiguous()
+
+    def mean(self, x: Any, axis: int) -> Any:
+        return x.to(self.torch.float64).mean(dim=axis, keepdim=True).to(self.torch.float32)
+
+    def contiguous(self, x: Any) -> Any:
+        return x.contiguous()
+
+    def constant(self, values: list[float], like: Any) -> Any:
+        return self.torch.tensor(values, dtype=self.torch.float32, device=like.device)
+
+    def stack(self, a: Any, b: Any) -> Any:
+        return self.torch.stack((a, b), -2)
+
+
+def _signs(count: int, seed: int) -> list[float]:
+    """±1, the same in every framework (SplitMix64)."""
+    values, state = [], seed & (2**64 - 1)
+    for _ in range(count):
+        state = (state + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        z = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        values.append(1.0 if (z ^ (z >> 31)) & 1 else -1.0)
+    return values
+
+
+def _rotate(xp: Any, x: Any, signs: Any) -> Any:
+    """The Walsh-Hadamard transform of each row, after random signs: a rotation, which q · k does not see."""
+    dim, shape = x.shape[-1], x.shape
+    x = (x * signs).reshape(-1, dim)
+    size = 1
+    while size < dim:
+        x = x.reshape(-1, dim // (2 * size), 2, size)
+        x = xp.stack(x[:, :, 0] + x[:, :, 1], x[:, :, 0] - x[:, :, 1]).reshape(-1, dim)
+        size *= 2
+    return x.reshape(shape) * (1.0 / math.sqrt(dim))
+
+
+def quantize(q: Any, k: Any, v: Any, *, scaling: str = "tensor", dtype: str = "e4m3", smooth_k: bool = False, hadamard: bool = False,
+             seed: int = 0, layout: str = "bhsd") -> Quantized:  # fmt: skip
+    """q, k and v as 8-bit floats, scaled so that the largest magnitude is the largest of the type.
+
+    A reference in NumPy or PyTorch operations, in float32; it saturates, and keeps NaN.
+
+    Args:
+        q, k, v: NumPy arrays or PyTorch tensors as `attention` takes them.
+        scaling: "tensor": one factor for each of q, k and v; "head": one for each batch entry and key head, with the query heads that
+            read it.
+        dtype: "e4m3" or "e5m2".
+        smooth_k: takes the mean over keys from k first, which leaves o as it is: outlier channels of k are much the same for all keys.
+        hadamard: rotates q and k by a random Hadamard transform, which spreads outlier channels; head_dim is a power of two.
+        seed: of the signs of `hadamard`.
+        layout: "bhsd" or "bshd".
+
+    Returns:
+        Quantized, of the arrays' framework and device.
+
+    Raises:
+        Error: for other arrays, for sizes that do not fit together, for a head_dim that has no Hadamard transform.
+    """
+    if scaling not in ("tensor", "head"):
+        raise Error(f"scaling is {scaling!r}; use 'tensor' or 'head'")
+    if dtype not in LARGEST:
+        raise Error(f"dtype is {dtype!r}; use 'e4m3' or 'e5m2'")
+    if layout not in ("bhsd", "bshd"):
+        raise Error(f"layout is {layout!r}; use 'bhsd' ([batch, heads, seqlen, head_dim]) or 'bshd'")
+    xp: Any = None
+    for role, x in (("q", q), ("k", k), ("v", v)):
+        xp = _Torch() if _is_torch(x) else _Numpy(role, x)
+        if len(x.shape) != 4:
+            raise Error(f"{role} has shape {tuple(x.shape)}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
+    if _is_torch(q) != _is_torch(k) or _is_torch(q) != _is_torch(v):
+        raise Error("q, k and v are arrays of different frameworks; give all three of one")
+    heads, rows = (1, 2) if layout == "bhsd" else (2, 1)
+    batch, heads_kv, dim = k.shape[0], k.shape[heads], q.shape[3]
+    if heads_kv == 0 or q.shape[heads] % heads_kv or v.shape[heads] != heads_kv or {q.shape[0], v.shape[0]} != {batch}:
+        raise Error(f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; batches must agree, and heads of k and v, "
+                    "which divide those of q")  # fmt: skip
+    if hadamard and (dim & (dim - 1) or k.shape[3] != dim):
+        raise Error(f"head_dim is {dim}, and hadamard needs a power of two, alike in q and k; leave it out")
+    wide = {role: xp.wide(x) for role, x in (("q", q), ("k", k), ("v", v))}
+    k_mean = None
+    if smooth_k and k.shape[rows]:
+        k_mean = xp.mean(wide["k"], rows)
+        wide["k"] = wide["k"] - k_mean
+    if hadamard:
+        signs = xp.constant(_signs(dim, seed), q)
+        wide["q"], wide["k"] = (_rotate(xp, wide[role], signs) for role in ("q", "k"))
+    stored, descales = {}, {}
+    for role, x in wide.items():
+        # [batch, kv head, query heads of it, rows, columns] or with rows before heads.
+        group = x.shape[heads] // heads_kv
+        shape = (*x.shape[:heads], heads_kv, group, *x.shape[heads + 1 :])
+        grouped = x.reshape(shape)
+        kept = (0, heads) if scaling == "head" else ()
+        largest = xp.largest(grouped, tuple(axis for axis in range(5) if axis not in kept))
+        descale = xp.where(largest > 0, largest / LARGEST[dtype], 1.0)
+        stored[role] = xp.round((grouped / descale).reshape(x.shape), dtype)
+        descales[role] = xp.contiguous(descale.reshape((batch, heads_kv) if scaling == "head" else (1,)))
+    return Quantized(stored["q"], stored["k"], stored["v"], descales["q"], descales["k"], descales["v"], k_mean)

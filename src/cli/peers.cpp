@@ -1,0 +1,231 @@
+// flashcore peers: beside other attentions, interleaved, by one engine.
+
+#include "lab/compare/peers.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "cli/arguments.h"
+#include "cli/common.h"
+#include "cli/timing_flags.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/json_text.h"
+#include "kernels/source_hash.h"
+#include "lab/compare/bench.h"
+#include "lab/compare/peer_rows.h"
+#include "lab/measure/race.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct PeersArguments {
+  Common common;
+  TimingFlags timing{.seconds = 0};
+  std::vector<std::string> problems, programs;
+  std::string candidate, parties, commit;
+  int rounds = 24;
+  double budget = 440;
+  bool append = false;
+};
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    if (comma > at) names.push_back(text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return names;
+}
+
+Suite chosen_problems(const PeersArguments& options) {
+  Suite suite = load_suite(options.common.suite.empty() ? "canonical" : options.common.suite);
+  if (options.problems.empty()) return suite;
+  Suite chosen{suite.name, {}};
+  for (const std::string& name : options.problems) chosen.problems.push_back(find_problem(suite, name));
+  return chosen;
+}
+
+std::string rate_of(const nlohmann::json& row) {
+  const double tflops = row.at("tflops").get<double>();
+  return tflops >= 1 ? fmt::format("{:7.1f} TFLOP/s", tflops) : fmt::format("{:7.1f} GFLOP/s", 1000 * tflops);
+}
+
+void print_row(Console& console, const nlohmann::json& row) {
+  const auto name = row.at("name").get<std::string>();
+  if (!row.at("time_us").is_object()) {
+    console.line("{:18s} {}: {}", name, row.at("ended").get<std::string>(), row.value("message", ""));
+    return;
+  }
+  std::string peers;
+  for (const nlohmann::json& peer : row.at("peers")) {
+    const nlohmann::json& interval = peer.at("ci95");
+    peers += fmt::format("  {} {:.2f} us x{:.3f}{}", peer.at("name").get<std::string>(),
+                         peer.at("time_us").at("p50").get<double>(), peer.at("speedup").get<double>(),
+                         interval.is_null() ? " (no interval)" : "");
+  }
+  const std::string apart = row.contains("laboratory")
+                                ? fmt::format("  laboratory {:+.1f}%", -100 * row["laboratory"]["apart"].get<double>())
+                                : "";
+  console.line("{:18s} {:10.2f} us  {}{}  {}{}", name, row["time_us"]["p50"].get<double>(), rate_of(row), peers,
+               row.at("family").get<std::string>(), apart);
+}
+
+void print_means(Console& console, const nlohmann::json& rows) {
+  std::map<std::string, std::vector<double>> logs;
+  for (const nlohmann::json& row : rows) {
+    if (!row.at("time_us").is_object() || row.value("decode", false)) continue;
+    for (const nlohmann::json& peer : row.at("peers"))
+      logs[peer.at("name").get<std::string>()].push_back(std::log(peer.at("speedup").get<double>()));
+  }
+  for (const auto& [name, values] : logs) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    console.line("geomean speed-up over {} on {} without decoding: {:.3f}", name,
+                 plural(static_cast<std::int64_t>(values.size()), "problem"),
+                 std::exp(sum / static_cast<double>(values.size())));
+  }
+}
+
+// Rows of an earlier file, which --append keeps and adds sessions to. None if there is no such file.
+nlohmann::json earlier_rows(const PeersArguments& options) {
+  std::error_code error;
+  if (!options.append || !std::filesystem::exists(options.common.json, error)) return nlohmann::json::array();
+  const nlohmann::json document = parse_json(read_file(options.common.json), options.common.json);
+  if (!document.is_object() || document.value("schema", nlohmann::json()) != kBenchSchema ||
+      !document.contains("results") || !document["results"].is_array())
+    throw_bad_input("--append: {} is not a results file of schema {}; give another --json", options.common.json,
+                    kBenchSchema);
+  return document["results"];
+}
+
+// `row` in its place among `rows`: as another session of the same problem, or anew.
+void place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row, double margin) {
+  for (nlohmann::json& earlier : rows) {
+    if (earlier.value("problem", nlohmann::json()) != row.at("problem") ||
+        earlier.value("name", nlohmann::json()) != row.at("name"))
+      continue;
+    const bool timed = row.at("time_us").is_object();
+    if (!timed && earlier.value("time_us", nlohmann::json()).is_object()) {
+      console.line("{:18s} keeps its earlier sessions: this one has no time", row.at("name").get<std::string>());
+      return;
+    }
+    std::string why;
+    earlier = timed ? append_session(earlier, row, margin, why) : row;
+    if (!why.empty())
+      console.line("{:18s} begins anew, without its earlier sessions: {}", row.at("name").get<std::string>(), why);
+    return;
+  }
+  rows.push_back(row);
+}
+
+void write_document(const PeersArguments& options, const Suite& suite, const nlohmann::json& rows, double seconds) {
+  if (options.common.json.empty()) return;
+  const nlohmann::json document = {{"schema", kBenchSchema},
+                                   {"suite", suite.name},
+                                   {"measured_at", now_iso8601()},
+                                   {"source_hash", source_hash()},
+                                   {"seconds", std::round(seconds * 10) / 10},
+                                   {"interrupted", interrupted()},
+                                   {"results", rows}};
+  if (json_on_stdout(options.common)) write_json(options.common, document);
+  else write_file_atomically(options.common.json, print_rows(document));
+}
+
+int run_peers_verb(const PeersArguments& options) {
+  check_json_target(options.common);
+  if (options.append && (options.common.json.empty() || json_on_stdout(options.common)))
+    throw_bad_input("--append was given without a file to append to: name it with --json FILE");
+  if (options.programs.empty())
+    throw_bad_input(
+        "no peer was given: --peer PROGRAM brings one (docs/peers.md), and `python -m flashcore.peers` those that "
+        "Python imports");
+  PeersOptions peers;
+  peers.suite = chosen_problems(options);
+  require_something_to_time(peers.suite);
+  peers.spec() = spec_of(options.timing);
+  const DeviceInfo device = describe_device(options.common.device);
+  if (device.limits.emulated)
+    throw_bad_input("--device {}: an emulated GPU has no time; use cuda or cpu", options.common.device);
+  peers.device = device.id;
+  peers.on_gpu = device.limits.kind == DeviceKind::kCuda;
+  if (!options.candidate.empty()) peers.candidate = options.candidate;
+  for (const std::string& program : options.programs) peers.programs.push_back(parse_peer_command(program));
+  peers.parties = split_names(options.parties);
+  peers.rounds = options.rounds;
+  peers.budget_seconds = options.budget;
+  peers.commit = options.commit;
+  nlohmann::json rows = earlier_rows(options);
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  std::optional<Store> store;
+  if (!options.common.store.empty()) store.emplace(options.common.store);
+  if (options.rounds < kMinRounds)
+    console.line("{} rounds make no interval ({} do): medians only", options.rounds, kMinRounds);
+  const double start = steady_seconds();
+  // After each problem: hours of work end with the machine otherwise.
+  const PeersResult result = run_peers(
+      peers, store ? &*store : nullptr,
+      [&](const nlohmann::json& row) {
+        print_row(console, row);
+        place_row(console, rows, row, peers.margin);
+        if (!json_on_stdout(options.common)) write_document(options, peers.suite, rows, steady_seconds() - start);
+      },
+      interrupted);
+  write_document(options, peers.suite, rows, steady_seconds() - start);
+  for (const auto& [name, why] : result.absent) console.line("not here: {}: {}", name, why);
+  print_means(console, result.rows);
+  int timed = 0;
+  for (const nlohmann::json& row : result.rows) timed += row.at("time_us").is_object();
+  const int failed = static_cast<int>(result.rows.size()) - timed;
+  console.summary("{} timed, {} failed, in {:.0f} s; run {}{}", timed, failed, steady_seconds() - start, result.run,
+                  result.interrupted ? stopped_by() : "");
+  if (failed > 0) return kFailed;
+  return unless_interrupted(timed > 0 ? kDone : kNotJudged);
+}
+
+}  // namespace
+
+Run add_peers(CLI::App& app) {
+  auto options = std::make_shared<PeersArguments>();
+  options->common.store.clear();
+  add_common(app, options->common, kDevice | kSuite | kJson);
+  app.add_option("--problem", options->problems, "only this problem, by id or name; may be repeated")
+      ->type_name("ID")
+      ->check(not_empty());
+  app.add_option("--candidate", options->candidate, "family or family:k=v,... instead of what dispatch picks")
+      ->check(not_empty());
+  app.add_option(
+         "--peer", options->programs,
+         "a program that answers the peers' protocol (docs/peers.md), or a JSON list of it and its arguments; may "
+         "be repeated")
+      ->type_name("PROGRAM")
+      ->check(not_empty())
+      ->allow_extra_args(false);  // CLI11 would take the brackets off a list and split it itself
+  app.add_option("--peers", options->parties, "only these of what the programs offer")->type_name("NAME,...");
+  app.add_option("--rounds", options->rounds, "samples of each party; fewer than 12 make no interval")
+      ->type_name("N")
+      ->check(whole_between(2, 10000))
+      ->capture_default_str();
+  app.add_option("--condition", options->timing.condition,
+                 "burst, or sustained: 100 ms of a party's own work before each of its samples, which last 200 ms")
+      ->capture_default_str();
+  app.add_option("--budget", options->budget, "seconds; peers that are slow to set up are left out when it runs short")
+      ->check(number_between(1, 1e6))
+      ->capture_default_str();
+  app.add_option("--seed", options->timing.seed, "of the data")->check(seed_number())->capture_default_str();
+  app.add_flag("--append", options->append,
+               "keep what --json holds, and add a session to rows of the same source and device");
+  app.add_option("--commit", options->commit, "recorded with the results");
+  app.add_option("--store", options->common.store, "also append trials to this file")->type_name("FILE");
+  add_examples(app, {"peers --device cpu  # exit 3"});
+  return [options] {
+    watch_interrupts();
+    return run_peers_verb(*options);
+  };
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,16 @@
+#pragma once
+// How far sums over a row of an output may be off by rounding alone.
+
+namespace flashcore {
+
+// What rounding may make of sums over one row of an honest kernel: a systematic part, which all rows may have in the
+// same direction, and the variance proxy of a random one (sub-Gaussian: a rounding error uniform in [-h, h] has h^2/3).
+// Derived in docs/correctness.md. 0 for fp32, whose outputs are not rounded: the norms say all there is.
+struct RowBudget {
+  double scale_systematic = 0, scale_variance = 0;  // of <o - ref, ref>
+  double bias_systematic = 0, bias_variance = 0;    // of the sum of o - ref
+  double lse_systematic = 0, lse_variance = 0;      // of lse - ref, for every dtype
+  double lse_chain_variance = 0;                    // what comes besides if one thread sums the row alone
+};
+
+}  // namespace flashcore

@@ -1,0 +1,150 @@
+#pragma once
+// Tunables of sm90_fp8_fwd, and every constraint on them, stated once: host and kernel both read this file.
+
+#include "kernels/tile/byte_layout.h"
+#include "kernels/tile/shared_layout.h"
+#include "kernels/tile/tile_order.h"
+#include "kernels/tile/traits_fp8.h"
+
+namespace flashcore::sm90_fp8_fwd {
+
+struct Config {
+  int num_consumers = 2;  // warpgroups that work on 64 query rows each
+  int block_n = 128;      // keys of one step
+  int num_stages = 2;     // K tiles, and transposed V tiles, in shared memory
+  int v_stages = 2;       // V tiles that wait for their transposition
+  int q_stages = 1;       // Q tiles: 2 loads the next one while this one is worked on
+  int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
+  int overlap = 0;        // an Overlap
+  int promote_every = 1;  // blocks of keys until the tensor cores' sums are added to those in fp32; 0: never
+  int pv_columns = 128;   // of O that one such sum is of, at most
+  int p_exponent = 6;     // log2 of the probability that the first maximum becomes
+  int scheduler = 1;      // a tile::Scheduler
+
+  template <class Visit>
+  static constexpr void fields(Visit&& visit) {
+    visit("num_consumers", &Config::num_consumers, 1, 2, 3, 4);
+    visit("block_n", &Config::block_n, 32, 64, 96, 128, 160, 192, 224);
+    visit("num_stages", &Config::num_stages, 2, 3, 4);
+    visit("v_stages", &Config::v_stages, 1, 2);
+    visit("q_stages", &Config::q_stages, 1, 2);
+    visit("ping_pong", &Config::ping_pong, 0, 1);
+    visit("overlap", &Config::overlap, 0, 1, 2);
+    visit("promote_every", &Config::promote_every, 0, 1, 2, 4, 8);
+    visit("pv_columns", &Config::pv_columns, 64, 128, 256);
+    visit("p_exponent", &Config::p_exponent, 4, 6, 8);
+    visit("scheduler", &Config::scheduler, 0, 1, 2);
+  }
+};
+
+// Scores of the next block and P·V of the last one: what of them is in flight together.
+enum class Overlap : int {
+  kNone,         // P·V first; its sums and the scores share registers
+  kScoresFirst,  // both; P·V runs under the wait for the scores
+  kValuesFirst,  // both; sums are added while the scores are computed
+};
+constexpr Overlap overlap_of(const Config& c) { return static_cast<Overlap>(c.overlap); }
+
+using tile::Scheduler;
+constexpr Scheduler scheduler_of(const Config& c) { return static_cast<Scheduler>(c.scheduler); }
+
+constexpr int kRowsPerConsumer = 64;
+constexpr int kRowsPerStore = 16;  // of O: a warp's, so that it leaves without waiting for the warpgroup
+constexpr int block_m(const Config& c) { return c.num_consumers * kRowsPerConsumer; }
+constexpr int threads_per_block(const Config& c) { return (c.num_consumers + 1) * 128; }
+
+// wgmma multiplies 32 columns of Q and K at a time, and 16 columns of O.
+constexpr int padded_k(int head_dim) { return tile::round_up(head_dim, 32); }
+using tile::padded_dim;
+
+// Of the tiles, in bytes. Q's lines are O's, so that O may leave through the rows that its own warp has read.
+constexpr int kWidthQ = 128;
+constexpr int width_of(int head_dim) { return head_dim <= 64 ? 64 : 128; }
+// Lines of V's transposed tile hold keys: no key too many.
+constexpr int width_of_keys(int block_n) { return block_n % 128 == 0 ? 128 : block_n % 64 == 0 ? 64 : 32; }
+
+// One consumer's Q rows; its O rows leave through the same bytes.
+constexpr int qo_slab_bytes(const Traits& t) {
+  return tile::max_int(tile::byte_tile_bytes(kRowsPerConsumer, t.head_dim, kWidthQ),
+                       tile::tma_tile_bytes(kRowsPerConsumer, t.head_dim_v));
+}
+constexpr int k_tile_bytes(const Config& c, const Traits& t) {
+  return tile::byte_tile_bytes(c.block_n, t.head_dim, width_of(t.head_dim));
+}
+constexpr int v_tile_bytes(const Config& c, const Traits& t) {
+  return tile::byte_tile_bytes(c.block_n, t.head_dim_v, width_of(t.head_dim_v));
+}
+constexpr int vt_tile_bytes(const Config& c, const Traits& t) {
+  return tile::round_up(tile::byte_tile_bytes(padded_dim(t.head_dim_v), c.block_n, width_of_keys(c.block_n)), 1024);
+}
+
+constexpr int kTransposers = 3;  // warps that transpose V; the fourth of their warpgroup loads
+constexpr int kTileSlots = 2;    // tile numbers on their way from the producer to the others
+constexpr int barrier_bytes(const Config& c) {
+  return 8 * (2 * c.num_consumers * c.q_stages + 4 * c.num_stages + 2 * c.v_stages + 2 * kTileSlots) + 8 * kTileSlots;
+}
+constexpr int smem_bytes(const Config& c, const Traits& t) {
+  return c.q_stages * c.num_consumers * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + vt_tile_bytes(c, t)) +
+         c.v_stages * v_tile_bytes(c, t) + tile::round_up(barrier_bytes(c), 1024);
+}
+
+// setmaxnreg: the producer gives registers up, the consumers take them. The sum over warpgroups must not exceed what
+// the kernel was launched with (65,536 registers over its threads, rounded down to 8), or the kernel hangs.
+constexpr int producer_registers(const Config& c) { return c.num_consumers == 1 ? 56 : c.num_consumers == 2 ? 40 : 32; }
+constexpr int consumer_registers(const Config& c) {
+  return c.num_consumers == 1 ? 248 : c.num_consumers == 2 ? 232 : c.num_consumers == 3 ? 160 : 112;
+}
+
+// Columns of O whose sum one P·V computes.
+constexpr int pv_columns(const Config& c, const Traits& t) {
+  return c.promote_every == 0 ? padded_dim(t.head_dim_v) : tile::min_int(c.pv_columns, padded_dim(t.head_dim_v));
+}
+constexpr int pv_chunks(const Config& c, const Traits& t) { return padded_dim(t.head_dim_v) / pv_columns(c, t); }
+// Accumulators of O, S and sums of P·V, P as 8-bit operands, row state and addresses: fitted to what ptxas needs
+// without spilling.
+constexpr int registers_for(const Config& c, const Traits& t, int scores_and_sums) {
+  return padded_dim(t.head_dim_v) / 2 + scores_and_sums + c.block_n / 8 + 24;
+}
+constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
+  return c.promote_every == 0 ? 0 : parts * pv_columns(c, t) / 2;
+}
+// Where the two are not in flight together, scores and sums take the same registers if there are too few.
+constexpr bool shares_registers(const Config& c, const Traits& t) {
+  return overlap_of(c) == Overlap::kNone && c.promote_every == 1 &&
+         registers_for(c, t, c.block_n / 2 + sum_registers(c, t, tile::min_int(pv_chunks(c, t), 2))) >
+             consumer_registers(c);
+}
+// Chunks in flight together: all while scores are computed as well. In the registers of the scores two only if they
+// fill them; else ptxas moves accumulators about, and serialises wgmma (C7511).
+constexpr int pv_parts(const Config& c, const Traits& t) {
+  if (overlap_of(c) != Overlap::kNone) return pv_chunks(c, t);
+  if (shares_registers(c, t) && 2 * pv_columns(c, t) != c.block_n) return 1;
+  return tile::min_int(pv_chunks(c, t), 2);
+}
+constexpr int registers_needed(const Config& c, const Traits& t) {
+  const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
+  return registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
+}
+
+// The reason in words, or null. What this accepts compiles without spills, fits and is correct.
+constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
+  if (limits.arch != 90) return "wgmma and setmaxnreg exist on compute capability 9.0 only";
+  if (t.element != kElementE4M3) return "e4m3 only";
+  if (c.num_consumers == 1 && c.ping_pong) return "ping_pong needs two consumers";
+  if (c.promote_every == 0 && c.pv_columns != 256) return "without promotion P·V is of all columns: pv_columns 256";
+  if (c.promote_every > 0 && c.pv_columns > 64 && c.pv_columns / 2 >= padded_dim(t.head_dim_v))
+    return "pv_columns: a smaller one does the same";
+  if (padded_dim(t.head_dim_v) % pv_columns(c, t) != 0) return "pv_columns must divide the columns of O";
+  if (pv_chunks(c, t) > 1 && c.promote_every > 1) return "sums that outlive a block are of all columns";
+  if (pv_chunks(c, t) > 2 && overlap_of(c) != Overlap::kNone)
+    return "P·V of more than two parts is not in flight together with scores";
+  if (smem_bytes(c, t) > limits.shared_bytes_per_block)
+    return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
+  if (registers_needed(c, t) > consumer_registers(c))
+    return "accumulators of O, S and P do not fit a consumer's registers";
+  if (scheduler_of(c) == Scheduler::kOneTile && c.q_stages == 2)
+    return "a second Q stage is for the next tile, and with scheduler 0 there is none";
+  return nullptr;
+}
+
+}  // namespace flashcore::sm90_fp8_fwd

@@ -1,0 +1,399 @@
+#pragma once
+// A consumer of sm90_fp8_fwd: one warpgroup that owns 64 query rows of a tile.
+
+#include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/fresh_accumulator.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/wgmma.cuh"
+#include "kernels/ptx/wgmma_fp8_shapes.cuh"
+#include "kernels/sm90_fp8_fwd/context.cuh"
+#include "kernels/tile/byte_softmax.cuh"
+#include "kernels/tile/element_fp8.cuh"
+#include "kernels/tile/epilogue.cuh"
+
+namespace flashcore::sm90_fp8_fwd {
+
+template <Traits T, Element kOutput, Config C>
+struct Consumer {
+  static constexpr int kBlockN = C.block_n;
+  static constexpr int kDimV = padded_dim(T.head_dim_v);
+  static constexpr int kSteps = kBlockN / 32;  // multiplies of 32 keys
+  static constexpr int kScores = kBlockN / 2;  // of a lane
+  static constexpr bool kPromotes = C.promote_every > 0;
+  static constexpr bool kPartOutlivesBlock = C.promote_every > 1;
+  static constexpr int kChunks = pv_chunks(C, T), kPartCount = pv_columns(C, T) / 2;
+  static constexpr int kParts = pv_parts(C, T);
+  static constexpr bool kShared = shares_registers(C, T);
+  static constexpr bool kBounded = tile::Mask<T, ForwardParams>::kBounded;
+
+  using DescriptorQ = tile::ByteDescriptor<kWidthQ>;
+  using DescriptorK = tile::ByteDescriptor<width_of(T.head_dim)>;
+  using DescriptorVt = tile::ByteDescriptor<width_of_keys(kBlockN)>;
+
+  const Context<T, C>& context;
+  const int index;  // of the consumer warpgroup
+  Ring<C.num_stages> ring_k, ring_vt;
+  Ring<C.q_stages> ring_q;
+  Ring<kTileSlots> ring_tile;
+  // Of stage 0.
+  const DescriptorQ first_q;
+  const DescriptorK first_k;
+  const DescriptorVt first_vt;
+
+  float acc_o[kDimV / 2];
+  unsigned p[kSteps][4];
+  tile::ByteSoftmax<C.p_exponent> softmax;
+  // Scores and sums of P·V in turn, by promote-every-block without overlap. One array for both: of two, however short
+  // their lives, ptxas gives each registers of its own, and spills.
+  float shared_acc[kShared ? tile::max_int(kScores, kParts* kPartCount) : 1];
+  // Sums of the tensor cores over blocks, not yet in acc_o, and of how many: if they outlive a block.
+  float part_of_blocks[kPartOutlivesBlock ? kPartCount : 1];
+  int part_blocks = 0;
+
+  int first_row;     // of the tile at hand, that is this consumer's
+  float scale_log2;  // of its scores
+
+  FC_DEVICE Consumer(const Context<T, C>& owner, int i)
+      : context(owner),
+        index(i),
+        first_q(DescriptorQ::of(owner.qo(0, i))),
+        first_k(DescriptorK::of(owner.k(0))),
+        first_vt(DescriptorVt::of(owner.vt(0))) {}
+
+  FC_DEVICE static int warp() { return ptx::tid_x() % 128 / 32; }
+  FC_DEVICE static int lane() { return ptx::tid_x() % 32; }
+  FC_DEVICE static int row(int first, int r) { return first + 16 * warp() + tile::row_of_lane(lane(), r); }
+
+  // --- rings and turns ----------------------------------------------------------------------------------------------
+  FC_DEVICE void acquire_k() { ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity()); }
+  FC_DEVICE void acquire_vt() { ptx::mbarrier_wait(context.vt_full(ring_vt.stage()), ring_vt.parity()); }
+  FC_DEVICE void release_k() {
+    tile::arrive_for_warp(context.k_empty(ring_k.stage()));
+    ring_k.advance();
+  }
+  FC_DEVICE void release_vt() {
+    tile::arrive_for_warp(context.vt_empty(ring_vt.stage()));
+    ring_vt.advance();
+  }
+
+  // Ping-pong: consumer i may issue matrix work once consumer i - 1 has issued its own.
+  static constexpr int kTurnBarrier = 8;
+  FC_DEVICE void warp_scheduler_barrier_sync() {
+    if constexpr (C.ping_pong) ptx::bar_sync(kTurnBarrier + index, 256);
+  }
+  FC_DEVICE void warp_scheduler_barrier_arrive() {
+    if constexpr (C.ping_pong) ptx::bar_arrive(kTurnBarrier + (index + 1 == C.num_consumers ? 0 : index + 1), 256);
+  }
+
+  // --- multiplies ---------------------------------------------------------------------------------------------------
+  // Starts S = Q·Kᵀ.
+  FC_DEVICE void issue_qk(float (&scores)[kScores]) {
+    const DescriptorQ q = first_q.advanced(ring_q.stage() * C.num_consumers * qo_slab_bytes(T));
+    const DescriptorK k = first_k.advanced(ring_k.stage() * k_tile_bytes(C, T));
+    if constexpr (kShared) ptx::warpgroup_fence_operand(scores);
+    else ptx::fresh_accumulator(scores);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < padded_k(T.head_dim) / 32; ++s) {
+      ptx::wgmma_fp8_ss<false>(scores, q.advanced(TileQ<T, C>::step_offset(s)).word(),
+                               k.advanced(TileK<T, C>::step_offset(s)).word(), s > 0);
+    }
+    ptx::wgmma_commit();
+  }
+  // Starts acc += P·V; or acc = P·V.
+  template <int kCount>
+  FC_DEVICE void issue_pv(float (&acc)[kCount], int first_column, bool accumulate) {
+    const DescriptorVt vt =
+        first_vt.advanced(ring_vt.stage() * vt_tile_bytes(C, T) + first_column * width_of_keys(kBlockN));
+    ptx::warpgroup_fence_operand(acc);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n)
+      ptx::wgmma_fp8_rs<false>(acc, p[n], vt.advanced(TileVt<T, C>::step_offset(n)).word(), accumulate || n > 0);
+    ptx::wgmma_commit();
+  }
+  // O += a part, which is of the columns of that chunk.
+  template <int kCount>
+  FC_DEVICE void promote(const float (&part)[kCount], int chunk) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) acc_o[chunk * kCount + i] += part[i];
+  }
+
+  // The first elements of shared_acc as accumulators.
+  template <int kCount>
+  FC_DEVICE auto shared_as() -> float (&)[kCount] {
+    return *reinterpret_cast<float(*)[kCount]>(shared_acc);
+  }
+  // The whole of O += P·V, nothing else in flight.
+  FC_DEVICE void add_pv() {
+    if constexpr (!kPromotes) {
+      issue_pv(acc_o, 0, true);
+      wait_for<0>(acc_o);
+    } else if constexpr (kPartOutlivesBlock) {
+      issue_pv(part_of_blocks, 0, part_blocks > 0);
+      wait_for<0>(part_of_blocks);
+      count_block();
+    } else if constexpr (kShared) {
+      add_chunks(*reinterpret_cast<float(*)[kParts][kPartCount]>(shared_acc));
+    } else {
+      float parts[kParts][kPartCount];
+      add_chunks(parts);
+    }
+  }
+  FC_DEVICE void add_chunks(float (&parts)[kParts][kPartCount]) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      if (c >= kParts) take_chunk<kParts - 1>(parts, c - kParts);
+      if constexpr (!kShared) ptx::fresh_accumulator(parts[c % kParts]);
+      issue_pv(parts[c % kParts], c * kPartCount * 2, false);
+    }
+    if constexpr (kParts == 2) take_chunk<1>(parts, kChunks - 2);
+    take_chunk<0>(parts, kChunks - 1);
+  }
+  template <int kPending>
+  FC_DEVICE void take_chunk(float (&parts)[kParts][kPartCount], int chunk) {
+    wait_for<kPending>(parts[chunk % kParts]);
+    promote(parts[chunk % kParts], chunk);
+  }
+  // The part has a block more.
+  FC_DEVICE void count_block() {
+    if (++part_blocks == C.promote_every) promote_blocks();
+  }
+  FC_DEVICE void promote_blocks() {
+    promote(part_of_blocks, 0);
+    part_blocks = 0;
+  }
+  template <int kPending, int kCount>
+  FC_DEVICE static void wait_for(float (&acc)[kCount]) {
+    ptx::wgmma_wait<kPending>();
+    ptx::warpgroup_fence_operand(acc);
+  }
+
+  // --- a block ------------------------------------------------------------------------------------------------------
+  FC_DEVICE void mask_where_cut(int block, float (&scores)[kScores]) {
+    const tile::Cut cut = context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
+    if (cut.any()) {
+      context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
+                           {row(first_row, 0), row(first_row, 1)});
+    }
+  }
+  FC_DEVICE void update_softmax(const float (&scores)[kScores]) {
+    softmax.update(scores, scale_log2, p, [&](const float(&factor)[2]) {
+      tile::scale_rows(acc_o, factor);
+      if constexpr (kPartOutlivesBlock) {
+        if (part_blocks > 0) tile::scale_rows(part_of_blocks, factor);
+      }
+    });
+  }
+  FC_DEVICE void first_block(int block) {
+    if constexpr (kShared) {
+      first_block(block, shared_as<kScores>());
+    } else {
+      float scores[kScores];
+      first_block(block, scores);
+    }
+  }
+  FC_DEVICE void first_block(int block, float (&scores)[kScores]) {
+    acquire_k();
+    warp_scheduler_barrier_sync();
+    issue_qk(scores);
+    warp_scheduler_barrier_arrive();
+    wait_for<0>(scores);
+    release_k();
+    mask_where_cut(block, scores);
+    softmax.start(scores, scale_log2, p);
+  }
+  // P·V of the block before, and then this block's probabilities.
+  FC_DEVICE void next_block(int block) {
+    if constexpr (kShared) {
+      next_block_apart(block, shared_as<kScores>());
+    } else if constexpr (overlap_of(C) == Overlap::kNone) {
+      float scores[kScores];
+      next_block_apart(block, scores);
+    } else {
+      next_block_overlapped(block);
+    }
+  }
+  FC_DEVICE void next_block_apart(int block, float (&scores)[kScores]) {
+    acquire_vt();
+    warp_scheduler_barrier_sync();
+    add_pv();
+    release_vt();
+    acquire_k();
+    issue_qk(scores);
+    warp_scheduler_barrier_arrive();
+    wait_for<0>(scores);
+    release_k();
+    mask_where_cut(block, scores);
+    update_softmax(scores);
+  }
+  FC_DEVICE void next_block_overlapped(int block) {
+    constexpr bool kScoresFirst = overlap_of(C) == Overlap::kScoresFirst;
+    float scores[kScores];
+    float parts[kParts][kPromotes && !kPartOutlivesBlock ? kPartCount : 1];
+    const auto issue_values = [&] {
+      if constexpr (!kPromotes) {
+        issue_pv(acc_o, 0, true);
+      } else if constexpr (kPartOutlivesBlock) {
+        issue_pv(part_of_blocks, 0, part_blocks > 0);
+      } else {
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          ptx::fresh_accumulator(parts[c]);
+          issue_pv(parts[c], c * kPartCount * 2, false);
+        }
+      }
+    };
+    // Multiplies end in the order in which they were issued, a group for each chunk of P·V.
+    const auto take_values = [&](auto pending) {
+      if constexpr (!kPromotes) {
+        wait_for<pending.value>(acc_o);
+      } else if constexpr (kPartOutlivesBlock) {
+        wait_for<pending.value>(part_of_blocks);
+      } else {
+        wait_for<pending.value>(parts[0]);
+        if constexpr (kChunks > 1) ptx::warpgroup_fence_operand(parts[1]);
+      }
+      release_vt();
+      if constexpr (kPromotes && !kPartOutlivesBlock) {
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) promote(parts[c], c);
+      }
+      if constexpr (kPartOutlivesBlock) count_block();
+    };
+    if constexpr (kScoresFirst) {
+      acquire_k();
+      warp_scheduler_barrier_sync();
+      issue_qk(scores);
+      acquire_vt();
+      issue_values();
+      warp_scheduler_barrier_arrive();
+      wait_for<kChunks>(scores);
+      release_k();
+      mask_where_cut(block, scores);
+      take_values(Pending<0>{});
+    } else {
+      acquire_vt();
+      warp_scheduler_barrier_sync();
+      issue_values();
+      acquire_k();
+      issue_qk(scores);
+      warp_scheduler_barrier_arrive();
+      take_values(Pending<1>{});
+      wait_for<0>(scores);
+      release_k();
+      mask_where_cut(block, scores);
+    }
+    update_softmax(scores);
+  }
+  template <int kPending>
+  struct Pending {
+    static constexpr int value = kPending;
+  };
+
+  // --- a tile -------------------------------------------------------------------------------------------------------
+  // A consumer's part of a tile, from right to left: of the blocks that some of its rows see; none: first < last.
+  struct Work {
+    int first_block, last_block;
+    // Of the tile's blocks that none of its rows sees: upper consumers under a causal mask let those on the right pass,
+    // in a window lower ones those on the left.
+    int skipped, skipped_after;
+    FC_DEVICE bool has_keys() const { return first_block >= last_block; }
+  };
+  FC_DEVICE Work begin_tile(int number) {
+    const Tile tile = context.tile_at(number);
+    first_row = tile.first_row + index * kRowsPerConsumer;
+    scale_log2 = context.problem.scale_log2 * (tile::descale(context.params.fp8.descale_q, tile.batch, tile.head_kv) *
+                                               tile::descale(context.params.fp8.descale_k, tile.batch, tile.head_kv));
+    const int last_row = min_int(first_row + kRowsPerConsumer, context.problem.seqlen_q) - 1;
+    const int count = tile.blocks.count();
+    const tile::BlockRange seen = context.mask().template blocks<kBlockN>(first_row, last_row);
+    Work work;
+    work.skipped = tile.blocks.end - min_int(tile.blocks.end, seen.end);
+    work.first_block = tile.blocks.end - 1 - work.skipped;
+    work.last_block = 0, work.skipped_after = 0;
+    if constexpr (T.bounded_left) {
+      if (seen.count() == 0) work.skipped = count, work.first_block = -1;
+      else work.last_block = seen.begin;
+      const int left = work.has_keys() ? work.first_block - work.last_block + 1 : 0;
+      work.skipped_after = count - work.skipped - left;
+    }
+    return work;
+  }
+  FC_DEVICE void skip_blocks(int count) {
+    for (int i = 0; i < count; ++i) {
+      acquire_k();
+      release_k();
+      warp_scheduler_barrier_sync();
+      warp_scheduler_barrier_arrive();
+      acquire_vt();
+      release_vt();
+    }
+  }
+
+  // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting
+  // for the store would hold up the warp for 500 clocks.
+  FC_DEVICE void release_slab(int stage) {
+    if (lane() == 0) {
+      ptx::bulk_wait_read<0>();
+      ptx::mbarrier_arrive(context.q_empty(stage, index));
+    }
+  }
+  FC_DEVICE void release_last_slab() {
+    if (C.q_stages == 2 && ring_q.count > 0) release_slab((ring_q.count - 1) % C.q_stages);
+  }
+
+  // Unnormalised O of the rows, all keys.
+  FC_DEVICE void attend(const Work& work) {
+    int block = work.first_block;
+    tile::set_zero(acc_o);
+    first_block(block);
+    release_last_slab();
+#pragma unroll 1
+    for (--block; ptx::opaque(block) >= work.last_block; --block) next_block(block);
+    acquire_vt();
+    add_pv();
+    release_vt();
+    if constexpr (kPartOutlivesBlock) {
+      if (part_blocks > 0) promote_blocks();
+    }
+  }
+  FC_DEVICE void init_empty_row() {
+    tile::set_zero(acc_o);
+    softmax.reset();
+    release_last_slab();
+  }
+
+  // O through the consumer's own Q rows, which nobody reads any more, and out by TMA, each warp's rows by themselves.
+  // The log-sum-exp after O, which whoever waits for the kernel waits for longer.
+  FC_DEVICE void store(int number) {
+    const Tile tile = context.tile_at(ptx::opaque(number));  // found again rather than kept through the main loop
+    const float descale_v = tile::descale(context.params.fp8.descale_v, tile.batch, tile.head_kv);
+    float scale[2], lse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) scale[r] = softmax.finish(r, lse[r]) * descale_v;
+    const int rows = kRowsPerStore * warp();
+    tile::store_o_tma<kOutput, kRowsPerConsumer, T.head_dim_v>(
+        acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, first_row + rows, tile.head_q,
+        tile.batch);
+    tile::store_lse(context.problem, tile.batch, tile.head_q, {row(first_row, 0), row(first_row, 1)}, lane(), lse);
+  }
+
+  FC_DEVICE void run() {
+    if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
+    for (int number = context.next_number(ring_tile); number >= 0; number = context.next_number(ring_tile)) {
+      const Work work = begin_tile(number);
+      if constexpr (kBounded) skip_blocks(work.skipped);
+      ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
+      if (!kBounded || work.has_keys()) attend(work);  // without a mask every row sees keys
+      else init_empty_row();
+      if constexpr (T.bounded_left) skip_blocks(work.skipped_after);
+      store(number);
+      if constexpr (C.q_stages == 1) release_slab(0);
+      ring_q.advance();
+    }
+    ptx::bulk_wait_read<0>();  // shared memory outlives what TMA still reads of it
+  }
+};
+
+}  // namespace flashcore::sm90_fp8_fwd

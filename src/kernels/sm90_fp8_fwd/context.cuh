@@ -1,0 +1,98 @@
+#pragma once
+// What the roles of sm90_fp8_fwd share: the layout of shared memory, and where a tile lies.
+
+#include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/special_registers.cuh"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/sm90_fp8_fwd/config.h"
+#include "kernels/sm90_fp8_fwd/params.h"
+#include "kernels/tile/byte_tile.cuh"
+#include "kernels/tile/mask.cuh"
+#include "kernels/tile/pipeline.cuh"
+#include "kernels/tile/scheduler.cuh"
+
+namespace flashcore::sm90_fp8_fwd {
+
+using tile::Barrier;
+using tile::min_int;
+using tile::Ring;
+
+template <Traits T, Config C>
+struct SharedStorage {
+  unsigned char qo[C.q_stages][C.num_consumers][qo_slab_bytes(T)];
+  unsigned char k[C.num_stages][k_tile_bytes(C, T)];
+  unsigned char vt[C.num_stages][vt_tile_bytes(C, T)];  // V transposed: a line of keys for each column
+  unsigned char v[C.v_stages][v_tile_bytes(C, T)];      // as it lies in memory
+  Barrier q_full[C.q_stages][C.num_consumers], q_empty[C.q_stages][C.num_consumers];
+  Barrier k_full[C.num_stages], k_empty[C.num_stages];
+  Barrier vt_full[C.num_stages], vt_empty[C.num_stages];
+  Barrier v_full[C.v_stages], v_empty[C.v_stages];
+  Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
+  int tile_number[kTileSlots][2];
+  unsigned char padding[tile::round_up(barrier_bytes(C), 1024) - barrier_bytes(C)];
+};
+
+template <Traits T, Config C>
+using TileQ = tile::ByteTile<kRowsPerConsumer, T.head_dim, kWidthQ>;
+template <Traits T, Config C>
+using TileK = tile::ByteTile<C.block_n, T.head_dim, width_of(T.head_dim)>;
+template <Traits T, Config C>
+using TileV = tile::ByteTile<C.block_n, T.head_dim_v, width_of(T.head_dim_v)>;
+template <Traits T, Config C>
+using TileVt = tile::ByteTile<padded_dim(T.head_dim_v), C.block_n, width_of_keys(C.block_n)>;
+
+// Where a tile lies and which keys it needs.
+struct Tile : tile::TileIndex {
+  tile::BlockRange blocks;  // of block_n keys that some row of the tile sees
+};
+
+template <Traits T, Config C>
+struct Context {
+  using Storage = SharedStorage<T, C>;
+  static_assert(sizeof(Storage) == smem_bytes(C, T));
+
+  const Params<ptx::TensorMap>& params;
+  const ForwardParams& problem;
+  const ptx::SharedAddress shared = ptx::dynamic_shared();
+
+  FC_DEVICE explicit Context(const Params<ptx::TensorMap>& p) : params(p), problem(p.fp8.problem) {}
+
+  FC_SHARED_ADDRESS_2D(qo)
+  FC_SHARED_ADDRESS_2D(q_full)
+  FC_SHARED_ADDRESS_2D(q_empty)
+  FC_SHARED_ADDRESS(k)
+  FC_SHARED_ADDRESS(v)
+  FC_SHARED_ADDRESS(vt)
+  FC_SHARED_ADDRESS(k_full)
+  FC_SHARED_ADDRESS(k_empty)
+  FC_SHARED_ADDRESS(v_full)
+  FC_SHARED_ADDRESS(v_empty)
+  FC_SHARED_ADDRESS(vt_full)
+  FC_SHARED_ADDRESS(vt_empty)
+  FC_SHARED_ADDRESS(tile_full)
+  FC_SHARED_ADDRESS(tile_empty)
+  FC_SHARED_ADDRESS(tile_number)
+
+  FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {problem}; }
+
+  FC_DEVICE Tile tile_at(int number) const {
+    Tile tile = {tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, problem, number, block_m(C)),
+                 {}};
+    tile.blocks =
+        mask().template blocks<C.block_n>(tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);
+    return tile;
+  }
+
+  // The next tile's number, which the producer has put into a slot, or less than 0 after the last. All lanes of a warp.
+  FC_DEVICE int next_number(Ring<kTileSlots>& ring) const {
+    ptx::mbarrier_wait(tile_full(ring.stage()), ring.parity());
+    const int number = static_cast<int>(ptx::ld_shared_u32(tile_number(ring.stage())));
+    ptx::bar_warp_sync();  // all lanes have read it
+    tile::arrive_for_warp(tile_empty(ring.stage()));
+    ring.advance();
+    return number;
+  }
+};
+
+}  // namespace flashcore::sm90_fp8_fwd

@@ -1,0 +1,61 @@
+#pragma once
+// Forward attention on 8-bit operands for Hopper: sm90_fwd's schedule, with warps that transpose V on its way and sums
+// of the tensor cores that are promoted to fp32.
+
+#include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/ptx/setmaxnreg.cuh"
+#include "kernels/ptx/shuffle.cuh"
+#include "kernels/ptx/special_registers.cuh"
+#include "kernels/ptx/tma.cuh"
+#include "kernels/sm90_fp8_fwd/config.h"
+#include "kernels/sm90_fp8_fwd/consumer.cuh"
+#include "kernels/sm90_fp8_fwd/params.h"
+#include "kernels/sm90_fp8_fwd/producer.cuh"
+#include "kernels/sm90_fp8_fwd/transposer.cuh"
+
+namespace flashcore::sm90_fp8_fwd {
+
+template <Traits T, Config C>
+FC_DEVICE void init_barriers(const Context<T, C>& context) {
+  constexpr int kConsumerWarps = 4 * C.num_consumers;  // one lane of each arrives
+  for (int stage = 0; stage < C.q_stages; ++stage) {
+    for (int i = 0; i < C.num_consumers; ++i) tile::init_stage(context.q_full(stage, i), context.q_empty(stage, i), 4);
+  }
+  for (int stage = 0; stage < C.num_stages; ++stage) {
+    tile::init_stage(context.k_full(stage), context.k_empty(stage), kConsumerWarps);
+    ptx::mbarrier_init(context.vt_full(stage), kTransposers);
+    ptx::mbarrier_init(context.vt_empty(stage), kConsumerWarps);
+  }
+  for (int stage = 0; stage < C.v_stages; ++stage)
+    tile::init_stage(context.v_full(stage), context.v_empty(stage), kTransposers);
+  for (int slot = 0; slot < kTileSlots; ++slot)
+    tile::init_stage(context.tile_full(slot), context.tile_empty(slot), kConsumerWarps + kTransposers);
+  // Once: by every thread that has made one, the fences cost 2000 clocks.
+  ptx::fence_mbarrier_init();
+}
+
+template <Fp8Traits F, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8(const __grid_constant__ Params<ptx::TensorMap> params) {
+  constexpr Traits T = F.input_traits();
+  const Context<T, C> context(params);
+  const int warp = ptx::shfl_idx(ptx::tid_x() / 32, 0);
+  if (ptx::tid_x() == 0) init_barriers(context);
+  if (ptx::tid_x() == 32) {
+    ptx::prefetch_tensormap(params.q);
+    ptx::prefetch_tensormap(params.k);
+    ptx::prefetch_tensormap(params.v);
+  }
+  ptx::bar_sync();
+  if (warp < 4) {
+    ptx::setmaxnreg_dec<producer_registers(C)>();
+    if (warp >= 4 - kTransposers) Transposer<T, C>{context, warp - (4 - kTransposers)}.run();
+    else if (ptx::tid_x() == 0) Producer<T, C>{context}.run();
+  } else {
+    ptx::setmaxnreg_inc<consumer_registers(C)>();
+    Consumer<T, F.output, C>(context, warp / 4 - 1).run();
+  }
+}
+
+}  // namespace flashcore::sm90_fp8_fwd

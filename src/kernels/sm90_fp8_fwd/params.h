@@ -1,0 +1,18 @@
+#pragma once
+// What the host hands to sm90_fp8_fwd. Read by g++ and by NVRTC.
+
+#include "kernels/tile/tile_order.h"
+#include "kernels/tile/traits_fp8.h"
+
+namespace flashcore::sm90_fp8_fwd {
+
+// `Map` is ptx::TensorMap on the device and 128 bytes to be encoded on the host.
+template <class Map>
+struct Params {
+  Map q, k, v, o;  // 4-D: column, row, head, batch
+  Fp8ForwardParams fp8;
+  unsigned* tile_counter;  // zero before and after every launch; scheduler 2 only
+  tile::TileOrder order;
+};
+
+}  // namespace flashcore::sm90_fp8_fwd

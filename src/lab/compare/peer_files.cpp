@@ -1,0 +1,107 @@
+#include "lab/compare/peer_files.h"
+
+#include <cstring>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/files.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kMaxFile = std::uint64_t{1} << 36;
+
+// Of a tensor however it lies, in C order.
+std::string dense_bytes(const HostTensor& tensor) {
+  const TensorLayout& l = tensor.layout;
+  const std::size_t element = size_of(tensor.dtype), row_bytes = static_cast<std::size_t>(l.columns) * element;
+  std::string bytes(static_cast<std::size_t>(l.elements()) * element, '\0');
+  char* to = bytes.data();
+  for (std::int64_t b = 0; b < l.batch; ++b)
+    for (std::int64_t h = 0; h < l.heads; ++h)
+      for (std::int64_t row = 0; row < l.rows; ++row, to += row_bytes)
+        std::memcpy(to, tensor.data.data() + static_cast<std::size_t>(l.offset(b, h, row)) * element, row_bytes);
+  return bytes;
+}
+
+// Not write_file_atomically: a gigabyte that nobody keeps need not reach the disk.
+json write_tensor(const std::filesystem::path& file, const HostTensor& tensor) {
+  const std::string bytes = dense_bytes(tensor);
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  out.close();
+  if (!out)
+    throw_environment("cannot write {} bytes of inputs to {}; make room there, or set TMPDIR", bytes.size(),
+                      file.string());
+  const TensorLayout& l = tensor.layout;
+  return {
+      {"file", file.string()}, {"dtype", to_string(tensor.dtype)}, {"shape", {l.batch, l.heads, l.rows, l.columns}}};
+}
+
+std::string read_exactly(const json& name, std::size_t bytes, const char* what) {
+  const std::string file = name.get<std::string>();
+  std::string data = read_file(file, kMaxFile);
+  if (data.size() != bytes) throw_bad_input("the file of {} has {} bytes, and its tensor {}", what, data.size(), bytes);
+  return data;
+}
+
+OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, const json& output,
+                          Strictness strictness) {
+  HostTensor o(problem.dtype,
+               make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim_v));
+  const std::string bytes = read_exactly(output.at("o"), o.data.size(), "o");
+  std::memcpy(o.data.data(), bytes.data(), bytes.size());
+  // Who writes no log-sum-exp is not judged by it.
+  std::vector<float> lse(oracle.reference.lse.begin(), oracle.reference.lse.end());
+  if (output.contains("lse") && output["lse"].is_string()) {
+    std::vector<float> all(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seqlen_q));
+    const std::string raw = read_exactly(output["lse"], all.size() * sizeof(float), "lse");
+    std::memcpy(all.data(), raw.data(), raw.size());
+    lse = gather_lse(problem, all, oracle.rows);
+  }
+  const OutputError error = compare(problem, oracle.reference, gather_rows(o, oracle.rows), lse);
+  OutputJudgement judgement{error.rel, ""};
+  const ErrorBound& bound = oracle.bound;
+  const bool good = strictness == Strictness::kOurs ? within(error, bound)
+                                                    : error.nonfinite == 0 && error.rel <= kPeerFactor * bound.rel;
+  if (!good)
+    judgement.wrong = fmt::format(
+        "relative error {:.3g}, worst row {:.3g}, log-sum-exp off by {:.3g}, {} non-finite; flashcore's bounds are "
+        "{:.3g}, "
+        "{:.3g}, {:.3g}, 0{}",
+        error.rel, error.worst_row_rel, error.lse_max_abs, error.nonfinite, bound.rel, bound.worst_row_rel,
+        bound.lse_max_abs,
+        strictness == Strictness::kPeer ? ", and a peer's relative error may be 4 times its bound" : "");
+  return judgement;
+}
+
+}  // namespace
+
+json write_inputs(const std::filesystem::path& folder, const AttentionInputs& inputs) {
+  return {{"q", write_tensor(folder / "q.bin", inputs.q)},
+          {"k", write_tensor(folder / "k.bin", inputs.k)},
+          {"v", write_tensor(folder / "v.bin", inputs.v)}};
+}
+
+OutputJudgement judge_outputs(const PlacedProblem& problem, const Oracle& oracle, const json& answer,
+                              Strictness strictness) {
+  OutputJudgement worst;
+  try {
+    if (answer.contains("wrong")) return {0, answer.at("wrong").get<std::string>()};
+    const json& outputs = answer.at("outputs");
+    if (!outputs.is_array() || outputs.empty()) throw_bad_input("it named no output");
+    for (const json& output : outputs) {
+      OutputJudgement one = judge_one(problem, oracle, output, strictness);
+      if (worst.wrong.empty() && (!one.wrong.empty() || one.rel_error > worst.rel_error)) worst = std::move(one);
+    }
+  } catch (const json::exception& e) {
+    return {0, fmt::format("its answer to output is not of the form that docs/peers.md has ({})", e.what())};
+  } catch (const Error& e) {
+    return {0, e.what()};
+  }
+  return worst;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,33 @@
+#pragma once
+// What goes between the laboratory and a peer as files: inputs out, outputs back and judged against fp64. A file is the
+// elements of [batch, heads, rows, columns] in C order, no header.
+
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lab/harness/oracle.h"
+
+namespace flashcore {
+
+// Writes q.bin, k.bin and v.bin into `folder`: {"q": {"file": PATH, "shape": [..], "dtype": "fp16"}, ...}.
+nlohmann::json write_inputs(const std::filesystem::path& folder, const AttentionInputs& inputs);
+
+struct OutputJudgement {
+  double rel_error = 0;
+  std::string wrong;  // what is wrong with it; empty: nothing
+};
+
+// Of ours the whole bound holds: each row's error and the log-sum-exp too. A peer may round more than flashcore does,
+// so its overall error may be kPeerFactor times the bound.
+enum class Strictness { kOurs, kPeer };
+inline constexpr double kPeerFactor = 4;
+
+// `answer`: what the peer says to "output": {"outputs": [{"o": FILE, "lse": FILE or none}, ...]}, every buffer that its
+// timed launches wrote. The worst of them is given.
+OutputJudgement judge_outputs(const PlacedProblem& problem, const Oracle& oracle, const nlohmann::json& answer,
+                              Strictness strictness);
+
+}  // namespace flashcore

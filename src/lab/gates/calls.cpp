@@ -1,0 +1,160 @@
+#include "lab/gates/calls.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "lab/record/json_io.h"
+
+namespace flashcore {
+namespace {
+
+// Somebody who writes on after the launch has a few milliseconds to show it.
+constexpr double kSettleMs = 2;
+// Twice the buffers only where they leave room for the rest.
+constexpr double kShareOfMemoryForFreshBuffers = 0.25;
+// Of launches of which every hundredth is wrong, a hundred hold one. Those that are wrong by chance, once in a hundred,
+// are met with a probability of 63% by a hundred and of 99.996% by a thousand.
+constexpr int kFewestRepeats = 2, kRepeats = 100, kMostRepeats = 1000;
+constexpr double kRepeatSeconds = 0.05, kMostRepeatSeconds = 5;
+
+// How far `outputs` are from `before`, o times `factor`. Only norms: what is judged is whether it is another result.
+OutputError distance(const JudgedCall& call, double factor, const AttentionOutputs& outputs) {
+  Reference expected = call.oracle.reference;
+  const std::vector<float> o = gather_rows(call.outputs.o, call.oracle.rows),
+                           lse = gather_lse(call.problem, call.outputs.lse, call.oracle.rows);
+  for (std::size_t i = 0; i < o.size(); ++i) expected.o[i] = factor * static_cast<double>(o[i]);
+  expected.lse.assign(lse.begin(), lse.end());
+  return compare_sample(call.problem, expected, call.oracle.rows, outputs);
+}
+
+// v doubled gives o doubled, exactly (of 8 bits: negated, negated): other content at the same addresses, whose result
+// needs no second reference. An output kept from the last call by address shows.
+std::optional<CallFault> check_changed_content(const JudgedCall& call) {
+  AttentionInputs replaced = call.oracle.inputs;
+  const double factor = replace_values(replaced.v);
+  call.operands.upload(replaced);
+  const OutputError error = distance(call, factor, launch_once(call.device, call.operands, call.launch));
+  if (within_norms(error, call.oracle.bound)) return std::nullopt;
+  return CallFault{Check::kChangedContent,
+                   fmt::format("v {} at the same addresses did not {} o; a result of other inputs? {}",
+                               factor == 2 ? "doubled" : "negated", factor == 2 ? "double" : "negate",
+                               describe_error(error, call.oracle.bound))};
+}
+
+// The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.
+std::optional<CallFault> check_fresh_pointers(const JudgedCall& call) {
+  Operands fresh(call.device, call.problem);
+  fresh.upload(call.oracle.inputs);
+  const OutputError error = distance(call, 1, launch_once(call.device, fresh, call.loaded.bind(fresh.args())));
+  if (within_norms(error, call.oracle.bound)) return std::nullopt;
+  return CallFault{Check::kFreshPointers, "the same inputs at other addresses gave other outputs: " +
+                                              describe_error(error, call.oracle.bound)};
+}
+
+}  // namespace
+
+std::optional<CallFault> check_settled(const JudgedCall& call) {
+  if (!is_on(Check::kSettled)) return std::nullopt;
+  call.device.idle(kSettleMs);
+  call.device.synchronize();
+  if (bitwise_equal(call.outputs, call.operands.download_outputs())) return std::nullopt;
+  return CallFault{Check::kSettled, "the outputs changed after the launch was complete: somebody works outside of it"};
+}
+
+namespace {
+
+bool room_for_fresh_buffers(const DeviceInfo& device, const PlacedProblem& problem) {
+  return device.memory_bytes == 0 || static_cast<double>(Operands::total_bytes(problem)) <
+                                         kShareOfMemoryForFreshBuffers * static_cast<double>(device.memory_bytes);
+}
+
+bool is_right(const OutputError& error, const ErrorBound& bound) {
+  return within_norms(error, bound) && !exceeded(error, bound);
+}
+
+std::optional<CallFault> check_no_lse(const JudgedCall& call) {
+  AttentionArgs args = call.operands.args();
+  args.lse = nullptr;
+  AttentionOutputs outputs = launch_once(call.device, call.operands, call.loaded.bind(args));
+  AttentionOutputs untouched{HostTensor(), outputs.lse};
+  if (is_on(Check::kPoison) && count_unwritten(untouched) != static_cast<std::int64_t>(outputs.lse.size()))
+    return CallFault{Check::kNoLse, "a launch without lse wrote to the lse of an earlier one"};
+  outputs.lse = call.outputs.lse;
+  const OutputError error = compare_sample(call.problem, call.oracle.reference, call.oracle.rows, outputs);
+  if (is_right(error, call.oracle.bound)) return std::nullopt;
+  return CallFault{Check::kNoLse, "without lse o is wrong: " + describe_error(error, call.oracle.bound)};
+}
+
+std::optional<CallFault> check_offset(const JudgedCall& call, std::size_t offset) {
+  Operands operands(call.device, call.problem, {offset, std::max(offset, sizeof(float))});
+  operands.upload(call.oracle.inputs);
+  const Launch launch = call.loaded.bind(operands.args());
+  const AttentionOutputs outputs = launch_once(call.device, operands, launch);
+  const std::string where = fmt::format("with addresses that are multiples of {} bytes and of no more ", offset);
+  if (const auto name = is_on(Check::kRedZones) ? operands.broken_red_zone() : std::nullopt)
+    return CallFault{Check::kAlignment, where + fmt::format("it wrote out of bounds around {}", *name)};
+  const OutputError error = compare_sample(call.problem, call.oracle.reference, call.oracle.rows, outputs);
+  if (is_right(error, call.oracle.bound)) return std::nullopt;
+  return CallFault{Check::kAlignment, where + "it is wrong: " + describe_error(error, call.oracle.bound)};
+}
+
+}  // namespace
+
+AttentionOutputs launch_once(Device& device, Operands& operands, const Launch& launch) {
+  if (is_on(Check::kPoison)) operands.poison_outputs();
+  launch();
+  device.synchronize();
+  return operands.download_outputs();
+}
+
+OutputError compare_sample(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
+                           const AttentionOutputs& outputs) {
+  return compare(problem, reference, gather_rows(outputs.o, rows), gather_lse(problem, outputs.lse, rows));
+}
+
+std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence) {
+  const bool many = level == GateLevel::kFull && !call.device.info().limits.emulated;
+  int wanted = many ? kRepeats : kFewestRepeats;  // the first launch is one of them
+  const double start = call.device.now_seconds();
+  for (int done = 1; done < wanted; ++done) {
+    const AttentionOutputs again = launch_once(call.device, call.operands, call.launch);
+    evidence["repeats"] = done + 1;
+    if (is_on(Check::kRepeat) && !bitwise_equal(call.outputs, again))
+      return CallFault{Check::kRepeat,
+                       fmt::format("the same launch repeated gave other bits in repeat {} (a race, a state between "
+                                   "launches, or a result that only the first call writes)",
+                                   done)};
+    if (!many || done > 3) continue;
+    const double each = std::max(1e-7, (call.device.now_seconds() - start) / done);
+    const int affordable = static_cast<int>(std::min(kMostRepeatSeconds / each, double{kMostRepeats}));
+    const int cheap = static_cast<int>(std::min(kRepeatSeconds / each, double{kMostRepeats}));
+    wanted = std::max(kFewestRepeats, std::min(std::max(kRepeats, cheap), affordable));
+  }
+  return std::nullopt;
+}
+
+std::optional<CallFault> check_state(const JudgedCall& call) {
+  if (is_on(Check::kChangedContent))
+    if (auto found = check_changed_content(call)) return found;
+  if (is_on(Check::kFreshPointers) && room_for_fresh_buffers(call.device.info(), call.problem))
+    return check_fresh_pointers(call);
+  return std::nullopt;
+}
+
+std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, nlohmann::json& evidence) {
+  if (is_on(Check::kNoLse))
+    if (auto found = check_no_lse(call)) return found;
+  if (!is_on(Check::kAlignment) || !room_for_fresh_buffers(call.device.info(), call.problem)) return std::nullopt;
+  // Multiples of what is promised and of no more; and of 16, 64 and 128, where somebody may change his way of copying.
+  std::set<int> offsets{promised};
+  if (!call.device.info().limits.emulated)
+    for (const int offset : {16, 64, 128})
+      if (offset >= promised) offsets.insert(offset);
+  evidence["offsets"] = offsets;
+  for (const int offset : offsets)
+    if (auto found = check_offset(call, static_cast<std::size_t>(offset))) return found;
+  return std::nullopt;
+}
+
+}  // namespace flashcore

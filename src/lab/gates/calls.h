@@ -1,0 +1,52 @@
+#pragma once
+// What must hold of any call of a candidate, whatever the data: where its operands lie, how often it is called, and
+// what it is called with.
+
+#include <optional>
+#include <string>
+
+#include "lab/gates/request.h"
+#include "lab/harness/compiled_candidate.h"
+#include "lab/harness/operands.h"
+#include "lab/harness/oracle.h"
+
+namespace flashcore {
+
+// What a check found.
+struct CallFault {
+  Check check;
+  std::string what;
+};
+
+// A loaded candidate that was launched on `operands`, which hold oracle.inputs, and gave `outputs`, which are right.
+struct JudgedCall {
+  Device& device;
+  const PlacedProblem& problem;
+  const Oracle& oracle;
+  const LoadedCandidate& loaded;
+  Operands& operands;
+  const Launch& launch;
+  const AttentionOutputs& outputs;
+};
+
+// Poisons the outputs, launches, waits, and takes what is there.
+AttentionOutputs launch_once(Device& device, Operands& operands, const Launch& launch);
+// Of the rows that fp64 computed.
+OutputError compare_sample(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
+                           const AttentionOutputs& outputs);
+
+// kRepeat: the same launch gives the same bits. At GateLevel::kFull on hardware a hundred times, up to a thousand while
+// that takes less than 50 ms, fewer only where a hundred take more than five. Sets evidence["repeats"].
+std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence);
+
+// kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.
+std::optional<CallFault> check_settled(const JudgedCall& call);
+
+// kChangedContent and kFreshPointers, for hardware. Leaves other inputs in the operands.
+std::optional<CallFault> check_state(const JudgedCall& call);
+
+// kNoLse and kAlignment: `promised` bytes are what all addresses must be multiples of, at least an element's size.
+// Sets evidence["offsets"].
+std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, nlohmann::json& evidence);
+
+}  // namespace flashcore

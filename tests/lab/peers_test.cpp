@@ -1,0 +1,40 @@
+// The engine of peer runs: what tests/cli/peers_verb_test.py cannot have without a GPU.
+
+#include "lab/compare/peers.h"
+
+#include <gtest/gtest.h>
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+json run_one(bool on_gpu, PeerDeadlines deadlines, std::vector<std::vector<std::string>> programs) {
+  PeersOptions options;
+  options.device = "cpu";
+  options.on_gpu = on_gpu;  // the rules of a GPU; the times are a CPU's
+  options.suite = {"one", {{"tiny", PlacedProblem::parse("b1_h1_s8_d16_fp32")}}};
+  options.programs = std::move(programs);
+  options.rounds = 2;
+  options.gap_ms = 0;
+  options.laboratory = FLASHCORE_BINARY;
+  options.deadlines = deadlines;
+  const PeersResult result = run_peers(options, nullptr, {}, {});
+  EXPECT_EQ(result.rows.size(), 1U);
+  return result.rows.at(0);
+}
+
+const std::string kFake = FLASHCORE_SOURCE_DIR "/tests/cli/fake_peer.py";
+
+TEST(Peers, OnAGpuBothTimingsOfOursMustAgree) {
+  // Its party "flashcore" says 1000 us, and the laboratory measures a hundredth of that.
+  const json row = run_one(true, {}, {{"python3", kFake, "flashcore", "good"}});
+  EXPECT_TRUE(row["time_us"].is_null());
+  EXPECT_NE(row["message"].get<std::string>().find("3% is the limit"), std::string::npos) << row["message"];
+  EXPECT_TRUE(row["peers"].empty()) << "no ratio is published either";
+  EXPECT_EQ(row["measured"][0]["samples_us"].size(), 2U) << "the samples are kept";
+  EXPECT_TRUE(run_one(false, {}, {{"python3", kFake, "flashcore", "good"}})["time_us"].is_object());
+}
+
+}  // namespace
+}  // namespace flashcore

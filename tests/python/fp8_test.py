@@ -1,0 +1,319 @@
+"""flashcore.attention on 8-bit floats: factors, outputs, what is refused. Arrays are made of bytes; ml_dtypes and PyTorch where they import."""
+
+import array
+import ctypes
+import importlib
+import math
+import os
+import struct
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import flashcore  # noqa: E402
+from flashcore import _arrays  # noqa: E402
+
+BATCH, HEADS, HEADS_KV, ROWS, KEYS, DIM = 2, 4, 2, 3, 5, 8
+
+
+def value_of(code, mantissa, bias):
+    exponent, fraction = (code & 127) >> mantissa, code & ((1 << mantissa) - 1)
+    value = math.ldexp(fraction + (1 << mantissa if exponent else 0), max(exponent, 1) - bias - mantissa)
+    return -value if code & 128 else value
+
+
+E4M3 = {value_of(code, 3, 7): code for code in range(256) if code & 127 != 127}
+E5M2 = {value_of(code, 2, 15): code for code in range(256) if code & 127 < 124}
+
+
+def strides_of(shape):
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def view(memory, dtype, shape):
+    return _arrays.View("buffer", "cpu", dtype, tuple(shape), strides_of(shape), ctypes.addressof(memory), memory)
+
+
+class Tensors:
+    """q, k and v of small whole numbers, as 8-bit floats; o in bf16."""
+
+    def __init__(self, dtype="e4m3", output="bf16"):
+        codes = {"e4m3": E4M3, "e5m2": E5M2}[dtype]
+        self.values, self.views = {}, {}
+        for name, step, heads, rows in (("q", 3, HEADS, ROWS), ("k", 5, HEADS_KV, KEYS), ("v", 7, HEADS_KV, KEYS)):
+            shape = (BATCH, heads, rows, DIM)
+            numbers = [float(i * step % 9 - 4) for i in range(math.prod(shape))]
+            memory = (ctypes.c_uint8 * len(numbers))(*(codes[x] for x in numbers))
+            self.values[name], self.views[name] = numbers, view(memory, dtype, shape)
+        size = BATCH * HEADS * ROWS * DIM
+        self.output = output
+        self.memory = (ctypes.c_uint16 * size)() if output in ("bf16", "fp16") else (ctypes.c_uint8 * size)()
+        self.out = view(self.memory, output, (BATCH, HEADS, ROWS, DIM))
+
+    def attention(self, *descales, **more):
+        named = dict(zip(("descale_q", "descale_k", "descale_v"), descales))
+        return flashcore.attention(*(self.views[name] for name in "qkv"), out=self.out, **named, **more)
+
+    def result(self, i):
+        bits = self.memory[i]
+        if self.output == "bf16":
+            return ctypes.c_float.from_buffer(ctypes.c_uint32(bits << 16)).value
+        if self.output == "fp16":
+            return struct.unpack("e", bytes(ctypes.c_uint16(bits)))[0]
+        return value_of(bits, *((3, 7) if self.output == "e4m3" else (2, 15)))
+
+    def expected(self, i, dq, dk, dv):
+        """By the formula; factors are lists of one, or of one for each batch entry and key head."""
+        column, row, head, batch = i % DIM, i // DIM % ROWS, i // DIM // ROWS % HEADS, i // DIM // ROWS // HEADS
+        kv = batch * HEADS_KV + head // (HEADS // HEADS_KV)
+        factor = [f[kv if len(f) > 1 else 0] for f in (dq, dk, dv)]
+        q = self.values["q"][i // DIM * DIM :][:DIM]
+        weights, total = 0.0, 0.0
+        for j in range(KEYS):
+            k = self.values["k"][(kv * KEYS + j) * DIM :][:DIM]
+            p = math.exp(sum(a * b for a, b in zip(q, k)) * factor[0] * factor[1] / math.sqrt(DIM))
+            weights, total = weights + p, total + p * self.values["v"][(kv * KEYS + j) * DIM + column]
+        return factor[2] * total / weights
+
+
+def heads(*factors):
+    return memoryview(array.array("f", factors)).cast("B").cast("f", (BATCH, HEADS_KV))
+
+
+class Fp8Test(unittest.TestCase):
+    UNIT = {"bf16": 2**-8, "fp16": 2**-11, "e4m3": 2**-4, "e5m2": 2**-3}
+
+    def assert_right(self, tensors, dq, dk, dv):
+        for i in range(len(tensors.memory)):
+            right = tensors.expected(i, dq, dk, dv)
+            self.assertAlmostEqual(tensors.result(i), right, delta=1.01 * self.UNIT[tensors.output] * abs(right) + 2**-9)
+
+    def test_factors_of_either_kind(self):
+        for dtype in ("e4m3", "e5m2"):
+            tensors = Tensors(dtype)
+            tensors.attention(0.25, 0.5, 3.0)
+            self.assert_right(tensors, [0.25], [0.5], [3.0])
+            tensors.attention(0.25, memoryview(array.array("f", [0.5])), 2)
+            self.assert_right(tensors, [0.25], [0.5], [2.0])
+            dq, dk, dv = (0.25, 0.5, 0.125, 1.0), (0.5, 0.25, 1.0, 0.125), (1.0, 2.0, 3.0, 4.0)
+            tensors.attention(heads(*dq), heads(*dk), heads(*dv))
+            self.assert_right(tensors, dq, dk, dv)
+            tensors.attention()
+            self.assert_right(tensors, [1.0], [1.0], [1.0])
+
+    def test_outputs(self):
+        for output in ("bf16", "fp16", "e4m3", "e5m2"):
+            tensors = Tensors("e4m3", output)
+            tensors.attention(0.25, 0.5, 3.0)
+            self.assert_right(tensors, [0.25], [0.5], [3.0])
+
+    def test_a_plan_takes_addresses_of_factors(self):
+        tensors = Tensors()
+        plan = flashcore.plan(*(tensors.views[name] for name in "qkv"), out=tensors.out)
+        cells = [ctypes.c_float(x) for x in (0.25, 0.5, 3.0)]
+        plan.launch(*(tensors.views[name].address for name in "qkv"), tensors.out.address, 0, 0, *map(ctypes.addressof, cells))
+        self.assert_right(tensors, [0.25], [0.5], [3.0])
+        self.assertIn("e4m3", plan.info["problem"])
+        by_head = flashcore.plan(*(tensors.views[name] for name in "qkv"), out=tensors.out, scaling="head")
+        self.assertIn("perhead", by_head.info["problem"])
+
+    def refused(self, pattern, call):
+        with self.assertRaisesRegex(flashcore.Error, pattern):
+            call()
+
+    def test_what_is_refused_is_named(self):
+        tensors = Tensors()
+        for bad in (0.0, -1.0, math.nan, math.inf, 1e-60):
+            self.refused("descale_k is .*positive and finite", lambda: tensors.attention(1.0, bad, 1.0))
+            self.refused(r"descale_v\[2\] is .*positive and finite",
+                         lambda: tensors.attention(heads(1, 1, 1, 1), heads(1, 1, 1, 1), heads(1, 1, bad, 1)))  # fmt: skip
+        self.refused("descale_q is given and descale_k is not", lambda: tensors.attention(1.0))
+        self.refused(r"descale_q has shape \(3,\); give one element, or \[batch, heads_kv\] = \(2, 2\)",
+                     lambda: tensors.attention(memoryview(array.array("f", [1, 1, 1])), 1.0, 1.0))  # fmt: skip
+        self.refused("descale_k has a factor for each key head and descale_q one for all", lambda: tensors.attention(1.0, heads(1, 1, 1, 1), 1.0))
+        self.refused("descale_v is a str", lambda: tensors.attention(1.0, 1.0, "1"))
+        self.refused("descale_v is a bool", lambda: tensors.attention(1.0, 1.0, True))
+        half = view((ctypes.c_uint16 * 1)(), "fp16", (1,))
+        self.refused("descale_q is of fp16; give float32", lambda: tensors.attention(half, 1.0, 1.0))
+        self.refused("scaling is 'row'", lambda: flashcore.plan(*(tensors.views[name] for name in "qkv"), out=tensors.out, scaling="row"))
+        mixed = [tensors.views["q"], Tensors("e5m2").views["k"], tensors.views["v"]]
+        self.refused("q is e4m3 on cpu and k is e5m2 on cpu; all three must agree",
+                     lambda: flashcore.attention(*mixed, out=tensors.out, descale_q=1.0, descale_k=1.0, descale_v=1.0))  # fmt: skip
+        wide = view((ctypes.c_float * len(tensors.memory))(), "fp32", tensors.out.shape)
+        self.refused("out is fp32 .*it must be bf16 or fp16 or e4m3 or e5m2", lambda: flashcore.attention(*(tensors.views[n] for n in "qkv"), out=wide))
+
+    def test_factors_of_wider_arrays_are_refused(self):
+        q = memoryview(bytearray(4 * 1 * 1 * 4 * 8)).cast("f", (1, 1, 4, 8))
+        self.refused("descale_v is given and q is fp32", lambda: flashcore.attention(q, q, q, descale_v=1.0))
+        self.refused("scaling is 'head' and q is fp32", lambda: flashcore.plan(q, q, q, scaling="head"))
+
+
+class FrameworkTest(unittest.TestCase):
+    """A framework's own 8-bit arrays: the same numbers as from bytes."""
+
+    def module(self, name):
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            self.skipTest(f"{name} does not import here: {error}")
+
+    def bytes_of(self, tensors):
+        return {name: bytes(v.keep) for name, v in tensors.views.items()}
+
+    def test_ml_dtypes(self):
+        numpy, ml_dtypes = self.module("numpy"), self.module("ml_dtypes")
+        for dtype, kind in (("e4m3", ml_dtypes.float8_e4m3fn), ("e5m2", ml_dtypes.float8_e5m2)):
+            tensors = Tensors(dtype)
+            tensors.attention(0.25, 0.5, 3.0)
+            raw = self.bytes_of(tensors)
+            q, k, v = (numpy.frombuffer(raw[n], numpy.uint8).view(kind).reshape(tensors.views[n].shape) for n in "qkv")
+            o = flashcore.attention(q, k, v, descale_q=0.25, descale_k=numpy.float32([0.5]), descale_v=numpy.float32(3))
+            self.assertEqual(o.dtype, ml_dtypes.bfloat16)
+            self.assertEqual(o.tobytes(), bytes(tensors.memory))
+            by_head = numpy.full((BATCH, HEADS_KV), 1, numpy.float32)
+            by_head[1, 1] = -1
+            with self.assertRaisesRegex(flashcore.Error, r"descale_q\[3\] is -1"):
+                flashcore.attention(q, k, v, descale_q=by_head, descale_k=abs(by_head), descale_v=abs(by_head))
+
+    def test_every_code_is_the_number_that_ml_dtypes_says(self):
+        """One key: o is v, read by the library and written as bf16, fp16 and its own type."""
+        np, ml_dtypes = self.module("numpy"), self.module("ml_dtypes")
+        for kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2):
+            codes = np.arange(256, dtype=np.uint8)
+            v = codes.view(kind).reshape(1, 1, 1, 256)
+            zero = np.zeros((1, 1, 1, 8), kind)
+            for output in (ml_dtypes.bfloat16, np.float16, kind):
+                out = np.zeros((1, 1, 1, 256), output)
+                flashcore.attention(zero, zero, v, out=out)
+                known = np.isfinite(v.astype(np.float32))
+                np.testing.assert_array_equal(out[known].astype(np.float32), v[known].astype(np.float32))
+                self.assertTrue(np.isnan(out.astype(np.float32))[np.isnan(v.astype(np.float32))].all())
+
+    def test_torch(self):
+        torch = self.module("torch")
+        for dtype, kind in (("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)):
+            tensors = Tensors(dtype)
+            tensors.attention(0.25, 0.5, 3.0)
+            raw = self.bytes_of(tensors)
+            q, k, v = (torch.frombuffer(bytearray(raw[n]), dtype=torch.uint8).view(kind).reshape(tensors.views[n].shape) for n in "qkv")
+            o = flashcore.attention(q, k, v, descale_q=0.25, descale_k=torch.tensor([0.5]), descale_v=torch.tensor(3.0))
+            self.assertEqual(o.dtype, torch.bfloat16)
+            self.assertEqual(bytes(o.view(torch.uint8).numpy()), bytes(tensors.memory))
+
+
+def attend(numpy, q, k, v):
+    """In float64, [batch, heads, seqlen, head_dim]."""
+    k, v = (numpy.repeat(x.astype(numpy.float64), q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = numpy.einsum("bhqd,bhkd->bhqk", q.astype(numpy.float64), k) / math.sqrt(q.shape[3])
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+class QuantizeTest(unittest.TestCase):
+    """flashcore.quantize: round trips, factors, and the error from end to end."""
+
+    def setUp(self):
+        try:
+            import ml_dtypes
+            import numpy
+        except ImportError as error:
+            self.skipTest(f"{error}; scripts/install-packages --tests brings both")
+        self.np, self.types = numpy, ml_dtypes
+        self.random = numpy.random.default_rng(1)
+
+    def normal(self, *shape):
+        return self.random.standard_normal(shape).astype(self.np.float32)
+
+    def test_every_code_is_kept_and_values_are_within_their_rounding(self):
+        np = self.np
+        for dtype, kind, codes, unit in (("e4m3", self.types.float8_e4m3fn, E4M3, 2**-4), ("e5m2", self.types.float8_e5m2, E5M2, 2**-3)):
+            # Whole rows of every finite number: the largest is there, so that the factor is 1.
+            values = np.array(sorted(set(codes)), np.float32)
+            values = np.resize(values, 256).reshape(1, 1, 16, 16)
+            made = flashcore.quantize(values, values, values, dtype=dtype)
+            self.assertEqual(float(made.descale_q[0]), 1.0)
+            self.assertEqual(made.q.dtype, kind)
+            np.testing.assert_array_equal(made.v.astype(np.float32), values)
+            q, k, v = self.normal(2, 4, 9, 16), self.normal(2, 2, 7, 16), 300 * self.normal(2, 2, 7, 16)
+            for scaling in ("tensor", "head"):
+                made = flashcore.quantize(q, k, v, dtype=dtype, scaling=scaling)
+                self.assertEqual(made.descale_v.shape, (1,) if scaling == "tensor" else (2, 2))
+                for x, stored, factor in ((q, made.q, made.descale_q), (k, made.k, made.descale_k), (v, made.v, made.descale_v)):
+                    factor = np.repeat(factor, x.shape[1] // 2, 1)[:, :, None, None] if scaling == "head" else factor
+                    error = abs(stored.astype(np.float32) * factor - x)
+                    self.assertTrue((error <= 1.001 * np.maximum(unit * abs(x), factor * 2**-10)).all())
+                self.assertEqual(abs(made.v.astype(np.float32)).max(), max(codes))
+
+    def test_layouts_and_nan(self):
+        np = self.np
+        q, k, v = self.normal(2, 4, 9, 16), self.normal(2, 2, 7, 16), self.normal(2, 2, 7, 16)
+        k[0, 0, 1, 2], v[1, 1, 3, 4] = np.nan, np.inf
+        plain = flashcore.quantize(q, k, v, scaling="head")
+        turned = flashcore.quantize(*(x.swapaxes(1, 2) for x in (q, k, v)), scaling="head", layout="bshd")
+        for a, b in zip(plain.arrays, turned.arrays):
+            self.assertEqual(a.tobytes(), np.ascontiguousarray(b.swapaxes(1, 2)).tobytes())
+        np.testing.assert_array_equal(plain.descale_k, turned.descale_k)
+        self.assertEqual(int(np.isnan(plain.k.astype(np.float32)).sum()), 1)
+        self.assertTrue(np.isfinite(plain.descale_k).all() and np.isfinite(plain.descale_v).all())
+        self.assertEqual(float(plain.v[1, 1, 3, 4]), 448.0)
+
+    def error(self, q, k, v, **options):
+        """Of flashcore.attention on what quantize makes, against fp64 on what it was given."""
+        right = attend(self.np, q, k, v)
+        made = flashcore.quantize(q, k, v, **options)
+        o = flashcore.attention(*made.arrays, **made.descales).astype(self.np.float64)
+        return float(self.np.linalg.norm(o - right) / self.np.linalg.norm(right))
+
+    def test_the_error_from_end_to_end(self):
+        q, k, v = self.normal(1, 4, 256, 64), self.normal(1, 2, 256, 64), self.normal(1, 2, 256, 64)
+        for options in ({}, {"scaling": "head"}, {"hadamard": True}, {"smooth_k": True}):
+            error = self.error(q, k, v, **options)
+            self.assertGreater(error, 0.02, options)
+            self.assertLess(error, 0.06, options)
+        # Channels of k that lie far from zero for all keys, as models have them: the mean takes them away.
+        shifted = k.copy()
+        shifted[..., 3] += 30
+        shifted[..., 17] -= 20
+        plain, smooth = self.error(q, shifted, v), self.error(q, shifted, v, smooth_k=True)
+        self.assertGreater(plain, 0.1)
+        self.assertLess(smooth, plain / 2)
+        self.assertLess(smooth, 0.06)
+
+    def test_what_smoothing_and_rotating_leave(self):
+        np = self.np
+        q, k, v = self.normal(1, 2, 8, 32), self.normal(1, 2, 8, 32) + 5, self.normal(1, 2, 8, 32)
+        made = flashcore.quantize(q, k, v, smooth_k=True)
+        np.testing.assert_allclose(made.k_mean, k.mean(2, keepdims=True), rtol=1e-6)
+        self.assertIsNone(flashcore.quantize(q, k, v).k_mean)
+        rotated = flashcore.quantize(q, k, v, hadamard=True, seed=3)
+        before = np.einsum("bhqd,bhkd->bhqk", q, k)
+        wide = [x.astype(np.float32) * factor for x, factor in ((rotated.q, rotated.descale_q), (rotated.k, rotated.descale_k))]
+        self.assertLess(np.linalg.norm(np.einsum("bhqd,bhkd->bhqk", *wide) - before), 0.06 * np.linalg.norm(before))
+        other = flashcore.quantize(q, k, v, hadamard=True, seed=4)
+        self.assertNotEqual(other.q.tobytes(), rotated.q.tobytes())
+
+    def test_what_is_refused_is_named(self):
+        q, k, v = self.normal(1, 4, 8, 24), self.normal(1, 2, 8, 24), self.normal(1, 2, 8, 24)
+        for pattern, arrays, options in (("scaling is 'row'", (q, k, v), {"scaling": "row"}), ("dtype is 'int8'", (q, k, v), {"dtype": "int8"}),
+                                         ("layout is 'sbhd'", (q, k, v), {"layout": "sbhd"}), ("k is a list", (q, [1], v), {}),
+                                         (r"q has shape \(24,\)", (q[0, 0, 0], k, v), {}), ("heads of k and v", (q, self.normal(1, 3, 8, 24), v), {}),
+                                         ("head_dim is 24, and hadamard needs a power of two", (q, k, v), {"hadamard": True})):  # fmt: skip
+            with self.assertRaisesRegex(flashcore.Error, pattern):
+                flashcore.quantize(*arrays, **options)
+
+    def test_torch_makes_the_same(self):
+        try:
+            import torch
+        except ImportError as error:
+            self.skipTest(f"{error}; scripts/install-packages --torch brings it")
+        arrays = self.normal(1, 4, 8, 32), self.normal(1, 2, 8, 32), self.normal(1, 2, 8, 32)
+        ours = flashcore.quantize(*arrays, scaling="head")
+        theirs = flashcore.quantize(*(torch.from_numpy(x) for x in arrays), scaling="head")
+        for a, b in zip(ours.arrays, theirs.arrays):
+            self.assertEqual(a.tobytes(), bytes(b.view(torch.uint8).numpy()))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,224 @@
+"""Python's side of a peer run: how its attentions are called and what they answer. Times are the library's, figures the laboratory's."""
+
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import torch  # noqa: E402
+from flashcore import _peer_calls as calls  # noqa: E402
+from flashcore import _peer_server as server  # noqa: E402
+from flashcore import peers  # noqa: E402
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+
+
+def question(folder, problem="b1_h4_hk2_s32_d16_fp32", seed=1, layout="bhsd", **fields):
+    """What the program asks with, its inputs written."""
+    described = {"batch": 1, "heads_q": 4, "heads_kv": 2, "seqlen_q": 32, "seqlen_kv": 32, "head_dim": 16, "head_dim_v": 16, "dtype": "fp32", "causal": "none",
+                 "window_left": None, "window_right": None, "window_alignment": "bottom_right", "scale": None} | fields  # fmt: skip
+    dtype = getattr(torch, calls.DTYPES[described["dtype"]])
+    torch.manual_seed(seed)
+    inputs = {}
+    for name, heads, rows, dim in (("q", "heads_q", "seqlen_q", "head_dim"), ("k", "heads_kv", "seqlen_kv", "head_dim"), ("v", "heads_kv", "seqlen_kv", "head_dim_v")):
+        x = torch.randn(described["batch"], described[heads], described[rows], described[dim]).to(dtype)
+        path = Path(folder, f"{name}.bin")
+        path.write_bytes(x.contiguous().view(torch.uint8).numpy().tobytes())
+        inputs[name] = {"file": str(path), "dtype": described["dtype"], "shape": list(x.shape)}
+    return {"op": "prepare", "problem": problem, "seed": seed, "layout": layout, "fields": described, "inputs": inputs, "candidate": "cpu_fwd", "sample_us": 0.0}
+
+
+def reference(p):
+    group = p.heads // p.heads_kv
+    k, v = (x.double().repeat_interleave(group, dim=1) for x in (p.k, p.v))
+    scores = p.q.double() @ k.transpose(-1, -2) * (p.scale or 1 / math.sqrt(p.dim))
+    own = torch.arange(p.rows)[:, None] + (p.keys - p.rows if p.alignment == "bottom_right" else 0)
+    j = torch.arange(p.keys)[None]
+    left, right = p.window
+    hidden = torch.zeros(p.rows, p.keys, dtype=torch.bool)
+    if left is not None:
+        hidden |= own - j > left
+    if right is not None:
+        hidden |= j - own > right
+    return torch.softmax(scores.masked_fill(hidden, -math.inf), dim=-1) @ v
+
+
+CAUSAL = {"causal": "bottom_right", "window_right": 0}
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+
+class CallsTest(Folder):
+    def problem(self, **fields):
+        return calls.Problem(question(self.folder, **fields), "cpu")
+
+    def assert_right(self, call, p):
+        for _ in range(3):
+            call.run()
+        for o, _ in call.outputs():
+            torch.testing.assert_close(o.double(), reference(p), atol=1e-5, rtol=1e-4)
+
+    def test_ours_and_pytorchs_compute_the_problem(self):
+        for fields in ({}, CAUSAL, {"seqlen_q": 1, **CAUSAL}, {"scale": 0.3}, {"head_dim_v": 24}):
+            with self.subTest(fields):
+                p = self.problem(**fields)
+                self.assert_right(calls.flashcore_call(p, "cpu_fwd"), p)
+                for name in ("math", "flash"):
+                    if name == "math" or "head_dim_v" not in fields:
+                        self.assert_right(calls.PEERS[name].make(p), p)
+
+    def test_ours_lies_as_the_problem_says(self):
+        for layout in ("bhsd", "bshd", "strided"):
+            p = self.problem(layout=layout, **CAUSAL)
+            self.assertEqual(p.placed(p.q).stride(1) < p.placed(p.q).stride(2), layout != "bhsd")
+            self.assert_right(calls.flashcore_call(p, "cpu_fwd"), p)
+
+    def test_two_outputs_are_written_in_turn(self):
+        p = self.problem()
+        call = calls.flashcore_call(p, "cpu_fwd")
+        call.run()
+        self.assertEqual(len(call.outputs()), 1)
+        call.run()
+        (a, lse_a), (b, lse_b) = call.outputs()
+        self.assertNotEqual(a.data_ptr(), b.data_ptr())
+        self.assertNotEqual(lse_a.data_ptr(), lse_b.data_ptr())
+        self.assertTrue(torch.equal(a, b))
+
+    def test_a_bound_that_cuts_nothing_off_is_none(self):
+        self.assertFalse(self.problem(seqlen_q=1, **CAUSAL).masked)
+        self.assertFalse(self.problem(window_left=40).masked)
+        p = self.problem(window_left=7, **CAUSAL)
+        self.assertEqual((p.left, p.right), (7, 0))
+
+    def test_what_a_peer_cannot_compute_is_refused_not_computed_wrong(self):
+        for name, fields, words in (
+            ("flash", {"window_left": 7, **CAUSAL}, "no window"),
+            ("math", {"seqlen_q": 16, **CAUSAL}, "top-left"),
+        ):
+            with self.subTest(name), self.assertRaisesRegex(calls.Refused, words):
+                calls.PEERS[name].make(self.problem(**fields))
+        top_left = self.problem(seqlen_q=16, causal="top_left", window_right=0, window_alignment="top_left")
+        self.assert_right(calls.PEERS["math"].make(top_left), top_left)
+        with self.assertRaisesRegex(calls.Refused, "bottom-right"):
+            top_left.need_bottom_right("its")
+
+    def test_other_work_than_ours_is_noted(self):
+        p = self.problem()
+        self.assertEqual(calls.PEERS["math"].make(p).notes, ["writes no LSE", "repeats K and V"])
+        self.assertEqual(calls.PEERS["flash"].make(p).notes, [])
+
+    def test_flex_gets_a_block_mask_for_masks_and_for_decoding(self):
+        made = []
+        flex = types.ModuleType("flex_attention")
+        flex.flex_attention = lambda *a, **k: None
+        flex.create_block_mask = lambda visible, *a, **k: made.append(visible) or "mask"
+        with mock.patch.dict(sys.modules, {"torch.nn.attention.flex_attention": flex}), mock.patch.object(torch, "compile", lambda f, **k: f):
+            for fields, expected in (({"seqlen_q": 256, "seqlen_kv": 256}, 0), ({"seqlen_q": 1}, 1), (CAUSAL, 1), ({"window_left": 3, **CAUSAL}, 1)):
+                made.clear()
+                calls.PEERS["flex"].make(self.problem(**fields))
+                self.assertEqual(len(made), expected, fields)
+        i, j = torch.arange(32)[:, None], torch.arange(32)[None]
+        self.assertTrue(torch.equal(made[0](0, 0, i, j), (j <= i) & (i - j <= 3)))
+
+    def test_names_are_offered_with_versions_or_with_reasons(self):
+        versions, absent = calls.available(["flash", "cudnn", "flashinfer"], on_gpu=False)
+        self.assertIn("PyTorch", versions["flash"])
+        self.assertEqual(sorted(absent), ["cudnn", "flashinfer"])
+
+
+class ServerTest(Folder):
+    def answers(self, *questions):
+        made, out = server.Server("cpu", ["math", "flash"]), io.BytesIO()
+        server.serve(made, [json.dumps(q) + "\n" for q in questions], out)
+        return [json.loads(line) for line in out.getvalue().splitlines()]
+
+    def test_a_party_is_prepared_sampled_judged_and_released(self):
+        ask = question(self.folder, **CAUSAL)
+        hello, ours, math_, sample, output, wrong, released = self.answers(
+            {"op": "hello", "protocol": 1, "device": "cpu"}, {**ask, "party": "flashcore"}, {**ask, "party": "math"}, {"op": "sample", "handle": 0},
+            {"op": "output", "handle": 0, "folder": str(self.folder)}, {"op": "sample", "handle": 7}, {"op": "release", "handle": 0})  # fmt: skip
+        self.assertEqual([party["name"] for party in hello["parties"]], ["flashcore", "math", "flash"])
+        self.assertEqual((ours["handle"], math_["handle"]), (0, 1))
+        self.assertGreaterEqual(ours["launches"], 1)
+        self.assertGreater(sample["time_us"], 0)
+        self.assertEqual(len(output["outputs"]), 2, "both buffers")
+        o = torch.frombuffer(bytearray(Path(output["outputs"][1]["o"]).read_bytes()), dtype=torch.float32).view(1, 4, 32, 16)
+        torch.testing.assert_close(o.double(), reference(calls.Problem(ask, "cpu")), atol=1e-5, rtol=1e-4)
+        self.assertEqual(len(Path(output["outputs"][0]["lse"]).read_bytes()), 4 * 4 * 32)
+        self.assertIn("no handle 7", wrong["error"])
+        self.assertEqual(released, {"released": 0})
+
+    def test_what_cannot_be_prepared_is_refused_with_the_reason(self):
+        ask = question(self.folder, window_left=3, **CAUSAL)
+        (answer,) = self.answers({**ask, "party": "flash"})
+        self.assertIn("no window", answer["refused"])
+        (answer,) = self.answers({**question(self.folder), "candidate": "no_such_family", "party": "flashcore"})
+        self.assertIn("no_such_family", answer["refused"])
+
+    def test_an_exception_in_a_timed_call_is_what_is_told(self):
+        ask = question(self.folder)
+        problem = calls.Problem(ask, "cpu")
+        calls_left = [3]
+
+        def compute():
+            calls_left[0] -= 1
+            if calls_left[0] < 0:
+                raise ValueError("broken in the middle")
+            return problem.q
+
+        with self.assertRaisesRegex(ValueError, "broken in the middle"):
+            server.Prepared(problem, calls.Call(compute), server._library.context("cpu"), 0.0)
+
+    def test_a_pytorch_that_hands_out_no_graph_is_refused_clearly(self):
+        with self.assertRaisesRegex(calls.Refused, "raw_cuda_graph_exec"):
+            server.replay_handle(object())
+        self.assertEqual(server.replay_handle(types.SimpleNamespace(raw_cuda_graph_exec=lambda: 42)), 42)
+
+    def test_what_libraries_print_does_not_reach_the_protocol(self):
+        code = "import sys, flashcore._peer_server as s; s.available = lambda *a: (print('noise') or {}, {}); sys.exit(s.main(['--device', 'cpu', '--peers', 'math']))"
+        done = subprocess.run([sys.executable, "-c", code], input='{"op": "hello", "protocol": 1}\n', capture_output=True, text=True, env=ENVIRONMENT, timeout=300, check=True)
+        self.assertEqual(json.loads(done.stdout)["protocol"], 1)
+        self.assertIn("noise", done.stderr)
+
+
+class CommandTest(Folder):
+    def test_flags_are_handed_to_the_program(self):
+        words = peers.command(["--suite", "quick", "--problem", "a", "--problem", "b", "--device", "cpu", "--peers", "math", "--rounds", "14", "--append", "--json", "x.json"])
+        self.assertEqual(words[1:6], ["peers", "--suite", "quick", "--device", "cpu"])
+        program = json.loads(words[words.index("--peer") + 1])
+        self.assertEqual(program[1:], ["-m", "flashcore._peer_server", "--device", "cpu", "--peers", "math"])
+        self.assertEqual([words[i + 1] for i, word in enumerate(words) if word == "--problem"], ["a", "b"])
+        self.assertEqual(words[-5:], ["--rounds", "14", "--append", "--json", "x.json"])
+        with self.assertRaises(SystemExit), mock.patch("sys.stderr", io.StringIO()):
+            peers.command(["--peers", "nobody"])
+
+    def test_a_whole_run_on_the_cpu(self):
+        path = self.folder / "peers.json"
+        command = [sys.executable, "-m", "flashcore.peers", "--device", "cpu", "--problem", "b1_h4_hk2_s64_d32_fp32_causal", "--peers", "math,flash,cudnn", "--rounds", "12", "--json", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=500, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        (row,) = json.loads(path.read_text())["results"]
+        self.assertEqual([peer["name"] for peer in row["peers"]], ["math", "flash"])
+        self.assertEqual(row["refused"], {"cudnn": "it runs on a GPU only"})
+        self.assertEqual(row["measured"][0]["timed_in"], "the peers' process")
+        self.assertEqual(len(row["measured"][0]["laboratory_us"]), 12)
+        for peer in row["peers"]:
+            self.assertTrue(peer["correct"] and peer["ci95"][0] <= peer["speedup"] <= peer["ci95"][1])
+
+
+if __name__ == "__main__":
+    unittest.main()
