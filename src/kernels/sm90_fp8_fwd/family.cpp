@@ -121,7 +121,8 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
       if (problem.band().bounded()) config.scheduler = static_cast<int>(tile::Scheduler::kCounter);
       for (const int columns : {config.pv_columns, 64, 128, 256}) {
         config.pv_columns = columns;
-        if (!why_invalid(values_of(config), problem, limits)) return values_of(config);
+        // Not this->why_invalid, which asks why_unsupported, which asks here.
+        if (!detail::family_why_invalid(config, traits_of(problem), limits_of(limits))) return values_of(config);
       }
     }
     return std::nullopt;

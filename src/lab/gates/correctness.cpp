@@ -158,7 +158,7 @@ class PatternJudge {
   }
 
   int promised_alignment() const {
-    const auto element = static_cast<int>(size_of(problem_.dtype));
+    const auto element = static_cast<int>(std::max(size_of(problem_.dtype), size_of(problem_.output_dtype())));
     const Candidate& candidate = compiled_.candidate;
     if (candidate.family->kind() == DeviceKind::kCpu) return element;
     return std::max(
