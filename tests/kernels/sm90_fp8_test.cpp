@@ -19,7 +19,7 @@ constexpr const char* kFp8ScoresFirst =
     "sm90_fp8_fwd:num_consumers=3,block_n=32,num_stages=3,v_stages=1,q_stages=1,ping_pong=1,overlap=1,promote_every=1,"
     "pv_columns=64,p_exponent=8,scheduler=1";
 constexpr const char* kFp8ValuesFirst =
-    "sm90_fp8_fwd:num_consumers=2,block_n=128,num_stages=2,v_stages=2,q_stages=1,ping_pong=0,overlap=2,promote_every=1,"
+    "sm90_fp8_fwd:num_consumers=2,block_n=96,num_stages=2,v_stages=2,q_stages=1,ping_pong=0,overlap=2,promote_every=1,"
     "pv_columns=64,p_exponent=4,scheduler=0";
 constexpr const char* kFp8Blocks =
     "sm90_fp8_fwd:num_consumers=2,block_n=32,num_stages=2,v_stages=2,q_stages=1,ping_pong=1,overlap=1,promote_every=2,"

@@ -43,7 +43,7 @@ class Allocation {
   }
   bool red_zones_intact() const;
   // Writers are remembered for cells of this size, the smallest that kernels write.
-  static constexpr std::size_t kCellBytes = 2;
+  static constexpr std::size_t kCellBytes = 1;
   // Whether a kernel ever wrote here.
   bool written() const { return shadow_.load(std::memory_order_acquire) != nullptr; }
   // The last writer of the cell at `offset`, replaced by another or asked for; none if nobody wrote. Thread-safe.

@@ -103,7 +103,7 @@ constexpr int pv_chunks(const Config& c, const Traits& t) { return padded_dim(t.
 // Accumulators of O, S and sums of P·V, P as 8-bit operands, row state and addresses: fitted to what ptxas needs
 // without spilling.
 constexpr int registers_for(const Config& c, const Traits& t, int scores_and_sums) {
-  return padded_dim(t.head_dim_v) / 2 + scores_and_sums + c.block_n / 8 + 24;
+  return padded_dim(t.head_dim_v) / 2 + scores_and_sums + c.block_n / 8 + (t.head_dim > 128 ? 32 : 24);
 }
 constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
   return c.promote_every == 0 ? 0 : parts * pv_columns(c, t) / 2;
@@ -123,7 +123,9 @@ constexpr int pv_parts(const Config& c, const Traits& t) {
 }
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
-  return registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
+  // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
+  const int extra = c.promote_every > 1 ? 32 : overlap_of(c) == Overlap::kValuesFirst ? 8 : 0;
+  return extra + registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
@@ -136,6 +138,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "pv_columns: a smaller one does the same";
   if (padded_dim(t.head_dim_v) % pv_columns(c, t) != 0) return "pv_columns must divide the columns of O";
   if (pv_chunks(c, t) > 1 && c.promote_every > 1) return "sums that outlive a block are of all columns";
+  if (c.promote_every > 1 && overlap_of(c) == Overlap::kValuesFirst)
+    return "sums that outlive a block are not added while scores are computed";
   if (pv_chunks(c, t) > 2 && overlap_of(c) != Overlap::kNone)
     return "P·V of more than two parts is not in flight together with scores";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
