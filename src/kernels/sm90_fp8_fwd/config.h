@@ -103,7 +103,7 @@ constexpr int pv_chunks(const Config& c, const Traits& t) { return padded_dim(t.
 // Accumulators of O, S and sums of P·V, P as 8-bit operands, row state and addresses: fitted to what ptxas needs
 // without spilling.
 constexpr int registers_for(const Config& c, const Traits& t, int scores_and_sums) {
-  return padded_dim(t.head_dim_v) / 2 + scores_and_sums + c.block_n / 8 + (t.head_dim > 128 ? 32 : 24);
+  return padded_dim(t.head_dim_v) / 2 + scores_and_sums + c.block_n / 8 + 24;
 }
 constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
   return c.promote_every == 0 ? 0 : parts * pv_columns(c, t) / 2;
@@ -142,6 +142,7 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "sums that outlive a block are not added while scores are computed";
   if (pv_chunks(c, t) > 2 && overlap_of(c) != Overlap::kNone)
     return "P·V of more than two parts is not in flight together with scores";
+  if (t.head_dim > 128 && c.block_n > 96) return "blocks of more than 96 keys of more than 128 columns spill";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))
