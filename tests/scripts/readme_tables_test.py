@@ -73,10 +73,52 @@ class ReadmeTables(unittest.TestCase):
         text = self.readme()
         self.assertIn("| over peer † |", text, "what holds for every problem is in the head")
         self.assertIn("| 1.20× [1.19, 1.21] |", text)
-        self.assertIn("| 0.90× (no interval) ‡ |", text)
+        self.assertIn("| 0.90× § ‡ |", text)
+        self.assertIn("§ no interval: none was recorded.", text)
         self.assertIn("† writes no log-sum-exp", text)
         self.assertIn("‡ knows no groups", text)
         self.assertIn("Each speed-up rests on 1 to 2 sessions.", text)
+
+    def test_fewer_than_twelve_rounds_show_no_interval_and_say_so(self):
+        few, enough = result("b1_h8_s512_d64_fp16", 9.4, 1.2) | {"samples": 4}, result("b1_h8_s2048_d64_fp16", 22.0, 0.9) | {"samples": 12}
+        self.results(few, enough)
+        self.verdict(2)
+        self.assertEqual(self.run_script().returncode, 0)
+        text = self.readme()
+        self.assertIn("| 1.20× § |", text)
+        self.assertIn("| 0.90× [0.89, 0.91] |", text)
+        self.assertIn("§ no interval: a session had 4 rounds, and at least 12 make one.", text)
+        self.assertIn("keeps no raw samples", text)
+        few["peers"][0]["samples_us"], enough["peers"][0]["samples_us"] = [[1.0] * 12, None, [1.0] * 11], [[1.0] * 12, None]
+        self.results(few | {"samples": 23}, enough)
+        self.run_script()
+        self.assertIn("a session had 11 rounds", self.readme())
+        self.assertNotIn("keeps no raw samples", self.readme())
+
+    def test_only_what_is_right_is_shown(self):
+        wrong = result("b1_h8_s512_d64_fp16", 9.4, 1.2) | {"ended": "incorrect"}
+        beside = result("b1_h8_s2048_d64_fp16", 22.0, 0.9) | {"ended": "passed"}
+        beside["peers"].append(beside["peers"][0] | {"name": "liar", "correct": False, "speedup": 5.0})
+        self.results(wrong, beside)
+        self.assertEqual(self.run_script().returncode, 0)
+        text = self.readme()
+        self.assertIn("not timed: incorrect", text)
+        for left_out in ("9.40", "1.20×", "liar", "5.00"):
+            self.assertNotIn(left_out, text)
+        self.assertIn("**0.90×** of 1", text)
+
+    def test_the_sessions_of_all_rows_are_told(self):
+        one, two = result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 0.9)
+        session = {"began_at": "2026-11-20T08:00:00.000Z", "commit": "aaaaaaaaaaaaaaaa", "driver": "580", "samples_us": [1.0]}
+        one["measured"] = [session, session | {"commit": "bbbb", "began_at": "2026-11-23T08:00:00.000Z"}]
+        two["measured"] = [session | {"driver": "581"}, {"began_at": "2026-11-24T08:00:00.000Z", "commit": "failed", "ended": "crashed"}]
+        self.results(one, two)
+        self.assertEqual(self.run_script().returncode, 0)
+        text = self.readme()
+        self.assertIn("drivers 580, 581", text)
+        self.assertIn("commits aaaaaaaaaaaa, bbbb.", text)
+        self.assertIn("of 2026-11-20, 2026-11-23.", text)
+        self.assertNotIn("failed", text)
 
     def test_results_that_do_not_say_whether_they_decode_are_asked_for(self):
         rows = [result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h32_hk8_sq1_sk32768_d128_bf16", 40.0, 3.0)]
