@@ -88,6 +88,9 @@ int check_planted(const CheckOptions& options) {
   console.summary("{} caught by {} gate{}, {} missed, {} skipped{}{}", plural(caught, "planted fault"),
                   caught == 1 ? "its" : "their", caught == 1 ? "" : "s", missed, skipped, lacking_words(lacking),
                   stopped_by());
+  console.summary(
+      "faults of CPU kernels are not among them: tests/planted/cpu.yaml is run by the test program planted_tests "
+      "(ctest -R planted)");
   if (missed > 0) return kFailed;
   if (lacking > 0) return kNoEnvironment;
   return unless_interrupted(caught > 0 ? kDone : kNotJudged);

@@ -62,6 +62,7 @@ class PlantedTest(CliTest):
             self.skipTest("no NVRTC here")
         self.assertEqual(result.returncode, DONE, result.stdout)
         self.assertGreaterEqual(outcome["caught"], 4)
+        self.assertIn("planted_tests", result.stdout, "who runs the faults of the CPU")
         self.assertEqual(outcome["missed"], 0)
 
     def test_verify_finds_causal_flops_counted_in_full(self):
