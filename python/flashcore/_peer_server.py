@@ -166,9 +166,14 @@ class Server:
         if on_gpu and not torch.cuda.is_available():
             raise Error("PyTorch sees no GPU; --device cpu tries it out on the CPU", "environment")
         versions, absent = available(self.names, on_gpu)
-        ours = [{"name": "flashcore", "version": f"flashcore {_library.__version__}", "notes": []}] if self.beside_ours else []
+        ours = [{"name": "flashcore", "version": f"flashcore {_library.__version__}", "notes": [], "source_hash": self.source_hash()}] if self.beside_ours else []
         offered = [{"name": name, "version": version, "notes": PEERS[name].notes} for name, version in versions.items()]
         return {"protocol": PROTOCOL, "name": "flashcore._peer_server", "parties": ours + offered, "absent": absent}
+
+    def source_hash(self) -> str:
+        """Of the library that is called here. The laboratory gates its own, and refuses to time another."""
+        described: dict[str, Any] = json.loads(_library.text_of(_library.library().fc_context_describe, _library.context(self.device)))
+        return str(described["source_hash"])
 
     def prepare(self, request: dict[str, Any]) -> dict[str, Any]:
         import torch

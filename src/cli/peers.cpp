@@ -2,6 +2,7 @@
 
 #include "lab/compare/peers.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -16,7 +17,9 @@
 #include "kernels/source_hash.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/peer_rows.h"
+#include "lab/compare/peer_sessions.h"
 #include "lab/measure/race.h"
+#include "lab/record/machine.h"
 
 namespace flashcore::cli {
 
@@ -55,6 +58,45 @@ std::string rate_of(const nlohmann::json& row) {
   return tflops >= 1 ? fmt::format("{:7.1f} TFLOP/s", tflops) : fmt::format("{:7.1f} GFLOP/s", 1000 * tflops);
 }
 
+// "apart" is beside the peers over the laboratory; the laboratory is told against what is published.
+double laboratory_percent(const nlohmann::json& laboratory) {
+  return 100 * (1 / (1 + laboratory.at("apart").get<double>()) - 1);
+}
+
+// Who has no ratio here, and why. Who is absent from the whole run is told once, at its end.
+void print_refused(Console& console, const nlohmann::json& row, const std::map<std::string, std::string>& absent) {
+  if (!row.contains("refused")) return;
+  for (const auto& [name, why] : row["refused"].items()) {
+    const auto found = absent.find(name);
+    if (found == absent.end() || nlohmann::json(found->second) != why)
+      console.line("{:18s} refused {}: {}", "", name, why.get<std::string>());
+  }
+}
+
+void print_load(Console& console, const nlohmann::json& rows) {
+  std::vector<MachineReading> readings;
+  for (const nlohmann::json& row : rows) {
+    for (const nlohmann::json& session : row.value("measured", nlohmann::json::array())) {
+      if (!session.contains("load_average")) continue;
+      MachineReading& reading = readings.emplace_back();
+      reading.load_before = session["load_average"].at(0).get<double>();
+      reading.load_after = session["load_average"].at(1).get<double>();
+      reading.cores = session.at("cores").get<int>();
+    }
+  }
+  const std::string load = load_words(readings);
+  if (load.empty()) return;
+  console.line("{}, this run included", load);
+  const bool busy = std::any_of(readings.begin(), readings.end(), [](const MachineReading& reading) {
+    return std::max(reading.load_before, reading.load_after) > reading.cores;
+  });
+  if (busy)
+    console.line(
+        "warning: more work than cores was running: times of a CPU are of a busy machine, and a GPU may have waited "
+        "for "
+        "its host; publish none of them without a quiet session");
+}
+
 void print_row(Console& console, const nlohmann::json& row) {
   const auto name = row.at("name").get<std::string>();
   if (!row.at("time_us").is_object()) {
@@ -68,9 +110,8 @@ void print_row(Console& console, const nlohmann::json& row) {
                          peer.at("time_us").at("p50").get<double>(), peer.at("speedup").get<double>(),
                          interval.is_null() ? " (no interval)" : "");
   }
-  const std::string apart = row.contains("laboratory")
-                                ? fmt::format("  laboratory {:+.1f}%", -100 * row["laboratory"]["apart"].get<double>())
-                                : "";
+  const std::string apart =
+      row.contains("laboratory") ? fmt::format("  laboratory {:+.1f}%", laboratory_percent(row["laboratory"])) : "";
   console.line("{:18s} {:10.2f} us  {}{}  {}{}", name, row["time_us"]["p50"].get<double>(), rate_of(row), peers,
                row.at("family").get<std::string>(), apart);
 }
@@ -103,24 +144,38 @@ nlohmann::json earlier_rows(const PeersArguments& options) {
   return document["results"];
 }
 
-// `row` in its place among `rows`: as another session of the same problem, or anew.
-void place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row, double margin) {
-  for (nlohmann::json& earlier : rows) {
-    if (earlier.value("problem", nlohmann::json()) != row.at("problem") ||
-        earlier.value("name", nlohmann::json()) != row.at("name"))
-      continue;
-    const bool timed = row.at("time_us").is_object();
-    if (!timed && earlier.value("time_us", nlohmann::json()).is_object()) {
-      console.line("{:18s} keeps its earlier sessions: this one has no time", row.at("name").get<std::string>());
-      return;
-    }
-    std::string why;
-    earlier = timed ? append_session(earlier, row, margin, why) : row;
-    if (!why.empty())
-      console.line("{:18s} begins anew, without its earlier sessions: {}", row.at("name").get<std::string>(), why);
-    return;
+nlohmann::json* find_row(nlohmann::json& rows, const std::string& problem, const std::string& name) {
+  for (nlohmann::json& row : rows)
+    if (row.is_object() && row.value("problem", nlohmann::json()) == nlohmann::json(problem) &&
+        row.value("name", nlohmann::json()) == nlohmann::json(name))
+      return &row;
+  return nullptr;
+}
+
+// Before hours of work that could not be added.
+void require_another_session(const PeersArguments& options, const Suite& suite, nlohmann::json& rows) {
+  const nlohmann::json now = {{"began_at", now_iso8601()}, {"run", ""}, {"boot", read_boot_id()}};
+  for (const NamedProblem& named : suite.problems) {
+    const nlohmann::json* row = find_row(rows, named.problem.id(), named.name);
+    if (!row) continue;
+    if (const std::string why = why_same_session(*row, now); !why.empty())
+      throw_bad_input("--append: {} of {} has no room for this session: {}. Wait, or choose others with --problem",
+                      named.name, options.common.json, why);
   }
-  rows.push_back(row);
+}
+
+// `row` in its place among `rows`: as another session of the same problem, or anew. False if that place has no time.
+bool place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row, double margin) {
+  const auto name = row.at("name").get<std::string>();
+  nlohmann::json* earlier = find_row(rows, row.at("problem").get<std::string>(), name);
+  if (!earlier) {
+    rows.push_back(row);
+    return row.at("time_us").is_object();
+  }
+  std::string said;
+  *earlier = append_session(*earlier, row, margin, said);
+  if (!said.empty()) console.line("{:18s} {}", name, said);
+  return earlier->at("time_us").is_object();
 }
 
 void write_document(const PeersArguments& options, const Suite& suite, const nlohmann::json& rows, double seconds) {
@@ -160,26 +215,29 @@ int run_peers_verb(const PeersArguments& options) {
   peers.budget_seconds = options.budget;
   peers.commit = options.commit;
   nlohmann::json rows = earlier_rows(options);
+  require_another_session(options, peers.suite, rows);
   Console console(options.common.quiet, json_on_stdout(options.common));
   std::optional<Store> store;
   if (!options.common.store.empty()) store.emplace(options.common.store);
   if (options.rounds < kMinRounds)
     console.line("{} rounds make no interval ({} do): medians only", options.rounds, kMinRounds);
   const double start = steady_seconds();
+  int timed = 0;
   // After each problem: hours of work end with the machine otherwise.
   const PeersResult result = run_peers(
       peers, store ? &*store : nullptr,
-      [&](const nlohmann::json& row) {
+      [&](const nlohmann::json& row, const std::map<std::string, std::string>& absent) {
         print_row(console, row);
-        place_row(console, rows, row, peers.margin);
+        print_refused(console, row, absent);
+        const bool has_place = place_row(console, rows, row, peers.margin);
+        timed += has_place && row.at("time_us").is_object();
         if (!json_on_stdout(options.common)) write_document(options, peers.suite, rows, steady_seconds() - start);
       },
       interrupted);
   write_document(options, peers.suite, rows, steady_seconds() - start);
   for (const auto& [name, why] : result.absent) console.line("not here: {}: {}", name, why);
   print_means(console, result.rows);
-  int timed = 0;
-  for (const nlohmann::json& row : result.rows) timed += row.at("time_us").is_object();
+  print_load(console, result.rows);
   const int failed = static_cast<int>(result.rows.size()) - timed;
   console.summary("{} timed, {} failed, in {:.0f} s; run {}{}", timed, failed, steady_seconds() - start, result.run,
                   result.interrupted ? stopped_by() : "");

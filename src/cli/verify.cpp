@@ -15,12 +15,17 @@ int verify(const Common& common, const std::vector<std::string>& files) {
   std::vector<Verification> verifications;
   for (const std::string& file : files) verifications.push_back(verify_results(file));
   nlohmann::json results = nlohmann::json::array();
-  std::size_t stale = 0;
+  std::size_t stale = 0, unconfirmed = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Verification& v = verifications[i];
+    const bool checked = v.without_samples.empty();
     stale += v.fresh ? 0 : 1;
-    const Painted verdict = console.paint(v.fresh ? "fresh" : "STALE", v.fresh ? Tone::kGood : Tone::kBad);
-    if (v.fresh) {
+    unconfirmed += v.fresh && !checked ? 1 : 0;
+    const Painted verdict = !v.wrong.empty() ? console.paint("WRONG", Tone::kBad)
+                            : !v.fresh
+                                ? console.paint("STALE", Tone::kBad)
+                                : console.paint(checked ? "fresh" : "UNCONFIRMED", checked ? Tone::kGood : Tone::kBad);
+    if (v.fresh && checked) {
       console.line("{}  {}: {}", verdict, files[i], v.reason);
     } else {
       console.summary("{}  {}: {}", verdict, files[i], v.reason);
@@ -30,15 +35,18 @@ int verify(const Common& common, const std::vector<std::string>& files) {
       if (v.stale.size() > 1) console.line("  {}: {}", name, why);
       stale_rows.push_back({{"row", row}, {"name", name}, {"why", why}});
     }
+    for (std::size_t w = 1; w < v.wrong.size(); ++w) console.line("  {}", v.wrong[w]);
     results.push_back({{"file", files[i]},
                        {"fresh", v.fresh},
                        {"reason", v.reason},
                        {"stale", std::move(stale_rows)},
-                       {"wrong", v.wrong}});
+                       {"wrong", v.wrong},
+                       {"without_samples", v.without_samples}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});
-  console.summary("{} fresh, {} stale", files.size() - stale, stale);
-  return stale == 0 ? kDone : kFailed;
+  console.summary("{} fresh, {} stale or wrong, {} not confirmed", files.size() - stale - unconfirmed, stale,
+                  unconfirmed);
+  return stale > 0 ? kFailed : unconfirmed > 0 ? kNotJudged : kDone;
 }
 
 }  // namespace

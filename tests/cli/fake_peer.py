@@ -1,7 +1,8 @@
 """A peer of `flashcore peers` for tests: attention in plain Python on tiny fp32 problems, and ways to go wrong.
 
 usage: fake_peer.py [NAME[:BEHAVIOUR] ...]; behaviours: good, wrong (o doubled), nan, short_file, refuses, errors (in sample), dies (in sample),
-dies_once, zero (a time of 0), too_fast, garbage (in sample), twice_the_time. Times are made up: 1000 us a sample, with a little noise.
+dies_once, zero (a time of 0), too_fast, garbage (in sample), twice_the_time, brief (100 us), excuses (says that nothing is wrong, and writes
+no file). Times are made up: 1000 us a sample, with a little noise. FAKE_PEER_SOURCE: the source_hash that all claim.
 """
 
 import array
@@ -46,7 +47,7 @@ class Peer:
     def answer(self, question):
         op = question["op"]
         if op == "hello":
-            parties = [{"name": name, "version": "1", "notes": ["writes no LSE"]} for name in self.offers]
+            parties = [{"name": name, "version": "1", "notes": ["writes no LSE"], "source_hash": os.environ.get("FAKE_PEER_SOURCE", "")} for name in self.offers]
             return {"protocol": 1, "name": "fake", "parties": parties, "absent": {"somewhere_else": "not installed here"}}
         if op == "prepare":
             if self.offers[question["party"]] == "refuses":
@@ -66,9 +67,11 @@ class Peer:
                 return {"error": "it lost its way"}
             if behaviour == "garbage":
                 return "garbage"
-            time_us = {"zero": 0.0, "too_fast": 1e-6, "twice_the_time": 2000.0}.get(behaviour, 1000.0)
+            time_us = {"zero": 0.0, "too_fast": 1e-6, "twice_the_time": 2000.0, "brief": 100.0}.get(behaviour, 1000.0)
             return {"time_us": time_us * (1 + 0.01 * RANDOM.random()), "clock_mhz": 0}
         if op == "output":
+            if behaviour == "excuses":
+                return {"wrong": "", "rel_error": 0.0}
             factor = {"wrong": 2.0, "nan": math.nan}.get(behaviour, 1.0)
             path = os.path.join(question["folder"], "fake_o.bin")
             with open(path, "wb") as file:

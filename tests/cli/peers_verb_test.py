@@ -1,12 +1,14 @@
 """flashcore peers: other programs beside flashcore, by one engine, and what becomes of those that go wrong."""
 
+import datetime
 import json
 import math
 import os
+import re
 import sys
 import unittest
 
-from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, SOURCE_DIR, CliTest
+from support import BAD_USAGE, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, SOURCE_DIR, CliTest
 
 PROBLEM = "b1_h2_s16_d16_fp32"
 FAKE = os.path.join(SOURCE_DIR, "tests", "cli", "fake_peer.py")
@@ -18,6 +20,25 @@ def fake(*offers):
 
 
 class PeersTest(CliTest):
+    def be_of_this_build(self):
+        """The fake's party `flashcore` then says what the library of this build would."""
+        self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--peer", fake("good"), "--json", "hash.json")
+        self.environment["FAKE_PEER_SOURCE"] = self.read("hash.json")["source_hash"]
+
+    def read(self, name):
+        with open(os.path.join(self.folder, name), encoding="utf-8") as file:
+            return json.load(file)
+
+    def let_time_pass(self, name="peers.json"):
+        """The sessions in the file were an hour earlier."""
+        document = self.read(name)
+        for row in document["results"]:
+            for session in row["measured"]:
+                then = datetime.datetime.strptime(session["began_at"][:19], "%Y-%m-%dT%H:%M:%S") - datetime.timedelta(hours=1)
+                session["began_at"] = then.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
+            json.dump(document, file)
+
     def run_peers(self, *arguments, code=DONE, problem=PROBLEM, rounds="12", **kwargs):
         """The rows of the JSON."""
         self.expect(code, "peers", "--device", "cpu", "--problem", problem, "--rounds", rounds, "--json", "peers.json", *arguments, **kwargs)
@@ -45,12 +66,17 @@ class PeersTest(CliTest):
     def test_who_goes_wrong_is_left_out_and_the_others_are_measured(self):
         reasons = {
             "wrong": "its timed output is wrong", "nan": "non-finite", "short_file": "bytes", "refuses": "it does not like this one",
-            "errors": "it lost its way", "dies": "exited with code 7", "zero": "instead of a time", "too_fast": "faster than the floor", "garbage": "no JSON object",
+            "excuses": "docs/peers.md", "errors": "it lost its way", "dies": "exited with code 7", "zero": "instead of a time", "too_fast": "faster than the floor", "garbage": "no JSON object",
         }  # fmt: skip
-        (row,) = self.run_peers("--peer", fake("good", *(f"{name}:{name}" for name in reasons)), rounds="2")
+        done = self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--json", "peers.json",
+                           "--peer", fake("good", *(f"{name}:{name}" for name in reasons)))  # fmt: skip
+        (row,) = self.read("peers.json")["results"]
         self.assertEqual([peer["name"] for peer in row["peers"]], ["good"])
         for name, words in reasons.items():
             self.assertIn(words, row["refused"][name], name)
+            self.assertIn(f"refused {name}: ", done.stdout, "one line for each refusal")
+        self.assertEqual(done.stdout.count("somewhere_else"), 1, "who is absent from all is told once")
+        self.assertIn("load average", done.stdout)
         self.assertEqual(row["refused"]["somewhere_else"], "not installed here")
 
     def test_fewer_than_twelve_rounds_give_no_interval(self):
@@ -63,6 +89,10 @@ class PeersTest(CliTest):
 
     def test_a_second_session_joins_the_first(self):
         self.run_peers("--peer", fake("good", "gone"))
+        done = self.expect(BAD_USAGE, "peers", "--device", "cpu", "--problem", PROBLEM, "--peer", fake("good"), "--append", "--json", "peers.json")
+        self.assertIn("two sessions are at least 10 minutes apart", done.stderr, "seconds later it would be the same session")
+        self.assertEqual(self.read("peers.json")["results"][0]["sessions"], 1)
+        self.let_time_pass()
         (row,) = self.run_peers("--peer", fake("good"), "--append")
         peers = {peer["name"]: peer for peer in row["peers"]}
         self.assertEqual((row["sessions"], peers["good"]["sessions"], peers["gone"]["sessions"]), (2, 2, 1))
@@ -76,24 +106,70 @@ class PeersTest(CliTest):
         self.assertEqual([kept["problem"] for kept in self.run_peers("--peer", fake("good"))], [PROBLEM], "without --append it is written anew")
 
     def test_ours_beside_the_peers_and_in_the_laboratory_are_both_told(self):
-        (row,) = self.run_peers("--peer", fake("flashcore", "good"))
+        self.be_of_this_build()
+        done = self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "12", "--json", "peers.json", "--peer", fake("flashcore:brief", "good"))
+        (row,) = self.read("peers.json")["results"]
         self.assertEqual(row["measured"][0]["timed_in"], "the peers' process")
         self.assertEqual(len(row["measured"][0]["laboratory_us"]), 12)
-        self.assertIsNone(row["laboratory"]["limit"], "on a CPU calls from another program differ")
-        self.assertGreater(row["laboratory"]["apart"], 1)
-        self.assertAlmostEqual(row["peers"][0]["speedup"], 1, delta=0.02)
+        self.assertEqual(row["laboratory"]["limit"], 3, "on a CPU calls from another program differ")
+        self.assertAlmostEqual(row["peers"][0]["speedup"], 10, delta=0.2)
+        told = float(re.search(r"laboratory ([-+][0-9.]+)%", done.stdout)[1])
+        self.assertAlmostEqual(told, 100 * (1 / (1 + row["laboratory"]["apart"]) - 1), delta=0.06)
+        self.assertGreater(told, -100, "no time is less than nothing")
+
+    def test_a_time_of_ours_that_the_laboratory_cannot_have_is_refused_on_a_cpu_too(self):
+        self.be_of_this_build()
+        (row,) = self.run_peers("--peer", fake("flashcore"), rounds="2", code=FAILED)  # 1000 us of a few
+        self.assertIsNone(row["time_us"])
+        self.assertIn("4 is the limit", row["message"])
+        self.assertEqual(row["measured"][0]["ended"], "error")
+
+    def test_ours_has_to_be_of_the_source_that_is_gated(self):
+        for source, words in (("", 'of no "source_hash"'), ("0123", "of source 0123")):
+            self.environment["FAKE_PEER_SOURCE"] = source
+            done = self.expect(NO_ENVIRONMENT, "peers", "--device", "cpu", "--problem", PROBLEM, "--peer", fake("flashcore:brief"))
+            self.assertIn(words, done.stderr)
+
+    def test_the_laboratory_says_by_how_much_its_timed_output_was_off(self):
+        (row,) = self.run_peers("--peer", fake("good"), rounds="2")
+        self.assertGreater(row["correct"]["timed_rel_error"], 0)
+        self.assertEqual(row["correct"]["timed_rows"], "all")
 
     def test_ours_has_no_time_where_its_timed_output_is_wrong_or_its_process_dies(self):
+        self.be_of_this_build()
         (row,) = self.run_peers("--peer", fake("flashcore:wrong", "good"), code=FAILED)
         self.assertIsNone(row["time_us"])
         self.assertIn("timed output (flashcore) is wrong", row["message"])
         (row,) = self.run_peers("--peer", fake("flashcore:dies", "good"), code=FAILED)
         self.assertEqual(row["ended"], "crashed")
 
-    def test_a_refused_row_does_not_take_the_place_of_a_good_one(self):
-        self.run_peers("--peer", fake("flashcore", "good"))
+    def test_a_wrong_output_in_a_later_session_withdraws_the_row(self):
+        self.be_of_this_build()
+        self.run_peers("--peer", fake("flashcore:brief", "good"))
+        self.let_time_pass()
+        (row,) = self.run_peers("--peer", fake("flashcore:dies", "good"), "--append", code=FAILED)
+        self.assertIsNotNone(row["time_us"], "a session that came to nothing says nothing of the others")
+        self.assertEqual([session.get("ended") for session in row["measured"]], [None, "crashed"])
+        self.let_time_pass()
         (row,) = self.run_peers("--peer", fake("flashcore:wrong", "good"), "--append", code=FAILED)
-        self.assertIsNotNone(row["time_us"])
+        self.assertEqual((row["ended"], row["time_us"], row["peers"]), ("incorrect", None, []))
+        self.assertIn("timed output (flashcore) is wrong", row["message"])
+        self.assertEqual(len(row["measured"]), 3)
+        self.let_time_pass()
+        (row,) = self.run_peers("--peer", fake("flashcore:brief", "good"), "--append", code=FAILED)
+        self.assertIsNone(row["time_us"], "one good session more does not make it right")
+
+    def test_a_peer_that_is_wrong_in_a_later_session_loses_the_earlier_ones(self):
+        self.run_peers("--peer", fake("good", "other"))
+        self.let_time_pass()
+        (row,) = self.run_peers("--peer", fake("good", "other:wrong"), "--append")
+        self.assertEqual([peer["name"] for peer in row["peers"]], ["good"])
+        self.assertIn("its timed output is wrong", row["refused"]["other"])
+        self.let_time_pass()
+        (row,) = self.run_peers("--peer", fake("good", "other"), "--append")
+        self.assertEqual([peer["name"] for peer in row["peers"]], ["good"])
+        self.assertIn("wrong in an earlier session", row["refused"]["other"])
+        self.assertEqual(row["peers"][0]["sessions"], 3)
 
     def test_what_cannot_be_is_said_before_anything_runs(self):
         for arguments, code, words in (
@@ -110,6 +186,58 @@ class PeersTest(CliTest):
             with self.subTest(arguments):
                 done = self.expect(code, "peers", "--problem", PROBLEM, *arguments)
                 self.assertIn(words, done.stderr)
+
+
+class VerifyPeersTest(CliTest):
+    """No figure of a file can be changed by hand without `verify` saying so."""
+
+    def test_each_figure_is_derived_anew(self):
+        self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "12", "--peer", fake("good"), "--json", "peers.json")
+        with open(self.path("peers.json"), encoding="utf-8") as file:
+            honest = json.load(file)
+        self.expect(DONE, "verify", "peers.json")
+        edits = {
+            "/time_us/p10": lambda row: row["time_us"].update(p10=row["time_us"]["p10"] * 0.9),
+            "/time_us/p50": lambda row: row["time_us"].update(p50=row["time_us"]["p50"] * 0.999),
+            "/time_us/p90": lambda row: row["time_us"].update(p90=row["time_us"]["p90"] * 1.1),
+            "/tflops": lambda row: row.update(tflops=row["tflops"] * 1.001),
+            "GB/s": lambda row: row.update(gbps=row["gbps"] * 1.1 + 1),
+            "a floor of": lambda row: row.update(floor_us=row["floor_us"] * 0.9),
+            '"decode" is': lambda row: row.update(decode=not row["decode"]),
+            "/sessions": lambda row: row.update(sessions=7),
+            "/samples": lambda row: row.update(samples=240),
+            "ended": lambda row: row.update(ended="incorrect"),
+            "its bound": lambda row: row["correct"].update(rel_error=1.0),
+            "of the peer good, /speedup": lambda row: row["peers"][0].update(speedup=row["peers"][0]["speedup"] * 1.01),
+            "of the peer good, /ci95/0": lambda row: row["peers"][0]["ci95"].__setitem__(0, 1.05 * row["peers"][0]["speedup"]),
+            "of the peer good, /ci95/1": lambda row: row["peers"][0].update(ci95=None),
+            "of the peer good, /verdict": lambda row: row["peers"][0].update(verdict="SAME"),
+            "of the peer good, /time_us/p10": lambda row: row["peers"][0]["time_us"].update(p10=1.0),
+            "of the peer good, /sessions": lambda row: row["peers"][0].update(sessions=2),
+            "is not correct": lambda row: row["peers"][0].update(correct=False),
+            "times the bound": lambda row: row["peers"][0].update(rel_error=1.0),
+            "raw samples cannot be read": lambda row: row.update(measured=[]),
+        }
+        for words, edit in edits.items():
+            with self.subTest(words):
+                document = json.loads(json.dumps(honest))
+                edit(document["results"][0])
+                self.write("edited.json", json.dumps(document))
+                self.assertIn(words, self.expect(FAILED, "verify", "edited.json").stdout)
+        self.write("twice.json", json.dumps(honest | {"results": honest["results"] * 2}))
+        self.assertIn("in the file twice", self.expect(FAILED, "verify", "twice.json").stdout)
+
+    def test_ratios_without_samples_cannot_be_confirmed(self):
+        self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--peer", fake("good"), "--json", "peers.json")
+        with open(self.path("peers.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        del document["results"][0]["measured"]
+        self.write("bare.json", json.dumps(document))
+        done = self.expect(NOT_JUDGED, "verify", "bare.json", "--json", "verdict.json")
+        self.assertIn("no raw samples", done.stdout)
+        with open(self.path("verdict.json"), encoding="utf-8") as file:
+            (verdict,) = json.load(file)["results"]
+        self.assertEqual((verdict["fresh"], verdict["without_samples"], verdict["wrong"]), (True, [PROBLEM], []))
 
 
 class DrawTest(CliTest):

@@ -113,14 +113,16 @@ class VerifyTest(CliTest):
         tree = self.path("tree")
         copy_device_sources(tree)
         self.environment["FLASHCORE_SOURCE"] = tree
-        self.expect(DONE, "verify", shipped)
         with open(shipped, encoding="utf-8") as file:
-            ran = [result["family"] for result in json.load(file)["results"]]
+            results = json.load(file)["results"]
+        ran = [result["family"] for result in results]
+        fresh = DONE if all("measured" in result for result in results) else NOT_JUDGED  # figures without samples cannot be checked
+        self.expect(fresh, "verify", shipped)
         for file, change, families in (("ptx/common.cuh", "// a comment\n", set()), ("sm80_short_fwd/kernel.cuh", "int changed;\n", {"sm80_short_fwd"}),
                                        ("sm90_fwd/producer.cuh", "int changed;\n", {"sm80_short_fwd", "sm90_fwd"})):
             with open(os.path.join(tree, "src", "kernels", file), "a", encoding="utf-8") as source:
                 source.write(change)
-            code = FAILED if families else DONE
+            code = FAILED if families else fresh
             stale = json.loads(self.expect(code, "verify", shipped, "--json", "-", "--quiet").stdout)["results"][0]["stale"]
             self.assertEqual([row["row"] for row in stale], [row for row, family in enumerate(ran) if family in families])
             for row in stale:

@@ -2,12 +2,14 @@
 
 #include "lab/compare/peer_rows.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "core/error.h"
 #include "core/random.h"
+#include "lab/compare/peer_sessions.h"
 #include "lab/verify/audit.h"
 
 namespace flashcore {
@@ -33,7 +35,14 @@ json row_of(int rounds, double ratio, std::uint64_t seed = 1) {
       {"regime", "graph"},
       {"condition", "burst"},
       {"device", {{"key", "h200"}, {"name", "H200"}, {"driver", "1"}}},
-      {"measured", {{{"rounds", rounds}, {"clock_mhz", 1800.0}, {"samples_us", samples(rounds, 10, seed)}}}},
+      {"chosen_by", "dispatch"},
+      {"ended", "passed"},
+      {"measured",
+       {{{"run", seed},
+         {"began_at", fmt::format("2026-11-{:02}T10:00:00.000Z", seed)},
+         {"rounds", rounds},
+         {"clock_mhz", 1800.0},
+         {"samples_us", samples(rounds, 10, seed)}}}},
       {"peers", {{{"name", "cudnn"}, {"version", "9"}, {"samples_us", {samples(rounds, 10 * ratio, seed + 77)}}}}}};
   derive_figures(row, 0.03);
   return row;
@@ -81,7 +90,7 @@ TEST(PeerRows, SessionsAreAveragedAndTheirSpreadIsInTheInterval) {
 
 TEST(PeerRows, WhatIsNotTheSameBeginsAnew) {
   const json earlier = row_of(24, 2);
-  for (const char* key : {"source_hash", "family", "config", "condition"}) {
+  for (const char* key : {"source_hash", "family", "config", "chosen_by", "condition"}) {
     json row = row_of(24, 2, 5);
     row[key] = "another";
     std::string why;
@@ -109,6 +118,94 @@ TEST(PeerRows, APeerIsPairedOnlyWithItsOwnSessions) {
   EXPECT_NEAR(both["peers"][1]["speedup"].get<double>(), 2, 0.02);
 }
 
+// The row of a session that went wrong.
+json failed_row(const char* ended, std::uint64_t seed) {
+  json row = row_of(24, 2, seed);
+  row["ended"] = ended;
+  row["message"] = "it is so";
+  row["time_us"] = nullptr;
+  row["peers"] = json::array();
+  return row;
+}
+
+TEST(PeerSessions, SecondsApartOnOneMachineAreOneSession) {
+  const json earlier = row_of(24, 2, 1);
+  std::string said;
+  const auto later = [&](const char* began_at, const char* boot, int run) {
+    json row = row_of(24, 2, 2);
+    row["measured"][0].update({{"began_at", began_at}, {"boot", boot}, {"run", run}});
+    return append_session(earlier, row, 0.03, said);
+  };
+  EXPECT_EQ(later("2026-11-01T10:00:05Z", "", 2), earlier);
+  EXPECT_NE(said.find("at least 10 minutes"), std::string::npos) << said;
+  EXPECT_EQ(later("2026-11-01T10:09:59Z", "b", 2), earlier) << "where the other was is not known";
+  EXPECT_EQ(later("2026-11-01T09:55:00Z", "", 2), earlier) << "before it is as near as after it";
+  EXPECT_EQ(later("yesterday", "", 2), earlier);
+  EXPECT_EQ(later("2026-11-01T10:10:01Z", "", 2)["sessions"], 2);
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(later("2026-12-01T10:10:01Z", "", 1), earlier) << "of the same run";
+  json booted = earlier;
+  booted["measured"][0]["boot"] = "a";
+  EXPECT_EQ(why_same_session(booted, {{"began_at", "2026-11-01T10:00:05Z"}, {"run", 2}, {"boot", "b"}}), "");
+  EXPECT_NE(why_same_session(booted, {{"began_at", "2026-11-01T10:00:05Z"}, {"run", 2}, {"boot", "a"}}), "");
+}
+
+TEST(PeerSessions, AWrongOutputWithdrawsTheRowForGood) {
+  std::string said;
+  const json gone = append_session(row_of(24, 2, 1), failed_row("incorrect", 2), 0.03, said);
+  EXPECT_EQ(gone["ended"], "incorrect");
+  EXPECT_TRUE(gone["time_us"].is_null());
+  EXPECT_TRUE(gone["peers"].empty());
+  EXPECT_NE(said.find("withdrawn"), std::string::npos);
+  ASSERT_EQ(gone["measured"].size(), 2U);
+  EXPECT_TRUE(gone["measured"][0].contains("samples_us"));
+  EXPECT_FALSE(gone["measured"][1].contains("samples_us"));
+  const json still = append_session(gone, row_of(24, 2, 3), 0.03, said);
+  EXPECT_TRUE(still["time_us"].is_null());
+  EXPECT_NE(said.find("stays withdrawn"), std::string::npos);
+  EXPECT_TRUE(append_session(failed_row("incorrect", 1), row_of(24, 2, 2), 0.03, said)["time_us"].is_null())
+      << "also where the wrong one came first";
+  json mended = row_of(24, 2, 3);
+  mended["source_hash"] = "bb";
+  EXPECT_EQ(append_session(gone, mended, 0.03, said), mended) << "another source has nothing to do with it";
+  json other_source = failed_row("incorrect", 2);
+  other_source["source_hash"] = "bb";
+  EXPECT_EQ(append_session(row_of(24, 2, 1), other_source, 0.03, said), row_of(24, 2, 1));
+}
+
+TEST(PeerSessions, ASessionThatCameToNothingIsKeptAndCountsForNothing) {
+  std::string said;
+  json kept = append_session(row_of(24, 2, 1), failed_row("crashed", 2), 0.03, said);
+  EXPECT_EQ(kept["ended"], "passed");
+  EXPECT_EQ(kept["measured"][1]["ended"], "crashed");
+  EXPECT_EQ(kept["measured"][1]["message"], "it is so");
+  kept = append_session(kept, row_of(24, 2, 3), 0.03, said);
+  EXPECT_EQ(kept["sessions"], 2);
+  EXPECT_EQ(kept["peers"][0]["sessions"], 2);
+  EXPECT_EQ(kept["measured"].size(), 3U);
+  EXPECT_NEAR(kept["peers"][0]["speedup"].get<double>(), 2, 0.02);
+  const json first = append_session(failed_row("crashed", 1), row_of(24, 2, 2), 0.03, said);
+  EXPECT_EQ(first["sessions"], 1);
+  EXPECT_EQ(first["measured"].size(), 2U);
+  EXPECT_EQ(first["ended"], "passed");
+}
+
+TEST(PeerSessions, APeerThatWasWrongOnceHasNoSessionLeft) {
+  std::string said;
+  json wrong = row_of(24, 2, 2);
+  wrong["wrong_peers"] = {{"cudnn", {{"version", "9"}, {"why", "off by 1"}}}};
+  wrong["refused"] = {{"cudnn", "its timed output is wrong: off by 1"}};
+  wrong["peers"] = json::array();
+  const json gone = append_session(row_of(24, 2, 1), wrong, 0.03, said);
+  EXPECT_TRUE(gone["peers"].empty());
+  const json again = append_session(gone, row_of(24, 2, 3), 0.03, said);
+  EXPECT_TRUE(again["peers"].empty()) << "and does not come back";
+  EXPECT_NE(again["refused"]["cudnn"].get<std::string>().find("off by 1"), std::string::npos);
+  json mended = row_of(24, 2, 4);
+  mended["peers"][0]["version"] = "10";
+  EXPECT_EQ(append_session(again, mended, 0.03, said)["peers"].size(), 1U) << "another version is another peer";
+}
+
 TEST(PeerRows, SamplesOfDifferentRoundsAreNotPaired) {
   json row = row_of(24, 2);
   row["peers"][0]["samples_us"][0].erase(0);
@@ -124,6 +221,16 @@ TEST(Agreement, ThreePercentIsTheLimit) {
   EXPECT_NEAR(disagreement(ours, samples(24, 20, 2)), -0.5, 0.01);
 }
 
+TEST(Agreement, OnACpuAFactorOfFourIsTheLimit) {
+  const std::vector<double> ours = samples(24, 500, 1);
+  EXPECT_EQ(judge_cpu_agreement(samples(24, 1900, 2), ours), "");
+  EXPECT_EQ(judge_cpu_agreement(samples(24, 130, 2), ours), "");
+  EXPECT_NE(judge_cpu_agreement(samples(24, 2100, 2), ours).find("4 is the limit"), std::string::npos);
+  EXPECT_NE(judge_cpu_agreement(samples(24, 120, 2), ours), "");
+  EXPECT_EQ(judge_cpu_agreement(samples(24, 60, 2), samples(24, 3, 1)), "") << "a call from Python takes its time";
+  EXPECT_NE(judge_cpu_agreement(samples(24, 0.7, 2), samples(24, 3, 1)), "");
+}
+
 TEST(PeerRows, AFigureThatItsSamplesDoNotGiveIsFound) {
   const auto complaints = [](const json& row) { return audit_results({{"results", {row}}}); };
   const json row = row_of(24, 2);
@@ -131,7 +238,25 @@ TEST(PeerRows, AFigureThatItsSamplesDoNotGiveIsFound) {
   json faster = row;
   faster["peers"][0]["speedup"] = row["peers"][0]["speedup"].get<double>() * 1.01;
   ASSERT_EQ(complaints(faster).size(), 1U);
-  EXPECT_NE(complaints(faster)[0].find("speed-up over cudnn"), std::string::npos);
+  EXPECT_NE(complaints(faster)[0].find("of the peer cudnn, /speedup"), std::string::npos);
+  json renamed = row;
+  renamed["device"] = {{"key", "h200"},
+                       {"name", "NVIDIA H100 80GB HBM3"},
+                       {"id", "cuda:0"},
+                       {"memory_bytes", 1},
+                       {"driver", "1"},
+                       {"limits",
+                        {{"kind", "cuda"},
+                         {"arch", 90},
+                         {"multiprocessors", 132},
+                         {"shared_bytes_per_block", 1},
+                         {"shared_bytes_per_multiprocessor", 1},
+                         {"registers_per_multiprocessor", 1},
+                         {"max_threads_per_block", 1},
+                         {"max_threads_per_multiprocessor", 1},
+                         {"l2_bytes", 1}}}};
+  ASSERT_EQ(complaints(renamed).size(), 1U);
+  EXPECT_NE(complaints(renamed)[0].find("not named like its key"), std::string::npos);
   json shorter = row;
   shorter["measured"][0]["samples_us"][3] = "x";
   ASSERT_FALSE(complaints(shorter).empty());

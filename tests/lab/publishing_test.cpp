@@ -61,6 +61,22 @@ TEST_F(PublishingTest, BenchRefusesIt) {
   EXPECT_EQ(gate_level(right.trials[0]), GateLevel::kFull);
 }
 
+TEST(BenchRow, SaysWhereRowsWereSampled) {
+  Trial trial;
+  trial.error.emplace();
+  trial.bound.emplace();
+  const auto level = [&](const char* patterns) {
+    trial.gates = {{Gate::kCorrectness,
+                    GateStatus::kPassed,
+                    "",
+                    {{"level", "full"}, {"patterns", nlohmann::json::parse(patterns)}}}};
+    return bench_row(trial).at("correct").at("level").get<std::string>();
+  };
+  EXPECT_EQ(level(R"([{"all_rows": true}, {"all_rows": true}])"), "full");
+  EXPECT_EQ(level(R"([{"all_rows": false, "every_element_against": "ref_fwd"}])"), "full");
+  EXPECT_EQ(level(R"([{"all_rows": true}, {"all_rows": false}])"), "full, rows sampled");
+}
+
 TEST_F(PublishingTest, AbRefusesItOnEitherSideAndGatesEveryProcess) {
   AbOptions options;
   options.device = "fake";

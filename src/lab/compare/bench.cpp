@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "kernels/family.h"
 #include "kernels/source_hash.h"
@@ -45,6 +47,16 @@ json peer_json(const Trial& t) {
                        {"verdict", c.verdict}}});
 }
 
+// On some data pattern rows were judged that are a sample, and nothing was compared with the others.
+bool has_unseen_rows(const Trial& t) {
+  const Verdict* verdict = find_gate(t, Gate::kCorrectness);
+  if (!verdict || !verdict->evidence.is_object()) return false;
+  const json patterns = verdict->evidence.value("patterns", json::array());
+  return std::any_of(patterns.begin(), patterns.end(), [](const json& pattern) {
+    return pattern.value("all_rows", json(true)) == json(false) && !pattern.contains("every_element_against");
+  });
+}
+
 }  // namespace
 
 json bench_row(const Trial& t) {
@@ -71,7 +83,7 @@ json bench_row(const Trial& t) {
   if (const Verdict* counters = find_gate(t, Gate::kCounters)) result["counters"] = counters->evidence;
   // "full": every data pattern, every row, and all that a call may differ in.
   if (const auto level = gate_level(t); level && result["correct"].is_object())
-    result["correct"]["level"] = word_of(*level);
+    result["correct"]["level"] = word_of(*level) + (has_unseen_rows(t) ? ", rows sampled" : "");
   if (t.timing) {
     const Timing& timing = *t.timing;
     result["time_us"] = {{"p10", timing.p10_us}, {"p50", timing.p50_us}, {"p90", timing.p90_us}};

@@ -55,6 +55,9 @@ struct Verification {
   };
   std::vector<StaleRow> stale;
   std::vector<std::string> wrong;  // figures that do not follow from each other (lab/verify/audit.h); never fresh
+  // Problems with speed-ups over peers and no raw samples: nobody can check those figures. Fresh or not, never
+  // confirmed.
+  std::vector<std::string> without_samples;
 };
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
 Verification verify_results(const std::filesystem::path& file);

@@ -89,7 +89,6 @@ OutputJudgement judge_outputs(const PlacedProblem& problem, const Oracle& oracle
                               Strictness strictness) {
   OutputJudgement worst;
   try {
-    if (answer.contains("wrong")) return {0, answer.at("wrong").get<std::string>()};
     const json& outputs = answer.at("outputs");
     if (!outputs.is_array() || outputs.empty()) throw_bad_input("it named no output");
     for (const json& output : outputs) {
@@ -102,6 +101,10 @@ OutputJudgement judge_outputs(const PlacedProblem& problem, const Oracle& oracle
     return {0, e.what()};
   }
   return worst;
+}
+
+OutputJudgement read_laboratory_judgement(const json& answer) {
+  return {answer.at("rel_error").get<double>(), answer.at("wrong").get<std::string>()};
 }
 
 }  // namespace flashcore

@@ -26,8 +26,10 @@ enum class Strictness { kOurs, kPeer };
 inline constexpr double kPeerFactor = 4;
 
 // `answer`: what the peer says to "output": {"outputs": [{"o": FILE, "lse": FILE or none}, ...]}, every buffer that its
-// timed launches wrote. The worst of them is given.
+// timed launches wrote. The worst of them is given. Nothing that a peer says of itself counts.
 OutputJudgement judge_outputs(const PlacedProblem& problem, const Oracle& oracle, const nlohmann::json& answer,
                               Strictness strictness);
+// What the laboratory's own process answers, which judges where the red zones are: {"wrong", "rel_error"}.
+OutputJudgement read_laboratory_judgement(const nlohmann::json& answer);
 
 }  // namespace flashcore

@@ -55,22 +55,8 @@ void derive_peer(json& peer, const json& row, double margin) {
   peer["no_interval"] = fmt::format("{} rounds in a session; at least {} make an interval", fewest, kMinRounds);
 }
 
-// "" if a session of `row` may be added to `earlier`.
-std::string why_apart(const json& earlier, const json& row) {
-  for (const char* key : {"problem", "source_hash", "family", "config", "regime", "condition"})
-    if (earlier.value(key, json()) != row.value(key, json())) return fmt::format("{} is another one", key);
-  const json before = earlier.value("device", json::object()), now = row.value("device", json::object());
-  for (const char* key : {"key", "name", "driver"})
-    if (before.value(key, json()) != now.value(key, json())) return fmt::format("the device's {} is another one", key);
-  if (!earlier.contains("measured") || !earlier["measured"].is_array()) return "it has no raw samples";
-  return "";
-}
-
-json* find_peer(json& row, const json& wanted) {
-  for (json& peer : row["peers"])
-    if (peer.at("name") == wanted.at("name")) return &peer;
-  return nullptr;
-}
+// Of a session that is published; none of one that went wrong.
+std::vector<double> samples_of(const json& session) { return sample_list(session.value("samples_us", json())); }
 
 }  // namespace
 
@@ -91,12 +77,24 @@ std::string judge_agreement(const std::vector<double>& beside_us, const std::vec
       median(beside_us), median(laboratory_us), 100 * apart, 100 * kAgreement);
 }
 
+std::string judge_cpu_agreement(const std::vector<double>& beside_us, const std::vector<double>& laboratory_us) {
+  const double apart = disagreement(beside_us, laboratory_us), factor = 1 + kCpuAgreement;
+  const double beside = median(beside_us), laboratory = median(laboratory_us);
+  const bool too_short = 1 + apart < 1 / factor;
+  const bool too_long = 1 + apart > factor && beside - laboratory > kCpuCallUs;
+  if (!too_short && !too_long) return "";
+  return fmt::format(
+      "the same candidate took {:.3f} us beside the peers and {:.3f} us in the laboratory's own process, in the same "
+      "rounds: a factor of {:.3g}, and on a CPU {:.0f} is the limit (or {:.0f} us more), so that neither is published",
+      beside, laboratory, 1 + apart, factor, kCpuCallUs);
+}
+
 std::vector<std::vector<double>> log_ratios_of(const json& row, const json& peer) {
   std::vector<std::vector<double>> ratios;
   const json& sessions = row.at("measured");
   const json& theirs = peer.at("samples_us");
   for (std::size_t s = 0; s < std::min(sessions.size(), theirs.size()); ++s) {
-    const auto a = sample_list(sessions[s].at("samples_us")), b = sample_list(theirs[s]);
+    const auto a = samples_of(sessions[s]), b = sample_list(theirs[s]);
     if (b.empty()) continue;
     if (a.size() != b.size())
       throw_bad_input("{}: {} samples of {} beside {} of flashcore in session {}; they must be of the same rounds",
@@ -124,12 +122,15 @@ Comparison compare_sessions(const std::vector<std::vector<double>>& log_ratios, 
 
 void derive_figures(json& row, double margin) {
   std::vector<double> all, clocks;
+  std::size_t sessions = 0;
   for (const json& session : row.at("measured")) {
-    const auto samples = sample_list(session.at("samples_us"));
+    const auto samples = samples_of(session);
+    if (samples.empty()) continue;
+    ++sessions;
     all.insert(all.end(), samples.begin(), samples.end());
     if (const double clock = session.value("clock_mhz", 0.0); clock > 0) clocks.push_back(clock);
   }
-  FC_CHECK(!all.empty());
+  if (all.empty()) throw_bad_input("{}: it has a time, and no session with samples", row.value("problem", "?"));
   const PlacedProblem problem = PlacedProblem::parse(row.at("problem").get<std::string>());
   const double p50 = round_digits(median(all), 4);
   row["time_us"] = quantiles_json(all);
@@ -137,34 +138,8 @@ void derive_figures(json& row, double margin) {
   row["gbps"] = problem.bytes() / p50 * 1e-3;
   row["kcycles"] = clocks.empty() ? 0.0 : round_digits(p50 * median(clocks) / 1000, 3);
   row["samples"] = all.size();
-  row["sessions"] = row["measured"].size();
+  row["sessions"] = sessions;
   for (json& peer : row["peers"]) derive_peer(peer, row, margin);
-}
-
-json append_session(const json& earlier, const json& row, double margin, std::string& why) {
-  why = why_apart(earlier, row);
-  if (!why.empty()) return row;
-  json merged = row;  // what is no sample is of the latest session
-  const std::size_t before = earlier["measured"].size(), added = row["measured"].size();
-  merged["measured"] = earlier["measured"];
-  for (const json& session : row["measured"]) merged["measured"].push_back(session);
-  for (json& peer : merged["peers"]) {
-    json samples = json::array();
-    json copy = earlier;
-    const json* was = find_peer(copy, peer);
-    const bool same = was && was->value("version", "") == peer.value("version", "") && was->contains("samples_us");
-    for (std::size_t s = 0; s < before; ++s) samples.push_back(same ? was->at("samples_us").at(s) : json());
-    for (const json& session : peer["samples_us"]) samples.push_back(session);
-    peer["samples_us"] = std::move(samples);
-  }
-  for (const json& was : earlier.at("peers")) {
-    if (find_peer(merged, was) || !was.contains("samples_us")) continue;
-    json kept = was;
-    for (std::size_t s = 0; s < added; ++s) kept["samples_us"].push_back(nullptr);
-    merged["peers"].push_back(std::move(kept));
-  }
-  derive_figures(merged, margin);
-  return merged;
 }
 
 std::string print_rows(const json& document) {

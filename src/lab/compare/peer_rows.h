@@ -1,9 +1,12 @@
 #pragma once
 // A row of a peer run: raw samples of every party by session, and the figures that follow from them. Everything printed
-// is a function of the samples in the row, so that a session can be added, and anyone can check.
+// is a function of the samples in the row, so that a session can be added (lab/compare/peer_sessions.h), and anyone can
+// check.
 //
-//   "measured": [{"measured_at", "run", "commit", "rounds", "order_seed", "timed_in", "clock_mhz", "load_average",
-//                 "environment", "samples_us": [...], "laboratory_us": [...]}, ...]        one entry for each session
+//   "measured": [{"began_at", "measured_at", "run", "boot", "commit", "driver", "rounds", "order_seed", "timed_in",
+//                 "clock_mhz", "load_average", "cores", "environment", "samples_us": [...], "laboratory_us": [...]},
+//                ...]                                                              one entry for each session
+//   A session that went wrong has "ended" and "message" and no "samples_us": no figure is made of it.
 //   "peers": [{"name", "version", "notes", "samples_us": [[...] or null, ...], ...}]       null: not in that session
 //
 // Sample i of a party and sample i of ours are of one round. A session's ratio is the median over its rounds of
@@ -22,26 +25,26 @@ namespace flashcore {
 inline constexpr int kMinRounds = 12;
 // Of ours in the peers' process against ours in the laboratory's own; beyond it a row on a GPU is refused.
 inline constexpr double kAgreement = 0.03;
+// On a CPU the calls themselves differ: from Python, beside other thread pools, which spin. A time that is a factor of
+// 4 apart is no timing of the same thing; a call from Python may besides take so many us more.
+inline constexpr double kCpuAgreement = 3, kCpuCallUs = 100;
 
 // Ratio of time beside the peers to the laboratory's, less 1: exp of the median log-ratio over rounds. 0 without both.
 double disagreement(const std::vector<double>& beside_us, const std::vector<double>& laboratory_us);
 // In words if they are further apart than kAgreement; else "".
 std::string judge_agreement(const std::vector<double>& beside_us, const std::vector<double>& laboratory_us);
+// The same for a CPU, by kCpuAgreement.
+std::string judge_cpu_agreement(const std::vector<double>& beside_us, const std::vector<double>& laboratory_us);
 
 // Writes "time_us", "tflops", "gbps", "kcycles", "samples", "sessions" and each peer's "time_us", "speedup", "ci95",
 // "verdict", "sessions", "detectable" and "p_value" from the samples. "ci95" is null where there is none, and
-// "no_interval" says why.
+// "no_interval" says why. Error kBadInput for a row without samples.
 void derive_figures(nlohmann::json& row, double margin);
 
 // The samples of a peer's rounds that are paired with ours, by session.
 std::vector<std::vector<double>> log_ratios_of(const nlohmann::json& row, const nlohmann::json& peer);
 // What derive_figures makes of them.
 Comparison compare_sessions(const std::vector<std::vector<double>>& log_ratios, double margin);
-
-// `earlier` with the sessions of `row` added, figures derived anew, if both are of the same problem, source, candidate,
-// device, regime and condition; else `row` alone. `why` then says what differs. A peer of another version begins anew.
-nlohmann::json append_session(const nlohmann::json& earlier, const nlohmann::json& row, double margin,
-                              std::string& why);
 
 // One line for each result: rows can be compared, and samples take no line each.
 std::string print_rows(const nlohmann::json& document);

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "kernels/source_hash.h"
 #include "lab/record/trial.h"
 #include "lab/statistics/statistics.h"
 
@@ -27,6 +28,20 @@ std::vector<double> Party::rounded_samples() const {
   return rounded;
 }
 
+namespace {
+
+void require_our_source(const PeerOffer& offer, const std::string& program) {
+  if (offer.source_hash == source_hash()) return;
+  throw_environment(
+      "the peer program {} offers the party 'flashcore' of {}, and this program, which gates it, is of source {}: let "
+      "both be of one build (unset FLASHCORE_LIBRARY and FLASHCORE_BINARY, or set both to it), or give the party "
+      "another name",
+      program, offer.source_hash.empty() ? "no \"source_hash\"" : "source " + excerpt(offer.source_hash),
+      source_hash());
+}
+
+}  // namespace
+
 PeerTable::PeerTable(std::string device, PeerDeadlines deadlines, std::function<bool()> stop)
     : device_name_(std::move(device)), deadlines_(deadlines), stop_(std::move(stop)) {}
 
@@ -34,7 +49,7 @@ void PeerTable::join(const std::vector<std::vector<std::string>>& programs, cons
   hello_ = {{"op", "hello"}, {"protocol", PeerProcess::kProtocol}, {"device", device_name_}};
   if (!wanted.empty()) hello_["parties"] = wanted;
   const auto is_wanted = [&](const std::string& name) {
-    return wanted.empty() || name == "flashcore" || std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+    return wanted.empty() || name == kOurParty || std::find(wanted.begin(), wanted.end(), name) != wanted.end();
   };
   std::set<std::string> names;
   for (std::size_t i = 0; i < programs.size(); ++i) {
@@ -47,6 +62,7 @@ void PeerTable::join(const std::vector<std::vector<std::string>>& programs, cons
         throw_bad_input("the peer program {} offers '{}', which {}; give it another name", program.process->name(),
                         excerpt(offer.name), offer.name == kLaboratory ? "is ours" : "another one offers too");
       if (!is_wanted(offer.name)) continue;
+      if (offer.name == kOurParty) require_our_source(offer, program.process->name());
       offered_.push_back(
           {.name = offer.name, .version = offer.version, .notes = offer.notes, .program = static_cast<int>(i)});
     }

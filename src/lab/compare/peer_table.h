@@ -15,6 +15,7 @@
 namespace flashcore {
 
 inline constexpr const char* kLaboratory = "laboratory";
+inline constexpr const char* kOurParty = "flashcore";
 
 // One implementation on one problem.
 struct Party {
@@ -39,7 +40,8 @@ class PeerTable {
  public:
   PeerTable(std::string device, PeerDeadlines deadlines, std::function<bool()> stop);
   // Starts the programs and hears what they offer. `wanted` empty: everything. Error kBadInput for a name that nobody
-  // knows, and for one that two programs offer.
+  // knows, and for one that two programs offer; kEnvironment for a party `flashcore` of another source than this
+  // program's, whose times would not be of what is gated here.
   void join(const std::vector<std::vector<std::string>>& programs, const std::vector<std::string>& wanted);
   void start_laboratory(const std::string& program);
 

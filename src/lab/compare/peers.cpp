@@ -9,11 +9,13 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "core/problem_fields.h"
 #include "core/scratch_folder.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/peer_files.h"
 #include "lab/compare/peer_rows.h"
+#include "lab/compare/peer_sessions.h"
 #include "lab/compare/peer_table.h"
 #include "lab/measure/engine.h"
 #include "lab/measure/floor.h"
@@ -28,7 +30,6 @@ using nlohmann::json;
 constexpr double kPeerGapMsGpu = 10, kPeerGapMsCpu = 1;
 constexpr double kSustainedWarmUpMs = 100, kSustainedMs = 200, kSustainedSampleUs = 5000;
 constexpr double kSlowSetUpSeconds = 20, kSecondsPerProblem = 8;
-constexpr const char* kOurParty = "flashcore";
 constexpr std::int64_t kReferenceShare = 10;  // the gates saw ten times as many rows
 
 class PeerRun {
@@ -46,13 +47,13 @@ class PeerRun {
     result_.absent = programs_.absent();
   }
 
-  PeersResult run(const std::function<void(const json&)>& progress) {
+  PeersResult run(const PeersProgress& progress) {
     int left = static_cast<int>(options_.suite.problems.size());
     try {
       for (const NamedProblem& named : options_.suite.problems) {
         if (stop_ && stop_()) throw Cancelled("stopped between two problems");
         json row = measure(named, left--);
-        if (progress) progress(row);
+        if (progress) progress(row, result_.absent);
         result_.rows.push_back(std::move(row));
       }
     } catch (const Cancelled&) {
@@ -63,6 +64,7 @@ class PeerRun {
 
  private:
   json measure(const NamedProblem& named, int problems_left) {
+    began_at_ = now_iso8601();
     Trial trial;
     std::string why;
     json question = {{"op", "judge"},      {"problem", named.problem.id()},
@@ -103,6 +105,7 @@ class PeerRun {
 
   json race(Trial trial, const std::string& why, int problems_left, std::map<std::string, std::string>& refused) {
     const PlacedProblem problem = trial.problem;
+    std::map<std::string, json> wrong_peers;
     const auto oracle = shared_oracles().get(problem, Pattern::kNormal, timing_seed(options_.seed),
                                              EvaluateRequest().max_reference_flops / kReferenceShare);
     std::vector<Party> parties = prepare(trial, oracle->inputs, problems_left, refused);
@@ -130,20 +133,27 @@ class PeerRun {
     row["registers"] = trial.artifact ? json(trial.artifact->registers) : json();
     row["environment"]["commit"] = options_.commit;
     row["peers"] = json::array();
-    json session = {
-        {"measured_at", now_iso8601()}, {"run", result_.run},
-        {"commit", options_.commit},    {"rounds", options_.rounds},
-        {"order_seed", order_seed},     {"timed_in", own.name == kLaboratory ? "the laboratory" : "the peers' process"},
-        {"clock_mhz", own.clock_mhz()}, {"load_average", {load, read_load_average()}},
-        {"environment", environment},   {"samples_us", own.rounded_samples()}};
+    row["correct"]["timed_rows"] = oracle->rows.all ? "all" : "sampled";
+    json session = this_session();
+    session.update({{"driver", trial.device.driver},
+                    {"rounds", options_.rounds},
+                    {"order_seed", order_seed},
+                    {"timed_in", own.name == kLaboratory ? "the laboratory" : "the peers' process"},
+                    {"clock_mhz", own.clock_mhz()},
+                    {"load_average", {load, read_load_average()}},
+                    {"cores", hardware_threads()},
+                    {"environment", environment},
+                    {"samples_us", own.rounded_samples()}});
     for (std::size_t i = 0; i < parties.size(); ++i) {
       const Party& party = parties[i];
       if (party.name == kLaboratory) {
         if (i != ours) session["laboratory_us"] = party.rounded_samples();
       } else if (i != ours) {
         add_peer(row, party, judged[i], trial.timing->floor_us, refused);
+        if (!judged[i].wrong.empty()) wrong_peers[party.name] = {{"version", party.version}, {"why", judged[i].wrong}};
       }
     }
+    if (!wrong_peers.empty()) row["wrong_peers"] = wrong_peers;
     row["measured"] = json::array({session});
     row["refused"] = refused;
     derive_figures(row, options_.margin);
@@ -218,8 +228,8 @@ class PeerRun {
 
   OutputJudgement judge(const Party& party, const PlacedProblem& problem, const Oracle& oracle) {
     const json answer = programs_.output(party, scratch_.path());
-    const bool ours = party.name == kOurParty || party.name == kLaboratory;
-    return judge_outputs(problem, oracle, answer, ours ? Strictness::kOurs : Strictness::kPeer);
+    if (party.name == kLaboratory) return read_laboratory_judgement(answer);
+    return judge_outputs(problem, oracle, answer, party.name == kOurParty ? Strictness::kOurs : Strictness::kPeer);
   }
 
   static std::size_t index_of_ours(const std::vector<Party>& parties) {
@@ -265,15 +275,15 @@ class PeerRun {
                             {"samples_us", {party.rounded_samples()}}});
   }
 
-  // Fills "laboratory"; in words if both timings of ours are too far apart. On a CPU the calls themselves differ (from
-  // Python, beside other thread pools), so it is told and limits nothing.
+  // Fills "laboratory"; in words if both timings of ours are too far apart.
   std::string compare_with_laboratory(json& row, const std::vector<Party>& parties, std::size_t ours) const {
     const Party& laboratory = parties.back();
     if (laboratory.name == parties[ours].name) return "";
     row["laboratory"] = {{"p50_us", median(laboratory.times)},
                          {"apart", disagreement(parties[ours].times, laboratory.times)},
-                         {"limit", options_.on_gpu ? json(kAgreement) : json()}};
-    return options_.on_gpu ? judge_agreement(parties[ours].times, laboratory.times) : "";
+                         {"limit", options_.on_gpu ? kAgreement : kCpuAgreement}};
+    return options_.on_gpu ? judge_agreement(parties[ours].times, laboratory.times)
+                           : judge_cpu_agreement(parties[ours].times, laboratory.times);
   }
 
   json refuse(json row, std::string message) const {
@@ -281,6 +291,7 @@ class PeerRun {
     row["message"] = std::move(message);
     row["time_us"] = nullptr;
     row["refused_peers"] = std::exchange(row["peers"], json::array());
+    for (json& session : row["measured"]) session.update({{"ended", row["ended"]}, {"message", row["message"]}});
     return row;
   }
 
@@ -290,7 +301,19 @@ class PeerRun {
     trial.timing.reset();
     trial.run = result_.run;
     if (store_) store_->append(trial);
-    return bench_row(trial);
+    json row = bench_row(trial), session = this_session();
+    session.update({{"ended", ended}, {"message", message}});
+    row["measured"] = json::array({session});
+    return row;
+  }
+
+  // When and where it is, which tells sessions apart.
+  json this_session() const {
+    return {{"began_at", began_at_},
+            {"measured_at", now_iso8601()},
+            {"run", result_.run},
+            {"boot", read_boot_id()},
+            {"commit", options_.commit}};
   }
 
   void record(Trial& trial, const json& row) {
@@ -314,12 +337,13 @@ class PeerRun {
   SplitMix random_;
   ScratchFolder scratch_;
   std::map<std::string, double> set_up_seconds_;
+  std::string began_at_;  // the problem's first question
   PeersResult result_;
 };
 
 }  // namespace
 
-PeersResult run_peers(const PeersOptions& options, Store* store, const std::function<void(const json& row)>& progress,
+PeersResult run_peers(const PeersOptions& options, Store* store, const PeersProgress& progress,
                       const std::function<bool()>& stop) {
   if (options.suite.problems.empty())
     throw_bad_input("suite '{}' has no problems; there is nothing to time", options.suite.name);

@@ -5,7 +5,8 @@
 // right has a time.
 //
 // A program that offers a party named "flashcore" times ours in its own process, as it times its peers; that is what is
-// published then, and the laboratory's own samples of the same rounds must agree with it (kAgreement).
+// published then. Its library must be of the source that is gated here, and the laboratory's own samples of the same
+// rounds must agree with it (kAgreement, kCpuAgreement).
 
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -43,9 +44,11 @@ struct PeersResult {
   bool interrupted = false;
 };
 
+// Hears each row when it is done, and who is absent from all.
+using PeersProgress = std::function<void(const nlohmann::json& row, const std::map<std::string, std::string>& absent)>;
+
 // Error kEnvironment if a program cannot join; kBadInput if a wanted party is offered by none.
-PeersResult run_peers(const PeersOptions& options, Store* store,
-                      const std::function<void(const nlohmann::json& row)>& progress,
+PeersResult run_peers(const PeersOptions& options, Store* store, const PeersProgress& progress,
                       const std::function<bool()>& stop);
 
 }  // namespace flashcore

@@ -21,7 +21,7 @@ ChildProcess::Clock::time_point deadline_in(double seconds) {
 }
 
 PeerOffer parse_offer(const json& offer) {
-  PeerOffer made{offer.at("name").get<std::string>(), offer.value("version", ""), {}};
+  PeerOffer made{offer.at("name").get<std::string>(), offer.value("version", ""), {}, offer.value("source_hash", "")};
   if (offer.contains("notes")) made.notes = offer.at("notes").get<std::vector<std::string>>();
   return made;
 }

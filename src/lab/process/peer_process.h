@@ -29,6 +29,7 @@ class PeerError : public std::runtime_error {
 struct PeerOffer {
   std::string name, version;
   std::vector<std::string> notes;  // "writes no LSE"
+  std::string source_hash;         // of the party `flashcore`: of the library that it calls
 };
 
 struct PeerHello {

@@ -1,5 +1,6 @@
 #include "lab/process/timer_server.h"
 
+#include <algorithm>
 #include <istream>
 #include <map>
 #include <memory>
@@ -38,15 +39,18 @@ class Session {
   }
   void use_launches(int launches) { prepared_.use_launches(launches); }
   int launches_per_sample() const { return prepared_.launches_per_sample(); }
-  // What is wrong with the timed outputs; empty if nothing is.
-  std::string judge() {
+  // What is wrong with the timed outputs, empty if nothing is, and the largest of their relative errors.
+  json judge() {
+    double rel_error = 0;
     for (int set = 0; set < prepared_.sets(); ++set) {
       prepared_.refresh_outputs(set);
       device_.synchronize();
-      std::string wrong = prepared_.judge_outputs(set, problem_, *oracle_).wrong;
-      if (!wrong.empty()) return wrong;
+      const JudgedOutputs judged = prepared_.judge_outputs(set, problem_, *oracle_);
+      // A NaN is wrong, and no number of JSON.
+      if (!judged.wrong.empty()) return {{"wrong", judged.wrong}, {"rel_error", 0.0}};
+      rel_error = std::max(rel_error, judged.error.rel);
     }
-    return "";
+    return {{"wrong", ""}, {"rel_error", rel_error}};
   }
 
  private:
@@ -80,7 +84,7 @@ class TimerServer {
       const Sample sample = session.sample(request.value("warm_up_ms", 0.0), request.value("measure_ms", 0.0));
       return {{"time_us", sample.time_us}, {"clock_mhz", sample.clock_mhz}};
     }
-    if (op == "output") return {{"wrong", session.judge()}};
+    if (op == "output") return session.judge();
     return {{"released", sessions_.erase(request.at("handle").get<int>())}};
   }
 

@@ -7,7 +7,7 @@
 //                                                     timed
 //                                                        outputs, floor and kept results included; "why" it was chosen
 //   {"op": "environment"}                             -> clocks, power, temperature
-// "output" is judged here, where the red zones are: {"wrong": ""}. A lost context ends the process.
+// "output" is judged here, where the red zones are: {"wrong": "", "rel_error"}. A lost context ends the process.
 
 #include <iosfwd>
 #include <string>

@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <set>
 
+#include "core/foreign_text.h"
 #include "core/operands.h"
 #include "lab/compare/peer_rows.h"
+#include "lab/measure/floor.h"
 #include "lab/record/checks.h"
+#include "lab/record/trial.h"
 
 namespace flashcore {
 namespace {
@@ -16,12 +22,23 @@ using nlohmann::json;
 constexpr double kRounding = 0.0051;  // TFLOP/s are written with two decimals at least
 constexpr double kTolerance = 0.01;
 constexpr double kFloorTolerance = 0.97;
-constexpr double kSampleTolerance = 2e-4;  // samples and figures are rounded
-constexpr double kAnyMargin = 0.03;        // the verdict is not looked at
+constexpr double kSampleTolerance = 2e-4;    // samples and figures are rounded
+constexpr double kIntervalTolerance = 2e-3;  // other compilers resample in other last digits
+constexpr double kMargin = 0.03;             // of `flashcore peers`
+constexpr double kPeerErrorFactor = 4;       // as lab/compare/peer_files.h
+constexpr double kSmallest = 1e-4;           // figures are rounded to so many digits
 
 double number(const json& object, const char* key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+std::string letters_of(std::string_view text) {
+  std::string letters;
+  for (const char c : text)
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
 }
 
 void audit(const json& result, std::vector<std::string>& complaints) {
@@ -41,40 +58,134 @@ void audit(const json& result, std::vector<std::string>& complaints) {
     complaints.push_back(fmt::format("{}: {:.3f} us is below its own floor of {:.3f} us", id, p50, floor));
 }
 
-// What a peer run prints follows from the samples that it kept.
-void audit_samples(const json& result, std::vector<std::string>& complaints) {
-  if (!result.contains("measured") || !result.value("time_us", json()).is_object()) return;
+std::string id_of(const json& result) {
   const json named = result.value("problem", json());
-  const std::string id = named.is_string() ? named.get<std::string>() : "?";
+  return named.is_string() ? named.get<std::string>() : "?";
+}
+
+json at_path(const json& object, const char* path) { return object.value(json::json_pointer(path), json()); }
+
+bool agree(const json& claimed, const json& honest, double tolerance) {
+  if (!claimed.is_number() || !honest.is_number()) return claimed == honest;
+  const double a = claimed.get<double>(), b = honest.get<double>();
+  return std::abs(a - b) <= tolerance * std::max(std::abs(b), kSmallest);
+}
+
+// Who is told to have a time is right and passed.
+void audit_outcome(const json& result, std::vector<std::string>& complaints) {
+  const std::string id = id_of(result);
+  const json ended = result.value("ended", json("passed"));
+  if (ended != "passed") complaints.push_back(fmt::format("{}: it has a time, and ended {}", id, ended.dump()));
+  const json correct = result.value("correct", json());
+  const double bound = correct.is_object() ? number(correct, "bound") : 0;
+  if (bound > 0) {
+    for (const char* key : {"rel_error", "timed_rel_error"})
+      if (number(correct, key) > bound || number(correct, key) < 0)
+        complaints.push_back(fmt::format("{}: it has a time, and its {} of {:.3g} is not within its bound of {:.3g}",
+                                         id, key, number(correct, key), bound));
+    if (correct.value("passed", json(true)) != json(true))
+      complaints.push_back(fmt::format("{}: it has a time, and did not pass the correctness gate", id));
+  }
+  for (const json& peer : result.value("peers", json::array())) {
+    const json name = peer.value("name", json());
+    if (peer.value("correct", json(true)) != json(true))
+      complaints.push_back(fmt::format("{}: the peer {} has a time, and is not correct", id, name.dump()));
+    if (bound > 0 && number(peer, "rel_error") > kPeerErrorFactor * bound)
+      complaints.push_back(
+          fmt::format("{}: the peer {} has a time, and its relative error of {:.3g} is above {:.0f} "
+                      "times the bound of {:.3g}",
+                      id, name.dump(), number(peer, "rel_error"), kPeerErrorFactor, bound));
+  }
+}
+
+// What follows from the problem, the time and the device's ceilings, with or without samples.
+void audit_rates(const json& result, std::vector<std::string>& complaints) {
+  const std::string id = id_of(result);
+  const double p50 = number(result.at("time_us"), "p50"), p10 = number(result.at("time_us"), "p10"),
+               p90 = number(result.at("time_us"), "p90");
+  if (p50 <= 0) return complaints.push_back(fmt::format("{}: its time is {}", id, p50));
+  const PlacedProblem problem = PlacedProblem::parse(id);
+  if ((p10 > 0 && p10 > p50) || (p90 > 0 && p90 < p50))
+    complaints.push_back(fmt::format("{}: its time of {:.3f} us is not between its p10 and its p90", id, p50));
+  const double gbps = number(result, "gbps"), honest = problem.bytes() / p50 * 1e-3;
+  if (gbps > 0 && std::abs(gbps - honest) > kTolerance * honest + kRounding)
+    complaints.push_back(fmt::format("{}: {:.2f} GB/s is not what its bytes and its time of {:.3f} us give: {:.2f}", id,
+                                     gbps, p50, honest));
+  if (result.contains("decode") && result["decode"] != json(problem.is_decode()))
+    complaints.push_back(fmt::format("{}: \"decode\" is {}, and the problem is {}decoding", id, result["decode"].dump(),
+                                     problem.is_decode() ? "" : "not "));
+  const json device = result.value("device", json());
+  if (!device.is_object() || !device.contains("limits")) return;
+  const DeviceInfo info = device.get<DeviceInfo>();
+  if (info.limits.kind == DeviceKind::kCuda && letters_of(info.name).find(letters_of(info.key)) == std::string::npos)
+    complaints.push_back(
+        fmt::format("{}: the device '{}' is not named like its key '{}'", id, excerpt(info.name), excerpt(info.key)));
+  if (!device.contains("ceilings") || !result.contains("floor_us")) return;
+  const double floor = floor_us(problem, info, device["ceilings"].get<Ceilings>());
+  if (!agree(result["floor_us"], json(floor), kTolerance))
+    complaints.push_back(fmt::format("{}: a floor of {} us is not what the device's ceilings give: {:.3f}", id,
+                                     result["floor_us"].dump(), floor));
+}
+
+// What a peer run prints follows from the samples that it kept: each field that derive_figures writes.
+void audit_samples(const json& result, std::vector<std::string>& complaints) {
+  const std::string id = id_of(result);
+  json again = result;
+  derive_figures(again, kMargin);
+  const auto check = [&](const std::string& what, const char* path, const json& claimed, const json& honest,
+                         double tolerance) {
+    const json a = at_path(claimed, path), b = at_path(honest, path);
+    if (!agree(a, b, tolerance))
+      complaints.push_back(
+          fmt::format("{}: {}{} is {}, and its raw samples give {}", id, what, path, a.dump(), b.dump()));
+  };
+  for (const char* path :
+       {"/time_us/p10", "/time_us/p50", "/time_us/p90", "/tflops", "/gbps", "/kcycles", "/samples", "/sessions"})
+    check("", path, result, again, kSampleTolerance);
+  for (std::size_t i = 0; i < again.at("peers").size(); ++i) {
+    const json &claimed = result.at("peers").at(i), &honest = again["peers"][i];
+    const std::string what = "of the peer " + honest.value("name", "?") + ", ";
+    for (const char* path :
+         {"/time_us/p10", "/time_us/p50", "/time_us/p90", "/speedup", "/sessions", "/verdict", "/no_interval"})
+      check(what, path, claimed, honest, kSampleTolerance);
+    for (const char* path : {"/ci95/0", "/ci95/1"}) check(what, path, claimed, honest, kIntervalTolerance);
+    for (const char* path : {"/p_value", "/detectable"}) check(what, path, claimed, honest, kTolerance);
+  }
+}
+
+void audit_row(const json& result, Audit& found) {
+  const auto time = result.find("time_us");
+  if (time == result.end() || !time->is_object()) return;
+  const std::string id = id_of(result);
   try {
-    json again = result;
-    derive_figures(again, kAnyMargin);
-    const auto check = [&](const std::string& what, double claimed, double honest) {
-      if (!(std::abs(claimed - honest) <= kSampleTolerance * honest))
-        complaints.push_back(
-            fmt::format("{}: {} is {:.4f}, and its raw samples give {:.4f}", id, what, claimed, honest));
-    };
-    check("the time", number(result.at("time_us"), "p50"), number(again.at("time_us"), "p50"));
-    for (std::size_t i = 0; i < again.at("peers").size(); ++i)
-      check("the speed-up over " + again["peers"][i].value("name", "?"), number(result.at("peers").at(i), "speedup"),
-            number(again["peers"][i], "speedup"));
+    audit(result, found.wrong);
+    audit_outcome(result, found.wrong);
+    audit_rates(result, found.wrong);
+    const json peers = result.value("peers", json::array());
+    if (result.contains("measured")) audit_samples(result, found.wrong);
+    else if (!peers.empty()) found.without_samples.push_back(id);
   } catch (const std::exception& e) {
-    complaints.push_back(fmt::format("{}: its raw samples cannot be read: {}", id, e.what()));
+    found.wrong.push_back(fmt::format("{}: its figures or raw samples cannot be read: {}", id, e.what()));
   }
 }
 
 }  // namespace
 
-std::vector<std::string> audit_results(const json& document) {
-  std::vector<std::string> complaints;
+Audit audit_document(const json& document) {
+  Audit found;
   const auto results = document.find("results");
-  if (results != document.end() && results->is_array())
-    for (const json& result : *results)
-      if (result.is_object()) {
-        audit(result, complaints);
-        audit_samples(result, complaints);
-      }
-  return complaints;
+  if (results == document.end() || !results->is_array()) return found;
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const json& result : *results) {
+    if (!result.is_object()) continue;
+    const std::string id = id_of(result), name = result.value("name", json()).dump();
+    if (!seen.insert({id, name}).second)
+      found.wrong.push_back(fmt::format("{}: it is in the file twice, and would count twice in a mean", id));
+    audit_row(result, found);
+  }
+  return found;
 }
+
+std::vector<std::string> audit_results(const json& document) { return audit_document(document).wrong; }
 
 }  // namespace flashcore

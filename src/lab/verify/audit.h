@@ -1,6 +1,6 @@
 #pragma once
-// Do the figures of a results file follow from each other? A rate that counts masked pairs, or a time below its own
-// floor, was not measured.
+// Do the figures of a results file follow from each other? A rate that counts masked pairs, a time below its own floor,
+// an interval that its samples do not give: none of them was measured.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,8 +8,15 @@
 
 namespace flashcore {
 
-// One sentence for each result of a flashcore.bench/1 document whose rate is not its unmasked FLOPs over its median
-// time, or whose time is below its floor.
-std::vector<std::string> audit_results(const nlohmann::json& document);
+struct Audit {
+  std::vector<std::string> wrong;            // one sentence for each figure that does not follow
+  std::vector<std::string> without_samples;  // problems with ratios that nothing in the file can confirm
+};
+
+// Of a flashcore.bench/1 document: its rates, floor and "decode" against the problem, the time and the device's
+// ceilings; what a peer run derived against the raw samples; that only what passed has a time; that no row is there
+// twice.
+Audit audit_document(const nlohmann::json& document);
+std::vector<std::string> audit_results(const nlohmann::json& document);  // `wrong` of it
 
 }  // namespace flashcore

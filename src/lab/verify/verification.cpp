@@ -41,10 +41,17 @@ Verification verify_results_text(std::string_view text, const std::string& origi
     const json name = rows[i].value("name", json());
     verification.stale.push_back({i, name.is_string() ? name.get<std::string>() : "?", *why});
   }
-  verification.wrong = audit_results(document);
+  Audit audit = audit_document(document);
+  verification.wrong = std::move(audit.wrong);
+  verification.without_samples = std::move(audit.without_samples);
   verification.fresh = verification.stale.empty() && verification.wrong.empty();
   if (!verification.wrong.empty()) {
     verification.reason = "figures that do not follow from each other: " + verification.wrong.front();
+  } else if (verification.fresh && !verification.without_samples.empty()) {
+    verification.reason = fmt::format(
+        "{} of {} results were measured on what the source now is, and keep no raw samples: their figures cannot be "
+        "checked. `flashcore peers` keeps samples: measure them again",
+        verification.without_samples.size(), rows.size());
   } else if (verification.fresh) {
     verification.reason = fmt::format("all {} results were measured on what the source now is for them", rows.size());
   } else {

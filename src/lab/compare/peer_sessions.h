@@ -1,0 +1,29 @@
+#pragma once
+// How the sessions of a results file come together: `flashcore peers --append`. What goes wrong in a session stays in
+// the file, and what is wrong withdraws what earlier sessions said.
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace flashcore {
+
+// Sessions of one process, or minutes apart on one machine, see the same clock and the same placement of memory: they
+// count as one.
+inline constexpr double kSessionsApartSeconds = 600;
+
+// Names the machine since its last start; "" where the system does not say.
+std::string read_boot_id();
+
+// "" if `session` ("run", "began_at", "boot") is another one than each timed session of `row`; else why it is not.
+std::string why_same_session(const nlohmann::json& row, const nlohmann::json& session);
+
+// What a file that holds `earlier` has to hold after `row` was measured on the same problem. `said`: what to tell of
+// it; empty if `row` simply is a further session. Of one source_hash:
+// - a wrong output of ours withdraws the row for good; any other failed session is kept in "measured", without figures;
+// - a peer whose output was wrong loses the sessions that its version has, before and after;
+// - a session too close to another one is not added.
+// A row of another source, candidate, way of choosing it, device, driver, regime or condition begins anew.
+nlohmann::json append_session(const nlohmann::json& earlier, const nlohmann::json& row, double margin,
+                              std::string& said);
+
+}  // namespace flashcore
