@@ -92,7 +92,7 @@ int compare(const AbArguments& options) {
         console.line("  --seconds N and --processes N give it more time");
       std::vector<MachineReading> readings;
       for (const PairOutcome& process : result.processes) readings.push_back(process.candidate.machine);
-      if (const std::string load = load_words(readings); !load.empty()) console.line("  {}, this run included", load);
+      if (const std::string load = load_words(readings); !load.empty()) console.line("  {}", load);
       if (result.throttled > 0)
         console.line("  {} of {} samples ran throttled; both candidates did alike", result.throttled, result.samples);
       keep(store, run, result);

@@ -79,7 +79,7 @@ void print_times(Console& console, const std::vector<Trial>& trials) {
       "of each");
   std::vector<MachineReading> readings;
   for (const Trial& trial : trials) readings.push_back(trial.machine);
-  if (const std::string load = load_words(readings); !load.empty()) console.line("{}, this run included", load);
+  if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
 }
 
 int run_bench(const BenchArguments& options) {

@@ -64,7 +64,14 @@ std::optional<double> seconds_of(const std::string& text) {
 }
 
 std::vector<ExperimentResult> run_all(const ExperimentArguments& options, Console& console, bool time) {
-  const std::vector<Experiment> experiments = load_all(options);
+  std::vector<Experiment> experiments = load_all(options);
+  for (const Experiment& e : experiments) {
+    if (e.closed)
+      console.line("{} is closed ({}) and not run; commit {} still holds its code: {}", e.name, e.closed->verdict,
+                   e.closed->last_commit, e.closed->finding);
+  }
+  std::erase_if(experiments, [](const Experiment& e) { return e.closed.has_value(); });
+  if (experiments.empty()) return {};
   ExperimentRunOptions run;
   run.device = describe_device(options.common.device).id;
   run.time = time;
@@ -169,14 +176,48 @@ int check_experiments(const ExperimentArguments& options) {
   return unless_interrupted(passed > 0 ? kDone : kNotJudged);
 }
 
+std::string place_in_range(const LedgerPair& pair) {
+  if (pair.speedup <= 0) return "not timed";
+  return pair.speedup > pair.predicted_high ? "faster" : pair.speedup < pair.predicted_low ? "slower" : "within";
+}
+
+nlohmann::json predictions_json(const LedgerEntry& entry) {
+  nlohmann::json all = nlohmann::json::array();
+  for (const LedgerPair& pair : entry.pairs)
+    all.push_back({{"arm", pair.arm},
+                   {"problem", pair.problem_id},
+                   {"predicted", {pair.predicted_low, pair.predicted_high}},
+                   {"speedup", pair.speedup > 0 ? nlohmann::json(pair.speedup) : nlohmann::json()},
+                   {"place", place_in_range(pair)},
+                   {"outcome", pair.outcome}});
+  return all;
+}
+
+// What each file said beforehand beside what came out.
+Table prediction_table(const std::vector<LedgerEntry>& ledger) {
+  Table table({"experiment", "candidate", "problem", "predicted", "measured [95%]", "of the range", "outcome"});
+  for (const LedgerEntry& e : ledger)
+    for (const LedgerPair& pair : e.pairs)
+      table.add(
+          {e.name,
+           pair.arm,
+           pair.problem_id,
+           fmt::format("{:.2f} to {:.2f}", pair.predicted_low, pair.predicted_high),
+           pair.speedup > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", pair.speedup, pair.ci95_low, pair.ci95_high) : "-",
+           place_in_range(pair),
+           {word_of(pair.outcome), tone_of(pair.outcome)}});
+  return table;
+}
+
 int list_experiments(const ExperimentArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   const auto ledger = load_ledger(options.ledger);
-  std::vector<Experiment> not_run;
+  std::vector<Experiment> not_run, closed;
   for (const std::string& file : options.files) {
     Experiment experiment = load_experiment(file);
     const auto known = [&](const LedgerEntry& entry) { return entry.name == experiment.name; };
-    if (std::none_of(ledger.begin(), ledger.end(), known)) not_run.push_back(std::move(experiment));
+    if (experiment.closed) closed.push_back(std::move(experiment));
+    else if (std::none_of(ledger.begin(), ledger.end(), known)) not_run.push_back(std::move(experiment));
   }
   Table table({"experiment", "verdict", "device", "when", "what was found"});
   nlohmann::json results = nlohmann::json::array();
@@ -188,17 +229,45 @@ int list_experiments(const ExperimentArguments& options) {
                        {"created_at", e.created_at},
                        {"source_hash", e.source_hash},
                        {"hypothesis", e.hypothesis},
-                       {"summary", e.summary}});
+                       {"summary", e.summary},
+                       {"predictions", predictions_json(e)}});
+  }
+  for (const Experiment& e : closed) {
+    const ClosedExperiment& how = *e.closed;
+    table.add({e.name, {word_of(how.verdict), tone_of(how.verdict)}, "-", "closed", how.finding});
+    results.push_back({{"name", e.name},
+                       {"verdict", how.verdict},
+                       {"hypothesis", e.hypothesis},
+                       {"known", e.known},
+                       {"closed", {{"finding", how.finding}, {"last_commit", how.last_commit}}}});
   }
   for (const Experiment& e : not_run) {
     table.add({e.name, {"not run", Tone::kDim}, "-", "-", e.hypothesis});
     results.push_back({{"name", e.name}, {"verdict", nullptr}, {"hypothesis", e.hypothesis}});
   }
   console.table(table);
-  write_json(options.common, {{"schema", "flashcore.ledger/1"}, {"results", results}});
-  console.summary("{} in {}, {} of the files given not run yet",
-                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, not_run.size());
-  return ledger.empty() && not_run.empty() ? kNotJudged : kDone;
+  const PredictionRecord record = prediction_record(ledger);
+  if (record.comparisons > 0) console.table(prediction_table(ledger));
+  write_json(options.common, {{"schema", "flashcore.ledger/1"},
+                              {"results", results},
+                              {"predictions",
+                               {{"comparisons", record.comparisons},
+                                {"inside", record.inside},
+                                {"above", record.above},
+                                {"below", record.below},
+                                {"median_error", record.median_error}}}});
+  const std::string predictions =
+      record.comparisons == 0
+          ? ""
+          : fmt::format(
+                "; of {} timed, {} within the predicted range, {} faster than it, {} slower, off its middle by "
+                "{:.1f}% in the median",
+                plural(static_cast<std::int64_t>(record.comparisons), "comparison"), record.inside, record.above,
+                record.below, 100 * record.median_error);
+  console.summary("{} in {}, {} of the files given not run yet, {} closed{}",
+                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, not_run.size(),
+                  closed.size(), predictions);
+  return ledger.empty() && not_run.empty() && closed.empty() ? kNotJudged : kDone;
 }
 
 }  // namespace

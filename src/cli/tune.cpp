@@ -193,8 +193,14 @@ int run_tune(const TuneArguments& options) {
   console.line(
       "the search's own trials pass a quick gate; finalists pass the full one, in every process that times them");
   const Clock clock(tune_options);
+  std::vector<MachineReading> readings;
   const TuneResult result = tune(
-      tune_options, store, [&](const TuneProgress& p) { show_progress(console, p, clock); }, interrupted);
+      tune_options, store,
+      [&](const TuneProgress& p) {
+        if (p.trial != nullptr && p.trial->timing) readings.push_back(p.trial->machine);
+        show_progress(console, p, clock);
+      },
+      interrupted);
   console.end_progress();
 
   Table table({"problem", "proposed > valid > compiled > correct > raced > won", "p50 us", "TFLOP/s", "speed-up [95%]",
@@ -214,6 +220,10 @@ int run_tune(const TuneArguments& options) {
   for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
   console.table(arms);
   for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
+  if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
+  const std::string busy = busy_words(readings);
+  if (!busy.empty())
+    console.line("{}, so that another run may crown other winners; tune again on a quiet machine", busy);
   std::vector<Trial> to_enter;
   for (const TuneResult::Entry& entry : result.entries) {
     if (!entry.winner || !entry.winner->comparison) continue;
@@ -245,6 +255,8 @@ int run_tune(const TuneArguments& options) {
                               {"run", result.run},
                               {"store", store.path().string()},
                               {"interrupted", result.interrupted},
+                              {"load", load_words(readings)},
+                              {"busy", busy},
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(tune_options.suite.problems.size());
   console.summary(

@@ -3,7 +3,9 @@
 import glob
 import json
 import os
+import re
 import shutil
+import subprocess
 import unittest
 
 from support import BAD_USAGE, DONE, EXPERIMENT, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest
@@ -50,7 +52,49 @@ class ExperimentTest(CliTest):
         files = sorted(glob.glob(os.path.join(SOURCE_DIR, "experiments", "*.yaml")))
         self.assertGreaterEqual(len(files), 10)
         text = self.expect(DONE, "experiment", "list", *files, "--ledger", "nowhere").stdout
-        self.assertIn("%d of the files given not run yet" % len(files), text)
+        self.assertIn("%d of the files given not run yet, 1 closed" % (len(files) - 1), text)
+
+    def test_predictions_stand_beside_results(self):
+        ledger = os.path.join(SOURCE_DIR, "results", "experiments")
+        text = self.expect(DONE, "experiment", "list", "--ledger", ledger, "--json", "list.json").stdout
+        self.assertRegex(text, r"block_m +80 rows +b4_h16_s1024_d64_fp16 +0\.99 to 1\.08 +0\.735 \[0\.734, 0\.737\] +slower +REFUTED")
+        summary = re.search(r"of (\d+) comparisons timed, (\d+) within the predicted range, (\d+) faster than it, (\d+) slower, off its middle by "
+                            r"([\d.]+)% in the median", text)
+        self.assertIsNotNone(summary, text[-400:])
+        with open(self.path("list.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        pairs = [pair for result in document["results"] for pair in result["predictions"] if pair["speedup"] is not None]
+        inside = sum(pair["predicted"][0] <= pair["speedup"] <= pair["predicted"][1] for pair in pairs)
+        self.assertEqual([int(summary[1]), int(summary[2])], [len(pairs), inside])
+        self.assertEqual(int(summary[1]), sum(int(summary[i]) for i in (2, 3, 4)))
+
+    def test_a_closed_idea_is_listed_and_not_run(self):
+        closed = EXPERIMENT + "known: It had been the largest gain.\nclosed: {verdict: REFUTED, finding: Others fill the gap., last_commit: a20fe2b}\n"
+        self.write("e.yaml", closed)
+        self.assertRegex(self.expect(DONE, "experiment", "list", "e.yaml", "--ledger", "nowhere").stdout,
+                         r"key_blocks +REFUTED +- +closed +Others fill the gap\.")
+        for action in ("run", "check"):
+            result = self.expect(NOT_JUDGED, "experiment", action, "e.yaml", "--device", "cpu", *(["--out", "out"] if action == "run" else []))
+            self.assertIn("key_blocks is closed (REFUTED) and not run; commit a20fe2b still holds its code: Others fill the gap.", result.stdout)
+        self.write("bad.yaml", closed.replace("REFUTED", "LOST"))
+        self.expect_error(BAD_USAGE, ["bad.yaml:", "LOST"], "experiment", "list", "bad.yaml", "--ledger", "nowhere")
+
+    def test_what_was_known_stands_in_the_verdict(self):
+        self.write("e.yaml", EXPERIMENT + "known: Blocks of 64 were the fastest of a search.\n")
+        result = self.run_flashcore("experiment", "run", "e.yaml", "--device", "cpu", "--out", "out")
+        self.assertIn(result.returncode, (DONE, NOT_JUDGED), result.stderr)
+        for page in ("verdict.md", "verdict.html", "verdict.json"):
+            with open(self.path("out", "key_blocks", page), encoding="utf-8") as file:
+                self.assertIn("Blocks of 64 were the fastest of a search.", file.read(), page)
+
+    def test_no_experiment_was_ever_deleted(self):
+        def git(*arguments):
+            return subprocess.run(["git", "-C", SOURCE_DIR, *arguments], capture_output=True, text=True, check=False)
+        if git("rev-parse", "--show-toplevel").returncode != 0 or git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+            self.skipTest("no git history here: what was deleted cannot be told")
+        names = git("log", "--diff-filter=DR", "--name-only", "--no-renames", "--format=", "--", "experiments/*.yaml").stdout.split()
+        gone = sorted({name for name in names if not os.path.exists(os.path.join(SOURCE_DIR, name))})
+        self.assertEqual(gone, [], "a refuted idea stays, with `closed` if its code is gone")
 
 
 class PlantedTest(CliTest):

@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import subprocess
+import sys
 import time
 import unittest
 
@@ -163,6 +164,22 @@ class LongRunTest(CliTest):
             out, err = process.communicate(timeout=120)
             self.assertEqual(process.returncode, DONE, out + err)
         self.assertGreaterEqual(len(trial_ids(self.store)), 8)
+
+    def test_a_busy_machine_is_noticed_and_said(self):
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+        try:
+            result = self.expect(DONE, *self.tune, "--budget", "2", "--json", "t.json")
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+        self.assertRegex(result.stdout, r"load average [\d.]+ to [\d.]+ on \d+ cores \(this run included\), other programs kept up to [\d.]+ cores busy")
+        self.assertRegex(result.stdout, r"the machine was busy: other programs kept up to [\d.]+ cores busy while candidates were timed, so that "
+                                        r"another run may crown other winners")
+        with open(self.path("t.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertIn("the machine was busy", document["busy"])
+        self.assertGreater(document["results"][0]["winner"]["machine"]["others_busy"], 0)
 
     def test_ctrl_c_ends_cleanly_with_what_is_done_saved(self):
         self.end_by(signal.SIGINT, "stopped by Ctrl-C")

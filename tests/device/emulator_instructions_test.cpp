@@ -53,15 +53,48 @@ TEST_F(BulkTest, ReadBeforeItIsThere) {
          {"race", "kernel.cuh:3", "kernel.cuh:2"}, 1, 32);
 }
 
+// A bulk store has read shared memory once bulk_wait_read returns, and is in global memory once bulk_wait does.
+std::string stored_in_bulk(const char* wait, const char* after) {
+  return fmt::format(
+      "if (t == 0) {{ for (int i = 0; i < 8; ++i) ptx::st_shared_u32(s + 64 + 4 * i, i); ptx::fence_proxy_async();\n"
+      "ptx::bulk_store(p.data + 16, s + 64, 32); ptx::bulk_commit(); ptx::{}<0>(); }}\n{}",
+      wait, after);
+}
+TEST_F(BulkTest, ReadBackBehindBulkWaitOnly) {
+  for (const char* after : {"if (t == 0) ptx::ld_global_f32(p.data + 17);",
+                            "ptx::bar_sync(); if (t == 40) ptx::ld_global_f32(p.data + 17);",
+                            "ptx::bar_sync(); if (t == 40) ptx::st_global_f32(p.data + 17, 1.0f);"}) {
+    EXPECT_EQ(run(stored_in_bulk("bulk_wait", after)), "") << after;
+    expect_in(run(stored_in_bulk("bulk_wait_read", after)),
+              {"race", "a copy of thread 0", "kernel.cuh:2", "kernel.cuh:3", "bulk_wait"});
+  }
+  EXPECT_EQ(run(stored_in_bulk("bulk_wait_read", "ptx::bar_sync(); if (t == 40) ptx::ld_global_f32(p.data + 24);")), "")
+      << "what was not stored may be read";
+}
+TEST_F(BulkTest, ReleasedBehindBulkWaitOnly) {
+  const auto body = [](const char* wait) {
+    return fmt::format(
+        "unsigned* words = reinterpret_cast<unsigned*>(p.data);\n"
+        "if (t == 0) {{ for (int i = 0; i < 8; ++i) ptx::st_shared_u32(s + 64 + 4 * i, i); ptx::fence_proxy_async();\n"
+        "ptx::bulk_store(words + 64 + 32 * ptx::ctaid_x(), s + 64, 32); ptx::bulk_commit(); ptx::{}<0>();\n"
+        "if (ptx::atomic_add_global_acq_rel(words, 1) % 2 == 1) ptx::st_global_f32(p.data + 8, "
+        "ptx::ld_global_f32(p.data + 64) + ptx::ld_global_f32(p.data + 96)); }}",
+        wait);
+  };
+  EXPECT_EQ(run(body("bulk_wait"), 2, 32), "");
+  expect_in(run(body("bulk_wait_read"), 2, 32), {"race", "reads global memory", "a copy of thread 0", "bulk_wait"});
+}
+
 using MulticastTest = EmulatorTest;
 
 std::string multicast(const char* mask, int bytes, const char* wait = "ptx::mbarrier_wait_cluster(s, 0);") {
-  return with_barrier(fmt::format(
-      "if (t == 0) ptx::mbarrier_arrive_expect_tx(s, {});\n"
-      "if (t == 0 && peer == 1) ptx::tma_load_4d_multicast(s + 128, p.map, s, 8, 0, 0, 0, {});\n{}\n"
-      "ptx::st_global_u32(reinterpret_cast<unsigned*>(p.data) + 64 * ptx::ctaid_x() + t, ptx::ld_shared_u32(s + 128 + "
-      "4 * t));{}",
-      bytes, mask, wait, kEnd));
+  return with_barrier(
+      fmt::format("if (t == 0) ptx::mbarrier_arrive_expect_tx(s, {});\n"
+                  "if (t == 0 && peer == 1) ptx::tma_load_4d_multicast(s + 128, p.map, s, 8, 0, 0, 0, {});\n{}\n"
+                  "ptx::cluster_arrive(); ptx::cluster_wait(); ptx::st_global_u32(reinterpret_cast<unsigned*>(p.data) "
+                  "+ 64 * ptx::ctaid_x() + t, ptx::ld_shared_u32(s + 128 + "
+                  "4 * t));{}",
+                  bytes, mask, wait, kEnd));
 }
 TEST_F(MulticastTest, ReachesEveryCtaOfTheMask) {
   EXPECT_EQ(run(multicast("3", 128), pair(), 4), "");

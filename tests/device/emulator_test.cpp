@@ -47,6 +47,53 @@ TEST_F(EmulatorTest, GlobalRaceBetweenThreadsUnlessABarrierOrders) {
                 "ptx::st_global_f32(p.data, 2.0f);"),
             "");
 }
+// A shuffle makes the order of the two certain here, and orders nothing.
+TEST_F(EmulatorTest, GlobalMemoryReadBeforeAnotherThreadWritesIt) {
+  const auto body = [](const char* read, const char* between) {
+    return fmt::format(
+        "if (t == 0) {{\n{}; }}\n{}; ptx::shfl_idx(0, 0);\nif (t == 1) ptx::st_global_f32(p.data, 1.0f);", read,
+        between);
+  };
+  const std::string plain = "ptx::ld_global_f32(p.data)",
+                    copy = "ptx::cp_async_16(s, p.data, 16); ptx::cp_async_commit()";
+  const std::string bulk =
+      "ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, 16); "
+      "ptx::bulk_load(s + 64, p.data, 16, s)";
+  const std::string tile =
+      "ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, 128); "
+      "ptx::tma_load_4d(s + 128, p.map, s, 0, 0, 0, 0)";
+  EXPECT_EQ(run(body(plain.c_str(), "ptx::bar_sync()")), "");
+  EXPECT_EQ(run(body((copy + "; ptx::cp_async_wait<0>()").c_str(), "ptx::bar_sync()")), "");
+  for (const std::string& loads : {bulk, tile})
+    EXPECT_EQ(run(body(loads.c_str(), "ptx::bar_sync(); ptx::mbarrier_wait(s, 0)")), "");
+  const std::vector<std::string> words = {"race",     "writes global memory", "after an earlier read",
+                                          "thread 0", "kernel.cuh:2",         "kernel.cuh:4"};
+  expect_in(run(body(plain.c_str(), "")), words);
+  expect_in(run(body((copy + "; ptx::cp_async_wait<0>()").c_str(), "")), words);
+  for (const std::string& loads : {copy, bulk, tile}) expect_in(run(body(loads.c_str(), "ptx::bar_sync()")), words);
+  EXPECT_EQ(run("if (t == 0) ptx::ld_global_f32(p.data + 1);\nptx::shfl_idx(0, 0);\nif (t == 1) "
+                "ptx::st_global_f32(p.data, 1.0f);"),
+            "")
+      << "other bytes of the same sixteen";
+}
+TEST_F(EmulatorTest, GlobalMemoryReadByAnotherCta) {
+  expect("if (t == 0) { if (ptx::ctaid_x() == 0) ptx::ld_global_f32(p.data); else ptx::st_global_f32(p.data, 1.0f); }",
+         {"race", "of CTA 0", "of CTA 1"}, 2);
+}
+// A tile of a tensor map is read as any other memory.
+TEST_F(EmulatorTest, TmaReadsWhatNobodyHasOrdered) {
+  const auto body = [](const char* between) {
+    return fmt::format(
+        "if (t == 1) ptx::st_global_f32(p.data, 1.0f);\n{}; ptx::shfl_idx(0, 0);\nif (t == 0) {{ ptx::mbarrier_init(s, "
+        "1); "
+        "ptx::fence_mbarrier_init(); ptx::mbarrier_arrive_expect_tx(s, 128); ptx::tma_load_4d(s + 128, p.map, s, 0, 0, "
+        "0, 0); "
+        "ptx::mbarrier_wait(s, 0); }}",
+        between);
+  };
+  EXPECT_EQ(run(body("ptx::bar_sync()")), "");
+  expect_in(run(body("")), {"race", "reads global memory", "earlier write", "kernel.cuh:1", "kernel.cuh:3"});
+}
 TEST_F(EmulatorTest, SharedOutOfBounds) {
   expect("ptx::st_shared_u32(s + 1024 + 4 * t, 0);", {"shared memory out of bounds", "of 1024"});
 }

@@ -40,7 +40,9 @@ struct OwnAgent {
   std::uint32_t seen = 0;
 };
 
-enum OwnAgentKind { kCopyAgent, kBulkAgent, kWgmmaAgent, kOwnAgents };
+// Of a thread's bulk stores, kBulkAgent is what they read of shared memory, which bulk_wait_read waits for, and
+// kBulkWriteAgent what they write to global memory, which only bulk_wait does.
+enum OwnAgentKind { kCopyAgent, kBulkAgent, kBulkWriteAgent, kWgmmaAgent, kOwnAgents };
 
 // The knowledge of one thread.
 struct Knowledge {

@@ -67,6 +67,50 @@ std::optional<GlobalAccess> Allocation::writer(std::size_t offset) const {
   return cells[cell].written ? std::optional(cells[cell].access) : std::nullopt;
 }
 
+namespace {
+
+// Of cell `cell`, the bytes of [offset, offset + bytes), a bit for each.
+std::uint16_t bytes_in_cell(std::size_t cell, std::size_t cell_bytes, std::size_t offset, std::size_t bytes) {
+  const std::size_t first = std::max(offset, cell * cell_bytes) - cell * cell_bytes;
+  const std::size_t end = std::min(offset + bytes, (cell + 1) * cell_bytes) - cell * cell_bytes;
+  return static_cast<std::uint16_t>((1u << end) - (1u << first));
+}
+
+}  // namespace
+
+void Allocation::remember_reader(std::size_t offset, std::size_t bytes, const GlobalAccess& reader) {
+  std::call_once(readers_once_, [this] {
+    read_cells_.resize((size_ + kReadCellBytes - 1) / kReadCellBytes);
+    readers_.store(read_cells_.data(), std::memory_order_release);
+  });
+  for (std::size_t cell = offset / kReadCellBytes; cell * kReadCellBytes < offset + bytes; ++cell) {
+    const std::uint16_t touched = bytes_in_cell(cell, kReadCellBytes, offset, bytes);
+    const std::lock_guard lock(lock_of(cell));
+    ReadCell& at = read_cells_[cell];
+    const auto is_free = [&](int i) { return at.bytes[i] == 0 || at.access[i].launch != reader.launch; };
+    // A later read by the same agent stands for its earlier one of no other bytes.
+    const auto is_covered = [&](int i) {
+      return at.access[i].cta == reader.cta && at.access[i].agent == reader.agent && (at.bytes[i] & ~touched) == 0;
+    };
+    const int slot = is_free(0) || is_covered(0) ? 0 : 1;
+    at.access[slot] = reader, at.bytes[slot] = touched;
+  }
+}
+
+std::vector<GlobalAccess> Allocation::readers(std::size_t offset, std::size_t bytes, std::uint32_t launch) const {
+  std::vector<GlobalAccess> found;
+  const ReadCell* cells = readers_.load(std::memory_order_acquire);
+  if (!cells) return found;
+  for (std::size_t cell = offset / kReadCellBytes; cell * kReadCellBytes < offset + bytes; ++cell) {
+    const std::lock_guard lock(lock_of(cell));
+    for (int i = 0; i < 2; ++i) {
+      const bool overlaps = (cells[cell].bytes[i] & bytes_in_cell(cell, kReadCellBytes, offset, bytes)) != 0;
+      if (overlaps && cells[cell].access[i].launch == launch) found.push_back(cells[cell].access[i]);
+    }
+  }
+  return found;
+}
+
 std::shared_ptr<Allocation> GlobalMemory::allocate(std::size_t bytes, std::size_t red_zone) {
   auto fresh = std::make_shared<Allocation>(bytes, red_zone);
   std::erase_if(allocations_, [](const auto& old) { return old.expired(); });

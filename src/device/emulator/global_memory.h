@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/emulator/clocks.h"
 
 namespace flashcore::emulator {
 
@@ -18,7 +19,8 @@ namespace flashcore::emulator {
 struct GlobalAccess {
   std::uint32_t launch = 0;
   std::uint32_t cta = 0;
-  std::uint32_t time = 0;         // the thread's clock, as in clocks.h
+  std::uint32_t time = 0;         // of the agent, as in clocks.h
+  Agent agent = kNobody;          // of the cluster: the thread, or a copy that it started
   std::uint16_t thread = 0;       // within the CTA
   const void* address = nullptr;  // of the code
 };
@@ -49,6 +51,11 @@ class Allocation {
   // The last writer of the cell at `offset`, replaced by another or asked for; none if nobody wrote. Thread-safe.
   std::optional<GlobalAccess> exchange_writer(std::size_t offset, const GlobalAccess& writer);
   std::optional<GlobalAccess> writer(std::size_t offset) const;
+  // Readers are remembered for cells of 16 bytes, most of what copies read, with the bytes that each has read: of each
+  // cell two, the first and the last one of the launch.
+  void remember_reader(std::size_t offset, std::size_t bytes, const GlobalAccess& reader);
+  // Those of that launch that have read one of these bytes. Thread-safe.
+  std::vector<GlobalAccess> readers(std::size_t offset, std::size_t bytes, std::uint32_t launch) const;
 
   BufferLabel label;
 
@@ -56,6 +63,11 @@ class Allocation {
   struct Cell {
     GlobalAccess access;
     bool written = false;
+  };
+  static constexpr std::size_t kReadCellBytes = 16;
+  struct ReadCell {
+    GlobalAccess access[2];
+    std::uint16_t bytes[2] = {};  // a bit for each
   };
   static constexpr std::size_t kLocks = 64;
   std::mutex& lock_of(std::size_t cell) const { return locks_[cell / 64 % kLocks]; }
@@ -66,6 +78,9 @@ class Allocation {
   std::once_flag shadow_once_;
   std::atomic<Cell*> shadow_{nullptr};
   std::vector<Cell> cells_;
+  std::once_flag readers_once_;
+  std::atomic<ReadCell*> readers_{nullptr};
+  std::vector<ReadCell> read_cells_;
 };
 
 class GlobalMemory {

@@ -95,6 +95,7 @@ void bulk_load(unsigned destination, const void* source, int bytes, unsigned bar
 void bulk_store(void* destination, unsigned source, int bytes);
 void bulk_commit();
 void bulk_wait_read(int pending);
+void bulk_wait(int pending);
 // Every thread calls it when it returns from the kernel: nothing of its may still read shared memory.
 void thread_returns(Thread& thread);
 
@@ -114,10 +115,12 @@ unsigned long long globaltimer();
 // What the device writes for a TensorMapSpec, into the 128 bytes of a tensor map.
 void encode_tensor_map(const TensorMapSpec& map, std::byte* to);
 
-// A read of global memory that an asynchronous copy makes for the running thread: bounds and alignment.
-void check_global_read(Cluster& cluster, const void* address, int bytes, int alignment, const void* site);
-// A global write by the running thread: bounds, alignment and races.
-void check_global_store(Cluster& cluster, void* address, int bytes, const void* site);
+// A read of global memory that an asynchronous copy makes for the running thread, as `access`: bounds, alignment and
+// races.
+void check_global_read(Cluster& cluster, const void* address, int bytes, int alignment, const Access& access,
+                       const void* site);
+// A global write by the running thread or by a bulk store that it starts, as `access`: bounds, alignment and races.
+void check_global_store(Cluster& cluster, void* address, int bytes, const Access& access, const void* site);
 
 float ex2(float x);
 float lg2(float x);

@@ -40,45 +40,57 @@ bool ordered(Cluster& cluster, const GlobalAccess& before) {
     return std::any_of(cluster.acquired.begin(), cluster.acquired.end(), [&](const GlobalAcquire& acquire) {
       const GlobalRelease& release = acquire.release;
       if (before.cta < release.first_cta || before.cta >= release.first_cta + release.ctas) return false;
-      const std::size_t rank = before.cta - release.first_cta;
-      const auto agent = static_cast<Agent>(rank * cluster.cta(0).threads.size() + before.thread);
-      return knows(self.knowledge, acquire) && Clocks::at(release.clocks->seen, agent) >= before.time;
+      return knows(self.knowledge, acquire) && Clocks::at(release.clocks->seen, before.agent) >= before.time;
     });
   }
-  const Agent agent = cta->threads[before.thread].knowledge.agent;
-  return self.knowledge.ordered({before.time, agent, 0, 0});
+  return self.knowledge.ordered({before.time, before.agent, 0, 0});
+}
+
+GlobalAccess global_access(Cluster& cluster, const Access& access, const void* site) {
+  const Thread& self = cluster.thread();
+  return {
+      cluster.launch.number, self.cta->linear, access.time, access.agent, static_cast<std::uint16_t>(self.index), site};
 }
 
 void fail_global_race(Cluster& cluster, const GlobalAccess& before, const void* address, const char* action,
-                      const void* site) {
+                      const char* other_action, const void* site) {
   const Thread& self = cluster.thread();
   const Cta* cta = cluster.cta_of_grid(before.cta);
+  // Agents of a cluster count its threads first, then what works beside them.
+  const bool asynchronous = before.agent >= cluster.size() * self.cta->threads.size();
   // Nothing but the end of a launch, or an atomic with release and acquire, orders CTAs that share no cluster.
-  const std::string advice = cta ? "\n  A barrier is missing between these two lines, that both threads pass "
-                                   "(__syncthreads, a named barrier, an "
-                                   "mbarrier)." +
-                                       cluster.passed_barriers(&cta->threads[before.thread])
-                                 : "\n  No barrier spans CTAs of different clusters: let one CTA write it, or order "
-                                   "them by an atomic with release "
-                                   "and acquire.";
+  const std::string advice = asynchronous
+                                 ? "\n  A copy did it, which the thread that started it must wait for before a "
+                                   "barrier or a release hands that on; for a bulk store bulk_wait, as bulk_wait_read "
+                                   "waits for its reads of shared memory alone."
+                             : cta ? "\n  A barrier is missing between these two lines, that both threads pass "
+                                     "(__syncthreads, a named barrier, an "
+                                     "mbarrier)." +
+                                         cluster.passed_barriers(&cta->threads[before.thread])
+                                   : "\n  No barrier spans CTAs of different clusters: let one CTA write it, or order "
+                                     "them by an atomic with release "
+                                     "and acquire.";
   std::string stack;
   for (const std::string& line : cluster.launch.module.lines_of(before.address))
     stack += (stack.empty() ? "\n    at " : "\n    by ") + line;
   cluster.fail(
-      fmt::format("race: {} of CTA {} {} global memory {} ({}), and nothing orders it after an earlier write\n  the "
-                  "other party: thread {} of CTA {}, which wrote there{}{}",
+      fmt::format("race: {} of CTA {} {} global memory {} ({}), and nothing orders it after an earlier {}\n  the "
+                  "other party: {}thread {} of CTA {}, which {} there{}{}",
                   Cluster::name_of(self), self.cta->linear, action, address, cluster.launch.memory.describe(address),
-                  before.thread, before.cta, stack, advice),
+                  other_action, asynchronous ? "a copy of " : "", before.thread, before.cta,
+                  std::string_view(other_action) == "write" ? "wrote" : "read", stack, advice),
       site);
 }
 
-void check_global_writers(Cluster& cluster, const Allocation& allocation, const void* address, int bytes,
-                          const void* site) {
-  if (!allocation.written()) return;
+// A read, which is remembered before writers are asked: of a read and a write at once, one sees the other.
+void check_global_writers(Cluster& cluster, Allocation& allocation, const void* address, int bytes,
+                          const Access& access, const void* site) {
   const auto offset = static_cast<std::size_t>(static_cast<const char*>(address) - allocation.data());
+  allocation.remember_reader(offset, static_cast<std::size_t>(bytes), global_access(cluster, access, site));
+  if (!allocation.written()) return;
   for (std::size_t at = offset; at < offset + static_cast<std::size_t>(bytes); at += Allocation::kCellBytes) {
     const auto before = allocation.writer(at);
-    if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "reads", site);
+    if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "reads", "write", site);
   }
 }
 
@@ -110,34 +122,37 @@ void load_global(const void* address, void* value, int bytes) {
   const void* site = FC_EMULATOR_SITE;
   Allocation* allocation = nullptr;
   check_global(cluster, address, bytes, bytes, "reads", site, &allocation);
-  check_global_writers(cluster, *allocation, address, bytes, site);
+  check_global_writers(cluster, *allocation, address, bytes, cluster.access_of(cluster.thread(), site), site);
   std::memcpy(value, address, static_cast<std::size_t>(bytes));
   cluster.count(cluster.thread(), SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(address), bytes, site);
 }
 
-void check_global_read(Cluster& cluster, const void* address, int bytes, int alignment, const void* site) {
+void check_global_read(Cluster& cluster, const void* address, int bytes, int alignment, const Access& access,
+                       const void* site) {
   Allocation* allocation = nullptr;
   check_global(cluster, address, bytes, alignment, "copies", site, &allocation);
-  check_global_writers(cluster, *allocation, address, bytes, site);
+  check_global_writers(cluster, *allocation, address, bytes, access, site);
 }
 
-void check_global_store(Cluster& cluster, void* address, int bytes, const void* site) {
+void check_global_store(Cluster& cluster, void* address, int bytes, const Access& access, const void* site) {
   Allocation* allocation = nullptr;
   check_global(cluster, address, bytes, std::min(bytes, 16), "writes", site, &allocation);
-  const Thread& self = cluster.thread();
-  const GlobalAccess access{cluster.launch.number, self.cta->linear, self.knowledge.time,
-                            static_cast<std::uint16_t>(self.index), site};
+  const GlobalAccess writer = global_access(cluster, access, site);
   const auto offset = static_cast<std::size_t>(static_cast<const char*>(address) - allocation->data());
   for (std::size_t at = offset; at < offset + static_cast<std::size_t>(bytes); at += Allocation::kCellBytes) {
-    const auto before = allocation->exchange_writer(at, access);
-    if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "writes", site);
+    const auto before = allocation->exchange_writer(at, writer);
+    if (before && !ordered(cluster, *before)) fail_global_race(cluster, *before, address, "writes", "write", site);
+  }
+  for (const GlobalAccess& reader :
+       allocation->readers(offset, static_cast<std::size_t>(bytes), cluster.launch.number)) {
+    if (!ordered(cluster, reader)) fail_global_race(cluster, reader, address, "writes", "read", site);
   }
 }
 
 void store_global(void* address, const void* value, int bytes) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
-  check_global_store(cluster, address, bytes, site);
+  check_global_store(cluster, address, bytes, cluster.access_of(cluster.thread(), site), site);
   std::memcpy(address, value, static_cast<std::size_t>(bytes));
   cluster.count(cluster.thread(), SiteCounters::kGlobalStore, reinterpret_cast<std::uintptr_t>(address), bytes, site);
 }
@@ -241,13 +256,14 @@ void cp_async(unsigned destination, const void* source, int source_bytes) {
     cluster.fail(fmt::format("cp.async of {} bytes by {}: 0 to 16 are allowed", source_bytes, Cluster::name_of(self)),
                  site);
   Allocation* allocation = nullptr;
+  const Access access{self.open_group, cluster.own_agent(self, kCopyAgent),
+                      static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
   if (source_bytes > 0) {
     check_global(cluster, source, 16, 16, "copies", site, &allocation);
+    check_global_writers(cluster, *allocation, source, source_bytes, access, site);
     cluster.count(self, SiteCounters::kGlobalLoad, reinterpret_cast<std::uintptr_t>(source), 16, site);
   }
   check_shared(cluster, *self.cta, shared.check_place(destination, 16, 16), "copies (cp.async)", 16, site);
-  const Access access{self.open_group, cluster.own_agent(self, kCopyAgent),
-                      static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
   check_shared(cluster, *self.cta, shared.write(destination, 16, self.knowledge, access, Proxy::kGeneric),
                "copies (cp.async)", 16, site);
   const PendingCopy copy{destination, source, source_bytes, self.open_group};

@@ -272,7 +272,7 @@ Agent Cluster::new_agent(std::string name) {
 }
 
 Agent Cluster::own_agent(Thread& thread, OwnAgentKind kind) {
-  static constexpr const char* kNames[] = {"cp.async of", "bulk copies of", "wgmma of"};
+  static constexpr const char* kNames[] = {"cp.async of", "bulk copies of", "bulk stores of", "wgmma of"};
   OwnAgent& mine = thread.knowledge.own[kind];
   if (mine.agent == kNobody) mine.agent = new_agent(fmt::format("{} {}", kNames[kind], name_of(thread)));
   return mine.agent;

@@ -56,6 +56,7 @@ const Services& service_table() {
       .bulk_store = bulk_store,
       .bulk_commit = bulk_commit,
       .bulk_wait_read = bulk_wait_read,
+      .bulk_wait = bulk_wait,
       .wgmma = wgmma,
       .wgmma_fence = wgmma_fence,
       .wgmma_commit = wgmma_commit,

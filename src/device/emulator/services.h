@@ -94,6 +94,7 @@ struct Services {
   void (*bulk_store)(void* destination, unsigned source, int bytes);
   void (*bulk_commit)();
   void (*bulk_wait_read)(int pending);
+  void (*bulk_wait)(int pending);
 
   // The warpgroup takes part.
   void (*wgmma)(const WgmmaOperands& operands);

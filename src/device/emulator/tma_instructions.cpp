@@ -122,9 +122,10 @@ void finish_stores(Thread& thread, std::uint32_t group) {
 }
 
 // Marks `bytes` of the CTA's shared memory as written by a copy of the running thread and has `land` do it later.
-template <class Land>
+// read(access) checks what it reads.
+template <class Read, class Land>
 void start_load(Cluster& cluster, Cta& cta, unsigned destination, unsigned bytes, unsigned barrier_address,
-                const void* site, Land land) {
+                const void* site, Read read, Land land) {
   const Thread& self = cluster.thread();
   const auto check = [&](const std::optional<Conflict>& conflict) {
     if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a TMA load of {} bytes that writes", bytes), site);
@@ -134,6 +135,7 @@ void start_load(Cluster& cluster, Cta& cta, unsigned destination, unsigned bytes
   const std::uint32_t phase = barrier.phase + 1;
   const Access access{phase, barrier.agent, static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
   check(cta.shared.write(destination, bytes, self.knowledge, access, Proxy::kAsync));
+  read(access);
   if (&cta != self.cta) remember_remote(cta, access);
   ++cluster.counters.async_copies;
   ++cta.copies_under_way;
@@ -148,10 +150,18 @@ void load_tile(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned desti
                const int (&at)[4], const void* site) {
   check_region(cluster, cta, map, destination, "loads by TMA", site);
   const std::array<int, 4> where = {at[0], at[1], at[2], at[3]};
-  start_load(cluster, cta, destination, box_bytes(map), barrier, site, [&cluster, &cta, map, destination, where, site] {
-    const int coordinates[4] = {where[0], where[1], where[2], where[3]};
-    copy_in(cluster, cta, map, destination, coordinates, site);
-  });
+  const auto read = [&](const Access& access) {
+    for_each_chunk(map, destination, at, [&](unsigned, const char* from, unsigned bytes) {
+      // Beyond the buffer it is the landing's to say, which knows that the tensor map is wrong.
+      if (bytes > 0 && cluster.find(from, bytes))
+        check_global_read(cluster, from, static_cast<int>(bytes), 1, access, site);
+    });
+  };
+  start_load(cluster, cta, destination, box_bytes(map), barrier, site, read,
+             [&cluster, &cta, map, destination, where, site] {
+               const int coordinates[4] = {where[0], where[1], where[2], where[3]};
+               copy_in(cluster, cta, map, destination, coordinates, site);
+             });
 }
 
 void check_bulk(Cluster& cluster, Cta& cta, unsigned shared, int bytes, const char* action, const void* site) {
@@ -163,9 +173,19 @@ void check_bulk(Cluster& cluster, Cta& cta, unsigned shared, int bytes, const ch
     cluster.fail(*conflict, cta, fmt::format("{} {} bytes by cp.async.bulk", action, bytes), site);
 }
 
-Access store_access(Cluster& cluster, Thread& self, const void* site) {
-  return {self.open_bulk_group, cluster.own_agent(self, kBulkAgent),
+// What a bulk store reads of shared memory (kBulkAgent), or writes to global memory (kBulkWriteAgent).
+Access store_access(Cluster& cluster, Thread& self, OwnAgentKind kind, const void* site) {
+  return {self.open_bulk_group, cluster.own_agent(self, kind),
           static_cast<std::uint16_t>(cluster.site_of(site) & 0xfff), 0};
+}
+
+void wait_for_stores(Thread& self, int pending, OwnAgentKind kind) {
+  const std::uint32_t committed = self.open_bulk_group - 1;
+  const auto left = static_cast<std::uint32_t>(pending);
+  if (committed <= left) return;
+  OwnAgent& mine = self.knowledge.own[kind];
+  mine.seen = std::max(mine.seen, committed - left);
+  finish_stores(self, mine.seen);
 }
 
 }  // namespace
@@ -228,10 +248,11 @@ void bulk_load(unsigned destination, const void* source, int bytes, unsigned bar
   const void* site = FC_EMULATOR_SITE;
   Cta& cta = *cluster.thread().cta;
   check_bulk(cluster, cta, destination, bytes, "loads", site);
-  check_global_read(cluster, source, bytes, 16, site);
   const auto size = static_cast<unsigned>(bytes);
-  start_load(cluster, cta, destination, size, barrier, site,
-             [&cta, destination, source, size] { std::memcpy(cta.shared.at(destination), source, size); });
+  start_load(
+      cluster, cta, destination, size, barrier, site,
+      [&](const Access& access) { check_global_read(cluster, source, bytes, 16, access, site); },
+      [&cta, destination, source, size] { std::memcpy(cta.shared.at(destination), source, size); });
   cluster.counters.tma_bytes += size;
 }
 
@@ -245,9 +266,9 @@ void bulk_store(void* destination, unsigned source, int bytes) {
   const auto check = [&](const std::optional<Conflict>& conflict) {
     if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a bulk store of {} bytes that reads", bytes), site);
   };
-  check(cta.shared.read(source, size, self.knowledge, store_access(cluster, self, site)));
+  check(cta.shared.read(source, size, self.knowledge, store_access(cluster, self, kBulkAgent, site)));
   check(cta.shared.check_fence(source, size, self.knowledge));
-  check_global_store(cluster, destination, bytes, site);
+  check_global_store(cluster, destination, bytes, store_access(cluster, self, kBulkWriteAgent, site), site);
   cluster.counters.tma_stored_bytes += size;
   self.stores.push_back({nullptr, source, {}, self.open_bulk_group, site, destination, size});
 }
@@ -264,14 +285,15 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
   const auto check = [&](const std::optional<Conflict>& conflict) {
     if (conflict) cluster.fail(*conflict, cta, fmt::format("starts a TMA store of {} bytes that reads", bytes), site);
   };
-  const Access access = store_access(cluster, self, site);
+  const Access access = store_access(cluster, self, kBulkAgent, site);
+  const Access written = store_access(cluster, self, kBulkWriteAgent, site);
   // Bytes that go nowhere need not hold anything.
   for_each_chunk(map, source, at, [&](unsigned chunk, char* to, unsigned used) {
     if (used == 0) return;
     const unsigned address = swizzled(map, chunk);
     check(cta.shared.read(address, used, self.knowledge, access));
     check(cta.shared.check_fence(address, used, self.knowledge));
-    check_global_store(cluster, to, static_cast<int>(used), site);
+    check_global_store(cluster, to, static_cast<int>(used), written, site);
     cluster.counters.tma_stored_bytes += used;
   });
   self.stores.push_back({map_address, source, {at[0], at[1], at[2], at[3]}, self.open_bulk_group, site});
@@ -279,14 +301,11 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
 
 void bulk_commit() { ++Cluster::current().thread().open_bulk_group; }
 
-void bulk_wait_read(int pending) {
-  Thread& self = Cluster::current().thread();
-  const std::uint32_t committed = self.open_bulk_group - 1;
-  const auto left = static_cast<std::uint32_t>(pending);
-  if (committed <= left) return;
-  OwnAgent& mine = self.knowledge.own[kBulkAgent];
-  mine.seen = std::max(mine.seen, committed - left);
-  finish_stores(self, mine.seen);
+void bulk_wait_read(int pending) { wait_for_stores(Cluster::current().thread(), pending, kBulkAgent); }
+
+void bulk_wait(int pending) {
+  bulk_wait_read(pending);
+  wait_for_stores(Cluster::current().thread(), pending, kBulkWriteAgent);
 }
 
 void thread_returns(Thread& thread) {

@@ -21,6 +21,7 @@ json environment_json(const Trial& t) {
   environment["flashcore"] = FLASHCORE_VERSION;
   environment["measured_at"] = t.created_at;
   if (t.machine.load_after >= 0) environment["load_average"] = json(t.machine).at("load_average");
+  if (t.machine.others_busy >= 0) environment["others_busy"] = t.machine.others_busy;
   return environment;
 }
 

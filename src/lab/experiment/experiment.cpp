@@ -29,8 +29,8 @@ class ExperimentReader {
   Experiment read(std::string_view text) {
     const YAML::Node root = reader_.parse(text);
     reader_.check_keys(root, kWhat,
-                       {"name", "hypothesis", "mechanism", "refuted_by", "control", "candidates", "problems",
-                        "acceptance", "regime", "condition"});
+                       {"name", "hypothesis", "mechanism", "refuted_by", "known", "closed", "control", "candidates",
+                        "problems", "acceptance", "regime", "condition"});
     experiment_.file = file_;
     experiment_.name = reader_.text(root, "name", kWhat);
     if (!is_word(experiment_.name))
@@ -41,6 +41,8 @@ class ExperimentReader {
     experiment_.hypothesis = reader_.text(root, "hypothesis", kWhat);
     experiment_.mechanism = reader_.text(root, "mechanism", kWhat);
     experiment_.refuted_by = reader_.text(root, "refuted_by", kWhat);
+    if (root["known"]) experiment_.known = reader_.text(root, "known", kWhat);
+    if (root["closed"]) experiment_.closed = read_closed(root["closed"]);
     read_acceptance(root);
     experiment_.control = read_arm(reader_.need(root, "control", kWhat), false);
     read_candidates(root);
@@ -53,6 +55,17 @@ class ExperimentReader {
   }
 
  private:
+  ClosedExperiment read_closed(const YAML::Node& node) const {
+    constexpr const char* kClosed = "closed";
+    reader_.check_keys(node, kClosed, {"verdict", "finding", "last_commit"});
+    ClosedExperiment closed;
+    closed.verdict = reader_.locate(
+        node["verdict"], [&] { return parse_word<HypothesisVerdict>(reader_.text(node, "verdict", kClosed)); });
+    closed.finding = reader_.text(node, "finding", kClosed);
+    closed.last_commit = reader_.text(node, "last_commit", kClosed);
+    return closed;
+  }
+
   void read_acceptance(const YAML::Node& root) {
     const YAML::Node node = reader_.need(root, "acceptance", kWhat);
     reader_.check_keys(node, "acceptance", {"margin", "processes", "seconds", "confirmed_when"});

@@ -30,11 +30,20 @@ struct ExperimentArm {
   Prediction predicted;  // of the control: none
 };
 
+// An idea whose code is gone, and how it ended: nobody runs it, and nobody need try it again.
+struct ClosedExperiment {
+  HypothesisVerdict verdict = HypothesisVerdict::kRefuted;
+  std::string finding;
+  std::string last_commit;  // that still holds the code
+};
+
 struct Experiment
     : MeasurementSpec {  // max_seconds: for one candidate on one problem in one process; the seed is the run's
   Experiment() { max_seconds = 0.5; }
 
   std::string name, hypothesis, mechanism, refuted_by;
+  std::string known;  // what was known when the file was written; "" if it does not say
+  std::optional<ClosedExperiment> closed;
   std::filesystem::path file;
   ExperimentArm control;
   std::vector<ExperimentArm> candidates;
@@ -46,10 +55,11 @@ struct Experiment
   std::vector<Patch> patches() const;
 };
 
-// Keys: name, hypothesis, mechanism, refuted_by, control {name, candidate, patch}, candidates [{name, candidate,
-// predicted: [low, high], patch}], problems [ids], acceptance {margin, processes, seconds, confirmed_when: every|most},
-// regime, condition. `patch` names a folder beside the file (lab/harness/patch.h). Error kBadInput with file and line,
-// also for a prediction that no verdict could contradict and for candidates that are no text of a family.
+// Keys: name, hypothesis, mechanism, refuted_by, known, closed {verdict, finding, last_commit}, control {name,
+// candidate, patch}, candidates [{name, candidate, predicted: [low, high], patch}], problems [ids], acceptance {margin,
+// processes, seconds, confirmed_when: every|most}, regime, condition. `patch` names a folder beside the file
+// (lab/harness/patch.h). Error kBadInput with file and line, also for a prediction that no verdict could contradict and
+// for candidates that are no text of a family.
 Experiment load_experiment(const std::filesystem::path& file);
 // Its text; `file` is what complaints call it, and patches lie beside.
 Experiment parse_experiment(std::string_view text, const std::filesystem::path& file);

@@ -1,6 +1,7 @@
 #include "lab/experiment/ledger.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -8,6 +9,7 @@
 #include "kernels/source_hash.h"
 #include "lab/record/freshness.h"
 #include "lab/record/json_io.h"
+#include "lab/statistics/statistics.h"
 
 namespace flashcore {
 namespace {
@@ -42,6 +44,8 @@ LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin)
       }
       p.at("verdict").get_to(pair.verdict);
       p.at("outcome").get_to(pair.outcome);
+      pair.predicted_low = p.at("predicted").at(0);
+      pair.predicted_high = p.at("predicted").at(1);
       if (!p.at("speedup").is_null()) {
         pair.speedup = p.at("speedup");
         pair.ci95_low = p.at("ci95").at(0);
@@ -65,6 +69,22 @@ std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder) {
           parse_ledger_entry(read_file(item.path() / "verdict.json"), (item.path() / "verdict.json").string()));
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return entries;
+}
+
+PredictionRecord prediction_record(const std::vector<LedgerEntry>& ledger) {
+  PredictionRecord record;
+  std::vector<double> errors;
+  for (const LedgerEntry& entry : ledger)
+    for (const LedgerPair& pair : entry.pairs) {
+      if (pair.speedup <= 0) continue;
+      record.above += pair.speedup > pair.predicted_high;
+      record.below += pair.speedup < pair.predicted_low;
+      errors.push_back(std::abs(pair.speedup / std::sqrt(pair.predicted_low * pair.predicted_high) - 1));
+    }
+  record.comparisons = errors.size();
+  record.inside = record.comparisons - record.above - record.below;
+  if (!errors.empty()) record.median_error = median(errors);
+  return record;
 }
 
 std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, const std::string& family,

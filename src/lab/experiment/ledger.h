@@ -20,7 +20,8 @@ struct LedgerPair {
   std::string source_hash, control_source_hash;  // empty: an older file, which has one for all
   SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   HypothesisVerdict outcome = HypothesisVerdict::kInconclusive;
-  double speedup = 0, ci95_low = 0, ci95_high = 0;
+  double speedup = 0, ci95_low = 0, ci95_high = 0;  // 0: not timed
+  double predicted_low = 0, predicted_high = 0;     // of the speed-up
 };
 struct LedgerEntry {
   HypothesisVerdict verdict = HypothesisVerdict::kInconclusive;
@@ -32,6 +33,14 @@ struct LedgerEntry {
 std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder);
 // One verdict.json.
 LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin);
+
+// How good its predictions were, of the comparisons that were timed: whether the measured speed-up lies in the
+// predicted range, and by how much it misses the range's middle.
+struct PredictionRecord {
+  std::size_t comparisons = 0, inside = 0, above = 0, below = 0;
+  double median_error = 0;  // |speed-up / middle - 1|
+};
+PredictionRecord prediction_record(const std::vector<LedgerEntry>& ledger);
 
 // What it has to say on a family: one line per experiment whose candidates are of it.
 std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, const std::string& family,

@@ -101,9 +101,10 @@ class Pair {
       options.audit = [&](PreparedCandidate& prepared, int set) {
         content = detect_memoisation(device_, problem, *oracle, prepared, set);
       };
-    out_.candidate.machine.load_before = out_.baseline.machine.load_before = read_load_average();
+    const LoadMeter load;
     Measurement measured = measure(device_, problem, *oracle, candidate, &baseline, options);
-    out_.candidate.machine.load_after = out_.baseline.machine.load_after = read_load_average();
+    load.read(out_.candidate.machine);
+    load.read(out_.baseline.machine);
     if (!content.wrong.empty()) measured.candidate_wrong = content.wrong;
     out_.candidate.environment = out_.baseline.environment = measured.environment;
     if (reject(out_.baseline, measured.baseline_wrong, *measured.baseline))

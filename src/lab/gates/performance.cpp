@@ -97,9 +97,9 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   options.audit = [&](PreparedCandidate& prepared, int set) {
     content = detect_memoisation(device, problem, *oracle, prepared, set);
   };
-  trial.machine.load_before = read_load_average();
+  const LoadMeter load;
   Measurement measured = measure(device, problem, *oracle, compiled, incumbent, options);
-  trial.machine.load_after = read_load_average();
+  load.read(trial.machine);
   trial.environment = measured.environment;
   trial.timing = std::move(measured.candidate);
   verdict.evidence = {{"samples", trial.timing->samples.size()},

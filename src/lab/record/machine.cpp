@@ -1,13 +1,18 @@
 #include "lab/record/machine.h"
 
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace flashcore {
 namespace {
@@ -15,17 +20,56 @@ namespace {
 constexpr const char* kSource = "FLASHCORE_SOURCE";
 constexpr const char* kVariables[] = {kSource, "FLASHCORE_EMULATOR_SEED", "FLASHCORE_CXX"};
 
+double most_by_others(const std::vector<MachineReading>& readings) {
+  double most = -1;
+  for (const MachineReading& reading : readings) most = std::max(most, reading.others_busy);
+  return most;
+}
+
+std::vector<int> own_cpus() {
+  cpu_set_t set;
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+std::optional<double> read_busy() {
+  std::ifstream file("/proc/stat");
+  std::stringstream text;
+  text << file.rdbuf();
+  return busy_seconds(text.str(), own_cpus(), sysconf(_SC_CLK_TCK));
+}
+
+double own_seconds() {
+  rusage usage;
+  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
 
 void to_json(nlohmann::json& j, const MachineReading& m) {
   const auto known = [](double load) { return load >= 0 ? nlohmann::json(load) : nlohmann::json(); };
-  j = {{"load_average", {known(m.load_before), known(m.load_after)}}, {"cores", m.cores}, {"variables", m.variables}};
+  j = {{"load_average", {known(m.load_before), known(m.load_after)}},
+       {"others_busy", known(m.others_busy)},
+       {"cores", m.cores},
+       {"variables", m.variables}};
 }
 
 void from_json(const nlohmann::json& j, MachineReading& m) {
   const auto load = [](const nlohmann::json& value) { return value.is_null() ? -1 : value.get<double>(); };
   m.load_before = load(j.at("load_average").at(0));
   m.load_after = load(j.at("load_average").at(1));
+  if (j.contains("others_busy")) m.others_busy = load(j.at("others_busy"));
   j.at("cores").get_to(m.cores);
   j.at("variables").get_to(m.variables);
 }
@@ -42,7 +86,51 @@ std::string load_words(const std::vector<MachineReading>& readings) {
     cores = std::max(cores, reading.cores);
   }
   if (high < 0) return "";
-  return fmt::format("load average {:.1f} to {:.1f}{}", low, high, cores > 0 ? fmt::format(" on {} cores", cores) : "");
+  const double others = most_by_others(readings);
+  return fmt::format("load average {:.1f} to {:.1f}{} (this run included){}", low, high,
+                     cores > 0 ? fmt::format(" on {} cores", cores) : "",
+                     others >= 0 ? fmt::format(", other programs kept up to {:.1f} cores busy", others) : "");
+}
+
+std::string busy_words(const std::vector<MachineReading>& readings) {
+  const double others = most_by_others(readings);
+  if (others < kBusyCores) return "";
+  return fmt::format("the machine was busy: other programs kept up to {:.1f} cores busy while candidates were timed",
+                     others);
+}
+
+std::optional<double> busy_seconds(std::string_view proc_stat, const std::vector<int>& cpus, long ticks_per_second) {
+  // cpuN user nice system idle iowait irq softirq steal guest guest_nice; guests count as users too.
+  constexpr int kIdle = 3, kIowait = 4, kSteal = 7;
+  double ticks = 0;
+  std::size_t found = 0;
+  std::istringstream lines{std::string(proc_stat)};
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name;
+    words >> name;
+    if (!name.starts_with("cpu") || name.size() == 3) continue;
+    const bool ours =
+        std::any_of(cpus.begin(), cpus.end(), [&](int cpu) { return name.substr(3) == std::to_string(cpu); });
+    if (!ours) continue;
+    ++found;
+    double value = 0;
+    for (int i = 0; i <= kSteal && words >> value; ++i) ticks += i == kIdle || i == kIowait ? 0 : value;
+  }
+  if (found != cpus.size() || cpus.empty() || ticks_per_second <= 0) return std::nullopt;
+  return ticks / static_cast<double>(ticks_per_second);
+}
+
+LoadMeter::LoadMeter() : load_(read_load_average()), busy_(read_busy()), own_(own_seconds()), at_(clock_seconds()) {}
+
+void LoadMeter::read(MachineReading& reading) const {
+  constexpr double kShortest = 0.1;  // the kernel counts in hundredths of a second
+  reading.load_before = load_;
+  reading.load_after = read_load_average();
+  const double seconds = clock_seconds() - at_;
+  const std::optional<double> busy = read_busy();
+  if (!busy || !busy_ || seconds < kShortest) return;
+  reading.others_busy = std::max(0.0, (*busy - *busy_ - (own_seconds() - own_)) / seconds);
 }
 
 double read_load_average() {

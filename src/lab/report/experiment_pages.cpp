@@ -157,13 +157,18 @@ std::string conditions(const ExperimentResult& r) {
   int throttled = 0, samples = 0;
   const std::size_t ran = r.pairs.empty() ? 0 : r.pairs.front().result.processes.size();
   const std::string processes = fmt::format("{} process{}", ran, ran == 1 ? "" : "es");
-  for (const ExperimentPair& p : r.pairs) throttled += p.result.throttled, samples += p.result.samples;
+  std::vector<MachineReading> readings;
+  for (const ExperimentPair& p : r.pairs) {
+    throttled += p.result.throttled, samples += p.result.samples;
+    for (const PairOutcome& process : p.result.processes) readings.push_back(process.candidate.machine);
+  }
+  const std::string load = load_words(readings);
   return fmt::format(
-      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {}, {} of which {} were throttled; "
+      "{} ({}), {}, regime {}, condition {}, margin {:.1f}%, {}, {} of which {} were throttled; {}"
       "source {}; {}",
       r.device.name, r.device.key, r.device.driver.empty() ? "no driver" : r.device.driver, to_string(e.regime),
-      to_string(e.condition), 100 * e.margin, processes, report::plural(samples, "sample"), throttled, r.source_hash,
-      r.created_at);
+      to_string(e.condition), 100 * e.margin, processes, report::plural(samples, "sample"), throttled,
+      load.empty() ? "" : load + "; ", r.source_hash, r.created_at);
 }
 
 }  // namespace
@@ -209,6 +214,7 @@ json experiment_json(const ExperimentResult& r) {
                            {"hypothesis", e.hypothesis},
                            {"mechanism", e.mechanism},
                            {"refuted_by", e.refuted_by},
+                           {"known", e.known},
                            {"confirmed_when", e.every ? "every" : "most"},
                            {"device", r.device},
                            {"created_at", r.created_at},
@@ -233,6 +239,7 @@ json experiment_samples_json(const ExperimentResult& r) {
                            {"candidate_outside", o.candidate_outside},
                            {"candidate", o.candidate.timing ? json(*o.candidate.timing) : json()},
                            {"control", o.baseline.timing ? json(*o.baseline.timing) : json()},
+                           {"machine", o.candidate.machine},
                            {"environment", o.candidate.environment}});
     pairs.push_back(
         {{"arm", r.experiment.candidates[p.arm].name}, {"problem", p.problem.problem.id()}, {"processes", processes}});
@@ -250,6 +257,7 @@ std::string experiment_markdown(const ExperimentResult& r) {
   std::string text = fmt::format("# {}: {}\n\n", escape(e.name), escape(word_of(r.verdict)));
   for (const std::string& line : r.summary) text += "- " + escape(line) + "\n";
   text += fmt::format("\n**Mechanism.** {}\n\n**Refuted by.** {}\n\n", escape(e.mechanism), escape(e.refuted_by));
+  if (!e.known.empty()) text += fmt::format("**Known before.** {}\n\n", escape(e.known));
   text += "## Candidates\n\n" + markdown_table({"arm", "role", "candidate"}, candidate_rows(e));
   text += "\n## Before the run: occupancy and gates\n\n" + markdown_table(kFactHead, fact_rows(r));
   text += "\n## Evidence\n\n" + markdown_table(kEvidenceHead, evidence_rows(r));
@@ -281,14 +289,15 @@ std::string experiment_html(const ExperimentResult& r) {
       "content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><link "
       "rel=\"icon\" href=\"data:,\"><title>{0}: {1}</title><style>{2}</style></head><body><main>"
       "<p class=\"brand\">flashcore experiment</p><h1>{0}: {1}</h1>\n{3}"
-      "<h2>Mechanism</h2><p>{4}</p><h2>What would refute it</h2><p>{5}</p>"
+      "<h2>Mechanism</h2><p>{4}</p><h2>What would refute it</h2><p>{5}</p>{12}"
       "<h2>Candidates</h2>{6}<h2>Before the run: occupancy and gates</h2>{7}<h2>Evidence</h2>{8}"
       "<p class=\"muted\">Speed-up is the control's time over the candidate's: above 1 is faster. Every sample is in "
       "samples.json.</p>{9}<p class=\"muted\">{10}</p></main></body></html>\n",
       escape(e.name), escape(word_of(r.verdict)), style, summary, escape(e.mechanism), escape(e.refuted_by),
       html_table({"arm", "role", "candidate"}, as_html(candidate_rows(e))),
       html_table(kFactHead, as_html(fact_rows(r))), html_table(head, rows), earlier, escape(conditions(r)),
-      content_security_policy({.styles = {style}, .scripts = {}}));
+      content_security_policy({.styles = {style}, .scripts = {}}),
+      e.known.empty() ? "" : "<h2>What was known before</h2><p>" + escape(e.known) + "</p>");
 }
 
 std::vector<std::string> write_experiment(const ExperimentResult& r, const std::filesystem::path& target) {

@@ -12,7 +12,7 @@ FC_DEVICE void bulk_store(void* destination, SharedAddress source, int bytes) {
 }
 template <int kPending>
 FC_DEVICE void bulk_wait() {
-  flashcore_services->bulk_wait_read(kPending);
+  flashcore_services->bulk_wait(kPending);
 }
 FC_DEVICE void tma_load_4d_multicast(SharedAddress destination, const TensorMap& map, SharedAddress barrier, int column,
                                      int row, int head, int batch, unsigned short ctas) {
