@@ -6,6 +6,9 @@
 namespace flashcore::cpu_fwd {
 
 inline constexpr int kMaxHeadDim = 256;
+// A task of so few query rows reads K and V where they lie (direct-inl.h): packing a key would cost more than using it.
+// Fewer on machines of 16 vector registers, whose tiles have 6 rows.
+inline constexpr int kMostRowsInPlace = 8;
 
 struct Config {
   int block_m = 384;  // query rows of one task; rows of all heads that share a kv head count

@@ -13,7 +13,7 @@ namespace flashcore::cpu_fwd {
 namespace HWY_NAMESPACE {
 
 // Tasks of at most so many rows.
-inline constexpr int kMostDirectRows = kTileRows < 8 ? kTileRows : 8;
+inline constexpr int kMostDirectRows = kTileRows < kMostRowsInPlace ? kTileRows : kMostRowsInPlace;
 // Rows at a time: times 4 keys, or times the vectors of columns, they fill half of the registers with sums.
 inline constexpr int kDirectRows = k32Registers ? 4 : 2;
 inline constexpr int kDirectKeys = 4;
@@ -94,49 +94,66 @@ template <Element kElement, int kRows, int kVectors>
 HWY_NOINLINE void weigh_columns(const float* p, std::int64_t p_stride, const Storage<kElement>* v,
                                 std::int64_t v_stride, int keys, int column, int dim, const float* rescale, float* o,
                                 std::int64_t o_stride) {
+  // Of few sums, those of even and of odd keys apart: a multiply-add waits four cycles for the one before it.
+  constexpr int kSets = kRows * kVectors <= 4 ? 2 : 1;
   const FloatTag d;
-  FloatVec acc[kRows][kVectors];
+  FloatVec acc[kSets][kRows][kVectors];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j)
-      acc[r][j] = hn::Mul(hn::Set(d, rescale[r]), hn::Load(d, o + r * o_stride + column + j * kLanes));
+    for (int j = 0; j < kVectors; ++j) {
+      acc[0][r][j] = hn::Mul(hn::Set(d, rescale[r]), hn::Load(d, o + r * o_stride + column + j * kLanes));
+      if constexpr (kSets == 2) acc[1][r][j] = hn::Zero(d);
+    }
   }
-  for (int key = 0; key < keys; ++key, v += v_stride) {
+  const auto add_key = [&](auto& sums, int key) HWY_ATTR {
     FloatVec values[kVectors];
 #pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) values[j] = load_part<kElement>(v, column + j * kLanes, dim);
+    for (int j = 0; j < kVectors; ++j) values[j] = load_part<kElement>(v + key * v_stride, column + j * kLanes, dim);
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const FloatVec x = hn::Set(d, p[r * p_stride + key]);
 #pragma GCC unroll 8
-      for (int j = 0; j < kVectors; ++j) acc[r][j] = hn::MulAdd(x, values[j], acc[r][j]);
+      for (int j = 0; j < kVectors; ++j) sums[r][j] = hn::MulAdd(x, values[j], sums[r][j]);
     }
+  };
+  int key = 0;
+  for (; key + kSets <= keys; key += kSets) {
+    add_key(acc[0], key);
+    if constexpr (kSets == 2) add_key(acc[1], key + 1);
   }
+  if (key < keys) add_key(acc[0], key);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int j = 0; j < kVectors; ++j) hn::Store(acc[r][j], d, o + r * o_stride + column + j * kLanes);
+    for (int j = 0; j < kVectors; ++j) {
+      FloatVec sum = acc[0][r][j];
+      if constexpr (kSets == 2) sum = hn::Add(sum, acc[1][r][j]);
+      hn::Store(sum, d, o + r * o_stride + column + j * kLanes);
+    }
   }
 }
 
-template <Element kElement, int kRows>
+// The widest columns that fit, in turn.
+template <Element kElement, int kRows, int kVectors>
 void weigh_all_columns(const float* p, std::int64_t p_stride, const Storage<kElement>* v, std::int64_t v_stride,
-                       int keys, int dim, const float* rescale, float* o, std::int64_t o_stride) {
-  // At most half of the registers hold sums; one row alone needs no more than 8 vectors at a time.
-  constexpr int kWide = kRows == 1 ? (k32Registers ? 8 : 4) : (k32Registers ? 16 : 8) / kRows;
-  int column = 0;
-  for (; column + (kWide - 1) * kLanes < dim; column += kWide * kLanes)
-    weigh_columns<kElement, kRows, kWide>(p, p_stride, v, v_stride, keys, column, dim, rescale, o, o_stride);
-  for (; column < dim; column += kLanes)
-    weigh_columns<kElement, kRows, 1>(p, p_stride, v, v_stride, keys, column, dim, rescale, o, o_stride);
+                       int keys, int column, int dim, const float* rescale, float* o, std::int64_t o_stride) {
+  for (; column + (kVectors - 1) * kLanes < dim; column += kVectors * kLanes)
+    weigh_columns<kElement, kRows, kVectors>(p, p_stride, v, v_stride, keys, column, dim, rescale, o, o_stride);
+  if constexpr (kVectors > 1) {
+    if (column < dim)
+      weigh_all_columns<kElement, kRows, kVectors / 2>(p, p_stride, v, v_stride, keys, column, dim, rescale, o,
+                                                       o_stride);
+  }
 }
 
 template <Element kElement, int kRows = kDirectRows>
 void weigh_rows(int rows, const float* p, std::int64_t p_stride, const Storage<kElement>* v, std::int64_t v_stride,
                 int keys, int dim, const float* rescale, float* o, std::int64_t o_stride) {
+  // At most half of the registers hold sums; one row alone needs no more than 8 vectors at a time.
+  constexpr int kWide = kRows == 1 ? (k32Registers ? 8 : 4) : (k32Registers ? 16 : 8) / kRows;
   for (; rows >= kRows; rows -= kRows, p += kRows * p_stride, o += kRows * o_stride, rescale += kRows)
-    weigh_all_columns<kElement, kRows>(p, p_stride, v, v_stride, keys, dim, rescale, o, o_stride);
+    weigh_all_columns<kElement, kRows, kWide>(p, p_stride, v, v_stride, keys, 0, dim, rescale, o, o_stride);
   if constexpr (kRows > 1) {
     if (rows > 0) weigh_rows<kElement, kRows / 2>(rows, p, p_stride, v, v_stride, keys, dim, rescale, o, o_stride);
   }
