@@ -166,6 +166,9 @@ DeviceInfo device_for_dispatch(const std::string& name, const std::string& arch,
   if (!name.empty()) throw_bad_input("--arch and --device exclude each other: use one");
   DeviceInfo device;
   device.limits = limits_of_model(arch, key);
+  if (const GpuModel* model = find_gpu_model(key); model && model->arch != device.limits.arch)
+    throw_bad_input("--key {0} is a GPU of sm_{1}, and --arch is {2}: use --arch sm_{1}, or leave --key out", key,
+                    model->arch, arch);
   device.key = key.empty() ? fmt::format("sm_{}", device.limits.arch) : key;
   device.id = device.name = device.key;
   return device;

@@ -121,7 +121,7 @@ Run add_gate(CLI::App& app) {
   app.add_option("--baseline", options->baseline,
                  "what to judge against: a file of --write-baseline or of `bench --json` (default: the leaderboard)")
       ->type_name("FILE");
-  app.add_option("--write-baseline", options->write_baseline, "time what stands now and record it instead of judging")
+  app.add_option("--write-baseline", options->write_baseline, "time what is built now and record it instead of judging")
       ->type_name("FILE");
   app.add_option("--junit", options->junit, "also write the verdicts as JUnit XML")->type_name("FILE");
   add_timing_flags(app, options->timing, "what counts as a regression", "of --write-baseline: ");

@@ -248,7 +248,7 @@ int run_tune(const TuneArguments& options) {
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(tune_options.suite.problems.size());
   console.summary(
-      "{}: {} with a config faster than the default, {} where the default stands, {} without a result{}; run "
+      "{}: {} with a config faster than the default, {} where the default remains, {} without a result{}; run "
       "{}, store {}{}",
       plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners,
       lacking_words(lacking), result.run, store.path().string(), result.interrupted ? stopped_by() : "");

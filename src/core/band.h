@@ -42,6 +42,13 @@ struct Band {
   constexpr bool operator==(const Band&) const = default;
   constexpr bool bounded() const { return bounded_left || bounded_right; }
 
+  // The sides of a row by themselves, for whoever compares keys with them: the begin may lie past the last key, and the
+  // end before the first, which saves kernels bringing them into order.
+  constexpr Int begin_of(Int row) const { return bounded_left && row + left_offset > 0 ? row + left_offset : 0; }
+  constexpr Int end_of(Int row) const {
+    return bounded_right && row + right_offset + 1 < seqlen_kv ? row + right_offset + 1 : seqlen_kv;
+  }
+
   // Of one row: what it sees.
   constexpr KeyRange<Int> keys_of_row(Int row) const { return between(row, row); }
   // Of the rows first .. last: what any of them sees. One range, because the next row's is the same one further on.
@@ -58,12 +65,9 @@ struct Band {
 
  private:
   constexpr KeyRange<Int> between(Int row_of_begin, Int row_of_end) const {
-    const Int begin = bounded_left ? clamp(row_of_begin + left_offset, 0, seqlen_kv) : 0;
-    return {begin, bounded_right ? clamp(row_of_end + right_offset + 1, begin, seqlen_kv) : seqlen_kv};
-  }
-  static constexpr Int clamp(Int value, Int lowest, Int highest) {
-    const Int raised = value < lowest ? lowest : value;
-    return raised < highest ? raised : highest;
+    const Int left = begin_of(row_of_begin), right = end_of(row_of_end);
+    const Int begin = bounded_left && left > seqlen_kv ? seqlen_kv : left;
+    return {begin, bounded_right && right < begin ? begin : right};
   }
 };
 

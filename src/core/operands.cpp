@@ -7,7 +7,8 @@
 namespace flashcore {
 namespace {
 
-constexpr std::int64_t kStridedGap = 8;
+// What kernels with 16-byte copies and tensor maps need of every stride, and no more.
+constexpr std::int64_t kStridedGapBytes = 16;
 
 }  // namespace
 
@@ -40,8 +41,8 @@ PlacedProblem PlacedProblem::parse(std::string_view id) {
   return {std::move(problem), layout};
 }
 
-TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                         std::int64_t columns) {
+TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
+                         std::int64_t element_bytes) {
   TensorLayout t{batch, heads, rows, columns, 0, 0, 0};
   if (layout == Layout::kBhsd) {
     t.stride_row = columns;
@@ -49,7 +50,7 @@ TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, 
     t.stride_batch = heads * rows * columns;
     return t;
   }
-  t.stride_head = columns + (layout == Layout::kStrided ? kStridedGap : 0);
+  t.stride_head = columns + (layout == Layout::kStrided ? kStridedGapBytes / element_bytes : 0);
   t.stride_row = heads * t.stride_head;
   t.stride_batch = rows * t.stride_row;
   return t;
@@ -57,10 +58,12 @@ TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, 
 
 ProblemLayouts make_layouts(const Problem& p, Layout layout) {
   ProblemLayouts layouts;
-  layouts.q = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim);
-  layouts.k = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim);
-  layouts.v = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim_v);
-  layouts.o = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim_v);
+  const auto bytes = static_cast<std::int64_t>(size_of(p.dtype)),
+             o_bytes = static_cast<std::int64_t>(size_of(p.output_dtype()));
+  layouts.q = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim, bytes);
+  layouts.k = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim, bytes);
+  layouts.v = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim_v, bytes);
+  layouts.o = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim_v, o_bytes);
   layouts.lse_elements = p.batch * p.heads_q * p.seqlen_q;
   return layouts;
 }

@@ -14,13 +14,13 @@ namespace flashcore {
 enum class Layout {
   kBhsd,     // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
   kBshd,     // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)
-  kStrided,  // [batch, seqlen, heads, head_dim + 8] with the last 8 unused: a slice of a larger tensor
+  kStrided,  // [batch, seqlen, heads, head_dim and 16 unused bytes]: a slice of a larger tensor
 };
 std::string_view to_string(Layout layout);  // "bhsd" | "bshd" | "strided"
 Layout parse_layout(std::string_view name);
 
-TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows,
-                         std::int64_t columns);
+TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
+                         std::int64_t element_bytes = 2);
 
 // A problem and the layout of its operands: an entry of a suite, a fuzz case, what a trial measured. There is no
 // default layout, so that none is lost on the way.

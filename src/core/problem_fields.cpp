@@ -12,10 +12,14 @@ namespace flashcore {
 namespace {
 
 using Kind = ProblemField::Kind;
-using Use = ProblemField::Use;
 using Whole = std::int64_t Problem::*;
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
+// Of the mask, kernels are compiled for its sides.
+constexpr ProblemField::CompiledFor kBoundedLeft = {
+    "bounded_left", [](const Problem& p) { return static_cast<int>(p.band().bounded_left); }};
+constexpr ProblemField::CompiledFor kBoundedRight = {
+    "bounded_right", [](const Problem& p) { return static_cast<int>(p.band().bounded_right); }};
 
 template <Whole kMember>
 FieldValue get(const Problem& p) {
@@ -210,7 +214,7 @@ std::vector<ProblemField> make_fields() {
        .complexity = large<&Problem::seqlen_kv>},
       {.name = "head_dim",
        .suite_key = "head_dim",
-       .use = Use::kSpecialises,
+       .compiled_for = {{"head_dim", [](const Problem& p) { return static_cast<int>(p.head_dim); }}},
        .required = true,
        .lowest = 1,
        .highest = kMaxHeadDim,
@@ -226,7 +230,7 @@ std::vector<ProblemField> make_fields() {
        .complexity = large<&Problem::head_dim>},
       {.name = "head_dim_v",
        .suite_key = "head_dim_v",
-       .use = Use::kSpecialises,
+       .compiled_for = {{"head_dim_v", [](const Problem& p) { return static_cast<int>(p.head_dim_v); }}},
        .default_text = "head_dim",
        .lowest = 1,
        .highest = kMaxHeadDim,
@@ -247,7 +251,7 @@ std::vector<ProblemField> make_fields() {
       {.name = "dtype",
        .suite_key = "dtype",
        .kind = Kind::kWord,
-       .use = Use::kSpecialises,
+       .compiled_for = {{"element", [](const Problem& p) { return static_cast<int>(p.dtype); }}},
        .required = true,
        .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2"},
        .form = "_<fp32|fp16|bf16|e4m3|e5m2>",
@@ -272,7 +276,7 @@ std::vector<ProblemField> make_fields() {
       {.name = "o_dtype",
        .suite_key = "o_dtype",
        .kind = Kind::kWord,
-       .use = Use::kSpecialises,
+       .compiled_for = {{"output", [](const Problem& p) { return static_cast<int>(p.output_dtype()); }}},
        .default_text = "dtype; bf16 for 8 bits",
        .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2"},
        .form = "[_o<fp16|e4m3|e5m2>]",
@@ -327,7 +331,7 @@ std::vector<ProblemField> make_fields() {
       {.name = "causal",
        .suite_key = "causal",
        .kind = Kind::kWord,
-       .use = Use::kSpecialises,
+       .compiled_for = {kBoundedLeft, kBoundedRight},
        .default_text = "none",
        .words = {"none", "bottom_right", "top_left"},
        .form = "[_causal|_causaltl]",
@@ -352,7 +356,7 @@ std::vector<ProblemField> make_fields() {
        .simpler = choices::simpler_causal},
       {.name = "window_left",
        .suite_key = "window_left",
-       .use = Use::kSpecialises,
+       .compiled_for = {kBoundedLeft},
        .optional = true,
        .default_text = "none",
        .lowest = 0,
@@ -375,7 +379,7 @@ std::vector<ProblemField> make_fields() {
        .complexity = [](const Problem& p) { return large_side(p.mask.left); }},
       {.name = "window_right",
        .suite_key = "window_right",
-       .use = Use::kSpecialises,
+       .compiled_for = {kBoundedRight},
        .optional = true,
        .default_text = "none",
        .lowest = 0,

@@ -24,24 +24,25 @@ std::string field_text(const FieldValue& value);  // "none" for no value
 
 struct ProblemField {
   enum class Kind { kWhole, kNumber, kWord };
-  enum class Use {
-    kSpecialises,  // kernels are compiled for its value (Traits)
-    kRunTime,      // a parameter of each launch
+  // A member of Traits (kernels/tile/traits.h), by name: kernels are compiled for this value of it.
+  struct CompiledFor {
+    std::string_view trait;
+    int (*value)(const Problem&);
   };
 
   std::string_view name = {};                  // in C, C++ and JSON, and in suites too
   std::string_view suite_key = {};             // what suites usually call it
   std::vector<std::string_view> aliases = {};  // further names that suites may use
   Kind kind = Kind::kWhole;
-  Use use = Use::kRunTime;
-  bool optional = false;                     // may have no value: in suites -1 or "none"
-  bool required = false;                     // must be given; a field that is not has the default
-  std::string_view default_text = {};        // of the reference page
-  std::int64_t lowest = 0, highest = 0;      // kWhole
-  std::vector<std::string_view> words = {};  // kWord: values
-  std::string_view token = {};               // kWhole, kNumber: what comes before the value in an id
-  std::string_view form = {};                // of its part of an id, "[_hk<kv heads>]"
-  std::string_view python = {};              // the argument or array of flashcore.attention that says it
+  std::vector<CompiledFor> compiled_for = {};  // none: a parameter of each launch
+  bool optional = false;                       // may have no value: in suites -1 or "none"
+  bool required = false;                       // must be given; a field that is not has the default
+  std::string_view default_text = {};          // of the reference page
+  std::int64_t lowest = 0, highest = 0;        // kWhole
+  std::vector<std::string_view> words = {};    // kWord: values
+  std::string_view token = {};                 // kWhole, kNumber: what comes before the value in an id
+  std::string_view form = {};                  // of its part of an id, "[_hk<kv heads>]"
+  std::string_view python = {};                // the argument or array of flashcore.attention that says it
   std::string_view doc = {};
 
   FieldValue (*get)(const Problem&) = nullptr;
@@ -65,6 +66,8 @@ struct ProblemField {
 
 // In the order of the id. Every field is drawn, set and checked in this order.
 std::span<const ProblemField> problem_fields();
+// Of that member of Traits. Some field of the table has it.
+int compiled_value(std::string_view trait, const Problem& problem);
 const ProblemField* find_problem_field(std::string_view name_or_key);
 
 // For whoever was given both words. Error kBadInput where a causal mask is aligned otherwise.

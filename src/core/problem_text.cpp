@@ -84,6 +84,16 @@ const ProblemField* find_problem_field(std::string_view name_or_key) {
   return nullptr;
 }
 
+int compiled_value(std::string_view trait, const Problem& problem) {
+  for (const ProblemField& field : problem_fields()) {
+    for (const auto& [name, value] : field.compiled_for) {
+      if (name == trait) return value(problem);
+    }
+  }
+  throw_internal("no field of a problem says what kernels have as '{}' (compiled_for in core/problem_fields.cpp)",
+                 trait);
+}
+
 void check_fields(const Problem& problem) {
   for (const ProblemField& field : problem_fields()) {
     if (field.kind != ProblemField::Kind::kWhole) continue;
@@ -179,7 +189,7 @@ nlohmann::json problem_fields_json() {
                     {"required", field.required},
                     {"default", field.required ? nlohmann::json() : nlohmann::json(field.default_text)},
                     {"allowed", allowed_text(field)},
-                    {"specialises", field.use == ProblemField::Use::kSpecialises},
+                    {"specialises", !field.compiled_for.empty()},
                     {"id", field.form},
                     {"python", field.python},
                     {"doc", field.doc}});
@@ -206,7 +216,7 @@ std::string problem_reference_page() {
     for (std::size_t at = 0; (at = form.find('|', at)) != std::string::npos; at += 2) form.replace(at, 1, "\\|");
     page += fmt::format("| `{}` | {} | {} | {} | {} | `{}` | {} | `{}` |\n", field.name, keys, type_text(field),
                         allowed_text(field), field.required ? "must be given" : field.default_text, form,
-                        field.use == ProblemField::Use::kSpecialises ? "compiled for it" : "at run time", field.python);
+                        !field.compiled_for.empty() ? "compiled for it" : "at run time", field.python);
   }
   page += "\n";
   for (const ProblemField& field : problem_fields())

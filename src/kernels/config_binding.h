@@ -3,6 +3,8 @@
 // Config::fields() makes the space, the values, and the template argument for NVRTC.
 
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "core/config_space.h"
@@ -43,12 +45,18 @@ ConfigValues values_of(const Config& config) {
   return values;
 }
 
-// "{64, 64, 4}": the aggregate initialiser of a template argument.
+// "name{64, 64, 4}": a template argument. `name` is the qualified one of Config; a member that is an enum is converted.
 template <class Config>
-std::string initializer_of(const ConfigValues& values) {
+std::string initializer_of(const std::string& name, const ConfigValues& values) {
   std::string text;
-  for (int value : values) text += (text.empty() ? "{" : ", ") + std::to_string(value);
-  return text + "}";
+  std::size_t index = 0;
+  Config::fields([&](const char* field, auto member, auto...) {
+    using Member = std::remove_reference_t<decltype(std::declval<Config&>().*member)>;
+    const std::string value = std::to_string(values[index++]);
+    text += text.empty() ? "{" : ", ";
+    text += std::is_enum_v<Member> ? "decltype(" + name + "::" + field + ")(" + value + ")" : value;
+  });
+  return name + text + "}";
 }
 
 }  // namespace flashcore

@@ -3,19 +3,24 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <type_traits>
+
+#include "core/problem_fields.h"
 
 namespace flashcore {
 
 static_assert(static_cast<int>(Element::kF32) == static_cast<int>(DType::kF32));
 static_assert(static_cast<int>(Element::kF16) == static_cast<int>(DType::kF16));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
-static_assert(static_cast<int>(kElementE4M3) == static_cast<int>(DType::kE4M3));
-static_assert(static_cast<int>(kElementE5M2) == static_cast<int>(DType::kE5M2));
+static_assert(static_cast<int>(Element::kE4M3) == static_cast<int>(DType::kE4M3));
+static_assert(static_cast<int>(Element::kE5M2) == static_cast<int>(DType::kE5M2));
 
 Traits traits_of(const Problem& problem) {
-  const Band<std::int64_t> band = problem.band();
-  return {static_cast<Element>(problem.dtype), static_cast<int>(problem.head_dim), static_cast<int>(problem.head_dim_v),
-          band.bounded_left, band.bounded_right};
+  Traits traits;
+  Traits::fields([&](const char* name, auto member) {
+    traits.*member = static_cast<std::remove_reference_t<decltype(traits.*member)>>(compiled_value(name, problem));
+  });
+  return traits;
 }
 
 Limits limits_of(const DeviceLimits& limits) {
@@ -28,24 +33,15 @@ Limits limits_of(const DeviceLimits& limits) {
 }
 
 std::string print_traits(const Traits& traits) {
-  constexpr const char* kNames[] = {"kF32", "kF16", "kBF16"};
-  return fmt::format("flashcore::Traits{{flashcore::Element::{}, {}, {}, {}, {}}}",
-                     kNames[static_cast<int>(traits.element)], traits.head_dim, traits.head_dim_v, traits.bounded_left,
-                     traits.bounded_right);
-}
-
-Fp8Traits fp8_traits_of(const Problem& problem) {
-  const Traits traits = traits_of(problem);
-  return {traits.element,      static_cast<Element>(problem.output_dtype()),
-          traits.head_dim,     traits.head_dim_v,
-          traits.bounded_left, traits.bounded_right};
-}
-
-std::string print_traits(const Fp8Traits& traits) {
-  constexpr const char* kNames[] = {"Element::kF32", "Element::kF16", "Element::kBF16", "kElementE4M3", "kElementE5M2"};
-  return fmt::format("flashcore::Fp8Traits{{flashcore::{}, flashcore::{}, {}, {}, {}, {}}}",
-                     kNames[static_cast<int>(traits.element)], kNames[static_cast<int>(traits.output)], traits.head_dim,
-                     traits.head_dim_v, traits.bounded_left, traits.bounded_right);
+  std::string values;
+  Traits::fields([&](const char*, auto member) {
+    const auto value = traits.*member;
+    if (!values.empty()) values += ", ";
+    if constexpr (std::is_same_v<decltype(value), const Element>)
+      values += fmt::format("flashcore::Element({})", static_cast<int>(value));
+    else values += fmt::format("{}", value);
+  });
+  return fmt::format("flashcore::Traits{{{}}}", values);
 }
 
 ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts) {
@@ -137,9 +133,22 @@ TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorL
   return map;
 }
 
-std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits) {
+std::optional<std::string> why_no_ampere(const Problem& problem, const DeviceLimits& limits) {
+  if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+  if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
+  if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
+  if (problem.is_8bit()) return kNo8Bits;
+  return std::nullopt;
+}
+
+std::optional<std::string> why_no_hopper(const DeviceLimits& limits) {
   if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
   if (limits.arch != 90) return fmt::format("needs compute capability 9.0 (H100, H200), this is sm_{}", limits.arch);
+  return std::nullopt;
+}
+
+std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits) {
+  if (auto reason = why_no_hopper(limits)) return reason;
   if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
   if (problem.is_8bit()) return kNo8Bits;
   for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {

@@ -7,15 +7,14 @@
 
 #include "kernels/config_binding.h"
 #include "kernels/family.h"
-#include "kernels/tile/traits_fp8.h"
+#include "kernels/tile/traits.h"
 
 namespace flashcore {
 
+// From the table of its fields.
 Traits traits_of(const Problem& problem);
 Limits limits_of(const DeviceLimits& limits);
 std::string print_traits(const Traits& traits);  // "flashcore::Traits{...}" for a name expression
-Fp8Traits fp8_traits_of(const Problem& problem);
-std::string print_traits(const Fp8Traits& traits);
 // Addresses are null: see relocate_forward.
 ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts);
 // The addresses of a ForwardParams that begins at byte `offset` of the step's parameters.
@@ -44,7 +43,11 @@ inline std::int64_t tiles_of_rows(const Problem& problem, int rows) {
   return (problem.seqlen_q + rows - 1) / rows * problem.heads_q * problem.batch;
 }
 
-// Why kernels of TMA and wgmma cannot run the problem on such a device; none if they can.
+// Why a device has no tensor cores as of Ampere, or they have no path for the problem's types; none if they have.
+std::optional<std::string> why_no_ampere(const Problem& problem, const DeviceLimits& limits);
+// Why a device has no TMA and no wgmma.
+std::optional<std::string> why_no_hopper(const DeviceLimits& limits);
+// Why kernels of TMA and wgmma on 16-bit types cannot run the problem on such a device; none if they can.
 std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const DeviceLimits& limits);
 
 namespace detail {
@@ -82,13 +85,13 @@ class GpuFamily : public Family {
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
     // Families with kernels for 8 bits have them by this name, in the same file unless they say otherwise.
-    const bool fp8 = problem.is_8bit();
-    source.name_expression = fmt::format(
-        "flashcore::{0}::{1}<{2}, flashcore::{0}::Config{3}>", name(), fp8 ? "forward_fp8" : "forward",
-        fp8 ? print_traits(fp8_traits_of(problem)) : print_traits(traits_of(problem)), initializer_of<Config>(values));
-    source.dynamic_shared_bytes = smem_bytes(config, traits_of(problem));
+    const Traits traits = traits_of(problem);
+    source.name_expression =
+        fmt::format("flashcore::{0}::{1}<{2}, {3}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
+                    print_traits(traits), initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
+    source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
-    if (const int level = ptxas_level(traits_of(problem)); level != 3)
+    if (const int level = ptxas_level(traits); level != 3)
       source.options.push_back(fmt::format("--ptxas-options=-O{}", level));
     return source;
   }

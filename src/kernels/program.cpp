@@ -8,8 +8,8 @@
 namespace flashcore {
 
 std::string_view to_string(Operand operand) {
-  constexpr std::array<std::string_view, kAddressCount> kNames = {"q", "k", "v",         "o",         "lse",      "",
-                                                                  "",  "",  "descale_q", "descale_k", "descale_v"};
+  constexpr std::array<std::string_view, kOperandCount> kNames = {"q",   "k",         "v",         "o",
+                                                                  "lse", "descale_q", "descale_k", "descale_v"};
   return kNames.at(static_cast<std::size_t>(operand));
 }
 
@@ -51,9 +51,7 @@ void Program::validate() const {
       throw_internal("a launch takes {} bytes of parameters, more than {}", params.size(), kMaxParamBytes);
     FC_CHECK(step.map_addresses.size() == step.launch.tensor_maps.size());
     FC_CHECK(!step.launch.programmatic || workspaces.empty());
-    const auto is_known = [&](AddressOf of) {
-      return of.index() < kOperandCount + workspaces.size() || of.index() >= kOperandCount + kMaxWorkspaces;
-    };
+    const auto is_known = [&](AddressOf of) { return of.index() < kOperandCount + workspaces.size(); };
     for (const Step::Relocation& relocation : step.relocations) {
       if (relocation.offset + sizeof(void*) > params.size() || !is_known(relocation.of))
         throw_internal("an address goes to byte {} of {} bytes of parameters", relocation.offset, params.size());

@@ -18,21 +18,11 @@
 
 namespace flashcore {
 
-inline constexpr std::size_t kOperandCount = 5;  // tensors: q, k, v, o, lse
+// A tensor of the call. The factors are those of 8-bit operands.
+enum class Operand : std::uint8_t { kQ, kK, kV, kO, kLse, kDescaleQ, kDescaleK, kDescaleV };
+inline constexpr std::size_t kOperandCount = 8;
 inline constexpr std::size_t kMaxWorkspaces = 3;
-// A tensor of the call. The factors of 8-bit ones come after the workspaces, so that the numbers of those, which
-// Program::fingerprint has, are what they were in the results that are stored.
-enum class Operand : std::uint8_t {
-  kQ,
-  kK,
-  kV,
-  kO,
-  kLse,
-  kDescaleQ = kOperandCount + kMaxWorkspaces,
-  kDescaleK,
-  kDescaleV,
-};
-inline constexpr std::size_t kAddressCount = static_cast<std::size_t>(Operand::kDescaleV) + 1;
+inline constexpr std::size_t kAddressCount = kOperandCount + kMaxWorkspaces;
 std::string_view to_string(Operand operand);  // "q"
 
 // Device memory that a launch needs besides its operands. Launches may overlap, so each has its own while it runs.

@@ -60,6 +60,7 @@ class ExplainTest(support.CliTest):
         self.assertFalse([name for name in self.files() if name.endswith(".db")])
 
     def test_usage(self):
+        self.expect_error(BAD_USAGE, ["--key h200 is a GPU of sm_90", "--arch sm_90"], "explain", "--arch", "sm_80", "--key", "h200", "--problem", "b1_h8_s512_d64_fp16")
         self.expect_error(BAD_USAGE, ["--key h200", "--arch"], "explain", "--key", "h200", "--problem", "b1_h8_s512_d64_fp16")
         self.expect_error(BAD_USAGE, ["exclude each other"], "explain", "--device", "cpu", *H200, "--problem", "b1_h8_s512_d64_fp16")
 

@@ -117,7 +117,7 @@ class VerifyTest(CliTest):
         with open(shipped, encoding="utf-8") as file:
             ran = [result["family"] for result in json.load(file)["results"]]
         for file, change, families in (("ptx/common.cuh", "// a comment\n", set()), ("sm80_short_fwd/kernel.cuh", "int changed;\n", {"sm80_short_fwd"}),
-                                       ("sm90_fwd/producer.cuh", "int changed;\n", {"sm80_short_fwd", "sm90_fwd"})):
+                                       ("sm90_fwd/loader.cuh", "int changed;\n", {"sm80_short_fwd", "sm90_fwd"})):
             with open(os.path.join(tree, "src", "kernels", file), "a", encoding="utf-8") as source:
                 source.write(change)
             code = FAILED if families else DONE

@@ -68,6 +68,20 @@ TEST(TensorTest, LayoutsAddressEveryElementOnceWithinTheSpan) {
   EXPECT_EQ(make_layout(Layout::kStrided, 2, 3, 0, 7).span(), 0);
 }
 
+TEST(TensorTest, StridesAreMultiplesOf16BytesWhereRowsAre) {
+  for (const char* id : {"b2_h3_s5_d16_e4m3_strided", "b2_h3_s5_d8_bf16_strided", "b2_h3_s5_d4_fp32_strided"}) {
+    const PlacedProblem problem = PlacedProblem::parse(id);
+    const ProblemLayouts layouts = make_layouts(problem);
+    const auto bytes = static_cast<std::int64_t>(size_of(problem.dtype));
+    for (const TensorLayout& at : {layouts.q, layouts.k, layouts.v}) {
+      EXPECT_EQ(at.stride_head * bytes, problem.head_dim * bytes + 16) << id;
+      EXPECT_EQ(at.stride_row * bytes % 16, 0) << id;
+      EXPECT_EQ(at.stride_batch * bytes % 16, 0) << id;
+    }
+    EXPECT_EQ(layouts.o.stride_head * static_cast<std::int64_t>(size_of(problem.output_dtype())) % 16, 0) << id;
+  }
+}
+
 TEST(TensorTest, StridesOfTheNamedLayouts) {
   const TensorLayout bhsd = make_layout(Layout::kBhsd, 2, 3, 5, 7), bshd = make_layout(Layout::kBshd, 2, 3, 5, 7);
   EXPECT_EQ((std::vector<std::int64_t>{bhsd.stride_batch, bhsd.stride_head, bhsd.stride_row}),

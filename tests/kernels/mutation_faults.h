@@ -75,7 +75,9 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kK80 = "sm80_fwd/kernel.cuh";
   static constexpr const char* kK90 = "sm90_fwd/kernel.cuh";
   static constexpr const char* kConsumer = "sm90_fwd/consumer.cuh";
-  static constexpr const char* kProducer = "sm90_fwd/producer.cuh";
+  static constexpr const char* kLoader = "sm90_fwd/loader.cuh";
+  static constexpr const char* kProducer = "tile/producer.cuh";
+  static constexpr const char* kShares = "tile/consumer.cuh";
   static constexpr const char* kContext = "sm90_fwd/context.cuh";
   static constexpr const char* kKShort = "sm90_short_fwd/kernel.cuh";
   static constexpr const char* kMerge = "sm90_short_fwd/merge.cuh";
@@ -158,14 +160,13 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_init_fence", kSm90, kCausal, kK90, "ptx::fence_mbarrier_init();", "", "missing fence"},
       {"sm90_init_barrier", kSm90, kCausal, kK90, "if constexpr (C.cluster == 1) ptx::bar_sync();",
        "if constexpr (C.cluster == 1) ;", "no mbarrier"},
-      {"sm90_k_empty_wait", kSm90, kCausal, kProducer,
+      {"sm90_k_empty_wait", kSm90, kCausal, kLoader,
        "ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);", "", "race|too many arrivals"},
-      {"sm90_v_empty_wait", kSm90, kCausal, kProducer,
+      {"sm90_v_empty_wait", kSm90, kCausal, kLoader,
        "ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);", "", "race|too many arrivals"},
-      {"sm90_q_empty_wait", kSm90, kShortKeys, kProducer,
-       "ptx::mbarrier_wait(context.q_empty(ring_q.stage(), c), ring_q.parity() ^ 1);", "", "race|too many arrivals"},
-      {"sm90_wrong_phase", kSm90, kCausal, kProducer,
-       "ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);",
+      {"sm90_q_empty_wait", kSm90, kShortKeys, kLoader,
+       "ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);", "", "race|too many arrivals"},
+      {"sm90_wrong_phase", kSm90, kCausal, kLoader, "ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);",
        "ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity);", "deadlock"},
       {"sm90_k_full_wait", kSm90, kCausal, kConsumer, "ptx::mbarrier_wait(context.k_full(slot_k()), ring_k.parity());",
        "", "race"},
@@ -193,14 +194,12 @@ inline const std::vector<Mutation>& mutations() {
        "row_group, 128 * C.key_groups); }",
        "race"},
       {"sm90_groups_no_spare_turn", kSm90Groups, "b2_h8_s90_d64_fp16", kConsumer,
-       "if (work.spare_turn) warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();", "",
-       "deadlock|arrived at twice|too many"},
-      {"sm90_groups_same_blocks", kSm90Groups, kCausal, kConsumer,
-       "work.first_block = tile.blocks.end - 1 - key_group - kGroups * work.skipped;",
-       "work.first_block = tile.blocks.end - 1 - kGroups * work.skipped;", "wrong result|deadlock|race"},
-      {"sm90_groups_blocks_of_the_other_ring", kSm90Groups, kCausal, kProducer,
-       "const int group = item % C.key_groups;", "const int group = (item + 1) % C.key_groups;",
-       "wrong result|deadlock|race"},
+       "if (work.spare_turn) begin_issue(), end_issue();", "", "deadlock|arrived at twice|too many"},
+      {"sm90_groups_same_blocks", kSm90Groups, kCausal, kShares,
+       "share.first_block = of_tile.end - 1 - group - kGroups * share.skipped;",
+       "share.first_block = of_tile.end - 1 - kGroups * share.skipped;", "wrong result|deadlock|race"},
+      {"sm90_groups_blocks_of_the_other_ring", kSm90Groups, kCausal, kLoader, "const int group = item % C.key_groups;",
+       "const int group = (item + 1) % C.key_groups;", "wrong result|deadlock|race"},
       {"sm90_groups_unweighted", kSm90Groups, kCausal, kConsumer,
        "own_weight[r] = tile::weight(softmax.max_scaled[r], common), weights[r] = tile::weight(other.maximum[r], "
        "common);",
@@ -212,8 +211,8 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_proxy_fence", kSm90, kCausal, kEpilogue, "ptx::fence_proxy_async();", "", "missing proxy fence"},
       {"sm90_epilogue_barrier", kSm90, kCausal, kEpilogue, "ptx::bar_warp_sync();  // the warp's rows are written", "",
        "race"},
-      {"sm90_store_wait", kSm90, kCausal, kConsumer, "ptx::bulk_wait_read<0>();", "", "race"},
-      {"sm90_tile_slot_read", kSm90, kShortKeys, kConsumer, "ptx::bar_warp_sync();  // all lanes have read it", "",
+      {"sm90_store_wait", kSm90, kCausal, kShares, "ptx::bulk_wait_read<0>();", "", "race"},
+      {"sm90_tile_slot_read", kSm90, kShortKeys, kProducer, "ptx::bar_warp_sync();  // all lanes have read it", "",
        "race"},
       {"sm90_no_turn_passed", kSm90, kCausal, kWarpgroup, "issue_pv();\n    family().end_issue();", "issue_pv();",
        "deadlock"},
@@ -271,7 +270,8 @@ inline const std::vector<Mutation>& mutations() {
        "wrong result"},
       {"sm90_no_mask_of_second_block", kSm90, kCausal, kWarpgroup, "if constexpr (kMayBeCut) mask_where_cut(block);",
        "", "wrong result"},
-      {"sm90_wrong_v_block", kSm90, kCausal, kProducer, "load_v(block + 1);", "load_v(block);", "wrong result"},
+      {"sm90_wrong_v_block", kSm90, kCausal, kProducer, "loader.load_v(tile, block + 1);",
+       "loader.load_v(tile, block);", "wrong result"},
       {"sm90_wrong_kv_head", kSm90, kGrouped, kScheduler, "order.by_group_size.quotient(tile.head_q)", "tile.head_q",
        "wrong result"},
       {"sm90_counter_not_reset", kSm90, kCausal, kScheduler, "ptx::st_global_u32(counter, 0);", ";", "wrong result"},

@@ -78,7 +78,7 @@ TEST(Program, EveryFamilyNamesItsOperands) {
           family->program(family->default_config(problem, limits), problem, limits, make_layouts(problem));
       program.validate();
       ++programs;
-      for (std::size_t operand = 0; operand < kOperandCount; ++operand) {
+      for (std::size_t operand = 0; operand <= static_cast<std::size_t>(Operand::kLse); ++operand) {
         bool used = false;
         for (const Step& step : program.steps) {
           for (const Step::Relocation& r : step.relocations) used |= r.of.index() == operand;

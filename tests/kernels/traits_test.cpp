@@ -1,5 +1,5 @@
 // The table of a problem's fields against its mirrors in device code: Traits, for which a kernel is compiled, and
-// ForwardParams, which each launch gets; of 8 bits Fp8Traits and Fp8ForwardParams.
+// ForwardParams, which each launch gets; of 8 bits Fp8ForwardParams.
 #include "kernels/tile/traits.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +8,8 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/problem_fields.h"
@@ -20,9 +22,7 @@ constexpr int kDraws = 400;
 
 using Print = std::function<std::string(const Problem&)>;
 
-std::string traits_text(const Problem& p) {
-  return p.is_8bit() ? print_traits(fp8_traits_of(p)) : print_traits(traits_of(p));
-}
+std::string traits_text(const Problem& p) { return print_traits(traits_of(p)); }
 
 // As bytes. Strides are those of one problem, so that a size shows by itself.
 std::string params_text(const Problem& p) {
@@ -63,22 +63,20 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
     for (const ProblemField& field : problem_fields()) {
       const auto q = with_field(p, field, other);
       if (!q || field.get(*q) == field.get(p)) continue;
-      const bool specialises = field.use == ProblemField::Use::kSpecialises;
+      const bool specialises = !field.compiled_for.empty();
       const bool of_the_mask = q->mask != p.mask;
       if (specialises ? of_the_mask && same_sides(p, *q) : !same_sides(p, *q)) continue;
       ++pairs[field.name];
       if (params(p) != params(*q)) ++in_params[field.name];
       if (specialises && traits(p) == traits(*q))
         found[field.name] = fmt::format(
-            "kernels are compiled for '{}' (Use::kSpecialises in src/core/problem_fields.cpp), and those of {} and {} "
-            "have one name, {}: add it to Traits in src/kernels/tile/traits.h and to traits_of and print_traits in "
-            "src/kernels/gpu_family.cpp",
+            "kernels are compiled for '{}' (compiled_for in src/core/problem_fields.cpp), and those of {} and {} have "
+            "one name, {}: add it to Traits in src/kernels/tile/traits.h",
             field.name, p.id(), q->id(), traits(p));
       if (!specialises && traits(p) != traits(*q))
         found[field.name] = fmt::format(
-            "'{}' is given at run time (Use::kRunTime in src/core/problem_fields.cpp), and {} and {} have kernels of "
-            "their own, {} and {}: take it out of traits_of in src/kernels/gpu_family.cpp, or let the table say "
-            "Use::kSpecialises",
+            "'{}' is given at run time (no compiled_for in src/core/problem_fields.cpp), and {} and {} have kernels "
+            "of their own, {} and {}: take it out of Traits, or let the table say what kernels are compiled for",
             field.name, p.id(), q->id(), traits(p), traits(*q));
     }
   }
@@ -86,7 +84,7 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
     if (pairs[field.name] < 5)
       found[field.name] = fmt::format("only {} pairs of problems differ in '{}' alone: let the fuzzer draw it",
                                       pairs[field.name], field.name);
-    else if (field.use == ProblemField::Use::kRunTime && in_params[field.name] == 0)
+    else if (field.compiled_for.empty() && in_params[field.name] == 0)
       found[field.name] = fmt::format(
           "'{}' is given at run time, and no value of it reaches a launch: add it to ForwardParams in "
           "src/kernels/tile/traits.h and to make_forward_params in src/kernels/gpu_family.cpp",
@@ -97,6 +95,17 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
 
 TEST(TraitsTest, KernelsAreCompiledForWhatTheTableSays) {
   for (const auto& [field, complaint] : complaints(traits_text, params_text)) ADD_FAILURE() << complaint;
+}
+
+// Each member of Traits has its value from some field, and each name in the table is a member of Traits.
+TEST(TraitsTest, TheTableNamesEveryMemberAndNoOther) {
+  std::set<std::string_view> members, named;
+  Traits::fields([&](const char* name, auto) { members.insert(name); });
+  for (const ProblemField& field : problem_fields()) {
+    for (const auto& fact : field.compiled_for) named.insert(fact.trait);
+  }
+  EXPECT_EQ(members, named);
+  EXPECT_THROW((void)compiled_value("page_size", Problem()), Error);
 }
 
 TEST(TraitsTest, AFieldThatIsMissingIsNamedWithWhereToAddIt) {
@@ -116,7 +125,7 @@ TEST(TraitsTest, AFieldThatIsMissingIsNamedWithWhereToAddIt) {
   };
   EXPECT_NE(only(complaints(without_head_dim_v, params_text), "head_dim_v").find("src/kernels/tile/traits.h"),
             std::string::npos);
-  EXPECT_NE(only(complaints(with_batch, params_text), "batch").find("take it out of traits_of"), std::string::npos);
+  EXPECT_NE(only(complaints(with_batch, params_text), "batch").find("take it out of Traits"), std::string::npos);
   EXPECT_NE(only(complaints(traits_text, without_scale), "scale").find("add it to ForwardParams"), std::string::npos);
 }
 

@@ -166,6 +166,15 @@ TEST_F(RegressionTest, JUnitNamesFailuresErrorsAndNothingSkipped) {
   EXPECT_EQ(gate_exit_code({}), 2) << "nothing judged is not passed";
 }
 
+TEST_F(RegressionTest, ResultsInTheRepositoryAreBaselines) {
+  for (const char* file : {"h200/canonical.json", "h200/canonical_sustained.json", "h100/canonical.json"}) {
+    const auto entries = load_baseline(std::filesystem::path(FLASHCORE_SOURCE_DIR) / "results" / file);
+    EXPECT_GE(entries.size(), 20u) << file;
+    for (const BaselineEntry& entry : entries)
+      EXPECT_NO_THROW((void)parse_candidate(entry.candidate, entry.problem.problem, limits_of_arch("sm_90"))) << file;
+  }
+}
+
 TEST_F(RegressionTest, FilesThatAreNoBaselineAreRefused) {
   EXPECT_THROW(load_baseline(write("{")), Error);
   EXPECT_THROW(load_baseline(write(R"({"schema":"flashcore.tune/1","results":[]})")), Error);

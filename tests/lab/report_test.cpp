@@ -148,7 +148,7 @@ TEST(ReportModel, AnInconclusiveChallengerDoesNotUnseatTheDefault) {
   raced.verdict = SpeedVerdict::kInconclusive;
   const ProblemRow row = make_model(trials, kAgainstCurrent).rows[0];
   EXPECT_TRUE(row.default_won);
-  EXPECT_EQ(verdict_words(row), "default stands");
+  EXPECT_EQ(verdict_words(row), "default remains");
 }
 
 TEST(ReportModel, SearchTrialsAloneAreNotAResult) {

@@ -12,7 +12,7 @@ FC_DEVICE unsigned atomic_add_global(unsigned* address, unsigned value) {
   return old;
 }
 
-// The same, and orders: what the thread knows to be done, whoever adds after it knows too.
+// The same, with release and acquire: what came before the add in one thread is seen by threads that add later.
 FC_DEVICE unsigned atomic_add_global_acq_rel(unsigned* address, unsigned value) {
   unsigned old;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(old) : "l"(address), "r"(value) : "memory");

@@ -30,7 +30,7 @@ struct Descales {
   FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
 };
 
-template <Traits T, Element kOutput, Config C, class Factors>
+template <Traits T, Config C, class Factors>
 FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
   constexpr int kPerLane = (T.head_dim + 31) / 32;
   constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
@@ -91,7 +91,7 @@ FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) {
     const int column = lane + 32 * i;
-    if (column < T.head_dim_v) tile::store_any<kOutput>(params.o, o_row + column, o[i] * scale);
+    if (column < T.head_dim_v) tile::store_any<T.output>(params.o, o_row + column, o[i] * scale);
   }
   if (params.lse && lane == 0) ptx::st_global_f32(params.lse + item, tile::log_sum_exp(max_scaled, sum));
 }
@@ -99,13 +99,13 @@ FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward(const __grid_constant__ ForwardParams params) {
-  attend<T, T.element, C>(params, NoDescales{});
+  attend<T, C>(params, NoDescales{});
 }
 
-template <Fp8Traits T, Config C>
+template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8(const __grid_constant__ Fp8ForwardParams params) {
-  attend<T.input_traits(), T.output, C>(params.problem, Descales{params});
+  attend<T, C>(params.problem, Descales{params});
 }
 
 }  // namespace flashcore::ref_fwd

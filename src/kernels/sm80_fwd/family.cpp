@@ -14,10 +14,7 @@ class Sm80Forward final : public GpuFamily<Config> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
-    if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
-    if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
-    if (problem.is_8bit()) return kNo8Bits;
+    if (auto reason = why_no_ampere(problem, limits)) return reason;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 8 != 0 || dim > 256)
         return fmt::format(
@@ -37,16 +34,43 @@ class Sm80Forward final : public GpuFamily<Config> {
       Config config;
       std::int64_t max_head_dim;
     };
-    constexpr Preference kWide[] = {{{128, 64, 4, 1, 1, 1, 0, 2}, 64}, {{128, 64, 4, 1, 1, 0, 0, 2}, 80},
-                                    {{64, 64, 4, 1, 1, 1, 0, 2}, 112}, {{128, 48, 4, 2, 1, 0, 0, 1}, 128},
-                                    {{64, 64, 4, 1, 1, 0, 0, 2}, 256}, {{128, 64, 8, 1, 1, 0, 0, 1}, 256},
-                                    {{64, 64, 4, 1, 1, 0, 0, 1}, 256}, {{64, 32, 4, 1, 1, 0, 0, 1}, 256},
-                                    {{32, 32, 2, 1, 1, 0, 0, 1}, 256}, {{16, 32, 1, 1, 1, 0, 0, 1}, 256}};
+    constexpr Preference kWide[] = {
+        {.config =
+             {.block_m = 128, .block_n = 64, .num_warps = 4, .num_stages = 1, .q_in_registers = 1, .ctas_per_sm = 2},
+         .max_head_dim = 64},
+        {.config = {.block_m = 128, .block_n = 64, .num_warps = 4, .num_stages = 1, .ctas_per_sm = 2},
+         .max_head_dim = 80},
+        {.config =
+             {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 1, .q_in_registers = 1, .ctas_per_sm = 2},
+         .max_head_dim = 112},
+        {.config = {.block_m = 128, .block_n = 48, .num_warps = 4, .num_stages = 2}, .max_head_dim = 128},
+        {.config = {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 1, .ctas_per_sm = 2},
+         .max_head_dim = 256},
+        {.config = {.block_m = 128, .block_n = 64, .num_warps = 8, .num_stages = 1}, .max_head_dim = 256},
+        {.config = {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 1}, .max_head_dim = 256},
+        {.config = {.block_m = 64, .block_n = 32, .num_warps = 4, .num_stages = 1}, .max_head_dim = 256},
+        {.config = {.block_m = 32, .block_n = 32, .num_warps = 2, .num_stages = 1}, .max_head_dim = 256},
+        {.config = {.block_m = 16, .block_n = 32, .num_warps = 1, .num_stages = 1}, .max_head_dim = 256},
+    };
     constexpr Preference kMasked[] = {
-        {{64, 64, 4, 1, 1, 1, 0, 3}, 64}, {{64, 64, 4, 1, 1, 0, 0, 3}, 80}, {{64, 64, 4, 1, 1, 1, 0, 2}, 128}};
+        {.config =
+             {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 1, .q_in_registers = 1, .ctas_per_sm = 3},
+         .max_head_dim = 64},
+        {.config = {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 1, .ctas_per_sm = 3},
+         .max_head_dim = 80},
+        {.config =
+             {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 1, .q_in_registers = 1, .ctas_per_sm = 2},
+         .max_head_dim = 128},
+    };
     // Too few tiles to fill the device: more, smaller CTAs, and few long steps rather than many short ones.
     constexpr Preference kNarrow[] = {
-        {{64, 128, 4, 1, 1, 1, 0, 1}, 256}, {{64, 64, 4, 1, 1, 1, 0, 3}, 256}, {{64, 64, 4, 2, 1, 0, 0, 1}, 256}};
+        {.config = {.block_m = 64, .block_n = 128, .num_warps = 4, .num_stages = 1, .q_in_registers = 1},
+         .max_head_dim = 256},
+        {.config =
+             {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 1, .q_in_registers = 1, .ctas_per_sm = 3},
+         .max_head_dim = 256},
+        {.config = {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 2}, .max_head_dim = 256},
+    };
 
     const std::int64_t head_dim = std::max(problem.head_dim, problem.head_dim_v);
     const auto first_valid = [&](std::span<const Preference> list) -> const Config* {
@@ -55,13 +79,13 @@ class Sm80Forward final : public GpuFamily<Config> {
       }
       return nullptr;
     };
-    // A long row of blocks has one that is cut, and reads count again.
+    // Of a long row of blocks only one is cut, so that how often K and V are read decides again.
     const bool masked = problem.band().bounded() && (head_dim > 64 || problem.seqlen_kv <= 1024);
     const Config* wide = masked ? first_valid(kMasked) : nullptr;
     if (!wide) wide = first_valid(kWide);
     FC_CHECK(wide != nullptr);
     // Decoding: rows that do not exist cost as much as others. A third of the time of a wide tile on an H200.
-    constexpr Config kFewRows = {16, 32, 1, 2, 1, 0, 0, 1};
+    constexpr Config kFewRows = {.block_m = 16, .block_n = 32, .num_warps = 1, .num_stages = 2};
     if (problem.seqlen_q <= 16 && tiles_of_rows(problem, 16) >= limits.multiprocessors &&
         !why_invalid(values_of(kFewRows), problem, limits))
       return values_of(kFewRows);

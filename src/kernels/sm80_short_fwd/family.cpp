@@ -37,10 +37,7 @@ class Sm80ShortForward final : public GpuFamily<Config> {
   }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
-    if (limits.arch < 80) return fmt::format("needs compute capability 8.0 or newer, this is sm_{}", limits.arch);
-    if (problem.dtype == DType::kF32) return "fp16 and bf16 only: fp32 has no tensor-core path here";
-    if (problem.is_8bit()) return kNo8Bits;
+    if (auto reason = why_no_ampere(problem, limits)) return reason;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 8 != 0 || dim > sm80_short_fwd::kMaxDim) {
         return fmt::format("head dims that are multiples of 8 up to {} only, not {}: K and V are held in registers",

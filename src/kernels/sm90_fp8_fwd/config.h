@@ -4,9 +4,18 @@
 #include "kernels/tile/byte_layout.h"
 #include "kernels/tile/shared_layout.h"
 #include "kernels/tile/tile_order.h"
-#include "kernels/tile/traits_fp8.h"
+#include "kernels/tile/traits.h"
 
 namespace flashcore::sm90_fp8_fwd {
+
+using tile::Scheduler;
+
+// Scores of the next block and P·V of the last one: what of them is in flight together.
+enum class Overlap : int {
+  kNone,         // P·V first; its sums and the scores share registers
+  kScoresFirst,  // both; P·V runs under the wait for the scores
+  kValuesFirst,  // both; sums are added while the scores are computed
+};
 
 struct Config {
   int num_consumers = 2;  // warpgroups that work on 64 query rows each
@@ -15,11 +24,11 @@ struct Config {
   int v_stages = 2;       // V tiles that wait for their transposition
   int q_stages = 1;       // Q tiles: 2 loads the next one while this one is worked on
   int ping_pong = 1;      // consumers take turns at issuing matrix work, so that one's softmax runs under another's
-  int overlap = 0;        // an Overlap
+  Overlap overlap = Overlap::kNone;
   int promote_every = 1;  // blocks of keys until the tensor cores' sums are added to those in fp32; 0: never
   int pv_columns = 128;   // of O that one such sum is of, at most
   int p_exponent = 6;     // log2 of the probability that the first maximum becomes
-  int scheduler = 1;      // a tile::Scheduler
+  Scheduler scheduler = Scheduler::kFixedStride;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -29,24 +38,13 @@ struct Config {
     visit("v_stages", &Config::v_stages, 1, 2);
     visit("q_stages", &Config::q_stages, 1, 2);
     visit("ping_pong", &Config::ping_pong, 0, 1);
-    visit("overlap", &Config::overlap, 0, 1, 2);
+    visit("overlap", &Config::overlap, Overlap::kNone, Overlap::kScoresFirst, Overlap::kValuesFirst);
     visit("promote_every", &Config::promote_every, 0, 1, 2, 4, 8);
     visit("pv_columns", &Config::pv_columns, 64, 128, 256);
     visit("p_exponent", &Config::p_exponent, 4, 6, 8);
-    visit("scheduler", &Config::scheduler, 0, 1, 2);
+    visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
   }
 };
-
-// Scores of the next block and P·V of the last one: what of them is in flight together.
-enum class Overlap : int {
-  kNone,         // P·V first; its sums and the scores share registers
-  kScoresFirst,  // both; P·V runs under the wait for the scores
-  kValuesFirst,  // both; sums are added while the scores are computed
-};
-constexpr Overlap overlap_of(const Config& c) { return static_cast<Overlap>(c.overlap); }
-
-using tile::Scheduler;
-constexpr Scheduler scheduler_of(const Config& c) { return static_cast<Scheduler>(c.scheduler); }
 
 constexpr int kRowsPerConsumer = 64;
 constexpr int kRowsPerStore = 16;  // of O: a warp's, so that it leaves without waiting for the warpgroup
@@ -110,45 +108,45 @@ constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
 }
 // Where the two are not in flight together, scores and sums take the same registers if there are too few.
 constexpr bool shares_registers(const Config& c, const Traits& t) {
-  return overlap_of(c) == Overlap::kNone && c.promote_every == 1 &&
+  return c.overlap == Overlap::kNone && c.promote_every == 1 &&
          registers_for(c, t, c.block_n / 2 + sum_registers(c, t, tile::min_int(pv_chunks(c, t), 2))) >
              consumer_registers(c);
 }
 // Chunks in flight together: all while scores are computed as well. In the registers of the scores two only if they
 // fill them; else ptxas moves accumulators about, and serialises wgmma (C7511).
 constexpr int pv_parts(const Config& c, const Traits& t) {
-  if (overlap_of(c) != Overlap::kNone) return pv_chunks(c, t);
+  if (c.overlap != Overlap::kNone) return pv_chunks(c, t);
   if (shares_registers(c, t) && 2 * pv_columns(c, t) != c.block_n) return 1;
   return tile::min_int(pv_chunks(c, t), 2);
 }
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
   // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
-  const int extra = c.promote_every > 1 ? 32 : overlap_of(c) == Overlap::kValuesFirst ? 8 : 0;
+  const int extra = c.promote_every > 1 ? 32 : c.overlap == Overlap::kValuesFirst ? 8 : 0;
   return extra + registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
 constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
   if (limits.arch != 90) return "wgmma and setmaxnreg exist on compute capability 9.0 only";
-  if (t.element != kElementE4M3) return "e4m3 only";
+  if (t.element != Element::kE4M3) return "e4m3 only";
   if (c.num_consumers == 1 && c.ping_pong) return "ping_pong needs two consumers";
   if (c.promote_every == 0 && c.pv_columns != 256) return "without promotion P·V is of all columns: pv_columns 256";
   if (c.promote_every > 0 && c.pv_columns > 64 && c.pv_columns / 2 >= padded_dim(t.head_dim_v))
     return "pv_columns: a smaller one does the same";
   if (padded_dim(t.head_dim_v) % pv_columns(c, t) != 0) return "pv_columns must divide the columns of O";
   if (pv_chunks(c, t) > 1 && c.promote_every > 1) return "sums that outlive a block are of all columns";
-  if (c.promote_every > 1 && overlap_of(c) == Overlap::kValuesFirst)
+  if (c.promote_every > 1 && c.overlap == Overlap::kValuesFirst)
     return "sums that outlive a block are not added while scores are computed";
-  if (pv_chunks(c, t) > 2 && overlap_of(c) != Overlap::kNone)
+  if (pv_chunks(c, t) > 2 && c.overlap != Overlap::kNone)
     return "P·V of more than two parts is not in flight together with scores";
   if (t.head_dim > 128 && c.block_n > 96) return "blocks of more than 96 keys of more than 128 columns spill";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))
     return "accumulators of O, S and P do not fit a consumer's registers";
-  if (scheduler_of(c) == Scheduler::kOneTile && c.q_stages == 2)
-    return "a second Q stage is for the next tile, and with scheduler 0 there is none";
+  if (c.scheduler == Scheduler::kOneTile && c.q_stages == 2)
+    return "a second Q stage is for the next tile, and with one tile per CTA (scheduler=0) there is none";
   return nullptr;
 }
 

@@ -8,12 +8,14 @@
 #include "kernels/ptx/wgmma_fp8_shapes.cuh"
 #include "kernels/sm90_fp8_fwd/context.cuh"
 #include "kernels/tile/byte_softmax.cuh"
+#include "kernels/tile/consumer.cuh"
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/epilogue.cuh"
+#include "kernels/tile/producer.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
 
-template <Traits T, Element kOutput, Config C>
+template <Traits T, Config C>
 struct Consumer {
   static constexpr int kBlockN = C.block_n;
   static constexpr int kDimV = padded_dim(T.head_dim_v);
@@ -32,6 +34,7 @@ struct Consumer {
 
   const Context<T, C>& context;
   const int index;  // of the consumer warpgroup
+  const tile::PingPong<C.num_consumers, C.ping_pong> turns;
   Ring<C.num_stages> ring_k, ring_vt;
   Ring<C.q_stages> ring_q;
   Ring<kTileSlots> ring_tile;
@@ -56,6 +59,7 @@ struct Consumer {
   FC_DEVICE Consumer(const Context<T, C>& owner, int i)
       : context(owner),
         index(i),
+        turns{i},
         first_q(DescriptorQ::of(owner.qo(0, i))),
         first_k(DescriptorK::of(owner.k(0))),
         first_vt(DescriptorVt::of(owner.vt(0))) {}
@@ -66,24 +70,18 @@ struct Consumer {
 
   // --- rings and turns ----------------------------------------------------------------------------------------------
   FC_DEVICE void acquire_k() { ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity()); }
-  FC_DEVICE void acquire_vt() { ptx::mbarrier_wait(context.vt_full(ring_vt.stage()), ring_vt.parity()); }
+  FC_DEVICE void acquire_v() { ptx::mbarrier_wait(context.vt_full(ring_vt.stage()), ring_vt.parity()); }
   FC_DEVICE void release_k() {
     tile::arrive_for_warp(context.k_empty(ring_k.stage()));
     ring_k.advance();
   }
-  FC_DEVICE void release_vt() {
+  FC_DEVICE void release_v() {
     tile::arrive_for_warp(context.vt_empty(ring_vt.stage()));
     ring_vt.advance();
   }
 
-  // Ping-pong: consumer i may issue matrix work once consumer i - 1 has issued its own.
-  static constexpr int kTurnBarrier = 8;
-  FC_DEVICE void warp_scheduler_barrier_sync() {
-    if constexpr (C.ping_pong) ptx::bar_sync(kTurnBarrier + index, 256);
-  }
-  FC_DEVICE void warp_scheduler_barrier_arrive() {
-    if constexpr (C.ping_pong) ptx::bar_arrive(kTurnBarrier + (index + 1 == C.num_consumers ? 0 : index + 1), 256);
-  }
+  FC_DEVICE void begin_issue() { turns.begin_turn(); }
+  FC_DEVICE void end_issue() { turns.end_turn(); }
 
   // --- multiplies ---------------------------------------------------------------------------------------------------
   // Starts S = Q·Kᵀ.
@@ -195,9 +193,9 @@ struct Consumer {
   }
   FC_DEVICE void first_block(int block, float (&scores)[kScores]) {
     acquire_k();
-    warp_scheduler_barrier_sync();
+    begin_issue();
     issue_qk(scores);
-    warp_scheduler_barrier_arrive();
+    end_issue();
     wait_for<0>(scores);
     release_k();
     mask_where_cut(block, scores);
@@ -207,7 +205,7 @@ struct Consumer {
   FC_DEVICE void next_block(int block) {
     if constexpr (kShared) {
       next_block_apart(block, shared_as<kScores>());
-    } else if constexpr (overlap_of(C) == Overlap::kNone) {
+    } else if constexpr (C.overlap == Overlap::kNone) {
       float scores[kScores];
       next_block_apart(block, scores);
     } else {
@@ -215,20 +213,20 @@ struct Consumer {
     }
   }
   FC_DEVICE void next_block_apart(int block, float (&scores)[kScores]) {
-    acquire_vt();
-    warp_scheduler_barrier_sync();
+    acquire_v();
+    begin_issue();
     add_pv();
-    release_vt();
+    release_v();
     acquire_k();
     issue_qk(scores);
-    warp_scheduler_barrier_arrive();
+    end_issue();
     wait_for<0>(scores);
     release_k();
     mask_where_cut(block, scores);
     update_softmax(scores);
   }
   FC_DEVICE void next_block_overlapped(int block) {
-    constexpr bool kScoresFirst = overlap_of(C) == Overlap::kScoresFirst;
+    constexpr bool kScoresFirst = C.overlap == Overlap::kScoresFirst;
     float scores[kScores];
     float parts[kParts][kPromotes && !kPartOutlivesBlock ? kPartCount : 1];
     const auto issue_values = [&] {
@@ -254,7 +252,7 @@ struct Consumer {
         wait_for<pending.value>(parts[0]);
         if constexpr (kChunks > 1) ptx::warpgroup_fence_operand(parts[1]);
       }
-      release_vt();
+      release_v();
       if constexpr (kPromotes && !kPartOutlivesBlock) {
 #pragma unroll
         for (int c = 0; c < kChunks; ++c) promote(parts[c], c);
@@ -263,22 +261,22 @@ struct Consumer {
     };
     if constexpr (kScoresFirst) {
       acquire_k();
-      warp_scheduler_barrier_sync();
+      begin_issue();
       issue_qk(scores);
-      acquire_vt();
+      acquire_v();
       issue_values();
-      warp_scheduler_barrier_arrive();
+      end_issue();
       wait_for<kChunks>(scores);
       release_k();
       mask_where_cut(block, scores);
       take_values(Pending<0>{});
     } else {
-      acquire_vt();
-      warp_scheduler_barrier_sync();
+      acquire_v();
+      begin_issue();
       issue_values();
       acquire_k();
       issue_qk(scores);
-      warp_scheduler_barrier_arrive();
+      end_issue();
       take_values(Pending<1>{});
       wait_for<0>(scores);
       release_k();
@@ -292,68 +290,34 @@ struct Consumer {
   };
 
   // --- a tile -------------------------------------------------------------------------------------------------------
-  // A consumer's part of a tile, from right to left: of the blocks that some of its rows see; none: first < last.
-  struct Work {
-    int first_block, last_block;
-    // Of the tile's blocks that none of its rows sees: upper consumers under a causal mask let those on the right pass,
-    // in a window lower ones those on the left.
-    int skipped, skipped_after;
-    FC_DEVICE bool has_keys() const { return first_block >= last_block; }
-  };
-  FC_DEVICE Work begin_tile(int number) {
+  FC_DEVICE tile::BlockShare begin_tile(int number) {
     const Tile tile = context.tile_at(number);
     first_row = tile.first_row + index * kRowsPerConsumer;
     scale_log2 = context.problem.scale_log2 * (tile::descale(context.params.fp8.descale_q, tile.batch, tile.head_kv) *
                                                tile::descale(context.params.fp8.descale_k, tile.batch, tile.head_kv));
     const int last_row = min_int(first_row + kRowsPerConsumer, context.problem.seqlen_q) - 1;
-    const int count = tile.blocks.count();
-    const tile::BlockRange seen = context.mask().template blocks<kBlockN>(first_row, last_row);
-    Work work;
-    work.skipped = tile.blocks.end - min_int(tile.blocks.end, seen.end);
-    work.first_block = tile.blocks.end - 1 - work.skipped;
-    work.last_block = 0, work.skipped_after = 0;
-    if constexpr (T.bounded_left) {
-      if (seen.count() == 0) work.skipped = count, work.first_block = -1;
-      else work.last_block = seen.begin;
-      const int left = work.has_keys() ? work.first_block - work.last_block + 1 : 0;
-      work.skipped_after = count - work.skipped - left;
-    }
-    return work;
-  }
-  FC_DEVICE void skip_blocks(int count) {
-    for (int i = 0; i < count; ++i) {
-      acquire_k();
-      release_k();
-      warp_scheduler_barrier_sync();
-      warp_scheduler_barrier_arrive();
-      acquire_vt();
-      release_vt();
-    }
+    return tile::share_of_blocks<T.bounded_left, 1>(tile.blocks,
+                                                    context.mask().template blocks<kBlockN>(first_row, last_row), 0);
   }
 
   // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting
   // for the store would hold up the warp for 500 clocks.
-  FC_DEVICE void release_slab(int stage) {
-    if (lane() == 0) {
-      ptx::bulk_wait_read<0>();
-      ptx::mbarrier_arrive(context.q_empty(stage, index));
-    }
-  }
+  FC_DEVICE void release_slab(int stage) { tile::release_stored_rows(context.q_empty(stage, index)); }
   FC_DEVICE void release_last_slab() {
     if (C.q_stages == 2 && ring_q.count > 0) release_slab((ring_q.count - 1) % C.q_stages);
   }
 
   // Unnormalised O of the rows, all keys.
-  FC_DEVICE void attend(const Work& work) {
+  FC_DEVICE void attend(const tile::BlockShare& work) {
     int block = work.first_block;
     tile::set_zero(acc_o);
     first_block(block);
     release_last_slab();
 #pragma unroll 1
     for (--block; ptx::opaque(block) >= work.last_block; --block) next_block(block);
-    acquire_vt();
+    acquire_v();
     add_pv();
-    release_vt();
+    release_v();
     if constexpr (kPartOutlivesBlock) {
       if (part_blocks > 0) promote_blocks();
     }
@@ -373,21 +337,22 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < 2; ++r) scale[r] = softmax.finish(r, lse[r]) * descale_v;
     const int rows = kRowsPerStore * warp();
-    tile::store_o_tma<kOutput, kRowsPerConsumer, T.head_dim_v>(
+    tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, scale, context.qo(ring_q.stage(), index) + rows * 128, context.params.o, first_row + rows, tile.head_q,
         tile.batch);
     tile::store_lse(context.problem, tile.batch, tile.head_q, {row(first_row, 0), row(first_row, 1)}, lane(), lse);
   }
 
   FC_DEVICE void run() {
-    if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
-    for (int number = context.next_number(ring_tile); number >= 0; number = context.next_number(ring_tile)) {
-      const Work work = begin_tile(number);
-      if constexpr (kBounded) skip_blocks(work.skipped);
+    turns.start();
+    for (int number = tile::take_tile_number(context, ring_tile); number >= 0;
+         number = tile::take_tile_number(context, ring_tile)) {
+      const tile::BlockShare work = begin_tile(number);
+      if constexpr (kBounded) tile::skip_blocks(*this, work.skipped);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
       if (!kBounded || work.has_keys()) attend(work);  // without a mask every row sees keys
       else init_empty_row();
-      if constexpr (T.bounded_left) skip_blocks(work.skipped_after);
+      if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after);
       store(number);
       if constexpr (C.q_stages == 1) release_slab(0);
       ring_q.advance();

@@ -83,16 +83,6 @@ struct Context {
         mask().template blocks<C.block_n>(tile.first_row, min_int(tile.first_row + block_m(C), problem.seqlen_q) - 1);
     return tile;
   }
-
-  // The next tile's number, which the producer has put into a slot, or less than 0 after the last. All lanes of a warp.
-  FC_DEVICE int next_number(Ring<kTileSlots>& ring) const {
-    ptx::mbarrier_wait(tile_full(ring.stage()), ring.parity());
-    const int number = static_cast<int>(ptx::ld_shared_u32(tile_number(ring.stage())));
-    ptx::bar_warp_sync();  // all lanes have read it
-    tile::arrive_for_warp(tile_empty(ring.stage()));
-    ring.advance();
-    return number;
-  }
 };
 
 }  // namespace flashcore::sm90_fp8_fwd

@@ -4,24 +4,14 @@
 #include "kernels/gpu_family.h"
 #include "kernels/sm90_fp8_fwd/config.h"
 #include "kernels/sm90_fp8_fwd/params.h"
+#include "kernels/tile_rounds.h"
 
 namespace flashcore {
 namespace {
 
 using Fp8Config = sm90_fp8_fwd::Config;
+using sm90_fp8_fwd::Overlap;
 using Fp8Params = sm90_fp8_fwd::Params<EncodedMap>;
-
-// As sm90_fwd: heads whose K and V stay in L2 while causal tiles go round them, and with many tiles to an SM few enough
-// that tiles of a head run together.
-constexpr std::int64_t kFp8SectionBytes = 32 << 20, kFp8SmsPerSectionHead = 8, kFp8TilesPerSm = 8;
-
-std::int64_t fp8_heads_per_section(const Problem& problem, std::int64_t heads, std::int64_t tiles, std::int64_t sms) {
-  const std::int64_t group = problem.group_size();
-  std::int64_t groups = kFp8SectionBytes / (problem.seqlen_kv * (problem.head_dim + problem.head_dim_v));
-  if (tiles >= kFp8TilesPerSm * sms)
-    groups = std::min(groups, std::max<std::int64_t>(sms / kFp8SmsPerSectionHead / group, 1));
-  return std::clamp<std::int64_t>(groups * group, 1, heads);
-}
 
 class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
  public:
@@ -32,8 +22,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
-    if (limits.arch != 90) return fmt::format("needs compute capability 9.0 (H100, H200), this is sm_{}", limits.arch);
+    if (auto reason = why_no_hopper(limits)) return reason;
     if (problem.dtype != DType::kE4M3) return "e4m3 only";
     if (problem.output_dtype() != DType::kF16 && problem.output_dtype() != DType::kBF16)
       return fmt::format("o in fp16 or bf16 only, not {}", to_string(problem.output_dtype()));
@@ -63,15 +52,10 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     const auto config = config_from<Config>(values);
     Fp8Params params{};
     params.fp8 = make_fp8_params(problem, layouts);
-    const std::int64_t heads = problem.batch * problem.heads_q;
-    const std::int64_t row_tiles = (problem.seqlen_q + block_m(config) - 1) / block_m(config);
-    const std::int64_t tiles = row_tiles * heads, sms = std::max(limits.multiprocessors, 1);
-    params.order = tile::TileOrder::of(static_cast<int>(row_tiles), static_cast<int>(heads),
-                                       static_cast<int>(problem.heads_q), static_cast<int>(problem.group_size()),
-                                       static_cast<int>(fp8_heads_per_section(problem, heads, tiles, sms)));
+    const std::int64_t sms = std::max(limits.multiprocessors, 1);
+    params.order = tile_order_of(problem, block_m(config), sms);
     Step step = step_of(config, problem);
-    step.launch.grid.x =
-        static_cast<unsigned>(scheduler_of(config) == Scheduler::kOneTile ? tiles : std::min(tiles, sms));
+    step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, params.order.tile_count, sms));
     step.set_params(params);
     relocate_fp8(step, offsetof(Fp8Params, fp8), problem);
     const int head_dim = static_cast<int>(problem.head_dim), head_dim_v = static_cast<int>(problem.head_dim_v);
@@ -81,10 +65,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     step.add_map(tensor_map_of(offsetof(Fp8Params, o), problem.output_dtype(), layouts.o, {64, kRowsPerStore, 1, 1}),
                  Operand::kO);
     Program program = one_step(std::move(step));
-    if (scheduler_of(config) == Scheduler::kCounter) {
-      program.workspaces = {{sizeof(unsigned), Workspace::Contents::kLeftZero}};
-      program.steps.front().relocate(offsetof(Fp8Params, tile_counter), AddressOf::workspace(0));
-    }
+    add_tile_counter(program, config.scheduler, offsetof(Fp8Params, tile_counter));
     return program;
   }
 
@@ -99,26 +80,30 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
   std::optional<ConfigValues> first_valid(const Problem& problem, const DeviceLimits& limits) const {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));
     constexpr Fp8Config kSmall[] = {
-        {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = 1, .pv_columns = 64},
-        {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = 1, .pv_columns = 64},
-        {.num_consumers = 2, .block_n = 64, .q_stages = 2, .overlap = 1, .pv_columns = 64},
+        {.num_consumers = 3, .block_n = 96, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
+        {.num_consumers = 2, .block_n = 128, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
+        {.num_consumers = 2, .block_n = 64, .q_stages = 2, .overlap = Overlap::kScoresFirst, .pv_columns = 64},
     };
-    // Measured at 8192 keys, full: 902 TFLOP/s, three consumers without turns 911, without overlap 853.
     constexpr Fp8Config kMiddle[] = {
-        {.num_consumers = 2, .block_n = 128, .q_stages = 1, .overlap = 1, .pv_columns = 128},
-        {.num_consumers = 2, .block_n = 96, .q_stages = 1, .overlap = 1, .pv_columns = 128},
-        {.num_consumers = 2, .block_n = 64, .q_stages = 1, .overlap = 0, .pv_columns = 256},
+        {.num_consumers = 2, .block_n = 128, .q_stages = 1, .overlap = Overlap::kScoresFirst, .pv_columns = 128},
+        {.num_consumers = 2, .block_n = 96, .q_stages = 1, .overlap = Overlap::kScoresFirst, .pv_columns = 128},
+        {.num_consumers = 2, .block_n = 64, .q_stages = 1, .overlap = Overlap::kNone, .pv_columns = 256},
     };
     constexpr Fp8Config kLarge[] = {
-        {.num_consumers = 2, .block_n = 64, .v_stages = 1, .overlap = 0, .pv_columns = 64},
-        {.num_consumers = 1, .block_n = 64, .v_stages = 1, .ping_pong = 0, .overlap = 0, .pv_columns = 64},
-        {.num_consumers = 1, .block_n = 64, .v_stages = 1, .ping_pong = 0, .overlap = 0, .pv_columns = 256},
+        {.num_consumers = 2, .block_n = 64, .v_stages = 1, .overlap = Overlap::kNone, .pv_columns = 64},
+        {.num_consumers = 1, .block_n = 64, .v_stages = 1, .ping_pong = 0, .overlap = Overlap::kNone, .pv_columns = 64},
+        {.num_consumers = 1,
+         .block_n = 64,
+         .v_stages = 1,
+         .ping_pong = 0,
+         .overlap = Overlap::kNone,
+         .pv_columns = 256},
     };
     const std::span<const Fp8Config> some = widest <= 64    ? std::span<const Fp8Config>(kSmall)
                                             : widest <= 128 ? std::span<const Fp8Config>(kMiddle)
                                                             : std::span<const Fp8Config>(kLarge);
     for (Fp8Config config : some) {
-      if (problem.band().bounded()) config.scheduler = static_cast<int>(tile::Scheduler::kCounter);
+      if (problem.band().bounded()) config.scheduler = tile::Scheduler::kCounter;
       for (const int columns : {config.pv_columns, 64, 128, 256}) {
         config.pv_columns = columns;
         // Not this->why_invalid, which asks why_unsupported, which asks here.

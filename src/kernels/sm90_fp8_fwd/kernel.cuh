@@ -10,8 +10,8 @@
 #include "kernels/ptx/tma.cuh"
 #include "kernels/sm90_fp8_fwd/config.h"
 #include "kernels/sm90_fp8_fwd/consumer.cuh"
+#include "kernels/sm90_fp8_fwd/loader.cuh"
 #include "kernels/sm90_fp8_fwd/params.h"
-#include "kernels/sm90_fp8_fwd/producer.cuh"
 #include "kernels/sm90_fp8_fwd/transposer.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
@@ -35,10 +35,9 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
   ptx::fence_mbarrier_init();
 }
 
-template <Fp8Traits F, Config C>
+template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8(const __grid_constant__ Params<ptx::TensorMap> params) {
-  constexpr Traits T = F.input_traits();
   const Context<T, C> context(params);
   const int warp = ptx::shfl_idx(ptx::tid_x() / 32, 0);
   if (ptx::tid_x() == 0) init_barriers(context);
@@ -51,10 +50,13 @@ forward_fp8(const __grid_constant__ Params<ptx::TensorMap> params) {
   if (warp < 4) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
     if (warp >= 4 - kTransposers) Transposer<T, C>{context, warp - (4 - kTransposers)}.run();
-    else if (ptx::tid_x() == 0) Producer<T, C>{context}.run();
+    else if (ptx::tid_x() == 0) {
+      tile::produce_tiles<C.scheduler, C.num_consumers, kTileSlots>(context, params, Loader<T, C>{context},
+                                                                    ptx::ctaid_x(), ptx::nctaid_x());
+    }
   } else {
     ptx::setmaxnreg_inc<consumer_registers(C)>();
-    Consumer<T, F.output, C>(context, warp / 4 - 1).run();
+    Consumer<T, C>(context, warp / 4 - 1).run();
   }
 }
 

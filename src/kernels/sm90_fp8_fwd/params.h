@@ -2,7 +2,7 @@
 // What the host hands to sm90_fp8_fwd. Read by g++ and by NVRTC.
 
 #include "kernels/tile/tile_order.h"
-#include "kernels/tile/traits_fp8.h"
+#include "kernels/tile/traits.h"
 
 namespace flashcore::sm90_fp8_fwd {
 

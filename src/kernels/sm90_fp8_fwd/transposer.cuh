@@ -8,6 +8,7 @@
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/prmt.cuh"
 #include "kernels/sm90_fp8_fwd/context.cuh"
+#include "kernels/tile/producer.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
 
@@ -64,7 +65,8 @@ struct Transposer {
     Ring<C.v_stages> ring_v;
     Ring<C.num_stages> ring_vt;
     Ring<kTileSlots> ring_tile;
-    for (int number = context.next_number(ring_tile); number >= 0; number = context.next_number(ring_tile)) {
+    for (int number = tile::take_tile_number(context, ring_tile); number >= 0;
+         number = tile::take_tile_number(context, ring_tile)) {
       for (int left = context.tile_at(number).blocks.count(); left > 0; --left) {
         ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity());
         ptx::mbarrier_wait(context.vt_empty(ring_vt.stage()), ring_vt.parity() ^ 1);

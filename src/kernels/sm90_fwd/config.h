@@ -7,6 +7,8 @@
 
 namespace flashcore::sm90_fwd {
 
+using tile::Scheduler;
+
 struct Config {
   int num_consumers = 2;      // warpgroups that work on 64 query rows each
   int block_n = 128;          // keys of one step
@@ -14,9 +16,9 @@ struct Config {
   int q_stages = 2;           // Q tiles: 2 loads the next one while this one is worked on
   int ping_pong = 1;          // consumers take turns at issuing matrix work, so that one's softmax runs under another's
   int rescale_threshold = 8;  // O is rescaled once a probability exceeds 2 to this
-  int scheduler = 1;          // a tile::Scheduler
-  int cluster = 1;            // CTAs with neighbouring tiles of a head; each loads its share of K and V for all of them
-  int key_groups = 1;         // consumers that share their rows, each with its part of the keys
+  Scheduler scheduler = Scheduler::kFixedStride;
+  int cluster = 1;     // CTAs with neighbouring tiles of a head; each loads its share of K and V for all of them
+  int key_groups = 1;  // consumers that share their rows, each with its part of the keys
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -26,14 +28,11 @@ struct Config {
     visit("q_stages", &Config::q_stages, 1, 2);
     visit("ping_pong", &Config::ping_pong, 0, 1);
     visit("rescale_threshold", &Config::rescale_threshold, 0, 4, 8, 12);
-    visit("scheduler", &Config::scheduler, 0, 1, 2);
+    visit("scheduler", &Config::scheduler, Scheduler::kOneTile, Scheduler::kFixedStride, Scheduler::kCounter);
     visit("cluster", &Config::cluster, 1, 2);
     visit("key_groups", &Config::key_groups, 1, 2);
   }
 };
-
-using tile::Scheduler;
-constexpr Scheduler scheduler_of(const Config& c) { return static_cast<Scheduler>(c.scheduler); }
 
 constexpr int kRowsPerConsumer = 64;
 constexpr int kRowsPerStore = 16;  // of O: a warp's, so that it leaves without waiting for the warpgroup
@@ -98,9 +97,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))
     return "accumulators of O, S and P do not fit a consumer's registers";
-  if (scheduler_of(c) == Scheduler::kOneTile && c.q_stages == 2)
-    return "a second Q stage is for the next tile, and with scheduler 0 there is none";
-  if (c.cluster > 1 && scheduler_of(c) == Scheduler::kCounter)
+  if (c.scheduler == Scheduler::kOneTile && c.q_stages == 2)
+    return "a second Q stage is for the next tile, and with one tile per CTA (scheduler=0) there is none";
+  if (c.cluster > 1 && c.scheduler == Scheduler::kCounter)
     return "a cluster takes its tiles in turn: its producers do not share a counter";
   return nullptr;
 }

@@ -5,8 +5,10 @@
 #include "kernels/ptx/distributed_shared.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/sm90_fwd/context.cuh"
+#include "kernels/tile/consumer.cuh"
 #include "kernels/tile/epilogue.cuh"
 #include "kernels/tile/partial.cuh"
+#include "kernels/tile/producer.cuh"
 #include "kernels/tile/warpgroup.cuh"
 
 namespace flashcore::sm90_fwd {
@@ -22,6 +24,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   const Context<T, C>& context;
   const int index;  // of the consumer warpgroup
   const int row_group, key_group;
+  const tile::PingPong<C.num_consumers, C.ping_pong> turns;
   Ring<group_stages(C)> ring_k, ring_v;  // of the key group
   Ring<C.q_stages> ring_q;
   Ring<kTileSlots> ring_tile;
@@ -36,6 +39,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
         index(i),
         row_group(C.key_groups == 1 ? i : i % row_groups(C)),
         key_group(C.key_groups == 1 ? 0 : i / row_groups(C)),
+        turns{i},
         first_q(ptx::WgmmaDescriptor::of(owner.qo(0, row_group), 16)),
         first_k(ptx::WgmmaDescriptor::of(owner.k(0), 16)),
         first_v(ptx::WgmmaDescriptor::of(owner.v(0), kBlockN * 128)) {}
@@ -70,16 +74,8 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     ring_v.advance();
   }
 
-  // Ping-pong: consumer i may issue matrix work once consumer i - 1 has issued its own.
-  static constexpr int kTurnBarrier = 8;
-  FC_DEVICE void warp_scheduler_barrier_sync() {
-    if constexpr (C.ping_pong) ptx::bar_sync(kTurnBarrier + index, 256);
-  }
-  FC_DEVICE void warp_scheduler_barrier_arrive() {
-    if constexpr (C.ping_pong) ptx::bar_arrive(kTurnBarrier + (index + 1 == C.num_consumers ? 0 : index + 1), 256);
-  }
-  FC_DEVICE void begin_issue() { warp_scheduler_barrier_sync(); }
-  FC_DEVICE void end_issue() { warp_scheduler_barrier_arrive(); }
+  FC_DEVICE void begin_issue() { turns.begin_turn(); }
+  FC_DEVICE void end_issue() { turns.end_turn(); }
 
   FC_DEVICE tile::Cut cut(int block) const {
     return context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
@@ -90,64 +86,27 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
 
   // --- a tile -------------------------------------------------------------------------------------------------------
-  // A consumer's part of a tile. Its blocks of keys are dealt out to the key groups in turn.
-  struct Work {
-    int first_block, last_block;  // from right to left, of those that some of its rows see; none: first < last
-    // Of its blocks that none of its rows sees: upper consumers under a causal mask let those on the right pass, in a
-    // window lower ones those on the left.
-    int skipped, skipped_after;
-    bool spare_turn;  // the first key group has a block more
-    FC_DEVICE bool has_keys() const { return first_block >= last_block; }
-  };
-  FC_DEVICE Work begin_tile(int number) {
+  FC_DEVICE tile::BlockShare begin_tile(int number) {
     const Tile tile = context.tile_at(number);
-    constexpr int kGroups = C.key_groups;
     first_row = tile.first_row + row_group * kRowsPerConsumer;
     const int last_row = min_int(first_row + kRowsPerConsumer, context.params.problem.seqlen_q) - 1;
-    const int count = tile.blocks.count(), own_count = (count + kGroups - 1 - key_group) / kGroups;
-    const tile::BlockRange seen = context.mask().template blocks<kBlockN>(first_row, last_row);
-    Work work;
-    work.skipped = (tile.blocks.end - min_int(tile.blocks.end, seen.end) + kGroups - 1 - key_group) / kGroups;
-    work.first_block = tile.blocks.end - 1 - key_group - kGroups * work.skipped;
-    work.last_block = 0, work.skipped_after = 0;
-    if constexpr (T.bounded_left) {
-      if (seen.count() == 0) work.skipped = own_count, work.first_block = -1;
-      else work.last_block = seen.begin;
-      const int left = work.has_keys() ? (work.first_block - work.last_block) / kGroups + 1 : 0;
-      work.skipped_after = own_count - work.skipped - left;
-    }
-    work.spare_turn = (count + kGroups - 1) / kGroups > own_count;
-    return work;
-  }
-  FC_DEVICE void skip_blocks(int count) {
-    for (int i = 0; i < count; ++i) {
-      acquire_k();
-      release_k();
-      warp_scheduler_barrier_sync();
-      warp_scheduler_barrier_arrive();
-      acquire_v();
-      release_v();
-    }
+    return tile::share_of_blocks<T.bounded_left, C.key_groups>(
+        tile.blocks, context.mask().template blocks<kBlockN>(first_row, last_row), key_group);
   }
   // At the tile's end: a turn that is spent before puts the group's blocks behind those that the ring holds for others.
-  FC_DEVICE void pad_ping_pong_round(const Work& work) {
-    if (work.spare_turn) warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();
+  FC_DEVICE void pad_ping_pong_round(const tile::BlockShare& work) {
+    if (work.spare_turn) begin_issue(), end_issue();
   }
 
   // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting
   // for the store would hold up the warp for 500 clocks.
-  FC_DEVICE void release_slab(int stage) {
-    if (ptx::tid_x() % 32 == 0) {
-      ptx::bulk_wait_read<0>();
-      ptx::mbarrier_arrive(context.q_empty(stage, row_group));
-    }
-  }
+  FC_DEVICE void release_slab(int stage) { tile::release_stored_rows(context.q_empty(stage, row_group)); }
   FC_DEVICE void release_last_slab() {
     if (C.q_stages == 2 && ring_q.count > 0) release_slab((ring_q.count - 1) % C.q_stages);
   }
 
   // From the first scores to the probabilities of the last block, whose P·V is still to come.
-  FC_DEVICE void attend(const Work& work) {
+  FC_DEVICE void attend(const tile::BlockShare& work) {
     int block = work.first_block;
     Base::first_scores();
     // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O,
@@ -194,7 +153,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     return args;
   }
   // All keys of the rows: what O leaves with is found under the last multiply.
-  FC_DEVICE EpilogueArgs attend_all(const Work& work, int number) {
+  FC_DEVICE EpilogueArgs attend_all(const tile::BlockShare& work, int number) {
     EpilogueArgs args = {};
     if (!kBounded || work.has_keys()) {  // without a mask every row sees keys
       attend(work);
@@ -212,7 +171,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // The log-sum-exp after O, which whoever waits for the kernel waits for longer.
   FC_DEVICE void store(const EpilogueArgs& args) {
     const int rows = kRowsPerStore * warp();
-    tile::store_o_tma<T.element, kRowsPerConsumer, T.head_dim_v>(
+    tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, args.scale, context.qo(ring_q.stage(), row_group) + rows * 128, context.params.o, args.first_row + rows,
         args.head, args.batch);
     tile::store_lse(context.params.problem, args.batch, args.head,
@@ -254,7 +213,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
 
   // A key group's share of the keys: it may be none where the rows see some.
-  FC_DEVICE void attend_part(const Work& work) {
+  FC_DEVICE void attend_part(const tile::BlockShare& work) {
     if (work.has_keys()) {
       attend(work);
       if constexpr (!T.bounded_left) pad_ping_pong_round(work);
@@ -265,28 +224,19 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
       if constexpr (!T.bounded_left) pad_ping_pong_round(work);
     }
     // Behind all blocks of the group.
-    if constexpr (T.bounded_left) skip_blocks(work.skipped_after), pad_ping_pong_round(work);
+    if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after), pad_ping_pong_round(work);
   }
 
-  // The next tile's number, or less than 0 after the last.
-  FC_DEVICE int next_number() {
-    ptx::mbarrier_wait(context.tile_full(ring_tile.stage()), ring_tile.parity());
-    const int number = static_cast<int>(ptx::ld_shared_u32(context.tile_number(ring_tile.stage())));
-    ptx::bar_warp_sync();  // all lanes have read it
-    tile::arrive_for_warp(context.tile_empty(ring_tile.stage()));
-    ring_tile.advance();
-    return number;
-  }
-
+  FC_DEVICE int next_number() { return tile::take_tile_number(context, ring_tile); }
   FC_DEVICE void run() {
-    if (C.ping_pong && index == C.num_consumers - 1) ptx::bar_arrive(kTurnBarrier, 256);
+    turns.start();
     for (int number = next_number(); number >= 0; number = next_number()) {
-      const Work work = begin_tile(number);
-      if constexpr (kBounded) skip_blocks(work.skipped);
+      const tile::BlockShare work = begin_tile(number);
+      if constexpr (kBounded) tile::skip_blocks(*this, work.skipped);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
       if constexpr (C.key_groups == 1) {
         const EpilogueArgs args = attend_all(work, number);
-        if constexpr (T.bounded_left) skip_blocks(work.skipped_after);
+        if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after);
         store(args);
       } else {
         attend_part(work);

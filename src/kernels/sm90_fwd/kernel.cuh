@@ -12,8 +12,8 @@
 #include "kernels/ptx/tma.cuh"
 #include "kernels/sm90_fwd/config.h"
 #include "kernels/sm90_fwd/consumer.cuh"
+#include "kernels/sm90_fwd/loader.cuh"
 #include "kernels/sm90_fwd/params.h"
-#include "kernels/sm90_fwd/producer.cuh"
 
 namespace flashcore::sm90_fwd {
 
@@ -51,7 +51,10 @@ forward(const __grid_constant__ Params<ptx::TensorMap> params) {
   else ptx::cluster_arrive(), ptx::cluster_wait();
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
-    if (ptx::tid_x() == 0) Producer<T, C>{context}.run();
+    if (ptx::tid_x() == 0) {
+      tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots>(
+          context, params, Loader<T, C>{context}, ptx::ctaid_x() / C.cluster, ptx::nctaid_x() / C.cluster);
+    }
   } else {
     ptx::setmaxnreg_inc<consumer_registers(C)>();
     Consumer<T, C>(context, warpgroup - 1).run();

@@ -4,7 +4,7 @@
 
 #include "kernels/ptx/memory_bytes.cuh"
 #include "kernels/tile/element.cuh"
-#include "kernels/tile/traits_fp8.h"
+#include "kernels/tile/traits.h"
 
 namespace flashcore::tile {
 
@@ -12,7 +12,7 @@ namespace flashcore::tile {
 template <Element E>
 FC_DEVICE float float_of_fp8(unsigned bits) {
   // e5m2 is the upper half of an fp16.
-  if constexpr (E == kElementE5M2) return ptx::cvt_f32_f16(static_cast<unsigned short>(bits << 8));
+  if constexpr (E == Element::kE5M2) return ptx::cvt_f32_f16(static_cast<unsigned short>(bits << 8));
   if ((bits & 0x7fu) == 0x7fu) return ptx::float_of_bits(0x7fffffffu);
   // e4m3's exponent has a bias that is 8 less than an fp16's.
   return ptx::cvt_f32_f16(static_cast<unsigned short>((bits & 0x80u) << 8 | (bits & 0x7fu) << 7)) * 256.0f;
@@ -21,8 +21,8 @@ FC_DEVICE float float_of_fp8(unsigned bits) {
 // Rounded to nearest even, saturating; NaN becomes 0x7f (cvt.rn.satfinite).
 template <Element E>
 FC_DEVICE unsigned fp8_of_float(float value) {
-  constexpr unsigned kBias = E == kElementE4M3 ? 7 : 15, kDropped = E == kElementE4M3 ? 20 : 21;
-  constexpr unsigned kLargest = E == kElementE4M3 ? 0x7e : 0x7b;
+  constexpr unsigned kBias = E == Element::kE4M3 ? 7 : 15, kDropped = E == Element::kE4M3 ? 20 : 21;
+  constexpr unsigned kLargest = E == Element::kE4M3 ? 0x7e : 0x7b;
   const unsigned bits = ptx::bits_of_float(value), sign = bits >> 31 << 7, magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return 0x7fu;
   if (magnitude < (128 - kBias) << 23) {

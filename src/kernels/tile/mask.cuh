@@ -35,12 +35,8 @@ struct Mask {
     return {params.seqlen_kv, T.bounded_left, T.bounded_right, params.left_offset, params.right_offset};
   }
   FC_DEVICE KeyRange<int> keys_of_row(int row) const { return band().keys_of_row(row); }
-  // The same two sides for whoever compares keys with them: the begin may lie past the last key, and the end before the
-  // first, which saves bringing them into order.
-  FC_DEVICE int begin_of(int row) const { return T.bounded_left ? max_int(row + params.left_offset, 0) : 0; }
-  FC_DEVICE int end_of(int row) const {
-    return T.bounded_right ? min_int(params.seqlen_kv, row + params.right_offset + 1) : params.seqlen_kv;
-  }
+  FC_DEVICE int begin_of(int row) const { return T.bounded_left ? band().begin_of(row) : 0; }
+  FC_DEVICE int end_of(int row) const { return T.bounded_right ? band().end_of(row) : params.seqlen_kv; }
 
   // Blocks of kBlockN keys that some of the rows see.
   template <int kBlockN>

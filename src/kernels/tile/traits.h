@@ -4,16 +4,31 @@
 
 namespace flashcore {
 
-enum class Element : int { kF32, kF16, kBF16 };
+// The values are those of core/dtype.h's DType.
+enum class Element : int { kF32, kF16, kBF16, kE4M3, kE5M2 };
 
-// Compile-time problem facts: template argument of every kernel, next to its Config.
+constexpr bool is_8bit(Element element) { return element == Element::kE4M3 || element == Element::kE5M2; }
+
+// Compile-time problem facts: template argument of every kernel, next to its Config. The table of a problem's fields
+// (core/problem_fields.h) gives each its value, by its name here.
 struct Traits {
-  Element element = Element::kF16;
-  int head_dim = 64;    // of q and k
-  int head_dim_v = 64;  // of v and o
+  Element element = Element::kF16;  // of q, k and v
+  Element output = Element::kF16;   // of o: another one where those have 8 bits
+  int head_dim = 64;                // of q and k
+  int head_dim_v = 64;              // of v and o
   // The mask (core/band.h): which sides of the band are bounded.
   bool bounded_left = false;
   bool bounded_right = false;
+
+  template <class Visit>
+  static constexpr void fields(Visit&& visit) {
+    visit("element", &Traits::element);
+    visit("output", &Traits::output);
+    visit("head_dim", &Traits::head_dim);
+    visit("head_dim_v", &Traits::head_dim_v);
+    visit("bounded_left", &Traits::bounded_left);
+    visit("bounded_right", &Traits::bounded_right);
+  }
 };
 
 // What a family's why_invalid may depend on besides its Config and Traits. A freestanding copy of DeviceLimits.
@@ -31,7 +46,7 @@ struct Strides {
   long long batch, head, row;
 };
 
-// The one parameter of every forward kernel.
+// The parameters of a forward kernel on operands of 16 or 32 bits.
 struct ForwardParams {
   const void* q;
   const void* k;
@@ -44,6 +59,20 @@ struct ForwardParams {
   int right_offset;  // bounded_right: row i sees keys j <= i + right_offset
   int left_offset;   // bounded_left: and keys j >= i + left_offset
   float scale_log2;  // softmax scale * log2(e), folded into exp2
+};
+
+// The factors of one operand, x = factor * stored: one for all, or one for each batch entry and kv head.
+struct Descale {
+  const float* values;            // on the device; null: 1
+  int batch_stride, head_stride;  // 0 and 0: one for all
+};
+
+// The parameters of a forward kernel on 8-bit operands:
+//   S = scale * descale_q * descale_k * (q · k)    o = descale_v * (softmax(S) · v)    of what q, k and v store
+// tile::descale of tile/element_fp8.cuh reads a factor. Each is positive and finite.
+struct Fp8ForwardParams {
+  ForwardParams problem;
+  Descale descale_q, descale_k, descale_v;
 };
 
 }  // namespace flashcore

@@ -9,6 +9,7 @@
 #include "kernels/source_hash.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/regression.h"
+#include "lab/record/freshness.h"
 
 namespace flashcore {
 namespace {
@@ -17,24 +18,12 @@ using nlohmann::json;
 
 constexpr const char* kBaselineSchema = "flashcore.gate-baseline/1";
 
-// bench writes the config as an object; the baseline file as text.
-std::string candidate_of(const json& j) {
-  if (j.contains("candidate")) return j.at("candidate").get<std::string>();
-  std::string text = j.at("family").get<std::string>(), separator = ":";
-  for (const auto& [key, value] : j.at("config").items()) {
-    if (!value.is_number_integer()) throw_bad_input("config {} is no whole number", excerpt(key));
-    text += fmt::format("{}{}={}", separator, key, value.dump());
-    separator = ",";
-  }
-  return text;
-}
-
 BaselineEntry entry_of(const json& j) {
   BaselineEntry entry;
   entry.problem.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
   entry.problem.name = j.at("name").get<std::string>();
   entry.device_key = j.at("device").at("key").get<std::string>();
-  entry.candidate = candidate_of(j);
+  entry.candidate = j.contains("candidate") ? j.at("candidate").get<std::string>() : candidate_of_row(j);
   if (find_bad_character(entry.candidate) != std::string::npos)
     throw_bad_input("the candidate '{}' holds a control character", excerpt(entry.candidate));
   if (j.contains("code_hash") && j.at("code_hash").is_string()) j.at("code_hash").get_to(entry.code_hash);

@@ -1,5 +1,6 @@
 #include "lab/diagnose/expectation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -13,6 +14,7 @@ namespace {
 
 struct Measured {
   PlacedProblem problem;
+  std::string candidate;
   double time_us = 0;
   bool stale = false;  // of another source than this program's
 };
@@ -48,9 +50,9 @@ const std::vector<Measured>& shipped_times(const std::string& device_key) {
   std::vector<Measured>& found = place->second;
   if (!is_new) return found;
   for (const nlohmann::json& entry : shipped_entries()) {
-    if (!is_of(entry, device_key)) continue;
-    found.push_back({PlacedProblem::parse(entry.at("problem").get<std::string>()), entry["time_us"].value("p50", 0.0),
-                     why_stale(entry).has_value()});
+    if (!is_of(entry, device_key) || !entry.value("family", nlohmann::json()).is_string()) continue;
+    found.push_back({PlacedProblem::parse(entry.at("problem").get<std::string>()), candidate_of_row(entry),
+                     entry["time_us"].value("p50", 0.0), why_stale(entry).has_value()});
   }
   return found;
 }
@@ -67,19 +69,24 @@ const Trial* own_trial(const PlacedProblem& problem, const std::string& candidat
   return latest;
 }
 
-void set_time(Expectation& expectation, const PlacedProblem& problem, const DeviceInfo& device,
-              const std::optional<Ceilings>& ceilings, const std::optional<ModelledTime>& modelled) {
+void set_time(Expectation& expectation, const PlacedProblem& problem, const std::string& candidate,
+              const DeviceInfo& device, const std::optional<Ceilings>& ceilings,
+              const std::optional<ModelledTime>& modelled) {
+  const std::vector<Measured>& measured = shipped_times(device.key);
+  const auto exact = std::find_if(measured.begin(), measured.end(),
+                                  [&](const Measured& m) { return m.problem == problem && m.candidate == candidate; });
+  if (exact != measured.end()) {
+    expectation.time_us = exact->time_us;
+    expectation.basis = fmt::format("measured on {}{}", device.key, exact->stale ? ", by an older source" : "");
+    return;
+  }
   const Measured* nearest = nullptr;
   double best = INFINITY;
-  const std::vector<Measured>& measured = shipped_times(device.key);
   for (const Measured& m : measured) {
     if (const double d = problem_distance(problem, m.problem); d < best) best = d, nearest = &m;
   }
   const char* stale = nearest && nearest->stale ? ", by an older source" : "";
-  if (nearest && best == 0 && nearest->problem == problem) {
-    expectation.time_us = nearest->time_us;
-    expectation.basis = fmt::format("measured on {}{}", device.key, stale);
-  } else if (modelled) {
+  if (modelled) {
     expectation.time_us = modelled->us;
     expectation.carried_over_from = carried_over_from(*modelled, device);
     expectation.basis = "by " + describe_model(*modelled, device);
@@ -124,7 +131,7 @@ Expectation expect_time(const PlacedProblem& problem, const std::string& candida
     expectation.time_us = own->timing->p50_us;
     expectation.basis = fmt::format("your trial {} of {}", own->id, own->created_at);
   } else {
-    set_time(expectation, problem, device, ceilings, modelled);
+    set_time(expectation, problem, candidate, device, ceilings, modelled);
   }
   raise_to_floor(expectation);
   return expectation;

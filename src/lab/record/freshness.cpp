@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "kernels/family.h"
 #include "kernels/source_hash.h"
 
@@ -10,20 +11,6 @@ namespace flashcore {
 namespace {
 
 using nlohmann::json;
-
-// As a row has it: text, or an object of the fields.
-std::string config_text(const json& config) {
-  if (config.is_string()) return config.get<std::string>();
-  std::string text;
-  for (const auto& [name, value] : config.items())
-    text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, value.dump());
-  return text;
-}
-
-std::string candidate_of(const json& row) {
-  const std::string config = config_text(row.value("config", json::object()));
-  return row.at("family").get<std::string>() + (config.empty() ? "" : ":" + config);
-}
 
 std::optional<std::string> why_chosen_otherwise(const json& row, const std::string& candidate,
                                                 const PlacedProblem& problem, const DeviceInfo& device) {
@@ -39,6 +26,20 @@ std::optional<std::string> why_chosen_otherwise(const json& row, const std::stri
 }
 
 }  // namespace
+
+std::string candidate_of_row(const json& row) {
+  std::string text = row.at("family").get<std::string>();
+  const json config = row.value("config", json::object());
+  if (config.is_string())
+    return config.get_ref<const std::string&>().empty() ? text : text + ":" + config.get<std::string>();
+  char separator = ':';
+  for (const auto& [name, value] : config.items()) {
+    if (!value.is_number_integer()) throw_bad_input("config {} is no whole number", excerpt(name));
+    text += fmt::format("{}{}={}", separator, name, value.dump());
+    separator = ',';
+  }
+  return text;
+}
 
 std::string source_hash_of(std::string_view candidate, const PlacedProblem& problem, const DeviceLimits& limits) {
   try {
@@ -64,7 +65,7 @@ std::optional<std::string> why_stale(const json& row) {
     return "it does not say what its device can hold (an older flashcore wrote it): measure it again";
   const DeviceInfo info = device.get<DeviceInfo>();
   const auto problem = PlacedProblem::parse(row.at("problem").get<std::string>());
-  const std::string candidate = candidate_of(row);
+  const std::string candidate = candidate_of_row(row);
   if (auto reason = why_chosen_otherwise(row, candidate, problem, info)) return reason;
   if (hash == source_hash_of(candidate, problem, info.limits)) return std::nullopt;
   return fmt::format("what {} is compiled from, or how it is launched, has changed",

@@ -23,6 +23,10 @@ using IsCurrent = std::function<bool(const Trial&)>;
 // Against the source that this program carries.
 bool is_current(const Trial& trial);
 
+// The candidate that a row of schema flashcore.bench/1 is of, "family:name=value,...". Its config is text, or an object
+// of whole numbers. Error kBadInput for a row that has none.
+std::string candidate_of_row(const nlohmann::json& row);
+
 // Of a row of schema flashcore.bench/1: why it would come out otherwise, in one sentence; none if it would not. Where
 // dispatch chose the candidate (`chosen_by`), it must choose the same again. Error kBadInput for a row that is none.
 std::optional<std::string> why_stale(const nlohmann::json& row);

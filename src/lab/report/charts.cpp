@@ -36,7 +36,7 @@ json speedup_of(const ProblemRow& row) {
             {"low", 1},
             {"high", 1},
             {"verdict", visible(verdict_words(row))},
-            {"against", "the default (it stands)"}};
+            {"against", "the default (it remains)"}};
   }
   if (!row.speedup) return nullptr;
   const bool over_default = row.baseline && row.speedup->against == row.baseline->candidate();

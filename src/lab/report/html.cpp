@@ -90,7 +90,7 @@ std::string summary_html(const Model& model) {
               "a winner re-measured on held-out data, or measured by bench");
   if (model.geomean_speedup)
     out += tile(ratio(*model.geomean_speedup), "over the default",
-                "geometric mean over held-out winners; where the default stands it counts as 1");
+                "geometric mean over held-out winners; where the default remains it counts as 1");
   out += tile(count(model.candidates), "candidates tried", "distinct family and config, per problem and device");
   out += tile(count(model.stopped_by_gate), "stopped by a gate",
               "invalid, did not compile, failed the resource or correctness gate, crashed or hung");

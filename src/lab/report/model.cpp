@@ -333,7 +333,7 @@ std::string verdict_words(const ProblemRow& row) {
   if (!row.winner) return "no result";
   if (row.stale) return "stale";
   if (row.basis == Basis::kDiscovery) return "not held out";
-  if (row.default_won) return "default stands";
+  if (row.default_won) return "default remains";
   return row.speedup ? word_of(row.speedup->verdict) : words(row.basis);
 }
 

@@ -58,6 +58,9 @@ PlantedFault read_fault(const YamlReader& reader, const YAML::Node& node) {
   if (node["patterns"])
     fault.patterns =
         reader.locate_each(node, "patterns", kSubject, [](const std::string& name) { return parse_pattern(name); });
+  else if (fault.problem.is_8bit())
+    // What 8-bit kernels get wrong, N(0,1) alone may hide: P at its largest, sums that only grow.
+    fault.patterns = patterns_of(fault.problem);
   if (node["slow"]) {
     if (reader.text(node, "slow", kSubject) != "true") reader.fail(node["slow"], "slow is true, or left out");
     fault.slow = true;
@@ -161,9 +164,6 @@ PlantedOutcome run_planted(const PlantedFault& fault, const std::string& device,
   if (fault.patch) request.patches = {*fault.patch};
   request.phase = Phase::kCheck;
   request.patterns = fault.patterns;
-  // What 8-bit kernels get wrong, N(0,1) alone may hide: P at its largest, sums that only grow.
-  if (fault.problem.is_8bit() && fault.patterns == std::vector{Pattern::kNormal})
-    request.patterns = patterns_of(fault.problem);
   request.margin = fault.margin;
   request.max_seconds = 1;
   request.max_reference_flops = fault.max_reference_flops;

@@ -1,0 +1,79 @@
+#pragma once
+// What consumer warpgroups of a CTA agree on: their turns at the tensor cores, and which of a tile's blocks are whose.
+
+#include "kernels/ptx/barrier.cuh"
+#include "kernels/ptx/bulk.cuh"
+#include "kernels/ptx/mbarrier.cuh"
+#include "kernels/tile/mask.cuh"
+
+namespace flashcore::tile {
+
+// Ping-pong: consumer i may issue matrix work once consumer i - 1 has issued its own.
+template <int kConsumers, bool kOn>
+struct PingPong {
+  static constexpr int kFirstBarrier = 8;
+
+  int index;  // of the consumer
+
+  // Once, before anyone's first turn: the last consumer gives it to the first.
+  FC_DEVICE void start() const {
+    if (kOn && index == kConsumers - 1) ptx::bar_arrive(kFirstBarrier, 256);
+  }
+  FC_DEVICE void begin_turn() const {
+    if constexpr (kOn) ptx::bar_sync(kFirstBarrier + index, 256);
+  }
+  FC_DEVICE void end_turn() const {
+    if constexpr (kOn) ptx::bar_arrive(kFirstBarrier + (index + 1 == kConsumers ? 0 : index + 1), 256);
+  }
+};
+
+// A consumer's part of a tile, from right to left. The tile's blocks of keys are dealt out to key groups in turn.
+struct BlockShare {
+  int first_block, last_block;  // of those that some of its rows see; none: first < last
+  // Of its blocks that none of its rows sees: upper consumers under a causal mask let those on the right pass, in a
+  // window lower ones those on the left.
+  int skipped, skipped_after;
+  bool spare_turn;  // the first key group has a block more
+  FC_DEVICE bool has_keys() const { return first_block >= last_block; }
+};
+
+// Of key group `group` of kGroups: `of_tile` are the tile's blocks, `seen` those that some of the consumer's rows see.
+template <bool kBoundedLeft, int kGroups>
+FC_DEVICE BlockShare share_of_blocks(BlockRange of_tile, BlockRange seen, int group) {
+  const int count = of_tile.count(), own_count = (count + kGroups - 1 - group) / kGroups;
+  BlockShare share;
+  share.skipped = (of_tile.end - min_int(of_tile.end, seen.end) + kGroups - 1 - group) / kGroups;
+  share.first_block = of_tile.end - 1 - group - kGroups * share.skipped;
+  share.last_block = 0, share.skipped_after = 0;
+  if constexpr (kBoundedLeft) {
+    if (seen.count() == 0) share.skipped = own_count, share.first_block = -1;
+    else share.last_block = seen.begin;
+    const int left = share.has_keys() ? (share.first_block - share.last_block) / kGroups + 1 : 0;
+    share.skipped_after = own_count - share.skipped - left;
+  }
+  share.spare_turn = (count + kGroups - 1) / kGroups > own_count;
+  return share;
+}
+
+// Lets blocks pass that the rings hold for other consumers, turns included.
+template <class Consumer>
+FC_DEVICE void skip_blocks(Consumer& consumer, int count) {
+  for (int i = 0; i < count; ++i) {
+    consumer.acquire_k();
+    consumer.release_k();
+    consumer.begin_issue();
+    consumer.end_issue();
+    consumer.acquire_v();
+    consumer.release_v();
+  }
+}
+
+// A warp's rows of a slab go back once what TMA stores from them has been read.
+FC_DEVICE void release_stored_rows(ptx::SharedAddress empty) {
+  if (ptx::tid_x() % 32 == 0) {
+    ptx::bulk_wait_read<0>();
+    ptx::mbarrier_arrive(empty);
+  }
+}
+
+}  // namespace flashcore::tile
