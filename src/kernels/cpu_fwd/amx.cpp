@@ -7,12 +7,8 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <cstring>
 #include <limits>
 
@@ -27,20 +23,6 @@ namespace {
 // load two tiles for two products, as many as the load ports sustain.
 constexpr int kAmxTile = 16, kAmxDepth = 32, kAmxKeys = 32;
 constexpr int kTileElements = kAmxTile * kAmxDepth;
-
-bool asked_for_amx() {
-  constexpr unsigned kLeaf = 7, kTileBit = 24, kBf16Bit = 22, kAvx512Bf16Bit = 5,
-                     kAvx512 = 1u << 16 | 1u << 17 | 1u << 30;
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(kLeaf, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr unsigned kAvx512Vl = 1u << 31;
-  if ((b & kAvx512) != kAvx512 || (b & kAvx512Vl) == 0) return false;
-  if ((d >> kTileBit & 1) == 0 || (d >> kBf16Bit & 1) == 0) return false;
-  if (__get_cpuid_count(kLeaf, 1, &a, &b, &c, &d) == 0 || (a >> kAvx512Bf16Bit & 1) == 0) return false;
-  // The kernel gives tiles only to processes that ask: asm/prctl.h and Documentation/arch/x86/xstate.rst.
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
 
 struct TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -403,14 +385,6 @@ FC_AMX_TARGET bool attend_blocks(const AmxBlock& block) {
 
 }  // namespace
 
-bool has_amx() {
-  // No function-local static: a child forked while another thread initialises one would wait for ever.
-  static std::atomic<int> known{0};
-  int answer = known.load(std::memory_order_relaxed);
-  if (answer == 0) known.store(answer = asked_for_amx() ? 1 : -1, std::memory_order_relaxed);
-  return answer > 0;
-}
-
 bool attend_amx(const Plan& plan, const Task& task, float* scratch) {
   if (!attend_blocks(AmxBlock(plan, task, scratch))) return false;
   finish(plan, task, scratch);
@@ -425,7 +399,6 @@ bool attend_amx(const Plan& plan, const Task& task, float* scratch) {
 
 namespace flashcore::cpu_fwd {
 
-bool has_amx() { return false; }
 bool attend_amx(const Plan&, const Task&, float*) { return false; }
 
 }  // namespace flashcore::cpu_fwd

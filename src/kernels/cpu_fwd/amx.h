@@ -1,16 +1,13 @@
 #pragma once
 // bf16 on Intel's matrix tiles (AMX-BF16, with AVX512-BF16 beside it): both products in tiles, P rounded to bf16.
 
+#include "device/cpu/amx.h"
 #include "kernels/cpu_fwd/plan.h"
 
 namespace flashcore::cpu_fwd {
 
 // A task of fewer rows packs K and V for too few: vectors of fp32 are as fast then.
 inline constexpr int kLeastAmxRows = 12;
-
-// The machine has the instructions, and the operating system lets this process use the tiles' registers (asked for
-// once, with the first call). It does not where a thread's alternate signal stack is too small to hold them.
-bool has_amx();
 
 // As attend(), of bf16. False, with nothing written to the output: the values are for the other path, since V holds
 // an infinity, a NaN or numbers below 2^-100. Tiles take all keys of a block, so that a masked key weighs 0, and 0
