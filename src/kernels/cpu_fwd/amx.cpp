@@ -37,6 +37,8 @@ class TilesInUse {
   FC_AMX_TARGET TilesInUse() {
     alignas(64) TileConfig config;
     for (int tile = 0; tile < 8; ++tile) config.bytes_per_row[tile] = 64, config.rows[tile] = kAmxTile;
+    // GCC 12 takes the intrinsic to read 8 of the 64 bytes, and may leave out writing the others.
+    asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
   FC_AMX_TARGET ~TilesInUse() { _tile_release(); }
