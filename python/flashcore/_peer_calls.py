@@ -324,7 +324,20 @@ class Peer:
     notes: list[str] = dataclasses.field(default_factory=list)  # that hold for every problem
     package: str | None = None  # beside PyTorch
     on_cpu: bool = False
+    on_gpu: bool = True
     by_default: bool = True
+
+
+def _cpu_only(name: str) -> Callable[[Problem], Call]:
+    """Of _peer_cpu, which needs this module's classes."""
+
+    def make(p: Problem) -> Call:
+        from . import _peer_cpu
+
+        call: Call = getattr(_peer_cpu, name)(p)
+        return call
+
+    return make
 
 
 PEERS = {
@@ -334,6 +347,8 @@ PEERS = {
     "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), [NO_LSE], by_default=False),
     "flash_attn": Peer(_flash_package("flash_attn"), package="flash_attn"), "flash_attn_3": Peer(_flash_package("flash_attn_interface"), package="flash_attn_interface"),
     "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer"), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
+    "openvino": Peer(_cpu_only("openvino_call"), [NO_LSE], "openvino", on_cpu=True, on_gpu=False),
+    "onnxruntime": Peer(_cpu_only("onnxruntime_call"), [NO_LSE], "onnxruntime", on_cpu=True, on_gpu=False),
 }  # fmt: skip
 
 
@@ -348,6 +363,9 @@ def available(names: list[str], on_gpu: bool) -> tuple[dict[str, str], dict[str,
             raise _library.Error(f"unknown peer '{name}'; known: {', '.join(PEERS)}")
         if not on_gpu and not peer.on_cpu:
             absent[name] = "it runs on a GPU only"
+            continue
+        if on_gpu and not peer.on_gpu:
+            absent[name] = "it runs on a CPU only here"
             continue
         if peer.package is None:
             cudnn = f", cuDNN {torch.backends.cudnn.version()}" if name == "cudnn" else ""

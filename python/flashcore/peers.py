@@ -25,19 +25,28 @@ from ._peer_calls import PEERS
 
 def command(argv: list[str] | None = None) -> list[str]:
     """The command line of the program."""
-    default = ",".join(name for name, peer in PEERS.items() if peer.by_default)
     parser = argparse.ArgumentParser(prog="python -m flashcore.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--suite", default="canonical", help="a suite that ships, or a .yaml file")
     parser.add_argument("--problem", action="append", default=[], help="only this problem, by id or name; may be repeated")
-    parser.add_argument("--peers", default=default, help=f"of {', '.join(PEERS)} (default: %(default)s)")
+    parser.add_argument("--peers", help=f"of {', '.join(PEERS)} (default: all of the device's but flex_autotune)")
     parser.add_argument("--device", default="cuda:0", help="cuda, cuda:N, or cpu")
+    parser.add_argument("--threads", type=int, help="of every party on the CPU (default: what each of them takes)")
     options, others = parser.parse_known_args(argv)
-    names = [name for name in options.peers.split(",") if name]
+    if options.threads is not None and options.threads < 1:
+        parser.error(f"--threads is {options.threads}; give a number from 1 on")
+    if options.threads is not None and options.device != "cpu":
+        parser.error("--threads is for --device cpu")
+    on_cpu = options.device == "cpu"
+    default = [name for name, peer in PEERS.items() if peer.by_default and (on_cpu or peer.on_gpu)]
+    names = default if options.peers is None else [name for name in options.peers.split(",") if name]
     for name in names:
         if name not in PEERS:
             parser.error(f"unknown peer '{name}'; known: {', '.join(PEERS)}")
     device = "cuda:0" if options.device == "cuda" else options.device
     server = [sys.executable, "-m", "flashcore._peer_server", "--device", device, "--peers", ",".join(names)]
+    if options.threads is not None:
+        # Read by PyTorch's OpenMP, whose number the others are told, and by ours.
+        os.environ["OMP_NUM_THREADS"] = os.environ["FLASHCORE_THREADS"] = str(options.threads)
     problems = [word for name in options.problem for word in ("--problem", name)]
     return [str(_program.program_path()), "peers", "--suite", options.suite, "--device", device, "--peer", json.dumps(server), *problems, *others]
 

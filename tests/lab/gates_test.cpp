@@ -112,6 +112,11 @@ TEST(Floor, FollowsTheUnitThatDoesTheWork) {
   PlacedProblem problem;
   problem.seqlen_q = problem.seqlen_kv = 1024;
   EXPECT_NEAR(floor_us(problem, cpu, ceilings), problem.flops() / 0.1e6, 1e-6) << "a CPU has no tensor cores";
+  problem.dtype = DType::kBF16;
+  EXPECT_NEAR(floor_us(problem, cpu, ceilings), problem.flops() / 800e6, 1e-6) << "but matrix tiles for bf16";
+  ceilings.matmul_tflops_16bit = 0;
+  EXPECT_NEAR(floor_us(problem, cpu, ceilings), problem.flops() / 0.1e6, 1e-6) << "or none";
+  ceilings.matmul_tflops_16bit = 800;
   DeviceInfo gpu;
   gpu.limits = hopper();
   EXPECT_LT(floor_us(problem, gpu, ceilings), 1);

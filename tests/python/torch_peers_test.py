@@ -195,6 +195,27 @@ class ServerTest(Folder):
         self.assertIn("noise", done.stderr)
 
 
+class CpuPeersTest(Folder):
+    def compare(self, name, module, **fields):
+        try:
+            __import__(module)
+        except ImportError as error:
+            self.skipTest(f"{module} does not import: {error}")
+        for described in ({}, CAUSAL | {"dtype": "fp16"}, {"heads_kv": 4, "seqlen_q": 1, "scale": 0.3}):
+            p = calls.Problem(question(self.folder, **(described | fields)), "cpu")
+            call = calls.PEERS[name].make(p)
+            for _ in range(2):
+                call.run()
+            for out, _ in call.outputs():
+                self.assertLess((out.double() - reference(p)).abs().max(), 2e-2 if p.dtype != torch.float32 else 1e-5, described)
+
+    def test_openvino(self):
+        self.compare("openvino", "openvino")
+
+    def test_onnxruntime(self):
+        self.compare("onnxruntime", "onnxruntime")
+
+
 class CommandTest(Folder):
     def test_flags_are_handed_to_the_program(self):
         words = peers.command(["--suite", "quick", "--problem", "a", "--problem", "b", "--device", "cpu", "--peers", "math", "--rounds", "14", "--append", "--json", "x.json"])
@@ -205,6 +226,23 @@ class CommandTest(Folder):
         self.assertEqual(words[-5:], ["--rounds", "14", "--append", "--json", "x.json"])
         with self.assertRaises(SystemExit), mock.patch("sys.stderr", io.StringIO()):
             peers.command(["--peers", "nobody"])
+
+    def test_each_device_is_offered_its_own_peers(self):
+        def names(words):
+            program = json.loads(words[words.index("--peer") + 1])
+            return program[program.index("--peers") + 1].split(",")
+
+        self.assertNotIn("openvino", names(peers.command([])))
+        self.assertLessEqual({"flash", "openvino", "onnxruntime"}, set(names(peers.command(["--device", "cpu"]))))
+        self.assertEqual(calls.available(["openvino"], True)[1], {"openvino": "it runs on a CPU only here"})
+
+    def test_threads_are_those_of_every_party(self):
+        with mock.patch.dict(os.environ):
+            peers.command(["--device", "cpu", "--threads", "1"])
+            self.assertEqual((os.environ["OMP_NUM_THREADS"], os.environ["FLASHCORE_THREADS"]), ("1", "1"))
+        for wrong in (["--device", "cpu", "--threads", "0"], ["--threads", "1"]):
+            with self.assertRaises(SystemExit), mock.patch("sys.stderr", io.StringIO()):
+                peers.command(wrong)
 
     def test_a_whole_run_on_the_cpu(self):
         path = self.folder / "peers.json"

@@ -7,10 +7,12 @@
 #include <array>
 #include <csignal>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "core/parallel.h"
 #include "device/cpu/cpu_threads.h"
+#include "device/cpu/openmp.h"
 
 namespace flashcore {
 namespace {
@@ -61,8 +63,11 @@ long preemptions() {
 
 // Lives on the stack of the caller that made it.
 struct InsideRun {
-  InsideRun() { t_inside_run = true; }
-  ~InsideRun() { t_inside_run = false; }
+  const bool before = std::exchange(t_inside_run, true);
+  InsideRun() = default;
+  ~InsideRun() { t_inside_run = before; }
+  InsideRun(const InsideRun&) = delete;
+  InsideRun& operator=(const InsideRun&) = delete;
 };
 
 }  // namespace
@@ -70,7 +75,9 @@ struct InsideRun {
 struct ThreadPool::Job {
   Body body;
   int count;
-  bool one_each;  // a worker for each thread, instead of the next to whoever is free
+  bool one_each;         // a worker for each thread, instead of the next to whoever is free
+  int most_working = 0;  // of the threads of an OpenMP team; others have nothing to do
+  std::atomic<int> entered{0};
   std::atomic<int> next{0};
   std::atomic<bool> failed{false};
   std::exception_ptr failure = nullptr;  // written by whoever set `failed`, read once all are done
@@ -212,6 +219,36 @@ void ThreadPool::run_alone(int count, Body body) {
   for (int worker = 0; worker < count; ++worker) body(worker);
 }
 
+// False if the runtime is of no use here: then our own threads are. Workers are not bound to its threads: those that
+// come take the next, so that a team smaller than asked for (OMP_DYNAMIC, OMP_THREAD_LIMIT) does all of them.
+bool ThreadPool::run_on_openmp(int count, int most_working, Body body) {
+  const OpenMp* openmp = loaded_openmp();
+  if (openmp == nullptr) return false;
+  const int team = openmp->in_parallel() != 0 ? 1 : openmp->max_threads();
+  if (team <= 1) {
+    run_alone(count, body);  // its user wants one thread, or every one of them calls us
+    return true;
+  }
+  // More than we may use, by a quota of the control group for example: a team is as slow as its last thread.
+  if (team > static_cast<int>(helpers_.size()) + 1) return false;
+  Job job{body, count, false};
+  job.most_working = most_working;
+  active_.fetch_add(std::min(team, most_working) - 1, std::memory_order_relaxed);
+  // Always the team that the runtime's own user has, even where fewer work: libgomp ends the threads that a smaller
+  // team leaves over and starts them anew for the next large one, which costs either user 20 us and more.
+  openmp->parallel(
+      [](void* data) {
+        Job& shared = *static_cast<Job*>(data);
+        if (shared.entered.fetch_add(1, std::memory_order_relaxed) >= shared.most_working) return;
+        const InsideRun inside;
+        shared.work();  // lets no exception out, which could not pass through the runtime
+      },
+      &job, static_cast<unsigned>(team), 0);
+  active_.fetch_sub(std::min(team, most_working) - 1, std::memory_order_relaxed);
+  if (job.failed) std::rethrow_exception(job.failure);
+  return true;
+}
+
 void ThreadPool::run(int threads, Body body) {
   const int count = threads <= 0 ? size() : std::min(threads, size());
   if (t_inside_run) return run_alone(count, body);
@@ -227,6 +264,7 @@ void ThreadPool::run(int threads, Body body) {
   int wanted = std::min(count - 1, most - active);
   if (wanted > 0) wanted = std::min(wanted, usable_cores() - 1);
   if (wanted <= 0) return run_alone(count, body);
+  if (of_process_ && run_on_openmp(count, wanted + 1, body)) return;
 
   Job job{body, count, false};
   std::array<Helper*, kMostHelpers> mine;

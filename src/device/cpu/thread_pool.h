@@ -41,13 +41,14 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   // The most workers that a run of this thread may have now: the pool's threads, within cpu_threads() if it is the
-  // process's pool, and within this thread's ThreadLimit.
+  // process's pool, and within this thread's ThreadLimit. run() may use fewer: an OpenMP runtime's own limit.
   int size() const;
 
   // Calls body(worker) exactly once for every 0 <= worker < min(threads, size()) (0 = size()) and returns when all are
   // done. Workers are numbers, not threads: those that no idle helper took are called by the calling thread, one after
   // the other. The first exception is rethrown. A call from inside `body` gets no helpers. No helper
   // is taken that would make more busy threads than the pool has: of as many callers as cores, each runs alone.
+  // The process's pool runs on the threads of an OpenMP runtime if one is loaded (device/cpu/openmp.h).
   void run(int threads, Body body);
 
   // The same with a thread for each worker, side by side: for measuring what the cores can do. Waits until all helpers
@@ -74,6 +75,7 @@ class ThreadPool {
   bool withdraw(Helper& helper, Job& job);
   void join(Helper& helper, const Job& job);
   void run_alone(int count, Body body);
+  bool run_on_openmp(int count, int most_working, Body body);
 
   const int threads_;
   bool of_process_ = false;  // bound by cpu_threads()

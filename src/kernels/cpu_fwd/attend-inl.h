@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "kernels/cpu_fwd/direct-inl.h"
 #include "kernels/cpu_fwd/pack-inl.h"
 #include "kernels/cpu_fwd/plan.h"
 #include "kernels/cpu_fwd/softmax-inl.h"
@@ -70,24 +71,68 @@ inline void clear_state(const RowBlock& block) {
   std::fill_n(block.row_sum, rows, 0.0f);
 }
 
-// S = Q · Kᵀ for `rows` rows from `row` on, over the panels that hold `keys` of the block.
-inline void compute_scores(const RowBlock& block, int row, int rows, const KeyRange<int>& keys) {
-  const ScratchLayout& scratch = block.plan.scratch;
-  const int head_dim = block.plan.traits.head_dim;
-  const std::int64_t panel_floats = std::int64_t{round_up(head_dim, kLanes)} * kPanel;
-  const int first = keys.begin / kPanel;
-  const float* panel = block.k_panels + first * panel_floats;
-  for (int key = first * kPanel; key < keys.end; key += kPanel, panel += panel_floats) {
-    multiply_panel<false>(rows, keys.end - key, block.q + row * scratch.q_stride, scratch.q_stride, panel, head_dim,
-                          nullptr, block.scores + key, scratch.score_stride);
+// The two products over one block of keys, from packed panels.
+struct PackedKeys {
+  const RowBlock& block;
+  int keys_in_block;
+
+  // S = Q · Kᵀ for `rows` rows from `row` on, over the panels that hold `keys` of the block.
+  void compute_scores(int row, int rows, const KeyRange<int>& keys) const {
+    const ScratchLayout& scratch = block.plan.scratch;
+    const int head_dim = block.plan.traits.head_dim;
+    const std::int64_t panel_floats = std::int64_t{round_up(head_dim, kLanes)} * kPanel;
+    const int first = keys.begin / kPanel;
+    const float* panel = block.k_panels + first * panel_floats;
+    for (int key = first * kPanel; key < keys.end; key += kPanel, panel += panel_floats) {
+      multiply_panel<false>(rows, keys.end - key, block.q + row * scratch.q_stride, scratch.q_stride, panel, head_dim,
+                            nullptr, block.scores + key, scratch.score_stride);
+    }
   }
-}
+
+  // O = diag(rescale) · O + P · V for `rows` rows of o, with P's row r at p + r · score_stride, over `keys`.
+  void add_values(int rows, const float* p, const KeyRange<int>& keys, const float* rescale, float* o) const {
+    const ScratchLayout& scratch = block.plan.scratch;
+    const float* panel = block.v_panels;
+    for (int column = 0; column < block.plan.traits.head_dim_v;
+         column += kPanel, panel += std::int64_t{keys_in_block} * kPanel) {
+      multiply_panel<true>(rows, block.plan.traits.head_dim_v - column, p + keys.begin, scratch.score_stride,
+                           panel + keys.begin * kPanel, keys.size(), rescale, o + column, scratch.o_stride);
+    }
+  }
+};
+
+// The same from K and V in place, for a few rows.
+template <Element kElement>
+struct KeysInPlace {
+  const RowBlock& block;
+  const Storage<kElement>* k;  // of the block's first key
+  const Storage<kElement>* v;
+
+  void compute_scores(int row, int rows, const KeyRange<int>& keys) const {
+    const ScratchLayout& scratch = block.plan.scratch;
+    const std::int64_t stride = block.plan.params.k_stride.row;
+    for (int key = keys.begin; key < keys.end; key += kDirectKeys) {
+      const Storage<kElement>* four[kDirectKeys];
+      for (int i = 0; i < kDirectKeys; ++i) four[i] = k + std::min(key + i, keys.end - 1) * stride;
+      dot_rows<kElement>(rows, block.q + row * scratch.q_stride, scratch.q_stride, four, block.plan.traits.head_dim,
+                         block.scores + key, scratch.score_stride);
+    }
+  }
+
+  void add_values(int rows, const float* p, const KeyRange<int>& keys, const float* rescale, float* o) const {
+    const ScratchLayout& scratch = block.plan.scratch;
+    const std::int64_t stride = block.plan.params.v_stride.row;
+    weigh_rows<kElement>(rows, p + keys.begin, scratch.score_stride, v + keys.begin * stride, stride, keys.size(),
+                         block.plan.traits.head_dim_v, rescale, o, scratch.o_stride);
+  }
+};
 
 // O = diag(rescale) · O + P · V, where row r of the tile weighs its own keys[r] only. Keys that all rows of the tile
 // see go through the full tile; the edges of the mask leave each row a few more of its own on either side. Weighing a
 // masked key with 0 instead would be wrong where its V is NaN or infinite.
-inline void accumulate_output(const RowBlock& block, int row, int rows, const KeyRange<int>* keys, int keys_in_block,
-                              const float* rescale) {
+template <class Products>
+void accumulate_output(const RowBlock& block, int row, int rows, const KeyRange<int>* keys, const Products& products,
+                       const float* rescale) {
   const ScratchLayout& scratch = block.plan.scratch;
   KeyRange<int> common = keys[0];
   for (int r = 1; r < rows; ++r) {
@@ -96,29 +141,22 @@ inline void accumulate_output(const RowBlock& block, int row, int rows, const Ke
   }
   // Rows too far apart to share a key: each takes all of its own after the empty product, which rescales.
   if (common.begin > common.end) common.end = common.begin;
-  const float* panel = block.v_panels;
-  for (int column = 0; column < block.plan.traits.head_dim_v;
-       column += kPanel, panel += std::int64_t{keys_in_block} * kPanel) {
-    const int columns = block.plan.traits.head_dim_v - column;
-    float* o = block.o + row * scratch.o_stride + column;
-    multiply_panel<true>(rows, columns, block.scores + common.begin, scratch.score_stride,
-                         panel + common.begin * kPanel, common.size(), rescale, o, scratch.o_stride);
-    const auto add_own = [&](int r, int begin, int end) {
-      if (begin >= end) return;
-      constexpr float kKeep = 1.0f;
-      multiply_panel<true>(1, columns, block.scores + r * scratch.score_stride + begin, 0, panel + begin * kPanel,
-                           end - begin, &kKeep, o + r * scratch.o_stride, 0);
-    };
-    for (int r = 0; r < rows; ++r) {
-      add_own(r, keys[r].begin, std::min(common.begin, keys[r].end));
-      add_own(r, std::max(common.end, keys[r].begin), keys[r].end);
-    }
+  float* o = block.o + row * scratch.o_stride;
+  products.add_values(rows, block.scores, common, rescale, o);
+  const auto add_own = [&](int r, int begin, int end) {
+    if (begin >= end) return;
+    constexpr float kKeep = 1.0f;
+    products.add_values(1, block.scores + r * scratch.score_stride, {begin, end}, &kKeep, o + r * scratch.o_stride);
+  };
+  for (int r = 0; r < rows; ++r) {
+    add_own(r, keys[r].begin, std::min(common.begin, keys[r].end));
+    add_own(r, std::max(common.end, keys[r].begin), keys[r].end);
   }
 }
 
-// The keys key_begin .. key_begin + keys_in_block - 1, already packed, for every row of the task that sees any of them.
-template <Fault kFault>
-void attend_block(const RowBlock& block, int key_begin, int keys_in_block) {
+// The keys key_begin .. key_begin + keys_in_block - 1 for every row of the task that sees any of them.
+template <Fault kFault, class Products>
+void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const Products& products) {
   const float scale_log2 = block.plan.params.scale_log2;
   for (int row = 0; row < block.task.row_count; row += kTileRows) {
     const int rows = std::min(kTileRows, block.task.row_count - row);
@@ -136,7 +174,7 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block) {
       keys[r] = within_block(row + r, row + r);
       aligned[r] = keys[r].begin / kLanes * kLanes;
     }
-    compute_scores(block, row, rows, any);
+    products.compute_scores(row, rows, any);
     HWY_ALIGN float new_max[kPaddedTileRows] = {};
     HWY_ALIGN float rescale[kPaddedTileRows];
     float* row_max = block.row_max + row;
@@ -152,7 +190,7 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block) {
       block.row_sum[row + r] = block.row_sum[row + r] * rescale[r] + sum;
       row_max[r] = new_max[r];
     }
-    accumulate_output(block, row, rows, keys, keys_in_block, rescale);
+    accumulate_output(block, row, rows, keys, products, rescale);
   }
 }
 
@@ -192,6 +230,15 @@ inline void store_partials(const RowBlock& block) {
   }
 }
 
+template <Element kElement>
+void finish_rows(const RowBlock& block) {
+  if (block.plan.config.kv_split > 1) {
+    store_partials(block);
+  } else {
+    store_output<kElement>(block);
+  }
+}
+
 template <Element kElement, Fault kFault>
 void attend_task(const Plan& plan, const Task& task, float* scratch) {
   const RowBlock block(plan, task, scratch);
@@ -207,15 +254,17 @@ void attend_task(const Plan& plan, const Task& task, float* scratch) {
   if constexpr (kFault == Fault::kMissingMask) first_key = task.key_begin, last_key = task.key_end;
   for (int key = first_key; key < last_key; key += plan.config.block_n) {
     const int keys = std::min(plan.config.block_n, last_key - key);
-    pack_k<kElement>(k + key * params.k_stride.row, params.k_stride.row, keys, plan.traits.head_dim, block.k_panels);
-    pack_v<kElement>(v + key * params.v_stride.row, params.v_stride.row, keys, plan.traits.head_dim_v, block.v_panels);
-    attend_block<kFault>(block, key, keys);
+    const auto* k_block = k + key * params.k_stride.row;
+    const auto* v_block = v + key * params.v_stride.row;
+    if (task.row_count <= kMostDirectRows) {
+      attend_block<kFault>(block, key, keys, KeysInPlace<kElement>{block, k_block, v_block});
+      continue;
+    }
+    pack_k<kElement>(k_block, params.k_stride.row, keys, plan.traits.head_dim, block.k_panels);
+    pack_v<kElement>(v_block, params.v_stride.row, keys, plan.traits.head_dim_v, block.v_panels);
+    attend_block<kFault>(block, key, keys, PackedKeys{block, keys});
   }
-  if (plan.config.kv_split > 1) {
-    store_partials(block);
-  } else {
-    store_output<kElement>(block);
-  }
+  finish_rows<kElement>(block);
 }
 
 template <Fault kFault>
@@ -226,6 +275,11 @@ void attend_any(const Plan& plan, const Task& task, float* scratch) {
     case Element::kBF16: return attend_task<Element::kBF16, kFault>(plan, task, scratch);
     default: return;  // 8 bits are converted before (forward_fp8.h)
   }
+}
+
+// Of a task whose rows somebody else computed (amx.cpp), for its bf16 alone.
+inline void finish_any(const Plan& plan, const Task& task, float* scratch) {
+  finish_rows<Element::kBF16>(RowBlock(plan, task, scratch));
 }
 
 // Adds up the splits in their order, so that the result does not depend on which thread finished first.

@@ -6,6 +6,9 @@
 namespace flashcore::cpu_fwd {
 
 inline constexpr int kMaxHeadDim = 256;
+// A task of so few query rows reads K and V where they lie (direct-inl.h): packing a key would cost more than using it.
+// Fewer on machines of 16 vector registers, whose tiles have 6 rows.
+inline constexpr int kMostRowsInPlace = 8;
 
 struct Config {
   int block_m = 384;  // query rows of one task; rows of all heads that share a kv head count
@@ -33,18 +36,22 @@ constexpr int round_up(int value, int multiple) { return (value + multiple - 1) 
 struct ScratchLayout {
   static constexpr int kPad = 32;
   static constexpr int kMaxTileRows = 12;
+  // Rows that two of AMX's tiles hold. Its memory is set aside for bf16 on every machine.
+  static constexpr int kAmxRows = 32;
   // A vector beyond the padding: rows a power of two apart would fall into the same few sets of the first-level cache.
   static constexpr int kSkew = 16;
 
   int q_stride = 0, o_stride = 0, score_stride = 0;
-  int q = 0;        // [block_m][q_stride]
-  int o = 0;        // [block_m][o_stride], not yet divided by row_sum
-  int row_max = 0;  // [block_m]
-  int row_sum = 0;  // [block_m]
-  int k = 0;        // panels: [block_n / panel][head_dim][panel]
-  int v = 0;        // panels: [head_dim_v / panel][block_n][panel]
-  int scores = 0;   // [kMaxTileRows][score_stride]
-  int floats = 0;   // all of it
+  int q = 0;           // [block_m][q_stride]
+  int o = 0;           // [block_m][o_stride], not yet divided by row_sum
+  int row_max = 0;     // [block_m]
+  int row_sum = 0;     // [block_m]
+  int k = 0;           // panels: [block_n / panel][head_dim][panel]
+  int v = 0;           // panels: [head_dim_v / panel][block_n][panel]
+  int scores = 0;      // [kMaxTileRows][score_stride]; bf16: [kAmxRows][score_stride]
+  int p16_stride = 0;  // of bf16 elements
+  int p16 = 0;         // bf16: [kAmxRows][p16_stride], P rounded (amx.cpp)
+  int floats = 0;      // all of it
 };
 
 constexpr ScratchLayout scratch_layout(const Config& config, const Traits& traits) {
@@ -58,13 +65,18 @@ constexpr ScratchLayout scratch_layout(const Config& config, const Traits& trait
     layout.floats += round_up(floats, kPad);
     return at;
   };
-  layout.q = take(config.block_m * layout.q_stride);
-  layout.o = take(config.block_m * layout.o_stride);
+  layout.q = take(round_up(config.block_m, ScratchLayout::kAmxRows) * layout.q_stride);
+  layout.o = take(round_up(config.block_m, ScratchLayout::kAmxRows) * layout.o_stride);
   layout.row_max = take(config.block_m + kPad);  // a tile's rows are read as whole vectors
   layout.row_sum = take(config.block_m);
   layout.k = take(round_up(config.block_n, kPad) * round_up(traits.head_dim, kPad));
-  layout.v = take(config.block_n * round_up(traits.head_dim_v, kPad));
-  layout.scores = take(ScratchLayout::kMaxTileRows * layout.score_stride);
+  layout.v = take(round_up(config.block_n, kPad) * round_up(traits.head_dim_v, kPad));
+  const bool is_bf16 = traits.element == Element::kBF16;
+  layout.scores = take((is_bf16 ? ScratchLayout::kAmxRows : ScratchLayout::kMaxTileRows) * layout.score_stride);
+  if (is_bf16) {
+    layout.p16_stride = round_up(config.block_n, kPad) + kPad;  // whole cache lines
+    layout.p16 = take(ScratchLayout::kAmxRows * layout.p16_stride / 2);
+  }
   return layout;
 }
 

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/config_binding.h"
+#include "kernels/cpu_fwd/amx.h"
 #include "kernels/cpu_fwd/forward_fp8.h"
 #include "kernels/gpu_family.h"
 
@@ -53,30 +54,37 @@ constexpr std::int64_t kMaxPartialMb = 256;
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
 // Expected time of the busiest core, in rows of one tile: a task costs its rows, and packing K and V costs as much as
-// 20 more (measured with AVX-512 at head dim 128). More tasks balance better and pack more often.
-double expected_rows(int block_m, std::int64_t rows, std::int64_t heads, bool grows, double cores) {
-  constexpr double kPackingRows = 20;
+// 20 more (measured with AVX-512 at head dim 128), or 40 of AMX's, which take a fourth of the time. More tasks balance
+// better and pack more often.
+double expected_rows(int block_m, std::int64_t rows, std::int64_t heads, bool grows, double cores, bool amx) {
+  const double packing_rows = amx ? 40 : 20;
   const std::int64_t blocks = divide_up(rows, block_m);
-  const double task = static_cast<double>(std::min<std::int64_t>(rows, block_m)) + kPackingRows;
+  const double task = static_cast<double>(std::min<std::int64_t>(rows, block_m)) + packing_rows;
   const double tasks = static_cast<double>(heads * blocks);
   // Under a causal mask the average row sees half of the keys, and short tasks come last to fill the gaps. In a window
   // all rows see about as many.
-  if (grows) return std::max(task, (static_cast<double>(heads * rows) + kPackingRows * tasks) / 2 / cores);
+  if (grows) return std::max(task, (static_cast<double>(heads * rows) + packing_rows * tasks) / 2 / cores);
   const double idle = std::ceil(tasks / cores) - tasks / cores;
-  return (static_cast<double>(heads * rows) + kPackingRows * tasks) / cores + idle * task;
+  return (static_cast<double>(heads * rows) + packing_rows * tasks) / cores + idle * task;
 }
 
 ConfigValues CpuForward::default_config(const Problem& problem, const DeviceLimits& limits) const {
   cpu_fwd::Config config;
-  config.block_n = problem.head_dim + problem.head_dim_v > 256 ? 128 : 256;
   const std::int64_t cores = std::max(limits.multiprocessors, 1);
   const std::int64_t heads = problem.batch * problem.heads_kv;
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * problem.group_size(), 1);
+  const std::int64_t dims = problem.head_dim + problem.head_dim_v;
+  // What is not packed has no panels to keep in a cache, and 16 bits take half of the room there.
+  const bool in_place = rows <= cpu_fwd::kMostRowsInPlace, amx = problem.dtype == DType::kBF16 && has_amx();
+  config.block_n = in_place || (amx && dims <= 128) ? 512 : dims > 256 ? 128 : 256;
+  // Parts of fewer keys where the cores would not all have one.
+  const std::int64_t keys = problem.keys_read().size();
+  while (config.block_n > 256 && heads < cores && keys / config.block_n < cores) config.block_n /= 2;
   const Band<std::int64_t> band = problem.band();
   double best = std::numeric_limits<double>::infinity();
   for (int block_m : space().fields()[0].values) {
     const double expected =
-        expected_rows(block_m, rows, heads, band.bounded_right && !band.bounded_left, static_cast<double>(cores));
+        expected_rows(block_m, rows, heads, band.bounded_right && !band.bounded_left, static_cast<double>(cores), amx);
     if (expected < best) {
       best = expected;
       config.block_m = block_m;

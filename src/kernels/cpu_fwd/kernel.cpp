@@ -1,5 +1,6 @@
 // Compiles the kernel once per instruction set and picks the best one that the machine has.
 #include "device/cpu/simd_targets.h"
+#include "kernels/cpu_fwd/amx.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu_fwd/kernel.cpp"
@@ -14,6 +15,7 @@ namespace HWY_NAMESPACE {
 void attend_correctly(const Plan& plan, const Task& task, float* scratch) {
   attend_any<Fault::kNone>(plan, task, scratch);
 }
+void finish_task(const Plan& plan, const Task& task, float* scratch) { finish_any(plan, task, scratch); }
 void combine_splits(const Plan& plan, const Task& task, float* scratch) { combine_any(plan, task, scratch); }
 
 }  // namespace HWY_NAMESPACE
@@ -23,10 +25,25 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace flashcore::cpu_fwd {
 HWY_EXPORT(attend_correctly);
+HWY_EXPORT(finish_task);
 HWY_EXPORT(combine_splits);
 
+namespace {
+
+// Within what Highway may use: a test restricts it to one instruction set after the other.
+bool runs_on_amx(const Plan& plan, const Task& task) {
+  return plan.traits.element == Element::kBF16 && task.row_count >= kLeastAmxRows && has_amx() &&
+         (hwy::SupportedTargets() & HWY_AVX3) != 0;
+}
+
+}  // namespace
+
 void attend(const Plan& plan, const Task& task, float* scratch) {
+  if (runs_on_amx(plan, task) && attend_amx(plan, task, scratch)) return;
   HWY_DYNAMIC_DISPATCH(attend_correctly)(plan, task, scratch);
+}
+void finish(const Plan& plan, const Task& task, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(finish_task)(plan, task, scratch);
 }
 void combine(const Plan& plan, const Task& task, float* scratch) {
   HWY_DYNAMIC_DISPATCH(combine_splits)(plan, task, scratch);

@@ -5,7 +5,10 @@
 namespace flashcore {
 
 double floor_us(const Problem& problem, const DeviceInfo& device, const Ceilings& ceilings) {
-  const bool tensor_cores = device.limits.kind == DeviceKind::kCuda && problem.dtype != DType::kF32;
+  // A CPU's matrix tiles take bf16, where it has them.
+  const bool tensor_cores = device.limits.kind == DeviceKind::kCuda
+                                ? problem.dtype != DType::kF32
+                                : problem.dtype == DType::kBF16 && ceilings.matmul_tflops_16bit > 0;
   // Every tensor core that takes 8-bit floats multiplies them at twice the rate of 16-bit ones.
   const double rate = problem.is_8bit() ? 2 : 1;
   const double tflops = tensor_cores ? rate * ceilings.matmul_tflops_16bit : ceilings.fma_tflops_fp32;
