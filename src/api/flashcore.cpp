@@ -172,7 +172,7 @@ fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, const void*
 fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                 const float* descale_q, const float* descale_k, const float* descale_v, void* stream) {
   return guarded_launch([&] {
-    plans().find(plan)->launch({q, k, v, o, lse, nullptr, nullptr, nullptr, descale_q, descale_k, descale_v}, stream);
+    plans().find(plan)->launch({q, k, v, o, lse, descale_q, descale_k, descale_v}, stream);
   });
 }
 

@@ -178,6 +178,7 @@ int check_experiments(const ExperimentArguments& options) {
 
 std::string place_in_range(const LedgerPair& pair) {
   if (pair.speedup <= 0) return "not timed";
+  if (!pair.is_predicted()) return "not predicted";
   return pair.speedup > pair.predicted_high ? "faster" : pair.speedup < pair.predicted_low ? "slower" : "within";
 }
 
@@ -202,7 +203,7 @@ Table prediction_table(const std::vector<LedgerEntry>& ledger) {
           {e.name,
            pair.arm,
            pair.problem_id,
-           fmt::format("{:.2f} to {:.2f}", pair.predicted_low, pair.predicted_high),
+           pair.is_predicted() ? fmt::format("{:.2f} to {:.2f}", pair.predicted_low, pair.predicted_high) : "-",
            pair.speedup > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", pair.speedup, pair.ci95_low, pair.ci95_high) : "-",
            place_in_range(pair),
            {word_of(pair.outcome), tone_of(pair.outcome)}});

@@ -119,7 +119,7 @@ TEST(CpuDevice, CeilingsArePositiveAndConsistent) {
   EXPECT_GE(ceilings.cache_read_gbps, ceilings.read_gbps);
   EXPECT_GT(ceilings.empty_launch_us, 0.0);
   EXPECT_LT(ceilings.empty_launch_us, 10.0);
-  EXPECT_EQ(ceilings.matmul_tflops_16bit, 0.0);
+  EXPECT_GE(ceilings.matmul_tflops_16bit, 0.0);  // none without AMX
 }
 
 }  // namespace

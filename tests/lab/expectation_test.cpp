@@ -28,11 +28,18 @@ Expectation expect(const char* id, const DeviceInfo& device, const std::vector<T
   return expect_time(PlacedProblem::parse(id), "sm90_fwd:x=1", device, stored, std::nullopt);
 }
 
-TEST(Expectation, AMeasuredProblemTakesWhatWasMeasured) {
-  const Expectation e = expect("b16_h16_s2048_d64_fp16", h200());
+// What dispatch chooses, which is what the results are of.
+std::string chosen(const char* id, const DeviceInfo& device) {
+  return dispatch_as_built(PlacedProblem::parse(id), device).candidate.print();
+}
+
+TEST(Expectation, AMeasuredProblemTakesWhatWasMeasuredOfTheCandidate) {
+  const char* id = "b16_h16_s2048_d64_fp16";
+  const Expectation e = expect_time(PlacedProblem::parse(id), chosen(id, h200()), h200(), {}, std::nullopt);
   ASSERT_TRUE(e.time_us && e.floor_us);
   EXPECT_GT(*e.time_us, *e.floor_us);
   EXPECT_EQ(e.basis.find("measured on h200"), 0u) << e.basis;
+  EXPECT_EQ(expect(id, h200()).basis.find("as far from its floor as"), 0u) << "another candidate was not measured";
 }
 
 TEST(Expectation, ANeighbourIsScaledByTheFloors) {
@@ -53,7 +60,11 @@ TEST(Expectation, AModelComesAfterMeasurementsAndBeforeNeighbours) {
   EXPECT_EQ(e.time_us, 1234.0);
   EXPECT_EQ(e.basis, "by its model, fitted on h200");
   EXPECT_EQ(e.carried_over_from, std::nullopt);
-  EXPECT_NE(modelled("b16_h16_s2048_d64_fp16", h200(), 1234.0).time_us, 1234.0);  // this one was measured
+  const char* measured = "b16_h16_s2048_d64_fp16";
+  const ModelledTime time{1234.0, fitted_device("sm90_fwd", h200().limits)};
+  EXPECT_NE(
+      expect_time(PlacedProblem::parse(measured), chosen(measured, h200()), h200(), {}, std::nullopt, time).time_us,
+      1234.0);
 }
 
 TEST(Expectation, ACarriedOverModelSaysFromWhere) {

@@ -33,7 +33,7 @@ struct Config {
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
     visit("num_consumers", &Config::num_consumers, 1, 2, 3, 4);
-    visit("block_n", &Config::block_n, 32, 64, 96, 128, 160, 192, 224);
+    visit("block_n", &Config::block_n, 32, 64, 96, 128);
     visit("num_stages", &Config::num_stages, 2, 3, 4);
     visit("v_stages", &Config::v_stages, 1, 2);
     visit("q_stages", &Config::q_stages, 1, 2);
@@ -101,7 +101,8 @@ constexpr int pv_chunks(const Config& c, const Traits& t) { return padded_dim(t.
 // Accumulators of O, S and sums of P·V, P as 8-bit operands, row state and addresses: fitted to what ptxas needs
 // without spilling.
 constexpr int registers_for(const Config& c, const Traits& t, int scores_and_sums) {
-  return padded_dim(t.head_dim_v) / 2 + scores_and_sums + c.block_n / 8 + 24;
+  const int o = padded_dim(t.head_dim_v) / 2;
+  return o + scores_and_sums + c.block_n / 8 + (o > 64 ? 48 : 24);
 }
 constexpr int sum_registers(const Config& c, const Traits& t, int parts) {
   return c.promote_every == 0 ? 0 : parts * pv_columns(c, t) / 2;
@@ -123,7 +124,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
   // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
   const int extra = c.promote_every > 1 ? 32 : c.overlap == Overlap::kValuesFirst ? 8 : 0;
-  return extra + registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
+  const int few = c.num_consumers == 4 ? 8 : 0;  // of 112, addresses take a larger part
+  return extra + few + registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
@@ -140,7 +142,10 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "sums that outlive a block are not added while scores are computed";
   if (pv_chunks(c, t) > 2 && c.overlap != Overlap::kNone)
     return "P·V of more than two parts is not in flight together with scores";
-  if (t.head_dim > 128 && c.block_n > 96) return "blocks of more than 96 keys of more than 128 columns spill";
+  if ((t.head_dim > 128 || t.head_dim_v > 128) && c.block_n > 64)
+    return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma";
+  if (shares_registers(c, t) && sum_registers(c, t, pv_parts(c, t)) > c.block_n / 2)
+    return "sums of P·V that take more registers than the scores, whose they share, serialise wgmma: fewer pv_columns";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))

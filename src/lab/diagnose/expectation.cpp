@@ -5,7 +5,9 @@
 #include <map>
 #include <mutex>
 
+#include "core/error.h"
 #include "core/problem_fields.h"
+#include "kernels/family.h"
 #include "lab/measure/floor.h"
 #include "lab/record/freshness.h"
 
@@ -41,6 +43,19 @@ bool is_of(const nlohmann::json& entry, const std::string& device_key) {
   return key != device->end() && *key == device_key;
 }
 
+// As the candidate prints itself: a row's config need not have the order of the fields. As it is where the family or
+// the config is gone.
+std::string candidate_as_printed(const nlohmann::json& entry, const PlacedProblem& problem) {
+  const std::string text = candidate_of_row(entry);
+  const nlohmann::json& device = entry.at("device");
+  if (!device.contains("limits")) return text;
+  try {
+    return parse_candidate(text, problem, device.get<DeviceInfo>().limits).print();
+  } catch (const Error&) {
+    return text;
+  }
+}
+
 // Read once per device: a suite asks for each of its problems.
 const std::vector<Measured>& shipped_times(const std::string& device_key) {
   static std::map<std::string, std::vector<Measured>> known;
@@ -51,8 +66,9 @@ const std::vector<Measured>& shipped_times(const std::string& device_key) {
   if (!is_new) return found;
   for (const nlohmann::json& entry : shipped_entries()) {
     if (!is_of(entry, device_key) || !entry.value("family", nlohmann::json()).is_string()) continue;
-    found.push_back({PlacedProblem::parse(entry.at("problem").get<std::string>()), candidate_of_row(entry),
-                     entry["time_us"].value("p50", 0.0), why_stale(entry).has_value()});
+    const auto problem = PlacedProblem::parse(entry.at("problem").get<std::string>());
+    found.push_back({problem, candidate_as_printed(entry, problem), entry["time_us"].value("p50", 0.0),
+                     why_stale(entry).has_value()});
   }
   return found;
 }

@@ -44,8 +44,10 @@ LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin)
       }
       p.at("verdict").get_to(pair.verdict);
       p.at("outcome").get_to(pair.outcome);
-      pair.predicted_low = p.at("predicted").at(0);
-      pair.predicted_high = p.at("predicted").at(1);
+      if (p.contains("predicted")) {
+        pair.predicted_low = p.at("predicted").at(0);
+        pair.predicted_high = p.at("predicted").at(1);
+      }
       if (!p.at("speedup").is_null()) {
         pair.speedup = p.at("speedup");
         pair.ci95_low = p.at("ci95").at(0);
@@ -76,7 +78,7 @@ PredictionRecord prediction_record(const std::vector<LedgerEntry>& ledger) {
   std::vector<double> errors;
   for (const LedgerEntry& entry : ledger)
     for (const LedgerPair& pair : entry.pairs) {
-      if (pair.speedup <= 0) continue;
+      if (pair.speedup <= 0 || !pair.is_predicted()) continue;
       record.above += pair.speedup > pair.predicted_high;
       record.below += pair.speedup < pair.predicted_low;
       errors.push_back(std::abs(pair.speedup / std::sqrt(pair.predicted_low * pair.predicted_high) - 1));

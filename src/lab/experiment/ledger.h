@@ -21,7 +21,8 @@ struct LedgerPair {
   SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   HypothesisVerdict outcome = HypothesisVerdict::kInconclusive;
   double speedup = 0, ci95_low = 0, ci95_high = 0;  // 0: not timed
-  double predicted_low = 0, predicted_high = 0;     // of the speed-up
+  double predicted_low = 0, predicted_high = 0;     // of the speed-up; 0 and 0: an older file, which does not say
+  bool is_predicted() const { return predicted_high > 0; }
 };
 struct LedgerEntry {
   HypothesisVerdict verdict = HypothesisVerdict::kInconclusive;
