@@ -124,7 +124,7 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int scores = c.block_n / 2, sums = sum_registers(c, t, pv_parts(c, t));
   // Sums that outlive a block, or are added while scores are computed, cost ptxas more.
   const int extra = c.promote_every > 1 ? 32 : c.overlap == Overlap::kValuesFirst ? 8 : 0;
-  const int few = c.num_consumers == 4 ? 8 : 0;  // of 112, addresses take a larger part
+  const int few = c.num_consumers >= 3 ? 8 : 0;  // of 160 or 112, addresses take a larger part
   return extra + few + registers_for(c, t, shares_registers(c, t) ? tile::max_int(scores, sums) : scores + sums);
 }
 

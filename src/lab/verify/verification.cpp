@@ -32,6 +32,7 @@ Verification verify_results_text(std::string_view text, const std::string& origi
   for (std::size_t i = 0; i < rows.size(); ++i) {
     std::optional<std::string> why;
     try {
+      if (!rows[i].at("problem").is_string()) throw_bad_input("its problem is no text");
       why = why_stale(rows[i]);
     } catch (const std::exception& e) {
       throw_bad_input("result {} of '{}' does not say what it was measured on ({}): measure it again", i + 1, origin,
