@@ -145,7 +145,7 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if ((t.head_dim > 128 || t.head_dim_v > 128) && c.block_n > 64)
     return "blocks of more than 64 keys of more than 128 columns spill, or serialise wgmma";
   if (shares_registers(c, t) && sum_registers(c, t, pv_parts(c, t)) > c.block_n / 2)
-    return "sums of P·V that take more registers than the scores, whose they share, serialise wgmma: fewer pv_columns";
+    return "sums of P·V share the registers of the scores and do not fit them: choose fewer pv_columns";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of Q, K and V tiles exceeds the device's limit per CTA";
   if (registers_needed(c, t) > consumer_registers(c))

@@ -11,7 +11,7 @@ template <class Map>
 struct Params {
   Map q, k, v, o;  // 4-D: column, row, head, batch; boxes of 64 columns
   ForwardParams problem;
-  unsigned* tile_counter;  // zero before and after every launch; scheduler 2 only
+  unsigned* tile_counter;  // zero before and after every launch; of Scheduler::kCounter only
   tile::TileOrder order;   // of the tiles of a cluster
 };
 
