@@ -56,6 +56,7 @@ class Operands {
   Offsets offsets_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
   std::array<std::unique_ptr<Buffer>, 3> descales_;  // of q, k and v; null where the problem has none
+  std::vector<std::byte> staging_;                   // of upload(), whose pieces are made here
 
   std::byte* at(const Buffer& buffer) const;
   // Of tensors of fp32 it is lse's.
