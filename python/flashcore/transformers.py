@@ -3,20 +3,21 @@
     import flashcore.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flashcore")
 
-Prefill and decoding without padding run on flashcore, grouped-query heads as they are; what needs a mask (padding,
-sliding windows) runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and CUDA graphs
-transformers cannot see that a batch is not packed or padded, and makes a mask: call the model there with its cache
-(use_cache=True, the default) and without attention_mask.
+Prefill and decoding without padding run on flashcore, grouped-query heads and causal sliding windows as they are; what needs
+another mask (padding, packed sequences) runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and
+CUDA graphs transformers cannot see that a batch is not packed or padded, and makes a mask: call the model there with its
+cache (use_cache=True, the default) and without attention_mask.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 import transformers.modeling_utils
+from torch.utils._pytree import tree_map
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -24,9 +25,35 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from ._torch_counters import pass_on
 from ._torch_reasons import why_not
 from ._torch_switch import is_enabled
-from .torch import scaled_dot_product_attention
+from .torch import attention, scaled_dot_product_attention
 
 NAME = "flashcore"
+
+
+class WindowMask(torch.Tensor):
+    """The boolean mask [1, 1, rows, keys] of a causal sliding window, which takes no memory until somebody looks at it.
+
+    A model hands the mask that it was given to its attention. attention_forward reads the window off it and no mask is ever
+    made; whatever else is done with it (sliced, moved, added to) is done with the mask that it stands for. So a model that tells
+    its attention of no window, or changes the mask on the way, stays right.
+    """
+
+    window: int
+    make: Callable[[], torch.Tensor]
+
+    @staticmethod
+    def __new__(cls, rows: int, keys: int, window: int, device: Any, make: Callable[[], torch.Tensor]) -> WindowMask:
+        mask = torch.Tensor._make_wrapper_subclass(cls, (1, 1, rows, keys), dtype=torch.bool, device=device)  # type: ignore[attr-defined]
+        mask.window, mask.make = window, make
+        return mask  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"WindowMask(window={self.window}, shape={tuple(self.shape)})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = lambda x: x.make() if isinstance(x, WindowMask) else x  # noqa: E731
+        return func(*tree_map(made, args), **tree_map(made, kwargs or {}))
 
 
 def _attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Optional[torch.Tensor],
@@ -53,6 +80,12 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
         raise ValueError("attn_implementation='flashcore' has no softcap; use 'eager' for this model")
     if kwargs.get("s_aux") is not None:  # gpt-oss
         raise ValueError("attn_implementation='flashcore' has no attention sinks (s_aux); use 'eager' for this model")
+    if isinstance(attention_mask, WindowMask):
+        fits = attention_mask.shape[2:] == (query.shape[2], key.shape[2])
+        if fits and why_not(query, key, value, None, dropout, False, scaling, enable_gqa=True) is None:
+            out = attention(query, key, value, window=(attention_mask.window - 1, 0), scale=scaling)
+            return out.transpose(1, 2).contiguous(), None
+        attention_mask = attention_mask.make()
     if (attention_mask is not None or dropout != 0) and hasattr(module, "num_key_value_groups"):
         # As "sdpa" does it: with a mask it repeats the key's heads, for which PyTorch has faster kernels than for grouped ones.
         if not is_enabled():  # else torch.nn.functional's is ours, and counts it
@@ -69,11 +102,32 @@ def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]
     rows = options.get("q_length")
     if rows is None and options.get("cache_position") is not None:
         rows = options["cache_position"].shape[0]
-    keys, window = options.get("kv_length"), options.get("local_size")
-    if (not args and rows is not None and options.get("allow_is_causal_skip", True) and options.get("attention_mask") is None
-            and (rows == 1 or rows == keys) and (window is None or keys < window)):  # fmt: skip
+    keys, window, padding = options.get("kv_length"), options.get("local_size"), options.get("attention_mask")
+    if args or rows is None or not options.get("allow_is_causal_skip", True) or not (rows == 1 or rows == keys):
+        return sdpa_mask(*args, **options)
+    if padding is None and (window is None or keys < window or (rows == 1 and keys == window)):
         return None
-    return sdpa_mask(*args, **options)
+    if window is None or keys < window or _sees_shapes_only() or not _is_causal_window(options.get("mask_function"), window):
+        return sdpa_mask(*args, **options)
+    if padding is not None and not bool(padding.all()):
+        return sdpa_mask(*args, **options)
+    # A decoded row is the last one; its cache may start anywhere.
+    return WindowMask(rows, keys, window, options.get("device", "cpu"), lambda: sdpa_mask(**{**options, "allow_is_causal_skip": False}))
+
+
+def _sees_shapes_only() -> bool:
+    """Under torch.compile, traces and graph captures, where no value can be asked for."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+
+
+def _is_causal_window(function: Optional[Callable[..., Any]], window: int) -> bool:
+    """Chunks (Llama 4) come the same way, with their size in the place of a window's. Row w tells them apart: under a
+    window of w keys it sees those from 1 to w, in chunks of w only its own."""
+    if function is None:
+        return False
+    row, first = torch.tensor(window), torch.tensor(0)
+    seen = [bool(function(first, first, row, torch.tensor(key))) for key in (0, 1, window, window + 1)]
+    return seen == [False, True, True, False]
 
 
 def _is_no_flash_attention() -> None:

@@ -35,16 +35,6 @@ struct PeersArguments {
   bool append = false;
 };
 
-std::vector<std::string> split_names(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) names.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return names;
-}
-
 Suite chosen_problems(const PeersArguments& options) {
   Suite suite = load_suite(options.common.suite.empty() ? "canonical" : options.common.suite);
   if (options.problems.empty()) return suite;
@@ -210,7 +200,7 @@ int run_peers_verb(const PeersArguments& options) {
   peers.on_gpu = device.limits.kind == DeviceKind::kCuda;
   if (!options.candidate.empty()) peers.candidate = options.candidate;
   for (const std::string& program : options.programs) peers.programs.push_back(parse_peer_command(program));
-  peers.parties = split_names(options.parties);
+  peers.parties = split_list(options.parties);
   peers.rounds = options.rounds;
   peers.budget_seconds = options.budget;
   peers.commit = options.commit;

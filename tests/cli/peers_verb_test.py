@@ -256,6 +256,14 @@ class DrawTest(CliTest):
         for problem in problems:
             self.assertGreaterEqual(problem["flops"], 2e7)
 
+    def test_types_that_are_asked_for_are_those_of_the_same_draw(self):
+        draw = lambda *more: json.loads(self.expect(DONE, "problem", "--seed", "7", "--json", "-", "--quiet", *more).stdout)["results"]  # noqa: E731
+        kinds = ("fp16", "bf16")
+        everything = [p["problem"] for p in draw("--draw", "60") if p["fields"]["dtype"] in kinds]
+        self.assertEqual([p["problem"] for p in draw("--draw", "20", "--dtypes", "fp16,bf16")], everything[:20])
+        self.assertIn("fp32", self.expect(BAD_USAGE, "problem", "--draw", "3", "--dtypes", "fp32").stderr)
+        self.assertIn("--draw", self.expect(BAD_USAGE, "problem", "--dtypes", "fp16").stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -305,6 +305,69 @@ class TransformersTest(unittest.TestCase):
         torch.testing.assert_close(ours, theirs)
         self.assertEqual(self.calls, 0)
 
+    def test_sliding_windows(self):
+        """Prefill longer than the window, then decoding past it, and a padded batch, which goes to PyTorch."""
+        import transformers
+
+        llama, TransformersTest.model = self.model, transformers.AutoModelForCausalLM.from_config(
+            transformers.MistralConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                       vocab_size=100, max_position_embeddings=128, sliding_window=8, pad_token_id=0),
+            attn_implementation="flashcore").eval()  # fmt: skip
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", flashcore.Note)
+                ours, theirs = self.both(lambda: self.model(self.ids).logits)
+                torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+                self.assertEqual(self.calls, 2)
+                for how in ({}, {"cache_implementation": "dynamic"}):
+                    ours, theirs = self.both(lambda how=how: self.model.generate(self.ids, max_new_tokens=6, do_sample=False, **how))
+                    self.assertTrue(torch.equal(ours, theirs))
+                    self.assertEqual(self.calls, 12)
+                # This cache keeps every key: decoding needs the window.
+                ours, theirs = self.both(lambda: (full := transformers.DynamicCache(), self.model(self.ids, past_key_values=full),
+                                                  self.model(self.ids[:, :1], past_key_values=full).logits)[2])  # fmt: skip
+                torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+                self.assertEqual(self.calls, 4)
+            mask = torch.ones_like(self.ids)
+            mask[0, :4] = 0
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                ours, theirs = self.both(lambda: self.model(self.ids, attention_mask=mask).logits)
+            torch.testing.assert_close(ours, theirs)
+            self.assertEqual(self.calls, 0)
+            # What requires a gradient goes to PyTorch, with the mask that the window stands for.
+            results = []
+            for name in ("flashcore", "sdpa"):
+                self.model.set_attn_implementation(name)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    results.append(self.model(self.ids).logits)
+            torch.testing.assert_close(*results)
+        finally:
+            TransformersTest.model = llama
+
+    def test_a_mask_of_a_window_is_the_mask_it_stands_for(self):
+        from transformers import masking_utils
+
+        from flashcore.transformers import WindowMask, _is_causal_window, attention_mask_or_none
+
+        options = dict(batch_size=2, q_length=13, kv_length=13, mask_function=masking_utils.sliding_window_causal_mask_function(4), local_size=4)
+        ours, theirs = attention_mask_or_none(**options), masking_utils.sdpa_mask(**options)
+        self.assertIsInstance(ours, WindowMask)
+        self.assertEqual(ours.shape[2:], theirs.shape[2:])
+        self.assertTrue(torch.equal(ours[:, :, 3:, :7], theirs[:, :, 3:, :7]))
+        self.assertTrue(torch.equal(ours & torch.ones(2, 1, 13, 13, dtype=torch.bool), theirs))
+        self.assertTrue(torch.equal(ours.to(torch.float32), theirs.to(torch.float32)))
+        kept = torch.ones(2, 13, dtype=torch.bool)
+        self.assertIsInstance(attention_mask_or_none(**options, attention_mask=kept), WindowMask)
+        kept[1, 3] = False
+        self.assertTrue(torch.equal(attention_mask_or_none(**options, attention_mask=kept), masking_utils.sdpa_mask(**options, attention_mask=kept)))
+        for size in (1, 2, 3, 5):
+            chunks = masking_utils.chunked_causal_mask_function(size, torch.zeros(2, dtype=int))
+            self.assertEqual(_is_causal_window(chunks, size), size == 1)  # a chunk of one key is a window of one
+            self.assertTrue(_is_causal_window(masking_utils.sliding_window_causal_mask_function(size), size))
+            self.assertFalse(_is_causal_window(masking_utils.sliding_window_bidirectional_mask_function(size), size))
+
     def test_compile_breaks_no_graph(self):
         from flashcore.model import graph_breaks
 

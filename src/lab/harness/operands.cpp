@@ -59,16 +59,36 @@ std::uint64_t key_of(std::uint64_t variant, std::uint64_t tensor) {
   return variant == 0 ? 0 : SplitMix(variant + tensor).next() | 1;
 }
 
-// `piece` is of a tensor, from its byte `at`, a multiple of 8, on. A key of 0 leaves it, in the same time.
-void vary(DType dtype, std::span<std::byte> piece, std::size_t at, std::uint64_t key) {
+// Copies `from`, of a tensor from its byte `at` on, a multiple of 8. A key of 0 changes nothing, in the same time.
+void copy_varied(DType dtype, std::span<const std::byte> from, std::byte* to, std::size_t at, std::uint64_t key) {
   const std::uint64_t mask = key == 0 ? 0 : free_bits(dtype);
-  for (std::size_t i = 0; i < piece.size(); i += sizeof mask) {
-    const std::size_t bytes = std::min(sizeof mask, piece.size() - i);
-    std::uint64_t word = 0;
-    std::memcpy(&word, piece.data() + i, bytes);
-    word ^= SplitMix(key + at + i).next() & mask & ~kept_bits(dtype, word);
-    std::memcpy(piece.data() + i, &word, bytes);
+  const auto varied = [&](std::uint64_t word, std::size_t i) {
+    return word ^ (SplitMix(key + at + i).next() & mask & ~kept_bits(dtype, word));
+  };
+  std::uint64_t word = 0;
+  std::size_t i = 0;
+  // Whole words apart: a copy of a length that is known is one instruction.
+  for (; i + sizeof word <= from.size(); i += sizeof word) {
+    std::memcpy(&word, from.data() + i, sizeof word);
+    word = varied(word, i);
+    std::memcpy(to + i, &word, sizeof word);
   }
+  if (i == from.size()) return;
+  word = 0;
+  std::memcpy(&word, from.data() + i, from.size() - i);
+  word = varied(word, i);
+  std::memcpy(to + i, &word, from.size() - i);
+}
+
+// The same on all cores: the gates of a large problem upload its operands some fifty times.
+void copy_varied_parallel(DType dtype, std::span<const std::byte> from, std::byte* to, std::size_t at,
+                          std::uint64_t key) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  const std::size_t pieces = (from.size() + kPiece - 1) / kPiece;
+  parallel_for(static_cast<std::int64_t>(pieces), pieces < 4 ? 1 : 0, [&](std::int64_t piece) {
+    const std::size_t first = static_cast<std::size_t>(piece) * kPiece;
+    copy_varied(dtype, from.subspan(first, std::min(kPiece, from.size() - first)), to + first, at + first, key);
+  });
 }
 
 bool all_poison(const std::byte* data, std::size_t bytes) {
@@ -101,7 +121,7 @@ AttentionInputs varied_inputs(const AttentionInputs& inputs, std::uint64_t varia
   AttentionInputs varied = inputs;
   std::uint64_t index = 0;
   for (HostTensor* tensor : {&varied.q, &varied.k, &varied.v})
-    vary(tensor->dtype, tensor->data, 0, key_of(variant, index++));
+    copy_varied_parallel(tensor->dtype, tensor->data, tensor->data.data(), 0, key_of(variant, index++));
   return varied;
 }
 
@@ -202,15 +222,14 @@ std::size_t Operands::total_bytes(const PlacedProblem& problem) {
 
 void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
   // In pieces, so that other content needs no second copy of the inputs; the same way for either.
-  constexpr std::size_t kPiece = std::size_t{4} << 20;
-  std::vector<std::byte> piece;
+  constexpr std::size_t kPiece = std::size_t{32} << 20;
   const auto copy = [&](Buffer& to, const HostTensor& from, std::uint64_t key) {
     FC_CHECK(from.data.size() + offset_of(to) <= to.size());
+    staging_.resize(std::max(staging_.size(), std::min(kPiece, from.data.size())));
     for (std::size_t at = 0; at < from.data.size(); at += kPiece) {
-      const auto begin = from.data.begin() + static_cast<std::ptrdiff_t>(at);
-      piece.assign(begin, begin + static_cast<std::ptrdiff_t>(std::min(kPiece, from.data.size() - at)));
-      vary(from.dtype, piece, at, key);
-      device_->upload(this->at(to) + at, piece.data(), piece.size());
+      const std::size_t bytes = std::min(kPiece, from.data.size() - at);
+      copy_varied_parallel(from.dtype, std::span(from.data).subspan(at, bytes), staging_.data(), at, key);
+      device_->upload(this->at(to) + at, staging_.data(), bytes);
     }
   };
   copy(*q_, inputs.q, key_of(variant, 0));

@@ -1,5 +1,6 @@
 #include "lab/verify/unseen.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <set>
@@ -77,14 +78,17 @@ std::optional<Problem> draw_one(Draws& draws) {
 
 }  // namespace
 
-Suite draw_unseen(int count, std::uint64_t seed) {
+Suite draw_unseen(int count, std::uint64_t seed, const std::vector<DType>& dtypes) {
+  const auto asked = [&](const Problem& p) {
+    return dtypes.empty() || std::find(dtypes.begin(), dtypes.end(), p.dtype) != dtypes.end();
+  };
   Suite suite{fmt::format("unseen_{}", seed), {}};
   Draws draws(seed ^ 0x756e7365656e);
   std::set<std::string> ids;
   for (int attempt = 0; static_cast<int>(suite.problems.size()) < count; ++attempt) {
     if (attempt > 1000 * (count + 1)) throw_internal("{} problems could not be drawn from seed {}", count, seed);
     const std::optional<Problem> drawn = draw_one(draws);
-    if (!drawn || !ids.insert(drawn->id()).second) continue;
+    if (!drawn || !asked(*drawn) || !ids.insert(drawn->id()).second) continue;
     suite.problems.push_back({fmt::format("drawn_{}", suite.problems.size() + 1), {*drawn, Layout::kBhsd}});
   }
   return suite;
