@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 4
+#define FC_ABI_VERSION 5
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -60,6 +60,12 @@ typedef enum fc_causal { FC_CAUSAL_NONE = 0, FC_CAUSAL_BOTTOM_RIGHT = 1, FC_CAUS
  * i's is key i. Since ABI version 3 */
 typedef enum fc_alignment { FC_ALIGN_BOTTOM_RIGHT = 0, FC_ALIGN_TOP_LEFT = 1 } fc_alignment;
 
+/* ALiBi: a slope for each query head, or for each batch entry and query head. Since ABI version 5 */
+typedef enum fc_alibi { FC_ALIBI_NONE = 0, FC_ALIBI_HEAD = 1, FC_ALIBI_BATCH = 2 } fc_alibi;
+
+/* Attention sink: a logit for each query head. Since ABI version 5 */
+typedef enum fc_sink { FC_SINK_NONE = 0, FC_SINK_HEAD = 1 } fc_sink;
+
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
@@ -82,14 +88,18 @@ typedef enum fc_given {
   FC_GIVEN_STRIDES = 15, /* all four */
   FC_GIVEN_SCALE = 16,   /* a scale of 0 is then refused, as any other outside its range */
   FC_GIVEN_WINDOW = 32,  /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
-  FC_GIVEN_O_DTYPE = 64  /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
+  FC_GIVEN_O_DTYPE = 64, /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
+  FC_GIVEN_SOFTCAP = 128 /* a softcap of 0 is then refused, as any other outside its range. Since ABI version 5 */
 } fc_given;
 
-/* What to compute: o = softmax(scale * q k^T + mask) v, over
+/* What to compute: o = softmax(score(scale * q k^T) + mask) v, over
  *   q   [batch, heads_q,  seqlen_q,  head_dim]       k  [batch, heads_kv, seqlen_kv, head_dim]
  *   o   [batch, heads_q,  seqlen_q,  head_dim_v]     v  [batch, heads_kv, seqlen_kv, head_dim_v]
  *   lse [batch, heads_q,  seqlen_q], fp32, contiguous: the natural logarithm of each row's sum of exponentials.
- * Query head h reads key head h / (heads_q / heads_kv). A row that sees no key gets o = 0 and lse = -infinity. */
+ * Query head h reads key head h / (heads_q / heads_kv). A row that sees no key gets o = 0 and lse = -infinity. The
+ * score of row i and key j, s = scale * q k^T, is changed where the fields below ask for it, in this order: to softcap
+ * * tanh(s / softcap), and by -slope * |i + seqlen_kv - seqlen_q - j|. A sink joins each row's sum of exponentials, lse
+ * included, and has no value: a row that sees no key has lse = sink. */
 typedef struct fc_attention {
   uint32_t struct_size; /* sizeof(fc_attention); FC_ATTENTION_INIT sets it */
   int32_t dtype;        /* fc_dtype */
@@ -113,12 +123,17 @@ typedef struct fc_attention {
   /* Of 8-bit q, k and v: o is fp16, bf16, e4m3 or e5m2 (which saturate). Since ABI version 4, like the next field */
   int32_t o_dtype; /* fc_dtype, with FC_GIVEN_O_DTYPE */
   int32_t scaling; /* fc_scaling: which factors fc_plan_launch_scaled is given */
+  /* Since ABI version 5, like the next two fields. Slopes and sinks are operands of fc_plan_launch_operands */
+  double softcap; /* from 1e-6 to 1e6; 0 without FC_GIVEN_SOFTCAP: none */
+  int32_t alibi;  /* fc_alibi */
+  int32_t sink;   /* fc_sink */
 } fc_attention;
 
-#define FC_ATTENTION_INIT                                                                                         \
-  {                                                                                                               \
-    (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0}, \
-        {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL                  \
+#define FC_ATTENTION_INIT                                                                                             \
+  {                                                                                                                   \
+    (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0},     \
+        {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL, 0.0, FC_ALIBI_NONE, \
+        FC_SINK_NONE                                                                                                  \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -189,6 +204,28 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
 FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                        const float* descale_q, const float* descale_k, const float* descale_v,
                                        void* stream);
+
+/* The tensors of one launch, by name. Start from FC_OPERANDS_INIT; null is an operand that the problem has not, or an
+ * lse that nobody wants. Since ABI version 5 */
+typedef struct fc_operands {
+  uint32_t struct_size; /* sizeof(fc_operands); FC_OPERANDS_INIT sets it */
+  uint32_t unused;
+  const void *q, *k, *v;
+  void* o;
+  float* lse;
+  const float *descale_q, *descale_k, *descale_v; /* as of fc_plan_launch_scaled */
+  const float* alibi; /* slopes, fp32, contiguous: [heads_q] with FC_ALIBI_HEAD, [batch, heads_q] with FC_ALIBI_BATCH */
+  const float* sink;  /* logits, fp32 [heads_q], contiguous, with FC_SINK_HEAD: neither scaled nor capped */
+} fc_operands;
+
+#define FC_OPERANDS_INIT \
+  { (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+
+/* fc_plan_launch for every problem. Slopes and sinks are read when the launch runs. On the CPU a slope that is NaN or
+ * infinite is refused, and a sink that is NaN or +infinity (-infinity is no sink); on a GPU nobody looks. Since ABI
+ * version 5 */
+FC_API fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, void* stream);
+
 /* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */
 
 /* Work of the caller's, timed as flashcore times its own kernels. On a GPU: a graph of several calls, captured and

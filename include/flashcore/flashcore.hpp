@@ -114,6 +114,9 @@ struct Attention {
   fc_alignment window_alignment = FC_ALIGN_BOTTOM_RIGHT;
   std::optional<fc_dtype> o_dtype = {};  ///< of 8-bit q, k and v: FC_BF16 if not given
   fc_scaling scaling = FC_SCALING_USUAL;
+  std::optional<double> softcap = {};  ///< none if not given
+  fc_alibi alibi = FC_ALIBI_NONE;      ///< slopes are given to launch(const fc_operands&)
+  fc_sink sink = FC_SINK_NONE;         ///< and so are sinks
 
   std::int64_t columns_v() const { return head_dim_v.value_or(head_dim); }
 
@@ -147,6 +150,9 @@ struct Attention {
     a.window_alignment = window_alignment;
     take(a.o_dtype, o_dtype, FC_GIVEN_O_DTYPE);
     a.scaling = scaling;
+    take(a.softcap, softcap, FC_GIVEN_SOFTCAP);
+    a.alibi = alibi;
+    a.sink = sink;
     a.candidate = candidate.empty() ? nullptr : candidate.c_str();
     return a;
   }
@@ -242,6 +248,11 @@ class Plan {
                      const float* descale_k, const float* descale_v, float* lse = nullptr,
                      void* stream = nullptr) const {
     detail::check(fc_plan_launch_scaled(get(), q, k, v, o, lse, descale_q, descale_k, descale_v, stream));
+  }
+
+  /// Every operand by its name; start from FC_OPERANDS_INIT. See fc_plan_launch_operands.
+  void launch(const fc_operands& operands, void* stream = nullptr) const {
+    detail::check(fc_plan_launch_operands(get(), &operands, stream));
   }
 
   /// On a CPU context: host tensors of T, float for FC_FP32 and a type of two bytes for the others. A contiguous

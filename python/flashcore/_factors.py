@@ -67,7 +67,8 @@ def _of_number(value: Any, role: str, q: View) -> tuple[int, Any]:
     raise Error(f"{role} is a number and q is on {q.device}; give a float32 array of one element there")
 
 
-def _of_array(x: Any, role: str, q: View, stream: int | None) -> View:
+def float_array(x: Any, role: str, q: View, stream: int | None) -> View:
+    """A contiguous float32 array on q's device."""
     found = _arrays.view(x, role, stream)
     if found.dtype != "fp32":
         raise Error(f"{role} is of {found.dtype}; give float32")
@@ -98,7 +99,7 @@ def read(q: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stre
             address, cell = _of_number(x, role, q)
             kinds.append(TENSOR)
         else:
-            found = _of_array(x, role, q, stream)
+            found = float_array(x, role, q, stream)
             address, cell = found.address, found
             if found.shape == shape_of_heads:
                 kinds.append(HEAD)

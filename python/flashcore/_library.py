@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -46,6 +46,7 @@ GIVEN_STRIDES = 15
 GIVEN_SCALE = 16
 GIVEN_WINDOW = 32
 GIVEN_O_DTYPE = 64
+GIVEN_SOFTCAP = 128
 
 
 class Attention(ctypes.Structure):
@@ -57,11 +58,22 @@ class Attention(ctypes.Structure):
         ("head_dim_v", ctypes.c_int64), ("causal", ctypes.c_int32), ("alignment", ctypes.c_int32), ("scale", ctypes.c_double),
         ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
         ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64), ("window_alignment", ctypes.c_int32),
-        ("unused", ctypes.c_int32), ("o_dtype", ctypes.c_int32), ("scaling", ctypes.c_int32),
+        ("unused", ctypes.c_int32), ("o_dtype", ctypes.c_int32), ("scaling", ctypes.c_int32), ("softcap", ctypes.c_double),
+        ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Attention), **fields)
+
+
+class Operands(ctypes.Structure):
+    """fc_operands, field by field as in flashcore.h. Addresses; 0 is null."""
+
+    _fields_ = [("struct_size", ctypes.c_uint32), ("unused", ctypes.c_uint32)] + [
+        (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink")]  # fmt: skip
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(Operands), **fields)
 
 
 TIMED_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
@@ -98,6 +110,7 @@ _FUNCTIONS = {
     "fc_timer_sample": [_P, ctypes.c_double, ctypes.c_double, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],
     "fc_timer_launches": [_P, ctypes.c_double, ctypes.POINTER(ctypes.c_int32)],
     "fc_plan_launch_scaled": [_P, *[_ADDRESS] * 9],
+    "fc_plan_launch_operands": [_P, ctypes.POINTER(Operands), _ADDRESS],
     "fc_explain": [_P, ctypes.POINTER(Attention), *_TEXT],
     "fc_problem_parse": [ctypes.c_char_p, ctypes.POINTER(Attention)],
 }

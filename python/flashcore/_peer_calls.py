@@ -30,6 +30,8 @@ class Problem:
 
         fields = request["fields"]
         self.key = (request["problem"], request["seed"])
+        if fields["softcap"] is not None or fields["alibi"] != "none" or fields["sink"] != "none":
+            raise Refused("no peer is asked for softcap, ALiBi or sinks yet: each would need the same slopes and logits")
         self.batch, self.heads, self.heads_kv = fields["batch"], fields["heads_q"], fields["heads_kv"]
         self.rows, self.keys, self.dim, self.dim_v = fields["seqlen_q"], fields["seqlen_kv"], fields["head_dim"], fields["head_dim_v"]
         self.causal = False if fields["causal"] == "none" else fields["causal"]

@@ -16,8 +16,8 @@ from typing import Any
 
 from . import _arrays, _library
 from ._arrays import View
-from . import _factors
-from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Strides
+from . import _factors, _scores
+from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Operands, Strides
 
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
@@ -143,6 +143,7 @@ class Plan:
         self._handle = handle.value
         self._launch = library.fc_plan_launch
         self._launch_scaled = library.fc_plan_launch_scaled
+        self._launch_operands = library.fc_plan_launch_operands
         weakref.finalize(self, library.fc_plan_destroy, handle.value).atexit = False
         self.device = device
         self.info: dict[str, Any] = json.loads(_library.text_of(library.fc_plan_describe, handle.value))
@@ -150,7 +151,7 @@ class Plan:
             say_once(note)
 
     def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0, descale_q: int = 0, descale_k: int = 0,
-               descale_v: int = 0) -> None:  # fmt: skip
+               descale_v: int = 0, alibi: int = 0, sink: int = 0) -> None:  # fmt: skip
         """Enqueues one call on addresses.
 
         Args:
@@ -159,17 +160,22 @@ class Plan:
             stream: a CUstream as a number (`torch.cuda.current_stream().cuda_stream`); 0 is the default stream. On the
                 CPU 0 only, and the call returns when it is done.
             descale_q, descale_k, descale_v: addresses of the fp32 factors of 8-bit q, k and v; 0 for a plan without.
+            alibi: address of the fp32 slopes, [heads] or [batch, heads] as the plan has them; 0 for a plan without.
+            sink: address of the fp32 sinks, [heads]; 0 for a plan without.
 
         Raises:
             Error: for a null or misaligned address, for an o or lse that overlaps another tensor, and for a device that
                 reported a fault.
         """
         try:
-            if descale_q or descale_k or descale_v:
+            if alibi or sink:
+                operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink)
+                status = self._launch_operands(self._handle, ctypes.byref(operands), stream)
+            elif descale_q or descale_k or descale_v:
                 status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)
             else:
                 status = self._launch(self._handle, q, k, v, o, lse, stream)
-        except ctypes.ArgumentError as error:
+        except (ctypes.ArgumentError, TypeError) as error:
             raise Error(f"an address or the stream is no number ({error}); give them as tensor.data_ptr() does") from error
         if status:
             _library.raise_last_error(status)
@@ -224,14 +230,14 @@ def _alignment(q: View, k: View, v: View, o: View) -> int:
 
 
 def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int, window: tuple[int, int], window_alignment: int,
-                  scale: float | None, alignment: int, candidate: bytes | None, scaling: int) -> Attention:  # fmt: skip
+                  scale: float | None, alignment: int, candidate: bytes | None, scaling: int, scores: _scores.Scores) -> Attention:  # fmt: skip
     return Attention(
         dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
         seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal,
         alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
         o=sizes.strides("out", o), candidate=candidate, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
-        o_dtype=DTYPES[o.dtype], scaling=scaling,
-        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
+        o_dtype=DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
+        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP))  # fmt: skip
 
 
 _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
@@ -261,30 +267,32 @@ def cached(key: Any, make: Any) -> Plan:
 
 
 def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any,
-             scaling: int = _factors.NONE) -> Plan:  # fmt: skip
+             scaling: int = _factors.NONE, scores: _scores.Scores = _scores.PLAIN) -> Plan:  # fmt: skip
     alignment = _alignment(q, k, v, o)
     causal, window, scale = _causal_number(causal), window_sides(window), _scale_number(scale)
     window_alignment = _alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     key = (q.device, q.dtype, q.shape, q.strides, k.device, k.dtype, k.shape, k.strides, v.device, v.dtype, v.shape, v.strides,
-           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name, scaling)  # fmt: skip
+           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name, scaling, scores)  # fmt: skip
 
     def make() -> Plan:
         sizes = _Sizes(q, k, v, layout)
         allowed = _factors.OUTPUTS if q.dtype in _factors.DTYPES else (q.dtype,)
         if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype not in allowed or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
-        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, window, window_alignment, scale, alignment, name or None, scaling))
+        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, window, window_alignment, scale, alignment, name or None, scaling, scores))
 
     return cached(key, make)
 
 
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
-         candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None) -> Plan:  # fmt: skip
+         candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None,
+         softcap: float | None = None, alibi: str | None = None, sink: bool = False) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v have: "tensor" (the
-    default: one each), "head" ([batch, heads_kv] each) or "none".
+    default: one each), "head" ([batch, heads_kv] each) or "none". `alibi` says which slopes there are, "head" ([heads]) or "batch"
+    ([batch, heads]), and `sink` whether there are sinks.
     """
     views = [_arrays.view(x, role) for x, role in ((q, "q"), (k, "k"), (v, "v"))]
     if out is None:
@@ -292,12 +300,14 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
         o = View("none", views[0].device, _factors.output_dtype(views[0].dtype), shape, _arrays._contiguous(shape), 0, None)
     else:
         o = _arrays.output(out, "out")
-    return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[0].dtype))
+    return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[0].dtype),
+                    _scores.of_words(softcap, alibi, sink))  # fmt: skip
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | None = None, layout: str = "bhsd", out: Any = None,
               return_lse: bool = False, stream: int | None = None, candidate: str | None = None, window: Any = None,
-              window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None) -> Any:  # fmt: skip
+              window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
+              softcap: float | None = None, alibi: Any = None, sink: Any = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -323,9 +333,14 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         descale_q, descale_k, descale_v: of 8-bit q, k and v: what their numbers are multiplied with, all three or none. A number
             or a float32 array of one element for a whole tensor, or float32 [batch, heads_kv] for each key head and the query heads
             that read it. Positive and finite (not looked at on a GPU).
+        softcap: from 1e-6 to 1e6: a score s = scale · q kᵀ becomes softcap · tanh(s / softcap) before it is masked (Gemma 2, Grok).
+        alibi: slopes of ALiBi, float32 [heads] or [batch, heads]: after softcap, slope · |i + seqlen_kv - seqlen_q - j| is taken
+            from the score of row i and key j, as with FlashAttention's alibi_slopes.
+        sink: float32 [heads], a logit for each query head that joins each row's sum and log-sum-exp and has no value (gpt-oss).
+            It is neither scaled nor capped; -inf is none.
 
     Returns:
-        The output, or (output, lse). A row that sees no key gets output 0 and lse -inf. On a GPU the work is enqueued like
+        The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. On a GPU the work is enqueued like
         that of the framework (JAX: awaited).
 
     Raises:
@@ -341,14 +356,16 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
     else:
         vo = _arrays.output(out, "out", stream)
     factors = _factors.read(vq, (descale_q, descale_k, descale_v), lambda: _Sizes(vq, vk, vv, layout), stream)
-    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling)
+    scores, operands = _scores.read(vq, softcap, alibi, sink, lambda: _Sizes(vq, vk, vv, layout), stream)
+    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores)
     lse = lse_view = None
     if return_lse:
         sizes = _Sizes(vq, vk, vv, layout)
         lse = _arrays.empty_like(vq, (sizes.batch, sizes.heads_q, sizes.seqlen_q), "fp32")
         lse_view = _arrays.view(lse, "lse", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
-    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses)
+    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
+             operands.alibi, operands.sink)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))

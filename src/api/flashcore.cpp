@@ -176,6 +176,22 @@ fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, cons
   });
 }
 
+fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, void* stream) {
+  return guarded_launch([&] {
+    const fc_operands& given = *needed(operands, "operands");
+    if (given.struct_size != sizeof(fc_operands))
+      throw_bad_input(
+          "fc_operands.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_OPERANDS_INIT, or "
+          "use the library that belongs to the header",
+          given.struct_size, FC_ABI_VERSION, sizeof(fc_operands));
+    AttentionArgs args;
+    args.q = given.q, args.k = given.k, args.v = given.v, args.o = given.o, args.lse = given.lse;
+    args.descale_q = given.descale_q, args.descale_k = given.descale_k, args.descale_v = given.descale_v;
+    args.alibi = given.alibi, args.sink = given.sink;
+    plans().find(plan)->launch(args.addresses(), stream);
+  });
+}
+
 fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer) {
   return guarded([&] {
     *needed(timer, "timer") = nullptr;

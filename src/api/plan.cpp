@@ -14,8 +14,37 @@ namespace flashcore::api {
 namespace {
 
 constexpr std::array kNames = {"q", "k", "v", "o", "lse"};
-constexpr std::array kFactorNames = {"descale_q", "descale_k", "descale_v"};
-constexpr std::size_t kFirstFactor = static_cast<std::size_t>(Operand::kDescaleQ);
+
+// Operands of fp32 beside lse, which some problems have.
+struct FloatOperand {
+  const char* name;
+  Operand operand;
+  std::int64_t (*count)(const Problem&);
+  const char* unit;  // one of them
+  // What to do if they are missing, and if there are none to give.
+  const char *missing, *unexpected;
+  bool (*allowed)(float);
+  const char* rule;
+};
+std::int64_t descales_of(const Problem& problem) { return problem.descale_count(); }
+bool is_factor(float x) { return x > 0 && !std::isinf(x); }
+constexpr const char* kFactor = "factor";
+constexpr const char* kNoFactors = "to fc_plan_launch_scaled, or make the plan with FC_SCALING_NONE";
+constexpr const char* kNotScaled = "has no factors; give null, or make the plan with a scaling";
+constexpr const char* kFactorRule = "factors are positive and finite";
+constexpr FloatOperand kFloatOperands[] = {
+    {"descale_q", Operand::kDescaleQ, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
+    {"descale_k", Operand::kDescaleK, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
+    {"descale_v", Operand::kDescaleV, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
+    {"sink", Operand::kSink, [](const Problem& p) { return p.sink_count(); }, "logit",
+     "to fc_plan_launch_operands, or make the plan without a sink",
+     "has no sink; give null, or make the plan with FC_SINK_HEAD", [](float x) { return x < INFINITY; },
+     "sinks are finite, or -infinity for none"},
+    {"alibi", Operand::kAlibi, [](const Problem& p) { return p.alibi_count(); }, "slope",
+     "to fc_plan_launch_operands, or make the plan without ALiBi",
+     "has no ALiBi; give null, or make the plan with FC_ALIBI_HEAD or FC_ALIBI_BATCH",
+     [](float x) { return std::isfinite(x); }, "slopes are finite"},
+};
 
 std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
   if (request.candidate)
@@ -148,7 +177,7 @@ void Plan::check(const Addresses& addresses) const {
     if (addresses[i] && (needed[i] || i == 4))
       allocations().check(kNames[i], addresses[i], footprints_[i].low, footprints_[i].high);
   }
-  check_factors(addresses);
+  check_floats(addresses);
   // Rows of an output are written while others still read theirs of the inputs.
   for (std::size_t output = 3; output < kNames.size(); ++output) {
     if (!addresses[output]) continue;
@@ -160,33 +189,29 @@ void Plan::check(const Addresses& addresses) const {
   }
 }
 
-void Plan::check_factors(const Addresses& addresses) const {
-  const std::int64_t count = problem_.descale_count();
-  const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));
-  for (std::size_t i = 0; i < kFactorNames.size(); ++i) {
-    const auto* factors = static_cast<const float*>(addresses[kFirstFactor + i]);
-    if (count == 0 && factors)
-      throw_bad_input("{} is given, and {} has no factors; give null, or make the plan with a scaling", kFactorNames[i],
-                      problem_.id());
+void Plan::check_floats(const Addresses& addresses) const {
+  for (const FloatOperand& operand : kFloatOperands) {
+    const std::int64_t count = operand.count(problem_);
+    const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(float));
+    const auto* values = static_cast<const float*>(addresses[AddressOf(operand.operand).index()]);
+    if (count == 0 && values)
+      throw_bad_input("{} is given, and {} {}", operand.name, problem_.id(), operand.unexpected);
     if (count == 0 || !needs_o_) continue;
-    if (!factors)
-      throw_bad_input(
-          "{} is null; give the address of its {} factor{} on {} to fc_plan_launch_scaled, or make the plan "
-          "with FC_SCALING_NONE",
-          kFactorNames[i], count, count == 1 ? "" : "s", context_->info().id);
-    if (reinterpret_cast<std::uintptr_t>(factors) % alignof(float) != 0)
-      throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", kFactorNames[i],
-                      addresses[kFirstFactor + i], alignof(float));
-    allocations().check(kFactorNames[i], factors, 0, bytes);
+    if (!values)
+      throw_bad_input("{} is null; give the address of its {} {}{} on {} {}", operand.name, count, operand.unit,
+                      count == 1 ? "" : "s", context_->info().id, operand.missing);
+    if (reinterpret_cast<std::uintptr_t>(values) % alignof(float) != 0)
+      throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", operand.name,
+                      static_cast<const void*>(values), alignof(float));
+    allocations().check(operand.name, values, 0, bytes);
     const Footprint footprint({1, 1, 1, count, count, count, count}, sizeof(float));
     for (std::size_t output = 3; output < kNames.size(); ++output) {
-      if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, factors))
+      if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, values))
         throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
-                        kFactorNames[i]);
+                        operand.name);
     }
     for (std::int64_t at = 0; cpu_call_ && at < count; ++at) {
-      if (!(factors[at] > 0) || std::isinf(factors[at]))
-        throw_bad_input("{}[{}] is {}; factors are positive and finite", kFactorNames[i], at, factors[at]);
+      if (!operand.allowed(values[at])) throw_bad_input("{}[{}] is {}; {}", operand.name, at, values[at], operand.rule);
     }
   }
 }
@@ -201,9 +226,10 @@ void Plan::launch(const Addresses& given, void* stream) const {
     args.v = given[2];
     args.o = const_cast<void*>(given[3]);
     args.lse = static_cast<float*>(const_cast<void*>(given[4]));
-    args.descale_q = static_cast<const float*>(given[kFirstFactor]);
-    args.descale_k = static_cast<const float*>(given[kFirstFactor + 1]);
-    args.descale_v = static_cast<const float*>(given[kFirstFactor + 2]);
+    const auto floats = [&](Operand operand) { return static_cast<const float*>(given[AddressOf(operand).index()]); };
+    args.descale_q = floats(Operand::kDescaleQ), args.descale_k = floats(Operand::kDescaleK);
+    args.descale_v = floats(Operand::kDescaleV);
+    args.sink = floats(Operand::kSink), args.alibi = floats(Operand::kAlibi);
     (*cpu_call_)(args);
     return;
   }

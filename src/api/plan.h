@@ -32,7 +32,7 @@ class Plan {
   void load(const Choice& choice, Program program);
   void add_slow_note(const Request& request);
   void check(const Addresses& addresses) const;
-  void check_factors(const Addresses& addresses) const;
+  void check_floats(const Addresses& addresses) const;
 
   std::shared_ptr<Context> context_;
   Problem problem_;

@@ -14,12 +14,14 @@
 namespace flashcore::api {
 namespace {
 
-// Of ABI version 1, which ended before `given`, 2, which ended before the window, and 3, before 8 bits: nobody has had
-// another.
+// Of ABI version 1, which ended before `given`, 2, which ended before the window, 3, before 8 bits, and 4, before
+// softcap: nobody has had another.
 constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
 constexpr std::uint32_t kSecondSize = offsetof(fc_attention, window_left);
 constexpr std::uint32_t kThirdSize = offsetof(fc_attention, o_dtype);
-constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE;
+constexpr std::uint32_t kFourthSize = offsetof(fc_attention, softcap);
+constexpr std::uint32_t kKnownGiven =
+    FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
 constexpr int kMaxAlignment = 4096;
 
@@ -151,7 +153,8 @@ bool has_broadcast(const TensorLayout& layout) {
 std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
-  if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != sizeof(fc_attention))
+  if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != kFourthSize &&
+      size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
         "use the library that belongs to the header",
@@ -164,11 +167,15 @@ fc_attention whole(const fc_attention* given) {
   fc_attention a = FC_ATTENTION_INIT;
   const std::uint32_t size = size_of_struct(given);
   std::memcpy(&a, given, size);
-  if (size != sizeof(fc_attention) && (a.given & FC_GIVEN_O_DTYPE) != 0)
+  if (size < kFourthSize && (a.given & FC_GIVEN_O_DTYPE) != 0)
     throw_bad_input(
         "given has FC_GIVEN_O_DTYPE, and a struct of {} bytes has no o_dtype; start from FC_ATTENTION_INIT of the "
-        "header "
-        "that belongs to this library",
+        "header that belongs to this library",
+        size);
+  if (size < sizeof(fc_attention) && (a.given & FC_GIVEN_SOFTCAP) != 0)
+    throw_bad_input(
+        "given has FC_GIVEN_SOFTCAP, and a struct of {} bytes has no softcap; start from FC_ATTENTION_INIT of the "
+        "header that belongs to this library",
         size);
   if (size < kThirdSize && (a.given & FC_GIVEN_WINDOW) != 0)
     throw_bad_input(
@@ -181,6 +188,8 @@ fc_attention whole(const fc_attention* given) {
 }
 
 }  // namespace
+
+static_assert(static_cast<int>(Alibi::kHead) == FC_ALIBI_HEAD && static_cast<int>(Alibi::kBatch) == FC_ALIBI_BATCH);
 
 Request read_request(const fc_attention* given) {
   const fc_attention a = whole(given);
@@ -199,6 +208,13 @@ Request read_request(const fc_attention* given) {
   problem.head_dim = a.head_dim;
   problem.head_dim_v = a.head_dim_v;
   if (a.scale != 0 || (a.given & FC_GIVEN_SCALE)) problem.scale = a.scale;
+  if (a.softcap != 0 || (a.given & FC_GIVEN_SOFTCAP)) problem.softcap = a.softcap;
+  if (a.alibi < FC_ALIBI_NONE || a.alibi > FC_ALIBI_BATCH)
+    throw_bad_input("alibi is {}; use FC_ALIBI_NONE (0), FC_ALIBI_HEAD (1) or FC_ALIBI_BATCH (2)", a.alibi);
+  problem.alibi = static_cast<Alibi>(a.alibi);
+  if (a.sink != FC_SINK_NONE && a.sink != FC_SINK_HEAD)
+    throw_bad_input("sink is {}; use FC_SINK_NONE (0) or FC_SINK_HEAD (1)", a.sink);
+  problem.sink = a.sink == FC_SINK_HEAD;
   problem.validate();
   const std::size_t element = size_of(problem.dtype), o_element = size_of(problem.output_dtype());
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
@@ -228,7 +244,12 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
-  if (size < sizeof(fc_attention) && made.dtype >= FC_E4M3)
+  if (size < sizeof(fc_attention) && (made.softcap != 0 || made.alibi != FC_ALIBI_NONE || made.sink != FC_SINK_NONE))
+    throw_bad_input(
+        "problem id '{}' has a softcap, ALiBi or a sink, which an fc_attention of struct_size {} has no fields for; "
+        "build with a header of ABI version 5",
+        excerpt(id), size);
+  if (size < kFourthSize && made.dtype >= FC_E4M3)
     throw_bad_input(
         "problem id '{}' is of 8 bits, which an fc_attention of struct_size {} has no fields for; build with a header "
         "of "
@@ -275,6 +296,9 @@ fc_attention request_of_id(const char* id) {
     if (top_left && !problem.mask.is_causal()) a.window_alignment = FC_ALIGN_TOP_LEFT;
   }
   a.scale = problem.scale.value_or(0);
+  a.softcap = problem.softcap.value_or(0);
+  a.alibi = static_cast<std::int32_t>(problem.alibi);
+  a.sink = problem.sink ? FC_SINK_HEAD : FC_SINK_NONE;
   a.q = strides(layouts.q);
   a.k = strides(layouts.k);
   a.v = strides(layouts.v);

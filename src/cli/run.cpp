@@ -24,7 +24,8 @@ struct RunArguments {
   std::string q, k, v, out, lse;
   std::string causal = "none", window, window_alignment;
   std::string layout = "bhsd";
-  std::optional<double> scale;
+  std::optional<double> scale, softcap;
+  std::string alibi, sink;
   bool check = false;
 };
 
@@ -96,6 +97,13 @@ Result compute(Device& device, const Candidate& candidate, const UserTensors& us
   // All ones is NaN in every dtype: a row that no thread wrote shows.
   device.fill(o->data(), 0xFF, o_bytes);
   device.fill(lse->data(), 0xFF, lse_bytes);
+  const auto put_floats = [&](const std::vector<float>& values) -> const float* {
+    if (values.empty()) return nullptr;
+    buffers.push_back(device.allocate(values.size() * sizeof(float)));
+    device.upload(buffers.back()->data(), values.data(), values.size() * sizeof(float));
+    return static_cast<const float*>(buffers.back()->data());
+  };
+  args.alibi = put_floats(user.inputs.alibi), args.sink = put_floats(user.inputs.sink);
   args.o = o->data();
   args.lse = static_cast<float*>(lse->data());
   const LoadedCandidate loaded(device, candidate, problem, compile_candidate(candidate, problem, device.info().limits));
@@ -130,12 +138,18 @@ bool check_result(Console& console, const UserTensors& user, const Result& resul
 int run(const RunArguments& options) {
   check_json_target(options.common);
   require_distinct({{"--out", options.out}, {"--lse", options.lse}, {"--json", options.common.json}},
-                   {{"--q", options.q}, {"--k", options.k}, {"--v", options.v}});
+                   {{"--q", options.q},
+                    {"--k", options.k},
+                    {"--v", options.v},
+                    {"--alibi", options.alibi},
+                    {"--sink", options.sink}});
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
   UserTensors user = read_user_tensors(options.q, options.k, options.v, layout);
   user.problem.mask = parse_mask(options);
   user.problem.scale = options.scale;
+  user.problem.softcap = options.softcap;
+  read_score_operands(options.alibi, options.sink, user);
   user.problem.validate();
   check_output("--out", options.out, user.problem.output_dtype());
   check_output("--lse", options.lse, DType::kF32);
@@ -195,6 +209,10 @@ Run add_run(CLI::App& app) {
                  "of a window without --causal: bottom_right (default: the last row's own key is the last) or top_left")
       ->type_name("KIND");
   app.add_option("--scale", options->scale, "softmax scale (default: 1/sqrt(head_dim))");
+  app.add_option("--softcap", options->softcap, "s becomes softcap * tanh(s / softcap) before the mask");
+  app.add_option("--alibi", options->alibi, "slopes of ALiBi, fp32 [heads] or [batch, heads]")->type_name(forms);
+  app.add_option("--sink", options->sink, "a logit for each query head that joins its rows' sums, fp32 [heads]")
+      ->type_name(forms);
   app.add_option("--layout", options->layout, "order of the axes in the files: bhsd | bshd")->capture_default_str();
   app.add_flag("--check", options->check, "compare with fp64; outside the bound: exit 1, nothing written");
   add_common(app, options->common, kDevice | kFamily | kConfig | kJson);

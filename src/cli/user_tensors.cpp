@@ -101,6 +101,38 @@ UserTensors read_user_tensors(const std::string& q_file, const std::string& k_fi
   return out;
 }
 
+void read_score_operands(const std::string& alibi, const std::string& sink, UserTensors& user) {
+  Problem& p = user.problem;
+  const auto read = [](const char* role, const std::string& file) {
+    const FileTensor tensor = read_tensor(file);
+    if (tensor.dtype != DType::kF32)
+      throw_bad_input("{} ({}) is {}; it must be fp32", role, file, to_string(tensor.dtype));
+    return tensor;
+  };
+  const auto values = [](const FileTensor& tensor) {
+    std::vector<float> floats(tensor.data.size() / sizeof(float));
+    if (!floats.empty()) std::memcpy(floats.data(), tensor.data.data(), tensor.data.size());
+    return floats;
+  };
+  if (!alibi.empty()) {
+    const FileTensor slopes = read("alibi", alibi);
+    if (slopes.shape == std::vector{p.heads_q}) p.alibi = Alibi::kHead;
+    else if (slopes.shape == std::vector{p.batch, p.heads_q}) p.alibi = Alibi::kBatch;
+    else
+      throw_bad_input("alibi ({}) has shape {}; give slopes of shape [heads] = [{}], or [batch, heads] = [{}, {}]",
+                      alibi, shape_text(slopes.shape), p.heads_q, p.batch, p.heads_q);
+    user.inputs.alibi = values(slopes);
+  }
+  if (!sink.empty()) {
+    const FileTensor logits = read("sink", sink);
+    if (logits.shape != std::vector{p.heads_q})
+      throw_bad_input("sink ({}) has shape {}; give a logit for each query head, [heads] = [{}]", sink,
+                      shape_text(logits.shape), p.heads_q);
+    p.sink = true;
+    user.inputs.sink = values(logits);
+  }
+}
+
 FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch) {
   Problem p;
   p.batch = o.layout.batch, p.heads_q = o.layout.heads, p.seqlen_q = o.layout.rows;

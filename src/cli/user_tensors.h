@@ -20,6 +20,10 @@ struct UserTensors {
 // three do not fit each other.
 UserTensors read_user_tensors(const std::string& q, const std::string& k, const std::string& v, Layout layout);
 
+// Slopes and sinks, fp32, into `user`: Problem::alibi and sink say which there are. "" is none. Error kBadInput naming
+// file, shape and what is allowed.
+void read_score_operands(const std::string& alibi, const std::string& sink, UserTensors& user);
+
 // A dense tensor of the given values for the file: axes as the inputs had them.
 FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch);
 FileTensor lse_tensor(const std::vector<float>& lse, const Problem& problem, bool with_batch);

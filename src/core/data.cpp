@@ -270,11 +270,30 @@ HostTensor draw(const Problem& problem, const TensorLayout& layout, std::int64_t
   return tensor;
 }
 
+// Sinks that weigh about as much as a row's keys, and slopes as models have them (2^-8h/H), each head's its own.
+void draw_scores(const Problem& problem, std::uint64_t seed, AttentionInputs& in) {
+  constexpr std::uint64_t kStream = 0x51;
+  SplitMix random(split_mix_finish(seed + kSplitMixStep * kStream));
+  const double of_keys = std::log(static_cast<double>(problem.seqlen_kv + 1)) / 2;
+  for (std::int64_t h = 0; h < problem.sink_count(); ++h)
+    in.sink.push_back(static_cast<float>(of_keys + 1.5 * random.normal()));
+  const auto heads = static_cast<double>(problem.heads_q);
+  for (std::int64_t i = 0; i < problem.alibi_count(); ++i) {
+    const auto head = static_cast<double>(i % problem.heads_q + 1);
+    in.alibi.push_back(static_cast<float>(std::exp2(-8 * head / heads) * (0.75 + 0.5 * random.uniform())));
+  }
+}
+
 }  // namespace
 
 float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv) {
   if (descales.empty()) return 1;
   return descales[descales.size() == 1 ? 0 : static_cast<std::size_t>(batch * problem.heads_kv + head_kv)];
+}
+
+float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int64_t batch, std::int64_t head) {
+  if (alibi.empty()) return 0;
+  return alibi[static_cast<std::size_t>(problem.alibi == Alibi::kBatch ? batch * problem.heads_q + head : head)];
 }
 
 const std::vector<Pattern>& all_patterns() {
@@ -321,6 +340,7 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   in.q = draw(problem, layouts.q, problem.group_size(), in.descale_q, [&](const Place& at) { return generator.q(at); });
   in.k = draw(problem, layouts.k, 1, in.descale_k, [&](const Place& at) { return generator.k(at); });
   in.v = draw(problem, layouts.v, 1, in.descale_v, [&](const Place& at) { return generator.v(at); });
+  draw_scores(problem, seed, in);
   return in;
 }
 

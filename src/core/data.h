@@ -30,7 +30,11 @@ struct AttentionInputs {
   HostTensor q, k, v;
   // Factors of what 8-bit q, k and v store: Problem::descale_count() of each, by batch entry, then kv head.
   std::vector<float> descale_q = {}, descale_k = {}, descale_v = {};
+  std::vector<float> sink = {};   // Problem::sink_count() logits, by query head
+  std::vector<float> alibi = {};  // Problem::alibi_count() slopes, by batch entry (if there is one for each), then head
 };
+// The slope of a batch entry and query head; 0 where there are none.
+float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int64_t batch, std::int64_t head);
 // The factor of one of the three for a batch entry and kv head; 1 where there are none.
 float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv);
 

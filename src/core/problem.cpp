@@ -23,6 +23,24 @@ std::string_view to_string(Scaling scaling) {
   throw_internal("unknown scaling {}", static_cast<int>(scaling));
 }
 
+std::string_view to_string(Alibi alibi) {
+  switch (alibi) {
+    case Alibi::kNone: return "none";
+    case Alibi::kHead: return "head";
+    case Alibi::kBatch: return "batch";
+  }
+  throw_internal("unknown kind of ALiBi {}", static_cast<int>(alibi));
+}
+
+std::int64_t Problem::alibi_count() const {
+  switch (alibi) {
+    case Alibi::kNone: return 0;
+    case Alibi::kHead: return heads_q;
+    case Alibi::kBatch: return batch * heads_q;
+  }
+  throw_internal("unknown kind of ALiBi {}", static_cast<int>(alibi));
+}
+
 std::int64_t Problem::descale_count() const {
   switch (input_scaling()) {
     case Scaling::kNone: return 0;
@@ -87,8 +105,8 @@ double Problem::bytes() const {
   const double element = static_cast<double>(size_of(dtype));
   const double read = q_rows * static_cast<double>(head_dim) + kv_rows * static_cast<double>(head_dim + head_dim_v);
   const double written = o_rows * static_cast<double>(head_dim_v) * static_cast<double>(size_of(output_dtype()));
-  const double descales = 3.0 * static_cast<double>(descale_count());
-  return read * element + written + (o_rows + descales) * 4.0;
+  const auto by_head = static_cast<double>(3 * descale_count() + alibi_count() + sink_count());
+  return read * element + written + (o_rows + by_head) * 4.0;
 }
 
 bool Problem::is_decode() const {

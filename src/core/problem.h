@@ -39,6 +39,15 @@ enum class Scaling {
 };
 std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head"
 
+// ALiBi: a bias that falls with the distance between a row's own key and the key, by a slope for each query head.
+// The own key is i + seqlen_kv - seqlen_q however the mask is aligned, as in FlashAttention.
+enum class Alibi {
+  kNone,
+  kHead,   // head: a slope for each query head
+  kBatch,  // batch: a slope for each batch entry and query head
+};
+std::string_view to_string(Alibi alibi);  // "none" | "head" | "batch"
+
 struct Problem {
   DType dtype = DType::kF16;  // of q, k and v
   std::int64_t batch = 1;
@@ -53,6 +62,12 @@ struct Problem {
   // Of o and of the scales of 8 bits, where they are not the usual ones: see output_dtype() and input_scaling().
   std::optional<DType> o_dtype = {};
   std::optional<Scaling> scaling = {};
+  // What becomes of a score s = scale * q·k, in this order: softcap * tanh(s / softcap); minus slope * |own key - j|.
+  // Then it is masked.
+  std::optional<double> softcap = {};
+  Alibi alibi = Alibi::kNone;
+  // A logit for each query head that joins the row's sum and log-sum-exp, and has no value (gpt-oss).
+  bool sink = false;
 
   bool operator==(const Problem&) const = default;
 
@@ -63,6 +78,12 @@ struct Problem {
   Scaling input_scaling() const { return scaling.value_or(usual_scaling(dtype)); }
   // Values in each of descale_q, descale_k and descale_v: 0, 1 or batch x heads_kv.
   std::int64_t descale_count() const;
+
+  bool transforms_scores() const { return softcap || alibi != Alibi::kNone; }
+  bool has_score() const { return transforms_scores() || sink; }
+  // Values of the operands alibi and sink, 0 where there is none: heads_q, or batch x heads_q.
+  std::int64_t alibi_count() const;
+  std::int64_t sink_count() const { return sink ? heads_q : 0; }
 
   double softmax_scale() const;
   std::int64_t group_size() const { return heads_q / heads_kv; }
@@ -89,7 +110,8 @@ struct Problem {
 
   // Readable, file-safe and reversible: b1_h8_s512_d64_fp16, b1_h32_hk8_s4096_d128_bf16_causal,
   // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
-  // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal
+  // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal,
+  // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink
   std::string id() const;
   // Error kBadInput with the form on a bad id, and on one that names a layout: PlacedProblem reads those.
   static Problem parse(std::string_view id);

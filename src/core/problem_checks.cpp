@@ -41,6 +41,10 @@ void Problem::validate() const {
         "scale is {}, which is not allowed; use a number from {} to {}, or leave it out for 1/sqrt(head_dim)", *scale,
         kMinScale, kMaxScale);
   }
+  if (softcap && !(*softcap >= kMinScale && *softcap <= kMaxScale)) {
+    throw_bad_input("softcap is {}, which is not allowed; use a number from {} to {}, or leave it out for none",
+                    *softcap, kMinScale, kMaxScale);
+  }
   if (!is_8bit() && output_dtype() != dtype)
     throw_bad_input(
         "o_dtype is {} and dtype is {}; leave o_dtype out, or give it the dtype: only q, k and v of 8 bits "

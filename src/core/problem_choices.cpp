@@ -13,6 +13,8 @@ constexpr std::array<std::int64_t, 17> kHeadDims = {8,  16, 24,  32,  40,  64,  
                                                     80, 96, 128, 128, 160, 192, 256, 256};
 constexpr std::array<std::int64_t, 17> kEdgeLengths = {0,  1,  2,  15,  16,  17,  31,  32, 33,
                                                        63, 64, 65, 127, 128, 129, 255, 257};
+// Below and above usual scores, those of Gemma 2 and Grok, and one that changes next to nothing.
+constexpr std::array<double, 5> kSoftcaps = {0.5, 5, 30, 50, 1000};
 constexpr std::array<double, 4> kScales = {0.03125, 0.1, 0.5, 1.0};
 // Two of three have the 16 bits that most families are for.
 constexpr std::array<DType, 9> kDTypes = {DType::kF32,  DType::kF16,  DType::kF16,  DType::kF16, DType::kBF16,
@@ -127,6 +129,16 @@ void draw_scale(Problem& p, Draws& draws) {
   if (draws.one_in(5)) p.scale = draws.pick(kScales);
 }
 
+void draw_softcap(Problem& p, Draws& draws) {
+  if (draws.one_in(6)) p.softcap = draws.pick(kSoftcaps);
+}
+
+void draw_alibi(Problem& p, Draws& draws) {
+  if (draws.one_in(6)) p.alibi = draws.one_in(3) ? Alibi::kBatch : Alibi::kHead;
+}
+
+void draw_sink(Problem& p, Draws& draws) { p.sink = draws.one_in(6); }
+
 std::vector<Problem> fewer_batches(const Problem& from) {
   return with_each(from, smaller_sizes(from.batch, 1), [](Problem& p, std::int64_t size) { p.batch = size; });
 }
@@ -197,6 +209,25 @@ std::vector<Problem> plain_alignment(const Problem& from) {
 std::vector<Problem> plain_scale(const Problem& from) {
   std::vector<Problem> problems = {from};
   problems[0].scale.reset();
+  return problems;
+}
+
+std::vector<Problem> without_softcap(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].softcap.reset();
+  return problems;
+}
+
+std::vector<Problem> simpler_alibi(const Problem& from) {
+  std::vector<Problem> problems(2, from);
+  problems[0].alibi = Alibi::kNone;
+  if (from.alibi == Alibi::kBatch) problems[1].alibi = Alibi::kHead;
+  return problems;
+}
+
+std::vector<Problem> without_sink(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].sink = false;
   return problems;
 }
 

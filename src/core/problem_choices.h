@@ -23,6 +23,9 @@ void draw_left(Problem& p, Draws& draws);
 void draw_right(Problem& p, Draws& draws);
 void draw_alignment(Problem& p, Draws& draws);
 void draw_scale(Problem& p, Draws& draws);
+void draw_softcap(Problem& p, Draws& draws);
+void draw_alibi(Problem& p, Draws& draws);
+void draw_sink(Problem& p, Draws& draws);
 
 // Simpler problems, boldest first. Some may be the problem itself.
 std::vector<Problem> fewer_batches(const Problem& from);
@@ -38,5 +41,8 @@ std::vector<Problem> narrower_left(const Problem& from);
 std::vector<Problem> narrower_right(const Problem& from);
 std::vector<Problem> plain_alignment(const Problem& from);
 std::vector<Problem> plain_scale(const Problem& from);
+std::vector<Problem> without_softcap(const Problem& from);
+std::vector<Problem> simpler_alibi(const Problem& from);
+std::vector<Problem> without_sink(const Problem& from);
 
 }  // namespace flashcore::problem_choices

@@ -85,6 +85,25 @@ void set_scaling(Problem& p, const FieldValue& value) {
   p.scaling = *found == Problem::usual_scaling(p.dtype) ? std::nullopt : found;
 }
 
+void set_alibi(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  for (const Alibi alibi : {Alibi::kNone, Alibi::kHead, Alibi::kBatch}) {
+    if (word != to_string(alibi)) continue;
+    p.alibi = alibi;
+    return;
+  }
+  throw_bad_input(
+      "alibi is '{}', which is not known; use none, head (a slope for each query head) or batch (for each "
+      "batch entry and query head)",
+      excerpt(word));
+}
+void set_sink(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  if (word != "none" && word != "head")
+    throw_bad_input("sink is '{}', which is not known; use none or head (a logit for each query head)", excerpt(word));
+  p.sink = word == "head";
+}
+
 double log2_ratio(std::int64_t a, std::int64_t b) {
   return std::abs(
       std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
@@ -450,6 +469,80 @@ std::vector<ProblemField> make_fields() {
        .draw = choices::draw_scale,
        .simpler = choices::plain_scale,
        .complexity = [](const Problem& p) { return p.scale ? kFeature : 0; }},
+      {.name = "softcap",
+       .suite_key = "softcap",
+       .kind = Kind::kNumber,
+       .compiled_for = {{"softcap", [](const Problem& p) { return static_cast<int>(p.softcap.has_value()); }}},
+       .optional = true,
+       .default_text = "none",
+       .token = "softcap",
+       .form = "[_softcap<number>]",
+       .python = "softcap",
+       .doc = "Bounds each score before the mask: s becomes softcap * tanh(s / softcap), where s is scaled already "
+              "(Gemma 2, Grok). From 1e-6 to 1e6. Kernels are compiled for whether there is one, not for its value.",
+       .get = [](const Problem& p) { return p.softcap ? FieldValue(*p.softcap) : FieldValue(std::monostate()); },
+       .set =
+           [](Problem& p, const FieldValue& value) {
+             const auto* number = std::get_if<double>(&value);
+             p.softcap = number ? std::optional(*number) : std::nullopt;
+           },
+       .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
+       .distance = [](const Problem& a,
+                      const Problem& b) { return a.softcap.has_value() == b.softcap.has_value() ? 0 : kInfinite; },
+       .draw = choices::draw_softcap,
+       .simpler = choices::without_softcap,
+       .complexity = [](const Problem& p) { return p.softcap ? kFeature : 0; }},
+      {.name = "alibi",
+       .suite_key = "alibi",
+       .kind = Kind::kWord,
+       .compiled_for = {{"alibi", [](const Problem& p) { return static_cast<int>(p.alibi); }}},
+       .default_text = "none",
+       .words = {"none", "head", "batch"},
+       .form = "[_alibi|_alibibatch]",
+       .python = "alibi",
+       .doc = "Takes slope * |i + seqlen_kv - seqlen_q - j| from the score of row i and key j, after softcap (ALiBi; "
+              "FlashAttention's alibi_slopes). head: fp32 slopes [heads_q]; batch: [batch, heads_q]. The row's own key "
+              "is the last one for the last row, however the mask is aligned.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.alibi)); },
+       .set = set_alibi,
+       .otherwise = [](const Problem&) -> FieldValue { return std::string("none"); },
+       .print = [](const Problem& p) -> std::string {
+         return p.alibi == Alibi::kNone ? "" : p.alibi == Alibi::kHead ? "_alibi" : "_alibibatch";
+       },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             if (reader.word("alibi")) p.alibi = Alibi::kHead;
+             else if (reader.word("alibibatch")) p.alibi = Alibi::kBatch;
+           },
+       .distance =
+           [](const Problem& a, const Problem& b) {
+             return (a.alibi == Alibi::kNone) == (b.alibi == Alibi::kNone) ? 0 : kInfinite;
+           },
+       .draw = choices::draw_alibi,
+       .simpler = choices::simpler_alibi,
+       .complexity = [](const Problem& p) { return kFeature * static_cast<double>(p.alibi); }},
+      {.name = "sink",
+       .suite_key = "sink",
+       .kind = Kind::kWord,
+       .compiled_for = {{"sink", [](const Problem& p) { return static_cast<int>(p.sink); }}},
+       .default_text = "none",
+       .words = {"none", "head"},
+       .form = "[_sink]",
+       .python = "sink",
+       .doc =
+           "head: a logit for each query head, fp32 [heads_q], joins each row's sum of exponentials and has no value "
+           "(gpt-oss). It is neither scaled nor capped. The log-sum-exp includes it, as in FlashAttention: that of a "
+           "row that sees no key is the sink, and o is 0 there.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(p.sink ? "head" : "none"); },
+       .set = set_sink,
+       .otherwise = [](const Problem&) -> FieldValue { return std::string("none"); },
+       .print = [](const Problem& p) -> std::string { return p.sink ? "_sink" : ""; },
+       .read = [](IdReader& reader, Problem& p) { p.sink = reader.word("sink"); },
+       // The main loop is the same.
+       .distance = [](const Problem& a, const Problem& b) { return a.sink == b.sink ? 0 : 0.25; },
+       .draw = choices::draw_sink,
+       .simpler = choices::without_sink,
+       .complexity = [](const Problem& p) { return p.sink ? kFeature : 0; }},
   };
 }
 

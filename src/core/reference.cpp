@@ -1,10 +1,13 @@
 #include "core/reference.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "core/error.h"
+#include "core/expression_builtin.h"
 #include "core/parallel.h"
 #include "core/random.h"
 #include "core/reference_block.h"
@@ -102,6 +105,8 @@ class ReferenceRun {
  public:
   ReferenceRun(const Problem& problem, const AttentionInputs& inputs, std::vector<Task> tasks, bool ideal_only)
       : p_(problem), band_(problem.band()), inputs_(inputs), tasks_(std::move(tasks)), ideal_only_(ideal_only) {
+    if (problem.softcap) softcap_ = softcap_score(*problem.softcap);
+    if (problem.alibi != Alibi::kNone) alibi_ = alibi_score();
     const std::size_t rows = tasks_.size();
     const std::size_t values = rows * static_cast<std::size_t>(p_.head_dim_v);
     result_.rows = static_cast<std::int64_t>(rows);
@@ -147,13 +152,14 @@ class ReferenceRun {
     };
     const ReferenceHead what{p_.dtype, p_.output_dtype(),
                              p_.softmax_scale() * factor(inputs_.descale_q) * factor(inputs_.descale_k),
-                             factor(inputs_.descale_v)};
+                             factor(inputs_.descale_v), p_.softcap.value_or(0)};
     constexpr std::size_t kRowsPerJob = 8 * kReferenceRows;
     parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads,
                  [&](std::int64_t job) {
                    const std::size_t first = begin + static_cast<std::size_t>(job) * kRowsPerJob;
                    const std::size_t last = std::min(end, first + kRowsPerJob);
                    ReferenceScratch scratch;
+                   add_functions(batch, scratch);
                    for (std::size_t i = first; i < last;) {
                      std::vector<ReferenceRow> rows;
                      for (const std::size_t stop = block_end(i, last); i < stop; ++i)
@@ -161,6 +167,14 @@ class ReferenceRun {
                      reference_block(head, what, rows, scratch);
                    }
                  });
+  }
+
+  void add_functions(std::int64_t batch, ReferenceScratch& scratch) const {
+    if (softcap_) scratch.softcap.emplace(*softcap_);
+    if (alibi_)
+      scratch.alibi.emplace(*alibi_, [this, batch](int, std::span<const std::int32_t> indices) -> double {
+        return slope_at(p_, inputs_.alibi, batch, indices[0]);
+      });
   }
 
   // Rows of a block are all multiplied with the keys that any of them sees: under a window, rows of a sample that are
@@ -185,6 +199,11 @@ class ReferenceRun {
     for (std::int64_t d = 0; d < p_.head_dim; ++d)
       row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
     row.keys = band_.keys_of_row(task.row);
+    row.at.b = static_cast<std::int32_t>(task.batch), row.at.h = static_cast<std::int32_t>(task.head);
+    row.at.hk = static_cast<std::int32_t>(task.head / p_.group_size()), row.at.i = static_cast<std::int32_t>(task.row);
+    row.at.seqlen_q = static_cast<std::int32_t>(p_.seqlen_q);
+    row.at.seqlen_kv = static_cast<std::int32_t>(p_.seqlen_kv);
+    if (p_.sink) row.sink = inputs_.sink[static_cast<std::size_t>(task.head)];
     row.ideal_o = result_.ideal_o.data() + task.out * p_.head_dim_v;
     row.ideal_lse = result_.ideal_lse.data() + task.out;
     if (ideal_only_) return row;
@@ -201,7 +220,8 @@ class ReferenceRun {
   const AttentionInputs& inputs_;
   std::vector<Task> tasks_;
   bool ideal_only_;
-  std::vector<std::size_t> starts_;  // of each run of tasks that share a head of k and v, and the end
+  std::optional<Expression> softcap_, alibi_;  // what the problem's names stand for
+  std::vector<std::size_t> starts_;            // of each run of tasks that share a head of k and v, and the end
   Reference result_;
 };
 
@@ -225,6 +245,8 @@ void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
   FC_CHECK(fits(inputs.k, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim));
   for (const std::vector<float>* descales : {&inputs.descale_q, &inputs.descale_k, &inputs.descale_v})
     FC_CHECK(static_cast<std::int64_t>(descales->size()) == problem.descale_count());
+  FC_CHECK(static_cast<std::int64_t>(inputs.sink.size()) == problem.sink_count());
+  FC_CHECK(static_cast<std::int64_t>(inputs.alibi.size()) == problem.alibi_count());
   FC_CHECK(fits(inputs.v, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim_v));
 }
 

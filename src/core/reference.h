@@ -29,7 +29,7 @@ RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t se
 // For each chosen row: head_dim_v outputs and one log-sum-exp, in the order of the sample (all: b, h, row).
 struct Reference {
   std::vector<double> o;         // rows × head_dim_v
-  std::vector<double> lse;       // rows; natural log of sum exp(scale·q·k); -inf for a fully masked row
+  std::vector<double> lse;       // rows; natural log of sum exp(score), a sink's included; -inf for a row of neither
   std::vector<float> ideal_o;    // the same by an idealised kernel: fp32 accumulation, P rounded to the dtype,
   std::vector<float> ideal_lse;  // o rounded to the dtype
   // Per row, what rounding theory predicts for that kernel: the rms of ‖o − ref‖ and of |lse − ref|. Keeps the bound
@@ -40,8 +40,8 @@ struct Reference {
   std::int64_t rows = 0;
 };
 
-// A row that sees no key (masked, or seqlen_kv = 0), or whose scores are all -inf: o = 0, lse = -inf.
-// A NaN score, or +inf as a row's maximum, makes o and lse of that row NaN.
+// A row that sees no key (masked, or seqlen_kv = 0), or whose scores are all -inf: o = 0, lse = -inf, or its sink.
+// A NaN score or sink, or +inf as a row's maximum, makes o and lse of that row NaN.
 // Threads: 0 = all cores. Time: B1 H8 S2048 D64 under 10 s on 2 cores.
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows,
                             int threads = 0);

@@ -92,19 +92,45 @@ enum class RowKind { kPlain, kEmpty, kInvalid };
 // Keys of one row, counted as its scores are: from the block's first key on.
 using Keys = KeyRange<std::int64_t>;
 
+// Scaled scores of a row become what the problem's functions make of them: scratch.before keeps those that ALiBi was
+// given. An idealised kernel rounds the result once.
 template <class T>
-RowKind scale_scores(T* scores, const Keys& keys, T scale, T* maximum) {
+void transform_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::int64_t first, T* scores) {
+  if (!scratch.softcap && !scratch.alibi) return;
+  const auto count = static_cast<std::size_t>(row.keys.size());
+  scratch.s64.assign(scores + row.keys.begin, scores + row.keys.end);
+  ExpressionPoint from = row.at;
+  from.j = static_cast<std::int32_t>(first + row.keys.begin);
+  if (scratch.softcap) scratch.softcap->scores(from, scratch.s64);
+  scratch.before = scratch.s64;
+  if (scratch.alibi) scratch.alibi->scores(from, scratch.s64);
+  for (std::size_t j = 0; j < count; ++j)
+    scores[row.keys.begin + static_cast<std::int64_t>(j)] = static_cast<T>(scratch.s64[j]);
+}
+
+// Scores of q·k become those that the softmax takes; `maximum` is that of the keys.
+template <class T>
+RowKind make_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::int64_t first, T* scores, T scale,
+                    T* maximum) {
+  const Keys& keys = row.keys;
+  for (std::int64_t j = keys.begin; j < keys.end; ++j) scores[j] *= scale;
+  transform_scores(scratch, row, first, scores);
   T highest = -std::numeric_limits<T>::infinity();
   bool nan = false;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
-    scores[j] *= scale;
     nan |= std::isnan(scores[j]);
     highest = std::max(highest, scores[j]);
   }
   *maximum = highest;
-  if (nan || highest == std::numeric_limits<T>::infinity()) return RowKind::kInvalid;
+  const float sink = row.sink.value_or(0);
+  if (nan || highest == std::numeric_limits<T>::infinity() || std::isnan(sink) ||
+      sink == std::numeric_limits<float>::infinity())
+    return RowKind::kInvalid;
   return highest == -std::numeric_limits<T>::infinity() ? RowKind::kEmpty : RowKind::kPlain;
 }
+
+// The log-sum-exp of a row without keys.
+double empty_lse(const ReferenceRow& row) { return row.sink ? static_cast<double>(*row.sink) : -kInfinity; }
 
 // Keys that not every row sees are added row by row: a hidden key contributes nothing, where 0 * NaN would.
 template <class T, class AllRows, class OneRow>
@@ -131,10 +157,21 @@ void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<
 
 // Of one row's scores in fp64: what its probabilities say of errors that all keys share.
 struct ScoreStatistics {
-  double maximum = 0, lse = 0;
-  double mean_abs = 0;   // of |score|, weighted with p
-  double deviation = 0;  // of the score, weighted with p
+  double maximum = 0, lse = 0;  // maximum: of the keys
+  double top = 0;               // of the keys and the sink
+  double given = 0;             // of the keys, before ALiBi
+  double mean_abs = 0;          // of |score| before ALiBi, weighted with p
+  // Of the same, weighted with p. Where an error of the same relative size moves scores unalike (softcap), or not all
+  // of the row (ALiBi, a sink), it is about 0 rather than about the mean.
+  double deviation = 0;
+  double function_mean = 0, function_rms = 0;  // errors of the problem's functions of scores, weighted with p
+  double sink_share = 0;                       // error of the row's sum by the sink, relatively
 };
+
+// tile/expression.cuh: tanh is within 2^-21, of an argument that is rounded twice.
+constexpr double kTanhError = 0x1p-21 + 0x1p-23;
+// A slope is multiplied with a constant, both rounded, and the product with a rounded scale; the difference is rounded.
+constexpr double kAlibiError = 3 * 0x1p-24, kAlibiSum = 0x1p-24;
 
 constexpr double kUlpF32 = 0x1p-24;
 // P of 8 bits is e4m3, whatever v is, of 2^8 times the probability relative to the row's largest: 256 of the 448 that
@@ -194,7 +231,8 @@ constexpr double kUniform = 0.57735;  // sqrt(1/3)
 
 // Sums over a row that the errors are made of.
 struct RowSums {
-  double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0, p2 = 0;
+  double o2 = 0, q2 = 0, mean_v = 0, mean_v2 = 0;
+  double p2 = 0, steepness = 0;              // of p^2, and of p, times the slope of softcap
   double noise2 = 0, spread2 = 0;            // of p |v|, and of how far o moves with each score
   double p_noise2 = 0;                       // of o, by P's rounding: rms
   double p_budget2 = 0, p_sums_budget2 = 0;  // the same by errors anywhere within a unit; and of the sum of o
@@ -203,29 +241,38 @@ struct RowSums {
   double score = 0;  // the rms error of a score
 };
 
+// How far o moves at most with errors e of the scores, by their rms weighted with p (Cauchy and Schwarz):
+// |sum p e (v - o)| <= sqrt(sum p e^2) sqrt(sum p |v - o|^2).
+double spread_of(const RowSums& s) { return std::sqrt(std::max(0.0, s.mean_v2 - s.o2)); }
+
 // Of a 16-bit score: where tensor cores add to the accumulator, once per 16 terms, they truncate, half of 2^-23 of a
 // partial sum that averages half the final one, always towards zero, so it grows with d and does not average out.
 double truncations_of(DType dtype, double dim) { return size_of(dtype) == 2 ? dim / 32 : 0; }
 
+// `slopes`: ReferenceScratch's, of the row; null: 1 for each key.
 RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const ScoreStatistics& scores,
-                const double* p, const ReferenceRow& row) {
+                const double* p, const double* slopes, const ReferenceRow& row) {
   const bool fp8 = size_of(what.dtype) == 1;
   const double p_unit = what.dtype == DType::kF32 ? 0 : precision_of(what.dtype).unit;
   const double p_max = std::exp(scores.maximum - scores.lse), dim = static_cast<double>(head.head_dim);
   RowSums s;
   for (std::int64_t d = 0; d < head.head_dim_v; ++d) s.o2 += row.o[d] * row.o[d];
   for (const float q : row.q) s.q2 += static_cast<double>(q) * q;
+  // Scores of an infinity are infinite, or the softcap exactly.
+  if (!std::isfinite(s.q2)) s.q2 = 0;
   const float *v_norm = head.v_norm.data() + first, *v_sum = head.v_sum.data() + first;
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) s.mean_v += p[j] * what.v_scale * v_norm[j];
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
     const double norm = what.v_scale * v_norm[j], sum = what.v_scale * v_sum[j], pv = p[j] * norm;
     // An error in one score moves o along v_j - o, which is at most (1 - p_j)|v_j| + sum of the other p|v| long.
-    const double moved = p[j] * ((1 - 2 * p[j]) * norm + s.mean_v);
+    const double slope = slopes ? slopes[j] : 1;
+    const double moved = slope * p[j] * ((1 - 2 * p[j]) * norm + s.mean_v);
     s.noise2 += pv * pv;
     s.spread2 += moved * moved;
     s.mean_v2 += pv * norm;
     s.v2 += norm * norm;
-    s.p2 += p[j] * p[j];
+    s.p2 += slope * p[j] * (slope * p[j]);
+    s.steepness += slope * p[j];
     const double rms = fp8 ? error_of_p8(p[j] / p_max, kRms) * p_max : kRms * p_unit * p[j];
     const double uniform = fp8 ? error_of_p8(p[j] / p_max, kUniform) * p_max : kUniform * p_unit * p[j];
     s.p_noise2 += rms * norm * (rms * norm);
@@ -238,7 +285,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
   // An fp32 dot product of d terms is off by about 2^-24 |q||k|, twice that with the adds inside an instruction.
   const double norms = what.scale * std::sqrt(s.q2) * longest_k;
   s.score = (2 + truncations_of(what.dtype, dim)) * kUlpF32 * norms;
-  if (fp8) s.score += error_of_fp8_score(norms, scores.maximum, dim);
+  if (fp8) s.score += error_of_fp8_score(norms, scores.given, dim);
   return s;
 }
 
@@ -253,11 +300,12 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   const double shared =
       (2 + 2 * truncations_of(what.dtype, score_dim)) * kUlpF32 + (fp8 ? error_of_fp8_score(0, 1, score_dim) : 0);
   // ex2.approx, and lg2.approx: absolute below 2, else relative (PTX ISA).
-  const double log2_sum = (scores.lse - scores.maximum) / std::log(2.0);
+  const double log2_sum = (scores.lse - scores.top) / std::log(2.0);
   budget.lse_systematic =
-      (0x1p-22 + 0x1p-22 * std::log(2.0) * std::max(1.0, std::abs(log2_sum)) + shared * scores.mean_abs);
+      (0x1p-22 + 0x1p-22 * std::log(2.0) * std::max(1.0, std::abs(log2_sum)) + shared * scores.mean_abs) +
+      scores.function_mean + scores.sink_share;
   // Three roundings of such numbers, each uniform.
-  const double conversions = kUlpF32 * (1 + std::abs(scores.lse) + std::abs(scores.maximum));
+  const double conversions = kUlpF32 * (1 + std::abs(scores.lse) + std::abs(scores.top));
   const double lane_sum = kUlpF32 / 12, chain_sum = kUlpF32 / 3;  // four lanes side by side; one alone
   budget.lse_variance = (conversions * conversions + lane_sum * lane_sum * keys + s.score * s.score * s.p2);
   budget.lse_chain_variance = ((chain_sum * chain_sum - lane_sum * lane_sum) * keys);
@@ -280,8 +328,8 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
   // Of |o|: exp2, the division, the accumulator's truncation once per 16 keys (of 8 bits until the sum is promoted); of
   // o moved by errors of all scores; and small P.
   const double truncated = fp8 ? sums.coherent : keys / 16 * kUlpF32;
-  const double systematic = norm * (0x1p-21 + truncated) +
-                            shared * scores.deviation * std::sqrt(std::max(0.0, s.mean_v2 - s.o2)) + s.lost +
+  const double systematic = norm * (0x1p-21 + truncated + scores.sink_share) +
+                            (shared * scores.deviation + scores.function_rms) * spread_of(s) + s.lost +
                             std::sqrt(saturated2);
   budget.scale_systematic = (norm * systematic);
   budget.scale_variance = (scaled_rounding2 + s.o2 * (s.p_budget2 + other2));
@@ -292,9 +340,9 @@ RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const Row
 
 // The rms that rounding theory predicts for an idealised kernel's row; p are the normalised probabilities.
 void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceHead& what, const double* p,
-                    const ScoreStatistics& scores, ReferenceRow& row) {
+                    const double* slopes, const ScoreStatistics& scores, ReferenceRow& row) {
   const Precision output = precision_of(what.output_dtype);
-  const RowSums s = sum_row(head, first, what, scores, p, row);
+  const RowSums s = sum_row(head, first, what, scores, p, slopes, row);
   const double keys = static_cast<double>(row.keys.size());
   const double rounding2 = kRms * kRms * output.unit * output.unit * s.o2 + s.p_noise2;
   double sums2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2);
@@ -304,11 +352,67 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
   }
   const double exp2_approx2 = 0x1p-44 * s.o2;
   const double subnormal2 = output.smallest * output.smallest * static_cast<double>(head.head_dim_v);
-  *row.predicted_o =
-      static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 + s.score * s.score * s.spread2));
-  *row.predicted_lse =
-      static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) + s.score);
+  const double functions = scores.function_rms * spread_of(s), sink2 = scores.sink_share * scores.sink_share * s.o2;
+  *row.predicted_o = static_cast<float>(std::sqrt(rounding2 + sums2 + exp2_approx2 + subnormal2 +
+                                                  s.score * s.score * s.spread2 + functions * functions + sink2));
+  *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + std::abs(scores.lse)) + kUlpF32 * std::sqrt(keys) +
+                                          s.score * s.steepness + scores.function_mean + scores.sink_share);
   *row.budget = budget_of(head, what, s, scores, row);
+}
+
+// Of a row that sees nothing but its sink: that is scaled to base 2 and back.
+void predict_lse_of_sink(ReferenceRow& row) {
+  const double size = std::abs(static_cast<double>(*row.sink));
+  const double conversions = kUlpF32 * (1 + 2 * size);
+  *row.predicted_lse = static_cast<float>(4 * kUlpF32 * (1 + size));
+  row.budget->lse_systematic = 0x1p-22;
+  row.budget->lse_variance = conversions * conversions;
+}
+
+// Scores become normalised probabilities.
+ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow& row, double* scores, double maximum) {
+  ScoreStatistics found;
+  const double sink = row.sink ? static_cast<double>(*row.sink) : -kInfinity;
+  const bool functions = scratch.softcap || scratch.alibi;
+  found.maximum = maximum, found.top = std::max(maximum, sink);
+  found.given = functions ? *std::max_element(scratch.before.begin(), scratch.before.end()) : maximum;
+  double sum = std::exp(sink - found.top), absolute = 0, below = 0, below2 = 0, squares = 0, errors = 0, errors2 = 0;
+  const double of_sink = sum;
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
+    const double score = scores[j], exponential = std::exp(score - found.top);
+    sum += exponential;
+    scores[j] = exponential;
+    if (exponential == 0) continue;  // -inf
+    const double before = functions ? scratch.before[static_cast<std::size_t>(j - row.keys.begin)] : score;
+    const double distance = before - maximum;
+    absolute += exponential * std::abs(before);
+    below += exponential * distance;
+    below2 += exponential * distance * distance;
+    squares += exponential * before * before;
+    if (!functions) continue;
+    const double error = (scratch.softcap ? kTanhError * std::abs(before) : 0) +
+                         (scratch.alibi ? kAlibiError * std::abs(before - score) + kAlibiSum * std::abs(score) : 0);
+    errors += exponential * error;
+    errors2 += exponential * error * error;
+  }
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) scores[j] /= sum;
+  found.lse = found.top + std::log(sum);
+  found.mean_abs = absolute / sum;
+  const double mean = below / sum;
+  found.deviation =
+      functions || row.sink ? std::sqrt(squares / sum) : std::sqrt(std::max(0.0, below2 / sum - mean * mean));
+  found.function_mean = errors / sum, found.function_rms = std::sqrt(errors2 / sum);
+  // Two more exponentials, 2^-22 each, and the sink in base 2, by a constant and a product that are rounded.
+  if (row.sink) found.sink_share = 2 * 0x1p-22 + (of_sink > 0 ? of_sink / sum * 0x1p-23 * std::abs(sink) : 0);
+  return found;
+}
+
+// The derivative of c · tanh(s / c) is 1 - (its value / c)^2.
+void add_slopes(ReferenceScratch& scratch, const ReferenceRow& row, double softcap, std::int64_t at) {
+  for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
+    const double share = scratch.before[static_cast<std::size_t>(j - row.keys.begin)] / softcap;
+    scratch.slopes[static_cast<std::size_t>(at + j)] = 1 - share * share;
+  }
 }
 
 void finish_f64(const PackedHead& head, std::int64_t first, std::vector<ReferenceRow>& rows, const ReferenceHead& what,
@@ -319,29 +423,17 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
   for (std::size_t r = 0; r < rows.size(); ++r) {
     ReferenceRow& row = rows[r];
     double* scores = p + static_cast<std::int64_t>(r) * stride;
-    double maximum = 0, sum = 0;
-    kinds.push_back(scale_scores(scores, row.keys, what.scale, &maximum));
+    double maximum = 0;
+    kinds.push_back(make_scores(scratch, row, first, scores, what.scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0);
-      *row.lse = kinds[r] == RowKind::kInvalid ? kNan : -kInfinity;
+      *row.lse = kinds[r] == RowKind::kInvalid ? kNan : empty_lse(row);
+      if (kinds[r] == RowKind::kEmpty && row.sink) predict_lse_of_sink(row);
       continue;
     }
-    double absolute = 0, below = 0, below2 = 0;
-    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
-      const double score = scores[j], distance = score - maximum, exponential = std::exp(distance);
-      sum += exponential;
-      scores[j] = exponential;
-      if (exponential == 0) continue;  // -inf
-      absolute += exponential * std::abs(score);
-      below += exponential * distance;
-      below2 += exponential * distance * distance;
-    }
-    for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) scores[j] /= sum;
-    *row.lse = maximum + std::log(sum);
-    statistics[r] = {.maximum = maximum,
-                     .lse = *row.lse,
-                     .mean_abs = absolute / sum,
-                     .deviation = std::sqrt(std::max(0.0, below2 / sum - below / sum * (below / sum)))};
+    statistics[r] = weigh_scores(scratch, row, scores, maximum);
+    if (scratch.softcap) add_slopes(scratch, row, what.softcap, static_cast<std::int64_t>(r) * stride);
+    *row.lse = statistics[r].lse;
   }
   std::fill(scratch.acc64.begin(), scratch.acc64.end(), 0.0);
   weigh_values(head, first, rows, p, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
@@ -351,7 +443,9 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
       rows[r].o[d] = kinds[r] == RowKind::kPlain ? acc[d] * what.v_scale : kinds[r] == RowKind::kInvalid ? kNan : 0.0;
     }
     if (kinds[r] == RowKind::kPlain) {
-      predict_errors(head, first, what, p + static_cast<std::int64_t>(r) * stride, statistics[r], rows[r]);
+      const auto of_row = static_cast<std::int64_t>(r) * stride;
+      predict_errors(head, first, what, p + of_row, scratch.softcap ? scratch.slopes.data() + of_row : nullptr,
+                     statistics[r], rows[r]);
     }
   }
 }
@@ -368,21 +462,28 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
   float* p = scratch.p32.data();
   const auto scale = static_cast<float>(what.scale), v_scale = static_cast<float>(what.v_scale);
   std::vector<RowKind> kinds;
-  float sums[kRows] = {};
+  float sums[kRows] = {}, weights[kRows] = {1, 1, 1, 1};  // weights: of o, where a sink is larger than all keys
+  static_assert(kRows == 4);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     ReferenceRow& row = rows[r];
     float* scores = p + static_cast<std::int64_t>(r) * stride;
     float maximum = 0;
-    kinds.push_back(scale_scores(scores, row.keys, scale, &maximum));
+    kinds.push_back(make_scores(scratch, row, first, scores, scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0f);
-      *row.ideal_lse = static_cast<float>(kinds[r] == RowKind::kInvalid ? kNan : -kInfinity);
+      *row.ideal_lse = static_cast<float>(kinds[r] == RowKind::kInvalid ? kNan : empty_lse(row));
       continue;
     }
+    // A kernel rounds P relative to the largest of the keys, and adds the sink at the end.
     for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
       const float exponential = std::exp(scores[j] - maximum);
       sums[r] += exponential;
       scores[j] = round_p(what.dtype, exponential);
+    }
+    if (row.sink) {
+      const float top = std::max(maximum, *row.sink), of_keys = std::exp(maximum - top);
+      const float all = of_keys * sums[r] + std::exp(*row.sink - top);
+      weights[r] = of_keys, sums[r] = all, maximum = top;
     }
     *row.ideal_lse = maximum + std::log(sums[r]);
   }
@@ -391,7 +492,7 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
-      const float value = kinds[r] == RowKind::kPlain     ? acc[d] / sums[r] * v_scale
+      const float value = kinds[r] == RowKind::kPlain     ? acc[d] * weights[r] / sums[r] * v_scale
                           : kinds[r] == RowKind::kInvalid ? static_cast<float>(kNan)
                                                           : 0.0f;
       rows[r].ideal_o[d] = round_to(what.output_dtype, value);
@@ -444,6 +545,7 @@ void reference_block(const PackedHead& head, const ReferenceHead& what, std::vec
     row.keys = row.keys.empty() ? Keys{0, 0} : Keys{row.keys.begin - first, row.keys.end - first};
   scratch.p64.resize(static_cast<std::size_t>(kRows * stride));
   scratch.p32.resize(static_cast<std::size_t>(kRows * stride));
+  if (scratch.softcap) scratch.slopes.resize(static_cast<std::size_t>(kRows * stride));
   scratch.acc64.resize(static_cast<std::size_t>(kRows * head.padded_v));
   scratch.acc32.resize(static_cast<std::size_t>(kRows * head.padded_v));
   std::vector<float> q32(static_cast<std::size_t>(kRows * head.head_dim), 0.0f);

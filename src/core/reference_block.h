@@ -2,10 +2,12 @@
 // The inner loops of the reference: a few query rows of one head against all of its keys.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/band.h"
 #include "core/dtype.h"
+#include "core/expression_value.h"
 #include "core/row_budget.h"
 #include "core/tensor.h"
 
@@ -30,7 +32,9 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
 struct ReferenceRow {
   std::vector<float> q;  // head_dim
   KeyRange<std::int64_t> keys{0, 0};
-  double* o = nullptr;  // head_dim_v; null in all rows of a block: only the ideal kernel's results are wanted
+  ExpressionPoint at;         // of key 0: what a score function may ask
+  std::optional<float> sink;  // joins the sum and the log-sum-exp
+  double* o = nullptr;        // head_dim_v; null in all rows of a block: only the ideal kernel's results are wanted
   double* lse = nullptr;
   float* ideal_o = nullptr;
   float* ideal_lse = nullptr;
@@ -41,6 +45,10 @@ struct ReferenceRow {
 
 // Scores, exponentials and scratch of one thread.
 struct ReferenceScratch {
+  // What becomes of the scaled scores, in this order; null: nothing. With them the tensors that they name.
+  std::optional<ExpressionEvaluator> softcap, alibi;
+  std::vector<double> s64, before;  // of one row's scores: what the functions give, and what ALiBi was given
+  std::vector<double> slopes;       // of softcap, by row and key: how much of an error of its score is left
   std::vector<double> p64, acc64;
   std::vector<float> p32, acc32;
 };
@@ -50,6 +58,7 @@ struct ReferenceHead {
   DType output_dtype = DType::kF32;  // of o
   double scale = 1;                  // of what q and k store: softmax scale and, of 8-bit operands, their factors
   double v_scale = 1;                // of what v stores
+  double softcap = 0;                // of which ReferenceScratch has the function
 };
 // 1 .. kReferenceRows rows.
 void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,

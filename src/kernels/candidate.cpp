@@ -93,6 +93,8 @@ Addresses AttentionArgs::addresses() const {
   all[AddressOf(Operand::kDescaleQ).index()] = descale_q;
   all[AddressOf(Operand::kDescaleK).index()] = descale_k;
   all[AddressOf(Operand::kDescaleV).index()] = descale_v;
+  all[AddressOf(Operand::kSink).index()] = sink;
+  all[AddressOf(Operand::kAlibi).index()] = alibi;
   return all;
 }
 

@@ -29,14 +29,15 @@ std::uint64_t key_of(const AttentionArgs& args) {
   std::uint64_t key = 0;
   for (const void* address : {args.q, args.k, args.v, static_cast<const void*>(args.o),
                               static_cast<const void*>(args.lse), static_cast<const void*>(args.descale_q),
-                              static_cast<const void*>(args.descale_k), static_cast<const void*>(args.descale_v)})
+                              static_cast<const void*>(args.descale_k), static_cast<const void*>(args.descale_v),
+                              static_cast<const void*>(args.sink), static_cast<const void*>(args.alibi)})
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
   return key | 1;  // never that of an empty slot
 }
 
 bool same_addresses(const AttentionArgs& a, const AttentionArgs& b) {
   return a.q == b.q && a.k == b.k && a.v == b.v && a.o == b.o && a.lse == b.lse && a.descale_q == b.descale_q &&
-         a.descale_k == b.descale_k && a.descale_v == b.descale_v;
+         a.descale_k == b.descale_k && a.descale_v == b.descale_v && a.sink == b.sink && a.alibi == b.alibi;
 }
 
 }  // namespace

@@ -31,6 +31,8 @@ struct AttentionArgs {
   const float* descale_q = nullptr;
   const float* descale_k = nullptr;
   const float* descale_v = nullptr;
+  const float* sink = nullptr;   // Problem::sink_count() logits
+  const float* alibi = nullptr;  // Problem::alibi_count() slopes
   Addresses addresses() const;
 };
 

@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <limits>
 #include <type_traits>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 #include "core/problem_fields.h"
 
@@ -33,16 +36,30 @@ Limits limits_of(const DeviceLimits& limits) {
 }
 
 std::string print_traits(const Traits& traits) {
-  std::string values;
+  // Always named; later members where one of them, or of those after it, is not the default: stored results hold the
+  // names of kernels, and those of problems without the later members stay.
+  constexpr std::size_t kAlwaysNamed = 6;
+  std::vector<std::string> values;
+  std::size_t needed = kAlwaysNamed;
   Traits::fields([&](const char*, auto member) {
     const auto value = traits.*member;
-    if (!values.empty()) values += ", ";
     if constexpr (std::is_same_v<decltype(value), const Element>)
-      values += fmt::format("flashcore::Element({})", static_cast<int>(value));
-    else values += fmt::format("{}", value);
+      values.push_back(fmt::format("flashcore::Element({})", static_cast<int>(value)));
+    else values.push_back(fmt::format("{}", value));
+    if (value != Traits().*member) needed = std::max(needed, values.size());
   });
-  return fmt::format("flashcore::Traits{{{}}}", values);
+  values.resize(needed);
+  return fmt::format("flashcore::Traits{{{}}}", fmt::join(values, ", "));
 }
+
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634074;
+
+// What a score is in units of between its functions and exp2.
+double score_unit(const Problem& problem) { return problem.softcap.value_or(problem.softmax_scale()); }
+
+}  // namespace
 
 ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts) {
   const auto strides = [](const TensorLayout& layout) {
@@ -61,7 +78,7 @@ ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& 
   const Band<std::int64_t> band = problem.band();
   params.right_offset = static_cast<int>(band.right_offset);
   params.left_offset = static_cast<int>(band.left_offset);
-  params.scale_log2 = static_cast<float>(problem.softmax_scale() * 1.4426950408889634074);
+  params.scale_log2 = static_cast<float>(score_unit(problem) * kLog2E);
   return params;
 }
 
@@ -71,6 +88,18 @@ void relocate_forward(Step& step, std::size_t offset) {
   step.relocate(offset + offsetof(ForwardParams, v), Operand::kV);
   step.relocate(offset + offsetof(ForwardParams, o), Operand::kO);
   step.relocate(offset + offsetof(ForwardParams, lse), Operand::kLse);
+}
+
+ScoreParams make_score_params(const Problem& problem) {
+  ScoreParams params{};
+  if (problem.softcap) params.tanh_scale = static_cast<float>(problem.softmax_scale() / *problem.softcap);
+  if (problem.alibi != Alibi::kNone) params.slope_scale = static_cast<float>(1 / score_unit(problem));
+  return params;
+}
+
+void relocate_scores(Step& step, std::size_t offset, const Problem& problem) {
+  if (problem.alibi != Alibi::kNone) step.relocate(offset + offsetof(ScoreParams, alibi), Operand::kAlibi);
+  if (problem.sink) step.relocate(offset + offsetof(ScoreParams, sink), Operand::kSink);
 }
 
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts) {
@@ -94,12 +123,17 @@ void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {
 
 void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts) {
   if (problem.is_8bit()) {
-    step.set_params(make_fp8_params(problem, layouts));
+    set_params_of(step, make_fp8_params(problem, layouts), problem);
     relocate_fp8(step, 0, problem);
   } else {
-    step.set_params(make_forward_params(problem, layouts));
+    set_params_of(step, make_forward_params(problem, layouts), problem);
     relocate_forward(step, 0);
   }
+}
+
+std::optional<std::string> why_no_scores(const Problem& problem) {
+  if (!problem.has_score()) return std::nullopt;
+  return fmt::format("no {}", problem.softcap ? "softcap" : problem.alibi != Alibi::kNone ? "ALiBi" : "sink");
 }
 
 std::optional<std::string> why_indices_overflow(const Problem& problem) {

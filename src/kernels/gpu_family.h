@@ -2,6 +2,7 @@
 // What every GPU family shares on the host: its Config erased to values, Traits and Limits filled, parameters packed.
 
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <string>
 
@@ -22,10 +23,23 @@ void relocate_forward(Step& step, std::size_t offset);
 // The same of 8-bit problems. Without scales the addresses of the factors stay null.
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts);
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem);
-// ForwardParams, or Fp8ForwardParams, as all of the step's parameters.
+// ForwardParams, or Fp8ForwardParams, as all of the step's parameters, with those of scores where the problem has any.
 void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts);
+// Of problems with a function of scores or a sink. Addresses are null: relocate_scores has them, for a ScoreParams at
+// byte `offset`.
+ScoreParams make_score_params(const Problem& problem);
+void relocate_scores(Step& step, std::size_t offset, const Problem& problem);
+// A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`.
+template <class Params>
+void set_params_of(Step& step, const Params& params, const Problem& problem) {
+  if (!problem.has_score()) return step.set_params(params);
+  step.set_params(Scored<Params>{params, make_score_params(problem)});
+  relocate_scores(step, offsetof(Scored<Params>, score), problem);
+}
 // Of families that have no kernel for 8 bits.
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
+// Of families that have no kernel for functions of scores: why they do not run such a problem; none for others.
+std::optional<std::string> why_no_scores(const Problem& problem);
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
 std::optional<std::string> why_indices_overflow(const Problem& problem);
 
@@ -84,11 +98,12 @@ class GpuFamily : public Family {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
-    // Families with kernels for 8 bits have them by this name, in the same file unless they say otherwise.
+    // Families with kernels for 8 bits, and for scores, have them by these names, in the same file.
     const Traits traits = traits_of(problem);
     source.name_expression =
-        fmt::format("flashcore::{0}::{1}<{2}, {3}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
-                    print_traits(traits), initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
+        fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
+                    problem.has_score() ? "_scored" : "", print_traits(traits),
+                    initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
     source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
     if (const int level = ptxas_level(traits); level != 3)

@@ -8,8 +8,8 @@
 namespace flashcore {
 
 std::string_view to_string(Operand operand) {
-  constexpr std::array<std::string_view, kOperandCount> kNames = {"q",   "k",         "v",         "o",
-                                                                  "lse", "descale_q", "descale_k", "descale_v"};
+  constexpr std::array<std::string_view, kOperandCount> kNames = {
+      "q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "sink", "alibi"};
   return kNames.at(static_cast<std::size_t>(operand));
 }
 
@@ -21,6 +21,18 @@ void Step::write_addresses(const Addresses& addresses, std::span<std::byte> para
 bool Program::has_tensor_maps() const {
   return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return !step.launch.tensor_maps.empty(); });
 }
+
+namespace {
+
+// In fingerprints, which stored results hold: workspaces keep the numbers after the eight operands that there were at
+// first, and later operands come after those.
+std::size_t stored_number(AddressOf of) {
+  constexpr std::size_t kFirstOperands = 8;
+  if (of.index() < kFirstOperands) return of.index();
+  return of.index() < kOperandCount ? of.index() + kMaxWorkspaces : of.index() - kOperandCount + kFirstOperands;
+}
+
+}  // namespace
 
 std::string Program::fingerprint() const {
   Hasher hasher;
@@ -34,10 +46,11 @@ std::string Program::fingerprint() const {
     for (std::size_t i = 0; i < launch.tensor_maps.size(); ++i) {
       const TensorMapSpec& map = launch.tensor_maps[i];
       for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");
-      hasher.add(fmt::format("swizzle {} of {}", static_cast<unsigned>(map.swizzle), step.map_addresses[i].index()));
+      hasher.add(
+          fmt::format("swizzle {} of {}", static_cast<unsigned>(map.swizzle), stored_number(step.map_addresses[i])));
     }
     for (const Step::Relocation& relocation : step.relocations)
-      hasher.add(fmt::format("{} to {}", relocation.of.index(), relocation.offset));
+      hasher.add(fmt::format("{} to {}", stored_number(relocation.of), relocation.offset));
     hasher.add({reinterpret_cast<const char*>(launch.params.data()), launch.params.size()});
   }
   return hasher.hex();

@@ -18,9 +18,9 @@
 
 namespace flashcore {
 
-// A tensor of the call. The factors are those of 8-bit operands.
-enum class Operand : std::uint8_t { kQ, kK, kV, kO, kLse, kDescaleQ, kDescaleK, kDescaleV };
-inline constexpr std::size_t kOperandCount = 8;
+// A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head.
+enum class Operand : std::uint8_t { kQ, kK, kV, kO, kLse, kDescaleQ, kDescaleK, kDescaleV, kSink, kAlibi };
+inline constexpr std::size_t kOperandCount = 10;
 inline constexpr std::size_t kMaxWorkspaces = 3;
 inline constexpr std::size_t kAddressCount = kOperandCount + kMaxWorkspaces;
 std::string_view to_string(Operand operand);  // "q"
@@ -48,7 +48,8 @@ class AddressOf {
   std::uint8_t index_;
 };
 
-// Device addresses of one call, by AddressOf::index. lse may be null; so are the factors of operands that have none.
+// Device addresses of one call, by AddressOf::index. lse may be null; so are those of operands that the problem has
+// not.
 using Addresses = std::array<const void*, kAddressCount>;
 
 // One launch of the candidate's kernel.

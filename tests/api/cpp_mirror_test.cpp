@@ -46,6 +46,9 @@ Attention in_cpp(const fc_attention& a) {
   p.window_alignment = static_cast<fc_alignment>(a.window_alignment);
   if (a.given & FC_GIVEN_O_DTYPE) p.o_dtype = static_cast<fc_dtype>(a.o_dtype);
   p.scaling = static_cast<fc_scaling>(a.scaling);
+  if (a.softcap != 0) p.softcap = a.softcap;
+  p.alibi = static_cast<fc_alibi>(a.alibi);
+  p.sink = static_cast<fc_sink>(a.sink);
   if (a.scale != 0) p.scale = a.scale;
   return p;
 }

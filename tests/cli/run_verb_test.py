@@ -52,6 +52,22 @@ class RunTest(CliTest):
             self.assertIn(expected + '"', result.stdout)
         self.expect_error(BAD_USAGE, ["sideways", "top_left"], "run", "--device", "cpu", *flags, "--causal", "sideways")
 
+    def test_softcap_slopes_and_sinks(self):
+        flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(2, 4, 20, 16), kv_shape=(2, 2, 33, 16))]
+        heads, batch, short, halves = (self.path(name) for name in ("heads.npy", "batch.npy", "short.npy", "halves.npy"))
+        write_npy(heads, (4,))
+        write_npy(batch, (2, 4))
+        write_npy(short, (3,))
+        write_npy(halves, (4,), "F16")
+        for words, expected in ((["--softcap", "5"], "_softcap5"), (["--alibi", heads], "_alibi"), (["--sink", heads], "_sink"),
+                                (["--softcap", "0.5", "--alibi", batch, "--sink", heads], "_softcap0.5_alibibatch_sink")):  # fmt: skip
+            with self.subTest(words=words):
+                self.assertIn(expected + '"', self.expect(DONE, *flags, *words, "--check", "--json", "-", "--quiet").stdout)
+        self.expect_error(BAD_USAGE, ["softcap is 0", "1e-06"], *flags, "--softcap", "0")
+        self.expect_error(BAD_USAGE, ["sink", "[3]", "[heads] = [4]"], *flags, "--sink", short)
+        self.expect_error(BAD_USAGE, ["alibi", "[3]", "[batch, heads] = [2, 4]"], *flags, "--alibi", short)
+        self.expect_error(BAD_USAGE, ["sink", "fp16", "must be fp32"], *flags, "--sink", halves)
+
     def test_windows(self):
         flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(1, 2, 20, 16), kv_shape=(1, 1, 33, 16))]
         for words, expected in ((["--window", "4,2"], "_wl4_wr2"), (["--window=-1,3"], "_wr3"), (["--causal", "--window", "4,-1"], "_causal_wl4"),

@@ -31,9 +31,15 @@ std::vector<double> naive_row(const PlacedProblem& p, const AttentionInputs& in,
     for (std::int64_t d = 0; d < p.head_dim; ++d)
       s += static_cast<double>(in.q.at(b, h, row, d)) * in.k.at(b, head, j, d);
     s *= static_cast<double>(descale_at(p, in.descale_q, b, head)) * descale_at(p, in.descale_k, b, head);
-    scores.push_back(s * p.softmax_scale());
-    maximum = std::max(maximum, scores.back());
+    s *= p.softmax_scale();
+    if (p.softcap) s = *p.softcap * std::tanh(s / *p.softcap);
+    s -= slope_at(p, in.alibi, b, h) * std::abs(static_cast<double>(row + p.seqlen_kv - p.seqlen_q - j));
+    scores.push_back(s);
+    maximum = std::max(maximum, s);
   }
+  const double sink = p.sink ? in.sink[static_cast<std::size_t>(h)] : -kInf;
+  maximum = std::max(maximum, sink);
+  if (p.sink) sum = std::exp(sink - maximum);
   for (double& s : scores) sum += s = std::exp(s - maximum);
   for (std::size_t j = 0; j < scores.size(); ++j) {
     const std::int64_t key = keys.begin + static_cast<std::int64_t>(j);
@@ -41,7 +47,7 @@ std::vector<double> naive_row(const PlacedProblem& p, const AttentionInputs& in,
       o[d] += scores[j] / sum * in.v.at(b, head, key, static_cast<std::int64_t>(d)) *
               static_cast<double>(descale_at(p, in.descale_v, b, head));
   }
-  *lse = scores.empty() ? -kInf : maximum + std::log(sum);
+  *lse = sum == 0 ? -kInf : maximum + std::log(sum);
   return o;
 }
 
@@ -51,7 +57,9 @@ TEST(ReferenceTest, AgreesWithTheFormulaOnEveryKindOfProblem) {
         "b1_h5_hk1_sq19_sk50_d80_fp16_causaltl_strided", "b1_h3_sq7_sk129_d33_dv5_fp32_scale0.5",
         "b1_h2_s99_d16_fp16_causal_wl13", "b1_h2_sq40_sk90_d16_bf16_wl20_wr3", "b1_h2_sq90_sk40_d16_fp32_wl5_tl",
         "b1_h4_hk2_sq3_sk200_d16_fp32_causal_wl33", "b2_h6_hk2_s37_d24_dv40_e4m3_perhead_causal",
-        "b1_h2_s50_d16_e5m2_ofp16", "b1_h2_s50_d16_e4m3_oe4m3_unscaled_strided"}) {
+        "b1_h2_s50_d16_e5m2_ofp16", "b1_h2_s50_d16_e4m3_oe4m3_unscaled_strided", "b1_h2_s50_d16_fp16_softcap2",
+        "b2_h4_hk2_sq40_sk70_d16_bf16_causal_alibi", "b2_h3_sq40_sk30_d16_fp32_wr9_alibibatch",
+        "b1_h4_hk2_sq50_sk30_d16_fp16_causal_sink", "b2_h4_s37_d24_e4m3_perhead_causal_softcap5_alibibatch_sink"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const Reference ref = reference_forward(p, in, {});

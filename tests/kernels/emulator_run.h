@@ -92,7 +92,8 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
   };
   const auto descale_q = factors_of("descale_q", inputs.descale_q),
              descale_k = factors_of("descale_k", inputs.descale_k),
-             descale_v = factors_of("descale_v", inputs.descale_v);
+             descale_v = factors_of("descale_v", inputs.descale_v), sink = factors_of("sink", inputs.sink),
+             alibi = factors_of("alibi", inputs.alibi);
   const auto address = [](const std::unique_ptr<Buffer>& buffer) {
     return buffer ? static_cast<const float*>(buffer->data()) : nullptr;
   };
@@ -110,7 +111,9 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
                                        .layouts = layouts,
                                        .descale_q = address(descale_q),
                                        .descale_k = address(descale_k),
-                                       .descale_v = address(descale_v)});
+                                       .descale_v = address(descale_v),
+                                       .sink = address(sink),
+                                       .alibi = address(alibi)});
     for (int i = 0; i < launches && run.result.empty(); ++i) {
       device->fill(o_buffer->data(), 0xff, o.data.size());
       device->fill(lse_buffer->data(), 0xff, lse.size() * sizeof(float));

@@ -15,6 +15,10 @@ inline constexpr const char* kShortKeys = "b1_h8_sq600_sk20_d64_fp16";  // one b
 // left.
 inline constexpr const char* kWindow = "b1_h2_s260_d64_fp16_causal_wl40";
 inline constexpr const char* kLeftOnly = "b1_h2_sq70_sk200_d64_fp16_wl30";
+// Functions of scores, and rows that see nothing but their sink.
+inline constexpr const char* kSoftcap = "b1_h2_s100_d64_fp16_causal_softcap5";
+inline constexpr const char* kAlibi = "b2_h3_sq100_sk150_d64_fp16_alibibatch";
+inline constexpr const char* kSink = "b1_h3_sq90_sk60_d64_bf16_causal_sink";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
@@ -91,7 +95,46 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kPartial = "tile/partial.cuh";
   static constexpr const char* kRowSoftmax = "tile/row_softmax.cuh";
   static constexpr const char* kTile = "tile/shared_tile.cuh";
+  static constexpr const char* kScore = "tile/score.cuh";
+  static constexpr const char* kSoftmax = "tile/softmax.cuh";
+  static constexpr const char* kSinkSum = "ptx::fma(total, of_keys, weight(sink_log2, common))";
+  static constexpr const char* kSinkTwice = "ptx::fma(total, of_keys, 2.0f * weight(sink_log2, common))";
+  static constexpr const char* kCapped = "element(scores, i) * params->tanh_scale";
+  static constexpr const char* kSlope = "? batch * problem.heads_q : 0) + head)";
+  static constexpr const char* kWrong = "wrong result";
   static const std::vector<Mutation> all = {
+      // --- functions of scores and sinks, of every family that has them ---
+      {"sm80_sink_twice", kSm80, kSink, kSoftmax, kSinkSum, kSinkTwice, kWrong},
+      {"sm90_sink_twice", kSm90, kSink, kSoftmax, kSinkSum, kSinkTwice, kWrong},
+      {"sm90_groups_sink_twice", kSm90Groups, kSink, kSoftmax, kSinkSum, kSinkTwice, kWrong},
+      {"ref_sink_twice", kRef, kSink, kSoftmax, kSinkSum, kSinkTwice, kWrong},
+      {"sm90_sink_not_in_lse", kSm90, kSink, kSoftmax, "lse = log_sum_exp(common, all);",
+       "lse = log_sum_exp(max_scaled, total);", kWrong},
+      {"sm90_sink_natural", kSm90, kSink, kScore, "ptx::ld_global_f32(params->sink + head) * kLog2E",
+       "ptx::ld_global_f32(params->sink + head)", kWrong},
+      {"sm80_sink_of_another_head", kSm80, kSink, kScore, "params->sink + head)",
+       "params->sink + (head + 1) % problem.heads_q)", kWrong},
+      {"sm80_softcap_after_mask", kSm80, kSoftcap, kK80, "mask_scores(acc_s, block, cut);\n",
+       "mask_scores(acc_s, block, cut), transform_scores(acc_s, block);\n", kWrong},
+      {"sm90_softcap_after_mask", kSm90, kSoftcap, kWarpgroup,
+       "transform_where_asked(block);\n    if constexpr (kMayBeCut) mask_where_cut(block);",
+       "if constexpr (kMayBeCut) mask_where_cut(block);\n    transform_where_asked(block);", kWrong},
+      {"sm90_first_softcap_after_mask", kSm90, kSoftcap, kConsumer,
+       "Base::transform_where_asked(block);\n    Base::mask_where_cut(block);",
+       "Base::mask_where_cut(block);\n    Base::transform_where_asked(block);", kWrong},
+      {"sm80_softcap_without_scale", kSm80, kSoftcap, kScore, kCapped, "element(scores, i)", kWrong},
+      {"sm90_softcap_without_scale", kSm90, kSoftcap, kScore, kCapped, "element(scores, i)", kWrong},
+      {"ref_softcap_without_scale", kRef, kSoftcap, kScore, kCapped, "element(scores, i)", kWrong},
+      {"sm80_slope_of_another_head", kSm80, kAlibi, kScore, kSlope,
+       "? batch * problem.heads_q : 0) + (head + 1) % problem.heads_q)", kWrong},
+      {"sm90_slope_of_another_head", kSm90, kAlibi, kScore, kSlope,
+       "? batch * problem.heads_q : 0) + (head + 1) % problem.heads_q)", kWrong},
+      {"sm90_slope_of_another_batch", kSm90, kAlibi, kScore, kSlope, "? 0 : 0) + head)", kWrong},
+      {"ref_slope_of_another_head", kRef, kAlibi, kScore, kSlope,
+       "? batch * problem.heads_q : 0) + (head + 1) % problem.heads_q)", kWrong},
+      {"sm90_alibi_side_one_off", kSm90, kAlibi, kScore, ">= kBlockN - 1 ? Side::kLeft", ">= 0 ? Side::kLeft", kWrong},
+      {"sm80_alibi_from_the_first_key", kSm80, kAlibi, kScore, "return problem.seqlen_kv - problem.seqlen_q;",
+       "return 0;", kWrong},
       // --- sm80_fwd: every barrier and every wait ---
       {"sm80_step_barrier", kSm80, kCausal, kK80, "ptx::bar_sync();  // everybody's copies are visible", "//",
        "race|uninitialised"},

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
+#include <string_view>
 
 #include "core/error.h"
+#include "core/problem_fields.h"
 #include "kernels/family.h"
+#include "kernels/tile/traits.h"
 
 namespace flashcore {
 namespace {
@@ -90,6 +94,53 @@ TEST(Program, EveryFamilyNamesItsOperands) {
     }
   }
   EXPECT_GE(programs, 12);
+}
+
+// Slopes and sinks are addresses where the problem has them; families without a kernel for them say which they lack,
+// and kernels, parameters and numbers of operands of plain problems are those of before, which stored results hold.
+TEST(Program, SlopesAndSinksAreAddresses) {
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  struct Case {
+    const char *id, *lacks;
+    int alibi, sink;
+  };
+  for (const Case& c : {Case{"b2_h4_hk2_s70_d64_bf16_alibibatch", "no ALiBi", 1, 0},
+                        Case{"b2_h4_hk2_s70_d64_bf16_sink", "no sink", 0, 1},
+                        Case{"b2_h4_hk2_s70_d64_bf16_softcap30", "no softcap", 0, 0}}) {
+    const PlacedProblem problem = PlacedProblem::parse(c.id);
+    for (const char* name : {"ref_fwd", "sm80_fwd", "sm90_fwd"}) {
+      const Family& family = family_by_name(name);
+      const ConfigValues config = family.default_config(problem, limits);
+      const Program program = family.program(config, problem, limits, make_layouts(problem));
+      program.validate();
+      int alibi = 0, sink = 0;
+      for (const Step::Relocation& r : program.steps[0].relocations) {
+        alibi += r.of == AddressOf(Operand::kAlibi) ? 1 : 0;
+        sink += r.of == AddressOf(Operand::kSink) ? 1 : 0;
+      }
+      EXPECT_EQ(alibi, c.alibi) << name << " " << c.id;
+      EXPECT_EQ(sink, c.sink) << name << " " << c.id;
+      EXPECT_NE(family.source(config, problem, limits).name_expression.find("::forward_scored<"), std::string::npos);
+    }
+    for (const char* name : {"sm80_short_fwd", "sm90_short_fwd", "sm90_fp8_fwd"}) {
+      PlacedProblem own = problem;
+      if (std::string_view(name) == "sm90_fp8_fwd") own.dtype = DType::kE4M3;
+      EXPECT_EQ(family_by_name(name).why_unsupported(own, limits).value_or(""), c.lacks) << name;
+    }
+  }
+  const PlacedProblem plain = PlacedProblem::parse("b1_h4_s200_d64_bf16_causal");
+  const Family& family = family_by_name("sm80_fwd");
+  const ConfigValues config = family.default_config(plain, limits);
+  EXPECT_EQ(family.program(config, plain, limits, make_layouts(plain)).steps[0].launch.params.size(),
+            sizeof(ForwardParams));
+  EXPECT_NE(
+      family.source(config, plain, limits)
+          .name_expression.find("::forward<flashcore::Traits{flashcore::Element(2), flashcore::Element(2), 64, 64, "
+                                "false, true}, "),
+      std::string::npos);
+  EXPECT_EQ(problem_distance(plain, Problem::parse("b1_h4_s200_d64_bf16_causal_softcap30")),
+            std::numeric_limits<double>::infinity());
+  EXPECT_LT(problem_distance(plain, Problem::parse("b1_h4_s200_d64_bf16_causal_sink")), 1);
 }
 
 // The factors of 8-bit operands are addresses too, unless the problem has none; and no other families take such.

@@ -53,6 +53,11 @@ bool same_sides(const Problem& a, const Problem& b) {
   return band_a.bounded_left == band_b.bounded_left && band_a.bounded_right == band_b.bounded_right;
 }
 
+// Nor for how much of a softcap: only for whether there is one.
+bool only_another_softcap(const Problem& a, const Problem& b) {
+  return a.softcap && b.softcap && a.softcap != b.softcap;
+}
+
 // What is wrong with the mirrors, by field.
 std::map<std::string_view, std::string> complaints(const Print& traits, const Print& params) {
   std::map<std::string_view, std::string> found;
@@ -67,6 +72,12 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
       const bool of_the_mask = q->mask != p.mask;
       if (specialises ? of_the_mask && same_sides(p, *q) : !same_sides(p, *q)) continue;
       ++pairs[field.name];
+      if (only_another_softcap(p, *q)) {
+        if (params(p) == params(*q))
+          found[field.name] =
+              fmt::format("no launch tells {} from {}: add softcap to make_score_params", p.id(), q->id());
+        continue;
+      }
       if (params(p) != params(*q)) ++in_params[field.name];
       if (specialises && traits(p) == traits(*q))
         found[field.name] = fmt::format(

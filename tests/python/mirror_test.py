@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
-from flashcore import _arrays, _factors, _plan  # noqa: E402
+from flashcore import _arrays, _factors, _plan, _scores  # noqa: E402
 
 DRAWS = 200
 WHERE_TO_ADD = (
@@ -47,12 +47,13 @@ class Call:
                                                          (batch, heads_kv, keys, columns_v), (batch, heads_q, rows, columns_v)))]  # fmt: skip
         self.causal, self.window = f.pop("causal"), (f.pop("window_left"), f.pop("window_right"))
         self.window_alignment, self.scale = f.pop("window_alignment"), f.pop("scale")
+        self.scores = _scores.of_words(f.pop("softcap"), f.pop("alibi"), f.pop("sink"))
         if f:
             raise AssertionError(f"flashcore.attention has nothing for {', '.join(f)}: {WHERE_TO_ADD}")
 
     def planned(self):
         """The id of what the library understood."""
-        return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None, self.scaling).info["problem"]
+        return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None, self.scaling, self.scores).info["problem"]
 
 
 def lost(before, after):

@@ -154,6 +154,27 @@ void accumulate_output(const RowBlock& block, int row, int rows, const KeyRange<
   }
 }
 
+// Scores [begin, end) of the block that begins with key `key_begin`, of row `row` of the task: softcap, then ALiBi.
+// What they are multiplied with afterwards is plan.softmax_scale.
+inline void transform_scores(const RowBlock& block, int row, int key_begin, int begin, int end) {
+  const Plan& plan = block.plan;
+  const FloatTag d;
+  const std::int64_t at = block.task.row_begin + row;
+  float* scores = block.scores + row % kTileRows * plan.scratch.score_stride;
+  const FloatVec tanh_scale = hn::Set(d, plan.score.tanh_scale);
+  const FloatVec slope = hn::Set(d, plan.slope_of(block.task.batch, plan.head_of(block.task.head_kv, at)));
+  const std::int64_t own = plan.query_of(at) + plan.params.seqlen_kv - plan.params.seqlen_q - key_begin;
+  for (int i = begin; i < end; i += kLanes) {
+    FloatVec s = hn::Load(d, scores + i);
+    if (plan.traits.softcap) s = tanh_of(hn::Mul(s, tanh_scale));
+    if (plan.traits.alibi != 0) {
+      const FloatVec distance = hn::Sub(hn::Set(d, static_cast<float>(own - i)), hn::Iota(d, 0));
+      s = hn::NegMulAdd(slope, hn::Abs(distance), s);
+    }
+    hn::Store(s, d, scores + i);
+  }
+}
+
 // The keys key_begin .. key_begin + keys_in_block - 1 for every row of the task that sees any of them.
 template <Fault kFault, class Products>
 void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const Products& products) {
@@ -175,6 +196,8 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const
       aligned[r] = keys[r].begin / kLanes * kLanes;
     }
     products.compute_scores(row, rows, any);
+    for (int r = 0; r < rows && block.plan.transforms_scores(); ++r)
+      transform_scores(block, row + r, key_begin, aligned[r], keys[r].end);
     HWY_ALIGN float new_max[kPaddedTileRows] = {};
     HWY_ALIGN float rescale[kPaddedTileRows];
     float* row_max = block.row_max + row;
@@ -194,7 +217,28 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const
   }
 }
 
-// o / row_sum and the log-sum-exp into the output tensors; 0 and -inf for a row that saw nothing but -inf.
+// What a row's o is divided by, and its log-sum-exp; 1 and -inf for a row that saw nothing but -inf.
+struct RowEnd {
+  float divisor, lse;
+};
+inline RowEnd end_of_row(const Plan& plan, int head, float row_max, float row_sum) {
+  const float maximum = row_max * plan.softmax_scale;
+  const float sink = plan.traits.sink ? plan.score.sink[head] : kMinusInfinity;
+  if (sink == kMinusInfinity) {
+    if (row_sum == 0.0f) return {1.0f, kMinusInfinity};
+    return {row_sum, maximum + std::log(row_sum)};
+  }
+  // The exponent is of the larger one, so that neither overflows.
+  const float ahead = sink - maximum;
+  if (!(ahead > 0)) {
+    const float all = row_sum + std::exp(ahead);
+    return {all, maximum + std::log(all)};
+  }
+  const float of_keys = std::exp(-ahead), all = row_sum * of_keys + 1.0f;
+  return {all / of_keys, sink + std::log(all)};  // infinite where the keys count for nothing, and o is 0
+}
+
+// o / row_sum and the log-sum-exp into the output tensors.
 template <Element kElement>
 void store_output(const RowBlock& block) {
   const Plan& plan = block.plan;
@@ -204,8 +248,8 @@ void store_output(const RowBlock& block) {
     const std::int64_t at = block.task.row_begin + row;
     const int head = plan.head_of(block.task.head_kv, at);
     const int query = plan.query_of(at);
-    const float sum = block.row_sum[row];
-    const FloatVec divisor = hn::Set(d, sum == 0.0f ? 1.0f : sum);
+    const RowEnd end = end_of_row(plan, head, block.row_max[row], block.row_sum[row]);
+    const FloatVec divisor = hn::Set(d, end.divisor);
     float* o = block.o + row * plan.scratch.o_stride;
     for (int column = 0; column < plan.traits.head_dim_v; column += kLanes) {
       hn::Store(hn::Div(hn::Load(d, o + column), divisor), d, o + column);
@@ -214,8 +258,7 @@ void store_output(const RowBlock& block) {
                 head * params.o_stride.head + query * params.o_stride.row;
     store_row<kElement>(o, plan.traits.head_dim_v, out);
     if (params.lse != nullptr) {
-      const float lse = sum == 0.0f ? kMinusInfinity : block.row_max[row] * plan.softmax_scale + std::log(sum);
-      params.lse[(std::int64_t{block.task.batch} * params.heads_q + head) * params.seqlen_q + query] = lse;
+      params.lse[(std::int64_t{block.task.batch} * params.heads_q + head) * params.seqlen_q + query] = end.lse;
     }
   }
 }

@@ -30,7 +30,9 @@ Forward::Forward(const Config& config, const Problem& problem, const AttentionAr
   const Traits& traits = plan_.traits;
   plan_.band = {plan_.params.seqlen_kv, traits.bounded_left, traits.bounded_right, plan_.params.left_offset,
                 plan_.params.right_offset};
-  plan_.softmax_scale = static_cast<float>(problem.softmax_scale());
+  plan_.softmax_scale = static_cast<float>(problem.softcap.value_or(problem.softmax_scale()));
+  plan_.score = make_score_params(problem);
+  plan_.score.alibi = args.alibi, plan_.score.sink = args.sink;
   plan_.config = config;
   plan_.scratch = scratch_layout(config, plan_.traits);
   plan_.group = static_cast<int>(problem.group_size());

@@ -35,6 +35,7 @@ Fp8Forward::Fp8Forward(const Config& config, const Problem& problem, const Atten
         AttentionArgs inner;
         inner.q = q_.values.data(), inner.k = k_.values.data(), inner.v = v_.values.data();
         inner.o = o_.values.data(), inner.lse = args.lse;
+        inner.sink = args.sink, inner.alibi = args.alibi;
         inner.layouts = {q_.layout, k_.layout, v_.layout, o_.layout, args.layouts.lse_elements};
         return inner;
       }()) {}

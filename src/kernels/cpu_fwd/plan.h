@@ -16,7 +16,8 @@ struct Plan {
   Traits traits{};
   Config config{};
   Band<int> band{};
-  float softmax_scale = 1;
+  float softmax_scale = 1;  // of what the functions of scores make of q · k
+  ScoreParams score{};
   ScratchLayout scratch{};
   int group = 1;              // query heads per kv head
   std::int64_t rows = 0;      // seqlen_q * group
@@ -24,6 +25,12 @@ struct Plan {
 
   int query_of(std::int64_t row) const { return static_cast<int>(row / group); }
   int head_of(int head_kv, std::int64_t row) const { return head_kv * group + static_cast<int>(row % group); }
+  bool transforms_scores() const { return flashcore::transforms_scores(traits); }
+  // ALiBi's, in units of softmax_scale.
+  float slope_of(int batch, int head) const {
+    if (traits.alibi == 0) return 0;
+    return score.alibi[(traits.alibi == 2 ? batch * params.heads_q : 0) + head] * score.slope_scale;
+  }
   // What rows first .. last see between them.
   KeyRange<int> visible_keys(std::int64_t first, std::int64_t last) const {
     return band.keys_of_any(query_of(first), query_of(last));

@@ -39,6 +39,18 @@ HWY_INLINE FloatVec exp2_scaled(FloatVec difference, FloatVec scale) {
   return hn::IfThenZeroElse(hn::Lt(shifted, hn::Set(d, kRound - 126.0f)), hn::Mul(p, power));
 }
 
+// Within 2^-22 relatively: the quotient of kernels/tile/expression.cuh, divided exactly.
+HWY_INLINE FloatVec tanh_of(FloatVec x) {
+  const FloatTag d;
+  const FloatVec bounded = hn::Min(hn::Max(x, hn::Set(d, -9.0f)), hn::Set(d, 9.0f)), z = hn::Mul(bounded, bounded);
+  FloatVec p = hn::MulAdd(hn::Set(d, 1.33542430e-8f), z, hn::Set(d, 2.06087734e-5f));
+  FloatVec q = hn::MulAdd(hn::Set(d, 7.77638434e-7f), z, hn::Set(d, 3.28560389e-4f));
+  p = hn::MulAdd(p, z, hn::Set(d, 3.49556934e-3f)), q = hn::MulAdd(q, z, hn::Set(d, 2.58769114e-2f));
+  p = hn::MulAdd(p, z, hn::Set(d, 0.133810103f)), q = hn::MulAdd(q, z, hn::Set(d, 0.467143267f));
+  p = hn::MulAdd(p, z, hn::Set(d, 1.0f)), q = hn::MulAdd(q, z, hn::Set(d, 1.0f));
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Div(hn::Mul(bounded, p), q));
+}
+
 // factor[r] = 2^((from[r] - to[r]) · scale) for `rows` rows: what turns a sum against maximum from[r] into one against
 // maximum to[r] >= from[r]. A row that has seen nothing but -inf has nothing to rescale. The arrays are padded to whole
 // vectors.

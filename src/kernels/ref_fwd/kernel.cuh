@@ -7,6 +7,7 @@
 #include "kernels/ref_fwd/config.h"
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/mask.cuh"
+#include "kernels/tile/score.cuh"
 #include "kernels/tile/softmax.cuh"
 
 namespace flashcore::ref_fwd {
@@ -31,7 +32,7 @@ struct Descales {
 };
 
 template <Traits T, Config C, class Factors>
-FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
+FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors) {
   constexpr int kPerLane = (T.head_dim + 31) / 32;
   constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
   const int lane = ptx::tid_x() % 32;
@@ -42,7 +43,12 @@ FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
   const int head_q = static_cast<int>(head_index % params.heads_q);
   const int batch = static_cast<int>(head_index / params.heads_q);
   const int head_kv = head_q / (params.heads_q / params.heads_kv);
-  const float scale_log2 = params.scale_log2 * factors.scores(batch, head_kv);
+  // Functions of scores take what q and k stand for.
+  const tile::Score<T> score{params, of_scores};
+  float factor = 1.0f, scale_log2 = params.scale_log2;
+  if constexpr (transforms_scores(T)) factor = factors.scores(batch, head_kv);
+  else scale_log2 = params.scale_log2 * factors.scores(batch, head_kv);
+  const float slope = score.slope(batch, head_q);
 
   const long long q_row = batch * params.q_stride.batch + head_q * params.q_stride.head + row * params.q_stride.row;
   const long long k_head = batch * params.k_stride.batch + head_kv * params.k_stride.head;
@@ -70,6 +76,11 @@ FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
         dot = ptx::fma(q[i], tile::load_any<T.element>(params.k, k_head + key * params.k_stride.row + column), dot);
     }
     dot = warp_sum(dot);
+    if constexpr (transforms_scores(T)) {
+      float one[1] = {dot * factor};
+      score.apply(one, slope, tile::Side::kBoth, key, {row, row});
+      dot = one[0];
+    }
     // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
     const float new_max = ptx::max(max_scaled, dot * scale_log2);
     const float rescale = tile::weight(max_scaled, new_max);
@@ -86,26 +97,41 @@ FC_DEVICE void attend(const ForwardParams& params, const Factors& factors) {
     }
   }
 
-  const float scale = tile::inverse_sum(sum) * factors.values(batch, head_kv);
+  float lse = 0.0f, weight;
+  if constexpr (T.sink) weight = tile::add_sink(max_scaled, sum, score.sink_log2(head_q), lse);
+  else weight = tile::inverse_sum(sum);
+  const float scale = weight * factors.values(batch, head_kv);
   const long long o_row = batch * params.o_stride.batch + head_q * params.o_stride.head + row * params.o_stride.row;
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) {
     const int column = lane + 32 * i;
     if (column < T.head_dim_v) tile::store_any<T.output>(params.o, o_row + column, o[i] * scale);
   }
-  if (params.lse && lane == 0) ptx::st_global_f32(params.lse + item, tile::log_sum_exp(max_scaled, sum));
+  if (params.lse && lane == 0) ptx::st_global_f32(params.lse + item, T.sink ? lse : tile::log_sum_exp(max_scaled, sum));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward(const __grid_constant__ ForwardParams params) {
-  attend<T, C>(params, NoDescales{});
+  attend<T, C>(params, nullptr, NoDescales{});
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8(const __grid_constant__ Fp8ForwardParams params) {
-  attend<T, C>(params.problem, Descales{params});
+  attend<T, C>(params.problem, nullptr, Descales{params});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_scored(const __grid_constant__ Scored<ForwardParams> params) {
+  attend<T, C>(params.plain, &params.score, NoDescales{});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
+  attend<T, C>(params.plain.problem, &params.score, Descales{params.plain});
 }
 
 }  // namespace flashcore::ref_fwd

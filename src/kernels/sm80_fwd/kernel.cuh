@@ -7,6 +7,7 @@
 #include "kernels/sm80_fwd/config.h"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/scheduler.cuh"
+#include "kernels/tile/score.cuh"
 #include "kernels/tile/shared_tile.cuh"
 #include "kernels/tile/softmax.cuh"
 
@@ -32,6 +33,7 @@ struct Forward {
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
   const ForwardParams& params;
+  const tile::Score<T> score;
   const ptx::SharedAddress shared = ptx::dynamic_shared();
 
   // The tile at hand.
@@ -39,13 +41,14 @@ struct Forward {
   const unsigned short *q, *k, *v;
   tile::BlockRange blocks;  // of block_n keys, of those that some row of the tile sees
   int last_row;             // of the tile
+  float slope;              // ALiBi's, of its head
 
   // State of this warp's rows.
   float acc_o[kFragments][kDimV / 8][4];
   tile::OnlineSoftmax softmax[kFragments];
   unsigned q_fragments[C.q_in_registers ? kFragments : 1][C.q_in_registers ? kDim / 16 : 1][4];
 
-  FC_DEVICE explicit Forward(const ForwardParams& p) : params(p) {}
+  FC_DEVICE Forward(const ForwardParams& p, const ScoreParams* of_scores) : params(p), score{p, of_scores} {}
 
   FC_DEVICE static int lane_index() { return ptx::tid_x() % 32; }
   FC_DEVICE static int warp_first_row() { return ptx::tid_x() / 32 * rows_per_warp(C); }  // within the tile
@@ -133,6 +136,16 @@ struct Forward {
     }
   }
 
+  FC_DEVICE void transform_scores(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
+    const int lane = lane_index(), first_key = block * C.block_n + tile::column_of_lane(lane);
+    const tile::Side side = score.template side<C.block_n>(block, tile.first_row, tile.first_row + C.block_m - 1);
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      const int row = tile.first_row + warp_first_row() + 16 * m + tile::row_of_lane(lane, 0);
+      score.apply(acc_s[m], slope, side, first_key, {row, row + 8});
+    }
+  }
+
   // acc_o = acc_o · rescale + P · V, P being rounded to the element type.
   FC_DEVICE void accumulate(const float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
     const typename TileV::Lane lane_v = TileV::lane_rows_first(address_v(block % kStages), lane_index());
@@ -180,6 +193,7 @@ struct Forward {
       ptx::bar_sync();  // all warps have read K(block)
       load_k(block - 1);
     }
+    if constexpr (transforms_scores(T)) transform_scores(acc_s, block);
     // One body for masked and unmasked blocks: a second copy cost 20 registers and 200 ms of compilation.
     if (const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row); cut.any())
       mask_scores(acc_s, block, cut);
@@ -221,6 +235,11 @@ struct Forward {
   }
 
   // --- finish -----------------------------------------------------------------------------------------------------
+  FC_DEVICE float finish(int m, int r, float& lse) const {
+    if constexpr (T.sink) return softmax[m].finish_with_sink(r, lse, score.sink_log2(tile.head_q));
+    else return softmax[m].finish(r, lse);
+  }
+
   // O through shared memory, each warp in its own rows, so that it leaves in 16-byte pieces.
   FC_DEVICE void epilogue(int tile_number) {
     // Found again rather than kept through the main loop, where four registers make the difference to spilling.
@@ -231,7 +250,7 @@ struct Forward {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float lse;
-        const float scale = softmax[m].finish(r, lse);
+        const float scale = finish(m, r, lse);
         const int tile_row = warp_row + 16 * m + tile::row_of_lane(lane, r);
         const int row = tile.first_row + tile_row;
         if (params.lse && lane % 4 == 0 && row < params.seqlen_q)
@@ -263,6 +282,7 @@ struct Forward {
     q = tile::head_pointer(params.q, params.q_stride, tile.batch, tile.head_q);
     k = tile::head_pointer(params.k, params.k_stride, tile.batch, tile.head_kv);
     v = tile::head_pointer(params.v, params.v_stride, tile.batch, tile.head_kv);
+    slope = score.slope(tile.batch, tile.head_q);
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
     blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
 #pragma unroll
@@ -276,9 +296,8 @@ struct Forward {
 };
 
 template <Traits T, Config C>
-FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
-forward(const __grid_constant__ ForwardParams params) {
-  Forward<T, C> cta(params);
+FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores) {
+  Forward<T, C> cta(params, of_scores);
   if constexpr (C.persistent) {
     const int count = tile::tile_count(params, C.block_m);
     for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
@@ -288,6 +307,18 @@ forward(const __grid_constant__ ForwardParams params) {
   } else {
     cta.run(ptx::ctaid_x());
   }
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward(const __grid_constant__ ForwardParams params) {
+  attend<T, C>(params, nullptr);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_scored(const __grid_constant__ Scored<ForwardParams> params) {
+  attend<T, C>(params.plain, &params.score);
 }
 
 }  // namespace flashcore::sm80_fwd

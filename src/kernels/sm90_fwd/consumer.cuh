@@ -33,6 +33,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   const ptx::WgmmaDescriptor first_q, first_k, first_v;
 
   int first_row;  // of the tile at hand, that is this consumer's
+  float slope;    // ALiBi's, of the tile's head
 
   FC_DEVICE Consumer(const Context<T, C>& owner, int i)
       : context(owner),
@@ -85,10 +86,17 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
                          {Base::row(first_row, 0), Base::row(first_row, 1)});
   }
 
+  FC_DEVICE void transform_scores(int block) {
+    context.score().apply(
+        acc_s, slope, context.score().template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1),
+        block * kBlockN + tile::column_of_lane(lane()), {Base::row(first_row, 0), Base::row(first_row, 1)});
+  }
+
   // --- a tile -------------------------------------------------------------------------------------------------------
   FC_DEVICE tile::BlockShare begin_tile(int number) {
     const Tile tile = context.tile_at(number);
     first_row = tile.first_row + row_group * kRowsPerConsumer;
+    slope = context.score().slope(tile.batch, tile.head_q);
     const int last_row = min_int(first_row + kRowsPerConsumer, context.params.problem.seqlen_q) - 1;
     return tile::share_of_blocks<T.bounded_left, C.key_groups>(
         tile.blocks, context.mask().template blocks<kBlockN>(first_row, last_row), key_group);
@@ -113,6 +121,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     // and spill.
     tile::set_zero(acc_o);
     const float scale_log2 = context.params.problem.scale_log2;
+    Base::transform_where_asked(block);
     Base::mask_where_cut(block);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
@@ -148,8 +157,14 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     EpilogueArgs args;
     args.first_row = tile.first_row + row_group * kRowsPerConsumer;
     args.head = tile.head_q, args.batch = tile.batch;
+    if constexpr (T.sink) {
+      const float sink = context.score().sink_log2(tile.head_q);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) args.scale[r] = softmax.finish(r, args.lse[r]);
+      for (int r = 0; r < 2; ++r) args.scale[r] = softmax.finish_with_sink(r, args.lse[r], sink);
+    } else {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) args.scale[r] = softmax.finish(r, args.lse[r]);
+    }
     return args;
   }
   // All keys of the rows: what O leaves with is found under the last multiply.

@@ -8,6 +8,7 @@
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/pipeline.cuh"
 #include "kernels/tile/scheduler.cuh"
+#include "kernels/tile/score.cuh"
 
 namespace flashcore::sm90_fwd {
 
@@ -42,7 +43,9 @@ struct Context {
   const Params<ptx::TensorMap>& params;
   const ptx::SharedAddress shared = ptx::dynamic_shared();
 
-  FC_DEVICE explicit Context(const Params<ptx::TensorMap>& p) : params(p) {}
+  const ScoreParams* const score_params;
+
+  FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score) : params(p), score_params(score) {}
 
   FC_DEVICE static int rank() { return C.cluster == 1 ? 0 : ptx::cluster_ctarank(); }
 
@@ -64,6 +67,8 @@ struct Context {
   }
 
   FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {params.problem}; }
+
+  FC_DEVICE tile::Score<T> score() const { return {params.problem, score_params}; }
 
   FC_DEVICE Tile tile_at(int number) const {
     Tile tile = {

@@ -102,7 +102,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     step.launch.grid.x =
         static_cast<unsigned>(takers_of(config.scheduler, params.order.tile_count, clusters) * config.cluster);
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
-    step.set_params(params);
+    set_params_of(step, params, problem);
     relocate_forward(step, offsetof(Params, problem));
     step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q, {64, sm90_fwd::kRowsPerConsumer, 1, 1}),
                  Operand::kQ);

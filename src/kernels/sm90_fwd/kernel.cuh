@@ -36,9 +36,8 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
 }
 
 template <Traits T, Config C>
-FC_KERNEL(threads_per_block(C), 1)
-forward(const __grid_constant__ Params<ptx::TensorMap> params) {
-  const Context<T, C> context(params);
+FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score) {
+  const Context<T, C> context(params, score);
   const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
   if (ptx::tid_x() == 0) init_barriers(context);
   if (ptx::tid_x() == 32) {
@@ -64,6 +63,18 @@ forward(const __grid_constant__ Params<ptx::TensorMap> params) {
     ptx::bar_warp_sync();
     ptx::cluster_arrive(), ptx::cluster_wait();
   }
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward(const __grid_constant__ Params<ptx::TensorMap> params) {
+  attend<T, C>(params, nullptr);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, &params.score);
 }
 
 }  // namespace flashcore::sm90_fwd

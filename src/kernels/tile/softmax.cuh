@@ -33,6 +33,14 @@ FC_DEVICE float finite_max(float max_scaled) { return max_scaled == ptx::negativ
 // What O and the sum of a part of a row's keys count for, relative to maximum `own` before and `common` after.
 FC_DEVICE float weight(float own, float common) { return ptx::ex2(own - finite_max(common)); }
 
+// Both of a row whose keys have this maximum and sum, with a sink.
+FC_DEVICE float add_sink(float max_scaled, float total, float sink_log2, float& lse) {
+  const float common = ptx::max(max_scaled, sink_log2), of_keys = weight(max_scaled, common);
+  const float all = ptx::fma(total, of_keys, weight(sink_log2, common));
+  lse = log_sum_exp(common, all);
+  return of_keys * inverse_sum(all);
+}
+
 // The largest of row r (0, 1) of the lane.
 template <class Accumulator>
 FC_DEVICE float row_max(const Accumulator& scores, int r) {
@@ -60,6 +68,10 @@ struct SoftmaxState {
     const float total = quad_sum(sum[r]);
     lse = log_sum_exp(max_scaled[r], total);
     return inverse_sum(total);
+  }
+  // The same with a sink, in base 2: a logit more in the sum, without a value. Alone it is the log-sum-exp, with O = 0.
+  FC_DEVICE float finish_with_sink(int r, float& lse, float sink_log2) const {
+    return add_sink(max_scaled[r], quad_sum(sum[r]), sink_log2, lse);
   }
 };
 

@@ -19,6 +19,10 @@ struct Traits {
   // The mask (core/band.h): which sides of the band are bounded.
   bool bounded_left = false;
   bool bounded_right = false;
+  // What becomes of scores (tile/score.cuh).
+  bool softcap = false;
+  int alibi = 0;  // slopes: 0 none, 1 for each query head, 2 for each batch entry and query head
+  bool sink = false;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -28,8 +32,15 @@ struct Traits {
     visit("head_dim_v", &Traits::head_dim_v);
     visit("bounded_left", &Traits::bounded_left);
     visit("bounded_right", &Traits::bounded_right);
+    visit("softcap", &Traits::softcap);
+    visit("alibi", &Traits::alibi);
+    visit("sink", &Traits::sink);
   }
 };
+
+// Whether scores become others before the mask. A function, because a static member of a kernel's class would be a
+// constant of every kernel, with them or without.
+constexpr bool transforms_scores(const Traits& t) { return t.softcap || t.alibi != 0; }
 
 // What a family's why_invalid may depend on besides its Config and Traits. A freestanding copy of DeviceLimits.
 struct Limits {
@@ -58,7 +69,23 @@ struct ForwardParams {
   int seqlen_q, seqlen_kv;
   int right_offset;  // bounded_right: row i sees keys j <= i + right_offset
   int left_offset;   // bounded_left: and keys j >= i + left_offset
-  float scale_log2;  // softmax scale * log2(e), folded into exp2
+  float scale_log2;  // softmax scale * log2(e), folded into exp2; with a softcap, that in the place of the scale
+};
+
+// What the functions of scores take, where a problem has one. Between them and exp2 a score is in units of the softmax
+// scale, or of the softcap: scale_log2 takes it from there.
+struct ScoreParams {
+  float tanh_scale;    // softmax scale / softcap: from q·k to what tanh takes
+  float slope_scale;   // 1 / unit
+  const float* alibi;  // slopes: [heads_q], or [batch, heads_q]
+  const float* sink;   // logits: [heads_q]
+};
+
+// The parameters of a kernel for problems with a function of scores or a sink: those of the plain one first.
+template <class Plain>
+struct Scored {
+  Plain plain;
+  ScoreParams score;
 };
 
 // The factors of one operand, x = factor * stored: one for all, or one for each batch entry and kv head.

@@ -5,6 +5,7 @@
 #include "kernels/ptx/wgmma.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/row_softmax.cuh"
+#include "kernels/tile/score.cuh"
 #include "kernels/tile/tma_tile.cuh"
 
 namespace flashcore::tile {
@@ -52,6 +53,7 @@ FC_DEVICE void issue_pv(float (&acc_o)[kCount], const unsigned (&p)[kSteps][4], 
 //   release_k(), release_v()      it has been read
 //   begin_issue(), end_issue()    around the multiplies of a step: ping-pong, or nothing
 //   cut(block), mask_scores(block, cut)
+//   transform_scores(block)       where the problem has a function of scores
 template <class Family, Traits T, int kBlockN, int kRescaleThreshold>
 struct AttentionWarpgroup {
   static constexpr bool kBf16 = T.element == Element::kBF16;
@@ -91,6 +93,10 @@ struct AttentionWarpgroup {
     if (const Cut cut = family().cut(block); cut.any()) family().mask_scores(block, cut);
   }
 
+  FC_DEVICE void transform_where_asked(int block) {
+    if constexpr (transforms_scores(T)) family().transform_scores(block);
+  }
+
   // Scores of the first block, which have nothing to hide under.
   FC_DEVICE void first_scores() {
     family().acquire_k();
@@ -113,6 +119,7 @@ struct AttentionWarpgroup {
     family().release_k();
     // Asked here rather than in a loop of its own for blocks that are cut: a second copy of the loop costs a quarter of
     // the compile time and bought nothing.
+    transform_where_asked(block);
     if constexpr (kMayBeCut) mask_where_cut(block);
     // Before the exponentials, which overwrite P. Under the multiply they were measured, in the scores' registers and
     // in their own: slower each time, for the other consumers' multiplies fill the tensor cores either way.

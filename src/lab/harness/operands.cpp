@@ -13,6 +13,22 @@ namespace {
 
 constexpr unsigned char kPoison = 0xFF;
 
+// Operands of fp32 that some problems have.
+struct Floats {
+  const char* name;
+  std::vector<float> AttentionInputs::*values;
+  const float* AttentionArgs::*address;
+  std::int64_t (*count)(const Problem&);
+};
+std::int64_t descales_of(const Problem& problem) { return problem.descale_count(); }
+constexpr Floats kFloats[] = {
+    {"descale_q", &AttentionInputs::descale_q, &AttentionArgs::descale_q, descales_of},
+    {"descale_k", &AttentionInputs::descale_k, &AttentionArgs::descale_k, descales_of},
+    {"descale_v", &AttentionInputs::descale_v, &AttentionArgs::descale_v, descales_of},
+    {"sink", &AttentionInputs::sink, &AttentionArgs::sink, [](const Problem& p) { return p.sink_count(); }},
+    {"alibi", &AttentionInputs::alibi, &AttentionArgs::alibi, [](const Problem& p) { return p.alibi_count(); }},
+};
+
 std::size_t bytes_of(const TensorLayout& layout, DType dtype) {
   return static_cast<std::size_t>(layout.span()) * size_of(dtype);
 }
@@ -165,9 +181,10 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
   v_ = allocate(bytes_of(layouts_.v, problem.dtype), offsets.tensors);
   o_ = allocate(bytes_of(layouts_.o, problem.output_dtype()), offsets.tensors);
   lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), offsets.lse);
-  const std::int64_t factors = problem.descale_count();
-  if (factors > 0)
-    for (auto& buffer : descales_) buffer = allocate(static_cast<std::size_t>(factors) * sizeof(float), offsets.lse);
+  for (std::size_t i = 0; i < floats_.size(); ++i) {
+    const auto count = static_cast<std::size_t>(kFloats[i].count(problem));
+    if (count > 0) floats_[i] = allocate(count * sizeof(float), offsets.lse);
+  }
   if (offsets.tensors + offsets.lse > 0) return;  // the emulator's labels are of whole buffers
   device.label(*q_, {"q", problem.dtype, layouts_.q});
   device.label(*k_, {"k", problem.dtype, layouts_.k});
@@ -175,14 +192,16 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
   device.label(*o_, {"o", problem.output_dtype(), layouts_.o});
   device.label(*lse_,
                {"lse", DType::kF32, make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, 1)});
-  constexpr const char* kDescaleNames[] = {"descale_q", "descale_k", "descale_v"};
-  for (std::size_t i = 0; factors > 0 && i < descales_.size(); ++i)
-    device.label(*descales_[i], {kDescaleNames[i], DType::kF32, make_layout(Layout::kBhsd, 1, factors, 1, 1)});
+  for (std::size_t i = 0; i < floats_.size(); ++i) {
+    if (floats_[i])
+      device.label(*floats_[i],
+                   {kFloats[i].name, DType::kF32, make_layout(Layout::kBhsd, 1, kFloats[i].count(problem), 1, 1)});
+  }
 }
 
 std::size_t Operands::offset_of(const Buffer& buffer) const {
-  const bool fp32 = &buffer == lse_.get() || std::any_of(descales_.begin(), descales_.end(),
-                                                         [&](const auto& factors) { return &buffer == factors.get(); });
+  const bool fp32 = &buffer == lse_.get() || std::any_of(floats_.begin(), floats_.end(),
+                                                         [&](const auto& floats) { return &buffer == floats.get(); });
   return fp32 ? offsets_.lse : offsets_.tensors;
 }
 
@@ -216,11 +235,10 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
   copy(*q_, inputs.q, key_of(variant, 0));
   copy(*k_, inputs.k, key_of(variant, 1));
   copy(*v_, inputs.v, key_of(variant, 2));
-  std::size_t i = 0;
-  for (const std::vector<float>* factors : {&inputs.descale_q, &inputs.descale_k, &inputs.descale_v}) {
-    FC_CHECK(static_cast<std::int64_t>(factors->size()) == problem_.descale_count());
-    if (!factors->empty()) device_->upload(at(*descales_[i]), factors->data(), factors->size() * sizeof(float));
-    ++i;
+  for (std::size_t i = 0; i < floats_.size(); ++i) {
+    const std::vector<float>& values = inputs.*kFloats[i].values;
+    FC_CHECK(static_cast<std::int64_t>(values.size()) == kFloats[i].count(problem_));
+    if (!values.empty()) device_->upload(at(*floats_[i]), values.data(), values.size() * sizeof(float));
   }
 }
 
@@ -231,10 +249,8 @@ void Operands::poison_outputs() {
 
 AttentionArgs Operands::args() const {
   AttentionArgs args{at(*q_), at(*k_), at(*v_), at(*o_), reinterpret_cast<float*>(at(*lse_)), layouts_};
-  const auto factors = [&](std::size_t i) {
-    return descales_[i] ? reinterpret_cast<const float*>(at(*descales_[i])) : nullptr;
-  };
-  args.descale_q = factors(0), args.descale_k = factors(1), args.descale_v = factors(2);
+  for (std::size_t i = 0; i < floats_.size(); ++i)
+    args.*kFloats[i].address = floats_[i] ? reinterpret_cast<const float*>(at(*floats_[i])) : nullptr;
   return args;
 }
 
@@ -257,14 +273,9 @@ bool offset_intact(Device& device, const Buffer& buffer, std::size_t offset) {
 }  // namespace
 
 std::optional<std::string> Operands::broken_red_zone() const {
-  const std::pair<const char*, const Buffer*> buffers[] = {{"q", q_.get()},
-                                                           {"k", k_.get()},
-                                                           {"v", v_.get()},
-                                                           {"o", o_.get()},
-                                                           {"lse", lse_.get()},
-                                                           {"descale_q", descales_[0].get()},
-                                                           {"descale_k", descales_[1].get()},
-                                                           {"descale_v", descales_[2].get()}};
+  std::vector<std::pair<const char*, const Buffer*>> buffers = {
+      {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
+  for (std::size_t i = 0; i < floats_.size(); ++i) buffers.emplace_back(kFloats[i].name, floats_[i].get());
   for (const auto& [name, buffer] : buffers)
     if (buffer && (!buffer->red_zones_intact() || !offset_intact(*device_, *buffer, offset_of(*buffer)))) return name;
   return std::nullopt;
@@ -280,14 +291,12 @@ std::optional<std::string> Operands::changed_input(const AttentionInputs& upload
   if (changed(*q_, uploaded.q)) return "q";
   if (changed(*k_, uploaded.k)) return "k";
   if (changed(*v_, uploaded.v)) return "v";
-  const auto factors_changed = [&](std::size_t i, const std::vector<float>& expected) {
+  for (std::size_t i = 0; i < floats_.size(); ++i) {
+    const std::vector<float>& expected = uploaded.*kFloats[i].values;
     std::vector<float> now(expected.size());
-    if (!now.empty()) device_->download(now.data(), at(*descales_[i]), now.size() * sizeof(float));
-    return std::memcmp(now.data(), expected.data(), now.size() * sizeof(float)) != 0;
-  };
-  if (factors_changed(0, uploaded.descale_q)) return "descale_q";
-  if (factors_changed(1, uploaded.descale_k)) return "descale_k";
-  if (factors_changed(2, uploaded.descale_v)) return "descale_v";
+    if (!now.empty()) device_->download(now.data(), at(*floats_[i]), now.size() * sizeof(float));
+    if (std::memcmp(now.data(), expected.data(), now.size() * sizeof(float)) != 0) return kFloats[i].name;
+  }
   return std::nullopt;
 }
 

@@ -55,8 +55,9 @@ class Operands {
   ProblemLayouts layouts_;
   Offsets offsets_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
-  std::array<std::unique_ptr<Buffer>, 3> descales_;  // of q, k and v; null where the problem has none
-  std::vector<std::byte> staging_;                   // of upload(), whose pieces are made here
+  // Operands of fp32 beside lse, as kFloats lists them (operands.cpp); null where the problem has none.
+  std::array<std::unique_ptr<Buffer>, 5> floats_;
+  std::vector<std::byte> staging_;  // of upload(), whose pieces are made here
 
   std::byte* at(const Buffer& buffer) const;
   // Of tensors of fp32 it is lse's.

@@ -61,6 +61,10 @@ std::optional<Problem> draw_one(Draws& draws) {
   p.head_dim_v = p.head_dim == 192 && draws.one_in(2) ? 128 : p.head_dim;
   if (p.dtype == DType::kF32) p.dtype = draws.one_in(2) ? DType::kF16 : DType::kBF16;
   p.scale.reset();
+  // No peer is asked for these.
+  p.softcap.reset();
+  p.alibi = Alibi::kNone;
+  p.sink = false;
   // Few models have another mask than a causal one, with or without a bound on the left.
   p.mask = p.mask.is_causal() || p.mask.left ? Mask{Alignment::kBottomRight, p.mask.left, 0} : Mask();
   const std::int64_t group = p.group_size();

@@ -1,0 +1,73 @@
+#pragma once
+// What becomes of scores between Q·Kᵀ and the mask: softcap, then ALiBi; and the sink, which joins the row at its end.
+// What the traits do not have costs nothing. Their definitions are expressions (core/expression_builtin.h), by which
+// the fp64 reference computes; here the softmax scale, a softcap's factor and base 2 are in one multiplication, that of
+// the exponent.
+
+#include "kernels/ptx/memory.cuh"
+#include "kernels/tile/accumulator.cuh"
+#include "kernels/tile/expression.cuh"
+#include "kernels/tile/traits.h"
+
+namespace flashcore::tile {
+
+// Where a block's keys lie by the own keys of some rows.
+enum class Side { kLeft, kRight, kBoth };
+
+template <Traits T>
+struct Score {
+  const ForwardParams& problem;
+  const ScoreParams* params;  // null where the traits have nothing of it
+
+  // Of a tile's rows, for `apply`.
+  FC_DEVICE float slope(int batch, int head) const {
+    if constexpr (T.alibi == 0) return 0.0f;
+    else
+      return ptx::ld_global_f32(params->alibi + (T.alibi == 2 ? batch * problem.heads_q : 0) + head) *
+             params->slope_scale;
+  }
+  FC_DEVICE float sink_log2(int head) const {
+    constexpr float kLog2E = 1.44269504088896340736f;
+    return ptx::ld_global_f32(params->sink + head) * kLog2E;
+  }
+
+  // The own key of row i is i + own_key(), however the mask is aligned.
+  FC_DEVICE int own_key() const { return problem.seqlen_kv - problem.seqlen_q; }
+  template <int kBlockN>
+  FC_DEVICE Side side(int block, int first_row, int last_row) const {
+    const int own = own_key() - block * kBlockN;
+    return first_row + own >= kBlockN - 1 ? Side::kLeft : last_row + own <= 0 ? Side::kRight : Side::kBoth;
+  }
+
+  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`.
+  template <class Accumulator>
+  FC_DEVICE void apply(Accumulator& scores, float slope, Side side, int first_key, const int (&rows)[2]) const {
+    if constexpr (T.softcap) {
+#pragma unroll
+      for (int i = 0; i < kElements<Accumulator>; ++i)
+        element(scores, i) = expression::tanh(element(scores, i) * params->tanh_scale);
+    }
+    if constexpr (T.alibi != 0) {
+      // Exact below 2^24 keys.
+      const float own[2] = {static_cast<float>(rows[0] + own_key() - first_key),
+                            static_cast<float>(rows[1] + own_key() - first_key)};
+      if (side == Side::kBoth) {
+#pragma unroll
+        for (int i = 0; i < kElements<Accumulator>; ++i) {
+          const float distance = own[row_of_element(i)] - static_cast<float>(column_of_element(i));
+          element(scores, i) = ptx::fma(-slope, expression::abs(distance), element(scores, i));
+        }
+      } else {
+        // Away from the diagonal the distance has one sign: an instruction less.
+        const float by = side == Side::kLeft ? -slope : slope;
+#pragma unroll
+        for (int i = 0; i < kElements<Accumulator>; ++i) {
+          const float distance = own[row_of_element(i)] - static_cast<float>(column_of_element(i));
+          element(scores, i) = ptx::fma(by, distance, element(scores, i));
+        }
+      }
+    }
+  }
+};
+
+}  // namespace flashcore::tile
