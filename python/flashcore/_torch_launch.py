@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import _plan
-from ._library import GIVEN_SCALE, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Strides, follow_threads
+from ._library import GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Strides, follow_threads
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_HEAD_DIM = 256
@@ -98,15 +98,15 @@ _empty_strided = torch.empty_strided
 
 
 def key_of(q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], is_causal: bool, scale: Optional[float],
-           enable_gqa: bool, window: tuple[int, int] = (-1, -1)) -> Any:  # fmt: skip
-    """Calls with one key run alike. It holds how each address lies between 16-byte borders: that decides what is copied."""
+           enable_gqa: bool, window: tuple[int, int] = (-1, -1), scores: tuple[Optional[float], int, int] = (None, 0, 0)) -> Any:  # fmt: skip
+    """Calls with one key run alike. `scores`: the softcap, and the axes of the slopes and sinks. It holds how each address lies between 16-byte borders: that decides what is copied."""
     a, b, c = addresses
     off = None
     if (a | b | c) & 15:
         unit = 16 if _reads_16_bytes(q.device) else q.element_size()
         off = (a % unit != 0, b % unit != 0, c % unit != 0)
     return (q.dtype, q.device, q.shape, q.stride(), k.dtype, k.device, k.shape, k.stride(), v.dtype, v.device, v.shape, v.stride(),
-            off, is_causal, scale, enable_gqa, window)  # fmt: skip
+            off, is_causal, scale, enable_gqa, window, scores)  # fmt: skip
 
 
 def remember(key: Any, how: Union[Prepared, str]) -> None:
@@ -116,7 +116,7 @@ def remember(key: Any, how: Union[Prepared, str]) -> None:
 
 
 def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], is_causal: bool, scale: Optional[float],
-            window: tuple[int, int] = (-1, -1)) -> Prepared:  # fmt: skip
+            window: tuple[int, int] = (-1, -1), scores: tuple[Optional[float], int, int] = (None, 0, 0)) -> Prepared:  # fmt: skip
     """Makes the plan of the call and keeps it under `key`. The inputs were checked."""
     batch, heads, rows, dim = q.shape
     columns = v.shape[3]
@@ -131,7 +131,8 @@ def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int
         dtype=DTYPES[q.dtype], batch=batch, heads_q=heads, heads_kv=k.shape[1], seqlen_q=rows, seqlen_kv=k.shape[2],
         head_dim=dim, head_dim_v=columns, causal=_TOP_LEFT if is_causal else 0, alignment=unit, scale=0.0 if scale is None else scale,
         q=_strides(q, copies[0]), k=_strides(k, copies[1]), v=_strides(v, copies[2]), o=Strides(*strides[:3]),
-        window_left=window[0], window_right=window[1], given=GIVEN_STRIDES | GIVEN_WINDOW | (0 if scale is None else GIVEN_SCALE))  # fmt: skip
+        window_left=window[0], window_right=window[1], softcap=scores[0] or 0.0, alibi=scores[1], sink=scores[2],
+        given=GIVEN_STRIDES | GIVEN_WINDOW | (0 if scale is None else GIVEN_SCALE) | (0 if scores[0] is None else GIVEN_SOFTCAP))  # fmt: skip
     made = Prepared(_plan.Plan(_name(q.device), problem), copies if True in copies else None, one_head, (batch, heads, rows, columns), strides)
     remember(key, made)
     return made
@@ -148,8 +149,8 @@ def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int]) -> Tensor:
-    """The call itself; `addresses` are those of q, k and v, and what `prepared` was found by."""
+def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], alibi: int = 0, sink: int = 0) -> Tensor:
+    """The call itself; `addresses` are those of q, k and v, and what `prepared` was found by. `alibi`, `sink`: of slopes and sinks."""
     plan, copies, one_head, shape, strides = prepared
     if q.device.type == "cpu":
         follow_threads(torch.get_num_threads())
@@ -159,7 +160,10 @@ def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[in
         q, k, v = (_copy(x) if copied else x for x, copied in zip((q, k, v), copies))
         addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
     out = _empty_strided(shape, strides, dtype=q.dtype, device=q.device)
-    plan.launch(*addresses, out.data_ptr(), 0, _stream(q.device))
+    if alibi or sink:
+        plan.launch(*addresses, out.data_ptr(), 0, _stream(q.device), alibi=alibi, sink=sink)
+    else:
+        plan.launch(*addresses, out.data_ptr(), 0, _stream(q.device))
     computed.add()
     return out
 
@@ -173,7 +177,8 @@ def output_layout(q: Tensor, v: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...
     return (batch, heads, rows, columns), (rows * heads * columns, columns, heads * columns, 1)
 
 
-def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bool = False, window_left: int = -1, window_right: int = -1) -> None:
+def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bool = False, window_left: int = -1, window_right: int = -1,
+          softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> None:  # fmt: skip
     """RuntimeError for what torch.ops.flashcore.attention does not compute. Kernels and the fake kernel ask the same."""
     for role, x in (("q", q), ("k", k), ("v", v)):
         torch._check(x.dim() == 4, lambda role=role, x=x: f"flashcore.attention: {role} has {x.dim()} axes; give [batch, heads, length, dim]")
@@ -202,6 +207,17 @@ def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bo
             f"flashcore.attention: window_{side} is {keys}; give a number of keys, 0 or more, or -1 for no bound"))  # fmt: skip
     torch._check(not is_causal or window_right <= 0, lambda: (
         f"flashcore.attention: is_causal is given and window_right is {window_right}; leave one of them out"))  # fmt: skip
+    if softcap is not None:
+        torch._check(softcap >= MIN_SCALE and softcap <= MAX_SCALE, lambda: (
+            f"flashcore.attention: softcap is {softcap}; give {MIN_SCALE:g} to {MAX_SCALE:g}, or None for none"))  # fmt: skip
+    heads = (q.shape[1],)
+    for role, x, shapes in (("alibi_slopes", alibi_slopes, (heads, (q.shape[0], q.shape[1]))), ("sink", sink, (heads,))):
+        if x is None:
+            continue
+        torch._check(tuple(x.shape) in shapes, lambda role=role, x=x, shapes=shapes: (
+            f"flashcore.attention: {role} has shape {tuple(x.shape)}; give {' or '.join(map(str, shapes))}, a number for each query head"))  # fmt: skip
+        torch._check(x.device == q.device and x.is_floating_point(), lambda role=role, x=x: (
+            f"flashcore.attention: {role} is {x.dtype} on {x.device} and q on {q.device}; give a floating-point tensor there"))  # fmt: skip
 
 
 def _misfit(what: str, a: int, b: int, role_a: str, role_b: str) -> str:
@@ -209,16 +225,19 @@ def _misfit(what: str, a: int, b: int, role_a: str, role_b: str) -> str:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: Optional[float] = None, window_left: int = -1,
-            window_right: int = -1) -> Tensor:  # fmt: skip
+            window_right: int = -1, softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> Tensor:  # fmt: skip
     """What the operator computes, for dense tensors of the CPU or a GPU."""
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
     window = (window_left, window_right)
-    key = key_of(q, k, v, addresses, is_causal, scale, True, window)
+    scores = (softcap, 0 if alibi_slopes is None else alibi_slopes.dim(), 0 if sink is None else 1)
+    key = key_of(q, k, v, addresses, is_causal, scale, True, window, scores)
     prepared = known.get(key)
+    if scores[1] or scores[2] or not isinstance(prepared, Prepared):  # the key holds no shapes of slopes and sinks
+        check(q, k, v, scale, is_causal, window_left, window_right, softcap, alibi_slopes, sink)
     if not isinstance(prepared, Prepared):
-        check(q, k, v, scale, is_causal, window_left, window_right)
         shape, strides = output_layout(q, v)
         if 0 in shape or k.shape[2] == 0:  # a row without keys is 0
             return torch.empty_strided(shape, strides, dtype=q.dtype, device=q.device).zero_()
-        prepared = prepare(key, q, k, v, addresses, is_causal, scale, window)
-    return run(prepared, q, k, v, addresses)
+        prepared = prepare(key, q, k, v, addresses, is_causal, scale, window, scores)
+    slopes, logits = (None if x is None else x.detach().to(torch.float32).contiguous() for x in (alibi_slopes, sink))
+    return run(prepared, q, k, v, addresses, 0 if slopes is None else slopes.data_ptr(), 0 if logits is None else logits.data_ptr())

@@ -14,15 +14,16 @@ NAME = "flashcore::attention"
 # PyTorch's own, whatever torch.nn.functional holds at the moment.
 pytorch_attention = torch._C._nn.scaled_dot_product_attention
 
-torch.library.define(NAME, "(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None, int window_left=-1, int window_right=-1) -> Tensor")
+torch.library.define(NAME, "(Tensor q, Tensor k, Tensor v, bool is_causal=False, float? scale=None, int window_left=-1, int window_right=-1, "
+                     "float? softcap=None, Tensor? alibi_slopes=None, Tensor? sink=None) -> Tensor")
 torch.library.impl(NAME, ("CPU", "CUDA"))(_torch_launch.forward)
 _operator = torch.ops.flashcore.attention.default
 
 
 @torch.library.register_fake(NAME)
 def _fake(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: Optional[float] = None, window_left: int = -1,
-          window_right: int = -1) -> Tensor:  # fmt: skip
-    _torch_launch.check(q, k, v, scale, is_causal, window_left, window_right)
+          window_right: int = -1, softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> Tensor:  # fmt: skip
+    _torch_launch.check(q, k, v, scale, is_causal, window_left, window_right, softcap, alibi_slopes, sink)
     return q.new_empty_strided(*_torch_launch.output_layout(q, v))
 
 
@@ -37,14 +38,44 @@ def _window_mask(q: Tensor, k: Tensor, is_causal: bool, left: int, right: int) -
     return seen & (key >= own - left) if left >= 0 else seen
 
 
-def _by_formula(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: Optional[float], window_left: int = -1, window_right: int = -1) -> Tensor:
+def _by_formula(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: Optional[float], window_left: int = -1, window_right: int = -1,
+                softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> Tensor:  # fmt: skip
     """The same from matmul and softmax, which every kind of derivative passes through."""
     grouped = bool(q.shape[1] != k.shape[1])
     seen = _window_mask(q, k, is_causal, window_left, window_right)
+    if softcap is not None or alibi_slopes is not None or sink is not None:
+        return by_formula_of_scores(q, k, v, is_causal, scale, seen, softcap, alibi_slopes, sink)
     # This operator adds its mask, whatever its type; in a row without a key it has all of them -inf give 0.
     mask = None if seen is None else torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, -torch.inf)
     return torch.ops.aten._scaled_dot_product_attention_math(  # type: ignore[no-any-return]
         q, k, v, mask, 0.0, is_causal and mask is None, None, scale=scale, enable_gqa=grouped)[0]  # fmt: skip
+
+
+def by_formula_of_scores(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: Optional[float], seen: Optional[Tensor],
+                          softcap: Optional[float], alibi_slopes: Optional[Tensor], sink: Optional[Tensor]) -> Tensor:  # fmt: skip
+    """With a function of scores or a sink. `seen`: True where a row sees a key, or None; it comes with is_causal in it."""
+    group, rows, keys = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
+    scores = (q.float() @ k.float().transpose(2, 3)) * (q.shape[3] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    own, key = torch.arange(rows, device=q.device)[:, None], torch.arange(keys, device=q.device)[None, :]
+    if alibi_slopes is not None:
+        slopes = alibi_slopes.float().unsqueeze(-1).unsqueeze(-1)
+        scores = scores - slopes * (own + (keys - rows) - key).abs()
+    if is_causal and seen is None:
+        seen = key <= own
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    top = scores.detach().amax(-1, keepdim=True)
+    logits = None if sink is None else sink.float()[:, None, None]
+    if logits is not None:
+        top = torch.maximum(top, logits.detach())
+    weights = torch.exp(scores - torch.where(top.isinf(), 0.0, top))
+    total = weights.sum(-1, keepdim=True)
+    if logits is not None:
+        total = total + torch.exp(logits - torch.where(top.isinf(), 0.0, top))
+    return ((weights / torch.where(total == 0, 1.0, total)) @ v.float()).to(q.dtype)
 
 
 # --- derivatives -------------------------------------------------------------------------------------------------------
@@ -54,28 +85,28 @@ class _Attention(torch.autograd.Function):
     """Forward here, backward by PyTorch's attention on the same inputs."""
 
     @staticmethod
-    def forward(ctx: Any, keys: Any, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> Tensor:
-        ctx.save_for_backward(q, k, v)
+    def forward(ctx: Any, keys: Any, q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Optional[Tensor], sink: Optional[Tensor], *options: Any) -> Tensor:
+        ctx.save_for_backward(q, k, v, alibi_slopes, sink)
         ctx.options = options
-        return _below(keys, q, k, v, *options)
+        return _below(keys, q, k, v, *options, alibi_slopes, sink)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        wanted = ctx.needs_input_grad[1:4]
+        wanted = ctx.needs_input_grad[1:6]
         again = torch.is_grad_enabled()  # create_graph: the gradient is differentiated too
         with torch.enable_grad():
             # For a second derivative they stay joined to the graph, and the formula is differentiable twice.
-            inputs = [x.view_as(x) if again else x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted)]
-            if again:
-                out = _by_formula(*inputs, *ctx.options)
+            inputs = [x if x is None else x.view_as(x) if again else x.detach().requires_grad_(want) for x, want in zip(ctx.saved_tensors, wanted)]
+            if again or ctx.options[-1] is not None or inputs[3] is not None or inputs[4] is not None:
+                out = _by_formula(*inputs[:3], *ctx.options, *inputs[3:])
             else:
                 grouped = bool(inputs[0].shape[1] != inputs[1].shape[1])
-                is_causal, scale, left, right = ctx.options
+                is_causal, scale, left, right, _ = ctx.options
                 mask = _window_mask(inputs[0], inputs[1], is_causal, left, right)
-                out = pytorch_attention(*inputs, attn_mask=mask, is_causal=is_causal and mask is None, scale=scale, enable_gqa=grouped)
+                out = pytorch_attention(*inputs[:3], attn_mask=mask, is_causal=is_causal and mask is None, scale=scale, enable_gqa=grouped)
             of = [x for x, want in zip(inputs, wanted) if want]
             grads = iter(torch.autograd.grad(out, of, grad, create_graph=again))
-        return (None, *(next(grads) if want else None for want in wanted), None, None, None, None)
+        return (None, *(next(grads) if want else None for want in wanted), *(None for _ in ctx.options))
 
 
 def has_tangent(*tensors: Tensor) -> bool:
@@ -89,14 +120,15 @@ def _below(keys: Any, *arguments: Any) -> Tensor:
 
 
 def _autograd(keys: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: Optional[float] = None, window_left: int = -1,
-              window_right: int = -1) -> Tensor:  # fmt: skip
-    options = is_causal, scale, window_left, window_right
-    if torch._C._are_functorch_transforms_active() or has_tangent(q, k, v):
-        _torch_launch.check(q, k, v, scale, is_causal, window_left, window_right)
-        return _by_formula(q, k, v, *options)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Attention.apply(keys, q, k, v, *options)  # type: ignore[no-any-return]
-    return _below(keys, q, k, v, *options)
+              window_right: int = -1, softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> Tensor:  # fmt: skip
+    options = is_causal, scale, window_left, window_right, softcap
+    tensors = [x for x in (q, k, v, alibi_slopes, sink) if x is not None]
+    if torch._C._are_functorch_transforms_active() or has_tangent(*tensors):
+        _torch_launch.check(q, k, v, scale, is_causal, window_left, window_right, softcap, alibi_slopes, sink)
+        return _by_formula(q, k, v, *options, alibi_slopes, sink)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return _Attention.apply(keys, q, k, v, alibi_slopes, sink, *options)  # type: ignore[no-any-return]
+    return _below(keys, q, k, v, *options, alibi_slopes, sink)
 
 
 _library = torch.library.Library("flashcore", "FRAGMENT")
@@ -132,7 +164,10 @@ for _key in ("AutocastCPU", "AutocastCUDA"):
 def _vmap(info: Any, dims: Any, q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, int]:
     """The mapped axis and the batch are one batch."""
     size = info.batch_size
+    if any(dim is not None for dim in dims[3:]):
+        raise RuntimeError("flashcore.attention: vmap over alibi_slopes or sink is not supported; map q, k and v only")
     first = [x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0) for x, dim in zip((q, k, v), dims)]
+    options = tuple(x.repeat(size, 1) if isinstance(x, Tensor) and x.dim() == 2 else x for x in options)  # slopes of batch entries
     out = _operator(*(x.flatten(0, 1) for x in first), *options)
     return out.unflatten(0, (size, first[0].shape[1])), 0
 

@@ -51,9 +51,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, is_causal: bool = False,
-              scale: Optional[float] = None) -> Tensor:  # fmt: skip
-    """Attention with a sliding window, which PyTorch's function knows only as a mask. By torch.ops.flashcore.attention, so
-    under torch.compile, autograd, vmap and autocast too.
+              scale: Optional[float] = None, softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None,
+              sink: Optional[Tensor] = None) -> Tensor:  # fmt: skip
+    """Attention with what PyTorch's function knows only as a mask, or not at all: a sliding window, a softcap, ALiBi, attention
+    sinks. By torch.ops.flashcore.attention, so under torch.compile, autograd, vmap and autocast too.
 
     Args:
         query, key, value: as for scaled_dot_product_attention; heads of key divide those of query.
@@ -62,12 +63,18 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, 
         is_causal: top-left, as PyTorch defines it: row i's own key is key i, also for the window's left side. For a causal
             mask that is aligned at the end, as decoding needs it, give window=(left, 0) instead.
         scale: default 1/sqrt(dim).
+        softcap: from 1e-6 to 1e6: a score s becomes softcap * tanh(s / softcap) before it is masked (Gemma 2).
+        alibi_slopes: [heads] or [batch, heads]: slope * |i + length_kv - length - j| is taken from the score of row i and key j, after
+            the softcap, as in FlashAttention. Read as float32.
+        sink: [heads], a logit that joins the sum of each row of a query head and has no value (gpt-oss). Read as float32.
+
+    Gradients, those of alibi_slopes and sink too, are computed by PyTorch, from all scores at once.
 
     Raises:
         flashcore.Error: for a window that is none. RuntimeError: for tensors that do not fit together.
     """
     left, right = _plan.window_sides(window)
-    return torch.ops.flashcore.attention(query, key, value, is_causal, scale, left, right)  # type: ignore[no-any-return]
+    return torch.ops.flashcore.attention(query, key, value, is_causal, scale, left, right, softcap, alibi_slopes, sink)  # type: ignore[no-any-return]
 
 
 torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")

@@ -3,8 +3,8 @@
     import flashcore.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flashcore")
 
-Prefill and decoding without padding run on flashcore, grouped-query heads and causal sliding windows as they are; what needs
-another mask (padding, packed sequences) runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and
+Prefill and decoding without padding run on flashcore: grouped-query heads, causal sliding windows, softcap (Gemma 2) and attention
+sinks (gpt-oss) as they are. What needs another mask (padding, packed sequences) runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and
 CUDA graphs transformers cannot see that a batch is not packed or padded, and makes a mask: call the model there with its
 cache (use_cache=True, the default) and without attention_mask.
 """
@@ -22,6 +22,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from . import _torch_operator
 from ._torch_counters import pass_on
 from ._torch_reasons import why_not
 from ._torch_switch import is_enabled
@@ -61,8 +62,7 @@ def _attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch
     # One row sees every key, whatever the mask's alignment.
     is_causal = bool(query.shape[2] > 1 and attention_mask is None and is_causal)
     if is_causal and key.shape[2] > query.shape[2]:
-        # Prefill into a cache that is longer: the rows behind are empty, and a top-left mask sees none of them.
-        key, value = key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+        key, value = _filled(query, key, value)
     out = attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout, is_causal=is_causal, scale=scaling,
                     enable_gqa=bool(key.shape[1] != query.shape[1]))  # fmt: skip
     return out.transpose(1, 2).contiguous(), None
@@ -76,24 +76,57 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     Returns:
         The output as [batch, length, heads, dim], and None for the weights, which are never formed.
     """
-    if kwargs.get("softcap") is not None:
-        raise ValueError("attn_implementation='flashcore' has no softcap; use 'eager' for this model")
-    if kwargs.get("s_aux") is not None:  # gpt-oss
-        raise ValueError("attn_implementation='flashcore' has no attention sinks (s_aux); use 'eager' for this model")
-    if isinstance(attention_mask, WindowMask):
-        fits = attention_mask.shape[2:] == (query.shape[2], key.shape[2])
-        if fits and why_not(query, key, value, None, dropout, False, scaling, enable_gqa=True) is None:
-            out = attention(query, key, value, window=(attention_mask.window - 1, 0), scale=scaling)
-            return out.transpose(1, 2).contiguous(), None
+    softcap, sink = kwargs.get("softcap"), kwargs.get("s_aux")
+    window = attention_mask if isinstance(attention_mask, WindowMask) and attention_mask.shape[2:] == (query.shape[2], key.shape[2]) else None
+    if isinstance(attention_mask, WindowMask) and window is None:
         attention_mask = attention_mask.make()
+    if window is not None or softcap is not None or sink is not None:
+        mask = None if window is not None else attention_mask
+        if (why := why_not(query, key, value, mask, dropout, False, scaling, enable_gqa=True)) is None:
+            return _attend_with(query, key, value, window, scaling, _is_causal(module, is_causal), softcap, sink)
+        attention_mask = window.make() if window is not None else attention_mask
+        if softcap is not None or sink is not None:
+            pass_on(why)
+            return _attend_by_formula(query, key, value, attention_mask, dropout, scaling, _is_causal(module, is_causal), softcap, sink)
     if (attention_mask is not None or dropout != 0) and hasattr(module, "num_key_value_groups"):
         # As "sdpa" does it: with a mask it repeats the key's heads, for which PyTorch has faster kernels than for grouped ones.
         if not is_enabled():  # else torch.nn.functional's is ours, and counts it
             pass_on(why_not(query, key, value, attention_mask, dropout) or "")
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)  # type: ignore[no-any-return]
-    if is_causal is None:
-        is_causal = getattr(module, "is_causal", True)
-    return _attend(scaled_dot_product_attention, query, key, value, attention_mask, dropout, scaling, is_causal)
+    return _attend(scaled_dot_product_attention, query, key, value, attention_mask, dropout, scaling, _is_causal(module, is_causal))
+
+
+def _is_causal(module: torch.nn.Module, is_causal: Optional[bool]) -> bool:
+    return bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
+
+
+def _filled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Key and value without the rows of a longer cache that a prefill has not reached, and a top-left mask does not see."""
+    return key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
+
+
+def _attend_with(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: Optional[WindowMask], scaling: Optional[float],
+                 is_causal: bool, softcap: Optional[float], sink: Optional[torch.Tensor]) -> tuple[torch.Tensor, None]:  # fmt: skip
+    is_causal = is_causal and query.shape[2] > 1 and window is None
+    if is_causal:
+        key, value = _filled(query, key, value)
+    sides = None if window is None else (window.window - 1, 0)
+    out = attention(query, key, value, window=sides, is_causal=is_causal, scale=scaling, softcap=softcap, sink=sink)
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _attend_by_formula(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional[torch.Tensor], dropout: float,
+                       scaling: Optional[float], is_causal: bool, softcap: Optional[float], sink: Optional[torch.Tensor]) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """PyTorch's attention knows neither softcap nor sinks: from all scores at once, as the model's "eager" does."""
+    if dropout != 0:
+        raise ValueError("attn_implementation='flashcore' has no dropout together with softcap or attention sinks; use 'eager', or set it to 0")
+    if mask is not None and mask.dtype != torch.bool:
+        raise ValueError(f"attn_implementation='flashcore' takes boolean masks together with softcap or attention sinks, and this one is {mask.dtype}; use 'eager'")
+    is_causal = is_causal and query.shape[2] > 1 and mask is None
+    if is_causal:
+        key, value = _filled(query, key, value)
+    out = _torch_operator.by_formula_of_scores(query, key, value, is_causal, scaling, mask, softcap, None, sink)
+    return out.transpose(1, 2).contiguous(), None
 
 
 def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]:
