@@ -1,0 +1,94 @@
+"""FlashAttention's functions, with their names, arguments and layout: a program that imports them from `flash_attn` can import them here.
+
+    from flashcore.flash_attn import flash_attn_func
+    out = flash_attn_func(q, k, v, causal=True, window_size=(1023, 0))
+
+q is [batch, length, heads, dim], k and v are [batch, length_kv, heads_kv, dim], as in FlashAttention. Causal masks and windows are
+aligned at the last key, as in FlashAttention from 2.1 on. Differences: any GPU from sm_80 and the CPU, float32 too on the CPU; head
+dims that are no multiple of 8; values may have another head dim than keys. Not here yet: dropout, lengths per sequence (varlen), caches.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+from . import _library, _plan
+from .torch import attention
+
+__all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func"]
+
+
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+                    deterministic: bool = False, return_attn_probs: bool = False, *, sink: Optional[Tensor] = None
+                    ) -> Union[Tensor, tuple[Tensor, Tensor, None]]:  # fmt: skip
+    """flash_attn.flash_attn_func.
+
+    Args:
+        q: [batch, length, heads, dim].
+        k, v: [batch, length_kv, heads_kv, dim]; heads_kv divides heads.
+        dropout_p: 0 only.
+        softmax_scale: default 1/sqrt(dim).
+        causal: the last row sees every key.
+        window_size: (left, right): how many keys a row sees to either side of its own one; -1: no bound.
+        softcap: 0 for none.
+        alibi_slopes: float32 [heads] or [batch, heads]: slope * |i + length_kv - length - j| is taken from each score.
+        deterministic: ignored; every result is.
+        return_attn_probs: also return the log-sum-exp, float32 [batch, heads, length], and None for the probabilities, which are never
+            formed. Such a call has no gradient.
+        sink: [heads], logits that join each row's sum (not in FlashAttention 2).
+
+    Returns:
+        [batch, length, heads, dim of v], or (out, softmax_lse, None).
+
+    Raises:
+        flashcore.Error: for dropout, a window that is none, a gradient of a call that returns the log-sum-exp. RuntimeError: for tensors
+            that do not fit together.
+    """
+    _refuse_dropout(dropout_p)
+    left, right = _plan.window_sides(window_size)
+    if causal:
+        right = 0
+    window = None if left < 0 and right < 0 else (left, right)
+    cap = None if softcap == 0.0 else softcap
+    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    if not return_attn_probs:
+        out = attention(*heads_first, window=window, scale=softmax_scale, softcap=cap, alibi_slopes=alibi_slopes, sink=sink)
+        return out.transpose(1, 2)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alibi_slopes, sink)):
+        raise _library.Error("return_attn_probs is given and an input requires a gradient, which the log-sum-exp has not; leave one of them out")
+    slopes, logits = (None if x is None else x.float().contiguous() for x in (alibi_slopes, sink))
+    out, lse = _plan.attention(*heads_first, window=window, scale=softmax_scale, softcap=cap, alibi=slopes, sink=logits, return_lse=True)
+    return out.transpose(1, 2), lse, None
+
+
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+                             window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+                             deterministic: bool = False, return_attn_probs: bool = False
+                             ) -> Union[Tensor, tuple[Tensor, Tensor, None]]:  # fmt: skip
+    """flash_attn.flash_attn_kvpacked_func: kv is [batch, length_kv, 2, heads_kv, dim]. The rest as of flash_attn_func."""
+    k, v = _unpack(kv, "kv", 2)
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+
+
+def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+                              window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+                              deterministic: bool = False, return_attn_probs: bool = False
+                              ) -> Union[Tensor, tuple[Tensor, Tensor, None]]:  # fmt: skip
+    """flash_attn.flash_attn_qkvpacked_func: qkv is [batch, length, 3, heads, dim]. The rest as of flash_attn_func."""
+    q, k, v = _unpack(qkv, "qkv", 3)
+    return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+
+
+def _unpack(packed: Tensor, name: str, count: int) -> tuple[Tensor, ...]:
+    if packed.dim() != 5 or packed.shape[2] != count:
+        raise _library.Error(f"{name} has shape {tuple(packed.shape)}; give [batch, length, {count}, heads, dim]")
+    return packed.unbind(2)
+
+
+def _refuse_dropout(dropout_p: float) -> None:
+    if dropout_p != 0.0:
+        raise _library.Error(f"dropout_p is {dropout_p}; flashcore has no dropout: give 0.0, as for inference")

@@ -1,0 +1,97 @@
+"""flashcore.flash_attn: FlashAttention's signatures, against the definition."""
+
+import os
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import flashcore  # noqa: E402
+from flashcore.flash_attn import flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func  # noqa: E402
+
+
+def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
+    """In fp64, [batch, length, heads, dim]; and the log-sum-exp."""
+    group = q.shape[2] // k.shape[2]
+    q, k, v = (x.double().transpose(1, 2) for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+    rows, keys = q.shape[2], k.shape[2]
+    s = q @ k.transpose(2, 3) * (q.shape[3] ** -0.5 if softmax_scale is None else softmax_scale)
+    s = softcap * torch.tanh(s / softcap) if softcap else s
+    own, key = torch.arange(rows)[:, None] + keys - rows, torch.arange(keys)[None, :]
+    if alibi_slopes is not None:
+        s = s - alibi_slopes.double()[..., None, None] * (own - key).abs()
+    left, right = window_size[0], 0 if causal else window_size[1]
+    seen = torch.ones(rows, keys, dtype=torch.bool)
+    seen = seen & (key >= own - left) if left >= 0 else seen
+    seen = seen & (key <= own + right) if right >= 0 else seen
+    s = s.masked_fill(~seen, -torch.inf)
+    return (torch.softmax(s, -1).nan_to_num(0.0) @ v).transpose(1, 2), torch.logsumexp(s, -1)
+
+
+def inputs(rows=11, keys=19, heads=4, heads_kv=2, dim=16, grad=False, dtype=torch.float32):
+    torch.manual_seed(3)
+    return tuple(torch.randn(2, n, h, dim).to(dtype).requires_grad_(grad) for n, h in ((rows, heads), (keys, heads_kv), (keys, heads_kv)))
+
+
+def near(a, b, tolerance=1e-4):
+    torch.testing.assert_close(a.double(), b.double(), atol=tolerance, rtol=tolerance)
+
+
+SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+OPTIONS = [
+    {}, {"causal": True}, {"window_size": (3, 0)}, {"window_size": (2, 4)}, {"window_size": (-1, 2)}, {"causal": True, "window_size": (4, 4)},
+    {"softcap": 3.0, "causal": True}, {"alibi_slopes": SLOPES, "causal": True}, {"alibi_slopes": torch.stack([SLOPES, 2 * SLOPES])},
+    {"softmax_scale": 0.2},
+]  # fmt: skip
+
+
+class FlashAttnTest(unittest.TestCase):
+    def test_every_option(self):
+        for options in OPTIONS:
+            for rows, keys in ((11, 19), (19, 19), (1, 30), (25, 9)):
+                with self.subTest(options=list(options), rows=rows, keys=keys):
+                    q, k, v = inputs(rows, keys)
+                    out, lse = reference(q, k, v, **options)
+                    ours = flash_attn_func(q, k, v, **options)
+                    self.assertTrue(ours.is_contiguous())
+                    near(ours, out)
+                    with_lse = flash_attn_func(q, k, v, **options, return_attn_probs=True)
+                    near(with_lse[0], out)
+                    near(with_lse[1], lse)
+                    self.assertIsNone(with_lse[2])
+
+    def test_packed(self):
+        q, k, v = inputs(13, 13, heads_kv=4)
+        near(flash_attn_qkvpacked_func(torch.stack([q, k, v], 2), causal=True), reference(q, k, v, causal=True)[0])
+        near(flash_attn_kvpacked_func(q, torch.stack([k, v], 2), window_size=(3, 1)), reference(q, k, v, window_size=(3, 1))[0])
+
+    def test_gradients(self):
+        for options in OPTIONS:
+            with self.subTest(options=list(options)):
+                ours, theirs = inputs(grad=True), inputs(grad=True)
+                flash_attn_func(*ours, **options).square().sum().backward()
+                reference(*theirs, **options)[0].square().sum().backward()
+                for a, b in zip(ours, theirs):
+                    near(a.grad, b.grad, 1e-3)
+
+    def test_bfloat16(self):
+        q, k, v = inputs(dtype=torch.bfloat16)
+        near(flash_attn_func(q, k, v, causal=True), reference(q, k, v, causal=True)[0], 3e-2)
+
+    def test_what_it_does_not_have_is_named(self):
+        q, k, v = inputs()
+        with self.assertRaisesRegex(flashcore.Error, "dropout_p is 0.1"):
+            flash_attn_func(q, k, v, 0.1)
+        with self.assertRaisesRegex(flashcore.Error, "kv has shape"):
+            flash_attn_kvpacked_func(q, k)
+        with self.assertRaisesRegex(flashcore.Error, "requires a gradient"):
+            flash_attn_func(*inputs(grad=True), return_attn_probs=True)
+        with self.assertRaisesRegex(flashcore.Error, "window"):
+            flash_attn_func(q, k, v, window_size=(-2, 0))
+
+
+if __name__ == "__main__":
+    unittest.main()
