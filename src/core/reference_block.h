@@ -51,6 +51,8 @@ struct ReferenceHead {
   double scale = 1;                  // of what q and k store: softmax scale and, of 8-bit operands, their factors
   double v_scale = 1;                // of what v stores
 };
+// How far off rounding `value` to nearest may be: half the distance between the numbers around it.
+double half_gap(const Precision& precision, double value);
 // 1 .. kReferenceRows rows.
 void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,
                      ReferenceScratch& scratch);
