@@ -72,19 +72,17 @@ void print_load(Console& console, const nlohmann::json& rows) {
       reading.load_before = session["load_average"].at(0).get<double>();
       reading.load_after = session["load_average"].at(1).get<double>();
       reading.cores = session.at("cores").get<int>();
+      const nlohmann::json others = session.value("others_busy", nlohmann::json());
+      if (others.is_number()) reading.others_busy = others.get<double>();
     }
   }
-  const std::string load = load_words(readings);
-  if (load.empty()) return;
-  console.line("{}, this run included", load);
-  const bool busy = std::any_of(readings.begin(), readings.end(), [](const MachineReading& reading) {
-    return std::max(reading.load_before, reading.load_after) > reading.cores;
-  });
-  if (busy)
+  if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
+  if (const std::string busy = busy_words(readings); !busy.empty())
     console.line(
-        "warning: more work than cores was running: times of a CPU are of a busy machine, and a GPU may have waited "
-        "for "
-        "its host; publish none of them without a quiet session");
+        "warning: {}: times of a CPU are of a busy machine, and a GPU may have waited for its host; publish none of "
+        "them "
+        "without a quiet session",
+        busy);
 }
 
 void print_row(Console& console, const nlohmann::json& row) {

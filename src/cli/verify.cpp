@@ -2,51 +2,73 @@
 
 #include "cli/common.h"
 #include "cli/verbs.h"
+#include "core/files.h"
 #include "lab/compare/bench.h"
 
 namespace flashcore::cli {
 
 namespace {
 
-int verify(const Common& common, const std::vector<std::string>& files) {
+nlohmann::json rows_json(const std::vector<Verification::StaleRow>& rows) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& [row, name, why] : rows) list.push_back({{"row", row}, {"name", name}, {"why", why}});
+  return list;
+}
+
+Painted verdict_of(const Verification& v, const Console& console) {
+  if (!v.wrong.empty()) return console.paint("WRONG", Tone::kBad);
+  if (!v.stale.empty()) return console.paint("STALE", Tone::kBad);
+  if (!v.unknown.empty()) return console.paint("UNKNOWN", Tone::kBad);
+  if (!v.without_samples.empty()) return console.paint("UNCONFIRMED", Tone::kBad);
+  return console.paint("fresh", Tone::kGood);
+}
+
+void record(const std::vector<std::string>& files, Console& console) {
+  for (const std::string& file : files) {
+    const RecordedProvenance recorded = with_provenance(read_file(file), file);
+    if (recorded.rows > 0) write_file_atomically(file, recorded.text);
+    console.summary("{}: recorded of {} what tells them from others", file,
+                    plural(static_cast<std::int64_t>(recorded.rows), "fresh result"));
+  }
+}
+
+int verify(const Common& common, const std::vector<std::string>& files, bool recording) {
   check_json_target(common);
   Console console(common.quiet, json_on_stdout(common));
   // All are read before any verdict is printed: an unreadable file must not hide behind one.
   std::vector<Verification> verifications;
   for (const std::string& file : files) verifications.push_back(verify_results(file));
+  if (recording) record(files, console);
   nlohmann::json results = nlohmann::json::array();
-  std::size_t stale = 0, unconfirmed = 0;
+  std::size_t failed = 0, unjudged = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Verification& v = verifications[i];
-    const bool checked = v.without_samples.empty();
-    stale += v.fresh ? 0 : 1;
-    unconfirmed += v.fresh && !checked ? 1 : 0;
-    const Painted verdict = !v.wrong.empty() ? console.paint("WRONG", Tone::kBad)
-                            : !v.fresh
-                                ? console.paint("STALE", Tone::kBad)
-                                : console.paint(checked ? "fresh" : "UNCONFIRMED", checked ? Tone::kGood : Tone::kBad);
-    if (v.fresh && checked) {
+    const bool is_failed = !v.wrong.empty() || !v.stale.empty(), is_confirmed = v.fresh && v.without_samples.empty();
+    failed += is_failed;
+    unjudged += !is_failed && !is_confirmed;
+    const Painted verdict = verdict_of(v, console);
+    if (is_confirmed) {
       console.line("{}  {}: {}", verdict, files[i], v.reason);
     } else {
       console.summary("{}  {}: {}", verdict, files[i], v.reason);
     }
-    nlohmann::json stale_rows = nlohmann::json::array();
-    for (const auto& [row, name, why] : v.stale) {
-      if (v.stale.size() > 1) console.line("  {}: {}", name, why);
-      stale_rows.push_back({{"row", row}, {"name", name}, {"why", why}});
-    }
+    for (const auto* rows : {&v.stale, &v.unknown})
+      if (v.stale.size() + v.unknown.size() > 1)
+        for (const Verification::StaleRow& row : *rows) console.line("  {}: {}", row.name, row.why);
+    for (const Verification::StaleRow& row : v.same_code) console.line("  {}: {}", row.name, row.why);
     for (std::size_t w = 1; w < v.wrong.size(); ++w) console.line("  {}", v.wrong[w]);
     results.push_back({{"file", files[i]},
                        {"fresh", v.fresh},
                        {"reason", v.reason},
-                       {"stale", std::move(stale_rows)},
+                       {"stale", rows_json(v.stale)},
+                       {"unknown", rows_json(v.unknown)},
+                       {"same_code", rows_json(v.same_code)},
                        {"wrong", v.wrong},
                        {"without_samples", v.without_samples}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});
-  console.summary("{} fresh, {} stale or wrong, {} not confirmed", files.size() - stale - unconfirmed, stale,
-                  unconfirmed);
-  return stale > 0 ? kFailed : unconfirmed > 0 ? kNotJudged : kDone;
+  console.summary("{} fresh, {} stale or wrong, {} not confirmed", files.size() - failed - unjudged, failed, unjudged);
+  return failed > 0 ? kFailed : unjudged > 0 ? kNotJudged : kDone;
 }
 
 }  // namespace
@@ -54,10 +76,13 @@ int verify(const Common& common, const std::vector<std::string>& files) {
 Run add_verify(CLI::App& app) {
   auto common = std::make_shared<Common>();
   auto files = std::make_shared<std::vector<std::string>>();
+  auto recording = std::make_shared<bool>(false);
   app.add_option("files", *files, "results files, as results/h200/canonical.json")->required()->type_name("FILE");
+  app.add_flag("--record", *recording,
+               "write into fresh rows the hashes of their text and launches, and who compiles their code");
   add_common(app, *common, kJson);
-  add_examples(app, {"verify fresh.json", "verify stale.json  # exit 1"});
-  return [common, files] { return verify(*common, *files); };
+  add_examples(app, {"verify fresh.json", "verify stale.json  # exit 1", "verify --record fresh.json"});
+  return [common, files, recording] { return verify(*common, *files, *recording); };
 }
 
 }  // namespace flashcore::cli

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/reference.h"
+#include "core/reference_block.h"
 
 namespace flashcore {
 namespace {
@@ -116,8 +117,44 @@ namespace {
 // probability kFalseAlarm: 2 exp(-z^2 / 2).
 const double kDeviations = std::sqrt(-2 * std::log(kFalseAlarm / 2));
 
+// A sum of errors, and how far single roundings that come out the other way may move it up or down.
+struct SignedSum {
+  double sum = 0, up = 0, down = 0;
+  void add(double value) { sum += value; }
+  void may_move_by(double value) { (value > 0 ? up : down) += value; }
+  double largest() const { return std::max(std::abs(sum + up), std::abs(sum + down)); }
+};
+
+// What the sums are if o is the reference's, rounded. Where a kernel's own errors are far below the gaps of o's type,
+// equal values round alike and the errors do not average out; they are these.
+struct RoundedReference {
+  SignedSum along, sum;  // of <o - ref, ref>, and of o - ref
+};
+
+void add_row(const Precision& output, DType dtype, const double* o, std::int64_t columns, double row_norm,
+             const RowBudget& budget, RoundedReference& all) {
+  // What all rows may share can carry a value over the middle between two numbers of the type. Of a row of equal
+  // values each may have the same part of it.
+  const double shared = row_norm > 0 ? budget.scale_systematic / (row_norm * row_norm) : 0;
+  const double rms = row_norm / std::sqrt(static_cast<double>(columns));
+  for (std::int64_t d = 0; d < columns; ++d) {
+    const double error = static_cast<double>(round_to(dtype, static_cast<float>(o[d]))) - o[d];
+    if (!std::isfinite(error)) continue;  // fp16 that overflows is judged by its kind
+    all.along.add(error * o[d]);
+    all.sum.add(error);
+    const double half = half_gap(output, o[d]);
+    if (error == 0 || half - std::abs(error) > shared * std::max(std::abs(o[d]), rms)) continue;
+    const double other = error > 0 ? -2 * half : 2 * half;
+    all.along.may_move_by(other * o[d]);
+    all.sum.may_move_by(other);
+  }
+}
+
 void bound_sums(const Problem& problem, const Reference& reference, const RowNorms& norms, ErrorBound& bound) {
   RowBudget zero;
+  const DType dtype = problem.output_dtype();
+  const Precision output = precision_of(dtype);
+  RoundedReference rounded;
   double scale = 0, scale2 = 0, bias = 0, bias2 = 0, rows = 0;
   double lse = 0, lse_squares = 0, lse2 = 0, lse4 = 0, mean2 = 0, largest2 = 0, lse_rows = 0;
   for (std::int64_t r = 0; r < reference.rows; ++r) {
@@ -139,6 +176,9 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
     bias += b.bias_systematic;
     bias2 += b.bias_variance;
     ++rows;
+    if (problem.dtype != DType::kF32)
+      add_row(output, dtype, &reference.o[at * static_cast<std::size_t>(problem.head_dim_v)], problem.head_dim_v,
+              norms.row[at], b, rounded);
   }
   if (lse_rows > 0) {
     bound.lse_bias = (lse + kDeviations * std::sqrt(mean2)) / lse_rows;
@@ -151,8 +191,8 @@ void bound_sums(const Problem& problem, const Reference& reference, const RowNor
   if (values == 0) return;
   const double norm2 = std::max(norms.total * norms.total, kTiny * kTiny);
   if (problem.dtype == DType::kF32) return;  // neither can be larger than the norm of the error, which is as small
-  bound.scale = (scale + kDeviations * std::sqrt(scale2)) / norm2;
-  bound.bias = (bias + kDeviations * std::sqrt(bias2)) / values;
+  bound.scale = (std::max(scale, rounded.along.largest()) + kDeviations * std::sqrt(scale2)) / norm2;
+  bound.bias = (std::max(bias, rounded.sum.largest()) + kDeviations * std::sqrt(bias2)) / values;
 }
 
 }  // namespace

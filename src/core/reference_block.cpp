@@ -217,13 +217,6 @@ double error_of_p8(double relative, double of_unit) {
   return std::min(relative, std::max(of_unit * e4m3.unit * relative, subnormal));
 }
 
-// How far off rounding to nearest may be.
-double half_gap(const Precision& precision, double value) {
-  constexpr int kLeastF32 = -126;
-  const int exponent = value == 0 ? kLeastF32 : std::max(kLeastF32, std::ilogb(value));
-  return std::max(std::ldexp(precision.unit, exponent), precision.smallest);
-}
-
 // rms relative error of rounding to nearest in units of the largest one, over log-uniform mantissas:
 // sqrt(1/3 * (1 - 1/4) / (2 ln 2)). And of an error that may be anywhere within a unit.
 constexpr double kRms = 0.425;
@@ -506,6 +499,12 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
 }
 
 }  // namespace
+
+double half_gap(const Precision& precision, double value) {
+  constexpr int kLeastF32 = -126;
+  const int exponent = value == 0 ? kLeastF32 : std::max(kLeastF32, std::ilogb(value));
+  return std::max(std::ldexp(precision.unit, exponent), precision.smallest);
+}
 
 PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head) {
   PackedHead packed;

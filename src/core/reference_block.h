@@ -60,6 +60,8 @@ struct ReferenceHead {
   double v_scale = 1;                // of what v stores
   double softcap = 0;                // of which ReferenceScratch has the function
 };
+// How far off rounding `value` to nearest may be: half the distance between the numbers around it.
+double half_gap(const Precision& precision, double value);
 // 1 .. kReferenceRows rows.
 void reference_block(const PackedHead& head, const ReferenceHead& what, std::vector<ReferenceRow>& rows,
                      ReferenceScratch& scratch);

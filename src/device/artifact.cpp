@@ -18,6 +18,7 @@ void to_json(nlohmann::json& json, const Artifact& artifact) {
                         {"threads_per_block", artifact.threads_per_block},
                         {"warnings", artifact.warnings},
                         {"code_hash", artifact.code_hash},
+                        {"compiler", artifact.compiler},
                         {"compile_ms", artifact.compile_ms},
                         {"from_cache", artifact.from_cache}};
 }
@@ -36,6 +37,7 @@ void from_json(const nlohmann::json& json, Artifact& artifact) {
   get_whole(json, "threads_per_block", artifact.threads_per_block);
   json.at("warnings").get_to(artifact.warnings);
   json.at("code_hash").get_to(artifact.code_hash);
+  artifact.compiler = json.value("compiler", "");
   json.at("compile_ms").get_to(artifact.compile_ms);
   json.at("from_cache").get_to(artifact.from_cache);
 }

@@ -31,6 +31,7 @@ struct Artifact {
   int threads_per_block = 0;
   std::vector<std::string> warnings;  // ptxas warnings, C7508/C7510/... included
   std::string code_hash;  // of the machine code (.text sections): equal code, equal hash, whatever the config
+  std::string compiler;   // Compiler::identity() of who made it; empty: an older flashcore, which did not say
   double compile_ms = 0;  // of the compilation, also when it came from the cache
   bool from_cache = false;
   bool foreign = false;  // as KernelSource: on the host it runs in a sandbox alone

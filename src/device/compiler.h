@@ -36,6 +36,8 @@ class Compiler {
  public:
   virtual ~Compiler() = default;
   virtual std::string version() const = 0;  // "NVRTC 13.0"
+  // The same, told from its updates: of one identity, equal sources become equal code.
+  virtual std::string identity() const { return version(); }
   // arch: "sm_80", "sm_90a", ... Disk cache first (unless `use_cache` is false). Throws CompileError.
   // Not isolated: a crash of NVRTC ends the calling process, so gates call it in a worker (lab/process/worker.h).
   virtual Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,

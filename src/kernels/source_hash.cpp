@@ -127,4 +127,9 @@ std::string source_hash(const Candidate& candidate, const PlacedProblem& problem
   return hasher.add(launches_of(candidate, problem, limits)).hex();
 }
 
+std::string launch_hash(const Candidate& candidate, const PlacedProblem& problem, const DeviceLimits& limits) {
+  if (candidate.family->kind() == DeviceKind::kCpu) return "";
+  return launches_of(candidate, problem, limits);
+}
+
 }  // namespace flashcore

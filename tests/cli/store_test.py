@@ -108,27 +108,66 @@ class VerifyTest(CliTest):
             with self.subTest(text=text):
                 self.expect_error(BAD_USAGE, ["bad.json"], "verify", fresh, self.write("bad.json", text))
 
+    def one_row_of_each_family(self):
+        """Of what was measured on an H200, with the hash of the text that is here."""
+        with open(os.path.join(SOURCE_DIR, "results", "h200", "canonical.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        rows = {result["family"]: result for result in document["results"]}
+        self.assertTrue({"sm80_short_fwd", "sm90_fwd"} < set(rows), "the file shows nothing here without rows of a third family")
+        return {**document, "results": list(rows.values())}
+
+    def judged(self, path, code):
+        verdict = json.loads(self.expect(code, "verify", path, "--json", "-", "--quiet").stdout)["results"][0]
+        return [{row["row"]: row["why"] for row in verdict[key]} for key in ("stale", "unknown", "same_code")]
+
+    def change(self, tree, file, old, new):
+        path = os.path.join(tree, "src", "kernels", file)
+        with open(path, encoding="utf-8") as source:
+            text = source.read()
+        self.assertIn(old, text)
+        with open(path, "w", encoding="utf-8") as source:
+            source.write(text.replace(old, new, 1))
+
     def test_rows_go_stale_one_by_one(self):
-        """Kernels for a GPU: the one whose text changed, and those alone that ran it."""
-        shipped = os.path.join(SOURCE_DIR, "results", "h200", "canonical.json")
+        """Kernels for a GPU: a row whose code or launch changed is stale, and no other."""
+        document = self.one_row_of_each_family()
+        ran = [result["family"] for result in document["results"]]
         tree = self.path("tree")
         copy_device_sources(tree)
         self.environment["FLASHCORE_SOURCE"] = tree
-        with open(shipped, encoding="utf-8") as file:
-            results = json.load(file)["results"]
-        ran = [result["family"] for result in results]
-        fresh = DONE if all("measured" in result for result in results) else NOT_JUDGED  # figures without samples cannot be checked
-        self.expect(fresh, "verify", shipped)
-        for file, change, families in (("ptx/common.cuh", "// a comment\n", set()), ("sm80_short_fwd/kernel.cuh", "int changed;\n", {"sm80_short_fwd"}),
-                                       ("sm90_fwd/loader.cuh", "int changed;\n", {"sm80_short_fwd", "sm90_fwd"})):
-            with open(os.path.join(tree, "src", "kernels", file), "a", encoding="utf-8") as source:
-                source.write(change)
-            code = FAILED if families else fresh
-            stale = json.loads(self.expect(code, "verify", shipped, "--json", "-", "--quiet").stdout)["results"][0]["stale"]
-            self.assertEqual([row["row"] for row in stale], [row for row, family in enumerate(ran) if family in families])
-            for row in stale:
-                self.assertIn(ran[row["row"]], row["why"])
-        self.assertTrue({"sm80_short_fwd", "sm90_fwd"} < set(ran), "the file shows nothing here without rows of a third family")
+        rows = self.write("rows.json", json.dumps(document))
+        fresh = DONE if all("measured" in result for result in document["results"]) else NOT_JUDGED  # figures without samples cannot be checked
+        self.assertEqual(self.judged(rows, fresh)[0:2], [{}, {}])
+        self.change(tree, "ptx/common.cuh", "#pragma once", "#pragma once\n// a comment")
+        self.assertEqual(self.judged(rows, fresh)[0:2], [{}, {}])
+        # Shared text, and no code.
+        self.change(tree, "tile/mask.cuh", "namespace flashcore::tile {", "namespace flashcore::tile {\nconstexpr int nobody_calls_this(int x) { return x + 1; }")
+        stale, unknown, same_code = self.judged(rows, fresh)
+        self.assertEqual((stale, unknown, sorted(same_code)), ({}, {}, list(range(len(ran)))))
+        with open(rows, encoding="utf-8") as file:
+            before = file.read()
+        # Without a compiler nobody knows, and nothing is recorded.
+        self.environment["FLASHCORE_NVRTC"] = self.path("none.so")
+        stale, unknown, same_code = self.judged(rows, NOT_JUDGED)
+        self.assertEqual((stale, sorted(unknown), same_code), ({}, list(range(len(ran))), {}))
+        self.expect(NOT_JUDGED, "verify", "--record", rows)
+        with open(rows, encoding="utf-8") as file:
+            self.assertEqual(file.read(), before)
+        del self.environment["FLASHCORE_NVRTC"]
+        # Recorded, they are known to be fresh without one.
+        self.expect(fresh, "verify", "--record", rows)
+        self.environment["FLASHCORE_NVRTC"] = self.path("none.so")
+        self.assertEqual(self.judged(rows, fresh), [{}, {}, {}])
+        del self.environment["FLASHCORE_NVRTC"]
+        with open(rows, encoding="utf-8") as file:
+            recorded = json.load(file)
+        for now, then in zip(recorded["results"], document["results"]):
+            self.assertEqual({**now, "source_hash": then["source_hash"]}, then)
+        # The code of one family.
+        self.change(tree, "sm80_short_fwd/kernel.cuh", "params.scale_log2", "(1.5f * params.scale_log2)")
+        stale, unknown, same_code = self.judged(rows, FAILED)
+        self.assertEqual(([ran[row] for row in stale], unknown, same_code), (["sm80_short_fwd"], {}, {}))
+        self.assertIn("the code that sm80_short_fwd compiles to has changed", list(stale.values())[0])
 
 
 class LongRunTest(CliTest):

@@ -162,6 +162,35 @@ TEST(JudgementTest, HonestFp8KernelsPassOnEveryPattern) {
   }
 }
 
+// Rounding errors of equal values are equal: they do not average out over the rows that hold them. The fuzzer's finds
+// (seed 3), and their smaller relatives.
+TEST(JudgementTest, EqualValuesMayRoundAlike) {
+  struct Case {
+    const char* problem;
+    Pattern pattern;
+    std::uint64_t seed;
+  };
+  for (const auto& [problem, pattern, seed] :
+       {Case{"b1_h8_hk4_sq33_sk255_d160_e4m3_oe5m2_perhead_causaltl", Pattern::kConstant, 223796404},
+        Case{"b1_h2_hk1_sq513_sk23_d96_e4m3_oe5m2_unscaled_causaltl", Pattern::kConstant, 578955480},
+        Case{"b5_h12_hk4_sq192_sk31_d40_e5m2_oe5m2_wl1_tl", Pattern::kPeaked, 466990886},
+        Case{"b1_h1_sq12_sk1_d150_e4m3_oe5m2", Pattern::kNormal, 223796404},
+        Case{"b1_h1_sq16_sk3_d1_e4m3_oe5m2_unscaled", Pattern::kConstant, 578955480},
+        Case{"b1_h2_sq11_sk1_d23_e5m2_oe5m2", Pattern::kNormal, 466990886}}) {
+    const PlacedProblem p = PlacedProblem::parse(problem);
+    for (const Fault honest : {Fault::kNone, Fault::kTruncatingAdds}) {
+      const Judged judged = judge(p, pattern, seed, honest, 64);
+      EXPECT_TRUE(judged.ok()) << problem << ": " << judged.print();
+    }
+    // What all values share besides is seen.
+    const AttentionInputs in = make_inputs(p, pattern, seed);
+    const Reference ref = reference_forward(p, in, {});
+    std::vector<float> o = ref.ideal_o;
+    for (float& value : o) value *= 1.5f;
+    EXPECT_FALSE(within_scale(compare(p, ref, o, ref.ideal_lse), error_bound(p, ref))) << problem;
+  }
+}
+
 TEST(JudgementTest, EveryPlantedFaultOf8BitsIsCaught) {
   struct Plant {
     Fault fault;

@@ -48,6 +48,10 @@ const SourceMap& device_sources() {
 }
 std::string source_hash() { return "0123456789abcdef0123456789abcdef"; }
 std::string source_hash(const Candidate&, const PlacedProblem&, const DeviceLimits&) { return source_hash(); }
+std::string launch_hash(const Candidate&, const PlacedProblem&, const DeviceLimits&) { return source_hash(); }
+Artifact compile_candidate(const Candidate&, const Problem&, const DeviceLimits&, bool) {
+  throw_environment("no compiler");
+}
 
 std::string Candidate::print() const { return family->name() + ":" + family->space().print(config); }
 Candidate parse_candidate(std::string_view text, const Problem& problem, const DeviceLimits& limits) {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "kernels/derived_family.h"
+#include "kernels/embedded.h"
 #include "kernels/registry.h"
 #include "kernels/source_hash.h"
 
@@ -51,6 +52,14 @@ nlohmann::json row_of(const std::string& candidate, ChosenBy chosen_by) {
           {"chosen_by", chosen_by},
           {"source_hash", source_hash_of(candidate, kProblem, hopper().limits)}};
 }
+using State = Freshness::State;
+State state_of(const nlohmann::json& row) { return freshness_of_row(row).state; }
+// "" if it is not stale.
+std::string why_stale(const nlohmann::json& row) {
+  const Freshness judged = freshness_of_row(row);
+  return judged.state == State::kStale ? judged.why : "";
+}
+
 nlohmann::json dispatched() {
   return row_of(dispatch_as_built(kProblem, hopper()).candidate.print(), ChosenBy::kDispatch);
 }
@@ -95,36 +104,160 @@ TEST(Freshness, OtherLaunchesOfTheSameKernelMakeItsRowsStale) {
 
 TEST(Freshness, AFamilyMoreMakesStaleWhatDispatchWouldNowGiveIt) {
   const nlohmann::json chosen = dispatched(), named = row_of("sm80_fwd", ChosenBy::kCaller);
-  EXPECT_EQ(why_stale(chosen), std::nullopt);
+  EXPECT_EQ(state_of(chosen), State::kSameText);
   {
     const ScopedFamily unloved(std::make_unique<Sibling>(1));
-    EXPECT_EQ(why_stale(chosen), std::nullopt);
-    EXPECT_EQ(why_stale(named), std::nullopt);
+    EXPECT_EQ(state_of(chosen), State::kSameText);
+    EXPECT_EQ(state_of(named), State::kSameText);
   }
   const ScopedFamily loved(std::make_unique<Sibling>(1000));
-  const auto why = why_stale(chosen);
-  ASSERT_TRUE(why);
-  EXPECT_NE(why->find("dispatch now chooses sibling"), std::string::npos) << *why;
-  EXPECT_EQ(why_stale(named), std::nullopt) << "who named a candidate gets it again";
+  const Freshness judged = freshness_of_row(chosen);
+  EXPECT_EQ(judged.state, State::kStale);
+  EXPECT_NE(judged.why.find("dispatch now chooses sibling"), std::string::npos) << judged.why;
+  EXPECT_EQ(state_of(named), State::kSameText) << "who named a candidate gets it again";
 }
 
 TEST(Freshness, RowsThatCannotBeJudgedAreStaleOrRefused) {
   nlohmann::json row = dispatched();
   row["source_hash"] = "another";
-  EXPECT_NE(why_stale(row).value_or("").find("compiled from"), std::string::npos);
+  EXPECT_NE(why_stale(row).find("compiled from"), std::string::npos);
   row = dispatched();
   row["device"].erase("limits");
-  EXPECT_NE(why_stale(row).value_or("").find("measure it again"), std::string::npos);
+  EXPECT_NE(why_stale(row).find("measure it again"), std::string::npos);
   row = row_of("gone_fwd:block_m=64", ChosenBy::kCaller);
   EXPECT_EQ(row["source_hash"], source_hash());
   row["source_hash"] = "of another source";
-  EXPECT_TRUE(why_stale(row));
+  EXPECT_EQ(state_of(row), State::kStale);
   row = dispatched();
   row["chosen_by"] = "somebody";
-  EXPECT_THROW(why_stale(row), Error);
+  EXPECT_THROW(freshness_of_row(row), Error);
   row = dispatched();
   row["config"] = nlohmann::json{{"block_n", 64}};
-  EXPECT_TRUE(why_stale(row)) << "another config of the same family";
+  EXPECT_EQ(state_of(row), State::kStale) << "another config of the same family";
+}
+
+// sm80_short_fwd, a kernel of little code, with other text in a file that kernels share.
+class Rewritten : public DerivedFamily {
+ public:
+  explicit Rewritten(const std::string& file, const std::string& old, const std::string& with)
+      : DerivedFamily(family_by_name("sm80_short_fwd")) {
+    std::string text = device_sources().at(file);
+    const std::size_t at = text.find(old);
+    EXPECT_NE(at, std::string::npos) << file << " has no '" << old << "' any more";
+    overlay_ = {{file, text.replace(at, old.size(), with)}};
+  }
+  std::string name() const override { return "rewritten"; }
+  std::string description() const override { return "sm80_short_fwd for tests"; }
+  const SourceMap* source_overlay() const override { return &overlay_; }
+
+ private:
+  SourceMap overlay_;
+};
+
+// As measured before the text became `now`'s: of sm80_short_fwd as it is.
+struct MeasuredBefore {
+  PlacedProblem problem = PlacedProblem::parse("b1_h8_s32_d64_fp16");
+  Artifact artifact =
+      compile_candidate(parse_candidate("sm80_short_fwd", problem, hopper().limits), problem, hopper().limits);
+  nlohmann::json row = {{"problem", problem.id()},
+                        {"device", hopper()},
+                        {"family", "rewritten"},
+                        {"config", ""},
+                        {"source_hash", source_hash_of("sm80_short_fwd", problem, hopper().limits)},
+                        {"launch_hash", launch_hash_of("sm80_short_fwd", problem, hopper().limits)},
+                        {"code_hash", artifact.code_hash},
+                        {"compiler", artifact.compiler}};
+};
+
+constexpr const char* kShared = "tile/mask.cuh";
+const std::string kNamespace = "namespace flashcore::tile {";
+
+TEST(Freshness, TextThatCompilesToTheSameCodeMakesNothingStale) {
+  const MeasuredBefore before;
+  const ScopedFamily family(std::make_unique<Rewritten>(
+      kShared, kNamespace, kNamespace + " constexpr int nobody_calls_this(int x) { return x + 1; }"));
+  const Freshness judged = freshness_of_row(before.row);
+  EXPECT_EQ(judged.state, State::kSameCode) << judged.why;
+  EXPECT_TRUE(judged.is_fresh());
+  EXPECT_NE(judged.why.find("its code has not"), std::string::npos) << judged.why;
+
+  Trial trial;
+  trial.problem = before.problem;
+  trial.device = hopper();
+  trial.family = "rewritten";
+  trial.source_hash = before.row["source_hash"];
+  trial.launch_hash = before.row["launch_hash"];
+  trial.artifact = before.artifact;
+  const Candidate candidate = parse_candidate("rewritten", before.problem, hopper().limits);
+  trial.config = candidate.family->space().print(candidate.config);
+  trial.phase = Phase::kHoldout;
+  EXPECT_TRUE(is_current(trial));
+  trial.phase = Phase::kSearch;
+  EXPECT_FALSE(is_current(trial)) << "the trials of a search are judged by their text";
+}
+
+TEST(Freshness, OtherCodeOrOtherLaunchesMakeStale) {
+  const MeasuredBefore before;
+  const ScopedFamily family(
+      std::make_unique<Rewritten>("sm80_short_fwd/kernel.cuh", "params.scale_log2", "(1.5f * params.scale_log2)"));
+  EXPECT_NE(why_stale(before.row).find("the code that rewritten compiles to has changed"), std::string::npos)
+      << why_stale(before.row);
+  nlohmann::json row = before.row;
+  row["launch_hash"] = "others";
+  EXPECT_NE(why_stale(row).find("how rewritten is launched"), std::string::npos) << why_stale(row);
+  row = before.row;
+  row.erase("launch_hash");
+  EXPECT_NE(why_stale(row).find("compiled from"), std::string::npos) << "an older row: " << why_stale(row);
+}
+
+TEST(Freshness, CodeOfAnotherCompilerIsNotKnownToDiffer) {
+  const MeasuredBefore before;
+  const ScopedFamily family(
+      std::make_unique<Rewritten>("sm80_short_fwd/kernel.cuh", "params.scale_log2", "(1.5f * params.scale_log2)"));
+  nlohmann::json row = before.row;
+  for (const char* compiler : {"NVRTC 12.1 (1 bytes)", ""}) {
+    row["compiler"] = compiler;
+    const Freshness judged = freshness_of_row(row);
+    EXPECT_EQ(judged.state, State::kUnknown) << judged.why;
+    EXPECT_FALSE(judged.is_fresh());
+    EXPECT_NE(judged.why.find(before.artifact.compiler), std::string::npos) << judged.why;
+  }
+}
+
+TEST(Freshness, TextThatDoesNotCompileIsStale) {
+  const MeasuredBefore before;
+  const ScopedFamily family(std::make_unique<Rewritten>(kShared, kNamespace, kNamespace + " this is no C++;"));
+  EXPECT_NE(why_stale(before.row).find("does not compile any more"), std::string::npos) << why_stale(before.row);
+}
+
+TEST(Freshness, OnlyFreshRowsGetProvenance) {
+  const MeasuredBefore before;
+  const auto recorded = [](nlohmann::json row, bool changed) {
+    nlohmann::ordered_json out = row;
+    EXPECT_EQ(record_provenance(out), changed);
+    return nlohmann::json(out);
+  };
+  // As an older flashcore wrote it, of the text that is here.
+  nlohmann::json old = before.row;
+  old["family"] = "sm80_short_fwd";
+  old.erase("launch_hash");
+  old.erase("compiler");
+  const nlohmann::json told = recorded(old, true);
+  EXPECT_EQ(told["launch_hash"], before.row["launch_hash"]);
+  EXPECT_EQ(told["compiler"], before.artifact.compiler);
+  recorded(told, false);
+  // Who compiled other code of the same text is not the compiler here.
+  old["code_hash"] = "of another compiler";
+  EXPECT_FALSE(recorded(old, true).contains("compiler"));
+  old = before.row;
+  old["family"] = "sm80_short_fwd";
+  old["source_hash"] = "of text that is gone";
+  old.erase("launch_hash");
+  EXPECT_EQ(recorded(old, false), old) << "it is stale";
+  // Same code: from now on the present text is known to give it.
+  const ScopedFamily family(std::make_unique<Rewritten>(
+      kShared, kNamespace, kNamespace + " constexpr int nobody_calls_this(int x) { return x + 1; }"));
+  EXPECT_EQ(state_of(recorded(before.row, true)), State::kSameText);
 }
 
 }  // namespace

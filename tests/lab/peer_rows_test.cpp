@@ -104,6 +104,20 @@ TEST(PeerRows, WhatIsNotTheSameBeginsAnew) {
   EXPECT_NE(why.find("device"), std::string::npos);
 }
 
+TEST(PeerRows, OtherTextOfTheSameCodeAndLaunchesIsTheSame) {
+  json earlier = row_of(24, 2), row = row_of(24, 2, 5);
+  earlier["code_hash"] = row["code_hash"] = "cc";
+  earlier["launch_hash"] = row["launch_hash"] = "dd";
+  row["source_hash"] = "bb";
+  std::string why;
+  EXPECT_EQ(append_session(earlier, row, 0.03, why)["sessions"], 2) << why;
+  for (const char* key : {"code_hash", "launch_hash"}) {
+    json other = row;
+    other[key] = "another";
+    EXPECT_EQ(append_session(earlier, other, 0.03, why), other) << key;
+  }
+}
+
 TEST(PeerRows, APeerIsPairedOnlyWithItsOwnSessions) {
   std::string why;
   json later = row_of(24, 3, 9);

@@ -96,6 +96,11 @@ TEST_F(RegressionTest, ChangedCodeIsComparedWithTheRecordedTimeAndSaysSo) {
   EXPECT_FALSE(row.interleaved);
   EXPECT_TRUE(mentions(row.sentence, "not interleaved") && mentions(row.sentence, "changed since")) << row.sentence;
   EXPECT_NE(row.verdict, SpeedVerdict::kSlower) << row.sentence;
+  BaselineEntry relaunched = recorded("fake_none");
+  relaunched.launch_hash = "of another grid";
+  const GateRow other_launches = judge(relaunched, "fake_none");
+  EXPECT_FALSE(other_launches.interleaved) << "both sides would have the new launches";
+  EXPECT_TRUE(mentions(other_launches.sentence, "launched otherwise since")) << other_launches.sentence;
   entry.p50_us *= 0.5;
   for (double& us : entry.process_p50_us) us *= 0.5;
   row = judge(entry, "fake_none");

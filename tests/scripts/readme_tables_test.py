@@ -27,9 +27,10 @@ class ReadmeTables(unittest.TestCase):
         (self.root / "results" / "gpu").mkdir(parents=True)
         self.verdict(0)
 
-    def verdict(self, code, stale=(), wrong=()):
+    def verdict(self, code, stale=(), wrong=(), unknown=()):
         """A stand-in for `flashcore verify` that gives this exit code and these rows."""
-        answer = json.dumps({"results": [{"stale": [{"row": row, "name": "one", "why": "it has changed"} for row in stale], "wrong": list(wrong)}]})
+        stale, unknown = ([{"row": row, "name": "one", "why": "it has changed"} for row in rows] for rows in (stale, unknown))
+        answer = json.dumps({"results": [{"stale": stale, "unknown": unknown, "wrong": list(wrong)}]})
         program = self.root / "flashcore"
         program.write_text(f"#!/bin/sh\n[ \"$1 $3 $4\" = 'verify --json -' ] && echo '{answer}'\nexit {code}\n")
         program.chmod(0o755)
@@ -153,6 +154,14 @@ class ReadmeTables(unittest.TestCase):
         self.run_script()
         self.assertIn("is stale", self.readme())
         self.assertNotIn("57.2", self.readme())
+
+    def test_rows_of_unknown_age_leave_the_documents_as_they_are(self):
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.verdict(2, unknown=[0])
+        done = self.run_script()
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("it has changed. Use the NVRTC", done.stderr)
+        self.assertEqual(self.readme(), README)
 
     def test_a_stale_row_leaves_the_others_as_they_are(self):
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 3.0), result("b1_h8_s1024_d64_fp16", 12.0, 1.2))

@@ -90,10 +90,11 @@ class NvrtcCompiler final : public Compiler {
     }
     // nvrtcVersion tells 13.0 but not which update; the library's size tells those apart well enough for a cache.
     std::error_code ignored;
-    identity_ = fmt::format("{} {}", version(), std::filesystem::file_size(api_.path, ignored));
+    identity_ = fmt::format("{} ({} bytes)", version(), std::filesystem::file_size(api_.path, ignored));
   }
 
   std::string version() const override { return fmt::format("NVRTC {}.{}", major_, minor_); }
+  std::string identity() const override { return identity_; }
 
   Artifact compile(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
                    bool use_cache) override {
@@ -102,10 +103,10 @@ class NvrtcCompiler final : public Compiler {
       throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
     const std::vector<std::string> options = options_for(kernel, arch);
     const std::string key = cache_key(kernel, sources, options);
-    if (use_cache)
-      if (auto cached = cache_.find(key)) return *cached;
-    Artifact artifact = compile_fresh(kernel, sources, arch, options);
-    if (use_cache) cache_.store(key, artifact);
+    std::optional<Artifact> cached = use_cache ? cache_.find(key) : std::nullopt;
+    Artifact artifact = cached ? std::move(*cached) : compile_fresh(kernel, sources, arch, options);
+    artifact.compiler = identity_;  // part of the key
+    if (use_cache && !cached) cache_.store(key, artifact);
     return artifact;
   }
 

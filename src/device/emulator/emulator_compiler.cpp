@@ -131,6 +131,7 @@ class EmulatorCompiler final : public Compiler {
     std::optional<Artifact> cached = use_cache ? cache_.find(key) : std::nullopt;
     Artifact artifact = cached ? std::move(*cached) : compile_fresh(kernel, needed, arch);
     artifact.code_hash = key;
+    artifact.compiler = version_;
     if (use_cache && !cached) cache_.store(key, artifact);
     // Not of the entry: one key may come from both.
     artifact.foreign = kernel.foreign;

@@ -27,6 +27,7 @@ BaselineEntry entry_of(const json& j) {
   if (find_bad_character(entry.candidate) != std::string::npos)
     throw_bad_input("the candidate '{}' holds a control character", excerpt(entry.candidate));
   if (j.contains("code_hash") && j.at("code_hash").is_string()) j.at("code_hash").get_to(entry.code_hash);
+  if (j.contains("launch_hash") && j.at("launch_hash").is_string()) j.at("launch_hash").get_to(entry.launch_hash);
   entry.regime = parse_regime(j.at("regime").get<std::string>());
   entry.condition = parse_condition(j.at("condition").get<std::string>());
   j.at("time_us").at("p50").get_to(entry.p50_us);
@@ -73,6 +74,7 @@ json baseline_json(const std::vector<BaselineEntry>& entries) {
                        {"device", {{"key", e.device_key}}},
                        {"candidate", e.candidate},
                        {"code_hash", e.code_hash},
+                       {"launch_hash", e.launch_hash},
                        {"regime", to_string(e.regime)},
                        {"condition", to_string(e.condition)},
                        {"time_us", {{"p50", e.p50_us}}},

@@ -54,7 +54,9 @@ struct Verification {
     std::string name, why;
   };
   std::vector<StaleRow> stale;
-  std::vector<std::string> wrong;  // figures that do not follow from each other (lab/verify/audit.h); never fresh
+  std::vector<StaleRow> unknown;  // neither fresh nor stale: their text has changed, and their code cannot be compared
+  std::vector<StaleRow> same_code;  // fresh: their text has changed, and compiles to the same machine code
+  std::vector<std::string> wrong;   // figures that do not follow from each other (lab/verify/audit.h); never fresh
   // Problems with speed-ups over peers and no raw samples: nobody can check those figures. Fresh or not, never
   // confirmed.
   std::vector<std::string> without_samples;
@@ -62,5 +64,13 @@ struct Verification {
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
 Verification verify_results(const std::filesystem::path& file);
 Verification verify_results_text(std::string_view text, const std::string& origin);
+
+// The same file with record_provenance (lab/record/freshness.h) of each row, and of how many rows that changed
+// anything.
+struct RecordedProvenance {
+  std::string text;
+  std::size_t rows = 0;
+};
+RecordedProvenance with_provenance(std::string_view text, const std::string& origin);
 
 }  // namespace flashcore

@@ -38,9 +38,20 @@ json began_at(const json& session) {
   return began.is_null() ? member(session, "measured_at") : began;
 }
 
+// The same text, or equal launches of equal machine code (lab/record/freshness.h).
+bool ran_the_same(const json& earlier, const json& row) {
+  if (member(earlier, "source_hash") == member(row, "source_hash")) return true;
+  const auto equal = [&](const char* key) {
+    const json value = member(row, key);
+    return value.is_string() && value != "" && value == member(earlier, key);
+  };
+  return equal("code_hash") && equal("launch_hash");
+}
+
 // "" if a timed session of `row` may be added to the timed ones of `earlier`.
 std::string why_begins_anew(const json& earlier, const json& row) {
-  for (const char* key : {"problem", "source_hash", "family", "config", "chosen_by", "regime", "condition"})
+  if (!ran_the_same(earlier, row)) return "source_hash is another one, and so is the code or its launches";
+  for (const char* key : {"problem", "family", "config", "chosen_by", "regime", "condition"})
     if (member(earlier, key) != member(row, key)) return fmt::format("{} is another one", key);
   const json before = member(earlier, "device"), now = member(row, "device");
   for (const char* key : {"key", "name", "driver"})
@@ -168,7 +179,7 @@ json append_session(const json& earlier, const json& row, double margin, std::st
   said.clear();
   const json hash = member(row, "source_hash");
   // Who crashed before its candidate was known has none.
-  const bool same_source = hash == "" || hash.is_null() || hash == member(earlier, "source_hash");
+  const bool same_source = hash == "" || hash.is_null() || ran_the_same(earlier, row);
   if (!has_time(row)) {
     if (same_source) return add_failed_session(earlier, row, said);
     if (!has_time(earlier)) return row;

@@ -110,8 +110,9 @@ class PeerRun {
                                              EvaluateRequest().max_reference_flops / kReferenceShare);
     std::vector<Party> parties = prepare(trial, oracle->inputs, problems_left, refused);
     const std::uint64_t order_seed = random_.next();
-    const double load = read_load_average();
+    const LoadMeter meter;
     take_rounds(parties, order_seed);
+    meter.read(trial.machine);
     const json environment = programs_.ask_laboratory({{"op", "environment"}});
     std::vector<OutputJudgement> judged;
     for (const Party& party : parties) judged.push_back(judge(party, problem, *oracle));
@@ -140,7 +141,8 @@ class PeerRun {
                     {"order_seed", order_seed},
                     {"timed_in", own.name == kLaboratory ? "the laboratory" : "the peers' process"},
                     {"clock_mhz", own.clock_mhz()},
-                    {"load_average", {load, read_load_average()}},
+                    {"load_average", {trial.machine.load_before, trial.machine.load_after}},
+                    {"others_busy", trial.machine.others_busy >= 0 ? json(trial.machine.others_busy) : json()},
                     {"cores", hardware_threads()},
                     {"environment", environment},
                     {"samples_us", own.rounded_samples()}});

@@ -54,9 +54,11 @@ class EntryJudge {
     if (raced.ended == PairEnded::kCandidateFailed) return wrong(raced);
     row_.lacking = raced.ended == PairEnded::kEnvironment;
     if (raced.verdict == SpeedVerdict::kNotJudged) return unjudged(raced.sentence);
-    const auto& old_artifact = raced.processes.front().baseline.artifact;
-    const bool unchanged = old_artifact && old_artifact->code_hash == entry_.code_hash;
+    const Trial& old = raced.processes.front().baseline;
+    const bool same_launches = entry_.launch_hash.empty() || old.launch_hash == entry_.launch_hash;
+    const bool unchanged = old.artifact && old.artifact->code_hash == entry_.code_hash && same_launches;
     if (unchanged || raced.verdict == SpeedVerdict::kSlower) return interleaved(raced);
+    if (!same_launches) return judge_by_record("the baseline's candidate is launched otherwise since");
     return judge_by_record("the code of the baseline's candidate has changed since");
   }
 
@@ -151,6 +153,7 @@ std::vector<BaselineEntry> baseline_of(const std::vector<LeaderboardRow>& rows) 
     entry.device_key = row.device_key;
     entry.candidate = best.candidate();
     if (best.artifact) entry.code_hash = best.artifact->code_hash;
+    entry.launch_hash = best.launch_hash;
     entry.regime = best.timing->regime;
     entry.condition = best.timing->condition;
     entry.p50_us = best.timing->p50_us;
@@ -238,6 +241,7 @@ std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& prob
       throw_bad_input("no baseline of {}: {}; correct it first (flashcore check)", problem.name, raced.sentence);
     const Now now = times_of(raced);
     entry.code_hash = raced.processes.front().candidate.artifact->code_hash;
+    entry.launch_hash = raced.processes.front().candidate.launch_hash;
     entry.p50_us = median(now.p50_us);
     entry.kcycles = median(now.kcycles);
     entry.process_p50_us = now.p50_us;

@@ -22,8 +22,9 @@ namespace flashcore {
 struct BaselineEntry {
   NamedProblem problem;
   std::string device_key;
-  std::string candidate;  // text
-  std::string code_hash;  // empty: not recorded, taken as changed
+  std::string candidate;    // text
+  std::string code_hash;    // empty: not recorded, taken as changed
+  std::string launch_hash;  // empty: not recorded, taken as unchanged
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;
   double p50_us = 0;

@@ -18,8 +18,17 @@ struct Measured {
   PlacedProblem problem;
   std::string candidate;
   double time_us = 0;
-  bool stale = false;  // of another source than this program's
+  const nlohmann::json* row = nullptr;
 };
+
+// Asked only of the one row that is quoted: the answer may have to be compiled.
+const char* words_on_age(const Measured& measured) {
+  switch (freshness_of_row(*measured.row).state) {
+    case Freshness::State::kStale: return ", by an older source";
+    case Freshness::State::kUnknown: return ", maybe by an older source: its code cannot be compared here";
+    default: return "";
+  }
+}
 
 const std::vector<nlohmann::json>& shipped_entries() {
   static const std::vector<nlohmann::json> entries = [] {
@@ -67,8 +76,7 @@ const std::vector<Measured>& shipped_times(const std::string& device_key) {
   for (const nlohmann::json& entry : shipped_entries()) {
     if (!is_of(entry, device_key) || !entry.value("family", nlohmann::json()).is_string()) continue;
     const auto problem = PlacedProblem::parse(entry.at("problem").get<std::string>());
-    found.push_back({problem, candidate_as_printed(entry, problem), entry["time_us"].value("p50", 0.0),
-                     why_stale(entry).has_value()});
+    found.push_back({problem, candidate_as_printed(entry, problem), entry["time_us"].value("p50", 0.0), &entry});
   }
   return found;
 }
@@ -93,7 +101,7 @@ void set_time(Expectation& expectation, const PlacedProblem& problem, const std:
                                   [&](const Measured& m) { return m.problem == problem && m.candidate == candidate; });
   if (exact != measured.end()) {
     expectation.time_us = exact->time_us;
-    expectation.basis = fmt::format("measured on {}{}", device.key, exact->stale ? ", by an older source" : "");
+    expectation.basis = fmt::format("measured on {}{}", device.key, words_on_age(*exact));
     return;
   }
   const Measured* nearest = nullptr;
@@ -101,7 +109,6 @@ void set_time(Expectation& expectation, const PlacedProblem& problem, const std:
   for (const Measured& m : measured) {
     if (const double d = problem_distance(problem, m.problem); d < best) best = d, nearest = &m;
   }
-  const char* stale = nearest && nearest->stale ? ", by an older source" : "";
   if (modelled) {
     expectation.time_us = modelled->us;
     expectation.carried_over_from = carried_over_from(*modelled, device);
@@ -111,8 +118,8 @@ void set_time(Expectation& expectation, const PlacedProblem& problem, const std:
   } else if (ceilings) {
     const double ratio = floor_us(problem, device, *ceilings) / floor_us(nearest->problem, device, *ceilings);
     expectation.time_us = nearest->time_us * ratio;
-    expectation.basis =
-        fmt::format("as far from its floor as {}, measured on {}{}", nearest->problem.id(), device.key, stale);
+    expectation.basis = fmt::format("as far from its floor as {}, measured on {}{}", nearest->problem.id(), device.key,
+                                    words_on_age(*nearest));
   }
 }
 

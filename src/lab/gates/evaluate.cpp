@@ -160,6 +160,7 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   trial.family = request.candidate.substr(0, colon);
   if (colon != std::string::npos) trial.config = request.candidate.substr(colon + 1);
   trial.source_hash = source_hash_of(request.candidate, request.problem, device.limits);
+  trial.launch_hash = launch_hash_of(request.candidate, request.problem, device.limits);
   trial.seed = request.seed;
   trial.machine.cores = hardware_threads();
   trial.machine.variables = repro_variables();

@@ -42,13 +42,26 @@ std::optional<double> read_busy() {
   return busy_seconds(text.str(), own_cpus(), sysconf(_SC_CLK_TCK));
 }
 
-double own_seconds() {
+double used_seconds(int who) {
   rusage usage;
-  if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
+  if (getrusage(who, &usage) != 0) return 0;
   const auto seconds = [](const timeval& t) {
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+std::vector<std::string> stat_of_all_processes() {
+  std::vector<std::string> lines;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename().string();
+    if (!std::isdigit(static_cast<unsigned char>(name[0]))) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string line;
+    if (std::getline(file, line)) lines.push_back(std::move(line));
+  }
+  return lines;
 }
 
 double clock_seconds() {
@@ -119,6 +132,45 @@ std::optional<double> busy_seconds(std::string_view proc_stat, const std::vector
   }
   if (found != cpus.size() || cpus.empty() || ticks_per_second <= 0) return std::nullopt;
   return ticks / static_cast<double>(ticks_per_second);
+}
+
+double descendant_seconds(const std::vector<std::string>& stat_lines, int root, long ticks_per_second) {
+  struct Process {
+    int parent = 0;
+    double ticks = 0;
+  };
+  std::map<int, Process> processes;
+  for (const std::string& line : stat_lines) {
+    // pid (name) state ppid ... utime stime cutime cstime; a name may hold blanks and brackets.
+    const std::size_t after_name = line.rfind(')');
+    if (after_name == std::string::npos) continue;
+    std::istringstream words(line.substr(after_name + 1));
+    Process process;
+    std::string skipped;
+    words >> skipped >> process.parent;
+    for (int i = 0; i < 9; ++i) words >> skipped;
+    double ticks = 0;
+    for (int i = 0; i < 4 && words >> ticks; ++i) process.ticks += ticks;
+    if (words) processes[std::atoi(line.c_str())] = process;
+  }
+  const auto is_ours = [&](int pid) {
+    // Bounded: ids are used again, so what was read one after the other may hold a circle.
+    for (std::size_t step = 0; step <= processes.size(); ++step) {
+      const auto found = processes.find(pid);
+      if (found == processes.end()) return false;
+      if (found->second.parent == root) return true;
+      pid = found->second.parent;
+    }
+    return false;
+  };
+  double ticks = 0;
+  for (const auto& [pid, process] : processes) ticks += pid != root && is_ours(pid) ? process.ticks : 0;
+  return ticks_per_second > 0 ? ticks / static_cast<double>(ticks_per_second) : 0;
+}
+
+double own_seconds() {
+  return used_seconds(RUSAGE_SELF) + used_seconds(RUSAGE_CHILDREN) +
+         descendant_seconds(stat_of_all_processes(), getpid(), sysconf(_SC_CLK_TCK));
 }
 
 LoadMeter::LoadMeter() : load_(read_load_average()), busy_(read_busy()), own_(own_seconds()), at_(clock_seconds()) {}

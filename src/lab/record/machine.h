@@ -14,7 +14,8 @@ struct MachineReading {
   // Load average of the last minute when timing began and when it ended, this program's own threads included. Below 0:
   // not known.
   double load_before = -1, load_after = -1;
-  // Cores of this process's that other programs kept busy while it timed, on average. Below 0: not known.
+  // Cores of this process's that other programs kept busy while it timed, on average; its own children, such as a peer
+  // that it times, are none of them. Below 0: not known.
   double others_busy = -1;
   int cores = 0;                                 // that the load is to be held against; 0: not known
   std::map<std::string, std::string> variables;  // repro_variables() of the process that ran it
@@ -35,6 +36,12 @@ double read_load_average();  // below 0 where the system does not say
 // Of /proc/stat: seconds that these CPUs have spent on anything, in all processes. None if the text lacks one of them.
 std::optional<double> busy_seconds(std::string_view proc_stat, const std::vector<int>& cpus, long ticks_per_second);
 
+// Of lines of /proc/PID/stat: seconds that the descendants of `root` have spent, with those of their children that have
+// ended. A line that is none is passed over.
+double descendant_seconds(const std::vector<std::string>& stat_lines, int root, long ticks_per_second);
+// Of this process and of all that it has started.
+double own_seconds();
+
 // How busy the machine was from the meter's making to its reading.
 class LoadMeter {
  public:
@@ -45,7 +52,7 @@ class LoadMeter {
  private:
   double load_;
   std::optional<double> busy_;  // seconds of all processes
-  double own_, at_;             // seconds of this process, and of the clock
+  double own_, at_;             // own_seconds(), and those of the clock
 };
 
 // FLASHCORE_SOURCE, FLASHCORE_EMULATOR_SEED, FLASHCORE_CXX: those that are set, of what a command needs to repeat what

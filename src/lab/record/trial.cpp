@@ -71,6 +71,7 @@ Trial trial_from(const json& j) {
   j.at("family").get_to(t.family);
   j.at("config").get_to(t.config);
   j.at("source_hash").get_to(t.source_hash);
+  t.launch_hash = j.value("launch_hash", "");
   if (j.contains("chosen_by")) j.at("chosen_by").get_to(t.chosen_by);
   get_whole(j, "seed", t.seed);
   t.artifact = optional_section<Artifact>(j, "artifact");
@@ -266,6 +267,7 @@ void to_json(json& j, const Trial& t) {
        {"config", t.config},
        {"chosen_by", t.chosen_by},
        {"source_hash", t.source_hash},
+       {"launch_hash", t.launch_hash},
        {"seed", t.seed},
        {"gates", t.gates},
        {"environment", encode_nonfinite(json(t.environment))},

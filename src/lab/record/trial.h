@@ -63,6 +63,7 @@ struct Trial {
   std::string config;  // canonical text (ConfigSpace::print)
   ChosenBy chosen_by = ChosenBy::kCaller;
   std::string source_hash;  // of what decides this trial's time: lab/record/freshness.h
+  std::string launch_hash;  // of its launches alone; empty: none, a CPU's, or an older flashcore did not say
   std::uint64_t seed = 0;
   std::optional<Artifact> artifact;
   std::vector<Verdict> gates;

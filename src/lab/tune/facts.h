@@ -20,10 +20,16 @@ void count_funnel(const std::vector<Trial>& trials, TuneResult::Entry& entry);
 // anyway.
 std::vector<Trial> choose_finalists(const std::vector<Trial>& trials, const std::string& baseline, int count);
 
-// A winner was raced in at least so many: what differs between processes hides from one, and five finalists that are
-// all as fast as the baseline then have a false winner in 21-73% of runs (tests/lab/tune_facts_test.cpp has the
-// simulation).
+// Processes that each finalist is raced in. What differs between processes hides from one, and hardly shows in three:
+// five finalists that are all as fast as the baseline have a false winner in 21-73% of runs after one, and in up to 28%
+// after three (tests/lab/tune_facts_test.cpp has the simulation).
 inline constexpr int kFewestProcesses = 3;
+// That a winner was raced in. Only who is ahead after the first ones is raced in the others: to drop the rest makes no
+// false winner likelier, because nobody wins before the last process.
+inline constexpr int kWinnerProcesses = 8;
+
+// After kFewestProcesses: worth the others.
+bool may_win(const Comparison& comparison);
 
 // The held-out trial that wins (tune.h says how); none if no held-out trial is ranked.
 std::optional<Trial> choose_winner(const std::vector<Trial>& heldout, const std::string& baseline);

@@ -1,5 +1,6 @@
 #include "lab/tune/holdout.h"
 
+#include <numeric>
 #include <optional>
 
 #include "lab/measure/engine.h"
@@ -99,18 +100,23 @@ std::vector<Trial> measure_holdout(const HoldoutRequest& request, Worker& first,
   std::vector<Trial> trials = {first.evaluate(alone)};
   done(trials.front());
   std::vector<std::vector<PairOutcome>> outcomes(request.finalists.size());
-  for (int process = 0; process < request.processes; ++process) {
+  std::vector<std::size_t> racing(request.finalists.size());
+  std::iota(racing.begin(), racing.end(), std::size_t{0});
+  for (int process = 0; !racing.empty() && process < request.winner_processes; ++process) {
     std::optional<Worker> fresh;
     if (process > 0) {
       fresh.emplace(device, worker_executable);
       fresh->cancel_when(stop);
     }
     Worker& worker = fresh ? *fresh : first;
-    for (std::size_t i = 0; i < request.finalists.size(); ++i) {
-      if (!outcomes[i].empty() && outcomes[i].back().ended != PairEnded::kMeasured) continue;
+    for (const std::size_t i : racing) {
       outcomes[i].push_back(worker.measure_pair(pair_request(request, request.finalists[i], process)));
-      if (process + 1 < request.processes) done(outcomes[i].back().candidate);
+      done(outcomes[i].back().candidate);
     }
+    std::erase_if(racing, [&](std::size_t i) {
+      if (outcomes[i].back().ended != PairEnded::kMeasured) return true;
+      return process + 1 == request.processes && !may_win(comparison_of(request.base, outcomes[i]));
+    });
   }
   for (const auto& of_one : outcomes) trials.push_back(heldout_trial(request.base, of_one));
   return trials;

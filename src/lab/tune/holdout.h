@@ -8,6 +8,7 @@
 
 #include "lab/gates/request.h"
 #include "lab/process/worker.h"
+#include "lab/tune/facts.h"
 
 namespace flashcore {
 
@@ -16,11 +17,13 @@ struct HoldoutRequest {
       base;  // problem, seed, patterns, regime, max_seconds (of each process); candidate and incumbent unset
   std::string baseline;
   std::vector<std::string> finalists;
-  int processes = 3;
+  int processes = kFewestProcesses;         // that every finalist is raced in
+  int winner_processes = kWinnerProcesses;  // and who may win after those (may_win)
 };
 
 // The trials, the baseline's first, then the finalists' in order, each with phase kHoldout and, for finalists, the
-// comparison over all processes. Processes are the outer loop. `first` is the first process, the others are started as
+// comparison over all of its processes. Processes are the outer loop; who may not win any more after `processes` of
+// them is left out of the others. `first` is the first process, the others are started as
 // `device` and ended again. `done` is told after each race.
 std::vector<Trial> measure_holdout(const HoldoutRequest& request, Worker& first, const std::string& device,
                                    const std::string& worker_executable, const std::function<void(const Trial&)>& done,

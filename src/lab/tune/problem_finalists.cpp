@@ -48,10 +48,10 @@ void ProblemTuner::measure_finalists() {
   ask_full_gate(request.base);
   request.base.max_seconds = kFinalistSeconds;
   const auto count = static_cast<double>(request.finalists.size() + 1);
-  request.processes = kFewestProcesses;
   if (const auto left = seconds_left(1.0)) {
-    const double for_races = *left - (request.processes - 1) * kProcessSeconds;
-    request.base.max_seconds = std::clamp(for_races / (count * request.processes), kMinFinalistSeconds, 5.0);
+    const double for_races = *left - (request.winner_processes - 1) * kProcessSeconds;
+    const double races = count * request.processes + request.winner_processes - request.processes;
+    request.base.max_seconds = std::clamp(for_races / races, kMinFinalistSeconds, 5.0);
   }
   std::vector<Trial> heldout;
   for (const std::string& candidate : request.finalists)
@@ -60,11 +60,15 @@ void ProblemTuner::measure_finalists() {
   if (base && heldout.size() == request.finalists.size()) {
     heldout.insert(heldout.begin(), *base);
   } else {
-    int done = 0;
-    const int total = static_cast<int>(request.finalists.size()) * request.processes + 1;
+    int done = 0, total = static_cast<int>(request.finalists.size()) * request.processes + 1;
     heldout = measure_holdout(
         request, run_.holdout_worker, run_.options.device, run_.options.worker_executable,
-        [&](const Trial& trial) { report("holdout", trial, ++done, total); }, run_.stop);
+        [&](const Trial& trial) {
+          ++done;
+          total = std::max(total, done);  // who may win is raced in more processes
+          report("holdout", trial, done, total);
+        },
+        run_.stop);
     for (Trial& trial : heldout) trial = store(std::move(trial));
   }
   entry_.winner = choose_winner(heldout, baseline_);
@@ -95,6 +99,9 @@ const Trial* ProblemTuner::finished_holdout(const std::string& candidate) const 
   for (const Trial& t : earlier_heldout_) {
     const bool same_baseline =
         candidate == baseline_ ? !t.comparison : t.comparison && t.comparison->against == baseline_;
+    // As an older flashcore ended it.
+    const bool is_cut_short = t.comparison && t.comparison->processes < kWinnerProcesses && may_win(*t.comparison);
+    if (is_cut_short) continue;
     if (t.id > last_search && t.candidate() == candidate && same_baseline &&
         t.seed == (run_.options.seed ^ kHoldoutSeed))
       return &t;
@@ -105,8 +112,9 @@ const Trial* ProblemTuner::finished_holdout(const std::string& candidate) const 
 int ProblemTuner::affordable_finalists() const {
   const auto left = seconds_left(1.0);
   if (!left) return run_.options.finalists;
-  // Fewer finalists rather than fewer processes.
-  const double of_process = *left / kFewestProcesses - kProcessSeconds;
+  // Fewer finalists rather than fewer processes, with time for one of them in all processes that a winner needs.
+  const double others = (kWinnerProcesses - kFewestProcesses) * (kProcessSeconds + kMinFinalistSeconds);
+  const double of_process = (*left - others) / kFewestProcesses - kProcessSeconds;
   return std::clamp(static_cast<int>(of_process / kMinFinalistSeconds) - 1, 1, std::max(1, run_.options.finalists));
 }
 

@@ -1,10 +1,15 @@
 // Results files against the source as it stands (lab/compare/bench.h).
 
+#include <algorithm>
+#include <atomic>
+
 #include "core/error.h"
 #include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
+#include "core/parallel.h"
 #include "lab/compare/bench.h"
+#include "lab/compare/peer_rows.h"
 #include "lab/record/freshness.h"
 #include "lab/verify/audit.h"
 
@@ -13,6 +18,55 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::size_t kLinesBesideRows = 20;  // fields of a results file that are no rows
+
+json parse_results(std::string_view text, const std::string& origin) {
+  json document = parse_json(text, origin);
+  if (!document.is_object() || document.value("schema", json()) != kBenchSchema || !document.contains("results") ||
+      !document["results"].is_array() || document["results"].empty())
+    throw_bad_input(
+        "'{}' is not a results file: it must be JSON of schema {} with at least one entry under \"results\", as "
+        "`flashcore bench --json` writes it",
+        origin, kBenchSchema);
+  return document;
+}
+
+struct JudgedRow {
+  Freshness freshness;
+  std::string unreadable;  // why there is no judgement
+};
+
+// Side by side: a row whose text has changed waits for the compiler.
+std::vector<JudgedRow> judge_rows(const json& rows) {
+  std::vector<JudgedRow> judged(rows.size());
+  parallel_for(static_cast<std::int64_t>(rows.size()), 0, [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    try {
+      if (!rows[at].at("problem").is_string()) throw_bad_input("its problem is no text");
+      judged[at].freshness = freshness_of_row(rows[at]);
+    } catch (const std::exception& e) {
+      judged[at].unreadable = e.what();
+    }
+  });
+  return judged;
+}
+
+std::string reason_of(const Verification& v, std::size_t rows) {
+  const auto first_of = [&](const std::vector<Verification::StaleRow>& of, const char* what) {
+    return fmt::format("{} of {} results {}; {}: {}", of.size(), rows, what, of.front().name, of.front().why);
+  };
+  if (!v.wrong.empty()) return "figures that do not follow from each other: " + v.wrong.front();
+  if (!v.stale.empty()) return first_of(v.stale, "are stale");
+  if (!v.unknown.empty()) return first_of(v.unknown, "are neither known to be fresh nor to be stale");
+  if (!v.without_samples.empty())
+    return fmt::format(
+        "{} of {} results were measured on what the source now is, and keep no raw samples: their figures cannot be "
+        "checked. `flashcore peers` keeps samples: measure them again",
+        v.without_samples.size(), rows);
+  return fmt::format("all {} results were measured on what the source now is for them{}", rows,
+                     v.same_code.empty() ? "" : fmt::format(" ({}: text changed, same code)", v.same_code.size()));
+}
+
 }  // namespace
 
 Verification verify_results(const std::filesystem::path& file) {
@@ -20,47 +74,46 @@ Verification verify_results(const std::filesystem::path& file) {
 }
 
 Verification verify_results_text(std::string_view text, const std::string& origin) {
-  const json document = parse_json(text, origin);
-  if (!document.is_object() || document.value("schema", json()) != kBenchSchema || !document.contains("results") ||
-      !document["results"].is_array() || document["results"].empty())
-    throw_bad_input(
-        "'{}' is not a results file: it must be JSON of schema {} with at least one entry under \"results\", as "
-        "`flashcore bench --json` writes it",
-        origin, kBenchSchema);
+  const json document = parse_results(text, origin);
   Verification verification;
   const json& rows = document["results"];
+  const std::vector<JudgedRow> judged = judge_rows(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::optional<std::string> why;
-    try {
-      if (!rows[i].at("problem").is_string()) throw_bad_input("its problem is no text");
-      why = why_stale(rows[i]);
-    } catch (const std::exception& e) {
+    if (!judged[i].unreadable.empty())
       throw_bad_input("result {} of '{}' does not say what it was measured on ({}): measure it again", i + 1, origin,
-                      e.what());
-    }
-    if (!why) continue;
+                      judged[i].unreadable);
+    using State = Freshness::State;
+    const Freshness& freshness = judged[i].freshness;
+    if (freshness.state == State::kSameText) continue;
     const json name = rows[i].value("name", json());
-    verification.stale.push_back({i, name.is_string() ? name.get<std::string>() : "?", *why});
+    auto& list = freshness.state == State::kStale     ? verification.stale
+                 : freshness.state == State::kUnknown ? verification.unknown
+                                                      : verification.same_code;
+    list.push_back({i, name.is_string() ? name.get<std::string>() : "?", freshness.why});
   }
   Audit audit = audit_document(document);
   verification.wrong = std::move(audit.wrong);
   verification.without_samples = std::move(audit.without_samples);
-  verification.fresh = verification.stale.empty() && verification.wrong.empty();
-  if (!verification.wrong.empty()) {
-    verification.reason = "figures that do not follow from each other: " + verification.wrong.front();
-  } else if (verification.fresh && !verification.without_samples.empty()) {
-    verification.reason = fmt::format(
-        "{} of {} results were measured on what the source now is, and keep no raw samples: their figures cannot be "
-        "checked. `flashcore peers` keeps samples: measure them again",
-        verification.without_samples.size(), rows.size());
-  } else if (verification.fresh) {
-    verification.reason = fmt::format("all {} results were measured on what the source now is for them", rows.size());
-  } else {
-    const Verification::StaleRow& first = verification.stale.front();
-    verification.reason = fmt::format("{} of {} results are stale; {}: {}", verification.stale.size(), rows.size(),
-                                      first.name, first.why);
-  }
+  verification.fresh = verification.stale.empty() && verification.unknown.empty() && verification.wrong.empty();
+  verification.reason = reason_of(verification, rows.size());
   return verification;
+}
+
+RecordedProvenance with_provenance(std::string_view text, const std::string& origin) {
+  parse_results(text, origin);
+  auto document = nlohmann::ordered_json::parse(text);  // fields stay in their order
+  RecordedProvenance recorded;
+  nlohmann::ordered_json& rows = document["results"];
+  std::atomic<std::size_t> changed{0};
+  parallel_for(static_cast<std::int64_t>(rows.size()), 0,
+               [&](std::int64_t i) { changed += record_provenance(rows[static_cast<std::size_t>(i)]); });
+  recorded.rows = changed;
+  // As it was written: all on one line, a line for each row, or a line for each field.
+  const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  if (lines > 1 && lines < 2 * rows.size() + kLinesBesideRows)
+    recorded.text = print_rows(nlohmann::json::parse(document.dump()));
+  else recorded.text = document.dump(lines > 1 ? 2 : -1) + "\n";
+  return recorded;
 }
 
 }  // namespace flashcore
