@@ -30,8 +30,6 @@ class Problem:
 
         fields = request["fields"]
         self.key = (request["problem"], request["seed"])
-        if fields["softcap"] is not None or fields["alibi"] != "none" or fields["sink"] != "none":
-            raise Refused("no peer is asked for softcap, ALiBi or sinks yet: each would need the same slopes and logits")
         self.batch, self.heads, self.heads_kv = fields["batch"], fields["heads_q"], fields["heads_kv"]
         self.rows, self.keys, self.dim, self.dim_v = fields["seqlen_q"], fields["seqlen_kv"], fields["head_dim"], fields["head_dim_v"]
         self.causal = False if fields["causal"] == "none" else fields["causal"]
@@ -42,20 +40,22 @@ class Problem:
         self.device, self.on_gpu = device, device.startswith("cuda")
         self.dtype = getattr(torch, DTYPES[fields["dtype"]])
         self.q, self.k, self.v = (self._load(request["inputs"][name]) for name in "qkv")
+        self.softcap: float | None = fields["softcap"]
+        self.slopes, self.sink = (self._load(request["inputs"][name], torch.float32) if fields[name] != "none" else None for name in ("alibi", "sink"))
         # Bounds that cut nothing off are none: one query row that sees all keys needs no mask.
         self.offset = self.keys - self.rows if self.alignment == "bottom_right" else 0
         left, right = self.window
         self.left: int | None = left if left is not None and self.rows - 1 + self.offset - left > 0 else None
         self.right: int | None = right if right is not None and self.offset + right < self.keys - 1 else None
 
-    def _load(self, described: dict[str, Any]) -> Any:
+    def _load(self, described: dict[str, Any], dtype: Any = None) -> Any:
         import torch
 
-        shape = described["shape"]
+        shape, dtype = described["shape"], dtype or self.dtype
         count = math.prod(shape)
         if count == 0:
-            return torch.empty(shape, dtype=self.dtype, device=self.device)
-        return torch.from_file(described["file"], shared=False, size=count, dtype=self.dtype).view(shape).to(self.device, copy=True)
+            return torch.empty(shape, dtype=dtype, device=self.device)
+        return torch.from_file(described["file"], shared=False, size=count, dtype=dtype).view(shape).to(self.device, copy=True)
 
     def placed(self, x: Any) -> Any:
         """The same values as the problem's layout has them in memory."""
@@ -84,6 +84,10 @@ class Problem:
     @property
     def masked(self) -> bool:
         return self.left is not None or self.right is not None
+
+    @property
+    def scored(self) -> bool:
+        return self.softcap is not None or self.slopes is not None or self.sink is not None
 
     def need_bottom_right(self, whose: str) -> None:
         if self.masked and self.rows != self.keys and self.alignment != "bottom_right":
@@ -131,11 +135,14 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
     alignment = None if p.causal or window is None else p.alignment
     if p.causal and p.window[0] is None:
         window = None
-    plan = flashcore.plan(q, k, v, out=outs[0], causal=p.causal, scale=p.scale, candidate=candidate, window=window, window_alignment=alignment)
+    slopes = None if p.slopes is None else "head" if p.slopes.dim() == 1 else "batch"
+    plan = flashcore.plan(q, k, v, out=outs[0], causal=p.causal, scale=p.scale, candidate=candidate, window=window, window_alignment=alignment,
+                          softcap=p.softcap, alibi=slopes, sink=p.sink is not None)  # fmt: skip
+    operands = [0, 0, 0, 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
 
     def compute(i: int, keep: Any = (q, k, v)) -> None:  # addresses do not keep memory alive
         stream = torch.cuda.current_stream().cuda_stream if p.on_gpu else 0
-        plan.launch(*(x.data_ptr() for x in (q, k, v, outs[i], lses[i])), stream)
+        plan.launch(*(x.data_ptr() for x in (q, k, v, outs[i], lses[i])), stream, *operands)
 
     return TwoBufferCall(compute, list(zip(outs, lses)))
 
@@ -234,8 +241,24 @@ def _flex(mode: str | None) -> Callable[[Problem], Call]:
         elif p.rows < 128:
             # Without one, its decoding kernel takes the keys as a single block: one CTA a head (1104 us where this takes 156).
             mask = create_block_mask(lambda b, h, i, j: j >= 0, None, None, p.rows, p.keys, device=p.device)
-        compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True, **({"mode": mode} if mode else {}))
-        return Call(lambda: compiled(p.q, p.k, p.v, block_mask=mask, scale=p.scale, enable_gqa=p.grouped))
+        score = None
+        if p.softcap is not None or p.slopes is not None:
+            cap, slopes, own_key = p.softcap, p.slopes, p.keys - p.rows
+
+            def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+                s = s if cap is None else cap * torch.tanh(s / cap)
+                if slopes is None:
+                    return s
+                return s - (slopes[h] if slopes.dim() == 1 else slopes[b, h]) * (i + own_key - j).abs()
+
+        def attend(q: Any, k: Any, v: Any) -> Any:
+            if p.sink is None:
+                return flex_attention(q, k, v, score_mod=score, block_mask=mask, scale=p.scale, enable_gqa=p.grouped)
+            out, lse = flex_attention(q, k, v, score_mod=score, block_mask=mask, scale=p.scale, enable_gqa=p.grouped, return_lse=True)
+            return (out * torch.sigmoid(lse - p.sink[:, None])[..., None]).to(q.dtype)
+
+        compiled = torch.compile(attend, dynamic=False, fullgraph=True, **({"mode": mode} if mode else {}))
+        return Call(lambda: compiled(p.q, p.k, p.v), () if p.sink is None else ("joins the sink after, by its log-sum-exp",))
 
     return make
 
@@ -328,6 +351,7 @@ class Peer:
     on_cpu: bool = False
     on_gpu: bool = True
     by_default: bool = True
+    takes_scores: bool = False  # softcap, ALiBi, sinks
 
 
 def _cpu_only(name: str) -> Callable[[Problem], Call]:
@@ -342,11 +366,18 @@ def _cpu_only(name: str) -> Callable[[Problem], Call]:
     return make
 
 
+def peer_call(name: str, p: Problem) -> Call:
+    peer = PEERS[name]
+    if p.scored and not peer.takes_scores:
+        raise Refused("it knows no softcap, ALiBi or sinks, or is not asked for them")
+    return peer.make(p)
+
+
 PEERS = {
     "cudnn": Peer(_pytorch("cudnn")), "cudnn_frontend": Peer(_cudnn_frontend, [NO_LSE], "cudnn"), "flash": Peer(_pytorch("flash"), on_cpu=True),
-    "efficient": Peer(_pytorch("efficient")), "math": Peer(_pytorch("math"), on_cpu=True), "flex": Peer(_flex(None), [NO_LSE]),
+    "efficient": Peer(_pytorch("efficient")), "math": Peer(_pytorch("math"), on_cpu=True), "flex": Peer(_flex(None), [NO_LSE], takes_scores=True),
     # Minutes of compiling for each problem.
-    "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), [NO_LSE], by_default=False),
+    "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), [NO_LSE], by_default=False, takes_scores=True),
     "flash_attn": Peer(_flash_package("flash_attn"), package="flash_attn"), "flash_attn_3": Peer(_flash_package("flash_attn_interface"), package="flash_attn_interface"),
     "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer"), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
     "openvino": Peer(_cpu_only("openvino_call"), [NO_LSE], "openvino", on_cpu=True, on_gpu=False),

@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from . import _library
 from ._library import TIMED_CALL, Error, TimedWork
-from ._peer_calls import PEERS, Call, Problem, Refused, available, flashcore_call
+from ._peer_calls import available, Call, flashcore_call, peer_call, PEERS, Problem, Refused
 
 PROTOCOL = 1
 MAX_LAUNCHES = 200
@@ -183,7 +183,7 @@ class Server:
             self.problem = Problem(request, self.device)
         try:
             with torch.no_grad():
-                call = flashcore_call(self.problem, request["candidate"]) if request["party"] == "flashcore" else PEERS[request["party"]].make(self.problem)
+                call = flashcore_call(self.problem, request["candidate"]) if request["party"] == "flashcore" else peer_call(request["party"], self.problem)
                 made = Prepared(self.problem, call, _library.context(self.device), request.get("sample_us") or 0.0)
         except Refused as refused:
             return {"refused": str(refused)}

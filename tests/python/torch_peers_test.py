@@ -15,6 +15,8 @@ from unittest import mock
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
 import torch  # noqa: E402
+import torch._dynamo  # noqa: E402: not for the first time while torch.compile is another function
+import torch._inductor.test_operators  # noqa: E402: the same
 from flashcore import _peer_calls as calls  # noqa: E402
 from flashcore import _peer_server as server  # noqa: E402
 from flashcore import peers  # noqa: E402
@@ -25,7 +27,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
 def question(folder, problem="b1_h4_hk2_s32_d16_fp32", seed=1, layout="bhsd", **fields):
     """What the program asks with, its inputs written."""
     described = {"batch": 1, "heads_q": 4, "heads_kv": 2, "seqlen_q": 32, "seqlen_kv": 32, "head_dim": 16, "head_dim_v": 16, "dtype": "fp32", "causal": "none",
-                 "window_left": None, "window_right": None, "window_alignment": "bottom_right", "scale": None} | fields  # fmt: skip
+                 "window_left": None, "window_right": None, "window_alignment": "bottom_right", "scale": None, "softcap": None, "alibi": "none", "sink": "none"} | fields  # fmt: skip
     dtype = getattr(torch, calls.DTYPES[described["dtype"]])
     torch.manual_seed(seed)
     inputs = {}
@@ -34,6 +36,12 @@ def question(folder, problem="b1_h4_hk2_s32_d16_fp32", seed=1, layout="bhsd", **
         path = Path(folder, f"{name}.bin")
         path.write_bytes(x.contiguous().view(torch.uint8).numpy().tobytes())
         inputs[name] = {"file": str(path), "dtype": described["dtype"], "shape": list(x.shape)}
+    slopes = [described["heads_q"]] if described["alibi"] == "head" else [described["batch"], described["heads_q"]]
+    for name, shape in (("alibi", slopes), ("sink", [described["heads_q"]])):
+        if described[name] != "none":
+            x = torch.rand(shape)
+            Path(folder, f"{name}.bin").write_bytes(x.numpy().tobytes())
+            inputs[name] = {"file": str(Path(folder, f"{name}.bin")), "dtype": "fp32", "shape": shape}
     return {"op": "prepare", "problem": problem, "seed": seed, "layout": layout, "fields": described, "inputs": inputs, "candidate": "cpu_fwd", "sample_us": 0.0}
 
 
@@ -41,6 +49,10 @@ def reference(p):
     group = p.heads // p.heads_kv
     k, v = (x.double().repeat_interleave(group, dim=1) for x in (p.k, p.v))
     scores = p.q.double() @ k.transpose(-1, -2) * (p.scale or 1 / math.sqrt(p.dim))
+    scores = p.softcap * torch.tanh(scores / p.softcap) if p.softcap else scores
+    if p.slopes is not None:
+        away = (torch.arange(p.rows)[:, None] + p.keys - p.rows - torch.arange(p.keys)[None]).abs()
+        scores = scores - p.slopes.double()[..., None, None] * away
     own = torch.arange(p.rows)[:, None] + (p.keys - p.rows if p.alignment == "bottom_right" else 0)
     j = torch.arange(p.keys)[None]
     left, right = p.window
@@ -49,7 +61,10 @@ def reference(p):
         hidden |= own - j > left
     if right is not None:
         hidden |= j - own > right
-    return torch.softmax(scores.masked_fill(hidden, -math.inf), dim=-1) @ v
+    scores = scores.masked_fill(hidden, -math.inf)
+    if p.sink is not None:
+        scores = torch.cat([scores, p.sink.double()[:, None, None].expand(*scores.shape[:3], 1)], -1)
+    return torch.softmax(scores, dim=-1)[..., : p.keys] @ v
 
 
 CAUSAL = {"causal": "bottom_right", "window_right": 0}
@@ -80,6 +95,16 @@ class CallsTest(Folder):
                 for name in ("math", "flash"):
                     if name == "math" or "head_dim_v" not in fields:
                         self.assert_right(calls.PEERS[name].make(p), p)
+
+    def test_scores_are_of_the_same_slopes_and_sinks(self):
+        for fields in ({"softcap": 2.0}, {"alibi": "head", **CAUSAL}, {"alibi": "batch", "batch": 2}, {"sink": "head"},
+                       {"softcap": 2.0, "alibi": "head", "sink": "head", **CAUSAL}):  # fmt: skip
+            with self.subTest(fields), mock.patch.object(torch, "compile", lambda f, **k: f):
+                p = self.problem(**fields)
+                self.assert_right(calls.flashcore_call(p, "cpu_fwd"), p)
+                self.assert_right(calls.peer_call("flex", p), p)
+                with self.assertRaisesRegex(calls.Refused, "no softcap"):
+                    calls.peer_call("math", p)
 
     def test_ours_lies_as_the_problem_says(self):
         for layout in ("bhsd", "bshd", "strided"):

@@ -27,17 +27,26 @@ std::string dense_bytes(const HostTensor& tensor) {
 }
 
 // Not write_file_atomically: a gigabyte that nobody keeps need not reach the disk.
-json write_tensor(const std::filesystem::path& file, const HostTensor& tensor) {
-  const std::string bytes = dense_bytes(tensor);
+json write_bytes(const std::filesystem::path& file, std::string_view bytes, DType dtype,
+                 const std::vector<std::int64_t>& shape) {
   std::ofstream out(file, std::ios::binary | std::ios::trunc);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.close();
   if (!out)
     throw_environment("cannot write {} bytes of inputs to {}; make room there, or set TMPDIR", bytes.size(),
                       file.string());
+  return {{"file", file.string()}, {"dtype", to_string(dtype)}, {"shape", shape}};
+}
+
+json write_tensor(const std::filesystem::path& file, const HostTensor& tensor) {
   const TensorLayout& l = tensor.layout;
-  return {
-      {"file", file.string()}, {"dtype", to_string(tensor.dtype)}, {"shape", {l.batch, l.heads, l.rows, l.columns}}};
+  return write_bytes(file, dense_bytes(tensor), tensor.dtype, {l.batch, l.heads, l.rows, l.columns});
+}
+
+json write_floats(const std::filesystem::path& file, const std::vector<float>& values,
+                  const std::vector<std::int64_t>& shape) {
+  return write_bytes(file, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}, DType::kF32,
+                     shape);
 }
 
 std::string read_exactly(const json& name, std::size_t bytes, const char* what) {
@@ -80,9 +89,17 @@ OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, co
 }  // namespace
 
 json write_inputs(const std::filesystem::path& folder, const AttentionInputs& inputs) {
-  return {{"q", write_tensor(folder / "q.bin", inputs.q)},
-          {"k", write_tensor(folder / "k.bin", inputs.k)},
-          {"v", write_tensor(folder / "v.bin", inputs.v)}};
+  json files = {{"q", write_tensor(folder / "q.bin", inputs.q)},
+                {"k", write_tensor(folder / "k.bin", inputs.k)},
+                {"v", write_tensor(folder / "v.bin", inputs.v)}};
+  const std::int64_t batch = inputs.q.layout.batch, heads = inputs.q.layout.heads;
+  const auto slopes = static_cast<std::int64_t>(inputs.alibi.size());
+  using Shape = std::vector<std::int64_t>;
+  if (slopes > 0)
+    files["alibi"] =
+        write_floats(folder / "alibi.bin", inputs.alibi, slopes == heads ? Shape{heads} : Shape{batch, heads});
+  if (!inputs.sink.empty()) files["sink"] = write_floats(folder / "sink.bin", inputs.sink, Shape{heads});
+  return files;
 }
 
 OutputJudgement judge_outputs(const PlacedProblem& problem, const Oracle& oracle, const json& answer,
