@@ -105,7 +105,8 @@ Run add_problem(CLI::App& app) {
   app.add_option("--draw", options->draw, "draw so many problems that nobody has tuned for, at sizes worth timing")
       ->type_name("N")
       ->check(whole_between(1, 1000));
-  app.add_option("--dtypes", options->dtypes, "draw only problems of these types, e.g. fp16,bf16")->type_name("NAME,...");
+  app.add_option("--dtypes", options->dtypes, "draw only problems of these types, e.g. fp16,bf16")
+      ->type_name("NAME,...");
   app.add_option("--seed", options->seed, "of --draw")->check(seed_number())->capture_default_str();
   app.add_option("--suite-file", options->suite_file, "write what --draw gives as a suite")->type_name("FILE");
   add_common(app, options->common, kJson);

@@ -60,7 +60,8 @@ struct Transposer {
   const int index;  // of the warp among the transposers
 
   FC_DEVICE void run() {
-    // A mask takes registers to find the tile's blocks, a counter to ask it; and of one stage of V ptxas keeps addresses.
+    // A mask takes registers to find the tile's blocks, a counter to ask it; and of one stage of V ptxas keeps
+    // addresses.
     constexpr int kTaken =
         T.bounded_left || T.bounded_right || C.scheduler == Scheduler::kCounter || C.v_stages == 1 ? 1 : 0;
     constexpr int kMost = producer_registers(C) < 40 ? 3 - kTaken : producer_registers(C) < 56 ? 4 - kTaken : 4;

@@ -11,9 +11,9 @@
 namespace flashcore {
 
 // `count` different problems, "drawn_1" and so on: head dims, groups, masks and types as the fuzzer draws them (16 and
-// 8-bit types, head dims from 32 on, no own scale), lengths and batches by chance up to 64k keys. About half are prefill, the
-// rest chunks of a prompt, decoding and cross-attention. Of `dtypes` only, if any are given. The same for a seed on every
-// machine.
+// 8-bit types, head dims from 32 on, no own scale), lengths and batches by chance up to 64k keys. About half are
+// prefill, the rest chunks of a prompt, decoding and cross-attention. Of `dtypes` only, if any are given. The same for
+// a seed on every machine.
 Suite draw_unseen(int count, std::uint64_t seed, const std::vector<DType>& dtypes = {});
 
 // As YAML that load_suite reads back.
