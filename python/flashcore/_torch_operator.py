@@ -53,8 +53,12 @@ def _by_formula(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: Optiona
 
 def by_formula_of_scores(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale: Optional[float], seen: Optional[Tensor],
                           softcap: Optional[float], alibi_slopes: Optional[Tensor], sink: Optional[Tensor]) -> Tensor:  # fmt: skip
-    """With a function of scores or a sink. `seen`: True where a row sees a key, or None; it comes with is_causal in it."""
+    """With a function of scores or a sink. `seen`: True where a row sees a key, or what is added to scores, or None; it comes with
+    is_causal in it."""
     group, rows, keys = q.shape[1] // k.shape[1], q.shape[2], k.shape[2]
+    if keys == 0:  # zeros that depend on the inputs
+        zero = sum(x.sum() for x in (q, k, v, alibi_slopes, sink) if x is not None) * 0
+        return (q.new_zeros(*q.shape[:3], v.shape[3]) + zero).to(q.dtype)
     k, v = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
     scores = (q.float() @ k.float().transpose(2, 3)) * (q.shape[3] ** -0.5 if scale is None else scale)
     if softcap is not None:
@@ -66,7 +70,7 @@ def by_formula_of_scores(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, scale
     if is_causal and seen is None:
         seen = key <= own
     if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
+        scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
     top = scores.detach().amax(-1, keepdim=True)
     logits = None if sink is None else sink.float()[:, None, None]
     if logits is not None:

@@ -15,7 +15,7 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from . import _library, _plan
+from . import _library, _plan, _torch_operator
 from .torch import attention
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func"]
@@ -38,7 +38,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         alibi_slopes: float32 [heads] or [batch, heads]: slope * |i + length_kv - length - j| is taken from each score.
         deterministic: ignored; every result is.
         return_attn_probs: also return the log-sum-exp, float32 [batch, heads, length], and None for the probabilities, which are never
-            formed. Such a call has no gradient.
+            formed. -inf for a row that sees no key, where FlashAttention 2 has +inf. Such a call has no gradient.
         sink: [heads], logits that join each row's sum (not in FlashAttention 2).
 
     Returns:
@@ -54,15 +54,15 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         right = 0
     window = None if left < 0 and right < 0 else (left, right)
     cap = None if softcap == 0.0 else softcap
-    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
     if not return_attn_probs:
-        out = attention(*heads_first, window=window, scale=softmax_scale, softcap=cap, alibi_slopes=alibi_slopes, sink=sink)
-        return out.transpose(1, 2)
+        heads_first = (x.transpose(1, 2) for x in (q, k, v))
+        return attention(*heads_first, window=window, scale=softmax_scale, softcap=cap, alibi_slopes=alibi_slopes, sink=sink).transpose(1, 2)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alibi_slopes, sink)):
         raise _library.Error("return_attn_probs is given and an input requires a gradient, which the log-sum-exp has not; leave one of them out")
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in _torch_operator.cast(q, k, v))
     slopes, logits = (None if x is None else x.float().contiguous() for x in (alibi_slopes, sink))
-    out, lse = _plan.attention(*heads_first, window=window, scale=softmax_scale, softcap=cap, alibi=slopes, sink=logits, return_lse=True)
-    return out.transpose(1, 2), lse, None
+    out, lse = _plan.attention(q, k, v, layout="bshd", window=window, scale=softmax_scale, softcap=cap, alibi=slopes, sink=logits, return_lse=True)
+    return out, lse, None
 
 
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,

@@ -32,29 +32,54 @@ NAME = "flashcore"
 
 
 class WindowMask(torch.Tensor):
-    """The boolean mask [1, 1, rows, keys] of a causal sliding window, which takes no memory until somebody looks at it.
+    """The boolean mask [batch, 1, rows, keys] of a causal sliding window, which takes no memory until somebody looks at it.
 
     A model hands the mask that it was given to its attention. attention_forward reads the window off it and no mask is ever
-    made; whatever else is done with it (sliced, moved, added to) is done with the mask that it stands for. So a model that tells
-    its attention of no window, or changes the mask on the way, stays right.
+    made. Whatever else is done with it (sliced, moved, written to) is done with the mask that it stands for, and that one counts
+    from then on. So a model that tells its attention of no window, or changes the mask on the way, stays right.
     """
 
     window: int
-    make: Callable[[], torch.Tensor]
+    made: Optional[torch.Tensor]
+    _make: Callable[[], torch.Tensor]
 
     @staticmethod
-    def __new__(cls, rows: int, keys: int, window: int, device: Any, make: Callable[[], torch.Tensor]) -> WindowMask:
-        mask = torch.Tensor._make_wrapper_subclass(cls, (1, 1, rows, keys), dtype=torch.bool, device=device)  # type: ignore[attr-defined]
-        mask.window, mask.make = window, make
+    def __new__(cls, shape: tuple[int, ...], window: int, device: Any, make: Callable[[], torch.Tensor]) -> WindowMask:
+        mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
+        mask.window, mask.made, mask._make = window, None, make
         return mask  # type: ignore[no-any-return]
 
-    def __repr__(self) -> str:  # type: ignore[override]
-        return f"WindowMask(window={self.window}, shape={tuple(self.shape)})"
+    def make(self) -> torch.Tensor:
+        if self.made is None:
+            self.made = self._make()
+        return self.made
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = lambda x: x.make() if isinstance(x, WindowMask) else x  # noqa: E731
         return func(*tree_map(made, args), **tree_map(made, kwargs or {}))
+
+    # What does not come through __torch_dispatch__.
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"WindowMask(window={self.window}, shape={tuple(self.shape)})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.make().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.make().clone()
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.make().__array__(*args, **kwargs)
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.make().__dlpack__(*args, **kwargs)
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        return self.make().numpy(*args, **kwargs)
+
+    def tolist(self) -> Any:
+        return self.make().tolist()
 
 
 def _attend(attention: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Optional[torch.Tensor],
@@ -75,9 +100,14 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
 
     Returns:
         The output as [batch, length, heads, dim], and None for the weights, which are never formed.
+
+    Raises:
+        ValueError: for dropout together with softcap or attention sinks, which neither flashcore nor PyTorch computes.
     """
     softcap, sink = kwargs.get("softcap"), kwargs.get("s_aux")
-    window = attention_mask if isinstance(attention_mask, WindowMask) and attention_mask.shape[2:] == (query.shape[2], key.shape[2]) else None
+    window = attention_mask if isinstance(attention_mask, WindowMask) and attention_mask.made is None else None
+    if window is not None and window.shape[2:] != (query.shape[2], key.shape[2]):
+        window = None
     if isinstance(attention_mask, WindowMask) and window is None:
         attention_mask = attention_mask.make()
     if window is not None or softcap is not None or sink is not None:
@@ -120,8 +150,6 @@ def _attend_by_formula(query: torch.Tensor, key: torch.Tensor, value: torch.Tens
     """PyTorch's attention knows neither softcap nor sinks: from all scores at once, as the model's "eager" does."""
     if dropout != 0:
         raise ValueError("attn_implementation='flashcore' has no dropout together with softcap or attention sinks; use 'eager', or set it to 0")
-    if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(f"attn_implementation='flashcore' takes boolean masks together with softcap or attention sinks, and this one is {mask.dtype}; use 'eager'")
     is_causal = is_causal and query.shape[2] > 1 and mask is None
     if is_causal:
         key, value = _filled(query, key, value)
@@ -138,14 +166,15 @@ def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]
     keys, window, padding = options.get("kv_length"), options.get("local_size"), options.get("attention_mask")
     if args or rows is None or not options.get("allow_is_causal_skip", True) or not (rows == 1 or rows == keys):
         return sdpa_mask(*args, **options)
-    if padding is None and (window is None or keys < window or (rows == 1 and keys == window)):
+    if padding is None and (window is None or keys < window):
         return None
     if window is None or keys < window or _sees_shapes_only() or not _is_causal_window(options.get("mask_function"), window):
         return sdpa_mask(*args, **options)
     if padding is not None and not bool(padding.all()):
         return sdpa_mask(*args, **options)
     # A decoded row is the last one; its cache may start anywhere.
-    return WindowMask(rows, keys, window, options.get("device", "cpu"), lambda: sdpa_mask(**{**options, "allow_is_causal_skip": False}))
+    make = lambda: sdpa_mask(**{**options, "allow_is_causal_skip": False})  # noqa: E731
+    return WindowMask((options.get("batch_size", 1), 1, rows, keys), window, options.get("device", "cpu"), make)
 
 
 def _sees_shapes_only() -> bool:

@@ -62,6 +62,12 @@ class FlashAttnTest(unittest.TestCase):
                     near(with_lse[0], out)
                     near(with_lse[1], lse)
                     self.assertIsNone(with_lse[2])
+                    self.assertTrue(with_lse[0].is_contiguous())
+
+    def test_autocast_and_strides_hold_for_the_log_sum_exp_too(self):
+        wide = [torch.stack([x, x], -1)[..., 0] for x in inputs()]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            self.assertEqual({flash_attn_func(*wide).dtype, flash_attn_func(*wide, return_attn_probs=True)[0].dtype}, {torch.bfloat16})
 
     def test_packed(self):
         q, k, v = inputs(13, 13, heads_kv=4)

@@ -82,6 +82,13 @@ class ScoresTest(unittest.TestCase):
                     for ours, theirs in zip(*results):
                         near(ours, theirs, 1e-3)
 
+    def test_no_keys_give_zeros_and_gradients_of_zero(self):
+        q, sink = inputs(grad=True)[0], SINK.clone().requires_grad_()
+        empty = torch.randn(2, 2, 0, 16)
+        out = ft.attention(q, empty, empty, sink=sink, softcap=2.0)
+        out.sum().backward()
+        self.assertEqual((out.abs().max().item(), q.grad.abs().max().item(), sink.grad.abs().max().item()), (0, 0, 0))
+
     def test_every_kind_of_derivative(self):
         tensors = inputs()
         attend = lambda *x: ft.attention(*x, softcap=3.0, sink=SINK, window=(4, 0))  # noqa: E731
@@ -141,6 +148,7 @@ class ModelsTest(unittest.TestCase):
                 (True, lambda m=model: m(ids).logits),
                 (True, lambda m=model: m.generate(ids, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True).logits[-1]),
                 (False, lambda m=model: m(ids, attention_mask=padding).logits[:, 5:]),
+                (False, lambda m=model: m(ids, attention_mask=torch.zeros(2, 1, 21, 21).masked_fill(torch.ones(21, 21).triu(1).bool(), -1e9)).logits),
             ]
             for computed, call in calls:
                 with self.subTest(model=type(model).__name__, computed=computed), torch.no_grad():

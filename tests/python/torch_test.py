@@ -356,7 +356,25 @@ class TransformersTest(unittest.TestCase):
         self.assertIsInstance(attention_mask_or_none(**options, attention_mask=kept), WindowMask)
         kept[1, 3] = False
         self.assertTrue(torch.equal(attention_mask_or_none(**options, attention_mask=kept), masking_utils.sdpa_mask(**options, attention_mask=kept)))
+        self.assertEqual(ours.shape, theirs.shape)
+        # Once it was looked at, the mask that was made counts, with all that is written to it.
+        options["batch_size"] = 1  # those of a batch share their memory, and cannot be written to
+        written, theirs = attention_mask_or_none(**options), masking_utils.sdpa_mask(**options)
+        written[..., 1] = False
+        theirs[..., 1] = False
+        self.assertTrue(torch.equal(written.clone(), theirs))
+        self.assertIsNotNone(written.made)
+        import copy
+
+        for other in (copy.deepcopy(written), torch.from_dlpack(written), torch.tensor(written.tolist()), torch.from_numpy(written.numpy())):
+            self.assertTrue(torch.equal(other, theirs))
         for size in (1, 2, 3, 5):
+            # One row, as many keys as a chunk: they need not be of one chunk.
+            row = dict(batch_size=1, q_length=1, kv_length=size, q_offset=size + 1, kv_offset=2, local_size=size)
+            for function in (masking_utils.chunked_causal_mask_function(size, torch.zeros(1, dtype=int)), masking_utils.sliding_window_causal_mask_function(size)):
+                mask = attention_mask_or_none(**row, mask_function=function)
+                expected = masking_utils.sdpa_mask(**row, mask_function=function, allow_is_causal_skip=False)
+                self.assertTrue(torch.equal(torch.ones_like(expected) if mask is None else mask.clone(), expected), (size, mask))
             chunks = masking_utils.chunked_causal_mask_function(size, torch.zeros(2, dtype=int))
             self.assertEqual(_is_causal_window(chunks, size), size == 1)  # a chunk of one key is a window of one
             self.assertTrue(_is_causal_window(masking_utils.sliding_window_causal_mask_function(size), size))

@@ -31,6 +31,9 @@ struct Descales {
   FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
 };
 
+// P may be as large as 2^8 then, which costs fp32 nothing.
+constexpr float kRiseLog2 = 8.0f;
+
 template <Traits T, Config C, class Factors>
 FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors) {
   constexpr int kPerLane = (T.head_dim + 31) / 32;
@@ -82,7 +85,12 @@ FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
       dot = one[0];
     }
     // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
-    const float new_max = ptx::max(max_scaled, dot * scale_log2);
+    float new_max = ptx::max(max_scaled, dot * scale_log2);
+    // Scores that rise from key to key, as ALiBi makes them, would rescale at each: errors of exp2, all in one
+    // direction, once more for every key (LSE off by 2.7e-5 at 4096 keys on an H200). So the reference point rises in
+    // steps.
+    if constexpr (T.alibi != 0)
+      if (new_max <= max_scaled + kRiseLog2) new_max = max_scaled;
     const float rescale = tile::weight(max_scaled, new_max);
     const float p = ptx::ex2(ptx::fma(dot, scale_log2, -tile::finite_max(new_max)));
     max_scaled = new_max;

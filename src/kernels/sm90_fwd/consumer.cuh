@@ -14,7 +14,8 @@
 namespace flashcore::sm90_fwd {
 
 template <Traits T, Config C>
-struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold> {
+struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>,
+                  tile::SlopeOfTile<has_score(T)> {
   using Base = tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>;
   using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::lane, Base::warp;
   static constexpr int kDimV = Base::kDimV;
@@ -33,7 +34,6 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   const ptx::WgmmaDescriptor first_q, first_k, first_v;
 
   int first_row;  // of the tile at hand, that is this consumer's
-  float slope;    // ALiBi's, of the tile's head
 
   FC_DEVICE Consumer(const Context<T, C>& owner, int i)
       : context(owner),
@@ -88,7 +88,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
 
   FC_DEVICE void transform_scores(int block) {
     context.score().apply(
-        acc_s, slope, context.score().template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1),
+        acc_s, this->slope, context.score().template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1),
         block * kBlockN + tile::column_of_lane(lane()), {Base::row(first_row, 0), Base::row(first_row, 1)});
   }
 
@@ -96,7 +96,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE tile::BlockShare begin_tile(int number) {
     const Tile tile = context.tile_at(number);
     first_row = tile.first_row + row_group * kRowsPerConsumer;
-    slope = context.score().slope(tile.batch, tile.head_q);
+    if constexpr (has_score(T)) this->slope = context.score().slope(tile.batch, tile.head_q);
     const int last_row = min_int(first_row + kRowsPerConsumer, context.params.problem.seqlen_q) - 1;
     return tile::share_of_blocks<T.bounded_left, C.key_groups>(
         tile.blocks, context.mask().template blocks<kBlockN>(first_row, last_row), key_group);

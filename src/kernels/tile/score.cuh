@@ -14,6 +14,15 @@ namespace flashcore::tile {
 // Where a block's keys lie by the own keys of some rows.
 enum class Side { kLeft, kRight, kBoth };
 
+// A base that keeps ALiBi's slope of a tile's head. One more member, even an empty one, changes what ptxas makes of
+// kernels that do not use it.
+template <bool kHas>
+struct SlopeOfTile {};
+template <>
+struct SlopeOfTile<true> {
+  float slope;
+};
+
 template <Traits T>
 struct Score {
   const ForwardParams& problem;

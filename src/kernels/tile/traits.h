@@ -41,6 +41,7 @@ struct Traits {
 // Whether scores become others before the mask. A function, because a static member of a kernel's class would be a
 // constant of every kernel, with them or without.
 constexpr bool transforms_scores(const Traits& t) { return t.softcap || t.alibi != 0; }
+constexpr bool has_score(const Traits& t) { return transforms_scores(t) || t.sink; }
 
 // What a family's why_invalid may depend on besides its Config and Traits. A freestanding copy of DeviceLimits.
 struct Limits {
