@@ -5,6 +5,7 @@
 // the exponent.
 
 #include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/vote.cuh"
 #include "kernels/tile/accumulator.cuh"
 #include "kernels/tile/expression.cuh"
 #include "kernels/tile/traits.h"
@@ -48,14 +49,36 @@ struct Score {
     return first_row + own >= kBlockN - 1 ? Side::kLeft : last_row + own <= 0 ? Side::kRight : Side::kBoth;
   }
 
+  // tanh of all scores, in units of the cap. Far inside the cap, where those of models are, by a polynomial: 2^-22 up to
+  // kSmall, in half of the instructions and without a special function. One score beyond it sends the warp the long way.
+  template <class Accumulator>
+  FC_DEVICE void cap(Accumulator& scores) const {
+    constexpr float kSmall = 0.625f;
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kElements<Accumulator>; ++i) {
+      element(scores, i) *= params->tanh_scale;
+      largest = ptx::max(largest, expression::abs(element(scores, i)));
+    }
+    if (ptx::vote_any(largest > kSmall)) {
+#pragma unroll
+      for (int i = 0; i < kElements<Accumulator>; ++i) element(scores, i) = expression::tanh(element(scores, i));
+    } else {
+#pragma unroll
+      for (int i = 0; i < kElements<Accumulator>; ++i) {
+        const float x = element(scores, i), z = x * x;
+        float p = ptx::fma(0.0151953651f, z, -0.0519478992f);
+        p = ptx::fma(p, z, 0.133081749f);
+        p = ptx::fma(p, z, -0.333323419f);
+        element(scores, i) = ptx::fma(x * z, p, x);  // NaN stays
+      }
+    }
+  }
+
   // Scores of the lane's two rows against a block of which the lane's first key is `first_key`.
   template <class Accumulator>
   FC_DEVICE void apply(Accumulator& scores, float slope, Side side, int first_key, const int (&rows)[2]) const {
-    if constexpr (T.softcap) {
-#pragma unroll
-      for (int i = 0; i < kElements<Accumulator>; ++i)
-        element(scores, i) = expression::tanh(element(scores, i) * params->tanh_scale);
-    }
+    if constexpr (T.softcap) cap(scores);
     if constexpr (T.alibi != 0) {
       // Exact below 2^24 keys.
       const float own[2] = {static_cast<float>(rows[0] + own_key() - first_key),
