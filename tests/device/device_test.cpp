@@ -91,11 +91,12 @@ TEST(Json, KeepsEveryFact) {
   artifact.registers = 1, artifact.spill_store_bytes = 2, artifact.spill_load_bytes = 3, artifact.stack_bytes = 4;
   artifact.static_shared_bytes = 5, artifact.dynamic_shared_bytes = 6, artifact.barriers = 7,
   artifact.threads_per_block = 8;
-  artifact.compile_ms = 9.5, artifact.from_cache = true, artifact.cubin = "not part of it";
+  artifact.compiler = "NVRTC 13.0", artifact.compile_ms = 9.5, artifact.from_cache = true,
+  artifact.cubin = "not part of it";
   nlohmann::json json = artifact;
   EXPECT_FALSE(json.dump().find("not part of it") != std::string::npos);
   EXPECT_EQ(nlohmann::json(json.get<Artifact>()), json);
-  EXPECT_EQ(json.size(), 14u);
+  EXPECT_EQ(json.size(), 15u);
   const EnvironmentReading reading{1, 2, 3, 4, "none"};
   json = reading;
   EXPECT_EQ(json.get<EnvironmentReading>().temperature_c, 4);

@@ -94,7 +94,7 @@ inline Trial timed(Trial t, double p50_us, double floor_us, const std::string& a
                     : raced.ci95_high < 0.97 ? SpeedVerdict::kSlower
                                              : SpeedVerdict::kInconclusive;
     raced.blocks = 24;
-    raced.processes = 3;
+    raced.processes = 8;
     raced.p_value = raced.verdict == SpeedVerdict::kFaster ? 0.001 : 0.5;
     t.comparison = raced;
   }
