@@ -60,7 +60,7 @@ struct Score {
       element(scores, i) *= params->tanh_scale;
       largest = ptx::max(largest, expression::abs(element(scores, i)));
     }
-    if (ptx::vote_any(largest > kSmall)) {
+    if (!ptx::vote_all(largest <= kSmall)) {
 #pragma unroll
       for (int i = 0; i < kElements<Accumulator>; ++i) element(scores, i) = expression::tanh(element(scores, i));
     } else {
