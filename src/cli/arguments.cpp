@@ -74,16 +74,6 @@ CLI::Validator number_between(double lowest, double highest) {
       fmt::format("FLOAT in [{} - {}]", lowest, highest));
 }
 
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> names;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    if (comma > at) names.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return names;
-}
-
 void require_distinct(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
   const auto is_file = [](const NamedFile& f) { return !f.file.empty() && f.file != "-"; };
   for (std::size_t i = 0; i < written.size(); ++i) {

@@ -19,9 +19,6 @@ CLI::Validator not_empty();
 // For real ones: CLI::Range lets NaN through.
 CLI::Validator number_between(double lowest, double highest);
 
-// "a,b" as its parts, without the empty ones.
-std::vector<std::string> split_list(const std::string& text);
-
 struct NamedFile {
   std::string flag, file;  // "--out", "o.npy"; an empty file is a flag that was not given, "-" is stdout
 };

@@ -28,8 +28,8 @@ namespace {
 struct PeersArguments {
   Common common;
   TimingFlags timing{.seconds = 0};
-  std::vector<std::string> problems, programs;
-  std::string candidate, parties, commit;
+  std::vector<std::string> problems, programs, parties;
+  std::string candidate, commit;
   int rounds = 24;
   double budget = 440;
   bool append = false;
@@ -198,7 +198,7 @@ int run_peers_verb(const PeersArguments& options) {
   peers.on_gpu = device.limits.kind == DeviceKind::kCuda;
   if (!options.candidate.empty()) peers.candidate = options.candidate;
   for (const std::string& program : options.programs) peers.programs.push_back(parse_peer_command(program));
-  peers.parties = split_list(options.parties);
+  peers.parties = options.parties;
   peers.rounds = options.rounds;
   peers.budget_seconds = options.budget;
   peers.commit = options.commit;
@@ -251,7 +251,9 @@ Run add_peers(CLI::App& app) {
       ->type_name("PROGRAM")
       ->check(not_empty())
       ->allow_extra_args(false);  // CLI11 would take the brackets off a list and split it itself
-  app.add_option("--peers", options->parties, "only these of what the programs offer")->type_name("NAME,...");
+  app.add_option("--peers", options->parties, "only these of what the programs offer")
+      ->delimiter(',')
+      ->type_name("NAME,...");
   app.add_option("--rounds", options->rounds, "samples of each party; fewer than 12 make no interval")
       ->type_name("N")
       ->check(whole_between(2, 10000))

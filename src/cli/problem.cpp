@@ -1,5 +1,7 @@
 // flashcore problem: what an id says, field by field. Scripts read ids by it. And a suite of unseen ones, drawn.
 
+#include <fmt/ranges.h>
+
 #include <sstream>
 
 #include "cli/arguments.h"
@@ -20,7 +22,8 @@ struct ProblemArguments {
   bool reference = false;
   int draw = 0;
   std::uint64_t seed = 1;
-  std::string dtypes, suite_file;
+  std::vector<std::string> dtypes;
+  std::string suite_file;
 };
 
 nlohmann::json describe(const PlacedProblem& p) {
@@ -48,13 +51,14 @@ void print(Console& console, const PlacedProblem& p) {
 int run_draw(const ProblemArguments& options) {
   check_output_file("--suite-file", options.suite_file);
   std::vector<DType> dtypes;
-  for (const std::string& name : split_list(options.dtypes)) dtypes.push_back(parse_dtype(name));
+  for (const std::string& name : options.dtypes) dtypes.push_back(parse_dtype(name));
   for (const DType dtype : dtypes)
     if (dtype == DType::kF32) throw_bad_input("--dtypes: fp32 is never drawn, for no fast GPU kernel takes it");
   const Suite suite = draw_unseen(options.draw, options.seed, dtypes);
   const std::string text = print_suite(
-      suite, fmt::format("Drawn by `flashcore problem --draw {}{} --seed {}`: no table or model has seen them.",
-                         options.draw, dtypes.empty() ? "" : " --dtypes " + options.dtypes, options.seed));
+      suite,
+      fmt::format("Drawn by `flashcore problem --draw {}{} --seed {}`: no table or model has seen them.", options.draw,
+                  dtypes.empty() ? "" : fmt::format(" --dtypes {}", fmt::join(options.dtypes, ",")), options.seed));
   Console console(options.common.quiet, json_on_stdout(options.common));
   if (options.suite_file.empty()) {
     std::istringstream lines(text);
@@ -106,6 +110,7 @@ Run add_problem(CLI::App& app) {
       ->type_name("N")
       ->check(whole_between(1, 1000));
   app.add_option("--dtypes", options->dtypes, "draw only problems of these types, e.g. fp16,bf16")
+      ->delimiter(',')
       ->type_name("NAME,...");
   app.add_option("--seed", options->seed, "of --draw")->check(seed_number())->capture_default_str();
   app.add_option("--suite-file", options->suite_file, "write what --draw gives as a suite")->type_name("FILE");

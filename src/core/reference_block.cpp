@@ -242,7 +242,7 @@ double spread_of(const RowSums& s) { return std::sqrt(std::max(0.0, s.mean_v2 - 
 // average out; in units of 2^-24 of the sum. Hopper's cut each of 16 products a step two bits below the last one of
 // fp32 (of the largest addend), and the step's sum to fp32: 16/8 + 3/8 units in the last place. Over a sum that grows
 // evenly such a unit is at most 3/4 * 2^-24 of the result. (Khattak and Mikaitis, "Accurate Models of NVIDIA Tensor
-// Cores", arXiv 2512.07004; an H200 was off by what a model of it gives: results/h200/unseen.json, drawn_20.)
+// Cores", arXiv 2512.07004; an H200 was off by what a model of it gives: docs/correctness.md, "Sums".)
 double truncation_of(DType dtype, double terms) {
   return size_of(dtype) == 2 ? terms / 16 * (16.0 / 8 + 3.0 / 8) * 0.75 : 0;
 }

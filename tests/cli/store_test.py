@@ -135,7 +135,9 @@ class VerifyTest(CliTest):
         tree = self.path("tree")
         copy_device_sources(tree)
         self.environment["FLASHCORE_SOURCE"] = tree
-        rows = self.write("rows.json", json.dumps(document))
+        a_line_each = "{\n" + "".join(f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in document.items() if key != "results")
+        a_line_each += ' "results": [\n  ' + ",\n  ".join(map(json.dumps, document["results"])) + "\n ]\n}\n"
+        rows = self.write("rows.json", a_line_each)
         fresh = DONE if all("measured" in result for result in document["results"]) else NOT_JUDGED  # figures without samples cannot be checked
         self.assertEqual(self.judged(rows, fresh)[0:2], [{}, {}])
         self.change(tree, "ptx/common.cuh", "#pragma once", "#pragma once\n// a comment")
@@ -160,7 +162,10 @@ class VerifyTest(CliTest):
         self.assertEqual(self.judged(rows, fresh), [{}, {}, {}])
         del self.environment["FLASHCORE_NVRTC"]
         with open(rows, encoding="utf-8") as file:
-            recorded = json.load(file)
+            text = file.read()
+        self.assertNotEqual(text, before)
+        self.assertEqual(text.count("\n"), before.count("\n"))  # a file keeps its lines
+        recorded = json.loads(text)
         for now, then in zip(recorded["results"], document["results"]):
             self.assertEqual({**now, "source_hash": then["source_hash"]}, then)
         # The code of one family.
