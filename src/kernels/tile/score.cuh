@@ -49,28 +49,27 @@ struct Score {
     return first_row + own >= kBlockN - 1 ? Side::kLeft : last_row + own <= 0 ? Side::kRight : Side::kBoth;
   }
 
-  // tanh of all scores, in units of the cap. Far inside the cap, where those of models are, by a polynomial: 2^-22 up to
-  // kSmall, in half of the instructions and without a special function. One score beyond it sends the warp the long way.
+  // tanh of all scores, in units of the cap. Far inside the cap, where those of models are, by a polynomial in s * s,
+  // which has the softmax scale in it: half of the instructions and no special function. One score beyond it sends the
+  // warp the long way.
   template <class Accumulator>
   FC_DEVICE void cap(Accumulator& scores) const {
-    constexpr float kSmall = 0.625f;
+    // Of s and not of its square, which ptxas would keep for the polynomial, and spill. NaN is dropped here, and stays.
     float largest = 0.0f;
 #pragma unroll
-    for (int i = 0; i < kElements<Accumulator>; ++i) {
-      element(scores, i) *= params->tanh_scale;
-      largest = ptx::max(largest, expression::abs(element(scores, i)));
-    }
-    if (!ptx::vote_all(largest <= kSmall)) {
+    for (int i = 0; i < kElements<Accumulator>; ++i) largest = ptx::max(largest, expression::abs(element(scores, i)));
+    if (!ptx::vote_all(largest <= params->tanh_series_until)) {
 #pragma unroll
-      for (int i = 0; i < kElements<Accumulator>; ++i) element(scores, i) = expression::tanh(element(scores, i));
+      for (int i = 0; i < kElements<Accumulator>; ++i)
+        element(scores, i) = expression::tanh(element(scores, i) * params->tanh_scale);
     } else {
 #pragma unroll
       for (int i = 0; i < kElements<Accumulator>; ++i) {
-        const float x = element(scores, i), z = x * x;
-        float p = ptx::fma(0.0151953651f, z, -0.0519478992f);
-        p = ptx::fma(p, z, 0.133081749f);
-        p = ptx::fma(p, z, -0.333323419f);
-        element(scores, i) = ptx::fma(x * z, p, x);  // NaN stays
+        const float s = element(scores, i), square = s * s;
+        float p = ptx::fma(params->tanh_series[3], square, params->tanh_series[2]);
+        p = ptx::fma(p, square, params->tanh_series[1]);
+        p = ptx::fma(p, square, params->tanh_series[0]);
+        element(scores, i) = s * p;
       }
     }
   }
