@@ -23,10 +23,21 @@ template <>
 struct SlopeOfTile<true> {
   float slope;
 };
+// The same of kernels whose tiles pack several heads: the slopes of the lane's kRows rows, and where they come from.
+template <bool kHas, int kRows>
+struct SlopesOfRows {};
+template <int kRows>
+struct SlopesOfRows<true, kRows> {
+  const ScoreParams* score_params;
+  float slopes[kRows];
+};
+FC_DEVICE float slope_of_row(float slope, int) { return slope; }
+FC_DEVICE float slope_of_row(const float* slopes, int r) { return slopes[r]; }
 
-template <Traits T>
+// Params: the kernel's parameters, with heads_q, seqlen_q and seqlen_kv.
+template <Traits T, class Params = ForwardParams>
 struct Score {
-  const ForwardParams& problem;
+  const Params& problem;
   const ScoreParams* params;  // null where the traits have nothing of it
 
   // Of a tile's rows, for `apply`.
@@ -74,9 +85,10 @@ struct Score {
     }
   }
 
-  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`.
-  template <class Accumulator>
-  FC_DEVICE void apply(Accumulator& scores, float slope, Side side, int first_key, const int (&rows)[2]) const {
+  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`. `slope`: of both rows,
+  // or of each.
+  template <class Accumulator, class Slope>
+  FC_DEVICE void apply(Accumulator& scores, const Slope& slope, Side side, int first_key, const int (&rows)[2]) const {
     if constexpr (T.softcap) cap(scores);
     if constexpr (T.alibi != 0) {
       // Exact below 2^24 keys.
@@ -86,15 +98,18 @@ struct Score {
 #pragma unroll
         for (int i = 0; i < kElements<Accumulator>; ++i) {
           const float distance = own[row_of_element(i)] - static_cast<float>(column_of_element(i));
-          element(scores, i) = ptx::fma(-slope, expression::abs(distance), element(scores, i));
+          element(scores, i) =
+              ptx::fma(-slope_of_row(slope, row_of_element(i)), expression::abs(distance), element(scores, i));
         }
       } else {
         // Away from the diagonal the distance has one sign: an instruction less.
-        const float by = side == Side::kLeft ? -slope : slope;
+        float by[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) by[r] = side == Side::kLeft ? -slope_of_row(slope, r) : slope_of_row(slope, r);
 #pragma unroll
         for (int i = 0; i < kElements<Accumulator>; ++i) {
           const float distance = own[row_of_element(i)] - static_cast<float>(column_of_element(i));
-          element(scores, i) = ptx::fma(by, distance, element(scores, i));
+          element(scores, i) = ptx::fma(by[row_of_element(i)], distance, element(scores, i));
         }
       }
     }
