@@ -36,8 +36,8 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
 }
 
 template <Traits T, Config C>
-FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score) {
-  const Context<T, C> context(params, score);
+FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score, const RaggedParams* ragged) {
+  const Context<T, C> context(params, score, ragged);
   const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
   if (ptx::tid_x() == 0) init_barriers(context);
   if (ptx::tid_x() == 32) {
@@ -45,14 +45,22 @@ FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* s
     ptx::prefetch_tensormap(params.k);
     ptx::prefetch_tensormap(params.v);
   }
+  if constexpr (T.ragged) context.ragged_tiles().make(ptx::nctaid_x() / C.cluster);
   // A cluster's CTAs write to each other's shared memory as soon as they have started.
   if constexpr (C.cluster == 1) ptx::bar_sync();
   else ptx::cluster_arrive(), ptx::cluster_wait();
+  if constexpr (T.ragged) context.ragged_tiles().poison(threads_per_block(C));
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
     if (ptx::tid_x() == 0) {
-      tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots>(
-          context, params, Loader<T, C>{context}, ptx::ctaid_x() / C.cluster, ptx::nctaid_x() / C.cluster);
+      const int first = ptx::ctaid_x() / C.cluster, takers = ptx::nctaid_x() / C.cluster;
+      if constexpr (T.ragged) {
+        tile::produce_ragged_tiles<C.scheduler, row_groups(C), kTileSlots>(context, params, Loader<T, C>{context},
+                                                                           first, takers);
+      } else {
+        tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots>(context, params, Loader<T, C>{context}, first,
+                                                                    takers);
+      }
     }
   } else {
     ptx::setmaxnreg_inc<consumer_registers(C)>();
@@ -68,13 +76,20 @@ FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* s
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward(const __grid_constant__ Params<ptx::TensorMap> params) {
-  attend<T, C>(params, nullptr);
+  attend<T, C>(params, nullptr, nullptr);
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
-  attend<T, C>(params.plain, &params.score);
+  attend<T, C>(params.plain, &params.score, nullptr);
+}
+
+// Sequences of different lengths, with a function of scores or without.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_ragged(const __grid_constant__ Ragged<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, &params.score, &params.ragged);
 }
 
 }  // namespace flashcore::sm90_fwd
