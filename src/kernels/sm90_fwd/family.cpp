@@ -32,6 +32,7 @@ class Sm90Forward final : public GpuFamily<Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_not_ragged(problem)) return reason;
     return why_no_hopper_tiles(problem, limits);
   }
 
@@ -102,7 +103,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     step.launch.grid.x =
         static_cast<unsigned>(takers_of(config.scheduler, params.order.tile_count, clusters) * config.cluster);
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
-    set_params_of(step, params, problem);
+    set_params_of(step, params, problem, layouts);
     relocate_forward(step, offsetof(Params, problem));
     step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q, {64, sm90_fwd::kRowsPerConsumer, 1, 1}),
                  Operand::kQ);
