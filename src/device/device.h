@@ -60,11 +60,20 @@ constexpr unsigned bytes_of(TensorElement element) { return element == TensorEle
 struct TensorMapSpec {
   std::size_t param_offset = 0;
   const void* address = nullptr;  // multiple of 16 bytes
+  // From there to element 0, a multiple of 16: whatever memory lies before the address is not touched as long as the
+  // coordinates that a kernel asks for lead back into the tensor.
+  std::int64_t offset_bytes = 0;
   TensorElement element = TensorElement::kFloat16;
   std::uint64_t extents[4] = {};        // innermost first
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};
   TensorSwizzle swizzle = TensorSwizzle::k128;
+
+  // Of element 0, which need not be an address of anything.
+  void* first_element() const {
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) +
+                                   static_cast<std::uintptr_t>(offset_bytes));
+  }
 };
 
 // One kernel launch: geometry and the bytes of its single parameter struct.

@@ -15,11 +15,6 @@ FC_DEVICE float ld_global_f32(const float* address) {
   asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(address));
   return value;
 }
-FC_DEVICE int ld_global_s32(const int* address) {
-  int value;
-  asm volatile("ld.global.s32 %0, [%1];" : "=r"(value) : "l"(address));
-  return value;
-}
 FC_DEVICE unsigned short ld_global_u16(const unsigned short* address) {
   unsigned short value;
   asm volatile("ld.global.u16 %0, [%1];" : "=h"(value) : "l"(address));

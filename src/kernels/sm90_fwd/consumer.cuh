@@ -97,7 +97,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void mask_scores(int block, tile::Cut cut) {
     if constexpr (T.ragged) {
       const SlotTile tile = context.tile_in(ring_tile.stage());
-      const ForwardParams own = context.params_of(tile);
+      const ForwardParams own = context.params_of_tile(tile);
       const int first = tile.first_row + row_group * kRowsPerConsumer;
       return tile::Mask<T, ForwardParams>{own}.apply(acc_s, cut, block * kBlockN + tile::column_of_lane(lane()),
                                                      {Base::row(first, 0), Base::row(first, 1)});
@@ -109,7 +109,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void transform_scores(int block) {
     if constexpr (T.ragged) {
       const SlotTile tile = context.tile_in(ring_tile.stage());
-      const ForwardParams own = context.params_of(tile);
+      const ForwardParams own = context.params_of_tile(tile);
       const int first = tile.first_row + row_group * kRowsPerConsumer;
       const tile::Score<T> score = {own, context.score_params};
       return score.apply(acc_s, this->slope, score.template side<kBlockN>(block, first, first + kRowsPerConsumer - 1),
@@ -123,7 +123,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // --- a tile -------------------------------------------------------------------------------------------------------
   FC_DEVICE tile::BlockShare begin_ragged_tile() {
     const SlotTile tile = context.tile_in(ring_tile.stage());
-    const ForwardParams own = context.params_of(tile);
+    const ForwardParams own = context.params_of_tile(tile);
     const tile::Mask<T, ForwardParams> mask = {own};
     const int first = tile.first_row + row_group * kRowsPerConsumer;
     this->whole_end = mask.end_of(first), this->whole_begin = mask.begin_of(first + kRowsPerConsumer - 1);

@@ -111,7 +111,7 @@ struct Context {
   FC_DEVICE RaggedTiles ragged_tiles() const {
     return {params.problem, *ragged_params, shared + FC_OFFSET_OF(Storage, parts) + parts_bytes(C, T)};
   }
-  FC_DEVICE ForwardParams params_of(const SlotTile& tile) const {
+  FC_DEVICE ForwardParams params_of_tile(const SlotTile& tile) const {
     return tile::params_of_sequence(params.problem, *ragged_params, tile.len_q, tile.len_kv);
   }
   FC_DEVICE void put_tile(int slot, const SlotTile& tile) const {
@@ -137,7 +137,7 @@ struct Context {
     const tile::Sequence& sequence = place.sequence;
     SlotTile slot = {place.head,     place.batch,     place.first_row, sequence.first_q,
                      sequence.len_q, sequence.len_kv, {}};
-    const ForwardParams own = params_of(slot);
+    const ForwardParams own = params_of_tile(slot);
     slot.blocks = tile::Mask<T, ForwardParams>{own}.template blocks<C.block_n>(
         slot.first_row, min_int(slot.first_row + cluster_m(C), slot.len_q) - 1);
     slot.first_row += rank() * block_m(C);

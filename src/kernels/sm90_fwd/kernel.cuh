@@ -49,7 +49,7 @@ FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* s
   // A cluster's CTAs write to each other's shared memory as soon as they have started.
   if constexpr (C.cluster == 1) ptx::bar_sync();
   else ptx::cluster_arrive(), ptx::cluster_wait();
-  if constexpr (T.ragged) context.ragged_tiles().poison(threads_per_block(C));
+  if constexpr (T.ragged) context.ragged_tiles().write_bad(threads_per_block(C));
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
     if (ptx::tid_x() == 0) {

@@ -39,7 +39,7 @@ struct RaggedTiles {
   FC_DEVICE int count() const { return word(kCount); }
   FC_DEVICE Place find(int number) const;
   // By all `threads` of all CTAs: NaN to the rows of sequences whose boundaries are not possible.
-  FC_DEVICE void poison(int threads) const;
+  FC_DEVICE void write_bad(int threads) const;
 
  private:
   static constexpr bool kLongestFirst = Mask<T, ForwardParams>::kLongestLast;
@@ -55,7 +55,7 @@ struct RaggedTiles {
   }
   FC_DEVICE int word(Word which) const { return load(word_at(which)); }
 
-  FC_DEVICE Sequence at(int batch) const { return sequence_at(problem, ragged, batch); }
+  FC_DEVICE Sequence at(int batch) const { return sequence_at(ragged, problem, batch); }
   FC_DEVICE static int row_tiles(const Sequence& s) { return s.bad ? 0 : (s.len_q + kRows - 1) / kRows; }
 
   FC_DEVICE int sequences_per_entry() const { return (problem.batch + kRaggedEntries - 1) / kRaggedEntries; }
@@ -171,23 +171,13 @@ FC_DEVICE typename RaggedTiles<T, kRows>::Place RaggedTiles<T, kRows>::find(int 
 }
 
 template <Traits T, int kRows>
-FC_DEVICE void RaggedTiles<T, kRows>::poison(int threads) const {
+FC_DEVICE void RaggedTiles<T, kRows>::write_bad(int threads) const {
   if (word(kAnyBad) == 0) return;
-  constexpr unsigned short kNan16 = 0x7fff;  // in fp16 and in bf16
   for (int b = 0; b < problem.batch; ++b) {
     const Sequence s = at(b);
-    if (!s.bad) continue;
-    for (int row = s.first_q + ptx::ctaid_x(); row < s.first_q + s.len_q; row += ptx::nctaid_x()) {
-      for (int i = ptx::tid_x(); i < problem.heads_q * T.head_dim_v; i += threads) {
-        const int head = i / T.head_dim_v;
-        ptx::st_global_u16(static_cast<unsigned short*>(problem.o) + row * problem.o_stride.row +
-                               head * problem.o_stride.head + (i - head * T.head_dim_v),
-                           kNan16);
-      }
-      if (!problem.lse) continue;
-      for (int head = ptx::tid_x(); head < problem.heads_q; head += threads)
-        ptx::st_global_f32(problem.lse + static_cast<long long>(head) * ragged.total_q + row, -ptx::negative_infinity() + ptx::negative_infinity());
-    }
+    if (!s.bad || s.len_q == 0) continue;
+    for (int head = ptx::ctaid_x(); head < problem.heads_q; head += ptx::nctaid_x())
+      write_bad_rows<T>(params_of<T>(problem, ragged, s, head), head, 0, s.len_q, s.len_q, ptx::tid_x(), threads);
   }
 }
 

@@ -12,11 +12,6 @@ FC_DEVICE float ld_global_f32(const float* address) {
   flashcore_services->load_global(address, &value, 4);
   return value;
 }
-FC_DEVICE int ld_global_s32(const int* address) {
-  int value;
-  flashcore_services->load_global(address, &value, 4);
-  return value;
-}
 FC_DEVICE unsigned short ld_global_u16(const unsigned short* address) {
   unsigned short value;
   flashcore_services->load_global(address, &value, 2);
