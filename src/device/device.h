@@ -60,14 +60,14 @@ constexpr unsigned bytes_of(TensorElement element) { return element == TensorEle
 struct TensorMapSpec {
   std::size_t param_offset = 0;
   const void* address = nullptr;  // multiple of 16 bytes
-  // From there to element 0, a multiple of 16: whatever memory lies before the address is not touched as long as the
-  // coordinates that a kernel asks for lead back into the tensor.
-  std::int64_t offset_bytes = 0;
   TensorElement element = TensorElement::kFloat16;
   std::uint64_t extents[4] = {};        // innermost first
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};
   TensorSwizzle swizzle = TensorSwizzle::k128;
+  // From the address to element 0, a multiple of 16. What lies in between is not touched as long as the coordinates
+  // that a kernel asks for lead back into the tensor.
+  std::int64_t offset_bytes = 0;
 
   // Of element 0, which need not be an address of anything.
   void* first_element() const {

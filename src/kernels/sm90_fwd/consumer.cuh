@@ -236,12 +236,12 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, args.scale, context.qo(ring_q.stage(), row_group) + rows * 128, context.params.o, args.first_row + rows,
         args.head, args.batch);
-    const int rows_of_lane[2] = {Base::row(args.first_row, 0), Base::row(args.first_row, 1)};
     if constexpr (T.ragged) {
       tile::store_ragged_lse(context.params.problem, context.ragged_params->total_q, args.batch, args.head,
-                             rows_of_lane, lane(), args.lse);
+                             {Base::row(args.first_row, 0), Base::row(args.first_row, 1)}, lane(), args.lse);
     } else {
-      tile::store_lse(context.params.problem, args.batch, args.head, rows_of_lane, lane(), args.lse);
+      tile::store_lse(context.params.problem, args.batch, args.head,
+                      {Base::row(args.first_row, 0), Base::row(args.first_row, 1)}, lane(), args.lse);
     }
   }
 

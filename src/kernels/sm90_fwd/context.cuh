@@ -23,8 +23,8 @@ struct SharedStorage {
   unsigned char k[C.num_stages][k_tile_bytes(C, T)];
   unsigned char v[C.num_stages][v_tile_bytes(C, T)];
   // From the warps of the other key groups, then the table of a ragged batch's tiles, and what fills up.
-  unsigned char parts[parts_bytes(C, T) + ragged_table_bytes(T) + tile::round_up(tail_bytes(C, T), 1024) -
-                      tail_bytes(C, T)];
+  unsigned char
+      parts[parts_bytes(C, T) + ragged_table_bytes(T) + tile::round_up(tail_bytes(C, T), 1024) - tail_bytes(C, T)];
   Barrier q_full[C.q_stages][row_groups(C)], q_empty[C.q_stages][row_groups(C)];
   Barrier k_full[C.num_stages], k_empty[C.num_stages];
   Barrier v_full[C.num_stages], v_empty[C.num_stages];
@@ -35,21 +35,25 @@ struct SharedStorage {
 // Where a tile lies and which keys it needs.
 struct Tile : tile::TileIndex {
   tile::BlockRange blocks;  // of block_n keys that some row of the tile sees, or of its neighbours in the cluster
-
-  // Of its keys in their tensor maps.
-  FC_DEVICE int row_of_keys() const { return 0; }
-  FC_DEVICE int batch_of_keys() const { return batch; }
 };
 
-// The same of a ragged batch, for tensor maps as ragged_map of family.cpp makes them. There a row r of a sequence is row
-// r + (bound - its length), and the batch is the row of the packed tensor where it ends: rows past its end are rows past
-// the bound, outside of the map.
+// The same of a ragged batch, for tensor maps as ragged_map of family.cpp makes them. There a row r of a sequence is
+// row r + (bound - its length), and the batch is the row of the packed tensor where it ends: rows past its end are rows
+// past the bound, outside of the map.
 struct MappedTile : Tile {
   int keys_row, keys_end;
-
-  FC_DEVICE int row_of_keys() const { return keys_row; }
-  FC_DEVICE int batch_of_keys() const { return keys_end; }
 };
+
+template <bool kRagged>
+struct TileOfBatch {
+  using Type = Tile;
+};
+template <>
+struct TileOfBatch<true> {
+  using Type = MappedTile;
+};
+template <bool kRagged>
+using TileOf = typename TileOfBatch<kRagged>::Type;
 
 // What the consumers of a ragged batch get of a tile, through a slot of shared memory.
 struct SlotTile {
@@ -122,8 +126,13 @@ struct Context {
   }
   FC_DEVICE SlotTile tile_in(int slot) const {
     const ptx::Vector4 a = ptx::ld_shared_v4(tile_number(slot)), b = ptx::ld_shared_v4(tile_number(slot) + 16);
-    return {static_cast<int>(a.x), static_cast<int>(a.y), static_cast<int>(a.z), static_cast<int>(a.w),
-            static_cast<int>(b.x), static_cast<int>(b.y), {static_cast<int>(b.z), static_cast<int>(b.w)}};
+    return {static_cast<int>(a.x),
+            static_cast<int>(a.y),
+            static_cast<int>(a.z),
+            static_cast<int>(a.w),
+            static_cast<int>(b.x),
+            static_cast<int>(b.y),
+            {static_cast<int>(b.z), static_cast<int>(b.w)}};
   }
   FC_DEVICE void pass_tile(const SlotTile& tile, Ring<kTileSlots>& ring) const {
     ptx::mbarrier_wait(tile_empty(ring.stage()), ring.parity() ^ 1);
@@ -131,12 +140,11 @@ struct Context {
     ptx::mbarrier_arrive(tile_full(ring.stage()));
     ring.advance();
   }
-  FC_DEVICE void end_ragged_tiles(Ring<kTileSlots>& ring) const { pass_tile({.head_q = -1}, ring); }
+  FC_DEVICE void put_end(Ring<kTileSlots>& ring) const { pass_tile({.head_q = -1}, ring); }
   FC_DEVICE MappedTile take_ragged_tile(int number, Ring<kTileSlots>& ring) const {
     const typename RaggedTiles::Place place = ragged_tiles().find(number);
     const tile::Sequence& sequence = place.sequence;
-    SlotTile slot = {place.head,     place.batch,     place.first_row, sequence.first_q,
-                     sequence.len_q, sequence.len_kv, {}};
+    SlotTile slot = {place.head, place.batch, place.first_row, sequence.first_q, sequence.len_q, sequence.len_kv, {}};
     const ForwardParams own = params_of_tile(slot);
     slot.blocks = tile::Mask<T, ForwardParams>{own}.template blocks<C.block_n>(
         slot.first_row, min_int(slot.first_row + cluster_m(C), slot.len_q) - 1);

@@ -109,8 +109,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     const std::int64_t tiles =
         problem.ragged() ? most_ragged_tiles(problem, layouts.total_q, cluster_m(config)) : params.order.tile_count;
     Step step = step_of(config, problem);
-    step.launch.grid.x =
-        static_cast<unsigned>(takers_of(config.scheduler, tiles, clusters) * config.cluster);
+    step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, clusters) * config.cluster);
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
     set_params_of(step, params, problem, layouts);
     relocate_forward(step, offsetof(Params, problem));

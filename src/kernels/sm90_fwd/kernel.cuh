@@ -39,7 +39,8 @@ template <Traits T, Config C>
 FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score, const RaggedParams* ragged) {
   const Context<T, C> context(params, score, ragged);
   const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
-  if (ptx::tid_x() == 0) init_barriers(context);
+  // Of a ragged batch by a thread with less to do: the first ones read the boundaries.
+  if (ptx::tid_x() == (T.ragged ? threads_per_block(C) - 32 : 0)) init_barriers(context);
   if (ptx::tid_x() == 32) {
     ptx::prefetch_tensormap(params.q);
     ptx::prefetch_tensormap(params.k);
@@ -53,14 +54,8 @@ FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* s
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
     if (ptx::tid_x() == 0) {
-      const int first = ptx::ctaid_x() / C.cluster, takers = ptx::nctaid_x() / C.cluster;
-      if constexpr (T.ragged) {
-        tile::produce_ragged_tiles<C.scheduler, row_groups(C), kTileSlots>(context, params, Loader<T, C>{context},
-                                                                           first, takers);
-      } else {
-        tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots>(context, params, Loader<T, C>{context}, first,
-                                                                    takers);
-      }
+      tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots, T.ragged>(
+          context, params, Loader<T, C>{context}, ptx::ctaid_x() / C.cluster, ptx::nctaid_x() / C.cluster);
     }
   } else {
     ptx::setmaxnreg_inc<consumer_registers(C)>();

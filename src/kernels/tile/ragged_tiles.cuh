@@ -43,7 +43,7 @@ struct RaggedTiles {
 
  private:
   static constexpr bool kLongestFirst = Mask<T, ForwardParams>::kLongestLast;
-  static constexpr int kEmpty = -1, kBad = -2;  // in the place of a sequence's keys
+  static constexpr int kEmpty = -1, kBad = -2, kNone = -3;  // in the place of a sequence's keys
   enum Word { kCount, kMostKeys, kAnyBad, kMixed, kHeads, kSequences };
 
   FC_DEVICE ptx::SharedAddress end_at(int entry) const { return table + 4 * entry; }
@@ -66,10 +66,9 @@ struct RaggedTiles {
   FC_DEVICE int heads_of_section(int takers) const {
     if constexpr (!kLongestFirst) return 1;  // a head's tiles follow each other
     const long long keys = is_ranked() ? max_int(word(kMostKeys), 1) : problem.seqlen_kv;
-    return static_cast<int>(
-        heads_per_section_of(keys * (T.head_dim + T.head_dim_v) * (is_8bit(T.element) ? 1 : 2),
-                             problem.heads_q / problem.heads_kv, static_cast<long long>(problem.heads_q) * problem.batch,
-                             word(kCount), takers));
+    return static_cast<int>(heads_per_section_of(
+        keys * (T.head_dim + T.head_dim_v) * (is_8bit(T.element) ? 1 : 2), problem.heads_q / problem.heads_kv,
+        static_cast<long long>(problem.heads_q) * problem.batch, word(kCount), takers));
   }
 };
 
@@ -77,7 +76,7 @@ template <Traits T, int kRows>
 FC_DEVICE void RaggedTiles<T, kRows>::make(int takers) const {
   const int own = ptx::tid_x(), each = sequences_per_entry(), count = entries();
   const bool ranked = is_ranked();
-  int keys = kEmpty, tiles = 0;
+  int keys = own < count ? kEmpty : kNone, tiles = 0;
   if (own < kRaggedEntries) {
     for (int b = own * each; b < min_int((own + 1) * each, problem.batch); ++b) {
       const Sequence s = at(b);
@@ -99,12 +98,13 @@ FC_DEVICE void RaggedTiles<T, kRows>::make(int takers) const {
       rank += before, tiles_before += before ? n : 0, all_tiles += n;
       most_keys = max_int(most_keys, k), any_bad |= k == kBad, mixed |= before && n < tiles;
     };
-    for (int i = 0; i < count; i += 4) {  // what lies past the end has no tiles
+    for (int i = 0; i < count; i += 4) {  // past the end kNone, after all others
       const ptx::Vector4 k = ptx::ld_shared_v4(end_at(i)), n = ptx::ld_shared_v4(entry_at(i));
       compare(i, k.x, n.x), compare(i + 1, k.y, n.y), compare(i + 2, k.z, n.z), compare(i + 3, k.w, n.w);
     }
     if (own == 0)
-      store(word_at(kCount), all_tiles * problem.heads_q), store(word_at(kMostKeys), most_keys), store(word_at(kAnyBad), any_bad);
+      store(word_at(kCount), all_tiles * problem.heads_q), store(word_at(kMostKeys), most_keys),
+          store(word_at(kAnyBad), any_bad);
     if (mixed) ptx::atomic_add_shared_u32(word_at(kMixed), 1);
   }
   ptx::bar_sync();
@@ -142,11 +142,12 @@ FC_DEVICE typename RaggedTiles<T, kRows>::Place RaggedTiles<T, kRows>::find(int 
     place.batch = entry * sequences_per_entry();
     const int last = min_int(place.batch + sequences_per_entry(), problem.batch) - 1;
     for (;; ++place.batch) {
-      // At least one: boundaries that another stream writes meanwhile must not divide by zero.
-      tiles = max_int(row_tiles(at(place.batch)), 1);
+      tiles = row_tiles(at(place.batch));
       if (within < tiles * heads || place.batch >= last) break;
-      within -= row_tiles(at(place.batch)) * heads;
+      within -= tiles * heads;
     }
+    // Boundaries that somebody writes meanwhile must not divide by zero.
+    tiles = max_int(tiles, 1);
   }
   const int sequences = word(kSequences);
   int first_head = 0, on_level;  // tiles of a level

@@ -12,11 +12,11 @@ enum class Scheduler : int {
   kCounter,      // one wave of CTAs, handed out by a counter in global memory
 };
 
-// Query heads of a section (below) for heads whose keys and values are `head_bytes`, `tiles` tiles and as many `takers`.
-// K and V of the heads that causal tiles go round should stay in L2: 32 MB of an H200's 60 was best; more lowered the
-// clock, less gained nothing. Longest tiles first, a section of more heads than an eighth of the SMs has them all read
-// K and V of other heads at once, and wait for DRAM: 3-11% at up to 1024 keys. With fewer tiles to an SM than eight,
-// balance counts for more.
+// Query heads of a section (below) for heads whose keys and values are `head_bytes`, `tiles` tiles and as many
+// `takers`. K and V of the heads that causal tiles go round should stay in L2: 32 MB of an H200's 60 was best; more
+// lowered the clock, less gained nothing. Longest tiles first, a section of more heads than an eighth of the SMs has
+// them all read K and V of other heads at once, and wait for DRAM: 3-11% at up to 1024 keys. With fewer tiles to an SM
+// than eight, balance counts for more.
 constexpr long long heads_per_section_of(long long head_bytes, long long group_size, long long heads, long long tiles,
                                          long long takers) {
   constexpr long long kSectionBytes = 32 << 20, kSmsPerSectionHead = 8, kTilesPerSm = 8;
