@@ -19,6 +19,9 @@ inline constexpr const char* kLeftOnly = "b1_h2_sq70_sk200_d64_fp16_wl30";
 inline constexpr const char* kSoftcap = "b1_h2_s100_d64_fp16_causal_softcap5";
 inline constexpr const char* kAlibi = "b2_h3_sq100_sk150_d64_fp16_alibibatch";
 inline constexpr const char* kSink = "b1_h3_sq90_sk60_d64_bf16_causal_sink";
+// Sequences of 70, 35 and 17 rows and of 100, 50 and 25 keys; the last ends with the tensors.
+inline constexpr const char* kRagged = "b3_h2_hk1_sq70_sk100_d64_fp16_causal_bshd_alibibatch_raggedhalving";
+inline constexpr const char* kRaggedFull = "b3_h2_hk1_sq70_sk100_d64_bf16_bshd_raggedhalving";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
@@ -96,6 +99,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kRowSoftmax = "tile/row_softmax.cuh";
   static constexpr const char* kTile = "tile/shared_tile.cuh";
   static constexpr const char* kScore = "tile/score.cuh";
+  static constexpr const char* kSequence = "tile/sequence.cuh";
   static constexpr const char* kSoftmax = "tile/softmax.cuh";
   static constexpr const char* kSinkSum = "ptx::fma(total, of_keys, weight(sink_log2, common))";
   static constexpr const char* kSinkTwice = "ptx::fma(total, of_keys, 2.0f * weight(sink_log2, common))";
@@ -135,6 +139,34 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_alibi_side_one_off", kSm90, kAlibi, kScore, ">= kBlockN - 1 ? Side::kLeft", ">= 0 ? Side::kLeft", kWrong},
       {"sm80_alibi_from_the_first_key", kSm80, kAlibi, kScore, "return problem.seqlen_kv - problem.seqlen_q;",
        "return 0;", kWrong},
+      // --- ragged batches ---
+      {"sm80_ragged_key_too_many", kSm80, kRaggedFull, kSequence, "one.seqlen_kv = s.len_kv;",
+       "one.seqlen_kv = s.len_kv + 1;", "wrong result|out of bounds"},
+      {"ref_ragged_key_too_many", kRef, kRaggedFull, kSequence, "one.seqlen_kv = s.len_kv;",
+       "one.seqlen_kv = s.len_kv + 1;", "wrong result|out of bounds"},
+      {"sm80_ragged_key_too_few", kSm80, kRaggedFull, kSequence, "one.seqlen_kv = s.len_kv;",
+       "one.seqlen_kv = s.len_kv - 1;", kWrong},
+      {"sm80_ragged_row_too_few", kSm80, kRaggedFull, kSequence, "one.seqlen_q = s.len_q;",
+       "one.seqlen_q = s.len_q - 1;", kWrong},
+      {"sm80_ragged_row_of_the_next", kSm80, kRaggedFull, kSequence, "one.seqlen_q = s.len_q;",
+       "one.seqlen_q = s.len_q + 1;", "wrong result|out of bounds|race"},
+      {"sm80_ragged_keys_of_the_bound", kSm80, kRaggedFull, kSequence, "one.seqlen_kv = s.len_kv;", "",
+       "wrong result|out of bounds"},
+      {"sm80_ragged_values_of_the_first", kSm80, kRaggedFull, kSequence, "s.first_kv * bounds.v_stride.row",
+       "0 * bounds.v_stride.row", kWrong},
+      {"ref_ragged_keys_by_rows", kRef, kRaggedFull, kSequence, "+ s.first_kv * bounds.k_stride.row",
+       "+ s.first_q * bounds.k_stride.row", kWrong},
+      {"sm80_ragged_mask_of_the_bounds", kSm80, kRagged, kSequence, "one.right_offset += s.diagonal;",
+       "one.right_offset += bounds.seqlen_kv - bounds.seqlen_q;", kWrong},
+      {"sm80_ragged_slopes_of_the_first", kSm80, kRagged, kSequence, "one.alibi += static_cast<long long>(batch)",
+       "one.alibi += static_cast<long long>(0 * batch)", kWrong},
+      {"sm80_ragged_lse_by_the_bound", kSm80, kRaggedFull, kSequence, "(ragged.total_q - s.len_q)",
+       "(bounds.seqlen_q - s.len_q)", "wrong result|race"},
+      {"ref_ragged_boundary_of_the_next", kRef, kRaggedFull, kSequence, "load_length(ragged.cu_seqlens_q + batch),",
+       "load_length(ragged.cu_seqlens_q + batch + 1),", "wrong result|out of bounds"},
+      {"sm80_ragged_tile_not_left", kSm80, kRaggedFull, kK80, "else if (at.first_row < sequence.len_q)", "else",
+       "wrong result|out of bounds|race"},
+      {"sm80_ragged_tile_barrier", kSm80, kRaggedFull, kK80, "if (wrote) ptx::bar_sync();", "", "race"},
       // --- sm80_fwd: every barrier and every wait ---
       {"sm80_step_barrier", kSm80, kCausal, kK80, "ptx::bar_sync();  // everybody's copies are visible", "//",
        "race|uninitialised"},
