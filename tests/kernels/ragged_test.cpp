@@ -21,12 +21,10 @@ constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
 constexpr const char* kCandidates[] = {
     kRef,
     kSm80,
-    kSm80One,
     "sm80_fwd:block_m=32,block_n=32,num_warps=2,num_stages=2,smem_layout=1,q_in_registers=1,persistent=0,ctas_per_sm=1",
     kSm90,
     kSm90Cluster,
     kSm90Groups,
-    kSm90Single,
     "cpu_fwd"};
 
 struct Lengths {
