@@ -43,8 +43,13 @@ void print(Console& console, const PlacedProblem& p) {
     table.add({std::string(field.name), Cell(field_text(field.get(p)))});
   table.add({std::string("layout"), Cell(std::string(to_string(p.layout)))});
   console.table(table);
+  std::int64_t pairs = p.seqlen_q * p.seqlen_kv;
+  if (p.ragged()) {
+    pairs = 0;
+    for (const SequenceLengths& each : p.sequences()) pairs += each.q * each.kv;
+  }
   console.line("{}: {} of {} pairs of a row and a key, {:.4g} FLOP, {:.4g} bytes at the least", p.id(),
-               p.unmasked_pairs(), p.seqlen_q * p.seqlen_kv, p.flops(), p.bytes());
+               p.unmasked_pairs(), pairs, p.flops(), p.bytes());
 }
 
 // Problems that nobody has tuned for, as a suite.

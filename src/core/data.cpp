@@ -9,6 +9,7 @@
 #include "core/foreign_text.h"
 #include "core/operands.h"
 #include "core/parallel.h"
+#include "core/ragged.h"
 #include "core/random.h"
 
 namespace flashcore {
@@ -226,17 +227,34 @@ void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
   else store_element(tensor.dtype, tensor.data.data(), index, value);
 }
 
+// Which batch entry a row belongs to. A ragged batch has one tensor of the rows of all.
+class BatchOf {
+ public:
+  BatchOf(const Problem& problem, std::vector<std::int64_t> boundaries)
+      : ragged_(problem.ragged()), boundaries_(std::move(boundaries)) {}
+  std::int64_t operator()(std::int64_t batch, std::int64_t row) const {
+    return ragged_ ? sequence_of_row(boundaries_, row) : batch;
+  }
+
+ private:
+  bool ragged_;
+  std::vector<std::int64_t> boundaries_;
+};
+
 // The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
 // heads that share one with Scaling::kHead.
-std::vector<float> factors_of(const Problem& problem, const HostTensor& values, std::int64_t group) {
+std::vector<float> factors_of(const Problem& problem, const HostTensor& values, std::int64_t group,
+                              const BatchOf& batch_of) {
   const TensorLayout& l = values.layout;
-  std::vector<float> heads(static_cast<std::size_t>(l.batch * l.heads), 0.0f);
-  parallel_for(l.batch * l.heads, l.elements() < kSmall ? 1 : 0, [&](std::int64_t head) {
-    const std::int64_t first = l.offset(head / l.heads, head % l.heads, 0);
-    for (std::int64_t i = first; i < first + l.rows * l.columns; ++i) {
-      const float magnitude = std::abs(load_element(DType::kF32, values.data.data(), i));
-      if (std::isfinite(magnitude))
-        heads[static_cast<std::size_t>(head)] = std::max(heads[static_cast<std::size_t>(head)], magnitude);
+  std::vector<float> heads(static_cast<std::size_t>(problem.batch * l.heads), 0.0f);
+  parallel_for(l.batch * l.heads, l.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
+    const std::int64_t head = at % l.heads;
+    for (std::int64_t row = 0; row < l.rows; ++row) {
+      float& largest = heads[static_cast<std::size_t>(batch_of(at / l.heads, row) * l.heads + head)];
+      for (std::int64_t column = 0; column < l.columns; ++column) {
+        const float magnitude = std::abs(values.at(at / l.heads, head, row, column));
+        if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+      }
     }
   });
   std::vector<float> factors(static_cast<std::size_t>(problem.descale_count()), 0.0f);
@@ -252,23 +270,63 @@ std::vector<float> factors_of(const Problem& problem, const HostTensor& values, 
 
 // `value` of every place as the problem's type, and the factors where it has 8 bits.
 template <class Value>
-HostTensor draw(const Problem& problem, const TensorLayout& layout, std::int64_t group, std::vector<float>& factors,
-                const Value& value) {
+HostTensor draw(const Problem& problem, const TensorLayout& layout, std::int64_t group, const BatchOf& batch_of,
+                std::vector<float>& factors, const Value& value) {
   if (!problem.is_8bit()) return fill(problem.dtype, layout, value);
   const HostTensor plain =
       fill(DType::kF32, make_layout(Layout::kBhsd, layout.batch, layout.heads, layout.rows, layout.columns), value);
-  factors = factors_of(problem, plain, group);
+  factors = factors_of(problem, plain, group, batch_of);
   HostTensor tensor(problem.dtype, layout);
   std::fill(tensor.data.begin(), tensor.data.end(), std::byte{0x7f});  // NaN, which stays between the rows
   parallel_for(layout.batch * layout.heads, layout.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
     const std::int64_t b = at / layout.heads, head = at % layout.heads;
-    const float factor = descale_at(problem, factors, b, head / group);
-    for (std::int64_t row = 0; row < layout.rows; ++row)
+    for (std::int64_t row = 0; row < layout.rows; ++row) {
+      const float factor = descale_at(problem, factors, batch_of(b, row), head / group);
       for (std::int64_t column = 0; column < layout.columns; ++column)
         store_quantised(tensor, layout.offset(b, head, row) + column, plain.at(b, head, row, column) / factor);
+    }
   });
   return tensor;
 }
+
+// What q, k or v holds at a place, by `of_batch(generator, place)`: the batch's own generator, or that of the sequence
+// that the row is of.
+class Generators {
+ public:
+  Generators(const Problem& problem, Pattern pattern, std::uint64_t seed) {
+    if (problem.ragged()) {
+      boundaries_ = boundaries_of(problem);
+      for (const SequenceLengths& each : problem.sequences()) problems_.push_back(problem.of_sequence(each));
+    } else {
+      problems_.push_back(problem);
+    }
+    for (std::size_t s = 0; s < problems_.size(); ++s)
+      all_.emplace_back(problems_[s], pattern, seed + kSplitMixStep * 0x100 * s);
+  }
+  float q(const Place& at) const {
+    return of(at, boundaries_.q, [](const Generator& of, const Place& place) { return of.q(place); });
+  }
+  float k(const Place& at) const {
+    return of(at, boundaries_.kv, [](const Generator& of, const Place& place) { return of.k(place); });
+  }
+  float v(const Place& at) const {
+    return of(at, boundaries_.kv, [](const Generator& of, const Place& place) { return of.v(place); });
+  }
+
+ private:
+  template <class Value>
+  float of(const Place& at, const std::vector<std::int64_t>& boundaries, const Value& value) const {
+    if (boundaries.empty()) return value(all_[0], at);
+    const std::int64_t s = sequence_of_row(boundaries, at.row);
+    // As batch entry s, so that heads are poisoned in turn.
+    return value(all_[static_cast<std::size_t>(s)],
+                 {s, at.head, at.row - boundaries[static_cast<std::size_t>(s)], at.column});
+  }
+
+  Boundaries boundaries_;
+  std::vector<Problem> problems_;  // which the generators refer to
+  std::vector<Generator> all_;
+};
 
 // Sinks that weigh about as much as a row's keys, and slopes as models have them (2^-8h/H), each head's its own.
 void draw_scores(const Problem& problem, std::uint64_t seed, AttentionInputs& in) {
@@ -334,12 +392,15 @@ Pattern parse_pattern(std::string_view name) {
 
 AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed) {
   problem.validate();
-  const Generator generator(problem, pattern, seed);
+  const Generators generators(problem, pattern, seed);
   const ProblemLayouts layouts = make_layouts(problem);
+  const Boundaries boundaries = boundaries_of(problem);
+  const BatchOf rows(problem, boundaries.q), keys(problem, boundaries.kv);
   AttentionInputs in;
-  in.q = draw(problem, layouts.q, problem.group_size(), in.descale_q, [&](const Place& at) { return generator.q(at); });
-  in.k = draw(problem, layouts.k, 1, in.descale_k, [&](const Place& at) { return generator.k(at); });
-  in.v = draw(problem, layouts.v, 1, in.descale_v, [&](const Place& at) { return generator.v(at); });
+  in.q = draw(problem, layouts.q, problem.group_size(), rows, in.descale_q,
+              [&](const Place& at) { return generators.q(at); });
+  in.k = draw(problem, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });
+  in.v = draw(problem, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
   draw_scores(problem, seed, in);
   return in;
 }

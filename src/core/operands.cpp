@@ -56,16 +56,31 @@ TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, 
   return t;
 }
 
-ProblemLayouts make_layouts(const Problem& p, Layout layout) {
+namespace {
+
+ProblemLayouts lay_out(const Problem& p, Layout layout, std::int64_t batch, std::int64_t rows, std::int64_t keys) {
   ProblemLayouts layouts;
   const auto bytes = static_cast<std::int64_t>(size_of(p.dtype)),
              o_bytes = static_cast<std::int64_t>(size_of(p.output_dtype()));
-  layouts.q = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim, bytes);
-  layouts.k = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim, bytes);
-  layouts.v = make_layout(layout, p.batch, p.heads_kv, p.seqlen_kv, p.head_dim_v, bytes);
-  layouts.o = make_layout(layout, p.batch, p.heads_q, p.seqlen_q, p.head_dim_v, o_bytes);
-  layouts.lse_elements = p.batch * p.heads_q * p.seqlen_q;
+  layouts.q = make_layout(layout, batch, p.heads_q, rows, p.head_dim, bytes);
+  layouts.k = make_layout(layout, batch, p.heads_kv, keys, p.head_dim, bytes);
+  layouts.v = make_layout(layout, batch, p.heads_kv, keys, p.head_dim_v, bytes);
+  layouts.o = make_layout(layout, batch, p.heads_q, rows, p.head_dim_v, o_bytes);
+  layouts.lse_elements = batch * p.heads_q * rows;
+  layouts.total_q = batch * rows, layouts.total_kv = batch * keys;
   return layouts;
+}
+
+}  // namespace
+
+ProblemLayouts make_layouts(const Problem& p, Layout layout) {
+  if (p.ragged()) return make_layouts(p, layout, p.total_lengths());
+  return lay_out(p, layout, p.batch, p.seqlen_q, p.seqlen_kv);
+}
+
+ProblemLayouts make_layouts(const Problem& p, Layout layout, SequenceLengths total) {
+  FC_CHECK(p.ragged());
+  return lay_out(p, layout, 1, total.q, total.kv);
 }
 
 ProblemLayouts make_layouts(const PlacedProblem& problem) { return make_layouts(problem, problem.layout); }

@@ -37,12 +37,17 @@ struct PlacedProblem : Problem {
   static PlacedProblem parse(std::string_view id);
 };
 
-// The layouts of one problem's operands. lse is fp32 [batch, heads_q, seqlen_q], contiguous.
+// The layouts of one problem's operands. lse is fp32 [batch, heads_q, seqlen_q], contiguous. Those of a ragged problem
+// have one batch entry with the rows of all sequences, one after another, and lse is [heads_q, total_q].
 struct ProblemLayouts {
   TensorLayout q, k, v, o;
   std::int64_t lse_elements = 0;
+  // Rows of q and o and of k and v, over the batch.
+  std::int64_t total_q = 0, total_kv = 0;
 };
 ProblemLayouts make_layouts(const Problem& problem, Layout layout);
 ProblemLayouts make_layouts(const PlacedProblem& problem);
+// Of a ragged problem whose tensors have so many rows.
+ProblemLayouts make_layouts(const Problem& problem, Layout layout, SequenceLengths total);
 
 }  // namespace flashcore

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/random.h"
 
 namespace flashcore {
 std::string_view to_string(Alignment alignment) {
@@ -32,6 +33,16 @@ std::string_view to_string(Alibi alibi) {
   throw_internal("unknown kind of ALiBi {}", static_cast<int>(alibi));
 }
 
+std::string_view to_string(Lengths lengths) {
+  switch (lengths) {
+    case Lengths::kFixed: return "fixed";
+    case Lengths::kFull: return "full";
+    case Lengths::kHalving: return "halving";
+    case Lengths::kRandom: return "random";
+  }
+  throw_internal("unknown lengths {}", static_cast<int>(lengths));
+}
+
 std::int64_t Problem::alibi_count() const {
   switch (alibi) {
     case Alibi::kNone: return 0;
@@ -48,6 +59,53 @@ std::int64_t Problem::descale_count() const {
     case Scaling::kHead: return batch * heads_kv;
   }
   throw_internal("unknown scaling {}", static_cast<int>(input_scaling()));
+}
+
+namespace {
+
+std::int64_t halved(std::int64_t bound, std::int64_t times) {
+  return std::max(bound >> std::min<std::int64_t>(times, 62), std::min<std::int64_t>(bound, 1));
+}
+
+// A quarter are 0, a quarter the bound.
+std::int64_t random_length(SplitMix& random, std::int64_t bound) {
+  const std::size_t kind = random.below(4);
+  if (kind == 0) return 0;
+  if (kind == 1) return bound;
+  return static_cast<std::int64_t>(random.below(static_cast<std::size_t>(bound) + 1));
+}
+
+SequenceLengths random_lengths(SplitMix& random, std::int64_t most_q, std::int64_t most_kv) {
+  const std::int64_t q = random_length(random, most_q), kv = random_length(random, most_kv);
+  // As in training: a sequence's own keys.
+  return {q, random.below(3) == 0 ? std::min(q, most_kv) : kv};
+}
+
+}  // namespace
+
+std::vector<SequenceLengths> Problem::sequences() const {
+  std::vector<SequenceLengths> all(static_cast<std::size_t>(batch), {seqlen_q, seqlen_kv});
+  if (lengths == Lengths::kHalving) {
+    std::int64_t times = 0;
+    for (SequenceLengths& each : all) each = {halved(seqlen_q, times), halved(seqlen_kv, times)}, ++times;
+  } else if (lengths == Lengths::kRandom) {
+    SplitMix random(static_cast<std::uint64_t>((batch * 1000003 + seqlen_q) * 1000003 + seqlen_kv));
+    for (SequenceLengths& each : all) each = random_lengths(random, seqlen_q, seqlen_kv);
+  }
+  return all;
+}
+
+SequenceLengths Problem::total_lengths() const {
+  if (!ragged()) return {batch * seqlen_q, batch * seqlen_kv};
+  SequenceLengths total;
+  for (const SequenceLengths& each : sequences()) total.q += each.q, total.kv += each.kv;
+  return total;
+}
+
+Problem Problem::of_sequence(SequenceLengths sequence) const {
+  Problem one = *this;
+  one.batch = 1, one.seqlen_q = sequence.q, one.seqlen_kv = sequence.kv, one.lengths = Lengths::kFixed;
+  return one;
 }
 
 double Problem::softmax_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim)); }
@@ -73,6 +131,11 @@ KeyRange<std::int64_t> Problem::keys_read() const {
 }
 
 std::int64_t Problem::unmasked_pairs() const {
+  if (ragged()) {
+    std::int64_t pairs = 0;
+    for (const SequenceLengths& each : sequences()) pairs += of_sequence(each).unmasked_pairs();
+    return pairs;
+  }
   // Each row sees clamp(row + right + 1) - clamp(row + left) keys, with clamp to 0..seqlen_kv: two sums of the same
   // form. Both lengths are below 2^31, so their product fits.
   const auto sum_of_ends = [this](std::int64_t offset) {
@@ -88,25 +151,38 @@ std::int64_t Problem::unmasked_pairs() const {
 
 double Problem::flops() const {
   return 2.0 * static_cast<double>(head_dim + head_dim_v) * static_cast<double>(unmasked_pairs()) *
-         static_cast<double>(batch) * static_cast<double>(heads_q);
+         static_cast<double>(ragged() ? 1 : batch) * static_cast<double>(heads_q);
 }
 
-double Problem::bytes() const {
-  const Band<std::int64_t> visible = band();
-  const std::int64_t keys = keys_read().size();
+namespace {
+
+// Of q, k, v, o and lse.
+double bytes_of_rows(const Problem& p) {
+  const Band<std::int64_t> visible = p.band();
+  const std::int64_t keys = p.keys_read().size();
   // A row that sees none needs no q: those before the band reaches the first key and those after it left the last.
   const std::int64_t before = visible.bounded_right ? std::max<std::int64_t>(0, -visible.right_offset) : 0;
   const std::int64_t after =
-      visible.bounded_left ? std::max<std::int64_t>(0, seqlen_q - (seqlen_kv - visible.left_offset)) : 0;
-  const std::int64_t masked_rows = keys == 0 ? seqlen_q : before + after;
-  const double q_rows = static_cast<double>(batch * heads_q) * static_cast<double>(seqlen_q - masked_rows);
-  const double o_rows = static_cast<double>(batch * heads_q) * static_cast<double>(seqlen_q);
-  const double kv_rows = static_cast<double>(batch * heads_kv) * static_cast<double>(keys);
-  const double element = static_cast<double>(size_of(dtype));
-  const double read = q_rows * static_cast<double>(head_dim) + kv_rows * static_cast<double>(head_dim + head_dim_v);
-  const double written = o_rows * static_cast<double>(head_dim_v) * static_cast<double>(size_of(output_dtype()));
-  const auto by_head = static_cast<double>(3 * descale_count() + alibi_count() + sink_count());
-  return read * element + written + (o_rows + by_head) * 4.0;
+      visible.bounded_left ? std::max<std::int64_t>(0, p.seqlen_q - (p.seqlen_kv - visible.left_offset)) : 0;
+  const std::int64_t masked_rows = keys == 0 ? p.seqlen_q : before + after;
+  const double q_rows = static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seqlen_q - masked_rows);
+  const double o_rows = static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seqlen_q);
+  const double kv_rows = static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(keys);
+  const double element = static_cast<double>(size_of(p.dtype));
+  const double read =
+      q_rows * static_cast<double>(p.head_dim) + kv_rows * static_cast<double>(p.head_dim + p.head_dim_v);
+  const double written = o_rows * static_cast<double>(p.head_dim_v) * static_cast<double>(size_of(p.output_dtype()));
+  return read * element + written + o_rows * 4.0;
+}
+
+}  // namespace
+
+double Problem::bytes() const {
+  const double by_head = 4.0 * static_cast<double>(3 * descale_count() + alibi_count() + sink_count());
+  if (!ragged()) return bytes_of_rows(*this) + by_head;
+  double sum = by_head;
+  for (const SequenceLengths& each : sequences()) sum += bytes_of_rows(of_sequence(each));
+  return sum;
 }
 
 bool Problem::is_decode() const {

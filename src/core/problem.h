@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/band.h"
 #include "core/dtype.h"
@@ -48,6 +49,21 @@ enum class Alibi {
 };
 std::string_view to_string(Alibi alibi);  // "none" | "head" | "batch"
 
+// Of a ragged batch seqlen_q and seqlen_kv are upper bounds. The lengths themselves are data, read on the device at
+// each launch; the word says which ones checks and benchmarks take, and kernels do not know it.
+enum class Lengths {
+  kFixed,    // no ragged batch: every sequence has seqlen_q rows and seqlen_kv keys
+  kFull,     // every sequence is as long as the bounds
+  kHalving,  // the bounds, half of them, a quarter, ...; at least 1
+  kRandom,   // drawn from the sizes of the problem; some are 0, some the bounds
+};
+std::string_view to_string(Lengths lengths);  // "fixed" | "full" | "halving" | "random"
+
+struct SequenceLengths {
+  std::int64_t q = 0, kv = 0;
+  bool operator==(const SequenceLengths&) const = default;
+};
+
 struct Problem {
   DType dtype = DType::kF16;  // of q, k and v
   std::int64_t batch = 1;
@@ -68,6 +84,7 @@ struct Problem {
   Alibi alibi = Alibi::kNone;
   // A logit for each query head that joins the row's sum and log-sum-exp, and has no value (gpt-oss).
   bool sink = false;
+  Lengths lengths = Lengths::kFixed;
 
   bool operator==(const Problem&) const = default;
 
@@ -85,17 +102,25 @@ struct Problem {
   std::int64_t alibi_count() const;
   std::int64_t sink_count() const { return sink ? heads_q : 0; }
 
+  // A batch of sequences of different lengths that lie one after another (cu_seqlens).
+  bool ragged() const { return lengths != Lengths::kFixed; }
+  // Of each batch entry; where they are not fixed, those that `lengths` stands for.
+  std::vector<SequenceLengths> sequences() const;
+  SequenceLengths total_lengths() const;
+  // One sequence of those lengths by itself. What a ragged problem computes, and what it costs, is that of its parts.
+  Problem of_sequence(SequenceLengths sequence) const;
+
   double softmax_scale() const;
   std::int64_t group_size() const { return heads_q / heads_kv; }
-  // The mask, of these lengths. A bound that cuts nothing off is not there, so that a window longer than the sequences
-  // runs on the kernels without one. Except for the causal one: which kernel and config a causal problem gets does not
-  // change where it has but one row.
+  // The mask, of these lengths; of a ragged problem, whether any lengths within the bounds are cut on a side. A bound
+  // that cuts nothing off is not there, so that a window longer than the sequences runs on the kernels without one.
+  // Except for the causal one: which kernel and config a causal problem gets does not change where it has but one row.
   Band<std::int64_t> band() const;
   // Number of keys that query row `row` sees: 0..seqlen_kv.
   std::int64_t visible_keys(std::int64_t row) const { return band().keys_of_row(row).size(); }
   // Keys that any row sees: what must be read of k and v.
   KeyRange<std::int64_t> keys_read() const;
-  // Over one head of one batch entry.
+  // Over one head of one batch entry; of a ragged problem, of all of them.
   std::int64_t unmasked_pairs() const;
 
   // 2·(head_dim + head_dim_v) per unmasked pair of every query head; softmax not counted (the field's convention).
@@ -111,7 +136,8 @@ struct Problem {
   // Readable, file-safe and reversible: b1_h8_s512_d64_fp16, b1_h32_hk8_s4096_d128_bf16_causal,
   // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
   // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal,
-  // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink
+  // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink,
+  // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving
   std::string id() const;
   // Error kBadInput with the form on a bad id, and on one that names a layout: PlacedProblem reads those.
   static Problem parse(std::string_view id);

@@ -7,6 +7,7 @@ namespace flashcore {
 namespace {
 
 constexpr std::int64_t kMostRows = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMostSequences = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
 constexpr double kMinScale = 1e-6, kMaxScale = 1e6;
 // Factors are each at most 2^31-1, but three of them can pass 2^63: stop at the limit instead of overflowing.
@@ -57,6 +58,8 @@ void Problem::validate() const {
                     to_string(input_scaling()), to_string(dtype));
   if (mask.none() && mask.alignment != Alignment::kBottomRight)
     throw_bad_input("the mask is aligned top-left and bounds nothing; give a window or causal, or leave it out");
+  if (ragged() && batch > kMostSequences)
+    throw_bad_input("the batch is ragged and has {} sequences; at most {} are allowed", batch, kMostSequences);
   check_tensor("q", batch, heads_q, seqlen_q, head_dim);
   check_tensor("k", batch, heads_kv, seqlen_kv, head_dim);
   check_tensor("v", batch, heads_kv, seqlen_kv, head_dim_v);

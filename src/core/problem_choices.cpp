@@ -22,6 +22,7 @@ constexpr std::array<DType, 9> kDTypes = {DType::kF32,  DType::kF16,  DType::kF1
 constexpr std::array<DType, 6> kOutputs8 = {DType::kBF16, DType::kBF16, DType::kBF16,
                                             DType::kF16,  DType::kE4M3, DType::kE5M2};
 constexpr std::array<Scaling, 4> kScalings8 = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead, Scaling::kNone};
+constexpr std::array<Lengths, 4> kRagged = {Lengths::kRandom, Lengths::kRandom, Lengths::kHalving, Lengths::kFull};
 constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
 
 std::int64_t draw_length(Draws& draws) {
@@ -139,6 +140,13 @@ void draw_alibi(Problem& p, Draws& draws) {
 
 void draw_sink(Problem& p, Draws& draws) { p.sink = draws.one_in(6); }
 
+// More sequences than a batch of equal ones has, so that some are empty.
+void draw_ragged(Problem& p, Draws& draws) {
+  if (!draws.one_in(8)) return;
+  p.lengths = draws.pick(kRagged);
+  p.batch = draws.between(1, 6);
+}
+
 std::vector<Problem> fewer_batches(const Problem& from) {
   return with_each(from, smaller_sizes(from.batch, 1), [](Problem& p, std::int64_t size) { p.batch = size; });
 }
@@ -228,6 +236,13 @@ std::vector<Problem> simpler_alibi(const Problem& from) {
 std::vector<Problem> without_sink(const Problem& from) {
   std::vector<Problem> problems = {from};
   problems[0].sink = false;
+  return problems;
+}
+
+std::vector<Problem> plainer_lengths(const Problem& from) {
+  std::vector<Problem> problems;
+  for (const Lengths lengths : {Lengths::kFixed, Lengths::kFull, Lengths::kHalving})
+    if (lengths < from.lengths) problems.emplace_back(from).lengths = lengths;
   return problems;
 }
 

@@ -26,6 +26,7 @@ void draw_scale(Problem& p, Draws& draws);
 void draw_softcap(Problem& p, Draws& draws);
 void draw_alibi(Problem& p, Draws& draws);
 void draw_sink(Problem& p, Draws& draws);
+void draw_ragged(Problem& p, Draws& draws);
 
 // Simpler problems, boldest first. Some may be the problem itself.
 std::vector<Problem> fewer_batches(const Problem& from);
@@ -44,5 +45,6 @@ std::vector<Problem> plain_scale(const Problem& from);
 std::vector<Problem> without_softcap(const Problem& from);
 std::vector<Problem> simpler_alibi(const Problem& from);
 std::vector<Problem> without_sink(const Problem& from);
+std::vector<Problem> plainer_lengths(const Problem& from);
 
 }  // namespace flashcore::problem_choices

@@ -104,6 +104,19 @@ void set_sink(Problem& p, const FieldValue& value) {
   p.sink = word == "head";
 }
 
+void set_lengths(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  for (const Lengths lengths : {Lengths::kFixed, Lengths::kFull, Lengths::kHalving, Lengths::kRandom}) {
+    if (word != to_string(lengths)) continue;
+    p.lengths = lengths;
+    return;
+  }
+  throw_bad_input(
+      "lengths is '{}', which is not known; use fixed, or one of full, halving and random for a ragged batch, whose "
+      "sequences have lengths of their own up to the problem's",
+      excerpt(word));
+}
+
 double log2_ratio(std::int64_t a, std::int64_t b) {
   return std::abs(
       std::log2(static_cast<double>(std::max<std::int64_t>(a, 1)) / static_cast<double>(std::max<std::int64_t>(b, 1))));
@@ -145,7 +158,7 @@ std::vector<ProblemField> make_fields() {
        .token = "b",
        .form = "b<batch>",
        .python = "q",
-       .doc = "Sequences. All have the same lengths.",
+       .doc = "Sequences. All have the same lengths, unless `lengths` says otherwise.",
        .get = get<&Problem::batch>,
        .set = set<&Problem::batch>,
        .otherwise = [](const Problem&) -> FieldValue { return std::int64_t{1}; },
@@ -543,6 +556,36 @@ std::vector<ProblemField> make_fields() {
        .draw = choices::draw_sink,
        .simpler = choices::without_sink,
        .complexity = [](const Problem& p) { return p.sink ? kFeature : 0; }},
+      {.name = "lengths",
+       .suite_key = "lengths",
+       .kind = Kind::kWord,
+       .compiled_for = {{"ragged", [](const Problem& p) { return static_cast<int>(p.ragged()); }}},
+       .default_text = "fixed",
+       .words = {"fixed", "full", "halving", "random"},
+       .form = "[_ragged<full|halving|random>]",
+       .python = "cu_seqlens_q",
+       .doc = "fixed: every sequence has the lengths above. Otherwise the batch is ragged: those are upper bounds, and "
+              "the sequences lie one after another, with their boundaries in device memory (cu_seqlens). The word says "
+              "which lengths checks and benchmarks take: full (the bounds), halving (the bounds, half of them, a "
+              "quarter, ...) or random (drawn from the sizes; some are 0). Kernels do not know it.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.lengths)); },
+       .set = set_lengths,
+       .otherwise = [](const Problem&) -> FieldValue { return std::string("fixed"); },
+       .print = [](const Problem& p) -> std::string {
+         return p.ragged() ? fmt::format("_ragged{}", to_string(p.lengths)) : "";
+       },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             for (const Lengths lengths : {Lengths::kFull, Lengths::kHalving, Lengths::kRandom})
+               if (!p.ragged() && reader.word(fmt::format("ragged{}", to_string(lengths)))) p.lengths = lengths;
+           },
+       .distance =
+           [](const Problem& a, const Problem& b) {
+             return a.ragged() != b.ragged() ? kInfinite : a.lengths == b.lengths ? 0 : 0.5;
+           },
+       .draw = choices::draw_ragged,
+       .simpler = choices::plainer_lengths,
+       .complexity = [](const Problem& p) { return kFeature * static_cast<double>(p.lengths); }},
   };
 }
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/expression_builtin.h"
 #include "core/parallel.h"
+#include "core/ragged.h"
 #include "core/random.h"
 #include "core/reference_block.h"
 
@@ -228,37 +229,116 @@ class ReferenceRun {
 }  // namespace
 
 RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t seed) {
-  if (problem.flops() <= max_flops) return {};
-  return RowChooser(problem, max_flops, seed).choose();
+  const double flops = problem.flops();
+  if (flops <= max_flops) return {};
+  if (!problem.ragged()) return RowChooser(problem, max_flops, seed).choose();
+  RowSample sample;
+  sample.all = false;
+  const Boundaries boundaries = boundaries_of(problem);
+  const std::vector<SequenceLengths> sequences = problem.sequences();
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    if (sequences[s].q == 0) continue;
+    const Problem one = problem.of_sequence(sequences[s]);
+    for (const auto& [b, h, row] : RowChooser(one, max_flops * one.flops() / flops, seed + s).choose().rows)
+      sample.rows.push_back({0, h, boundaries.q[s] + row});
+  }
+  return sample;
 }
 
 namespace {
 
 void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
   problem.validate();
-  const auto fits = [](const HostTensor& tensor, std::int64_t batch, std::int64_t heads, std::int64_t length,
-                       std::int64_t columns) {
+  const ProblemLayouts expected = make_layouts(problem, Layout::kBhsd);
+  const auto fits = [](const HostTensor& tensor, const TensorLayout& as) {
     const TensorLayout& at = tensor.layout;
-    return at.batch == batch && at.heads == heads && at.rows == length && at.columns == columns;
+    return at.batch == as.batch && at.heads == as.heads && at.rows == as.rows && at.columns == as.columns;
   };
-  FC_CHECK(fits(inputs.q, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim));
-  FC_CHECK(fits(inputs.k, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim));
+  FC_CHECK(fits(inputs.q, expected.q) && fits(inputs.k, expected.k) && fits(inputs.v, expected.v));
   for (const std::vector<float>* descales : {&inputs.descale_q, &inputs.descale_k, &inputs.descale_v})
     FC_CHECK(static_cast<std::int64_t>(descales->size()) == problem.descale_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.sink.size()) == problem.sink_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.alibi.size()) == problem.alibi_count());
-  FC_CHECK(fits(inputs.v, problem.batch, problem.heads_kv, problem.seqlen_kv, problem.head_dim_v));
+}
+
+}  // namespace
+
+namespace {
+
+// Rows of a ragged batch, by sequence: where they are in it, and in the results.
+struct SequenceRows {
+  RowSample sample;
+  std::vector<std::int64_t> out;
+};
+
+std::vector<SequenceRows> rows_by_sequence(const Problem& problem, const Boundaries& boundaries,
+                                           const RowSample& rows) {
+  std::vector<SequenceRows> all(static_cast<std::size_t>(problem.batch));
+  const auto add = [&](std::int64_t head, std::int64_t row, std::int64_t out) {
+    const auto s = static_cast<std::size_t>(sequence_of_row(boundaries.q, row));
+    all[s].sample.rows.push_back({0, head, row - boundaries.q[s]});
+    all[s].out.push_back(out);
+  };
+  for (SequenceRows& each : all) each.sample.all = false;
+  const std::int64_t total = boundaries.q.back();
+  if (rows.all) {
+    for (std::int64_t out = 0; out < problem.heads_q * total; ++out) add(out / total, out % total, out);
+    return all;
+  }
+  for (std::size_t i = 0; i < rows.rows.size(); ++i) {
+    const auto& [b, head, row] = rows.rows[i];
+    FC_CHECK(b == 0 && head >= 0 && head < problem.heads_q);
+    add(head, row, static_cast<std::int64_t>(i));
+  }
+  return all;
+}
+
+template <class Value>
+void scatter(const std::vector<Value>& from, const std::vector<std::int64_t>& out, std::int64_t width,
+             std::vector<Value>& to, std::size_t rows) {
+  if (from.empty()) return;
+  to.resize(rows * static_cast<std::size_t>(width));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(i) * width, width, to.begin() + out[i] * width);
+}
+
+// Each sequence by itself, and its rows put where they belong.
+Reference of_sequences(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, bool ideal_only,
+                       int threads) {
+  const Boundaries boundaries = boundaries_of(problem);
+  const std::vector<SequenceRows> by_sequence = rows_by_sequence(problem, boundaries, rows);
+  const std::vector<SequenceLengths> sequences = problem.sequences();
+  Reference all;
+  for (const SequenceRows& each : by_sequence) all.rows += static_cast<std::int64_t>(each.out.size());
+  const auto count = static_cast<std::size_t>(all.rows);
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const auto& [sample, out] = by_sequence[s];
+    if (out.empty()) continue;
+    const Problem one = problem.of_sequence(sequences[s]);
+    const AttentionInputs own = inputs_of_sequence(problem, inputs, boundaries, static_cast<std::int64_t>(s));
+    const Reference part = ReferenceRun(one, own, make_tasks(one, sample), ideal_only).run(threads);
+    scatter(part.o, out, problem.head_dim_v, all.o, count);
+    scatter(part.lse, out, 1, all.lse, count);
+    scatter(part.ideal_o, out, problem.head_dim_v, all.ideal_o, count);
+    scatter(part.ideal_lse, out, 1, all.ideal_lse, count);
+    scatter(part.predicted_o, out, 1, all.predicted_o, count);
+    scatter(part.predicted_lse, out, 1, all.predicted_lse, count);
+    scatter(part.budgets, out, 1, all.budgets, count);
+  }
+  return all;
 }
 
 }  // namespace
 
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
   check_inputs(problem, inputs);
+  if (problem.ragged()) return of_sequences(problem, inputs, rows, false, threads);
   return ReferenceRun(problem, inputs, make_tasks(problem, rows), false).run(threads);
 }
 
 Reference ideal_forward(const Problem& problem, const AttentionInputs& inputs, int threads) {
   check_inputs(problem, inputs);
+  if (problem.ragged()) return of_sequences(problem, inputs, {}, true, threads);
   return ReferenceRun(problem, inputs, make_tasks(problem, {}), true).run(threads);
 }
 
@@ -283,12 +363,13 @@ std::vector<float> gather_rows(const HostTensor& tensor, const RowSample& rows) 
 }
 
 std::vector<float> gather_lse(const Problem& problem, const std::vector<float>& lse, const RowSample& rows) {
-  FC_CHECK(static_cast<std::int64_t>(lse.size()) == problem.batch * problem.heads_q * problem.seqlen_q);
+  const TensorLayout at = make_layouts(problem, Layout::kBhsd).o;
+  FC_CHECK(static_cast<std::int64_t>(lse.size()) == at.batch * at.heads * at.rows);
   if (rows.all) return lse;
   std::vector<float> values;
   values.reserve(rows.rows.size());
   for (const auto& [b, h, row] : rows.rows)
-    values.push_back(lse[static_cast<std::size_t>((b * problem.heads_q + h) * problem.seqlen_q + row)]);
+    values.push_back(lse[static_cast<std::size_t>((b * at.heads + h) * at.rows + row)]);
   return values;
 }
 

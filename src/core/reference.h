@@ -19,6 +19,7 @@ struct RowSample {
   struct Row {
     std::int64_t batch, head, row;
   };
+  // Of a ragged batch: batch 0, and the row in the packed tensors.
   std::vector<Row> rows;  // empty and all == true: every row
   bool all = true;
 };

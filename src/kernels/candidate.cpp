@@ -95,6 +95,9 @@ Addresses AttentionArgs::addresses() const {
   all[AddressOf(Operand::kDescaleV).index()] = descale_v;
   all[AddressOf(Operand::kSink).index()] = sink;
   all[AddressOf(Operand::kAlibi).index()] = alibi;
+  all[AddressOf(Operand::kCuSeqlensQ).index()] = cu_seqlens_q;
+  all[AddressOf(Operand::kCuSeqlensKv).index()] = cu_seqlens_kv;
+  all[AddressOf(Operand::kSequsedKv).index()] = seqused_kv;
   return all;
 }
 

@@ -9,6 +9,7 @@
 
 #include <fmt/ranges.h>
 
+#include "core/error.h"
 #include "core/problem_fields.h"
 
 namespace flashcore {
@@ -77,8 +78,13 @@ ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& 
   params.seqlen_q = static_cast<int>(problem.seqlen_q);
   params.seqlen_kv = static_cast<int>(problem.seqlen_kv);
   const Band<std::int64_t> band = problem.band();
-  params.right_offset = static_cast<int>(band.right_offset);
-  params.left_offset = static_cast<int>(band.left_offset);
+  // A ragged problem's are those of sequences with as many rows as keys.
+  const std::int64_t shift =
+      problem.ragged() && problem.mask.alignment == Alignment::kBottomRight ? problem.seqlen_kv - problem.seqlen_q : 0;
+  params.right_offset = band.bounded_right ? static_cast<int>(band.right_offset - shift) : 0;
+  params.left_offset = band.bounded_left ? static_cast<int>(band.left_offset - shift) : 0;
+  if (problem.ragged())
+    params.q_stride.batch = params.k_stride.batch = params.v_stride.batch = params.o_stride.batch = 0;
   params.scale_log2 = static_cast<float>(score_unit(problem) * kLog2E);
   return params;
 }
@@ -126,6 +132,25 @@ void relocate_scores(Step& step, std::size_t offset, const Problem& problem) {
   if (problem.sink) step.relocate(offset + offsetof(ScoreParams, sink), Operand::kSink);
 }
 
+RaggedParams make_ragged_params(const Problem& problem, const ProblemLayouts& layouts) {
+  RaggedParams params{};
+  // Kernels step over rows in 32 bits.
+  constexpr std::int64_t kMaxRows = std::numeric_limits<int>::max() / 2;
+  for (const std::int64_t rows : {layouts.total_q, layouts.total_kv})
+    if (rows > kMaxRows)
+      throw_bad_input("a packed tensor has {} rows; at most {} are allowed: use a smaller batch", rows, kMaxRows);
+  params.total_q = static_cast<int>(layouts.total_q);
+  params.total_kv = static_cast<int>(layouts.total_kv);
+  params.is_bottom_right = problem.mask.alignment == Alignment::kBottomRight ? 1 : 0;
+  return params;
+}
+
+void relocate_ragged(Step& step, std::size_t offset) {
+  step.relocate(offset + offsetof(RaggedParams, cu_seqlens_q), Operand::kCuSeqlensQ);
+  step.relocate(offset + offsetof(RaggedParams, cu_seqlens_kv), Operand::kCuSeqlensKv);
+  step.relocate(offset + offsetof(RaggedParams, seqused_kv), Operand::kSequsedKv);
+}
+
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts) {
   Fp8ForwardParams params{};
   params.problem = make_forward_params(problem, layouts);
@@ -147,10 +172,10 @@ void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {
 
 void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts) {
   if (problem.is_8bit()) {
-    set_params_of(step, make_fp8_params(problem, layouts), problem);
+    set_params_of(step, make_fp8_params(problem, layouts), problem, layouts);
     relocate_fp8(step, 0, problem);
   } else {
-    set_params_of(step, make_forward_params(problem, layouts), problem);
+    set_params_of(step, make_forward_params(problem, layouts), problem, layouts);
     relocate_forward(step, 0);
   }
 }
@@ -158,6 +183,11 @@ void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts
 std::optional<std::string> why_no_scores(const Problem& problem) {
   if (!problem.has_score()) return std::nullopt;
   return fmt::format("no {}", problem.softcap ? "softcap" : problem.alibi != Alibi::kNone ? "ALiBi" : "sink");
+}
+
+std::optional<std::string> why_not_ragged(const Problem& problem) {
+  if (!problem.ragged()) return std::nullopt;
+  return "ragged batches: no kernel of this family reads each sequence's lengths";
 }
 
 std::optional<std::string> why_indices_overflow(const Problem& problem) {
@@ -188,6 +218,20 @@ TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorL
                      stride(layout.stride_batch, layout.batch)},
                     {}};
   std::copy(box.begin(), box.end(), map.box);
+  return map;
+}
+
+TensorMapSpec ragged_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, std::int64_t bound,
+                            const std::array<int, 4>& box) {
+  TensorLayout shifted = layout;
+  shifted.rows = bound;
+  shifted.batch = layout.rows + 1;
+  TensorMapSpec map = tensor_map_of(param_offset, dtype, shifted, box);
+  // Of one row any stride is the same, if both dimensions have it.
+  const std::int64_t element_bytes = static_cast<std::int64_t>(bytes_of(map.element));
+  const std::int64_t row_bytes = layout.rows > 1 ? layout.stride_row * element_bytes : 16;
+  map.strides_bytes[0] = map.strides_bytes[2] = static_cast<std::uint64_t>(row_bytes);
+  map.offset_bytes = -bound * row_bytes;
   return map;
 }
 

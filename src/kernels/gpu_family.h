@@ -29,9 +29,19 @@ void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts
 // byte `offset`.
 ScoreParams make_score_params(const Problem& problem);
 void relocate_scores(Step& step, std::size_t offset, const Problem& problem);
-// A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`.
+// Of ragged problems; addresses are null, as above.
+RaggedParams make_ragged_params(const Problem& problem, const ProblemLayouts& layouts);
+void relocate_ragged(Step& step, std::size_t offset);
+// A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`; of ragged problems with both,
+// of `forward_ragged`.
 template <class Params>
-void set_params_of(Step& step, const Params& params, const Problem& problem) {
+void set_params_of(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
+  if (problem.ragged()) {
+    using All = Ragged<Params>;
+    step.set_params(All{params, make_score_params(problem), make_ragged_params(problem, layouts)});
+    relocate_scores(step, offsetof(All, score), problem);
+    return relocate_ragged(step, offsetof(All, ragged));
+  }
   if (!problem.has_score()) return step.set_params(params);
   step.set_params(Scored<Params>{params, make_score_params(problem)});
   relocate_scores(step, offsetof(Scored<Params>, score), problem);
@@ -40,6 +50,8 @@ void set_params_of(Step& step, const Params& params, const Problem& problem) {
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
 // Of families that have no kernel for functions of scores: why they do not run such a problem; none for others.
 std::optional<std::string> why_no_scores(const Problem& problem);
+// Of families that have no kernel for ragged batches.
+std::optional<std::string> why_not_ragged(const Problem& problem);
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
 std::optional<std::string> why_indices_overflow(const Problem& problem);
 
@@ -50,6 +62,13 @@ struct alignas(64) EncodedMap {
 // A tensor of 16-bit or 8-bit elements seen as [batch, head, row, column]; `box` is the tile that one load brings,
 // innermost first.
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
+                            const std::array<int, 4>& box);
+
+// The same of a ragged batch's packed tensor, whose sequences have at most `bound` rows each. Row r of a sequence of
+// `length` rows that begins at row `first` of the tensor has the coordinates (row, batch) = (r + bound - length, first
+// + length): the map begins `bound` rows before the tensor, and a step of either is a row. So rows past the sequence's
+// end are outside of the map, whatever follows them in memory: loads bring zeros, stores leave them out.
+TensorMapSpec ragged_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, std::int64_t bound,
                             const std::array<int, 4>& box);
 
 // Tiles of that many query rows, of all sequences and query heads.
@@ -98,12 +117,14 @@ class GpuFamily : public Family {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
-    // Families with kernels for 8 bits, and for scores, have them by these names, in the same file.
+    // Families with kernels for 8 bits, for scores and for ragged batches have them by these names, in the same file.
     const Traits traits = traits_of(problem);
     source.name_expression =
         fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
-                    problem.has_score() ? "_scored" : "", print_traits(traits),
-                    initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
+                    problem.ragged()      ? "_ragged"
+                    : problem.has_score() ? "_scored"
+                                          : "",
+                    print_traits(traits), initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
     source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
     if (const int level = ptxas_level(traits); level != 3)

@@ -18,9 +18,24 @@
 
 namespace flashcore {
 
-// A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head.
-enum class Operand : std::uint8_t { kQ, kK, kV, kO, kLse, kDescaleQ, kDescaleK, kDescaleV, kSink, kAlibi };
-inline constexpr std::size_t kOperandCount = 10;
+// A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head; the last
+// three, of int32, are a ragged batch's boundaries and how many of each sequence's keys count.
+enum class Operand : std::uint8_t {
+  kQ,
+  kK,
+  kV,
+  kO,
+  kLse,
+  kDescaleQ,
+  kDescaleK,
+  kDescaleV,
+  kSink,
+  kAlibi,
+  kCuSeqlensQ,
+  kCuSeqlensKv,
+  kSequsedKv,
+};
+inline constexpr std::size_t kOperandCount = 13;
 inline constexpr std::size_t kMaxWorkspaces = 3;
 inline constexpr std::size_t kAddressCount = kOperandCount + kMaxWorkspaces;
 std::string_view to_string(Operand operand);  // "q"

@@ -63,7 +63,8 @@ TEST(ProblemFieldsTest, ShrinkingEndsAtTheLeast) {
         break;
       }
     }
-    EXPECT_TRUE(p.mask.none() && p.heads_q == 1 && p.head_dim == 1 && p.batch == 1 && !p.scale && !p.has_score())
+    EXPECT_TRUE(p.mask.none() && p.heads_q == 1 && p.head_dim == 1 && p.batch == 1 && !p.scale && !p.has_score() &&
+                !p.ragged())
         << p.id();
     EXPECT_LE(p.seqlen_q + p.seqlen_kv, 2) << p.id();
   }
@@ -86,13 +87,14 @@ TEST(ProblemFieldsTest, DistanceIsOfWhatTheKernelWouldBe) {
 }
 
 TEST(ProblemFieldsTest, JsonHasEveryField) {
-  const Problem p = Problem::parse("b2_h8_hk2_sq3_sk70_d64_dv32_bf16_causaltl_wl7_scale0.5_softcap30_alibibatch_sink");
-  const nlohmann::json expected = {{"batch", 2},       {"heads_q", 8},      {"heads_kv", 2},
-                                   {"seqlen_q", 3},    {"seqlen_kv", 70},   {"head_dim", 64},
-                                   {"head_dim_v", 32}, {"dtype", "bf16"},   {"causal", "top_left"},
-                                   {"window_left", 7}, {"window_right", 0}, {"window_alignment", "top_left"},
-                                   {"scale", 0.5},     {"o_dtype", "bf16"}, {"scaling", "none"},
-                                   {"softcap", 30},    {"alibi", "batch"},  {"sink", "head"}};
+  const Problem p =
+      Problem::parse("b2_h8_hk2_sq3_sk70_d64_dv32_bf16_causaltl_wl7_scale0.5_softcap30_alibibatch_sink_raggedfull");
+  const nlohmann::json expected = {
+      {"batch", 2},           {"heads_q", 8},      {"heads_kv", 2},     {"seqlen_q", 3},
+      {"seqlen_kv", 70},      {"head_dim", 64},    {"head_dim_v", 32},  {"dtype", "bf16"},
+      {"causal", "top_left"}, {"window_left", 7},  {"window_right", 0}, {"window_alignment", "top_left"},
+      {"scale", 0.5},         {"o_dtype", "bf16"}, {"scaling", "none"}, {"softcap", 30},
+      {"alibi", "batch"},     {"sink", "head"},    {"lengths", "full"}};
   EXPECT_EQ(problem_json(p), expected);
   EXPECT_EQ(problem_json(Problem())["window_left"], nullptr);
   EXPECT_EQ(problem_json(Problem())["softcap"], nullptr);

@@ -10,6 +10,7 @@
 #include "core/data.h"
 #include "core/operands.h"
 #include "core/problem.h"
+#include "core/ragged.h"
 #include "core/reference.h"
 #include "device/device.h"
 #include "device/emulator/emulator_compiler.h"
@@ -98,6 +99,22 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
     return buffer ? static_cast<const float*>(buffer->data()) : nullptr;
   };
 
+  const auto boundaries_buffer = [&](const char* name,
+                                     const std::vector<std::int64_t>& values) -> std::unique_ptr<Buffer> {
+    if (!problem.ragged()) return nullptr;
+    const std::vector<std::int32_t> int32s(values.begin(), values.end());
+    auto buffer = device->allocate(int32s.size() * sizeof(std::int32_t), 4096);
+    device->label(*buffer, {name, DType::kF32, std::nullopt});
+    device->upload(buffer->data(), int32s.data(), int32s.size() * sizeof(std::int32_t));
+    return buffer;
+  };
+  const Boundaries boundaries = boundaries_of(problem);
+  const auto cu_seqlens_q = boundaries_buffer("cu_seqlens_q", boundaries.q),
+             cu_seqlens_kv = boundaries_buffer("cu_seqlens_kv", boundaries.kv);
+  const auto int32s_at = [](const std::unique_ptr<Buffer>& buffer) {
+    return buffer ? static_cast<const std::int32_t*>(buffer->data()) : nullptr;
+  };
+
   EmulatorRun run;
   try {
     const Artifact artifact = compiler->compile(candidate.family->source(candidate.config, problem, limits), sources,
@@ -113,7 +130,9 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
                                        .descale_k = address(descale_k),
                                        .descale_v = address(descale_v),
                                        .sink = address(sink),
-                                       .alibi = address(alibi)});
+                                       .alibi = address(alibi),
+                                       .cu_seqlens_q = int32s_at(cu_seqlens_q),
+                                       .cu_seqlens_kv = int32s_at(cu_seqlens_kv)});
     for (int i = 0; i < launches && run.result.empty(); ++i) {
       device->fill(o_buffer->data(), 0xff, o.data.size());
       device->fill(lse_buffer->data(), 0xff, lse.size() * sizeof(float));

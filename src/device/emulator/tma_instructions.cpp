@@ -193,10 +193,11 @@ void wait_for_stores(Thread& self, int pending, OwnAgentKind kind) {
 void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
   // As the driver does (cuTensorMapEncodeTiled).
   const auto unaligned = [](std::uint64_t bytes) { return bytes % 16 != 0; };
-  if (unaligned(reinterpret_cast<std::uintptr_t>(spec.address)) || std::ranges::any_of(spec.strides_bytes, unaligned))
+  if (unaligned(reinterpret_cast<std::uintptr_t>(spec.first_element())) ||
+      std::ranges::any_of(spec.strides_bytes, unaligned))
     throw_internal("encoding a tensor map failed: its address and strides must be multiples of 16 bytes");
   EncodedMap map{kMagic,
-                 static_cast<char*>(const_cast<void*>(spec.address)),
+                 static_cast<char*>(spec.first_element()),
                  {},
                  {},
                  {},

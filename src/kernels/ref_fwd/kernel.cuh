@@ -8,6 +8,7 @@
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/score.cuh"
+#include "kernels/tile/sequence.cuh"
 #include "kernels/tile/softmax.cuh"
 
 namespace flashcore::ref_fwd {
@@ -34,24 +35,40 @@ struct Descales {
 // P may be as large as 2^8 then, which costs fp32 nothing.
 constexpr float kRiseLog2 = 8.0f;
 
+// The row of this warp.
+struct Item {
+  long long index;  // of all rows
+  int batch, head_q, row;
+};
+
+// False where there is none.
+template <Config C>
+FC_DEVICE bool find_item(const ForwardParams& params, Item& item) {
+  item.index = static_cast<long long>(ptx::ctaid_x()) * C.num_warps + ptx::tid_x() / 32;
+  if (item.index >= static_cast<long long>(params.batch) * params.heads_q * params.seqlen_q) return false;
+  item.row = static_cast<int>(item.index % params.seqlen_q);
+  const long long head_index = item.index / params.seqlen_q;
+  item.head_q = static_cast<int>(head_index % params.heads_q);
+  item.batch = static_cast<int>(head_index / params.heads_q);
+  return true;
+}
+
+// `batch` is that of the tensors, item.batch that of slopes and factors: a ragged batch's sequences are one by one at
+// 0.
 template <Traits T, Config C, class Factors>
-FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors) {
+FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors, int batch,
+                          const Item& item) {
+  const int head_q = item.head_q, row = item.row;
   constexpr int kPerLane = (T.head_dim + 31) / 32;
   constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
   const int lane = ptx::tid_x() % 32;
-  const long long item = static_cast<long long>(ptx::ctaid_x()) * C.num_warps + ptx::tid_x() / 32;
-  if (item >= static_cast<long long>(params.batch) * params.heads_q * params.seqlen_q) return;
-  const int row = static_cast<int>(item % params.seqlen_q);
-  const long long head_index = item / params.seqlen_q;
-  const int head_q = static_cast<int>(head_index % params.heads_q);
-  const int batch = static_cast<int>(head_index / params.heads_q);
   const int head_kv = head_q / (params.heads_q / params.heads_kv);
   // Functions of scores take what q and k stand for.
   const tile::Score<T> score{params, of_scores};
   float factor = 1.0f, scale_log2 = params.scale_log2;
-  if constexpr (transforms_scores(T)) factor = factors.scores(batch, head_kv);
-  else scale_log2 = params.scale_log2 * factors.scores(batch, head_kv);
-  const float slope = score.slope(batch, head_q);
+  if constexpr (transforms_scores(T)) factor = factors.scores(item.batch, head_kv);
+  else scale_log2 = params.scale_log2 * factors.scores(item.batch, head_kv);
+  const float slope = score.slope(item.batch, head_q);
 
   const long long q_row = batch * params.q_stride.batch + head_q * params.q_stride.head + row * params.q_stride.row;
   const long long k_head = batch * params.k_stride.batch + head_kv * params.k_stride.head;
@@ -108,14 +125,37 @@ FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
   float lse = 0.0f, weight;
   if constexpr (T.sink) weight = tile::add_sink(max_scaled, sum, score.sink_log2(head_q), lse);
   else weight = tile::inverse_sum(sum);
-  const float scale = weight * factors.values(batch, head_kv);
+  const float scale = weight * factors.values(item.batch, head_kv);
   const long long o_row = batch * params.o_stride.batch + head_q * params.o_stride.head + row * params.o_stride.row;
 #pragma unroll
   for (int i = 0; i < kPerLaneV; ++i) {
     const int column = lane + 32 * i;
     if (column < T.head_dim_v) tile::store_any<T.output>(params.o, o_row + column, o[i] * scale);
   }
-  if (params.lse && lane == 0) ptx::st_global_f32(params.lse + item, T.sink ? lse : tile::log_sum_exp(max_scaled, sum));
+  if (params.lse && lane == 0)
+    ptx::st_global_f32(params.lse + item.index, T.sink ? lse : tile::log_sum_exp(max_scaled, sum));
+}
+
+template <Traits T, Config C, class Factors>
+FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors) {
+  Item item;
+  if (!find_item<C>(params, item)) return;
+  attend_row<T, C>(params, of_scores, factors, item.batch, item);
+}
+
+// The grid is that of sequences as long as the bounds.
+template <Traits T, Config C, class Factors>
+FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_scores, const RaggedParams& ragged,
+                             const Factors& factors) {
+  Item item;
+  if (!find_item<C>(bounds, item)) return;
+  const tile::Sequence sequence = tile::sequence_at(ragged, bounds, item.batch);
+  const ForwardParams one = tile::params_of<T>(bounds, ragged, sequence, item.head_q);
+  if (sequence.bad)
+    return tile::write_bad_rows<T>(one, item.head_q, item.row, 1, bounds.seqlen_q, ptx::tid_x() % 32, 32);
+  if (item.row >= sequence.len_q) return;
+  item.index = static_cast<long long>(item.head_q) * one.seqlen_q + item.row;
+  attend_row<T, C>(one, &of_scores, factors, 0, item);
 }
 
 template <Traits T, Config C>
@@ -140,6 +180,18 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
   attend<T, C>(params.plain.problem, &params.score, Descales{params.plain});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_ragged(const __grid_constant__ Ragged<ForwardParams> params) {
+  attend_ragged<T, C>(params.plain, params.score, params.ragged, NoDescales{});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_ragged(const __grid_constant__ Ragged<Fp8ForwardParams> params) {
+  attend_ragged<T, C>(params.plain.problem, params.score, params.ragged, Descales{params.plain});
 }
 
 }  // namespace flashcore::ref_fwd

@@ -101,7 +101,7 @@ class Sm80Forward final : public GpuFamily<Config> {
     const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
-    set_params_of(step, make_forward_params(problem, layouts), problem);
+    set_params_of(step, make_forward_params(problem, layouts), problem, layouts);
     relocate_forward(step, 0);
     return one_step(std::move(step));
   }

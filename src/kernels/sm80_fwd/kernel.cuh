@@ -8,6 +8,7 @@
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/score.cuh"
+#include "kernels/tile/sequence.cuh"
 #include "kernels/tile/shared_tile.cuh"
 #include "kernels/tile/softmax.cuh"
 
@@ -309,6 +310,33 @@ FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores)
   }
 }
 
+// Tiles are those of sequences as long as the bounds: past the end of a shorter one there is nothing to do. A tile's
+// sequence is a batch of one.
+template <Traits T, Config C>
+FC_DEVICE void attend_ragged(const Ragged<ForwardParams>& params) {
+  const ForwardParams& bounds = params.plain;
+  ForwardParams one = bounds;
+  ScoreParams score = params.score;
+  Forward<T, C> cta(one, &score);
+  const int count = C.persistent ? tile::tile_count(bounds, C.block_m) : ptx::ctaid_x() + 1;
+  bool wrote = false;
+  for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
+    const tile::TileIndex at = tile::tile_at(bounds, index, C.block_m);
+    const tile::Sequence sequence = tile::sequence_at(params.ragged, bounds, at.batch);
+    one = tile::params_of<T>(bounds, params.ragged, sequence, at.head_q);
+    score = tile::score_params_of<T>(params.score, bounds.heads_q, at.batch);
+    if (sequence.bad) {
+      tile::write_bad_rows<T>(one, at.head_q, at.first_row, C.block_m, bounds.seqlen_q, ptx::tid_x(),
+                              threads_per_block(C));
+    } else if (at.first_row < sequence.len_q) {
+      if (wrote) ptx::bar_sync();  // all warps have sent their rows of O: Q may be overwritten
+      wrote = true;
+      const int row_tiles = (sequence.len_q + C.block_m - 1) / C.block_m;
+      cta.run(at.head_q * row_tiles + row_tiles - 1 - at.first_row / C.block_m);
+    }
+  }
+}
+
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward(const __grid_constant__ ForwardParams params) {
@@ -319,6 +347,12 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_scored(const __grid_constant__ Scored<ForwardParams> params) {
   attend<T, C>(params.plain, &params.score);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_ragged(const __grid_constant__ Ragged<ForwardParams> params) {
+  attend_ragged<T, C>(params);
 }
 
 }  // namespace flashcore::sm80_fwd

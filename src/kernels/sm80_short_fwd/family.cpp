@@ -38,6 +38,7 @@ class Sm80ShortForward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_ampere(problem, limits)) return reason;
+    if (auto reason = why_not_ragged(problem)) return reason;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 8 != 0 || dim > sm80_short_fwd::kMaxDim) {
         return fmt::format("head dims that are multiples of 8 up to {} only, not {}: K and V are held in registers",

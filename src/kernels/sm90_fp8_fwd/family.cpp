@@ -24,6 +24,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_hopper(limits)) return reason;
     if (auto reason = why_no_scores(problem)) return reason;
+    if (auto reason = why_not_ragged(problem)) return reason;
     if (problem.dtype != DType::kE4M3) return "e4m3 only";
     if (problem.output_dtype() != DType::kF16 && problem.output_dtype() != DType::kBF16)
       return fmt::format("o in fp16 or bf16 only, not {}", to_string(problem.output_dtype()));

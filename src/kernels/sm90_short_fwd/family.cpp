@@ -39,6 +39,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_hopper_tiles(problem, limits)) return reason;
+    if (auto reason = why_not_ragged(problem)) return reason;
     // Batch and row tiles are the grid's second and third dimension.
     if (problem.batch > kMaxGrid || problem.seqlen_q > kMaxGrid)
       return fmt::format("at most {} sequences of {} rows", kMaxGrid, kMaxGrid);

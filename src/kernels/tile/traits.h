@@ -23,6 +23,8 @@ struct Traits {
   bool softcap = false;
   int alibi = 0;  // slopes: 0 none, 1 for each query head, 2 for each batch entry and query head
   bool sink = false;
+  // The lengths of a problem are upper bounds of each sequence's, which RaggedParams have (tile/sequence.cuh).
+  bool ragged = false;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -35,6 +37,7 @@ struct Traits {
     visit("softcap", &Traits::softcap);
     visit("alibi", &Traits::alibi);
     visit("sink", &Traits::sink);
+    visit("ragged", &Traits::ragged);
   }
 };
 
@@ -90,6 +93,28 @@ template <class Plain>
 struct Scored {
   Plain plain;
   ScoreParams score;
+};
+
+// Where the sequences of a ragged batch lie: sequence s has the rows cu_seqlens_q[s] .. cu_seqlens_q[s + 1] - 1 of q, o
+// and lse, and the rows cu_seqlens_kv[s] .. cu_seqlens_kv[s + 1] - 1 of k and v, of which the first seqused_kv[s]
+// count. All of it is in device memory and read at each launch; tile/sequence.cuh does, and says what becomes of bad
+// values.
+struct RaggedParams {
+  const int* cu_seqlens_q;   // [batch + 1]
+  const int* cu_seqlens_kv;  // [batch + 1]
+  const int* seqused_kv;     // [batch] or null
+  int total_q, total_kv;     // rows of q and o, of k and v
+  int is_bottom_right;       // the mask's alignment; 1 where nothing is bounded
+};
+
+// The parameters of a kernel for ragged batches, `forward_ragged`, with functions of scores or without. In `plain` the
+// strides of batch entries are 0, lse is [heads_q, total_q], the lengths are upper bounds, and the offsets of the mask
+// are those of sequences whose rows and keys are equally many: tile::Sequence has what is added for others.
+template <class Plain>
+struct Ragged {
+  Plain plain;
+  ScoreParams score;
+  RaggedParams ragged;
 };
 
 // The factors of one operand, x = factor * stored: one for all, or one for each batch entry and kv head.

@@ -89,7 +89,7 @@ class Pair {
     if (stage_) stage_(word_of(Gate::kPerformance));
     const PlacedProblem& problem = request_.problem;
     if (limits_.emulated) return end(PairEnded::kError, "an emulated GPU has no time; use --device cuda or cpu");
-    if (problem.batch * problem.heads_q * problem.seqlen_q == 0)
+    if (problem.total_lengths().q == 0)
       return end(PairEnded::kError, "there is nothing to compute, so nothing to time");
     const auto oracle = shared_oracles().get(problem, Pattern::kNormal, timing_seed(request_.measure.seed),
                                              std::min(request_.max_reference_flops, kTimedReferenceFlops));

@@ -85,7 +85,7 @@ Verdict judge_performance(Device& device, OracleCache& oracles, const EvaluateRe
   Verdict verdict;
   verdict.gate = Gate::kPerformance;
   const PlacedProblem& problem = request.problem;
-  if (problem.batch * problem.heads_q * problem.seqlen_q == 0) {
+  if (problem.total_lengths().q == 0) {
     conclude(verdict, trial, GateStatus::kSkipped, Ended::kPassed, "there is nothing to compute, so nothing to time");
     return verdict;
   }

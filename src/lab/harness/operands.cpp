@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/ragged.h"
 #include "core/random.h"
 
 namespace flashcore {
@@ -28,6 +29,15 @@ constexpr Floats kFloats[] = {
     {"sink", &AttentionInputs::sink, &AttentionArgs::sink, [](const Problem& p) { return p.sink_count(); }},
     {"alibi", &AttentionInputs::alibi, &AttentionArgs::alibi, [](const Problem& p) { return p.alibi_count(); }},
 };
+
+// Operands of int32, of ragged problems.
+struct Int32s {
+  const char* name;
+  std::vector<std::int64_t> Boundaries::*values;
+  const std::int32_t* AttentionArgs::*address;
+};
+constexpr Int32s kInt32s[] = {{"cu_seqlens_q", &Boundaries::q, &AttentionArgs::cu_seqlens_q},
+                              {"cu_seqlens_kv", &Boundaries::kv, &AttentionArgs::cu_seqlens_kv}};
 
 std::size_t bytes_of(const TensorLayout& layout, DType dtype) {
   return static_cast<std::size_t>(layout.span()) * size_of(dtype);
@@ -185,13 +195,21 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
     const auto count = static_cast<std::size_t>(kFloats[i].count(problem));
     if (count > 0) floats_[i] = allocate(count * sizeof(float), offsets.lse);
   }
+  if (problem.ragged()) {
+    const Boundaries boundaries = boundaries_of(problem);
+    for (std::size_t i = 0; i < int32s_.size(); ++i) {
+      const std::vector<std::int64_t>& values = boundaries.*kInt32s[i].values;
+      boundaries_[i].assign(values.begin(), values.end());
+      int32s_[i] = allocate(values.size() * sizeof(std::int32_t), offsets.lse);
+    }
+  }
   if (offsets.tensors + offsets.lse > 0) return;  // the emulator's labels are of whole buffers
   device.label(*q_, {"q", problem.dtype, layouts_.q});
   device.label(*k_, {"k", problem.dtype, layouts_.k});
   device.label(*v_, {"v", problem.dtype, layouts_.v});
   device.label(*o_, {"o", problem.output_dtype(), layouts_.o});
   device.label(*lse_,
-               {"lse", DType::kF32, make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, 1)});
+               {"lse", DType::kF32, make_layout(Layout::kBhsd, layouts_.o.batch, problem.heads_q, layouts_.o.rows, 1)});
   for (std::size_t i = 0; i < floats_.size(); ++i) {
     if (floats_[i])
       device.label(*floats_[i],
@@ -200,9 +218,10 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
 }
 
 std::size_t Operands::offset_of(const Buffer& buffer) const {
-  const bool fp32 = &buffer == lse_.get() || std::any_of(floats_.begin(), floats_.end(),
-                                                         [&](const auto& floats) { return &buffer == floats.get(); });
-  return fp32 ? offsets_.lse : offsets_.tensors;
+  const auto is_it = [&](const auto& other) { return &buffer == other.get(); };
+  const bool four_bytes = is_it(lse_) || std::any_of(floats_.begin(), floats_.end(), is_it) ||
+                          std::any_of(int32s_.begin(), int32s_.end(), is_it);
+  return four_bytes ? offsets_.lse : offsets_.tensors;
 }
 
 std::byte* Operands::at(const Buffer& buffer) const {
@@ -240,6 +259,9 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
     FC_CHECK(static_cast<std::int64_t>(values.size()) == kFloats[i].count(problem_));
     if (!values.empty()) device_->upload(at(*floats_[i]), values.data(), values.size() * sizeof(float));
   }
+  for (std::size_t i = 0; i < int32s_.size(); ++i)
+    if (int32s_[i])
+      device_->upload(at(*int32s_[i]), boundaries_[i].data(), boundaries_[i].size() * sizeof(std::int32_t));
 }
 
 void Operands::poison_outputs() {
@@ -251,6 +273,8 @@ AttentionArgs Operands::args() const {
   AttentionArgs args{at(*q_), at(*k_), at(*v_), at(*o_), reinterpret_cast<float*>(at(*lse_)), layouts_};
   for (std::size_t i = 0; i < floats_.size(); ++i)
     args.*kFloats[i].address = floats_[i] ? reinterpret_cast<const float*>(at(*floats_[i])) : nullptr;
+  for (std::size_t i = 0; i < int32s_.size(); ++i)
+    args.*kInt32s[i].address = int32s_[i] ? reinterpret_cast<const std::int32_t*>(at(*int32s_[i])) : nullptr;
   return args;
 }
 
@@ -276,6 +300,7 @@ std::optional<std::string> Operands::broken_red_zone() const {
   std::vector<std::pair<const char*, const Buffer*>> buffers = {
       {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
   for (std::size_t i = 0; i < floats_.size(); ++i) buffers.emplace_back(kFloats[i].name, floats_[i].get());
+  for (std::size_t i = 0; i < int32s_.size(); ++i) buffers.emplace_back(kInt32s[i].name, int32s_[i].get());
   for (const auto& [name, buffer] : buffers)
     if (buffer && (!buffer->red_zones_intact() || !offset_intact(*device_, *buffer, offset_of(*buffer)))) return name;
   return std::nullopt;
@@ -296,6 +321,11 @@ std::optional<std::string> Operands::changed_input(const AttentionInputs& upload
     std::vector<float> now(expected.size());
     if (!now.empty()) device_->download(now.data(), at(*floats_[i]), now.size() * sizeof(float));
     if (std::memcmp(now.data(), expected.data(), now.size() * sizeof(float)) != 0) return kFloats[i].name;
+  }
+  for (std::size_t i = 0; i < int32s_.size(); ++i) {
+    std::vector<std::int32_t> now(boundaries_[i].size());
+    if (!now.empty()) device_->download(now.data(), at(*int32s_[i]), now.size() * sizeof(std::int32_t));
+    if (now != boundaries_[i]) return kInt32s[i].name;
   }
   return std::nullopt;
 }

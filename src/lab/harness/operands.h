@@ -16,7 +16,7 @@ namespace flashcore {
 
 struct AttentionOutputs {
   HostTensor o;
-  std::vector<float> lse;  // [batch, heads_q, seqlen_q]
+  std::vector<float> lse;  // [batch, heads_q, seqlen_q], or [heads_q, total_q] of a ragged batch
 };
 bool bitwise_equal(const AttentionOutputs& a, const AttentionOutputs& b);
 
@@ -57,6 +57,9 @@ class Operands {
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
   // Operands of fp32 beside lse, as kFloats lists them (operands.cpp); null where the problem has none.
   std::array<std::unique_ptr<Buffer>, 5> floats_;
+  // Boundaries of a ragged batch, as kInt32s lists them; null for others.
+  std::array<std::unique_ptr<Buffer>, 2> int32s_;
+  std::array<std::vector<std::int32_t>, 2> boundaries_;
   std::vector<std::byte> staging_;  // of upload(), whose pieces are made here
 
   std::byte* at(const Buffer& buffer) const;

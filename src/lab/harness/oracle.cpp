@@ -80,8 +80,8 @@ const AttentionOutputs& OracleCache::every_row(const PlacedProblem& problem, con
   if (oracle.every_row) return *oracle.every_row;
   Reference ideal = ideal_forward(problem, oracle.inputs);
   AttentionOutputs outputs{HostTensor(problem.dtype, make_layouts(problem).o), std::move(ideal.ideal_lse)};
-  const std::int64_t heads = problem.heads_q, rows = problem.seqlen_q, columns = problem.head_dim_v;
-  parallel_for(problem.batch * heads, 0, [&](std::int64_t bh) {
+  const std::int64_t heads = problem.heads_q, rows = outputs.o.layout.rows, columns = problem.head_dim_v;
+  parallel_for(outputs.o.layout.batch * heads, 0, [&](std::int64_t bh) {
     const float* from = ideal.ideal_o.data() + bh * rows * columns;
     for (std::int64_t row = 0; row < rows; ++row)
       for (std::int64_t c = 0; c < columns; ++c) outputs.o.set(bh / heads, bh % heads, row, c, *from++);
@@ -120,10 +120,10 @@ std::string describe_error(const OutputError& e, const ErrorBound& b) {
 
 OutputError compare_outputs(const PlacedProblem& problem, const AttentionOutputs& ours,
                             const AttentionOutputs& theirs) {
-  const std::int64_t rows = problem.seqlen_q, heads = problem.heads_q;
-  const std::int64_t total_rows = problem.batch * heads * rows;
+  const std::int64_t rows = ours.o.layout.rows, heads = problem.heads_q, batch = ours.o.layout.batch;
+  const std::int64_t total_rows = batch * heads * rows;
   std::vector<RowDifference> differences(static_cast<std::size_t>(total_rows));
-  parallel_for(problem.batch * heads, 0, [&](std::int64_t bh) {
+  parallel_for(batch * heads, 0, [&](std::int64_t bh) {
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto index = static_cast<std::size_t>(bh * rows + row);
       differences[index] = difference_of_row(ours, theirs, bh / heads, bh % heads, row, index);

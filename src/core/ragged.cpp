@@ -1,0 +1,63 @@
+#include "core/ragged.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+#include "core/operands.h"
+
+namespace flashcore {
+namespace {
+
+HostTensor rows_of(const HostTensor& packed, std::int64_t begin, std::int64_t end) {
+  const TensorLayout& at = packed.layout;
+  HostTensor rows(packed.dtype, make_layout(Layout::kBhsd, 1, at.heads, end - begin, at.columns));
+  const auto element = static_cast<std::int64_t>(size_of(packed.dtype));
+  for (std::int64_t head = 0; head < at.heads; ++head)
+    for (std::int64_t row = begin; row < end; ++row)
+      std::memcpy(rows.data.data() + rows.layout.offset(0, head, row - begin) * element,
+                  packed.data.data() + at.offset(0, head, row) * element,
+                  static_cast<std::size_t>(at.columns * element));
+  return rows;
+}
+
+// Of values that there are for each batch entry.
+std::vector<float> values_of(const std::vector<float>& all, bool by_batch, std::int64_t batch, std::int64_t sequence) {
+  if (!by_batch) return all;
+  const auto count = static_cast<std::ptrdiff_t>(all.size()) / batch;
+  return {all.begin() + count * sequence, all.begin() + count * (sequence + 1)};
+}
+
+}  // namespace
+
+Boundaries boundaries_of(const Problem& problem) {
+  Boundaries all{{0}, {0}};
+  for (const SequenceLengths& each : problem.sequences()) {
+    all.q.push_back(all.q.back() + each.q);
+    all.kv.push_back(all.kv.back() + each.kv);
+  }
+  return all;
+}
+
+std::int64_t sequence_of_row(const std::vector<std::int64_t>& boundaries, std::int64_t row) {
+  FC_CHECK(row >= 0 && row < boundaries.back());
+  // Of several boundaries at one row all but the last are those of empty sequences.
+  return std::upper_bound(boundaries.begin(), boundaries.end(), row) - boundaries.begin() - 1;
+}
+
+AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs& inputs, const Boundaries& boundaries,
+                                   std::int64_t sequence) {
+  const auto s = static_cast<std::size_t>(sequence);
+  const std::int64_t kv_begin = boundaries.kv[s], kv_end = boundaries.kv[s + 1];
+  AttentionInputs one{rows_of(inputs.q, boundaries.q[s], boundaries.q[s + 1]), rows_of(inputs.k, kv_begin, kv_end),
+                      rows_of(inputs.v, kv_begin, kv_end)};
+  const bool by_batch = problem.input_scaling() == Scaling::kHead;
+  one.descale_q = values_of(inputs.descale_q, by_batch, problem.batch, sequence);
+  one.descale_k = values_of(inputs.descale_k, by_batch, problem.batch, sequence);
+  one.descale_v = values_of(inputs.descale_v, by_batch, problem.batch, sequence);
+  one.alibi = values_of(inputs.alibi, problem.alibi == Alibi::kBatch, problem.batch, sequence);
+  one.sink = inputs.sink;
+  return one;
+}
+
+}  // namespace flashcore

@@ -1,0 +1,135 @@
+#include "kernels/cpu_ragged.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <vector>
+
+#include "device/cpu/cpu_threads.h"
+#include "device/cpu/thread_pool.h"
+#include "kernels/cpu_call.h"
+
+namespace flashcore {
+namespace {
+
+// As tile::Sequence has it: a bad one's rows are those within the tensors, and become NaN.
+struct Sequence {
+  std::int64_t first_q = 0, len_q = 0, first_kv = 0, len_kv = 0;
+  bool bad = false;
+};
+
+bool clamp_rows(const std::int32_t* boundaries, std::int64_t bound, std::int64_t total, std::int64_t& first,
+                std::int64_t& length) {
+  const std::int64_t begin = boundaries[0], end = boundaries[1];
+  first = std::clamp<std::int64_t>(begin, 0, total);
+  length = std::clamp<std::int64_t>(end, first, total) - first;
+  return begin == first && end == first + length && length <= bound;
+}
+
+class Ragged {
+ public:
+  Ragged(const Family& family, const ConfigValues& config, const Problem& problem, const AttentionArgs& args)
+      : family_(family), config_(config), p_(problem), args_(args) {
+    limits_.kind = DeviceKind::kCpu;
+    limits_.multiprocessors = cpu_threads();
+  }
+
+  void operator()() const {
+    std::vector<std::int64_t> long_ones, short_ones;
+    for (std::int64_t s = 0; s < p_.batch; ++s) {
+      const Sequence at = sequence(s);
+      const bool is_short = at.bad || worthwhile_threads(problem_of(at), cpu_threads()) == 1;
+      (is_short ? short_ones : long_ones).push_back(s);
+    }
+    for (const std::int64_t s : long_ones) run(s);
+    std::atomic<std::size_t> next{0};
+    cpu_thread_pool().run(static_cast<int>(std::min<std::size_t>(short_ones.size(), 1024)), [&](int) {
+      for (std::size_t i = next.fetch_add(1); i < short_ones.size(); i = next.fetch_add(1)) run(short_ones[i]);
+    });
+  }
+
+ private:
+  // Read once for each use: whoever changes boundaries amid a launch gets wrong numbers, but no access out of bounds.
+  Sequence sequence(std::int64_t s) const {
+    Sequence at;
+    const ProblemLayouts& l = args_.layouts;
+    bool good = clamp_rows(args_.cu_seqlens_q + s, p_.seqlen_q, l.total_q, at.first_q, at.len_q);
+    good &= clamp_rows(args_.cu_seqlens_kv + s, p_.seqlen_kv, l.total_kv, at.first_kv, at.len_kv);
+    if (args_.seqused_kv) {
+      const std::int64_t used = args_.seqused_kv[s];
+      good &= used >= 0 && used <= at.len_kv;
+      at.len_kv = std::clamp<std::int64_t>(used, 0, at.len_kv);
+    }
+    at.bad = !good;
+    return at;
+  }
+  Problem problem_of(const Sequence& at) const { return p_.of_sequence({at.len_q, at.len_kv}); }
+
+  void run(std::int64_t s) const {
+    const Sequence at = sequence(s);
+    if (at.len_q == 0) return;
+    if (at.bad) return write_nan(at);
+    const Problem problem = problem_of(at);
+    AttentionArgs args = args_of(s, at);
+    std::vector<float> lse(args_.lse ? static_cast<std::size_t>(p_.heads_q * at.len_q) : 0);
+    if (args_.lse) args.lse = lse.data();
+    const bool fits = !family_.why_invalid(config_, problem, limits_);
+    bind_on_cpu(family_, fits ? config_ : family_.default_config(problem, limits_), problem, args)();
+    for (std::int64_t head = 0; args_.lse && head < p_.heads_q; ++head)
+      std::copy_n(lse.begin() + head * at.len_q, at.len_q, lse_of(head, at));
+  }
+
+  float* lse_of(std::int64_t head, const Sequence& at) const {
+    return args_.lse + head * args_.layouts.total_q + at.first_q;
+  }
+
+  AttentionArgs args_of(std::int64_t s, const Sequence& at) const {
+    AttentionArgs args = args_;
+    const auto element = static_cast<std::int64_t>(size_of(p_.dtype));
+    const auto o_element = static_cast<std::int64_t>(size_of(p_.output_dtype()));
+    const auto move = [](auto* address, const TensorLayout& layout, std::int64_t rows, std::int64_t bytes) {
+      using Byte =
+          std::conditional_t<std::is_const_v<std::remove_pointer_t<decltype(address)>>, const std::byte, std::byte>;
+      return static_cast<Byte*>(address) + rows * layout.stride_row * bytes;
+    };
+    ProblemLayouts& l = args.layouts;
+    args.q = move(args_.q, l.q, at.first_q, element);
+    args.k = move(args_.k, l.k, at.first_kv, element);
+    args.v = move(args_.v, l.v, at.first_kv, element);
+    args.o = move(args_.o, l.o, at.first_q, o_element);
+    l.q.rows = l.o.rows = l.total_q = at.len_q;
+    l.k.rows = l.v.rows = l.total_kv = at.len_kv;
+    l.lse_elements = p_.heads_q * at.len_q;
+    if (p_.input_scaling() == Scaling::kHead)
+      args.descale_q += s * p_.heads_kv, args.descale_k += s * p_.heads_kv, args.descale_v += s * p_.heads_kv;
+    if (p_.alibi == Alibi::kBatch) args.alibi += s * p_.heads_q;
+    args.cu_seqlens_q = args.cu_seqlens_kv = args.seqused_kv = nullptr;
+    return args;
+  }
+
+  void write_nan(const Sequence& at) const {
+    constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+    const TensorLayout& o = args_.layouts.o;
+    for (std::int64_t head = 0; head < p_.heads_q; ++head) {
+      for (std::int64_t row = at.first_q; row < at.first_q + at.len_q; ++row)
+        for (std::int64_t column = 0; column < o.columns; ++column)
+          store_element(p_.output_dtype(), static_cast<std::byte*>(args_.o), o.offset(0, head, row) + column, kNaN);
+      if (args_.lse) std::fill_n(lse_of(head, at), at.len_q, kNaN);
+    }
+  }
+
+  const Family& family_;
+  ConfigValues config_;
+  Problem p_;
+  AttentionArgs args_;
+  DeviceLimits limits_;
+};
+
+}  // namespace
+
+Launch bind_ragged_on_cpu(const Family& family, const ConfigValues& config, const Problem& problem,
+                          const AttentionArgs& args) {
+  return Ragged(family, config, problem, args);
+}
+
+}  // namespace flashcore

@@ -1,0 +1,101 @@
+#pragma once
+// One sequence of a ragged batch: where its rows and keys lie, read on the device at each launch.
+
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/tile/element_fp8.cuh"
+#include "kernels/tile/shared_layout.h"
+#include "kernels/tile/traits.h"
+
+namespace flashcore::tile {
+
+struct Sequence {
+  int first_q, len_q;    // rows of the packed q, o and lse
+  int first_kv, len_kv;  // rows of the packed k and v: the keys that count
+  // Boundaries that no sequence can have: o and lse of its rows become NaN, and nothing of k and v is read. The rows
+  // are those within the tensors, and may be more than the bound.
+  bool bad;
+  // Of its mask: added to the offsets in the parameters.
+  int diagonal;
+};
+
+constexpr int bytes_of(Element element) { return is_8bit(element) ? 1 : element == Element::kF32 ? 4 : 2; }
+
+FC_DEVICE int load_length(const int* address) {
+  return static_cast<int>(ptx::bits_of_float(ptx::ld_global_f32(reinterpret_cast<const float*>(address))));
+}
+
+FC_DEVICE int clamped(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
+
+// Rows begin .. end - 1 of a tensor of `total`, of at most `bound`: where they are not, the part that is within it.
+FC_DEVICE bool clamp_rows(int begin, int end, int bound, int total, int& first, int& length) {
+  first = clamped(begin, 0, total);
+  length = clamped(end, first, total) - first;
+  // Differences of values within 0 .. total do not wrap.
+  return begin == first && end == first + length && length <= bound;
+}
+
+// Of batch entry `batch`; `problem` holds the bounds.
+FC_DEVICE Sequence sequence_at(const RaggedParams& ragged, const ForwardParams& problem, int batch) {
+  Sequence s;
+  bool good = clamp_rows(load_length(ragged.cu_seqlens_q + batch), load_length(ragged.cu_seqlens_q + batch + 1),
+                         problem.seqlen_q, ragged.total_q, s.first_q, s.len_q);
+  good &= clamp_rows(load_length(ragged.cu_seqlens_kv + batch), load_length(ragged.cu_seqlens_kv + batch + 1),
+                     problem.seqlen_kv, ragged.total_kv, s.first_kv, s.len_kv);
+  if (ragged.seqused_kv) {
+    const int used = load_length(ragged.seqused_kv + batch);
+    good &= used >= 0 && used <= s.len_kv;
+    s.len_kv = clamped(used, 0, s.len_kv);
+  }
+  s.bad = !good;
+  if (s.bad) s.len_kv = 0;
+  s.diagonal = ragged.is_bottom_right ? s.len_kv - s.len_q : 0;
+  return s;
+}
+
+// The parameters of a sequence by itself, a batch of one, for the tiles of one query head (the heads of lse lie total_q
+// apart, and here as far as the sequence is long).
+template <Traits T>
+FC_DEVICE ForwardParams params_of(const ForwardParams& bounds, const RaggedParams& ragged, const Sequence& s,
+                                  int head) {
+  ForwardParams one = bounds;
+  one.q = static_cast<const char*>(bounds.q) + s.first_q * bounds.q_stride.row * bytes_of(T.element);
+  one.k = static_cast<const char*>(bounds.k) + s.first_kv * bounds.k_stride.row * bytes_of(T.element);
+  one.v = static_cast<const char*>(bounds.v) + s.first_kv * bounds.v_stride.row * bytes_of(T.element);
+  one.o = static_cast<char*>(bounds.o) + s.first_q * bounds.o_stride.row * bytes_of(T.output);
+  if (bounds.lse) one.lse = bounds.lse + s.first_q + static_cast<long long>(head) * (ragged.total_q - s.len_q);
+  one.batch = 1;
+  one.seqlen_q = s.len_q;
+  one.seqlen_kv = s.len_kv;
+  one.right_offset += s.diagonal;
+  one.left_offset += s.diagonal;
+  return one;
+}
+
+// The same of functions of scores.
+template <Traits T>
+FC_DEVICE ScoreParams score_params_of(const ScoreParams& score, int heads_q, int batch) {
+  ScoreParams one = score;
+  if constexpr (T.alibi == 2) one.alibi += static_cast<long long>(batch) * heads_q;
+  return one;
+}
+
+// NaN to a tile's rows of a bad sequence: those from `first_row` on, `rows` at the most, and those that lie the bound
+// further, once or more, which no tile of the grid has. `one` is what params_of made.
+template <Traits T>
+FC_DEVICE void write_bad_rows(const ForwardParams& one, int head, int first_row, int rows, int bound, int thread,
+                              int threads) {
+  const float nan = ptx::float_of_bits(0x7fffffffu);
+  const int period = (bound + rows - 1) / rows * rows;
+  for (int first = first_row; first < one.seqlen_q; first += period) {
+    const int end = min_int(first + rows, one.seqlen_q);
+    for (int row = first + thread / 32; row < end; row += threads / 32) {
+      const long long at = head * one.o_stride.head + row * one.o_stride.row;
+      for (int column = thread % 32; column < T.head_dim_v; column += 32) store_any<T.output>(one.o, at + column, nan);
+      if (one.lse && thread % 32 == 0)
+        ptx::st_global_f32(one.lse + static_cast<long long>(head) * one.seqlen_q + row, nan);
+    }
+  }
+}
+
+}  // namespace flashcore::tile
