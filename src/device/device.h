@@ -65,6 +65,15 @@ struct TensorMapSpec {
   std::uint64_t strides_bytes[3] = {};  // of dimensions 1 to 3; multiples of 16
   std::uint32_t box[4] = {};
   TensorSwizzle swizzle = TensorSwizzle::k128;
+  // From the address to element 0, a multiple of 16. What lies in between is not touched as long as the coordinates
+  // that a kernel asks for lead back into the tensor.
+  std::int64_t offset_bytes = 0;
+
+  // Of element 0, which need not be an address of anything.
+  void* first_element() const {
+    return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(address) +
+                                   static_cast<std::uintptr_t>(offset_bytes));
+  }
 };
 
 // One kernel launch: geometry and the bytes of its single parameter struct.

@@ -64,6 +64,13 @@ struct alignas(64) EncodedMap {
 TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout,
                             const std::array<int, 4>& box);
 
+// The same of a ragged batch's packed tensor, whose sequences have at most `bound` rows each. Row r of a sequence of
+// `length` rows that begins at row `first` of the tensor has the coordinates (row, batch) = (r + bound - length, first
+// + length): the map begins `bound` rows before the tensor, and a step of either is a row. So rows past the sequence's
+// end are outside of the map, whatever follows them in memory: loads bring zeros, stores leave them out.
+TensorMapSpec ragged_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, std::int64_t bound,
+                            const std::array<int, 4>& box);
+
 // Tiles of that many query rows, of all sequences and query heads.
 inline std::int64_t tiles_of_rows(const Problem& problem, int rows) {
   return (problem.seqlen_q + rows - 1) / rows * problem.heads_q * problem.batch;

@@ -5,21 +5,10 @@
 namespace flashcore {
 namespace {
 
-// K and V of the heads that causal tiles go round should stay in L2: 32 MB of an H200's 60 was best; more lowered the
-// clock, less gained nothing.
-constexpr std::int64_t kSectionBytes = 32 << 20;
-// Longest tiles first, a section of more heads than an eighth of the SMs has them all read K and V of other heads at
-// once, and wait for DRAM: 3-11% at up to 1024 keys. With fewer tiles to an SM than this, balance counts for more.
-constexpr std::int64_t kSmsPerSectionHead = 8, kTilesPerSm = 8;
-
 std::int64_t heads_per_section(const Problem& problem, std::int64_t heads, std::int64_t tiles, std::int64_t takers) {
-  const std::int64_t group = problem.group_size();
   const std::int64_t head_bytes =
       problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(problem.dtype));
-  std::int64_t groups = kSectionBytes / head_bytes;
-  if (tiles >= kTilesPerSm * takers)
-    groups = std::min(groups, std::max<std::int64_t>(takers / kSmsPerSectionHead / group, 1));
-  return std::clamp<std::int64_t>(groups * group, 1, heads);
+  return tile::heads_per_section_of(head_bytes, problem.group_size(), heads, tiles, takers);
 }
 
 }  // namespace

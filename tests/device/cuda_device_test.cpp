@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "core/error.h"
 #include "device/cuda/cuda_ceilings.h"
 #include "device/fake_driver.h"
@@ -268,6 +270,44 @@ TEST(Nvml, WithoutItNothingIsKnown) {
   const EnvironmentReading reading = gpu->read_environment();
   EXPECT_EQ(reading.power_w, 0);
   EXPECT_EQ(reading.throttle_reasons, "");
+}
+
+CUresult write_address(CUtensorMap* map, const void* address) {
+  *map = {};
+  std::memcpy(static_cast<void*>(map), &address, sizeof address);
+  return CUDA_SUCCESS;
+}
+
+// Element 0 of a map may lie before the tensor (ragged batches): wherever the address is given.
+TEST(CudaDevice, ATensorMapBeginsAtItsOffset) {
+  FakeDriver driver;
+  DriverApi api = FakeDriver::api();
+  api.tensor_map_encode = [](CUtensorMap* map, CUtensorMapDataType, std::uint32_t, void* address, auto...) {
+    return write_address(map, address);
+  };
+  alignas(64) std::byte params[128];
+  const auto written = [&params] {
+    std::uintptr_t address = 0;
+    std::memcpy(&address, params, sizeof address);
+    return address;
+  };
+  TensorMapSpec map;
+  map.offset_bytes = -0x300;
+  const auto at = [](std::uintptr_t address) { return reinterpret_cast<const void*>(address); };
+  for (const bool replaces : {false, true}) {
+    if (replaces)
+      api.tensor_map_replace_address = [](CUtensorMap* to, void* address) { return write_address(to, address); };
+    else api.tensor_map_replace_address = nullptr;
+    CudaDevice device(api, nullptr, 0, nullptr);
+    LaunchSpec spec = spec_of(1, 32, 0, 128);
+    map.address = at(0x1000);
+    spec.tensor_maps = {map};
+    device.encode_tensor_maps(spec);
+    std::memcpy(params, spec.params.data(), sizeof params);
+    EXPECT_EQ(written(), 0xd00u);
+    device.readdress_tensor_map(map, at(0x2000), params);
+    EXPECT_EQ(written(), 0x1d00u);
+  }
 }
 
 }  // namespace

@@ -22,6 +22,10 @@ inline constexpr const char* kSink = "b1_h3_sq90_sk60_d64_bf16_causal_sink";
 // Sequences of 70, 35 and 17 rows and of 100, 50 and 25 keys; the last ends with the tensors.
 inline constexpr const char* kRagged = "b3_h2_hk1_sq70_sk100_d64_fp16_causal_bshd_alibibatch_raggedhalving";
 inline constexpr const char* kRaggedFull = "b3_h2_hk1_sq70_sk100_d64_bf16_bshd_raggedhalving";
+// More tiles than CTAs, of one block each.
+inline constexpr const char* kRaggedShort = "b12_h4_s30_d64_fp16_raggedfull";
+// Sequences of 130, 65, 32, 16 and 8 rows, so that one section has levels of several.
+inline constexpr const char* kRaggedLevels = "b5_h1_s130_d64_fp16_causal_raggedhalving";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
@@ -46,6 +50,10 @@ inline constexpr const char* kSm90Cluster =
 inline constexpr const char* kSm90Groups =
     "sm90_fwd:num_consumers=4,block_n=32,num_stages=4,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2,cluster=1,"
     "key_groups=2";
+// One row group of 64, whose one consumer has no turns.
+inline constexpr const char* kSm90Single =
+    "sm90_fwd:num_consumers=1,block_n=48,num_stages=2,q_stages=1,ping_pong=0,rescale_threshold=8,scheduler=1,cluster=1,"
+    "key_groups=1";
 // Without turns, which order much else as well.
 inline constexpr const char* kSm90GroupsNoTurns =
     "sm90_fwd:num_consumers=2,block_n=32,num_stages=4,q_stages=2,ping_pong=0,rescale_threshold=0,scheduler=1,cluster=1,"
@@ -100,6 +108,7 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kTile = "tile/shared_tile.cuh";
   static constexpr const char* kScore = "tile/score.cuh";
   static constexpr const char* kSequence = "tile/sequence.cuh";
+  static constexpr const char* kRaggedTiles = "tile/ragged_tiles.cuh";
   static constexpr const char* kSoftmax = "tile/softmax.cuh";
   static constexpr const char* kSinkSum = "ptx::fma(total, of_keys, weight(sink_log2, common))";
   static constexpr const char* kSinkTwice = "ptx::fma(total, of_keys, 2.0f * weight(sink_log2, common))";
@@ -167,6 +176,42 @@ inline const std::vector<Mutation>& mutations() {
       {"sm80_ragged_tile_not_left", kSm80, kRaggedFull, kK80, "else if (at.first_row < sequence.len_q)", "else",
        "wrong result|out of bounds|race"},
       {"sm80_ragged_tile_barrier", kSm80, kRaggedFull, kK80, "if (wrote) ptx::bar_sync();", "", "race"},
+      {"sm90_ragged_keys_past_the_end", kSm90, kRaggedFull, kContext,
+       "- slot.len_kv, tile.keys_end = sequence.first_kv", "- slot.len_kv, tile.keys_end = 1 + sequence.first_kv",
+       kWrong},
+      {"sm90_ragged_keys_of_the_bound", kSm90, kRaggedFull, kContext,
+       "params.problem.seqlen_kv - slot.len_kv, tile.keys_end = sequence.first_kv + slot.len_kv",
+       "0, tile.keys_end = sequence.first_kv + params.problem.seqlen_kv", "wrong result|out of bounds"},
+      {"sm90_ragged_rows_of_the_next", kSm90, kRaggedFull, kContext, "tile.batch = sequence.first_q + slot.len_q",
+       "tile.batch = 1 + sequence.first_q + slot.len_q", kWrong},
+      {"sm90_ragged_rows_unshifted", kSm90, kRaggedFull, kConsumer,
+       "const int shift = context.params.problem.seqlen_q - tile.len_q;", "const int shift = 0;",
+       "wrong result|out of bounds|race"},
+      {"sm90_ragged_mask_of_the_bounds", kSm90, kRagged, kRaggedTiles, "own.right_offset += len_kv - len_q",
+       "own.right_offset += problem.seqlen_kv - problem.seqlen_q", kWrong},
+      {"sm90_ragged_own_key_of_the_bounds", kSm90, kRagged, kConsumer, "const tile::Score<T> score = {own,",
+       "const tile::Score<T> score = {context.params.problem,", kWrong},
+      {"sm90_ragged_whole_end_too_far", kSm90, kRagged, kConsumer, "mask.end_of(first)",
+       "mask.end_of(first + kRowsPerConsumer)", kWrong},
+      {"sm90_ragged_lse_by_the_bound", kSm90, kRaggedFull, kEpilogue, "static_cast<long long>(head) * total_q",
+       "static_cast<long long>(head) * params.seqlen_q", "wrong result|race"},
+      {"sm90_ragged_slot_read", kSm90, kRaggedShort, kConsumer,
+       "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
+       "race"},
+      {"sm90_ragged_no_end", kSm90, kRaggedFull, kProducer, "return context.put_end(ring_tile);", "return;",
+       "deadlock"},
+      {"sm90_ragged_lengths_barrier", kSm90, kRaggedFull, kRaggedTiles, "ptx::bar_sync();\n\n  int rank", "int rank",
+       "race|uninitialised"},
+      {"sm90_ragged_ranks_barrier", kSm90, kRaggedFull, kRaggedTiles, "ptx::bar_sync();\n\n  const int heads",
+       "const int heads", "race|uninitialised"},
+      {"sm90_ragged_entries_barrier", kSm90, kRaggedLevels, kRaggedTiles, "ptx::bar_sync();\n    const int place",
+       "const int place", "race|uninitialised"},
+      {"sm90_ragged_levels_of_one", kSm90, kRaggedLevels, kRaggedTiles, "levels_below = (place + 1) *",
+       "levels_below = place *", "wrong result|race"},
+      {"sm90_ragged_tiles_of_one_head", kSm90, kRaggedFull, kRaggedTiles, "all_tiles * problem.heads_q", "all_tiles",
+       kWrong},
+      {"sm90_ragged_ranks_tie", kSm90, kRaggedShort, kRaggedTiles, "k > keys : other < own", "k > keys : other <= own",
+       "wrong result|race|out of bounds|uninitialised"},
       // --- sm80_fwd: every barrier and every wait ---
       {"sm80_step_barrier", kSm80, kCausal, kK80, "ptx::bar_sync();  // everybody's copies are visible", "//",
        "race|uninitialised"},

@@ -19,8 +19,12 @@ namespace {
 constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
 constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
 constexpr const char* kCandidates[] = {
-    kRef, kSm80,
+    kRef,
+    kSm80,
     "sm80_fwd:block_m=32,block_n=32,num_warps=2,num_stages=2,smem_layout=1,q_in_registers=1,persistent=0,ctas_per_sm=1",
+    kSm90,
+    kSm90Cluster,
+    kSm90Groups,
     "cpu_fwd"};
 
 struct Lengths {
@@ -283,6 +287,14 @@ TEST_P(RaggedKernelTest, HostileBoundariesGiveNaNAndTouchNothingElse) {
 INSTANTIATE_TEST_SUITE_P(All, RaggedKernelTest, ::testing::ValuesIn(kCandidates), [](const auto& given) {
   return std::string(given.param).substr(0, std::string_view(given.param).find(':')) + std::to_string(given.index);
 });
+
+// More sequences than the table of Hopper's tiles ranks; one; and those of which the longer has the fewer rows.
+TEST(RaggedTilesTest, AnyNumberOfSequences) {
+  for (const char* id :
+       {"b300_h1_s20_d64_fp16_causal_raggedrandom", "b256_h1_s20_d64_fp16_causal_raggedrandom",
+        "b1_h3_sq150_sk70_d64_bf16_causal_raggedfull", "b7_h2_sq150_sk200_d64_bf16_causal_raggedrandom"})
+    EXPECT_EQ(run_on_emulator(device_sources(), kSm90Single, PlacedProblem::parse(id), 2).verdict(), "passed") << id;
+}
 
 TEST(RaggedOnCpuTest, LaunchesMayOverlap) {
   Batch batch("cpu_fwd", "b5_h4_hk2_sq60_sk80_d32_fp32_causal_raggedfull", Layout::kBshd, {150, 200});

@@ -147,13 +147,13 @@ void CudaDevice::readdress_tensor_map(const TensorMapSpec& map, const void* addr
   const DriverApi& api = context_->api();
   FC_CHECK(map.param_offset + sizeof(CUtensorMap) <= params.size());
   auto* encoded = reinterpret_cast<CUtensorMap*>(params.data() + map.param_offset);
+  TensorMapSpec moved = map;
+  moved.address = address;
   if (api.tensor_map_replace_address && reinterpret_cast<std::uintptr_t>(encoded) % alignof(CUtensorMap) == 0) {
-    const CUresult result = api.tensor_map_replace_address(encoded, const_cast<void*>(address));
+    const CUresult result = api.tensor_map_replace_address(encoded, moved.first_element());
     if (result != CUDA_SUCCESS) context_->check(result, "giving a tensor map another address");
     return;
   }
-  TensorMapSpec moved = map;
-  moved.address = address;
   encode_tensor_map(*context_, moved, params);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // Tunables of sm90_fwd, and every constraint on them, stated once: host and kernel both read this file.
 
+#include "kernels/tile/ragged_tiles.h"
 #include "kernels/tile/shared_layout.h"
 #include "kernels/tile/tile_order.h"
 #include "kernels/tile/traits.h"
@@ -51,16 +52,20 @@ constexpr int qo_slab_bytes(const Traits& t) {
 constexpr int k_tile_bytes(const Config& c, const Traits& t) { return tile::tma_tile_bytes(c.block_n, t.head_dim); }
 constexpr int v_tile_bytes(const Config& c, const Traits& t) { return tile::tma_tile_bytes(c.block_n, t.head_dim_v); }
 
-constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers
-constexpr int barrier_bytes(const Config& c) {
-  return 8 * (2 * row_groups(c) * c.q_stages + 4 * c.num_stages + 2 * kTileSlots) + 8 * kTileSlots;
+constexpr int kTileSlots = 2;  // tile numbers on their way from the producer to the consumers; of ragged batches tiles
+constexpr int tile_slot_bytes(const Traits& t) { return t.ragged ? tile::kRaggedSlotBytes : 8; }
+constexpr int ragged_table_bytes(const Traits& t) { return t.ragged ? tile::kRaggedTableBytes : 0; }
+constexpr int barrier_bytes(const Config& c, const Traits& t) {
+  return 8 * (2 * row_groups(c) * c.q_stages + 4 * c.num_stages + 2 * kTileSlots) + tile_slot_bytes(t) * kTileSlots;
 }
 // What the warps of the other key groups hand to those of the first.
 constexpr int part_bytes(const Traits& t) { return tile::partial_bytes(padded_dim(t.head_dim_v) / 8); }
 constexpr int parts_bytes(const Config& c, const Traits& t) {
   return (c.key_groups - 1) * row_groups(c) * 4 * part_bytes(t);
 }
-constexpr int tail_bytes(const Config& c, const Traits& t) { return parts_bytes(c, t) + barrier_bytes(c); }
+constexpr int tail_bytes(const Config& c, const Traits& t) {
+  return parts_bytes(c, t) + ragged_table_bytes(t) + barrier_bytes(c, t);
+}
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.q_stages * row_groups(c) * qo_slab_bytes(t) + c.num_stages * (k_tile_bytes(c, t) + v_tile_bytes(c, t)) +
          tile::round_up(tail_bytes(c, t), 1024);
@@ -99,6 +104,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "accumulators of O, S and P do not fit a consumer's registers";
   if (c.scheduler == Scheduler::kOneTile && c.q_stages == 2)
     return "a second Q stage is for the next tile, and with one tile per CTA (scheduler=0) there is none";
+  if (t.ragged && c.scheduler == Scheduler::kOneTile)
+    return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";
   if (c.cluster > 1 && c.scheduler == Scheduler::kCounter)
     return "a cluster takes its tiles in turn: its producers do not share a counter";
   return nullptr;

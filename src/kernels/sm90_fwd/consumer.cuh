@@ -13,9 +13,18 @@
 
 namespace flashcore::sm90_fwd {
 
+// Where a consumer's rows of a ragged batch see all keys: what else is to be known of the tile is read from its slot.
+template <bool kRagged>
+struct WholeKeys {};
+template <>
+struct WholeKeys<true> {
+  int whole_begin, whole_end;
+};
+
 template <Traits T, Config C>
 struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>,
-                  tile::SlopeOfTile<has_score(T)> {
+                  tile::SlopeOfTile<has_score(T)>,
+                  WholeKeys<T.ragged> {
   using Base = tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>;
   using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::lane, Base::warp;
   static constexpr int kDimV = Base::kDimV;
@@ -79,21 +88,52 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void end_issue() { turns.end_turn(); }
 
   FC_DEVICE tile::Cut cut(int block) const {
-    return context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
+    if constexpr (T.ragged) {
+      return {(block + 1) * kBlockN > this->whole_end, T.bounded_left && block * kBlockN < this->whole_begin};
+    } else {
+      return context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
+    }
   }
   FC_DEVICE void mask_scores(int block, tile::Cut cut) {
+    if constexpr (T.ragged) {
+      const SlotTile tile = context.tile_in(ring_tile.stage());
+      const ForwardParams own = context.params_of_tile(tile);
+      const int first = tile.first_row + row_group * kRowsPerConsumer;
+      return tile::Mask<T, ForwardParams>{own}.apply(acc_s, cut, block * kBlockN + tile::column_of_lane(lane()),
+                                                     {Base::row(first, 0), Base::row(first, 1)});
+    }
     context.mask().apply(acc_s, cut, block * kBlockN + tile::column_of_lane(lane()),
                          {Base::row(first_row, 0), Base::row(first_row, 1)});
   }
 
   FC_DEVICE void transform_scores(int block) {
+    if constexpr (T.ragged) {
+      const SlotTile tile = context.tile_in(ring_tile.stage());
+      const ForwardParams own = context.params_of_tile(tile);
+      const int first = tile.first_row + row_group * kRowsPerConsumer;
+      const tile::Score<T> score = {own, context.score_params};
+      return score.apply(acc_s, this->slope, score.template side<kBlockN>(block, first, first + kRowsPerConsumer - 1),
+                         block * kBlockN + tile::column_of_lane(lane()), {Base::row(first, 0), Base::row(first, 1)});
+    }
     context.score().apply(
         acc_s, this->slope, context.score().template side<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1),
         block * kBlockN + tile::column_of_lane(lane()), {Base::row(first_row, 0), Base::row(first_row, 1)});
   }
 
   // --- a tile -------------------------------------------------------------------------------------------------------
+  FC_DEVICE tile::BlockShare begin_ragged_tile() {
+    const SlotTile tile = context.tile_in(ring_tile.stage());
+    const ForwardParams own = context.params_of_tile(tile);
+    const tile::Mask<T, ForwardParams> mask = {own};
+    const int first = tile.first_row + row_group * kRowsPerConsumer;
+    this->whole_end = mask.end_of(first), this->whole_begin = mask.begin_of(first + kRowsPerConsumer - 1);
+    if constexpr (has_score(T)) this->slope = context.score().slope(tile.batch, tile.head_q);
+    return tile::share_of_blocks<T.bounded_left, C.key_groups>(
+        tile.blocks, mask.template blocks<kBlockN>(first, min_int(first + kRowsPerConsumer, tile.len_q) - 1),
+        key_group);
+  }
   FC_DEVICE tile::BlockShare begin_tile(int number) {
+    if constexpr (T.ragged) return begin_ragged_tile();
     const Tile tile = context.tile_at(number);
     first_row = tile.first_row + row_group * kRowsPerConsumer;
     if constexpr (has_score(T)) this->slope = context.score().slope(tile.batch, tile.head_q);
@@ -147,18 +187,25 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
 
   // What a tile's O leaves with.
   struct EpilogueArgs {
-    int first_row, head, batch;  // of the consumer's
+    int first_row, head, batch;  // of the consumer's; of a ragged batch as in the tensor map
     float scale[2], lse[2];      // of the lane's two rows
   };
   // Needs no O, so that it runs under the last multiply.
   FC_DEVICE EpilogueArgs finalize_softmax(int number) {
     // Found again rather than kept through the main loop.
-    const Tile tile = context.tile_at(ptx::opaque(number));
     EpilogueArgs args;
-    args.first_row = tile.first_row + row_group * kRowsPerConsumer;
-    args.head = tile.head_q, args.batch = tile.batch;
+    if constexpr (T.ragged) {
+      const SlotTile tile = context.tile_in(ring_tile.stage());
+      const int shift = context.params.problem.seqlen_q - tile.len_q;
+      args.first_row = tile.first_row + row_group * kRowsPerConsumer + shift;
+      args.head = tile.head_q, args.batch = tile.first_q + tile.len_q;
+    } else {
+      const Tile tile = context.tile_at(ptx::opaque(number));
+      args.first_row = tile.first_row + row_group * kRowsPerConsumer;
+      args.head = tile.head_q, args.batch = tile.batch;
+    }
     if constexpr (T.sink) {
-      const float sink = context.score().sink_log2(tile.head_q);
+      const float sink = context.score().sink_log2(args.head);
 #pragma unroll
       for (int r = 0; r < 2; ++r) args.scale[r] = softmax.finish_with_sink(r, args.lse[r], sink);
     } else {
@@ -170,7 +217,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // All keys of the rows: what O leaves with is found under the last multiply.
   FC_DEVICE EpilogueArgs attend_all(const tile::BlockShare& work, int number) {
     EpilogueArgs args = {};
-    if (!kBounded || work.has_keys()) {  // without a mask every row sees keys
+    if ((!kBounded && !T.ragged) || work.has_keys()) {  // without a mask every row sees keys
       attend(work);
       begin_last_pv();
       args = finalize_softmax(number);
@@ -189,8 +236,13 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, args.scale, context.qo(ring_q.stage(), row_group) + rows * 128, context.params.o, args.first_row + rows,
         args.head, args.batch);
-    tile::store_lse(context.params.problem, args.batch, args.head,
-                    {Base::row(args.first_row, 0), Base::row(args.first_row, 1)}, lane(), args.lse);
+    if constexpr (T.ragged) {
+      tile::store_ragged_lse(context.params.problem, context.ragged_params->total_q, args.batch, args.head,
+                             {Base::row(args.first_row, 0), Base::row(args.first_row, 1)}, lane(), args.lse);
+    } else {
+      tile::store_lse(context.params.problem, args.batch, args.head,
+                      {Base::row(args.first_row, 0), Base::row(args.first_row, 1)}, lane(), args.lse);
+    }
   }
 
   // --- key groups ---------------------------------------------------------------------------------------------------
@@ -242,7 +294,21 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after), pad_ping_pong_round(work);
   }
 
-  FC_DEVICE int next_number() { return tile::take_tile_number(context, ring_tile); }
+  // Of a ragged batch any number that is not negative: the tile stays in its slot until release_tile.
+  FC_DEVICE int next_number() {
+    if constexpr (T.ragged) {
+      ptx::mbarrier_wait(context.tile_full(ring_tile.stage()), ring_tile.parity());
+      return static_cast<int>(ptx::ld_shared_u32(context.tile_number(ring_tile.stage())));
+    }
+    return tile::take_tile_number(context, ring_tile);
+  }
+  FC_DEVICE void release_tile() {
+    if constexpr (T.ragged) {
+      ptx::bar_warp_sync();  // all lanes have read it
+      tile::arrive_for_warp(context.tile_empty(ring_tile.stage()));
+      ring_tile.advance();
+    }
+  }
   FC_DEVICE void run() {
     turns.start();
     for (int number = next_number(); number >= 0; number = next_number()) {
@@ -252,11 +318,13 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
       if constexpr (C.key_groups == 1) {
         const EpilogueArgs args = attend_all(work, number);
         if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after);
+        release_tile();
         store(args);
       } else {
         attend_part(work);
         if (key_group == 0) read_partials(), store(finalize_softmax(number));
         else write_partial();
+        release_tile();
       }
       if constexpr (C.q_stages == 1) release_slab(0);
       ring_q.advance();

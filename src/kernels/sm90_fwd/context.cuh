@@ -7,6 +7,7 @@
 #include "kernels/sm90_fwd/params.h"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/pipeline.cuh"
+#include "kernels/tile/ragged_tiles.cuh"
 #include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/score.cuh"
 
@@ -21,18 +22,45 @@ struct SharedStorage {
   unsigned char qo[C.q_stages][row_groups(C)][qo_slab_bytes(T)];
   unsigned char k[C.num_stages][k_tile_bytes(C, T)];
   unsigned char v[C.num_stages][v_tile_bytes(C, T)];
-  // From the warps of the other key groups, and what fills up.
-  unsigned char parts[parts_bytes(C, T) + tile::round_up(tail_bytes(C, T), 1024) - tail_bytes(C, T)];
+  // From the warps of the other key groups, then the table of a ragged batch's tiles, and what fills up.
+  unsigned char
+      parts[parts_bytes(C, T) + ragged_table_bytes(T) + tile::round_up(tail_bytes(C, T), 1024) - tail_bytes(C, T)];
   Barrier q_full[C.q_stages][row_groups(C)], q_empty[C.q_stages][row_groups(C)];
   Barrier k_full[C.num_stages], k_empty[C.num_stages];
   Barrier v_full[C.num_stages], v_empty[C.num_stages];
   Barrier tile_full[kTileSlots], tile_empty[kTileSlots];
-  int tile_number[kTileSlots][2];
+  int tile_number[kTileSlots][tile_slot_bytes(T) / 4];
 };
 
 // Where a tile lies and which keys it needs.
 struct Tile : tile::TileIndex {
   tile::BlockRange blocks;  // of block_n keys that some row of the tile sees, or of its neighbours in the cluster
+};
+
+// The same of a ragged batch, for tensor maps as ragged_map of family.cpp makes them. There a row r of a sequence is
+// row r + (bound - its length), and the batch is the row of the packed tensor where it ends: rows past its end are rows
+// past the bound, outside of the map.
+struct MappedTile : Tile {
+  int keys_row, keys_end;
+};
+
+template <bool kRagged>
+struct TileOfBatch {
+  using Type = Tile;
+};
+template <>
+struct TileOfBatch<true> {
+  using Type = MappedTile;
+};
+template <bool kRagged>
+using TileOf = typename TileOfBatch<kRagged>::Type;
+
+// What the consumers of a ragged batch get of a tile, through a slot of shared memory.
+struct SlotTile {
+  int head_q;  // less than 0: there is no further one
+  int batch, first_row, first_q;
+  int len_q, len_kv;
+  tile::BlockRange blocks;
 };
 
 template <Traits T, Config C>
@@ -44,8 +72,10 @@ struct Context {
   const ptx::SharedAddress shared = ptx::dynamic_shared();
 
   const ScoreParams* const score_params;
+  const RaggedParams* const ragged_params;
 
-  FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score) : params(p), score_params(score) {}
+  FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score, const RaggedParams* ragged)
+      : params(p), score_params(score), ragged_params(ragged) {}
 
   FC_DEVICE static int rank() { return C.cluster == 1 ? 0 : ptx::cluster_ctarank(); }
 
@@ -77,6 +107,54 @@ struct Context {
     tile.blocks = mask().template blocks<C.block_n>(
         tile.first_row, min_int(tile.first_row + cluster_m(C), params.problem.seqlen_q) - 1);
     tile.first_row += rank() * block_m(C);
+    return tile;
+  }
+
+  // --- ragged batches -----------------------------------------------------------------------------------------------
+  using RaggedTiles = tile::RaggedTiles<T, cluster_m(C)>;
+  FC_DEVICE RaggedTiles ragged_tiles() const {
+    return {params.problem, *ragged_params, shared + FC_OFFSET_OF(Storage, parts) + parts_bytes(C, T)};
+  }
+  FC_DEVICE ForwardParams params_of_tile(const SlotTile& tile) const {
+    return tile::params_of_sequence(params.problem, *ragged_params, tile.len_q, tile.len_kv);
+  }
+  FC_DEVICE void put_tile(int slot, const SlotTile& tile) const {
+    const int words[] = {tile.head_q, tile.batch,  tile.first_row,    tile.first_q,
+                         tile.len_q,  tile.len_kv, tile.blocks.begin, tile.blocks.end};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) ptx::st_shared_u32(tile_number(slot) + 4 * i, static_cast<unsigned>(words[i]));
+  }
+  FC_DEVICE SlotTile tile_in(int slot) const {
+    const ptx::Vector4 a = ptx::ld_shared_v4(tile_number(slot)), b = ptx::ld_shared_v4(tile_number(slot) + 16);
+    return {static_cast<int>(a.x),
+            static_cast<int>(a.y),
+            static_cast<int>(a.z),
+            static_cast<int>(a.w),
+            static_cast<int>(b.x),
+            static_cast<int>(b.y),
+            {static_cast<int>(b.z), static_cast<int>(b.w)}};
+  }
+  FC_DEVICE void pass_tile(const SlotTile& tile, Ring<kTileSlots>& ring) const {
+    ptx::mbarrier_wait(tile_empty(ring.stage()), ring.parity() ^ 1);
+    put_tile(ring.stage(), tile);
+    ptx::mbarrier_arrive(tile_full(ring.stage()));
+    ring.advance();
+  }
+  FC_DEVICE void put_end(Ring<kTileSlots>& ring) const { pass_tile({.head_q = -1}, ring); }
+  FC_DEVICE MappedTile take_ragged_tile(int number, Ring<kTileSlots>& ring) const {
+    const typename RaggedTiles::Place place = ragged_tiles().find(number);
+    const tile::Sequence& sequence = place.sequence;
+    SlotTile slot = {place.head, place.batch, place.first_row, sequence.first_q, sequence.len_q, sequence.len_kv, {}};
+    const ForwardParams own = params_of_tile(slot);
+    slot.blocks = tile::Mask<T, ForwardParams>{own}.template blocks<C.block_n>(
+        slot.first_row, min_int(slot.first_row + cluster_m(C), slot.len_q) - 1);
+    slot.first_row += rank() * block_m(C);
+    pass_tile(slot, ring);
+    MappedTile tile;
+    tile.batch = sequence.first_q + slot.len_q, tile.first_row = slot.first_row + params.problem.seqlen_q - slot.len_q;
+    tile.head_q = place.head, tile.head_kv = place.head / (params.problem.heads_q / params.problem.heads_kv);
+    tile.blocks = slot.blocks;
+    tile.keys_row = params.problem.seqlen_kv - slot.len_kv, tile.keys_end = sequence.first_kv + slot.len_kv;
     return tile;
   }
 };

@@ -25,6 +25,13 @@ bool loads_are_scarce(const Problem& problem, const DeviceLimits& limits) {
          2 * tiles_of_rows(problem, 128) >= limits.multiprocessors;
 }
 
+// No more tiles of `rows` query rows than these, whatever the lengths are.
+std::int64_t most_ragged_tiles(const Problem& problem, std::int64_t total_q, int rows) {
+  if (total_q == 0) return 0;
+  const std::int64_t of_bounds = (problem.seqlen_q + rows - 1) / rows * problem.batch;
+  return std::min(of_bounds, total_q / rows + problem.batch) * problem.heads_q;
+}
+
 class Sm90Forward final : public GpuFamily<Config> {
  public:
   std::string name() const override { return "sm90_fwd"; }
@@ -32,7 +39,6 @@ class Sm90Forward final : public GpuFamily<Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_not_ragged(problem)) return reason;
     return why_no_hopper_tiles(problem, limits);
   }
 
@@ -98,23 +104,29 @@ class Sm90Forward final : public GpuFamily<Config> {
     Params params{};
     params.problem = make_forward_params(problem, layouts);
     const std::int64_t clusters = std::max(limits.multiprocessors / config.cluster, 1);  // that run at once
-    params.order = tile_order_of(problem, cluster_m(config), clusters);
+    // Of a ragged batch the device counts and orders the tiles (tile/ragged_tiles.cuh).
+    if (!problem.ragged()) params.order = tile_order_of(problem, cluster_m(config), clusters);
+    const std::int64_t tiles =
+        problem.ragged() ? most_ragged_tiles(problem, layouts.total_q, cluster_m(config)) : params.order.tile_count;
     Step step = step_of(config, problem);
-    step.launch.grid.x =
-        static_cast<unsigned>(takers_of(config.scheduler, params.order.tile_count, clusters) * config.cluster);
+    step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, clusters) * config.cluster);
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
     set_params_of(step, params, problem, layouts);
     relocate_forward(step, offsetof(Params, problem));
-    step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q, {64, sm90_fwd::kRowsPerConsumer, 1, 1}),
-                 Operand::kQ);
-    step.add_map(
-        tensor_map_of(offsetof(Params, k), problem.dtype, layouts.k, {64, config.block_n / config.cluster, 1, 1}),
-        Operand::kK);
-    step.add_map(
-        tensor_map_of(offsetof(Params, v), problem.dtype, layouts.v, {64, config.block_n / config.cluster, 1, 1}),
-        Operand::kV);
-    step.add_map(tensor_map_of(offsetof(Params, o), problem.dtype, layouts.o, {64, sm90_fwd::kRowsPerStore, 1, 1}),
-                 Operand::kO);
+    const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int rows,
+                             Operand operand) {
+      const std::array<int, 4> box = {64, rows, 1, 1};
+      step.add_map(problem.ragged() ? ragged_map_of(offset, problem.dtype, layout, bound, box)
+                                    : tensor_map_of(offset, problem.dtype, layout, box),
+                   operand);
+    };
+    const int keys = config.block_n / config.cluster;
+    // Where no sequence has keys there may be no memory to point at, and nothing is loaded.
+    const bool no_keys = problem.ragged() && layouts.total_kv == 0;
+    add_map(offsetof(Params, q), layouts.q, problem.seqlen_q, sm90_fwd::kRowsPerConsumer, Operand::kQ);
+    add_map(offsetof(Params, k), layouts.k, problem.seqlen_kv, keys, no_keys ? Operand::kQ : Operand::kK);
+    add_map(offsetof(Params, v), layouts.v, problem.seqlen_kv, keys, no_keys ? Operand::kQ : Operand::kV);
+    add_map(offsetof(Params, o), layouts.o, problem.seqlen_q, sm90_fwd::kRowsPerStore, Operand::kO);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(Params, tile_counter));
     return program;
@@ -142,7 +154,8 @@ class Sm90Forward final : public GpuFamily<Config> {
       // A cluster takes its tiles in turn, which under a mask costs balance: one that is launched per tile less.
       if (config.num_consumers == 2 && (!causal || long_keys == (widest > 128))) {
         config.cluster = 2;
-        config.scheduler = causal && long_keys ? Scheduler::kOneTile : Scheduler::kFixedStride;
+        const bool launched = causal && long_keys && !problem.ragged();
+        config.scheduler = launched ? Scheduler::kOneTile : Scheduler::kFixedStride;
         if (config.scheduler == Scheduler::kOneTile) config.q_stages = 1;
       }
       if (!why_invalid(values_of(config), problem, limits)) return values_of(config);

@@ -36,22 +36,25 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
 }
 
 template <Traits T, Config C>
-FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score) {
-  const Context<T, C> context(params, score);
+FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score, const RaggedParams* ragged) {
+  const Context<T, C> context(params, score, ragged);
   const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
-  if (ptx::tid_x() == 0) init_barriers(context);
+  // Of a ragged batch by a thread with less to do: the first ones read the boundaries.
+  if (ptx::tid_x() == (T.ragged ? threads_per_block(C) - 32 : 0)) init_barriers(context);
   if (ptx::tid_x() == 32) {
     ptx::prefetch_tensormap(params.q);
     ptx::prefetch_tensormap(params.k);
     ptx::prefetch_tensormap(params.v);
   }
+  if constexpr (T.ragged) context.ragged_tiles().make(ptx::nctaid_x() / C.cluster);
   // A cluster's CTAs write to each other's shared memory as soon as they have started.
   if constexpr (C.cluster == 1) ptx::bar_sync();
   else ptx::cluster_arrive(), ptx::cluster_wait();
+  if constexpr (T.ragged) context.ragged_tiles().write_bad(threads_per_block(C));
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
     if (ptx::tid_x() == 0) {
-      tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots>(
+      tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots, T.ragged>(
           context, params, Loader<T, C>{context}, ptx::ctaid_x() / C.cluster, ptx::nctaid_x() / C.cluster);
     }
   } else {
@@ -68,13 +71,20 @@ FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* s
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward(const __grid_constant__ Params<ptx::TensorMap> params) {
-  attend<T, C>(params, nullptr);
+  attend<T, C>(params, nullptr, nullptr);
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
-  attend<T, C>(params.plain, &params.score);
+  attend<T, C>(params.plain, &params.score, nullptr);
+}
+
+// Sequences of different lengths, with a function of scores or without.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_ragged(const __grid_constant__ Ragged<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, &params.score, &params.ragged);
 }
 
 }  // namespace flashcore::sm90_fwd

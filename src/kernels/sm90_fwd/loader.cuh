@@ -13,6 +13,7 @@ template <Traits T, Config C>
 struct Loader {
   const Context<T, C>& context;
 
+  using LoadedTile = TileOf<T.ragged>;
   using TileQ = tile::TmaTile<kRowsPerConsumer, T.head_dim>;
 
   struct Slot {
@@ -40,28 +41,37 @@ struct Loader {
   // A block of K or V: of a cluster's, each CTA loads its rows into all.
   template <int kDim>
   FC_DEVICE void load_keys(ptx::SharedAddress destination, const ptx::TensorMap& map, ptx::SharedAddress barrier,
-                           int block, const Tile& tile) const {
+                           int block, const LoadedTile& tile) const {
     using Keys = tile::TmaTile<C.block_n, kDim>;
-    const int row = block * C.block_n;
-    if constexpr (C.cluster == 1) Keys::load_expected(destination, map, barrier, row, tile.head_kv, tile.batch);
-    else
-      Keys::template load_multicast<C.cluster>(destination, map, barrier, row, tile.head_kv, tile.batch,
-                                               context.rank());
+    int row = block * C.block_n, batch = tile.batch;
+    if constexpr (T.ragged) {
+      const int of_rank = context.rank() * (C.block_n / C.cluster);
+      row = within(row + tile.keys_row + of_rank, context.params.problem.seqlen_kv) - of_rank, batch = tile.keys_end;
+    }
+    if constexpr (C.cluster == 1) Keys::load_expected(destination, map, barrier, row, tile.head_kv, batch);
+    else Keys::template load_multicast<C.cluster>(destination, map, barrier, row, tile.head_kv, batch, context.rank());
   }
 
-  FC_DEVICE void load_q(const Tile& tile, int part) {
+  // The first row of a box, of a ragged batch one that is in its map: a load of a box wholly outside ended with an
+  // illegal address, on an H200, where the map begins before the tensor. What is loaded in its place is the sequence's
+  // last row, for rows that are not stored and keys that are masked.
+  FC_DEVICE static int within(int row, int bound) { return min_int(row, bound - 1); }
+
+  FC_DEVICE void load_q(const LoadedTile& tile, int part) {
     const int stage = ring_q.stage();
+    int row = tile.first_row + part * kRowsPerConsumer;
+    if constexpr (T.ragged) row = within(row, context.params.problem.seqlen_q);
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
-    TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
-                         tile.first_row + part * kRowsPerConsumer, tile.head_q, tile.batch);
+    TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part), row, tile.head_q,
+                         tile.batch);
     if (part == row_groups(C) - 1) ring_q.advance();
   }
-  FC_DEVICE void load_k(const Tile& tile, int block) {
+  FC_DEVICE void load_k(const LoadedTile& tile, int block) {
     const Slot slot = slots_k.take(tile.blocks.end - 1 - block);
     ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
     load_keys<T.head_dim>(context.k(slot.index), context.params.k, context.k_full(slot.index), block, tile);
   }
-  FC_DEVICE void load_v(const Tile& tile, int block) {
+  FC_DEVICE void load_v(const LoadedTile& tile, int block) {
     const Slot slot = slots_v.take(tile.blocks.end - 1 - block);
     ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);
     load_keys<T.head_dim_v>(context.v(slot.index), context.params.v, context.v_full(slot.index), block, tile);

@@ -20,6 +20,18 @@ FC_DEVICE void store_lse(const Params& params, int batch, int head, const int (&
   }
 }
 
+// The same of a ragged batch's rows, as its tensor maps know them (sm90_fwd/family.cpp): of a sequence that ends at
+// packed row `end`, row r lies at r - seqlen_q from there.
+FC_DEVICE void store_ragged_lse(const ForwardParams& params, int total_q, int end, int head, const int (&rows)[2],
+                                int lane, const float (&lse)[2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (params.lse && lane % 4 == 0 && rows[r] < params.seqlen_q)
+      ptx::st_global_f32(params.lse + static_cast<long long>(head) * total_q + (end - params.seqlen_q + rows[r]),
+                         lse[r]);
+  }
+}
+
 // A warp's 16 rows of O through shared memory that nobody else reads or writes, out by TMA in boxes of 16 rows. They
 // are rows of a TmaTile of kRows rows; `smem_o` is the first of them, a multiple of 8 rows from the tile's start. The
 // thread's store group is left open to bulk_wait_read.

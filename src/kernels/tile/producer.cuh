@@ -9,23 +9,38 @@
 
 namespace flashcore::tile {
 
+template <bool kRagged, int kTileSlots, class Context>
+FC_DEVICE auto tile_to_load(const Context& context, int number, Ring<kTileSlots>& ring) {
+  if constexpr (kRagged) return context.take_ragged_tile(number, ring);
+  else return context.tile_at(number);
+}
+
 // Calls for the loads of each tile in the order in which consumers need them. The kernel's context has the slots that
 // the numbers of tiles go through (tile_full, tile_empty, tile_number) and tile_at(number).
 // A Loader is the policy of how rows reach shared memory. Each call waits until its slot is free, and starts the copy:
 //   load_q(tile, part)       query rows, in kQueryParts parts
 //   load_k(tile, block)      a block of keys: from the tile's last to its first
 //   load_v(tile, block)      their values
-template <Scheduler kScheduler, int kQueryParts, int kTileSlots, class Context, class Params, class Loader>
+// Of a ragged batch whole tiles go through the slots: the context has ragged_tiles(), take_ragged_tile(number, ring),
+// which also puts it there, and put_end(ring) instead.
+template <Scheduler kScheduler, int kQueryParts, int kTileSlots, bool kRagged = false, class Context, class Params,
+          class Loader>
 FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loader loader, int number, int takers) {
   Ring<kTileSlots> ring_tile;
-  const int count = params.order.tile_count;
+  int count;
+  if constexpr (kRagged) count = context.ragged_tiles().count();
+  else count = params.order.tile_count;
   for (;;) {
-    ptx::mbarrier_wait(context.tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
-    ptx::st_shared_u32(context.tile_number(ring_tile.stage()), static_cast<unsigned>(number < count ? number : -1));
-    ptx::mbarrier_arrive(context.tile_full(ring_tile.stage()));
-    ring_tile.advance();
-    if (number >= count) break;
-    const auto tile = context.tile_at(number);
+    if constexpr (kRagged) {
+      if (number >= count) return context.put_end(ring_tile);
+    } else {
+      ptx::mbarrier_wait(context.tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
+      ptx::st_shared_u32(context.tile_number(ring_tile.stage()), static_cast<unsigned>(number < count ? number : -1));
+      ptx::mbarrier_arrive(context.tile_full(ring_tile.stage()));
+      ring_tile.advance();
+      if (number >= count) break;
+    }
+    const auto tile = tile_to_load<kRagged>(context, number, ring_tile);
 #pragma unroll
     for (int part = 0; part < kQueryParts; ++part) {
       loader.load_q(tile, part);

@@ -12,6 +12,24 @@ enum class Scheduler : int {
   kCounter,      // one wave of CTAs, handed out by a counter in global memory
 };
 
+// Query heads of a section (below) for heads whose keys and values are `head_bytes`, `tiles` tiles and as many
+// `takers`. K and V of the heads that causal tiles go round should stay in L2: 32 MB of an H200's 60 was best; more
+// lowered the clock, less gained nothing. Longest tiles first, a section of more heads than an eighth of the SMs has
+// them all read K and V of other heads at once, and wait for DRAM: 3-11% at up to 1024 keys. With fewer tiles to an SM
+// than eight, balance counts for more.
+constexpr long long heads_per_section_of(long long head_bytes, long long group_size, long long heads, long long tiles,
+                                         long long takers) {
+  constexpr long long kSectionBytes = 32 << 20, kSmsPerSectionHead = 8, kTilesPerSm = 8;
+  long long groups = kSectionBytes / head_bytes;
+  if (tiles >= kTilesPerSm * takers) {
+    const long long of_sms = takers / kSmsPerSectionHead / group_size;
+    const long long at_most = of_sms > 1 ? of_sms : 1;
+    groups = groups < at_most ? groups : at_most;
+  }
+  const long long wanted = groups * group_size;
+  return wanted < 1 ? 1 : wanted > heads ? heads : wanted;
+}
+
 // Tiles as numbers. In full attention a head's tiles follow each other. Under a mask whose rows differ in length the
 // longest tiles come first, which leaves the short ones to fill the end: over as many heads at a time (a section) as
 // have their keys and values in L2.
