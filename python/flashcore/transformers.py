@@ -3,26 +3,27 @@
     import flashcore.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flashcore")
 
-Prefill and decoding without padding run on flashcore: grouped-query heads, causal sliding windows, softcap (Gemma 2) and attention
-sinks (gpt-oss) as they are. What needs another mask (padding, packed sequences) runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and
-CUDA graphs transformers cannot see that a batch is not packed or padded, and makes a mask: call the model there with its
-cache (use_cache=True, the default) and without attention_mask.
+Prefill and decoding run on flashcore: grouped-query heads, causal sliding windows, softcap (Gemma 2) and attention sinks (gpt-oss) as
+they are, padded batches (on either side), and packed sequences where the model is given their boundaries (cu_seq_lens_q and
+max_length_q, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) makes them). Padded rows get 0. What needs another mask runs on
+PyTorch, with a `flashcore.Note` the first time. Under torch.compile and CUDA graphs transformers cannot see that a batch is not packed or
+padded, and makes a mask: call the model there with its cache (use_cache=True, the default) and without attention_mask.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 import transformers.modeling_utils
 from torch.utils._pytree import tree_map
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 
-from . import _torch_operator
+from . import _torch_operator, _torch_packed
 from ._torch_counters import pass_on
 from ._torch_reasons import why_not
 from ._torch_switch import is_enabled
@@ -31,22 +32,35 @@ from .torch import attention, scaled_dot_product_attention
 NAME = "flashcore"
 
 
-class WindowMask(torch.Tensor):
-    """The boolean mask [batch, 1, rows, keys] of a causal sliding window, which takes no memory until somebody looks at it.
+class Padding(NamedTuple):
+    """Of each sequence of a padded batch: its first position that counts, and how many do, one after another. int32 [batch]."""
 
-    A model hands the mask that it was given to its attention. attention_forward reads the window off it and no mask is ever
+    first: torch.Tensor
+    count: torch.Tensor
+
+
+class LazyMask(torch.Tensor):
+    """A boolean mask [batch, 1, rows, keys] which takes no memory until somebody looks at it: causal, in a sliding window or without
+    one, of sequences that may be padded; or of packed ones, whose boundaries the model is called with.
+
+    A model hands the mask that it was given to its attention. attention_forward reads off it what it says, and no mask is ever
     made. Whatever else is done with it (sliced, moved, written to) is done with the mask that it stands for, and that one counts
     from then on. So a model that tells its attention of no window, or changes the mask on the way, stays right.
     """
 
-    window: int
+    window: Optional[int]
+    padding: Optional[Padding]
+    packed: bool
+    boundaries: dict[Any, tuple[torch.Tensor, torch.Tensor]]  # of the padded rows of tensors, by how those lie
     made: Optional[torch.Tensor]
     _make: Callable[[], torch.Tensor]
 
     @staticmethod
-    def __new__(cls, shape: tuple[int, ...], window: int, device: Any, make: Callable[[], torch.Tensor]) -> WindowMask:
+    def __new__(cls, shape: tuple[int, ...], device: Any, make: Callable[[], torch.Tensor], window: Optional[int] = None,
+                padding: Optional[Padding] = None, packed: bool = False) -> LazyMask:  # fmt: skip
         mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
-        mask.window, mask.made, mask._make = window, None, make
+        mask.window, mask.padding, mask.packed = window, padding, packed
+        mask.boundaries, mask.made, mask._make = {}, None, make
         return mask  # type: ignore[no-any-return]
 
     def make(self) -> torch.Tensor:
@@ -56,12 +70,12 @@ class WindowMask(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = lambda x: x.make() if isinstance(x, WindowMask) else x  # noqa: E731
+        made = lambda x: x.make() if isinstance(x, LazyMask) else x  # noqa: E731
         return func(*tree_map(made, args), **tree_map(made, kwargs or {}))
 
     # What does not come through __torch_dispatch__.
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"WindowMask(window={self.window}, shape={tuple(self.shape)})"
+        return f"LazyMask(shape={tuple(self.shape)}, window={self.window}, padded={self.padding is not None}, packed={self.packed})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.make().__reduce_ex__(protocol)
@@ -105,16 +119,18 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
         ValueError: for dropout together with softcap or attention sinks, which neither flashcore nor PyTorch computes.
     """
     softcap, sink = kwargs.get("softcap"), kwargs.get("s_aux")
-    window = attention_mask if isinstance(attention_mask, WindowMask) and attention_mask.made is None else None
-    if window is not None and window.shape[2:] != (query.shape[2], key.shape[2]):
-        window = None
-    if isinstance(attention_mask, WindowMask) and window is None:
+    lazy = attention_mask if isinstance(attention_mask, LazyMask) and attention_mask.made is None else None
+    if lazy is not None and (lazy.shape[2:] != (query.shape[2], key.shape[2]) or (lazy.packed and kwargs.get("cu_seq_lens_q") is None)):
+        lazy = None
+    if isinstance(attention_mask, LazyMask) and lazy is None:
         attention_mask = attention_mask.make()
-    if window is not None or softcap is not None or sink is not None:
-        mask = None if window is not None else attention_mask
+    if lazy is not None or softcap is not None or sink is not None:
+        mask = None if lazy is not None else attention_mask
         if (why := why_not(query, key, value, mask, dropout, False, scaling, enable_gqa=True)) is None:
-            return _attend_with(query, key, value, window, scaling, _is_causal(module, is_causal), softcap, sink)
-        attention_mask = window.make() if window is not None else attention_mask
+            if lazy is not None and (lazy.padding is not None or lazy.packed):
+                return _attend_packed(query, key, value, lazy, scaling, softcap, sink, kwargs), None
+            return _attend_with(query, key, value, lazy, scaling, _is_causal(module, is_causal), softcap, sink)
+        attention_mask = lazy.make() if lazy is not None else attention_mask
         if softcap is not None or sink is not None:
             pass_on(why)
             return _attend_by_formula(query, key, value, attention_mask, dropout, scaling, _is_causal(module, is_causal), softcap, sink)
@@ -135,12 +151,26 @@ def _filled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tupl
     return key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
 
 
-def _attend_with(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: Optional[WindowMask], scaling: Optional[float],
+def _attend_packed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: LazyMask, scaling: Optional[float],
+                   softcap: Optional[float], sink: Optional[torch.Tensor], given: dict[str, Any]) -> torch.Tensor:  # fmt: skip
+    """Sequences of different lengths, padded or packed: [batch, rows, heads, dim]. Rows that are padding get 0."""
+    query, key, value = _torch_operator.cast(query, key, value)
+    window = None if mask.window is None else (mask.window - 1, 0)
+    options = dict(causal=mask.window is None, window=window, scale=scaling, softcap=softcap, sink=None if sink is None else sink.detach().float().contiguous())
+    if mask.packed:
+        lengths = [given["cu_seq_lens_q"].to(torch.int32), given.get("cu_seq_lens_k", given["cu_seq_lens_q"]).to(torch.int32)]
+        longest = [int(given.get(name) or query.shape[2]) for name in ("max_length_q", "max_length_k")]
+        return _torch_packed.attend_packed(query, key, value, *lengths, *longest, **options)
+    assert mask.padding is not None
+    return _torch_packed.attend_padded(query, key, value, *mask.padding, kept=mask.boundaries, **options)
+
+
+def _attend_with(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: Optional[LazyMask], scaling: Optional[float],
                  is_causal: bool, softcap: Optional[float], sink: Optional[torch.Tensor]) -> tuple[torch.Tensor, None]:  # fmt: skip
     is_causal = is_causal and query.shape[2] > 1 and window is None
     if is_causal:
         key, value = _filled(query, key, value)
-    sides = None if window is None else (window.window - 1, 0)
+    sides = None if window is None or window.window is None else (window.window - 1, 0)
     out = attention(query, key, value, window=sides, is_causal=is_causal, scale=scaling, softcap=softcap, sink=sink)
     return out.transpose(1, 2).contiguous(), None
 
@@ -164,17 +194,40 @@ def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]
     if rows is None and options.get("cache_position") is not None:
         rows = options["cache_position"].shape[0]
     keys, window, padding = options.get("kv_length"), options.get("local_size"), options.get("attention_mask")
-    if args or rows is None or not options.get("allow_is_causal_skip", True) or not (rows == 1 or rows == keys):
+    if args or rows is None or not (rows == 1 or rows == keys):
         return sdpa_mask(*args, **options)
+    make = lambda: sdpa_mask(**{**options, "allow_is_causal_skip": False})  # noqa: E731
+    lazy = functools.partial(LazyMask, (options.get("batch_size", 1), 1, rows, keys), options.get("device", "cpu"), make)
+    if not options.get("allow_is_causal_skip", True):  # sequences packed in one row, or a mask of the model's own
+        is_packed = rows == keys and window is None and options.get("batch_size", 1) == 1 and padding is None and not _sees_shapes_only()
+        return lazy(packed=True) if is_packed else sdpa_mask(*args, **options)
     if padding is None and (window is None or keys < window):
         return None
-    if window is None or keys < window or _sees_shapes_only() or not _is_causal_window(options.get("mask_function"), window):
+    function = options.get("mask_function")
+    known = function in (None, causal_mask_function) if window is None else _is_causal_window(function, window)
+    if not known or _sees_shapes_only():
         return sdpa_mask(*args, **options)
+    window = None if window is None or keys < window else window
     if padding is not None and not bool(padding.all()):
-        return sdpa_mask(*args, **options)
-    # A decoded row is the last one; its cache may start anywhere.
-    make = lambda: sdpa_mask(**{**options, "allow_is_causal_skip": False})  # noqa: E731
-    return WindowMask((options.get("batch_size", 1), 1, rows, keys), window, options.get("device", "cpu"), make)
+        # A decoded row is the last one; its cache may start anywhere.
+        where = _padding_of(padding, keys, rows == 1)
+        return sdpa_mask(*args, **options) if where is None else lazy(window=window, padding=where)
+    return lazy(window=window) if window is not None else sdpa_mask(*args, **options)
+
+
+def _padding_of(seen: torch.Tensor, keys: int, is_last_seen: bool) -> Optional[Padding]:
+    """None where the positions that count do not follow each other, or, with `is_last_seen`, do not end at the last."""
+    if seen.dim() != 2 or seen.shape[1] != keys:
+        return None
+    seen = seen.bool()
+    position = torch.arange(keys, device=seen.device)
+    count = seen.sum(1)
+    first = torch.where(seen, position, keys).amin(1)
+    end = torch.where(seen, position + 1, 0).amax(1)
+    fits = (end - first == count) & (count > 0)
+    if is_last_seen:
+        fits &= end == keys
+    return Padding(first.to(torch.int32), count.to(torch.int32)) if bool(fits.all()) else None
 
 
 def _sees_shapes_only() -> bool:

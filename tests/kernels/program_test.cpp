@@ -108,7 +108,7 @@ TEST(Program, SlopesAndSinksAreAddresses) {
                         Case{"b2_h4_hk2_s70_d64_bf16_sink", "no sink", 0, 1},
                         Case{"b2_h4_hk2_s70_d64_bf16_softcap30", "no softcap", 0, 0}}) {
     const PlacedProblem problem = PlacedProblem::parse(c.id);
-    for (const char* name : {"ref_fwd", "sm80_fwd", "sm90_fwd"}) {
+    for (const char* name : {"ref_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
       const Family& family = family_by_name(name);
       const ConfigValues config = family.default_config(problem, limits);
       const Program program = family.program(config, problem, limits, make_layouts(problem));
@@ -122,11 +122,9 @@ TEST(Program, SlopesAndSinksAreAddresses) {
       EXPECT_EQ(sink, c.sink) << name << " " << c.id;
       EXPECT_NE(family.source(config, problem, limits).name_expression.find("::forward_scored<"), std::string::npos);
     }
-    for (const char* name : {"sm80_short_fwd", "sm90_short_fwd", "sm90_fp8_fwd"}) {
-      PlacedProblem own = problem;
-      if (std::string_view(name) == "sm90_fp8_fwd") own.dtype = DType::kE4M3;
-      EXPECT_EQ(family_by_name(name).why_unsupported(own, limits).value_or(""), c.lacks) << name;
-    }
+    PlacedProblem of_8bits = problem;
+    of_8bits.dtype = DType::kE4M3;
+    EXPECT_EQ(family_by_name("sm90_fp8_fwd").why_unsupported(of_8bits, limits).value_or(""), c.lacks);
   }
   const PlacedProblem plain = PlacedProblem::parse("b1_h4_s200_d64_bf16_causal");
   const Family& family = family_by_name("sm80_fwd");

@@ -220,6 +220,21 @@ TEST(PeerSessions, APeerThatWasWrongOnceHasNoSessionLeft) {
   EXPECT_EQ(append_session(again, mended, 0.03, said)["peers"].size(), 1U) << "another version is another peer";
 }
 
+TEST(PeerSessions, WhyAPeerIsMissingOutlivesSessionsThatDidNotAskForIt) {
+  json one = row_of(24, 2, 1), other = row_of(24, 2, 2);
+  one["refused"] = {{"flash", "head_dim 512: at most 256"}};
+  std::string why;
+  json merged = append_session(one, other, 0.03, why);
+  EXPECT_EQ(merged["refused"]["flash"], "head_dim 512: at most 256");
+  // Until it is timed.
+  json third = row_of(24, 2, 3);
+  third["peers"].push_back(third["peers"][0]);
+  third["peers"][1]["name"] = "flash";
+  derive_figures(third, 0.03);
+  merged = append_session(merged, third, 0.03, why);
+  EXPECT_FALSE(merged["refused"].contains("flash"));
+}
+
 TEST(PeerRows, SamplesOfDifferentRoundsAreNotPaired) {
   json row = row_of(24, 2);
   row["peers"][0]["samples_us"][0].erase(0);

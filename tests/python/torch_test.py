@@ -343,17 +343,17 @@ class TransformersTest(unittest.TestCase):
     def test_a_mask_of_a_window_is_the_mask_it_stands_for(self):
         from transformers import masking_utils
 
-        from flashcore.transformers import WindowMask, _is_causal_window, attention_mask_or_none
+        from flashcore.transformers import LazyMask, _is_causal_window, attention_mask_or_none
 
         options = dict(batch_size=2, q_length=13, kv_length=13, mask_function=masking_utils.sliding_window_causal_mask_function(4), local_size=4)
         ours, theirs = attention_mask_or_none(**options), masking_utils.sdpa_mask(**options)
-        self.assertIsInstance(ours, WindowMask)
+        self.assertIsInstance(ours, LazyMask)
         self.assertEqual(ours.shape[2:], theirs.shape[2:])
         self.assertTrue(torch.equal(ours[:, :, 3:, :7], theirs[:, :, 3:, :7]))
         self.assertTrue(torch.equal(ours & torch.ones(2, 1, 13, 13, dtype=torch.bool), theirs))
         self.assertTrue(torch.equal(ours.to(torch.float32), theirs.to(torch.float32)))
         kept = torch.ones(2, 13, dtype=torch.bool)
-        self.assertIsInstance(attention_mask_or_none(**options, attention_mask=kept), WindowMask)
+        self.assertIsInstance(attention_mask_or_none(**options, attention_mask=kept), LazyMask)
         kept[1, 3] = False
         self.assertTrue(torch.equal(attention_mask_or_none(**options, attention_mask=kept), masking_utils.sdpa_mask(**options, attention_mask=kept)))
         self.assertEqual(ours.shape, theirs.shape)

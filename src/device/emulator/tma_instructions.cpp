@@ -88,8 +88,28 @@ void check_region(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned ad
                  site);
 }
 
+// A load of a box that lies wholly outside of its tensor still needs memory: on an H200 those whose map begins before
+// the tensor (ragged_map_of) ended with an illegal address, as if the hardware took the coordinates that are outside
+// for 0. Where an ordinary map's box lies outside, that is within the tensor.
+void check_wholly_outside(Cluster& cluster, const EncodedMap& map, const int (&at)[4], const void* site) {
+  const char* near = map.address;
+  for (int d = 1; d < 4; ++d) {
+    const bool outside = at[d] < 0 || at[d] >= static_cast<std::int64_t>(map.extents[d]);
+    if (!outside) near += at[d] * static_cast<std::int64_t>(map.strides[d]);
+  }
+  if (!cluster.find(near, 16))
+    cluster.fail(fmt::format("global memory out of bounds: a TMA load of a box wholly outside of its tensor map, whose "
+                             "first elements are no memory ({}): hardware was seen to fault; load a box that has a row "
+                             "of the tensor",
+                             cluster.launch.memory.describe(near)),
+                 site);
+}
+
 void copy_in(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned destination, const int (&at)[4],
              const void* site) {
+  bool any = false;
+  for_each_chunk(map, destination, at, [&](unsigned, const char*, unsigned bytes) { any |= bytes > 0; });
+  if (!any) check_wholly_outside(cluster, map, at, site);
   for_each_chunk(map, destination, at, [&](unsigned chunk, const char* from, unsigned bytes) {
     std::byte* to = cta.shared.at(swizzled(map, chunk));
     if (bytes > 0 && !cluster.find(from, bytes))

@@ -38,7 +38,6 @@ class Sm80ShortForward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_ampere(problem, limits)) return reason;
-    if (auto reason = why_no_scores(problem)) return reason;
     if (auto reason = why_not_ragged(problem)) return reason;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 8 != 0 || dim > sm80_short_fwd::kMaxDim) {
@@ -108,7 +107,7 @@ class Sm80ShortForward final : public GpuFamily<Config> {
     step.launch.grid = {static_cast<unsigned>(problem.heads_kv * params.head_tiles),
                         static_cast<unsigned>(problem.batch), static_cast<unsigned>(row_tiles)};
     step.launch.programmatic = config.early_launch != 0;
-    step.set_params(params);
+    set_params_of(step, params, problem);
     using sm80_short_fwd::Tensor;
     step.relocate(offsetof(Params, q) + offsetof(Tensor, address), Operand::kQ);
     step.relocate(offsetof(Params, k) + offsetof(Tensor, address), Operand::kK);

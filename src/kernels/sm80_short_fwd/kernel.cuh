@@ -17,6 +17,7 @@
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/partial.cuh"
 #include "kernels/tile/scheduler.cuh"
+#include "kernels/tile/score.cuh"
 #include "kernels/tile/softmax.cuh"
 
 namespace flashcore::sm80_short_fwd {
@@ -28,7 +29,7 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Kernel {
+struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
   static constexpr int kChunksQk = padded_dim_qk(T) / kColumnsQk;
   static constexpr int kChunksV = padded_dim_v(T) / kColumnsV;
   static constexpr int kKeyTiles = C.block_n / 8;
@@ -53,11 +54,14 @@ struct Kernel {
   tile::OnlineSoftmax softmax[kRowBlocks];
   tile::RowState states[kRowBlocks];
 
-  FC_DEVICE explicit Kernel(const Params& parameters)
-      : params(parameters), warp(ptx::tid_x() / 32), group(ptx::tid_x() % 32 / 4), member(ptx::tid_x() % 4) {}
+  FC_DEVICE Kernel(const Params& parameters, const ScoreParams* of_scores)
+      : params(parameters), warp(ptx::tid_x() / 32), group(ptx::tid_x() % 32 / 4), member(ptx::tid_x() % 4) {
+    if constexpr (has_score(T)) this->score_params = of_scores;
+  }
 
   // --- what to do -------------------------------------------------------------------------------------------------
   FC_DEVICE tile::Mask<T, Params> mask() const { return {params}; }
+  FC_DEVICE tile::Score<T, Params> score() const { return {params, this->score_params}; }
   // The grid is (heads, batch, row tiles).
   FC_DEVICE void find_tile() {
     const int head_kv = params.by_head_tiles.quotient(ptx::ctaid_x());
@@ -176,6 +180,26 @@ struct Kernel {
     }
   }
 
+  FC_DEVICE void load_slopes() {
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+      for (int second = 0; second < 2; ++second)
+        this->slopes[2 * m + second] = score().slope(tile.batch, tile.query_head(row(m, second)));
+    }
+  }
+  FC_DEVICE void transform_where_asked(int block) {
+    if constexpr (transforms_scores(T)) {
+      const tile::Side side =
+          score().template side<C.block_n>(block, tile.first_position, tile.first_position + kPositions - 1);
+#pragma unroll
+      for (int m = 0; m < kRowBlocks; ++m) {
+        score().apply(acc_s[m], this->slopes + 2 * m, side, block * C.block_n + 2 * member,
+                      {tile.position_of(row(m, 0)), tile.position_of(row(m, 1))});
+      }
+    }
+  }
+
   FC_DEVICE void mask_where_cut(int block) {
     const tile::Cut cut =
         mask().template cut<C.block_n>(block, tile.first_position, tile.first_position + kPositions - 1);
@@ -229,6 +253,7 @@ struct Kernel {
     load_first(first);
     prepare_stores();
     scores();
+    transform_where_asked(first);
     mask_where_cut(first);
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) softmax[m].start(acc_s[m], params.scale_log2);
@@ -238,6 +263,7 @@ struct Kernel {
       add_pv();
       load_next_v(next);
       scores();
+      transform_where_asked(next);
       mask_where_cut(next);
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m) {
@@ -281,8 +307,21 @@ struct Kernel {
     }
   }
 
-  FC_DEVICE static void store_lse(const Place& place, float maximum, float sum) {
-    if (place.exists && place.lse) ptx::st_global_f32(place.lse, tile::log_sum_exp(maximum, sum));
+  // What O of a row is multiplied with.
+  FC_DEVICE float scale_of_row(int row, float maximum, float sum) const {
+    if constexpr (T.sink) {
+      float lse;
+      return tile::add_sink(maximum, sum, score().sink_log2(tile.query_head(row)), lse);
+    } else {
+      return tile::inverse_sum(sum);
+    }
+  }
+  FC_DEVICE void store_lse(const Place& place, int row, float maximum, float sum) const {
+    if (!place.exists || !place.lse) return;
+    float lse;
+    if constexpr (T.sink) tile::add_sink(maximum, sum, score().sink_log2(tile.query_head(row)), lse);
+    else lse = tile::log_sum_exp(maximum, sum);
+    ptx::st_global_f32(place.lse, lse);
   }
   FC_DEVICE static void store_columns(const Place& place, int column, const float (&o)[8], float scale) {
     unsigned packed[4];
@@ -297,7 +336,7 @@ struct Kernel {
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
       for (int second = 0; second < 2; ++second) {
-        const float scale = tile::inverse_sum(states[m].total[second]);
+        const float scale = scale_of_row(row(m, second), states[m].maximum[second], states[m].total[second]);
 #pragma unroll
         for (int c = 0; c < kChunksV; ++c) {
 #pragma unroll
@@ -315,7 +354,7 @@ struct Kernel {
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
       for (int second = 0; second < 2; ++second)
-        store_lse(places[m][second], states[m].maximum[second], states[m].total[second]);
+        store_lse(places[m][second], row(m, second), states[m].maximum[second], states[m].total[second]);
     }
   }
 
@@ -384,13 +423,15 @@ struct Kernel {
         for (int j = 0; j < 4; ++j) o[4 * i + j] = ptx::fma(weight, ptx::float_of_bits(word(part, j)), o[4 * i + j]);
       }
     }
-    store_columns(place, piece.chunk * kColumnsV + 16 * piece.member + 8 * piece.next, o, tile::inverse_sum(sum));
-    if (piece.member == 0 && piece.next == 0 && piece.chunk == 0) store_lse(place, maximum, sum);
+    store_columns(place, piece.chunk * kColumnsV + 16 * piece.member + 8 * piece.next, o,
+                  scale_of_row(piece.row, maximum, sum));
+    if (piece.member == 0 && piece.next == 0 && piece.chunk == 0) store_lse(place, piece.row, maximum, sum);
   }
 
   FC_DEVICE void run() {
     find_tile();
     if constexpr (C.early_launch) ptx::griddepcontrol_wait(), ptx::griddepcontrol_launch_dependents();
+    if constexpr (T.alibi != 0) load_slopes();
     attend();
     if constexpr (C.key_warps == 1) {
       store_all();
@@ -409,7 +450,13 @@ struct Kernel {
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward(const __grid_constant__ Params params) {
-  Kernel<T, C>(params).run();
+  Kernel<T, C>(params, nullptr).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_scored(const __grid_constant__ Scored<Params> params) {
+  Kernel<T, C>(params.plain, &params.score).run();
 }
 
 }  // namespace flashcore::sm80_short_fwd

@@ -44,16 +44,26 @@ struct Loader {
                            int block, const LoadedTile& tile) const {
     using Keys = tile::TmaTile<C.block_n, kDim>;
     int row = block * C.block_n, batch = tile.batch;
-    if constexpr (T.ragged) row += tile.keys_row, batch = tile.keys_end;
+    if constexpr (T.ragged) {
+      const int of_rank = context.rank() * (C.block_n / C.cluster);
+      row = within(row + tile.keys_row + of_rank, context.params.problem.seqlen_kv) - of_rank, batch = tile.keys_end;
+    }
     if constexpr (C.cluster == 1) Keys::load_expected(destination, map, barrier, row, tile.head_kv, batch);
     else Keys::template load_multicast<C.cluster>(destination, map, barrier, row, tile.head_kv, batch, context.rank());
   }
 
+  // The first row of a box, of a ragged batch one that is in its map: a load of a box wholly outside ended with an
+  // illegal address, on an H200, where the map begins before the tensor. What is loaded in its place is the sequence's
+  // last row, for rows that are not stored and keys that are masked.
+  FC_DEVICE static int within(int row, int bound) { return min_int(row, bound - 1); }
+
   FC_DEVICE void load_q(const LoadedTile& tile, int part) {
     const int stage = ring_q.stage();
+    int row = tile.first_row + part * kRowsPerConsumer;
+    if constexpr (T.ragged) row = within(row, context.params.problem.seqlen_q);
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
-    TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
-                         tile.first_row + part * kRowsPerConsumer, tile.head_q, tile.batch);
+    TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part), row, tile.head_q,
+                         tile.batch);
     if (part == row_groups(C) - 1) ring_q.advance();
   }
   FC_DEVICE void load_k(const LoadedTile& tile, int block) {

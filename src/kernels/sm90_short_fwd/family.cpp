@@ -39,7 +39,6 @@ class Sm90ShortForward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_hopper_tiles(problem, limits)) return reason;
-    if (auto reason = why_no_scores(problem)) return reason;
     if (auto reason = why_not_ragged(problem)) return reason;
     // Batch and row tiles are the grid's second and third dimension.
     if (problem.batch > kMaxGrid || problem.seqlen_q > kMaxGrid)
@@ -100,7 +99,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
                         static_cast<unsigned>(problem.batch), static_cast<unsigned>(tiles.rows)};
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
     step.launch.programmatic = config.early_launch != 0;
-    step.set_params(params);
+    set_params_of(step, params, problem);
     relocate_forward(step, offsetof(Params, problem));
     step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q,
                                {64, sm90_short_fwd::positions(config), config.pack_heads, 1}),

@@ -16,7 +16,8 @@
 namespace flashcore::sm90_short_fwd {
 
 template <Traits T, Config C>
-struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThreshold> {
+struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThreshold>,
+                tile::SlopesOfRows<has_score(T), 2> {
   using Base = tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThreshold>;
   using Base::acc_o, Base::acc_s, Base::p, Base::softmax;
   using TileQ = tile::TmaTile<kTileRows, T.head_dim>;
@@ -41,12 +42,15 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   unsigned short* outputs[2];  // this lane's first column in them
   float inverse[2];            // of the row's sum, where one part has all keys
 
-  FC_DEVICE explicit Kernel(const Params<ptx::TensorMap>& parameters) : params(parameters) {}
+  FC_DEVICE Kernel(const Params<ptx::TensorMap>& parameters, const ScoreParams* of_scores) : params(parameters) {
+    if constexpr (has_score(T)) this->score_params = of_scores;
+  }
 
   // Made where they are used: kept beside what they refer to, they would put both into local memory.
   FC_DEVICE OverGroups<T, C> over_groups() const { return {at}; }
   FC_DEVICE OverCluster<T, C> over_cluster() const { return {at}; }
   FC_DEVICE tile::Mask<T, ForwardParams> mask() const { return {params.problem}; }
+  FC_DEVICE tile::Score<T> score() const { return {params.problem, this->score_params}; }
 
   // --- what to do -------------------------------------------------------------------------------------------------
   // The grid is (heads, batch, row tiles) and needs no division where one tile holds a key head's query heads.
@@ -151,6 +155,18 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
                  {tile.position_of(row(0)), tile.position_of(row(1))});
   }
 
+  // After start_loads, whose barrier is behind the end of the launch before.
+  FC_DEVICE void load_slopes() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) this->slopes[r] = score().slope(tile.batch, tile.query_head(row(r)));
+  }
+  FC_DEVICE void transform_scores(int block) {
+    score().apply(acc_s, this->slopes,
+                  score().template side<kBlockN>(block, tile.first_position, tile.first_position + kPositions - 1),
+                  block * kBlockN + tile::column_of_lane(at.lane),
+                  {tile.position_of(row(0)), tile.position_of(row(1))});
+  }
+
   // --- compute ----------------------------------------------------------------------------------------------------
   // One block, as in short problems: the first half's P·V runs under the exponentials of the second.
   FC_DEVICE void attend_single() {
@@ -188,6 +204,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     ptx::mbarrier_wait(at.q_full(), 0);
     Base::first_scores();
     refill();
+    Base::transform_where_asked(first_block);
     Base::mask_where_cut(first_block);
     index = 1;
     if (blocks == 1) attend_single();
@@ -199,6 +216,28 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   FC_DEVICE bool warp_has_rows() const { return tile.exists(16 * at.warp, params.problem.seqlen_q); }
   FC_DEVICE bool row_exists(int r) const { return tile.exists(row(r), params.problem.seqlen_q); }
 
+  // What O of the whole row is multiplied with, and its log-sum-exp.
+  FC_DEVICE float scale_with_sink(int r, float& lse) const {
+    return tile::add_sink(state.maximum[r], state.total[r], score().sink_log2(tile.query_head(row(r))), lse);
+  }
+  FC_DEVICE float scale_of_row(int r) const {
+    if constexpr (T.sink) {
+      float lse;
+      return scale_with_sink(r, lse);
+    } else {
+      return tile::inverse_sum(state.total[r]);
+    }
+  }
+  FC_DEVICE float lse_of_row(int r) const {
+    if constexpr (T.sink) {
+      float lse;
+      scale_with_sink(r, lse);
+      return lse;
+    } else {
+      return tile::log_sum_exp(state.maximum[r], state.total[r]);
+    }
+  }
+
   // After O: 3% of a short problem, measured.
   FC_DEVICE void store_lse() const {
     const ForwardParams& problem = params.problem;
@@ -208,7 +247,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
       if (!row_exists(r)) continue;
       ptx::st_global_f32(
           tile::lse_pointer(problem, tile.batch, tile.first_head + tile.head_of(row(r)), tile.position_of(row(r))),
-          tile::log_sum_exp(state.maximum[r], state.total[r]));
+          lse_of_row(r));
     }
   }
 
@@ -230,7 +269,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!row_exists(r)) continue;
-      const float scale = kParts == 1 ? inverse[r] : tile::inverse_sum(state.total[r]);
+      const float scale = kParts == 1 ? inverse[r] : scale_of_row(r);
 #pragma unroll
       for (int c = 0; c < kPartChunks; ++c) {
         if (!over_cluster().owns(c) || !is_column(c)) continue;
@@ -246,7 +285,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     outputs[0] = ptx::opaque(output(0)), outputs[1] = ptx::opaque(output(1));
     if constexpr (kParts == 1) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) inverse[r] = tile::inverse_sum(state.total[r]);
+      for (int r = 0; r < 2; ++r) inverse[r] = scale_of_row(r);
     }
   }
 
@@ -284,6 +323,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     }
     find_tile();
     start_loads();
+    if constexpr (T.alibi != 0) load_slopes();
     attend();
     finish();
   }
@@ -292,7 +332,13 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward(const __grid_constant__ Params<ptx::TensorMap> params) {
-  Kernel<T, C>(params).run();
+  Kernel<T, C>(params, nullptr).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
+  Kernel<T, C>(params.plain, &params.score).run();
 }
 
 }  // namespace flashcore::sm90_short_fwd

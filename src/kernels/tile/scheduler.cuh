@@ -84,6 +84,8 @@ struct PackedTile {
   FC_DEVICE static int head_of(int row) { return kPackHeads == 1 ? 0 : row / kPositions; }
   FC_DEVICE int position_of(int row) const { return first_position + (kPackHeads == 1 ? row : row % kPositions); }
   FC_DEVICE bool exists(int row, int seqlen_q) const { return head_of(row) < heads && position_of(row) < seqlen_q; }
+  // Of a row that may be of a head that does not exist: then the last that does.
+  FC_DEVICE int query_head(int row) const { return first_head + min_int(head_of(row), heads - 1); }
 
   // The head_tile-th tile of the key head's `group_size` query heads.
   FC_DEVICE void set_heads(int kv, int head_tile, int group_size) {

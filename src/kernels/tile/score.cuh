@@ -5,6 +5,7 @@
 // the exponent.
 
 #include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/vote.cuh"
 #include "kernels/tile/accumulator.cuh"
 #include "kernels/tile/expression.cuh"
 #include "kernels/tile/traits.h"
@@ -22,10 +23,21 @@ template <>
 struct SlopeOfTile<true> {
   float slope;
 };
+// The same of kernels whose tiles pack several heads: the slopes of the lane's kRows rows, and where they come from.
+template <bool kHas, int kRows>
+struct SlopesOfRows {};
+template <int kRows>
+struct SlopesOfRows<true, kRows> {
+  const ScoreParams* score_params;
+  float slopes[kRows];
+};
+FC_DEVICE float slope_of_row(float slope, int) { return slope; }
+FC_DEVICE float slope_of_row(const float* slopes, int r) { return slopes[r]; }
 
-template <Traits T>
+// Params: the kernel's parameters, with heads_q, seqlen_q and seqlen_kv.
+template <Traits T, class Params = ForwardParams>
 struct Score {
-  const ForwardParams& problem;
+  const Params& problem;
   const ScoreParams* params;  // null where the traits have nothing of it
 
   // Of a tile's rows, for `apply`.
@@ -48,14 +60,36 @@ struct Score {
     return first_row + own >= kBlockN - 1 ? Side::kLeft : last_row + own <= 0 ? Side::kRight : Side::kBoth;
   }
 
-  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`.
+  // tanh of all scores, in units of the cap. Far inside the cap, where those of models are, by a polynomial in s * s,
+  // which has the softmax scale in it: half of the instructions and no special function. One score beyond it sends the
+  // warp the long way.
   template <class Accumulator>
-  FC_DEVICE void apply(Accumulator& scores, float slope, Side side, int first_key, const int (&rows)[2]) const {
-    if constexpr (T.softcap) {
+  FC_DEVICE void cap(Accumulator& scores) const {
+    // Of s and not of its square, which ptxas would keep for the polynomial, and spill. NaN is dropped here, and stays.
+    float largest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kElements<Accumulator>; ++i) largest = ptx::max(largest, expression::abs(element(scores, i)));
+    if (!ptx::vote_all(largest <= params->tanh_series_until)) {
 #pragma unroll
       for (int i = 0; i < kElements<Accumulator>; ++i)
         element(scores, i) = expression::tanh(element(scores, i) * params->tanh_scale);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kElements<Accumulator>; ++i) {
+        const float s = element(scores, i), square = s * s;
+        float p = ptx::fma(params->tanh_series[3], square, params->tanh_series[2]);
+        p = ptx::fma(p, square, params->tanh_series[1]);
+        p = ptx::fma(p, square, params->tanh_series[0]);
+        element(scores, i) = s * p;
+      }
     }
+  }
+
+  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`. `slope`: of both rows,
+  // or of each.
+  template <class Accumulator, class Slope>
+  FC_DEVICE void apply(Accumulator& scores, const Slope& slope, Side side, int first_key, const int (&rows)[2]) const {
+    if constexpr (T.softcap) cap(scores);
     if constexpr (T.alibi != 0) {
       // Exact below 2^24 keys.
       const float own[2] = {static_cast<float>(rows[0] + own_key() - first_key),
@@ -64,15 +98,18 @@ struct Score {
 #pragma unroll
         for (int i = 0; i < kElements<Accumulator>; ++i) {
           const float distance = own[row_of_element(i)] - static_cast<float>(column_of_element(i));
-          element(scores, i) = ptx::fma(-slope, expression::abs(distance), element(scores, i));
+          element(scores, i) =
+              ptx::fma(-slope_of_row(slope, row_of_element(i)), expression::abs(distance), element(scores, i));
         }
       } else {
         // Away from the diagonal the distance has one sign: an instruction less.
-        const float by = side == Side::kLeft ? -slope : slope;
+        float by[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) by[r] = side == Side::kLeft ? -slope_of_row(slope, r) : slope_of_row(slope, r);
 #pragma unroll
         for (int i = 0; i < kElements<Accumulator>; ++i) {
           const float distance = own[row_of_element(i)] - static_cast<float>(column_of_element(i));
-          element(scores, i) = ptx::fma(by, distance, element(scores, i));
+          element(scores, i) = ptx::fma(by[row_of_element(i)], distance, element(scores, i));
         }
       }
     }

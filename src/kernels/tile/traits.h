@@ -83,6 +83,9 @@ struct ScoreParams {
   float slope_scale;   // 1 / unit
   const float* alibi;  // slopes: [heads_q], or [batch, heads_q]
   const float* sink;   // logits: [heads_q]
+  // tanh(tanh_scale * s) = s * (series[0] + series[1] s^2 + ...) for |s| up to series_until.
+  float tanh_series[4];
+  float tanh_series_until;
 };
 
 // The parameters of a kernel for problems with a function of scores or a sink: those of the plain one first.

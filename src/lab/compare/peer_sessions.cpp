@@ -215,6 +215,10 @@ json append_session(const json& earlier, const json& row, double margin, std::st
   if (!wrong.is_object()) wrong = json::object();
   if (!refused.is_object()) refused = json::object();
   merged["peers"] = merged_peers(earlier, row, wrong, refused, before, added);
+  // Why a party is missing stands until it is timed, also when nobody asked for it this time.
+  if (const json was = member(earlier, "refused"); was.is_object())
+    for (const auto& [name, why] : was.items())
+      if (!refused.contains(name) && !find_named(merged["peers"], name)) refused[name] = why;
   merged["refused"] = std::move(refused);
   if (!wrong.empty()) merged["wrong_peers"] = std::move(wrong);
   derive_figures(merged, margin);

@@ -1,0 +1,78 @@
+"""Sequences of different lengths as PyTorch tensors: padded batches where they lie, and packed ones in a batch of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _torch_launch, _varlen
+
+
+def _rows(x: Tensor) -> tuple[Tensor, int] | None:
+    """[batch, heads, length, dim] as [rows, heads, dim] of the same memory, and how many rows a batch entry is further on. None where
+    the entries do not lie whole rows apart."""
+    batch, heads, length, dim = x.shape
+    apart, head, row, column = x.stride()
+    if (column != 1 and dim > 1) or row < 0:
+        return None
+    if length == 1:
+        row = apart if batch > 1 else heads * dim
+        per = 1
+    elif batch == 1:
+        per = length
+    elif row > 0 and apart % row == 0 and apart // row >= length:
+        per = apart // row
+    else:
+        return None
+    total = (batch - 1) * per + length
+    return (None if total >= 2**31 else (x.as_strided((total, heads, dim), (row, head, 1)), per))
+
+
+def _as_rows(x: Tensor) -> tuple[Tensor, int]:
+    """The same, of a copy where there is no other way."""
+    found = _rows(x)
+    if found is None:
+        found = _rows(x.transpose(1, 2).contiguous().transpose(1, 2))
+        assert found is not None
+    return found
+
+
+def _boundaries(first: Tensor, count: Tensor, per: int, total: int) -> Tensor:
+    """Where each sequence begins, and the end of all: cu_seqlens of sequences with gaps, which seqused leaves out."""
+    begin = torch.arange(first.shape[0], dtype=torch.int32, device=first.device) * per + first
+    return torch.cat((begin, begin.new_full((1,), total)))
+
+
+def attend_padded(query: Tensor, key: Tensor, value: Tensor, first: Tensor, count: Tensor, *, kept: dict[Any, Any], **options: Any) -> Tensor:
+    """Causal attention over sequences of which positions first .. first + count - 1 count.
+
+    query is [batch, heads, rows, dim] with as many rows as key and value, or one, which is the last position of each. Returns
+    [batch, rows, heads, dim of value]; rows that do not count are 0. `kept` holds the boundaries for the model's next layers.
+    """
+    batch, heads, rows, _ = query.shape
+    if query.shape[2] > 1:  # o has its boundaries, and rows of one batch entry after those of another
+        query = query.transpose(1, 2).contiguous().transpose(1, 2)
+    (q, per_q), (k, per_k), (v, per_v) = _as_rows(query), _as_rows(key), _as_rows(value)
+    if per_k != per_v:
+        (k, per_k), (v, _) = (_as_rows(x.transpose(1, 2).contiguous().transpose(1, 2)) for x in (key, value))
+    name = (per_q, rows, q.shape[0], per_k, k.shape[0])
+    if name not in kept:
+        of_q = (first * 0, count * 0 + 1) if rows == 1 else (first, count)
+        kept[name] = (_boundaries(*of_q, per_q, q.shape[0]), of_q[1], _boundaries(first, count, per_k, k.shape[0]))
+    cu_q, used_q, cu_kv = kept[name]
+    new = torch.empty if rows == 1 else torch.zeros
+    out = new((batch, rows, heads, value.shape[3]), dtype=query.dtype, device=query.device)
+    _varlen.varlen_attention(q, k, v, cu_q, cu_kv, rows, key.shape[2], seqused_q=used_q, seqused_kv=count,
+                             out=out.view(batch * rows, heads, value.shape[3]), **options)  # fmt: skip
+    _torch_launch.computed.add()
+    return out
+
+
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, cu_q: Tensor, cu_kv: Tensor, longest_q: int, longest_kv: int, **options: Any) -> Tensor:
+    """Causal attention of each of the sequences that follow each other in a batch of one: [1, rows, heads, dim of value]."""
+    q, k, v = (_as_rows(x)[0] for x in (query, key, value))
+    out = _varlen.varlen_attention(q, k, v, cu_q.contiguous(), cu_kv.contiguous(), longest_q, longest_kv, **options)
+    _torch_launch.computed.add()
+    return out.unsqueeze(0)  # type: ignore[no-any-return]
