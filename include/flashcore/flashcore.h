@@ -241,15 +241,20 @@ typedef struct fc_operands {
   const float* sink;  /* logits, fp32 [heads_q], contiguous, with FC_SINK_HEAD: neither scaled nor capped */
   /* Of ragged batches. Sequence s has the rows cu_seqlens_q[s] .. cu_seqlens_q[s + 1] - 1 of q, o and lse, and the rows
    * cu_seqlens_kv[s] .. cu_seqlens_kv[s + 1] - 1 of k and v, of which the first seqused_kv[s] are keys (null: all).
-   * They are read when the launch runs, so that one captured graph serves any lengths up to the bounds. A sequence
-   * whose boundaries leave the tensors, end before they begin or pass a bound gets NaN in its rows of o and lse. Where
-   * such boundaries give a row to two sequences, it holds what one of them makes of it. Since ABI version 6 */
+   * And the first seqused_q[s] are rows: what lies between sequences, as in a padded batch, is neither read nor
+   * written. They are read when the launch runs, so that one captured graph serves any lengths up to the bounds. A
+   * sequence whose boundaries leave the tensors, end before they begin or pass a bound gets NaN in its rows of o and
+   * lse. Where such boundaries give a row to two sequences, it holds what one of them makes of it. Since ABI version 6
+   */
   const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* [batch + 1] */
-  const int32_t* seqused_kv;                   /* [batch] or null */
+  const int32_t *seqused_kv, *seqused_q;       /* [batch] or null */
 } fc_operands;
 
-#define FC_OPERANDS_INIT \
-  { (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#define FC_OPERANDS_INIT                                                                                            \
+  {                                                                                                                 \
+    (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+        NULL                                                                                                        \
+  }
 
 /* fc_plan_launch for every problem. Slopes and sinks are read when the launch runs. On the CPU a slope that is NaN or
  * infinite is refused, and a sink that is NaN or +infinity (-infinity is no sink); on a GPU nobody looks. Since ABI

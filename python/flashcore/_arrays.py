@@ -14,7 +14,7 @@ from ._library import Error
 ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int32": 4}
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 # Arrays of lengths; all others are of floats.
-_INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv")
+_INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q")
 _FULL_NAMES = {short: name for name, short in _NAMES.items()}
 
 

@@ -72,7 +72,7 @@ class Operands(ctypes.Structure):
 
     _fields_ = [("struct_size", ctypes.c_uint32), ("unused", ctypes.c_uint32)] + [
         (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink",
-                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv")]  # fmt: skip
+                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q")]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Operands), **fields)

@@ -58,18 +58,19 @@ def _int32s(x: Any, role: str, q: View, stream: int | None) -> View:
     return found
 
 
-def _batch_of(cu_q: View, cu_kv: View, used: View | None) -> int:
+def _batch_of(cu_q: View, cu_kv: View, **used: View | None) -> int:
     batch = cu_q.shape[0] - 1
     if batch < 1 or cu_kv.shape != cu_q.shape:
         raise Error(f"cu_seqlens_q has shape {cu_q.shape} and cu_seqlens_kv has {cu_kv.shape}; give the boundaries of each sequence, [batch + 1] both")
-    if used is not None and used.shape != (batch,):
-        raise Error(f"seqused_kv has shape {used.shape}; give how many keys of each sequence count, [batch] = {(batch,)}")
+    for role, x in used.items():
+        if x is not None and x.shape != (batch,):
+            raise Error(f"{role} has shape {x.shape}; give how many {'keys' if role == 'seqused_kv' else 'rows'} of each sequence count, [batch] = {(batch,)}")
     return batch
 
 
 def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: Any, max_seqlen_q: int, max_seqlen_kv: int, *, causal: Any = False,
                      window: Any = None, window_alignment: str | None = None, scale: float | None = None, softcap: float | None = None,
-                     alibi: Any = None, sink: Any = None, seqused_kv: Any = None, out: Any = None, return_lse: bool = False,
+                     alibi: Any = None, sink: Any = None, seqused_kv: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False,
                      stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
                      descale_v: Any = None) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
@@ -92,6 +93,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         alibi: slopes, float32 [heads] or [batch, heads]; the distance is |i + length_kv - length_q - j| of the sequence.
         sink: float32 [heads], as of `attention`.
         seqused_kv: int32 [batch]: how many keys of each sequence count, from its first on. Default: all.
+        seqused_q: int32 [batch]: the same of rows. What lies between sequences, as in a padded batch, is neither read nor written.
         out: where to write, [total_q, heads, head_dim_v]. Default: a new array.
         return_lse: also return the log-sum-exp of each row, float32 [heads, total_q].
         stream: a CUstream as a number; default: the framework's current stream.
@@ -111,8 +113,9 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
     vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
     cu_q, cu_kv = _int32s(cu_seqlens_q, "cu_seqlens_q", vq, stream), _int32s(cu_seqlens_kv, "cu_seqlens_kv", vq, stream)
     used = None if seqused_kv is None else _int32s(seqused_kv, "seqused_kv", vq, stream)
+    used_q = None if seqused_q is None else _int32s(seqused_q, "seqused_q", vq, stream)
     bounds = (_bound(max_seqlen_q, "max_seqlen_q"), _bound(max_seqlen_kv, "max_seqlen_kv"))
-    sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, used))
+    sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q))
     if out is None:
         out = _arrays.empty_like(vq, sizes.output_shape(), _factors.output_dtype(vq.dtype))
         vo = _arrays.view(out, "out", stream)
@@ -127,7 +130,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         lse_view = _arrays.view(lse, "lse", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0)  # fmt: skip
+             operands.alibi, operands.sink, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
+             seqused_q=used_q.address if used_q else 0)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))

@@ -195,7 +195,7 @@ fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, voi
     args.descale_q = given.descale_q, args.descale_k = given.descale_k, args.descale_v = given.descale_v;
     args.alibi = given.alibi, args.sink = given.sink;
     args.cu_seqlens_q = given.cu_seqlens_q, args.cu_seqlens_kv = given.cu_seqlens_kv;
-    args.seqused_kv = given.seqused_kv;
+    args.seqused_kv = given.seqused_kv, args.seqused_q = given.seqused_q;
     plans().find(plan)->launch(args.addresses(), stream);
   });
 }

@@ -55,7 +55,8 @@ struct Int32Operand {
 };
 constexpr Int32Operand kInt32Operands[] = {{"cu_seqlens_q", Operand::kCuSeqlensQ, 1, false},
                                            {"cu_seqlens_kv", Operand::kCuSeqlensKv, 1, false},
-                                           {"seqused_kv", Operand::kSequsedKv, 0, true}};
+                                           {"seqused_kv", Operand::kSequsedKv, 0, true},
+                                           {"seqused_q", Operand::kSequsedQ, 0, true}};
 
 std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
   if (request.candidate)
@@ -272,7 +273,7 @@ void Plan::launch(const Addresses& given, void* stream) const {
       return static_cast<const std::int32_t*>(given[AddressOf(operand).index()]);
     };
     args.cu_seqlens_q = int32s(Operand::kCuSeqlensQ), args.cu_seqlens_kv = int32s(Operand::kCuSeqlensKv);
-    args.seqused_kv = int32s(Operand::kSequsedKv);
+    args.seqused_kv = int32s(Operand::kSequsedKv), args.seqused_q = int32s(Operand::kSequsedQ);
     (*cpu_call_)(args);
     return;
   }

@@ -65,6 +65,20 @@ class VarlenTest(unittest.TestCase):
         self.expect_each(o, lse, used)
         self.assertTrue((out[25:] == 7).all(), "rows that no sequence has are not written")
 
+    def test_some_rows_of_a_padded_batch(self):
+        """Three entries of ten rows, of which those in the middle count."""
+        rows, keys = numpy.int32([4, 10, 1]), numpy.int32([10, 3, 5])
+        cu_q, cu_kv = numpy.int32([3, 10, 25, 30]), numpy.int32([0, 15, 21, 40])
+        out = numpy.full_like(self.q, 7)
+        self.run_it(cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv, max_seqlen_q=10, max_seqlen_kv=10, seqused_q=rows, seqused_kv=keys, causal=True, out=out)
+        written = numpy.zeros(TOTAL_Q, bool)
+        for first, n, key, m in zip(cu_q, rows, cu_kv, keys):
+            wanted = flashcore.attention(self.q[None, first : first + n], self.k[None, key : key + m], self.v[None, key : key + m], layout="bshd", causal=True)
+            numpy.testing.assert_allclose(out[first : first + n], wanted[0], atol=1e-5)
+            written[first : first + n] = True
+        self.assertTrue((out[~written] == 7).all())
+        self.refused(r"seqused_q has shape \(4,\); give how many rows", cu_seqlens_q=cu_q, cu_seqlens_kv=cu_kv, seqused_q=numpy.int32([1, 1, 1, 1]))
+
     def test_lengths_may_change_under_one_plan(self):
         first = self.run_it()
         self.cu_q[1:4] = 12, 20, 21
