@@ -25,6 +25,9 @@ double mean_columns(const Problem& problem);
 // nor the multiplies hide the other wholly: most models add their squares.
 double dram_us(const Problem& problem, double bytes_per_us);
 
+// What a block's work grows by where its scores go through a softcap or ALiBi.
+double cost_of_scores(const Problem& problem);
+
 constexpr double kNotMeasuredUs = 1e9;  // what was not measured comes after all that was
 
 // Keeps the config that is expected to take least, of equal ones the first.

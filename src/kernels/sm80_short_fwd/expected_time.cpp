@@ -50,8 +50,9 @@ std::optional<double> expected_us(const Config& config, const Problem& problem, 
   const std::int64_t resident = std::max<std::int64_t>(65536 / (registers * threads_per_block(config)), 1);
   const std::int64_t active = std::min(resident, (ctas + limits.multiprocessors - 1) / limits.multiprocessors);
 
-  const double step = constants.us_per_step +
-                      constants.us_per_step_32_keys_64_columns * config.block_n / 32 * columns * config.row_blocks;
+  const double step = (constants.us_per_step +
+                       constants.us_per_step_32_keys_64_columns * config.block_n / 32 * columns * config.row_blocks) *
+                      cost_of_scores(problem);
   double tile = static_cast<double>(blocks.longest) * step;
   if (config.key_warps > 1) {
     const double parts = config.key_warps * config.row_blocks * padded_dim_v(traits) / 64.0;

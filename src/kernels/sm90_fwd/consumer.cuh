@@ -234,12 +234,10 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void store(const EpilogueArgs& args) {
     const int rows = kRowsPerStore * warp();
     // Boxes of a ragged batch have a row of the tensor, as those that are loaded (loader.cuh).
-    if constexpr (T.ragged) {
-      if (args.first_row + rows >= context.params.problem.seqlen_q) return;
-    }
+    const bool exists = !T.ragged || args.first_row + rows < context.params.problem.seqlen_q;
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, args.scale, context.qo(ring_q.stage(), row_group) + rows * 128, context.params.o, args.first_row + rows,
-        args.head, args.batch);
+        args.head, args.batch, exists);
     if constexpr (T.ragged) {
       tile::store_ragged_lse(context.params.problem, context.ragged_params->total_q, args.batch, args.head,
                              {Base::row(args.first_row, 0), Base::row(args.first_row, 1)}, lane(), args.lse);

@@ -55,12 +55,6 @@ struct Constants {
   }
 };
 
-// Measured at head dim 128 (results/h200/scores.json, and models.json without): softcap_8k 1342 us and alibi_8k 763 us,
-// where the plain problem takes 695. Softcap's instructions are more than multiplies of 128 columns hide.
-double cost_of_scores(const Problem& problem) {
-  return (problem.softcap ? 1.9 : 1.0) * (problem.alibi != Alibi::kNone ? 1.1 : 1.0);
-}
-
 }  // namespace
 
 std::optional<double> expected_us(const Config& config, const Problem& problem, const DeviceLimits& limits) {

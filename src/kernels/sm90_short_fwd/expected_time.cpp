@@ -102,8 +102,9 @@ std::optional<double> expected_us(const Config& config, const Problem& problem, 
   const double columns = mean_columns(problem) / 64, keys = config.block_n / 64.0;
   const double head_bytes = static_cast<double>(problem.head_dim + problem.head_dim_v) * 2;
   const double load = config.key_groups * config.block_n * head_bytes / (times.load_gbps_per_sm * 1000);
-  const double warpgroup_step =
-      times.us_per_block + times.us_per_block_64_keys * keys + times.us_per_block_64_keys_64_columns * keys * columns;
+  const double warpgroup_step = (times.us_per_block + times.us_per_block_64_keys * keys +
+                                 times.us_per_block_64_keys_64_columns * keys * columns) *
+                                cost_of_scores(problem);
   const double step = std::max(warpgroup_step * config.key_groups, load);
   const double alone =
       std::max(warpgroup_step + times.latency_us + times.latency_us_64_keys_64_columns * keys * columns, load);

@@ -34,10 +34,11 @@ FC_DEVICE void store_ragged_lse(const ForwardParams& params, int total_q, int en
 
 // A warp's 16 rows of O through shared memory that nobody else reads or writes, out by TMA in boxes of 16 rows. They
 // are rows of a TmaTile of kRows rows; `smem_o` is the first of them, a multiple of 8 rows from the tile's start. The
-// thread's store group is left open to bulk_wait_read.
+// thread's store group is left open to bulk_wait_read. `exists`: whether any of the rows does; asked here and not by
+// who calls, because a branch around all of it made ptxas compile the whole kernel otherwise.
 template <Element E, int kRows, int kDim, int kCount>
 FC_DEVICE void store_o_tma(const float (&acc_o)[kCount], const float (&scale)[2], ptx::SharedAddress smem_o,
-                           const ptx::TensorMap& map, int row, int head, int batch) {
+                           const ptx::TensorMap& map, int row, int head, int batch, bool exists = true) {
   using Tile = TmaTile<kRows, kDim>;
   const int lane = ptx::tid_x() % 32;
 #pragma unroll
@@ -48,7 +49,7 @@ FC_DEVICE void store_o_tma(const float (&acc_o)[kCount], const float (&scale)[2]
   }
   ptx::fence_proxy_async();
   ptx::bar_warp_sync();  // the warp's rows are written
-  if (lane == 0) {
+  if (lane == 0 && exists) {
 #pragma unroll
     for (int b = 0; b < Tile::kBlocks; ++b)
       ptx::tma_store_4d(map, smem_o + b * Tile::kBlockBytes, 64 * b, row, head, batch);
