@@ -1,5 +1,6 @@
 // flashcore verify: does a committed results file describe the source as it stands.
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/files.h"
@@ -33,6 +34,9 @@ void record(const std::vector<std::string>& files, Console& console) {
 }
 
 int verify(const Common& common, const std::vector<std::string>& files, bool recording) {
+  std::vector<NamedFile> read;
+  for (const std::string& file : files) read.push_back({"the results to verify", file});
+  require_distinct({{"--json", common.json}}, read);
   check_json_target(common);
   Console console(common.quiet, json_on_stdout(common));
   // All are read before any verdict is printed: an unreadable file must not hide behind one.
