@@ -15,7 +15,7 @@ from typing import Optional, Union
 import torch
 from torch import Tensor
 
-from . import _library, _plan, _torch_operator
+from . import _library, _plan, _torch_launch, _torch_operator
 from .torch import attention
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func"]
@@ -45,8 +45,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         [batch, length, heads, dim of v], or (out, softmax_lse, None).
 
     Raises:
-        flashcore.Error: for dropout, a window that is none, a gradient of a call that returns the log-sum-exp. RuntimeError: for tensors
-            that do not fit together.
+        flashcore.Error: for dropout, a window that is none, slopes or sinks that are no tensors, a gradient of a call that returns the
+            log-sum-exp. RuntimeError: for tensors that do not fit together.
     """
     _refuse_dropout(dropout_p)
     left, right = _plan.window_sides(window_size)
@@ -54,12 +54,19 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         right = 0
     window = None if left < 0 and right < 0 else (left, right)
     cap = None if softcap == 0.0 else softcap
+    for name, x in (("alibi_slopes", alibi_slopes), ("sink", sink)):
+        if x is not None and not isinstance(x, Tensor):
+            raise _library.Error(f"{name} is a {type(x).__name__}; give a tensor with a number for each query head")
     if not return_attn_probs:
-        heads_first = (x.transpose(1, 2) for x in (q, k, v))
-        return attention(*heads_first, window=window, scale=softmax_scale, softcap=cap, alibi_slopes=alibi_slopes, sink=sink).transpose(1, 2)
+        return attention(*map(_heads_first, (q, k, v)), window=window, scale=softmax_scale, softcap=cap, alibi_slopes=alibi_slopes, sink=sink).transpose(1, 2)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alibi_slopes, sink)):
         raise _library.Error("return_attn_probs is given and an input requires a gradient, which the log-sum-exp has not; leave one of them out")
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in _torch_operator.cast(q, k, v))
+    q, k, v = _torch_operator.cast(q, k, v)
+    # The checks of the operator, which computes calls without the log-sum-exp.
+    _torch_launch.check(*map(_heads_first, (q, k, v)), softmax_scale, False, left, right, cap, alibi_slopes, sink)
+    if 0 in q.shape[:3]:
+        return q.new_zeros((*q.shape[:3], v.shape[3])), q.new_zeros((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32), None
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     slopes, logits = (None if x is None else x.float().contiguous() for x in (alibi_slopes, sink))
     out, lse = _plan.attention(q, k, v, layout="bshd", window=window, scale=softmax_scale, softcap=cap, alibi=slopes, sink=logits, return_lse=True)
     return out, lse, None
@@ -81,6 +88,10 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
     """flash_attn.flash_attn_qkvpacked_func: qkv is [batch, length, 3, heads, dim]. The rest as of flash_attn_func."""
     q, k, v = _unpack(qkv, "qkv", 3)
     return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    return x.transpose(1, 2) if x.dim() == 4 else x  # another number of axes is refused with a better message
 
 
 def _unpack(packed: Tensor, name: str, count: int) -> tuple[Tensor, ...]:
