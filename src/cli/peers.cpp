@@ -272,7 +272,10 @@ Run add_peers(CLI::App& app) {
   app.add_option("--condition", options->timing.condition,
                  "burst, or sustained: 100 ms of a party's own work before each of its samples, which last 200 ms")
       ->capture_default_str();
-  app.add_option("--budget", options->budget, "seconds; peers that are slow to set up are left out when it runs short")
+  app.add_option(
+         "--budget", options->budget,
+         "seconds; peers that are slow to set up are left out when it runs short, and no question waits longer than "
+         "what is left of it, or 10 s")
       ->check(number_between(1, 1e6))
       ->capture_default_str();
   app.add_option("--seed", options->timing.seed, "of the data")->check(seed_number())->capture_default_str();
