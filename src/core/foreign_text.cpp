@@ -13,8 +13,6 @@ namespace {
 bool is_space(std::uint32_t code) { return code == '\t' || code == '\n' || code == '\r'; }
 bool is_control(std::uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0); }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 bool is_decimal(std::string_view digits) {
   if (digits.empty() || (digits.size() > 1 && digits[0] == '0')) return false;
   return digits.find_first_not_of("0123456789") == std::string_view::npos;
@@ -64,7 +62,7 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text) {
 
 bool has_leading_zero(std::string_view text) {
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
-  return digits.size() > 1 && digits[0] == '0' && is_digit(digits[1]);
+  return digits.size() > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9';
 }
 
 std::optional<double> parse_finite(std::string_view text) {
