@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import math
+import mmap
 import os
 import sys
 from typing import Any, NamedTuple
@@ -253,12 +254,53 @@ def _faults_when_written(address: int) -> bool:
     return False
 
 
+_madvise = getattr(_libc, "madvise", None)
+if _madvise is not None:
+    _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, from Linux 5.14: pages become writable, and their bytes stay
+_POPULATED_BYTES = 4 << 20  # at most: up to here it takes less time than reading the list of mappings, half a millisecond
+
+
+def _span(found: View) -> tuple[int, int]:
+    """The addresses of the first byte, and behind the last one."""
+    item = ITEM_BYTES[found.dtype]
+    reaches = [(extent - 1) * stride * item for extent, stride in zip(found.shape, found.strides)]
+    return found.address + sum(min(0, reach) for reach in reaches), found.address + sum(max(0, reach) for reach in reaches) + item
+
+
+def _has_page_to_read_only(low: int, high: int) -> bool:
+    """Whether any page from `low` to `high` is mapped read-only or not at all. The page of one element may be known already."""
+    first = low - low % mmap.PAGESIZE
+    if high - first <= mmap.PAGESIZE:
+        return False
+    if high - first <= _POPULATED_BYTES and _madvise is not None and _madvise(first, high - first, _POPULATE_WRITE) == 0:
+        return False
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            mappings = file.readlines()
+    except OSError:
+        return False
+    for mapping in mappings:
+        addresses, flags = mapping.split(maxsplit=2)[:2]
+        begin, end = (int(address, 16) for address in addresses.split(b"-"))
+        if end <= low:
+            continue
+        if begin > low or b"w" not in flags:
+            return True
+        low = end
+        if low >= high:
+            return False
+    return True
+
+
 def output(x: Any, role: str, stream: int | None = None) -> View:
     """As view(), of an array that is to be written."""
     found = view(x, role, stream)
     # PyTorch keeps no flag for a tensor over a read-only mapping (torch.from_numpy of a memmap), and NumPy none for its view of one.
-    if found.writable and found.device == "cpu" and 0 not in found.shape and _faults_when_written(found.address):
-        raise Error(f"{role}, a {type(x).__name__}, lies in memory that is mapped read-only; give an array that can be written, or leave {role}= away")
+    if found.writable and found.device == "cpu" and 0 not in found.shape and (
+            _faults_when_written(found.address) or _has_page_to_read_only(*_span(found))):  # fmt: skip
+        raise Error(f"{role}, a {type(x).__name__}, lies in memory that is mapped read-only, all or a part of it; give an array that can be "
+                    f"written, or leave {role}= away")  # fmt: skip
     if not found.writable:
         raise Error(f"{role}, a {type(x).__name__}, cannot be written (it is read-only, or DLPack hands out a copy); give an array that can, "
                     f"or leave {role}= away")  # fmt: skip

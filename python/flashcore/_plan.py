@@ -339,7 +339,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
             that read it. Positive and finite (not looked at on a GPU).
         softcap: from 1e-6 to 1e6: a score s = scale · q kᵀ becomes softcap · tanh(s / softcap) before it is masked (Gemma 2, Grok).
         alibi: slopes of ALiBi, float32 [heads] or [batch, heads]: after softcap, slope · |i + seqlen_kv - seqlen_q - j| is taken
-            from the score of row i and key j, as with FlashAttention's alibi_slopes.
+            from the score of row i and key j, as with FlashAttention's alibi_slopes. Finite, and in size at most
+            1e37 · min(1, softcap or scale) / (seqlen_q + seqlen_kv + 1024), which fp32 holds; on a GPU nobody looks.
         sink: float32 [heads], a logit for each query head that joins each row's sum and log-sum-exp and has no value (gpt-oss).
             It is neither scaled nor capped; -inf is none.
 

@@ -182,8 +182,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bo
     """RuntimeError for what torch.ops.flashcore.attention does not compute. Kernels and the fake kernel ask the same."""
     for role, x in (("q", q), ("k", k), ("v", v)):
         torch._check(x.dim() == 4, lambda role=role, x=x: f"flashcore.attention: {role} has {x.dim()} axes; give [batch, heads, length, dim]")
-        torch._check(x.dtype == q.dtype and x.dtype in DTYPES, lambda role=role, x=x: (
-            f"flashcore.attention: {role} is {x.dtype} and q is {q.dtype}; give all three as float32, float16 or bfloat16"))  # fmt: skip
+        torch._check(x.dtype in DTYPES, lambda role=role, x=x: f"flashcore.attention: {role} is {x.dtype}; give float32, float16 or bfloat16")
+        torch._check(x.dtype == q.dtype, lambda role=role, x=x: f"flashcore.attention: {role} is {x.dtype} and q is {q.dtype}; convert one of them")
         torch._check(x.device == q.device, lambda role=role, x=x: f"flashcore.attention: {role} is on {x.device} and q on {q.device}; move one")
     torch._check(k.shape[0] == q.shape[0], lambda: _misfit("batch entries", q.shape[0], k.shape[0], "q", "k"))
     torch._check(v.shape[0] == q.shape[0], lambda: _misfit("batch entries", q.shape[0], v.shape[0], "q", "v"))
@@ -232,7 +232,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False, scale: Opt
     scores = (softcap, 0 if alibi_slopes is None else alibi_slopes.dim(), 0 if sink is None else 1)
     key = key_of(q, k, v, addresses, is_causal, scale, True, window, scores)
     prepared = known.get(key)
-    if scores[1] or scores[2] or not isinstance(prepared, Prepared):  # the key holds no shapes of slopes and sinks
+    # The key holds no shapes of slopes and sinks, and has the 0 of no slopes for a slope without axes.
+    if alibi_slopes is not None or sink is not None or not isinstance(prepared, Prepared):
         check(q, k, v, scale, is_causal, window_left, window_right, softcap, alibi_slopes, sink)
     if not isinstance(prepared, Prepared):
         shape, strides = output_layout(q, v)

@@ -47,8 +47,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         [batch, length, heads, dim of v], or (out, softmax_lse, None).
 
     Raises:
-        flashcore.Error: for dropout, a window that is none, a gradient of a call that returns the log-sum-exp. RuntimeError: for tensors
-            that do not fit together.
+        flashcore.Error: for dropout, a window that is none, slopes or sinks that are no tensors of floats, a gradient of a call that returns
+            the log-sum-exp. RuntimeError: for tensors that do not fit together.
     """
     _refuse_dropout(dropout_p)
     left, right = _plan.window_sides(window_size)
@@ -56,12 +56,17 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, sof
         right = 0
     window = None if left < 0 and right < 0 else (left, right)
     cap = None if softcap == 0.0 else softcap
+    _require_floats(alibi_slopes=alibi_slopes, sink=sink)
     if not return_attn_probs:
-        heads_first = (x.transpose(1, 2) for x in (q, k, v))
-        return attention(*heads_first, window=window, scale=softmax_scale, softcap=cap, alibi_slopes=alibi_slopes, sink=sink).transpose(1, 2)
+        return attention(*map(_heads_first, (q, k, v)), window=window, scale=softmax_scale, softcap=cap, alibi_slopes=alibi_slopes, sink=sink).transpose(1, 2)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alibi_slopes, sink)):
         raise _library.Error("return_attn_probs is given and an input requires a gradient, which the log-sum-exp has not; leave one of them out")
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in _torch_operator.cast(q, k, v))
+    q, k, v = _torch_operator.cast(q, k, v)
+    # The checks of the operator, which computes calls without the log-sum-exp.
+    _torch_launch.check(*map(_heads_first, (q, k, v)), softmax_scale, False, left, right, cap, alibi_slopes, sink)
+    if 0 in q.shape[:3]:
+        return q.new_zeros((*q.shape[:3], v.shape[3])), q.new_zeros((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32), None
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     slopes, logits = (None if x is None else x.float().contiguous() for x in (alibi_slopes, sink))
     out, lse = _plan.attention(q, k, v, layout="bshd", window=window, scale=softmax_scale, softcap=cap, alibi=slopes, sink=logits, return_lse=True)
     return out, lse, None
@@ -120,6 +125,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     window = None if left < 0 and right < 0 else (left, right)
     cap = None if softcap == 0.0 else softcap
     q, k, v = _torch_operator.cast(q, k, v)
+    _require_floats(alibi_slopes=alibi_slopes, sink=sink)
     options = dict(window=window, scale=softmax_scale, softcap=cap)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alibi_slopes, sink)):
         if return_attn_probs:
@@ -169,6 +175,18 @@ def _by_sequence(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_kv: Tensor, u
         made = attention(*one, alibi_slopes=own, sink=sink, **options)
         out = torch.slice_scatter(out, made[0].transpose(0, 1), 0, rows.start, rows.stop)
     return out
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    return x.transpose(1, 2) if x.dim() == 4 else x  # another number of axes is refused with a better message
+
+
+def _require_floats(**operands: Optional[Tensor]) -> None:
+    for name, x in operands.items():
+        if x is not None and not isinstance(x, Tensor):
+            raise _library.Error(f"{name} is a {type(x).__name__}; give a tensor with a number for each query head")
+        if x is not None and not x.is_floating_point():
+            raise _library.Error(f"{name} is {x.dtype}; give a floating-point tensor with a number for each query head")
 
 
 def _unpack(packed: Tensor, name: str, count: int, rows: str = "batch, length") -> tuple[Tensor, ...]:

@@ -19,7 +19,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _plan, _torch_operator
+from . import _library, _plan, _torch_operator
 from ._torch_counters import counters, reset_counters
 from ._torch_dropin import attend
 from ._torch_reasons import why_not
@@ -71,8 +71,13 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, 
     Gradients, those of alibi_slopes and sink too, are computed by PyTorch, from all scores at once.
 
     Raises:
-        flashcore.Error: for a window that is none. RuntimeError: for tensors that do not fit together.
+        flashcore.Error: for a window that is none, and a scale or softcap that is True or False. RuntimeError: for tensors that do not
+            fit together.
     """
+    # An operator takes them for 1 and 0.
+    for name, number in (("scale", scale), ("softcap", softcap)):
+        if isinstance(number, bool):
+            raise _library.Error(f"{name} is {number!r}; use a number from 1e-6 to 1e6, or None")
     left, right = _plan.window_sides(window)
     return torch.ops.flashcore.attention(query, key, value, is_causal, scale, left, right, softcap, alibi_slopes, sink)  # type: ignore[no-any-return]
 

@@ -8,6 +8,7 @@
 #include "api/artifact_cache.h"
 #include "api/fork_gate.h"
 #include "core/error.h"
+#include "core/slope_bound.h"
 #include "device/compiler.h"
 
 namespace flashcore::api {
@@ -223,8 +224,13 @@ void Plan::check_floats(const Addresses& addresses) const {
         throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
                         operand.name);
     }
-    for (std::int64_t at = 0; cpu_call_ && at < count; ++at) {
+    if (!cpu_call_) continue;
+    const double largest = operand.operand == Operand::kAlibi ? max_slope(problem_) : INFINITY;
+    for (std::int64_t at = 0; at < count; ++at) {
       if (!operand.allowed(values[at])) throw_bad_input("{}[{}] is {}; {}", operand.name, at, values[at], operand.rule);
+      if (operand.operand == Operand::kAlibi && std::abs(values[at]) > largest)
+        throw_bad_input("{}[{}] is {}; slopes of this problem are from {:.3g} to {:.3g}, beyond which fp32 overflows",
+                        operand.name, at, values[at], -largest, largest);
     }
   }
 }

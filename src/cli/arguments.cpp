@@ -69,9 +69,19 @@ CLI::Validator number_between(double lowest, double highest) {
       [lowest, highest](std::string& text) {
         const auto value = parse_finite(text);
         if (value && *value >= lowest && *value <= highest) return std::string();
-        return fmt::format("'{}' is not a number from {} to {}", excerpt(text), lowest, highest);
+        return fmt::format("'{}' is not a number from {} to {} (without '+' or zeros in front)", excerpt(text), lowest,
+                           highest);
       },
       fmt::format("FLOAT in [{} - {}]", lowest, highest));
+}
+
+CLI::Validator decimal_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        if (parse_finite(text)) return std::string();
+        return fmt::format("'{}' is not a finite decimal number (without '+' or zeros in front)", excerpt(text));
+      },
+      "");
 }
 
 void require_distinct(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
@@ -88,6 +98,15 @@ void require_distinct(const std::vector<NamedFile>& written, const std::vector<N
         throw_bad_input("{} {} is the file of {}: it would be overwritten; give another name", written[i].flag,
                         out.string(), in.flag);
   }
+}
+
+std::vector<NamedFile> ledger_files(const std::string& folder) {
+  std::vector<NamedFile> files;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (const fs::path verdict = at->path() / "verdict.json"; fs::exists(verdict, error))
+      files.push_back({"a verdict of the ledger", verdict.string()});
+  return files;
 }
 
 void require_something_to_time(const Suite& suite) {

@@ -18,6 +18,7 @@ CLI::Validator seed_number();  // any of 64 bits
 CLI::Validator not_empty();
 // For real ones: CLI::Range lets NaN through.
 CLI::Validator number_between(double lowest, double highest);
+CLI::Validator decimal_number();  // finite; whoever takes it says what range it has
 
 struct NamedFile {
   std::string flag, file;  // "--out", "o.npy"; an empty file is a flag that was not given, "-" is stdout
@@ -25,6 +26,8 @@ struct NamedFile {
 // Error kBadInput if two files to be written are one, or one of them is a file that is read: by name, through links and
 // through hard links.
 void require_distinct(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
+// The verdicts that a ledger's folder holds; none if it is not there.
+std::vector<NamedFile> ledger_files(const std::string& folder);
 
 // Error kBadInput if no problem of the suite has a query row: what computes nothing has no time.
 void require_something_to_time(const Suite& suite);

@@ -153,7 +153,13 @@ void check_output_folder(const char* flag, const std::string& folder) {
 
 void check_json_target(const Common& common) {
   if (json_on_stdout(common)) return;
-  require_distinct({{"--json", common.json}}, {{"--store", common.store}, {"--suite", common.suite}});
+  std::string table;
+  try {
+    table = user_table_path().string();
+  } catch (const Error&) {  // no folder for a cache: no table
+  }
+  require_distinct({{"--json", common.json}},
+                   {{"--store", common.store}, {"--suite", common.suite}, {"the tuned table", table}});
   check_output_file("--json", common.json);
 }
 

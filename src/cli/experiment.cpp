@@ -271,6 +271,13 @@ int list_experiments(const ExperimentArguments& options) {
   return ledger.empty() && not_run.empty() && closed.empty() ? kNotJudged : kDone;
 }
 
+void check_targets(const ExperimentArguments& options) {
+  std::vector<NamedFile> read = ledger_files(options.ledger);
+  for (const std::string& file : options.files) read.push_back({"an experiment", file});
+  require_distinct({{"--json", options.common.json}}, read);
+  check_json_target(options.common);
+}
+
 }  // namespace
 
 Run add_experiment(CLI::App& app) {
@@ -297,7 +304,7 @@ Run add_experiment(CLI::App& app) {
   return [options] {
     if (options->trust_code) trust_code();
     watch_interrupts();
-    check_json_target(options->common);
+    check_targets(*options);
     if (options->action == "run") return run_experiment(*options);
     return options->action == "check" ? check_experiments(*options) : list_experiments(*options);
   };

@@ -179,7 +179,18 @@ void write_document(const PeersArguments& options, const Suite& suite, const nlo
   else write_file_atomically(options.common.json, print_rows(document));
 }
 
+// A program is read again whenever it is started anew. A word that is the name of a file may be one too: of a script.
+void keep_programs(const PeersArguments& options) {
+  std::vector<NamedFile> programs;
+  std::error_code error;
+  for (const std::string& program : options.programs)
+    for (const std::string& word : parse_peer_command(program))
+      if (std::filesystem::is_regular_file(word, error)) programs.push_back({"--peer", word});
+  require_distinct({{"--json", options.common.json}, {"--store", options.common.store}}, programs);
+}
+
 int run_peers_verb(const PeersArguments& options) {
+  keep_programs(options);
   check_json_target(options.common);
   if (options.append && (options.common.json.empty() || json_on_stdout(options.common)))
     throw_bad_input("--append was given without a file to append to: name it with --json FILE");
@@ -261,7 +272,10 @@ Run add_peers(CLI::App& app) {
   app.add_option("--condition", options->timing.condition,
                  "burst, or sustained: 100 ms of a party's own work before each of its samples, which last 200 ms")
       ->capture_default_str();
-  app.add_option("--budget", options->budget, "seconds; peers that are slow to set up are left out when it runs short")
+  app.add_option(
+         "--budget", options->budget,
+         "seconds; peers that are slow to set up are left out when it runs short, and no question waits longer than "
+         "what is left of it, or 10 s")
       ->check(number_between(1, 1e6))
       ->capture_default_str();
   app.add_option("--seed", options->timing.seed, "of the data")->check(seed_number())->capture_default_str();

@@ -21,7 +21,7 @@ struct ProblemArguments {
   std::vector<std::string> ids;
   bool reference = false;
   int draw = 0;
-  std::uint64_t seed = 1;
+  std::optional<std::uint64_t> seed;  // none: 1
   std::vector<std::string> dtypes;
   std::string suite_file;
 };
@@ -54,16 +54,18 @@ void print(Console& console, const PlacedProblem& p) {
 
 // Problems that nobody has tuned for, as a suite.
 int run_draw(const ProblemArguments& options) {
+  require_distinct({{"--json", options.common.json}, {"--suite-file", options.suite_file}}, {});
   check_output_file("--suite-file", options.suite_file);
   std::vector<DType> dtypes;
   for (const std::string& name : options.dtypes) dtypes.push_back(parse_dtype(name));
   for (const DType dtype : dtypes)
     if (dtype == DType::kF32) throw_bad_input("--dtypes: fp32 is never drawn, for no fast GPU kernel takes it");
-  const Suite suite = draw_unseen(options.draw, options.seed, dtypes);
+  const std::uint64_t seed = options.seed.value_or(1);
+  const Suite suite = draw_unseen(options.draw, seed, dtypes);
   const std::string text = print_suite(
       suite,
       fmt::format("Drawn by `flashcore problem --draw {}{} --seed {}`: no table or model has seen them.", options.draw,
-                  dtypes.empty() ? "" : fmt::format(" --dtypes {}", fmt::join(options.dtypes, ",")), options.seed));
+                  dtypes.empty() ? "" : fmt::format(" --dtypes {}", fmt::join(options.dtypes, ",")), seed));
   Console console(options.common.quiet, json_on_stdout(options.common));
   if (options.suite_file.empty()) {
     std::istringstream lines(text);
@@ -86,6 +88,7 @@ int run_problem(const ProblemArguments& options) {
     throw_bad_input("--draw was given with ids or --reference; ask for one thing at a time");
   if (options.draw > 0) return run_draw(options);
   if (!options.dtypes.empty()) throw_bad_input("--dtypes was given without --draw: there is nothing to draw");
+  if (options.seed) throw_bad_input("--seed was given without --draw: there is nothing to draw");
   if (!options.suite_file.empty()) throw_bad_input("--suite-file was given without --draw: there is no suite to write");
   if (options.ids.empty() && !options.reference)
     throw_bad_input("no problem was given; give an id as b1_h32_hk8_s4096_d128_bf16_causal, or --reference");
@@ -117,7 +120,7 @@ Run add_problem(CLI::App& app) {
   app.add_option("--dtypes", options->dtypes, "draw only problems of these types, e.g. fp16,bf16")
       ->delimiter(',')
       ->type_name("NAME,...");
-  app.add_option("--seed", options->seed, "of --draw")->check(seed_number())->capture_default_str();
+  app.add_option("--seed", options->seed, "of --draw (default: 1)")->check(seed_number());
   app.add_option("--suite-file", options->suite_file, "write what --draw gives as a suite")->type_name("FILE");
   add_common(app, options->common, kJson);
   add_examples(app,

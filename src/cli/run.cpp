@@ -151,6 +151,7 @@ int run(const RunArguments& options) {
   user.problem.softcap = options.softcap;
   read_score_operands(options.alibi, options.sink, user);
   user.problem.validate();
+  check_score_operands(options.alibi, options.sink, user);
   check_output("--out", options.out, user.problem.output_dtype());
   check_output("--lse", options.lse, DType::kF32);
   const std::string pinned = candidate_text(options.common);
@@ -208,8 +209,9 @@ Run add_run(CLI::App& app) {
   app.add_option("--window-alignment", options->window_alignment,
                  "of a window without --causal: bottom_right (default: the last row's own key is the last) or top_left")
       ->type_name("KIND");
-  app.add_option("--scale", options->scale, "softmax scale (default: 1/sqrt(head_dim))");
-  app.add_option("--softcap", options->softcap, "s becomes softcap * tanh(s / softcap) before the mask");
+  app.add_option("--scale", options->scale, "softmax scale (default: 1/sqrt(head_dim))")->check(decimal_number());
+  app.add_option("--softcap", options->softcap, "s becomes softcap * tanh(s / softcap) before the mask")
+      ->check(decimal_number());
   app.add_option("--alibi", options->alibi, "slopes of ALiBi, fp32 [heads] or [batch, heads]")->type_name(forms);
   app.add_option("--sink", options->sink, "a logit for each query head that joins its rows' sums, fp32 [heads]")
       ->type_name(forms);

@@ -2,8 +2,8 @@
 
 #include "lab/tune/tune.h"
 
-#include <charconv>
 #include <chrono>
+#include <cmath>
 
 #include "cli/arguments.h"
 #include "cli/common.h"
@@ -11,6 +11,7 @@
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "lab/harness/patch.h"
 #include "lab/tune/user_table.h"
 
@@ -30,21 +31,20 @@ struct TuneArguments {
 
 // "60s", "5m", "1h": seconds of the whole suite. "200": trials per problem.
 void parse_budget(const std::string& text, TuneOptions& tune_options) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  const double seconds = unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  const bool whole = unit.empty() && number == static_cast<double>(static_cast<int>(std::min(number, 1e9)));
-  if (error != std::errc() || !(number > 0 && number <= 1e9) || (seconds == 0 && !whole)) {
+  const char unit = text.empty() ? '\0' : text.back();
+  const double seconds = unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0;
+  const auto number = parse_finite(std::string_view(text).substr(0, text.size() - (seconds > 0 ? 1 : 0)));
+  const bool in_range = number && *number > 0 && *number <= 1e9;
+  if (!in_range || (seconds == 0 && *number != std::floor(*number))) {
     throw_bad_input(
         "--budget '{}' is not a budget: give seconds, minutes or hours of the whole run (60s, 5m, 1h), or a number of "
-        "trials per problem (200)",
-        text);
+        "trials per problem (200), without '+' or zeros in front",
+        excerpt(text));
   }
   if (seconds > 0) {
-    tune_options.budget_seconds = number * seconds;
+    tune_options.budget_seconds = *number * seconds;
   } else {
-    tune_options.budget_trials = static_cast<int>(number);
+    tune_options.budget_trials = static_cast<int>(*number);
   }
 }
 
@@ -180,8 +180,11 @@ void say_what_was_entered(Console& console, std::size_t entered, std::size_t kep
 
 int run_tune(const TuneArguments& options) {
   check_json_target(options.common);
-  require_distinct({{"--json", options.common.json}, {"--record", options.record}},
-                   {{"--store", options.common.store}, {"--suite", options.common.suite}});
+  std::vector<NamedFile> read = ledger_files(options.ledger);
+  read.push_back({"--store", options.common.store});
+  read.push_back({"--suite", options.common.suite});
+  read.push_back({"--proposer", options.proposer});
+  require_distinct({{"--json", options.common.json}, {"--record", options.record}}, read);
   check_output_file("--record", options.record);
   check_user_table();
   const TuneOptions tune_options = tune_options_from(options);
@@ -305,6 +308,11 @@ Run add_tune(CLI::App& app) {
     if (options->trust_code) trust_code();
     watch_interrupts();
     if (!options->replay.empty()) {
+      // Neither would do anything, and whoever gives it expects that it does.
+      if (const char* flag = !options->record.empty()     ? "--record"
+                             : !options->proposer.empty() ? "--proposer"
+                                                          : nullptr)
+        throw_bad_input("{} was given with --replay, which tries nothing on a device: leave one of them out", flag);
       TuneOptions budget;
       parse_budget(options->budget, budget);
       return replay_landscapes(options->common, options->replay, budget.budget_trials.value_or(50));

@@ -1,9 +1,11 @@
 #include "cli/user_tensors.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
 #include "core/operands.h"
+#include "core/slope_bound.h"
 
 namespace flashcore::cli {
 
@@ -131,6 +133,21 @@ void read_score_operands(const std::string& alibi, const std::string& sink, User
     p.sink = true;
     user.inputs.sink = values(logits);
   }
+}
+
+void check_score_operands(const std::string& alibi, const std::string& sink, const UserTensors& user) {
+  const double largest = max_slope(user.problem);
+  for (std::size_t i = 0; i < user.inputs.alibi.size(); ++i)
+    if (!(std::abs(user.inputs.alibi[i]) <= largest))  // NaN too
+      throw_bad_input(
+          "alibi ({}): element {} is {}; slopes are finite, and of this problem from {:.3g} to {:.3g}, beyond which "
+          "fp32 "
+          "overflows",
+          alibi, i, user.inputs.alibi[i], -largest, largest);
+  for (std::size_t i = 0; i < user.inputs.sink.size(); ++i)
+    if (!(user.inputs.sink[i] < INFINITY))
+      throw_bad_input("sink ({}): element {} is {}; sinks are finite, or -infinity for none", sink, i,
+                      user.inputs.sink[i]);
 }
 
 FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch) {

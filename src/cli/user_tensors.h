@@ -23,6 +23,8 @@ UserTensors read_user_tensors(const std::string& q, const std::string& k, const 
 // Slopes and sinks, fp32, into `user`: Problem::alibi and sink say which there are. "" is none. Error kBadInput naming
 // file, shape and what is allowed.
 void read_score_operands(const std::string& alibi, const std::string& sink, UserTensors& user);
+// Their values, once the whole problem is known: kBadInput naming file and element for what no kernel computes with.
+void check_score_operands(const std::string& alibi, const std::string& sink, const UserTensors& user);
 
 // A dense tensor of the given values for the file: axes as the inputs had them.
 FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch);

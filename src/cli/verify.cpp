@@ -1,5 +1,6 @@
 // flashcore verify: does a committed results file describe the source as it stands.
 
+#include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/files.h"
@@ -23,22 +24,33 @@ Painted verdict_of(const Verification& v, const Console& console) {
   return console.paint("fresh", Tone::kGood);
 }
 
-void record(const std::vector<std::string>& files, Console& console) {
-  for (const std::string& file : files) {
-    const RecordedProvenance recorded = with_provenance(read_file(file), file);
-    if (recorded.rows > 0) write_file_atomically(file, recorded.text);
-    console.summary("{}: recorded of {} what tells them from others", file,
-                    plural(static_cast<std::int64_t>(recorded.rows), "fresh result"));
+// A file whose figures are wrong is left to whoever looks for the reason.
+void record(const std::vector<std::string>& files, const std::vector<Verification>& verifications, Console& console) {
+  std::vector<RecordedProvenance> recorded;  // of all before any is written
+  for (std::size_t i = 0; i < files.size(); ++i)
+    recorded.push_back(verifications[i].wrong.empty() ? with_provenance(read_file(files[i]), files[i])
+                                                      : RecordedProvenance());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (!verifications[i].wrong.empty()) {
+      console.summary("{}: its figures are wrong, and nothing is recorded in it", files[i]);
+      continue;
+    }
+    if (recorded[i].rows > 0) write_file_atomically(files[i], recorded[i].text);
+    console.summary("{}: recorded of {} what tells them from others", files[i],
+                    plural(static_cast<std::int64_t>(recorded[i].rows), "fresh result"));
   }
 }
 
 int verify(const Common& common, const std::vector<std::string>& files, bool recording) {
+  std::vector<NamedFile> read;
+  for (const std::string& file : files) read.push_back({"the results to verify", file});
+  require_distinct({{"--json", common.json}}, read);
   check_json_target(common);
   Console console(common.quiet, json_on_stdout(common));
   // All are read before any verdict is printed: an unreadable file must not hide behind one.
   std::vector<Verification> verifications;
   for (const std::string& file : files) verifications.push_back(verify_results(file));
-  if (recording) record(files, console);
+  if (recording) record(files, verifications, console);
   nlohmann::json results = nlohmann::json::array();
   std::size_t failed = 0, unjudged = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {

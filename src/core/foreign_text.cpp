@@ -60,7 +60,13 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text) {
   return is_decimal(text) ? parse_all<std::uint64_t>(text) : std::nullopt;
 }
 
+bool has_leading_zero(std::string_view text) {
+  const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
+  return digits.size() > 1 && digits[0] == '0' && digits[1] >= '0' && digits[1] <= '9';
+}
+
 std::optional<double> parse_finite(std::string_view text) {
+  if (has_leading_zero(text)) return std::nullopt;
   const auto value = parse_all<double>(text);
   return value && std::isfinite(*value) ? value : std::nullopt;
 }

@@ -20,7 +20,9 @@ std::size_t find_bad_character(std::string_view text);
 // zero (which YAML 1.1 and C read as octal), nothing that does not fit.
 std::optional<std::int64_t> parse_whole(std::string_view text);
 std::optional<std::uint64_t> parse_unsigned(std::string_view text);
-// The whole text as a finite decimal number.
+// 010 or -00.5: YAML 1.1 and C read the first as eight, so it is a mistake of whoever wrote it, also for real numbers.
+bool has_leading_zero(std::string_view text);
+// The whole text as a finite decimal number, without a leading zero.
 std::optional<double> parse_finite(std::string_view text);
 
 }  // namespace flashcore

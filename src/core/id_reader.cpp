@@ -31,8 +31,8 @@ std::optional<double> IdReader::real(std::string_view prefix) {
   const std::string_view number = token_.substr(prefix.size());
   double value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (error != std::errc() || end != number.data() + number.size())
-    fail(fmt::format("the {} '{}' is not a number", prefix, excerpt(number)));
+  if (error != std::errc() || end != number.data() + number.size() || has_leading_zero(number))
+    fail(fmt::format("the {} '{}' is not a number (decimal, without zeros or '+' in front)", prefix, excerpt(number)));
   next();
   return value;
 }

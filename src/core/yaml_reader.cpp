@@ -119,7 +119,8 @@ std::string YamlReader::source_text(const YAML::Node& map, const std::string& ke
 
 double YamlReader::number_of(const YAML::Node& scalar, std::string_view key) const {
   if (const auto value = scalar.IsScalar() ? parse_finite(scalar.Scalar()) : std::nullopt) return *value;
-  fail(scalar, fmt::format("{} is {}, which is not a number; write {}: 1.05", key, quoted(scalar), key));
+  fail(scalar, fmt::format("{} is {}, which is not a number (decimal, without zeros or '+' in front); write {}: 1.05",
+                           key, quoted(scalar), key));
 }
 
 double YamlReader::number(const YAML::Node& map, const std::string& key, std::string_view what) const {

@@ -51,6 +51,22 @@ class NumbersTest(CliTest):
         for margin in ("nan", "nan%", "inf", "-inf%"):
             self.expect_error(BAD_USAGE, ["--margin"], "ab", "cpu_fwd", "cpu_fwd", *PROBLEM, "--margin=" + margin)
 
+    def test_real_numbers_have_no_zeros_in_front_either(self):
+        """010 is eight to YAML 1.1 and C, and ten to others."""
+        run = ["run", "--device", "cpu", *write_qkv(self.folder)]
+        for flag in ("--softcap", "--scale"):
+            for value in ("010", "00.5", "-01", "+1", "nan", "0x1"):
+                with self.subTest(flag=flag, value=value):
+                    self.expect_error(BAD_USAGE, [flag, value, "zeros in front"], *run, flag + "=" + value)
+        self.expect(DONE, *run, "--softcap", "10", "--scale", "0.5")
+        for budget in ("010", "010s", "00.5m"):
+            self.expect_error(BAD_USAGE, ["--budget", budget, "zeros in front"], "tune", *PROBLEM, "--budget", budget)
+        self.expect_error(BAD_USAGE, ["--seconds", "05", "zeros in front"], "ab", "cpu_fwd", "cpu_fwd", *PROBLEM, "--seconds", "05")
+        for key in ("softcap", "scale"):
+            path = self.write("s.yaml", suite_of([("a", "16")]).replace("dtype: fp32", "dtype: fp32, %s: 010" % key))
+            self.expect_error(BAD_USAGE, ["s.yaml:3: ", key, "'010'", "zeros or '+' in front"], "check", "--device", "cpu", "--suite", path)
+            self.expect_error(BAD_USAGE, [key, "'010'", "zeros or '+' in front"], "problem", "b1_h1_s16_d64_fp32_%s010" % key)
+
     def test_budgets_and_limits_are_finite(self):
         for budget in ("nan", "nans", "nanm", "-nanh", "inf", "infs", "-infm", "1e300s", "1e999s", "0s", "-1s", "0x5s"):
             with self.subTest(budget=budget):
@@ -264,6 +280,42 @@ class OutputsTest(CliTest):
         self.expect(DONE, "gate", "--device", "cpu", "--write-baseline", "b.json", "--problem", "b1_h1_s16_d64_fp32", "--processes", "1", "--seconds", "0.2")
         self.expect_error(BAD_USAGE, ["--junit", "--baseline"], "gate", "--device", "cpu", "--baseline", "b.json", "--junit", "b.json")
         self.expect_error(BAD_USAGE, ["--json", "--junit"], "gate", "--device", "cpu", "--baseline", "b.json", "--junit", "g", "--json", "g")
+
+    def test_a_json_over_what_is_judged(self):
+        self.expect(DONE, "bench", *PROBLEM, "--json", "r.json")
+        self.write("e.yaml", EXPERIMENT % USUAL)
+        os.makedirs(self.path("ledger", "one"))
+        self.write(os.path.join("ledger", "one", "verdict.json"), "{}")
+        verdict = os.path.join("ledger", "one", "verdict.json")
+        before = self.contents("r.json", "e.yaml", verdict)
+        os.symlink("r.json", self.path("link.json"))
+        for verb, json_file in ((["verify", "r.json"], "r.json"), (["verify", "r.json"], "link.json"), (["verify", "--record", "r.json"], "./r.json"),
+                                (["experiment", "check", "e.yaml", "--device", "cpu"], "e.yaml"), (["experiment", "run", "e.yaml", "--device", "cpu"], "e.yaml"),
+                                (["experiment", "list", "e.yaml"], "e.yaml"), (["experiment", "list", "--ledger", "ledger"], verdict),
+                                (["tune", *PROBLEM, "--budget", "1", "--ledger", "ledger"], verdict)):  # fmt: skip
+            with self.subTest(verb=verb, json=json_file):
+                self.expect_error(BAD_USAGE, ["--json", "overwritten"], *verb, "--json", json_file)
+        self.assertEqual(before, self.contents(*before))
+
+    def test_a_json_over_the_tuned_table_or_a_program(self):
+        self.environment["FLASHCORE_TUNED"] = self.path("tuned.json")
+        self.write("tuned.json", "{}")
+        self.expect_error(BAD_USAGE, ["--json", "tuned table", "overwritten"], "bench", *PROBLEM, "--json", "tuned.json")
+        self.write("peer.py", "raise SystemExit(1)\n")
+        os.chmod(self.path("peer.py"), 0o700)
+        for program in ("./peer.py", json.dumps([sys.executable, "peer.py"])):
+            for flag in ("--json", "--store"):
+                self.expect_error(BAD_USAGE, [flag, "--peer", "overwritten"], "peers", "--device", "cpu", "--peer", program, flag, "peer.py")
+        self.expect_error(BAD_USAGE, ["--json", "--proposer", "overwritten"], "tune", *PROBLEM, "--budget", "1", "--proposer", "./peer.py", "--json", "peer.py")
+        self.assertEqual(self.contents("tuned.json", "peer.py"), {"tuned.json": b"{}", "peer.py": b"raise SystemExit(1)\n"})
+
+    def test_what_is_drawn_and_replayed_keeps_its_outputs_apart(self):
+        self.expect_error(BAD_USAGE, ["--json", "--suite-file", "same file"], "problem", "--draw", "1", "--suite-file", "z", "--json", "z")
+        self.assertNotIn("z", self.files())
+        for flag, value in (("--record", "x"), ("--proposer", "./none")):
+            self.expect_error(BAD_USAGE, [flag, "--replay", "leave one"], "tune", "--replay", "landscape.json", flag, value, "--json", "x")
+        self.assertEqual(self.files(), [])
+        self.expect_error(BAD_USAGE, ["--seed", "--draw"], "problem", "--seed", "3", "b1_h1_s16_d64_fp32")
 
     def test_a_closed_stdout_is_an_error_and_no_file_takes_its_place(self):
         for closed in (">&-", ">&- 2>&-", ">&- 2>&- <&-"):

@@ -137,6 +137,8 @@ TEST(ScoresTest, OperandsThatDoNotFitAreRefused) {
   refused("sink[2] is nan; sinks are finite", all, [](Call& c) { c.sinks[2] = std::nanf(""); });
   refused("sink[0] is inf; sinks are finite", all, [](Call& c) { c.sinks[0] = INFINITY; });
   refused("alibi[1] is -inf; slopes are finite", all, [](Call& c) { c.slopes[1] = -INFINITY; });
+  refused("alibi[1] is 2e+38; slopes of this problem are from -", all, [](Call& c) { c.slopes[1] = 2e38f; });
+  refused("alibi[0] is -2e+38; slopes of this problem are from -", all, [](Call& c) { c.slopes[0] = -2e38f; });
   refused("lse at", all, [](Call& c) { c.operands.sink = c.lse.data() + 1; });
   refused("fc_operands.struct_size is 8", all, [](Call& c) { c.operands.struct_size = 8; });
   // -infinity is no sink.

@@ -2,7 +2,7 @@
 
 usage: fake_peer.py [NAME[:BEHAVIOUR] ...]; behaviours: good, wrong (o doubled), nan, short_file, refuses, errors (in sample), dies (in sample),
 dies_once, zero (a time of 0), too_fast, garbage (in sample), twice_the_time, brief (100 us), excuses (says that nothing is wrong, and writes
-no file). Times are made up: 1000 us a sample, with a little noise. FAKE_PEER_SOURCE: the source_hash that all claim.
+no file), no_launches (0 of them). Times are made up: 1000 us a sample, with a little noise. FAKE_PEER_SOURCE: the source_hash that all claim.
 """
 
 import array
@@ -53,7 +53,7 @@ class Peer:
             if self.offers[question["party"]] == "refuses":
                 return {"refused": "it does not like this one"}
             self.prepared.append((self.offers[question["party"]], attention(question["fields"], question["inputs"])))
-            return {"handle": len(self.prepared) - 1, "launches": 2}
+            return {"handle": len(self.prepared) - 1, "launches": 0 if self.offers[question["party"]] == "no_launches" else 2}
         if op == "release":
             return {"released": 1}
         behaviour, out = self.prepared[question["handle"]]

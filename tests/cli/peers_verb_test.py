@@ -67,6 +67,7 @@ class PeersTest(CliTest):
         reasons = {
             "wrong": "its timed output is wrong", "nan": "non-finite", "short_file": "bytes", "refuses": "it does not like this one",
             "excuses": "docs/peers.md", "errors": "it lost its way", "dies": "exited with code 7", "zero": "instead of a time", "too_fast": "faster than the floor", "garbage": "no JSON object",
+            "no_launches": "launches 0; a sample is of 1 to",
         }  # fmt: skip
         done = self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--json", "peers.json",
                            "--peer", fake("good", *(f"{name}:{name}" for name in reasons)))  # fmt: skip
@@ -78,6 +79,11 @@ class PeersTest(CliTest):
         self.assertEqual(done.stdout.count("somewhere_else"), 1, "who is absent from all is told once")
         self.assertIn("load average", done.stdout)
         self.assertEqual(row["refused"]["somewhere_else"], "not installed here")
+
+    def test_names_of_parties_fit_into_tables(self):
+        for offer, words in ((":good", "whose name is empty"), ("x" * 65, "whose name has 65 bytes")):
+            self.expect_error(BAD_USAGE, [words, "1 to 64 bytes"], "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--peer", fake("good", offer))
+        self.run_peers("--peer", fake("x" * 64), rounds="2")
 
     def test_fewer_than_twelve_rounds_give_no_interval(self):
         done = self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "4", "--peer", fake("good"), "--json", "few.json")

@@ -1,6 +1,7 @@
 """flashcore run: the user's own tensors, good and bad."""
 
 import json
+import math
 import os
 import resource
 import struct
@@ -67,6 +68,22 @@ class RunTest(CliTest):
         self.expect_error(BAD_USAGE, ["sink", "[3]", "[heads] = [4]"], *flags, "--sink", short)
         self.expect_error(BAD_USAGE, ["alibi", "[3]", "[batch, heads] = [2, 4]"], *flags, "--alibi", short)
         self.expect_error(BAD_USAGE, ["sink", "fp16", "must be fp32"], *flags, "--sink", halves)
+
+    def test_slopes_and_sinks_that_are_no_numbers_to_compute_with(self):
+        run = ["run", *write_qkv(self.folder, shape=(1, 2, 8, 16)), "--check"]
+        for role, values, words in (("alibi", (1, math.nan), ["element 1 is nan", "slopes are finite"]), ("alibi", (math.inf, 1), ["element 0 is inf", "slopes are finite"]),
+                                    ("alibi", (1, -2e38), ["element 1 is -2e+38", "overflows"]), ("sink", (1, math.inf), ["element 1 is inf", "sinks are finite"]),
+                                    ("sink", (math.nan, 1), ["element 0 is nan", "sinks are finite"])):  # fmt: skip
+            with open(self.path("bad.npy"), "wb") as file:
+                header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\n"
+                file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack("<2f", *values))
+            for device in ("cpu", "emulator"):  # the second one asks for a compiler only after this
+                with self.subTest(role=role, values=values, device=device):
+                    self.expect_error(BAD_USAGE, ["bad.npy", *words], *run, "--device", device, "--" + role, "bad.npy")
+            self.assertEqual(self.files(), ["bad.npy", "k.npy", "q.npy", "v.npy"])
+        with open(self.path("none.npy"), "wb") as file:
+            file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack("<2f", -math.inf, 1))
+        self.expect(DONE, *run, "--device", "cpu", "--sink", "none.npy")
 
     def test_windows(self):
         flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(1, 2, 20, 16), kv_shape=(1, 1, 33, 16))]

@@ -108,6 +108,25 @@ class VerifyTest(CliTest):
             with self.subTest(text=text):
                 self.expect_error(BAD_USAGE, ["bad.json"], "verify", fresh, self.write("bad.json", text))
 
+    def test_recording_changes_nothing_else(self):
+        self.expect(DONE, "bench", *PROBLEM, "--json", "r.json")
+        with open(self.path("r.json"), "rb") as file:
+            usual = file.read()
+        self.expect(DONE, "verify", "--record", "r.json")
+        number = b"123456789012345678901234567890"
+        for words, text in ((["CR LF"], usual.replace(b"\n", b"\r\n")), (["byte order mark"], b"\xef\xbb\xbf" + usual),
+                            ([number.decode(), "64 bits"], usual.replace(b"{", b'{"of_somebody": -' + number + b",", 1))):  # fmt: skip
+            with open(self.path("odd.json"), "wb") as file:
+                file.write(text)
+            self.expect(DONE, "verify", "odd.json")
+            self.expect_error(BAD_USAGE, ["odd.json", "left as it is", *words], "verify", "r.json", "--record", "odd.json")
+            with open(self.path("odd.json"), "rb") as file:
+                self.assertEqual(file.read(), text)
+        for kept in (b'"18446744073709551615"', b"18446744073709551615", b"-9223372036854775808", b"-0.5e+300", b'"12345678901234567890123 \\" 9"'):
+            with open(self.path("even.json"), "wb") as file:
+                file.write(usual.replace(b"{", b'{"of_somebody": ' + kept + b",", 1))
+            self.expect(DONE, "verify", "--record", "even.json")
+
     def one_row_of_each_family(self):
         """Of what was measured on an H200, with the hash of the text that is here."""
         with open(os.path.join(SOURCE_DIR, "results", "h200", "canonical.json"), encoding="utf-8") as file:
@@ -148,6 +167,11 @@ class VerifyTest(CliTest):
         self.assertEqual((stale, unknown, sorted(same_code)), ({}, {}, list(range(len(ran)))))
         with open(rows, encoding="utf-8") as file:
             before = file.read()
+        # Nothing is recorded where figures are wrong.
+        wrong = self.write("wrong.json", json.dumps({**document, "results": document["results"] * 2}))
+        self.assertIn("nothing is recorded in it", self.expect(FAILED, "verify", "--record", wrong).stdout)
+        with open(wrong, encoding="utf-8") as file:
+            self.assertEqual(file.read(), json.dumps({**document, "results": document["results"] * 2}))
         # Without a compiler nobody knows, and nothing is recorded.
         self.environment["FLASHCORE_NVRTC"] = self.path("none.so")
         stale, unknown, same_code = self.judged(rows, NOT_JUDGED)

@@ -31,7 +31,10 @@ TEST(ForeignTextTest, NumbersAreDecimalAndWhole) {
     EXPECT_FALSE(parse_whole(no)) << no;
   for (const char* no : {"", "-1", "-0", "010", "18446744073709551616"}) EXPECT_FALSE(parse_unsigned(no)) << no;
   EXPECT_EQ(parse_finite("-1.5e3"), -1500);
-  for (const char* no : {"", "nan", "inf", "-inf", ".inf", "1e400", "0x1p3", "1.5 ", "+1", "1,5"})
+  EXPECT_EQ(parse_finite("0.25"), 0.25);
+  EXPECT_EQ(parse_finite("-0"), 0);
+  for (const char* no :
+       {"", "nan", "inf", "-inf", ".inf", "1e400", "0x1p3", "1.5 ", "+1", "1,5", "010", "-010", "00", "00.5", "01e2"})
     EXPECT_FALSE(parse_finite(no)) << no;
 }
 

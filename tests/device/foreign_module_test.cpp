@@ -173,6 +173,13 @@ TEST_F(ForeignModuleTest, AnEndlessLoopHasADeadline) {
   EXPECT_NE(report.find("no answer after 2 s"), std::string::npos) << report;
 }
 
+TEST_F(ForeignModuleTest, LoadingHasADeadlineOfItsOwn) {
+  ForeignLimits limits;
+  limits.load_seconds = 2;
+  const std::string report = run("struct S { S() { volatile int x = 0; while (x == 0) {} } } s;", "", limits);
+  EXPECT_NE(report.find("not loaded after 2 s"), std::string::npos) << report;
+}
+
 TEST_F(ForeignModuleTest, ABombOfMemoryIsEnded) {
   ForeignLimits limits;
   limits.memory_bytes = 256 << 20;

@@ -47,6 +47,17 @@ constexpr int kRows = 4;
 inline constexpr float kTable[] = {1, 2};
 enum class Kind { kOne, kTwo };
 struct Forward;
+class Other;
+union Both;
+enum class Later;
+enum Small : unsigned char;
+template <class T>
+struct Of;
+struct Holder {
+  struct Kept { int x; };
+  struct Kept kept;
+  struct Forward* next;
+};
 template <int N, class T = float>
 struct Tile {
   T values[N] = {};
@@ -107,6 +118,15 @@ TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
       {"int x{f()};", "constexpr"},
       {"S s;", "constexpr"},
       {"S s(1);", "constexpr"},
+      {"struct S { S() {} };\nstruct S s;", "constexpr"},
+      {"struct S { S() {} };\nclass S s;", "constexpr"},
+      {"union U { int i; U() {} };\nunion U u;", "constexpr"},
+      {"namespace a { struct S { S() {} }; struct S s; }", "constexpr"},
+      {"struct S { S() {} };\nstruct S s, t;", "constexpr"},
+      {"struct S { S() {} };\nstruct ::S s;", "constexpr"},
+      {"enum E { kOne };\nenum E e;", "constexpr"},
+      {"template <int N> struct S s;", "constexpr"},
+      {"struct S { static struct T t; };", "constexpr"},
       {"template <int N> int x = f();", "constexpr"},
       {"namespace a { namespace { int x = f(); } }", "constexpr"},
       {"struct S { S() {} } s;", "class"},

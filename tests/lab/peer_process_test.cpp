@@ -41,6 +41,33 @@ TEST(PeerProcess, WhoDoesNotKeepToTheProtocolIsEnded) {
   EXPECT_NE(failure_of("read -r x; echo '[1]'; sleep 1000").find("no JSON object"), std::string::npos);
 }
 
+TEST(PeerProcess, ABudgetBoundsEveryWait) {
+  double left = 0.5;
+  PeerProcess silent({"/bin/sh", "-c", "exec sleep 1000"}, {.hello = 240, .prepare = 900, .other = 180, .least = 0.3});
+  silent.bound_by([&] { return left; });
+  const auto failure = [&](const char* op) -> std::string {
+    try {
+      silent.ask({{"op", op}});
+    } catch (const PeerGone& e) {
+      EXPECT_TRUE(silent.was_given_up());
+      return e.what();
+    }
+    return "an answer";
+  };
+  EXPECT_NE(failure("prepare").find("within 0.5 s, which the budget left it"), std::string::npos);
+  left = -100;
+  EXPECT_NE(failure("sample").find("within 0.3 s, which the budget left it"), std::string::npos);
+  // The budget makes no wait longer.
+  left = 1000;
+  PeerProcess limited = peer("exec sleep 1000", 0.3);
+  limited.bound_by([&] { return left; });
+  EXPECT_THROW(limited.ask({{"op", "sample"}}), PeerGone);
+  // Who died by itself was not given up.
+  PeerProcess dead = peer("exit 3");
+  EXPECT_THROW(dead.ask({{"op", "sample"}}), PeerGone);
+  EXPECT_FALSE(dead.was_given_up());
+}
+
 TEST(PeerProcess, AnErrorIsAnAnswerAndTheNextQuestionIsHeard) {
   PeerProcess asked = peer("read -r x; echo '{\"error\": \"no GPU\"}'; read -r x; echo '{}'");
   EXPECT_THROW(asked.ask({{"op", "sample"}}), PeerError);

@@ -42,5 +42,32 @@ TEST(Peers, OnAGpuBothTimingsOfOursMustAgree) {
   EXPECT_TRUE(run_one(false, {}, {{"python3", kFake, "flashcore:brief", "good"}})["time_us"].is_object());
 }
 
+// It answers hello, and nothing else: without a bound the first problem would take 900 s.
+const char* const kSilent =
+    "read -r x; echo '{\"protocol\": 1, \"parties\": [{\"name\": \"silent\"}]}'; exec sleep 1000";
+
+TEST(Peers, ASilentPeerCostsNoMoreThanTheBudget) {
+  PeersOptions options;
+  options.device = "cpu";
+  options.suite.name = "three";
+  for (const char* id : {"b1_h1_s8_d16_fp32", "b1_h1_s9_d16_fp32", "b1_h1_s10_d16_fp32"})
+    options.suite.problems.push_back({id, PlacedProblem::parse(id)});
+  options.programs = {{"/bin/sh", "-c", kSilent}};
+  options.rounds = 2;
+  options.gap_ms = 0;
+  options.laboratory = FLASHCORE_BINARY;
+  options.deadlines.least = 5;  // for hello on a busy machine
+  options.budget_seconds = 1;
+  const PeersResult result = run_peers(options, nullptr, {}, {});
+  ASSERT_EQ(result.rows.size(), 3U);
+  for (const json& row : result.rows) {
+    EXPECT_TRUE(row["time_us"].is_object()) << "ours is measured all the same";
+    const auto why = row.at("refused").at("silent").get<std::string>();
+    EXPECT_NE(why.find(&row == &result.rows[0] ? "which the budget left it" : "nothing is left of the budget"),
+              std::string::npos)
+        << why;
+  }
+}
+
 }  // namespace
 }  // namespace flashcore

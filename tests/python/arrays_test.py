@@ -3,7 +3,9 @@
 On a GPU machine: PYTHONPATH=<the unpacked wheel> python3 tests/python/arrays_test.py
 """
 
+import ctypes
 import math
+import mmap
 import os
 import sys
 import tempfile
@@ -107,6 +109,40 @@ class TorchTest(Arrays, unittest.TestCase):
         flashcore.attention(q, q, q, out=x)
         with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
             y.backward()
+
+    def test_outputs_that_are_read_only_in_part(self):
+        """The first page can be written: writing was a SIGSEGV at a later one."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        page, columns = mmap.PAGESIZE, 64
+        k = np.ones((1, 1, 2, columns), np.float32)
+        # The second one is longer than what is asked of the kernel page by page.
+        for pages in (4, 1200):
+            rows = pages * page // (4 * columns)
+            q = np.ones((1, 1, rows, columns), np.float32)
+            memory = mmap.mmap(-1, pages * page)
+            out = np.frombuffer(memory, np.float32).reshape(1, 1, rows, columns)
+            address = out.ctypes.data
+            self.assertEqual(address % page, 0)
+            middle = out[:, :, rows // 4 : rows - rows // 4]
+            for first in (1, pages // 2, pages - 1):
+                with self.subTest(pages=pages, first=first):
+                    self.assertEqual(libc.mprotect(ctypes.c_void_p(address + first * page), ctypes.c_size_t(page), mmap.PROT_READ), 0)
+                    try:
+                        for array in (out, out[:, :, ::-1]):
+                            with self.assertRaisesRegex(flashcore.Error, "mapped read-only, all or a part of it"):
+                                flashcore.attention(q, k, k, out=array)
+                        if first == pages - 1:  # which these do not reach
+                            flashcore.attention(q[:, :, : middle.shape[2]], k, k, out=middle)
+                            flashcore.attention(q[:, :, :1], k, k, out=out[:, :, :1])
+                    finally:
+                        libc.mprotect(ctypes.c_void_p(address + first * page), ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE)
+            out[...] = 0
+            flashcore.attention(q, k, k, out=out)
+            self.assertTrue((out == 1).all())
+            # A thing of its own lies between rows: it is looked at, and not written.
+            wide = np.full((1, 1, rows // 2, 2 * columns), 7, np.float32)
+            flashcore.attention(q[:, :, : rows // 2], k, k, out=wide[..., :columns])
+            self.assertTrue((wide[..., :columns] == 1).all() and (wide[..., columns:] == 7).all())
 
     def test_outputs_over_read_only_mappings(self):
         """Neither PyTorch nor NumPy knows of these: writing was a SIGSEGV."""

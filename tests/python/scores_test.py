@@ -91,7 +91,15 @@ class ScoresTest(unittest.TestCase):
         self.refused(r"alibi has strides \(2,\); give a contiguous array", alibi=numpy.zeros(6, "float32")[::2])
         self.refused(r"sink\[1\] is nan; sinks are finite, or -infinity for none", sink=numpy.float32([0, math.nan, 0]))
         self.refused(r"alibi\[0\] is inf; slopes are finite", alibi=numpy.float32([math.inf, 0, 0]))
+        for slope in (2e38, -2e38):
+            self.refused(r"alibi\[1\] is -?2e\+38; slopes of this problem are from -", alibi=numpy.float32([0, slope, 0]))
         self.refused("sink is a (list|float)", sink=1.0)
+
+    def test_large_slopes_leave_no_nan(self):
+        for scale, softcap in ((None, None), (1e6, None), (1e-6, None), (None, 1e-6), (None, 1e6)):
+            for slope in (1e27, -1e27):
+                o = flashcore.attention(self.q, self.k, self.v, scale=scale, softcap=softcap, alibi=numpy.float32([slope, 1, slope / 3]))
+                self.assertTrue(numpy.isfinite(o).all(), (scale, softcap, slope))
 
     @unittest.skipUnless(torch, "PyTorch does not import")
     def test_torch(self):

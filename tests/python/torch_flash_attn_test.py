@@ -94,6 +94,30 @@ class FlashAttnTest(unittest.TestCase):
         q, k, v = inputs(dtype=torch.bfloat16)
         near(flash_attn_func(q, k, v, causal=True), reference(q, k, v, causal=True)[0], 3e-2)
 
+    def test_the_log_sum_exp_changes_nothing_of_what_is_refused(self):
+        q, k, v = inputs()
+        for given, words in (((q, k, v, dict(alibi_slopes=SLOPES.cfloat())), "alibi_slopes is torch.complex64"), ((q, k, v, dict(alibi_slopes=SLOPES.long())), "torch.int64"),
+                             ((q, k, v, dict(alibi_slopes=[1.0, 2, 3, 4])), "alibi_slopes is a list"), ((q, k, v, dict(alibi_slopes=SLOPES[:3])), "has shape"),
+                             ((q, k, v, dict(alibi_slopes=torch.tensor(1.0))), r"has shape \(\)"), ((q, k, v, dict(sink=SLOPES.long())), "sink is torch.int64"),
+                             ((q, k, v, dict(sink=[1.0])), "sink is a list"), ((q[0], k[0], v[0], {}), "3 axes"), ((q[0, 0], k[0, 0], v[0, 0], {}), "2 axes"),
+                             ((q.double(), k.double(), v.double(), {}), "q is torch.float64; give float32, float16 or bfloat16"), ((q[:0], k, v, {}), "0 batch entries and k 2"),
+                             ((q, k.half(), v, {}), "k is torch.float16 and q is torch.float32"), ((q, k, v, dict(softcap=-1.0)), "softcap is -1"),
+                             ((q, k, v, dict(softcap=True)), "softcap is True"), ((q, k, v, dict(softmax_scale=1e9)), "scale is"),
+                             ((q, k, v, dict(softmax_scale=True)), "scale is True")):  # fmt: skip
+            for probs in (False, True):
+                with self.subTest(words=words, probs=probs), self.assertRaisesRegex(RuntimeError, words):
+                    flash_attn_func(*given[:3], return_attn_probs=probs, **given[3])
+
+    def test_nothing_to_compute(self):
+        q, k, v = inputs()
+        for some in ((q[:0], k[:0], v[:0]), (q[:, :0], k, v), (q[:, :, :0], k, v)):
+            want = flash_attn_func(*some)
+            out, lse, _ = flash_attn_func(*some, return_attn_probs=True)
+            self.assertEqual((out.shape, out.dtype, lse.dtype), (want.shape, want.dtype, torch.float32))
+            self.assertEqual(lse.shape, (want.shape[0], want.shape[2], want.shape[1]))
+        out, lse, _ = flash_attn_func(q, k[:, :0], v[:, :0], return_attn_probs=True)
+        self.assertTrue((out == 0).all() and torch.isneginf(lse).all())
+
     def test_what_it_does_not_have_is_named(self):
         q, k, v = inputs()
         with self.assertRaisesRegex(flashcore.Error, "dropout_p is 0.1"):
@@ -169,6 +193,9 @@ class VarlenTest(unittest.TestCase):
     def test_what_is_refused(self):
         q, k, v = self.tensors()
         cu_q, cu_k = self.boundaries()
+        for slopes, words in (([1.0, 2, 3, 4], "alibi_slopes is a list"), (SLOPES.cfloat(), "alibi_slopes is torch.complex64"), (SLOPES.long(), "alibi_slopes is torch.int64")):
+            with self.assertRaisesRegex(flashcore.Error, words):
+                flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, alibi_slopes=slopes)
         with self.assertRaisesRegex(flashcore.Error, "block_table is given"):
             flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, block_table=cu_q)
         with self.assertRaisesRegex(flashcore.Error, "no dropout"):

@@ -47,7 +47,7 @@ def refused():
         ("q has rows of 300 elements", *inputs(dim=300)[:2], v, None),
         ("v has rows of 257 elements", *inputs(columns=257), None),
         ("k is torch.float16 and q is torch.float32", q, k.half(), v, None),
-        ("q is torch.float64", q.double(), k.double(), v.double(), None),
+        ("q is torch.float64; give float32, float16 or bfloat16", q.double(), k.double(), v.double(), None),
         ("q is torch.int64", q.long(), k.long(), v.long(), None),
         ("q is torch.complex64", q.cfloat(), k.cfloat(), v.cfloat(), None),
         ("k is on meta and q on cpu", q, k.to("meta"), v, None),

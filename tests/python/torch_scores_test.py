@@ -112,6 +112,19 @@ class ScoresTest(unittest.TestCase):
         compiled = torch.compile(lambda *x: ft.attention(*x, softcap=2.0, sink=SINK), fullgraph=True, backend="aot_eager")
         near(compiled(q, k, v), expected(q, k, v, softcap=2.0, sink=SINK))
 
+    def test_a_slope_without_axes_is_refused_after_a_call_without_slopes_too(self):
+        q, k, v = inputs()
+        ft.attention(q, k, v)
+        for _ in range(2):
+            with self.assertRaisesRegex(RuntimeError, r"alibi_slopes has shape \(\)"):
+                ft.attention(q, k, v, alibi_slopes=torch.tensor(1.0))
+
+    def test_true_is_no_number(self):
+        q, k, v = inputs()
+        for given in (dict(softcap=True), dict(softcap=False), dict(scale=True)):
+            with self.subTest(given=given), self.assertRaisesRegex(flashcore.Error, "is (True|False); use a number from 1e-6 to 1e6"):
+                ft.attention(q, k, v, **given)
+
     def test_bad_input_is_named(self):
         q, k, v = inputs()
         for bad, words in ((dict(softcap=0.0), "softcap is 0"), (dict(softcap=float("nan")), "softcap is nan"), (dict(sink=SINK[:3]), "sink has shape"),

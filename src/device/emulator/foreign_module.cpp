@@ -58,6 +58,7 @@ struct ForeignModule::Impl {
   pid_t pid = -1;
   std::unique_ptr<Channel> channel;
   Clock::time_point deadline, next_look;
+  bool loading = false;
   std::size_t buffer_bytes = 0;
 
   ~Impl() { end(); }
@@ -98,7 +99,9 @@ struct ForeignModule::Impl {
   // Called while the executor keeps us waiting.
   void watch() {
     const auto now = Clock::now();
-    if (now > deadline) throw BrokenChannel(fmt::format("no answer after {:.0f} s", limits.seconds));
+    if (now > deadline)
+      throw BrokenChannel(loading ? fmt::format("its code was not loaded after {:.0f} s", limits.load_seconds)
+                                  : fmt::format("no answer after {:.0f} s", limits.seconds));
     if (pid < 0 || now < next_look) return;
     next_look = now + std::chrono::milliseconds(20);
     std::ifstream status(fmt::format("/proc/{}/status", pid));
@@ -134,13 +137,20 @@ struct ForeignModule::Impl {
   }
   std::size_t asked_places = 0;
 
+  static Clock::time_point deadline_in(double seconds) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
   Counters launch(const LaunchSpec& spec, const GlobalMemory& memory, std::uint32_t number, std::uint64_t seed) {
-    deadline =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limits.seconds));
     const auto buffers = buffers_of(spec, memory);
     try {
-      if (pid < 0) start();
+      // What a static object does while it is loaded has less time than a kernel.
+      loading = pid < 0;
+      deadline = deadline_in(loading ? limits.load_seconds : limits.seconds);
+      if (loading) start();
       else kill(pid, SIGCONT);
+      loading = false;
+      deadline = deadline_in(limits.seconds);
       if (!channel->quiet()) throw BrokenChannel("words that nobody asked for");
       Counters counters = exchange(spec, buffers, number, seed);
       // Frozen until the next launch: threads that it left behind do no work.

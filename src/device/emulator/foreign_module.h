@@ -14,7 +14,8 @@
 namespace flashcore::emulator {
 
 struct ForeignLimits {
-  double seconds = 3600;                            // of one launch; a worker's parent is less patient
+  double seconds = 3600;     // of one launch; a worker's parent is less patient
+  double load_seconds = 60;  // of starting the executor and loading the kernel, which takes milliseconds
   std::size_t memory_bytes = std::size_t{8} << 30;  // beyond the launch's buffers
   int threads = 1024;
 };

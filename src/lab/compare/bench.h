@@ -66,7 +66,8 @@ Verification verify_results(const std::filesystem::path& file);
 Verification verify_results_text(std::string_view text, const std::string& origin);
 
 // The same file with record_provenance (lab/record/freshness.h) of each row, and of how many rows that changed
-// anything.
+// anything. Error kBadInput for what would not be written back as it was: a byte order mark, CR LF, an integer beyond
+// 64 bits.
 struct RecordedProvenance {
   std::string text;
   std::size_t rows = 0;

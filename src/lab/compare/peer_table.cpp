@@ -30,6 +30,9 @@ std::vector<double> Party::rounded_samples() const {
 
 namespace {
 
+constexpr std::size_t kMaxPartyName = 64;
+constexpr std::int64_t kMaxLaunches = 1'000'000;  // of one sample
+
 void require_our_source(const PeerOffer& offer, const std::string& program) {
   if (offer.source_hash == source_hash()) return;
   throw_environment(
@@ -40,10 +43,22 @@ void require_our_source(const PeerOffer& offer, const std::string& program) {
       source_hash());
 }
 
+// A name is a key of results and a column of tables.
+void require_name(const std::string& name, const std::string& program) {
+  if (!name.empty() && name.size() <= kMaxPartyName) return;
+  throw_bad_input("the peer program {} offers a party whose name {}; give it one of 1 to {} bytes", program,
+                  name.empty() ? "is empty" : fmt::format("has {} bytes ('{}')", name.size(), excerpt(name, 40)),
+                  kMaxPartyName);
+}
+
 }  // namespace
 
-PeerTable::PeerTable(std::string device, PeerDeadlines deadlines, std::function<bool()> stop)
-    : device_name_(std::move(device)), deadlines_(deadlines), stop_(std::move(stop)) {}
+PeerTable::PeerTable(std::string device, PeerDeadlines deadlines, std::function<bool()> stop,
+                     std::function<double()> seconds_left)
+    : device_name_(std::move(device)),
+      deadlines_(deadlines),
+      stop_(std::move(stop)),
+      seconds_left_(std::move(seconds_left)) {}
 
 void PeerTable::join(const std::vector<std::vector<std::string>>& programs, const std::vector<std::string>& wanted) {
   hello_ = {{"op", "hello"}, {"protocol", PeerProcess::kProtocol}, {"device", device_name_}};
@@ -56,8 +71,11 @@ void PeerTable::join(const std::vector<std::vector<std::string>>& programs, cons
     Program& program = programs_.emplace_back();
     program.process = std::make_unique<PeerProcess>(programs[i], deadlines_);
     program.process->cancel_when(stop_);
+    program.process->bound_by(seconds_left_);
     const PeerHello hello = program.process->hello(hello_);
+    for (const auto& [name, why] : hello.absent) require_name(name, program.process->name());
     for (const PeerOffer& offer : hello.parties) {
+      require_name(offer.name, program.process->name());
       if (offer.name == kLaboratory || !names.insert(offer.name).second)
         throw_bad_input("the peer program {} offers '{}', which {}; give it another name", program.process->name(),
                         excerpt(offer.name), offer.name == kLaboratory ? "is ours" : "another one offers too");
@@ -99,6 +117,8 @@ PeerTable::Program& PeerTable::program_of(const Party& party) {
 // A program that was ended and is started anew hears the first question again.
 void PeerTable::greet(Program& program) {
   if (&program == &laboratory_ || program.process->is_running()) return;
+  if (program.process->was_given_up() && seconds_left_ && seconds_left_() <= 0)
+    throw PeerGone("its program was ended before, and nothing is left of the budget to start it again");
   program.handles.clear();
   program.process->hello(hello_);
 }
@@ -130,13 +150,18 @@ std::string PeerTable::prepare(Party& party, json question) {
   try {
     if (answer.contains("refused")) return answer.at("refused").get<std::string>();
     party.handle = answer.at("handle").get<int>();
-    party.launches = answer.value("launches", 1);
+    program_of(party).handles.push_back(party.handle);
+    const json launches = answer.value("launches", json(1));
+    const bool is_count = launches.is_number_integer() && launches >= 1 && launches <= kMaxLaunches;
+    if (!is_count)
+      return fmt::format("its answer to prepare has launches {}; a sample is of 1 to {} launches",
+                         excerpt(launches.dump(), 40), kMaxLaunches);
+    party.launches = launches.get<int>();
     if (answer.contains("notes"))
       for (const auto& note : answer.at("notes").get<std::vector<std::string>>()) party.notes.push_back(note);
   } catch (const json::exception& e) {
     return fmt::format("its answer to prepare is not of the form that docs/peers.md has ({})", e.what());
   }
-  program_of(party).handles.push_back(party.handle);
   return "";
 }
 

@@ -38,10 +38,12 @@ class PartyFailed : public std::runtime_error {
 
 class PeerTable {
  public:
-  PeerTable(std::string device, PeerDeadlines deadlines, std::function<bool()> stop);
+  // `seconds_left`: of the budget, which bounds the waits for programs, and not for the laboratory.
+  PeerTable(std::string device, PeerDeadlines deadlines, std::function<bool()> stop,
+            std::function<double()> seconds_left);
   // Starts the programs and hears what they offer. `wanted` empty: everything. Error kBadInput for a name that nobody
-  // knows, and for one that two programs offer; kEnvironment for a party `flashcore` of another source than this
-  // program's, whose times would not be of what is gated here.
+  // knows, for one that two programs offer, and for one that is empty or long; kEnvironment for a party `flashcore` of
+  // another source than this program's, whose times would not be of what is gated here.
   void join(const std::vector<std::vector<std::string>>& programs, const std::vector<std::string>& wanted);
   void start_laboratory(const std::string& program);
 
@@ -70,6 +72,7 @@ class PeerTable {
   std::string device_name_;
   PeerDeadlines deadlines_;
   std::function<bool()> stop_;
+  std::function<double()> seconds_left_;
   std::vector<Program> programs_;
   Program laboratory_;
   std::vector<Party> offered_;

@@ -39,7 +39,7 @@ class PeerRun {
         store_(store),
         stop_(stop),
         started_(steady_seconds()),
-        programs_(options.device, options.deadlines, stop),
+        programs_(options.device, options.deadlines, stop, [this] { return seconds_left(); }),
         random_(options.order_seed ? options.order_seed : std::random_device{}()) {
     result_.run = fmt::format("peers-{}-{}", now_iso8601(), getpid());
     programs_.join(options.programs, options.parties);
@@ -63,6 +63,8 @@ class PeerRun {
   }
 
  private:
+  double seconds_left() const { return options_.budget_seconds - (steady_seconds() - started_); }
+
   json measure(const NamedProblem& named, int problems_left) {
     began_at_ = now_iso8601();
     Trial trial;
@@ -182,8 +184,7 @@ class PeerRun {
     for (Party party : programs_.offered()) {
       if (refused.contains(party.name)) continue;
       double& spent = set_up_seconds_[party.name];
-      const double left = options_.budget_seconds - (steady_seconds() - started_);
-      if (party.name != kOurParty && left < kSecondsPerProblem * problems_left && spent > kSlowSetUpSeconds) {
+      if (party.name != kOurParty && seconds_left() < kSecondsPerProblem * problems_left && spent > kSlowSetUpSeconds) {
         refused[party.name] =
             fmt::format("left out here: setting it up took {:.0f} s before, and the budget of {:.0f} s would not last",
                         spent, options_.budget_seconds);

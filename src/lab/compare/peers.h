@@ -30,7 +30,7 @@ struct PeersOptions : MeasurementSpec {  // the seed is of the inputs; max_secon
   std::vector<std::string> parties;                // names wanted; empty: every one that is offered
   int rounds = 24;
   std::uint64_t order_seed = 0;  // of the order of rounds; 0: by chance
-  double budget_seconds = 440;   // peers that are slow to set up are left out when it runs short
+  double budget_seconds = 440;   // peers that are slow to set up are left out when it runs short; it bounds waits
   double gap_ms = -1;            // idle before each sample; negative: the device's default
   std::string commit;            // recorded
   std::string laboratory;        // the program whose timer-server is asked; empty: this one

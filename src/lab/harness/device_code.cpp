@@ -227,14 +227,28 @@ class Checker {
     return false;
   }
 
+  // Exactly "struct S", "enum class E" or "enum E : unsigned char". "struct S s" is a variable.
+  static bool is_forward_declaration(Line plain) {
+    std::size_t at = 1;
+    const auto is_word = [&](std::size_t i) { return i < plain.size() && plain[i].kind == Token::kWord; };
+    const std::string& first = plain[0].text;
+    if (first == "enum") {
+      if (is_word(at) && (plain[at].text == "class" || plain[at].text == "struct")) ++at;
+    } else if (first != "struct" && first != "class" && first != "union") {
+      return false;
+    }
+    if (!is_word(at)) return false;
+    if (++at == plain.size()) return true;
+    if (first != "enum" || plain[at].text != ":") return false;
+    return at + 1 < plain.size() && std::all_of(plain.begin() + static_cast<std::ptrdiff_t>(at) + 1, plain.end(),
+                                                [](const Token& t) { return t.kind == Token::kWord; });
+  }
+
   static void check_statement(Line statement, Scope scope) {
     const Line plain = without_template(statement);
     if (plain.empty() || is_constant(plain)) return;
     static const Words kHarmless = {"using", "typedef", "static_assert", "friend", "namespace"};
-    static const Words kForward = {"struct", "class", "union", "enum"};
-    if (kHarmless.contains(plain[0].text)) return;
-    if (kForward.contains(plain[0].text) && !has_assignment(plain) && !has_sign(plain, "(") && plain.size() <= 4)
-      return;
+    if (kHarmless.contains(plain[0].text) || is_forward_declaration(plain)) return;
     if (scope == Scope::kNamespace) runs_at_load(plain[0]);
     // Members that are no variables of the program: those of objects, and functions.
     if (!contains(plain, {"static", "inline"})) return;

@@ -1,5 +1,6 @@
 #include "lab/process/peer_process.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "core/error.h"
@@ -40,6 +41,7 @@ void PeerProcess::start() {
     throw_environment("the peer's program '{}' is not here, or cannot be executed; give a path or a name on PATH",
                       excerpt(command_.front()));
   child_ = std::make_unique<ChildProcess>(command);
+  given_up_ = false;
 }
 
 void PeerProcess::lose(const std::string& what) {
@@ -48,10 +50,16 @@ void PeerProcess::lose(const std::string& what) {
   throw PeerGone(fmt::format("{} {}{}", command_.front(), what, words.empty() ? "" : ": " + words));
 }
 
+void PeerProcess::give_up(const std::string& what) {
+  given_up_ = true;
+  lose(what);
+}
+
 json PeerProcess::ask(const json& question) {
   if (!child_) start();
   const auto op = question.at("op").get<std::string>();
-  const double seconds = deadlines_.of(op);
+  const double limit = deadlines_.of(op);
+  const double seconds = seconds_left_ ? std::min(limit, std::max(seconds_left_(), deadlines_.least)) : limit;
   const auto deadline = deadline_in(seconds);
   Talk talk = child_->send_line(dump_line(question), deadline, cancelled_);
   std::string line;
@@ -60,8 +68,10 @@ json PeerProcess::ask(const json& question) {
     case Talk::kDone: break;
     case Talk::kCancelled: child_.reset(); throw Cancelled("stopped while a peer was asked for " + op);
     case Talk::kClosed: lose(fmt::format("{} while asked for {}", child_->how_it_ended(), op));
-    case Talk::kTimeout: lose(fmt::format("gave no answer to {} within {:g} s and was ended", op, seconds));
-    case Talk::kFlood: lose(fmt::format("answered {} without end and was ended", op));
+    case Talk::kTimeout:
+      give_up(fmt::format("gave no answer to {} within {:.3g} s{} and was ended", op, seconds,
+                          seconds < limit ? ", which the budget left it," : ""));
+    case Talk::kFlood: give_up(fmt::format("answered {} without end and was ended", op));
   }
   json answer;
   try {

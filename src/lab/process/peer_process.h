@@ -41,6 +41,7 @@ struct PeerHello {
 // Seconds until an answer to each question is overdue.
 struct PeerDeadlines {
   double hello = 240, prepare = 900, other = 180;
+  double least = 10;  // also where less is left of a budget, or the answers of all who are honest would be lost with it
   double of(const std::string& op) const {
     return op == "hello" ? hello : op == "prepare" || op == "judge" ? prepare : other;
   }
@@ -57,17 +58,24 @@ class PeerProcess {
   // One object out, one back. PeerGone, PeerError, or Cancelled (lab/process/worker.h) if `cancelled` says so.
   nlohmann::json ask(const nlohmann::json& question);
   void cancel_when(std::function<bool()> cancelled) { cancelled_ = std::move(cancelled); }
+  // No wait is longer than what `seconds_left` says, but for PeerDeadlines::least.
+  void bound_by(std::function<double()> seconds_left) { seconds_left_ = std::move(seconds_left); }
   bool is_running() const { return child_ != nullptr; }
+  // It was ended because it kept silent or wrote without end, and has not been started since.
+  bool was_given_up() const { return given_up_; }
   const std::string& name() const { return command_.front(); }
   void end();  // its stdin closes, and it is ended
 
  private:
   [[noreturn]] void lose(const std::string& what);
+  [[noreturn]] void give_up(const std::string& what);
   void start();
 
   std::vector<std::string> command_;
   PeerDeadlines deadlines_;
   std::function<bool()> cancelled_;
+  std::function<double()> seconds_left_;
+  bool given_up_ = false;
   std::unique_ptr<ChildProcess> child_;
 };
 

@@ -67,6 +67,35 @@ std::string reason_of(const Verification& v, std::size_t rows) {
                      v.same_code.empty() ? "" : fmt::format(" ({}: text changed, same code)", v.same_code.size()));
 }
 
+// Of a JSON text: the first integer that no 64 bits hold, which would be written back as a rounded real number.
+std::string find_long_integer(std::string_view text) {
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '"') {
+      for (++at; at < text.size() && text[at] != '"'; ++at)
+        if (text[at] == '\\') ++at;
+    } else if (text[at] == '-' || (text[at] >= '0' && text[at] <= '9')) {
+      const std::size_t end = std::min(text.find_first_not_of("0123456789+-.eE", at), text.size());
+      const std::string_view number = text.substr(at, end - at);
+      if (number.find_first_of(".eE") == std::string_view::npos && !parse_whole(number) && !parse_unsigned(number))
+        return std::string(number);
+      at = end - 1;
+    }
+  }
+  return "";
+}
+
+// What is written back says what was read, to the letter that our own files have.
+void require_our_spelling(std::string_view text, const std::string& origin) {
+  const auto refuse = [&](const std::string& what) {
+    throw_bad_input("'{}' {}: --record writes the file anew and would change that, so it is left as it is", origin,
+                    what);
+  };
+  if (text.starts_with("\xef\xbb\xbf")) refuse("begins with a byte order mark");
+  if (text.find('\r') != std::string_view::npos) refuse("has lines that end in CR LF");
+  if (const std::string number = find_long_integer(text); !number.empty())
+    refuse(fmt::format("holds {}, an integer of more than 64 bits", excerpt(number, 40)));
+}
+
 }  // namespace
 
 Verification verify_results(const std::filesystem::path& file) {
@@ -101,6 +130,7 @@ Verification verify_results_text(std::string_view text, const std::string& origi
 
 RecordedProvenance with_provenance(std::string_view text, const std::string& origin) {
   parse_results(text, origin);
+  require_our_spelling(text, origin);
   auto document = nlohmann::ordered_json::parse(text);  // fields stay in their order
   RecordedProvenance recorded;
   nlohmann::ordered_json& rows = document["results"];
