@@ -26,8 +26,10 @@ bool ragged_rows_at(const std::int32_t* boundaries, const std::int32_t* used, st
   length = std::clamp<std::int64_t>(end, first, total) - first;
   bool good = begin == first && end == first + length;
   if (used) {
-    good &= used[s] >= 0 && used[s] <= length;
-    length = std::clamp<std::int64_t>(used[s], 0, length);
+    const std::int64_t count = used[s];
+    const bool fits = count >= 0 && count <= length;
+    good &= fits;
+    if (fits) length = count;
   }
   return good && length <= bound;
 }

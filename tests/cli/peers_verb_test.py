@@ -47,6 +47,10 @@ class PeersTest(CliTest):
         self.assertEqual(document["schema"], "flashcore.bench/1")
         return document["results"]
 
+    def test_ragged_batches_are_not_asked_for_yet(self):
+        ragged = "b2_h2_s16_d16_fp32_raggedfull"
+        self.expect_error(BAD_USAGE, [f"'{ragged}' is a ragged batch", "leave it out"], "peers", "--device", "cpu", "--problem", ragged, "--peer", fake("good"))
+
     def test_a_program_of_somebody_elses_is_timed_and_judged_beside_ours(self):
         (row,) = self.run_peers("--peer", EXAMPLE, "--store", "trials.db")
         (peer,) = row["peers"]

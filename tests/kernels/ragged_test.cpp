@@ -122,8 +122,7 @@ class Batch {
                         within(kv, kv_end, used, problem_.seqlen_kv, total_.kv);
       const std::int64_t first = std::clamp<std::int64_t>(q, 0, total_.q);
       const std::int64_t most = std::clamp<std::int64_t>(q_end, first, total_.q) - first;
-      all.push_back(
-          {first, lengths.rows_used.empty() ? most : std::clamp<std::int64_t>(rows, 0, most), kv, used, !good});
+      all.push_back({first, !lengths.rows_used.empty() && 0 <= rows && rows <= most ? rows : most, kv, used, !good});
     }
     return all;
   }
@@ -285,6 +284,7 @@ TEST_P(RaggedKernelTest, HostileBoundariesGiveNaNAndTouchNothingElse) {
       {"keys of all of int", {good.q, {kLeast, kMost, kLeast, kMost}}},
       {"more used than there are", {good.q, good.kv, {50, 41, 50}}},
       {"fewer than none used", {good.q, good.kv, {50, -1, kLeast}}},
+      {"more rows used than the bound", {{0, 60, 70, 110}, good.kv, {50, 40, 50}, {41, 10, 0}}},
       {"as many used as an int has", {good.q, good.kv, {kMost, 40, 0}}},
       {"more rows used than there are", {good.q, good.kv, {50, 40, 50}, {40, 31, 40}}},
       {"fewer rows than none used", {good.q, good.kv, {50, 40, 50}, {-1, 30, kLeast}}},

@@ -88,7 +88,8 @@ class VarlenTest(unittest.TestCase):
         self.assertFalse((first[:25] == second[:25]).all())
 
     def test_boundaries_that_none_has_make_nan(self):
-        for name, bad in (("cu_seqlens_q", [0, 1, 1, 22, 25]), ("cu_seqlens_kv", [0, 10, 12, 31, 30]), ("seqused_kv", [4, 0, 1, 18])):
+        for name, bad in (("cu_seqlens_q", [0, 1, 1, 22, 25]), ("cu_seqlens_kv", [0, 10, 12, 31, 30]), ("seqused_kv", [4, 0, 1, 18]), ("seqused_q", [1, 0, -1, 20]),
+                          ("seqused_q", [1, 0, 5, 20])):  # fmt: skip
             o = self.run_it(**{name: numpy.int32(bad)})
             self.assertTrue(numpy.isnan(o[1:5]).all(), name)
             self.assertTrue(numpy.isfinite(o[:1]).all(), name)

@@ -38,8 +38,9 @@ FC_DEVICE bool rows_at(const int* boundaries, const int* used, int batch, int bo
   bool good = begin == first && end == first + length;
   if (used) {
     const int count = load_length(used + batch);
-    good &= count >= 0 && count <= length;
-    length = clamped(count, 0, length);
+    const bool fits = count >= 0 && count <= length;
+    good &= fits;
+    if (fits) length = count;  // else all its rows are bad
   }
   return good && length <= bound;
 }
