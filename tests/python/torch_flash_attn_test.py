@@ -131,7 +131,7 @@ class VarlenTest(unittest.TestCase):
 
     def test_every_option(self):
         q, k, v = self.tensors()
-        for options in OPTIONS:
+        for options in (of for of in OPTIONS if of.get("alibi_slopes", SLOPES).dim() == 1):
             with self.subTest(**options):
                 out, lse, nothing = flash_attn_varlen_func(q, k, v, *self.boundaries(), 11, 11, return_attn_probs=True, **options)
                 wanted, wanted_lse = self.expected(q, k, v, **options)
