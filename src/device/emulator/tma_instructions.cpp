@@ -98,18 +98,16 @@ void check_wholly_outside(Cluster& cluster, const EncodedMap& map, const int (&a
     if (!outside) near += at[d] * static_cast<std::int64_t>(map.strides[d]);
   }
   if (!cluster.find(near, 16))
-    cluster.fail(fmt::format("global memory out of bounds: a TMA load of a box wholly outside of its tensor map, whose "
-                             "first elements are no memory ({}): hardware was seen to fault; load a box that has a row "
-                             "of the tensor",
-                             cluster.launch.memory.describe(near)),
-                 site);
+    cluster.fail(
+        fmt::format("global memory out of bounds: a TMA load of a box wholly outside of its tensor map, whose "
+                    "first elements are no memory ({}), by {}: hardware was seen to fault; load a box that has "
+                    "a row of the tensor",
+                    cluster.launch.memory.describe(near), Cluster::name_of(cluster.thread())),
+        site);
 }
 
 void copy_in(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned destination, const int (&at)[4],
              const void* site) {
-  bool any = false;
-  for_each_chunk(map, destination, at, [&](unsigned, const char*, unsigned bytes) { any |= bytes > 0; });
-  if (!any) check_wholly_outside(cluster, map, at, site);
   for_each_chunk(map, destination, at, [&](unsigned chunk, const char* from, unsigned bytes) {
     std::byte* to = cta.shared.at(swizzled(map, chunk));
     if (bytes > 0 && !cluster.find(from, bytes))
@@ -169,6 +167,9 @@ void start_load(Cluster& cluster, Cta& cta, unsigned destination, unsigned bytes
 void load_tile(Cluster& cluster, Cta& cta, const EncodedMap& map, unsigned destination, unsigned barrier,
                const int (&at)[4], const void* site) {
   check_region(cluster, cta, map, destination, "loads by TMA", site);
+  bool any = false;
+  for_each_chunk(map, destination, at, [&](unsigned, const char*, unsigned bytes) { any |= bytes > 0; });
+  if (!any) check_wholly_outside(cluster, map, at, site);
   const std::array<int, 4> where = {at[0], at[1], at[2], at[3]};
   const auto read = [&](const Access& access) {
     for_each_chunk(map, destination, at, [&](unsigned, const char* from, unsigned bytes) {

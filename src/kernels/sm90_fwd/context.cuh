@@ -115,6 +115,7 @@ struct Context {
   FC_DEVICE RaggedTiles ragged_tiles() const {
     return {params.problem, *ragged_params, shared + FC_OFFSET_OF(Storage, parts) + parts_bytes(C, T)};
   }
+  FC_DEVICE static int takers() { return ptx::opaque(ptx::nctaid_x()) / C.cluster; }
   FC_DEVICE ForwardParams params_of_tile(const SlotTile& tile) const {
     return tile::params_of_sequence(params.problem, *ragged_params, tile.len_q, tile.len_kv);
   }

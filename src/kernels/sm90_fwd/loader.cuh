@@ -45,8 +45,12 @@ struct Loader {
     using Keys = tile::TmaTile<C.block_n, kDim>;
     int row = block * C.block_n, batch = tile.batch;
     if constexpr (T.ragged) {
-      const int of_rank = context.rank() * (C.block_n / C.cluster);
-      row = within(row + tile.keys_row + of_rank, context.params.problem.seqlen_kv) - of_rank, batch = tile.keys_end;
+      row += tile.keys_row, batch = tile.keys_end;
+      // A whole block has a key of the sequence, a CTA's share of it need not.
+      if constexpr (C.cluster > 1) {
+        const int of_rank = context.rank() * (C.block_n / C.cluster);
+        row = within(row + of_rank, context.params.problem.seqlen_kv) - of_rank;
+      }
     }
     if constexpr (C.cluster == 1) Keys::load_expected(destination, map, barrier, row, tile.head_kv, batch);
     else Keys::template load_multicast<C.cluster>(destination, map, barrier, row, tile.head_kv, batch, context.rank());

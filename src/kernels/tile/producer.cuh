@@ -49,7 +49,7 @@ FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loade
       loader.load_v(tile, block + 1);
     }
     // Read again rather than kept, which spilled.
-    if constexpr (kRagged) count = context.ragged_tiles().count();
+    if constexpr (kRagged) count = context.ragged_tiles().count(), takers = context.takers();
     // After the last K, where its latency hides; at the start of a tile it would not.
     number = next_tile<kScheduler>(number, count, takers, params.tile_counter);
     if (tile.blocks.count() > 0) loader.load_v(tile, tile.blocks.begin);
