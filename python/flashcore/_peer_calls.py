@@ -101,6 +101,7 @@ class Call:
         self.compute, self.notes = compute, list(notes)
         self.out: Any = None
         self.inputs: tuple[Any, ...] = ()  # what it reads in place of the problem's q and v, if it has copies
+        self.code_hash = ""  # of the machine code, if that is ours
 
     def run(self) -> None:
         self.out = self.compute()
@@ -146,7 +147,7 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
         plan.launch(*(x.data_ptr() for x in (q, k, v, outs[i], lses[i])), stream, *operands)
 
     call = TwoBufferCall(compute, list(zip(outs, lses)))
-    call.inputs = (q, v)
+    call.inputs, call.code_hash = (q, v), plan.info.get("code_hash", "")
     return call
 
 

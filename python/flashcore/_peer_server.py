@@ -210,7 +210,8 @@ class Server:
             return {"refused": f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]}
         handle, self.next = self.next, self.next + 1
         self.prepared[handle] = made
-        return {"handle": handle, "launches": made.launches_per_sample(), "notes": call.notes}
+        answer = {"handle": handle, "launches": made.launches_per_sample(), "notes": call.notes}
+        return answer | ({"code_hash": call.code_hash} if call.code_hash else {})
 
     def release(self, handle: int) -> dict[str, Any]:
         self.prepared.pop(handle).release_timer()

@@ -22,6 +22,7 @@ json session_on(int day, double ours_us, double laboratory_us) {
           {"rounds", 12},
           {"timed_in", "the peers' process"},
           {"clock_mhz", 1800.0},
+          {"code_hash", "code"},
           {"samples_us", std::vector<double>(12, ours_us)},
           {"laboratory_us", std::vector<double>(12, laboratory_us)}};
 }
@@ -32,6 +33,7 @@ json honest_row() {
               {"name", "one"},
               {"device", {{"key", "h200"}, {"name", "H200"}, {"limits", {{"kind", "cuda"}}}}},
               {"ended", "passed"},
+              {"code_hash", "code"},
               {"floor_us", 2.0},
               {"correct",
                {{"rel_error", 1e-4}, {"timed_rel_error", 1e-4}, {"bound", 1e-3}, {"passed", true}, {"level", "full"}}},
@@ -93,6 +95,8 @@ TEST(Evidence, EachForgeryIsToldInWords) {
       {"session 1 has no \"laboratory_us\"", [](json& row) { row["measured"][0].erase("laboratory_us"); }},
       {"12 samples of ours and 11 of the laboratory's",
        [](json& row) { row["measured"][0]["laboratory_us"].erase(0); }},
+      {"session 2 timed the machine code \"another\", and the row says \"code\"",
+       [](json& row) { row["measured"][1]["code_hash"] = "another"; }},
       {"session 2 was of 40 rounds and has 12 samples", [](json& row) { row["measured"][1]["rounds"] = 40; }},
       {"takes 0.050 us in session 2, which is below the floor of 2.000 us",
        [](json& row) { row["peers"][0]["samples_us"][1] = std::vector<double>(12, 0.05); }},

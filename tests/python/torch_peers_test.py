@@ -179,6 +179,8 @@ class ServerTest(Folder):
         self.assertEqual([party["name"] for party in hello["parties"]], ["flashcore", "math", "flash"])
         self.assertEqual((ours["handle"], math_["handle"]), (0, 1))
         self.assertGreaterEqual(ours["launches"], 1)
+        self.assertTrue(ours["code_hash"], "which machine code is timed here")
+        self.assertNotIn("code_hash", math_)
         self.assertGreater(sample["time_us"], 0)
         self.assertEqual(len(output["outputs"]), 2, "both buffers")
         o = torch.frombuffer(bytearray(Path(output["outputs"][1]["o"]).read_bytes()), dtype=torch.float32).view(1, 4, 32, 16)

@@ -131,6 +131,7 @@ std::string PeerTable::prepare(Party& party, json question) {
     if (answer.contains("refused")) return answer.at("refused").get<std::string>();
     party.handle = answer.at("handle").get<int>();
     party.launches = answer.value("launches", 1);
+    party.code_hash = answer.value("code_hash", "");
     if (answer.contains("notes"))
       for (const auto& note : answer.at("notes").get<std::vector<std::string>>()) party.notes.push_back(note);
   } catch (const json::exception& e) {

@@ -119,6 +119,12 @@ class EvidenceAudit {
       if (part_of(session, "rounds") != json(ours.size()))
         complain("session {} was of {} rounds and has {} samples: each round gives one", number,
                  part_of(session, "rounds").dump(), ours.size());
+      // Files from before it was recorded say nothing of it.
+      if (const json code = part_of(session, "code_hash"); !code.is_null() && code != part_of(row_, "code_hash"))
+        complain(
+            "session {} timed the machine code {}, and the row says {} (let both processes use one NVRTC: "
+            "FLASHCORE_NVRTC)",
+            number, code.dump(), part_of(row_, "code_hash").dump());
       compare_with_laboratory(number, session, ours);
       last = &session;
     }
