@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 5
+#define FC_ABI_VERSION 6
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -66,6 +66,17 @@ typedef enum fc_alibi { FC_ALIBI_NONE = 0, FC_ALIBI_HEAD = 1, FC_ALIBI_BATCH = 2
 /* Attention sink: a logit for each query head. Since ABI version 5 */
 typedef enum fc_sink { FC_SINK_NONE = 0, FC_SINK_HEAD = 1 } fc_sink;
 
+/* Ragged batches: every value but FC_LENGTHS_FIXED is one. Seqlen_q and seqlen_kv are upper bounds then, and the real
+ * lengths are read from device memory at each launch (fc_operands.cu_seqlens_q). The values differ in which lengths a
+ * kernel is chosen for, and those of ids are made of: the bounds (what to use), the bounds and halves of them, or any.
+ * Since ABI version 6 */
+typedef enum fc_lengths {
+  FC_LENGTHS_FIXED = 0,
+  FC_LENGTHS_FULL = 1,
+  FC_LENGTHS_HALVING = 2,
+  FC_LENGTHS_RANDOM = 3
+} fc_lengths;
+
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
@@ -99,7 +110,14 @@ typedef enum fc_given {
  * Query head h reads key head h / (heads_q / heads_kv). A row that sees no key gets o = 0 and lse = -infinity. The
  * score of row i and key j, s = scale * q k^T, is changed where the fields below ask for it, in this order: to softcap
  * * tanh(s / softcap), and by -slope * |i + seqlen_kv - seqlen_q - j|. A sink joins each row's sum of exponentials, lse
- * included, and has no value: a row that sees no key has lse = sink. */
+ * included, and has no value: a row that sees no key has lse = sink.
+ *
+ * Of a ragged batch (lengths), whose sequences lie one after another, these are
+ *   q   [total_q, heads_q, head_dim]       k  [total_kv, heads_kv, head_dim]
+ *   o   [total_q, heads_q, head_dim_v]     v  [total_kv, heads_kv, head_dim_v]
+ *   lse [heads_q, total_q]
+ * with any strides of heads and rows (contiguous means [heads, total, head_dim], as above). Masks and ALiBi go by each
+ * sequence's own lengths. */
 typedef struct fc_attention {
   uint32_t struct_size; /* sizeof(fc_attention); FC_ATTENTION_INIT sets it */
   int32_t dtype;        /* fc_dtype */
@@ -127,13 +145,18 @@ typedef struct fc_attention {
   double softcap; /* from 1e-6 to 1e6; 0 without FC_GIVEN_SOFTCAP: none */
   int32_t alibi;  /* fc_alibi */
   int32_t sink;   /* fc_sink */
+  /* Since ABI version 6, like the next three fields */
+  int32_t lengths;    /* fc_lengths; other than FC_LENGTHS_FIXED: fc_plan_launch_operands is given cu_seqlens_q, ... */
+  int32_t unused_end; /* padding */
+  int64_t total_q;    /* of a ragged batch: rows of q and o. Rows that no sequence has are neither read nor written */
+  int64_t total_kv;   /* rows of k and v */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                             \
   {                                                                                                                   \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0},     \
         {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL, 0.0, FC_ALIBI_NONE, \
-        FC_SINK_NONE                                                                                                  \
+        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0                                                                       \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -216,10 +239,22 @@ typedef struct fc_operands {
   const float *descale_q, *descale_k, *descale_v; /* as of fc_plan_launch_scaled */
   const float* alibi; /* slopes, fp32, contiguous: [heads_q] with FC_ALIBI_HEAD, [batch, heads_q] with FC_ALIBI_BATCH */
   const float* sink;  /* logits, fp32 [heads_q], contiguous, with FC_SINK_HEAD: neither scaled nor capped */
+  /* Of ragged batches. Sequence s has the rows cu_seqlens_q[s] .. cu_seqlens_q[s + 1] - 1 of q, o and lse, and the rows
+   * cu_seqlens_kv[s] .. cu_seqlens_kv[s + 1] - 1 of k and v, of which the first seqused_kv[s] are keys (null: all).
+   * And the first seqused_q[s] are rows: what lies between sequences, as in a padded batch, is neither read nor
+   * written. They are read when the launch runs, so that one captured graph serves any lengths up to the bounds. A
+   * sequence whose boundaries leave the tensors, end before they begin or pass a bound gets NaN in its rows of o and
+   * lse. Where such boundaries give a row to two sequences, it holds what one of them makes of it. Since ABI version 6
+   */
+  const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* [batch + 1] */
+  const int32_t *seqused_kv, *seqused_q;       /* [batch] or null */
 } fc_operands;
 
-#define FC_OPERANDS_INIT \
-  { (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#define FC_OPERANDS_INIT                                                                                            \
+  {                                                                                                                 \
+    (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+        NULL                                                                                                        \
+  }
 
 /* fc_plan_launch for every problem. Slopes and sinks are read when the launch runs. On the CPU a slope that is NaN or
  * infinite is refused, and a sink that is NaN or +infinity (-infinity is no sink); on a GPU nobody looks. Since ABI

@@ -117,6 +117,9 @@ struct Attention {
   std::optional<double> softcap = {};  ///< none if not given
   fc_alibi alibi = FC_ALIBI_NONE;      ///< slopes are given to launch(const fc_operands&)
   fc_sink sink = FC_SINK_NONE;         ///< and so are sinks
+  /// FC_LENGTHS_FULL: a ragged batch of `batch` sequences, whose tensors have these many rows; see fc_attention.
+  fc_lengths lengths = FC_LENGTHS_FIXED;
+  std::int64_t total_q = 0, total_kv = 0;
 
   std::int64_t columns_v() const { return head_dim_v.value_or(head_dim); }
 
@@ -153,6 +156,9 @@ struct Attention {
     take(a.softcap, softcap, FC_GIVEN_SOFTCAP);
     a.alibi = alibi;
     a.sink = sink;
+    a.lengths = lengths;
+    a.total_q = total_q;
+    a.total_kv = total_kv;
     a.candidate = candidate.empty() ? nullptr : candidate.c_str();
     return a;
   }
@@ -261,6 +267,8 @@ class Plan {
   void run(std::span<const T> q, std::span<const T> k, std::span<const T> v, std::span<T> o,
            std::span<float> lse = {}) const {
     const Attention& p = problem_;
+    if (p.lengths != FC_LENGTHS_FIXED)
+      throw Error(FC_ERROR_BAD_INPUT, "run() is for batches that are not ragged: use launch(const fc_operands&)");
     if (const char* why = detail::why_not_element<T>(p.dtype)) throw Error(FC_ERROR_BAD_INPUT, why);
     if (!on_cpu_)
       throw Error(FC_ERROR_BAD_INPUT, "run() takes host memory, and this plan is not of a CPU context: use launch()");

@@ -11,5 +11,6 @@ from ._library import Error, Note, __version__, num_threads, set_num_threads
 from ._plan import Plan, attention, plan
 from ._program import bench, explain, tune
 from ._quantize import Quantized, quantize
+from ._varlen import varlen_attention
 
-__all__ = ["Error", "Note", "Plan", "Quantized", "__version__", "attention", "bench", "explain", "num_threads", "plan", "quantize", "set_num_threads", "tune"]
+__all__ = ["Error", "Note", "Plan", "Quantized", "__version__", "attention", "bench", "explain", "num_threads", "plan", "quantize", "set_num_threads", "tune", "varlen_attention"]

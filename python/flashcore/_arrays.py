@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from ._library import Error
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1}
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int32": 4}
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+# Arrays of lengths; all others are of floats.
+_INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q")
 _FULL_NAMES = {short: name for name, short in _NAMES.items()}
 
 
@@ -21,7 +23,7 @@ class View(NamedTuple):
 
     framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
     device: str  # "cpu" | "cuda:N"
-    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2"
+    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int32"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int  # of the element whose indices are all 0; a negative stride reaches below it
@@ -30,6 +32,10 @@ class View(NamedTuple):
 
 
 def _dtype(name: str, role: str) -> str:
+    if role in _INT32_ROLES:
+        if name.split(".")[-1] != "int32":
+            raise Error(f"{role} is of dtype {name}; give int32")
+        return "int32"
     found = _NAMES.get(name.split(".")[-1])
     if found is None:
         raise Error(f"{role} is of dtype {name}; use float32, float16, bfloat16, float8_e4m3fn or float8_e5m2")
@@ -113,11 +119,12 @@ _PYBUF_FULL_RO = 0x11C
 def _of_buffer(x: memoryview, role: str) -> View:
     """Python's own arrays: memoryview(array.array("f", ...)).cast("B").cast("f", shape), "e" for float16."""
     try:
-        dtype = {"f": "fp32", "e": "fp16"}.get(x.format)
+        dtype = ({"i": "int32"} if role in _INT32_ROLES else {"f": "fp32", "e": "fp16"}).get(x.format)
     except ValueError as error:
         raise Error(f"{role} is a memoryview that cannot be read: {error}") from error
     if dtype is None:
-        raise Error(f"{role} is a memoryview of format {x.format!r}; use 'f' (float32) or 'e' (float16)")
+        use = "'i' (int32)" if role in _INT32_ROLES else "'f' (float32) or 'e' (float16)"
+        raise Error(f"{role} is a memoryview of format {x.format!r}; use {use}")
     if x.suboffsets:
         raise Error(f"{role} is a memoryview of rows that lie apart, by pointers; copy it into one block")
     api, buffer = ctypes.pythonapi, _Buffer()
@@ -186,7 +193,12 @@ def _of_dlpack(x: Any, role: str, stream: int | None) -> View:
         if versioned is None or versioned.major != 1:
             raise Error(f"{role}, a {type(x).__name__}, gave a DLPack capsule of an unknown kind: {capsule!r}")
         flags, tensor = versioned.flags, versioned.tensor
-    dtype = _DL_DTYPES.get((tensor.code, tensor.bits))
+    kind_and_bits = (tensor.code, tensor.bits)
+    dtype = _DL_DTYPES.get(kind_and_bits)
+    if role in _INT32_ROLES:
+        if kind_and_bits != (0, 32) or tensor.lanes != 1:
+            raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); give int32")
+        dtype = "int32"
     if dtype is None or tensor.lanes != 1:
         raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use float32, float16, bfloat16, float8_e4m3fn or float8_e5m2")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))

@@ -72,6 +72,11 @@ def float_array(x: Any, role: str, q: View, stream: int | None) -> View:
     found = _arrays.view(x, role, stream)
     if found.dtype != "fp32":
         raise Error(f"{role} is of {found.dtype}; give float32")
+    return contiguous_beside(found, role, q)
+
+
+def contiguous_beside(found: View, role: str, q: View) -> View:
+    """`found`, which must be contiguous and on q's device."""
     if found.device != q.device:
         raise Error(f"{role} is on {found.device} and q on {q.device}; move one")
     strides = tuple(stride for stride, extent in zip(found.strides, found.shape) if extent > 1)

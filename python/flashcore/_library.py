@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -59,7 +59,8 @@ class Attention(ctypes.Structure):
         ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
         ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64), ("window_alignment", ctypes.c_int32),
         ("unused", ctypes.c_int32), ("o_dtype", ctypes.c_int32), ("scaling", ctypes.c_int32), ("softcap", ctypes.c_double),
-        ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32),
+        ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32), ("lengths", ctypes.c_int32), ("unused_end", ctypes.c_int32),
+        ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
@@ -70,7 +71,8 @@ class Operands(ctypes.Structure):
     """fc_operands, field by field as in flashcore.h. Addresses; 0 is null."""
 
     _fields_ = [("struct_size", ctypes.c_uint32), ("unused", ctypes.c_uint32)] + [
-        (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink")]  # fmt: skip
+        (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink",
+                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q")]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Operands), **fields)

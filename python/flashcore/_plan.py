@@ -151,7 +151,8 @@ class Plan:
             say_once(note)
 
     def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0, descale_q: int = 0, descale_k: int = 0,
-               descale_v: int = 0, alibi: int = 0, sink: int = 0) -> None:  # fmt: skip
+               descale_v: int = 0, alibi: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0, seqused_kv: int = 0,
+               seqused_q: int = 0) -> None:  # fmt: skip
         """Enqueues one call on addresses.
 
         Args:
@@ -162,14 +163,17 @@ class Plan:
             descale_q, descale_k, descale_v: addresses of the fp32 factors of 8-bit q, k and v; 0 for a plan without.
             alibi: address of the fp32 slopes, [heads] or [batch, heads] as the plan has them; 0 for a plan without.
             sink: address of the fp32 sinks, [heads]; 0 for a plan without.
+            cu_seqlens_q, cu_seqlens_kv: of a ragged batch: addresses of the int32 boundaries, [batch + 1]; 0 for others.
+            seqused_kv, seqused_q: addresses of int32 [batch], how many keys and rows of each sequence count; 0: all.
 
         Raises:
             Error: for a null or misaligned address, for an o or lse that overlaps another tensor, and for a device that
                 reported a fault.
         """
         try:
-            if alibi or sink:
-                operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink)
+            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q:
+                operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink,
+                                    cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q)  # fmt: skip
                 status = self._launch_operands(self._handle, ctypes.byref(operands), stream)
             elif descale_q or descale_k or descale_v:
                 status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)

@@ -5,20 +5,22 @@
 
 q is [batch, length, heads, dim], k and v are [batch, length_kv, heads_kv, dim], as in FlashAttention. Causal masks and windows are
 aligned at the last key, as in FlashAttention from 2.1 on. Differences: any GPU from sm_80 and the CPU, float32 too on the CPU; head
-dims that are no multiple of 8; values may have another head dim than keys. Not here yet: dropout, lengths per sequence (varlen), caches.
+dims that are no multiple of 8; values may have another head dim than keys. Not here yet: dropout, caches, gradients of ragged batches
+other than sequence by sequence.
 """
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import torch
 from torch import Tensor
 
-from . import _library, _plan, _torch_operator
+from . import _library, _plan, _torch_launch, _torch_operator, _varlen
 from .torch import attention
 
-__all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func"]
+__all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
+           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"]  # fmt: skip
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
@@ -83,10 +85,97 @@ def flash_attn_qkvpacked_func(qkv: Tensor, dropout_p: float = 0.0, softmax_scale
     return flash_attn_func(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
 
 
-def _unpack(packed: Tensor, name: str, count: int) -> tuple[Tensor, ...]:
-    if packed.dim() != 5 or packed.shape[2] != count:
-        raise _library.Error(f"{name} has shape {tuple(packed.shape)}; give [batch, length, {count}, heads, dim]")
-    return packed.unbind(2)
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                           dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+                           window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+                           deterministic: bool = False, return_attn_probs: bool = False, block_table: Optional[Tensor] = None, *,
+                           sink: Optional[Tensor] = None, seqused_q: Optional[Tensor] = None, seqused_k: Optional[Tensor] = None
+                           ) -> Union[Tensor, tuple[Tensor, Tensor, None]]:  # fmt: skip
+    """flash_attn.flash_attn_varlen_func: sequences of different lengths, one after another. Nothing is read on the host, so a captured call
+    serves any lengths up to the bounds.
+
+    Args:
+        q: [rows of all sequences, heads, dim].
+        k, v: [keys of all sequences, heads_kv, dim]; heads_kv divides heads.
+        cu_seqlens_q, cu_seqlens_k: int32 [batch + 1]: sequence s has rows cu_seqlens_q[s] to cu_seqlens_q[s + 1] - 1.
+        max_seqlen_q, max_seqlen_k: upper bounds of the lengths. A sequence beyond them gets NaN.
+        block_table: None only; caches in pages are not here yet.
+        sink: [heads], logits that join each row's sum (not in FlashAttention 2).
+        seqused_q, seqused_k: int32 [batch]: how many rows and keys of each sequence count (FlashAttention 3's). Default: all.
+        The rest as of flash_attn_func, by each sequence's own lengths.
+
+    Returns:
+        [rows, heads, dim of v], or (out, softmax_lse, None) with the log-sum-exp as float32 [heads, rows]. A call whose inputs require a
+        gradient is made of calls for each sequence, whose lengths it reads on the host.
+
+    Raises:
+        flashcore.Error: for dropout, a block_table, tensors that do not fit together, a gradient of a call that returns the log-sum-exp.
+    """
+    _refuse_dropout(dropout_p)
+    if block_table is not None:
+        raise _library.Error("block_table is given; flashcore reads no caches in pages yet: gather the pages, or leave it None")
+    left, right = _plan.window_sides(window_size)
+    if causal:
+        right = 0
+    window = None if left < 0 and right < 0 else (left, right)
+    cap = None if softcap == 0.0 else softcap
+    q, k, v = _torch_operator.cast(q, k, v)
+    options = dict(window=window, scale=softmax_scale, softcap=cap)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alibi_slopes, sink)):
+        if return_attn_probs:
+            raise _library.Error("return_attn_probs is given and an input requires a gradient, which the log-sum-exp has not; leave one of them out")
+        return _by_sequence(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, sink, **options)
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    slopes, logits = (None if x is None else x.detach().float().contiguous() for x in (alibi_slopes, sink))
+    made = _varlen.varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, alibi=slopes, sink=logits,
+                                    seqused_q=seqused_q, seqused_kv=seqused_k, return_lse=return_attn_probs, **options)  # fmt: skip
+    _torch_launch.computed.add()
+    return (*made, None) if return_attn_probs else made
+
+
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+                                    dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
+                                    window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None,
+                                    deterministic: bool = False, return_attn_probs: bool = False
+                                    ) -> Union[Tensor, tuple[Tensor, Tensor, None]]:  # fmt: skip
+    """flash_attn.flash_attn_varlen_kvpacked_func: kv is [keys of all sequences, 2, heads_kv, dim]. The rest as of flash_attn_varlen_func."""
+    k, v = _unpack(kv, "kv", 2, "keys of all sequences")
+    return flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+                                  window_size, softcap, alibi_slopes, deterministic, return_attn_probs)  # fmt: skip
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout_p: float = 0.0,
+                                     softmax_scale: Optional[float] = None, causal: bool = False, window_size: tuple[int, int] = (-1, -1),
+                                     softcap: float = 0.0, alibi_slopes: Optional[Tensor] = None, deterministic: bool = False,
+                                     return_attn_probs: bool = False) -> Union[Tensor, tuple[Tensor, Tensor, None]]:  # fmt: skip
+    """flash_attn.flash_attn_varlen_qkvpacked_func: qkv is [rows of all sequences, 3, heads, dim]. The rest as of flash_attn_varlen_func."""
+    q, k, v = _unpack(qkv, "qkv", 3, "rows of all sequences")
+    return flash_attn_varlen_func(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout_p, softmax_scale, causal, window_size,
+                                  softcap, alibi_slopes, deterministic, return_attn_probs)  # fmt: skip
+
+
+def _by_sequence(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_kv: Tensor, used_q: Optional[Tensor], used_kv: Optional[Tensor],
+                 slopes: Optional[Tensor], sink: Optional[Tensor], **options: Any) -> Tensor:  # fmt: skip
+    """One sequence after another, for their gradients. Rows that no sequence has are 0."""
+    out = q.new_zeros(q.shape[0], q.shape[1], v.shape[2])
+    starts_q, starts_kv = cu_q.tolist(), cu_kv.tolist()
+    for s in range(len(starts_q) - 1):
+        rows = slice(starts_q[s], starts_q[s + 1] if used_q is None else starts_q[s] + int(used_q[s]))
+        keys = slice(starts_kv[s], starts_kv[s + 1] if used_kv is None else starts_kv[s] + int(used_kv[s]))
+        if rows.stop == rows.start:
+            continue
+        one = (x[part].transpose(0, 1).unsqueeze(0) for x, part in ((q, rows), (k, keys), (v, keys)))
+        own = slopes if slopes is None or slopes.dim() == 1 else slopes[s]
+        made = attention(*one, alibi_slopes=own, sink=sink, **options)
+        out = torch.slice_scatter(out, made[0].transpose(0, 1), 0, rows.start, rows.stop)
+    return out
+
+
+def _unpack(packed: Tensor, name: str, count: int, rows: str = "batch, length") -> tuple[Tensor, ...]:
+    axes = 3 + len(rows.split(", "))
+    if packed.dim() != axes or packed.shape[axes - 3] != count:
+        raise _library.Error(f"{name} has shape {tuple(packed.shape)}; give [{rows}, {count}, heads, dim]")
+    return packed.unbind(axes - 3)
 
 
 def _refuse_dropout(dropout_p: float) -> None:

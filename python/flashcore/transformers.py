@@ -120,15 +120,22 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     """
     softcap, sink = kwargs.get("softcap"), kwargs.get("s_aux")
     lazy = attention_mask if isinstance(attention_mask, LazyMask) and attention_mask.made is None else None
-    if lazy is not None and (lazy.shape[2:] != (query.shape[2], key.shape[2]) or (lazy.packed and kwargs.get("cu_seq_lens_q") is None)):
+    # With a cache transformers sees no packed sequences, and makes no mask; their boundaries are given all the same.
+    is_packed = query.shape[0] == 1 and query.shape[2] == key.shape[2] and kwargs.get("cu_seq_lens_q") is not None
+    if lazy is not None and (lazy.shape[2:] != (query.shape[2], key.shape[2]) or (lazy.packed and not is_packed)):
         lazy = None
+    if is_packed and (attention_mask is None or lazy is not None) and _is_causal(module, is_causal):
+        if (why := why_not(query, key, value, None, dropout, False, scaling, enable_gqa=True)) is None:
+            return _attend_packed(query, key, value, None if lazy is None else lazy.window, scaling, softcap, sink, kwargs), None
+        pass_on(why)
+        attention_mask, lazy = _mask_of_packed(query.shape[2], kwargs["cu_seq_lens_q"], None if lazy is None else lazy.window), None
     if isinstance(attention_mask, LazyMask) and lazy is None:
         attention_mask = attention_mask.make()
     if lazy is not None or softcap is not None or sink is not None:
         mask = None if lazy is not None else attention_mask
         if (why := why_not(query, key, value, mask, dropout, False, scaling, enable_gqa=True)) is None:
-            if lazy is not None and (lazy.padding is not None or lazy.packed):
-                return _attend_packed(query, key, value, lazy, scaling, softcap, sink, kwargs), None
+            if lazy is not None and lazy.padding is not None:
+                return _attend_padded(query, key, value, lazy, scaling, softcap, sink), None
             return _attend_with(query, key, value, lazy, scaling, _is_causal(module, is_causal), softcap, sink)
         attention_mask = lazy.make() if lazy is not None else attention_mask
         if softcap is not None or sink is not None:
@@ -151,18 +158,33 @@ def _filled(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tupl
     return key[:, :, : query.shape[2]], value[:, :, : query.shape[2]]
 
 
-def _attend_packed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: LazyMask, scaling: Optional[float],
+def _options_of(window: Optional[int], scaling: Optional[float], softcap: Optional[float], sink: Optional[torch.Tensor]) -> dict[str, Any]:
+    return {"causal": window is None, "window": None if window is None else (window - 1, 0), "scale": scaling, "softcap": softcap,
+            "sink": None if sink is None else sink.detach().float().contiguous()}  # fmt: skip
+
+
+def _attend_packed(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: Optional[int], scaling: Optional[float],
                    softcap: Optional[float], sink: Optional[torch.Tensor], given: dict[str, Any]) -> torch.Tensor:  # fmt: skip
-    """Sequences of different lengths, padded or packed: [batch, rows, heads, dim]. Rows that are padding get 0."""
-    query, key, value = _torch_operator.cast(query, key, value)
-    window = None if mask.window is None else (mask.window - 1, 0)
-    options = dict(causal=mask.window is None, window=window, scale=scaling, softcap=softcap, sink=None if sink is None else sink.detach().float().contiguous())
-    if mask.packed:
-        lengths = [given["cu_seq_lens_q"].to(torch.int32), given.get("cu_seq_lens_k", given["cu_seq_lens_q"]).to(torch.int32)]
-        longest = [int(given.get(name) or query.shape[2]) for name in ("max_length_q", "max_length_k")]
-        return _torch_packed.attend_packed(query, key, value, *lengths, *longest, **options)
+    """Sequences that follow each other in a batch of one: [1, rows, heads, dim]."""
+    lengths = [given[name if given.get(name) is not None else "cu_seq_lens_q"].to(torch.int32) for name in ("cu_seq_lens_q", "cu_seq_lens_k")]
+    longest = [int(given.get(name) or query.shape[2]) for name in ("max_length_q", "max_length_k")]
+    return _torch_packed.attend_packed(*_torch_operator.cast(query, key, value), *lengths, *longest, **_options_of(window, scaling, softcap, sink))
+
+
+def _mask_of_packed(rows: int, boundaries: torch.Tensor, window: Optional[int]) -> torch.Tensor:
+    """What each row of packed sequences sees, for PyTorch."""
+    position = torch.arange(rows, device=boundaries.device)
+    of = torch.bucketize(position, boundaries.long(), right=True)
+    seen = (of[:, None] == of[None]) & (position[None] <= position[:, None])
+    return (seen if window is None else seen & (position[None] > position[:, None] - window))[None, None]
+
+
+def _attend_padded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: LazyMask, scaling: Optional[float],
+                   softcap: Optional[float], sink: Optional[torch.Tensor]) -> torch.Tensor:  # fmt: skip
+    """[batch, rows, heads, dim]; rows that are padding get 0."""
     assert mask.padding is not None
-    return _torch_packed.attend_padded(query, key, value, *mask.padding, kept=mask.boundaries, **options)
+    return _torch_packed.attend_padded(*_torch_operator.cast(query, key, value), *mask.padding, kept=mask.boundaries,
+                                       **_options_of(mask.window, scaling, softcap, sink))  # fmt: skip
 
 
 def _attend_with(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: Optional[LazyMask], scaling: Optional[float],
@@ -210,16 +232,17 @@ def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]
     window = None if window is None or keys < window else window
     if padding is not None and not bool(padding.all()):
         # A decoded row is the last one; its cache may start anywhere.
-        where = _padding_of(padding, keys, rows == 1)
+        where = _padding_of(padding, options.get("kv_offset", 0), keys, rows == 1)
         return sdpa_mask(*args, **options) if where is None else lazy(window=window, padding=where)
     return lazy(window=window) if window is not None else sdpa_mask(*args, **options)
 
 
-def _padding_of(seen: torch.Tensor, keys: int, is_last_seen: bool) -> Optional[Padding]:
-    """None where the positions that count do not follow each other, or, with `is_last_seen`, do not end at the last."""
-    if seen.dim() != 2 or seen.shape[1] != keys:
+def _padding_of(seen: torch.Tensor, offset: Any, keys: int, is_last_seen: bool) -> Optional[Padding]:
+    """Of the keys from `offset` on, which a cache of a window still has. None where the positions that count do not follow each
+    other, or, with `is_last_seen`, do not end at the last."""
+    if seen.dim() != 2 or seen.shape[1] != int(offset) + keys:
         return None
-    seen = seen.bool()
+    seen = seen[:, int(offset) :].bool()
     position = torch.arange(keys, device=seen.device)
     count = seen.sum(1)
     first = torch.where(seen, position, keys).amin(1)

@@ -2,7 +2,9 @@
 
 #include "flashcore/flashcore.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "api/allocations.h"
 #include "api/context.h"
@@ -178,16 +180,22 @@ fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, cons
 
 fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, void* stream) {
   return guarded_launch([&] {
-    const fc_operands& given = *needed(operands, "operands");
-    if (given.struct_size != sizeof(fc_operands))
+    // Callers built with a header of ABI version 5 have a struct that ends before the boundaries.
+    constexpr std::uint32_t kFirstSize = offsetof(fc_operands, cu_seqlens_q);
+    fc_operands given = FC_OPERANDS_INIT;
+    std::memcpy(&given.struct_size, &needed(operands, "operands")->struct_size, sizeof(given.struct_size));
+    if (given.struct_size != sizeof(fc_operands) && given.struct_size != kFirstSize)
       throw_bad_input(
           "fc_operands.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_OPERANDS_INIT, or "
           "use the library that belongs to the header",
           given.struct_size, FC_ABI_VERSION, sizeof(fc_operands));
+    std::memcpy(&given, operands, given.struct_size);
     AttentionArgs args;
     args.q = given.q, args.k = given.k, args.v = given.v, args.o = given.o, args.lse = given.lse;
     args.descale_q = given.descale_q, args.descale_k = given.descale_k, args.descale_v = given.descale_v;
     args.alibi = given.alibi, args.sink = given.sink;
+    args.cu_seqlens_q = given.cu_seqlens_q, args.cu_seqlens_kv = given.cu_seqlens_kv;
+    args.seqused_kv = given.seqused_kv, args.seqused_q = given.seqused_q;
     plans().find(plan)->launch(args.addresses(), stream);
   });
 }

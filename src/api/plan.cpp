@@ -46,6 +46,18 @@ constexpr FloatOperand kFloatOperands[] = {
      [](float x) { return std::isfinite(x); }, "slopes are finite"},
 };
 
+// Operands of int32, of ragged batches. Nobody looks at their values: what is no boundary makes NaN of its sequence.
+struct Int32Operand {
+  const char* name;
+  Operand operand;
+  std::int64_t more;  // than there are sequences
+  bool may_be_null;
+};
+constexpr Int32Operand kInt32Operands[] = {{"cu_seqlens_q", Operand::kCuSeqlensQ, 1, false},
+                                           {"cu_seqlens_kv", Operand::kCuSeqlensKv, 1, false},
+                                           {"seqused_kv", Operand::kSequsedKv, 0, true},
+                                           {"seqused_q", Operand::kSequsedQ, 0, true}};
+
 std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
   if (request.candidate)
     return {{parse_candidate(*request.candidate, request.problem, device.limits), "asked for", ChosenBy::kCaller}};
@@ -178,6 +190,7 @@ void Plan::check(const Addresses& addresses) const {
       allocations().check(kNames[i], addresses[i], footprints_[i].low, footprints_[i].high);
   }
   check_floats(addresses);
+  check_int32s(addresses);
   // Rows of an output are written while others still read theirs of the inputs.
   for (std::size_t output = 3; output < kNames.size(); ++output) {
     if (!addresses[output]) continue;
@@ -216,6 +229,32 @@ void Plan::check_floats(const Addresses& addresses) const {
   }
 }
 
+void Plan::check_int32s(const Addresses& addresses) const {
+  for (const Int32Operand& operand : kInt32Operands) {
+    const void* values = addresses[AddressOf(operand.operand).index()];
+    const std::int64_t count = problem_.batch + operand.more;
+    if (!problem_.ragged() && values)
+      throw_bad_input("{} is given, and {} is no ragged batch; give null, or make the plan with FC_LENGTHS_FULL",
+                      operand.name, problem_.id());
+    if (!problem_.ragged() || (!values && operand.may_be_null)) continue;
+    if (!values)
+      throw_bad_input(
+          "{} is null; give the address of its {} int32 on {} to fc_plan_launch_operands, or make the plan with "
+          "FC_LENGTHS_FIXED",
+          operand.name, count, context_->info().id);
+    if (reinterpret_cast<std::uintptr_t>(values) % alignof(std::int32_t) != 0)
+      throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", operand.name, values,
+                      alignof(std::int32_t));
+    allocations().check(operand.name, values, 0, count * static_cast<std::int64_t>(sizeof(std::int32_t)));
+    const Footprint footprint({1, 1, 1, count, count, count, count}, sizeof(std::int32_t));
+    for (std::size_t output = 3; output < kNames.size(); ++output) {
+      if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, values))
+        throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
+                        operand.name);
+    }
+  }
+}
+
 void Plan::launch(const Addresses& given, void* stream) const {
   check(given);
   if (cpu_call_) {
@@ -230,6 +269,11 @@ void Plan::launch(const Addresses& given, void* stream) const {
     args.descale_q = floats(Operand::kDescaleQ), args.descale_k = floats(Operand::kDescaleK);
     args.descale_v = floats(Operand::kDescaleV);
     args.sink = floats(Operand::kSink), args.alibi = floats(Operand::kAlibi);
+    const auto int32s = [&](Operand operand) {
+      return static_cast<const std::int32_t*>(given[AddressOf(operand).index()]);
+    };
+    args.cu_seqlens_q = int32s(Operand::kCuSeqlensQ), args.cu_seqlens_kv = int32s(Operand::kCuSeqlensKv);
+    args.seqused_kv = int32s(Operand::kSequsedKv), args.seqused_q = int32s(Operand::kSequsedQ);
     (*cpu_call_)(args);
     return;
   }

@@ -33,6 +33,7 @@ class Plan {
   void add_slow_note(const Request& request);
   void check(const Addresses& addresses) const;
   void check_floats(const Addresses& addresses) const;
+  void check_int32s(const Addresses& addresses) const;
 
   std::shared_ptr<Context> context_;
   Problem problem_;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 #include "core/foreign_text.h"
@@ -14,12 +15,13 @@
 namespace flashcore::api {
 namespace {
 
-// Of ABI version 1, which ended before `given`, 2, which ended before the window, 3, before 8 bits, and 4, before
-// softcap: nobody has had another.
+// Of ABI version 1, which ended before `given`, 2, which ended before the window, 3, before 8 bits, 4, before softcap,
+// and 5, before ragged batches: nobody has had another.
 constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
 constexpr std::uint32_t kSecondSize = offsetof(fc_attention, window_left);
 constexpr std::uint32_t kThirdSize = offsetof(fc_attention, o_dtype);
 constexpr std::uint32_t kFourthSize = offsetof(fc_attention, softcap);
+constexpr std::uint32_t kFifthSize = offsetof(fc_attention, lengths);
 constexpr std::uint32_t kKnownGiven =
     FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
@@ -153,7 +155,7 @@ bool has_broadcast(const TensorLayout& layout) {
 std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
-  if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != kFourthSize &&
+  if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != kFourthSize && size != kFifthSize &&
       size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
@@ -172,7 +174,7 @@ fc_attention whole(const fc_attention* given) {
         "given has FC_GIVEN_O_DTYPE, and a struct of {} bytes has no o_dtype; start from FC_ATTENTION_INIT of the "
         "header that belongs to this library",
         size);
-  if (size < sizeof(fc_attention) && (a.given & FC_GIVEN_SOFTCAP) != 0)
+  if (size < kFifthSize && (a.given & FC_GIVEN_SOFTCAP) != 0)
     throw_bad_input(
         "given has FC_GIVEN_SOFTCAP, and a struct of {} bytes has no softcap; start from FC_ATTENTION_INIT of the "
         "header that belongs to this library",
@@ -187,8 +189,24 @@ fc_attention whole(const fc_attention* given) {
   return a;
 }
 
+// Rows of the packed tensors of a ragged batch.
+SequenceLengths total_of(const fc_attention& a, const Problem& problem) {
+  constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels step over rows in 32 bits
+  for (const auto& [name, rows] : {std::pair{"total_q", a.total_q}, std::pair{"total_kv", a.total_kv}}) {
+    if (!problem.ragged() && rows != 0)
+      throw_bad_input("{} is {} and the batch is not ragged; leave it 0, or set lengths to FC_LENGTHS_FULL", name,
+                      rows);
+    if (rows < 0 || rows > kMostRows)
+      throw_bad_input("{} is {}; use a number of rows from 0 to {}", name, rows, kMostRows);
+  }
+  return {a.total_q, a.total_kv};
+}
+
 }  // namespace
 
+static_assert(static_cast<int>(Lengths::kFull) == FC_LENGTHS_FULL &&
+              static_cast<int>(Lengths::kHalving) == FC_LENGTHS_HALVING &&
+              static_cast<int>(Lengths::kRandom) == FC_LENGTHS_RANDOM);
 static_assert(static_cast<int>(Alibi::kHead) == FC_ALIBI_HEAD && static_cast<int>(Alibi::kBatch) == FC_ALIBI_BATCH);
 
 Request read_request(const fc_attention* given) {
@@ -215,6 +233,9 @@ Request read_request(const fc_attention* given) {
   if (a.sink != FC_SINK_NONE && a.sink != FC_SINK_HEAD)
     throw_bad_input("sink is {}; use FC_SINK_NONE (0) or FC_SINK_HEAD (1)", a.sink);
   problem.sink = a.sink == FC_SINK_HEAD;
+  if (a.lengths < FC_LENGTHS_FIXED || a.lengths > FC_LENGTHS_RANDOM)
+    throw_bad_input("lengths is {}; use FC_LENGTHS_FIXED (0), or FC_LENGTHS_FULL (1) for a ragged batch", a.lengths);
+  problem.lengths = static_cast<Lengths>(a.lengths);
   problem.validate();
   const std::size_t element = size_of(problem.dtype), o_element = size_of(problem.output_dtype());
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
@@ -222,7 +243,9 @@ Request read_request(const fc_attention* given) {
       (request.alignment & (request.alignment - 1)) != 0)
     throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment,
                     std::max(element, o_element), kMaxAlignment);
-  ProblemLayouts& layouts = request.layouts = make_layouts(problem, Layout::kBhsd);
+  const SequenceLengths total = total_of(a, problem);
+  ProblemLayouts& layouts = request.layouts =
+      problem.ragged() ? make_layouts(problem, Layout::kBhsd, total) : make_layouts(problem, Layout::kBhsd);
   layouts.q = with_strides("q", layouts.q, a.q, a.given & FC_GIVEN_Q_STRIDES);
   layouts.k = with_strides("k", layouts.k, a.k, a.given & FC_GIVEN_K_STRIDES);
   layouts.v = with_strides("v", layouts.v, a.v, a.given & FC_GIVEN_V_STRIDES);
@@ -244,7 +267,12 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
-  if (size < sizeof(fc_attention) && (made.softcap != 0 || made.alibi != FC_ALIBI_NONE || made.sink != FC_SINK_NONE))
+  if (size < sizeof(fc_attention) && made.lengths != FC_LENGTHS_FIXED)
+    throw_bad_input(
+        "problem id '{}' is of a ragged batch, which an fc_attention of struct_size {} has no fields for; build with a "
+        "header of ABI version 6",
+        excerpt(id), size);
+  if (size < kFifthSize && (made.softcap != 0 || made.alibi != FC_ALIBI_NONE || made.sink != FC_SINK_NONE))
     throw_bad_input(
         "problem id '{}' has a softcap, ALiBi or a sink, which an fc_attention of struct_size {} has no fields for; "
         "build with a header of ABI version 5",
@@ -299,6 +327,8 @@ fc_attention request_of_id(const char* id) {
   a.softcap = problem.softcap.value_or(0);
   a.alibi = static_cast<std::int32_t>(problem.alibi);
   a.sink = problem.sink ? FC_SINK_HEAD : FC_SINK_NONE;
+  a.lengths = static_cast<std::int32_t>(problem.lengths);
+  if (problem.ragged()) a.total_q = layouts.total_q, a.total_kv = layouts.total_kv;
   a.q = strides(layouts.q);
   a.k = strides(layouts.k);
   a.v = strides(layouts.v);

@@ -98,6 +98,7 @@ Addresses AttentionArgs::addresses() const {
   all[AddressOf(Operand::kCuSeqlensQ).index()] = cu_seqlens_q;
   all[AddressOf(Operand::kCuSeqlensKv).index()] = cu_seqlens_kv;
   all[AddressOf(Operand::kSequsedKv).index()] = seqused_kv;
+  all[AddressOf(Operand::kSequsedQ).index()] = seqused_q;
   return all;
 }
 

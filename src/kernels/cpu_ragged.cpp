@@ -18,12 +18,18 @@ struct Sequence {
   bool bad = false;
 };
 
-bool clamp_rows(const std::int32_t* boundaries, std::int64_t bound, std::int64_t total, std::int64_t& first,
-                std::int64_t& length) {
-  const std::int64_t begin = boundaries[0], end = boundaries[1];
+// As tile::rows_at.
+bool ragged_rows_at(const std::int32_t* boundaries, const std::int32_t* used, std::int64_t s, std::int64_t bound,
+                    std::int64_t total, std::int64_t& first, std::int64_t& length) {
+  const std::int64_t begin = boundaries[s], end = boundaries[s + 1];
   first = std::clamp<std::int64_t>(begin, 0, total);
   length = std::clamp<std::int64_t>(end, first, total) - first;
-  return begin == first && end == first + length && length <= bound;
+  bool good = begin == first && end == first + length;
+  if (used) {
+    good &= used[s] >= 0 && used[s] <= length;
+    length = std::clamp<std::int64_t>(used[s], 0, length);
+  }
+  return good && length <= bound;
 }
 
 class Ragged {
@@ -53,13 +59,8 @@ class Ragged {
   Sequence sequence(std::int64_t s) const {
     Sequence at;
     const ProblemLayouts& l = args_.layouts;
-    bool good = clamp_rows(args_.cu_seqlens_q + s, p_.seqlen_q, l.total_q, at.first_q, at.len_q);
-    good &= clamp_rows(args_.cu_seqlens_kv + s, p_.seqlen_kv, l.total_kv, at.first_kv, at.len_kv);
-    if (args_.seqused_kv) {
-      const std::int64_t used = args_.seqused_kv[s];
-      good &= used >= 0 && used <= at.len_kv;
-      at.len_kv = std::clamp<std::int64_t>(used, 0, at.len_kv);
-    }
+    bool good = ragged_rows_at(args_.cu_seqlens_q, args_.seqused_q, s, p_.seqlen_q, l.total_q, at.first_q, at.len_q);
+    good &= ragged_rows_at(args_.cu_seqlens_kv, args_.seqused_kv, s, p_.seqlen_kv, l.total_kv, at.first_kv, at.len_kv);
     at.bad = !good;
     return at;
   }
@@ -103,7 +104,7 @@ class Ragged {
     if (p_.input_scaling() == Scaling::kHead)
       args.descale_q += s * p_.heads_kv, args.descale_k += s * p_.heads_kv, args.descale_v += s * p_.heads_kv;
     if (p_.alibi == Alibi::kBatch) args.alibi += s * p_.heads_q;
-    args.cu_seqlens_q = args.cu_seqlens_kv = args.seqused_kv = nullptr;
+    args.cu_seqlens_q = args.cu_seqlens_kv = args.seqused_kv = args.seqused_q = nullptr;
     return args;
   }
 

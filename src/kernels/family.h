@@ -33,10 +33,11 @@ struct AttentionArgs {
   const float* descale_v = nullptr;
   const float* sink = nullptr;   // Problem::sink_count() logits
   const float* alibi = nullptr;  // Problem::alibi_count() slopes
-  // Of ragged problems: boundaries, batch + 1 each, and how many of a sequence's keys count; null: all.
+  // Of ragged problems: boundaries, batch + 1 each, and how many of a sequence's keys and rows count; null: all.
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
   const std::int32_t* seqused_kv = nullptr;
+  const std::int32_t* seqused_q = nullptr;
   Addresses addresses() const;
 };
 

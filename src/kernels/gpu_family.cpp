@@ -149,6 +149,7 @@ void relocate_ragged(Step& step, std::size_t offset) {
   step.relocate(offset + offsetof(RaggedParams, cu_seqlens_q), Operand::kCuSeqlensQ);
   step.relocate(offset + offsetof(RaggedParams, cu_seqlens_kv), Operand::kCuSeqlensKv);
   step.relocate(offset + offsetof(RaggedParams, seqused_kv), Operand::kSequsedKv);
+  step.relocate(offset + offsetof(RaggedParams, seqused_q), Operand::kSequsedQ);
 }
 
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts) {

@@ -9,9 +9,9 @@ namespace flashcore {
 
 std::string_view to_string(Operand operand) {
   constexpr std::array<std::string_view, kOperandCount> kNames = {
-      "q",         "k",         "v",    "o",     "lse",          "descale_q",
-      "descale_k", "descale_v", "sink", "alibi", "cu_seqlens_q", "cu_seqlens_kv",
-      "seqused_kv"};
+      "q",          "k",         "v",    "o",     "lse",          "descale_q",
+      "descale_k",  "descale_v", "sink", "alibi", "cu_seqlens_q", "cu_seqlens_kv",
+      "seqused_kv", "seqused_q"};
   return kNames.at(static_cast<std::size_t>(operand));
 }
 

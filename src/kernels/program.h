@@ -19,7 +19,7 @@
 namespace flashcore {
 
 // A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head; the last
-// three, of int32, are a ragged batch's boundaries and how many of each sequence's keys count.
+// four, of int32, are a ragged batch's boundaries and how many of each sequence's keys and rows count.
 enum class Operand : std::uint8_t {
   kQ,
   kK,
@@ -34,8 +34,9 @@ enum class Operand : std::uint8_t {
   kCuSeqlensQ,
   kCuSeqlensKv,
   kSequsedKv,
+  kSequsedQ,
 };
-inline constexpr std::size_t kOperandCount = 13;
+inline constexpr std::size_t kOperandCount = 14;
 inline constexpr std::size_t kMaxWorkspaces = 3;
 inline constexpr std::size_t kAddressCount = kOperandCount + kMaxWorkspaces;
 std::string_view to_string(Operand operand);  // "q"

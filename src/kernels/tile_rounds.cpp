@@ -6,9 +6,10 @@ namespace flashcore {
 namespace {
 
 std::int64_t heads_per_section(const Problem& problem, std::int64_t heads, std::int64_t tiles, std::int64_t takers) {
-  const std::int64_t head_bytes =
-      problem.seqlen_kv * (problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(problem.dtype));
-  return tile::heads_per_section_of(head_bytes, problem.group_size(), heads, tiles, takers);
+  const int row_bytes =
+      static_cast<int>((problem.head_dim + problem.head_dim_v) * static_cast<std::int64_t>(size_of(problem.dtype)));
+  return tile::heads_of_section<std::int64_t>(tile::keys_of_section(row_bytes) / problem.seqlen_kv,
+                                              problem.group_size(), heads, tiles, takers);
 }
 
 }  // namespace

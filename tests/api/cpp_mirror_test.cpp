@@ -49,6 +49,9 @@ Attention in_cpp(const fc_attention& a) {
   if (a.softcap != 0) p.softcap = a.softcap;
   p.alibi = static_cast<fc_alibi>(a.alibi);
   p.sink = static_cast<fc_sink>(a.sink);
+  p.lengths = static_cast<fc_lengths>(a.lengths);
+  p.total_q = a.total_q;
+  p.total_kv = a.total_kv;
   if (a.scale != 0) p.scale = a.scale;
   return p;
 }

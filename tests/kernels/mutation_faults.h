@@ -210,8 +210,6 @@ inline const std::vector<Mutation>& mutations() {
        "levels_below = place *", "wrong result|race"},
       {"sm90_ragged_tiles_of_one_head", kSm90, kRaggedFull, kRaggedTiles, "all_tiles * problem.heads_q", "all_tiles",
        kWrong},
-      {"sm90_ragged_ranks_tie", kSm90, kRaggedShort, kRaggedTiles, "k > keys : other < own", "k > keys : other <= own",
-       "wrong result|race|out of bounds|uninitialised"},
       // --- sm80_fwd: every barrier and every wait ---
       {"sm80_step_barrier", kSm80, kCausal, kK80, "ptx::bar_sync();  // everybody's copies are visible", "//",
        "race|uninitialised"},

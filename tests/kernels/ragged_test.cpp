@@ -28,8 +28,8 @@ constexpr const char* kCandidates[] = {
     "cpu_fwd"};
 
 struct Lengths {
-  std::vector<std::int32_t> q, kv;      // boundaries
-  std::vector<std::int32_t> used = {};  // seqused_kv; empty: null
+  std::vector<std::int32_t> q, kv;                      // boundaries
+  std::vector<std::int32_t> used = {}, rows_used = {};  // seqused_kv and seqused_q; empty: null, both for the second
 };
 
 // One candidate bound once to tensors of so many rows, and launched on any boundaries.
@@ -54,7 +54,7 @@ class Batch {
     lse_ = device_->allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), 4096);
     const auto batch = static_cast<std::size_t>(problem_.batch);
     cu_q_ = device_->allocate((batch + 1) * 4, 4096), cu_kv_ = device_->allocate((batch + 1) * 4, 4096);
-    used_ = device_->allocate(batch * 4, 4096);
+    used_ = device_->allocate(batch * 4, 4096), rows_used_ = device_->allocate(batch * 4, 4096);
     if (!inputs_.alibi.empty()) {
       alibi_ = device_->allocate(inputs_.alibi.size() * 4, 4096);
       device_->upload(alibi_->data(), inputs_.alibi.data(), inputs_.alibi.size() * 4);
@@ -66,6 +66,8 @@ class Batch {
     all_keys_ = loaded_->bind(args);
     args.seqused_kv = static_cast<const std::int32_t*>(used_->data());
     some_keys_ = loaded_->bind(args);
+    args.seqused_q = static_cast<const std::int32_t*>(rows_used_->data());
+    some_rows_ = loaded_->bind(args);
   }
 
   const Problem& problem() const { return problem_; }
@@ -82,7 +84,7 @@ class Batch {
     }
     upload(given, lengths);
     try {
-      (lengths.used.empty() ? all_keys_ : some_keys_)();
+      (lengths.used.empty() ? all_keys_ : lengths.rows_used.empty() ? some_keys_ : some_rows_)();
       download();
     } catch (const DeviceFault& fault) {
       return fault.what();
@@ -107,18 +109,21 @@ class Batch {
     std::int64_t first_q, len_q, first_kv, len_kv;
     bool bad;
   };
-  static bool within(std::int64_t begin, std::int64_t end, std::int64_t bound, std::int64_t total) {
-    return 0 <= begin && begin <= end && end <= total && end - begin <= bound;
+  static bool within(std::int64_t begin, std::int64_t end, std::int64_t used, std::int64_t bound, std::int64_t total) {
+    return 0 <= begin && begin <= end && end <= total && 0 <= used && used <= end - begin && used <= bound;
   }
   std::vector<Rows> rows_of(const Lengths& lengths) const {
     std::vector<Rows> all;
     for (std::size_t s = 0; s < static_cast<std::size_t>(problem_.batch); ++s) {
       const std::int64_t q = lengths.q[s], q_end = lengths.q[s + 1], kv = lengths.kv[s], kv_end = lengths.kv[s + 1];
       const std::int64_t used = lengths.used.empty() ? kv_end - kv : lengths.used[s];
-      const bool good = within(q, q_end, problem_.seqlen_q, total_.q) &&
-                        within(kv, kv_end, problem_.seqlen_kv, total_.kv) && 0 <= used && used <= kv_end - kv;
+      const std::int64_t rows = lengths.rows_used.empty() ? q_end - q : lengths.rows_used[s];
+      const bool good = within(q, q_end, rows, problem_.seqlen_q, total_.q) &&
+                        within(kv, kv_end, used, problem_.seqlen_kv, total_.kv);
       const std::int64_t first = std::clamp<std::int64_t>(q, 0, total_.q);
-      all.push_back({first, std::clamp<std::int64_t>(q_end, first, total_.q) - first, kv, used, !good});
+      const std::int64_t most = std::clamp<std::int64_t>(q_end, first, total_.q) - first;
+      all.push_back(
+          {first, lengths.rows_used.empty() ? most : std::clamp<std::int64_t>(rows, 0, most), kv, used, !good});
     }
     return all;
   }
@@ -130,7 +135,7 @@ class Batch {
   }
   void upload(const AttentionInputs& given, const Lengths& lengths) {
     put(*q_, given.q), put(*k_, given.k), put(*v_, given.v);
-    put(*cu_q_, lengths.q), put(*cu_kv_, lengths.kv), put(*used_, lengths.used);
+    put(*cu_q_, lengths.q), put(*cu_kv_, lengths.kv), put(*used_, lengths.used), put(*rows_used_, lengths.rows_used);
     device_->fill(o_->data(), 0xff, o_->size());
     device_->fill(lse_->data(), 0xff, lse_->size());
   }
@@ -216,8 +221,8 @@ class Batch {
   std::unique_ptr<Device> device_;
   std::unique_ptr<LoadedCandidate> loaded_;
   AttentionInputs inputs_;
-  std::unique_ptr<Buffer> q_, k_, v_, o_, lse_, cu_q_, cu_kv_, used_, alibi_;
-  Launch all_keys_, some_keys_;
+  std::unique_ptr<Buffer> q_, k_, v_, o_, lse_, cu_q_, cu_kv_, used_, rows_used_, alibi_;
+  Launch all_keys_, some_keys_, some_rows_;
   HostTensor o;
   std::vector<float> lse;
 };
@@ -235,6 +240,9 @@ TEST_P(RaggedKernelTest, LengthsMayChangeBetweenLaunches) {
       {{10, 40, 60, 61, 61}, {5, 6, 36, 100, 164}},   // not from row 0
       {{0, 70, 71, 71, 140}, {0, 90, 90, 100, 190}, {3, 0, 10, 64}},
       {{0, 30, 60, 90, 120}, {0, 40, 80, 120, 160}, {40, 0, 1, 33}},
+      {{0, 30, 60, 90, 120}, {0, 40, 80, 120, 160}, {40, 0, 1, 33}, {30, 4, 0, 7}},
+      // Padding in front, more of it than a sequence may be long.
+      {{9, 9, 81, 149, 150}, {10, 11, 20, 150, 200}, {1, 9, 90, 50}, {0, 70, 68, 1}},
   };
   for (const Lengths& lengths : all) EXPECT_EQ(batch.run(lengths), "") << lengths.q[1] << " " << lengths.kv[1];
 }
@@ -278,6 +286,9 @@ TEST_P(RaggedKernelTest, HostileBoundariesGiveNaNAndTouchNothingElse) {
       {"more used than there are", {good.q, good.kv, {50, 41, 50}}},
       {"fewer than none used", {good.q, good.kv, {50, -1, kLeast}}},
       {"as many used as an int has", {good.q, good.kv, {kMost, 40, 0}}},
+      {"more rows used than there are", {good.q, good.kv, {50, 40, 50}, {40, 31, 40}}},
+      {"fewer rows than none used", {good.q, good.kv, {50, 40, 50}, {-1, 30, kLeast}}},
+      {"more rows used than the bound", {{0, 10, 60, 110}, good.kv, {50, 40, 50}, {10, 41, 40}}},
   };
   EXPECT_EQ(batch.run(good), "");
   for (const Case& one : all) EXPECT_EQ(batch.run(one.lengths), "") << one.name;

@@ -10,7 +10,14 @@ import torch
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
 import flashcore  # noqa: E402
-from flashcore.flash_attn import flash_attn_func, flash_attn_kvpacked_func, flash_attn_qkvpacked_func  # noqa: E402
+from flashcore.flash_attn import (  # noqa: E402
+    flash_attn_func,
+    flash_attn_kvpacked_func,
+    flash_attn_qkvpacked_func,
+    flash_attn_varlen_func,
+    flash_attn_varlen_kvpacked_func,
+    flash_attn_varlen_qkvpacked_func,
+)
 
 
 def reference(q, k, v, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None):
@@ -97,6 +104,79 @@ class FlashAttnTest(unittest.TestCase):
             flash_attn_func(*inputs(grad=True), return_attn_probs=True)
         with self.assertRaisesRegex(flashcore.Error, "window"):
             flash_attn_func(q, k, v, window_size=(-2, 0))
+
+
+class VarlenTest(unittest.TestCase):
+    """Sequences of 3, 0, 11 and 5 rows with 7, 4, 11 and 0 keys, one after another."""
+
+    ROWS, KEYS = [0, 3, 3, 14, 19], [0, 7, 11, 22, 22]
+
+    def tensors(self, grad=False, dtype=torch.float32):
+        torch.manual_seed(5)
+        shapes = ((self.ROWS[-1], 4, 16), (self.KEYS[-1], 2, 16), (self.KEYS[-1], 2, 16))
+        return [torch.randn(shape).to(dtype).requires_grad_(grad) for shape in shapes]
+
+    def boundaries(self):
+        return torch.tensor(self.ROWS, dtype=torch.int32), torch.tensor(self.KEYS, dtype=torch.int32)
+
+    def expected(self, q, k, v, **options):
+        out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=torch.float64)
+        for s in range(4):
+            rows, keys = slice(self.ROWS[s], self.ROWS[s + 1]), slice(self.KEYS[s], self.KEYS[s + 1])
+            if rows.start == rows.stop or keys.start == keys.stop:
+                continue
+            one, of = reference(q[None, rows], k[None, keys], v[None, keys], **options)
+            out[rows], lse[:, rows] = one[0], of[0]
+        return out, lse
+
+    def test_every_option(self):
+        q, k, v = self.tensors()
+        for options in (of for of in OPTIONS if of.get("alibi_slopes", SLOPES).dim() == 1):
+            with self.subTest(**options):
+                out, lse, nothing = flash_attn_varlen_func(q, k, v, *self.boundaries(), 11, 11, return_attn_probs=True, **options)
+                wanted, wanted_lse = self.expected(q, k, v, **options)
+                near(out, wanted)
+                near(lse, wanted_lse)
+                self.assertIsNone(nothing)
+                near(flash_attn_varlen_func(q, k, v, *self.boundaries(), 11, 11, **options), wanted)
+
+    def test_slopes_of_each_sequence_and_gradients(self):
+        q, k, v = self.tensors(grad=True)
+        slopes = torch.rand(4, 4)
+        out = flash_attn_varlen_func(q, k, v, *self.boundaries(), 11, 11, causal=True, alibi_slopes=slopes)
+        with torch.no_grad():
+            near(out, flash_attn_varlen_func(q, k, v, *self.boundaries(), 11, 11, causal=True, alibi_slopes=slopes))
+        out.square().sum().backward()
+        for s in (0, 2):
+            rows, keys = slice(self.ROWS[s], self.ROWS[s + 1]), slice(self.KEYS[s], self.KEYS[s + 1])
+            own = [x.detach()[part].unsqueeze(0).requires_grad_() for x, part in ((q, rows), (k, keys), (v, keys))]
+            reference(*own, causal=True, alibi_slopes=slopes[s])[0].square().sum().backward()
+            for x, one, part in zip((q, k, v), own, (rows, keys, keys)):
+                near(x.grad[part], one.grad[0])
+
+    def test_packed_arguments_and_some_rows(self):
+        q, k, v = self.tensors()
+        cu_q, cu_k = self.boundaries()
+        out = flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11)
+        near(flash_attn_varlen_kvpacked_func(q, torch.stack((k, v), 1), cu_q, cu_k, 11, 11), out)
+        same = flash_attn_varlen_qkvpacked_func(torch.stack((q, q, q), 1), cu_q, 11)
+        near(same, flash_attn_varlen_func(q, q, q, cu_q, cu_q, 11, 11))
+        used = torch.tensor([2, 0, 11, 1], dtype=torch.int32)
+        some = flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, seqused_q=used)
+        near(some[:2], out[:2])
+        near(some[3:15], out[3:15])
+
+    def test_what_is_refused(self):
+        q, k, v = self.tensors()
+        cu_q, cu_k = self.boundaries()
+        with self.assertRaisesRegex(flashcore.Error, "block_table is given"):
+            flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, block_table=cu_q)
+        with self.assertRaisesRegex(flashcore.Error, "no dropout"):
+            flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, 0.1)
+        with self.assertRaisesRegex(flashcore.Error, "cu_seqlens_q is of dtype .*int64; give int32"):
+            flash_attn_varlen_func(q, k, v, cu_q.long(), cu_k, 11, 11)
+        with self.assertRaisesRegex(flashcore.Error, r"kv has shape .*; give \[keys of all sequences, 2, heads, dim\]"):
+            flash_attn_varlen_kvpacked_func(q, k, cu_q, cu_k, 11, 11)
 
 
 if __name__ == "__main__":

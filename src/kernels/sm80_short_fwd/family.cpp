@@ -107,7 +107,7 @@ class Sm80ShortForward final : public GpuFamily<Config> {
     step.launch.grid = {static_cast<unsigned>(problem.heads_kv * params.head_tiles),
                         static_cast<unsigned>(problem.batch), static_cast<unsigned>(row_tiles)};
     step.launch.programmatic = config.early_launch != 0;
-    set_params_of(step, params, problem);
+    set_params_of(step, params, problem, layouts);
     using sm80_short_fwd::Tensor;
     step.relocate(offsetof(Params, q) + offsetof(Tensor, address), Operand::kQ);
     step.relocate(offsetof(Params, k) + offsetof(Tensor, address), Operand::kK);

@@ -233,6 +233,10 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // The log-sum-exp after O, which whoever waits for the kernel waits for longer.
   FC_DEVICE void store(const EpilogueArgs& args) {
     const int rows = kRowsPerStore * warp();
+    // Boxes of a ragged batch have a row of the tensor, as those that are loaded (loader.cuh).
+    if constexpr (T.ragged) {
+      if (args.first_row + rows >= context.params.problem.seqlen_q) return;
+    }
     tile::store_o_tma<T.output, kRowsPerConsumer, T.head_dim_v>(
         acc_o, args.scale, context.qo(ring_q.stage(), row_group) + rows * 128, context.params.o, args.first_row + rows,
         args.head, args.batch);

@@ -55,14 +55,16 @@ struct Loader {
   // The first row of a box, of a ragged batch one that is in its map: a load of a box wholly outside ended with an
   // illegal address, on an H200, where the map begins before the tensor. What is loaded in its place is the sequence's
   // last row, for rows that are not stored and keys that are masked.
-  FC_DEVICE static int within(int row, int bound) { return min_int(row, bound - 1); }
+  FC_DEVICE static int within(int row, int bound) {
+    if constexpr (T.ragged) return min_int(row, bound - 1);
+    return row;
+  }
 
   FC_DEVICE void load_q(const LoadedTile& tile, int part) {
     const int stage = ring_q.stage();
-    int row = tile.first_row + part * kRowsPerConsumer;
-    if constexpr (T.ragged) row = within(row, context.params.problem.seqlen_q);
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
-    TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part), row, tile.head_q,
+    TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
+                         within(tile.first_row + part * kRowsPerConsumer, context.params.problem.seqlen_q), tile.head_q,
                          tile.batch);
     if (part == row_groups(C) - 1) ring_q.advance();
   }

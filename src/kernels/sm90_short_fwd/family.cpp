@@ -99,7 +99,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
                         static_cast<unsigned>(problem.batch), static_cast<unsigned>(tiles.rows)};
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
     step.launch.programmatic = config.early_launch != 0;
-    set_params_of(step, params, problem);
+    set_params_of(step, params, problem, layouts);
     relocate_forward(step, offsetof(Params, problem));
     step.add_map(tensor_map_of(offsetof(Params, q), problem.dtype, layouts.q,
                                {64, sm90_short_fwd::positions(config), config.pack_heads, 1}),

@@ -27,12 +27,10 @@ template <Scheduler kScheduler, int kQueryParts, int kTileSlots, bool kRagged = 
           class Loader>
 FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loader loader, int number, int takers) {
   Ring<kTileSlots> ring_tile;
-  int count;
-  if constexpr (kRagged) count = context.ragged_tiles().count();
-  else count = params.order.tile_count;
+  int count = kRagged ? 0 : params.order.tile_count;
   for (;;) {
     if constexpr (kRagged) {
-      if (number >= count) return context.put_end(ring_tile);
+      if (number >= context.ragged_tiles().count()) return context.put_end(ring_tile);
     } else {
       ptx::mbarrier_wait(context.tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
       ptx::st_shared_u32(context.tile_number(ring_tile.stage()), static_cast<unsigned>(number < count ? number : -1));
@@ -50,6 +48,8 @@ FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loade
       loader.load_k(tile, block);
       loader.load_v(tile, block + 1);
     }
+    // Read again rather than kept, which spilled.
+    if constexpr (kRagged) count = context.ragged_tiles().count();
     // After the last K, where its latency hides; at the start of a tile it would not.
     number = next_tile<kScheduler>(number, count, takers, params.tile_counter);
     if (tile.blocks.count() > 0) loader.load_v(tile, tile.blocks.begin);

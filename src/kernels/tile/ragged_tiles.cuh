@@ -65,10 +65,10 @@ struct RaggedTiles {
 
   FC_DEVICE int heads_of_section(int takers) const {
     if constexpr (!kLongestFirst) return 1;  // a head's tiles follow each other
-    const long long keys = is_ranked() ? max_int(word(kMostKeys), 1) : problem.seqlen_kv;
-    return static_cast<int>(heads_per_section_of(
-        keys * (T.head_dim + T.head_dim_v) * (is_8bit(T.element) ? 1 : 2), problem.heads_q / problem.heads_kv,
-        static_cast<long long>(problem.heads_q) * problem.batch, word(kCount), takers));
+    constexpr int kKeys = keys_of_section((T.head_dim + T.head_dim_v) * bytes_of(T.element));
+    const int most_keys = is_ranked() ? max_int(word(kMostKeys), 1) : problem.seqlen_kv;
+    return tile::heads_of_section(kKeys / most_keys, problem.heads_q / problem.heads_kv,
+                                  problem.heads_q * problem.batch, word(kCount), takers);
   }
 };
 

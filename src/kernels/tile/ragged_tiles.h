@@ -3,10 +3,12 @@
 
 namespace flashcore::tile {
 
-constexpr int kRaggedEntries = 256;
-constexpr int kRaggedWords = 8;
-constexpr int kRaggedTableBytes = 4 * (2 * kRaggedEntries + kRaggedWords);
-// A tile on its way from the producer to the consumers.
-constexpr int kRaggedSlotBytes = 2 * 16;
+// An enumeration, because constants of a namespace are data of every kernel that includes them, ragged or not.
+enum RaggedLayout : int {
+  kRaggedEntries = 256,
+  kRaggedWords = 8,
+  kRaggedTableBytes = 4 * (2 * kRaggedEntries + kRaggedWords),
+  kRaggedSlotBytes = 2 * 16,  // of a tile on its way from the producer to the consumers
+};
 
 }  // namespace flashcore::tile

@@ -10,7 +10,7 @@
 namespace flashcore::tile {
 
 struct Sequence {
-  int first_q, len_q;    // rows of the packed q, o and lse
+  int first_q, len_q;    // rows of the packed q, o and lse that count
   int first_kv, len_kv;  // rows of the packed k and v: the keys that count
   // Boundaries that no sequence can have: o and lse of its rows become NaN, and nothing of k and v is read. The rows
   // are those within the tensors, and may be more than the bound.
@@ -27,26 +27,30 @@ FC_DEVICE int load_length(const int* address) {
 
 FC_DEVICE int clamped(int value, int low, int high) { return value < low ? low : value > high ? high : value; }
 
-// Rows begin .. end - 1 of a tensor of `total`, of at most `bound`: where they are not, the part that is within it.
-FC_DEVICE bool clamp_rows(int begin, int end, int bound, int total, int& first, int& length) {
+// Rows boundaries[batch] .. boundaries[batch + 1] - 1 of a tensor of `total`, of which used[batch] count (null: all),
+// at most `bound`. Where they are not such, false, and the part that is within the tensor.
+FC_DEVICE bool rows_at(const int* boundaries, const int* used, int batch, int bound, int total, int& first,
+                       int& length) {
+  const int begin = load_length(boundaries + batch), end = load_length(boundaries + batch + 1);
   first = clamped(begin, 0, total);
   length = clamped(end, first, total) - first;
   // Differences of values within 0 .. total do not wrap.
-  return begin == first && end == first + length && length <= bound;
+  bool good = begin == first && end == first + length;
+  if (used) {
+    const int count = load_length(used + batch);
+    good &= count >= 0 && count <= length;
+    length = clamped(count, 0, length);
+  }
+  return good && length <= bound;
 }
 
 // Of batch entry `batch`; `problem` holds the bounds.
 FC_DEVICE Sequence sequence_at(const RaggedParams& ragged, const ForwardParams& problem, int batch) {
   Sequence s;
-  bool good = clamp_rows(load_length(ragged.cu_seqlens_q + batch), load_length(ragged.cu_seqlens_q + batch + 1),
-                         problem.seqlen_q, ragged.total_q, s.first_q, s.len_q);
-  good &= clamp_rows(load_length(ragged.cu_seqlens_kv + batch), load_length(ragged.cu_seqlens_kv + batch + 1),
-                     problem.seqlen_kv, ragged.total_kv, s.first_kv, s.len_kv);
-  if (ragged.seqused_kv) {
-    const int used = load_length(ragged.seqused_kv + batch);
-    good &= used >= 0 && used <= s.len_kv;
-    s.len_kv = clamped(used, 0, s.len_kv);
-  }
+  bool good =
+      rows_at(ragged.cu_seqlens_q, ragged.seqused_q, batch, problem.seqlen_q, ragged.total_q, s.first_q, s.len_q);
+  good &=
+      rows_at(ragged.cu_seqlens_kv, ragged.seqused_kv, batch, problem.seqlen_kv, ragged.total_kv, s.first_kv, s.len_kv);
   s.bad = !good;
   if (s.bad) s.len_kv = 0;
   s.diagonal = ragged.is_bottom_right ? s.len_kv - s.len_q : 0;

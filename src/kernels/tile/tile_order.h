@@ -12,21 +12,20 @@ enum class Scheduler : int {
   kCounter,      // one wave of CTAs, handed out by a counter in global memory
 };
 
-// Query heads of a section (below) for heads whose keys and values are `head_bytes`, `tiles` tiles and as many
-// `takers`. K and V of the heads that causal tiles go round should stay in L2: 32 MB of an H200's 60 was best; more
-// lowered the clock, less gained nothing. Longest tiles first, a section of more heads than an eighth of the SMs has
-// them all read K and V of other heads at once, and wait for DRAM: 3-11% at up to 1024 keys. With fewer tiles to an SM
-// than eight, balance counts for more.
-constexpr long long heads_per_section_of(long long head_bytes, long long group_size, long long heads, long long tiles,
-                                         long long takers) {
-  constexpr long long kSectionBytes = 32 << 20, kSmsPerSectionHead = 8, kTilesPerSm = 8;
-  long long groups = kSectionBytes / head_bytes;
-  if (tiles >= kTilesPerSm * takers) {
-    const long long of_sms = takers / kSmsPerSectionHead / group_size;
-    const long long at_most = of_sms > 1 ? of_sms : 1;
+// Keys of all heads of a section (below), of which a row of K and V has `row_bytes` together. They should stay in L2:
+// 32 MB of an H200's 60 was best; more lowered the clock, less gained nothing.
+constexpr int keys_of_section(int row_bytes) { return (32 << 20) / row_bytes; }
+
+// Query heads of a section, of `heads`, where `groups` of them have their keys in L2; with so many tiles and takers.
+// Longest tiles first, a section of more heads than an eighth of the SMs has them all read K and V of other heads at
+// once, and wait for DRAM: 3-11% at up to 1024 keys. With fewer than eight tiles to an SM, balance counts for more.
+template <class Int>
+constexpr Int heads_of_section(Int groups, Int group_size, Int heads, Int tiles, Int takers) {
+  if (tiles >= 8 * takers) {
+    const Int of_sms = takers / 8 / group_size, at_most = of_sms > 1 ? of_sms : 1;
     groups = groups < at_most ? groups : at_most;
   }
-  const long long wanted = groups * group_size;
+  const Int wanted = groups * group_size;
   return wanted < 1 ? 1 : wanted > heads ? heads : wanted;
 }
 

@@ -96,13 +96,14 @@ struct Scored {
 };
 
 // Where the sequences of a ragged batch lie: sequence s has the rows cu_seqlens_q[s] .. cu_seqlens_q[s + 1] - 1 of q, o
-// and lse, and the rows cu_seqlens_kv[s] .. cu_seqlens_kv[s + 1] - 1 of k and v, of which the first seqused_kv[s]
-// count. All of it is in device memory and read at each launch; tile/sequence.cuh does, and says what becomes of bad
-// values.
+// and lse, and the rows cu_seqlens_kv[s] .. cu_seqlens_kv[s + 1] - 1 of k and v, of which the first seqused_q[s]
+// and seqused_kv[s] count. All of it is in device memory and read at each launch; tile/sequence.cuh does, and says what
+// becomes of bad values.
 struct RaggedParams {
   const int* cu_seqlens_q;   // [batch + 1]
   const int* cu_seqlens_kv;  // [batch + 1]
   const int* seqused_kv;     // [batch] or null
+  const int* seqused_q;      // [batch] or null
   int total_q, total_kv;     // rows of q and o, of k and v
   int is_bottom_right;       // the mask's alignment; 1 where nothing is bounded
 };

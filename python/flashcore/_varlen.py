@@ -1,0 +1,164 @@
+"""flashcore.varlen_attention: batches of sequences of different lengths, packed one after another."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from . import _arrays, _factors, _library, _plan, _scores
+from ._arrays import View
+from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
+from ._plan import Plan
+
+_RAGGED = 1  # FC_LENGTHS_FULL
+
+
+class _Sizes:
+    """The sizes of one call, checked against each other."""
+
+    def __init__(self, q: View, k: View, v: View, batch: int) -> None:
+        for role, x in (("q", q), ("k", k), ("v", v)):
+            if len(x.shape) != 3:
+                raise Error(f"{role} has shape {x.shape}; give three axes, [rows of all sequences, heads, head_dim]")
+            if x.dtype != q.dtype or x.device != q.device:
+                raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree")
+        (self.total_q, self.heads_q, self.head_dim), (self.total_kv, self.heads_kv, dim_k) = q.shape, k.shape
+        total_v, heads_v, self.head_dim_v = v.shape
+        self.batch = batch
+        if (total_v, heads_v) != (self.total_kv, self.heads_kv):
+            raise Error(f"k has {self.total_kv} rows of {self.heads_kv} heads and v has {total_v} of {heads_v}; both must agree")
+        if dim_k != self.head_dim:
+            raise Error(f"q has head_dim {self.head_dim} and k has {dim_k}; both must agree")
+
+    def output_shape(self) -> tuple[int, int, int]:
+        return (self.total_q, self.heads_q, self.head_dim_v)
+
+
+def _strides(role: str, x: View) -> Strides:
+    if x.shape[2] > 1 and x.strides[2] != 1:
+        raise Error(f"{role} has stride {x.strides[2]} along its last axis; the elements of a row must be adjacent: copy it with "
+                    ".contiguous() or numpy.ascontiguousarray")  # fmt: skip
+    return Strides(0, x.strides[1], x.strides[0])
+
+
+def _bound(value: Any, role: str) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**31:
+        raise Error(f"{role} is {value!r}; give the longest that a sequence may be, a whole number from 0 on")
+    return number
+
+
+def _int32s(x: Any, role: str, q: View, stream: int | None) -> View:
+    found = _factors.contiguous_beside(_arrays.view(x, role, stream), role, q)
+    if len(found.shape) != 1:
+        raise Error(f"{role} has shape {found.shape}; give one axis")
+    return found
+
+
+def _batch_of(cu_q: View, cu_kv: View, **used: View | None) -> int:
+    batch = cu_q.shape[0] - 1
+    if batch < 1 or cu_kv.shape != cu_q.shape:
+        raise Error(f"cu_seqlens_q has shape {cu_q.shape} and cu_seqlens_kv has {cu_kv.shape}; give the boundaries of each sequence, [batch + 1] both")
+    for role, x in used.items():
+        if x is not None and x.shape != (batch,):
+            raise Error(f"{role} has shape {x.shape}; give how many {'keys' if role == 'seqused_kv' else 'rows'} of each sequence count, [batch] = {(batch,)}")
+    return batch
+
+
+def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: Any, max_seqlen_q: int, max_seqlen_kv: int, *, causal: Any = False,
+                     window: Any = None, window_alignment: str | None = None, scale: float | None = None, softcap: float | None = None,
+                     alibi: Any = None, sink: Any = None, seqused_kv: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False,
+                     stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
+                     descale_v: Any = None) -> Any:  # fmt: skip
+    """Attention of each sequence of a ragged batch by itself, without padding.
+
+    The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
+    the bounds.
+
+    Args:
+        q: [total_q, heads, head_dim]: the rows of all sequences, one sequence after another. Arrays, dtypes and devices as of `attention`;
+            any strides, as long as the elements of a row are adjacent.
+        k: [total_kv, heads_kv, head_dim]; heads_kv divides heads (grouped-query attention).
+        v: [total_kv, heads_kv, head_dim_v].
+        cu_seqlens_q: int32 [batch + 1], on the device of q: sequence s has the rows cu_seqlens_q[s] to cu_seqlens_q[s + 1] - 1.
+        cu_seqlens_kv: int32 [batch + 1]: the same of k and v.
+        max_seqlen_q, max_seqlen_kv: upper bounds of the lengths. Tighter ones run faster.
+        causal, window, window_alignment: as of `attention`, by each sequence's own lengths: the last row's own key is its
+            sequence's last one.
+        scale: from 1e-6 to 1e6; default 1/sqrt(head_dim).
+        softcap: as of `attention`.
+        alibi: slopes, float32 [heads] or [batch, heads]; the distance is |i + length_kv - length_q - j| of the sequence.
+        sink: float32 [heads], as of `attention`.
+        seqused_kv: int32 [batch]: how many keys of each sequence count, from its first on. Default: all.
+        seqused_q: int32 [batch]: the same of rows. What lies between sequences, as in a padded batch, is neither read nor written.
+        out: where to write, [total_q, heads, head_dim_v]. Default: a new array.
+        return_lse: also return the log-sum-exp of each row, float32 [heads, total_q].
+        stream: a CUstream as a number; default: the framework's current stream.
+        candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
+        descale_q, descale_k, descale_v: of 8-bit q, k and v, as of `attention`.
+
+    Returns:
+        The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. Rows that no sequence has are not
+        written. A sequence whose boundaries leave the arrays, end before they begin or pass a bound gets NaN in its rows, on every
+        device: nobody looks at them on the host.
+
+    Raises:
+        Error: for arrays that do not fit together, dtypes, devices, an out that is read-only or overlaps an input, arguments of another
+            type; for a missing driver or compiler.
+    """
+    stream = _plan._stream_number(stream)
+    vq, vk, vv = _arrays.view(q, "q", stream), _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
+    cu_q, cu_kv = _int32s(cu_seqlens_q, "cu_seqlens_q", vq, stream), _int32s(cu_seqlens_kv, "cu_seqlens_kv", vq, stream)
+    used = None if seqused_kv is None else _int32s(seqused_kv, "seqused_kv", vq, stream)
+    used_q = None if seqused_q is None else _int32s(seqused_q, "seqused_q", vq, stream)
+    bounds = (_bound(max_seqlen_q, "max_seqlen_q"), _bound(max_seqlen_kv, "max_seqlen_kv"))
+    sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q))
+    if out is None:
+        out = _arrays.empty_like(vq, sizes.output_shape(), _factors.output_dtype(vq.dtype))
+        vo = _arrays.view(out, "out", stream)
+    else:
+        vo = _arrays.output(out, "out", stream)
+    factors = _factors.read(vq, (descale_q, descale_k, descale_v), lambda: sizes, stream)
+    scores, operands = _scores.read(vq, softcap, alibi, sink, lambda: sizes, stream)
+    p = _plan_of(sizes, bounds, (vq, vk, vv, vo), causal, window, window_alignment, scale, candidate, factors.scaling, scores)
+    lse = lse_view = None
+    if return_lse:
+        lse = _arrays.empty_like(vq, (sizes.heads_q, sizes.total_q), "fp32")
+        lse_view = _arrays.view(lse, "lse", stream)
+    number = _arrays.current_stream(vq) if stream is None else stream
+    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
+             operands.alibi, operands.sink, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
+             seqused_q=used_q.address if used_q else 0)  # fmt: skip
+    _arrays.note_written(out)
+    if _arrays.must_wait(vq):
+        _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
+    return (out, lse) if return_lse else out
+
+
+def _plan_of(sizes: _Sizes, bounds: tuple[int, int], views: tuple[View, View, View, View], causal: Any, window: Any, window_alignment: Any, scale: Any,
+             candidate: Any, scaling: int, scores: _scores.Scores) -> Plan:  # fmt: skip
+    alignment = _plan._alignment(*views)
+    causal, window, scale = _plan._causal_number(causal), _plan.window_sides(window), _plan._scale_number(scale)
+    window_alignment = _plan._alignment_number(window_alignment, causal, window)
+    name = _library.encoded(candidate, "candidate") if candidate is not None else None
+    layouts = tuple((x.device, x.dtype, x.shape, x.strides) for x in views)
+    key = ("varlen", sizes.batch, bounds, layouts, causal, window, window_alignment, scale, alignment, name, scaling, scores)
+
+    def make() -> Plan:
+        q, k, v, o = views
+        allowed = _factors.OUTPUTS if q.dtype in _factors.DTYPES else (q.dtype,)
+        if o.shape != sizes.output_shape() or o.dtype not in allowed or o.device != q.device:
+            raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape()} on {q.device}")
+        problem = Attention(
+            dtype=_plan.DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=bounds[0], seqlen_kv=bounds[1],
+            head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal, alignment=alignment, scale=0.0 if scale is None else scale,
+            q=_strides("q", q), k=_strides("k", k), v=_strides("v", v), o=_strides("out", o), candidate=name or None, window_left=window[0],
+            window_right=window[1], window_alignment=window_alignment, o_dtype=_plan.DTYPES[o.dtype], scaling=scaling,
+            softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, lengths=_RAGGED, total_q=sizes.total_q, total_kv=sizes.total_kv,
+            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP))  # fmt: skip
+        return Plan(q.device, problem)
+
+    return _plan.cached(key, make)
