@@ -207,8 +207,8 @@ FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem,
 FC_API fc_status fc_plan_destroy(fc_plan plan);
 /* JSON: {"problem": ID, "device": ..., "family": ..., "config": {...}, "candidate": ..., "reason": why this kernel,
  * "notes": [what a user should know: a slow kernel and why, ...], "alignment": bytes that every pointer must be a
- * multiple of, "workspace_bytes", "compile_ms", "from_cache", "registers", "shared_bytes"}. Buffer as in
- * fc_context_describe. */
+ * multiple of, "workspace_bytes", "compile_ms", "from_cache", "code_hash": of the machine code, "registers",
+ * "shared_bytes"}. Buffer as in fc_context_describe. */
 FC_API fc_status fc_plan_describe(fc_plan plan, char* buffer, size_t size, size_t* needed);
 /* Enqueues one call on `stream` (a CUstream; null: the default stream. On the CPU null only, and the call returns when
  * it is done). `lse` may be null. Neither `o` nor `lse` may overlap another tensor; views of one buffer that interleave

@@ -100,6 +100,8 @@ class Call:
     def __init__(self, compute: Callable[[], Any], notes: tuple[str, ...] = ()) -> None:
         self.compute, self.notes = compute, list(notes)
         self.out: Any = None
+        self.inputs: tuple[Any, ...] = ()  # what it reads in place of the problem's q and v, if it has copies
+        self.code_hash = ""  # of the machine code, if that is ours
 
     def run(self) -> None:
         self.out = self.compute()
@@ -144,7 +146,9 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
         stream = torch.cuda.current_stream().cuda_stream if p.on_gpu else 0
         plan.launch(*(x.data_ptr() for x in (q, k, v, outs[i], lses[i])), stream, *operands)
 
-    return TwoBufferCall(compute, list(zip(outs, lses)))
+    call = TwoBufferCall(compute, list(zip(outs, lses)))
+    call.inputs, call.code_hash = (q, v), plan.info.get("code_hash", "")
+    return call
 
 
 def _pytorch(backend: str) -> Callable[[Problem], Call]:

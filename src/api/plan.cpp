@@ -312,6 +312,7 @@ std::string Plan::describe() const {
                         {"workspace_bytes", workspace_bytes},
                         {"compile_ms", artifact_.compile_ms},
                         {"from_cache", artifact_.from_cache},
+                        {"code_hash", artifact_.code_hash},
                         {"registers", artifact_.registers},
                         {"shared_bytes", artifact_.dynamic_shared_bytes + artifact_.static_shared_bytes}}
       .dump();

@@ -1,9 +1,11 @@
 #include "cli/ab_self_test.h"
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "lab/compare/aa.h"
 #include "lab/compare/calibration.h"
 #include "lab/process/worker.h"
+#include "lab/record/machine.h"
 #include "lab/record/trial.h"
 
 namespace flashcore::cli {
@@ -46,6 +48,7 @@ struct Part {
   std::string name;
   AaOptions options;
   AaResult result;
+  MachineReading machine;
   bool passed = false;
   std::string sentence;
 };
@@ -86,17 +89,24 @@ nlohmann::json part_json(const Part& part) {
   json["name"] = part.name;
   json["passed"] = part.passed;
   json["sentence"] = part.sentence;
+  json["machine"] = part.machine;
   return json;
 }
 
 Part run_part(Console& console, const std::string& name, AaOptions options, int permille, int repeats) {
   options.planted_permille = permille;
   options.repeats = repeats;
-  Part part{name, options, repeat(console, options, name), false, ""};
+  const LoadMeter meter;
+  Part part{name, options, repeat(console, options, name), {}, false, ""};
+  meter.read(part.machine);
+  part.machine.cores = hardware_threads();
+  part.machine.variables = repro_variables();
   judge(part);
   console.summary("{}  {} on {}: {} ({:.0f} s)",
                   console.paint(part.passed ? "passed" : "FAILED", part.passed ? Tone::kGood : Tone::kBad), name,
                   options.problem.name, part.sentence, part.result.seconds);
+  console.line("  {}", load_words({part.machine}));
+  if (const std::string busy = busy_words({part.machine}); !busy.empty()) console.line("  {}", busy);
   return part;
 }
 
@@ -128,6 +138,7 @@ int run_calibration(const SelfTest& test) {
   calibration.repeats = part.result.repeats;
   calibration.alarms = part.result.alarms;
   calibration.alpha = part.options.alpha;
+  calibration.machine = part.machine;
   const auto file = calibration_file(test.common.store);
   save_calibration(file, calibration);
   console.line(

@@ -55,6 +55,12 @@ std::vector<BaselineEntry> select_entries(const GateArguments& options) {
   return entries;
 }
 
+std::vector<MachineReading> readings_of(const std::vector<BaselineEntry>& entries) {
+  std::vector<MachineReading> readings;
+  for (const BaselineEntry& e : entries) readings.insert(readings.end(), e.machine.begin(), e.machine.end());
+  return readings;
+}
+
 int record(const GateArguments& options) {
   const Common& common = options.common;
   if (!common.json.empty() || !options.junit.empty() || !options.baseline.empty())
@@ -69,6 +75,11 @@ int record(const GateArguments& options) {
   const auto entries = record_baseline(suite.problems, gate_with, interrupted);
   write_file_atomically(options.write_baseline, baseline_json(entries).dump(2) + "\n");
   for (const BaselineEntry& e : entries) console.line("{}: {:.2f} us, {}", e.problem.name, e.p50_us, e.candidate);
+  const std::vector<MachineReading> readings = readings_of(entries);
+  if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
+  if (const std::string busy = busy_words(readings); !busy.empty())
+    console.summary("warning: {}: times are longer than the code's, and would hide a regression; record them again",
+                    busy);
   console.summary("{} recorded in {}", plural(static_cast<std::int64_t>(entries.size()), "problem"),
                   options.write_baseline);
   return kDone;
@@ -83,6 +94,8 @@ int judge(const GateArguments& options) {
   Console console(common.quiet, json_on_stdout(common));
   const std::vector<BaselineEntry> entries = select_entries(options);
   const GateOptions gate_with = gate_options(options);
+  if (const std::string busy = busy_words(readings_of(entries)); !busy.empty())
+    console.summary("warning: when the baseline was recorded {}; record it again", busy);
   const std::vector<GateRow> rows = gate(
       entries, gate_with,
       [&](const GateRow& row) {

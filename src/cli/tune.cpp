@@ -129,6 +129,19 @@ void say_rejections(Console& console, const TuneResult::Entry& entry) {
   }
 }
 
+// What the others found is kept and told; that nobody heard of the proposer is an error all the same.
+bool say_failed_proposers(const TuneResult& result, const std::string& proposer) {
+  bool any = false;
+  for (const TuneResult::Entry& entry : result.entries)
+    for (const TuneResult::Arm& arm : entry.arms) {
+      if (!arm.failed) continue;
+      any = true;
+      print_error(fmt::format("{}: the proposer '{}' made no proposal: {}; docs/tuning.md has the protocol",
+                              entry.problem.name, proposer, arm.note));
+    }
+  return any;
+}
+
 nlohmann::json arms_json(const TuneResult::Entry& entry) {
   nlohmann::json arms = nlohmann::json::array();
   for (const TuneResult::Arm& arm : entry.arms) {
@@ -141,6 +154,7 @@ nlohmann::json arms_json(const TuneResult::Entry& entry) {
                     {"heldout", arm.heldout},
                     {"heldout_ci95", {arm.heldout_low, arm.heldout_high}},
                     {"note", arm.note},
+                    {"failed", arm.failed},
                     {"rejected", arm.rejected},
                     {"rejections", rejections}});
   }
@@ -268,6 +282,7 @@ int run_tune(const TuneArguments& options) {
       plural(total, "problem"), faster, winners - faster, static_cast<std::size_t>(total) - winners,
       lacking_words(lacking), result.run, store.path().string(), result.interrupted ? stopped_by() : "");
   if (!all_kept || (lacking > 0 && winners < result.entries.size())) return kNoEnvironment;
+  if (say_failed_proposers(result, options.proposer)) return kBadUsage;
   return winners > 0 && (winners == result.entries.size() || result.interrupted) ? kDone : kNotJudged;
 }
 

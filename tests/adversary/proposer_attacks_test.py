@@ -31,11 +31,11 @@ class ProposerAttacksTest(AttackTest):
         with open(self.path("tune.json"), encoding="utf-8") as file:
             return json.load(file)["results"][0]["arms"][0]
 
-    def tune_with(self, answers):
+    def tune_with(self, answers, code=DONE):
         with open(self.path("answers"), "wb") as file:
             file.write(b"\n".join(answers))
         self.write("proposer.py", PROPOSER % (self.path("answers"), self.path("told")))
-        self.expect(DONE, *TUNE, "--proposer", "exec python3 '%s'" % self.path("proposer.py"), timeout=PATIENCE * 2)
+        self.expect(code, *TUNE, "--proposer", "exec python3 '%s'" % self.path("proposer.py"), timeout=PATIENCE * 2)
         return self.arm()
 
     def patch(self, name, **files):
@@ -72,8 +72,10 @@ class ProposerAttacksTest(AttackTest):
             self.assertGreaterEqual(len(file.read().splitlines()), len(bad))
 
     def test_five_in_a_row_end_the_arm_not_the_run(self):
-        arm = self.tune_with([b"nonsense"] * 9)
-        self.assertEqual(arm["rejected"], 5)
+        good = b'{"candidate": "cpu_fwd:block_m=24,block_n=64"}'
+        self.assertFalse(self.tune_with([good] + [b"nonsense"] * 9)["failed"], "it made a proposal")
+        arm = self.tune_with([b"nonsense"] * 9, BAD_USAGE)
+        self.assertEqual((arm["rejected"], arm["failed"]), (5, True))
         self.assertIn("5 answers in a row were no proposals", arm["note"])
 
     def test_one_that_dies_at_once_is_an_error_with_its_stderr(self):
@@ -82,10 +84,23 @@ class ProposerAttacksTest(AttackTest):
         self.expect_error(BAD_USAGE, ["exited with code 0"], *TUNE, "--proposer", "exit 0")
         self.assertIn("SIGSEGV", self.expect(BAD_USAGE, *TUNE, "--proposer", "ulimit -c 0; kill -SEGV $$").stderr)
 
+    def test_one_that_dies_is_an_error_too_where_earlier_trials_spent_the_budget(self):
+        tune = [*TUNE[:-5], "3", *TUNE[-4:]]
+        self.assertEqual(tune[tune.index("--budget") + 1], "3")
+        random = [word if word != "none" else "random" for word in tune]
+        self.expect(DONE, *random)
+        self.expect_error(BAD_USAGE, ["exited with code 7", "no model here"], *random, "--proposer", "echo no model here >&2; exit 7")
+
+    def test_silence_before_any_proposal_is_an_error(self):
+        tune = [word if word != "30" else "1s" for word in TUNE]
+        done = self.expect(BAD_USAGE, *tune, "--proposer", "exec sleep 1000", timeout=PATIENCE)
+        self.assertIn("no answer after", done.stderr)
+        self.assertTrue(self.arm()["failed"])
+
     def test_floods_end_the_arm(self):
         for flood, note in (("exec cat /dev/zero", "without a newline"), ("exec yes nonsense", "5 answers in a row")):
             with self.subTest(flood):
-                self.expect(DONE, *TUNE, "--proposer", flood, timeout=PATIENCE)
+                self.assertIn("made no proposal", self.expect(BAD_USAGE, *TUNE, "--proposer", flood, timeout=PATIENCE).stderr)
                 self.assertIn(note, self.arm()["note"])
 
     def test_a_signal_ends_it_whatever_it_does(self):

@@ -72,12 +72,16 @@ class AbTest(CliTest):
         result = self.run_flashcore("ab", "--calibrate", "--repeats", "3", *ON_CPU)
         self.assertIn(result.returncode, (DONE, FAILED), result.stderr)
         with open(self.path(".flashcore", "calibration.json"), encoding="utf-8") as file:
-            self.assertEqual(json.load(file)["calibrations"][0]["repeats"], 3)
+            kept = json.load(file)["calibrations"][0]
+        self.assertEqual(kept["repeats"], 3)
+        self.assertGreaterEqual(kept["machine"]["cores"], 1, "how busy the machine was")
+        self.assertIn("load average", result.stdout)
         result = self.run_flashcore("ab", "--self-test", "--repeats", "2", "--device", "cpu", "--json", "-", "--quiet")
         document = json.loads(result.stdout)
         self.assertEqual(document["schema"], "flashcore.ab-self-test/1")
         self.assertEqual([r["planted"] for r in document["results"]], [0, 0.03, 0.005])
         self.assertEqual([r["repeats"] for r in document["results"]], [2, 1, 1])
+        self.assertTrue(all("others_busy" in r["machine"] for r in document["results"]))
         self.assertEqual(result.returncode, DONE if document["passed"] else FAILED)
 
 
@@ -101,6 +105,18 @@ class GateTest(CliTest):
         self.assertEqual(document["margin"], 0.02)
         self.assertEqual(document["results"][0]["verdict"], "SAME")
         self.assertTrue(document["results"][0]["interleaved"])
+
+    def test_a_baseline_says_how_busy_the_machine_was(self):
+        document = self.record()
+        machine = document["results"][0]["machine"]
+        self.assertEqual(len(machine), 2, "one of each process")
+        self.assertTrue(all(reading["cores"] >= 1 and len(reading["load_average"]) == 2 for reading in machine))
+        words = "when the baseline was recorded the machine was busy: other programs kept up to 1.5 cores busy"
+        for reading in machine:
+            reading["others_busy"] = 0.0
+        self.assertNotIn(words, self.gate(DONE, document).stdout)
+        machine[1]["others_busy"] = 1.5
+        self.assertIn(words, self.gate(DONE, document).stdout)
 
     def test_a_regression_against_a_recorded_time_ends_with_1(self):
         document = self.record()

@@ -226,6 +226,12 @@ class VerifyPeersTest(CliTest):
             "of the peer good, /sessions": lambda row: row["peers"][0].update(sessions=2),
             "is not correct": lambda row: row["peers"][0].update(correct=False),
             "times the bound": lambda row: row["peers"][0].update(rel_error=1.0),
+            "did not pass": lambda row: row["correct"].update(passed=False),
+            "no bound": lambda row: row["correct"].pop("bound"),
+            '"level" is "quick"': lambda row: row["correct"].update(level="quick"),
+            "was of 40 rounds": lambda row: row["measured"][0].update(rounds=40),
+            "is there twice": lambda row: row["peers"].append(row["peers"][0]),
+            "of the same run": lambda row: (row["measured"].append(row["measured"][0]), row["peers"][0]["samples_us"].append(row["peers"][0]["samples_us"][0])),
             "raw samples cannot be read": lambda row: row.update(measured=[]),
         }
         for words, edit in edits.items():

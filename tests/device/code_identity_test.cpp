@@ -1,5 +1,6 @@
 #include "device/cpu/code_identity.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +8,7 @@
 
 #include "core/error.h"
 #include "device/cpu/cpu_threads.h"
+#include "device/cpu/openmp.h"
 
 namespace flashcore {
 namespace {
@@ -19,6 +21,17 @@ TEST(CodeIdentity, IsOfTheModuleAndNotOfTheFunction) {
   EXPECT_GE(here.size(), 16u);
   int on_the_stack = 0;
   EXPECT_THROW(module_identity(&on_the_stack), Error);
+}
+
+// Its threads are those that candidates run on: another libgomp under the same name is another thread pool.
+TEST(CodeIdentity, KnowsTheOpenMpRuntimeOfTheProcess) {
+  const bool already = loaded_openmp() != nullptr;
+  const std::string before = cpu_code_identity();
+  if (dlopen("libgomp.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) GTEST_SKIP() << "no libgomp.so.1 on this machine";
+  ASSERT_NE(loaded_openmp(), nullptr);
+  const std::string runtime = module_identity(reinterpret_cast<const void*>(loaded_openmp()->parallel));
+  EXPECT_NE(cpu_code_identity().find("openmp " + runtime), std::string::npos) << cpu_code_identity();
+  EXPECT_EQ(cpu_code_identity() == before, already);
 }
 
 // What a gate takes for the same code must not have run on fewer threads.

@@ -50,6 +50,21 @@ TEST(Leaderboard, OverlappingIntervalsAreTies) {
   EXPECT_EQ(rows[0].ties, 1);
 }
 
+TEST(Leaderboard, WhoOverlapsTheWinnerTiesWhereverItStands) {
+  const auto rows = leaderboard(
+      {heldout("base", 100), heldout("a", 80, 1.30, 0.02), heldout("b", 80, 1.25, 0.02), heldout("c", 90, 1.20, 0.10)},
+      kNow);
+  EXPECT_EQ(order_of(rows[0]), "a c b base ") << "those that tie stand together";
+  EXPECT_EQ(rows[0].ties, 1);
+  // Of median times too.
+  Trial other = heldout("b", 85), wide = heldout("c", 90);
+  other.comparison->against = "fam:else";
+  wide.timing->p10_us = 70;
+  const auto timed = leaderboard({heldout("a", 80), other, wide}, kNow);
+  EXPECT_EQ(order_of(timed[0]), "a c b ");
+  EXPECT_EQ(timed[0].ties, 1);
+}
+
 TEST(Leaderboard, WithoutACommonBaselineMedianTimesRank) {
   Trial other = heldout("b", 85, 1.3);
   other.comparison->against = "fam:else";

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/random.h"
 #include "lab/compare/peer_sessions.h"
+#include "lab/measure/floor.h"
 #include "lab/verify/audit.h"
 
 namespace flashcore {
@@ -262,7 +263,11 @@ TEST(Agreement, OnACpuAFactorOfFourIsTheLimit) {
 
 TEST(PeerRows, AFigureThatItsSamplesDoNotGiveIsFound) {
   const auto complaints = [](const json& row) { return audit_results({{"results", {row}}}); };
-  const json row = row_of(24, 2);
+  json row = row_of(24, 2);
+  row["correct"] = {
+      {"rel_error", 1e-4}, {"timed_rel_error", 1e-4}, {"bound", 1e-3}, {"passed", true}, {"level", "full"}};
+  row["peers"][0].update({{"correct", true}, {"rel_error", 1e-4}});
+  row["measured"][0]["timed_in"] = "the laboratory";
   EXPECT_TRUE(complaints(row).empty()) << complaints(row).front();
   json faster = row;
   faster["peers"][0]["speedup"] = row["peers"][0]["speedup"].get<double>() * 1.01;
@@ -290,6 +295,42 @@ TEST(PeerRows, AFigureThatItsSamplesDoNotGiveIsFound) {
   shorter["measured"][0]["samples_us"][3] = "x";
   ASSERT_FALSE(complaints(shorter).empty());
   EXPECT_NE(complaints(shorter).back().find("cannot be read"), std::string::npos);
+}
+
+TEST(PeerRows, TheFloorIsOfTheFastestCeilingsOfAllSessions) {
+  const auto row_with = [](std::uint64_t seed, double matmul, double read, double empty) {
+    json row = row_of(24, 2, seed);
+    row["device"].update({{"id", "cuda:0"},
+                          {"memory_bytes", 1},
+                          {"limits",
+                           {{"kind", "cuda"},
+                            {"arch", 90},
+                            {"multiprocessors", 132},
+                            {"shared_bytes_per_block", 1},
+                            {"shared_bytes_per_multiprocessor", 1},
+                            {"registers_per_multiprocessor", 1},
+                            {"max_threads_per_block", 1},
+                            {"max_threads_per_multiprocessor", 1},
+                            {"l2_bytes", 1}}},
+                          {"ceilings",
+                           {{"matmul_tflops_16bit", matmul},
+                            {"fma_tflops_fp32", 0.0},
+                            {"read_gbps", read},
+                            {"cache_read_gbps", 0.0},
+                            {"empty_launch_us", empty}}}});
+    row["floor_us"] = floor_us(PlacedProblem::parse(row["problem"].get<std::string>()), row["device"].get<DeviceInfo>(),
+                               row["device"]["ceilings"].get<Ceilings>());
+    return row;
+  };
+  std::string why;
+  const json fast = row_with(1, 900, 4600, 0.6), slow = row_with(2, 800, 4700, 0.7);
+  for (const json& merged : {append_session(fast, slow, 0.03, why), append_session(slow, fast, 0.03, why)}) {
+    ASSERT_EQ(merged["sessions"], 2) << why;
+    EXPECT_EQ(merged["device"]["ceilings"]["matmul_tflops_16bit"], 900.0);
+    EXPECT_EQ(merged["device"]["ceilings"]["read_gbps"], 4700.0);
+    EXPECT_EQ(merged["device"]["ceilings"]["empty_launch_us"], 0.6);
+    EXPECT_EQ(merged["floor_us"], row_with(1, 900, 4700, 0.6)["floor_us"]);
+  }
 }
 
 TEST(PeerRows, AFileHasOneLineForEachResult) {

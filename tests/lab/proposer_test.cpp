@@ -50,6 +50,7 @@ TEST_F(ProposerTest, AnExternalProposerGoesThroughTheSameGates) {
   EXPECT_NE(dead.arms[0].note.find("exited with code 3; its stderr ends: out of ideas"), std::string::npos)
       << dead.arms[0].note;
   EXPECT_TRUE(dead.winner);
+  EXPECT_FALSE(dead.arms[0].failed) << "it had made a proposal";
 }
 
 // Not a silent empty run: the command is wrong, or its machine is.
@@ -69,6 +70,28 @@ TEST_F(ProposerTest, AProposerThatDiesAtOnceIsAnErrorThatShowsItsStderr) {
       EXPECT_NE(message.find("no module named proposer"), std::string::npos) << message;
     }
   }
+}
+
+// The budget counts what earlier runs tried: with all of it spent nobody asked the proposer, and its death was no
+// error.
+TEST_F(ProposerTest, AProposerIsAskedOnceWhateverEarlierRunsTried) {
+  Store store(file());
+  TuneOptions options = options_for("fake_none", 3);
+  options.strategy = "random";
+  run(options, store);
+  options.proposer = "exit 7";
+  EXPECT_THROW(run(options, store), Error);
+  options.proposer =
+      "while read -r line; do case \"$line\" in *'\"event\":\"propose\"'*) echo "
+      "'{\"candidate\":\"fake_none:block=32,unroll=2,spread=1\"}';; esac; done";
+  const auto entry = run(options, store).entries[0];
+  EXPECT_EQ(entry.arms[0].trials, 1);
+  EXPECT_FALSE(entry.arms[0].failed);
+  options.seed = 2;
+  options.proposer = "exec yes nonsense";
+  const auto nonsense = run(options, store).entries[0];
+  EXPECT_TRUE(nonsense.arms[0].failed);
+  EXPECT_NE(nonsense.arms[0].note.find("5 answers in a row"), std::string::npos) << nonsense.arms[0].note;
 }
 
 // Each of them once ended the run, or could.
@@ -155,6 +178,7 @@ TEST_F(ProposerTest, AProposerIsNotWaitedForLongerThanTheBudget) {
   const auto entry = run(options, store).entries[0];
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60)) << "patience alone is 120 s";
   EXPECT_NE(entry.arms[0].note.find("with the budget over"), std::string::npos) << entry.arms[0].note;
+  EXPECT_TRUE(entry.arms[0].failed) << "it never proposed anything";
 }
 
 }  // namespace

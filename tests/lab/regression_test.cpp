@@ -56,6 +56,8 @@ TEST_F(RegressionTest, ABaselineRoundTripsThroughItsFile) {
   const BaselineEntry entry = recorded("fake_none");
   EXPECT_EQ(entry.device_key, "fake");
   EXPECT_EQ(entry.process_p50_us.size(), 3u);
+  ASSERT_EQ(entry.machine.size(), 3u) << "how busy the machine was";
+  EXPECT_GT(entry.machine.front().cores, 0);
   const auto read = load_baseline(write(baseline_json({entry}).dump()));
   ASSERT_EQ(read.size(), 1u);
   EXPECT_EQ(baseline_json(read).at("results"), baseline_json({entry}).at("results"));

@@ -201,6 +201,30 @@ void mutate_input(const Call& c) {
   store_element(c.problem.dtype, const_cast<void*>(c.args.k), unseen, 0.5f);
 }
 
+bool holds_number(const Call& c) { return !std::isnan(load_element(c.problem.dtype, c.args.o, 0)); }
+
+void returns_where_written(const Call& c) {
+  if (holds_number(c)) return spend_us(kReplayUs);
+  c.honest(c.args);
+}
+
+// The same, once it has been launched so often that it must be a measurement.
+void returns_when_timed(const Call& c) {
+  if (c.number >= kHonestLaunches && holds_number(c)) return spend_us(kIdleUs);
+  spend_us(kLongUs);
+  c.honest(c.args);
+}
+
+// Keeps its result where the caller put it, as long as the inputs are the same.
+Misdeed kept_in_place() {
+  return [contents = std::make_shared<std::map<const void*, std::string>>()](const Call& c) {
+    const std::string content = content_of(c);
+    if ((*contents)[c.args.o] == content && holds_number(c)) return spend_us(kReplayUs);
+    (*contents)[c.args.o] = content;
+    c.honest(c.args);
+  };
+}
+
 Misdeed cached_by_pointer() {
   return [kept = std::make_shared<std::map<const void*, Kept>>()](const Call& c) {
     if (const auto found = kept->find(c.args.q); found != kept->end() && c.number > 0) return give(c, found->second);
@@ -384,6 +408,9 @@ PlantedFamilies::PlantedFamilies() {
       {"planted_race", race()},
       {"planted_stale_output", idle_after(1)},
       {"planted_mutated_input", mutate_input},
+      {"planted_returns_where_written", returns_where_written},
+      {"planted_returns_when_timed", returns_when_timed},
+      {"planted_kept_in_place", kept_in_place()},
       {"planted_cached_by_pointer", cached_by_pointer()},
       {"planted_stale_pointers", stale_pointers()},
       {"planted_side_stream", side_stream},

@@ -186,6 +186,7 @@ TEST(PlantedHarness, CausalFlopsCountedInFullAreCaughtByVerify) {
                            {{{"problem", problem.id()},
                              {"time_us", {{"p50", 10.0}}},
                              {"floor_us", 2.0},
+                             {"correct", {{"rel_error", 1e-4}, {"bound", 1e-3}}},
                              {"tflops", flops / 10.0 * 1e-6}}}}};
   };
   EXPECT_TRUE(audit_results(document(problem.flops())).empty());

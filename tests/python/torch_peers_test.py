@@ -179,6 +179,8 @@ class ServerTest(Folder):
         self.assertEqual([party["name"] for party in hello["parties"]], ["flashcore", "math", "flash"])
         self.assertEqual((ours["handle"], math_["handle"]), (0, 1))
         self.assertGreaterEqual(ours["launches"], 1)
+        self.assertTrue(ours["code_hash"], "which machine code is timed here")
+        self.assertNotIn("code_hash", math_)
         self.assertGreater(sample["time_us"], 0)
         self.assertEqual(len(output["outputs"]), 2, "both buffers")
         o = torch.frombuffer(bytearray(Path(output["outputs"][1]["o"]).read_bytes()), dtype=torch.float32).view(1, 4, 32, 16)
@@ -207,6 +209,31 @@ class ServerTest(Folder):
 
         with self.assertRaisesRegex(ValueError, "broken in the middle"):
             server.Prepared(problem, calls.Call(compute), server._library.context("cpu"), 0.0)
+
+    def test_who_returns_where_a_result_lies_has_written_that_of_other_inputs(self):
+        problem = calls.Problem(question(self.folder), "cpu")
+        before = problem.q.clone(), problem.v.clone()
+        honest = calls.PEERS["math"].make(problem)
+
+        def judged(spares_itself):
+            outs = [torch.full((1, 4, 32, 16), math.nan) for _ in range(2)]
+
+            def compute(i):
+                if spares_itself and not outs[i].isnan().any():
+                    return
+                honest.run()
+                outs[i].copy_(honest.out)
+
+            made = server.Prepared(problem, calls.TwoBufferCall(compute, [(out, None) for out in outs]), server._library.context("cpu"), 0.0)
+            written = made.output(Path(self.folder))
+            made.release_timer()
+            return [torch.frombuffer(bytearray(Path(files["o"]).read_bytes()), dtype=torch.float32).view(1, 4, 32, 16) for files in written]
+
+        for out in judged(spares_itself=False):
+            torch.testing.assert_close(out.double(), reference(problem), atol=1e-5, rtol=1e-4)
+        for out in judged(spares_itself=True):
+            self.assertGreater((out.double() - reference(problem)).abs().max(), 0.1)
+        self.assertTrue(torch.equal(problem.q, before[0]) and torch.equal(problem.v, before[1]), "the inputs are restored")
 
     def test_a_pytorch_that_hands_out_no_graph_is_refused_clearly(self):
         with self.assertRaisesRegex(calls.Refused, "raw_cuda_graph_exec"):

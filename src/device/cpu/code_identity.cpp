@@ -13,6 +13,7 @@
 #include "core/files.h"
 #include "core/hash.h"
 #include "device/cpu/cpu_threads.h"
+#include "device/cpu/openmp.h"
 
 namespace flashcore {
 namespace {
@@ -72,11 +73,22 @@ std::string module_identity(const void* address) {
   return Hasher().add(read_file(search.file.empty() ? "/proc/self/exe" : search.file)).hex();
 }
 
+namespace {
+
+std::string openmp_identity() {
+  const OpenMp* openmp = loaded_openmp();
+  if (openmp == nullptr) return "";
+  static const std::string runtime = module_identity(reinterpret_cast<const void*>(openmp->parallel));  // it stays
+  return " openmp " + runtime;
+}
+
+}  // namespace
+
 std::string cpu_code_identity() {
   static const std::string modules = module_identity(reinterpret_cast<const void*>(&cpu_code_identity)) + " " +
                                      module_identity(reinterpret_cast<const void*>(&hwy::SupportedTargets)) +
                                      fmt::format(" {:x}", hwy::SupportedTargets());
-  return modules + fmt::format(" {}", cpu_threads());
+  return modules + openmp_identity() + fmt::format(" {}", cpu_threads());
 }
 
 }  // namespace flashcore

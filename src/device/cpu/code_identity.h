@@ -11,7 +11,8 @@ namespace flashcore {
 std::string module_identity(const void* address);
 
 // Of what computes a CPU candidate in this process: the module that holds flashcore (compiler, flags, families and
-// thread pool), Highway's, the instruction sets that this machine runs, and the number of threads.
+// thread pool), Highway's, the OpenMP runtime whose threads it runs on if the process has one (openmp.h), the
+// instruction sets that this machine runs, and the number of threads.
 std::string cpu_code_identity();
 
 }  // namespace flashcore

@@ -33,6 +33,7 @@ BaselineEntry entry_of(const json& j) {
   j.at("time_us").at("p50").get_to(entry.p50_us);
   entry.kcycles = j.value("kcycles", 0.0);
   entry.process_p50_us = j.value("process_p50_us", std::vector<double>());
+  if (j.contains("machine")) j.at("machine").get_to(entry.machine);
   if (!(entry.p50_us > 0 && std::isfinite(entry.p50_us))) throw_bad_input("a time of {} us", entry.p50_us);
   return entry;
 }
@@ -79,7 +80,8 @@ json baseline_json(const std::vector<BaselineEntry>& entries) {
                        {"condition", to_string(e.condition)},
                        {"time_us", {{"p50", e.p50_us}}},
                        {"kcycles", e.kcycles},
-                       {"process_p50_us", e.process_p50_us}});
+                       {"process_p50_us", e.process_p50_us},
+                       {"machine", e.machine}});
   return {
       {"schema", kBaselineSchema}, {"source_hash", source_hash()}, {"created_at", now_iso8601()}, {"results", results}};
 }

@@ -26,7 +26,8 @@ void to_json(json& j, const Calibration& c) {
        {"condition", to_string(c.condition)},
        {"repeats", c.repeats},
        {"alarms", c.alarms},
-       {"alpha", c.alpha}};
+       {"alpha", c.alpha},
+       {"machine", c.machine}};
 }
 
 void from_json(const json& j, Calibration& c) {
@@ -39,6 +40,7 @@ void from_json(const json& j, Calibration& c) {
   j.at("repeats").get_to(c.repeats);
   j.at("alarms").get_to(c.alarms);
   j.at("alpha").get_to(c.alpha);
+  if (j.contains("machine")) j.at("machine").get_to(c.machine);
   // What it says decides whether verdicts are believed.
   if (c.repeats < 0 || c.alarms < 0 || c.alarms > c.repeats || !(c.alpha > 0 && c.alpha < 1))
     throw_bad_input("{} alarms of {} repeats at alpha {:g} are no calibration", c.alarms, c.repeats, c.alpha);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "lab/record/machine.h"
 
 namespace flashcore {
 
@@ -18,6 +19,7 @@ struct Calibration {
   Condition condition = Condition::kBurst;
   int repeats = 0, alarms = 0;
   double alpha = 0.05;
+  MachineReading machine;  // while it raced
   // At or below twice alpha: what a verdict may rest on.
   bool trusted() const { return repeats > 0 && alarms <= 2 * alpha * repeats; }
   // One sentence for who wants a verdict nevertheless; empty if trusted.

@@ -9,6 +9,7 @@
 
 #include "core/hash.h"
 #include "lab/compare/peer_rows.h"
+#include "lab/measure/floor.h"
 #include "lab/record/outcome.h"
 
 namespace flashcore {
@@ -149,6 +150,25 @@ json merged_peers(const json& earlier, const json& row, json& wrong, json& refus
   return peers;
 }
 
+// The floor is of the fastest that any of the sessions saw the machine do: a slow moment of the last one would make the
+// time look closer to it than it is.
+void keep_fastest_ceilings(const json& earlier, json& merged) {
+  const json before = member(member(earlier, "device"), "ceilings");
+  if (!before.is_object() || !member(member(merged, "device"), "ceilings").is_object() ||
+      !member(merged["device"], "limits").is_object() || !merged.contains("floor_us"))
+    return;
+  json& now = merged["device"]["ceilings"];
+  for (const auto& [name, value] : before.items()) {
+    const double then = value.is_number() ? value.get<double>() : 0;
+    if (then <= 0 || !member(now, name.c_str()).is_number()) continue;
+    const double here = now[name].get<double>();
+    const bool is_time = name.ends_with("_us");
+    if (here <= 0 || (is_time ? then < here : then > here)) now[name] = then;
+  }
+  merged["floor_us"] = floor_us(PlacedProblem::parse(merged.at("problem").get<std::string>()),
+                                merged["device"].get<DeviceInfo>(), now.get<Ceilings>());
+}
+
 }  // namespace
 
 std::string read_boot_id() {
@@ -208,6 +228,7 @@ json append_session(const json& earlier, const json& row, double margin, std::st
     return row;
   }
   json merged = row;  // what is no sample is of the latest session
+  if (has_time(earlier)) keep_fastest_ceilings(earlier, merged);
   merged["measured"] = has_time(earlier) ? earlier.at("measured") : unpublished_sessions(earlier);
   const std::size_t before = merged["measured"].size(), added = row.at("measured").size();
   for (const json& session : row.at("measured")) merged["measured"].push_back(session);

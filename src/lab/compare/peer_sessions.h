@@ -21,7 +21,8 @@ std::string why_same_session(const nlohmann::json& row, const nlohmann::json& se
 // it; empty if `row` simply is a further session. Of one source_hash:
 // - a wrong output of ours withdraws the row for good; any other failed session is kept in "measured", without figures;
 // - a peer whose output was wrong loses the sessions that its version has, before and after;
-// - a session too close to another one is not added.
+// - a session too close to another one is not added;
+// - of the ceilings the fastest of all sessions are kept, and the floor is theirs.
 // A row of another source, candidate, way of choosing it, device, driver, regime or condition begins anew.
 nlohmann::json append_session(const nlohmann::json& earlier, const nlohmann::json& row, double margin,
                               std::string& said);

@@ -157,6 +157,7 @@ std::string PeerTable::prepare(Party& party, json question) {
       return fmt::format("its answer to prepare has launches {}; a sample is of 1 to {} launches",
                          excerpt(launches.dump(), 40), kMaxLaunches);
     party.launches = launches.get<int>();
+    party.code_hash = answer.value("code_hash", "");
     if (answer.contains("notes"))
       for (const auto& note : answer.at("notes").get<std::vector<std::string>>()) party.notes.push_back(note);
   } catch (const json::exception& e) {

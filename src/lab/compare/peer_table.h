@@ -23,6 +23,7 @@ struct Party {
   std::vector<std::string> notes = {};
   int program = -1;  // in the table; below 0: the laboratory's
   int handle = -1, launches = 1;
+  std::string code_hash = {};                   // of ours: of the machine code that its program made
   std::vector<double> times = {}, clocks = {};  // microseconds of one launch, MHz
 
   double clock_mhz() const;

@@ -148,6 +148,8 @@ class PeerRun {
                     {"cores", hardware_threads()},
                     {"environment", environment},
                     {"samples_us", own.rounded_samples()}});
+    // Its program has a compiler of its own. On a CPU the module is another in any case.
+    if (options_.on_gpu && !own.code_hash.empty()) session["code_hash"] = own.code_hash;
     for (std::size_t i = 0; i < parties.size(); ++i) {
       const Party& party = parties[i];
       if (party.name == kLaboratory) {

@@ -245,6 +245,7 @@ std::vector<BaselineEntry> record_baseline(const std::vector<NamedProblem>& prob
     entry.p50_us = median(now.p50_us);
     entry.kcycles = median(now.kcycles);
     entry.process_p50_us = now.p50_us;
+    for (const PairOutcome& process : raced.processes) entry.machine.push_back(process.candidate.machine);
     entries.push_back(std::move(entry));
   }
   return entries;

@@ -16,6 +16,7 @@
 #include "core/suite.h"
 #include "lab/compare/ab.h"
 #include "lab/record/leaderboard.h"
+#include "lab/record/machine.h"
 
 namespace flashcore {
 
@@ -28,8 +29,9 @@ struct BaselineEntry {
   Regime regime = Regime::kGraph;
   Condition condition = Condition::kBurst;
   double p50_us = 0;
-  double kcycles = 0;                  // 0: the clock was not known
-  std::vector<double> process_p50_us;  // of each fresh process; empty where only one was recorded
+  double kcycles = 0;                   // 0: the clock was not known
+  std::vector<double> process_p50_us;   // of each fresh process; empty where only one was recorded
+  std::vector<MachineReading> machine;  // of each fresh process, how busy the machine was; empty: not recorded
 };
 
 // A flashcore.gate-baseline/1 file (record_baseline) or flashcore.bench/1 results; entries without a time are left out.

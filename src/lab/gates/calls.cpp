@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 #include <set>
 
 #include "lab/record/json_io.h"
@@ -42,6 +43,28 @@ std::optional<CallFault> check_changed_content(const JudgedCall& call) {
                    fmt::format("v {} at the same addresses did not {} o; a result of other inputs? {}",
                                factor == 2 ? "doubled" : "negated", factor == 2 ? "double" : "negate",
                                describe_error(error, call.oracle.bound))};
+}
+
+// Poison tells whoever looks at it that somebody looks. Here the buffers hold what users' do: a plausible result, of
+// other inputs. Leaves oracle.inputs in the operands.
+std::optional<CallFault> check_earlier_result(const JudgedCall& call) {
+  std::random_device random;
+  call.operands.upload(call.oracle.inputs, std::uint64_t{random()} | 1);
+  (void)launch_once(call.device, call.operands, call.launch);
+  call.operands.upload(call.oracle.inputs);
+  call.launch();
+  call.device.synchronize();
+  const AttentionOutputs again = call.operands.download_outputs();
+  if (bitwise_equal(call.outputs, again)) return std::nullopt;
+  // Other bits are another check's.
+  const OutputError error = compare_outputs(call.problem, again, call.outputs);
+  const ErrorBound& once = call.oracle.bound;
+  const ErrorBound bound{2 * once.rel, 2 * once.worst_row_rel, 2 * once.lse_max_abs};
+  if (within_norms(error, bound)) return std::nullopt;
+  return CallFault{Check::kEarlierResult,
+                   "where the outputs held the result of other inputs it did not write its own (it returns where there "
+                   "is one?): " +
+                       describe_error(error, bound)};
 }
 
 // The buffers of before stay where they are, with other content, so whoever kept their addresses reads that.
@@ -137,6 +160,8 @@ std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, 
 }
 
 std::optional<CallFault> check_state(const JudgedCall& call) {
+  if (is_on(Check::kEarlierResult))
+    if (auto found = check_earlier_result(call)) return found;
   if (is_on(Check::kChangedContent))
     if (auto found = check_changed_content(call)) return found;
   if (is_on(Check::kFreshPointers) && room_for_fresh_buffers(call.device.info(), call.problem))

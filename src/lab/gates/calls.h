@@ -42,7 +42,7 @@ std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, 
 // kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.
 std::optional<CallFault> check_settled(const JudgedCall& call);
 
-// kChangedContent and kFreshPointers, for hardware. Leaves other inputs in the operands.
+// kEarlierResult, kChangedContent and kFreshPointers, for hardware. Leaves other inputs in the operands.
 std::optional<CallFault> check_state(const JudgedCall& call);
 
 // kNoLse and kAlignment: `promised` bytes are what all addresses must be multiples of, at least an element's size.

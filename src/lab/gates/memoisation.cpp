@@ -81,9 +81,10 @@ class Audit {
     return static_cast<int>(std::clamp(kRoundSeconds / (4 * std::max(each, 1e-6)), double{kFewest}, double{kMost}));
   }
 
-  // One launch on content `variant`, every byte of which was just written.
+  // One launch on content `variant`, every byte of which was just written. The outputs hold an earlier result, as those
+  // of the timed launches do: poison would show who returns where there is one, or who keeps it there, that this is no
+  // timed launch.
   double time_launch(std::uint64_t variant) {
-    operands_.poison_outputs();
     operands_.upload(oracle_.inputs, variant);
     return timer_->sample().time_us;
   }

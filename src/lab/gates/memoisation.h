@@ -20,14 +20,15 @@ struct ContentAudit {
 // `prepared` has been timed on `set`, whose buffers hold oracle.inputs. Runs only the checks that are switched on:
 //
 // kContentTiming: single launches on the same content and on other content, in random order, each after every byte of
-// the inputs was written again and a sample was taken on the old content. An honest kernel takes the same time for
-// either. Other content differs in every row of every head, by numbers that nobody can know in advance
-// (varied_inputs()), so neither a part of the inputs nor a sample of them tells that it was met before.
+// the inputs was written again and a sample was taken on the old content, whose result the outputs hold. An honest
+// kernel takes the same time for either. Other content differs in every row of every head, by numbers that nobody can
+// know in advance (varied_inputs()), so neither a part of the inputs nor a sample of them tells that it was met before.
 // A candidate whose fastest launch on other content takes 10% longer than the lower quartile on the same, in every
 // round of four, keeps results. One that engages only after many launches on one content is asked again after as many
 // launches as it was timed on.
 //
-// kUnseenContent: the outputs of one launch on other content, chosen by chance, are right.
+// kUnseenContent: the outputs of one launch on other content, chosen by chance, are right, where they held the result
+// of the old content before.
 //
 // Leaves oracle.inputs in the buffers.
 ContentAudit detect_memoisation(Device& device, const PlacedProblem& problem, const Oracle& oracle,

@@ -32,6 +32,7 @@ enum class Check {
   kNoLse,           // a launch without lse gives the same o
   kAlignment,       // so do launches at addresses that are multiples of no more than was promised
   kChangedContent,  // other inputs at the same addresses give the outputs of those
+  kEarlierResult,   // so do buffers that hold the result of other inputs, and no poison
   kFreshPointers,   // the same inputs at other addresses give the same bits
   kSettled,         // nobody writes once the launch is said to be complete
   // performance gate
@@ -73,6 +74,7 @@ struct WordsOf<Check> {
       {Check::kNoLse, "no_lse"},
       {Check::kAlignment, "alignment"},
       {Check::kChangedContent, "changed_content"},
+      {Check::kEarlierResult, "earlier_result"},
       {Check::kFreshPointers, "fresh_pointers"},
       {Check::kSettled, "settled"},
       {Check::kFloor, "floor"},

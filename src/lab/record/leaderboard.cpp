@@ -42,9 +42,9 @@ void rank(LeaderboardRow& row) {
     const Relative a = relative_of(first), b = relative_of(t);
     return overlap(a.low, a.high, b.low, b.high);
   };
-  while (row.ties + 1 < static_cast<int>(row.standing.size()) &&
-         tied(row.standing[static_cast<std::size_t>(row.ties) + 1]))
-    ++row.ties;
+  // Widths differ: who has a wide interval may tie from behind somebody who does not.
+  const auto second = row.standing.begin() + 1;
+  row.ties = static_cast<int>(std::stable_partition(second, row.standing.end(), tied) - second);
 }
 
 // `trials`: ranked held-out trials of one problem on one device, oldest first.

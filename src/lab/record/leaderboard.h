@@ -11,10 +11,10 @@ namespace flashcore {
 
 struct LeaderboardRow {
   std::string device_key, problem_id, problem_name;
-  // Fastest first; the latest held-out trial of each candidate. Ordered by speed-up where all were raced against one of
-  // them (or against the same baseline), by median time otherwise.
+  // The fastest, all that tie with it, the others; the latest held-out trial of each candidate. Both by speed-up where
+  // all were raced against one of them (or against the same baseline), by median time otherwise.
   std::vector<Trial> standing;
-  int ties = 0;        // how many of the next are indistinguishable from the first (intervals overlap)
+  int ties = 0;        // how many are indistinguishable from the first (intervals overlap): the next so many
   bool stale = false;  // none of its trials is current
 };
 // Trials that are not held-out, not correct or without a time are left out. Where a problem has trials of the current

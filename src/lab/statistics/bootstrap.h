@@ -42,8 +42,9 @@ struct HierarchicalInterval {
 // Several fresh processes, each with its blocks: the mean of the processes' medians. The spread within a process comes
 // from resampling its blocks, the spread between from the medians themselves, and the tails are Student's with
 // Satterthwaite's degrees of freedom; resampling three processes on its own would cover 75%. Simulated coverage
-// 94-98%: wide where processes do not differ, because three of them can hardly show that. One process:
-// bootstrap_median. A process with fewer than kMinBlocks values makes the interval infinite.
+// 93-97.5% where processes differ as much as one's median, up to 99% where they do not, because three of them can
+// hardly show that. One process: bootstrap_median. A process with fewer than kMinBlocks values makes the interval
+// infinite.
 HierarchicalInterval hierarchical_bootstrap_median(std::span<const std::vector<double>> processes, std::uint64_t seed,
                                                    int resamples = 2000, double confidence = 0.95);
 

@@ -89,9 +89,12 @@ class ProposerArm final : public Arm {
   std::string name() const override { return "proposer"; }
   std::string why_ended() const override { return why_ended_; }
   bool died_at_once() const override { return died_at_once_; }
+  bool failed() const override { return ended_ && proposals_ == 0 && !why_ended_.empty(); }
+  bool was_asked() const override { return asked_; }
   std::vector<Rejection> take_rejections() override { return std::exchange(rejections_, {}); }
 
   std::optional<Proposal> propose() override {
+    asked_ = true;
     for (int attempt = 0; !ended_ && attempt < kAttempts; ++attempt) {
       const auto line = ask();
       if (!line) return std::nullopt;
@@ -170,7 +173,7 @@ class ProposerArm final : public Arm {
   std::function<std::optional<double>()> seconds_left_;
   std::vector<const Family*> families_;
   ChildProcess child_;
-  bool ended_ = false, died_at_once_ = false;
+  bool ended_ = false, died_at_once_ = false, asked_ = false;
   int proposals_ = 0;
   double patience_ = kPatienceSeconds;  // of the last wait
   std::string why_ended_;

@@ -31,6 +31,10 @@ class Arm {
   virtual std::string why_ended() const { return ""; }
   // A proposer that ended before its first proposal: nobody meant to run that.
   virtual bool died_at_once() const { return false; }
+  // That, or one that ended otherwise (silence, a flood, nonsense) and made no proposal.
+  virtual bool failed() const { return false; }
+  // False for a proposer of whom nobody knows yet whether it works.
+  virtual bool was_asked() const { return true; }
   // Answers that were no proposals since the last call: told to their giver, and kept by the tuner.
   virtual std::vector<Rejection> take_rejections() { return {}; }
 };

@@ -181,6 +181,7 @@ bool ProblemTuner::try_next_proposal(std::size_t arm) {
   keep_rejections(arm);
   if (!proposal) {
     entry_.arms[arm].note = arms_[arm]->why_ended();
+    entry_.arms[arm].failed = arms_[arm]->failed();
     // Of a later problem it is a note: what earlier ones found is not to be lost.
     if (arms_[arm]->died_at_once() && run_.problems_done == 0)
       throw_bad_input("the proposer '{}' ended before its first proposal: {}; docs/tuning.md has the protocol",
@@ -296,6 +297,8 @@ std::optional<double> ProblemTuner::seconds_left(double share) const {
 }
 
 bool ProblemTuner::search_spent(std::size_t arm) const {
+  // Trials of earlier runs may have spent the budget: a proposer that does not work is told all the same.
+  if (!arms_[arm]->was_asked()) return false;
   const auto left = seconds_left(kSearchShare);
   if (left && *left <= 0) return true;
   return budget_.trials &&

@@ -22,6 +22,7 @@ struct TuneResult {
     double heldout = 0, heldout_low = 0,
            heldout_high = 0;  // speed-up over the default on held-out data; 0: not measured
     std::string note;         // why it ended early
+    bool failed = false;      // a proposer that made no proposal, and did not say that it is done
     int rejected = 0;         // answers of a proposer that were no proposals
     std::vector<std::pair<std::string, std::string>> rejections;  // the first of them, each with its reason
   };

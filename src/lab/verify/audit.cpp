@@ -13,6 +13,7 @@
 #include "lab/measure/floor.h"
 #include "lab/record/checks.h"
 #include "lab/record/trial.h"
+#include "lab/verify/evidence.h"
 
 namespace flashcore {
 namespace {
@@ -25,7 +26,6 @@ constexpr double kFloorTolerance = 0.97;
 constexpr double kSampleTolerance = 2e-4;    // samples and figures are rounded
 constexpr double kIntervalTolerance = 2e-3;  // other compilers resample in other last digits
 constexpr double kMargin = 0.03;             // of `flashcore peers`
-constexpr double kPeerErrorFactor = 4;       // as lab/compare/peer_files.h
 constexpr double kSmallest = 1e-4;           // figures are rounded to so many digits
 
 double number(const json& object, const char* key) {
@@ -69,33 +69,6 @@ bool agree(const json& claimed, const json& honest, double tolerance) {
   if (!claimed.is_number() || !honest.is_number()) return claimed == honest;
   const double a = claimed.get<double>(), b = honest.get<double>();
   return std::abs(a - b) <= tolerance * std::max(std::abs(b), kSmallest);
-}
-
-// Who is told to have a time is right and passed.
-void audit_outcome(const json& result, std::vector<std::string>& complaints) {
-  const std::string id = id_of(result);
-  const json ended = result.value("ended", json("passed"));
-  if (ended != "passed") complaints.push_back(fmt::format("{}: it has a time, and ended {}", id, ended.dump()));
-  const json correct = result.value("correct", json());
-  const double bound = correct.is_object() ? number(correct, "bound") : 0;
-  if (bound > 0) {
-    for (const char* key : {"rel_error", "timed_rel_error"})
-      if (number(correct, key) > bound || number(correct, key) < 0)
-        complaints.push_back(fmt::format("{}: it has a time, and its {} of {:.3g} is not within its bound of {:.3g}",
-                                         id, key, number(correct, key), bound));
-    if (correct.value("passed", json(true)) != json(true))
-      complaints.push_back(fmt::format("{}: it has a time, and did not pass the correctness gate", id));
-  }
-  for (const json& peer : result.value("peers", json::array())) {
-    const json name = peer.value("name", json());
-    if (peer.value("correct", json(true)) != json(true))
-      complaints.push_back(fmt::format("{}: the peer {} has a time, and is not correct", id, name.dump()));
-    if (bound > 0 && number(peer, "rel_error") > kPeerErrorFactor * bound)
-      complaints.push_back(
-          fmt::format("{}: the peer {} has a time, and its relative error of {:.3g} is above {:.0f} "
-                      "times the bound of {:.3g}",
-                      id, name.dump(), number(peer, "rel_error"), kPeerErrorFactor, bound));
-  }
 }
 
 // What follows from the problem, the time and the device's ceilings, with or without samples.
@@ -159,7 +132,7 @@ void audit_row(const json& result, Audit& found) {
   const std::string id = id_of(result);
   try {
     audit(result, found.wrong);
-    audit_outcome(result, found.wrong);
+    for (std::string& what : audit_evidence(result)) found.wrong.push_back(std::move(what));
     audit_rates(result, found.wrong);
     const json peers = result.value("peers", json::array());
     if (result.contains("measured")) audit_samples(result, found.wrong);

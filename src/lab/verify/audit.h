@@ -14,8 +14,8 @@ struct Audit {
 };
 
 // Of a flashcore.bench/1 document: its rates, floor and "decode" against the problem, the time and the device's
-// ceilings; what a peer run derived against the raw samples; that only what passed has a time; that no row is there
-// twice.
+// ceilings; what a peer run derived against the raw samples; that only what passed has a time, and what
+// that stands on (lab/verify/evidence.h); that no row is there twice.
 Audit audit_document(const nlohmann::json& document);
 std::vector<std::string> audit_results(const nlohmann::json& document);  // `wrong` of it
 

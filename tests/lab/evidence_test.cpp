@@ -1,0 +1,151 @@
+// What a published row must hold besides figures that its samples give: each forgery here was once called fresh.
+
+#include "lab/verify/evidence.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "lab/compare/peer_rows.h"
+#include "lab/verify/audit.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+json session_on(int day, double ours_us, double laboratory_us) {
+  return {{"run", fmt::format("peers-{}", day)},
+          {"began_at", fmt::format("2026-11-{:02}T10:00:00.000Z", day)},
+          {"boot", "b"},
+          {"rounds", 12},
+          {"timed_in", "the peers' process"},
+          {"clock_mhz", 1800.0},
+          {"code_hash", "code"},
+          {"samples_us", std::vector<double>(12, ours_us)},
+          {"laboratory_us", std::vector<double>(12, laboratory_us)}};
+}
+
+// Of two sessions with one peer: everything is there.
+json honest_row() {
+  json row = {{"problem", "b1_h8_s512_d64_fp16"},
+              {"name", "one"},
+              {"device", {{"key", "h200"}, {"name", "H200"}, {"limits", {{"kind", "cuda"}}}}},
+              {"ended", "passed"},
+              {"code_hash", "code"},
+              {"floor_us", 2.0},
+              {"correct",
+               {{"rel_error", 1e-4}, {"timed_rel_error", 1e-4}, {"bound", 1e-3}, {"passed", true}, {"level", "full"}}},
+              {"laboratory", {{"p50_us", 10.1}, {"apart", 10.0 / 10.1 - 1}, {"limit", kAgreement}}},
+              {"measured", {session_on(1, 10, 10.2), session_on(2, 10, 10.1)}},
+              {"peers",
+               {{{"name", "cudnn"},
+                 {"version", "9"},
+                 {"correct", true},
+                 {"rel_error", 1e-4},
+                 {"samples_us", {std::vector<double>(12, 20), std::vector<double>(12, 21)}}}}}};
+  derive_figures(row, 0.03);
+  return row;
+}
+
+std::string complaint_of(const json& row) {
+  std::string all;
+  for (const std::string& what : audit_evidence(row)) all += what + "\n";
+  return all;
+}
+
+TEST(Evidence, OfAnHonestRowIsComplete) {
+  EXPECT_EQ(complaint_of(honest_row()), "");
+  json sampled = honest_row();
+  sampled["correct"]["level"] = "full, rows sampled";
+  EXPECT_EQ(complaint_of(sampled), "");
+  json withdrawn = honest_row();  // a session that went wrong is none that can be the same
+  withdrawn["measured"].push_back({{"run", "peers-1"}, {"ended", "crashed"}, {"message", "m"}});
+  withdrawn["peers"][0]["samples_us"].push_back(nullptr);
+  EXPECT_EQ(complaint_of(withdrawn), "");
+}
+
+TEST(Evidence, EachForgeryIsToldInWords) {
+  const std::vector<std::pair<std::string, std::function<void(json&)>>> forgeries = {
+      {"of the same run as another session",
+       [](json& row) {
+         row["measured"] = {row["measured"][1], row["measured"][0], row["measured"][1]};
+         row["peers"][0]["samples_us"].push_back(row["peers"][0]["samples_us"][1]);
+       }},
+      {"two sessions are at least 10 minutes apart",
+       [](json& row) { row["measured"][1]["began_at"] = "2026-11-01T10:05:00.000Z"; }},
+      {"no \"correct\"", [](json& row) { row.erase("correct"); }},
+      {"did not pass the correctness gate: \"passed\" is false", [](json& row) { row["correct"]["passed"] = false; }},
+      {"did not pass the correctness gate: \"passed\" is null", [](json& row) { row["correct"].erase("passed"); }},
+      {"no bound that an error could be within", [](json& row) { row["correct"].erase("bound"); }},
+      {"no bound that an error could be within", [](json& row) { row["correct"]["bound"] = -1; }},
+      {"its rel_error of 0.002 is not within", [](json& row) { row["correct"]["rel_error"] = 0.002; }},
+      {"its timed_rel_error of 0.002 is not within", [](json& row) { row["correct"]["timed_rel_error"] = 0.002; }},
+      {"its timed_rel_error of null is not within", [](json& row) { row["correct"].erase("timed_rel_error"); }},
+      {"\"level\" is \"quick\"", [](json& row) { row["correct"]["level"] = "quick"; }},
+      {"\"level\" is null", [](json& row) { row["correct"].erase("level"); }},
+      {"-10.9%, and 3% is the limit", [](json& row) { row["measured"][1]["samples_us"] = std::vector<double>(12, 9); }},
+      {"-11.8%, and 3% is the limit",  // also of a session that is not the last
+       [](json& row) { row["measured"][0]["samples_us"] = std::vector<double>(12, 9); }},
+      {"/laboratory/apart is 0.5, and its raw samples give -0.0099",
+       [](json& row) { row["laboratory"]["apart"] = 0.5; }},
+      {"/laboratory/p50_us is 100.0", [](json& row) { row["laboratory"]["p50_us"] = 100.0; }},
+      {"/laboratory/limit is 0.5", [](json& row) { row["laboratory"]["limit"] = 0.5; }},
+      {"session 1 has no \"laboratory_us\"", [](json& row) { row["measured"][0].erase("laboratory_us"); }},
+      {"12 samples of ours and 11 of the laboratory's",
+       [](json& row) { row["measured"][0]["laboratory_us"].erase(0); }},
+      {"session 2 timed the machine code \"another\", and the row says \"code\"",
+       [](json& row) { row["measured"][1]["code_hash"] = "another"; }},
+      {"session 2 was of 40 rounds and has 12 samples", [](json& row) { row["measured"][1]["rounds"] = 40; }},
+      {"takes 0.050 us in session 2, which is below the floor of 2.000 us",
+       [](json& row) { row["peers"][0]["samples_us"][1] = std::vector<double>(12, 0.05); }},
+      {"the peer \"cudnn\" is there twice",
+       [](json& row) {
+         const json peer = row["peers"][0];
+         row["peers"].push_back(peer);
+       }},
+      {"the peer \"cudnn\" has a time, and is not correct", [](json& row) { row["peers"][0].erase("correct"); }},
+      {"its relative error is null", [](json& row) { row["peers"][0].erase("rel_error"); }},
+      {"above 4 times the bound", [](json& row) { row["peers"][0]["rel_error"] = 0.0041; }},
+  };
+  for (const auto& [words, forge] : forgeries) {
+    json row = honest_row();
+    forge(row);
+    EXPECT_NE(complaint_of(row).find(words), std::string::npos) << words << ", and it says: " << complaint_of(row);
+  }
+}
+
+TEST(Evidence, OnACpuAFactorOfFourIsAllowed) {
+  json row = honest_row();
+  row["device"]["limits"]["kind"] = "cpu";
+  row["laboratory"]["limit"] = kCpuAgreement;
+  row["measured"][0]["laboratory_us"] = std::vector<double>(12, 5);
+  EXPECT_EQ(complaint_of(row), "");
+  row["measured"][0]["laboratory_us"] = std::vector<double>(12, 50);
+  EXPECT_NE(complaint_of(row).find("on a CPU 4 is the limit"), std::string::npos) << complaint_of(row);
+}
+
+TEST(Evidence, OfRowsWithoutRawSamplesIsWhatTheyHadThen) {
+  json row = honest_row();
+  row.erase("measured");
+  row["peers"][0].erase("samples_us");
+  row["peers"][0].erase("correct");
+  row["correct"] = {{"rel_error", 1e-4}, {"bound", 1e-3}};
+  EXPECT_EQ(complaint_of(row), "");
+  row["correct"]["level"] = "quick";
+  EXPECT_NE(complaint_of(row).find("\"level\" is \"quick\""), std::string::npos);
+  row.erase("correct");
+  EXPECT_NE(complaint_of(row).find("no \"correct\""), std::string::npos);
+}
+
+TEST(Evidence, IsAPartOfTheAudit) {
+  json row = honest_row();
+  row["device"].erase("limits");
+  EXPECT_TRUE(audit_results({{"results", {row}}}).empty()) << audit_results({{"results", {row}}}).front();
+  row["correct"]["passed"] = false;
+  EXPECT_EQ(audit_results({{"results", {row}}}).size(), 1U);
+}
+
+}  // namespace
+}  // namespace flashcore
