@@ -5,11 +5,11 @@
 #include <cmath>
 #include <limits>
 
+#include "core/boundaries.h"
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/operands.h"
 #include "core/parallel.h"
-#include "core/ragged.h"
 #include "core/random.h"
 
 namespace flashcore {

@@ -1,9 +1,7 @@
 #include "core/ragged.h"
 
-#include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
 #include "core/operands.h"
 
 namespace flashcore {
@@ -29,21 +27,6 @@ std::vector<float> values_of(const std::vector<float>& all, bool by_batch, std::
 }
 
 }  // namespace
-
-Boundaries boundaries_of(const Problem& problem) {
-  Boundaries all{{0}, {0}};
-  for (const SequenceLengths& each : problem.sequences()) {
-    all.q.push_back(all.q.back() + each.q);
-    all.kv.push_back(all.kv.back() + each.kv);
-  }
-  return all;
-}
-
-std::int64_t sequence_of_row(const std::vector<std::int64_t>& boundaries, std::int64_t row) {
-  FC_CHECK(row >= 0 && row < boundaries.back());
-  // Of several boundaries at one row all but the last are those of empty sequences.
-  return std::upper_bound(boundaries.begin(), boundaries.end(), row) - boundaries.begin() - 1;
-}
 
 AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs& inputs, const Boundaries& boundaries,
                                    std::int64_t sequence) {
