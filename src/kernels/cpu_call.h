@@ -9,11 +9,8 @@
 
 namespace flashcore {
 
-// Threads that a launch of `problem` is worth: another one takes microseconds to wake and has to be waited for, so each
-// gets no less work than pays for that. From 1 to `most`.
-int worthwhile_threads(const Problem& problem, int most);
-
-// As Family::cpu_launch, within worthwhile_threads() unless the config names a number of its own.
+// As Family::cpu_launch, of ragged batches too (kernels/cpu_ragged.h), within worthwhile_threads() unless the config
+// names a number of its own.
 Launch bind_on_cpu(const Family& family, const ConfigValues& config, const Problem& problem, const AttentionArgs& args);
 
 // Keeps the launches that it made, each with its working memory, for calls on the same addresses: a call on one of the

@@ -7,7 +7,7 @@
 
 #include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
-#include "kernels/cpu_call.h"
+#include "kernels/cpu_dense.h"
 
 namespace flashcore {
 namespace {
@@ -77,7 +77,7 @@ class Ragged {
     std::vector<float> lse(args_.lse ? static_cast<std::size_t>(p_.heads_q * at.len_q) : 0);
     if (args_.lse) args.lse = lse.data();
     const bool fits = !family_.why_invalid(config_, problem, limits_);
-    bind_on_cpu(family_, fits ? config_ : family_.default_config(problem, limits_), problem, args)();
+    bind_dense_on_cpu(family_, fits ? config_ : family_.default_config(problem, limits_), problem, args)();
     for (std::int64_t head = 0; args_.lse && head < p_.heads_q; ++head)
       std::copy_n(lse.begin() + head * at.len_q, at.len_q, lse_of(head, at));
   }
