@@ -58,6 +58,11 @@ bool only_another_softcap(const Problem& a, const Problem& b) {
   return a.softcap && b.softcap && a.softcap != b.softcap;
 }
 
+// Nor for which lengths a ragged batch is checked with: only for whether it is one.
+bool only_other_lengths(const Problem& a, const Problem& b) {
+  return a.ragged() && b.ragged() && a.lengths != b.lengths;
+}
+
 // What is wrong with the mirrors, by field.
 std::map<std::string_view, std::string> complaints(const Print& traits, const Print& params) {
   std::map<std::string_view, std::string> found;
@@ -71,6 +76,7 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
       const bool specialises = !field.compiled_for.empty();
       const bool of_the_mask = q->mask != p.mask;
       if (specialises ? of_the_mask && same_sides(p, *q) : !same_sides(p, *q)) continue;
+      if (only_other_lengths(p, *q)) continue;
       ++pairs[field.name];
       if (only_another_softcap(p, *q)) {
         if (params(p) == params(*q))
