@@ -77,7 +77,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int tile_loop = !c.persistent ? 0 : is_widest ? 40 : 4;
   // The first block of a row and no last one (a fuzzer drew it).
   const int band = is_widest && t.bounded_left && !t.bounded_right ? 16 : 0;
-  return acc_o + acc_s + q + copies + tile_loop + band + fragments * 10 + 50;
+  const int ragged = t.ragged ? 8 : 0;  // the parameters of the sequence
+  return acc_o + acc_s + q + copies + tile_loop + band + ragged + fragments * 10 + 50;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
