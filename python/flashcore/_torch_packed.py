@@ -7,7 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _torch_launch, _varlen
+from . import _arrays, _factors, _scores, _torch_launch, _varlen
+from ._plan import Plan
+
+_MAX_KNOWN = 4096  # shapes that never come back: a cache that grows with every token
+_known: dict[Any, Plan] = {}  # of padded calls, by all that decides which plan computes them
 
 
 def _rows(x: Tensor) -> tuple[Tensor, int] | None:
@@ -64,10 +68,31 @@ def attend_padded(query: Tensor, key: Tensor, value: Tensor, first: Tensor, coun
     cu_q, used_q, cu_kv = kept[name]
     new = torch.empty if rows == 1 else torch.zeros
     out = new((batch, rows, heads, value.shape[3]), dtype=query.dtype, device=query.device)
-    _varlen.varlen_attention(q, k, v, cu_q, cu_kv, rows, key.shape[2], seqused_q=used_q, seqused_kv=count,
-                             out=out.view(batch * rows, heads, value.shape[3]), **options)  # fmt: skip
+    addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
+    sink = options.pop("sink")
+    known = (q.dtype, q.device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), batch, rows, key.shape[2],
+             (addresses[0] | addresses[1] | addresses[2] | addresses[3]) & 15, sink is None, *options.values())  # fmt: skip
+    plan = _known.get(known)
+    if plan is None:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        plan = _known[known] = _plan_of(q, k, v, out.view(batch * rows, heads, value.shape[3]), batch, (rows, key.shape[2]), sink, **options)
+    if q.device.type == "cpu":
+        _torch_launch.follow_threads(torch.get_num_threads())
+    plan.launch(*addresses, 0, _torch_launch._stream(q.device), sink=0 if sink is None else sink.data_ptr(), cu_seqlens_q=cu_q.data_ptr(),
+                cu_seqlens_kv=cu_kv.data_ptr(), seqused_kv=count.data_ptr(), seqused_q=used_q.data_ptr())  # fmt: skip
     _torch_launch.computed.add()
     return out
+
+
+def _plan_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, batch: int, bounds: tuple[int, int], sink: Tensor | None, *, causal: bool, window: Any,
+             scale: Any, softcap: Any) -> Plan:  # fmt: skip
+    """As varlen_attention finds it."""
+    views = tuple(_arrays.view(x, role, None) for role, x in (("q", q), ("k", k), ("v", v), ("out", out)))
+    sizes = _varlen._Sizes(*views[:3], batch)
+    scaling = _factors.read(views[0], (None, None, None), lambda: sizes, None).scaling
+    scores = _scores.of_words(softcap, None, sink is not None)
+    return _varlen._plan_of(sizes, bounds, views, causal, window, None, scale, None, scaling, scores)
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, cu_q: Tensor, cu_kv: Tensor, longest_q: int, longest_kv: int, **options: Any) -> Tensor:
