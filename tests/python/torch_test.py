@@ -254,10 +254,10 @@ class TransformersTest(unittest.TestCase):
         self.assertTrue(torch.equal(ours, theirs))
         self.assertGreaterEqual(self.calls, 12)
 
-    def test_padding_takes_the_kernel_that_sdpa_takes(self):
-        """With grouped heads and a mask PyTorch has its slowest one: "sdpa" repeats the heads."""
+    def test_a_mask_with_a_hole_takes_the_kernel_that_sdpa_takes(self):
+        """What counts is not in one piece, so it is no padding. With grouped heads and a mask PyTorch has its slowest one: "sdpa" repeats the heads."""
         mask = torch.ones_like(self.ids)
-        mask[0, :4] = 0
+        mask[0, 2:4] = 0
         seen = {}
         for name in ("flashcore", "sdpa"):
             self.model.set_attn_implementation(name)
@@ -283,9 +283,9 @@ class TransformersTest(unittest.TestCase):
         self.assertEqual(len(seen["sdpa"]), 6)
         self.assertEqual(seen["flashcore"], seen["sdpa"])
 
-    def test_padding_goes_to_pytorch(self):
+    def test_a_mask_with_a_hole_goes_to_pytorch(self):
         mask = torch.ones_like(self.ids)
-        mask[0, :4] = 0
+        mask[0, 2:4] = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ft.reset_counters()
@@ -300,7 +300,7 @@ class TransformersTest(unittest.TestCase):
         self.assertEqual(self.calls, 0)
 
     def test_sliding_windows(self):
-        """Prefill longer than the window, then decoding past it, and a padded batch, which goes to PyTorch."""
+        """Prefill longer than the window, then decoding past it, and a mask with a hole, which goes to PyTorch."""
         import transformers
 
         llama, TransformersTest.model = self.model, transformers.AutoModelForCausalLM.from_config(
@@ -323,7 +323,7 @@ class TransformersTest(unittest.TestCase):
                 torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
                 self.assertEqual(self.calls, 4)
             mask = torch.ones_like(self.ids)
-            mask[0, :4] = 0
+            mask[0, 2:4] = 0
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ours, theirs = self.both(lambda: self.model(self.ids, attention_mask=mask).logits)
