@@ -156,13 +156,20 @@ TEST_F(FakeGpuPlan, ACompiledKernelIsFoundWithoutTheCompiler) {
   find_or_compile(candidate, problem, limits_of_arch("sm_90"));
   setenv("FLASHCORE_NVRTC", compiler.c_str(), 1);
   const Artifact first = find_or_compile(candidate, problem, limits_of_arch("sm_90"));
-  EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder / "plans"), {}), 2);  // a folder, a file
+  // Not the folders: one in 256 times two keys share theirs.
+  const auto files = [&] {
+    int count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "plans"))
+      count += entry.is_regular_file() ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(files(), 1);
   const Artifact second = find_or_compile(candidate, problem, limits_of_arch("sm_90"));
   EXPECT_TRUE(second.from_cache);
   EXPECT_EQ(second.cubin, first.cubin);
   write_file_atomically(compiler, "another compiler");
   find_or_compile(candidate, problem, limits_of_arch("sm_90"));
-  EXPECT_EQ(std::distance(std::filesystem::recursive_directory_iterator(folder / "plans"), {}), 4);
+  EXPECT_EQ(files(), 2);
   unsetenv("FLASHCORE_CACHE");
   if (before) setenv("FLASHCORE_NVRTC", kept.c_str(), 1);
   else unsetenv("FLASHCORE_NVRTC");
