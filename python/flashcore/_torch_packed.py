@@ -96,8 +96,10 @@ def _plan_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, batch: int, bounds: t
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, cu_q: Tensor, cu_kv: Tensor, longest_q: int, longest_kv: int, **options: Any) -> Tensor:
-    """Causal attention of each of the sequences that follow each other in a batch of one: [1, rows, heads, dim of value]."""
+    """Causal attention of each of the sequences that follow each other in a batch of one: [1, rows, heads, dim of value]. Rows behind
+    the last one, which a collator may add, are 0."""
     q, k, v = (_as_rows(x)[0] for x in (query, key, value))
-    out = _varlen.varlen_attention(q, k, v, cu_q.contiguous(), cu_kv.contiguous(), longest_q, longest_kv, **options)
+    out = torch.zeros((q.shape[0], q.shape[1], v.shape[2]), dtype=q.dtype, device=q.device)
+    _varlen.varlen_attention(q, k, v, cu_q.contiguous(), cu_kv.contiguous(), longest_q, longest_kv, out=out, **options)
     _torch_launch.computed.add()
-    return out.unsqueeze(0)  # type: ignore[no-any-return]
+    return out.unsqueeze(0)
