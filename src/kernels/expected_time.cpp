@@ -36,8 +36,8 @@ double mean_columns(const Problem& problem) {
   return static_cast<double>(ceil_div(problem.head_dim, 16) + ceil_div(problem.head_dim_v, 16)) * 8;
 }
 
-// Measured in sm90_fwd at head dim 128 on an H200: softcap_8k of suites/scores.yaml 1004 us and alibi_8k 763, where the
-// plain problem takes 695. The instructions of a softcap are more than multiplies of 128 columns hide.
+// Measured in sm90_fwd at head dim 128 on an H200: softcap_8k 1001 us and alibi_8k 763 (results/h200/scores.json),
+// where the plain problem takes 695. The instructions of a softcap are more than multiplies of 128 columns hide.
 double cost_of_scores(const Problem& problem) {
   return (problem.softcap ? 1.45 : 1.0) * (problem.alibi != Alibi::kNone ? 1.1 : 1.0);
 }
