@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 6
+#define FC_ABI_VERSION 7
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -77,6 +77,9 @@ typedef enum fc_lengths {
   FC_LENGTHS_RANDOM = 3
 } fc_lengths;
 
+/* What a tensor of a score or mask function holds: fp32, int32, or bytes of which 0 is false. Since ABI version 7 */
+typedef enum fc_element { FC_ELEMENT_FLOAT = 0, FC_ELEMENT_INT = 1, FC_ELEMENT_BOOL = 2 } fc_element;
+
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
@@ -96,12 +99,23 @@ typedef enum fc_given {
   FC_GIVEN_K_STRIDES = 2,
   FC_GIVEN_V_STRIDES = 4,
   FC_GIVEN_O_STRIDES = 8,
-  FC_GIVEN_STRIDES = 15, /* all four */
-  FC_GIVEN_SCALE = 16,   /* a scale of 0 is then refused, as any other outside its range */
-  FC_GIVEN_WINDOW = 32,  /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
-  FC_GIVEN_O_DTYPE = 64, /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
-  FC_GIVEN_SOFTCAP = 128 /* a softcap of 0 is then refused, as any other outside its range. Since ABI version 5 */
+  FC_GIVEN_STRIDES = 15,  /* all four */
+  FC_GIVEN_SCALE = 16,    /* a scale of 0 is then refused, as any other outside its range */
+  FC_GIVEN_WINDOW = 32,   /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
+  FC_GIVEN_O_DTYPE = 64,  /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
+  FC_GIVEN_SOFTCAP = 128, /* a softcap of 0 is then refused, as any other outside its range. Since ABI version 5 */
+  FC_GIVEN_TENSOR_STRIDES = 256 /* of all fc_tensor: 0 repeats an element. Since ABI version 7 */
 } fc_given;
+
+/* A tensor that a score or mask function names. It may be larger than what the function reads, not smaller. Since ABI
+ * version 7 */
+typedef struct fc_tensor {
+  const char* name; /* at most 32 letters, digits and '_' */
+  int32_t element;  /* fc_element */
+  int32_t rank;     /* how many indices it takes, from 1 to 4 */
+  int64_t sizes[4];
+  int64_t strides[4]; /* elements, 0 or more, with FC_GIVEN_TENSOR_STRIDES; without it the tensor is contiguous */
+} fc_tensor;
 
 /* What to compute: o = softmax(score(scale * q k^T) + mask) v, over
  *   q   [batch, heads_q,  seqlen_q,  head_dim]       k  [batch, heads_kv, seqlen_kv, head_dim]
@@ -109,8 +123,9 @@ typedef enum fc_given {
  *   lse [batch, heads_q,  seqlen_q], fp32, contiguous: the natural logarithm of each row's sum of exponentials.
  * Query head h reads key head h / (heads_q / heads_kv). A row that sees no key gets o = 0 and lse = -infinity. The
  * score of row i and key j, s = scale * q k^T, is changed where the fields below ask for it, in this order: to softcap
- * * tanh(s / softcap), and by -slope * |i + seqlen_kv - seqlen_q - j|. A sink joins each row's sum of exponentials, lse
- * included, and has no value: a row that sees no key has lse = sink.
+ * * tanh(s / softcap), by -slope * |i + seqlen_kv - seqlen_q - j|, and to what the function `score` makes of it. Of the
+ * pairs that the causal mask and the window leave, those are visible that the function `mask` shows. A sink joins each
+ * row's sum of exponentials, lse included, and has no value: a row that sees no key has lse = sink.
  *
  * Of a ragged batch (lengths), whose sequences lie one after another, these are
  *   q   [total_q, heads_q, head_dim]       k  [total_kv, heads_kv, head_dim]
@@ -150,13 +165,20 @@ typedef struct fc_attention {
   int32_t unused_end; /* padding */
   int64_t total_q;    /* of a ragged batch: rows of q and o. Rows that no sequence has are neither read nor written */
   int64_t total_kv;   /* rows of k and v */
+  /* Functions of the caller's own, as docs/expressions.md has them: "s + bias[h, i, j]", "j <= i"; null or empty: none.
+   * Not of 8 bits, nor of ragged batches, yet. Since ABI version 7, like the next four fields */
+  const char* score;
+  const char* mask;
+  const fc_tensor* tensors; /* that the two name, tensor_count of them, each of which is named */
+  int32_t tensor_count;     /* at most 8 */
+  int32_t unused_last;      /* padding */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                             \
   {                                                                                                                   \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0},     \
         {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL, 0.0, FC_ALIBI_NONE, \
-        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0                                                                       \
+        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0, NULL, NULL, NULL, 0, 0                                               \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -205,7 +227,8 @@ FC_API fc_status fc_memory_download(fc_context context, void* host, const void* 
 FC_API fc_status fc_plan_create(fc_context context, const fc_attention* problem, fc_plan* plan);
 /* Does not wait for launches under way, which stay valid. Captured graphs stay valid as long as the context. */
 FC_API fc_status fc_plan_destroy(fc_plan plan);
-/* JSON: {"problem": ID, "device": ..., "family": ..., "config": {...}, "candidate": ..., "reason": why this kernel,
+/* JSON: {"problem": ID, "expressions": {"score": ..., "mask": ..., "tensors": ...} of a problem with functions, whose
+ * id has but their hashes, "device": ..., "family": ..., "config": {...}, "candidate": ..., "reason": why this kernel,
  * "notes": [what a user should know: a slow kernel and why, ...], "alignment": bytes that every pointer must be a
  * multiple of, "workspace_bytes", "compile_ms", "from_cache", "code_hash": of the machine code, "registers",
  * "shared_bytes"}. Buffer as in fc_context_describe. */
@@ -248,12 +271,15 @@ typedef struct fc_operands {
    */
   const int32_t *cu_seqlens_q, *cu_seqlens_kv; /* [batch + 1] */
   const int32_t *seqused_kv, *seqused_q;       /* [batch] or null */
+  /* Addresses of fc_attention.tensors, in their order, on the device; the array itself is on the host and read at once.
+   * Null for a plan without them. Since ABI version 7 */
+  const void* const* tensors;
 } fc_operands;
 
 #define FC_OPERANDS_INIT                                                                                            \
   {                                                                                                                 \
     (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL                                                                                                        \
+        NULL, NULL                                                                                                  \
   }
 
 /* fc_plan_launch for every problem. Slopes and sinks are read when the launch runs. On the CPU a slope that is NaN or
@@ -297,7 +323,9 @@ FC_API fc_status fc_timer_launches(fc_timer timer, double sample_us, int32_t* la
  * fc_context_describe. */
 FC_API fc_status fc_explain(fc_context context, const fc_attention* problem, char* buffer, size_t size, size_t* needed);
 /* Fills sizes, dtype, mask, scale and strides from an id as "b1_h32_hk8_s4096_d128_bf16_causal" (docs/problem.md has
- * the form). `problem` starts as FC_ATTENTION_INIT: its struct_size says how much of it there is. */
+ * the form), or from {"id": ..., "score": ..., "mask": ..., "tensors": ...}: texts and tensors then belong to the
+ * library, for as long as it is loaded. `problem` starts as FC_ATTENTION_INIT: its struct_size says how much of it
+ * there is. */
 FC_API fc_status fc_problem_parse(const char* id, fc_attention* problem);
 
 #ifdef __cplusplus

@@ -23,6 +23,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace flashcore {
 
@@ -98,6 +99,14 @@ class Owner {
 /// "0.1.0": of the library that is loaded, which may be newer than this header.
 inline std::string version() { return fc_version(); }
 
+/// A tensor that a score or mask function names; see fc_tensor. Of its sizes there are as many as it takes indices.
+struct Tensor {
+  std::string name;
+  fc_element element = FC_ELEMENT_FLOAT;
+  std::vector<std::int64_t> sizes;
+  std::vector<std::int64_t> strides = {};  ///< elements; 0 repeats an element; empty: contiguous
+};
+
 /// What to compute; see fc_attention for shapes. Strides are in elements; a tensor without any is contiguous, and
 /// strides of 0 repeat the same elements (inputs only).
 struct Attention {
@@ -120,8 +129,40 @@ struct Attention {
   /// FC_LENGTHS_FULL: a ragged batch of `batch` sequences, whose tensors have these many rows; see fc_attention.
   fc_lengths lengths = FC_LENGTHS_FIXED;
   std::int64_t total_q = 0, total_kv = 0;
+  /// Functions of your own, "s + bias[h, i, j]" and "j <= i"; empty: none. Their tensors' addresses are given to
+  /// launch(const fc_operands&), in this order.
+  std::string score = {}, mask = {};
+  std::vector<Tensor> tensors = {};
 
   std::int64_t columns_v() const { return head_dim_v.value_or(head_dim); }
+
+  /// Error for a tensor with more than four sizes, or whose strides are not as many.
+  std::vector<fc_tensor> c_tensors() const {
+    std::vector<fc_tensor> all;
+    for (const Tensor& tensor : tensors) {
+      fc_tensor c = {tensor.name.c_str(), tensor.element, static_cast<std::int32_t>(tensor.sizes.size()), {}, {}};
+      if (tensor.sizes.size() > 4 || (!tensor.strides.empty() && tensor.strides.size() != tensor.sizes.size()))
+        throw Error(FC_ERROR_BAD_INPUT,
+                    ("the tensor '" + tensor.name + "' has " + std::to_string(tensor.sizes.size()) + " sizes and " +
+                     std::to_string(tensor.strides.size()) + " strides; give at most four, and as many strides or none")
+                        .c_str());
+      std::int64_t contiguous = 1;
+      for (std::size_t x = tensor.sizes.size(); x-- > 0; contiguous *= tensor.sizes[x]) {
+        c.sizes[x] = tensor.sizes[x];
+        c.strides[x] = tensor.strides.empty() ? contiguous : tensor.strides[x];
+      }
+      all.push_back(c);
+    }
+    return all;
+  }
+
+  /// `made` are this problem's c_tensors(), which must outlive what is returned.
+  fc_attention c(const std::vector<fc_tensor>& made) const {
+    fc_attention a = c();
+    a.tensors = made.empty() ? nullptr : made.data();
+    a.tensor_count = static_cast<std::int32_t>(made.size());
+    return a;
+  }
 
   fc_attention c() const {
     fc_attention a = FC_ATTENTION_INIT;
@@ -159,6 +200,9 @@ struct Attention {
     a.lengths = lengths;
     a.total_q = total_q;
     a.total_kv = total_kv;
+    a.score = score.empty() ? nullptr : score.c_str();
+    a.mask = mask.empty() ? nullptr : mask.c_str();
+    if (!tensors.empty()) a.given |= static_cast<std::uint32_t>(FC_GIVEN_TENSOR_STRIDES);
     a.candidate = candidate.empty() ? nullptr : candidate.c_str();
     return a;
   }
@@ -181,7 +225,8 @@ class Context {
   }
   /// Which kernel a plan would take and why, as JSON; see fc_explain.
   std::string explain(const Attention& problem) const {
-    const fc_attention c = problem.c();
+    const std::vector<fc_tensor> tensors = problem.c_tensors();
+    const fc_attention c = problem.c(tensors);
     return detail::text_of([&](char* buffer, std::size_t size, std::size_t* needed) {
       return fc_explain(get(), &c, buffer, size, needed);
     });
@@ -237,7 +282,8 @@ class Plan {
  public:
   Plan(const Context& context, const Attention& problem) : problem_(problem) {
     fc_plan handle = nullptr;
-    const fc_attention c = problem_.c();
+    const std::vector<fc_tensor> tensors = problem_.c_tensors();
+    const fc_attention c = problem_.c(tensors);
     detail::check(fc_plan_create(context.get(), &c, &handle));
     owner_ = Handle(handle);
     on_cpu_ = context.describe().find("\"kind\":\"cpu\"") != std::string::npos;

@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 from ._library import Error
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int32": 4}
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int32": 4, "bool": 1}
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 # Arrays of lengths; all others are of floats.
 _INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q")
+# Arrays that a score or mask function reads, or that become one.
+_FUNCTION_ROLES = {"bias": ("float32",), "mask": ("bool",), "prefix": ("int32",), "documents": ("int32",)}
+_FUNCTION_NAMES = {"float32": "fp32", "int32": "int32", "bool": "bool"}
 _FULL_NAMES = {short: name for name, short in _NAMES.items()}
 
 
@@ -24,7 +27,7 @@ class View(NamedTuple):
 
     framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
     device: str  # "cpu" | "cuda:N"
-    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int32"
+    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int32" | "bool"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int  # of the element whose indices are all 0; a negative stride reaches below it
@@ -32,7 +35,17 @@ class View(NamedTuple):
     writable: bool = True
 
 
+def _function_dtypes(role: str) -> tuple[str, ...]:
+    """Of a role that functions have; else none."""
+    return tuple(_FUNCTION_NAMES) if role.startswith("tensors[") else _FUNCTION_ROLES.get(role, ())
+
+
 def _dtype(name: str, role: str) -> str:
+    wanted = _function_dtypes(role)
+    if wanted:
+        if name.split(".")[-1] not in wanted:
+            raise Error(f"{role} is of dtype {name}; give {' or '.join(wanted)}")
+        return _FUNCTION_NAMES[name.split(".")[-1]]
     if role in _INT32_ROLES:
         if name.split(".")[-1] != "int32":
             raise Error(f"{role} is of dtype {name}; give int32")
@@ -120,11 +133,17 @@ _PYBUF_FULL_RO = 0x11C
 def _of_buffer(x: memoryview, role: str) -> View:
     """Python's own arrays: memoryview(array.array("f", ...)).cast("B").cast("f", shape), "e" for float16."""
     try:
-        dtype = ({"i": "int32"} if role in _INT32_ROLES else {"f": "fp32", "e": "fp16"}).get(x.format)
+        formats = {"i": "int32"} if role in _INT32_ROLES else {"f": "fp32", "e": "fp16"}
+        wanted = _function_dtypes(role)
+        if wanted:
+            formats = {code: _FUNCTION_NAMES[name] for code, name in (("f", "float32"), ("i", "int32"), ("?", "bool")) if name in wanted}
+        dtype = formats.get(x.format)
     except ValueError as error:
         raise Error(f"{role} is a memoryview that cannot be read: {error}") from error
     if dtype is None:
         use = "'i' (int32)" if role in _INT32_ROLES else "'f' (float32) or 'e' (float16)"
+        if wanted:
+            use = " or ".join(repr(code) for code in formats)
         raise Error(f"{role} is a memoryview of format {x.format!r}; use {use}")
     if x.suboffsets:
         raise Error(f"{role} is a memoryview of rows that lie apart, by pointers; copy it into one block")
@@ -196,6 +215,11 @@ def _of_dlpack(x: Any, role: str, stream: int | None) -> View:
         flags, tensor = versioned.flags, versioned.tensor
     kind_and_bits = (tensor.code, tensor.bits)
     dtype = _DL_DTYPES.get(kind_and_bits)
+    wanted = _function_dtypes(role)
+    if wanted:
+        dtype = {(2, 32): "fp32", (0, 32): "int32", (6, 8): "bool"}.get(kind_and_bits)
+        if dtype not in [_FUNCTION_NAMES[name] for name in wanted] or tensor.lanes != 1:
+            raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); give {' or '.join(wanted)}")
     if role in _INT32_ROLES:
         if kind_and_bits != (0, 32) or tensor.lanes != 1:
             raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); give int32")

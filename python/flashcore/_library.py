@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -47,6 +47,14 @@ GIVEN_SCALE = 16
 GIVEN_WINDOW = 32
 GIVEN_O_DTYPE = 64
 GIVEN_SOFTCAP = 128
+GIVEN_TENSOR_STRIDES = 256
+
+
+class Tensor(ctypes.Structure):
+    """fc_tensor."""
+
+    _fields_ = [("name", ctypes.c_char_p), ("element", ctypes.c_int32), ("rank", ctypes.c_int32), ("sizes", ctypes.c_int64 * 4),
+                ("strides", ctypes.c_int64 * 4)]  # fmt: skip
 
 
 class Attention(ctypes.Structure):
@@ -60,7 +68,8 @@ class Attention(ctypes.Structure):
         ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64), ("window_alignment", ctypes.c_int32),
         ("unused", ctypes.c_int32), ("o_dtype", ctypes.c_int32), ("scaling", ctypes.c_int32), ("softcap", ctypes.c_double),
         ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32), ("lengths", ctypes.c_int32), ("unused_end", ctypes.c_int32),
-        ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64),
+        ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64), ("score", ctypes.c_char_p), ("mask", ctypes.c_char_p),
+        ("tensors", ctypes.POINTER(Tensor)), ("tensor_count", ctypes.c_int32), ("unused_last", ctypes.c_int32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
@@ -72,7 +81,7 @@ class Operands(ctypes.Structure):
 
     _fields_ = [("struct_size", ctypes.c_uint32), ("unused", ctypes.c_uint32)] + [
         (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink",
-                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q")]  # fmt: skip
+                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "tensors")]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Operands), **fields)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import re
 from typing import Any, Callable
 
-from . import _library
+from . import _library, _peer_text
 
 MAX_SCORE_BYTES = 12e9  # of an implementation that forms all scores
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+TENSOR_DTYPES = {"fp32": "float32", "int32": "int32", "bool": "bool"}
+LARGEST_E4M3 = 448.0
 NO_LSE = "writes no LSE"
 
 
@@ -38,10 +41,18 @@ class Problem:
         self.alignment: str = fields["window_alignment"]
         self.layout: str = request["layout"]
         self.device, self.on_gpu = device, device.startswith("cuda")
-        self.dtype = getattr(torch, DTYPES[fields["dtype"]])
+        self.dtype, self.o_dtype = (getattr(torch, DTYPES[fields[name]]) for name in ("dtype", "o_dtype"))
         self.q, self.k, self.v = (self._load(request["inputs"][name]) for name in "qkv")
+        self.scaling: str = fields["scaling"]  # of 8-bit q, k and v: none, tensor or head
+        self.descales: tuple[Any, ...] = ()
+        if self.scaling != "none":
+            self.descales = tuple(self._load(request["inputs"]["descale_" + name], torch.float32) for name in "qkv")
         self.softcap: float | None = fields["softcap"]
         self.slopes, self.sink = (self._load(request["inputs"][name], torch.float32) if fields[name] != "none" else None for name in ("alibi", "sink"))
+        self.score_text, self.mask_text = fields["score"] or "", fields["mask"] or ""  # docs/expressions.md
+        self.tensors: dict[str, Any] = {
+            name: self._load(described, getattr(torch, TENSOR_DTYPES[described["dtype"]])) for name, described in request["inputs"].get("tensors", {}).items()
+        }
         # Bounds that cut nothing off are none: one query row that sees all keys needs no mask.
         self.offset = self.keys - self.rows if self.alignment == "bottom_right" else 0
         left, right = self.window
@@ -55,7 +66,10 @@ class Problem:
         count = math.prod(shape)
         if count == 0:
             return torch.empty(shape, dtype=dtype, device=self.device)
-        return torch.from_file(described["file"], shared=False, size=count, dtype=dtype).view(shape).to(self.device, copy=True)
+        # As integers of that size: from_file knows no 8-bit floats.
+        stored = torch.uint8 if dtype.itemsize == 1 else dtype
+        loaded = torch.from_file(described["file"], shared=False, size=count, dtype=stored).view(dtype)
+        return loaded.view(shape).to(self.device, copy=True)
 
     def placed(self, x: Any) -> Any:
         """The same values as the problem's layout has them in memory."""
@@ -71,7 +85,11 @@ class Problem:
     def empty_output(self) -> Any:
         import torch
 
-        return torch.empty(self.batch, self.heads, self.rows, self.dim_v, dtype=self.dtype, device=self.device)
+        return torch.empty(self.batch, self.heads, self.rows, self.dim_v, dtype=self.o_dtype, device=self.device)
+
+    @property
+    def is_8bit(self) -> bool:
+        return self.dtype.itemsize == 1
 
     @property
     def grouped(self) -> bool:
@@ -87,7 +105,17 @@ class Problem:
 
     @property
     def scored(self) -> bool:
-        return self.softcap is not None or self.slopes is not None or self.sink is not None
+        return self.softcap is not None or self.slopes is not None or self.sink is not None or bool(self.score_text)
+
+    @property
+    def mask_tensor(self) -> Any:
+        """A mask that is an element of one tensor, as it broadcasts to [batch, heads, rows, keys]; else None."""
+        found = re.fullmatch(r"(\w+)\[([bhij](?:, [bhij])*)\]", self.mask_text)
+        axes = found[2].split(", ") if found else []
+        if not found or axes != sorted(axes):
+            return None
+        sizes = iter(self.tensors[found[1]].shape)
+        return self.tensors[found[1]].view([next(sizes) if axis in axes else 1 for axis in "bhij"])
 
     def need_bottom_right(self, whose: str) -> None:
         if self.masked and self.rows != self.keys and self.alignment != "bottom_right":
@@ -102,6 +130,7 @@ class Call:
         self.out: Any = None
         self.inputs: tuple[Any, ...] = ()  # what it reads in place of the problem's q and v, if it has copies
         self.code_hash = ""  # of the machine code, if that is ours
+        self.o_factor = 1.0  # what its o is multiplied with, after it was timed, to be the problem's
 
     def run(self) -> None:
         self.out = self.compute()
@@ -139,12 +168,15 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
         window = None
     slopes = None if p.slopes is None else "head" if p.slopes.dim() == 1 else "batch"
     plan = flashcore.plan(q, k, v, out=outs[0], causal=p.causal, scale=p.scale, candidate=candidate, window=window, window_alignment=alignment,
-                          softcap=p.softcap, alibi=slopes, sink=p.sink is not None)  # fmt: skip
-    operands = [0, 0, 0, 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
+                          softcap=p.softcap, alibi=slopes, sink=p.sink is not None, scaling=p.scaling if p.is_8bit else None,
+                          score=p.score_text or None, mask=p.mask_text or None, tensors=p.tensors or None)  # fmt: skip
+    tensors = [p.tensors[name].data_ptr() for name in plan.tensors]
+    descales = [x.data_ptr() for x in p.descales] or [0, 0, 0]
+    operands = [*descales, 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
 
     def compute(i: int, keep: Any = (q, k, v)) -> None:  # addresses do not keep memory alive
         stream = torch.cuda.current_stream().cuda_stream if p.on_gpu else 0
-        plan.launch(*(x.data_ptr() for x in (q, k, v, outs[i], lses[i])), stream, *operands)
+        plan.launch(*(x.data_ptr() for x in (q, k, v, outs[i], lses[i])), stream, *operands, tensors=tensors)
 
     call = TwoBufferCall(compute, list(zip(outs, lses)))
     call.inputs, call.code_hash = (q, v), plan.info.get("code_hash", "")
@@ -161,7 +193,9 @@ def _pytorch(backend: str) -> Callable[[Problem], Call]:
             raise Refused("PyTorch's scaled_dot_product_attention has no window but by a mask tensor")
         if backend == "math" and p.batch * p.heads * p.rows * p.keys * 4 > MAX_SCORE_BYTES:
             raise Refused(f"it forms all scores, {p.batch * p.heads * p.rows * p.keys * 4 / 1e9:.0f} GB of them")
-        bias = None
+        bias = p.mask_tensor if p.mask_text else None
+        if p.mask_text and (bias is None or p.masked):
+            raise Refused("PyTorch's scaled_dot_product_attention takes a mask that is one tensor, and no other beside it")
         if p.right == 0 and p.offset != 0:
             if backend not in ("flash", "efficient") or not p.on_gpu:
                 raise Refused("PyTorch's is_causal aligns the mask top-left, this problem's is bottom-right")
@@ -186,17 +220,10 @@ def _pytorch(backend: str) -> Callable[[Problem], Call]:
     return make
 
 
-def _cudnn_frontend(p: Problem) -> Call:
+def _cudnn_mask(p: Problem) -> dict[str, Any]:
     import cudnn
-    import torch
 
-    kind = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}.get(p.dtype)
-    if kind is None:
-        raise Refused("its attention takes 16-bit types")
-    handle = cudnn.create_handle()
-    graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT, handle=handle)
-    q, k, v = (graph.tensor_like(x) for x in (p.q, p.k, p.v))
-    options: dict[str, Any] = {"attn_scale": p.scale or 1 / math.sqrt(p.dim), "name": "attention"}
+    options: dict[str, Any] = {}
     if p.masked:
         align = cudnn.diagonal_alignment
         options["diagonal_alignment"] = align.BOTTOM_RIGHT if p.alignment == "bottom_right" and p.rows != p.keys else align.TOP_LEFT
@@ -204,18 +231,96 @@ def _cudnn_frontend(p: Problem) -> Call:
             options["diagonal_band_left_bound"] = p.left + 1  # it counts the row's own key
         if p.right is not None:
             options["diagonal_band_right_bound"] = p.right
+    return options
+
+
+def _build_cudnn(graph: Any, p: Problem) -> Any:
+    """Workspace of the graph, which is ready to run."""
+    import cudnn
+    import torch
+
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+    return torch.empty(max(graph.get_workspace_size(), 1), device=p.device, dtype=torch.uint8)
+
+
+def _cudnn_frontend_8bit(p: Problem) -> Call:
+    """o leaves as e4m3, the only type that cuDNN has for it on Hopper, times what brings its largest value to half of e4m3's largest.
+
+    Probabilities enter P·V as e4m3, times 256: their largest is 1.
+    """
+    import cudnn
+    import torch
+
+    if p.dtype != torch.float8_e4m3fn:
+        raise Refused("its 8-bit attention is asked for e4m3 only")
+    if p.scaling == "head":
+        raise Refused("its 8-bit attention takes one factor a tensor")
+    if p.left is not None or p.right not in (None, 0) or (p.right == 0 and p.offset != 0):
+        raise Refused("its 8-bit attention has no mask but a causal one on as many rows as keys")
+    kinds, handle = cudnn.data_type, cudnn.create_handle()
+    graph = cudnn.pygraph(io_data_type=kinds.FP8_E4M3, intermediate_data_type=kinds.FLOAT, compute_data_type=kinds.FLOAT, handle=handle)
+
+    def tensor(x: Any, kind: Any) -> Any:
+        return graph.tensor(dim=list(x.size()), stride=list(x.stride()), data_type=kind)
+
+    def number(value: float) -> Any:
+        return torch.full((1, 1, 1, 1), value, dtype=torch.float32, device=p.device)
+
+    factors = {f"descale_{name}": x.view(1, 1, 1, 1) for name, x in zip("qkv", p.descales or [number(1.0)] * 3)}
+    factors |= {"descale_s": number(1 / 256), "scale_s": number(256.0), "scale_o": number(1.0)}
+    inputs = {"q": p.q, "k": p.k, "v": p.v}
+    arguments = {name: tensor(x, kinds.FP8_E4M3) for name, x in inputs.items()} | {name: tensor(x, kinds.FLOAT) for name, x in factors.items()}
+    options = {"attn_scale": p.scale or 1 / math.sqrt(p.dim), "use_causal_mask": p.right == 0, "name": "attention"}
+    try:
+        o, _, *largest = graph.sdpa_fp8(generate_stats=False, **arguments, **options)
+    except TypeError:  # before 1.13
+        o, _, *largest = graph.sdpa_fp8(is_inference=True, **arguments, **options)
+    outs = [torch.empty(p.batch, p.heads, p.rows, p.dim_v, dtype=p.dtype, device=p.device) for _ in range(2)]
+    o.set_output(True).set_dim(list(outs[0].size())).set_stride(list(outs[0].stride())).set_data_type(kinds.FP8_E4M3)
+    for x in largest:  # of the probabilities and of o
+        x.set_output(True).set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1]).set_data_type(kinds.FLOAT)
+    workspace = _build_cudnn(graph, p)
+    bound = {arguments[name]: x for name, x in (inputs | factors).items()} | {x: number(0.0) for x in largest}
+    packs = [bound | {o: out} for out in outs]
+
+    def compute(i: int) -> None:
+        cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+        graph.execute(packs[i], workspace, handle=handle)
+
+    compute(0)
+    call = TwoBufferCall(compute, [(out, None) for out in outs], ("writes o as e4m3",))
+    amax = bound[largest[-1]].item()
+    if amax > 0:
+        scale = 2.0 ** math.floor(math.log2(LARGEST_E4M3 / 2 / amax))
+        factors["scale_o"].fill_(scale)
+        call.o_factor = 1 / scale
+    return call
+
+
+def _cudnn_frontend(p: Problem) -> Call:
+    import cudnn
+    import torch
+
+    if p.is_8bit:
+        return _cudnn_frontend_8bit(p)
+    kind = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}.get(p.dtype)
+    if kind is None:
+        raise Refused("its attention takes 16-bit types")
+    handle = cudnn.create_handle()
+    graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=cudnn.data_type.FLOAT, compute_data_type=cudnn.data_type.FLOAT, handle=handle)
+    q, k, v = (graph.tensor_like(x) for x in (p.q, p.k, p.v))
+    options = {"attn_scale": p.scale or 1 / math.sqrt(p.dim), "name": "attention", **_cudnn_mask(p)}
     try:
         o, _ = graph.sdpa(q=q, k=k, v=v, generate_stats=False, **options)
     except TypeError:  # before 1.13
         o, _ = graph.sdpa(q=q, k=k, v=v, is_inference=True, **options)
     outs = [p.empty_output() for _ in range(2)]
     o.set_output(True).set_dim(list(outs[0].size())).set_stride(list(outs[0].stride()))
-    graph.validate()
-    graph.build_operation_graph()
-    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-    graph.check_support()
-    graph.build_plans()
-    workspace = torch.empty(max(graph.get_workspace_size(), 1), device=p.device, dtype=torch.uint8)
+    workspace = _build_cudnn(graph, p)
     packs = [{q: p.q, k: p.k, v: p.v, o: out} for out in outs]
 
     def compute(i: int) -> None:
@@ -232,28 +337,41 @@ def _flex(mode: str | None) -> Callable[[Problem], Call]:
 
         torch._dynamo.reset()  # it counts every problem as a recompilation of one function, and allows eight
         offset, left, right = p.offset, p.left, p.right
+        shown = _peer_text.function_of(p.mask_text, p.tensors) if p.mask_text else None
+        at = {"seqlen_q": p.rows, "seqlen_kv": p.keys}
+        group = p.heads // p.heads_kv
+
+        def in_band(i: Any, j: Any) -> Any:
+            own = i + offset
+            if left is None:
+                return j <= own + right
+            return own - j <= left if right is None else (own - j <= left) & (j <= own + right)
+
         mask = None
-        if p.masked:
+        if p.masked or shown:
 
             def visible(b: Any, h: Any, i: Any, j: Any) -> Any:
-                own = i + offset
-                if left is None:
-                    return j <= own + right
-                return own - j <= left if right is None else (own - j <= left) & (j <= own + right)
+                if shown is None:
+                    return in_band(i, j)
+                own = shown(at | {"b": b, "h": h, "hk": h // group, "i": i, "j": j})
+                return own & in_band(i, j) if p.masked else own
 
-            mask = create_block_mask(visible, None, None, p.rows, p.keys, device=p.device)
+            names = _peer_text.names_of(p.mask_text)
+            batch, heads = p.batch if "b" in names else None, p.heads if names & {"h", "hk"} else None
+            mask = create_block_mask(visible, batch, heads, p.rows, p.keys, device=p.device)
         elif p.rows < 128:
             # Without one, its decoding kernel takes the keys as a single block: one CTA a head (1104 us where this takes 156).
             mask = create_block_mask(lambda b, h, i, j: j >= 0, None, None, p.rows, p.keys, device=p.device)
         score = None
-        if p.softcap is not None or p.slopes is not None:
+        if p.softcap is not None or p.slopes is not None or p.score_text:
             cap, slopes, own_key = p.softcap, p.slopes, p.keys - p.rows
+            own_score = _peer_text.function_of(p.score_text or "s", p.tensors)
 
             def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
                 s = s if cap is None else cap * torch.tanh(s / cap)
-                if slopes is None:
-                    return s
-                return s - (slopes[h] if slopes.dim() == 1 else slopes[b, h]) * (i + own_key - j).abs()
+                if slopes is not None:
+                    s = s - (slopes[h] if slopes.dim() == 1 else slopes[b, h]) * (i + own_key - j).abs()
+                return own_score(at | {"s": s, "b": b, "h": h, "hk": h // group, "i": i, "j": j})
 
         def attend(q: Any, k: Any, v: Any) -> Any:
             if p.sink is None:
@@ -262,7 +380,7 @@ def _flex(mode: str | None) -> Callable[[Problem], Call]:
             return (out * torch.sigmoid(lse - p.sink[:, None])[..., None]).to(q.dtype)
 
         compiled = torch.compile(attend, dynamic=False, fullgraph=True, **({"mode": mode} if mode else {}))
-        return Call(lambda: compiled(p.q, p.k, p.v), () if p.sink is None else ("joins the sink after, by its log-sum-exp",))
+        return Call(lambda: compiled(p.q, p.k, p.v), (NO_LSE,) if p.sink is None else ("joins the sink after, by its log-sum-exp",))
 
     return make
 
@@ -355,7 +473,9 @@ class Peer:
     on_cpu: bool = False
     on_gpu: bool = True
     by_default: bool = True
-    takes_scores: bool = False  # softcap, ALiBi, sinks
+    takes_scores: bool = False  # softcap, ALiBi, sinks, functions of scores
+    takes_masks: bool = False  # functions of pairs
+    takes_8bit: bool = False
 
 
 def _cpu_only(name: str) -> Callable[[Problem], Call]:
@@ -373,15 +493,20 @@ def _cpu_only(name: str) -> Callable[[Problem], Call]:
 def peer_call(name: str, p: Problem) -> Call:
     peer = PEERS[name]
     if p.scored and not peer.takes_scores:
-        raise Refused("it knows no softcap, ALiBi or sinks, or is not asked for them")
+        raise Refused("it knows no softcap, ALiBi, sinks or functions of scores, or is not asked for them")
+    if p.mask_text and not peer.takes_masks:
+        raise Refused("it knows no masks but bands, or is not asked for them")
+    if p.is_8bit and not peer.takes_8bit:
+        raise Refused("it takes no 8-bit types, or is not asked for them")
     return peer.make(p)
 
 
 PEERS = {
-    "cudnn": Peer(_pytorch("cudnn")), "cudnn_frontend": Peer(_cudnn_frontend, [NO_LSE], "cudnn"), "flash": Peer(_pytorch("flash"), on_cpu=True),
-    "efficient": Peer(_pytorch("efficient")), "math": Peer(_pytorch("math"), on_cpu=True), "flex": Peer(_flex(None), [NO_LSE], takes_scores=True),
+    "cudnn": Peer(_pytorch("cudnn"), takes_masks=True), "cudnn_frontend": Peer(_cudnn_frontend, [NO_LSE], "cudnn", takes_8bit=True), "flash": Peer(_pytorch("flash"), on_cpu=True),
+    "efficient": Peer(_pytorch("efficient"), takes_masks=True), "math": Peer(_pytorch("math"), on_cpu=True, takes_masks=True),
+    "flex": Peer(_flex(None), takes_scores=True, takes_masks=True),
     # Minutes of compiling for each problem.
-    "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), [NO_LSE], by_default=False, takes_scores=True),
+    "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), by_default=False, takes_scores=True, takes_masks=True),
     "flash_attn": Peer(_flash_package("flash_attn"), package="flash_attn"), "flash_attn_3": Peer(_flash_package("flash_attn_interface"), package="flash_attn_interface"),
     "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer"), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
     "openvino": Peer(_cpu_only("openvino_call"), [NO_LSE], "openvino", on_cpu=True, on_gpu=False),

@@ -33,6 +33,16 @@ def replay_handle(graph: Any) -> int:
     return int(found())
 
 
+def negate(x: Any) -> None:
+    """In place, by the sign bit where PyTorch cannot negate the type."""
+    import torch
+
+    if x.dtype.itemsize == 1:
+        x.view(torch.uint8).bitwise_xor_(0x80)
+    else:
+        x.neg_()
+
+
 class Prepared:
     """One implementation on one problem, with the library's timer on it."""
 
@@ -105,7 +115,7 @@ class Prepared:
         """
         changed = self.call.inputs or (self.problem.q, self.problem.v)
         for x in changed:
-            x.neg_()
+            negate(x)
         try:
             for o, lse in self.call.outputs():
                 o.fill_(math.nan)
@@ -114,10 +124,12 @@ class Prepared:
             self._sample_alone()
         finally:  # other parties read them too
             for x in changed:
-                x.neg_()
+                negate(x)
         self._sample_alone()
         written = []
         for index, (o, lse) in enumerate(self.call.outputs()):
+            if o.dtype != self.problem.o_dtype or self.call.o_factor != 1.0:
+                o = (o.float() * self.call.o_factor).to(self.problem.o_dtype)
             files = {"o": self._write(folder / f"o{index}.bin", o)}
             if lse is not None:
                 files["lse"] = self._write(folder / f"lse{index}.bin", lse)

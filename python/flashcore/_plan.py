@@ -12,12 +12,12 @@ import sys
 import threading
 import warnings
 import weakref
-from typing import Any
+from typing import Any, Sequence
 
 from . import _arrays, _library
 from ._arrays import View
-from . import _factors, _scores
-from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Operands, Strides
+from . import _factors, _functions, _scores
+from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Operands, Strides
 
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
@@ -134,9 +134,11 @@ class Plan:
         device: "cpu" or "cuda:N".
         info: what was chosen and why: "problem", "family", "config", "candidate", "reason", "notes", "alignment" (bytes
             that every address must be a multiple of), "compile_ms", "from_cache", ...
+        tensors: names of what the score and mask functions read, in the order that `launch` takes their addresses in.
     """
 
     def __init__(self, device: str, problem: Attention) -> None:
+        self.tensors: tuple[str, ...] = tuple(problem.tensors[n].name.decode() for n in range(problem.tensor_count))
         library = _library.library()
         handle = ctypes.c_void_p()
         _library.check(library.fc_plan_create(_library.context(device), ctypes.byref(problem), ctypes.byref(handle)))
@@ -152,7 +154,7 @@ class Plan:
 
     def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0, descale_q: int = 0, descale_k: int = 0,
                descale_v: int = 0, alibi: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0, seqused_kv: int = 0,
-               seqused_q: int = 0) -> None:  # fmt: skip
+               seqused_q: int = 0, tensors: Sequence[int] = ()) -> None:  # fmt: skip
         """Enqueues one call on addresses.
 
         Args:
@@ -165,15 +167,20 @@ class Plan:
             sink: address of the fp32 sinks, [heads]; 0 for a plan without.
             cu_seqlens_q, cu_seqlens_kv: of a ragged batch: addresses of the int32 boundaries, [batch + 1]; 0 for others.
             seqused_kv, seqused_q: addresses of int32 [batch], how many keys and rows of each sequence count; 0: all.
+            tensors: addresses of what the score and mask functions read, in the order of `Plan.tensors`.
 
         Raises:
             Error: for a null or misaligned address, for an o or lse that overlaps another tensor, and for a device that
                 reported a fault.
         """
         try:
-            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q:
+            if len(tensors) != len(self.tensors):
+                raise Error(f"tensors has {len(tensors)} addresses, and this plan has {len(self.tensors)} tensors: {', '.join(self.tensors) or 'none'}")
+            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors:
+                addresses = (ctypes.c_size_t * len(tensors))(*tensors)
                 operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink,
-                                    cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q)  # fmt: skip
+                                    cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q,
+                                    tensors=ctypes.addressof(addresses) if tensors else 0)  # fmt: skip
                 status = self._launch_operands(self._handle, ctypes.byref(operands), stream)
             elif descale_q or descale_k or descale_v:
                 status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)
@@ -234,14 +241,16 @@ def _alignment(q: View, k: View, v: View, o: View) -> int:
 
 
 def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int, window: tuple[int, int], window_alignment: int,
-                  scale: float | None, alignment: int, candidate: bytes | None, scaling: int, scores: _scores.Scores) -> Attention:  # fmt: skip
+                  scale: float | None, alignment: int, candidate: bytes | None, scaling: int, scores: _scores.Scores,
+                  functions: _functions.Functions) -> Attention:  # fmt: skip
     return Attention(
         dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
         seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal,
         alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
         o=sizes.strides("out", o), candidate=candidate, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
         o_dtype=DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
-        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP))  # fmt: skip
+        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE)
+        | (0 if scores.softcap is None else GIVEN_SOFTCAP), **functions.fields())  # fmt: skip
 
 
 _plans: collections.OrderedDict[Any, Plan] = collections.OrderedDict()
@@ -271,32 +280,36 @@ def cached(key: Any, make: Any) -> Plan:
 
 
 def _plan_of(q: View, k: View, v: View, o: View, layout: str, causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any,
-             scaling: int = _factors.NONE, scores: _scores.Scores = _scores.PLAIN) -> Plan:  # fmt: skip
+             scaling: int = _factors.NONE, scores: _scores.Scores = _scores.PLAIN, functions: _functions.Functions = _functions.NONE) -> Plan:  # fmt: skip
     alignment = _alignment(q, k, v, o)
     causal, window, scale = _causal_number(causal), window_sides(window), _scale_number(scale)
     window_alignment = _alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     key = (q.device, q.dtype, q.shape, q.strides, k.device, k.dtype, k.shape, k.strides, v.device, v.dtype, v.shape, v.strides,
-           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name, scaling, scores)  # fmt: skip
+           o.device, o.dtype, o.shape, o.strides, _order_of(layout), causal, window, window_alignment, scale, alignment, name, scaling, scores,
+           functions)  # fmt: skip
 
     def make() -> Plan:
         sizes = _Sizes(q, k, v, layout)
         allowed = _factors.OUTPUTS if q.dtype in _factors.DTYPES else (q.dtype,)
         if o.shape != sizes.output_shape(sizes.head_dim_v) or o.dtype not in allowed or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape(sizes.head_dim_v)} on {q.device}")
-        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, window, window_alignment, scale, alignment, name or None, scaling, scores))
+        return Plan(q.device, _make_problem(sizes, q, k, v, o, causal, window, window_alignment, scale, alignment, name or None, scaling, scores,
+                                            functions))  # fmt: skip
 
     return cached(key, make)
 
 
 def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale: float | None = None, layout: str = "bhsd",
          candidate: str | None = None, window: Any = None, window_alignment: str | None = None, scaling: str | None = None,
-         softcap: float | None = None, alibi: str | None = None, sink: bool = False) -> Plan:  # fmt: skip
+         softcap: float | None = None, alibi: str | None = None, sink: bool = False, score: str | None = None, mask: Any = None,
+         tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
     Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v have: "tensor" (the
     default: one each), "head" ([batch, heads_kv] each) or "none". `alibi` says which slopes there are, "head" ([heads]) or "batch"
-    ([batch, heads]), and `sink` whether there are sinks.
+    ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
+    `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes.
     """
     views = [_arrays.view(x, role) for x, role in ((q, "q"), (k, "k"), (v, "v"))]
     if out is None:
@@ -305,13 +318,15 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
     else:
         o = _arrays.output(out, "out")
     return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[0].dtype),
-                    _scores.of_words(softcap, alibi, sink))  # fmt: skip
+                    _scores.of_words(softcap, alibi, sink),
+                    _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout), None).functions)  # fmt: skip
 
 
 def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | None = None, layout: str = "bhsd", out: Any = None,
               return_lse: bool = False, stream: int | None = None, candidate: str | None = None, window: Any = None,
               window_alignment: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None,
-              softcap: float | None = None, alibi: Any = None, sink: Any = None) -> Any:  # fmt: skip
+              softcap: float | None = None, alibi: Any = None, sink: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None,
+              bias: Any = None, prefix: Any = None, documents: Any = None) -> Any:  # fmt: skip
     """softmax(scale · q kᵀ + mask) v, by the kernel that suits the problem best.
 
     Args:
@@ -343,6 +358,16 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
             1e37 · min(1, softcap or scale) / (seqlen_q + seqlen_kv + 1024), which fp32 holds; on a GPU nobody looks.
         sink: float32 [heads], a logit for each query head that joins each row's sum and log-sum-exp and has no value (gpt-oss).
             It is neither scaled nor capped; -inf is none.
+        score: what becomes of a score after softcap and ALiBi, as a text: "s + slope[h] * (j - i)". Of s, b, h, hk, i, j, seqlen_q,
+            seqlen_kv and `tensors`; docs/expressions.md has the language. Not with arrays of 8 bits, yet.
+        mask: which of the pairs within causal and window are visible: a text, "j <= i && doc[b, i] == doc[b, j]", or an array of bool
+            that broadcasts to [batch, heads, seqlen_q, seqlen_kv], True where visible.
+        tensors: {name: array} of what score and mask name: float32, int32 or bool, on q's device, of any strides from 0 on, at least as
+            large as the indices reach.
+        bias: float32 that broadcasts to [batch, heads, seqlen_q, seqlen_kv]: added to the score, after what `score` makes of it.
+        prefix: a number of keys, or int32 [batch]: every row sees so many, and the rest is causal (prefix-LM).
+        documents: int32 ids of rows and of keys, (ids_q, ids_kv) or one array for both, [batch, seqlen] or [seqlen]: a row sees the keys
+            of its own document. Where several masks are given, what all of them show is visible.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. On a GPU the work is enqueued like
@@ -362,7 +387,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         vo = _arrays.output(out, "out", stream)
     factors = _factors.read(vq, (descale_q, descale_k, descale_v), lambda: _Sizes(vq, vk, vv, layout), stream)
     scores, operands = _scores.read(vq, softcap, alibi, sink, lambda: _Sizes(vq, vk, vv, layout), stream)
-    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores)
+    given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(vq, vk, vv, layout), stream)
+    p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores, given.functions)
     lse = lse_view = None
     if return_lse:
         sizes = _Sizes(vq, vk, vv, layout)
@@ -370,7 +396,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         lse_view = _arrays.view(lse, "lse", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink)  # fmt: skip
+             operands.alibi, operands.sink, tensors=given.addresses)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))

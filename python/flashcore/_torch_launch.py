@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 
-from . import _plan
-from ._library import GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Strides, follow_threads
+from . import _functions, _plan
+from ._library import GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Strides, follow_threads
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_HEAD_DIM = 256
@@ -116,7 +116,8 @@ def remember(key: Any, how: Union[Prepared, str]) -> None:
 
 
 def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], is_causal: bool, scale: Optional[float],
-            window: tuple[int, int] = (-1, -1), scores: tuple[Optional[float], int, int] = (None, 0, 0)) -> Prepared:  # fmt: skip
+            window: tuple[int, int] = (-1, -1), scores: tuple[Optional[float], int, int] = (None, 0, 0),
+            functions: _functions.Functions = _functions.NONE) -> Prepared:  # fmt: skip
     """Makes the plan of the call and keeps it under `key`. The inputs were checked."""
     batch, heads, rows, dim = q.shape
     columns = v.shape[3]
@@ -132,7 +133,8 @@ def prepare(key: Any, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int
         head_dim=dim, head_dim_v=columns, causal=_TOP_LEFT if is_causal else 0, alignment=unit, scale=0.0 if scale is None else scale,
         q=_strides(q, copies[0]), k=_strides(k, copies[1]), v=_strides(v, copies[2]), o=Strides(*strides[:3]),
         window_left=window[0], window_right=window[1], softcap=scores[0] or 0.0, alibi=scores[1], sink=scores[2],
-        given=GIVEN_STRIDES | GIVEN_WINDOW | (0 if scale is None else GIVEN_SCALE) | (0 if scores[0] is None else GIVEN_SOFTCAP))  # fmt: skip
+        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE) | (0 if scores[0] is None else GIVEN_SOFTCAP),
+        **functions.fields())  # fmt: skip
     made = Prepared(_plan.Plan(_name(q.device), problem), copies if True in copies else None, one_head, (batch, heads, rows, columns), strides)
     remember(key, made)
     return made
@@ -149,8 +151,10 @@ def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
 
 
-def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], alibi: int = 0, sink: int = 0) -> Tensor:
-    """The call itself; `addresses` are those of q, k and v, and what `prepared` was found by. `alibi`, `sink`: of slopes and sinks."""
+def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[int, int, int], alibi: int = 0, sink: int = 0,
+        tensors: tuple[int, ...] = ()) -> Tensor:  # fmt: skip
+    """The call itself; `addresses` are those of q, k and v, and what `prepared` was found by. `alibi`, `sink`: of slopes and sinks; `tensors`: of
+    what its functions read."""
     plan, copies, one_head, shape, strides = prepared
     if q.device.type == "cpu":
         follow_threads(torch.get_num_threads())
@@ -160,8 +164,8 @@ def run(prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, addresses: tuple[in
         q, k, v = (_copy(x) if copied else x for x, copied in zip((q, k, v), copies))
         addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr())
     out = _empty_strided(shape, strides, dtype=q.dtype, device=q.device)
-    if alibi or sink:
-        plan.launch(*addresses, out.data_ptr(), 0, _stream(q.device), alibi=alibi, sink=sink)
+    if alibi or sink or tensors:
+        plan.launch(*addresses, out.data_ptr(), 0, _stream(q.device), alibi=alibi, sink=sink, tensors=tensors)
     else:
         plan.launch(*addresses, out.data_ptr(), 0, _stream(q.device))
     computed.add()

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from . import _torch_operator
 from ._torch_launch import DTYPES, MAX_HEAD_DIM, MAX_SCALE, MIN_SCALE
 
-MASK = "attn_mask is given, and flashcore knows causal masks only"
+MASK = "attn_mask is given, and flashcore takes one on a GPU only, outside of torch.compile"
 DROPOUT = "dropout_p is above 0"
 GRADIENT = "an input requires a gradient, and flashcore has no backward pass yet"
 AXES = "an input has other than four axes; flashcore takes [batch, heads, length, dim]"

@@ -22,10 +22,11 @@ from torch import Tensor
 from . import _library, _plan, _torch_operator
 from ._torch_counters import counters, reset_counters
 from ._torch_dropin import attend
+from ._torch_flex import flex_attention
 from ._torch_reasons import why_not
 from ._torch_switch import disable, enable
 
-__all__ = ["attention", "counters", "disable", "enable", "reset_counters", "scaled_dot_product_attention", "why_not"]
+__all__ = ["attention", "counters", "disable", "enable", "flex_attention", "reset_counters", "scaled_dot_product_attention", "why_not"]
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
@@ -37,7 +38,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         query: [batch, heads, length, dim], float16, bfloat16 or float32 (CPU), any strides.
         key: [batch, heads_kv, length_kv, dim]; fewer heads than the query's need enable_gqa.
         value: [batch, heads_kv, length_kv, dim_v].
-        attn_mask, dropout_p: anything but None and 0 goes to PyTorch, with a note the first time.
+        attn_mask: on a GPU, of bool or of numbers that are added, without gradients and outside of torch.compile; others go to PyTorch, with
+            a note the first time.
+        dropout_p: anything but 0 goes to PyTorch.
         is_causal: row i sees keys 0..i (top-left, as PyTorch defines it).
         scale: default 1/sqrt(dim).
         enable_gqa: as PyTorch's.

@@ -30,6 +30,7 @@ std::string key_of(const KernelSource& source, const std::string& arch, const st
   hasher.add("plan").add(compiler).add(FLASHCORE_VERSION).add(arch).add(source.file).add(source.name_expression);
   hasher.add(fmt::format("{} {}", source.dynamic_shared_bytes, source.threads_per_block));
   for (const std::string& option : source.options) hasher.add(option);
+  hasher.add(source.extras());
   // Two milliseconds, and the same for every plan of the process.
   static const std::string sources = [] {
     Hasher all;

@@ -8,6 +8,7 @@
 #include "api/artifact_cache.h"
 #include "api/fork_gate.h"
 #include "core/error.h"
+#include "core/problem_row.h"
 #include "core/slope_bound.h"
 #include "device/compiler.h"
 
@@ -96,7 +97,11 @@ std::optional<std::string> why_unsuitable(const Candidate& candidate, const Requ
 }  // namespace
 
 Plan::Plan(std::shared_ptr<Context> context, const Request& request)
-    : context_(std::move(context)), problem_(request.problem), layouts_(request.layouts) {
+    : context_(std::move(context)),
+      problem_(request.problem),
+      layouts_(request.layouts),
+      tensor_order_(request.tensor_order),
+      tensor_bytes_(request.tensor_bytes) {
   needs_q_ = request.layouts.q.elements() > 0;
   needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
   needs_o_ = request.layouts.o.elements() > 0;
@@ -192,6 +197,7 @@ void Plan::check(const Addresses& addresses) const {
   }
   check_floats(addresses);
   check_int32s(addresses);
+  check_tensors(addresses);
   // Rows of an output are written while others still read theirs of the inputs.
   for (std::size_t output = 3; output < kNames.size(); ++output) {
     if (!addresses[output]) continue;
@@ -218,12 +224,7 @@ void Plan::check_floats(const Addresses& addresses) const {
       throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", operand.name,
                       static_cast<const void*>(values), alignof(float));
     allocations().check(operand.name, values, 0, bytes);
-    const Footprint footprint({1, 1, 1, count, count, count, count}, sizeof(float));
-    for (std::size_t output = 3; output < kNames.size(); ++output) {
-      if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, values))
-        throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
-                        operand.name);
-    }
+    check_apart(addresses, operand.name, values, bytes);
     if (!cpu_call_) continue;
     const double largest = operand.operand == Operand::kAlibi ? max_slope(problem_) : INFINITY;
     for (std::int64_t at = 0; at < count; ++at) {
@@ -251,14 +252,40 @@ void Plan::check_int32s(const Addresses& addresses) const {
     if (reinterpret_cast<std::uintptr_t>(values) % alignof(std::int32_t) != 0)
       throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", operand.name, values,
                       alignof(std::int32_t));
-    allocations().check(operand.name, values, 0, count * static_cast<std::int64_t>(sizeof(std::int32_t)));
-    const Footprint footprint({1, 1, 1, count, count, count, count}, sizeof(std::int32_t));
-    for (std::size_t output = 3; output < kNames.size(); ++output) {
-      if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, values))
-        throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
-                        operand.name);
-    }
+    const std::int64_t bytes = count * static_cast<std::int64_t>(sizeof(std::int32_t));
+    allocations().check(operand.name, values, 0, bytes);
+    check_apart(addresses, operand.name, values, bytes);
   }
+}
+
+void Plan::check_tensors(const Addresses& addresses) const {
+  for (std::size_t t = 0; t < kMaxExpressionTensors; ++t) {
+    const void* values = addresses[AddressOf(operand_of_tensor(t)).index()];
+    if (t >= problem_.tensors.size() || !needs_o_) continue;
+    const char* name = problem_.tensors[t].name.c_str();
+    if (!values)
+      throw_bad_input("the tensor '{}' is null; give its address on {} to fc_plan_launch_operands", name,
+                      context_->info().id);
+    const std::size_t alignment = problem_.tensors[t].element == ExpressionType::kBool ? 1 : 4;
+    if (reinterpret_cast<std::uintptr_t>(values) % alignment != 0)
+      throw_bad_input("the tensor '{}' is at {}, which is no multiple of {} bytes; copy it", name, values, alignment);
+    allocations().check(name, values, 0, tensor_bytes_[t]);
+    check_apart(addresses, name, values, tensor_bytes_[t]);
+  }
+}
+
+void Plan::check_apart(const Addresses& addresses, const char* name, const void* values, std::int64_t bytes) const {
+  const Footprint footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1);
+  for (std::size_t output = 3; output < kNames.size(); ++output) {
+    if (addresses[output] && overlap(footprints_[output], addresses[output], footprint, values))
+      throw_bad_input("{} at {} overlaps {}; give an output memory of its own", kNames[output], addresses[output],
+                      name);
+  }
+}
+
+void Plan::place_tensors(const void* const* given, AttentionArgs& args) const {
+  if (given && tensor_order_.empty()) throw_bad_input("tensors is given, and {} has none; give null", problem_.id());
+  for (std::size_t t = 0; given && t < tensor_order_.size(); ++t) args.tensors[t] = given[tensor_order_[t]];
 }
 
 void Plan::launch(const Addresses& given, void* stream) const {
@@ -280,6 +307,8 @@ void Plan::launch(const Addresses& given, void* stream) const {
     };
     args.cu_seqlens_q = int32s(Operand::kCuSeqlensQ), args.cu_seqlens_kv = int32s(Operand::kCuSeqlensKv);
     args.seqused_kv = int32s(Operand::kSequsedKv), args.seqused_q = int32s(Operand::kSequsedQ);
+    for (std::size_t t = 0; t < args.tensors.size(); ++t)
+      args.tensors[t] = given[AddressOf(operand_of_tensor(t)).index()];
     (*cpu_call_)(args);
     return;
   }
@@ -301,21 +330,21 @@ std::string Plan::describe() const {
   if (program_) {
     for (const Workspace& workspace : program_->program().workspaces) workspace_bytes += workspace.bytes;
   }
-  return nlohmann::json{{"problem", problem_.id()},
-                        {"device", context_->info().id},
-                        {"family", candidate.family->name()},
-                        {"config", candidate.family->space().to_json(candidate.config)},
-                        {"candidate", candidate.print()},
-                        {"reason", choice_->reason},
-                        {"notes", notes_},
-                        {"alignment", alignment_},
-                        {"workspace_bytes", workspace_bytes},
-                        {"compile_ms", artifact_.compile_ms},
-                        {"from_cache", artifact_.from_cache},
-                        {"code_hash", artifact_.code_hash},
-                        {"registers", artifact_.registers},
-                        {"shared_bytes", artifact_.dynamic_shared_bytes + artifact_.static_shared_bytes}}
-      .dump();
+  nlohmann::json said{{"device", context_->info().id},
+                      {"family", candidate.family->name()},
+                      {"config", candidate.family->space().to_json(candidate.config)},
+                      {"candidate", candidate.print()},
+                      {"reason", choice_->reason},
+                      {"notes", notes_},
+                      {"alignment", alignment_},
+                      {"workspace_bytes", workspace_bytes},
+                      {"compile_ms", artifact_.compile_ms},
+                      {"from_cache", artifact_.from_cache},
+                      {"code_hash", artifact_.code_hash},
+                      {"registers", artifact_.registers},
+                      {"shared_bytes", artifact_.dynamic_shared_bytes + artifact_.static_shared_bytes}};
+  put_problem(said, {problem_, Layout::kBhsd});
+  return said.dump();
 }
 
 std::string explain(const Context& context, const Request& request) {
@@ -337,15 +366,15 @@ std::string explain(const Context& context, const Request& request) {
     }
   }
   if (!taken) throw_bad_input("no kernel runs {} on these tensors: {}", request.problem.id(), *first_reason);
-  return nlohmann::json{{"problem", request.problem.id()},
-                        {"device", context.info().id},
-                        {"family", taken->candidate.family->name()},
-                        {"config", taken->candidate.family->space().to_json(taken->candidate.config)},
-                        {"candidate", taken->candidate.print()},
-                        {"reason", taken->reason},
-                        {"alternatives", alternatives},
-                        {"refused", refused}}
-      .dump();
+  nlohmann::json said{{"device", context.info().id},
+                      {"family", taken->candidate.family->name()},
+                      {"config", taken->candidate.family->space().to_json(taken->candidate.config)},
+                      {"candidate", taken->candidate.print()},
+                      {"reason", taken->reason},
+                      {"alternatives", alternatives},
+                      {"refused", refused}};
+  put_problem(said, {request.problem, Layout::kBhsd});
+  return said.dump();
 }
 
 }  // namespace flashcore::api

@@ -24,6 +24,8 @@ class Plan {
   // threads side by side. Allocates nothing on a GPU but what WorkspacePool says, and on the CPU nothing on addresses
   // that it was lately launched on (CpuCall).
   void launch(const Addresses& addresses, void* stream) const;
+  // Those of the caller's tensors, in the order that they had when the plan was made, as Problem::tensors are.
+  void place_tensors(const void* const* given, AttentionArgs& args) const;
   std::string describe() const;
   const Context& context() const { return *context_; }
 
@@ -34,6 +36,8 @@ class Plan {
   void check(const Addresses& addresses) const;
   void check_floats(const Addresses& addresses) const;
   void check_int32s(const Addresses& addresses) const;
+  void check_tensors(const Addresses& addresses) const;
+  void check_apart(const Addresses& addresses, const char* name, const void* values, std::int64_t bytes) const;
 
   std::shared_ptr<Context> context_;
   Problem problem_;
@@ -47,6 +51,8 @@ class Plan {
   std::unique_ptr<LoadedProgram> program_;  // none on a CPU, and where there is nothing to launch
   std::unique_ptr<CpuCall> cpu_call_;
   ProblemLayouts layouts_;
+  std::vector<int> tensor_order_;  // as of Request
+  std::vector<std::int64_t> tensor_bytes_;
 };
 
 // What fc_explain says.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "api/functions.h"
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/problem_fields.h"
@@ -16,14 +17,15 @@ namespace flashcore::api {
 namespace {
 
 // Of ABI version 1, which ended before `given`, 2, which ended before the window, 3, before 8 bits, 4, before softcap,
-// and 5, before ragged batches: nobody has had another.
+// 5, before ragged batches, and 6, before functions of the caller's own: nobody has had another.
 constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
 constexpr std::uint32_t kSecondSize = offsetof(fc_attention, window_left);
 constexpr std::uint32_t kThirdSize = offsetof(fc_attention, o_dtype);
 constexpr std::uint32_t kFourthSize = offsetof(fc_attention, softcap);
 constexpr std::uint32_t kFifthSize = offsetof(fc_attention, lengths);
+constexpr std::uint32_t kSixthSize = offsetof(fc_attention, score);
 constexpr std::uint32_t kKnownGiven =
-    FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP;
+    FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP | FC_GIVEN_TENSOR_STRIDES;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
 constexpr int kMaxAlignment = 4096;
 
@@ -156,7 +158,7 @@ std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
   if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != kFourthSize && size != kFifthSize &&
-      size != sizeof(fc_attention))
+      size != kSixthSize && size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
         "use the library that belongs to the header",
@@ -183,6 +185,11 @@ fc_attention whole(const fc_attention* given) {
     throw_bad_input(
         "given has FC_GIVEN_WINDOW, and a struct of {} bytes has no fields for a window; start from "
         "FC_ATTENTION_INIT of the header that belongs to this library",
+        size);
+  if (size < sizeof(fc_attention) && (a.given & FC_GIVEN_TENSOR_STRIDES) != 0)
+    throw_bad_input(
+        "given has FC_GIVEN_TENSOR_STRIDES, and a struct of {} bytes has no tensors; start from FC_ATTENTION_INIT of "
+        "the header that belongs to this library",
         size);
   if ((a.given & ~kKnownGiven) != 0)
     throw_bad_input("given is {:#x}; or together what fc_given lists (at most {:#x})", a.given, kKnownGiven);
@@ -236,6 +243,7 @@ Request read_request(const fc_attention* given) {
   if (a.lengths < FC_LENGTHS_FIXED || a.lengths > FC_LENGTHS_RANDOM)
     throw_bad_input("lengths is {}; use FC_LENGTHS_FIXED (0), or FC_LENGTHS_FULL (1) for a ragged batch", a.lengths);
   problem.lengths = static_cast<Lengths>(a.lengths);
+  take_functions(a, problem);
   problem.validate();
   const std::size_t element = size_of(problem.dtype), o_element = size_of(problem.output_dtype());
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
@@ -258,6 +266,7 @@ Request read_request(const fc_attention* given) {
   request.is_broadcast = has_broadcast(layouts.q) || has_broadcast(layouts.k) || has_broadcast(layouts.v);
   for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
     request.has_negative_strides = request.has_negative_strides || has_negative_stride(*t);
+  if (problem.has_expression()) place_tensors(a, request);
   if (a.candidate) request.candidate = a.candidate;
   return request;
 }
@@ -267,7 +276,12 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
-  if (size < sizeof(fc_attention) && made.lengths != FC_LENGTHS_FIXED)
+  if (size < sizeof(fc_attention) && (made.score || made.mask))
+    throw_bad_input(
+        "problem '{}' has a score or mask function, which an fc_attention of struct_size {} has no fields for; build "
+        "with a header of ABI version 7",
+        excerpt(id), size);
+  if (size < kSixthSize && made.lengths != FC_LENGTHS_FIXED)
     throw_bad_input(
         "problem id '{}' is of a ragged batch, which an fc_attention of struct_size {} has no fields for; build with a "
         "header of ABI version 6",
@@ -328,6 +342,7 @@ fc_attention request_of_id(const char* id) {
   a.alibi = static_cast<std::int32_t>(problem.alibi);
   a.sink = problem.sink ? FC_SINK_HEAD : FC_SINK_NONE;
   a.lengths = static_cast<std::int32_t>(problem.lengths);
+  if (problem.has_expression()) fill_functions(problem, a);
   if (problem.ragged()) a.total_q = layouts.total_q, a.total_kv = layouts.total_kv;
   a.q = strides(layouts.q);
   a.k = strides(layouts.k);

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/operands.h"
 #include "core/problem.h"
@@ -18,6 +19,9 @@ struct Request {
   bool is_broadcast = false;          // an input's stride is 0 along more than one element: a broadcast
   bool has_negative_strides = false;  // a stride is negative
   std::optional<std::string> candidate;
+  // Of each of Problem::tensors: which of the caller's it is, and the bytes from its first element to its last.
+  std::vector<int> tensor_order;
+  std::vector<std::int64_t> tensor_bytes;
 };
 
 // Error kBadInput naming the field, its value and what is allowed.

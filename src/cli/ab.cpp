@@ -93,6 +93,8 @@ int compare(const AbArguments& options) {
       std::vector<MachineReading> readings;
       for (const PairOutcome& process : result.processes) readings.push_back(process.candidate.machine);
       if (const std::string load = load_words(readings); !load.empty()) console.line("  {}", load);
+      if (const std::string busy = busy_words(readings); !busy.empty())
+        console.summary("  warning: {}; both candidates alike, and the interval is wider for it", busy);
       if (result.throttled > 0)
         console.line("  {} of {} samples ran throttled; both candidates did alike", result.throttled, result.samples);
       keep(store, run, result);

@@ -80,6 +80,8 @@ void print_times(Console& console, const std::vector<Trial>& trials) {
   std::vector<MachineReading> readings;
   for (const Trial& trial : trials) readings.push_back(trial.machine);
   if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
+  if (const std::string busy = busy_words(readings); !busy.empty())
+    console.summary("warning: {}; measure again on a quiet machine before quoting them", busy);
 }
 
 int run_bench(const BenchArguments& options) {

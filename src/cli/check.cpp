@@ -88,8 +88,8 @@ std::vector<Job> make_jobs(const CheckOptions& options, const Suite& suite, cons
 std::string repeat_command(const CheckOptions& options, const Job& job, const DeviceInfo& device) {
   const Family& family = *job.candidate.family;
   return fmt::format("{}flashcore check --device {} --problem {} --family {} --config {}{} --seed {}",
-                     repro_prefix(repro_variables(), device.id), device.id, job.problem.problem.id(), family.name(),
-                     family.space().print(job.candidate.config),
+                     repro_prefix(repro_variables(), device.id), device.id, shell_quote(job.problem.problem.portable()),
+                     family.name(), family.space().print(job.candidate.config),
                      options.patterns.empty() ? "" : fmt::format(" --patterns {}", fmt::join(options.patterns, ",")),
                      options.seed);
 }

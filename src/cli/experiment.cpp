@@ -212,30 +212,43 @@ Table prediction_table(const std::vector<LedgerEntry>& ledger) {
 
 int list_experiments(const ExperimentArguments& options) {
   Console console(options.common.quiet, json_on_stdout(options.common));
-  const auto ledger = load_ledger(options.ledger);
+  auto ledger = load_ledger(options.ledger);
   std::vector<Experiment> not_run, closed;
+  std::set<std::string> named;
   for (const std::string& file : options.files) {
     Experiment experiment = load_experiment(file);
+    named.insert(experiment.name);
     const auto known = [&](const LedgerEntry& entry) { return entry.name == experiment.name; };
     if (experiment.closed) closed.push_back(std::move(experiment));
     else if (std::none_of(ledger.begin(), ledger.end(), known)) not_run.push_back(std::move(experiment));
   }
-  Table table({"experiment", "verdict", "device", "when", "what was found"});
+  // Of those that were named; without files all.
+  if (!named.empty()) std::erase_if(ledger, [&](const LedgerEntry& entry) { return !named.contains(entry.name); });
+  Table table({"experiment", "verdict", "device", "when", "source", "what was found"});
   nlohmann::json results = nlohmann::json::array();
+  std::size_t of_present = 0;
   for (const LedgerEntry& e : ledger) {
-    table.add({e.name, {word_of(e.verdict), tone_of(e.verdict)}, e.device_key, e.created_at.substr(0, 10), e.summary});
+    const bool present = is_of_present_source(e);
+    of_present += present;
+    table.add({e.name,
+               {word_of(e.verdict), tone_of(e.verdict)},
+               e.device_key,
+               e.created_at.substr(0, 10),
+               present ? "present" : "earlier",
+               e.summary});
     results.push_back({{"name", e.name},
                        {"verdict", e.verdict},
                        {"device", e.device_key},
                        {"created_at", e.created_at},
                        {"source_hash", e.source_hash},
+                       {"of_present_source", present},
                        {"hypothesis", e.hypothesis},
                        {"summary", e.summary},
                        {"predictions", predictions_json(e)}});
   }
   for (const Experiment& e : closed) {
     const ClosedExperiment& how = *e.closed;
-    table.add({e.name, {word_of(how.verdict), tone_of(how.verdict)}, "-", "closed", how.finding});
+    table.add({e.name, {word_of(how.verdict), tone_of(how.verdict)}, "-", "closed", "-", how.finding});
     results.push_back({{"name", e.name},
                        {"verdict", how.verdict},
                        {"hypothesis", e.hypothesis},
@@ -243,7 +256,7 @@ int list_experiments(const ExperimentArguments& options) {
                        {"closed", {{"finding", how.finding}, {"last_commit", how.last_commit}}}});
   }
   for (const Experiment& e : not_run) {
-    table.add({e.name, {"not run", Tone::kDim}, "-", "-", e.hypothesis});
+    table.add({e.name, {"not run", Tone::kDim}, "-", "-", "-", e.hypothesis});
     results.push_back({{"name", e.name}, {"verdict", nullptr}, {"hypothesis", e.hypothesis}});
   }
   console.table(table);
@@ -265,9 +278,9 @@ int list_experiments(const ExperimentArguments& options) {
                 "{:.1f}% in the median",
                 plural(static_cast<std::int64_t>(record.comparisons), "comparison"), record.inside, record.above,
                 record.below, 100 * record.median_error);
-  console.summary("{} in {}, {} of the files given not run yet, {} closed{}",
-                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, not_run.size(),
-                  closed.size(), predictions);
+  console.summary("{} in {}, {} of them with the present source, {} of the files given not run yet, {} closed{}",
+                  plural(static_cast<std::int64_t>(ledger.size()), "experiment"), options.ledger, of_present,
+                  not_run.size(), closed.size(), predictions);
   return ledger.empty() && not_run.empty() && closed.empty() ? kNotJudged : kDone;
 }
 

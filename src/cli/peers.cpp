@@ -168,13 +168,15 @@ bool place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row
 
 void write_document(const PeersArguments& options, const Suite& suite, const nlohmann::json& rows, double seconds) {
   if (options.common.json.empty()) return;
+  nlohmann::json noted = rows;
+  note_silent_absences(noted);
   const nlohmann::json document = {{"schema", kBenchSchema},
                                    {"suite", suite.name},
                                    {"measured_at", now_iso8601()},
                                    {"source_hash", source_hash()},
                                    {"seconds", std::round(seconds * 10) / 10},
                                    {"interrupted", interrupted()},
-                                   {"results", rows}};
+                                   {"results", noted}};
   if (json_on_stdout(options.common)) write_json(options.common, document);
   else write_file_atomically(options.common.json, print_rows(document));
 }

@@ -25,17 +25,18 @@ Painted verdict_of(const Verification& v, const Console& console) {
 }
 
 // A file whose figures are wrong is left to whoever looks for the reason.
-void record(const std::vector<std::string>& files, const std::vector<Verification>& verifications, Console& console) {
+void record(const std::vector<std::string>& files, Console& console) {
   std::vector<RecordedProvenance> recorded;  // of all before any is written
-  for (std::size_t i = 0; i < files.size(); ++i)
-    recorded.push_back(verifications[i].wrong.empty() ? with_provenance(read_file(files[i]), files[i])
-                                                      : RecordedProvenance());
+  for (const std::string& file : files) recorded.push_back(with_provenance(read_file(file), file));
   for (std::size_t i = 0; i < files.size(); ++i) {
-    if (!verifications[i].wrong.empty()) {
+    if (!recorded[i].wrong.empty()) {
       console.summary("{}: its figures are wrong, and nothing is recorded in it", files[i]);
       continue;
     }
-    if (recorded[i].rows > 0) write_file_atomically(files[i], recorded[i].text);
+    if (recorded[i].rows + recorded[i].derived > 0) write_file_atomically(files[i], recorded[i].text);
+    if (recorded[i].derived > 0)
+      console.summary("{}: derived the figures of {} anew from the samples and ceilings that it keeps", files[i],
+                      plural(static_cast<std::int64_t>(recorded[i].derived), "result"));
     console.summary("{}: recorded of {} what tells them from others", files[i],
                     plural(static_cast<std::int64_t>(recorded[i].rows), "fresh result"));
   }
@@ -50,7 +51,10 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
   // All are read before any verdict is printed: an unreadable file must not hide behind one.
   std::vector<Verification> verifications;
   for (const std::string& file : files) verifications.push_back(verify_results(file));
-  if (recording) record(files, verifications, console);
+  if (recording) {
+    record(files, console);
+    for (std::size_t i = 0; i < files.size(); ++i) verifications[i] = verify_results(files[i]);
+  }
   nlohmann::json results = nlohmann::json::array();
   std::size_t failed = 0, unjudged = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -68,6 +72,7 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
       if (v.stale.size() + v.unknown.size() > 1)
         for (const Verification::StaleRow& row : *rows) console.line("  {}: {}", row.name, row.why);
     for (const Verification::StaleRow& row : v.same_code) console.line("  {}: {}", row.name, row.why);
+    for (const std::string& remark : v.remarks) console.line("  {}", remark);
     for (std::size_t w = 1; w < v.wrong.size(); ++w) console.line("  {}", v.wrong[w]);
     results.push_back({{"file", files[i]},
                        {"fresh", v.fresh},
@@ -76,7 +81,8 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
                        {"unknown", rows_json(v.unknown)},
                        {"same_code", rows_json(v.same_code)},
                        {"wrong", v.wrong},
-                       {"without_samples", v.without_samples}});
+                       {"without_samples", v.without_samples},
+                       {"remarks", v.remarks}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});
   console.summary("{} fresh, {} stale or wrong, {} not confirmed", files.size() - failed - unjudged, failed, unjudged);
@@ -91,7 +97,8 @@ Run add_verify(CLI::App& app) {
   auto recording = std::make_shared<bool>(false);
   app.add_option("files", *files, "results files, as results/h200/canonical.json")->required()->type_name("FILE");
   app.add_flag("--record", *recording,
-               "write into fresh rows the hashes of their text and launches, and who compiles their code");
+               "derive the figures anew from the samples, and write into fresh rows the hashes of their text and "
+               "launches, and who compiles their code");
   add_common(app, *common, kJson);
   add_examples(app, {"verify fresh.json", "verify stale.json  # exit 1", "verify --record fresh.json"});
   return [common, files, recording] { return verify(*common, *files, *recording); };

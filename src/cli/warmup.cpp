@@ -38,7 +38,7 @@ std::vector<Job> make_jobs(const WarmupArguments& options, const Suite& suite, c
       if (choice.candidate.family->kind() == DeviceKind::kCpu) continue;
       const KernelSource source =
           choice.candidate.family->source(choice.candidate.config, named.problem, device.limits);
-      if (seen.insert(source.name_expression).second) jobs.push_back({named, std::move(choice)});
+      if (seen.insert(source.name_expression + source.extras()).second) jobs.push_back({named, std::move(choice)});
     }
   }
   return jobs;

@@ -1,10 +1,13 @@
 #pragma once
 // Inputs to try a kernel on: deterministic from a seed, the same on every machine.
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "core/expression_range.h"
 #include "core/operands.h"
 
 namespace flashcore {
@@ -26,12 +29,23 @@ std::vector<Pattern> patterns_of(const Problem& problem);
 std::string_view to_string(Pattern pattern);
 Pattern parse_pattern(std::string_view name);
 
+// What a tensor of a score or mask function holds, row-major: fp32, int32, or a byte that is 0 or 1.
+struct ElementTensor {
+  ExpressionType element = ExpressionType::kFloat;
+  ExpressionShape shape;
+  std::vector<std::byte> data;
+
+  std::int64_t count() const;
+  double at(std::span<const std::int32_t> indices) const;
+};
+
 struct AttentionInputs {
   HostTensor q, k, v;
   // Factors of what 8-bit q, k and v store: Problem::descale_count() of each, by batch entry, then kv head.
   std::vector<float> descale_q = {}, descale_k = {}, descale_v = {};
   std::vector<float> sink = {};   // Problem::sink_count() logits, by query head
   std::vector<float> alibi = {};  // Problem::alibi_count() slopes, by batch entry (if there is one for each), then head
+  std::vector<ElementTensor> tensors = {};  // of Problem::tensors
 };
 // The slope of a batch entry and query head; 0 where there are none.
 float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int64_t batch, std::int64_t head);
@@ -44,5 +58,10 @@ float descale_at(const Problem& problem, const std::vector<float>& descales, std
 // Layout, dtype and sizes from `problem`; bytes between rows (Layout::kStrided) are filled with NaN so that reading
 // them shows. Multi-threaded: a 16k-token canonical problem fills in well under a second on 16 cores.
 AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed);
+// Part of that: the tensors that a problem's functions name. Floats are N(0, 1). An int is its last index in whole
+// steps of 37, so that neighbours are of one document, or of 1000 where there are 4096 or more. A condition holds in
+// three of four places; of two or more indices with 1024 or more each, where the last is not above the one before it
+// (a causal mask): the masks that are timed are of blocks, as those in use.
+std::vector<ElementTensor> make_tensors(const Problem& problem, std::uint64_t seed);
 
 }  // namespace flashcore

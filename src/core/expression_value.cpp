@@ -149,6 +149,10 @@ void ExpressionEvaluator::run(const ExpressionPoint& point, std::size_t lanes, c
   }
 }
 
+void ExpressionEvaluator::run_score(const ExpressionPoint& point, std::size_t lanes, const double* s) {
+  run<double>(point, lanes, s);
+}
+
 double ExpressionEvaluator::score(const ExpressionPoint& point) {
   double s = point.s;
   scores(point, {&s, 1});

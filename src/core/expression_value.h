@@ -30,6 +30,9 @@ class ExpressionEvaluator {
   // Of one row and the keys from row.j on, side by side: what does not depend on the key or on s is computed once.
   // `s` becomes the scores.
   void scores(const ExpressionPoint& row, std::span<double> s);
+  // With them, of each key, how much of an error of s is left (the derivative by s), and how far fp32 may be off by
+  // what it rounds on the way, to first order; an infinity is exact.
+  void scores(const ExpressionPoint& row, std::span<double> s, std::span<double> slopes, std::span<double> errors);
   void masks(const ExpressionPoint& row, std::span<std::uint8_t> visible);  // 1 or 0
 
  private:
@@ -44,6 +47,7 @@ class ExpressionEvaluator {
   };
   template <class Real>
   void run(const ExpressionPoint& point, std::size_t lanes, const double* s);
+  void run_score(const ExpressionPoint& point, std::size_t lanes, const double* s);
   template <class Real>
   void run_node(const ExpressionNode& node, Values& to, std::size_t lanes);
 

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 
 namespace flashcore {
@@ -41,6 +42,11 @@ PlacedProblem PlacedProblem::parse(std::string_view id) {
   return {std::move(problem), layout};
 }
 
+std::string PlacedProblem::portable() const {
+  if (!has_expression()) return id();
+  return problem_text(PlacedProblem(without_expressions(), layout).id(), *this);
+}
+
 TensorLayout make_layout(Layout layout, std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t columns,
                          std::int64_t element_bytes) {
   TensorLayout t{batch, heads, rows, columns, 0, 0, 0};
@@ -68,6 +74,14 @@ ProblemLayouts lay_out(const Problem& p, Layout layout, std::int64_t batch, std:
   layouts.o = make_layout(layout, batch, p.heads_q, rows, p.head_dim_v, o_bytes);
   layouts.lse_elements = batch * p.heads_q * rows;
   layouts.total_q = batch * rows, layouts.total_kv = batch * keys;
+  if (p.has_expression()) {
+    const std::vector<ExpressionShape> shapes = tensor_shapes(p);
+    for (std::size_t t = 0; t < shapes.size(); ++t) {
+      std::int64_t stride = 1;
+      for (auto x = static_cast<std::size_t>(shapes[t].count); x-- > 0; stride *= shapes[t].sizes[x])
+        layouts.tensor_strides[t][x] = stride;
+    }
+  }
   return layouts;
 }
 

@@ -2,6 +2,8 @@
 // Operands: the tensors of a call, and how they lie in memory. A Problem says nothing of that; what is measured or
 // checked is a problem with its operands' layout.
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -35,6 +37,8 @@ struct PlacedProblem : Problem {
   // The problem's with the layout, if that is not bhsd, before the scale: b1_h8_s512_d64_fp16_bshd_scale0.5
   std::string id() const;
   static PlacedProblem parse(std::string_view id);
+  // What parse() reads in any process: the id, or JSON where that has only a hash of a score or mask function.
+  std::string portable() const;
 };
 
 // The layouts of one problem's operands. lse is fp32 [batch, heads_q, seqlen_q], contiguous. Those of a ragged problem
@@ -44,6 +48,8 @@ struct ProblemLayouts {
   std::int64_t lse_elements = 0;
   // Rows of q and o and of k and v, over the batch.
   std::int64_t total_q = 0, total_kv = 0;
+  // Of the tensors that a score or mask function names, along each of their indices, in elements; 0 broadcasts.
+  std::array<std::array<std::int64_t, kMaxExpressionRank>, kMaxExpressionTensors> tensor_strides = {};
 };
 ProblemLayouts make_layouts(const Problem& problem, Layout layout);
 ProblemLayouts make_layouts(const PlacedProblem& problem);

@@ -108,6 +108,16 @@ Problem Problem::of_sequence(SequenceLengths sequence) const {
   return one;
 }
 
+Expression Problem::score_expression() const { return Expression::parse(score_text, ExpressionUse::kScore, tensors); }
+
+Expression Problem::mask_expression() const { return Expression::parse(mask_text, ExpressionUse::kMask, tensors); }
+
+Problem Problem::without_expressions() const {
+  Problem plain = *this;
+  plain.score_text.clear(), plain.mask_text.clear(), plain.tensors.clear();
+  return plain;
+}
+
 double Problem::softmax_scale() const { return scale ? *scale : 1.0 / std::sqrt(static_cast<double>(head_dim)); }
 
 Band<std::int64_t> Problem::band() const {
@@ -128,25 +138,6 @@ Band<std::int64_t> Problem::band() const {
 KeyRange<std::int64_t> Problem::keys_read() const {
   if (seqlen_q == 0) return {0, 0};
   return band().keys_of_any(0, seqlen_q - 1);
-}
-
-std::int64_t Problem::unmasked_pairs() const {
-  if (ragged()) {
-    std::int64_t pairs = 0;
-    for (const SequenceLengths& each : sequences()) pairs += of_sequence(each).unmasked_pairs();
-    return pairs;
-  }
-  // Each row sees clamp(row + right + 1) - clamp(row + left) keys, with clamp to 0..seqlen_kv: two sums of the same
-  // form. Both lengths are below 2^31, so their product fits.
-  const auto sum_of_ends = [this](std::int64_t offset) {
-    const std::int64_t first = std::clamp<std::int64_t>(-offset, 0, seqlen_q);                // the first row above 0
-    const std::int64_t full = std::clamp<std::int64_t>(seqlen_kv - offset, first, seqlen_q);  // from here on seqlen_kv
-    const std::int64_t rising = full - first;
-    return rising * (first + offset) + rising * (rising - 1) / 2 + (seqlen_q - full) * seqlen_kv;
-  };
-  const Band<std::int64_t> visible = band();
-  const std::int64_t ends = visible.bounded_right ? sum_of_ends(visible.right_offset + 1) : seqlen_q * seqlen_kv;
-  return ends - (visible.bounded_left ? sum_of_ends(visible.left_offset) : 0);
 }
 
 double Problem::flops() const {

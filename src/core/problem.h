@@ -10,6 +10,7 @@
 
 #include "core/band.h"
 #include "core/dtype.h"
+#include "core/expression.h"
 
 namespace flashcore {
 
@@ -64,6 +65,9 @@ struct SequenceLengths {
   bool operator==(const SequenceLengths&) const = default;
 };
 
+// Of a score and a mask together.
+inline constexpr std::size_t kMaxExpressionTensors = 8;
+
 struct Problem {
   DType dtype = DType::kF16;  // of q, k and v
   std::int64_t batch = 1;
@@ -85,6 +89,11 @@ struct Problem {
   // A logit for each query head that joins the row's sum and log-sum-exp, and has no value (gpt-oss).
   bool sink = false;
   Lengths lengths = Lengths::kFixed;
+  // Functions of the user's own (core/expression.h), as canonical text; empty: none. The score function takes what
+  // softcap and ALiBi leave; the mask function says which of the pairs within the band are visible. set_expressions()
+  // of core/problem_expressions.h fills in all three.
+  std::string score_text = {}, mask_text = {};
+  std::vector<ExpressionTensor> tensors = {};  // that the two name: the score's in the order of its text, then others
 
   bool operator==(const Problem&) const = default;
 
@@ -101,6 +110,14 @@ struct Problem {
   // Values of the operands alibi and sink, 0 where there is none: heads_q, or batch x heads_q.
   std::int64_t alibi_count() const;
   std::int64_t sink_count() const { return sink ? heads_q : 0; }
+
+  bool has_score_expression() const { return !score_text.empty(); }
+  bool has_mask_expression() const { return !mask_text.empty(); }
+  bool has_expression() const { return has_score_expression() || has_mask_expression(); }
+  // Parsed; only of a problem that has one.
+  Expression score_expression() const;
+  Expression mask_expression() const;
+  Problem without_expressions() const;
 
   // A batch of sequences of different lengths that lie one after another (cu_seqlens).
   bool ragged() const { return lengths != Lengths::kFixed; }
@@ -120,7 +137,8 @@ struct Problem {
   std::int64_t visible_keys(std::int64_t row) const { return band().keys_of_row(row).size(); }
   // Keys that any row sees: what must be read of k and v.
   KeyRange<std::int64_t> keys_read() const;
-  // Over one head of one batch entry; of a ragged problem, of all of them.
+  // Over one head of one batch entry; of a ragged problem, of all of them. What a mask function hides does not count
+  // (core/problem_pairs.cpp).
   std::int64_t unmasked_pairs() const;
 
   // 2·(head_dim + head_dim_v) per unmasked pair of every query head; softmax not counted (the field's convention).
@@ -138,8 +156,11 @@ struct Problem {
   // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal,
   // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink,
   // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving
+  // Of a score or mask function it has a hash, _score1b0c3a1f9e2d, which parse() knows of what this process has read or
+  // printed before.
   std::string id() const;
-  // Error kBadInput with the form on a bad id, and on one that names a layout: PlacedProblem reads those.
+  // Error kBadInput with the form on a bad id, and on one that names a layout: PlacedProblem reads those. Also reads
+  // {"id": "b1_h8_s512_d64_fp16_causal", "score": "s * 2", "mask": ..., "tensors": "slope: float[1]"}.
   static Problem parse(std::string_view id);
 
   // Throws Error kBadInput naming the field, its value and what is allowed. Limits: dims up to 2^31-1 elements a

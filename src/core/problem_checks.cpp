@@ -1,6 +1,7 @@
 // Problem::id, parse and validate: what of a Problem comes from the table of its fields.
 
 #include "core/error.h"
+#include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 
 namespace flashcore {
@@ -64,6 +65,7 @@ void Problem::validate() const {
   check_tensor("k", batch, heads_kv, seqlen_kv, head_dim);
   check_tensor("v", batch, heads_kv, seqlen_kv, head_dim_v);
   check_tensor("o", batch, heads_q, seqlen_q, head_dim_v);
+  check_expressions(*this);
 }
 
 }  // namespace flashcore

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
+
+#include "core/problem_expressions.h"
 
 namespace flashcore::problem_choices {
 namespace {
@@ -24,6 +27,42 @@ constexpr std::array<DType, 6> kOutputs8 = {DType::kBF16, DType::kBF16, DType::k
 constexpr std::array<Scaling, 4> kScalings8 = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead, Scaling::kNone};
 constexpr std::array<Lengths, 4> kRagged = {Lengths::kRandom, Lengths::kRandom, Lengths::kHalving, Lengths::kFull};
 constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
+
+// Each is allowed whatever the sizes are. Softcap, ALiBi and a bias; what depends on the position alone; corners; what
+// hides by the score; integer arithmetic; tensors of every type and with one to four indices.
+struct Function {
+  std::string_view text, tensors;
+};
+constexpr std::array<Function, 13> kScoreFunctions = {{
+    {"s * 0.5 + 1", ""},
+    {"30 * tanh(s / 30) + 0.01 * (j - i)", ""},
+    {"s + bias[b, h, i, j]", "bias: float[4]"},
+    {"s - slope[h] * abs(i - j)", "slope: float[1]"},
+    {"where(j <= i, s, s - 2)", ""},
+    {"max(s, -1) + min(s, 1)", ""},
+    {"where(keep[i, j], s, -inf)", "keep: bool[2]"},
+    {"s * (1 + (i + h) % 3) - j // 16", ""},
+    {"s + table[min(abs(i - j), 40)]", "table: float[1]"},
+    {"where(kind[j] == kind[i], s + 1, s)", "kind: int[1]"},
+    {"s * sqrt(1.0 / (1 + hk)) + 0.001 * kind[b, j]", "kind: int[2]"},
+    {"log(1 + exp(min(s, 20))) - exp2(-abs(s))", ""},
+    {"s + bias[h, max(i - j, 0)] * gain[b]", "bias: float[2], gain: float[1]"},
+}};
+// Those that hide nothing, much, whole blocks, whole rows; prefixes and documents; another one for each head.
+constexpr std::array<Function, 12> kMaskFunctions = {{
+    {"j <= i || j < 40", ""},
+    {"i // 37 == j // 37", ""},
+    {"document_q[b, i] == document_kv[b, j]", "document_q: int[2], document_kv: int[2]"},
+    {"allowed[b, h, i, j]", "allowed: bool[4]"},
+    {"allowed[i, j] || i == j", "allowed: bool[2]"},
+    {"keep[b, j]", "keep: bool[2]"},
+    {"(i + j) % 3 != 0", ""},
+    {"j >= i - 64 && j <= i + 3 || j < 4", ""},
+    {"h % 2 == 0 || j <= i", ""},
+    {"j < prefix[b] || j <= i + seqlen_kv - seqlen_q", "prefix: int[1]"},
+    {"i % 5 != 2 && b >= 0", ""},
+    {"gate[h, j] < 0.5 || abs(i - j) < 8", "gate: float[2]"},
+}};
 
 std::int64_t draw_length(Draws& draws) {
   switch (draws.below(4)) {
@@ -147,6 +186,21 @@ void draw_ragged(Problem& p, Draws& draws) {
   p.batch = draws.between(1, 6);
 }
 
+void draw_expressions(Problem& p, Draws& draws) {
+  const bool has_score = draws.one_in(6), has_mask = draws.one_in(6);
+  if (p.ragged() || p.is_8bit()) return;
+  const Function score = has_score ? draws.pick(kScoreFunctions) : Function();
+  const Function mask = has_mask ? draws.pick(kMaskFunctions) : Function();
+  std::vector<ExpressionTensor> tensors = parse_tensors(score.tensors);
+  for (const ExpressionTensor& tensor : parse_tensors(mask.tensors)) {
+    const auto same = std::find_if(tensors.begin(), tensors.end(),
+                                   [&](const ExpressionTensor& other) { return other.name == tensor.name; });
+    if (same == tensors.end()) tensors.push_back(tensor);
+    else if (*same != tensor) return;
+  }
+  set_expressions(p, score.text, mask.text, tensors);
+}
+
 std::vector<Problem> fewer_batches(const Problem& from) {
   return with_each(from, smaller_sizes(from.batch, 1), [](Problem& p, std::int64_t size) { p.batch = size; });
 }
@@ -245,5 +299,23 @@ std::vector<Problem> plainer_lengths(const Problem& from) {
     if (lengths < from.lengths) problems.emplace_back(from).lengths = lengths;
   return problems;
 }
+
+namespace {
+
+std::vector<Problem> with_functions(const Problem& from, const std::string& score, const std::string& mask) {
+  if (!from.has_expression()) return {};
+  Problem p = from.without_expressions();
+  std::vector<ExpressionTensor> tensors;
+  if (!score.empty()) tensors = from.score_expression().tensors();
+  else if (!mask.empty()) tensors = from.mask_expression().tensors();
+  set_expressions(p, score, mask, tensors);
+  return {p};
+}
+
+}  // namespace
+
+std::vector<Problem> without_score_expression(const Problem& from) { return with_functions(from, "", from.mask_text); }
+
+std::vector<Problem> without_mask_expression(const Problem& from) { return with_functions(from, from.score_text, ""); }
 
 }  // namespace flashcore::problem_choices

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/problem_choices.h"
+#include "core/problem_expressions.h"
 
 namespace flashcore {
 namespace {
@@ -20,6 +21,11 @@ constexpr ProblemField::CompiledFor kBoundedLeft = {
     "bounded_left", [](const Problem& p) { return static_cast<int>(p.band().bounded_left); }};
 constexpr ProblemField::CompiledFor kBoundedRight = {
     "bounded_right", [](const Problem& p) { return static_cast<int>(p.band().bounded_right); }};
+// Of a function of the user's own, whether there is one: its text is part of the kernel's source.
+constexpr ProblemField::CompiledFor kScoreExpression = {
+    "score_expression", [](const Problem& p) { return static_cast<int>(p.has_score_expression()); }};
+constexpr ProblemField::CompiledFor kMaskExpression = {
+    "mask_expression", [](const Problem& p) { return static_cast<int>(p.has_mask_expression()); }};
 
 template <Whole kMember>
 FieldValue get(const Problem& p) {
@@ -116,6 +122,23 @@ void set_lengths(Problem& p, const FieldValue& value) {
       "sequences have lengths of their own up to the problem's",
       excerpt(word));
 }
+
+FieldValue text_value(const std::string& text) {
+  return text.empty() ? FieldValue(std::monostate()) : FieldValue(text);
+}
+std::string text_of(const FieldValue& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  return text ? *text : std::string();
+}
+// What is declared is known when the texts come, and what they do not name is refused with the last of them.
+void set_tensors(Problem& p, const FieldValue& value) { p.tensors = parse_tensors(text_of(value)); }
+void set_score(Problem& p, const FieldValue& value) {
+  p.score_text = canonical_text(text_of(value), ExpressionUse::kScore, p.tensors);
+}
+void set_mask(Problem& p, const FieldValue& value) {
+  set_expressions(p, p.score_text, text_of(value), std::vector(p.tensors));
+}
+double same_text(const std::string& a, const std::string& b) { return a == b ? 0 : kInfinite; }
 
 double log2_ratio(std::int64_t a, std::int64_t b) {
   return std::abs(
@@ -586,6 +609,58 @@ std::vector<ProblemField> make_fields() {
        .draw = choices::draw_ragged,
        .simpler = choices::plainer_lengths,
        .complexity = [](const Problem& p) { return kFeature * static_cast<double>(p.lengths); }},
+      {.name = "tensors",
+       .suite_key = "tensors",
+       .kind = Kind::kText,
+       .compiled_for = {kScoreExpression, kMaskExpression},
+       .default_text = "none",
+       .form = "",
+       .python = "tensors",
+       .doc =
+           "What score and mask name: `slope: float[1], document: int[2]` is a tensor of fp32 with one index and one "
+           "of int32 with two; `bool` is a byte. At most eight with at most four indices. Their shapes follow from "
+           "the indices; a stride of 0 broadcasts.",
+       .get = [](const Problem& p) { return text_value(print_tensors(p.tensors)); },
+       .set = set_tensors,
+       .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
+       .print = [](const Problem&) -> std::string { return ""; },
+       .read = [](IdReader&, Problem&) {},  // with the texts
+       .draw = choices::draw_expressions},
+      {.name = "score",
+       .suite_key = "score",
+       .kind = Kind::kText,
+       .compiled_for = {kScoreExpression},
+       .default_text = "none",
+       .form = "[_score<hash>]",
+       .python = "score",
+       .doc = "What becomes of a score s after softcap and ALiBi: an expression of s, b, h, hk, i, j, seqlen_q, "
+              "seqlen_kv and tensors (docs/expressions.md). An id has a hash of it, so problems with one are given in "
+              "a suite, or as JSON: {\"id\": ..., \"score\": ..., \"mask\": ..., \"tensors\": ...}.",
+       .get = [](const Problem& p) { return text_value(p.score_text); },
+       .set = set_score,
+       .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
+       .print = [](const Problem& p) { return print_token(p, ExpressionUse::kScore); },
+       .read = [](IdReader& reader, Problem& p) { read_token(reader, p, ExpressionUse::kScore); },
+       .distance = [](const Problem& a, const Problem& b) { return same_text(a.score_text, b.score_text); },
+       .simpler = choices::without_score_expression,
+       .complexity = [](const Problem& p) { return p.has_score_expression() ? kFeature : 0; }},
+      {.name = "mask",
+       .suite_key = "mask",
+       .kind = Kind::kText,
+       .compiled_for = {kMaskExpression},
+       .default_text = "none",
+       .form = "[_mask<hash>]",
+       .python = "mask",
+       .doc = "Which pairs are visible, of those within the window: a condition on b, h, hk, i, j, seqlen_q, seqlen_kv "
+              "and tensors. A row that sees no key is as one outside of every window.",
+       .get = [](const Problem& p) { return text_value(p.mask_text); },
+       .set = set_mask,
+       .otherwise = [](const Problem&) -> FieldValue { return std::monostate(); },
+       .print = [](const Problem& p) { return print_token(p, ExpressionUse::kMask); },
+       .read = [](IdReader& reader, Problem& p) { read_token(reader, p, ExpressionUse::kMask); },
+       .distance = [](const Problem& a, const Problem& b) { return same_text(a.mask_text, b.mask_text); },
+       .simpler = choices::without_mask_expression,
+       .complexity = [](const Problem& p) { return p.has_mask_expression() ? kFeature : 0; }},
   };
 }
 

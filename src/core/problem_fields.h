@@ -23,7 +23,7 @@ using FieldValue = std::variant<std::monostate, std::int64_t, double, std::strin
 std::string field_text(const FieldValue& value);  // "none" for no value
 
 struct ProblemField {
-  enum class Kind { kWhole, kNumber, kWord };
+  enum class Kind { kWhole, kNumber, kWord, kText };
   // A member of Traits (kernels/tile/traits.h), by name: kernels are compiled for this value of it.
   struct CompiledFor {
     std::string_view trait;

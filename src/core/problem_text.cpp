@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 
 namespace flashcore {
@@ -34,6 +35,7 @@ const char* type_text(const ProblemField& field) {
     case ProblemField::Kind::kWhole: return "whole";
     case ProblemField::Kind::kNumber: return "number";
     case ProblemField::Kind::kWord: return "word";
+    case ProblemField::Kind::kText: return "text";
   }
   throw_internal("unknown kind {} of field {}", static_cast<int>(field.kind), field.name);
 }
@@ -41,6 +43,7 @@ const char* type_text(const ProblemField& field) {
 std::string allowed_text(const ProblemField& field) {
   if (!field.words.empty()) return fmt::format("{}", fmt::join(field.words, ", "));
   if (field.kind == ProblemField::Kind::kNumber) return "1e-6 to 1e6";
+  if (field.kind == ProblemField::Kind::kText) return "docs/expressions.md, or none";
   return fmt::format("{} to {}{}", field.lowest, field.highest, field.optional ? ", or -1 for no bound" : "");
 }
 
@@ -114,6 +117,13 @@ std::string print_id(const Problem& problem, std::string_view extra) {
 }
 
 Problem read_id(std::string_view id, const std::function<void(IdReader&)>& read_extra) {
+  if (id.starts_with('{')) {
+    const ProblemText given = parse_problem_text(id);
+    Problem problem = read_id(given.id, read_extra);
+    add_expressions(problem, given);
+    problem.validate();
+    return problem;
+  }
   IdReader reader(id, id_form());
   Problem problem;
   for (const ProblemField& field : problem_fields()) {

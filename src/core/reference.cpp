@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/expression_builtin.h"
 #include "core/parallel.h"
+#include "core/problem_expressions.h"
 #include "core/ragged.h"
 #include "core/random.h"
 #include "core/reference_block.h"
@@ -108,6 +109,8 @@ class ReferenceRun {
       : p_(problem), band_(problem.band()), inputs_(inputs), tasks_(std::move(tasks)), ideal_only_(ideal_only) {
     if (problem.softcap) softcap_ = softcap_score(*problem.softcap);
     if (problem.alibi != Alibi::kNone) alibi_ = alibi_score();
+    if (problem.has_score_expression()) score_ = problem.score_expression();
+    if (problem.has_mask_expression()) mask_ = problem.mask_expression();
     const std::size_t rows = tasks_.size();
     const std::size_t values = rows * static_cast<std::size_t>(p_.head_dim_v);
     result_.rows = static_cast<std::int64_t>(rows);
@@ -161,10 +164,12 @@ class ReferenceRun {
                    const std::size_t last = std::min(end, first + kRowsPerJob);
                    ReferenceScratch scratch;
                    add_functions(batch, scratch);
+                   std::optional<ExpressionEvaluator> mask;
+                   if (mask_) mask.emplace(*mask_, elements_of(*mask_));
                    for (std::size_t i = first; i < last;) {
                      std::vector<ReferenceRow> rows;
                      for (const std::size_t stop = block_end(i, last); i < stop; ++i)
-                       rows.push_back(make_row(tasks_[i]));
+                       rows.push_back(make_row(tasks_[i], mask ? &*mask : nullptr));
                      reference_block(head, what, rows, scratch);
                    }
                  });
@@ -176,6 +181,13 @@ class ReferenceRun {
       scratch.alibi.emplace(*alibi_, [this, batch](int, std::span<const std::int32_t> indices) -> double {
         return slope_at(p_, inputs_.alibi, batch, indices[0]);
       });
+    if (score_) scratch.score.emplace(*score_, elements_of(*score_));
+  }
+
+  ExpressionElements elements_of(const Expression& expression) const {
+    return [this, numbers = tensor_numbers(p_, expression)](int tensor, std::span<const std::int32_t> indices) {
+      return inputs_.tensors[static_cast<std::size_t>(numbers[static_cast<std::size_t>(tensor)])].at(indices);
+    };
   }
 
   // Rows of a block are all multiplied with the keys that any of them sees: under a window, rows of a sample that are
@@ -194,7 +206,7 @@ class ReferenceRun {
     return at;
   }
 
-  ReferenceRow make_row(const Task& task) {
+  ReferenceRow make_row(const Task& task, ExpressionEvaluator* mask) {
     ReferenceRow row;
     row.q.resize(static_cast<std::size_t>(p_.head_dim));
     for (std::int64_t d = 0; d < p_.head_dim; ++d)
@@ -204,6 +216,12 @@ class ReferenceRun {
     row.at.hk = static_cast<std::int32_t>(task.head / p_.group_size()), row.at.i = static_cast<std::int32_t>(task.row);
     row.at.seqlen_q = static_cast<std::int32_t>(p_.seqlen_q);
     row.at.seqlen_kv = static_cast<std::int32_t>(p_.seqlen_kv);
+    if (mask) {
+      row.visible.resize(static_cast<std::size_t>(row.keys.size()));
+      ExpressionPoint from = row.at;
+      from.j = static_cast<std::int32_t>(row.keys.begin);
+      mask->masks(from, row.visible);
+    }
     if (p_.sink) row.sink = inputs_.sink[static_cast<std::size_t>(task.head)];
     row.ideal_o = result_.ideal_o.data() + task.out * p_.head_dim_v;
     row.ideal_lse = result_.ideal_lse.data() + task.out;
@@ -222,6 +240,7 @@ class ReferenceRun {
   std::vector<Task> tasks_;
   bool ideal_only_;
   std::optional<Expression> softcap_, alibi_;  // what the problem's names stand for
+  std::optional<Expression> score_, mask_;     // the user's own
   std::vector<std::size_t> starts_;            // of each run of tasks that share a head of k and v, and the end
   Reference result_;
 };
@@ -259,6 +278,7 @@ void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
     FC_CHECK(static_cast<std::int64_t>(descales->size()) == problem.descale_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.sink.size()) == problem.sink_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.alibi.size()) == problem.alibi_count());
+  FC_CHECK(inputs.tensors.size() == problem.tensors.size());
 }
 
 }  // namespace

@@ -92,11 +92,26 @@ enum class RowKind { kPlain, kEmpty, kInvalid };
 // Keys of one row, counted as its scores are: from the block's first key on.
 using Keys = KeyRange<std::int64_t>;
 
+std::int64_t visible_keys(const ReferenceRow& row) {
+  if (row.visible.empty()) return row.keys.size();
+  return std::count(row.visible.begin(), row.visible.end(), 1);
+}
+
+// Of the fp64 pass: the derivatives and errors of the user's own function.
+void transform_by_user(ReferenceScratch& scratch, const ExpressionPoint& from, double) {
+  scratch.given = scratch.s64;
+  scratch.gains.resize(scratch.s64.size()), scratch.own.resize(scratch.s64.size());
+  scratch.score->scores(from, scratch.s64, scratch.gains, scratch.own);
+}
+void transform_by_user(ReferenceScratch& scratch, const ExpressionPoint& from, float) {
+  scratch.score->scores(from, scratch.s64);
+}
+
 // Scaled scores of a row become what the problem's functions make of them: scratch.before keeps those that ALiBi was
 // given. An idealised kernel rounds the result once.
 template <class T>
 void transform_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::int64_t first, T* scores) {
-  if (!scratch.softcap && !scratch.alibi) return;
+  if (!scratch.softcap && !scratch.alibi && !scratch.score) return;
   const auto count = static_cast<std::size_t>(row.keys.size());
   scratch.s64.assign(scores + row.keys.begin, scores + row.keys.end);
   ExpressionPoint from = row.at;
@@ -104,6 +119,7 @@ void transform_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::i
   if (scratch.softcap) scratch.softcap->scores(from, scratch.s64);
   scratch.before = scratch.s64;
   if (scratch.alibi) scratch.alibi->scores(from, scratch.s64);
+  if (scratch.score) transform_by_user(scratch, from, T());
   for (std::size_t j = 0; j < count; ++j)
     scores[row.keys.begin + static_cast<std::int64_t>(j)] = static_cast<T>(scratch.s64[j]);
 }
@@ -115,6 +131,8 @@ RowKind make_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::int
   const Keys& keys = row.keys;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) scores[j] *= scale;
   transform_scores(scratch, row, first, scores);
+  for (std::size_t n = 0; n < row.visible.size(); ++n)
+    if (row.visible[n] == 0) scores[keys.begin + static_cast<std::int64_t>(n)] = -std::numeric_limits<T>::infinity();
   T highest = -std::numeric_limits<T>::infinity();
   bool nan = false;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) {
@@ -137,15 +155,23 @@ template <class T, class AllRows, class OneRow>
 void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<ReferenceRow>& rows, const T* p,
                   std::int64_t stride, T* acc, const AllRows& all_rows, const OneRow& one_row) {
   const float* v = head.v.data() + first * head.padded_v;
+  const auto own = [&](std::size_t r, std::int64_t begin, std::int64_t end) {
+    const auto at = static_cast<std::int64_t>(r);
+    one_row(v, head.padded_v, begin, end, p + at * stride, acc + at * head.padded_v);
+  };
+  if (!rows.front().visible.empty() && !head.is_v_finite) {
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const ReferenceRow& row = rows[r];
+      for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j)
+        if (row.visible[static_cast<std::size_t>(j - row.keys.begin)] != 0) own(r, j, j + 1);
+    }
+    return;
+  }
   Keys common{0, rows.size() == kRows ? head.keys - first : 0};
   for (const ReferenceRow& row : rows) {
     common.begin = std::max(common.begin, row.keys.begin);
     common.end = std::min(common.end, row.keys.end);
   }
-  const auto own = [&](std::size_t r, std::int64_t begin, std::int64_t end) {
-    const auto at = static_cast<std::int64_t>(r);
-    one_row(v, head.padded_v, begin, end, p + at * stride, acc + at * head.padded_v);
-  };
   if (common.begin >= common.end) {
     for (std::size_t r = 0; r < rows.size(); ++r) own(r, rows[r].keys.begin, rows[r].keys.end);
     return;
@@ -159,7 +185,7 @@ void weigh_values(const PackedHead& head, std::int64_t first, const std::vector<
 struct ScoreStatistics {
   double maximum = 0, lse = 0;  // maximum: of the keys
   double top = 0;               // of the keys and the sink
-  double given = 0;             // of the keys, before ALiBi
+  double given = 0;             // of the keys, before ALiBi; with a user's function the largest in size
   double mean_abs = 0;          // of |score| before ALiBi, weighted with p
   // Of the same, weighted with p. Where an error of the same relative size moves scores unalike (softcap), or not all
   // of the row (ALiBi, a sink), it is about 0 rather than about the mean.
@@ -174,6 +200,8 @@ constexpr double kTanhError = 0x1p-21 + 0x1p-23;
 constexpr double kAlibiError = 3 * 0x1p-24, kAlibiSum = 0x1p-24;
 
 constexpr double kUlpF32 = 0x1p-24;
+// A user's function takes scores in natural units and gives them: one rounding before, and two after it.
+constexpr double kUnitsBefore = kUlpF32, kUnitsAfter = 2 * kUlpF32;
 // P of 8 bits is e4m3, whatever v is, of 2^8 times the probability relative to the row's largest: 256 of the 448 that
 // fit. A kernel that rescales lazily may keep it smaller, within the bound's factor.
 constexpr double kScaleOfP8 = 0x1p8;
@@ -271,8 +299,9 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
     s.v2 += norm * norm;
     s.p2 += slope * p[j] * (slope * p[j]);
     s.steepness += slope * p[j];
-    const double rms = fp8 ? error_of_p8(p[j] / p_max, kRms) * p_max : kRms * p_unit * p[j];
-    const double uniform = fp8 ? error_of_p8(p[j] / p_max, kUniform) * p_max : kUniform * p_unit * p[j];
+    const double relative = p_max > 0 ? p[j] / p_max : 0;  // beside a sink that takes all of the row
+    const double rms = fp8 ? error_of_p8(relative, kRms) * p_max : kRms * p_unit * p[j];
+    const double uniform = fp8 ? error_of_p8(relative, kUniform) * p_max : kUniform * p_unit * p[j];
     s.p_noise2 += rms * norm * (rms * norm);
     s.p_budget2 += uniform * norm * (uniform * norm);
     s.p_sums_budget2 += uniform * sum * (uniform * sum);
@@ -291,7 +320,7 @@ RowSums sum_row(const PackedHead& head, std::int64_t first, const ReferenceHead&
 RowBudget budget_of(const PackedHead& head, const ReferenceHead& what, const RowSums& s, const ScoreStatistics& scores,
                     const ReferenceRow& row) {
   RowBudget budget;
-  const double keys = static_cast<double>(row.keys.size()), dim = static_cast<double>(head.head_dim_v);
+  const double keys = static_cast<double>(visible_keys(row)), dim = static_cast<double>(head.head_dim_v);
   const bool tensor_cores = what.dtype != DType::kF32, fp8 = size_of(what.dtype) == 1;
   // The same relative error of every score: the scale rounded to fp32, and truncations.
   const double score_dim = static_cast<double>(head.head_dim);
@@ -341,7 +370,7 @@ void predict_errors(const PackedHead& head, std::int64_t first, const ReferenceH
                     const double* slopes, const ScoreStatistics& scores, ReferenceRow& row) {
   const Precision output = precision_of(what.output_dtype);
   const RowSums s = sum_row(head, first, what, scores, p, slopes, row);
-  const double keys = static_cast<double>(row.keys.size());
+  const double keys = static_cast<double>(visible_keys(row));
   const double rounding2 = kRms * kRms * output.unit * output.unit * s.o2 + s.p_noise2;
   double sums2 = kUlpF32 * kUlpF32 * keys * std::max(s.o2, s.noise2);
   if (size_of(what.dtype) == 1) {
@@ -371,9 +400,11 @@ void predict_lse_of_sink(ReferenceRow& row) {
 ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow& row, double* scores, double maximum) {
   ScoreStatistics found;
   const double sink = row.sink ? static_cast<double>(*row.sink) : -kInfinity;
-  const bool functions = scratch.softcap || scratch.alibi;
+  const bool functions = scratch.softcap || scratch.alibi || scratch.score;
   found.maximum = maximum, found.top = std::max(maximum, sink);
-  found.given = functions ? *std::max_element(scratch.before.begin(), scratch.before.end()) : maximum;
+  found.given = !functions      ? maximum
+                : scratch.score ? 0
+                                : *std::max_element(scratch.before.begin(), scratch.before.end());
   double sum = std::exp(sink - found.top), absolute = 0, below = 0, below2 = 0, squares = 0, errors = 0, errors2 = 0;
   const double of_sink = sum;
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
@@ -381,15 +412,24 @@ ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow
     sum += exponential;
     scores[j] = exponential;
     if (exponential == 0) continue;  // -inf
-    const double before = functions ? scratch.before[static_cast<std::size_t>(j - row.keys.begin)] : score;
+    const auto key = static_cast<std::size_t>(j - row.keys.begin);
+    const double before = functions ? scratch.before[key] : score;
+    const double gain = scratch.score ? std::abs(scratch.gains[key]) : 1;
+    // What a user's function makes of an infinity does not depend on it where it is finite.
+    const double sensed = gain == 0 ? 0 : gain * std::abs(before);
+    if (scratch.score && gain != 0) found.given = std::max(found.given, std::abs(before));
     const double distance = before - maximum;
-    absolute += exponential * std::abs(before);
+    absolute += exponential * sensed;
     below += exponential * distance;
     below2 += exponential * distance * distance;
-    squares += exponential * before * before;
+    squares += exponential * sensed * sensed;
     if (!functions) continue;
-    const double error = (scratch.softcap ? kTanhError * std::abs(before) : 0) +
-                         (scratch.alibi ? kAlibiError * std::abs(before - score) + kAlibiSum * std::abs(score) : 0);
+    const double built_in = scratch.score ? scratch.given[key] : score;  // what softcap and ALiBi make of the score
+    double error = (scratch.softcap ? kTanhError * std::abs(before) : 0) +
+                   (scratch.alibi ? kAlibiError * std::abs(before - built_in) + kAlibiSum * std::abs(built_in) : 0);
+    if (scratch.score)
+      error = (gain == 0 ? 0 : gain * (error + kUnitsBefore * std::abs(built_in))) + scratch.own[key] +
+              kUnitsAfter * std::abs(score);
     errors += exponential * error;
     errors2 += exponential * error * error;
   }
@@ -405,11 +445,13 @@ ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow
   return found;
 }
 
-// The derivative of c · tanh(s / c) is 1 - (its value / c)^2.
+// The derivative of c · tanh(s / c) is 1 - (its value / c)^2; that of the user's function is at hand.
 void add_slopes(ReferenceScratch& scratch, const ReferenceRow& row, double softcap, std::int64_t at) {
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
-    const double share = scratch.before[static_cast<std::size_t>(j - row.keys.begin)] / softcap;
-    scratch.slopes[static_cast<std::size_t>(at + j)] = 1 - share * share;
+    const auto key = static_cast<std::size_t>(j - row.keys.begin);
+    const double share = scratch.softcap ? scratch.before[key] / softcap : 0;
+    scratch.slopes[static_cast<std::size_t>(at + j)] =
+        (1 - share * share) * (scratch.score ? std::abs(scratch.gains[key]) : 1);
   }
 }
 
@@ -430,7 +472,7 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
       continue;
     }
     statistics[r] = weigh_scores(scratch, row, scores, maximum);
-    if (scratch.softcap) add_slopes(scratch, row, what.softcap, static_cast<std::int64_t>(r) * stride);
+    if (scratch.softcap || scratch.score) add_slopes(scratch, row, what.softcap, static_cast<std::int64_t>(r) * stride);
     *row.lse = statistics[r].lse;
   }
   std::fill(scratch.acc64.begin(), scratch.acc64.end(), 0.0);
@@ -442,8 +484,9 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
     }
     if (kinds[r] == RowKind::kPlain) {
       const auto of_row = static_cast<std::int64_t>(r) * stride;
-      predict_errors(head, first, what, p + of_row, scratch.softcap ? scratch.slopes.data() + of_row : nullptr,
-                     statistics[r], rows[r]);
+      const bool slopes = scratch.softcap || scratch.score;
+      predict_errors(head, first, what, p + of_row, slopes ? scratch.slopes.data() + of_row : nullptr, statistics[r],
+                     rows[r]);
     }
   }
 }
@@ -529,6 +572,7 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
       v_sum += value;
     }
     packed.k_norm.push_back(std::isfinite(k2) ? static_cast<float>(std::sqrt(k2)) : 0.0f);
+    packed.is_v_finite = packed.is_v_finite && std::isfinite(v2);
     packed.v_norm.push_back(static_cast<float>(std::sqrt(v2)));
     packed.v_sum.push_back(static_cast<float>(v_sum));
   }
@@ -549,7 +593,7 @@ void reference_block(const PackedHead& head, const ReferenceHead& what, std::vec
     row.keys = row.keys.empty() ? Keys{0, 0} : Keys{row.keys.begin - first, row.keys.end - first};
   scratch.p64.resize(static_cast<std::size_t>(kRows * stride));
   scratch.p32.resize(static_cast<std::size_t>(kRows * stride));
-  if (scratch.softcap) scratch.slopes.resize(static_cast<std::size_t>(kRows * stride));
+  if (scratch.softcap || scratch.score) scratch.slopes.resize(static_cast<std::size_t>(kRows * stride));
   scratch.acc64.resize(static_cast<std::size_t>(kRows * head.padded_v));
   scratch.acc32.resize(static_cast<std::size_t>(kRows * head.padded_v));
   std::vector<float> q32(static_cast<std::size_t>(kRows * head.head_dim), 0.0f);

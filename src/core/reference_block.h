@@ -21,8 +21,9 @@ inline constexpr int kReferenceLanes = 16;
 // k and v of one head as float (exact for every dtype), laid out for vector loads and padded with zeros.
 struct PackedHead {
   std::int64_t keys = 0, head_dim = 0, head_dim_v = 0, padded_v = 0;
-  std::vector<float> k;       // [keys / 16][head_dim][16]
-  std::vector<float> v;       // [keys][padded_v]
+  std::vector<float> k;  // [keys / 16][head_dim][16]
+  std::vector<float> v;  // [keys][padded_v]
+  bool is_v_finite = true;
   std::vector<float> v_norm;  // per key, ‖v‖
   std::vector<float> v_sum;   // per key, the sum of v's columns
   std::vector<float> k_norm;  // per key, ‖k‖, 0 if it is not finite
@@ -32,9 +33,10 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
 struct ReferenceRow {
   std::vector<float> q;  // head_dim
   KeyRange<std::int64_t> keys{0, 0};
-  ExpressionPoint at;         // of key 0: what a score function may ask
-  std::optional<float> sink;  // joins the sum and the log-sum-exp
-  double* o = nullptr;        // head_dim_v; null in all rows of a block: only the ideal kernel's results are wanted
+  std::vector<std::uint8_t> visible;  // of a problem with a mask function: whether the row sees each of `keys`
+  ExpressionPoint at;                 // of key 0: what a score function may ask
+  std::optional<float> sink;          // joins the sum and the log-sum-exp
+  double* o = nullptr;  // head_dim_v; null in all rows of a block: only the ideal kernel's results are wanted
   double* lse = nullptr;
   float* ideal_o = nullptr;
   float* ideal_lse = nullptr;
@@ -46,9 +48,11 @@ struct ReferenceRow {
 // Scores, exponentials and scratch of one thread.
 struct ReferenceScratch {
   // What becomes of the scaled scores, in this order; null: nothing. With them the tensors that they name.
-  std::optional<ExpressionEvaluator> softcap, alibi;
+  std::optional<ExpressionEvaluator> softcap, alibi, score;
   std::vector<double> s64, before;  // of one row's scores: what the functions give, and what ALiBi was given
-  std::vector<double> slopes;       // of softcap, by row and key: how much of an error of its score is left
+  // Of the user's function in fp64: what it was given, its derivative by that, and how far it is off itself.
+  std::vector<double> given, gains, own;
+  std::vector<double> slopes;  // of softcap and that, by row and key: how much of an error of its score is left
   std::vector<double> p64, acc64;
   std::vector<float> p32, acc32;
 };

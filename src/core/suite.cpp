@@ -40,6 +40,10 @@ std::vector<std::string> names_of(const ProblemField& field) {
 FieldValue field_value(const YamlReader& reader, const YAML::Node& map, const std::string& key,
                        const ProblemField& field) {
   if (field.kind == ProblemField::Kind::kWord) return reader.text(map, key, kProblem);
+  if (field.kind == ProblemField::Kind::kText) {
+    const std::string text = reader.text(map, key, kProblem);
+    return text == "none" ? FieldValue(std::monostate()) : FieldValue(text);
+  }
   if (field.optional && map[key].IsScalar() && map[key].Scalar() == "none") return std::monostate();
   if (field.kind == ProblemField::Kind::kNumber) return reader.number(map, key, kProblem);
   const std::int64_t whole = reader.whole(map, key, kProblem);

@@ -1,40 +1,72 @@
 #include "device/artifact.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "core/json_number.h"
 namespace flashcore {
+namespace {
+
+nlohmann::json json_of(const KernelFacts& kernel) {
+  return {{"symbol", kernel.symbol},
+          {"registers", kernel.registers},
+          {"spill_store_bytes", kernel.spill_store_bytes},
+          {"spill_load_bytes", kernel.spill_load_bytes},
+          {"stack_bytes", kernel.stack_bytes},
+          {"static_shared_bytes", kernel.static_shared_bytes},
+          {"dynamic_shared_bytes", kernel.dynamic_shared_bytes},
+          {"barriers", kernel.barriers},
+          {"threads_per_block", kernel.threads_per_block}};
+}
+
+void read_facts(const nlohmann::json& json, KernelFacts& kernel) {
+  json.at("symbol").get_to(kernel.symbol);
+  get_whole(json, "registers", kernel.registers);
+  get_whole(json, "spill_store_bytes", kernel.spill_store_bytes);
+  get_whole(json, "spill_load_bytes", kernel.spill_load_bytes);
+  get_whole(json, "stack_bytes", kernel.stack_bytes);
+  get_whole(json, "static_shared_bytes", kernel.static_shared_bytes);
+  get_whole(json, "dynamic_shared_bytes", kernel.dynamic_shared_bytes);
+  get_whole(json, "barriers", kernel.barriers);
+  get_whole(json, "threads_per_block", kernel.threads_per_block);
+}
+
+}  // namespace
+
+std::string KernelSource::extras() const {
+  std::string text;
+  for (const KernelEntry& kernel : more_kernels)
+    text += fmt::format("{} {} {}\n", kernel.name_expression, kernel.dynamic_shared_bytes, kernel.threads_per_block);
+  for (const auto& [path, header] : headers) text += path + "\n" + header;
+  return text;
+}
+
+SourceMap sources_of(const KernelSource& kernel, const SourceMap& sources) {
+  SourceMap all = kernel.headers;
+  all.insert(sources.begin(), sources.end());  // keeps the headers
+  return all;
+}
 
 void to_json(nlohmann::json& json, const Artifact& artifact) {
-  json = nlohmann::json{{"symbol", artifact.symbol},
-                        {"arch", artifact.arch},
-                        {"registers", artifact.registers},
-                        {"spill_store_bytes", artifact.spill_store_bytes},
-                        {"spill_load_bytes", artifact.spill_load_bytes},
-                        {"stack_bytes", artifact.stack_bytes},
-                        {"static_shared_bytes", artifact.static_shared_bytes},
-                        {"dynamic_shared_bytes", artifact.dynamic_shared_bytes},
-                        {"barriers", artifact.barriers},
-                        {"threads_per_block", artifact.threads_per_block},
-                        {"warnings", artifact.warnings},
-                        {"code_hash", artifact.code_hash},
-                        {"compiler", artifact.compiler},
-                        {"compile_ms", artifact.compile_ms},
-                        {"from_cache", artifact.from_cache}};
+  json = json_of(artifact);
+  json.update({{"arch", artifact.arch},
+               {"warnings", artifact.warnings},
+               {"code_hash", artifact.code_hash},
+               {"compiler", artifact.compiler},
+               {"compile_ms", artifact.compile_ms},
+               {"from_cache", artifact.from_cache}});
+  for (const KernelFacts& kernel : artifact.more_kernels) json["more_kernels"].push_back(json_of(kernel));
 }
 
 void from_json(const nlohmann::json& json, Artifact& artifact) {
   artifact.cubin.clear();
-  json.at("symbol").get_to(artifact.symbol);
+  read_facts(json, artifact);
+  artifact.more_kernels.clear();
+  if (const auto more = json.find("more_kernels"); more != json.end()) {
+    for (const nlohmann::json& kernel : *more) read_facts(kernel, artifact.more_kernels.emplace_back());
+  }
   json.at("arch").get_to(artifact.arch);
-  get_whole(json, "registers", artifact.registers);
-  get_whole(json, "spill_store_bytes", artifact.spill_store_bytes);
-  get_whole(json, "spill_load_bytes", artifact.spill_load_bytes);
-  get_whole(json, "stack_bytes", artifact.stack_bytes);
-  get_whole(json, "static_shared_bytes", artifact.static_shared_bytes);
-  get_whole(json, "dynamic_shared_bytes", artifact.dynamic_shared_bytes);
-  get_whole(json, "barriers", artifact.barriers);
-  get_whole(json, "threads_per_block", artifact.threads_per_block);
   json.at("warnings").get_to(artifact.warnings);
   json.at("code_hash").get_to(artifact.code_hash);
   artifact.compiler = json.value("compiler", "");

@@ -1,7 +1,6 @@
 #pragma once
 // Run-time compilation for NVIDIA GPUs. Needs NVRTC, no GPU, no toolkit.
 
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,8 +9,6 @@
 
 namespace flashcore {
 
-// Device sources, path below src/kernels -> text; and core/band.h, the one file of another folder that they include.
-using SourceMap = std::map<std::string, std::string>;
 // The name that #include has for such a path: paths of includes are relative to src/.
 inline std::string included_as(std::string_view path) {
   return path.starts_with("core/") ? std::string(path) : "kernels/" + std::string(path);

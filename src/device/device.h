@@ -32,6 +32,7 @@ struct DeviceLimits {
   double clock_mhz = 0;       // the SMs' highest; 0: not known
   double dram_peak_gbps = 0;  // by memory clock and bus width; 0: not known
   bool emulated = false;      // a GPU executed by the CPU: has no time, and its own compiler
+  bool amx = false;           // a CPU whose matrix tiles for bf16 this process may use (device/cpu/amx.h)
 };
 
 struct DeviceInfo {
@@ -80,6 +81,7 @@ struct TensorMapSpec {
 struct LaunchSpec {
   Dim3 grid, block, cluster;
   unsigned shared_bytes = 0;
+  unsigned kernel = 0;        // of the module's: 0 is the one that does the work
   bool programmatic = false;  // may start before the launch before it has ended (programmatic dependent launch)
   std::vector<std::byte> params;
   std::vector<TensorMapSpec> tensor_maps;  // still to be encoded into params (Device::encode_tensor_maps)

@@ -103,12 +103,22 @@ void add_tuned(const Problem& problem, const DeviceInfo& device, bool use_user_t
   }
   std::vector<std::string> none;  // a test parses every built-in entry
   add_tuned_entries(built_in_table(), device.key, false, entries, none);
-  std::vector<std::pair<double, const TunedEntry*>> near;
+  // What was found for the same problem without functions of the user's own is the best guess for one with them.
+  const Problem plain = problem.without_expressions();
+  struct Near {
+    double distance;
+    bool of_plain;
+    const TunedEntry* entry;
+  };
+  std::vector<Near> near;
   for (const TunedEntry& entry : entries) {
-    if (const double d = problem_distance(problem, entry.problem); d <= kNearLog2) near.emplace_back(d, &entry);
+    const double own = problem_distance(problem, entry.problem), of_plain = problem_distance(plain, entry.problem);
+    if (std::min(own, of_plain) <= kNearLog2) near.push_back({std::min(own, of_plain), of_plain < own, &entry});
   }
-  std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [d, entry] : near) {
+  std::stable_sort(near.begin(), near.end(), [](const Near& a, const Near& b) {
+    return std::tie(a.distance, a.of_plain) < std::tie(b.distance, b.of_plain);
+  });
+  for (const auto& [d, of_plain, entry] : near) {
     const char* table = entry->of_user ? "your tuned table" : "tuned table";
     const std::string how = d == 0 ? table
                                    : fmt::format("nearest entry of {} (distance {:.2f} in log2)",

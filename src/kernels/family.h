@@ -1,6 +1,7 @@
 #pragma once
 // Family: a kernel design. One folder under src/kernels/; CMake finds its family.cpp, which registers it.
 
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -38,6 +39,8 @@ struct AttentionArgs {
   const std::int32_t* cu_seqlens_kv = nullptr;
   const std::int32_t* seqused_kv = nullptr;
   const std::int32_t* seqused_q = nullptr;
+  // Those of Problem::tensors, in their order; their strides are in layouts.
+  std::array<const void*, kMaxExpressionTensors> tensors = {};
   Addresses addresses() const;
 };
 

@@ -55,13 +55,10 @@ std::string print_traits(const Traits& traits) {
 }
 
 namespace {
-
 constexpr double kLog2E = 1.4426950408889634074;
-
-// What a score is in units of between its functions and exp2.
-double score_unit(const Problem& problem) { return problem.softcap.value_or(problem.softmax_scale()); }
-
 }  // namespace
+
+double score_unit(const Problem& problem) { return problem.softcap.value_or(problem.softmax_scale()); }
 
 ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& layouts) {
   const auto strides = [](const TensorLayout& layout) {
@@ -85,7 +82,8 @@ ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& 
   params.left_offset = band.bounded_left ? static_cast<int>(band.left_offset - shift) : 0;
   if (problem.ragged())
     params.q_stride.batch = params.k_stride.batch = params.v_stride.batch = params.o_stride.batch = 0;
-  params.scale_log2 = static_cast<float>(score_unit(problem) * kLog2E);
+  // A score function leaves natural scores.
+  params.scale_log2 = static_cast<float>((problem.has_score_expression() ? 1 : score_unit(problem)) * kLog2E);
   return params;
 }
 
@@ -184,6 +182,12 @@ void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts
 std::optional<std::string> why_no_scores(const Problem& problem) {
   if (!problem.has_score()) return std::nullopt;
   return fmt::format("no {}", problem.softcap ? "softcap" : problem.alibi != Alibi::kNone ? "ALiBi" : "sink");
+}
+
+std::optional<std::string> why_no_expression(const Problem& problem) {
+  if (!problem.has_expression()) return std::nullopt;
+  return fmt::format("a {} function: no kernel of this family is made with one",
+                     problem.has_score_expression() ? "score" : "mask");
 }
 
 std::optional<std::string> why_not_ragged(const Problem& problem) {

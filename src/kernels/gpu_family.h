@@ -8,6 +8,7 @@
 
 #include "kernels/config_binding.h"
 #include "kernels/family.h"
+#include "kernels/gpu_expression.h"
 #include "kernels/tile/traits.h"
 
 namespace flashcore {
@@ -25,6 +26,8 @@ Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& l
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem);
 // ForwardParams, or Fp8ForwardParams, as all of the step's parameters, with those of scores where the problem has any.
 void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts);
+// What a score is in units of before its own functions and, without them, exp2.
+double score_unit(const Problem& problem);
 // Of problems with a function of scores or a sink. Addresses are null: relocate_scores has them, for a ScoreParams at
 // byte `offset`.
 ScoreParams make_score_params(const Problem& problem);
@@ -33,9 +36,19 @@ void relocate_scores(Step& step, std::size_t offset, const Problem& problem);
 RaggedParams make_ragged_params(const Problem& problem, const ProblemLayouts& layouts);
 void relocate_ragged(Step& step, std::size_t offset);
 // A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`; of ragged problems with both,
-// of `forward_ragged`.
+// of `forward_ragged`, and with those of functions of the user's own of `forward_expressed`.
 template <class Params>
 void set_params_of(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
+  if (problem.has_expression()) {
+    using All = Expressed<Params>;
+    // Part by part: of the whole, GCC 12 takes strides of tensors for padding and clears them.
+    step.launch.params.assign(sizeof(All), std::byte{0});
+    step.set_part(0, params);
+    step.set_part(offsetof(All, score), make_score_params(problem));
+    step.set_part(offsetof(All, expression), make_expression_params(problem, layouts, score_unit(problem)));
+    relocate_scores(step, offsetof(All, score), problem);
+    return relocate_expressions(step, offsetof(All, expression), problem);
+  }
   if (problem.ragged()) {
     using All = Ragged<Params>;
     step.set_params(All{params, make_score_params(problem), make_ragged_params(problem, layouts)});
@@ -50,6 +63,8 @@ void set_params_of(Step& step, const Params& params, const Problem& problem, con
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
 // Of families that have no kernel for functions of scores: why they do not run such a problem; none for others.
 std::optional<std::string> why_no_scores(const Problem& problem);
+// Why a family without them refuses score and mask functions of the user's own.
+std::optional<std::string> why_no_expression(const Problem& problem);
 // Of families that have no kernel for ragged batches.
 std::optional<std::string> why_not_ragged(const Problem& problem);
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
@@ -101,6 +116,9 @@ class GpuFamily : public Family {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   // What ptxas is asked for: 1 compiles sooner. 3 is its own default.
   virtual int ptxas_level(const Traits&) const { return 3; }
+  // The tiles and blocks of the lists that its kernel reads where the problem has a mask function; none: it asks of
+  // each pair.
+  virtual std::optional<ListShape> list_shape(const Config&) const { return std::nullopt; }
   const ConfigSpace& space() const override {
     static const ConfigSpace instance = space_of<Config>();
     return instance;
@@ -117,16 +135,21 @@ class GpuFamily : public Family {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
-    // Families with kernels for 8 bits, for scores and for ragged batches have them by these names, in the same file.
+    // Families with kernels for 8 bits, for scores, for ragged batches and for functions of the user's own have them by
+    // these names, in the same file.
     const Traits traits = traits_of(problem);
     source.name_expression =
         fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
-                    problem.ragged()      ? "_ragged"
-                    : problem.has_score() ? "_scored"
-                                          : "",
+                    problem.has_expression() ? "_expressed"
+                    : problem.ragged()       ? "_ragged"
+                    : problem.has_score()    ? "_scored"
+                                             : "",
                     print_traits(traits), initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
     source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
+    if (problem.has_expression()) source.headers = {{kUserExpressionPath, user_expression_header(problem)}};
+    if (const auto shape = list_shape(config); shape && problem.has_mask_expression())
+      source.more_kernels.push_back(list_kernel(*shape, print_traits(traits)));
     if (const int level = ptxas_level(traits); level != 3)
       source.options.push_back(fmt::format("--ptxas-options=-O{}", level));
     return source;
@@ -139,6 +162,13 @@ class GpuFamily : public Family {
     program.steps.push_back(std::move(step));
     program.alignment_bytes = alignment_bytes;
     return program;
+  }
+  // Of a kernel with parameters of type Params, once `program` has all else.
+  template <class Params>
+  void add_lists(Program& program, const Config& config, const Problem& problem, const ProblemLayouts& layouts) const {
+    if (problem.has_mask_expression())
+      add_block_lists(program, offsetof(Expressed<Params>, expression), problem, make_forward_params(problem, layouts),
+                      *list_shape(config));
   }
   // What the config says of every launch.
   static Step step_of(const Config& config, const Problem& problem) {

@@ -9,9 +9,10 @@ namespace flashcore {
 
 std::string_view to_string(Operand operand) {
   constexpr std::array<std::string_view, kOperandCount> kNames = {
-      "q",          "k",         "v",    "o",     "lse",          "descale_q",
-      "descale_k",  "descale_v", "sink", "alibi", "cu_seqlens_q", "cu_seqlens_kv",
-      "seqused_kv", "seqused_q"};
+      "q",          "k",         "v",       "o",       "lse",          "descale_q",
+      "descale_k",  "descale_v", "sink",    "alibi",   "cu_seqlens_q", "cu_seqlens_kv",
+      "seqused_kv", "seqused_q", "tensor0", "tensor1", "tensor2",      "tensor3",
+      "tensor4",    "tensor5",   "tensor6", "tensor7"};
   return kNames.at(static_cast<std::size_t>(operand));
 }
 
@@ -45,6 +46,7 @@ std::string Program::fingerprint() const {
     for (const Dim3& d : {launch.grid, launch.block, launch.cluster})
       hasher.add(fmt::format("{} {} {}", d.x, d.y, d.z));
     hasher.add(fmt::format("{} {}", launch.shared_bytes, launch.programmatic));
+    if (launch.kernel != 0) hasher.add(fmt::format("kernel {}", launch.kernel));
     for (std::size_t i = 0; i < launch.tensor_maps.size(); ++i) {
       const TensorMapSpec& map = launch.tensor_maps[i];
       for (const std::uint32_t extent : map.box) hasher.add(std::to_string(extent) + " ");

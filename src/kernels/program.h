@@ -18,8 +18,9 @@
 
 namespace flashcore {
 
-// A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head; the last
-// four, of int32, are a ragged batch's boundaries and how many of each sequence's keys and rows count.
+// A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head; the next
+// four, of int32, are a ragged batch's boundaries and how many of each sequence's keys and rows count; the last are
+// those of Problem::tensors.
 enum class Operand : std::uint8_t {
   kQ,
   kK,
@@ -35,8 +36,20 @@ enum class Operand : std::uint8_t {
   kCuSeqlensKv,
   kSequsedKv,
   kSequsedQ,
+  kTensor0,
+  kTensor1,
+  kTensor2,
+  kTensor3,
+  kTensor4,
+  kTensor5,
+  kTensor6,
+  kTensor7,
 };
-inline constexpr std::size_t kOperandCount = 14;
+inline constexpr std::size_t kOperandCount = 22;
+// Of the tensor with that number in Problem::tensors.
+constexpr Operand operand_of_tensor(std::size_t number) {
+  return static_cast<Operand>(static_cast<std::size_t>(Operand::kTensor0) + number);
+}
 inline constexpr std::size_t kMaxWorkspaces = 3;
 inline constexpr std::size_t kAddressCount = kOperandCount + kMaxWorkspaces;
 std::string_view to_string(Operand operand);  // "q"
@@ -68,7 +81,7 @@ class AddressOf {
 // not.
 using Addresses = std::array<const void*, kAddressCount>;
 
-// One launch of the candidate's kernel.
+// One launch of a kernel of the candidate's module.
 struct Step {
   struct Relocation {
     std::size_t offset;  // of the 8 bytes in launch.params that are zero until bound
@@ -80,13 +93,18 @@ struct Step {
 
   template <class Params>
   void set_params(const Params& params) {
-    static_assert(std::is_trivially_copyable_v<Params>);
-    Params whole = params;
+    launch.params.assign(sizeof(Params), std::byte{0});
+    set_part(0, params);
+  }
+  // A member of the parameters, whose size is set.
+  template <class Part>
+  void set_part(std::size_t offset, const Part& part) {
+    static_assert(std::is_trivially_copyable_v<Part>);
+    Part whole = part;
 #if __has_builtin(__builtin_clear_padding)  // what lies between the fields must not enter fingerprint()
     __builtin_clear_padding(&whole);
 #endif
-    launch.params.resize(sizeof(Params));
-    std::memcpy(launch.params.data(), &whole, sizeof(Params));
+    std::memcpy(launch.params.data() + offset, &whole, sizeof(Part));
   }
   void relocate(std::size_t offset, AddressOf of) { relocations.push_back({offset, of}); }
   void add_map(const TensorMapSpec& map, AddressOf of) {

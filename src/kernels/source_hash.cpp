@@ -56,11 +56,13 @@ std::string hash_of_kernel(const std::string& file) {
   return place->second;
 }
 
-// A family of the host: its folder, and what that includes of other sources known here.
+// A family of the host: its folder, and what that includes of other sources known here. Without family.cpp, which
+// computes nothing: what it chooses is in the candidate, and a row whose candidate dispatch chose is judged by asking
+// dispatch again.
 std::string hash_of_folder(const std::string& family) {
   std::set<std::string> paths;
   for (const auto& [path, text] : all_sources()) {
-    if (!path.starts_with(family + "/")) continue;
+    if (!path.starts_with(family + "/") || path == family + "/family.cpp") continue;
     for (std::string& included : include_closure(path, all_sources())) paths.insert(std::move(included));
   }
   return hash_of_files({paths.begin(), paths.end()}, all_sources());
@@ -124,6 +126,7 @@ std::string source_hash(const Candidate& candidate, const PlacedProblem& problem
       .add(family.compile_arch(limits))
       .add(fmt::format("{}", source.dynamic_shared_bytes));
   for (const std::string& option : source.options) hasher.add(option);
+  if (const std::string extras = source.extras(); !extras.empty()) hasher.add(extras);
   return hasher.add(launches_of(candidate, problem, limits)).hex();
 }
 

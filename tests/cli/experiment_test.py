@@ -28,6 +28,15 @@ class ExperimentTest(CliTest):
         listed = self.expect(DONE, "experiment", "list", "--ledger", "out").stdout
         self.assertIn("key_blocks", listed)
         self.assertIn(verdict["verdict"], listed)
+        self.assertRegex(listed, r"key_blocks +\w+ +\w+ +[\d-]+ +present ")
+        self.assertIn("1 experiment in out, 1 of them with the present source", listed)
+        for pair in verdict["pairs"]:
+            pair["source_hash"]["control"] = "another"
+        self.write("out/key_blocks/verdict.json", json.dumps(verdict))
+        listed = self.expect(DONE, "experiment", "list", "--ledger", "out", "--json", "list.json").stdout
+        self.assertRegex(listed, r"key_blocks +\w+ +\w+ +[\d-]+ +earlier ")
+        with open(self.path("list.json"), encoding="utf-8") as file:
+            self.assertIs(json.load(file)["results"][0]["of_present_source"], False)
 
     def test_mistakes_are_named_with_file_and_line(self):
         self.write("bad.yaml", EXPERIMENT.replace("refuted_by", "refuted"))
@@ -72,7 +81,7 @@ class ExperimentTest(CliTest):
         closed = EXPERIMENT + "known: It had been the largest gain.\nclosed: {verdict: REFUTED, finding: Others fill the gap., last_commit: a20fe2b}\n"
         self.write("e.yaml", closed)
         self.assertRegex(self.expect(DONE, "experiment", "list", "e.yaml", "--ledger", "nowhere").stdout,
-                         r"key_blocks +REFUTED +- +closed +Others fill the gap\.")
+                         r"key_blocks +REFUTED +- +closed +- +Others fill the gap\.")
         for action in ("run", "check"):
             result = self.expect(NOT_JUDGED, "experiment", action, "e.yaml", "--device", "cpu", *(["--out", "out"] if action == "run" else []))
             self.assertIn("key_blocks is closed (REFUTED) and not run; commit a20fe2b still holds its code: Others fill the gap.", result.stdout)

@@ -87,6 +87,20 @@ class UserTableTest(support.CliTest):
         self.assertIn("because   your tuned table: b1_h8_s512_d64_fp16", result.stdout)
         self.assertIn("sm80_fwd:block_m=64", result.stdout)
 
+    def test_a_problem_with_functions_takes_its_own_entry_then_that_of_the_plain_problem(self):
+        plain = "b1_h4_s96_d64_fp32"
+        own = {"id": plain, "mask": "j <= i || j < 5"}
+        key = json.loads(self.expect(DONE, "bench", "--device", "cpu", "--problem", plain, "--json", "-", "--quiet").stdout)["results"][0]["device"]["key"]
+        entries = {plain: "cpu_fwd:block_m=24,block_n=32,threads=0,kv_split=1", json.dumps(own): "cpu_fwd:block_m=48,block_n=32,threads=0,kv_split=1"}
+        self.environment["FLASHCORE_TUNED"] = self.write("table.json", json.dumps({key: entries}))
+        chosen = lambda problem: self.explain("cpu", json.dumps(problem))["config"]["block_m"]  # noqa: E731
+        self.assertEqual(chosen(own), 48)
+        self.assertEqual(chosen({**own, "mask": "j <= i || j < 6"}), 24)
+        self.assertEqual(self.explain("cpu", plain)["config"]["block_m"], 24)
+
+    def explain(self, device, problem):
+        result = self.expect(DONE, "explain", "--device", device, "--problem", problem, "--json", "-", "--quiet")
+        return json.loads(result.stdout)["results"][0]
 
     def test_a_table_that_others_may_write_is_passed_over(self):
         entry = json.dumps({"h200": {"b1_h8_s512_d64_fp16": "sm80_fwd:block_m=64"}})

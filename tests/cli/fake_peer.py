@@ -1,7 +1,7 @@
 """A peer of `flashcore peers` for tests: attention in plain Python on tiny fp32 problems, and ways to go wrong.
 
 usage: fake_peer.py [NAME[:BEHAVIOUR] ...]; behaviours: good, wrong (o doubled), nan, short_file, refuses, errors (in sample), dies (in sample),
-dies_once, zero (a time of 0), too_fast, garbage (in sample), twice_the_time, brief (100 us), excuses (says that nothing is wrong, and writes
+dies_once, zero (a time of 0), too_fast, garbage (in sample), twice_the_time, brief (60 us), excuses (says that nothing is wrong, and writes
 no file), no_launches (0 of them). Times are made up: 1000 us a sample, with a little noise. FAKE_PEER_SOURCE: the source_hash that all claim.
 """
 
@@ -67,7 +67,7 @@ class Peer:
                 return {"error": "it lost its way"}
             if behaviour == "garbage":
                 return "garbage"
-            time_us = {"zero": 0.0, "too_fast": 1e-6, "twice_the_time": 2000.0, "brief": 100.0}.get(behaviour, 1000.0)
+            time_us = {"zero": 0.0, "too_fast": 1e-6, "twice_the_time": 2000.0, "brief": 60.0}.get(behaviour, 1000.0)
             return {"time_us": time_us * (1 + 0.01 * RANDOM.random()), "clock_mhz": 0}
         if op == "output":
             if behaviour == "excuses":

@@ -38,9 +38,18 @@ class ProblemTest(CliTest):
         self.assertEqual(windowed["fields"], {
             "batch": 1, "heads_q": 8, "heads_kv": 2, "seqlen_q": 3, "seqlen_kv": 70, "head_dim": 64, "head_dim_v": 64, "dtype": "bf16",
             "o_dtype": "bf16", "scaling": "none", "causal": "bottom_right", "window_left": 7, "window_right": 0, "window_alignment": "bottom_right", "scale": 0.5,
-            "softcap": 30, "alibi": "head", "sink": "head", "lengths": "fixed"})  # fmt: skip
+            "softcap": 30, "alibi": "head", "sink": "head", "lengths": "fixed", "tensors": None, "score": None, "mask": None})  # fmt: skip
         self.assertEqual((windowed["layout"], windowed["pairs"], windowed["keys_read"]), ("bshd", 24, 10))
         self.assertEqual((plain["fields"]["window_left"], plain["pairs"], plain["decode"]), (None, 512 * 512, False))
+
+    def test_functions_of_ones_own_come_as_json(self):
+        given = {"id": "b1_h8_s512_d64_fp16_causal", "score": "s*2", "mask": "document[i]==document[j]", "tensors": "document:int[1]"}
+        result = self.ask(json.dumps(given))["results"][0]
+        self.assertEqual([result["fields"][name] for name in ("score", "mask", "tensors")], ["s * 2.0", "document[i] == document[j]", "document: int[1]"])
+        self.assertRegex(result["problem"], r"^b1_h8_s512_d64_fp16_causal_score[0-9a-f]{12}_mask[0-9a-f]{12}$")
+        self.assertEqual(result["pairs"], 13 * 37 * 38 // 2 + 31 * 32 // 2)
+        self.expect_error(BAD_USAGE, ["was not given before", "as JSON with the text"], "problem", result["problem"])
+        self.expect_error(BAD_USAGE, ["column 1 of the score"], "problem", json.dumps({**given, "score": "sin(s)"}))
 
     def test_for_people(self):
         out = self.expect(DONE, "problem", "b1_h8_s512_d64_fp16_causal_wl3").stdout

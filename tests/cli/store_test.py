@@ -127,6 +127,28 @@ class VerifyTest(CliTest):
                 file.write(usual.replace(b"{", b'{"of_somebody": ' + kept + b",", 1))
             self.expect(DONE, "verify", "--record", "even.json")
 
+    def test_figures_of_older_statistics_are_derived_anew(self):
+        document = self.one_row_of_each_family()
+        honest = self.without_hashes(document)
+        for row in document["results"]:
+            row["floor_us"] *= 0.5
+            row["peers"][0]["ci95"] = [0.9999 * row["peers"][0]["speedup"], 1.0001 * row["peers"][0]["speedup"]]
+        older = self.write("older.json", json.dumps(document))
+        self.assertIn("WRONG", self.expect(FAILED, "verify", older).stdout)
+        recorded = self.expect(DONE, "verify", "--record", older).stdout
+        self.assertIn("derived the figures of %d results anew from the samples and ceilings that it keeps" % len(document["results"]), recorded)
+        with open(older, encoding="utf-8") as file:
+            self.assertEqual(self.without_hashes(json.load(file)), honest)
+        # A time that is wrong by other evidence stays as it is.
+        document["results"][0]["correct"]["passed"] = False
+        wrong = self.write("wrong.json", json.dumps(document))
+        self.assertIn("nothing is recorded in it", self.expect(FAILED, "verify", "--record", wrong).stdout)
+
+    def without_hashes(self, document):
+        """What is recorded is of the text that is here, which may be a later one than the file's, of the same code."""
+        rows = [{key: value for key, value in row.items() if key != "source_hash"} for row in document["results"]]
+        return json.dumps({**document, "source_hash": "", "results": rows}, sort_keys=True)
+
     def one_row_of_each_family(self):
         """Of what was measured on an H200, with the hash of the text that is here."""
         with open(os.path.join(SOURCE_DIR, "results", "h200", "canonical.json"), encoding="utf-8") as file:
@@ -248,6 +270,19 @@ class LongRunTest(CliTest):
             document = json.load(file)
         self.assertIn("the machine was busy", document["busy"])
         self.assertGreater(document["results"][0]["winner"]["machine"]["others_busy"], 0)
+
+    def test_bench_and_ab_warn_of_a_busy_machine_too(self):
+        problem = ("--device", "cpu", "--problem", "b1_h2_s128_d64_fp32", "--quiet")
+        others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+        try:
+            timed = self.run_flashcore("bench", *problem)
+            raced = self.run_flashcore("ab", "cpu_fwd", "cpu_fwd:block_n=128", *problem, "--seconds", "1", "--processes", "1")
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+        for result in (timed, raced):
+            self.assertRegex(result.stdout, r"warning: the machine was busy: other programs kept up to [\d.]+ cores busy while candidates were timed")
 
     def test_ctrl_c_ends_cleanly_with_what_is_done_saved(self):
         self.end_by(signal.SIGINT, "stopped by Ctrl-C")

@@ -179,8 +179,8 @@ TEST(ExpressionRange, RefusesWhatCouldGoWrong) {
 TEST(ExpressionCode, IsOneAssignmentAnOperation) {
   const ExpressionBox box = ExpressionBox::of({2, 8, 4, 100, 200});
   EXPECT_EQ(expression_device_code(Expression::parse("30 * tanh(s / 30)", kScore), "score", box),
-            "FC_DEVICE float score([[maybe_unused]] const expression::Variables& at,\n"
-            "    [[maybe_unused]] const expression::Tensor* tensors) {\n"
+            "FC_DEVICE float score([[maybe_unused]] const expression::Variables& at, "
+            "[[maybe_unused]] const expression::Tensor* tensors) {\n"
             "  [[maybe_unused]] const float t0 = 30.0f;\n"
             "  [[maybe_unused]] const float t1 = at.s;\n"
             "  [[maybe_unused]] const float t2 = t1 * 0.0333333351f;\n"

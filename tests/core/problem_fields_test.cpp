@@ -19,7 +19,8 @@ TEST(ProblemFieldsTest, EveryFieldSaysEverything) {
     EXPECT_EQ(field.required, field.otherwise == nullptr) << field.name;
     EXPECT_EQ(field.required, field.default_text.empty()) << field.name;
     EXPECT_EQ(field.kind == ProblemField::Kind::kWord, !field.words.empty()) << field.name;
-    EXPECT_FALSE(field.form.empty() || field.doc.empty() || field.python.empty()) << field.name;
+    EXPECT_FALSE((field.form.empty() && field.name != "tensors") || field.doc.empty() || field.python.empty())
+        << field.name;
     EXPECT_EQ(find_problem_field(field.name), &field);
     EXPECT_EQ(find_problem_field(field.suite_key), &field);
   }
@@ -64,7 +65,7 @@ TEST(ProblemFieldsTest, ShrinkingEndsAtTheLeast) {
       }
     }
     EXPECT_TRUE(p.mask.none() && p.heads_q == 1 && p.head_dim == 1 && p.batch == 1 && !p.scale && !p.has_score() &&
-                !p.ragged())
+                !p.ragged() && !p.has_expression())
         << p.id();
     EXPECT_LE(p.seqlen_q + p.seqlen_kv, 2) << p.id();
   }
@@ -94,7 +95,8 @@ TEST(ProblemFieldsTest, JsonHasEveryField) {
       {"seqlen_kv", 70},      {"head_dim", 64},    {"head_dim_v", 32},  {"dtype", "bf16"},
       {"causal", "top_left"}, {"window_left", 7},  {"window_right", 0}, {"window_alignment", "top_left"},
       {"scale", 0.5},         {"o_dtype", "bf16"}, {"scaling", "none"}, {"softcap", 30},
-      {"alibi", "batch"},     {"sink", "head"},    {"lengths", "full"}};
+      {"alibi", "batch"},     {"sink", "head"},    {"lengths", "full"}, {"tensors", nullptr},
+      {"score", nullptr},     {"mask", nullptr}};
   EXPECT_EQ(problem_json(p), expected);
   EXPECT_EQ(problem_json(Problem())["window_left"], nullptr);
   EXPECT_EQ(problem_json(Problem())["softcap"], nullptr);

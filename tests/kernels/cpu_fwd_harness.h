@@ -72,6 +72,8 @@ inline Outcome run(const PlacedProblem& problem, const Config& config, const Att
   cpu().fill(lse->data(), 0xFF, lse->size());
   AttentionArgs args{
       q->data(), k->data(), v->data(), o->data(), static_cast<float*>(lse->data()), make_layouts(problem)};
+  args.sink = inputs.sink.data(), args.alibi = inputs.alibi.data();
+  for (std::size_t t = 0; t < inputs.tensors.size(); ++t) args.tensors[t] = inputs.tensors[t].data.data();
   Forward(config, problem, args, attend_function)();
   cpu().download(result.o.data.data(), o->data(), o->size());
   cpu().download(result.lse.data(), lse->data(), lse->size());

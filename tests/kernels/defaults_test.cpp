@@ -29,7 +29,10 @@ TEST(Defaults, AreValidForWhateverIsSupported) {
     problem.seqlen_kv = pick<std::int64_t>(random, {1, 33, 512, 1025, 4097, 20000});
     problem.head_dim = 8 * static_cast<int>(1 + random() % 32);
     problem.head_dim_v = random() % 4 > 0 ? problem.head_dim : 8 * static_cast<int>(1 + random() % 32);
-    problem.mask = pick<Mask>(random, {Mask(), Mask::causal(Alignment::kTopLeft), Mask::causal()});
+    problem.mask = pick<Mask>(random, {Mask(), Mask::causal(Alignment::kTopLeft), Mask::causal(),
+                                       Mask{.left = 6, .right = {}}, Mask{.left = 900, .right = 0}});
+    problem.lengths = pick<Lengths>(random, {Lengths::kFixed, Lengths::kFixed, Lengths::kHalving});
+    if (random() % 4 == 0) problem.alibi = Alibi::kHead;
     const DeviceLimits limits = limits_of_arch(pick(random, known_archs()));
     for (const Family* family : all_families()) {
       if (family->kind() != DeviceKind::kCuda || family->why_unsupported(problem, limits)) continue;

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,16 +48,19 @@ struct RowsInMemory {
 };
 
 // Several launches: the first with everything asynchronous as late as possible, the others at random.
+// `meaning`: the problem that it must have the results of, if not its own.
 inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& candidate_text,
                                    const PlacedProblem& problem, int launches = 3,
-                                   std::optional<RowsInMemory> keys = std::nullopt) {
+                                   std::optional<RowsInMemory> keys = std::nullopt,
+                                   std::optional<PlacedProblem> meaning = std::nullopt) {
   static const std::unique_ptr<Compiler> compiler = open_emulator_compiler();
   const std::unique_ptr<Device> device = open_emulator();
   const DeviceLimits& limits = device->info().limits;
   const Candidate candidate = parse_candidate(candidate_text, problem, limits);
   const AttentionInputs inputs = make_inputs(problem, Pattern::kNormal, 1);
   const RowSample rows = choose_rows(problem, 1e12, 1);
-  const Reference reference = reference_forward(problem, inputs, rows);
+  const PlacedProblem& judged = meaning ? *meaning : problem;
+  const Reference reference = reference_forward(judged, inputs, rows);
   const ProblemLayouts layouts = make_layouts(problem);
 
   const auto buffer_of = [&](const char* name, const HostTensor& tensor) {
@@ -115,6 +120,15 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
     return buffer ? static_cast<const std::int32_t*>(buffer->data()) : nullptr;
   };
 
+  std::array<std::unique_ptr<Buffer>, kMaxExpressionTensors> tensors;
+  std::array<const void*, kMaxExpressionTensors> tensor_addresses = {};
+  for (std::size_t t = 0; t < inputs.tensors.size(); ++t) {
+    const std::vector<std::byte>& data = inputs.tensors[t].data;
+    tensors[t] = device->allocate(data.size(), 4096);
+    device->upload(tensors[t]->data(), data.data(), data.size());
+    tensor_addresses[t] = tensors[t]->data();
+  }
+
   EmulatorRun run;
   try {
     const Artifact artifact = compiler->compile(candidate.family->source(candidate.config, problem, limits), sources,
@@ -132,14 +146,15 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
                                        .sink = address(sink),
                                        .alibi = address(alibi),
                                        .cu_seqlens_q = int32s_at(cu_seqlens_q),
-                                       .cu_seqlens_kv = int32s_at(cu_seqlens_kv)});
+                                       .cu_seqlens_kv = int32s_at(cu_seqlens_kv),
+                                       .tensors = tensor_addresses});
     for (int i = 0; i < launches && run.result.empty(); ++i) {
       device->fill(o_buffer->data(), 0xff, o.data.size());
       device->fill(lse_buffer->data(), 0xff, lse.size() * sizeof(float));
       launch();
       device->download(o.data.data(), o_buffer->data(), o.data.size());
       device->download(lse.data(), lse_buffer->data(), lse.size() * sizeof(float));
-      run.result = judge(problem, reference, rows, o, lse);
+      run.result = judge(judged, reference, rows, o, lse);
     }
   } catch (const DeviceFault& fault) {
     run.fault = fault.what();

@@ -28,7 +28,8 @@ const ExpressionBox& box() {
 // One kernel: out[f * count + n] is function f of point n.
 std::string kernel_text(const std::vector<Expression>& expressions) {
   std::string text =
-      "#include \"kernels/ptx/special_registers.cuh\"\n#include \"kernels/tile/expression.cuh\"\n"
+      "#include \"kernels/ptx/memory.cuh\"\n#include \"kernels/ptx/special_registers.cuh\"\n#include "
+      "\"kernels/tile/expression.cuh\"\n"
       "namespace flashcore {\n"
       "struct Params { const float* points; float* out; int count; expression::Tensor tensors[4]; };\n";
   std::string calls;

@@ -15,6 +15,10 @@ inline constexpr const char* kShortKeys = "b1_h8_sq600_sk20_d64_fp16";  // one b
 // left.
 inline constexpr const char* kWindow = "b1_h2_s260_d64_fp16_causal_wl40";
 inline constexpr const char* kLeftOnly = "b1_h2_sq70_sk200_d64_fp16_wl30";
+// Functions of the user's own: blocks in the middle of a tile's keys that nobody sees, another mask for each head.
+inline constexpr const char* kListed =
+    R"({"id":"b2_h2_sq150_sk170_d64_fp16_causal","score":"s + bias[b, h, i, j]",)"
+    R"("mask":"(j // 40 - h) % 3 != b || i % 64 == j % 50","tensors":"bias: float[4]"})";
 // Functions of scores, and rows that see nothing but their sink.
 inline constexpr const char* kSoftcap = "b1_h2_s100_d64_fp16_causal_softcap5";
 inline constexpr const char* kAlibi = "b2_h3_sq100_sk150_d64_fp16_alibibatch";
@@ -107,6 +111,8 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kRowSoftmax = "tile/row_softmax.cuh";
   static constexpr const char* kTile = "tile/shared_tile.cuh";
   static constexpr const char* kScore = "tile/score.cuh";
+  static constexpr const char* kExpressed = "tile/expressed.cuh";
+  static constexpr const char* kLister = "tile/list_blocks.cuh";
   static constexpr const char* kSequence = "tile/sequence.cuh";
   static constexpr const char* kRaggedTiles = "tile/ragged_tiles.cuh";
   static constexpr const char* kSoftmax = "tile/softmax.cuh";
@@ -127,8 +133,8 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::ld_global_f32(params->sink + head)", kWrong},
       {"sm80_sink_of_another_head", kSm80, kSink, kScore, "params->sink + head)",
        "params->sink + (head + 1) % problem.heads_q)", kWrong},
-      {"sm80_softcap_after_mask", kSm80, kSoftcap, kK80, "mask_scores(acc_s, block, cut);\n",
-       "mask_scores(acc_s, block, cut), transform_scores(acc_s, block);\n", kWrong},
+      {"sm80_softcap_after_mask", kSm80, kSoftcap, kK80, "mask_scores(acc_s, keys, cut);\n",
+       "mask_scores(acc_s, keys, cut), transform_scores(acc_s, keys);\n", kWrong},
       {"sm90_softcap_after_mask", kSm90, kSoftcap, kWarpgroup,
        "transform_where_asked(block);\n    if constexpr (kMayBeCut) mask_where_cut(block);",
        "if constexpr (kMayBeCut) mask_where_cut(block);\n    transform_where_asked(block);", kWrong},
@@ -259,7 +265,7 @@ inline const std::vector<Mutation>& mutations() {
       {"sm80_wrong_kv_head", kSm80, kGrouped, kScheduler, "head_q / (params.heads_q / params.heads_kv)", "head_q",
        "out of bounds"},
       // --- sm80_fwd: arithmetic ---
-      {"sm80_no_mask", kSm80, kCausal, kK80, "mask_scores(acc_s, block, cut);", "", "wrong result"},
+      {"sm80_no_mask", kSm80, kCausal, kK80, "mask_scores(acc_s, keys, cut);", "", "wrong result"},
       {"sm80_mask_off_by_one", kSm80, kCausal, kMask, "column_of_element(i) >= end", "column_of_element(i) > end",
        "wrong result"},
       {"sm80_no_rescale", kSm80, kCausal, kK80, "tile::scale_rows(acc_o[m], rescale);", ";", "wrong result"},
@@ -384,8 +390,8 @@ inline const std::vector<Mutation>& mutations() {
        "rescale_to_new_max(scores, scale_log2, acc_o);\n      exponentiate<0, kCount>(scores, scale_log2, p, total);",
        "rescale_to_new_max(scores, scale_log2, acc_o);", "wrong result"},
       {"sm90_overflow_unseen", kSm90, kCausal, kRowSoftmax, "ptx::vote_any(exceeds(top))", "false", "wrong result"},
-      {"sm90_no_mask", kSm90, kCausal, kConsumer, "Base::mask_where_cut(block);\n    softmax.start", "softmax.start",
-       "wrong result"},
+      {"sm90_no_mask", kSm90, kCausal, kConsumer, "Base::mask_where_cut(block);\n    Base::mask_where_listed(block);",
+       "", "wrong result"},
       {"sm90_no_mask_of_second_block", kSm90, kCausal, kWarpgroup, "if constexpr (kMayBeCut) mask_where_cut(block);",
        "", "wrong result"},
       {"sm90_wrong_v_block", kSm90, kCausal, kProducer, "loader.load_v(tile, block + 1);",
@@ -476,14 +482,33 @@ inline const std::vector<Mutation>& mutations() {
       {"window_rows_without_keys", kRef, "b1_h1_sq40_sk20_d64_fp16_wl5_tl", kRefKernel, "int key = keys.begin;",
        "int key = 0;", "wrong result"},
       {"window_blocks_on_the_left_not_skipped", kSm90, kWindow, kConsumer,
-       "if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after);\n        release_tile",
+       "if constexpr (skips_after()) tile::skip_blocks(*this, work.skipped_after);\n        release_tile",
        "release_tile", "deadlock|race|wrong result|too many"},
       {"window_blocks_of_a_key_group_not_skipped", kSm90Groups, kWindow, kShares,
        "share.skipped_after = own_count - share.skipped - left;", "share.skipped_after = 0;",
        "deadlock|race|wrong result|too many|arrived at twice"},
       {"window_cluster_counts_its_own_blocks", kSm90Cluster, kWindow, kContext,
-       "blocks<C.block_n>(\n        tile.first_row,",
-       "blocks<C.block_n>(\n        tile.first_row + rank() * block_m(C),", "deadlock|race|wrong result"},
+       "blocks<C.block_n>(\n          tile.first_row,",
+       "blocks<C.block_n>(\n          tile.first_row + rank() * block_m(C),", "deadlock|race|wrong result"},
+      // --- functions of the user's own ---
+      {"sm90_listed_block_not_masked", kSm90, kListed, kConsumer,
+       "if (tile::BlockList::use_of(this->entry, row_group) == tile::ListedUse::kFull) return;", "return;", kWrong},
+      {"sm80_listed_block_not_masked", kSm80, kListed, kK80,
+       "if (tile::BlockList::use_of(this->entry, 0) != tile::ListedUse::kFull)", "if (false)", kWrong},
+      {"ref_mask_function_ignored", kRef, kListed, kRefKernel, "if (one[0] != 0.0f) continue;", "", kWrong},
+      {"sm90_list_of_the_first_rows", kSm90, kListed, kContext, "tile.first_row / block_m(C))", "0)", kWrong},
+      {"sm80_list_of_another_batch", kSm80, kListed, kExpressed, "batch * params.lists_per_batch", "0", kWrong},
+      {"sm90_list_of_another_head", kSm90, kListed, kExpressed, "head_q * params.lists_per_head", "0", kWrong},
+      {"sm90_list_without_its_last_block", kSm90, kListed, kLister, "static_cast<unsigned>(place + 1)",
+       "static_cast<unsigned>(place)", "deadlock|wrong result|race|too many"},
+      {"sm90_list_full_where_cut", kSm90, kListed, kLister, ": !truth.may_fail ? ListedUse::kFull",
+       ": truth.may_hold ? ListedUse::kFull", kWrong},
+      {"sm80_list_read_too_early", kSm80, kListed, kLister, "ptx::bar_sync();\n      if (warp == 0) append",
+       "if (warp == 0) append", "race|uninitialised"},
+      {"sm90_score_function_past_the_keys", kSm90, kListed, kExpressed, "at.j = min_int(at.j, problem.seqlen_kv - 1);",
+       ";", "out of bounds"},
+      {"sm80_score_function_of_unscaled_scores", kSm80, kListed, kExpressed, "at.s = s * params->unit;", "at.s = s;",
+       kWrong},
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},

@@ -63,6 +63,12 @@ bool only_other_lengths(const Problem& a, const Problem& b) {
   return a.ragged() && b.ragged() && a.lengths != b.lengths;
 }
 
+// Nor has a function's text a trait: it is in the source that is made for the problem.
+bool only_other_functions(const Problem& a, const Problem& b) {
+  return a.has_score_expression() == b.has_score_expression() && a.has_mask_expression() == b.has_mask_expression() &&
+         (a.score_text != b.score_text || a.mask_text != b.mask_text || a.tensors != b.tensors);
+}
+
 // What is wrong with the mirrors, by field.
 std::map<std::string_view, std::string> complaints(const Print& traits, const Print& params) {
   std::map<std::string_view, std::string> found;
@@ -76,7 +82,7 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
       const bool specialises = !field.compiled_for.empty();
       const bool of_the_mask = q->mask != p.mask;
       if (specialises ? of_the_mask && same_sides(p, *q) : !same_sides(p, *q)) continue;
-      if (only_other_lengths(p, *q)) continue;
+      if (only_other_lengths(p, *q) || only_other_functions(p, *q)) continue;
       ++pairs[field.name];
       if (only_another_softcap(p, *q)) {
         if (params(p) == params(*q))
@@ -98,6 +104,7 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
     }
   }
   for (const ProblemField& field : problem_fields()) {
+    if (field.name == "tensors") continue;  // others alone belong to other functions
     if (pairs[field.name] < 5)
       found[field.name] = fmt::format("only {} pairs of problems differ in '{}' alone: let the fuzzer draw it",
                                       pairs[field.name], field.name);

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "lab/compare/peer_rows.h"
+#include "lab/compare/peer_sessions.h"
 #include "lab/verify/audit.h"
 
 namespace flashcore {
@@ -145,6 +146,69 @@ TEST(Evidence, IsAPartOfTheAudit) {
   EXPECT_TRUE(audit_results({{"results", {row}}}).empty()) << audit_results({{"results", {row}}}).front();
   row["correct"]["passed"] = false;
   EXPECT_EQ(audit_results({{"results", {row}}}).size(), 1U);
+}
+
+TEST(Evidence, APeerOfOtherRowsIsThereOrTheRowSaysWhyNot) {
+  json row = honest_row(), without = honest_row();
+  for (json* one : {&row, &without}) (*one)["device"].erase("limits");
+  without["name"] = "other";
+  without["peers"] = json::array();
+  json rows = {row, without};
+  const auto wrong = audit_results({{"results", rows}});
+  ASSERT_EQ(wrong.size(), 1U);
+  EXPECT_NE(wrong[0].find("the peer cudnn is in other rows and not in this one"), std::string::npos) << wrong[0];
+  json untimed = rows;
+  untimed[1]["time_us"] = nullptr;
+  EXPECT_TRUE(audit_results({{"results", untimed}}).empty());
+  // A peer run writes what it knows of it, and keeps what was known.
+  note_silent_absences(rows);
+  EXPECT_EQ(rows[1]["refused"]["cudnn"], "it was not asked in any session of this row");
+  EXPECT_TRUE(audit_results({{"results", rows}}).empty());
+  rows[1]["refused"]["cudnn"] = "head_dim 512: at most 256";
+  note_silent_absences(rows);
+  EXPECT_EQ(rows[1]["refused"]["cudnn"], "head_dim 512: at most 256");
+}
+
+TEST(Evidence, SessionsThatRanSlowlyAreNamed) {
+  json row = honest_row();
+  row["device"].erase("limits");
+  row["measured"][0]["environment"] = {{"throttle_reasons", "none"}};
+  row["measured"][0]["others_busy"] = 0.1;
+  EXPECT_TRUE(audit_document({{"results", {row}}}).remarks.empty());
+  row["measured"][1]["environment"] = {{"throttle_reasons", "sw_power_cap"}};
+  row["measured"][0]["others_busy"] = 0.25;
+  const Audit audit = audit_document({{"results", {row}}});
+  EXPECT_TRUE(audit.wrong.empty()) << audit.wrong.front();
+  EXPECT_EQ(audit.remarks,
+            (std::vector<std::string>{"clocks were lowered (sw_power_cap) in session 2 of one",
+                                      "other programs kept a quarter of a core or more busy in session 1 of one"}));
+}
+
+TEST(Evidence, FiguresOfOlderStatisticsAreDerivedAnew) {
+  json row = honest_row();
+  row["device"].update({{"id", "cuda:0"}, {"memory_bytes", 1}, {"driver", "1"}, {"name", "NVIDIA H200"}});
+  row["device"]["limits"] = {{"kind", "cuda"},
+                             {"arch", 90},
+                             {"multiprocessors", 132},
+                             {"shared_bytes_per_block", 1},
+                             {"shared_bytes_per_multiprocessor", 1},
+                             {"registers_per_multiprocessor", 1},
+                             {"max_threads_per_block", 1},
+                             {"max_threads_per_multiprocessor", 1},
+                             {"l2_bytes", 62914560}};
+  row["device"]["ceilings"] = {{"matmul_tflops_16bit", 900.0},
+                               {"fma_tflops_fp32", 0.0},
+                               {"read_gbps", 4500.0},
+                               {"cache_read_gbps", 8000.0},
+                               {"empty_launch_us", 0.6}};
+  row["floor_us"] = 0.61;
+  row["peers"][0]["ci95"] = {2.04, 2.06};
+  const std::optional<json> anew = with_figures_anew(row);
+  ASSERT_TRUE(anew);
+  EXPECT_NEAR((*anew)["floor_us"].get<double>(), 1.19, 0.02);
+  EXPECT_LT((*anew)["peers"][0]["ci95"][0].get<double>(), 2.0);
+  EXPECT_TRUE(audit_results({{"results", {*anew}}}).empty()) << audit_results({{"results", {*anew}}}).front();
+  EXPECT_FALSE(with_figures_anew(*anew)) << "it has them now";
 }
 
 }  // namespace

@@ -92,6 +92,36 @@ TEST(Freshness, TheHashIsOfKernelConfigProblemAndDevice) {
   EXPECT_EQ(source_hash_of("no_such_family", kProblem, limits), source_hash());
 }
 
+// A row of a CPU is judged by that CPU, on whatever machine somebody asks.
+TEST(Freshness, ACpusChoiceIsByTheTilesOfTheRowsDevice) {
+  const PlacedProblem problem = PlacedProblem::parse("b1_h8_s512_d64_bf16");
+  DeviceInfo with;
+  with.limits.multiprocessors = 2;
+  with.limits.amx = true;
+  with.key = "no table";
+  with.id = "cpu";
+  DeviceInfo without = with;
+  without.limits.amx = false;
+  const auto row_on = [&](const DeviceInfo& device) {
+    const Candidate chosen = dispatch_as_built(problem, device).candidate;
+    return nlohmann::json{
+        {"problem", problem.id()},          {"device", device},
+        {"family", chosen.family->name()},  {"config", chosen.print().substr(chosen.print().find(':') + 1)},
+        {"chosen_by", ChosenBy::kDispatch}, {"source_hash", source_hash(chosen, problem, device.limits)}};
+  };
+  nlohmann::json tiles = row_on(with), vectors = row_on(without);
+  EXPECT_NE(tiles["config"], vectors["config"]);
+  EXPECT_EQ(state_of(tiles), State::kSameText);
+  EXPECT_EQ(state_of(vectors), State::kSameText);
+  // Rows from before it was recorded: their ceilings tell.
+  for (nlohmann::json* row : {&tiles, &vectors}) (*row)["device"]["limits"].erase("amx");
+  EXPECT_NE(why_stale(tiles), "");
+  tiles["device"]["ceilings"] = {{"matmul_tflops_16bit", 4.9}};
+  vectors["device"]["ceilings"] = {{"matmul_tflops_16bit", 0.0}};
+  EXPECT_EQ(state_of(tiles), State::kSameText);
+  EXPECT_EQ(state_of(vectors), State::kSameText);
+}
+
 TEST(Freshness, OtherLaunchesOfTheSameKernelMakeItsRowsStale) {
   std::string hash;
   {

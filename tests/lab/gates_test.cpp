@@ -102,6 +102,14 @@ TEST(Floor, IsTheLargerOfArithmeticAndTraffic) {
   PlacedProblem tiny;  // everything stays in the cache
   EXPECT_NEAR(floor_us(tiny, gpu, ceilings), 1.5, 1e-3);
   EXPECT_EQ(floor_us(prefill, gpu, {}), 0) << "nothing measured, nothing claimed";
+
+  // What stays in L2 is read from there: 2 sequences of the 64.
+  decode.batch = 2;
+  ceilings.cache_read_gbps = 8000;
+  EXPECT_NEAR(floor_us(decode, gpu, ceilings), 1.5 + decode.bytes() / 8000e3, 1e-6);
+  DeviceInfo cpu = gpu;
+  cpu.limits.kind = DeviceKind::kCpu;
+  EXPECT_NEAR(floor_us(decode, cpu, ceilings), 1.5, 1e-3) << "the cores' own caches are faster than what is measured";
 }
 
 TEST(Floor, FollowsTheUnitThatDoesTheWork) {

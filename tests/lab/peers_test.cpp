@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 
 #include "kernels/source_hash.h"
@@ -13,14 +14,14 @@ namespace {
 
 using nlohmann::json;
 
-json run_one(bool on_gpu, PeerDeadlines deadlines, std::vector<std::vector<std::string>> programs) {
+json run_one(bool on_gpu, PeerDeadlines deadlines, std::vector<std::vector<std::string>> programs, double gap_ms = 0) {
   PeersOptions options;
   options.device = "cpu";
   options.on_gpu = on_gpu;  // the rules of a GPU; the times are a CPU's
   options.suite = {"one", {{"tiny", PlacedProblem::parse("b1_h1_s8_d16_fp32")}}};
   options.programs = std::move(programs);
   options.rounds = 2;
-  options.gap_ms = 0;
+  options.gap_ms = gap_ms;
   options.laboratory = FLASHCORE_BINARY;
   options.deadlines = deadlines;
   // Its party "flashcore" says what the library of this build would.
@@ -40,6 +41,17 @@ TEST(Peers, OnAGpuBothTimingsOfOursMustAgree) {
   EXPECT_TRUE(row["peers"].empty()) << "no ratio is published either";
   EXPECT_EQ(row["measured"][0]["samples_us"].size(), 2U) << "the samples are kept";
   EXPECT_TRUE(run_one(false, {}, {{"python3", kFake, "flashcore:brief", "good"}})["time_us"].is_object());
+}
+
+TEST(Peers, OnACpuEachSampleComesAfterPoolsHaveGoneToSleep) {
+  const auto seconds_with = [](double gap_ms) {
+    const auto start = std::chrono::steady_clock::now();
+    const json row = run_one(false, {}, {{"python3", kFake, "good"}}, gap_ms);
+    EXPECT_TRUE(row["time_us"].is_object()) << row;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  seconds_with(0);  // what is measured once in a process
+  EXPECT_GE(seconds_with(-1), 2 * 2 * 0.05) << "2 rounds of 2 parties, 50 ms before each";
 }
 
 // It answers hello, and nothing else: without a bound the first problem would take 900 s.

@@ -164,6 +164,15 @@ TEST(Coverage, OfTheHierarchicalBootstrap) {
   }
 }
 
+// Two say even less of how much processes differ: too wide an interval where they hardly do, and never too narrow.
+TEST(Coverage, OfTheHierarchicalBootstrapOfTwo) {
+  for (const double between : {0.0, 1.0, 2.0, 3.0, 5.0, 10.0}) {
+    const double coverage = coverage_of_processes(2, between, 1500);
+    EXPECT_GT(coverage, 0.93) << "between " << between;
+    EXPECT_LE(coverage, between >= 2 ? 0.995 : 1) << "between " << between;
+  }
+}
+
 TEST(Hierarchical, OneProcessIsTheBlockBootstrap) {
   SplitMix random(1);
   std::vector<std::vector<double>> one(1, std::vector<double>(20));

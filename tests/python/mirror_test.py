@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -10,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
-from flashcore import _arrays, _factors, _plan, _scores, _varlen  # noqa: E402
+from flashcore import _arrays, _factors, _functions, _plan, _scores, _varlen  # noqa: E402
 
 DRAWS = 200
 WHERE_TO_ADD = (
@@ -53,16 +54,26 @@ class Call:
         self.causal, self.window = f.pop("causal"), (f.pop("window_left"), f.pop("window_right"))
         self.window_alignment, self.scale = f.pop("window_alignment"), f.pop("scale")
         self.scores = _scores.of_words(f.pop("softcap"), f.pop("alibi"), f.pop("sink"))
+        # Larger than any index, of one element.
+        words = {"float": 0, "int": 1, "bool": 2}
+        tensors = re.findall(r"(\w+): (\w+)\[(\d)\]", f.pop("tensors") or "")
+        self.functions = _functions.Functions(f.pop("score") or "", f.pop("mask") or "", tuple(
+            _functions.Tensor(name, words[word], (4096,) * int(rank), (0,) * int(rank)) for name, word, rank in tensors))  # fmt: skip
         if f:
             raise AssertionError(f"flashcore.attention has nothing for {', '.join(f)}: {WHERE_TO_ADD}")
 
     def planned(self):
-        """The id of what the library understood."""
+        """What the library understood, as the program reads it."""
+        info = self.info()
+        return json.dumps({"id": info["problem"], **info["expressions"]}) if "expressions" in info else info["problem"]
+
+    def info(self):
         if self.ragged:
             sizes = _varlen._Sizes(*self.packed[:3], self.batch)
             return _varlen._plan_of(sizes, self.bounds, tuple(self.packed), self.causal, self.window, self.window_alignment, self.scale, None,
-                                    self.scaling, self.scores).info["problem"]  # fmt: skip
-        return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None, self.scaling, self.scores).info["problem"]
+                                    self.scaling, self.scores).info  # fmt: skip
+        return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None, self.scaling, self.scores,
+                              self.functions).info  # fmt: skip
 
 
 def lost(before, after):
@@ -72,7 +83,7 @@ def lost(before, after):
 
 class MirrorTest(unittest.TestCase):
     def test_every_field_survives(self):
-        drawn = fields_of(output_of(os.environ["FLASHCORE_RANDOM_PROBLEMS"], str(DRAWS), "23").split())
+        drawn = fields_of(output_of(os.environ["FLASHCORE_RANDOM_PROBLEMS"], str(DRAWS), "23").splitlines())
         self.assertEqual(len(drawn), DRAWS)
         for name in drawn[0]:
             values = {fields[name] for fields in drawn}

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "python"))
 import torch  # noqa: E402
 import torch._dynamo  # noqa: E402: not for the first time while torch.compile is another function
 import torch._inductor.test_operators  # noqa: E402: the same
+from flashcore import _library  # noqa: E402
 from flashcore import _peer_calls as calls  # noqa: E402
 from flashcore import _peer_server as server  # noqa: E402
 from flashcore import peers  # noqa: E402
@@ -27,7 +28,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
 def question(folder, problem="b1_h4_hk2_s32_d16_fp32", seed=1, layout="bhsd", **fields):
     """What the program asks with, its inputs written."""
     described = {"batch": 1, "heads_q": 4, "heads_kv": 2, "seqlen_q": 32, "seqlen_kv": 32, "head_dim": 16, "head_dim_v": 16, "dtype": "fp32", "causal": "none",
-                 "window_left": None, "window_right": None, "window_alignment": "bottom_right", "scale": None, "softcap": None, "alibi": "none", "sink": "none"} | fields  # fmt: skip
+                 "window_left": None, "window_right": None, "window_alignment": "bottom_right", "scale": None, "softcap": None, "alibi": "none", "sink": "none", "scaling": "none", "score": None, "mask": None} | fields  # fmt: skip
+    tensors = described.pop("tensors", {})
+    described.setdefault("o_dtype", described["dtype"])
     dtype = getattr(torch, calls.DTYPES[described["dtype"]])
     torch.manual_seed(seed)
     inputs = {}
@@ -36,19 +39,31 @@ def question(folder, problem="b1_h4_hk2_s32_d16_fp32", seed=1, layout="bhsd", **
         path = Path(folder, f"{name}.bin")
         path.write_bytes(x.contiguous().view(torch.uint8).numpy().tobytes())
         inputs[name] = {"file": str(path), "dtype": described["dtype"], "shape": list(x.shape)}
+    for name in () if described["scaling"] == "none" else ("descale_q", "descale_k", "descale_v"):
+        x = torch.rand(1 if described["scaling"] == "tensor" else (described["batch"], described["heads_kv"])) + 0.5
+        Path(folder, f"{name}.bin").write_bytes(x.numpy().tobytes())
+        inputs[name] = {"file": str(Path(folder, f"{name}.bin")), "dtype": "fp32", "shape": list(x.shape)}
     slopes = [described["heads_q"]] if described["alibi"] == "head" else [described["batch"], described["heads_q"]]
     for name, shape in (("alibi", slopes), ("sink", [described["heads_q"]])):
         if described[name] != "none":
             x = torch.rand(shape)
             Path(folder, f"{name}.bin").write_bytes(x.numpy().tobytes())
             inputs[name] = {"file": str(Path(folder, f"{name}.bin")), "dtype": "fp32", "shape": shape}
+    for name, x in tensors.items():
+        Path(folder, f"{name}.bin").write_bytes(x.contiguous().view(torch.uint8).numpy().tobytes())
+        dtype = {torch.float32: "fp32", torch.int32: "int32", torch.bool: "bool"}[x.dtype]
+        inputs.setdefault("tensors", {})[name] = {"file": str(Path(folder, f"{name}.bin")), "dtype": dtype, "shape": list(x.shape)}
     return {"op": "prepare", "problem": problem, "seed": seed, "layout": layout, "fields": described, "inputs": inputs, "candidate": "cpu_fwd", "sample_us": 0.0}
 
 
 def reference(p):
     group = p.heads // p.heads_kv
-    k, v = (x.double().repeat_interleave(group, dim=1) for x in (p.k, p.v))
-    scores = p.q.double() @ k.transpose(-1, -2) * (p.scale or 1 / math.sqrt(p.dim))
+    q, k, v = (x.double() for x in (p.q, p.k, p.v))
+    if p.descales:
+        factor_q, factor_k, factor_v = (x.double().expand(p.batch, p.heads_kv)[..., None, None] for x in p.descales)
+        q, k, v = q * factor_q.repeat_interleave(group, dim=1), k * factor_k, v * factor_v
+    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
+    scores = q @ k.transpose(-1, -2) * (p.scale or 1 / math.sqrt(p.dim))
     scores = p.softcap * torch.tanh(scores / p.softcap) if p.softcap else scores
     if p.slopes is not None:
         away = (torch.arange(p.rows)[:, None] + p.keys - p.rows - torch.arange(p.keys)[None]).abs()
@@ -106,6 +121,52 @@ class CallsTest(Folder):
                 with self.assertRaisesRegex(calls.Refused, "no softcap"):
                     calls.peer_call("math", p)
 
+    def test_functions_are_those_of_the_problem_s_text(self):
+        torch.manual_seed(2)
+        document = torch.arange(32, dtype=torch.int32).div(5, rounding_mode="floor").expand(1, 32).contiguous()
+        shown = torch.rand(32, 32) < 0.6
+        for fields in ({"score": "1.1 * s + 0.01 * (j - i) - 0.5 * max(s, 0.1 * s) + 0.001 * j"}, {"score": "s + slope[h] * (j - i)", "tensors": {"slope": torch.rand(4)}},
+                       {"mask": "document[b, i] == document[b, j]", "tensors": {"document": document}, **CAUSAL}, {"mask": "shown[i, j]", "tensors": {"shown": shown}},
+                       {"mask": "i // 5 == j // 5 || !(j < 20) && h != 2", "score": "where(hk == 1, min(s, 0.5), tanh(s))"}):  # fmt: skip
+            with self.subTest(fields), mock.patch.object(torch, "compile", lambda f, **k: f):
+                p = self.problem(**fields)
+                made = [calls.flashcore_call(p, "cpu_fwd"), calls.peer_call("flex", p)]
+                if "shown" in p.tensors:
+                    made.append(calls.peer_call("math", p))
+                for call in made:
+                    call.run()
+                    call.run()
+                    for o, _ in call.outputs():
+                        torch.testing.assert_close(o, made[0].outputs()[0][0], atol=1e-5, rtol=1e-4)
+                if "shown" not in p.tensors:
+                    with self.assertRaisesRegex(calls.Refused, "functions of scores|masks but bands|one tensor"):
+                        calls.peer_call("math", p)
+
+    def test_8_bits_come_with_their_factors_and_leave_in_the_output_s_type(self):
+        for fields in ({"scaling": "tensor"}, {"scaling": "head", "batch": 2}, {"scaling": "none", **CAUSAL}):
+            with self.subTest(fields):
+                p = self.problem(dtype="e4m3", o_dtype="bf16", **fields)
+                call = calls.flashcore_call(p, "cpu_fwd")
+                call.run()
+                self.assertEqual(call.outputs()[0][0].dtype, torch.bfloat16)
+                torch.testing.assert_close(call.outputs()[0][0].double(), reference(p), atol=0.02, rtol=0.02)
+                with self.assertRaisesRegex(calls.Refused, "8-bit"):
+                    calls.peer_call("math", p)
+
+    def test_an_output_of_other_type_and_factor_is_handed_over_as_the_problem_s(self):
+        p = self.problem(dtype="e4m3", o_dtype="bf16", scaling="tensor")
+        stored = (reference(p) * 16).to(torch.float8_e4m3fn)
+        outs = [torch.empty_like(stored) for _ in range(2)]
+        of_true_inputs = p.q.float().sum()
+        call = calls.TwoBufferCall(lambda i: outs[i].copy_(stored if p.q.float().sum() == of_true_inputs else -stored.float()), [(x, None) for x in outs])
+        call.o_factor = 1 / 16
+        prepared = server.Prepared(p, call, _library.context("cpu"), 0.0)
+        self.addCleanup(prepared.release_timer)
+        for written in prepared.output(self.folder):
+            o = torch.frombuffer(bytearray(Path(written["o"]).read_bytes()), dtype=torch.bfloat16).view(reference(p).shape)
+            self.assertTrue(torch.equal(o, (stored.float() / 16).bfloat16()))
+        self.assertTrue(torch.equal(p.q.float().sum(), of_true_inputs))
+
     def test_ours_lies_as_the_problem_says(self):
         for layout in ("bhsd", "bshd", "strided"):
             p = self.problem(layout=layout, **CAUSAL)
@@ -145,6 +206,10 @@ class CallsTest(Folder):
         p = self.problem()
         self.assertEqual(calls.PEERS["math"].make(p).notes, ["writes no LSE", "repeats K and V"])
         self.assertEqual(calls.PEERS["flash"].make(p).notes, [])
+        with mock.patch.object(torch, "compile", lambda f, **k: f):
+            self.assertEqual(calls.PEERS["flex"].make(p).notes, ["writes no LSE"])
+            self.assertEqual(calls.PEERS["flex"].make(self.problem(sink="head")).notes, ["joins the sink after, by its log-sum-exp"])
+        self.assertEqual([calls.PEERS[name].notes for name in ("flex", "flex_autotune")], [[], []], "with a sink it returns its LSE")
 
     def test_flex_gets_a_block_mask_for_masks_and_for_decoding(self):
         made = []

@@ -74,11 +74,55 @@ class ReadmeTables(unittest.TestCase):
         text = self.readme()
         self.assertIn("| over peer † |", text, "what holds for every problem is in the head")
         self.assertIn("| 1.20× [1.19, 1.21] |", text)
-        self.assertIn("| 0.90× § ‡ |", text)
+        self.assertIn("| 0.90× § ‡ ¹ |", text)
         self.assertIn("§ no interval: none was recorded.", text)
         self.assertIn("† writes no log-sum-exp", text)
         self.assertIn("‡ knows no groups", text)
-        self.assertIn("Each speed-up rests on 1 to 2 sessions.", text)
+        self.assertIn("¹ of one session: its interval does not hold what differs between sessions. Each other speed-up rests on 2 sessions.", text)
+        # All cells of one peer: its head has the mark. All of a table: a sentence.
+        rows[1]["peers"] = [rows[0]["peers"][0], rows[0]["peers"][0] | {"name": "other", "sessions": 1}]
+        self.results(*rows)
+        self.run_script()
+        self.assertIn("| over peer † | over other † ¹ |", self.readme())
+        self.assertIn("| 1.20× [1.19, 1.21] |", self.readme())
+        for row in rows:
+            for peer in row["peers"]:
+                peer["sessions"] = 1
+        self.results(*rows)
+        self.run_script()
+        self.assertNotIn("¹", self.readme())
+        self.assertIn("Each speed-up rests on 1 session.", self.readme())
+
+    def test_a_sink_that_is_joined_after_is_marked(self):
+        row = result("b1_h8_s512_d64_fp16", 9.4, 1.2)
+        row["peers"][0]["notes"] = ["joins the sink after, by its log-sum-exp"]
+        self.results(row)
+        self.run_script()
+        self.assertIn("| over peer # |", self.readme())
+        self.assertIn("# knows no sinks", self.readme())
+
+    def test_a_session_on_a_busy_machine_is_marked(self):
+        rows = [result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h8_s2048_d64_fp16", 22.0, 0.9)]
+        for row, busy in zip(rows, (0.26, 0.24)):
+            row["measured"] = [{"samples_us": [1.0], "others_busy": 0.0}, {"samples_us": [1.0], "others_busy": busy}]
+        self.results(*rows)
+        self.run_script()
+        self.assertIn("9.40 [8.40, 10.4] ◊ |", self.readme())
+        self.assertIn("22.0 [21.0, 23.0] |", self.readme())
+        self.assertIn("◊ in one of its sessions other programs kept 0.25 cores or more busy.", self.readme())
+
+    def test_a_mean_says_how_many_are_level_and_a_cpu_has_one_of_decoding(self):
+        rows = [result("b1_h8_s512_d64_bf16", 9.4, 1.2), result("b1_h8_s2048_d64_bf16", 22.0, 1.0), result("b1_h8_sq1_sk512_d64_bf16", 9.4, 0.5)]
+        self.results(*rows)
+        self.run_script()
+        self.assertIn("**geometric mean without decode** | | | | | **1.10×** of 2, 1 level |", self.readme())
+        self.assertIn("*Level* in a mean: of that many problems the interval holds 1", self.readme())
+        self.assertNotIn("of decoding", self.readme())
+        for row in rows:
+            row["device"]["limits"] = {"kind": "cpu"}
+        self.results(*rows)
+        self.run_script()
+        self.assertIn("**geometric mean of decoding** | | | | | **0.50×** of 1 |", self.readme())
 
     def test_fewer_than_twelve_rounds_show_no_interval_and_say_so(self):
         few, enough = result("b1_h8_s512_d64_fp16", 9.4, 1.2) | {"samples": 4}, result("b1_h8_s2048_d64_fp16", 22.0, 0.9) | {"samples": 12}
@@ -265,9 +309,9 @@ class ReadmeTables(unittest.TestCase):
         self.results(one, two)
         self.assertEqual(self.run_script().returncode, 0)
         text = self.readme()
-        self.assertIn("| `b1_h8_s2048_d64_fp16` | `sm80_fwd` | 22.0 | 57.2 TFLOP/s | 2.00× | 0.90× |", text)
+        self.assertIn("| `b1_h8_s2048_d64_fp16` | `sm80_fwd` | 22.0 | 57.2 TFLOP/s | 2.00× | 0.90× [0.89, 0.91] |", text)
         self.assertIn("**geometric mean of all 2** | | | | | **1.04×** of 2 |", text)  # of those left out too
-        for left_out in ("s512", "slow", "7.00", "[", "commit"):
+        for left_out in ("s512", "slow", "7.00", "22.0 [", "commit"):
             self.assertNotIn(left_out, text)
         self.assertEqual(self.run_script("--check").returncode, 0)
         (self.root / "README.md").write_text(README.replace("gpu/tiny", "gpu/tiny problems=gone"))

@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "device/cpu/aligned_memory.h"
+#include "device/cpu/amx.h"
 #include "device/cpu/ceilings.h"
 #include "device/cpu/cpu_threads.h"
 #include "device/cpu/thread_pool.h"
@@ -156,6 +157,7 @@ class CpuDevice : public Device {
     info_.limits.kind = DeviceKind::kCpu;
     info_.limits.multiprocessors = cpu_threads();
     info_.limits.l2_bytes = last_level_cache_bytes();
+    info_.limits.amx = has_amx();
     info_.key = cpu_key(info_.name, info_.limits.multiprocessors);
   }
 

@@ -41,27 +41,37 @@ void assemble(LaunchCall& call, const LaunchSpec& spec, CUstream stream) {
 }
 
 CudaModule::CudaModule(std::shared_ptr<const Context> context, const Artifact& artifact)
-    : context_(std::move(context)), symbol_(artifact.symbol) {
+    : context_(std::move(context)) {
   if (artifact.cubin.empty())
     throw_internal("{} has no GPU code: it was compiled for {}", artifact.symbol, artifact.arch);
   const RelaxedCapture relaxed(context_->api());
   const DriverApi& api = context_->use();
   context_->check(api.module_load(&module_, artifact.cubin.data()),
-                  fmt::format("loading {} ({})", symbol_, artifact.arch));
+                  fmt::format("loading {} ({})", artifact.symbol, artifact.arch));
   try {
-    context_->check(api.module_function(&function_, module_, symbol_.c_str()), "finding " + symbol_);
-    shared_limit_ = artifact.dynamic_shared_bytes;
-    if (shared_limit_ > 0)
-      context_->check(
-          api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_limit_),
-          fmt::format("giving {} {} bytes of dynamic shared memory", symbol_, shared_limit_));
-    std::size_t offset = 0;
-    if (api.function_param_info)
-      param_bytes_known_ = api.function_param_info(function_, 0, &offset, &param_bytes_) == CUDA_SUCCESS;
+    kernels_.push_back(find_kernel(artifact));
+    for (const KernelFacts& more : artifact.more_kernels) kernels_.push_back(find_kernel(more));
   } catch (...) {
     api.module_unload(module_);
     throw;
   }
+}
+
+CudaModule::Kernel CudaModule::find_kernel(const KernelFacts& facts) const {
+  const DriverApi& api = context_->api();
+  Kernel kernel;
+  kernel.symbol = facts.symbol;
+  context_->check(api.module_function(&kernel.function, module_, kernel.symbol.c_str()), "finding " + kernel.symbol);
+  kernel.shared_limit = facts.dynamic_shared_bytes;
+  if (kernel.shared_limit > 0)
+    context_->check(api.function_set_attribute(kernel.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                               kernel.shared_limit),
+                    fmt::format("giving {} {} bytes of dynamic shared memory", kernel.symbol, kernel.shared_limit));
+  std::size_t offset = 0;
+  if (api.function_param_info)
+    kernel.param_bytes_known =
+        api.function_param_info(kernel.function, 0, &offset, &kernel.param_bytes) == CUDA_SUCCESS;
+  return kernel;
 }
 
 CudaModule::~CudaModule() {
@@ -78,28 +88,31 @@ void CudaModule::launch(const LaunchSpec& spec) const {
 }
 
 void CudaModule::launch_on(CUstream stream, const LaunchSpec& spec, std::span<const std::byte> given) const {
+  if (spec.kernel >= kernels_.size())
+    throw_internal("kernel {} of a module that has {} was launched", spec.kernel, kernels_.size());
+  const Kernel& kernel = kernels_[spec.kernel];
   LaunchCall call;
   assemble(call, spec, stream);
-  if (static_cast<int>(spec.shared_bytes) > shared_limit_)
-    throw_internal("{} was compiled for {} bytes of dynamic shared memory and launched with {}", symbol_, shared_limit_,
-                   spec.shared_bytes);
+  if (static_cast<int>(spec.shared_bytes) > kernel.shared_limit)
+    throw_internal("{} was compiled for {} bytes of dynamic shared memory and launched with {}", kernel.symbol,
+                   kernel.shared_limit, spec.shared_bytes);
   // The driver copies as many bytes as the kernel's parameter has, so too few would read past the end.
-  if (param_bytes_known_ && given.size() != param_bytes_)
-    throw_internal("{} takes {} bytes of parameters and was given {}", symbol_, param_bytes_, given.size());
+  if (kernel.param_bytes_known && given.size() != kernel.param_bytes)
+    throw_internal("{} takes {} bytes of parameters and was given {}", kernel.symbol, kernel.param_bytes, given.size());
   const DriverApi& api = context_->api();
-  if (volume(spec.cluster) > kPortableClusterSize && !large_clusters_) {
+  if (volume(spec.cluster) > kPortableClusterSize && !kernel.large_clusters) {
     const RelaxedCapture relaxed(api);
-    context_->check(api.function_set_attribute(function_, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
+    context_->check(api.function_set_attribute(kernel.function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1),
                     "allowing a large cluster");
-    large_clusters_ = true;
+    kernel.large_clusters = true;
   }
   void* params[] = {const_cast<std::byte*>(given.data())};
-  const CUresult result = api.launch_kernel(&call.config, function_, given.empty() ? nullptr : params, nullptr);
+  const CUresult result = api.launch_kernel(&call.config, kernel.function, given.empty() ? nullptr : params, nullptr);
   // Formatting what was to be launched would cost as much as a launch.
   if (result != CUDA_SUCCESS)
-    context_->check(result,
-                    fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", symbol_,
-                                spec.grid.x, spec.grid.y, spec.grid.z, volume(spec.block), spec.shared_bytes));
+    context_->check(
+        result, fmt::format("launching {} with {}x{}x{} blocks of {} threads, {} bytes of shared memory", kernel.symbol,
+                            spec.grid.x, spec.grid.y, spec.grid.z, volume(spec.block), spec.shared_bytes));
 }
 
 namespace {

@@ -1,7 +1,9 @@
 #pragma once
-// A compiled kernel on the GPU, and the assembly of its launches.
+// A module of compiled kernels on the GPU, and the assembly of its launches.
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "device/cuda/context.h"
 #include "device/device.h"
@@ -28,14 +30,19 @@ class CudaModule final : public Module {
   void launch_on(CUstream stream, const LaunchSpec& spec, std::span<const std::byte> params) const;
 
  private:
+  struct Kernel {
+    CUfunction function = nullptr;
+    std::string symbol;
+    std::size_t param_bytes = 0;     // of the kernel's one parameter
+    bool param_bytes_known = false;  // the driver is new enough to say
+    int shared_limit = 0;
+    mutable bool large_clusters = false;  // asked for already
+  };
+  Kernel find_kernel(const KernelFacts& facts) const;
+
   std::shared_ptr<const Context> context_;
   CUmodule module_ = nullptr;
-  CUfunction function_ = nullptr;
-  std::string symbol_;
-  std::size_t param_bytes_ = 0;     // of the kernel's one parameter
-  bool param_bytes_known_ = false;  // the driver is new enough to say
-  int shared_limit_ = 0;
-  mutable bool large_clusters_ = false;  // asked for already
+  std::vector<Kernel> kernels_;  // by LaunchSpec::kernel
 };
 
 // Writes the 128 bytes of an encoded tensor map into `params`. Error kEnvironment if the driver knows no tensor maps.

@@ -128,6 +128,7 @@ class NvrtcCompiler final : public Compiler {
     hasher.add(identity_).add(kernel.file).add(kernel.name_expression);
     hasher.add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
     for (const std::string& option : options) hasher.add(option);
+    if (const std::string extras = kernel.extras(); !extras.empty()) hasher.add(extras);
     hasher.add("sources");
     for (const auto& [path, text] : sources) hasher.add(path).add(text);
     return hasher.sha256_hex();
@@ -136,8 +137,9 @@ class NvrtcCompiler final : public Compiler {
   Artifact compile_fresh(const KernelSource& kernel, const SourceMap& sources, const std::string& arch,
                          const std::vector<std::string>& options) const {
     const auto begin = std::chrono::steady_clock::now();
-    Program program(api_, kernel, sources);
+    Program program(api_, kernel, kernel.headers.empty() ? sources : sources_of(kernel, sources));
     program.add_name(kernel.name_expression);
+    for (const KernelEntry& more : kernel.more_kernels) program.add_name(more.name_expression);
     const NvrtcResult result = program.compile(options);
     const double elapsed_ms =
         std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
@@ -149,32 +151,42 @@ class NvrtcCompiler final : public Compiler {
     }
     Artifact artifact;
     artifact.cubin = program.cubin();
-    artifact.symbol = program.lowered(kernel.name_expression);
     artifact.arch = arch;
-    artifact.dynamic_shared_bytes = kernel.dynamic_shared_bytes;
-    artifact.threads_per_block = kernel.threads_per_block;
     artifact.compile_ms = elapsed_ms;
-    read_resources(artifact, log);
+    static_cast<KernelFacts&>(artifact) = facts_of(program.lowered(kernel.name_expression), kernel.dynamic_shared_bytes,
+                                                   kernel.threads_per_block, log, artifact.warnings);
+    for (const KernelEntry& more : kernel.more_kernels)
+      artifact.more_kernels.push_back(facts_of(program.lowered(more.name_expression), more.dynamic_shared_bytes,
+                                               more.threads_per_block, log, artifact.warnings));
     // Beside the code, what is resident per SM decides the speed: equal code with other resources is another kernel.
-    artifact.code_hash = Hasher()
-                             .add(cuda::hash_machine_code(artifact.cubin))
-                             .add(fmt::format("{} {} {} {}", artifact.registers, artifact.static_shared_bytes,
-                                              artifact.dynamic_shared_bytes, artifact.threads_per_block))
-                             .hex();
+    Hasher hasher;
+    hasher.add(cuda::hash_machine_code(artifact.cubin));
+    const auto add = [&](const KernelFacts& facts) {
+      hasher.add(fmt::format("{} {} {} {}", facts.registers, facts.static_shared_bytes, facts.dynamic_shared_bytes,
+                             facts.threads_per_block));
+    };
+    add(artifact);
+    for (const KernelFacts& more : artifact.more_kernels) add(more);
+    artifact.code_hash = hasher.hex();
     return artifact;
   }
 
-  static void read_resources(Artifact& artifact, const std::string& log) {
-    cuda::PtxasReport report = cuda::parse_ptxas_log(log, artifact.symbol);
+  // `warnings`: of the whole compilation, whichever kernel they are about.
+  static KernelFacts facts_of(const std::string& symbol, int dynamic_shared_bytes, int threads_per_block,
+                              const std::string& log, std::vector<std::string>& warnings) {
+    cuda::PtxasReport report = cuda::parse_ptxas_log(log, symbol);
     // Without the report every gate on spills would pass unseen.
-    if (!report.found) throw CompileError(fmt::format("ptxas reported nothing about {}", artifact.symbol), log);
-    artifact.registers = report.registers;
-    artifact.spill_store_bytes = report.spill_store_bytes;
-    artifact.spill_load_bytes = report.spill_load_bytes;
-    artifact.stack_bytes = report.stack_bytes;
-    artifact.static_shared_bytes = report.static_shared_bytes;
-    artifact.barriers = report.barriers;
-    artifact.warnings = std::move(report.warnings);
+    if (!report.found) throw CompileError(fmt::format("ptxas reported nothing about {}", symbol), log);
+    warnings = std::move(report.warnings);
+    return {symbol,
+            report.registers,
+            report.spill_store_bytes,
+            report.spill_load_bytes,
+            report.stack_bytes,
+            report.static_shared_bytes,
+            dynamic_shared_bytes,
+            report.barriers,
+            threads_per_block};
   }
 
   // "sm_90a" -> 90; anything else is the caller's mistake.

@@ -81,16 +81,29 @@ void add_with_includes(const SourceMap& all, const std::string& path, SourceMap&
   }
 }
 
+// What EmulatorModule looks for: of kernel 0 without a number.
+std::string entries(const KernelSource& kernel) {
+  std::string text;
+  const auto add = [&](const std::string& suffix, const std::string& name) {
+    text += fmt::format(R"(extern "C" unsigned long flashcore_param_bytes{0};
+unsigned long flashcore_param_bytes{0} = bytes_of({1});
+extern "C" void flashcore_entry{0}(const void* params) {{ call({1}, params); }}
+)",
+                        suffix, name);
+  };
+  add("", kernel.name_expression);
+  for (std::size_t i = 0; i < kernel.more_kernels.size(); ++i)
+    add(std::to_string(i + 1), kernel.more_kernels[i].name_expression);
+  return text;
+}
+
 std::string translation_unit(const KernelSource& kernel) {
   return fmt::format(R"(#include "kernels/{}"
 extern "C" {{ const flashcore::emulator::Services* flashcore_services; }}
 template <class Params> constexpr unsigned long bytes_of(void (*)(Params)) {{ return sizeof(Params); }}
 template <class Params> void call(void (*kernel)(Params), const void* params) {{ kernel(*static_cast<const Params*>(params)); }}
-extern "C" unsigned long flashcore_param_bytes;
-unsigned long flashcore_param_bytes = bytes_of({});
-extern "C" void flashcore_entry(const void* params) {{ call({}, params); }}
-)",
-                     kernel.file, kernel.name_expression, kernel.name_expression);
+{})",
+                     kernel.file, entries(kernel));
 }
 
 // The line of a compiler's output that says that the machine, not the source, is at fault.
@@ -118,7 +131,8 @@ class EmulatorCompiler final : public Compiler {
     if (!sources.contains(kernel.file))
       throw_internal("'{}' is not among the {} device sources", kernel.file, sources.size());
     SourceMap needed;
-    add_with_includes(exchanged(sources), "kernels/" + kernel.file, needed);
+    add_with_includes(exchanged(kernel.headers.empty() ? sources : sources_of(kernel, sources)),
+                      "kernels/" + kernel.file, needed);
     Hasher hasher;
     hasher.add("emulator")
         .add(version_)
@@ -126,6 +140,7 @@ class EmulatorCompiler final : public Compiler {
         .add(translation_unit(kernel))
         .add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
     for (const std::string& option : options()) hasher.add(option);
+    if (const std::string extras = kernel.extras(); !extras.empty()) hasher.add(extras);
     for (const auto& [path, text] : needed) hasher.add(path).add(text);
     const std::string key = hasher.sha256_hex();
     std::optional<Artifact> cached = use_cache ? cache_.find(key) : std::nullopt;
@@ -176,6 +191,11 @@ class EmulatorCompiler final : public Compiler {
     artifact.arch = "emulator " + arch;
     artifact.dynamic_shared_bytes = kernel.dynamic_shared_bytes;
     artifact.threads_per_block = kernel.threads_per_block;
+    for (const KernelEntry& more : kernel.more_kernels) {
+      KernelFacts& facts = artifact.more_kernels.emplace_back();
+      facts.symbol = fmt::format("flashcore_entry{}", artifact.more_kernels.size());
+      facts.dynamic_shared_bytes = more.dynamic_shared_bytes, facts.threads_per_block = more.threads_per_block;
+    }
     artifact.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
     return artifact;
   }

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/error.h"
 #include "core/foreign_text.h"
@@ -93,7 +94,7 @@ class EmulatorDevice final : public Device {
                       .spec = spec,
                       .allocations = memory_.all(),
                       .memory = memory_,
-                      .number = launches_++,
+                      .number = next_number(spec),
                       .seed = seed_};
     run_launch(state, hardware_threads());
     if (!state.plain()) return;
@@ -111,11 +112,17 @@ class EmulatorDevice final : public Device {
 
  private:
   void launch_foreign(const ForeignModule& kernel, const LaunchSpec& spec) {
-    const std::uint32_t number = launches_++;
+    const std::uint32_t number = next_number(spec);
     const Counters counters = kernel.launch(spec, memory_, number, seed_);
     if (!is_plain_launch(number)) return;
     kernel.prepare_lines(counters);
     counters_ = counters_json(counters, [&](const void* offset) { return kernel.lines_of(offset); });
+  }
+
+  // Every other launch is a plain one. A module's further kernels take two numbers, so that this stays true of the
+  // kernel that does the work, and what it counts is what is kept.
+  std::uint32_t next_number(const LaunchSpec& spec) {
+    return std::exchange(launches_, launches_ + (spec.kernel == 0 ? 1 : 2));
   }
 
   [[noreturn]] static void no_time() {

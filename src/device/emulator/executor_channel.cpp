@@ -94,6 +94,7 @@ bool Channel::quiet() const {
 std::string pack(const LaunchMessage& m) {
   Packer packer;
   packer.put(m.number).put(m.seed).put(m.spec.grid).put(m.spec.block).put(m.spec.cluster).put(m.spec.shared_bytes);
+  packer.put(m.spec.kernel);
   packer.put(static_cast<std::uint8_t>(m.spec.programmatic));
   packer.put_text({reinterpret_cast<const char*>(m.spec.params.data()), m.spec.params.size()});
   packer.put(static_cast<std::uint64_t>(m.buffers.size()));
@@ -114,6 +115,7 @@ LaunchMessage unpack_launch(std::string_view bytes) {
   m.spec.block = unpacker.get<Dim3>();
   m.spec.cluster = unpacker.get<Dim3>();
   m.spec.shared_bytes = unpacker.get<unsigned>();
+  m.spec.kernel = unpacker.get<unsigned>();
   m.spec.programmatic = unpacker.get<std::uint8_t>() != 0;
   const std::string_view params = unpacker.get_text();
   m.spec.params.resize(params.size());

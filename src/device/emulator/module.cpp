@@ -45,15 +45,25 @@ EmulatorModule::EmulatorModule(const std::string& file, int threads_per_block, S
 void EmulatorModule::open_image(const std::string& file) {
   handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle_) throw_internal("the emulated kernel cannot be loaded: {}", dlerror());
-  entry_ = reinterpret_cast<void (*)(const void*)>(dlsym(handle_, "flashcore_entry"));
-  const auto* bytes = static_cast<const unsigned long*>(dlsym(handle_, "flashcore_param_bytes"));
+  for (std::string suffix;; suffix = std::to_string(kernels_.size())) {
+    const auto entry = reinterpret_cast<void (*)(const void*)>(dlsym(handle_, ("flashcore_entry" + suffix).c_str()));
+    if (!entry) break;
+    const auto* bytes = static_cast<const unsigned long*>(dlsym(handle_, ("flashcore_param_bytes" + suffix).c_str()));
+    FC_CHECK(bytes);
+    kernels_.push_back({entry, *bytes});
+  }
   auto* services = static_cast<const Services**>(dlsym(handle_, "flashcore_services"));
-  FC_CHECK(entry_ && bytes && services);
-  param_bytes_ = *bytes;
+  FC_CHECK(!kernels_.empty() && services);
   *services = &service_table();
   Dl_info info{};
-  FC_CHECK(dladdr(reinterpret_cast<const void*>(entry_), &info));
+  FC_CHECK(dladdr(reinterpret_cast<const void*>(kernels_.front().entry), &info));
   base_ = info.dli_fbase;
+}
+
+const EmulatorModule::Kernel& EmulatorModule::at(unsigned kernel) const {
+  if (kernel >= kernels_.size())
+    throw_internal("kernel {} of a module that has {} was launched", kernel, kernels_.size());
+  return kernels_[kernel];
 }
 
 EmulatorModule::~EmulatorModule() {

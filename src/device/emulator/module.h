@@ -24,8 +24,9 @@ class EmulatorModule final : public Module {
   EmulatorModule(const EmulatorModule&) = delete;
   EmulatorModule& operator=(const EmulatorModule&) = delete;
 
-  void call(const void* params) const { entry_(params); }
-  std::size_t param_bytes() const { return param_bytes_; }
+  // Error kInternal for a kernel that the module has not (LaunchSpec::kernel).
+  void call(unsigned kernel, const void* params) const { at(kernel).entry(params); }
+  std::size_t param_bytes(unsigned kernel) const { return at(kernel).param_bytes; }
   int threads_per_block() const { return threads_per_block_; }
 
   // Of a return address, the place of the call within the image; 0: it is not of this kernel.
@@ -40,8 +41,12 @@ class EmulatorModule final : public Module {
 
   int fd_ = -1;  // the shared object's file, for addr2line
   void* handle_ = nullptr;
-  void (*entry_)(const void*) = nullptr;
-  std::size_t param_bytes_ = 0;
+  struct Kernel {
+    void (*entry)(const void*);
+    std::size_t param_bytes;
+  };
+  const Kernel& at(unsigned kernel) const;
+  std::vector<Kernel> kernels_;
   int threads_per_block_ = 0;
   const void* base_ = nullptr;
   std::unique_ptr<SourceLines> lines_;

@@ -129,7 +129,7 @@ void Cluster::fiber_main(fc::transfer_t from) {
   cluster.scheduler_ = from.fctx;
   Thread& self = cluster.thread();
   try {
-    cluster.launch.module.call(cluster.launch.spec.params.data());
+    cluster.launch.module.call(cluster.launch.spec.kernel, cluster.launch.spec.params.data());
     thread_returns(self);
     leave_cluster(self);
   } catch (const std::exception& e) {
@@ -319,10 +319,8 @@ void run_launch(LaunchState& launch, int threads) {
                    spec.cluster.z);
   if (ctas == 0 || spec.grid.x % size != 0 || spec.block.x * spec.block.y * spec.block.z == 0 || ctas % size != 0)
     throw_internal("a launch of {} CTAs in clusters of {} is empty or not divided", ctas, size);
-  if (spec.params.size() != launch.module.param_bytes()) {
-    throw_internal("the launch gives {} bytes of parameters and the kernel takes {}", spec.params.size(),
-                   launch.module.param_bytes());
-  }
+  if (const std::size_t taken = launch.module.param_bytes(spec.kernel); spec.params.size() != taken)
+    throw_internal("the launch gives {} bytes of parameters and the kernel takes {}", spec.params.size(), taken);
   std::vector<unsigned> order(ctas / size);
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i * size;
   if (!launch.plain()) {

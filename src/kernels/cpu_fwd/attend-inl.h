@@ -27,7 +27,8 @@ struct RowBlock {
   float* row_sum;
   float* k_panels;
   float* v_panels;
-  float* scores;  // [kTileRows][score_stride]
+  float* scores;     // [kTileRows][score_stride]
+  float* functions;  // of plan.functions
 
   RowBlock(const Plan& plan_in, const Task& task_in, float* scratch)
       : plan(plan_in),
@@ -38,7 +39,8 @@ struct RowBlock {
         row_sum(scratch + plan.scratch.row_sum),
         k_panels(scratch + plan.scratch.k),
         v_panels(scratch + plan.scratch.v),
-        scores(scratch + plan.scratch.scores) {}
+        scores(scratch + plan.scratch.scores),
+        functions(scratch + plan.scratch.floats) {}
 
   KeyRange<int> visible_keys(int first, int last) const {
     return plan.visible_keys(task.row_begin + first, task.row_begin + last);
@@ -154,6 +156,41 @@ void accumulate_output(const RowBlock& block, int row, int rows, const KeyRange<
   }
 }
 
+// Where row `row` of the task and a key are.
+inline ExpressionPoint point_of(const RowBlock& block, int row, int key) {
+  const Plan& plan = block.plan;
+  const std::int64_t at = block.task.row_begin + row;
+  ExpressionPoint point;
+  point.b = block.task.batch, point.h = plan.head_of(block.task.head_kv, at), point.hk = block.task.head_kv;
+  point.i = plan.query_of(at), point.j = key;
+  point.seqlen_q = plan.params.seqlen_q, point.seqlen_kv = plan.params.seqlen_kv;
+  return point;
+}
+
+// The user's own score function of scores [begin, end).
+inline void apply_function(const RowBlock& block, int row, int key_begin, int begin, int end) {
+  const Plan& plan = block.plan;
+  float* scores = block.scores + row % kTileRows * plan.scratch.score_stride;
+  for (int i = begin; i < end; ++i) scores[i] *= plan.unit;
+  plan.functions->scores(point_of(block, row, key_begin + begin), scores + begin, end - begin, block.functions);
+}
+
+// As below, of the keys that a mask function shows, one by one.
+template <class Products>
+void accumulate_seen(const RowBlock& block, int row, int rows, int key_begin, const KeyRange<int>* keys,
+                     const Products& products, const float* rescale) {
+  const ScratchLayout& scratch = block.plan.scratch;
+  constexpr float kKeep = 1.0f;
+  float* o = block.o + row * scratch.o_stride;
+  products.add_values(rows, block.scores, {keys[0].begin, keys[0].begin}, rescale, o);
+  for (int r = 0; r < rows; ++r) {
+    const float* p = block.scores + r * scratch.score_stride;
+    for (int i = keys[r].begin; i < keys[r].end; ++i)
+      if (block.plan.functions->shows(point_of(block, row + r, key_begin + i), block.functions))
+        products.add_values(1, p, {i, i + 1}, &kKeep, o + r * scratch.o_stride);
+  }
+}
+
 // Scores [begin, end) of the block that begins with key `key_begin`, of row `row` of the task: softcap, then ALiBi.
 // What they are multiplied with afterwards is plan.softmax_scale.
 inline void transform_scores(const RowBlock& block, int row, int key_begin, int begin, int end) {
@@ -176,8 +213,10 @@ inline void transform_scores(const RowBlock& block, int row, int key_begin, int 
 }
 
 // The keys key_begin .. key_begin + keys_in_block - 1 for every row of the task that sees any of them.
+// `is_cut`: the mask function is asked for each pair. `is_v_finite`: a hidden key may be weighed with 0.
 template <Fault kFault, class Products>
-void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const Products& products) {
+void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const Products& products, bool is_cut,
+                  bool is_v_finite) {
   const float scale_log2 = block.plan.params.scale_log2;
   for (int row = 0; row < block.task.row_count; row += kTileRows) {
     const int rows = std::min(kTileRows, block.task.row_count - row);
@@ -198,6 +237,13 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const
     products.compute_scores(row, rows, any);
     for (int r = 0; r < rows && block.plan.transforms_scores(); ++r)
       transform_scores(block, row + r, key_begin, aligned[r], keys[r].end);
+    if (block.plan.functions != nullptr && block.plan.functions->has_score())
+      for (int r = 0; r < rows; ++r) apply_function(block, row + r, key_begin, keys[r].begin, keys[r].end);
+    if (is_cut)
+      for (int r = 0; r < rows; ++r)
+        block.plan.functions->hide(point_of(block, row + r, key_begin + keys[r].begin),
+                                   block.scores + r * block.plan.scratch.score_stride + keys[r].begin, keys[r].size(),
+                                   block.functions);
     HWY_ALIGN float new_max[kPaddedTileRows] = {};
     HWY_ALIGN float rescale[kPaddedTileRows];
     float* row_max = block.row_max + row;
@@ -213,8 +259,19 @@ void attend_block(const RowBlock& block, int key_begin, int keys_in_block, const
       block.row_sum[row + r] = block.row_sum[row + r] * rescale[r] + sum;
       row_max[r] = new_max[r];
     }
-    accumulate_output(block, row, rows, keys, products, rescale);
+    if (is_v_finite) accumulate_output(block, row, rows, keys, products, rescale);
+    else accumulate_seen(block, row, rows, key_begin, keys, products, rescale);
   }
+}
+
+template <Element kElement>
+bool is_finite(const Storage<kElement>* rows, std::int64_t stride, int count, int dim) {
+  const FloatTag d;
+  FloatVec sum = hn::Zero(d);  // NaN from the first that is infinite or NaN
+  for (int row = 0; row < count; ++row)
+    for_each_vector<kElement>(rows + row * stride, dim,
+                              [&](int, FloatVec x) HWY_ATTR { sum = hn::MulAdd(x, hn::Zero(d), sum); });
+  return hn::GetLane(hn::SumOfLanes(d, sum)) == 0;
 }
 
 // What a row's o is divided by, and its log-sum-exp; 1 and -inf for a row that saw nothing but -inf.
@@ -299,13 +356,21 @@ void attend_task(const Plan& plan, const Task& task, float* scratch) {
     const int keys = std::min(plan.config.block_n, last_key - key);
     const auto* k_block = k + key * params.k_stride.row;
     const auto* v_block = v + key * params.v_stride.row;
+    const BlockUse use =
+        plan.functions == nullptr
+            ? BlockUse::kFull
+            : plan.functions->use_of(plan.query_of(task.row_begin), plan.query_of(task.row_begin + task.row_count - 1),
+                                     key, key + keys);
+    if (use == BlockUse::kSkip) continue;
+    const bool is_cut = use == BlockUse::kCut;
+    const bool is_v_finite = !is_cut || is_finite<kElement>(v_block, params.v_stride.row, keys, plan.traits.head_dim_v);
     if (task.row_count <= kMostDirectRows) {
-      attend_block<kFault>(block, key, keys, KeysInPlace<kElement>{block, k_block, v_block});
+      attend_block<kFault>(block, key, keys, KeysInPlace<kElement>{block, k_block, v_block}, is_cut, is_v_finite);
       continue;
     }
     pack_k<kElement>(k_block, params.k_stride.row, keys, plan.traits.head_dim, block.k_panels);
     pack_v<kElement>(v_block, params.v_stride.row, keys, plan.traits.head_dim_v, block.v_panels);
-    attend_block<kFault>(block, key, keys, PackedKeys{block, keys});
+    attend_block<kFault>(block, key, keys, PackedKeys{block, keys}, is_cut, is_v_finite);
   }
   finish_rows<kElement>(block);
 }

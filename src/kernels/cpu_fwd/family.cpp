@@ -6,7 +6,6 @@
 
 #include "core/error.h"
 #include "kernels/config_binding.h"
-#include "kernels/cpu_fwd/amx.h"
 #include "kernels/cpu_fwd/forward_fp8.h"
 #include "kernels/gpu_family.h"
 
@@ -75,7 +74,7 @@ ConfigValues CpuForward::default_config(const Problem& problem, const DeviceLimi
   const std::int64_t rows = std::max<std::int64_t>(problem.seqlen_q * problem.group_size(), 1);
   const std::int64_t dims = problem.head_dim + problem.head_dim_v;
   // What is not packed has no panels to keep in a cache, and 16 bits take half of the room there.
-  const bool in_place = rows <= cpu_fwd::kMostRowsInPlace, amx = problem.dtype == DType::kBF16 && has_amx();
+  const bool in_place = rows <= cpu_fwd::kMostRowsInPlace, amx = problem.dtype == DType::kBF16 && limits.amx;
   config.block_n = in_place || (amx && dims <= 128) ? 512 : dims > 256 ? 128 : 256;
   // Parts of fewer keys where the cores would not all have one.
   const std::int64_t keys = problem.keys_read().size();

@@ -33,6 +33,17 @@ Forward::Forward(const Config& config, const Problem& problem, const AttentionAr
   plan_.softmax_scale = static_cast<float>(problem.softcap.value_or(problem.softmax_scale()));
   plan_.score = make_score_params(problem);
   plan_.score.alibi = args.alibi, plan_.score.sink = args.sink;
+  if (problem.has_expression()) {
+    functions_.emplace(problem, args, config.block_m, config.block_n);
+    plan_.functions = &*functions_;
+  }
+  if (problem.has_score_expression()) {
+    constexpr float kLog2E = 1.44269504f;
+    plan_.unit = plan_.softmax_scale;
+    plan_.score.slope_scale = 1 / plan_.unit;
+    plan_.softmax_scale = 1;
+    plan_.params.scale_log2 = kLog2E;
+  }
   plan_.config = config;
   plan_.scratch = scratch_layout(config, plan_.traits);
   plan_.group = static_cast<int>(problem.group_size());
@@ -41,8 +52,8 @@ Forward::Forward(const Config& config, const Problem& problem, const AttentionAr
   const std::int64_t tasks = row_blocks() * plan_.params.batch * plan_.params.heads_kv * config.kv_split;
   threads_ = static_cast<int>(
       std::clamp<std::int64_t>(tasks, 1, config.threads == 0 ? cores : std::min(config.threads, cores)));
-  scratch_ = AlignedMemory(static_cast<std::size_t>(threads_) * static_cast<std::size_t>(plan_.scratch.floats) *
-                           sizeof(float));
+  scratch_floats_ = static_cast<std::size_t>(plan_.scratch.floats) + (functions_ ? functions_->scratch_floats() : 0);
+  scratch_ = AlignedMemory(static_cast<std::size_t>(threads_) * scratch_floats_ * sizeof(float));
   // Lanes that stand for no key are computed too: they must not be read uninitialised.
   std::ranges::fill(scratch_.bytes(), std::byte{0});
   partials_ = AlignedMemory(static_cast<std::size_t>(partial_floats(config, problem)) * sizeof(float));
@@ -81,8 +92,7 @@ Task Forward::make_task(std::int64_t index) const {
 void Forward::for_each_task(std::int64_t count, const std::function<void(std::int64_t, float*)>& body) {
   std::atomic<std::int64_t> next{0};
   cpu_thread_pool().run(threads_, [&](int worker) {
-    float* scratch =
-        reinterpret_cast<float*>(scratch_.data()) + static_cast<std::int64_t>(worker) * plan_.scratch.floats;
+    float* scratch = reinterpret_cast<float*>(scratch_.data()) + static_cast<std::size_t>(worker) * scratch_floats_;
     for (std::int64_t index = next.fetch_add(1); index < count; index = next.fetch_add(1)) body(index, scratch);
   });
 }

@@ -2,6 +2,7 @@
 // One launch of cpu_fwd: cuts a problem into tasks and runs them on the thread pool.
 
 #include <functional>
+#include <optional>
 
 #include "core/problem.h"
 #include "device/cpu/aligned_memory.h"
@@ -27,10 +28,12 @@ class Forward {
   void for_each_task(std::int64_t count, const std::function<void(std::int64_t, float*)>& body);
 
   Plan plan_;
+  std::optional<Functions> functions_;
   AttendFunction attend_;
   int threads_;
-  AlignedMemory scratch_;   // threads_ × plan_.scratch.floats
-  AlignedMemory partials_;  // kv_split > 1
+  std::size_t scratch_floats_;  // of a thread
+  AlignedMemory scratch_;       // threads_ × scratch_floats_
+  AlignedMemory partials_;      // kv_split > 1
 };
 
 }  // namespace flashcore::cpu_fwd

@@ -32,8 +32,8 @@ namespace {
 
 // Within what Highway may use: a test restricts it to one instruction set after the other.
 bool runs_on_amx(const Plan& plan, const Task& task) {
-  return plan.traits.element == Element::kBF16 && !plan.transforms_scores() && task.row_count >= kLeastAmxRows &&
-         has_amx() && (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  return plan.traits.element == Element::kBF16 && !plan.transforms_scores() && plan.functions == nullptr &&
+         task.row_count >= kLeastAmxRows && has_amx() && (hwy::SupportedTargets() & HWY_AVX3) != 0;
 }
 
 }  // namespace

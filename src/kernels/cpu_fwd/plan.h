@@ -6,6 +6,7 @@
 
 #include "core/band.h"
 #include "kernels/cpu_fwd/config.h"
+#include "kernels/cpu_fwd/functions.h"
 
 namespace flashcore::cpu_fwd {
 
@@ -18,6 +19,9 @@ struct Plan {
   Band<int> band{};
   float softmax_scale = 1;  // of what the functions of scores make of q · k
   ScoreParams score{};
+  // Functions of the user's own; null: none. They take and give natural units, of which `unit` are softmax_scale.
+  const Functions* functions = nullptr;
+  float unit = 1;
   ScratchLayout scratch{};
   int group = 1;              // query heads per kv head
   std::int64_t rows = 0;      // seqlen_q * group

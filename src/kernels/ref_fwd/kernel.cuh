@@ -6,6 +6,7 @@
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/ref_fwd/config.h"
 #include "kernels/tile/element_fp8.cuh"
+#include "kernels/tile/expressed.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/sequence.cuh"
@@ -57,7 +58,7 @@ FC_DEVICE bool find_item(const ForwardParams& params, Item& item) {
 // 0.
 template <Traits T, Config C, class Factors>
 FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors, int batch,
-                          const Item& item) {
+                          const Item& item, const ExpressionParams* of_expressions = nullptr) {
   const int head_q = item.head_q, row = item.row;
   constexpr int kPerLane = (T.head_dim + 31) / 32;
   constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
@@ -69,6 +70,8 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
   if constexpr (transforms_scores(T)) factor = factors.scores(item.batch, head_kv);
   else scale_log2 = params.scale_log2 * factors.scores(item.batch, head_kv);
   const float slope = score.slope(item.batch, head_q);
+  const tile::Expressions<> expressions{params, of_expressions};
+  const tile::Head head = {batch, head_q, head_kv};
 
   const long long q_row = batch * params.q_stride.batch + head_q * params.q_stride.head + row * params.q_stride.row;
   const long long k_head = batch * params.k_stride.batch + head_kv * params.k_stride.head;
@@ -88,6 +91,11 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
 
   float max_scaled = ptx::negative_infinity(), sum = 0.0f;
   for (int key = keys.begin; key < keys.end; ++key) {
+    if constexpr (T.mask_expression) {
+      float one[1] = {0.0f};
+      expressions.mask(one, head, key, {row, row});
+      if (one[0] != 0.0f) continue;
+    }
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
@@ -101,12 +109,17 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
       score.apply(one, slope, tile::Side::kBoth, key, {row, row});
       dot = one[0];
     }
+    if constexpr (T.score_expression) {
+      float one[1] = {dot};
+      expressions.score(one, head, key, {row, row});
+      dot = one[0];
+    }
     // Online softmax in base 2; a NaN score is skipped by the maximum and reaches o and sum through exp2.
     float new_max = ptx::max(max_scaled, dot * scale_log2);
     // Scores that rise from key to key, as ALiBi makes them, would rescale at each: errors of exp2, all in one
     // direction, once more for every key (LSE off by 2.7e-5 at 4096 keys on an H200). So the reference point rises in
     // steps.
-    if constexpr (T.alibi != 0)
+    if constexpr (T.alibi != 0 || T.score_expression)
       if (new_max <= max_scaled + kRiseLog2) new_max = max_scaled;
     const float rescale = tile::weight(max_scaled, new_max);
     const float p = ptx::ex2(ptx::fma(dot, scale_log2, -tile::finite_max(new_max)));
@@ -137,10 +150,11 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
 }
 
 template <Traits T, Config C, class Factors>
-FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors) {
+FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors,
+                      const ExpressionParams* of_expressions = nullptr) {
   Item item;
   if (!find_item<C>(params, item)) return;
-  attend_row<T, C>(params, of_scores, factors, item.batch, item);
+  attend_row<T, C>(params, of_scores, factors, item.batch, item, of_expressions);
 }
 
 // The grid is that of sequences as long as the bounds.
@@ -180,6 +194,12 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_scored(const __grid_constant__ Scored<Fp8ForwardParams> params) {
   attend<T, C>(params.plain.problem, &params.score, Descales{params.plain});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_expressed(const __grid_constant__ Expressed<ForwardParams> params) {
+  attend<T, C>(params.plain, &params.score, NoDescales{}, &params.expression);
 }
 
 template <Traits T, Config C>

@@ -78,7 +78,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // The first block of a row and no last one (a fuzzer drew it).
   const int band = is_widest && t.bounded_left && !t.bounded_right ? 16 : 0;
   const int ragged = t.ragged ? 8 : 0;  // the parameters of the sequence
-  return acc_o + acc_s + q + copies + tile_loop + band + ragged + fragments * 10 + 50;
+  // Fitted to ten operations, documents, prefixes, boolean tensors and biases.
+  const int expressions = has_expression(t) ? 16 + fragments * c.block_n / 8 : 0;
+  return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + fragments * 10 + 50;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -1,3 +1,4 @@
+#include "core/error.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm80_fwd/config.h"
 
@@ -20,10 +21,22 @@ class Sm80Forward final : public GpuFamily<Config> {
         return fmt::format(
             "head dims that are multiples of 8 up to 256 only, not {}: rows are copied in 16-byte pieces", dim);
     }
+    // The last of the defaults. The widest O leaves nothing for what functions, windows and ragged batches take
+    // besides.
+    constexpr Config kLeast = {.block_m = 16, .block_n = 32, .num_warps = 1, .num_stages = 1};
+    if (const char* reason = sm80_fwd::why_invalid(kLeast, traits_of(problem), limits_of(limits)))
+      return fmt::format("head dims {} and {} with {}: {}", problem.head_dim, problem.head_dim_v,
+                         problem.has_expression() ? "functions of the user's own"
+                         : problem.ragged()       ? "such a mask and a ragged batch"
+                                                  : "such a mask",
+                         reason);
     return why_indices_overflow(problem);
   }
 
   int preference(const Problem&, const DeviceLimits&) const override { return 80; }
+  std::optional<ListShape> list_shape(const Config& config) const override {
+    return ListShape{1, config.block_m, config.block_n};
+  }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     // Wide tiles read K and V less often, but under a mask they compute more that is masked. One stage beat two
@@ -83,7 +96,7 @@ class Sm80Forward final : public GpuFamily<Config> {
     const bool masked = problem.band().bounded() && (head_dim > 64 || problem.seqlen_kv <= 1024);
     const Config* wide = masked ? first_valid(kMasked) : nullptr;
     if (!wide) wide = first_valid(kWide);
-    FC_CHECK(wide != nullptr);
+    if (!wide) throw_internal("sm80_fwd has no default config for {}", problem.id());
     // Decoding: rows that do not exist cost as much as others. A third of the time of a wide tile on an H200.
     constexpr Config kFewRows = {.block_m = 16, .block_n = 32, .num_warps = 1, .num_stages = 2};
     if (problem.seqlen_q <= 16 && tiles_of_rows(problem, 16) >= limits.multiprocessors &&
@@ -103,7 +116,9 @@ class Sm80Forward final : public GpuFamily<Config> {
     step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
     set_params_of(step, make_forward_params(problem, layouts), problem, layouts);
     relocate_forward(step, 0);
-    return one_step(std::move(step));
+    Program program = one_step(std::move(step));
+    add_lists<ForwardParams>(program, config, problem, layouts);
+    return program;
   }
 };
 

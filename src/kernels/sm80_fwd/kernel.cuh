@@ -5,6 +5,7 @@
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/sm80_fwd/config.h"
+#include "kernels/tile/list_blocks.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/score.cuh"
@@ -22,7 +23,7 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Forward {
+struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.mask_expression> {
   static constexpr int kDim = padded_dim(T.head_dim);
   static constexpr int kDimV = padded_dim(T.head_dim_v);
   static constexpr int kThreads = threads_per_block(C);
@@ -49,7 +50,8 @@ struct Forward {
   tile::OnlineSoftmax softmax[kFragments];
   unsigned q_fragments[C.q_in_registers ? kFragments : 1][C.q_in_registers ? kDim / 16 : 1][4];
 
-  FC_DEVICE Forward(const ForwardParams& p, const ScoreParams* of_scores) : params(p), score{p, of_scores} {}
+  FC_DEVICE Forward(const ForwardParams& p, const ScoreParams* of_scores, const ExpressionParams* of_expressions)
+      : tile::KernelExpressions<has_expression(T)>(of_expressions), params(p), score{p, of_scores} {}
 
   FC_DEVICE static int lane_index() { return ptx::tid_x() % 32; }
   FC_DEVICE static int warp_first_row() { return ptx::tid_x() / 32 * rows_per_warp(C); }  // within the tile
@@ -62,7 +64,13 @@ struct Forward {
     return shared + FC_OFFSET_OF(Storage, v) + stage * v_tile_bytes(C, T);
   }
 
-  FC_DEVICE int first_block() const { return T.bounded_left ? blocks.begin : 0; }
+  FC_DEVICE int first_block() const { return T.bounded_left && !T.mask_expression ? blocks.begin : 0; }
+
+  // The keys of a block, which may be the place of one in a list.
+  FC_DEVICE int key_block(int block) const {
+    if constexpr (T.mask_expression) return tile::BlockList::block_of(this->list.entry(this->expression_params, block));
+    else return block;
+  }
 
   // --- load -------------------------------------------------------------------------------------------------------
   FC_DEVICE void load_q() {
@@ -72,14 +80,16 @@ struct Forward {
   FC_DEVICE void load_k(int block) {
     if (block >= first_block()) {
       TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
-                                                                   block * C.block_n, params.seqlen_kv, ptx::tid_x());
+                                                                   key_block(block) * C.block_n, params.seqlen_kv,
+                                                                   ptx::tid_x());
     }
     ptx::cp_async_commit();
   }
   FC_DEVICE void load_v(int block) {
     if (block >= first_block()) {
       TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row,
-                                                                    block * C.block_n, params.seqlen_kv, ptx::tid_x());
+                                                                    key_block(block) * C.block_n, params.seqlen_kv,
+                                                                    ptx::tid_x());
     }
     ptx::cp_async_commit();
   }
@@ -147,6 +157,20 @@ struct Forward {
     }
   }
 
+  // The score function on a block of scores, or the mask function.
+  template <bool kMask>
+  FC_DEVICE void express(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
+    const int lane = lane_index(), first_key = block * C.block_n + tile::column_of_lane(lane);
+    const tile::Expressions<> expressions = {params, this->expression_params};
+    const tile::Head head = {tile.batch, tile.head_q, tile.head_kv};
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      const int row = tile.first_row + warp_first_row() + 16 * m + tile::row_of_lane(lane, 0);
+      if constexpr (kMask) expressions.mask(acc_s[m], head, first_key, {row, row + 8});
+      else expressions.score(acc_s[m], head, first_key, {row, row + 8});
+    }
+  }
+
   // acc_o = acc_o · rescale + P · V, P being rounded to the element type.
   FC_DEVICE void accumulate(const float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
     const typename TileV::Lane lane_v = TileV::lane_rows_first(address_v(block % kStages), lane_index());
@@ -189,15 +213,21 @@ struct Forward {
     }
 
     float acc_s[kFragments][C.block_n / 8][4];
+    if constexpr (T.mask_expression) this->entry = this->list.entry(this->expression_params, block);
     scores(acc_s, block);
     if constexpr (kStages == 1) {
       ptx::bar_sync();  // all warps have read K(block)
       load_k(block - 1);
     }
-    if constexpr (transforms_scores(T)) transform_scores(acc_s, block);
+    int keys = block;
+    if constexpr (T.mask_expression) keys = tile::BlockList::block_of(this->entry);
+    if constexpr (transforms_scores(T)) transform_scores(acc_s, keys);
+    if constexpr (T.score_expression) express<false>(acc_s, keys);
     // One body for masked and unmasked blocks: a second copy cost 20 registers and 200 ms of compilation.
-    if (const tile::Cut cut = mask().template cut<C.block_n>(block, tile.first_row, last_row); cut.any())
-      mask_scores(acc_s, block, cut);
+    if (const tile::Cut cut = mask().template cut<C.block_n>(keys, tile.first_row, last_row); cut.any())
+      mask_scores(acc_s, keys, cut);
+    if constexpr (T.mask_expression)
+      if (tile::BlockList::use_of(this->entry, 0) != tile::ListedUse::kFull) express<true>(acc_s, keys);
 
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
@@ -285,7 +315,12 @@ struct Forward {
     v = tile::head_pointer(params.v, params.v_stride, tile.batch, tile.head_kv);
     slope = score.slope(tile.batch, tile.head_q);
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
-    blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
+    if constexpr (T.mask_expression) {
+      this->list = tile::BlockList::of(*this->expression_params, tile.batch, tile.head_q, tile.first_row / C.block_m);
+      blocks = {0, this->list.count(this->expression_params)};
+    } else {
+      blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
+    }
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       softmax[m].reset();
@@ -297,8 +332,9 @@ struct Forward {
 };
 
 template <Traits T, Config C>
-FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores) {
-  Forward<T, C> cta(params, of_scores);
+FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
+                      const ExpressionParams* of_expressions = nullptr) {
+  Forward<T, C> cta(params, of_scores, of_expressions);
   if constexpr (C.persistent) {
     const int count = tile::tile_count(params, C.block_m);
     for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
@@ -317,7 +353,7 @@ FC_DEVICE void attend_ragged(const Ragged<ForwardParams>& params) {
   const ForwardParams& bounds = params.plain;
   ForwardParams one = bounds;
   ScoreParams score = params.score;
-  Forward<T, C> cta(one, &score);
+  Forward<T, C> cta(one, &score, nullptr);
   const int count = C.persistent ? tile::tile_count(bounds, C.block_m) : ptx::ctaid_x() + 1;
   bool wrote = false;
   for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
@@ -347,6 +383,12 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_scored(const __grid_constant__ Scored<ForwardParams> params) {
   attend<T, C>(params.plain, &params.score);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_expressed(const __grid_constant__ Expressed<ForwardParams> params) {
+  attend<T, C>(params.plain, &params.score, &params.expression);
 }
 
 template <Traits T, Config C>

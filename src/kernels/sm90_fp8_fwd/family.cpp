@@ -22,6 +22,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_hopper(limits)) return reason;
     if (auto reason = why_no_scores(problem)) return reason;
     if (auto reason = why_not_ragged(problem)) return reason;

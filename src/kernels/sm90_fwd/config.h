@@ -78,10 +78,16 @@ constexpr int consumer_registers(const Config& c) {
   return c.num_consumers == 1 ? 248 : c.num_consumers == 2 ? 232 : c.num_consumers == 3 ? 160 : 112;
 }
 
+// What a function of the user's own takes: fitted to ten operations, documents, prefixes, boolean tensors and biases,
+// whose elements are on their way for many keys at once.
+constexpr int registers_of_expressions(const Config& c, const Traits& t) {
+  return has_expression(t) ? (c.num_consumers > 2 ? 16 : 8) + c.block_n / 8 : 0;
+}
+
 // Accumulators of O and S, P as 16-bit operands, row state and addresses: fitted to what ptxas needs without spilling.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  return padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 + padded_dim(t.head_dim_v) / 64 +
-         (c.num_consumers == 1 ? 33 : 31);
+  return registers_of_expressions(c, t) + padded_dim(t.head_dim_v) / 2 + c.block_n / 2 + c.block_n / 4 +
+         padded_dim(t.head_dim_v) / 64 + (c.num_consumers == 1 ? 33 : 31);
 }
 
 // Past 192 columns ptxas takes a sixth less of the compile time at level 1, for 0.3% of the speed. Below, where the
@@ -112,6 +118,13 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "the producer beside four consumers has too few registers for key groups in a ragged batch's windows";
   if (t.ragged && c.key_groups > 1 && has_score(t))
     return "key groups have too few registers for functions of scores and sinks in a ragged batch";
+  if (has_expression(t) && c.block_n > 128)
+    return "blocks of more than 128 keys leave too few registers for functions of the user's own";
+  if (t.mask_expression && (c.num_consumers > 3 || (c.num_consumers == 3 && c.num_stages > 2)))
+    return "the producer beside three consumers has too few registers for a mask function's lists and more than two "
+           "stages, beside four for any";
+  if (t.mask_expression && (c.cluster > 1 || c.key_groups > 1))
+    return "a mask function's lists of blocks are of tiles that neither a cluster nor key groups share";
   if (c.cluster > 1 && c.scheduler == Scheduler::kCounter)
     return "a cluster takes its tiles in turn: its producers do not share a counter";
   return nullptr;

@@ -24,12 +24,17 @@ struct WholeKeys<true> {
 template <Traits T, Config C>
 struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>,
                   tile::SlopeOfTile<has_score(T)>,
-                  WholeKeys<T.ragged> {
+                  WholeKeys<T.ragged>,
+                  tile::HeadOfTile<has_expression(T)>,
+                  tile::ListOfTile<T.mask_expression> {
   using Base = tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>;
   using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::lane, Base::warp;
   static constexpr int kDimV = Base::kDimV;
   static constexpr int kBlockN = C.block_n;
   static constexpr bool kBounded = tile::Mask<T, ForwardParams>::kBounded;
+  // Whether a tile may have blocks that none of the consumer's rows sees, before those that some see and after them.
+  static constexpr bool skips() { return kBounded || T.mask_expression; }
+  static constexpr bool skips_after() { return T.bounded_left || T.mask_expression; }
 
   const Context<T, C>& context;
   const int index;  // of the consumer warpgroup
@@ -87,7 +92,17 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE void begin_issue() { turns.begin_turn(); }
   FC_DEVICE void end_issue() { turns.end_turn(); }
 
+  // The keys of the block at hand, which `block` may be the place of in a list.
+  FC_DEVICE int key_block(int block) const {
+    if constexpr (T.mask_expression) return tile::BlockList::block_of(this->entry);
+    return block;
+  }
+  FC_DEVICE void take_entry(int block) {
+    if constexpr (T.mask_expression) this->entry = this->list.entry(context.expression_params, block);
+  }
+
   FC_DEVICE tile::Cut cut(int block) const {
+    block = key_block(block);
     if constexpr (T.ragged) {
       return {(block + 1) * kBlockN > this->whole_end, T.bounded_left && block * kBlockN < this->whole_begin};
     } else {
@@ -95,6 +110,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     }
   }
   FC_DEVICE void mask_scores(int block, tile::Cut cut) {
+    block = key_block(block);
     if constexpr (T.ragged) {
       const SlotTile tile = context.tile_in(ring_tile.stage());
       const ForwardParams own = context.params_of_tile(tile);
@@ -106,7 +122,19 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
                          {Base::row(first_row, 0), Base::row(first_row, 1)});
   }
 
+  FC_DEVICE tile::Expressions<> expressions() const { return {context.params.problem, context.expression_params}; }
+  FC_DEVICE void express_scores(int block) {
+    expressions().score(acc_s, this->own_head, key_block(block) * kBlockN + tile::column_of_lane(lane()),
+                        {Base::row(first_row, 0), Base::row(first_row, 1)});
+  }
+  FC_DEVICE void mask_listed(int block) {
+    if (tile::BlockList::use_of(this->entry, row_group) == tile::ListedUse::kFull) return;
+    expressions().mask(acc_s, this->own_head, key_block(block) * kBlockN + tile::column_of_lane(lane()),
+                       {Base::row(first_row, 0), Base::row(first_row, 1)});
+  }
+
   FC_DEVICE void transform_scores(int block) {
+    block = key_block(block);
     if constexpr (T.ragged) {
       const SlotTile tile = context.tile_in(ring_tile.stage());
       const ForwardParams own = context.params_of_tile(tile);
@@ -134,9 +162,14 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
   FC_DEVICE tile::BlockShare begin_tile(int number) {
     if constexpr (T.ragged) return begin_ragged_tile();
-    const Tile tile = context.tile_at(number);
+    const auto tile = context.tile_at(number);
     first_row = tile.first_row + row_group * kRowsPerConsumer;
+    if constexpr (has_expression(T)) this->own_head = {tile.batch, tile.head_q, tile.head_kv};
     if constexpr (has_score(T)) this->slope = context.score().slope(tile.batch, tile.head_q);
+    if constexpr (T.mask_expression) {
+      this->list = tile.list;
+      return tile::share_of_list(tile.blocks.end, tile.list.of_group(context.expression_params, row_group));
+    }
     const int last_row = min_int(first_row + kRowsPerConsumer, context.params.problem.seqlen_q) - 1;
     return tile::share_of_blocks<T.bounded_left, C.key_groups>(
         tile.blocks, context.mask().template blocks<kBlockN>(first_row, last_row), key_group);
@@ -156,6 +189,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // From the first scores to the probabilities of the last block, whose P·V is still to come.
   FC_DEVICE void attend(const tile::BlockShare& work) {
     int block = work.first_block;
+    take_entry(block);
     Base::first_scores();
     // Zeros to add to, rather than a first multiply that overwrites: the two ways into the loop made ptxas copy O,
     // and spill.
@@ -163,14 +197,17 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     const float scale_log2 = context.params.problem.scale_log2;
     Base::transform_where_asked(block);
     Base::mask_where_cut(block);
+    Base::mask_where_listed(block);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
     release_last_slab();
     // The end is asked of an opaque number: ptxas schedules what the compiler makes of the plain loop 2% slower for
     // three consumers. Under a causal mask a diagonal that is not aligned to the blocks crosses a second one.
 #pragma unroll 1
-    for (block -= C.key_groups; ptx::opaque(block) >= work.last_block; block -= C.key_groups)
+    for (block -= C.key_groups; ptx::opaque(block) >= work.last_block; block -= C.key_groups) {
+      take_entry(block);
       Base::template next_block<kBounded>(block, scale_log2);
+    }
   }
   FC_DEVICE void begin_last_pv() {
     acquire_v();
@@ -200,7 +237,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
       args.first_row = tile.first_row + row_group * kRowsPerConsumer + shift;
       args.head = tile.head_q, args.batch = tile.first_q + tile.len_q;
     } else {
-      const Tile tile = context.tile_at(ptx::opaque(number));
+      const auto tile = context.place_of(ptx::opaque(number));
       args.first_row = tile.first_row + row_group * kRowsPerConsumer;
       args.head = tile.head_q, args.batch = tile.batch;
     }
@@ -217,7 +254,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // All keys of the rows: what O leaves with is found under the last multiply.
   FC_DEVICE EpilogueArgs attend_all(const tile::BlockShare& work, int number) {
     EpilogueArgs args = {};
-    if ((!kBounded && !T.ragged) || work.has_keys()) {  // without a mask every row sees keys
+    if ((!skips() && !T.ragged) || work.has_keys()) {  // without a mask every row sees keys
       attend(work);
       begin_last_pv();
       args = finalize_softmax(number);
@@ -315,11 +352,11 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     turns.start();
     for (int number = next_number(); number >= 0; number = next_number()) {
       const tile::BlockShare work = begin_tile(number);
-      if constexpr (kBounded) tile::skip_blocks(*this, work.skipped);
+      if constexpr (skips()) tile::skip_blocks(*this, work.skipped);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
       if constexpr (C.key_groups == 1) {
         const EpilogueArgs args = attend_all(work, number);
-        if constexpr (T.bounded_left) tile::skip_blocks(*this, work.skipped_after);
+        if constexpr (skips_after()) tile::skip_blocks(*this, work.skipped_after);
         release_tile();
         store(args);
       } else {

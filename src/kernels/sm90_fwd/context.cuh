@@ -5,6 +5,7 @@
 #include "kernels/ptx/tma.cuh"
 #include "kernels/sm90_fwd/config.h"
 #include "kernels/sm90_fwd/params.h"
+#include "kernels/tile/expressed.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/pipeline.cuh"
 #include "kernels/tile/ragged_tiles.cuh"
@@ -44,16 +45,25 @@ struct MappedTile : Tile {
   int keys_row, keys_end;
 };
 
-template <bool kRagged>
+// A tile whose blocks are places in a list.
+struct ListedTile : Tile {
+  tile::BlockList list;
+};
+
+template <bool kRagged, bool kListed>
 struct TileOfBatch {
   using Type = Tile;
 };
 template <>
-struct TileOfBatch<true> {
+struct TileOfBatch<true, false> {
   using Type = MappedTile;
 };
-template <bool kRagged>
-using TileOf = typename TileOfBatch<kRagged>::Type;
+template <>
+struct TileOfBatch<false, true> {
+  using Type = ListedTile;
+};
+template <Traits T>
+using TileOf = typename TileOfBatch<T.ragged, T.mask_expression>::Type;
 
 // What the consumers of a ragged batch get of a tile, through a slot of shared memory.
 struct SlotTile {
@@ -64,7 +74,7 @@ struct SlotTile {
 };
 
 template <Traits T, Config C>
-struct Context {
+struct Context : tile::KernelExpressions<has_expression(T)> {
   using Storage = SharedStorage<T, C>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
@@ -74,8 +84,9 @@ struct Context {
   const ScoreParams* const score_params;
   const RaggedParams* const ragged_params;
 
-  FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score, const RaggedParams* ragged)
-      : params(p), score_params(score), ragged_params(ragged) {}
+  FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score, const RaggedParams* ragged,
+                    const ExpressionParams* expression)
+      : tile::KernelExpressions<has_expression(T)>(expression), params(p), score_params(score), ragged_params(ragged) {}
 
   FC_DEVICE static int rank() { return C.cluster == 1 ? 0 : ptx::cluster_ctarank(); }
 
@@ -100,14 +111,28 @@ struct Context {
 
   FC_DEVICE tile::Score<T> score() const { return {params.problem, score_params}; }
 
-  FC_DEVICE Tile tile_at(int number) const {
-    Tile tile = {
-        tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, params.problem, number, cluster_m(C)),
-        {}};
-    tile.blocks = mask().template blocks<C.block_n>(
-        tile.first_row, min_int(tile.first_row + cluster_m(C), params.problem.seqlen_q) - 1);
-    tile.first_row += rank() * block_m(C);
-    return tile;
+  // Without its blocks, which are read from memory where they are listed. No cluster has such tiles.
+  FC_DEVICE auto place_of(int number) const {
+    if constexpr (!T.mask_expression) return tile_at(number);
+    else
+      return tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, params.problem, number,
+                                                                       block_m(C));
+  }
+  FC_DEVICE auto tile_at(int number) const {
+    if constexpr (T.mask_expression) {
+      ListedTile tile = {{place_of(number), {}}, {}};
+      tile.list = tile::BlockList::of(*this->expression_params, tile.batch, tile.head_q, tile.first_row / block_m(C));
+      tile.blocks = {0, tile.list.count(this->expression_params)};
+      return tile;
+    } else {
+      Tile tile = {
+          tile::tile_at<tile::Mask<T, ForwardParams>::kLongestLast>(params.order, params.problem, number, cluster_m(C)),
+          {}};
+      tile.blocks = mask().template blocks<C.block_n>(
+          tile.first_row, min_int(tile.first_row + cluster_m(C), params.problem.seqlen_q) - 1);
+      tile.first_row += rank() * block_m(C);
+      return tile;
+    }
   }
 
   // --- ragged batches -----------------------------------------------------------------------------------------------

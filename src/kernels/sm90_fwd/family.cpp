@@ -97,6 +97,9 @@ class Sm90Forward final : public GpuFamily<Config> {
   }
 
   int ptxas_level(const Traits& traits) const override { return sm90_fwd::ptxas_level(traits); }
+  std::optional<ListShape> list_shape(const Config& config) const override {
+    return ListShape{sm90_fwd::row_groups(config), sm90_fwd::kRowsPerConsumer, config.block_n};
+  }
 
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
                   const ProblemLayouts& layouts) const override {
@@ -129,6 +132,7 @@ class Sm90Forward final : public GpuFamily<Config> {
     add_map(offsetof(Params, o), layouts.o, problem.seqlen_q, sm90_fwd::kRowsPerStore, Operand::kO);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(Params, tile_counter));
+    add_lists<Params>(program, config, problem, layouts);
     return program;
   }
 

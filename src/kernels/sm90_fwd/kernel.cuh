@@ -14,6 +14,7 @@
 #include "kernels/sm90_fwd/consumer.cuh"
 #include "kernels/sm90_fwd/loader.cuh"
 #include "kernels/sm90_fwd/params.h"
+#include "kernels/tile/list_blocks.cuh"
 
 namespace flashcore::sm90_fwd {
 
@@ -36,8 +37,9 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
 }
 
 template <Traits T, Config C>
-FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score, const RaggedParams* ragged) {
-  const Context<T, C> context(params, score, ragged);
+FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score, const RaggedParams* ragged,
+                      const ExpressionParams* expression = nullptr) {
+  const Context<T, C> context(params, score, ragged, expression);
   const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
   // Of a ragged batch by a thread with less to do: the first ones read the boundaries.
   if (ptx::tid_x() == (T.ragged ? threads_per_block(C) - 32 : 0)) init_barriers(context);
@@ -78,6 +80,13 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_scored(const __grid_constant__ Scored<Params<ptx::TensorMap>> params) {
   attend<T, C>(params.plain, &params.score, nullptr);
+}
+
+// Functions of the user's own, with built-in ones or without.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_expressed(const __grid_constant__ Expressed<Params<ptx::TensorMap>> params) {
+  attend<T, C>(params.plain, &params.score, nullptr, &params.expression);
 }
 
 // Sequences of different lengths, with a function of scores or without.

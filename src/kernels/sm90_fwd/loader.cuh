@@ -13,7 +13,7 @@ template <Traits T, Config C>
 struct Loader {
   const Context<T, C>& context;
 
-  using LoadedTile = TileOf<T.ragged>;
+  using LoadedTile = TileOf<T>;
   using TileQ = tile::TmaTile<kRowsPerConsumer, T.head_dim>;
 
   struct Slot {
@@ -72,13 +72,19 @@ struct Loader {
                          tile.batch);
     if (part == row_groups(C) - 1) ring_q.advance();
   }
+  // The keys of a place in the tile's list. Asked for before the wait for a slot, under which the entry arrives.
+  FC_DEVICE int listed_block(const LoadedTile& tile, int place) const {
+    return tile::BlockList::block_of(tile.list.entry(context.expression_params, place));
+  }
   FC_DEVICE void load_k(const LoadedTile& tile, int block) {
     const Slot slot = slots_k.take(tile.blocks.end - 1 - block);
+    if constexpr (T.mask_expression) block = listed_block(tile, block);
     ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
     load_keys<T.head_dim>(context.k(slot.index), context.params.k, context.k_full(slot.index), block, tile);
   }
   FC_DEVICE void load_v(const LoadedTile& tile, int block) {
     const Slot slot = slots_v.take(tile.blocks.end - 1 - block);
+    if constexpr (T.mask_expression) block = listed_block(tile, block);
     ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);
     load_keys<T.head_dim_v>(context.v(slot.index), context.params.v, context.v_full(slot.index), block, tile);
   }

@@ -55,6 +55,11 @@ FC_DEVICE BlockShare share_of_blocks(BlockRange of_tile, BlockRange seen, int gr
   return share;
 }
 
+// Of a list of `count` blocks, from whose places `seen` some of the consumer's rows see keys.
+FC_DEVICE BlockShare share_of_list(int count, BlockRange seen) {
+  return {seen.end - 1, seen.begin, count - seen.end, seen.begin, false};
+}
+
 // Lets blocks pass that the rings hold for other consumers, turns included.
 template <class Consumer>
 FC_DEVICE void skip_blocks(Consumer& consumer, int count) {

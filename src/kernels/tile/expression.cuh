@@ -3,7 +3,7 @@
 // float functions are within a few units in the last place unless stated; what is subnormal is 0 in exp and log.
 
 #include "kernels/ptx/math.cuh"
-#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/read_only.cuh"
 #include "kernels/tile/expression.h"
 
 namespace flashcore::expression {
@@ -61,19 +61,15 @@ FC_DEVICE long long offset_of(const Tensor& tensor, Indices... indices) {
 }
 template <class... Indices>
 FC_DEVICE float float_element(const Tensor& tensor, Indices... indices) {
-  return ptx::ld_global_f32(static_cast<const float*>(tensor.data) + offset_of(tensor, indices...));
+  return ptx::ld_global_nc_f32(static_cast<const float*>(tensor.data) + offset_of(tensor, indices...));
 }
 template <class... Indices>
 FC_DEVICE int int_element(const Tensor& tensor, Indices... indices) {
   return static_cast<int>(ptx::bits_of_float(float_element(tensor, indices...)));
 }
-// A byte, by way of the aligned pair that it is in: allocations are even.
 template <class... Indices>
 FC_DEVICE bool bool_element(const Tensor& tensor, Indices... indices) {
-  const auto address = reinterpret_cast<unsigned long long>(tensor.data) +
-                       static_cast<unsigned long long>(offset_of(tensor, indices...));
-  const unsigned short pair = ptx::ld_global_u16(reinterpret_cast<const unsigned short*>(address & ~1ull));
-  return (pair >> (8 * (address & 1)) & 0xff) != 0;
+  return ptx::ld_global_nc_u8(static_cast<const unsigned char*>(tensor.data) + offset_of(tensor, indices...)) != 0;
 }
 
 }  // namespace flashcore::expression

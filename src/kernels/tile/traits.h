@@ -25,6 +25,9 @@ struct Traits {
   bool sink = false;
   // The lengths of a problem are upper bounds of each sequence's, which RaggedParams have (tile/sequence.cuh).
   bool ragged = false;
+  // Functions of the user's own, in a header that is made for the problem (core/expression_code.h).
+  bool score_expression = false;
+  bool mask_expression = false;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -38,6 +41,8 @@ struct Traits {
     visit("alibi", &Traits::alibi);
     visit("sink", &Traits::sink);
     visit("ragged", &Traits::ragged);
+    visit("score_expression", &Traits::score_expression);
+    visit("mask_expression", &Traits::mask_expression);
   }
 };
 
@@ -45,6 +50,7 @@ struct Traits {
 // constant of every kernel, with them or without.
 constexpr bool transforms_scores(const Traits& t) { return t.softcap || t.alibi != 0; }
 constexpr bool has_score(const Traits& t) { return transforms_scores(t) || t.sink; }
+constexpr bool has_expression(const Traits& t) { return t.score_expression || t.mask_expression; }
 
 // What a family's why_invalid may depend on besides its Config and Traits. A freestanding copy of DeviceLimits.
 struct Limits {
@@ -73,7 +79,8 @@ struct ForwardParams {
   int seqlen_q, seqlen_kv;
   int right_offset;  // bounded_right: row i sees keys j <= i + right_offset
   int left_offset;   // bounded_left: and keys j >= i + left_offset
-  float scale_log2;  // softmax scale * log2(e), folded into exp2; with a softcap, that in the place of the scale
+  float scale_log2;  // softmax scale * log2(e), folded into exp2; with a softcap, that in the place of the scale; with
+                     // a score function of the user's own log2(e)
 };
 
 // What the functions of scores take, where a problem has one. Between them and exp2 a score is in units of the softmax

@@ -54,6 +54,7 @@ FC_DEVICE void issue_pv(float (&acc_o)[kCount], const unsigned (&p)[kSteps][4], 
 //   begin_issue(), end_issue()    around the multiplies of a step: ping-pong, or nothing
 //   cut(block), mask_scores(block, cut)
 //   transform_scores(block)       where the problem has a function of scores
+//   express_scores(block), mask_listed(block)   where it has functions of its own
 template <class Family, Traits T, int kBlockN, int kRescaleThreshold>
 struct AttentionWarpgroup {
   static constexpr bool kBf16 = T.element == Element::kBF16;
@@ -92,9 +93,13 @@ struct AttentionWarpgroup {
   FC_DEVICE void mask_where_cut(int block) {
     if (const Cut cut = family().cut(block); cut.any()) family().mask_scores(block, cut);
   }
+  FC_DEVICE void mask_where_listed(int block) {
+    if constexpr (T.mask_expression) family().mask_listed(block);
+  }
 
   FC_DEVICE void transform_where_asked(int block) {
     if constexpr (transforms_scores(T)) family().transform_scores(block);
+    if constexpr (T.score_expression) family().express_scores(block);
   }
 
   // Scores of the first block, which have nothing to hide under.
@@ -121,6 +126,7 @@ struct AttentionWarpgroup {
     // the compile time and bought nothing.
     transform_where_asked(block);
     if constexpr (kMayBeCut) mask_where_cut(block);
+    mask_where_listed(block);
     // Before the exponentials, which overwrite P. Under the multiply they were measured, in the scores' registers and
     // in their own: slower each time, for the other consumers' multiplies fill the tensor cores either way.
     wait_pv();

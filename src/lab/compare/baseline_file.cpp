@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
+#include "core/problem_row.h"
 #include "kernels/source_hash.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/regression.h"
@@ -20,7 +21,7 @@ constexpr const char* kBaselineSchema = "flashcore.gate-baseline/1";
 
 BaselineEntry entry_of(const json& j) {
   BaselineEntry entry;
-  entry.problem.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
+  entry.problem.problem = problem_of(j);
   entry.problem.name = j.at("name").get<std::string>();
   entry.device_key = j.at("device").at("key").get<std::string>();
   entry.candidate = j.contains("candidate") ? j.at("candidate").get<std::string>() : candidate_of_row(j);
@@ -69,9 +70,8 @@ std::vector<BaselineEntry> parse_baseline(std::string_view text, const std::stri
 
 json baseline_json(const std::vector<BaselineEntry>& entries) {
   json results = json::array();
-  for (const BaselineEntry& e : entries)
-    results.push_back({{"problem", e.problem.problem.id()},
-                       {"name", e.problem.name},
+  for (const BaselineEntry& e : entries) {
+    results.push_back({{"name", e.problem.name},
                        {"device", {{"key", e.device_key}}},
                        {"candidate", e.candidate},
                        {"code_hash", e.code_hash},
@@ -82,6 +82,8 @@ json baseline_json(const std::vector<BaselineEntry>& entries) {
                        {"kcycles", e.kcycles},
                        {"process_p50_us", e.process_p50_us},
                        {"machine", e.machine}});
+    put_problem(results.back(), e.problem.problem);
+  }
   return {
       {"schema", kBaselineSchema}, {"source_hash", source_hash()}, {"created_at", now_iso8601()}, {"results", results}};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/problem_row.h"
 #include "kernels/family.h"
 #include "kernels/source_hash.h"
 #include "lab/process/worker.h"
@@ -62,7 +63,6 @@ bool has_unseen_rows(const Trial& t) {
 
 json bench_row(const Trial& t) {
   json result = {{"schema", kBenchSchema},
-                 {"problem", t.problem.id()},
                  {"name", t.problem_name},
                  {"decode", t.problem.is_decode()},
                  {"suite", t.suite},
@@ -80,6 +80,7 @@ json bench_row(const Trial& t) {
                  {"correct", nullptr},
                  {"peers", peer_json(t)},
                  {"environment", environment_json(t)}};
+  put_problem(result, t.problem);
   if (t.error && t.bound)
     result["correct"] = {
         {"rel_error", t.error->rel}, {"bound", t.bound->rel}, {"passed", passed_gate(t, Gate::kCorrectness)}};

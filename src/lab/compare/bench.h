@@ -60,17 +60,20 @@ struct Verification {
   // Problems with speed-ups over peers and no raw samples: nobody can check those figures. Fresh or not, never
   // confirmed.
   std::vector<std::string> without_samples;
+  std::vector<std::string> remarks;  // on sessions, as Audit::remarks
 };
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
 Verification verify_results(const std::filesystem::path& file);
 Verification verify_results_text(std::string_view text, const std::string& origin);
 
-// The same file with record_provenance (lab/record/freshness.h) of each row, and of how many rows that changed
-// anything. Error kBadInput for what would not be written back as it was: a byte order mark, CR LF, an integer beyond
-// 64 bits.
+// The same file with figures that its raw samples and ceilings give now (lab/verify/audit.h), then with
+// record_provenance (lab/record/freshness.h) of each row, and of how many rows either changed anything. Nothing of a
+// file that the audit finds wrong all the same: `wrong` has its words. Error kBadInput for what would not be written
+// back as it was: a byte order mark, CR LF, an integer beyond 64 bits.
 struct RecordedProvenance {
   std::string text;
-  std::size_t rows = 0;
+  std::size_t rows = 0, derived = 0;
+  std::vector<std::string> wrong;
 };
 RecordedProvenance with_provenance(std::string_view text, const std::string& origin);
 

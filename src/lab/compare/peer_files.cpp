@@ -27,7 +27,7 @@ std::string dense_bytes(const HostTensor& tensor) {
 }
 
 // Not write_file_atomically: a gigabyte that nobody keeps need not reach the disk.
-json write_bytes(const std::filesystem::path& file, std::string_view bytes, DType dtype,
+json write_bytes(const std::filesystem::path& file, std::string_view bytes, std::string_view dtype,
                  const std::vector<std::int64_t>& shape) {
   std::ofstream out(file, std::ios::binary | std::ios::trunc);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -35,17 +35,17 @@ json write_bytes(const std::filesystem::path& file, std::string_view bytes, DTyp
   if (!out)
     throw_environment("cannot write {} bytes of inputs to {}; make room there, or set TMPDIR", bytes.size(),
                       file.string());
-  return {{"file", file.string()}, {"dtype", to_string(dtype)}, {"shape", shape}};
+  return {{"file", file.string()}, {"dtype", dtype}, {"shape", shape}};
 }
 
 json write_tensor(const std::filesystem::path& file, const HostTensor& tensor) {
   const TensorLayout& l = tensor.layout;
-  return write_bytes(file, dense_bytes(tensor), tensor.dtype, {l.batch, l.heads, l.rows, l.columns});
+  return write_bytes(file, dense_bytes(tensor), to_string(tensor.dtype), {l.batch, l.heads, l.rows, l.columns});
 }
 
 json write_floats(const std::filesystem::path& file, const std::vector<float>& values,
                   const std::vector<std::int64_t>& shape) {
-  return write_bytes(file, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}, DType::kF32,
+  return write_bytes(file, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}, "fp32",
                      shape);
 }
 
@@ -58,7 +58,7 @@ std::string read_exactly(const json& name, std::size_t bytes, const char* what) 
 
 OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, const json& output,
                           Strictness strictness) {
-  HostTensor o(problem.dtype,
+  HostTensor o(problem.output_dtype(),
                make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim_v));
   const std::string bytes = read_exactly(output.at("o"), o.data.size(), "o");
   std::memcpy(o.data.data(), bytes.data(), bytes.size());
@@ -88,7 +88,7 @@ OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, co
 
 }  // namespace
 
-json write_inputs(const std::filesystem::path& folder, const AttentionInputs& inputs) {
+json write_inputs(const std::filesystem::path& folder, const Problem& problem, const AttentionInputs& inputs) {
   json files = {{"q", write_tensor(folder / "q.bin", inputs.q)},
                 {"k", write_tensor(folder / "k.bin", inputs.k)},
                 {"v", write_tensor(folder / "v.bin", inputs.v)}};
@@ -98,7 +98,27 @@ json write_inputs(const std::filesystem::path& folder, const AttentionInputs& in
   if (slopes > 0)
     files["alibi"] =
         write_floats(folder / "alibi.bin", inputs.alibi, slopes == heads ? Shape{heads} : Shape{batch, heads});
+  const std::int64_t heads_kv = inputs.k.layout.heads;
+  const auto add_descale = [&](const char* name, const std::vector<float>& values) {
+    if (values.empty()) return;
+    const Shape shape = values.size() == 1 ? Shape{1} : Shape{batch, heads_kv};
+    files[name] = write_floats(folder / fmt::format("{}.bin", name), values, shape);
+  };
+  add_descale("descale_q", inputs.descale_q);
+  add_descale("descale_k", inputs.descale_k);
+  add_descale("descale_v", inputs.descale_v);
   if (!inputs.sink.empty()) files["sink"] = write_floats(folder / "sink.bin", inputs.sink, Shape{heads});
+  for (std::size_t n = 0; n < inputs.tensors.size(); ++n) {
+    const ElementTensor& tensor = inputs.tensors[n];
+    const auto* bytes = reinterpret_cast<const char*>(tensor.data.data());
+    const char* dtype = tensor.element == ExpressionType::kFloat ? "fp32"
+                        : tensor.element == ExpressionType::kInt ? "int32"
+                                                                 : "bool";
+    // Numbered: names that differ in case alone may be one file.
+    files["tensors"][problem.tensors[n].name] =
+        write_bytes(folder / fmt::format("tensor{}.bin", n), {bytes, tensor.data.size()}, dtype,
+                    Shape(tensor.shape.sizes.begin(), tensor.shape.sizes.begin() + tensor.shape.count));
+  }
   return files;
 }
 

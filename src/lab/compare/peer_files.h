@@ -12,8 +12,9 @@
 
 namespace flashcore {
 
-// Writes q.bin, k.bin and v.bin into `folder`: {"q": {"file": PATH, "shape": [..], "dtype": "fp16"}, ...}.
-nlohmann::json write_inputs(const std::filesystem::path& folder, const AttentionInputs& inputs);
+// Writes q.bin, k.bin and v.bin into `folder`: {"q": {"file": PATH, "shape": [..], "dtype": "fp16"}, ...}; and what
+// else the problem has: factors, slopes, sinks, and under "tensors" those of its functions.
+nlohmann::json write_inputs(const std::filesystem::path& folder, const Problem& problem, const AttentionInputs& inputs);
 
 struct OutputJudgement {
   double rel_error = 0;

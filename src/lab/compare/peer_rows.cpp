@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/problem_row.h"
 #include "lab/measure/race.h"
 #include "lab/record/json_io.h"
 
@@ -80,13 +81,14 @@ std::string judge_agreement(const std::vector<double>& beside_us, const std::vec
 std::string judge_cpu_agreement(const std::vector<double>& beside_us, const std::vector<double>& laboratory_us) {
   const double apart = disagreement(beside_us, laboratory_us), factor = 1 + kCpuAgreement;
   const double beside = median(beside_us), laboratory = median(laboratory_us);
-  const bool too_short = 1 + apart < 1 / factor;
+  const bool too_short = 1 + apart < 1 / kCpuShorter;
   const bool too_long = 1 + apart > factor && beside - laboratory > kCpuCallUs;
   if (!too_short && !too_long) return "";
   return fmt::format(
       "the same candidate took {:.3f} us beside the peers and {:.3f} us in the laboratory's own process, in the same "
-      "rounds: a factor of {:.3g}, and on a CPU {:.0f} is the limit (or {:.0f} us more), so that neither is published",
-      beside, laboratory, 1 + apart, factor, kCpuCallUs);
+      "rounds: a factor of {:.3g}, and on a CPU {:.0f} is the limit (or {:.0f} us more), or 1/{:.0f}, so that neither "
+      "is published",
+      beside, laboratory, 1 + apart, factor, kCpuCallUs, kCpuShorter);
 }
 
 std::vector<std::vector<double>> log_ratios_of(const json& row, const json& peer) {
@@ -131,7 +133,7 @@ void derive_figures(json& row, double margin) {
     if (const double clock = session.value("clock_mhz", 0.0); clock > 0) clocks.push_back(clock);
   }
   if (all.empty()) throw_bad_input("{}: it has a time, and no session with samples", row.value("problem", "?"));
-  const PlacedProblem problem = PlacedProblem::parse(row.at("problem").get<std::string>());
+  const PlacedProblem problem = problem_of(row);
   const double p50 = round_digits(median(all), 4);
   row["time_us"] = quantiles_json(all);
   row["tflops"] = problem.flops() / p50 * 1e-6;

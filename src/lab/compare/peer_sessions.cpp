@@ -6,8 +6,10 @@
 #include <ctime>
 #include <fstream>
 #include <optional>
+#include <set>
 
 #include "core/hash.h"
+#include "core/problem_row.h"
 #include "lab/compare/peer_rows.h"
 #include "lab/measure/floor.h"
 #include "lab/record/outcome.h"
@@ -165,8 +167,7 @@ void keep_fastest_ceilings(const json& earlier, json& merged) {
     const bool is_time = name.ends_with("_us");
     if (here <= 0 || (is_time ? then < here : then > here)) now[name] = then;
   }
-  merged["floor_us"] = floor_us(PlacedProblem::parse(merged.at("problem").get<std::string>()),
-                                merged["device"].get<DeviceInfo>(), now.get<Ceilings>());
+  merged["floor_us"] = floor_us(problem_of(merged), merged["device"].get<DeviceInfo>(), now.get<Ceilings>());
 }
 
 }  // namespace
@@ -193,6 +194,28 @@ std::string why_same_session(const json& row, const json& session) {
           *now - *then, kSessionsApartSeconds / 60);
   }
   return "";
+}
+
+std::vector<SilentAbsence> silent_absences(const json& rows) {
+  std::set<std::string> names;
+  for (const json& row : rows)
+    for (const json& peer : list_of(row, "peers"))
+      if (member(peer, "name").is_string()) names.insert(peer["name"].get<std::string>());
+  std::vector<SilentAbsence> absences;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!has_time(rows[i])) continue;
+    const json peers = list_of(rows[i], "peers"), refused = member(rows[i], "refused");
+    for (const std::string& name : names)
+      if (!find_named(peers, name) && member(refused, name.c_str()).is_null()) absences.push_back({i, name});
+  }
+  return absences;
+}
+
+void note_silent_absences(json& rows) {
+  for (const auto& [row, peer] : silent_absences(rows)) {
+    if (!rows[row]["refused"].is_object()) rows[row]["refused"] = json::object();
+    rows[row]["refused"][peer] = "it was not asked in any session of this row";
+  }
 }
 
 json append_session(const json& earlier, const json& row, double margin, std::string& said) {

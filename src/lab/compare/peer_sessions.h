@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace flashcore {
 
@@ -26,5 +27,15 @@ std::string why_same_session(const nlohmann::json& row, const nlohmann::json& se
 // A row of another source, candidate, way of choosing it, device, driver, regime or condition begins anew.
 nlohmann::json append_session(const nlohmann::json& earlier, const nlohmann::json& row, double margin,
                               std::string& said);
+
+// A peer that other rows of a file have, and a row with a time neither has nor says in "refused" why: who leaves out
+// the peer that wins makes a better mean.
+struct SilentAbsence {
+  std::size_t row;
+  std::string peer;
+};
+std::vector<SilentAbsence> silent_absences(const nlohmann::json& rows);
+// Says of each that it was not asked, which is what is known.
+void note_silent_absences(nlohmann::json& rows);
 
 }  // namespace flashcore

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/problem_fields.h"
+#include "core/problem_row.h"
 #include "kernels/family.h"
 #include "lab/measure/floor.h"
 #include "lab/record/freshness.h"
@@ -75,7 +76,7 @@ const std::vector<Measured>& shipped_times(const std::string& device_key) {
   if (!is_new) return found;
   for (const nlohmann::json& entry : shipped_entries()) {
     if (!is_of(entry, device_key) || !entry.value("family", nlohmann::json()).is_string()) continue;
-    const auto problem = PlacedProblem::parse(entry.at("problem").get<std::string>());
+    const auto problem = problem_of(entry);
     found.push_back({problem, candidate_as_printed(entry, problem), entry["time_us"].value("p50", 0.0), &entry});
   }
   return found;

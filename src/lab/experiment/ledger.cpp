@@ -18,6 +18,16 @@ using nlohmann::json;
 
 std::string family_of(const std::string& candidate) { return candidate.substr(0, candidate.find_first_of(":+")); }
 
+// By their texts alone, as the trials of a search are.
+bool is_pair_current(const LedgerEntry& entry, const LedgerPair& pair, const PlacedProblem& problem,
+                     const DeviceLimits& limits) {
+  // The text of a patched kernel is beside its experiment, and the ledger has none.
+  const bool patched = (pair.candidate + pair.control).find('+') != std::string::npos;
+  if (patched || pair.source_hash.empty()) return entry.source_hash == source_hash();
+  return pair.source_hash == source_hash_of(pair.candidate, problem, limits) &&
+         pair.control_source_hash == source_hash_of(pair.control, problem, limits);
+}
+
 }  // namespace
 
 LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin) {
@@ -30,6 +40,7 @@ LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin)
     j.at("hypothesis").get_to(entry.hypothesis);
     entry.summary = j.at("summary").at(1).get<std::string>();
     j.at("device").at("key").get_to(entry.device_key);
+    if (j.at("device").contains("limits")) entry.limits = j.at("device").get<DeviceInfo>().limits;
     j.at("source_hash").get_to(entry.source_hash);
     j.at("created_at").get_to(entry.created_at);
     for (const json& p : j.at("pairs")) {
@@ -73,6 +84,16 @@ std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder) {
   return entries;
 }
 
+bool is_of_present_source(const LedgerEntry& entry) {
+  return entry.limits && std::all_of(entry.pairs.begin(), entry.pairs.end(), [&](const LedgerPair& pair) {
+           try {
+             return is_pair_current(entry, pair, PlacedProblem::parse(pair.problem_id), *entry.limits);
+           } catch (const Error&) {  // a problem or a candidate that there is no more
+             return false;
+           }
+         });
+}
+
 PredictionRecord prediction_record(const std::vector<LedgerEntry>& ledger) {
   PredictionRecord record;
   std::vector<double> errors;
@@ -104,16 +125,12 @@ std::vector<std::string> ledger_notes(const std::vector<LedgerEntry>& ledger, co
 
 std::vector<KnownConfig> known_configs(const std::vector<LedgerEntry>& ledger, const std::string& family,
                                        const PlacedProblem& problem, const DeviceInfo& device) {
-  const auto is_current = [&](const LedgerEntry& entry, const LedgerPair& pair) {
-    if (pair.source_hash.empty()) return entry.source_hash == source_hash();
-    return pair.source_hash == source_hash_of(pair.candidate, problem, device.limits) &&
-           pair.control_source_hash == source_hash_of(pair.control, problem, device.limits);
-  };
   std::vector<KnownConfig> known;
   for (const LedgerEntry& entry : ledger) {
     if (entry.device_key != device.key) continue;
     for (const LedgerPair& pair : entry.pairs)
-      if (pair.problem_id == problem.id() && pair.candidate.starts_with(family + ":") && is_current(entry, pair))
+      if (pair.problem_id == problem.id() && pair.candidate.starts_with(family + ":") &&
+          is_pair_current(entry, pair, problem, device.limits))
         known.push_back({pair.candidate.substr(family.size() + 1), pair.verdict, entry.name});
   }
   return known;

@@ -3,6 +3,7 @@
 // and later experiments consult it, so that nobody tries the same again unknowingly.
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ struct LedgerPair {
 struct LedgerEntry {
   HypothesisVerdict verdict = HypothesisVerdict::kInconclusive;
   std::string name, hypothesis, summary, device_key, source_hash, created_at;
+  std::optional<DeviceLimits> limits;  // none: a file that does not say
   std::vector<LedgerPair> pairs;
 };
 
@@ -34,6 +36,11 @@ struct LedgerEntry {
 std::vector<LedgerEntry> load_ledger(const std::filesystem::path& folder);
 // One verdict.json.
 LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin);
+
+// Whether all that it compared has the text that it has now, of kernels and launches. False where the file is too old
+// to say, and for patched kernels once anything in the tree has changed: nobody knows then, and it may hold all the
+// same.
+bool is_of_present_source(const LedgerEntry& entry);
 
 // How good its predictions were, of the comparisons that were timed: whether the measured speed-up lies in the
 // predicted range, and by how much it misses the range's middle.

@@ -2,6 +2,7 @@
 
 #include "core/environment_error.h"
 #include "core/error.h"
+#include "core/problem_row.h"
 #include "lab/gates/evaluate.h"
 #include "lab/gates/gates.h"
 #include "lab/gates/memoisation.h"
@@ -159,8 +160,7 @@ void to_json(json& j, const PairRequest& r) {
   json patterns = json::array();
   for (const Pattern pattern : r.patterns) patterns.push_back(to_string(pattern));
   const MeasureOptions& m = r.measure;
-  j = {{"problem", r.problem.id()},
-       {"problem_name", r.problem_name},
+  j = {{"problem_name", r.problem_name},
        {"suite", r.suite},
        {"candidate", r.candidate},
        {"baseline", r.baseline},
@@ -182,10 +182,11 @@ void to_json(json& j, const PairRequest& r) {
          {"gap_ms", m.gap_ms},
          {"sample_us", m.sample_us},
          {"launches_multiple", m.launches_multiple}}}};
+  put_problem(j, r.problem);
 }
 
 void from_json(const json& j, PairRequest& r) {
-  r.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
+  r.problem = problem_of(j);
   j.at("problem_name").get_to(r.problem_name);
   j.at("suite").get_to(r.suite);
   j.at("candidate").get_to(r.candidate);

@@ -1,5 +1,7 @@
 #include "lab/gates/request.h"
 
+#include "core/problem_row.h"
+
 namespace flashcore {
 
 using nlohmann::json;
@@ -7,8 +9,7 @@ using nlohmann::json;
 void to_json(json& j, const EvaluateRequest& r) {
   json patterns = json::array();
   for (const Pattern pattern : r.patterns) patterns.push_back(to_string(pattern));
-  j = {{"problem", r.problem.id()},
-       {"problem_name", r.problem_name},
+  j = {{"problem_name", r.problem_name},
        {"suite", r.suite},
        {"candidate", r.candidate},
        {"patches", r.patches},
@@ -22,10 +23,11 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"min_samples", r.min_samples},
        {"max_reference_flops", r.max_reference_flops},
        {"use_cache", r.use_cache}};
+  put_problem(j, r.problem);
 }
 
 void from_json(const json& j, EvaluateRequest& r) {
-  r.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
+  r.problem = problem_of(j);
   j.at("problem_name").get_to(r.problem_name);
   j.at("suite").get_to(r.suite);
   j.at("candidate").get_to(r.candidate);

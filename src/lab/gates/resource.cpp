@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxRegistersPerThread = 255;
 
-int registers_per_block(const Artifact& artifact) {
+int registers_per_block(const KernelFacts& artifact) {
   const int warps = (artifact.threads_per_block + kWarp - 1) / kWarp;
   const int per_warp = (artifact.registers * kWarp + kRegisterUnit - 1) / kRegisterUnit * kRegisterUnit;
   return warps * per_warp;
@@ -33,10 +33,11 @@ struct Complaint {
   std::string text;
 };
 
-std::vector<Complaint> complaints(const Artifact& a, const DeviceLimits& limits) {
-  std::vector<Complaint> found;
-  const auto complain = [&](Check check, bool wrong, std::string text) {
-    if (wrong && is_on(check)) found.push_back({check, std::move(text)});
+// `name` of the kernel, for those that are not the artifact's first.
+void add_complaints(const KernelFacts& a, const std::string& name, const DeviceLimits& limits,
+                    std::vector<Complaint>& found) {
+  const auto complain = [&](Check check, bool wrong, const std::string& text) {
+    if (wrong && is_on(check)) found.push_back({check, name + text});
   };
   complain(
       Check::kSpills, a.spill_store_bytes > 0 || a.spill_load_bytes > 0,
@@ -46,8 +47,6 @@ std::vector<Complaint> complaints(const Artifact& a, const DeviceLimits& limits)
   complain(Check::kStack, frame > 0,
            fmt::format("stack frame of {} bytes; allowed 0 (a register array indexed at run time lands there)",
                        a.stack_bytes));
-  for (const std::string& warning : a.warnings)
-    complain(Check::kPtxasWarnings, is_performance_warning(warning), "ptxas: " + warning);
   const int shared = a.static_shared_bytes + a.dynamic_shared_bytes;
   complain(Check::kSharedMemory, shared > limits.shared_bytes_per_block,
            fmt::format("{} bytes of shared memory a block; allowed {}", shared, limits.shared_bytes_per_block));
@@ -58,6 +57,16 @@ std::vector<Complaint> complaints(const Artifact& a, const DeviceLimits& limits)
   complain(Check::kRegisters, registers_per_block(a) > limits.registers_per_multiprocessor,
            fmt::format("{} registers a block ({} threads of {}); allowed {}", registers_per_block(a),
                        a.threads_per_block, a.registers, limits.registers_per_multiprocessor));
+}
+
+std::vector<Complaint> complaints(const Artifact& artifact, const DeviceLimits& limits) {
+  std::vector<Complaint> found;
+  add_complaints(artifact, "", limits, found);
+  for (const KernelFacts& more : artifact.more_kernels)
+    add_complaints(more, fmt::format("kernel {}: ", more.symbol), limits, found);
+  for (const std::string& warning : artifact.warnings)
+    if (is_performance_warning(warning) && is_on(Check::kPtxasWarnings))
+      found.push_back({Check::kPtxasWarnings, "ptxas: " + warning});
   return found;
 }
 

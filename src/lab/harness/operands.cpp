@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/problem_expressions.h"
 #include "core/ragged.h"
 #include "core/random.h"
 
@@ -203,6 +204,11 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
       int32s_[i] = allocate(values.size() * sizeof(std::int32_t), offsets.lse);
     }
   }
+  const std::vector<ExpressionShape> shapes = tensor_shapes(problem);
+  for (std::size_t t = 0; t < shapes.size(); ++t) {
+    const ElementTensor tensor{problem.tensors[t].element, shapes[t], {}};
+    tensors_[t] = allocate(static_cast<std::size_t>(tensor.count()) * bytes_of(tensor.element), offsets.lse);
+  }
   if (offsets.tensors + offsets.lse > 0) return;  // the emulator's labels are of whole buffers
   device.label(*q_, {"q", problem.dtype, layouts_.q});
   device.label(*k_, {"k", problem.dtype, layouts_.k});
@@ -220,7 +226,8 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
 std::size_t Operands::offset_of(const Buffer& buffer) const {
   const auto is_it = [&](const auto& other) { return &buffer == other.get(); };
   const bool four_bytes = is_it(lse_) || std::any_of(floats_.begin(), floats_.end(), is_it) ||
-                          std::any_of(int32s_.begin(), int32s_.end(), is_it);
+                          std::any_of(int32s_.begin(), int32s_.end(), is_it) ||
+                          std::any_of(tensors_.begin(), tensors_.end(), is_it);
   return four_bytes ? offsets_.lse : offsets_.tensors;
 }
 
@@ -262,6 +269,9 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
   for (std::size_t i = 0; i < int32s_.size(); ++i)
     if (int32s_[i])
       device_->upload(at(*int32s_[i]), boundaries_[i].data(), boundaries_[i].size() * sizeof(std::int32_t));
+  FC_CHECK(inputs.tensors.size() == problem_.tensors.size());
+  for (std::size_t t = 0; t < inputs.tensors.size(); ++t)
+    device_->upload(at(*tensors_[t]), inputs.tensors[t].data.data(), inputs.tensors[t].data.size());
 }
 
 void Operands::poison_outputs() {
@@ -275,6 +285,7 @@ AttentionArgs Operands::args() const {
     args.*kFloats[i].address = floats_[i] ? reinterpret_cast<const float*>(at(*floats_[i])) : nullptr;
   for (std::size_t i = 0; i < int32s_.size(); ++i)
     args.*kInt32s[i].address = int32s_[i] ? reinterpret_cast<const std::int32_t*>(at(*int32s_[i])) : nullptr;
+  for (std::size_t t = 0; t < tensors_.size(); ++t) args.tensors[t] = tensors_[t] ? at(*tensors_[t]) : nullptr;
   return args;
 }
 
@@ -297,10 +308,12 @@ bool offset_intact(Device& device, const Buffer& buffer, std::size_t offset) {
 }  // namespace
 
 std::optional<std::string> Operands::broken_red_zone() const {
-  std::vector<std::pair<const char*, const Buffer*>> buffers = {
+  std::vector<std::pair<std::string, const Buffer*>> buffers = {
       {"q", q_.get()}, {"k", k_.get()}, {"v", v_.get()}, {"o", o_.get()}, {"lse", lse_.get()}};
   for (std::size_t i = 0; i < floats_.size(); ++i) buffers.emplace_back(kFloats[i].name, floats_[i].get());
   for (std::size_t i = 0; i < int32s_.size(); ++i) buffers.emplace_back(kInt32s[i].name, int32s_[i].get());
+  for (std::size_t t = 0; t < problem_.tensors.size(); ++t)
+    buffers.emplace_back(problem_.tensors[t].name, tensors_[t].get());
   for (const auto& [name, buffer] : buffers)
     if (buffer && (!buffer->red_zones_intact() || !offset_intact(*device_, *buffer, offset_of(*buffer)))) return name;
   return std::nullopt;
@@ -326,6 +339,11 @@ std::optional<std::string> Operands::changed_input(const AttentionInputs& upload
     std::vector<std::int32_t> now(boundaries_[i].size());
     if (!now.empty()) device_->download(now.data(), at(*int32s_[i]), now.size() * sizeof(std::int32_t));
     if (now != boundaries_[i]) return kInt32s[i].name;
+  }
+  for (std::size_t t = 0; t < uploaded.tensors.size(); ++t) {
+    std::vector<std::byte> now(uploaded.tensors[t].data.size());
+    device_->download(now.data(), at(*tensors_[t]), now.size());
+    if (now != uploaded.tensors[t].data) return problem_.tensors[t].name;
   }
   return std::nullopt;
 }

@@ -60,6 +60,8 @@ class Operands {
   // Boundaries of a ragged batch, as kInt32s lists them; null for others.
   std::array<std::unique_ptr<Buffer>, 2> int32s_;
   std::array<std::vector<std::int32_t>, 2> boundaries_;
+  // Of Problem::tensors.
+  std::array<std::unique_ptr<Buffer>, kMaxExpressionTensors> tensors_;
   std::vector<std::byte> staging_;  // of upload(), whose pieces are made here
 
   std::byte* at(const Buffer& buffer) const;

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "lab/measure/floor.h"
 #include "lab/measure/prepared_candidate.h"
+#include "lab/record/machine.h"
 
 namespace flashcore {
 namespace {
@@ -228,12 +229,8 @@ std::optional<std::string> why_below_floor(const Timing& timing) {
 }
 
 int count_throttled(const std::vector<Sample>& samples) {
-  static constexpr const char* kLowering[] = {"sw_power_cap", "hw_slowdown",    "sw_thermal",
-                                              "hw_thermal",   "hw_power_brake", "reliability"};
-  return static_cast<int>(std::count_if(samples.begin(), samples.end(), [](const Sample& s) {
-    return std::any_of(std::begin(kLowering), std::end(kLowering),
-                       [&](const char* word) { return s.throttle.find(word) != std::string::npos; });
-  }));
+  return static_cast<int>(
+      std::count_if(samples.begin(), samples.end(), [](const Sample& s) { return lowers_clocks(s.throttle); }));
 }
 
 }  // namespace flashcore

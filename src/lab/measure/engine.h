@@ -61,7 +61,7 @@ constexpr std::uint64_t timing_seed(std::uint64_t seed) { return seed ^ 0x74696d
 // the timer says; a ceiling is itself measured, to about 3%.
 std::optional<std::string> why_below_floor(const Timing& timing);
 
-// Samples that ran under a throttle reason that lowers clocks ("sw_power_cap", "hw_thermal", ...).
+// Samples that ran under a throttle reason that lowers clocks.
 int count_throttled(const std::vector<Sample>& samples);
 
 }  // namespace flashcore

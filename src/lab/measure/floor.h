@@ -6,7 +6,8 @@
 
 namespace flashcore {
 
-// max(FLOPs / measured ceiling, bytes that cannot stay in cache / measured bandwidth) + empty launch.
+// max(FLOPs / measured ceiling, bytes that cannot stay in the last-level cache / measured bandwidth, on a GPU also all
+// bytes / the measured bandwidth of L2) + empty launch. A CPU's caches count as infinitely fast.
 double floor_us(const Problem& problem, const DeviceInfo& device, const Ceilings& ceilings);
 
 }  // namespace flashcore

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "core/error.h"
+#include "core/problem_row.h"
 #include "device/repeated_sample.h"
 #include "lab/gates/evaluate.h"
 #include "lab/harness/oracle.h"
@@ -91,7 +92,7 @@ class TimerServer {
  private:
   EvaluateRequest read_request(const json& message) {
     EvaluateRequest request;
-    request.problem = PlacedProblem::parse(message.at("problem").get<std::string>());
+    request.problem = problem_of(message);
     request.problem_name = message.value("name", "");
     request.suite = message.value("suite", "");
     request.phase = Phase::kBench;

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/hash.h"
+#include "core/problem_row.h"
 #include "device/compiler.h"
 #include "kernels/family.h"
 #include "kernels/source_hash.h"
@@ -68,6 +69,7 @@ const CompiledCode& code_of_candidate(const Candidate& candidate, const PlacedPr
     key.add(source.file).add(source.name_expression).add(family.compile_arch(limits));
     key.add(fmt::format("{} {}", source.dynamic_shared_bytes, source.threads_per_block));
     for (const std::string& option : source.options) key.add(option);
+    key.add(source.extras());
   }
   Entry* entry = nullptr;
   {
@@ -183,7 +185,7 @@ Freshness freshness_of_row(const json& row) {
     return {Freshness::State::kStale,
             "it does not say what its device can hold (an older flashcore wrote it): measure it again"};
   const DeviceInfo info = device.get<DeviceInfo>();
-  const auto problem = PlacedProblem::parse(row.at("problem").get<std::string>());
+  const auto problem = problem_of(row);
   const std::string candidate = candidate_of_row(row);
   if (auto reason = why_chosen_otherwise(row, candidate, problem, info)) return {Freshness::State::kStale, *reason};
   return judge(then, candidate, problem, info.limits);
@@ -193,7 +195,7 @@ bool record_provenance(nlohmann::ordered_json& row) {
   const json plain = row;
   if (!plain.contains("family") || !plain["family"].is_string() || text_of(plain, "code_hash").empty()) return false;
   if (!freshness_of_row(plain).is_fresh()) return false;
-  const auto problem = PlacedProblem::parse(plain.at("problem").get<std::string>());
+  const auto problem = problem_of(plain);
   const DeviceLimits limits = plain.at("device").get<DeviceInfo>().limits;
   const Candidate candidate = parse_candidate(candidate_of_row(plain), problem, limits);
   if (!is_judged_by_code(candidate, limits)) return false;

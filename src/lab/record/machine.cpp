@@ -223,4 +223,11 @@ std::string shell_quote(std::string_view text) {
   return quoted + "'";
 }
 
+bool lowers_clocks(std::string_view throttle_reasons) {
+  static constexpr const char* kLowering[] = {"sw_power_cap", "hw_slowdown",    "sw_thermal",
+                                              "hw_thermal",   "hw_power_brake", "reliability"};
+  return std::any_of(std::begin(kLowering), std::end(kLowering),
+                     [&](const char* word) { return throttle_reasons.find(word) != std::string_view::npos; });
+}
+
 }  // namespace flashcore

@@ -31,6 +31,9 @@ std::string load_words(const std::vector<MachineReading>& readings);
 inline constexpr double kBusyCores = 0.25;
 std::string busy_words(const std::vector<MachineReading>& readings);
 
+// Whether a GPU's throttle reasons lower clocks ("sw_power_cap", "hw_thermal", ...).
+bool lowers_clocks(std::string_view throttle_reasons);
+
 double read_load_average();  // below 0 where the system does not say
 
 // Of /proc/stat: seconds that these CPUs have spent on anything, in all processes. None if the text lacks one of them.

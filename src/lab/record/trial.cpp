@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/json_number.h"
 #include "core/json_text.h"
+#include "core/problem_row.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -66,7 +67,7 @@ Trial trial_from(const json& j) {
   j.at("phase").get_to(t.phase);
   j.at("suite").get_to(t.suite);
   j.at("problem_name").get_to(t.problem_name);
-  t.problem = PlacedProblem::parse(j.at("problem").get<std::string>());
+  t.problem = problem_of(j);
   j.at("device").get_to(t.device);
   j.at("family").get_to(t.family);
   j.at("config").get_to(t.config);
@@ -145,7 +146,8 @@ void to_json(json& j, const DeviceInfo& d) {
          {"l2_bytes", l.l2_bytes},
          {"clock_mhz", l.clock_mhz},
          {"dram_peak_gbps", l.dram_peak_gbps},
-         {"emulated", l.emulated}}}};
+         {"emulated", l.emulated},
+         {"amx", l.amx}}}};
 }
 
 void from_json(const json& j, DeviceInfo& d) {
@@ -169,6 +171,10 @@ void from_json(const json& j, DeviceInfo& d) {
   d.limits.clock_mhz = l.value("clock_mhz", model ? model->clock_mhz : 0.0);
   d.limits.dram_peak_gbps = l.value("dram_peak_gbps", model ? model->dram_peak_gbps : 0.0);
   d.limits.emulated = l.value("emulated", false);
+  // Rows from before it was recorded: a CPU's rate of 16-bit products is measured on its tiles, and 0 without them.
+  const bool has_tiles = d.limits.kind == DeviceKind::kCpu && j.contains("ceilings") &&
+                         j["ceilings"].value("matmul_tflops_16bit", 0.0) > 0;
+  d.limits.amx = l.value("amx", has_tiles);
 }
 
 void to_json(json& j, const Verdict& v) {
@@ -261,7 +267,6 @@ void to_json(json& j, const Trial& t) {
        {"phase", t.phase},
        {"suite", t.suite},
        {"problem_name", t.problem_name},
-       {"problem", t.problem.id()},
        {"device", t.device},
        {"family", t.family},
        {"config", t.config},
@@ -274,6 +279,7 @@ void to_json(json& j, const Trial& t) {
        {"machine", t.machine},
        {"ended", t.ended},
        {"message", t.message}};
+  put_problem(j, t.problem);
   j["artifact"] = t.artifact ? encode_nonfinite(json(*t.artifact)) : json();
   j["error"] = t.error ? encode_nonfinite(to_object(*t.error)) : json();
   j["bound"] = t.bound ? encode_nonfinite({{"rel", t.bound->rel},

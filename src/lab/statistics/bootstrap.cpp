@@ -14,6 +14,10 @@ namespace flashcore {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Two medians that agree by luck say nothing of how far processes differ, and Satterthwaite's degrees then are
+// hundreds: intervals of two covered 90 to 92% where processes differ by two to five times what one's median varies by.
+// With this they cover 94.9 to 98.8% there. Three need none: 94.6 to 98.6% (tests/lab/statistics_test.cpp).
+constexpr double kMostDegreesOfTwo = 2;
 
 using Statistic = std::function<double(std::vector<double>&)>;
 
@@ -156,7 +160,8 @@ HierarchicalInterval hierarchical_bootstrap_median(std::span<const std::vector<d
   }
   // Satterthwaite: only the spread between processes is estimated from few values.
   const double share = variance / std::max(spread / count, 1e-300);
-  const double degrees = std::min((count - 1) * share * share, 1e6);
+  double degrees = std::min((count - 1) * share * share, 1e6);
+  if (processes.size() == 2) degrees = std::min(degrees, kMostDegreesOfTwo);
   const double half = student_quantile(0.5 + confidence / 2, degrees) * std::sqrt(variance);
   result.interval = {centre, centre - half, centre + half};
   result.p_value = 2 * student_cdf(-std::abs(centre) / std::sqrt(variance), degrees);

@@ -41,10 +41,11 @@ struct HierarchicalInterval {
 };
 // Several fresh processes, each with its blocks: the mean of the processes' medians. The spread within a process comes
 // from resampling its blocks, the spread between from the medians themselves, and the tails are Student's with
-// Satterthwaite's degrees of freedom; resampling three processes on its own would cover 75%. Simulated coverage
-// 93-97.5% where processes differ as much as one's median, up to 99% where they do not, because three of them can
-// hardly show that. One process: bootstrap_median. A process with fewer than kMinBlocks values makes the interval
-// infinite.
+// Satterthwaite's degrees of freedom, of two processes at most 2; resampling three processes on its own would cover
+// 75%. Simulated coverage of three or more 93-97.5% where processes differ as much as one's median, up to 99% where
+// they do not, because three of them can hardly show that; of two 94-99% where they differ twice as much or more, above
+// 99% where they differ less. One process: bootstrap_median. A process with fewer than kMinBlocks values makes the
+// interval infinite.
 HierarchicalInterval hierarchical_bootstrap_median(std::span<const std::vector<double>> processes, std::uint64_t seed,
                                                    int resamples = 2000, double confidence = 0.95);
 

@@ -32,7 +32,7 @@ std::size_t enter_user_table(const std::vector<Trial>& winners) {
   for (const Trial& winner : winners) {
     nlohmann::json& of_device = table[winner.device.key];
     if (!of_device.is_object()) of_device = nlohmann::json::object();  // dispatch could not read it either
-    of_device[winner.problem.problem().id()] = winner.candidate();
+    of_device[PlacedProblem(winner.problem.problem(), Layout::kBhsd).portable()] = winner.candidate();
   }
   write_file_atomically(path, table.dump(1) + "\n");
   return winners.size();

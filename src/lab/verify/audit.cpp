@@ -1,17 +1,22 @@
 #include "lab/verify/audit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "core/foreign_text.h"
 #include "core/operands.h"
+#include "core/problem_row.h"
 #include "lab/compare/peer_rows.h"
+#include "lab/compare/peer_sessions.h"
 #include "lab/measure/floor.h"
 #include "lab/record/checks.h"
+#include "lab/record/machine.h"
 #include "lab/record/trial.h"
 #include "lab/verify/evidence.h"
 
@@ -48,7 +53,7 @@ void audit(const json& result, std::vector<std::string>& complaints) {
   if (p50 <= 0) return;
   const auto named = result.find("problem");
   const std::string id = named != result.end() && named->is_string() ? named->get<std::string>() : "";
-  const PlacedProblem problem = PlacedProblem::parse(id);
+  const PlacedProblem problem = problem_of(result);
   const double honest = problem.flops() / p50 * 1e-6;
   if (is_on(Check::kUnmaskedFlops) && claimed > 0 && std::abs(claimed - honest) > kTolerance * honest + kRounding)
     complaints.push_back(
@@ -71,13 +76,28 @@ bool agree(const json& claimed, const json& honest, double tolerance) {
   return std::abs(a - b) <= tolerance * std::max(std::abs(b), kSmallest);
 }
 
+// None: nothing in the row gives it.
+std::optional<double> derived_floor(const json& result) {
+  const json device = result.value("device", json());
+  if (!device.is_object() || !device.contains("limits") || !device.contains("ceilings") || !result.contains("floor_us"))
+    return std::nullopt;
+  return floor_us(PlacedProblem::parse(id_of(result)), device.get<DeviceInfo>(), device["ceilings"].get<Ceilings>());
+}
+
+void audit_floor(const json& result, std::vector<std::string>& complaints) {
+  const std::optional<double> floor = derived_floor(result);
+  if (floor && !agree(result["floor_us"], json(*floor), kTolerance))
+    complaints.push_back(fmt::format("{}: a floor of {} us is not what the device's ceilings give: {:.3f}",
+                                     id_of(result), result["floor_us"].dump(), *floor));
+}
+
 // What follows from the problem, the time and the device's ceilings, with or without samples.
 void audit_rates(const json& result, std::vector<std::string>& complaints) {
   const std::string id = id_of(result);
   const double p50 = number(result.at("time_us"), "p50"), p10 = number(result.at("time_us"), "p10"),
                p90 = number(result.at("time_us"), "p90");
   if (p50 <= 0) return complaints.push_back(fmt::format("{}: its time is {}", id, p50));
-  const PlacedProblem problem = PlacedProblem::parse(id);
+  const PlacedProblem problem = problem_of(result);
   if ((p10 > 0 && p10 > p50) || (p90 > 0 && p90 < p50))
     complaints.push_back(fmt::format("{}: its time of {:.3f} us is not between its p10 and its p90", id, p50));
   const double gbps = number(result, "gbps"), honest = problem.bytes() / p50 * 1e-3;
@@ -93,11 +113,7 @@ void audit_rates(const json& result, std::vector<std::string>& complaints) {
   if (info.limits.kind == DeviceKind::kCuda && letters_of(info.name).find(letters_of(info.key)) == std::string::npos)
     complaints.push_back(
         fmt::format("{}: the device '{}' is not named like its key '{}'", id, excerpt(info.name), excerpt(info.key)));
-  if (!device.contains("ceilings") || !result.contains("floor_us")) return;
-  const double floor = floor_us(problem, info, device["ceilings"].get<Ceilings>());
-  if (!agree(result["floor_us"], json(floor), kTolerance))
-    complaints.push_back(fmt::format("{}: a floor of {} us is not what the device's ceilings give: {:.3f}", id,
-                                     result["floor_us"].dump(), floor));
+  audit_floor(result, complaints);
 }
 
 // What a peer run prints follows from the samples that it kept: each field that derive_figures writes.
@@ -124,6 +140,40 @@ void audit_samples(const json& result, std::vector<std::string>& complaints) {
     for (const char* path : {"/ci95/0", "/ci95/1"}) check(what, path, claimed, honest, kIntervalTolerance);
     for (const char* path : {"/p_value", "/detectable"}) check(what, path, claimed, honest, kTolerance);
   }
+}
+
+// "session 2 of mission, stage".
+std::string list_sessions(const std::map<std::size_t, std::vector<std::string>>& rows_of_session) {
+  std::string text;
+  for (const auto& [session, names] : rows_of_session)
+    text += fmt::format("{}session {} of {}", text.empty() ? "" : "; ", session, fmt::join(names, ", "));
+  return text;
+}
+
+std::vector<std::string> remarks_on_sessions(const json& rows) {
+  std::map<std::string, std::map<std::size_t, std::vector<std::string>>> slowed;  // by reason
+  std::map<std::size_t, std::vector<std::string>> busy;
+  for (const json& row : rows) {
+    if (!row.is_object() || !row.value("measured", json()).is_array()) continue;
+    const json named = row.value("name", json());
+    const std::string name = named.is_string() ? named.get<std::string>() : id_of(row);
+    std::size_t place = 0;
+    for (const json& session : row["measured"]) {
+      ++place;
+      if (!session.is_object() || !session.contains("samples_us")) continue;
+      const json environment = session.value("environment", json());
+      const json reasons = environment.is_object() ? environment.value("throttle_reasons", json()) : json();
+      if (reasons.is_string() && lowers_clocks(reasons.get<std::string>()))
+        slowed[excerpt(reasons.get<std::string>(), 80)][place].push_back(name);
+      if (number(session, "others_busy") >= kBusyCores) busy[place].push_back(name);
+    }
+  }
+  std::vector<std::string> remarks;
+  for (const auto& [reasons, sessions] : slowed)
+    remarks.push_back(fmt::format("clocks were lowered ({}) in {}", reasons, list_sessions(sessions)));
+  if (!busy.empty())
+    remarks.push_back(fmt::format("other programs kept a quarter of a core or more busy in {}", list_sessions(busy)));
+  return remarks;
 }
 
 void audit_row(const json& result, Audit& found) {
@@ -156,9 +206,31 @@ Audit audit_document(const json& document) {
       found.wrong.push_back(fmt::format("{}: it is in the file twice, and would count twice in a mean", id));
     audit_row(result, found);
   }
+  for (const auto& [row, peer] : silent_absences(*results))
+    found.wrong.push_back(
+        fmt::format("{}: the peer {} is in other rows and not in this one, and \"refused\" does not say why",
+                    id_of((*results)[row]), excerpt(peer)));
+  found.remarks = remarks_on_sessions(*results);
   return found;
 }
 
 std::vector<std::string> audit_results(const json& document) { return audit_document(document).wrong; }
+
+std::optional<json> with_figures_anew(const json& row) {
+  try {
+    if (!row.at("time_us").is_object()) return std::nullopt;
+    std::vector<std::string> complaints;
+    const bool sampled = row.contains("measured");
+    audit_floor(row, complaints);
+    if (sampled) audit_samples(row, complaints);
+    if (complaints.empty()) return std::nullopt;
+    json again = row;
+    if (sampled) derive_figures(again, kMargin);
+    if (const std::optional<double> floor = derived_floor(row)) again["floor_us"] = *floor;
+    return again;
+  } catch (const std::exception&) {  // the audit says what cannot be read
+    return std::nullopt;
+  }
+}
 
 }  // namespace flashcore

@@ -132,6 +132,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
         exact("global_memory", "memory", "GlobalMemory",
               "ld_global_f32 ld_global_u16 st_global_f32 st_global_u16 st_global_u32 st_global_v4", 7 * kThreads),
         exact("global_bytes", "memory", "GlobalBytes", "ld_global_u8 st_global_u8", kThreads),
+        exact("read_only", "read_only", "ReadOnly", "ld_global_nc_f32 ld_global_nc_u8", 2 * kThreads),
         exact("shared_memory", "memory", "SharedMemory",
               "dynamic_shared st_shared_u32 st_shared_v4 ld_shared_u32 ld_shared_v4 opaque", 10 * kThreads),
         exact("atomics", "memory", "Atomics", "atomic_add_global", kThreads + 1),

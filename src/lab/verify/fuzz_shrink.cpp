@@ -85,8 +85,9 @@ FuzzCase shrink(const FuzzCase& failing, const DeviceLimits& device,
 
 std::string repro_command(const FuzzCase& c, const std::string& device_id) {
   return fmt::format("{}flashcore check --device {} --problem {} --family {} --config {} --patterns {} --seed {}",
-                     repro_prefix(repro_variables(), device_id), device_id, c.problem.id(), c.candidate.family->name(),
-                     c.candidate.family->space().print(c.candidate.config), to_string(c.pattern), c.seed);
+                     repro_prefix(repro_variables(), device_id), device_id, shell_quote(c.problem.portable()),
+                     c.candidate.family->name(), c.candidate.family->space().print(c.candidate.config),
+                     to_string(c.pattern), c.seed);
 }
 
 }  // namespace flashcore

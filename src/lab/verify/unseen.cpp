@@ -56,7 +56,7 @@ bool is_worth_timing(const Problem& p) {
 
 // None if this draw is not one of them.
 std::optional<Problem> draw_one(Draws& draws) {
-  Problem p = random_problem(draws);
+  Problem p = random_problem(draws).without_expressions();
   if (p.head_dim < kMinHeadDim || p.head_dim % 8 != 0) return std::nullopt;
   p.head_dim_v = p.head_dim == 192 && draws.one_in(2) ? 128 : p.head_dim;
   if (p.dtype == DType::kF32) p.dtype = draws.one_in(2) ? DType::kF16 : DType::kBF16;

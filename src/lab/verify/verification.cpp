@@ -123,6 +123,7 @@ Verification verify_results_text(std::string_view text, const std::string& origi
   Audit audit = audit_document(document);
   verification.wrong = std::move(audit.wrong);
   verification.without_samples = std::move(audit.without_samples);
+  verification.remarks = std::move(audit.remarks);
   verification.fresh = verification.stale.empty() && verification.unknown.empty() && verification.wrong.empty();
   verification.reason = reason_of(verification, rows.size());
   return verification;
@@ -134,6 +135,15 @@ RecordedProvenance with_provenance(std::string_view text, const std::string& ori
   auto document = nlohmann::ordered_json::parse(text);  // fields stay in their order
   RecordedProvenance recorded;
   nlohmann::ordered_json& rows = document["results"];
+  for (nlohmann::ordered_json& row : rows) {
+    const std::optional<json> anew = with_figures_anew(json(row));
+    if (!anew) continue;
+    ++recorded.derived;
+    for (const auto& [name, value] : anew->items())
+      if (json(row[name]) != value) row[name] = value;
+  }
+  recorded.wrong = audit_results(json(document));
+  if (!recorded.wrong.empty()) return recorded;
   std::atomic<std::size_t> changed{0};
   parallel_for(static_cast<std::int64_t>(rows.size()), 0,
                [&](std::int64_t i) { changed += record_provenance(rows[static_cast<std::size_t>(i)]); });

@@ -1,0 +1,157 @@
+"""Score and mask functions of the caller's own: texts, arrays that become one (biases, boolean masks, prefixes, documents), and where their tensors lie."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Callable, Mapping, NamedTuple, Optional
+
+from . import _arrays, _library
+from ._arrays import View
+from ._library import Error
+
+_ELEMENTS = {"fp32": 0, "int32": 1, "bool": 2}  # fc_element
+_CAUSAL = "j <= i + seqlen_kv - seqlen_q"
+# Of what an array becomes: the names of its tensors.
+BIAS, MASK, PREFIX, DOCUMENT_Q, DOCUMENT_KV = "attention_bias", "attention_mask", "prefix_keys", "document_q", "document_kv"
+
+
+class Tensor(NamedTuple):
+    """fc_tensor, hashable."""
+
+    name: str
+    element: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Functions(NamedTuple):
+    """Of one problem: texts, "" for none, and what they name."""
+
+    score: str
+    mask: str
+    tensors: tuple[Tensor, ...]
+
+    def fields(self) -> dict[str, Any]:
+        """What fc_attention has of them."""
+        if not self.score and not self.mask and not self.tensors:
+            return {}
+        made = [_library.Tensor(name=t.name.encode(), element=t.element, rank=len(t.sizes), sizes=(*t.sizes, *(0,) * (4 - len(t.sizes))),
+                                strides=(*t.strides, *(0,) * (4 - len(t.strides)))) for t in self.tensors]  # fmt: skip
+        return {"score": _library.encoded(self.score, "score") or None, "mask": _library.encoded(self.mask, "mask") or None,
+                "tensors": (_library.Tensor * len(made))(*made) if made else None, "tensor_count": len(made)}  # fmt: skip
+
+
+NONE = Functions("", "", ())
+
+
+class Given(NamedTuple):
+    """Of one call. Addresses are those of `functions.tensors`; `keep` lives as long as they are used."""
+
+    functions: Functions
+    addresses: tuple[int, ...]
+    keep: Any
+
+
+_NOTHING = Given(NONE, (), None)
+
+
+class _Reader:
+    def __init__(self, q: View, sizes: Any, stream: Optional[int]) -> None:
+        self.q, self.stream = q, stream
+        self.axes = {"b": sizes.batch, "h": sizes.heads_q, "i": sizes.seqlen_q, "j": sizes.seqlen_kv}
+        self.tensors: list[Tensor] = []
+        self.views: list[View] = []
+
+    def add(self, name: str, role: str, x: Any) -> View:
+        found = _arrays.view(x, role, self.stream)
+        if found.device != self.q.device:
+            raise Error(f"{role} is on {found.device} and q on {self.q.device}; move one")
+        if any(stride < 0 and extent > 1 for stride, extent in zip(found.strides, found.shape)):
+            raise Error(f"{role} has strides {found.strides}; negative ones are not read: copy the array")
+        if not 1 <= len(found.shape) <= 4:
+            raise Error(f"{role} has shape {found.shape}; give an array of one to four axes")
+        if 0 in found.shape:
+            raise Error(f"{role} has shape {found.shape}; give one with elements")
+        if any(tensor.name == name for tensor in self.tensors):
+            raise Error(f"the name {name!r} is given twice; give it once")
+        self.tensors.append(Tensor(name, _ELEMENTS[found.dtype], found.shape, found.strides))
+        self.views.append(found)
+        return found
+
+    def broadcast(self, name: str, role: str, x: Any, axes: str) -> str:
+        """`x` by the axes that it has: attention_bias[h, i, j] of shape [1, heads, seqlen_q, seqlen_kv]. Axes of one element are not indexed."""
+        found = _arrays.view(x, role, self.stream)
+        wanted = tuple(self.axes[axis] for axis in axes)
+        shape = found.shape
+        missing = len(wanted) - len(shape)
+        if missing < 0 or any(extent not in (1, full) for extent, full in zip(shape, wanted[missing:])):
+            raise Error(f"{role} has shape {shape}; give one that broadcasts to {wanted}")
+        kept = [at for at, extent in enumerate(shape) if extent > 1]
+        view = found._replace(shape=tuple(shape[at] for at in kept) or (1,), strides=tuple(found.strides[at] for at in kept) or (1,))
+        self.add(name, role, view)
+        return f"{name}[{', '.join(axes[missing + at] for at in kept) or '0'}]"
+
+    def documents(self, documents: Any) -> str:
+        pair = documents if isinstance(documents, (tuple, list)) and len(documents) == 2 else (documents, documents)
+        terms = []
+        for name, role, x, axis in ((DOCUMENT_Q, "documents", pair[0], "i"), (DOCUMENT_KV, "documents", pair[1], "j")):
+            terms.append(self.broadcast(name, role, x, "b" + axis))
+        return " == ".join(terms)
+
+    def prefix(self, prefix: Any) -> str:
+        try:
+            number = operator.index(prefix)
+        except TypeError:
+            return f"j < {self.broadcast(PREFIX, 'prefix', prefix, 'b')} || {_CAUSAL}"
+        if isinstance(prefix, bool) or not 0 <= number < 2**31:
+            raise Error(f"prefix is {prefix!r}; give a number of keys, 0 or more, or int32 [batch]")
+        return f"j < {number} || {_CAUSAL}"
+
+
+def _text(value: Any, role: str) -> str:
+    if not isinstance(value, str):
+        raise Error(f"{role} is a {type(value).__name__}; give a text, as {'s + slope[h] * (j - i)' if role == 'score' else 'j <= i'!r}")
+    if not value.strip():
+        raise Error(f"{role} is an empty text; leave it away for none")
+    return value
+
+
+def _part(value: Any, role: str) -> str:
+    """A text that becomes a part of another one: one whose parentheses close what they open, so that those put around it stay its own."""
+    text, depth = _text(value, role), 0
+    for sign in text:
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if depth < 0:
+            break
+    if depth != 0:
+        raise Error(f"{role} is {text!r}, whose parentheses do not match; close each one that is open")
+    return text
+
+
+def read(q: View, score: Any, mask: Any, tensors: Any, bias: Any, prefix: Any, documents: Any, causal: Any, sizes: Callable[[], Any],
+         stream: Optional[int]) -> Given:  # fmt: skip
+    """Of one call, with its arrays. Error, naming the argument, for one that does not suit."""
+    if score is None and mask is None and tensors is None and bias is None and prefix is None and documents is None:
+        return _NOTHING
+    reader = _Reader(q, sizes(), stream)
+    if tensors is not None and not isinstance(tensors, Mapping):
+        raise Error(f"tensors is a {type(tensors).__name__}; give a dict of names and arrays")
+    for name, x in (tensors or {}).items():
+        if not isinstance(name, str) or not name.isascii():
+            raise Error(f"tensors has the name {name!r}; give a text of letters, digits and '_'")
+        reader.add(name, f"tensors[{name!r}]", x)
+    score_text = "" if score is None else _part(score, "score")
+    if bias is not None:
+        term = reader.broadcast(BIAS, "bias", bias, "bhij")
+        score_text = f"({score_text}) + {term}" if score_text else f"s + {term}"
+    masks = []
+    if mask is not None:
+        masks.append(_part(mask, "mask") if isinstance(mask, str) else reader.broadcast(MASK, "mask", mask, "bhij"))
+    if prefix is not None:
+        if causal not in (False, None, "none"):
+            raise Error("prefix and causal are given; leave causal away: after the prefix the mask is causal")
+        masks.append(reader.prefix(prefix))
+    if documents is not None:
+        masks.append(reader.documents(documents))
+    mask_text = masks[0] if len(masks) == 1 else " && ".join(f"({text})" for text in masks)
+    return Given(Functions(score_text, mask_text, tuple(reader.tensors)), tuple(view.address for view in reader.views), reader.views)

@@ -1,0 +1,39 @@
+#pragma once
+// Functions of the user's own on GPUs: the header that is made of them, their parameters, and the step of a program
+// that makes the lists of blocks a mask function leaves.
+
+#include <cstddef>
+#include <string>
+
+#include "core/operands.h"
+#include "device/artifact.h"
+#include "kernels/program.h"
+#include "kernels/tile/expression_params.h"
+#include "kernels/tile/traits.h"
+
+namespace flashcore {
+
+// The text that takes the place of tile/user_expression.cuh, by its path.
+inline constexpr const char* kUserExpressionPath = "tile/user_expression.cuh";
+std::string user_expression_header(const Problem& problem);
+
+// Addresses are null: relocate_expressions has them, for an ExpressionParams at byte `offset`. `unit`: of scores before
+// the score function.
+ExpressionParams make_expression_params(const Problem& problem, const ProblemLayouts& layouts, double unit);
+void relocate_expressions(Step& step, std::size_t offset, const Problem& problem);
+
+// Tiles of `groups` row groups of `group_rows` rows, and blocks of `block_n` keys.
+struct ListShape {
+  int groups = 1, group_rows = 0, block_n = 0;
+  int tile_rows() const { return groups * group_rows; }
+};
+// The kernel that makes lists of that shape, of traits as print_traits writes them.
+KernelEntry list_kernel(const ListShape& shape, const std::string& traits);
+// Of a problem with a mask function, once the program's last step has all its parameters, with an ExpressionParams at
+// byte `offset`: the step that makes the lists before it, of the same problem without addresses, and their memory.
+// Error kBadInput where they would take more than kMostListBytes.
+inline constexpr std::int64_t kMostListBytes = std::int64_t{1} << 32;
+void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const ForwardParams& params,
+                     const ListShape& shape);
+
+}  // namespace flashcore

@@ -1,0 +1,120 @@
+#pragma once
+// A problem's own functions on accumulators, and the lists of blocks that its mask leaves.
+
+#include "kernels/ptx/memory.cuh"
+#include "kernels/tile/accumulator.cuh"
+#include "kernels/tile/expression_params.h"
+#include "kernels/tile/mask.cuh"
+#include "kernels/tile/user_expression.cuh"
+
+namespace flashcore::tile {
+
+// Whose rows: what the functions take of a tile.
+struct Head {
+  int batch, head_q, head_kv;
+};
+// A base that keeps it. One more member, even an empty one, changes what ptxas makes of kernels that do not use it.
+template <bool kHas>
+struct HeadOfTile {};
+template <>
+struct HeadOfTile<true> {
+  Head own_head;
+};
+
+// Another that keeps the parameters of a kernel's functions.
+template <bool kHas>
+struct KernelExpressions {
+  FC_DEVICE explicit KernelExpressions(const ExpressionParams*) {}
+};
+template <>
+struct KernelExpressions<true> {
+  const ExpressionParams* const expression_params;
+  FC_DEVICE explicit KernelExpressions(const ExpressionParams* params) : expression_params(params) {}
+};
+
+// Params: the kernel's parameters, with seqlen_q and seqlen_kv.
+template <class Params = ForwardParams>
+struct Expressions {
+  const Params& problem;
+  const ExpressionParams* params;
+
+  // Scores of the lane's two rows against a block of which the lane's first key is `first_key`.
+  template <class Accumulator>
+  FC_DEVICE void score(Accumulator& scores, const Head& head, int first_key, const int (&rows)[2]) const {
+    for_each<user::kScoreReadsTensors>(scores, head, first_key, rows, [&](float& s, expression::Variables& at) {
+      at.s = s * params->unit;
+      s = user::score(at, params->score_tensors);
+    });
+  }
+  template <class Accumulator>
+  FC_DEVICE void mask(Accumulator& scores, const Head& head, int first_key, const int (&rows)[2]) const {
+    for_each<user::kMaskReadsTensors>(scores, head, first_key, rows, [&](float& s, expression::Variables& at) {
+      if (!user::mask(at, params->mask_tensors)) s = ptx::negative_infinity();
+    });
+  }
+
+  FC_DEVICE expression::Variables variables(const Head& head) const {
+    return {0.0f, head.batch, head.head_q, head.head_kv, 0, 0, problem.seqlen_q, problem.seqlen_kv};
+  }
+
+ private:
+  // Tensors have no elements for rows and keys past the end, which a tile may have: those take the last one's.
+  template <bool kInside, class Accumulator, class Function>
+  FC_DEVICE void for_each(Accumulator& scores, const Head& head, int first_key, const int (&rows)[2],
+                          Function function) const {
+    expression::Variables at = variables(head);
+    // Opaque, so that what depends on the row alone is computed once for a block and does not live through all of them.
+    int own[2] = {ptx::opaque(rows[0]), ptx::opaque(rows[1])};
+    if constexpr (kInside)
+      own[0] = min_int(own[0], problem.seqlen_q - 1), own[1] = min_int(own[1], problem.seqlen_q - 1);
+#pragma unroll
+    for (int i = 0; i < kElements<Accumulator>; ++i) {
+      at.i = own[row_of_element(i)];
+      at.j = first_key + column_of_element(i);
+      if constexpr (kInside) at.j = min_int(at.j, problem.seqlen_kv - 1);
+      function(element(scores, i), at);
+    }
+  }
+};
+
+FC_DEVICE unsigned load_word(const unsigned* address) {
+  return ptx::bits_of_float(ptx::ld_global_f32(reinterpret_cast<const float*>(address)));
+}
+
+// The list of a tile.
+struct BlockList {
+  int number;
+
+  // Of row tile number `row_tile` of a head.
+  FC_DEVICE static BlockList of(const ExpressionParams& params, int batch, int head_q, int row_tile) {
+    return {batch * params.lists_per_batch + head_q * params.lists_per_head + row_tile};
+  }
+  // Found again for each use: an address kept through the main loop was spilled beside three consumers.
+  FC_DEVICE const unsigned* words(const ExpressionParams* params) const {
+    return params->lists + ptx::opaque(number) * params->words_per_list;
+  }
+  FC_DEVICE int count(const ExpressionParams* params) const { return static_cast<int>(load_word(words(params))); }
+  // Places in the list of the blocks that some row of the group sees.
+  FC_DEVICE BlockRange of_group(const ExpressionParams* params, int group) const {
+    const unsigned* of = words(params) + 1 + 2 * group;
+    return {static_cast<int>(load_word(of)), static_cast<int>(load_word(of + 1))};
+  }
+  FC_DEVICE unsigned entry(const ExpressionParams* params, int place) const {
+    return load_word(words(params) + kListHeader + place);
+  }
+  FC_DEVICE static int block_of(unsigned entry) { return static_cast<int>(entry >> kUseBits); }
+  FC_DEVICE static ListedUse use_of(unsigned entry, int group) {
+    return static_cast<ListedUse>(entry >> (2 * group) & 3);
+  }
+};
+
+// A base that keeps a tile's list and the entry of the block at hand.
+template <bool kHas>
+struct ListOfTile {};
+template <>
+struct ListOfTile<true> {
+  BlockList list;
+  unsigned entry;
+};
+
+}  // namespace flashcore::tile

@@ -1,0 +1,148 @@
+"""Score and mask functions of flashcore.attention: texts and arrays beside a float64 computation; what is refused. NumPy and PyTorch where they import."""
+
+import os
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import flashcore  # noqa: E402
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+try:
+    import torch
+except ImportError:
+    torch = None
+
+BATCH, HEADS, HEADS_KV, ROWS, KEYS, DIM = 2, 4, 2, 9, 11, 8
+
+
+@unittest.skipUnless(numpy, "NumPy does not import")
+class FunctionsTest(unittest.TestCase):
+    def setUp(self):
+        self.random = numpy.random.default_rng(1)
+        self.q, self.k, self.v = (self.random.standard_normal((BATCH, heads, rows, DIM), dtype="float32")
+                                  for heads, rows in ((HEADS, ROWS), (HEADS_KV, KEYS), (HEADS_KV, KEYS)))  # fmt: skip
+        self.b, self.h, self.i, self.j = numpy.meshgrid(*(numpy.arange(n) for n in (BATCH, HEADS, ROWS, KEYS)), indexing="ij")
+
+    def expected(self, change=lambda s: s, visible=True):
+        """(o, lse) in float64, of scores [batch, heads, rows, keys]."""
+        q, k, v = (x.astype("float64") for x in (self.q, self.k, self.v))
+        k, v = (numpy.repeat(x, HEADS // HEADS_KV, axis=1) for x in (k, v))
+        s = numpy.where(visible, change(q @ k.swapaxes(-1, -2) / DIM**0.5), -numpy.inf)
+        top = s.max(-1, keepdims=True)
+        p = numpy.exp(s - numpy.where(numpy.isfinite(top), top, 0))
+        total = p.sum(-1, keepdims=True)
+        with numpy.errstate(divide="ignore"):
+            lse = numpy.log(total[..., 0]) + numpy.where(numpy.isfinite(top), top, 0)[..., 0]
+        return p @ v / numpy.where(total == 0, 1, total), lse
+
+    def check(self, expected, **arguments):
+        o, lse = flashcore.attention(self.q, self.k, self.v, return_lse=True, **arguments)
+        numpy.testing.assert_allclose(o, expected[0], atol=3e-6)
+        numpy.testing.assert_allclose(lse, expected[1], atol=5e-6)
+
+    def refused(self, pattern, **arguments):
+        with self.assertRaisesRegex(flashcore.Error, pattern):
+            flashcore.attention(self.q, self.k, self.v, **arguments)
+
+    def test_texts(self):
+        slope = self.random.random(HEADS, dtype="float32")
+        kinds = numpy.int32(self.random.integers(0, 3, (BATCH, KEYS)))
+        self.check(self.expected(lambda s: 2 * numpy.tanh(s / 2) + slope[self.h] * (self.j - self.i), kinds[self.b, self.j] != 1),
+                   score="2 * tanh(s / 2) + slope[h] * (j - i)", mask="kind[b, j] != 1", tensors={"kind": kinds, "slope": slope})  # fmt: skip
+        self.check(self.expected(lambda s: s * (1 + self.h), self.j <= self.i + KEYS - ROWS), score="s * (1 + h)", causal=True)
+        self.check(self.expected(visible=(self.i % 3 != 0) & (self.j > 4)), mask="i % 3 != 0 && j > 4")
+
+    def test_biases_broadcast(self):
+        for shape in ((BATCH, HEADS, ROWS, KEYS), (HEADS, ROWS, KEYS), (ROWS, KEYS), (1, HEADS, 1, KEYS), (BATCH, 1, 1, KEYS), (KEYS,), (ROWS, 1), (1, 1, 1, 1)):
+            bias = self.random.standard_normal(shape, dtype="float32")
+            self.check(self.expected(lambda s, bias=bias: s + bias), bias=bias)
+        turned = self.random.standard_normal((KEYS, ROWS), dtype="float32").T
+        self.check(self.expected(lambda s: 0.5 * s + turned), bias=turned, score="0.5 * s")
+        repeated = numpy.broadcast_to(self.random.standard_normal((ROWS, 1), dtype="float32"), (ROWS, KEYS))
+        self.check(self.expected(lambda s: s + repeated), bias=repeated)
+
+    def test_boolean_masks_broadcast(self):
+        for shape in ((BATCH, HEADS, ROWS, KEYS), (BATCH, 1, 1, KEYS), (ROWS, KEYS), (HEADS, 1, KEYS), (1,)):
+            mask = self.random.random(shape) < 0.6
+            self.check(self.expected(visible=mask), mask=mask)
+        self.check(self.expected(visible=numpy.zeros((ROWS, KEYS), bool)), mask=numpy.zeros((ROWS, KEYS), bool))
+
+    def test_prefixes_and_documents(self):
+        causal = self.j <= self.i + KEYS - ROWS
+        self.check(self.expected(visible=(self.j < 5) | causal), prefix=5)
+        prefixes = numpy.int32([7, 1])
+        self.check(self.expected(visible=(self.j < prefixes[self.b]) | causal), prefix=prefixes)
+        rows, keys = (numpy.int32(self.random.integers(0, 3, (BATCH, n))) for n in (ROWS, KEYS))
+        same = rows[self.b, self.i] == keys[self.b, self.j]
+        self.check(self.expected(visible=same & causal), documents=(rows, keys), causal=True)
+        self.check(self.expected(visible=same & (self.j != 3)), documents=(rows, keys), mask="j != 3")
+        self.check(self.expected(visible=rows[0][self.i] == keys[0][self.j]), documents=(rows[0], keys[0]))
+        named = {"document_q": rows, "document_kv": keys}
+        self.check(self.expected(visible=same), mask="document_q[b, i] == document_kv[b, j]", tensors=named)
+
+    def test_layouts_and_plans(self):
+        mask = self.random.random((ROWS, KEYS)) < 0.5
+        o = flashcore.attention(*(x.swapaxes(1, 2) for x in (self.q, self.k, self.v)), layout="bshd", mask=mask)
+        numpy.testing.assert_allclose(o.swapaxes(1, 2), self.expected(visible=mask)[0], atol=3e-6)
+        bias = self.random.standard_normal((HEADS, 1, KEYS), dtype="float32")
+        plan = flashcore.plan(self.q, self.k, self.v, bias=bias, mask=mask)
+        self.assertEqual(plan.tensors, ("attention_bias", "attention_mask"))
+        self.assertEqual(plan.info["expressions"]["mask"], "attention_mask[i, j]")
+        out = numpy.empty_like(self.q)
+        addresses = [x.ctypes.data for x in (self.q, self.k, self.v, out)]
+        plan.launch(*addresses, tensors=(bias.ctypes.data, mask.ctypes.data))
+        numpy.testing.assert_allclose(out, self.expected(lambda s: s + bias, mask)[0], atol=3e-6)
+        with self.assertRaisesRegex(flashcore.Error, "tensors has 1 addresses, and this plan has 2 tensors: attention_bias, attention_mask"):
+            plan.launch(*addresses, tensors=(1,))
+
+    def test_the_same_text_with_other_arrays(self):
+        for _ in range(2):
+            bias = self.random.standard_normal((ROWS, KEYS), dtype="float32")
+            self.check(self.expected(lambda s, bias=bias: s + bias), bias=bias)
+
+    @unittest.skipUnless(torch, "PyTorch does not import")
+    def test_torch(self):
+        q, k, v = (torch.from_numpy(x) for x in (self.q, self.k, self.v))
+        mask = torch.rand(BATCH, 1, ROWS, KEYS) < 0.6
+        bias = torch.randn(HEADS, ROWS, KEYS)
+        o = flashcore.attention(q, k, v, mask=mask, bias=bias)
+        expected = self.expected(lambda s: s + bias.numpy(), mask.numpy())[0]
+        numpy.testing.assert_allclose(o.numpy(), expected, atol=3e-6)
+
+    def test_a_memoryview_is_an_array(self):
+        mask = (self.random.random((ROWS, KEYS)) < 0.6).copy()
+        self.check(self.expected(visible=mask), mask=memoryview(mask))
+
+    def test_what_does_not_fit(self):
+        slope = numpy.ones(HEADS, "float32")
+        self.refused("column 1 of the score: 'sin' is no function", score="sin(s)")
+        self.refused("column 1 of the mask", mask="s > 0")
+        self.refused("score is an empty text", score=" ")
+        self.refused("score is a int; give a text, as 's . slope", score=3)
+        self.refused("mask is of dtype float32; give bool", mask=numpy.ones((ROWS, KEYS), "float32"))
+        self.refused("bias is of dtype float64; give float32", bias=numpy.ones((ROWS, KEYS)))
+        self.refused(r"bias has shape \(3, 11\); give one that broadcasts to \(2, 4, 9, 11\)", bias=numpy.ones((3, KEYS), "float32"))
+        self.refused("neither the score nor the mask names it", score="s", tensors={"slope": slope})
+        self.refused("'slope' is no variable and no tensor", score="s + slope[h]")
+        self.refused(r"'slope' has shape \[2\]", score="s + slope[h]", tensors={"slope": slope[:2]})
+        self.refused("of dtype int64; give float32 or int32 or bool", score="s + slope[h]", tensors={"slope": numpy.ones(HEADS, "int64")})
+        self.refused("negative ones are not read", score="s + slope[h]", tensors={"slope": slope[::-1]})
+        self.refused("tensors is a list; give a dict", score="s", tensors=[slope])
+        self.refused("the name 'attention_bias' is given twice", score="s + attention_bias[h]", tensors={"attention_bias": slope}, bias=slope[0].reshape(1))
+        self.refused("parentheses do not match", mask="j <= i) || (j > 5", prefix=3)
+        self.refused("parentheses do not match", score="s) + (s", bias=numpy.ones((ROWS, KEYS), "float32"))
+        self.refused("prefix and causal are given", prefix=3, causal=True)
+        self.refused("prefix is -1", prefix=-1)
+        self.refused("prefix is True", prefix=True)
+        self.refused("documents is of dtype int64; give int32", documents=numpy.zeros(ROWS, "int64"))
+        self.refused("may be -8 to 10; min and max keep it in the shape", score="s + slope[j - i]", tensors={"slope": slope})
+
+
+if __name__ == "__main__":
+    unittest.main()

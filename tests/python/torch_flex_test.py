@@ -1,0 +1,217 @@
+"""flex_attention with functions of the user's own, beside PyTorch's; what is recorded, and what goes to PyTorch."""
+
+import os
+import sys
+import types
+import unittest
+import warnings
+from pathlib import Path
+
+import torch
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import flashcore.torch as ft  # noqa: E402
+from flashcore._torch_trace import Untraceable, trace  # noqa: E402
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, and_masks, create_block_mask, or_masks  # noqa: E402
+from torch.nn.attention.flex_attention import flex_attention as pytorch  # noqa: E402
+
+BATCH, HEADS, ROWS, KEYS = 2, 4, 24, 40
+FACTOR, CONFIG = 1.0, types.ModuleType("config")
+CPU = torch.device("cpu")
+
+
+def inputs(heads_kv=HEADS, rows=ROWS, keys=KEYS, dtype=torch.float32):
+    torch.manual_seed(3)
+    make = lambda heads, length: torch.randn(BATCH, heads, length, 16).to(dtype)  # noqa: E731
+    return make(HEADS, rows), make(heads_kv, keys), make(heads_kv, keys)
+
+
+def block_mask(function, batch=None, rows=ROWS, keys=KEYS):
+    return create_block_mask(function, batch, None, rows, keys, device="cpu")
+
+
+torch.manual_seed(1)
+SLOPES = torch.rand(HEADS)
+BIAS = torch.randn(HEADS, ROWS, KEYS)
+RELATIVE = torch.randn(ROWS + KEYS).to(torch.bfloat16)
+DOCUMENT_Q = torch.arange(ROWS).div(7, rounding_mode="floor").expand(BATCH, ROWS).contiguous()
+DOCUMENT_KV = torch.arange(KEYS).div(9, rounding_mode="floor").expand(BATCH, KEYS).contiguous()
+PREFIX = torch.tensor([5, 11])
+SHOWN = torch.rand(ROWS, KEYS) < 0.5
+ALLOWED, OFFSET = torch.tensor(30), torch.tensor(KEYS - ROWS, dtype=torch.int32)
+
+
+def causal(b, h, i, j):
+    return i >= j
+
+
+def window(b, h, i, j):
+    return (i - j).abs() <= 6
+
+
+SCORES = {
+    "softcap": lambda s, b, h, i, j: 2 * torch.tanh(s / 2),
+    "alibi": lambda s, b, h, i, j: s + SLOPES[h] * (j - i),
+    "bias": lambda s, b, h, i, j: s + BIAS[h, i, j],
+    "relative bias of 16 bits": lambda s, b, h, i, j: s + RELATIVE[i - j + KEYS],
+    "a mask by the score": lambda s, b, h, i, j: torch.where(j <= i, s, -float("inf")),
+    "a condition as a number": lambda s, b, h, i, j: s * (i % 3 == 0),
+    "functions": lambda s, b, h, i, j: torch.sigmoid(s) + torch.exp2(-s.abs()) - s.pow(2).sqrt() + torch.clamp(s, -1.0, 0.5) / torch.maximum(s, s + 1).abs(),
+    "ints": lambda s, b, h, i, j: s + (i // 4 - j % 5 + 2 * h - b) / 7,
+}
+MASKS = {
+    "causal": causal,
+    "window": window,
+    "both": and_masks(causal, window),
+    "either": or_masks(causal, window),
+    "prefix": lambda b, h, i, j: (j < PREFIX[b]) | (j <= i),
+    "documents": lambda b, h, i, j: DOCUMENT_Q[b, i] == DOCUMENT_KV[b, j],
+    "a tensor": lambda b, h, i, j: SHOWN[i, j],
+    "a number in a tensor": lambda b, h, i, j: i + j < ALLOWED,
+    "dilated": lambda b, h, i, j: ((i - j) % 2 == 0) & ~(j > 30),
+    "decoding": lambda b, h, i, j: i + OFFSET >= j,
+    "decoding by batch": lambda b, h, i, j: i + PREFIX[b] >= j,
+    "an element": lambda b, h, i, j: i + PREFIX[1] >= j,
+    "by head": lambda b, h, i, j: torch.where(h < 2, j <= i, j >= i),
+}
+
+
+class FlexTest(unittest.TestCase):
+    def setUp(self):
+        ft.reset_counters()
+
+    def assert_same(self, *args, computed_here=True, tolerance=2e-5, **kwargs):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours, theirs = ft.flex_attention(*args, **kwargs), pytorch(*args, **kwargs)
+        for a, b in zip(ours if isinstance(ours, tuple) else (ours,), theirs if isinstance(theirs, tuple) else (theirs,)):
+            if isinstance(a, torch.Tensor):
+                torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+        self.assertEqual(ft.counters()["computed"] > 0, computed_here, ft.counters())
+
+    def test_scores_are_pytorchs(self):
+        for name, function in SCORES.items():
+            with self.subTest(name):
+                ft.reset_counters()
+                self.assert_same(*inputs(), function)
+
+    def test_masks_are_pytorchs(self):
+        for name, function in MASKS.items():
+            with self.subTest(name):
+                ft.reset_counters()
+                self.assert_same(*inputs(), block_mask=block_mask(function, BATCH))
+
+    def test_both_with_groups_scale_and_the_log_sum_exp(self):
+        mask = block_mask(causal)
+        self.assert_same(*inputs(heads_kv=2), SCORES["alibi"], mask, scale=0.3, enable_gqa=True, return_lse=True)
+        self.assert_same(*inputs(), SCORES["softcap"], mask, return_aux=AuxRequest(lse=True))
+        self.assert_same(*inputs(dtype=torch.bfloat16), SCORES["softcap"], mask, tolerance=2e-2)
+        self.assert_same(*inputs())
+
+    def test_a_tensor_that_changed_and_a_closure_that_reads_another_are_seen(self):
+        slopes = torch.rand(HEADS)
+
+        def score(s, b, h, i, j):
+            return s + slopes[h] * (j - i)
+
+        self.assert_same(*inputs(), score)
+        slopes.mul_(3)
+        self.assert_same(*inputs(), score)
+        slopes = torch.rand(HEADS)
+        self.assert_same(*inputs(), score)
+
+    def test_what_a_function_reads_otherwise_is_seen_too(self):
+        number = torch.tensor(2.0)
+        nested = lambda s, b, h, i, j: (lambda x: x * FACTOR)(s)  # noqa: E731
+        for function in (lambda s, b, h, i, j: s * number.item(), lambda s, b, h, i, j: s * float(number), lambda s, b, h, i, j: s * int(number)):
+            with self.assertRaisesRegex(Untraceable, "of a tensor"):
+                trace(function, True, CPU)
+        global FACTOR
+        for FACTOR in (1.5, 3.0):
+            self.assert_same(*inputs(), nested)
+        for CONFIG.factor in (1.5, 3.0):
+            self.assert_same(*inputs(), lambda s, b, h, i, j: s * CONFIG.factor)
+
+    def test_numbers_that_ours_would_round_or_wrap_go_to_pytorch(self):
+        large, small, narrow = (torch.arange(KEYS) % 3) * 2**32, torch.arange(KEYS), torch.arange(KEYS, dtype=torch.uint8)
+        at_the_end = torch.full((KEYS,), 2**31 - 1, dtype=torch.int32)
+        half, double = torch.rand(HEADS).half(), torch.rand(HEADS).double()
+        for function in (
+            lambda s, b, h, i, j: torch.where(large[i] == large[j], s, -1e9),
+            lambda s, b, h, i, j: s + (small[j] * 2 > 0),
+            lambda s, b, h, i, j: s + (at_the_end[j] + j > 0),
+            lambda s, b, h, i, j: s + (narrow[i] - narrow[j]),
+            lambda s, b, h, i, j: s + half[h] * half[h],
+            lambda s, b, h, i, j: torch.where(double[h] > 0.5, s, -s),
+            lambda s, b, h, i, j: (s * 100).to(torch.bfloat16) / 10,
+        ):
+            ft.reset_counters()
+            self.assert_same(*inputs(), function, computed_here=False)
+        self.assert_same(*inputs(), lambda s, b, h, i, j: torch.where(small[i] == small[j], s, s + half[h]))
+
+    def test_a_tensor_that_requires_a_gradient_is_not_read(self):
+        slopes = torch.rand(HEADS, requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            o = ft.flex_attention(*inputs(), lambda s, b, h, i, j: s + slopes[h] * (j - i))
+        self.assertTrue(o.requires_grad)
+        self.assertIn("requires a gradient", next(iter(ft.counters()["passed_on"])))
+
+    def test_blocks_without_a_function_go_to_pytorch(self):
+        count, index = torch.ones(1, 1, 1, dtype=torch.int32), torch.zeros(1, 1, 1, 1, dtype=torch.int32)
+        blocks = BlockMask.from_kv_blocks(count, index, BLOCK_SIZE=128, seq_lengths=(ROWS, KEYS))
+        self.assert_same(*inputs(), block_mask=blocks, computed_here=False)
+
+    def test_methods_are_functions(self):
+        class Scores:
+            slope = torch.rand(HEADS)
+
+            def score(self, s, b, h, i, j):
+                return s + self.slope[h] * (j - i)
+
+        self.assert_same(*inputs(), Scores().score)
+
+    def test_the_same_function_is_recorded_once(self):
+        runs = []
+
+        def score(s, b, h, i, j):
+            runs.append(1)
+            return s * 2
+
+        trace(score, True, CPU)
+        self.assertEqual(len(runs), 1)
+        again = trace(MASKS["documents"], False, CPU)
+        self.assertIs(trace(MASKS["documents"], False, CPU), again)
+
+    def test_what_has_no_text_goes_to_pytorch_and_says_why(self):
+        def branches(s, b, h, i, j):
+            return s if i > 3 else s * 2
+
+        q, k, v = inputs()
+        for function, words in ((branches, r"__bool__\(\) of a tensor"), (lambda s, b, h, i, j: torch.erf(s), "erf"), (lambda s, b, h, i, j: s + BIAS[h].sum(), "scalar")):
+            with self.subTest(words), self.assertRaisesRegex(Untraceable, words):
+                trace(function, True, CPU)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.assert_same(q, k, v, lambda s, b, h, i, j: torch.erf(s), computed_here=False)
+            (why,) = ft.counters()["passed_on"]
+            self.assertIn("score_mod cannot be recorded for flashcore: aten.erf", why)
+            ft.reset_counters()
+            with self.assertRaises(NotImplementedError):  # PyTorch's has no backward on a CPU
+                ft.flex_attention(q.requires_grad_(), k, v, SCORES["softcap"])
+            self.assertIn("gradient", next(iter(ft.counters()["passed_on"])))
+
+    def test_an_index_that_may_leave_the_tensor_is_not_read(self):
+        q, k, v = inputs()
+        short = torch.rand(ROWS)
+        ft.reset_counters()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with self.assertRaises(Exception):
+                ft.flex_attention(q, k, v, lambda s, b, h, i, j: s + short[j])
+        self.assertEqual(ft.counters()["computed"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
