@@ -192,9 +192,13 @@ class PeersTest(unittest.TestCase):
 
         with tempfile.TemporaryDirectory() as folder:
             path, store = os.path.join(folder, "peers.json"), os.path.join(folder, "trials.db")
-            # One thread: beside other tests the threads of a pool wait for a core, and the engine refuses such a row.
-            code = peers.main(["--device", "cpu", "--suite", "smoke", "--problem", "tiny_gqa", "--peers", "flash,math,efficient,xformers",
-                               "--threads", "1", "--rounds", "3", "--json", path, "--store", store])  # fmt: skip
+            # The engine refuses the row of a busy machine, as it should: one thread needs one quiet core only, and the machine's
+            # neighbours three times in a row at the wrong moment.
+            for _ in range(3):
+                code = peers.main(["--device", "cpu", "--suite", "smoke", "--problem", "tiny_gqa", "--peers", "flash,math,efficient,xformers",
+                                   "--threads", "1", "--rounds", "3", "--json", path, "--store", store])  # fmt: skip
+                if code == 0:
+                    break
             self.assertEqual(code, 0)
             (entry,) = json.loads(Path(path).read_text())["results"]
             self.assertTrue(os.path.exists(store))
