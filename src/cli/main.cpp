@@ -46,6 +46,8 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("verify", "were the rows of results files measured with the present source: fresh (0) or stale (1)",
            add_verify, kEnds),
       verb("experiment", "run, check or list experiments: hypothesis, prediction, verdict", add_experiment),
+      verb("profile", "why a candidate takes its time: bottlenecks ranked, with evidence, targets and a roofline",
+           add_profile),
       verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain,
            kEnds),
       verb("problem", "what a problem's id says, field by field, and what it costs", add_problem, kEnds),
@@ -53,8 +55,9 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("worker", "evaluates candidates for a parent process", add_worker),
       verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel, kEnds),
       verb("timer-server", "the laboratory's own party of a peer run", add_timer_server, kEnds),
+      verb("launch-candidate", "launches a candidate for a profiler", add_launch_candidate, kEnds),
   };
-  for (auto hidden = verbs.end() - 3; hidden != verbs.end(); ++hidden) hidden->app->group("");
+  for (auto hidden = verbs.end() - 4; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
 }
 

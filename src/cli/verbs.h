@@ -22,6 +22,7 @@ Run add_report(CLI::App& app);
 Run add_run(CLI::App& app);
 Run add_verify(CLI::App& app);
 Run add_experiment(CLI::App& app);
+Run add_profile(CLI::App& app);
 Run add_explain(CLI::App& app);
 Run add_problem(CLI::App& app);
 Run add_warmup(CLI::App& app);
@@ -31,5 +32,7 @@ Run add_worker(CLI::App& app);
 Run add_execute_kernel(CLI::App& app);
 // Hidden: the laboratory's own party of a peer run (lab/process/timer_server.h).
 Run add_timer_server(CLI::App& app);
+// Hidden: what Nsight Compute runs (lab/diagnose/gather.h).
+Run add_launch_candidate(CLI::App& app);
 
 }  // namespace flashcore::cli

@@ -85,7 +85,7 @@ void bar_sync(int id, int threads) {
   Cluster& cluster = Cluster::current();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
-  ++cluster.counters.barrier_waits;
+  cluster.count_wait(SiteCounters::kBarrierWait, site);
   NamedBarrier& barrier = arrive(cluster, id, threads, site);
   if (barrier.arrived == barrier.expected) {
     complete(cluster, id, barrier, &self);

@@ -116,7 +116,7 @@ void cluster_wait() {
                              Cluster::name_of(self)),
                  site);
   check_aligned(cluster, kAlignedWait, "the cluster's barrier", site);
-  ++cluster.counters.barrier_waits;
+  cluster.count_wait(SiteCounters::kBarrierWait, site);
   ++self.cluster_waits;
   ClusterBarrier& barrier = cluster.barrier;
   while (barrier.phase < self.cluster_waits) {

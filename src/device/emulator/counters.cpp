@@ -50,6 +50,7 @@ void SiteCounters::add(const SiteCounters& other) {
   bytes = other.bytes;
   requests += other.requests;
   lanes += other.lanes;
+  possible += other.possible;
   units += other.units;
   least += other.least;
 }
@@ -70,10 +71,12 @@ void Counters::add(const Counters& other) {
   for (const auto& [address, site] : other.sites) sites[address].add(site);
 }
 
-void count_request(std::uint32_t mask, const std::array<std::uint64_t, 32>& address, SiteCounters& site) {
+void count_request(std::uint32_t mask, std::uint32_t full, const std::array<std::uint64_t, 32>& address,
+                   SiteCounters& site) {
   const int lanes = std::popcount(mask);
   ++site.requests;
   site.lanes += static_cast<std::uint64_t>(lanes);
+  site.possible += static_cast<std::uint64_t>(std::popcount(full));
   const auto total = static_cast<std::uint64_t>(lanes) * static_cast<std::uint64_t>(site.bytes);
   std::uint64_t active[32];
   if (site.kind == SiteCounters::kGlobalLoad || site.kind == SiteCounters::kGlobalStore) {
@@ -108,15 +111,15 @@ void RequestLog::add(int lane, std::uint64_t address, std::uint32_t full, SiteCo
   request.mask |= 1u << lane;
   request.address[static_cast<std::size_t>(lane)] = address;
   while (!open_.empty() && (open_.front().mask == full || open_.size() > kMaxOpen)) {
-    count_request(open_.front().mask, open_.front().address, site);
+    count_request(open_.front().mask, full, open_.front().address, site);
     open_.pop_front();
     ++first_;
   }
 }
 
-void RequestLog::flush(SiteCounters& site) {
+void RequestLog::flush(std::uint32_t full, SiteCounters& site) {
   for (const Request& request : open_) {
-    if (request.mask != 0) count_request(request.mask, request.address, site);
+    if (request.mask != 0) count_request(request.mask, full, request.address, site);
   }
   first_ += static_cast<std::uint32_t>(open_.size());
   open_.clear();
@@ -124,21 +127,34 @@ void RequestLog::flush(SiteCounters& site) {
 
 nlohmann::json counters_json(const Counters& c, const std::function<CallLines(const void*)>& lines_of) {
   using nlohmann::json;
-  static constexpr const char* kKinds[] = {"", "global load", "global store", "shared load", "shared store"};
-  json sites = json::array();
-  std::uint64_t bytes[5] = {}, units[5] = {}, requests[5] = {}, least[5] = {};
+  static constexpr const char* kKinds[] = {
+      "", "global load", "global store", "shared load", "shared store", "barrier wait", "mbarrier wait", "copy wait"};
+  json sites = json::array(), waits = json::array();
+  std::uint64_t bytes[5] = {}, units[5] = {}, requests[5] = {}, least[5] = {}, lanes[5] = {}, possible[5] = {};
   for (const auto& [address, site] : c.sites) {
+    if (site.waits()) {
+      const CallLines lines = lines_of(address);
+      waits.push_back({{"where", lines.front()},
+                       {"caller", caller_of(lines)},
+                       {"kind", kKinds[site.kind]},
+                       {"threads", site.requests}});
+      continue;
+    }
     const std::uint64_t moved = site.lanes * static_cast<std::uint64_t>(site.bytes);
     bytes[site.kind] += moved;
     units[site.kind] += site.units;
     requests[site.kind] += site.requests;
     least[site.kind] += site.least;
+    lanes[site.kind] += site.lanes;
+    possible[site.kind] += site.possible;
     const CallLines lines = lines_of(address);
     json entry = {{"where", lines.front()},
                   {"caller", caller_of(lines)},
                   {"kind", kKinds[site.kind]},
                   {"requests", site.requests},
-                  {"bytes", moved}};
+                  {"bytes", moved},
+                  {"lanes", site.lanes},
+                  {"possible_lanes", site.possible}};
     const bool global = site.kind == SiteCounters::kGlobalLoad || site.kind == SiteCounters::kGlobalStore;
     entry[global ? "sectors_per_request" : "passes_per_request"] = ratio(site.units, site.requests);
     entry[global ? "least_sectors_per_request" : "least_passes_per_request"] = ratio(site.least, site.requests);
@@ -147,6 +163,10 @@ nlohmann::json counters_json(const Counters& c, const std::function<CallLines(co
   const auto of = [&](int kind, const char* unit) {
     return json{{"bytes", bytes[kind]},
                 {"requests", requests[kind]},
+                {"lanes", lanes[kind]},
+                {"possible_lanes", possible[kind]},
+                {unit, units[kind]},
+                {std::string("least_") + unit, least[kind]},
                 {std::string(unit) + "_per_request", ratio(units[kind], requests[kind])},
                 {"excess", ratio(units[kind], least[kind])}};
   };
@@ -168,6 +188,7 @@ nlohmann::json counters_json(const Counters& c, const std::function<CallLines(co
           {"shared_store", of(SiteCounters::kSharedStore, "passes")},
           {"bank_conflicts", units[SiteCounters::kSharedLoad] + units[SiteCounters::kSharedStore] -
                                  least[SiteCounters::kSharedLoad] - least[SiteCounters::kSharedStore]},
+          {"waits", std::move(waits)},
           {"sites", std::move(sites)}};
 }
 

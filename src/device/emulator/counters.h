@@ -13,12 +13,23 @@
 
 namespace flashcore::emulator {
 
-// Of one source line (one return address).
+// Of one source line (one return address). Of a line that waits, `requests` are threads that waited, and the rest is 0.
 struct SiteCounters {
-  enum Kind : std::uint8_t { kNone, kGlobalLoad, kGlobalStore, kSharedLoad, kSharedStore } kind = kNone;
+  enum Kind : std::uint8_t {
+    kNone,
+    kGlobalLoad,
+    kGlobalStore,
+    kSharedLoad,
+    kSharedStore,
+    kBarrierWait,  // bar.sync, the cluster's barrier
+    kPhaseWait,    // mbarrier
+    kCopyWait,     // cp.async.wait_group
+  } kind = kNone;
+  bool waits() const { return kind >= kBarrierWait; }
   int bytes = 0;               // per lane
   std::uint64_t requests = 0;  // of a warp
   std::uint64_t lanes = 0;     // that took part, over all requests
+  std::uint64_t possible = 0;  // that could have: the warp's, or those that the instruction takes addresses of
   std::uint64_t units = 0;     // sectors of 32 bytes (global) or passes over the banks (shared) they took
   std::uint64_t least = 0;     // the fewest they could have taken
   void add(const SiteCounters& other);
@@ -48,7 +59,7 @@ class RequestLog {
  public:
   // Lane `lane` of a warp whose lanes are `full` accesses `address`; whole requests are counted into `site`.
   void add(int lane, std::uint64_t address, std::uint32_t full, SiteCounters& site);
-  void flush(SiteCounters& site);
+  void flush(std::uint32_t full, SiteCounters& site);
 
  private:
   struct Request {
@@ -63,7 +74,8 @@ class RequestLog {
   std::array<std::uint32_t, 32> next_{};
 };
 
-// Adds one whole request.
-void count_request(std::uint32_t mask, const std::array<std::uint64_t, 32>& address, SiteCounters& site);
+// Adds one whole request of the lanes `mask` out of `full`.
+void count_request(std::uint32_t mask, std::uint32_t full, const std::array<std::uint64_t, 32>& address,
+                   SiteCounters& site);
 
 }  // namespace flashcore::emulator

@@ -273,6 +273,7 @@ class Cluster {
   static std::string name_of(const Thread& thread);
 
   void count(const Thread& thread, SiteCounters::Kind kind, std::uint64_t address, int bytes, const void* site);
+  void count_wait(SiteCounters::Kind kind, const void* site);  // of the running thread
   SiteCounters& counters_of(std::uint16_t site) {
     if (site_counters_.size() <= site) site_counters_.resize(site + std::size_t{1});
     return site_counters_[site];

@@ -144,6 +144,7 @@ std::string pack(const Counters& counters, const std::function<std::uint64_t(con
         .put(site.bytes)
         .put(site.requests)
         .put(site.lanes)
+        .put(site.possible)
         .put(site.units)
         .put(site.least);
   return packer.bytes();
@@ -162,11 +163,13 @@ Counters unpack_counters(std::string_view bytes) {
     site.bytes = unpacker.get<int>();
     site.requests = unpacker.get<std::uint64_t>();
     site.lanes = unpacker.get<std::uint64_t>();
+    site.possible = unpacker.get<std::uint64_t>();
     site.units = unpacker.get<std::uint64_t>();
     site.least = unpacker.get<std::uint64_t>();
-    if (kind == SiteCounters::kNone || kind > SiteCounters::kSharedStore || site.bytes < 1 || site.bytes > 128)
-      throw BrokenChannel("counters that no instruction has");
     site.kind = static_cast<SiteCounters::Kind>(kind);
+    if (kind == SiteCounters::kNone || kind > SiteCounters::kCopyWait ||
+        (site.waits() ? site.bytes != 0 : site.bytes < 1 || site.bytes > 128))
+      throw BrokenChannel("counters that no instruction has");
     counters.sites[reinterpret_cast<const void*>(offset)].add(site);
   }
   if (!unpacker.empty()) throw BrokenChannel("counters with something behind them");

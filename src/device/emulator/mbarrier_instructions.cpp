@@ -62,7 +62,7 @@ void wait(unsigned address, int parity, bool cluster_scope, const void* site) {
   Cluster& cluster = Cluster::current();
   Thread& self = cluster.thread();
   MBarrier& barrier = find_mbarrier(cluster, *self.cta, address, "waits", site);
-  ++cluster.counters.barrier_waits;
+  cluster.count_wait(SiteCounters::kPhaseWait, site);
   while (!has_ended(barrier, parity)) {
     barrier.waiting.push_back(&self);
     cluster.block({describe_mbarrier, address, static_cast<unsigned>(parity), site});

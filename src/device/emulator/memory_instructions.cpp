@@ -282,7 +282,7 @@ void cp_async_commit() { ++Cluster::current().thread().open_group; }
 void cp_async_wait(int pending) {
   Cluster& cluster = Cluster::current();
   Thread& self = cluster.thread();
-  ++cluster.counters.copy_waits;
+  cluster.count_wait(SiteCounters::kCopyWait, FC_EMULATOR_SITE);
   const std::uint32_t committed = self.open_group - 1;
   const auto left = static_cast<std::uint32_t>(pending);
   if (committed <= left) return;

@@ -117,7 +117,7 @@ void Cluster::finish() {
   for (auto& cta : ctas_) {
     for (Warp& warp : cta->warps) {
       for (std::size_t site = 0; site < warp.logs.size(); ++site)
-        warp.logs[site].flush(counters_of(static_cast<std::uint16_t>(site)));
+        warp.logs[site].flush(warp.full, counters_of(static_cast<std::uint16_t>(site)));
     }
   }
   counters.ctas += ctas_.size();
@@ -286,6 +286,13 @@ void Cluster::count(const Thread& thread, SiteCounters::Kind kind, std::uint64_t
   counter.kind = kind;
   counter.bytes = bytes;
   warp.logs[number].add(thread.lane, address, warp.full, counter);
+}
+
+void Cluster::count_wait(SiteCounters::Kind kind, const void* site) {
+  ++(kind == SiteCounters::kCopyWait ? counters.copy_waits : counters.barrier_waits);
+  SiteCounters& counter = counters_of(sites_.of(site));
+  counter.kind = kind;
+  ++counter.requests;
 }
 
 Allocation* Cluster::find(const void* address, std::size_t bytes) {

@@ -53,7 +53,7 @@ void execute_ldmatrix(Cluster& cluster, Warp& warp, Operands& all) {
     std::memcpy(rows[lane / 8][lane % 8], shared.at(address), 16);
     addresses[static_cast<std::size_t>(lane)] = address;
   }
-  count_request(lanes_of_rows(first.count), addresses, counter);
+  count_request(lanes_of_rows(first.count), lanes_of_rows(first.count), addresses, counter);
   for (int lane = 0; lane < 32; ++lane) {
     const int row = lane / 4, column = 2 * (lane % 4);
     for (int tile = 0; tile < first.count; ++tile) {
@@ -143,7 +143,7 @@ void execute_stmatrix(Cluster& cluster, Warp& warp, Operands& all) {
     std::memcpy(shared.at(address), rows[lane / 8][lane % 8], 16);
     addresses[static_cast<std::size_t>(lane)] = address;
   }
-  count_request(lanes_of_rows(first.count), addresses, counter);
+  count_request(lanes_of_rows(first.count), lanes_of_rows(first.count), addresses, counter);
 }
 
 struct ShuffleOperands {

@@ -189,13 +189,12 @@ HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes
   return HypothesisVerdict::kInconclusive;
 }
 
-PlacedProblem shrunk_for_emulator(PlacedProblem problem) {
-  constexpr std::int64_t kRows = 150;
+PlacedProblem shrunk_for_emulator(PlacedProblem problem, std::int64_t rows) {
   problem.batch = 1;
   problem.heads_q = problem.group_size();
   problem.heads_kv = 1;
-  problem.seqlen_q = std::min(problem.seqlen_q, kRows);
-  problem.seqlen_kv = std::min(problem.seqlen_kv, kRows);
+  problem.seqlen_q = std::min(problem.seqlen_q, rows);
+  problem.seqlen_kv = std::min(problem.seqlen_kv, rows);
   return problem;
 }
 

@@ -70,6 +70,6 @@ HypothesisVerdict outcome_of(const Prediction& predicted, SpeedVerdict verdict, 
 HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes, bool every);
 
 // The same problem, small enough for an emulated GPU.
-PlacedProblem shrunk_for_emulator(PlacedProblem problem);
+PlacedProblem shrunk_for_emulator(PlacedProblem problem, std::int64_t rows = 150);
 
 }  // namespace flashcore

@@ -31,6 +31,10 @@ class Evaluation {
   void run() {
     if (valid() && compile() && resources() && correctness() && request_.time)
       limits_.emulated ? count() : performance();
+    // Whatever it was let past for.
+    if (resource_fault_.empty() || trial_.ended != Ended::kPassed) return;
+    trial_.ended = Ended::kResource;
+    trial_.message = resource_fault_;
   }
   Gate gate() const { return gate_; }
 
@@ -79,7 +83,9 @@ class Evaluation {
   bool resources() {
     enter(Gate::kResource);
     Verdict verdict = judge_resources(ours_.artifact, limits_);
-    if (verdict.status == GateStatus::kFailed) {
+    if (verdict.status == GateStatus::kFailed && request_.past_resources) {
+      resource_fault_ = verdict.reason;
+    } else if (verdict.status == GateStatus::kFailed) {
       fail(trial_, std::move(verdict), Ended::kResource);
       return false;
     }
@@ -144,6 +150,7 @@ class Evaluation {
   Trial& trial_;
   CompiledCandidate ours_;
   Gate gate_ = Gate::kStart;
+  std::string resource_fault_;  // of a candidate that went on in spite of it
 };
 
 }  // namespace

@@ -22,7 +22,8 @@ void to_json(json& j, const EvaluateRequest& r) {
        {"spec", r.spec()},
        {"min_samples", r.min_samples},
        {"max_reference_flops", r.max_reference_flops},
-       {"use_cache", r.use_cache}};
+       {"use_cache", r.use_cache},
+       {"past_resources", r.past_resources}};
   put_problem(j, r.problem);
 }
 
@@ -44,6 +45,7 @@ void from_json(const json& j, EvaluateRequest& r) {
   j.at("min_samples").get_to(r.min_samples);
   j.at("max_reference_flops").get_to(r.max_reference_flops);
   j.at("use_cache").get_to(r.use_cache);
+  j.at("past_resources").get_to(r.past_resources);
 }
 
 }  // namespace flashcore

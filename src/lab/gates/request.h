@@ -31,6 +31,9 @@ struct EvaluateRequest : MeasurementSpec {  // max_seconds 0: by phase
   int min_samples = 0;                // 0: by phase
   double max_reference_flops = 2e10;  // fp64 rows are sampled beyond this
   bool use_cache = true;
+  // A candidate that fails the resource gate goes on, to be looked at: it ends "resource" all the same, with what was
+  // counted or timed. Never stored.
+  bool past_resources = false;
 };
 
 // Sets level and patterns of a request for one candidate or for two: what a search can afford, and what a published

@@ -1,0 +1,276 @@
+#include "lab/diagnose/gather.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "core/environment_error.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/parallel.h"
+#include "core/scratch_folder.h"
+#include "lab/diagnose/expectation.h"
+#include "lab/diagnose/metrics.h"
+#include "lab/diagnose/nsight.h"
+#include "lab/experiment/experiment.h"
+#include "lab/measure/engine.h"
+#include "lab/process/isolate.h"
+#include "lab/process/worker.h"
+
+namespace flashcore {
+namespace {
+
+// The emulator does some ten million FLOPs in a second and core.
+constexpr double kCountedFlops = 1e8;
+constexpr std::int64_t kCountedRows = 512;
+constexpr double kReferenceFlopsOfProfile = 5e8;
+constexpr double kCompileTimeout = 120;
+
+constexpr const char* kCountsOf = "emulator's counts";
+constexpr const char* kCompilerOf = "compiler";
+constexpr const char* kCountersOf = "hardware counters";
+
+class Gatherer {
+ public:
+  Gatherer(const PlacedProblem& problem, const std::string& candidate, const GatherOptions& options)
+      : problem_(problem), text_(candidate), options_(options), patches_(options.patches) {
+    result_.facts.problem = problem;
+    result_.facts.candidate = candidate;
+    const DeviceLimits& limits = options.device.limits;
+    result_.facts.limits = limits.emulated ? limits_of_emulated(limits) : limits;
+  }
+
+  Gathered gather() {
+    const DeviceLimits& limits = options_.device.limits;
+    if (limits.kind == DeviceKind::kCpu) {
+      measure();
+      ceilings();
+    } else if (limits.emulated) {
+      compile();  // before a worker starts: it forks
+      count(options_.device.id);
+    } else {
+      if (options_.is_here) measure();
+      else {
+        compile();
+        expect();
+      }
+      ceilings();
+      counters();
+      if (options_.emulate) count(fmt::format("emulator:sm_{}", limits.arch));
+    }
+    occupancy();
+    const ProfileFacts& f = result_.facts;
+    result_.lacking = !f.counts && !f.artifact && !f.time_us && f.counters.empty() && result_.failure.empty();
+    return std::move(result_);
+  }
+
+ private:
+  void lose(const char* source, std::string why) { result_.facts.lost.push_back({source, std::move(why)}); }
+
+  EvaluateRequest request_of(const PlacedProblem& problem) const {
+    EvaluateRequest request;
+    request.problem = problem;
+    request.problem_name = problem.id();
+    request.suite = "profile";
+    request.candidate = text_;
+    request.patches = options_.patches;
+    request.phase = Phase::kCheck;
+    request.level = GateLevel::kQuick;
+    request.seed = options_.seed;
+    request.max_seconds = options_.max_seconds;
+    request.max_reference_flops = kReferenceFlopsOfProfile;
+    request.past_resources = true;
+    return request;
+  }
+
+  // None if it did not come as far as being counted or timed; what was lost is noted then.
+  std::optional<Trial> evaluate_on(const std::string& device, const PlacedProblem& problem, const char* source,
+                                   const std::string& still) {
+    Worker worker(device, options_.executable);
+    worker.cancel_when(options_.stop);
+    Trial trial = worker.evaluate(request_of(problem));
+    if (trial.timing || find_gate(trial, Gate::kCounters)) return trial;
+    lose(source, fmt::format("{} ({}); {}", trial.message, trial.ended, still));
+    if (trial.ended != Ended::kEnvironment && trial.ended != Ended::kInvalid)
+      result_.failure = fmt::format("{}: {}", trial.ended, trial.message);
+    return std::nullopt;
+  }
+
+  void measure() {
+    options_.progress("timing " + text_);
+    ProfileFacts& facts = result_.facts;
+    const auto trial = evaluate_on(options_.device.id, problem_, "time", "there is no roofline without a time");
+    if (!trial) return;
+    facts.time_us = trial->timing->p50_us;
+    facts.time_from = fmt::format("median of {} samples here", trial->timing->samples.size());
+    facts.machine = trial->machine;
+    if (facts.limits.kind == DeviceKind::kCpu) {
+      facts.threads = threads_of(trial->config);
+    } else {
+      facts.artifact = trial->artifact;
+    }
+  }
+
+  // "threads=0" is all of them.
+  static int threads_of(const std::string& config) {
+    const std::size_t at = config.find("threads=");
+    const int asked = at == std::string::npos ? 0 : std::atoi(config.c_str() + at + 8);
+    return asked > 0 ? asked : hardware_threads();
+  }
+
+  void count(const std::string& emulator) {
+    const PlacedProblem counted = counted_problem(problem_);
+    options_.progress("counting on " + emulator);
+    try {
+      const auto trial = evaluate_on(emulator, counted, kCountsOf, "what the compiler says still holds");
+      if (!trial) return;
+      const Verdict* counters = find_gate(*trial, Gate::kCounters);
+      const Family& family = family_by_name(trial->family);
+      const Candidate candidate = parse_candidate(text_, counted, trial->device.limits);
+      const int threads = family.source(candidate.config, counted, trial->device.limits).threads_per_block;
+      result_.facts.counts = read_counts(counters->evidence, counted, threads);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kEnvironment && e.kind() != ErrorKind::kBadInput) throw;
+      lose(kCountsOf, fmt::format("{}; the other sources still hold", e.what()));
+    }
+  }
+
+  // In a child: NVRTC has been seen to end its process.
+  void compile() {
+    options_.progress("compiling " + text_);
+    const DeviceLimits& limits = result_.facts.limits;
+    Isolated isolated;
+    run_isolated(
+        1, {.timeout_seconds = kCompileTimeout},
+        [&](std::int64_t) {
+          try {
+            const Candidate candidate = parse_candidate(text_, problem_, limits);
+            return nlohmann::json{{"artifact", compile_candidate(candidate, problem_, limits)}}.dump();
+          } catch (const std::exception& e) {
+            const bool machine = is_environment_error(e);
+            return nlohmann::json{{"why", machine ? environment_message(e) : e.what()}}.dump(
+                -1, ' ', false, nlohmann::json::error_handler_t::replace);
+          }
+        },
+        [&](std::int64_t, const Isolated& done) { isolated = done; }, options_.stop);
+    constexpr const char* kStill =
+        "registers, spills and occupancy are unknown, and what the emulator counts still holds";
+    if (!isolated.completed) {
+      if (options_.stop && options_.stop()) throw Cancelled("stopped while compiling");
+      return lose(kCompilerOf, fmt::format("the compiler {}; {}", isolated.failure, kStill));
+    }
+    const nlohmann::json answer = nlohmann::json::parse(isolated.output);
+    if (answer.contains("artifact")) result_.facts.artifact = answer.at("artifact").get<Artifact>();
+    else lose(kCompilerOf, fmt::format("{}; {}", answer.at("why").get<std::string>(), kStill));
+  }
+
+  // Of the GPU that the facts are of, whose SMs an emulator has not.
+  void occupancy() {
+    ProfileFacts& facts = result_.facts;
+    if (!facts.artifact || facts.limits.kind != DeviceKind::kCuda) return;
+    const Candidate candidate = parse_candidate(text_, problem_, facts.limits);
+    const Program program = candidate.family->program(candidate.config, problem_, facts.limits, make_layouts(problem_));
+    std::int64_t ctas = 0;  // of the step that does the work, which has the most
+    for (const Step& step : program.steps) {
+      const Dim3 grid = step.launch.grid;
+      if (step.launch.kernel == 0) ctas = std::max(ctas, std::int64_t{grid.x} * grid.y * grid.z);
+    }
+    facts.occupancy = occupancy_of(*facts.artifact, facts.limits, ctas);
+  }
+
+  void ceilings() {
+    ProfileFacts& facts = result_.facts;
+    options_.progress("ceilings of " + options_.device.id);
+    if (options_.is_here) {
+      facts.ceilings = open_device(options_.device.id)->ceilings();
+      facts.ceilings_from = "ceiling measured here";
+    } else if (const auto shipped = shipped_ceilings(options_.device.key)) {
+      facts.ceilings = shipped;
+      facts.ceilings_from = "ceiling of the results from " + options_.device.key;
+    } else {
+      lose("ceilings", fmt::format("no results of '{}' ship, so there is no roofline; with --key h200 there is one",
+                                   options_.device.key));
+    }
+  }
+
+  void expect() {
+    ProfileFacts& facts = result_.facts;
+    const Candidate candidate = parse_candidate(text_, problem_, facts.limits);
+    const Expectation e = expect_time(problem_, text_, options_.device, options_.stored, std::nullopt,
+                                      modelled_time(candidate, problem_, facts.limits));
+    if (!e.time_us) return lose("time", e.basis);
+    facts.time_us = e.time_us;
+    facts.time_from = e.basis;
+  }
+
+  void counters() {
+    ProfileFacts& facts = result_.facts;
+    if (options_.counters_csv) {
+      const auto kernels = parse_ncu_csv(*options_.counters_csv);
+      facts.counters = main_kernel(kernels).counters;
+      return;
+    }
+    constexpr const char* kStill =
+        "time, roofline and what the compiler says still hold; --emulate counts on the emulator";
+    if (!options_.is_here)
+      return lose(kCountersOf, fmt::format("the GPU is not here, and --counters gives none; {}", kStill));
+    const std::string ncu = find_ncu(options_.ncu);
+    if (ncu.empty())
+      return lose(kCountersOf,
+                  fmt::format("{} is not there; install Nsight Compute (ncu), or give its path with --ncu; {}",
+                              options_.ncu.empty() ? "ncu" : options_.ncu, kStill));
+    options_.progress("hardware counters by " + ncu);
+    NsightOptions nsight{.ncu = ncu, .metrics = profile_metrics()};
+    nsight.metrics.insert(nsight.metrics.end(), options_.metrics.begin(), options_.metrics.end());
+    const ScratchFolder folder;
+    const auto request = folder.path() / "request.json";
+    write_file_atomically(request, nlohmann::json(request_of(problem_)).dump());
+    const std::string program = options_.executable.empty() ? "/proc/self/exe" : options_.executable;
+    const CollectedCounters collected =
+        collect_counters(nsight, {std::filesystem::canonical(program).string(), "launch-candidate", "--device",
+                                  options_.device.id, "--request", request.string()});
+    facts.counters = collected.counters;
+    if (!collected.why_none.empty()) return lose(kCountersOf, fmt::format("{}; {}", collected.why_none, kStill));
+    for (const std::string& name : collected.unknown)
+      if (std::find(options_.metrics.begin(), options_.metrics.end(), name) != options_.metrics.end())
+        lose(kCountersOf, fmt::format("this Nsight Compute does not know {}; the other counters hold", name));
+    if (!collected.others.empty())
+      lose(kCountersOf, fmt::format("they are of the kernel {}; {} of the same program {} left out", collected.kernel,
+                                    fmt::join(collected.others, ", "), collected.others.size() == 1 ? "is" : "are"));
+  }
+
+  const PlacedProblem& problem_;
+  const std::string& text_;
+  const GatherOptions& options_;
+  PatchScope patches_;
+  Gathered result_;
+};
+
+}  // namespace
+
+Gathered gather_facts(const PlacedProblem& problem, const std::string& candidate, const GatherOptions& options) {
+  return Gatherer(problem, candidate, options).gather();
+}
+
+PlacedProblem counted_problem(const PlacedProblem& problem) {
+  return problem.flops() <= kCountedFlops ? problem : shrunk_for_emulator(problem, kCountedRows);
+}
+
+DeviceLimits limits_of_emulated(const DeviceLimits& emulator) {
+  return limits_of_arch(fmt::format("sm_{}", emulator.arch));
+}
+
+void launch_for_counters(Device& device, const EvaluateRequest& request) {
+  const PatchScope patches(request.patches);
+  const DeviceLimits& limits = device.info().limits;
+  const Candidate candidate = parse_candidate(request.candidate, request.problem, limits);
+  const LoadedCandidate loaded(device, candidate, request.problem,
+                               compile_candidate(candidate, request.problem, limits, request.use_cache));
+  Operands operands(device, request.problem);
+  operands.upload(make_inputs(request.problem, Pattern::kNormal, timing_seed(request.seed)));
+  const Launch launch = loaded.bind(operands.args());
+  for (int i = 0; i < 2; ++i) launch();
+  device.synchronize();
+}
+
+}  // namespace flashcore

@@ -1,0 +1,131 @@
+#include "lab/diagnose/metrics.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/error.h"
+#include "core/foreign_text.h"
+
+namespace flashcore {
+namespace {
+
+struct MetricRow {
+  Metric metric;
+  std::vector<std::string> names;
+};
+
+// Names differ between versions of Nsight Compute and between GPUs; what one does not know is left out.
+const std::vector<MetricRow>& metric_rows() {
+  static const std::vector<MetricRow> rows = {
+      {Metric::kDuration, {"gpu__time_duration.sum"}},
+      {Metric::kSmBusy,
+       {"sm__instruction_throughput.avg.pct_of_peak_sustained_active",
+        "sm__throughput.avg.pct_of_peak_sustained_elapsed"}},
+      {Metric::kSmsWithWork, {"sm__cycles_active.avg.pct_of_peak_sustained_elapsed"}},
+      {Metric::kWarpsPerSm, {"sm__warps_active.avg.per_cycle_active"}},
+      {Metric::kTensor,
+       {"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+        "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
+        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"}},
+      {Metric::kSpecial, {"sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"}},
+      {Metric::kFma,
+       {"sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active",
+        "sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active"}},
+      {Metric::kDram,
+       {"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+        "dram__throughput.avg.pct_of_peak_sustained_elapsed"}},
+      {Metric::kL2, {"lts__throughput.avg.pct_of_peak_sustained_elapsed"}},
+      {Metric::kL1Hits, {"l1tex__t_sector_hit_rate.pct"}},
+      {Metric::kL2Hits, {"lts__t_sector_hit_rate.pct"}},
+      {Metric::kLoadedBytes, {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"}},
+      {Metric::kStoredBytes, {"smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"}},
+      {Metric::kCopiedBytes, {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts.pct"}},
+      {Metric::kBankConflicts, {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"}},
+      {Metric::kSharedPasses, {"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"}},
+      {Metric::kSmCycles, {"sm__cycles_elapsed.sum"}},
+      {Metric::kLanesPerIssue, {"smsp__thread_inst_executed_per_inst_executed.ratio"}},
+      {Metric::kIssueSlots, {"smsp__issue_active.avg.pct_of_peak_sustained_active"}},
+      {Metric::kLocalLoads, {"smsp__inst_executed_op_local_ld.sum"}},
+      {Metric::kLocalStores, {"smsp__inst_executed_op_local_st.sum"}},
+      {Metric::kInstructions, {"smsp__inst_executed.sum"}},
+      {Metric::kRegistersPerThread, {"launch__registers_per_thread"}}};
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<std::string>& names_of(Metric metric) {
+  for (const MetricRow& row : metric_rows())
+    if (row.metric == metric) return row.names;
+  throw_internal("metric {} has no name", static_cast<int>(metric));
+}
+
+std::optional<Metric> metric_of(std::string_view name) {
+  for (const MetricRow& row : metric_rows())
+    if (std::find(row.names.begin(), row.names.end(), name) != row.names.end()) return row.metric;
+  return std::nullopt;
+}
+
+const std::vector<StallReason>& stall_reasons() {
+  static const std::vector<StallReason> reasons = {
+      {"long_scoreboard", "data from global or local memory, and copies of cp.async"},
+      {"short_scoreboard", "shared memory or a special function"},
+      {"barrier", "a CTA barrier"},
+      {"membar", "a memory fence"},
+      {"math_pipe_throttle", "a math pipe that is full"},
+      {"mio_throttle", "the queue of shared memory and special functions"},
+      {"lg_throttle", "the queue of global memory"},
+      {"tex_throttle", "the queue of the texture unit"},
+      {"gmma", "the tensor cores (wgmma)"},
+      {"warpgroup_arrive", "the other warps of its warpgroup"},
+      {"wait", "a fixed latency of the instruction before"},
+      {"no_instruction", "the instruction cache"},
+      {"imc_miss", "the constant cache"},
+      {"branch_resolving", "the target of a branch"},
+      {"dispatch_stall", "the dispatcher"},
+      {"drain", "stores at the end of the kernel"},
+      {"sleeping", "a sleep of its own"},
+      {"not_selected", "another warp that issued"},
+      {"selected", "nothing: it issued"}};
+  return reasons;
+}
+
+std::string stall_metric(std::string_view reason) {
+  return fmt::format("smsp__warp_issue_stalled_{}_per_warp_active.pct", reason);
+}
+
+std::vector<std::string> profile_metrics() {
+  std::vector<std::string> all;
+  for (const MetricRow& row : metric_rows()) all.insert(all.end(), row.names.begin(), row.names.end());
+  for (const StallReason& reason : stall_reasons()) all.push_back(stall_metric(reason.name));
+  return all;
+}
+
+std::optional<double> value_of(const CounterValues& counters, Metric metric) {
+  for (const std::string& name : names_of(metric))
+    if (const auto found = counters.find(name); found != counters.end()) return found->second;
+  return std::nullopt;
+}
+
+std::vector<std::pair<StallReason, double>> stalls_of(const CounterValues& counters) {
+  std::vector<std::pair<StallReason, double>> stalls;
+  for (const StallReason& reason : stall_reasons()) {
+    if (reason.name == "selected" || reason.name == "not_selected") continue;
+    if (const auto found = counters.find(stall_metric(reason.name)); found != counters.end())
+      stalls.emplace_back(reason, found->second);
+  }
+  std::stable_sort(stalls.begin(), stalls.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return stalls;
+}
+
+void check_metric_name(std::string_view name) {
+  const bool letters =
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
+  if (!letters || name.find("__") == std::string_view::npos)
+    throw_bad_input(
+        "'{}' is no name of a hardware counter; Nsight Compute's have a unit, two underscores and a quantity, as "
+        "sm__cycles_active.avg; `ncu --query-metrics` lists them",
+        excerpt(name));
+}
+
+}  // namespace flashcore

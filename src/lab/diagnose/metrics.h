@@ -1,0 +1,63 @@
+#pragma once
+// Hardware counters by Nsight Compute's names: those that a profile asks for, and what each answers.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace flashcore {
+
+enum class Metric {
+  kDuration,       // ns
+  kSmBusy,         // % of the busiest pipe's peak
+  kSmsWithWork,    // % of cycles in which an SM has a warp
+  kWarpsPerSm,     // active, while the SM has any
+  kTensor,         // pipes, % of their peak
+  kSpecial,        //
+  kFma,            //
+  kDram,           // % of the peak throughput
+  kL2,             //
+  kL1Hits,         // % of sectors
+  kL2Hits,         //
+  kLoadedBytes,    // of each sector that a global load brings, % that is asked for
+  kStoredBytes,    //
+  kCopiedBytes,    // cp.async
+  kBankConflicts,  // further passes over the banks
+  kSharedPasses,
+  kSmCycles,           // elapsed, summed over the SMs
+  kLanesPerIssue,      // of 32
+  kIssueSlots,         // % of cycles with an instruction issued
+  kLocalLoads,         // instructions: of spills and of arrays indexed at run time
+  kLocalStores,        //
+  kInstructions,       // of warps
+  kRegistersPerThread  //
+};
+
+// The first that Nsight Compute gave counts.
+const std::vector<std::string>& names_of(Metric metric);
+// Which metric a name is; none: not one of ours.
+std::optional<Metric> metric_of(std::string_view name);
+
+// Why warps did not issue, as Nsight Compute names it, in % of the time that a warp is active.
+struct StallReason {
+  std::string_view name;   // "long_scoreboard"
+  std::string_view words;  // what a warp waits for
+};
+const std::vector<StallReason>& stall_reasons();
+std::string stall_metric(std::string_view reason);
+
+// All names to ask Nsight Compute for.
+std::vector<std::string> profile_metrics();
+
+using CounterValues = std::map<std::string, double>;
+std::optional<double> value_of(const CounterValues& counters, Metric metric);
+// The reasons that were measured, the longest first; "selected" and "not_selected", which are no waits, left out.
+std::vector<std::pair<StallReason, double>> stalls_of(const CounterValues& counters);
+
+// Whether `name` has the form of a metric: "sm__cycles_active.avg". Error kBadInput if not.
+void check_metric_name(std::string_view name);
+
+}  // namespace flashcore

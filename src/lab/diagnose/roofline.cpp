@@ -1,0 +1,124 @@
+// The roofs of a problem on a machine, and which of them bounds a candidate.
+
+#include <algorithm>
+
+#include "lab/diagnose/metrics.h"
+#include "lab/diagnose/profile.h"
+#include "lab/diagnose/targets.h"
+
+namespace flashcore {
+namespace {
+
+std::string words_of_limit(Cause cause) {
+  switch (cause) {
+    case Cause::kTensorCores:
+      return "The tensor cores are the limit: fewer multiplies (tiles that fit the mask) or narrower types are what is "
+             "left.";
+    case Cause::kSpecialFunctions:
+      return "The exponentials are the limit: computing part of them by polynomials on the FMA units, or fewer of "
+             "them, is what is left.";
+    case Cause::kFmaUnits: return "The FMA units are the limit: what is left is less arithmetic.";
+    case Cause::kSharedMemory:
+      return "Shared memory is the limit: let each warp own more rows, so that a fragment of K or V feeds more "
+             "multiplies.";
+    case Cause::kL2: return "L2 is the limit: larger tiles of rows read K and V less often.";
+    case Cause::kDram:
+      return "DRAM is the limit: what is left is moving fewer bytes (narrower types, shared key heads).";
+    default:
+      return "Neither arithmetic nor memory is near its roof: the time goes into waiting for one step after another.";
+  }
+}
+
+// Of a CPU no pipe is counted, so only the roofs can be named.
+Bottleneck limit(Cause cause, double share, std::vector<std::string> evidence) {
+  return {0, cause, std::min(share, 1.0), words_of_limit(cause), std::move(evidence)};
+}
+
+std::optional<Bottleneck> limit_by_counters(const ProfileFacts& facts) {
+  const std::pair<Metric, Cause> throughputs[] = {{Metric::kTensor, Cause::kTensorCores},
+                                                  {Metric::kSpecial, Cause::kSpecialFunctions},
+                                                  {Metric::kFma, Cause::kFmaUnits},
+                                                  {Metric::kL2, Cause::kL2},
+                                                  {Metric::kDram, Cause::kDram}};
+  std::optional<Bottleneck> highest;
+  bool any = false;
+  std::string all;
+  for (const auto& [metric, cause] : throughputs) {
+    const auto value = value_of(facts.counters, metric);
+    if (!value) continue;
+    any = true;
+    all += fmt::format("{}{} {:.0f}%", all.empty() ? "" : ", ", cause, *value);
+    if (*value >= 100 * target::kRoof && (!highest || *value / 100 > highest->share))
+      highest = limit(cause, *value / 100, {});
+  }
+  if (!any) return std::nullopt;
+  if (!highest) highest = limit(Cause::kLatency, 0, {});
+  highest->evidence.push_back("hardware counters: " + all);
+  return highest;
+}
+
+std::optional<Bottleneck> limit_by_time(const ProfileFacts& facts, const std::vector<Roof>& roofs) {
+  if (!facts.time_us || *facts.time_us <= 0 || roofs.empty()) return std::nullopt;
+  const Roof& highest = roofs.front();
+  const double share = highest.least_us / *facts.time_us;
+  const std::string evidence = fmt::format("{:.2f} us ({}); the roof of {} is {:.2f} us, {:.0f}% of it", *facts.time_us,
+                                           facts.time_from, highest.cause, highest.least_us, 100 * share);
+  if (share >= target::kRoof) return limit(highest.cause, share, {evidence});
+  return limit(Cause::kLatency, 1 - share, {evidence});
+}
+
+std::optional<Bottleneck> limit_by_counts(const ProfileFacts& facts) {
+  if (!facts.counts) return std::nullopt;
+  const PipeCycles cycles = cycles_of(*facts.counts, sm_rates(facts.limits, facts.problem));
+  if (cycles.sum() <= 0) return std::nullopt;
+  const std::pair<Cause, double> pipes[] = {{Cause::kTensorCores, cycles.tensor},
+                                            {Cause::kSpecialFunctions, cycles.special},
+                                            {Cause::kSharedMemory, cycles.shared},
+                                            {Cause::kL2, cycles.l2}};
+  const auto& most = *std::max_element(std::begin(pipes), std::end(pipes),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::string all;
+  for (const auto& [cause, of_pipe] : pipes)
+    all += fmt::format("{}{} {:.0f}%", all.empty() ? "" : ", ", cause, 100 * of_pipe / cycles.sum());
+  return limit(most.first, most.second / cycles.sum(),
+               {fmt::format("of the cycles that its pipes need by the model of counts: {}", all)});
+}
+
+}  // namespace
+
+std::vector<Roof> roofs_of(const ProfileFacts& facts) {
+  std::vector<Roof> roofs;
+  const Problem& problem = facts.problem;
+  const DeviceLimits& limits = facts.limits;
+  const bool gpu = limits.kind == DeviceKind::kCuda;
+  const auto add = [&](Cause cause, double units, double per_us, std::string basis) {
+    if (units > 0 && per_us > 0) roofs.push_back({cause, units / per_us, std::move(basis)});
+  };
+  if (gpu && limits.clock_mhz > 0)
+    add(Cause::kSpecialFunctions, exponentials_of(problem),
+        sm_rates(limits, problem).special * limits.multiprocessors * limits.clock_mhz,
+        fmt::format("{} SMs at {:.0f} MHz, 16 a cycle", limits.multiprocessors, limits.clock_mhz));
+  if (facts.ceilings) {
+    const Ceilings& c = *facts.ceilings;
+    const bool tensor =
+        c.matmul_tflops_16bit > 0 && (gpu ? problem.dtype != DType::kF32 : problem.dtype == DType::kBF16);
+    if (tensor)
+      add(gpu ? Cause::kTensorCores : Cause::kFmaUnits, problem.flops(),
+          c.matmul_tflops_16bit * (problem.is_8bit() ? 2 : 1) * 1e6, facts.ceilings_from);
+    else add(Cause::kFmaUnits, problem.flops(), c.fma_tflops_fp32 * 1e6, facts.ceilings_from);
+    if (gpu) add(Cause::kL2, problem.bytes(), c.cache_read_gbps * 1e3, facts.ceilings_from);
+    // What the last-level cache holds need not move again.
+    add(Cause::kDram, problem.bytes() - static_cast<double>(limits.l2_bytes), c.read_gbps * 1e3, facts.ceilings_from);
+  }
+  std::stable_sort(roofs.begin(), roofs.end(), [](const Roof& a, const Roof& b) { return a.least_us > b.least_us; });
+  return roofs;
+}
+
+std::vector<Bottleneck> limits_of_profile(const ProfileFacts& facts, const std::vector<Roof>& roofs) {
+  if (auto found = limit_by_counters(facts)) return {*found};
+  if (auto found = limit_by_time(facts, roofs)) return {*found};
+  if (auto found = limit_by_counts(facts)) return {*found};
+  return {};
+}
+
+}  // namespace flashcore
