@@ -21,6 +21,13 @@ NUMBERS = [
     ("correctness.md", r"\(and ([\d.]+) us, on a CPU", r"kJitterUsCuda = ([\d.]+)", 1),
     ("correctness.md", r"us, on a CPU ([\d.]+) us\)", r"kJitterUsCpu = ([\d.]+)", 1),
     ("correctness.md", r"\*\*(\d+) × max\(ideal, predicted\)\*\*", r"kBoundFactor = ([\d.]+)", 1),
+    ("profile.md", r"SM busy: at least (\d+)%", r"kSmBusy = (\d+)", 1),
+    ("profile.md", r"Tensor cores: at least (\d+)%", r"kTensor = (\d+)", 1),
+    ("profile.md", r"DRAM, L2: at most (\d+)%", r"kThroughput = (\d+)", 1),
+    ("profile.md", r"the roof is at least (\d+)% of the time", r"kRoof = ([\d.]+)", 0.01),
+    ("profile.md", r"Warps per SM: at least (\d+)", r"kWarpsPerSm = (\d+)", 1),
+    ("profile.md", r"passes: at most ([\d.]+) times", r"kExcess = ([\d.]+)", 1),
+    ("profile.md", r"Barriers: at most (\d+)% of", r"kBarrierShare = ([\d.]+)", 0.01),
     ("security.md", r"kept by looking every (\d+) ms", r"next_look = now \+ std::chrono::milliseconds\((\d+)\)", 1),
     ("security.md", r"Landlock \(version (\d+),", r"kLeastLandlock = (\d+)", 1),
 ]

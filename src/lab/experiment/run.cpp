@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "kernels/source_hash.h"
 #include "lab/process/worker.h"
 #include "lab/record/number_text.h"

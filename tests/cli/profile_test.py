@@ -1,0 +1,143 @@
+"""flashcore profile on the CPU, on the emulator, for a GPU that is not here, and with counters that Nsight Compute wrote elsewhere."""
+
+import json
+import unittest
+
+import support
+from support import BAD_USAGE, DONE, NO_ENVIRONMENT
+
+SMALL = "b1_h2_s128_d64_fp16"
+H200 = ("--arch", "sm_90", "--key", "h200")
+
+# Written by hand after Nsight Compute's documentation: no GPU has run here.
+CSV = '''==PROF== Connected to process 1 (flashcore)
+"ID","Process ID","Kernel Name","gpu__time_duration.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed",\
+"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active","l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",\
+"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum","sm__cycles_elapsed.sum"
+"","","","ns","%","%","","",""
+"0","1","forward","80000","40","30","14,000,000","16,000,000","24,000,000"
+'''
+
+
+class ProfileTest(support.CliTest):
+    def profile(self, code, *arguments):
+        result = self.expect(code, "profile", *arguments, "--json", "-", "--quiet")
+        document = json.loads(result.stdout)
+        self.assertEqual(document["schema"], "flashcore.profile/1")
+        return document["results"]
+
+    def names(self, entry):
+        self.assertEqual([b["rank"] for b in entry["bottlenecks"]], list(range(1, len(entry["bottlenecks"]) + 1)))
+        for bottleneck in entry["bottlenecks"]:
+            self.assertTrue(bottleneck["sentence"].endswith("."), bottleneck)
+            self.assertTrue(bottleneck["evidence"], bottleneck)
+        return [b["name"] for b in entry["bottlenecks"]]
+
+    def row(self, entry, name):
+        (row,) = [row for row in entry["indicators"] if row["name"] == name]
+        return row
+
+    def test_on_the_cpu(self):
+        (entry,) = self.profile(DONE, "--device", "cpu", "--problem", "b1_h4_s256_d64_fp32", "--seconds", "0.3")
+        self.assertEqual(entry["family"], "cpu_fwd")
+        self.assertGreater(entry["time_us"], 0)
+        self.assertIn("FMA units", [roof["name"] for roof in entry["roofline"]])
+        self.assertTrue(self.names(entry))
+        self.assertGreater(self.row(entry, "threads")["value"], 0)
+        self.assertIsNone(self.row(entry, "instructions")["value"])
+        self.assertFalse(self.files_of_store())
+
+    def files_of_store(self):
+        return [name for name in self.files() if name.endswith(".db")]
+
+    def test_on_the_emulator(self):
+        (entry,) = self.profile(DONE, "--device", "emulator", "--problem", SMALL, "--family", "sm80_fwd", "--config", "block_m=64,block_n=32,num_warps=4")
+        # Four tiles for the SMs of a whole GPU.
+        self.assertEqual(self.names(entry)[0], "small grid")
+        self.assertEqual(entry["counted"]["problem"], SMALL)
+        self.assertTrue(any(line["kind"] == "global load" for line in entry["counted"]["lines"]))
+        self.assertTrue(any(wait["kind"] == "copy wait" and wait["threads"] > 0 for wait in entry["counted"]["waits"]))
+        self.assertGreater(entry["compiled"]["registers"], 0)
+        self.assertEqual(self.row(entry, "spilled bytes per thread")["met"], True)
+        self.assertEqual(self.row(entry, "SM busy")["source"], "needs hardware counters")
+        self.assertIsNone(entry["time_us"])
+
+    def test_a_big_problem_is_counted_on_a_small_one_and_says_so(self):
+        result = self.expect(DONE, "profile", "--device", "emulator", "--problem", "b4_h16_hk16_s2048_d64_fp16", "--family", "sm80_fwd")
+        self.assertIn("counted on b1_h1_s512_d64_fp16", result.stdout)
+        self.assertIn("needs hardware counters", result.stdout)
+
+    def test_the_planted_slow_kernels_are_named_first(self):
+        result = self.expect(DONE, "profile", "--planted", "--device", "emulator", "--json", "planted.json")
+        with open(self.path("planted.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertEqual((document["named"], document["missed"], document["lacking"]), (5, 0, 0), result.stdout)
+        for entry in document["results"]:
+            self.assertEqual(entry["bottlenecks"][0]["name"], entry["planted"])
+        conflicts = document["results"][0]["bottlenecks"][0]
+        self.assertTrue(any("sm80_fwd/kernel.cuh" in line and "would do" in line for line in conflicts["evidence"]), conflicts)
+
+    def test_a_gpu_that_is_not_here(self):
+        (entry,) = self.profile(DONE, *H200, "--problem", "b1_h32_hk8_s4096_d128_bf16_causal")
+        self.assertGreater(entry["time_us"], 0)
+        self.assertEqual({roof["name"] for roof in entry["roofline"]}, {"tensor cores", "special functions", "L2", "DRAM"})
+        self.assertEqual([lost["source"] for lost in entry["lost"]], ["hardware counters"])
+        self.assertIn("--emulate", entry["lost"][0]["why"])
+
+    def test_counters_of_elsewhere(self):
+        path = self.write("ncu.csv", CSV)
+        (entry,) = self.profile(DONE, *H200, "--problem", "b16_h16_s2048_d64_fp16", "--counters", path)
+        self.assertEqual(self.names(entry)[0], "bank conflicts")
+        self.assertEqual(self.row(entry, "SM busy")["met"], False)
+        self.assertEqual(entry["lost"], [])
+
+    def test_counts_beside_a_gpu_that_is_not_here(self):
+        (entry,) = self.profile(DONE, *H200, "--problem", "b16_h16_s2048_d64_fp16", "--family", "sm80_fwd", "--emulate")
+        self.assertIsNotNone(self.row(entry, "multiplies under copies")["value"])
+        self.assertGreater(entry["time_us"], 0)
+
+    def test_without_a_host_compiler_the_artifact_still_holds(self):
+        self.environment["FLASHCORE_CXX"] = "/nowhere/c++"
+        (entry,) = self.profile(DONE, "--device", "emulator", "--problem", SMALL, "--family", "ref_fwd")
+        self.assertEqual([lost["source"] for lost in entry["lost"]], ["emulator's counts"])
+        self.assertIn("what the compiler says still holds", entry["lost"][0]["why"])
+        self.assertGreater(entry["compiled"]["registers"], 0)
+
+    def test_usage(self):
+        bad = lambda words, *arguments: self.expect_error(BAD_USAGE, words, "profile", *arguments)  # noqa: E731
+        problem = ("--problem", SMALL)
+        bad(["--problem"], "--device", "emulator")
+        bad(["b1_h2"], "--device", "emulator", "--problem", "b1_h2")
+        bad(["ref_fwd", "CPU"], "--device", "cpu", *problem, "--family", "ref_fwd")
+        bad(["nobody"], "--device", "emulator", *problem, "--family", "nobody")
+        bad(["sm80_fwd"], "--device", "emulator", "--problem", "b1_h2_s128_d64_fp32", "--family", "sm80_fwd")
+        bad(["--metrics", "emulator"], "--device", "emulator", *problem, "--metrics", "sm__cycles_active.avg")
+        bad(["--metrics", "cpu"], "--device", "cpu", *problem, "--metrics", "sm__cycles_active.avg")
+        bad(["'busy' is no name of a hardware counter", "sm__cycles_active.avg"], *H200, *problem, "--metrics", "busy")
+        bad(["--emulate"], "--device", "emulator", *problem, "--emulate")
+        bad(["--ncu"], "--device", "cpu", *problem, "--ncu", "ncu")
+        bad(["--key", "--arch"], "--key", "h200", *problem)
+        bad(["no planted slow kernel", "slow_nothing"], "--planted", "--device", "emulator", "--problem", "slow_nothing")
+        bad(["GPU kernels"], "--planted", "--device", "cpu")
+        bad(["--planted"], "--planted", *H200)
+        empty = self.write("empty.csv", "nothing\n")
+        bad(["--counters", "empty.csv", '"ID"'], *H200, *problem, "--counters", empty)
+        cut = self.write("cut.csv", CSV[:-30])
+        bad(["cut.csv", "line 4"], *H200, *problem, "--counters", cut)
+        bad(["missing.csv"], *H200, *problem, "--counters", self.path("missing.csv"))
+        bad(["--counters", "--ncu"], *H200, *problem, "--counters", empty, "--ncu", "ncu")
+        self.expect_error(NO_ENVIRONMENT, ["cuda"], "profile", "--device", "cuda", *problem)
+
+    def test_what_nsight_compute_runs(self):
+        """The hidden verb, with the request that a profile writes."""
+        request = {"problem_name": "p", "suite": "profile", "candidate": "ref_fwd", "patches": [], "incumbent": None, "timed": {}, "phase": "check",
+                   "patterns": ["normal"], "level": "quick", "time": True, "min_samples": 0, "max_reference_flops": 1e8, "use_cache": True,
+                   "past_resources": True, "problem": "b1_h1_s16_d64_fp16",
+                   "spec": {"regime": "graph", "condition": "burst", "seed": 1, "margin": 0.03, "max_seconds": 1}}
+        path = self.write("request.json", json.dumps(request))
+        result = self.expect(DONE, "launch-candidate", "--device", "emulator", "--request", path)
+        self.assertEqual(result.stdout, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
