@@ -22,8 +22,8 @@ constexpr std::size_t kMaxCountersFile = std::size_t{16} << 20;
 
 std::string value_text(const Indicator& row) {
   if (!row.value) return "-";
-  return fmt::format("{:.4g}{}{}", *row.value, row.unit.empty() || row.unit == "%" || row.unit == "x" ? "" : " ",
-                     row.unit);
+  const std::string number = *row.value >= 1000 ? fmt::format("{:.0f}", *row.value) : fmt::format("{:.3g}", *row.value);
+  return number + (row.unit.empty() || row.unit == "%" || row.unit == "x" ? "" : " ") + row.unit;
 }
 
 void print_bottlenecks(Console& console, const Profile& profile) {
@@ -63,8 +63,15 @@ struct Profiled {
   std::string candidate, why;  // why: it was chosen, or no family runs it
 };
 
+// What a GPU with all its SMs would run: the emulator has few.
+DeviceInfo profiled_device(DeviceInfo device) {
+  if (device.limits.emulated) device.limits = limits_of_emulated(device.limits);
+  return device;
+}
+
 // Error kBadInput where the one problem that was asked for cannot be.
-Profiled choose(const ProfileArguments& options, const NamedProblem& named, const DeviceInfo& device) {
+Profiled choose(const ProfileArguments& options, const NamedProblem& named, const DeviceInfo& here) {
+  const DeviceInfo device = profiled_device(here);
   const std::string pinned = candidate_text(options.common);
   named.problem.validate();
   if (!pinned.empty())

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -29,6 +30,30 @@ TEST_F(EmulatorTest, CountsBankConflictsPerSite) {
   EXPECT_EQ(run("ptx::st_shared_u32(s + 128 * (t % 8), 0);", 1, 8), "");
   EXPECT_EQ(counters_.at("bank_conflicts"), 7);
   EXPECT_EQ(counters_.at("sites").at(0).at("passes_per_request"), 8.0);
+}
+
+TEST_F(EmulatorTest, CountsLanesAndWaitsPerSite) {
+  EXPECT_EQ(run("if (t % 2 == 1) ptx::st_global_f32(p.data + t, 1.0f);\nptx::bar_sync();\nptx::cp_async_wait<0>();"),
+            "");
+  EXPECT_EQ(counters_.at("global_store").at("lanes"), 32);
+  EXPECT_EQ(counters_.at("global_store").at("possible_lanes"), 64);
+  EXPECT_EQ(counters_.at("sites").at(0).at("lanes"), 32);
+  ASSERT_EQ(counters_.at("sites").size(), 1u);
+  ASSERT_EQ(counters_.at("waits").size(), 2u);
+  std::map<std::string, std::string> lines;
+  for (const auto& wait : counters_.at("waits")) {
+    EXPECT_EQ(wait.at("threads"), 64);
+    lines[wait.at("kind").get<std::string>()] = wait.at("where").get<std::string>();
+  }
+  EXPECT_TRUE(lines.at("barrier wait").starts_with("kernels/test/kernel.cuh:2")) << lines.at("barrier wait");
+  EXPECT_TRUE(lines.at("copy wait").starts_with("kernels/test/kernel.cuh:3")) << lines.at("copy wait");
+}
+
+// A fiber runs until it must wait, so its stores come long before those of the next lane.
+TEST_F(EmulatorTest, ALaneThatRunsAheadSplitsNoRequest) {
+  EXPECT_EQ(run("for (int i = 0; i < 300; ++i) ptx::st_shared_u32(s + 4 * t, i);", 1, 32), "");
+  EXPECT_EQ(counters_.at("shared_store").at("requests"), 300);
+  EXPECT_EQ(counters_.at("shared_store").at("lanes"), 300 * 32);
 }
 
 TEST_F(EmulatorTest, GlobalOutOfBoundsNamesTheBuffer) {

@@ -66,8 +66,9 @@ class RequestLog {
     std::uint32_t mask = 0;
     std::array<std::uint64_t, 32> address;
   };
-  // A lane that never comes must not make the others' requests pile up.
-  static constexpr std::size_t kMaxOpen = 64;
+  // A lane that never comes must not make the others' requests pile up. Fibers run ahead of each other by all the
+  // copies of a prologue: a single warp starts 256 before its next lane begins.
+  static constexpr std::size_t kMaxOpen = 4096;
 
   std::deque<Request> open_;
   std::uint32_t first_ = 0;  // number of open_.front()

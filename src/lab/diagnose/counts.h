@@ -41,6 +41,8 @@ struct EmulatorCounts {
   std::vector<CountedLine> lines;  // the one with the most units beyond the least first
   std::vector<CountedWait> waits;  // the one with the most threads first
 
+  // Loads into registers are in flight too, which the emulator does not see.
+  bool knows_overlap() const { return mma_instructions > 0 && async_copies > 0; }
   CountedTraffic global() const;
   CountedTraffic shared() const;
 };

@@ -109,9 +109,10 @@ class FaultFinder {
     if (facts_.occupancy && facts_.artifact) {
       const Occupancy& o = *facts_.occupancy;
       const double held = target::warps_per_sm(o, *facts_.artifact);
-      evidence.push_back(fmt::format("an SM holds {} of {} warps each, limited by {}",
-                                     o.ctas_per_sm == 1 ? "1 CTA" : fmt::format("{} CTAs", o.ctas_per_sm),
-                                     (facts_.artifact->threads_per_block + kWarp - 1) / kWarp, o.limited_by));
+      const int warps_of_cta = (facts_.artifact->threads_per_block + kWarp - 1) / kWarp;
+      evidence.push_back(fmt::format("an SM holds {} CTA{} of {} warp{}, limited by {}", o.ctas_per_sm,
+                                     o.ctas_per_sm == 1 ? "" : "s", warps_of_cta, warps_of_cta == 1 ? "" : "s",
+                                     o.limited_by));
       if (!warps) warps = held;
       // A small grid leaves SMs with fewer warps than they could hold: that is another cause.
       else if (held >= target::kWarpsPerSm) return;
@@ -137,14 +138,15 @@ class FaultFinder {
           {fmt::format("{:.2f} waves", o.waves)});
       return;
     }
-    const double full = std::ceil(o.waves);
-    if (o.waves <= 1 || 1 - o.waves / full < target::kLostToLastWave) return;
-    add(Cause::kLastWave, 1 - o.waves / full,
+    // CTAs that share an SM share its pipes too: what counts is how many an SM gets in all.
+    const double mean = static_cast<double>(o.ctas) / sms, most = std::ceil(mean);
+    if (1 - mean / most < target::kLostToLastWave) return;
+    add(Cause::kLastWave, 1 - mean / most,
         fmt::format(
-            "The last of {:.0f} waves of CTAs is {} full, so SMs are idle at the end; use other tile sizes, or a "
-            "persistent grid.",
-            full, percent_text(o.last_wave)),
-        {fmt::format("{} CTAs, {:.2f} waves", o.ctas, o.waves)});
+            "Some SMs get {:.0f} CTAs and the mean is {:.1f}, so SMs are idle at the end; use other tile sizes, or "
+            "a persistent grid.",
+            most, mean),
+        {fmt::format("{} CTAs for {:.0f} SMs", o.ctas, sms)});
   }
 
   void bank_conflicts() {
@@ -216,8 +218,7 @@ class FaultFinder {
     }
     if (!facts_.counts) return;
     const EmulatorCounts& c = *facts_.counts;
-    const bool copies = c.async_copies > 0 || c.tma_bytes > 0 || c.global_load.requests > 0;
-    if (c.mma_instructions == 0 || !copies || c.mma_under_copies >= target::kUnderCopies) return;
+    if (!c.knows_overlap() || c.mma_under_copies >= target::kUnderCopies) return;
     std::vector<std::string> evidence = {
         fmt::format("{} of the {:.0f} matrix instructions are issued while a copy is in flight",
                     percent_text(c.mma_under_copies), c.mma_instructions)};
@@ -227,7 +228,9 @@ class FaultFinder {
       evidence.push_back(
           fmt::format("{} at {}: {:.0f} threads", wait.kind, place_of(wait.where, wait.caller), wait.threads));
     }
-    add(Cause::kNoOverlap, (1 - c.mma_under_copies) * share_of(cycles_.l2, cycles_.sum() - cycles_.l2),
+    // Other CTAs of the SM compute meanwhile.
+    const double ctas = facts_.occupancy ? std::max(facts_.occupancy->ctas_per_sm, 1) : 1;
+    add(Cause::kNoOverlap, (1 - c.mma_under_copies) * share_of(cycles_.l2, cycles_.sum() - cycles_.l2) / ctas,
         no_overlap_sentence(), std::move(evidence));
   }
   static std::string no_overlap_sentence() {

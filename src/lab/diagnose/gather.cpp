@@ -20,9 +20,9 @@
 namespace flashcore {
 namespace {
 
-// The emulator does some ten million FLOPs in a second and core.
-constexpr double kCountedFlops = 1e8;
-constexpr std::int64_t kCountedRows = 512;
+// What the emulator does within seconds.
+constexpr double kCountedFlops = 3e8;
+constexpr std::int64_t kCountedRows[] = {512, 256, 128};
 constexpr double kReferenceFlopsOfProfile = 5e8;
 constexpr double kCompileTimeout = 120;
 
@@ -119,7 +119,7 @@ class Gatherer {
   }
 
   void count(const std::string& emulator) {
-    const PlacedProblem counted = counted_problem(problem_);
+    const PlacedProblem counted = counted_problem(problem_, text_, result_.facts.limits);
     options_.progress("counting on " + emulator);
     try {
       const auto trial = evaluate_on(emulator, counted, kCountsOf, "what the compiler says still holds");
@@ -252,8 +252,22 @@ Gathered gather_facts(const PlacedProblem& problem, const std::string& candidate
   return Gatherer(problem, candidate, options).gather();
 }
 
-PlacedProblem counted_problem(const PlacedProblem& problem) {
-  return problem.flops() <= kCountedFlops ? problem : shrunk_for_emulator(problem, kCountedRows);
+PlacedProblem counted_problem(const PlacedProblem& problem, const std::string& candidate, const DeviceLimits& limits) {
+  DeviceLimits emulated = limits;
+  emulated.emulated = true;
+  const auto refuses = [&](const PlacedProblem& smaller) {
+    try {
+      parse_candidate(candidate, smaller, emulated);
+      return false;
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kBadInput) throw;
+      return true;
+    }
+  };
+  PlacedProblem counted = problem;
+  for (const std::int64_t rows : kCountedRows)
+    if (counted.flops() > kCountedFlops || refuses(counted)) counted = shrunk_for_emulator(counted, rows);
+  return counted;
 }
 
 DeviceLimits limits_of_emulated(const DeviceLimits& emulator) {

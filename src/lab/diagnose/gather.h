@@ -38,8 +38,9 @@ struct Gathered {
 // `candidate`: valid for the problem on that device. Throws Cancelled when told to stop; Error as Worker.
 Gathered gather_facts(const PlacedProblem& problem, const std::string& candidate, const GatherOptions& options);
 
-// What the emulator runs in place of a problem that would take it minutes: the same where that is small enough.
-PlacedProblem counted_problem(const PlacedProblem& problem);
+// What the emulator runs in place of a problem that would take it minutes: the same where that is small enough, else a
+// small one of its kind; smaller still where the candidate refuses that on an emulated GPU.
+PlacedProblem counted_problem(const PlacedProblem& problem, const std::string& candidate, const DeviceLimits& limits);
 
 // The GPU that a profile on the emulator is of: one of that architecture, with all its SMs.
 DeviceLimits limits_of_emulated(const DeviceLimits& emulator);

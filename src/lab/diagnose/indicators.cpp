@@ -130,8 +130,10 @@ void add_gpu_rows(IndicatorTable& table, const ProfileFacts& f) {
     table.add(i < stalls.size() ? fmt::format("warps wait for {}", stalls[i].first.words) : "why warps wait", "%", none,
               {{i < stalls.size() ? std::optional(stalls[i].second) : std::nullopt, kNsightSource}});
   }
+  const bool overlap = f.counts && f.counts->knows_overlap();
   table.add("multiplies under copies", "%", at_least(100 * kUnderCopies),
-            {table.counted([](const EmulatorCounts& c) { return 100 * c.mma_under_copies; })});
+            {{overlap ? std::optional(100 * f.counts->mma_under_copies) : std::nullopt,
+              overlap || !f.counts ? kCountsSource : "asynchronous copies, which the kernel has not"}});
   table.add("FLOPs done over needed", "x", none,
             {table.counted([](const EmulatorCounts& c) { return c.flops > 0 ? c.mma_flops / c.flops : 0; })});
   table.add("exponentials done over needed", "x", none,
@@ -172,13 +174,13 @@ void add_time_rows(IndicatorTable& table, const ProfileFacts& f) {
   const auto rate = [&](double units) {
     return f.time_us && *f.time_us > 0 ? std::optional(units / *f.time_us) : std::nullopt;
   };
-  const char* source = "time";
+  const char* source = "a time";
   table.add("TFLOP/s", "", {}, {{rate(f.problem.flops() * 1e-6), source}});
   table.add("GB/s of q, k, v and o", "", {}, {{rate(f.problem.bytes() * 1e-3), source}});
   double highest = 0;
   for (const Roof& roof : roofs_of(f)) highest = std::max(highest, roof.least_us);
   table.add("of the highest roof", "%", at_least(100 * target::kRoof),
-            {{f.ceilings ? ratio_of(100 * highest, f.time_us) : std::nullopt, "time and ceilings"}});
+            {{f.ceilings ? ratio_of(100 * highest, f.time_us) : std::nullopt, "a time and ceilings"}});
 }
 
 }  // namespace
