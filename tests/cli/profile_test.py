@@ -108,7 +108,7 @@ class ProfileTest(support.CliTest):
         problem = ("--problem", SMALL)
         bad(["--problem"], "--device", "emulator")
         bad(["b1_h2"], "--device", "emulator", "--problem", "b1_h2")
-        bad(["ref_fwd", "CPU"], "--device", "cpu", *problem, "--family", "ref_fwd")
+        bad(["ref_fwd", "needs an NVIDIA GPU"], "--device", "cpu", *problem, "--family", "ref_fwd")
         bad(["nobody"], "--device", "emulator", *problem, "--family", "nobody")
         bad(["sm80_fwd"], "--device", "emulator", "--problem", "b1_h2_s128_d64_fp32", "--family", "sm80_fwd")
         bad(["--metrics", "emulator"], "--device", "emulator", *problem, "--metrics", "sm__cycles_active.avg")

@@ -22,7 +22,7 @@ class UsageTest(CliTest):
         self.expect_error(BAD_USAGE, ["no verb", "doctor", "verify"])
         self.expect_error(BAD_USAGE, ["unknown verb 'tunee'", "tune"], "tunee")
         # Verbs of the design that do not exist yet are absent, not stubbed.
-        self.expect_error(BAD_USAGE, ["unknown verb 'profile'"], "profile")
+        self.expect_error(BAD_USAGE, ["unknown verb 'profiles'"], "profiles")
 
     def test_unknown_flags_and_values_are_refused_by_every_verb(self):
         for verb in verbs():

@@ -15,7 +15,7 @@ namespace flashcore {
 namespace {
 
 // Written by hand.
-constexpr const char* kCsv = R"(==PROF== Connected to process 4711 (/opt/flashcore)
+constexpr const char* kCsv = R"csv(==PROF== Connected to process 4711 (/opt/flashcore)
 ==PROF== Profiling "forward" - 0: 0%....50%....100% - 8 passes
 what the program prints, with a , comma
 "ID","Process ID","Kernel Name","Grid Size","gpu__time_duration.sum","lts__t_sector_hit_rate.pct","sm__no_such.avg"
@@ -25,7 +25,7 @@ what the program prints, with a , comma
 "2","4711","forward","(64, 1, 1)","1,012.5","80","n/a"
 "3","4711","forward","(64, 1, 1)","1,000.5","91.5","n/a"
 ==PROF== Disconnected from process 4711
-)";
+)csv";
 
 TEST(NsightCsv, IsReadAmongOtherLines) {
   const std::vector<ProfiledKernel> kernels = parse_ncu_csv(kCsv);

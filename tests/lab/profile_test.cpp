@@ -186,6 +186,15 @@ TEST(Profile, NamesThePlantedCauseFirstFromCounters) {
             Cause::kLatency);
 }
 
+TEST(Profile, WithoutMatrixInstructionsTheFmaUnitsMultiply) {
+  const ProfileFacts facts =
+      counted_facts([](auto& c) { c["mma_flops"] = c["mma_instructions"] = c["async_copies"] = 0; });
+  EXPECT_EQ(first_cause(facts), Cause::kFmaUnits);
+  const std::vector<Indicator> rows = indicators_of(facts);
+  EXPECT_EQ(row(rows, "FLOPs done over needed").source, "needs matrix instructions, which the kernel has not");
+  EXPECT_EQ(row(rows, "multiplies under copies").source, "needs asynchronous copies, which the kernel has not");
+}
+
 TEST(Profile, ASmallGridIsNotTakenForLowOccupancy) {
   ProfileFacts facts = measured_facts({{"sm__warps_active.avg.per_cycle_active", 4.0}});
   facts.artifact = healthy_facts().artifact;

@@ -105,13 +105,15 @@ SmRates sm_rates(const DeviceLimits& limits, const Problem& problem) {
   // A GPU of no known architecture is weighed as the one that most kernels here are made for.
   rates.tensor_flops = row == kTensorRates.end() ? 4096 : row->flops;
   if (problem.is_8bit()) rates.tensor_flops *= 2;
+  if (limits.arch == 80) rates.fma_flops = 128;
   return rates;
 }
 
 PipeCycles cycles_of(const EmulatorCounts& counts, const SmRates& rates) {
   constexpr double kSectorBytes = 32;
   const double l2_bytes = counts.global().units * kSectorBytes + counts.tma_bytes + counts.tma_stored_bytes;
-  return {counts.mma_flops / rates.tensor_flops, counts.ex2 / rates.special,
+  const double fma_flops = counts.mma_instructions == 0 ? counts.flops : 0;
+  return {counts.mma_flops / rates.tensor_flops, fma_flops / rates.fma_flops, counts.ex2 / rates.special,
           counts.shared().units / rates.shared_passes, l2_bytes / rates.l2_bytes};
 }
 

@@ -56,6 +56,7 @@ double exponentials_of(const Problem& problem);
 // What one SM does per cycle.
 struct SmRates {
   double tensor_flops = 0;     // dense, of the problem's types, fp32 accumulation (NVIDIA's data sheets)
+  double fma_flops = 256;      // of fp32, outside of the tensor cores
   double special = 16;         // special functions (CUDA C++ Programming Guide, arithmetic throughput)
   double shared_passes = 1;    // of 32 banks of 4 bytes
   double l2_bytes = 64;        // from L2
@@ -63,10 +64,11 @@ struct SmRates {
 };
 SmRates sm_rates(const DeviceLimits& limits, const Problem& problem);
 
-// Cycles that one SM would be busy with all that was counted, pipe by pipe.
+// Cycles that one SM would be busy with all that was counted, pipe by pipe. `fma`: of a kernel without matrix
+// instructions, the multiplies that the problem needs, which nobody counts.
 struct PipeCycles {
-  double tensor = 0, special = 0, shared = 0, l2 = 0;
-  double sum() const { return tensor + special + shared + l2; }
+  double tensor = 0, fma = 0, special = 0, shared = 0, l2 = 0;
+  double sum() const { return tensor + fma + special + shared + l2; }
 };
 PipeCycles cycles_of(const EmulatorCounts& counts, const SmRates& rates);
 

@@ -134,14 +134,17 @@ void add_gpu_rows(IndicatorTable& table, const ProfileFacts& f) {
   table.add("multiplies under copies", "%", at_least(100 * kUnderCopies),
             {{overlap ? std::optional(100 * f.counts->mma_under_copies) : std::nullopt,
               overlap || !f.counts ? kCountsSource : "asynchronous copies, which the kernel has not"}});
+  const bool multiplies = f.counts && f.counts->mma_instructions > 0 && f.counts->flops > 0;
   table.add("FLOPs done over needed", "x", none,
-            {table.counted([](const EmulatorCounts& c) { return c.flops > 0 ? c.mma_flops / c.flops : 0; })});
+            {{multiplies ? std::optional(f.counts->mma_flops / f.counts->flops) : std::nullopt,
+              multiplies || !f.counts ? kCountsSource : "matrix instructions, which the kernel has not"}});
   table.add("exponentials done over needed", "x", none,
             {table.counted([](const EmulatorCounts& c) { return c.exps > 0 ? c.ex2 / c.exps : 0; })});
   table.add("barrier waits per thread", "", none, {table.counted([](const EmulatorCounts& c) {
               return c.ctas > 0 && c.threads_per_cta > 0 ? c.barrier_waits / (c.ctas * c.threads_per_cta) : 0;
             })});
   const std::pair<const char*, double PipeCycles::*> pipes[] = {{"tensor cores", &PipeCycles::tensor},
+                                                                {"FMA units", &PipeCycles::fma},
                                                                 {"special functions", &PipeCycles::special},
                                                                 {"shared memory", &PipeCycles::shared},
                                                                 {"L2", &PipeCycles::l2}};

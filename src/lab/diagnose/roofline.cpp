@@ -72,6 +72,7 @@ std::optional<Bottleneck> limit_by_counts(const ProfileFacts& facts) {
   const PipeCycles cycles = cycles_of(*facts.counts, sm_rates(facts.limits, facts.problem));
   if (cycles.sum() <= 0) return std::nullopt;
   const std::pair<Cause, double> pipes[] = {{Cause::kTensorCores, cycles.tensor},
+                                            {Cause::kFmaUnits, cycles.fma},
                                             {Cause::kSpecialFunctions, cycles.special},
                                             {Cause::kSharedMemory, cycles.shared},
                                             {Cause::kL2, cycles.l2}};
