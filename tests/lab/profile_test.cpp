@@ -203,6 +203,16 @@ TEST(Profile, ASmallGridIsNotTakenForLowOccupancy) {
   for (const Bottleneck& b : diagnose(facts).bottlenecks) EXPECT_NE(b.cause, Cause::kLowOccupancy);
 }
 
+TEST(Profile, AGridThatAlmostFillsTheGpuIsNotSmall) {
+  ProfileFacts facts = counted_facts();
+  facts.occupancy = occupancy_of(*facts.artifact, facts.limits, 128);
+  EXPECT_TRUE(is_limit(first_cause(facts)));
+  facts.occupancy = occupancy_of(*facts.artifact, facts.limits, 66);
+  const Bottleneck first = diagnose(facts).bottlenecks.front();
+  EXPECT_EQ(first.cause, Cause::kSmallGrid);
+  EXPECT_NE(first.sentence.find("50% of it is idle"), std::string::npos) << first.sentence;
+}
+
 TEST(Profile, FaultsComeBeforeLimitsAndTheCostlierFirst) {
   ProfileFacts facts = counted_facts([](auto& c) {
     c["shared_load"]["passes"] = 8 * 36000;

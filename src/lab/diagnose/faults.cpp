@@ -131,10 +131,13 @@ class FaultFinder {
     const Occupancy& o = *facts_.occupancy;
     const double sms = facts_.limits.multiprocessors;
     if (static_cast<double>(o.ctas) < sms) {
-      add(Cause::kSmallGrid, 1 - static_cast<double>(o.ctas) / sms,
-          fmt::format("The grid has {} CTAs and the GPU {:.0f} SMs, so most of it is idle; use smaller tiles, or split "
-                      "the keys among CTAs.",
-                      o.ctas, sms),
+      const double idle = 1 - static_cast<double>(o.ctas) / sms;
+      if (idle < target::kLostToLastWave) return;
+      add(Cause::kSmallGrid, idle,
+          fmt::format(
+              "The grid has {} CTAs and the GPU {:.0f} SMs, so {} of it is idle; use smaller tiles, or split the "
+              "keys among CTAs.",
+              o.ctas, sms, percent_text(idle)),
           {fmt::format("{:.2f} waves", o.waves)});
       return;
     }

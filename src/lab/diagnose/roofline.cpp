@@ -9,27 +9,34 @@
 namespace flashcore {
 namespace {
 
-std::string words_of_limit(Cause cause) {
+std::string subject_of_limit(Cause cause) {
   switch (cause) {
-    case Cause::kTensorCores:
-      return "The tensor cores are the limit: fewer multiplies (tiles that fit the mask) or narrower types are what is "
-             "left.";
-    case Cause::kSpecialFunctions:
-      return "The exponentials are the limit: computing part of them by polynomials on the FMA units, or fewer of "
-             "them, is what is left.";
-    case Cause::kFmaUnits: return "The FMA units are the limit: what is left is less arithmetic.";
-    case Cause::kSharedMemory:
-      return "Shared memory is the limit: let each warp own more rows, so that a fragment of K or V feeds more "
-             "multiplies.";
-    case Cause::kL2: return "L2 is the limit: larger tiles of rows read K and V less often.";
-    case Cause::kDram:
-      return "DRAM is the limit: what is left is moving fewer bytes (narrower types, shared key heads).";
-    default:
-      return "Neither arithmetic nor memory is near its roof: the time goes into waiting for one step after another.";
+    case Cause::kTensorCores: return "The tensor cores are";
+    case Cause::kSpecialFunctions: return "The exponentials are";
+    case Cause::kFmaUnits: return "The FMA units are";
+    case Cause::kSharedMemory: return "Shared memory is";
+    case Cause::kL2: return "L2 is";
+    default: return "DRAM is";
   }
 }
 
-// Of a CPU no pipe is counted, so only the roofs can be named.
+std::string advice_of_limit(Cause cause) {
+  switch (cause) {
+    case Cause::kTensorCores: return "fewer multiplies (tiles that fit the mask) or narrower types are what is left";
+    case Cause::kSpecialFunctions: return "fewer exponentials, or a part of them on the FMA units, are what is left";
+    case Cause::kFmaUnits: return "less arithmetic outside of the tensor cores is what is left";
+    case Cause::kSharedMemory: return "warps that own more rows let a fragment of K or V feed more multiplies";
+    case Cause::kL2: return "larger tiles of rows read K and V less often";
+    default: return "moving fewer bytes (narrower types, shared key heads) is what is left";
+  }
+}
+
+std::string words_of_limit(Cause cause) {
+  if (cause == Cause::kLatency)
+    return "Neither arithmetic nor memory is near its roof: the time goes into waiting for one step after another.";
+  return fmt::format("{} the limit: {}.", subject_of_limit(cause), advice_of_limit(cause));
+}
+
 Bottleneck limit(Cause cause, double share, std::vector<std::string> evidence) {
   return {0, cause, std::min(share, 1.0), words_of_limit(cause), std::move(evidence)};
 }
@@ -81,8 +88,12 @@ std::optional<Bottleneck> limit_by_counts(const ProfileFacts& facts) {
   std::string all;
   for (const auto& [cause, of_pipe] : pipes)
     all += fmt::format("{}{} {:.0f}%", all.empty() ? "" : ", ", cause, 100 * of_pipe / cycles.sum());
-  return limit(most.first, most.second / cycles.sum(),
-               {fmt::format("of the cycles that its pipes need by the model of counts: {}", all)});
+  Bottleneck found = limit(most.first, most.second / cycles.sum(),
+                           {fmt::format("of the cycles that its pipes need by the model of counts: {}", all)});
+  found.sentence =
+      fmt::format("{} what has the most to do, as counted; whether it bounds the time shows on hardware: {}.",
+                  subject_of_limit(most.first), advice_of_limit(most.first));
+  return found;
 }
 
 }  // namespace
