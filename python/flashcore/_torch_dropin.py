@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from . import _torch_launch, _torch_masked, _torch_operator
 from ._torch_counters import pass_on
-from ._torch_reasons import AXES, CHOSEN, DROPOUT, FLOAT32, GRADIENT, MASK, is_restricted, why_not, why_not_now, why_not_of
+from ._torch_reasons import AXES, CHOSEN, DROPOUT, FLOAT32, GRADIENT, is_restricted, why_not, why_not_now, why_not_of
 
 _BF16, _FP16, _FP32 = torch.bfloat16, torch.float16, torch.float32
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -26,9 +26,6 @@ def attend(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tenso
 
     `obey`: pass on where the user chose among PyTorch's kernels."""
     if attn_mask is not None:
-        if type(query) not in _PLAIN or query.device.type not in _torch_masked.DEVICES:
-            pass_on(MASK)
-            return pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return _torch_masked.attend(pytorch, obey, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if dropout_p != 0:
         pass_on(DROPOUT)

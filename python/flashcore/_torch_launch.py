@@ -182,7 +182,8 @@ def output_layout(q: Tensor, v: Tensor) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bool = False, window_left: int = -1, window_right: int = -1,
-          softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, sink: Optional[Tensor] = None) -> None:  # fmt: skip
+          softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, sink: Optional[Tensor] = None,
+          attn_mask: Optional[Tensor] = None) -> None:  # fmt: skip
     """RuntimeError for what torch.ops.flashcore.attention does not compute. Kernels and the fake kernel ask the same."""
     for role, x in (("q", q), ("k", k), ("v", v)):
         torch._check(x.dim() == 4, lambda role=role, x=x: f"flashcore.attention: {role} has {x.dim()} axes; give [batch, heads, length, dim]")
@@ -222,6 +223,18 @@ def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bo
             f"flashcore.attention: {role} has shape {tuple(x.shape)}; give {' or '.join(map(str, shapes))}, a number for each query head"))  # fmt: skip
         torch._check(x.device == q.device and x.is_floating_point(), lambda role=role, x=x: (
             f"flashcore.attention: {role} is {x.dtype} on {x.device} and q on {q.device}; give a floating-point tensor there"))  # fmt: skip
+    if attn_mask is not None:
+        full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+        torch._check(broadcasts(attn_mask, q, k), lambda: (
+            f"flashcore.attention: attn_mask has shape {tuple(attn_mask.shape)}; give one that broadcasts to {full}"))  # fmt: skip
+        torch._check(attn_mask.device == q.device and (attn_mask.dtype is torch.bool or attn_mask.dtype in DTYPES), lambda: (
+            f"flashcore.attention: attn_mask is {attn_mask.dtype} on {attn_mask.device} and q on {q.device}; give bool, float32, float16 or bfloat16 there"))  # fmt: skip
+
+
+def broadcasts(mask: Tensor, q: Tensor, k: Tensor) -> bool:
+    full = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    missing = 4 - mask.dim()
+    return missing >= 0 and all(extent == 1 or extent == wanted for extent, wanted in zip(mask.shape, full[missing:]))
 
 
 def _misfit(what: str, a: int, b: int, role_a: str, role_b: str) -> str:

@@ -49,10 +49,11 @@ def _boundaries(first: Tensor, count: Tensor, per: int, total: int) -> Tensor:
     return torch.cat((begin, begin.new_full((1,), total)))
 
 
-def attend_padded(query: Tensor, key: Tensor, value: Tensor, first: Tensor, count: Tensor, *, kept: dict[Any, Any], **options: Any) -> Tensor:
-    """Causal attention over sequences of which positions first .. first + count - 1 count.
+def attend_padded(query: Tensor, key: Tensor, value: Tensor, first: Tensor, count: Tensor, *, kept: dict[Any, Any],
+                  queries: tuple[Tensor, Tensor] | None = None, **options: Any) -> Tensor:  # fmt: skip
+    """Attention over sequences of which positions first .. first + count - 1 count; of rows those of `queries`, a pair like it, if given.
 
-    query is [batch, heads, rows, dim] with as many rows as key and value, or one, which is the last position of each. Returns
+    query is [batch, heads, rows, dim], without `queries` with as many rows as key and value, or one, the last position of each. Returns
     [batch, rows, heads, dim of value]; rows that do not count are 0. `kept` holds the boundaries for the model's next layers.
     """
     batch, heads, rows, _ = query.shape
@@ -63,14 +64,14 @@ def attend_padded(query: Tensor, key: Tensor, value: Tensor, first: Tensor, coun
         (k, per_k), (v, _) = (_as_rows(x.transpose(1, 2).contiguous().transpose(1, 2)) for x in (key, value))
     name = (per_q, rows, q.shape[0], per_k, k.shape[0])
     if name not in kept:
-        of_q = (first * 0, count * 0 + 1) if rows == 1 else (first, count)
+        of_q = queries or ((first * 0, count * 0 + 1) if rows == 1 else (first, count))
         kept[name] = (_boundaries(*of_q, per_q, q.shape[0]), of_q[1], _boundaries(first, count, per_k, k.shape[0]))
     cu_q, used_q, cu_kv = kept[name]
     new = torch.empty if rows == 1 else torch.zeros
     out = new((batch, rows, heads, value.shape[3]), dtype=query.dtype, device=query.device)
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
     sink = options.pop("sink")
-    known = (q.dtype, q.device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), batch, rows, key.shape[2],
+    known = (queries is None, q.dtype, q.device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), batch, rows, key.shape[2],
              (addresses[0] | addresses[1] | addresses[2] | addresses[3]) & 15, sink is None, *options.values())  # fmt: skip
     plan = _known.get(known)
     if plan is None:

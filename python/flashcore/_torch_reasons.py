@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from . import _torch_operator
+from . import _torch_launch, _torch_operator
 from ._torch_launch import DTYPES, MAX_HEAD_DIM, MAX_SCALE, MIN_SCALE
 
-MASK = "attn_mask is given, and flashcore takes one on a GPU only, outside of torch.compile"
+CAUSAL = "attn_mask and is_causal are both given"
 DROPOUT = "dropout_p is above 0"
 GRADIENT = "an input requires a gradient, and flashcore has no backward pass yet"
 AXES = "an input has other than four axes; flashcore takes [batch, heads, length, dim]"
@@ -53,6 +53,23 @@ def why_not_of(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale
     return None
 
 
+def why_not_mask(query: Tensor, key: Tensor, mask: Tensor, is_causal: bool) -> Optional[str]:
+    """Of an attn_mask to tensors that suit."""
+    if not isinstance(mask, Tensor):
+        return f"attn_mask is a {type(mask).__name__}"
+    if is_causal:
+        return CAUSAL
+    if mask.layout is not torch.strided or mask.is_nested:
+        return "attn_mask is not a dense tensor"
+    if mask.device != query.device:
+        return f"attn_mask is on {mask.device}, and the inputs are on {query.device}"
+    if mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        return f"attn_mask is {mask.dtype}"
+    if not _torch_launch.broadcasts(mask, query, key):
+        return "attn_mask does not broadcast to [batch, heads, length, length]"
+    return None
+
+
 def why_not_now(*tensors: Tensor) -> Optional[str]:
     """Of what the moment tells: transforms, and tensors whose memory does not hold their values."""
     if torch._C._are_functorch_transforms_active():
@@ -67,8 +84,6 @@ def why_not_now(*tensors: Tensor) -> Optional[str]:
 def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0,
             is_causal: bool = False, scale: Optional[float] = None, enable_gqa: bool = False) -> Optional[str]:  # fmt: skip
     """Why such a call of `scaled_dot_product_attention` runs on PyTorch, in words; None if flashcore computes it."""
-    if attn_mask is not None:
-        return MASK
     if dropout_p != 0:
         return DROPOUT
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
@@ -79,7 +94,13 @@ def why_not(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tenso
         return f"scale is a {type(scale).__name__}"
     if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
         return GRADIENT
-    return why_not_of(*_torch_operator.cast(query, key, value), is_causal, scale, enable_gqa)
+    if attn_mask is None:
+        return why_not_of(*_torch_operator.cast(query, key, value), is_causal, scale, enable_gqa)
+    if isinstance(attn_mask, Tensor) and torch.is_grad_enabled() and attn_mask.requires_grad:
+        return GRADIENT
+    tensors = (query, key, value, attn_mask) if isinstance(attn_mask, Tensor) else (query, key, value)
+    query, key, value, *cast = _torch_operator.cast(*tensors)
+    return why_not_of(query, key, value, is_causal, scale, enable_gqa) or why_not_mask(query, key, cast[0] if cast else attn_mask, is_causal)
 
 
 _flash, _efficient, _math, _cudnn = (
