@@ -8,61 +8,39 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as pytorch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from . import _library, _plan, _torch_launch
 from ._torch_counters import pass_on
+from ._torch_flex_operator import CAN_RECORD, attend_compiled, operand
 from ._torch_reasons import GRADIENT, why_not_now, why_not_of
-from ._torch_trace import MOST_OF_SUMS, Untraceable, trace
+from ._torch_trace import Untraceable, trace
 
 
-# Exact as what our functions read: float32, int32, bool. int64 by its values.
-_READ = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
-_checked: Any = WeakIdKeyDictionary()  # int64 tensors whose numbers fit 32 bits, and their version when they were looked at
-
-
-def _as_int32(x: Tensor, most: int) -> Tensor:
-    """To look at the numbers waits for the device: once for each version of a tensor."""
-    version = (-1 if x.is_inference() else x._version, most)
-    if version[0] < 0 or _checked.get(x) != version:
-        if x.numel() > 0 and not bool(((x >= -most) & (x <= most)).all()):
-            raise Untraceable(f"it reads a tensor of ints beyond {most}, and ours have 32 bits")
-        _checked[x] = version
-    return x.int()
-
-
-def _operand(x: Tensor, query: Tensor, sums_ints: bool) -> Tensor:
-    """As a function of ours reads it: float32, int32 or bool, on the query's device, with an axis at least."""
-    if x.requires_grad and torch.is_grad_enabled():
-        raise Untraceable("a tensor that it reads requires a gradient, and flashcore has no backward pass for it")
-    if x.dtype not in _READ:
-        raise Untraceable(f"it reads a tensor of {x.dtype}, which is narrowed here")
-    if x.dtype is torch.int64 or (sums_ints and not x.dtype.is_floating_point and x.dtype is not torch.bool):
-        x = _as_int32(x, MOST_OF_SUMS if sums_ints else 2**31 - 1)
-    elif x.dtype is not torch.bool:
-        x = x.detach().float() if x.dtype.is_floating_point else x.int()
-    if x.device != query.device:
-        if x.dim() != 0:
-            raise Untraceable(f"it reads a tensor on {x.device}, and the query is on {query.device}")
-        x = x.to(query.device)
-    return x.reshape(1) if x.dim() == 0 else x
-
-
-def _functions(query: Tensor, score_mod: Optional[Callable[..., Any]], block_mask: Any) -> dict[str, Any]:
+def _functions(device: torch.device, score_mod: Optional[Callable[..., Any]], mask_mod: Optional[Callable[..., Any]]) -> dict[str, Any]:
     """score, mask and tensors of flashcore.attention."""
     given: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
-    for name, function in (("score", score_mod), ("mask", None if block_mask is None else block_mask.mask_mod)):
+    for name, function in (("score", score_mod), ("mask", mask_mod)):
         if function is None:
             continue
         try:
-            traced = trace(function, name == "score", query.device)
-            tensors |= {key: _operand(x, query, traced.sums_ints) for key, x in traced.tensors.items() if re.search(rf"\b{key}\b", traced.text)}
+            traced = trace(function, name == "score", device)
+            tensors |= {key: operand(x, device, traced.sums_ints) for key, x in traced.tensors.items() if re.search(rf"\b{key}\b", traced.text)}
         except Untraceable as why:
             raise Untraceable(f"{'score_mod' if name == 'score' else 'mask_mod'} cannot be recorded for flashcore: {why}") from None
         if traced.text not in ("s", "(0 == 0)"):
             given[name] = traced.text
     return given | ({"tensors": tensors} if tensors else {})
+
+
+@torch.compiler.assume_constant_result
+def _why_untraceable(device: torch.device, score_mod: Optional[Callable[..., Any]], mask_mod: Optional[Callable[..., Any]]) -> Optional[str]:
+    """Asked when torch.compile records a call, which records the functions as well and so notices when they change."""
+    try:
+        _functions(device, score_mod, mask_mod)
+    except Untraceable as why:
+        return str(why)
+    return None
 
 
 def _why_not(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: Optional[float], enable_gqa: bool, return_lse: bool,
@@ -80,7 +58,6 @@ def _why_not(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: 
     return why_not_of(query, key, value, False, scale, enable_gqa) or why_not_now(query, key, value)
 
 
-@torch.compiler.disable
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Callable[..., Any]] = None, block_mask: Any = None,
                    scale: Optional[float] = None, enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None, *,
                    return_aux: Any = None) -> Any:  # fmt: skip
@@ -90,10 +67,11 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
         query: [batch, heads, length, dim], float16, bfloat16 or float32 (CPU), any strides.
         key, value: [batch, heads_kv, length_kv, dim]; fewer heads than the query's need enable_gqa.
         score_mod: a function (score, b, h, q_idx, kv_idx) of scalar tensors. It is recorded once, with the tensors that it reads,
-            which are read anew at each call; scores are float32 whatever the query's dtype is.
+            which are read anew at each call; scores are float32 whatever the query's dtype is. torch.compile records it as a part of
+            its graph, without a break, and again when it changes.
         block_mask: of create_block_mask. Its function is recorded as well, and counts alone: the kernel finds its blocks anew. One
             without a function (BlockMask.from_kv_blocks) goes to PyTorch; one whose blocks hide more than its function does is not
-            supported.
+            supported: as in PyTorch's uncompiled flex_attention, the function says what is visible.
         scale: default 1/sqrt(dim).
         enable_gqa: as PyTorch's.
         return_lse, return_aux: also the natural log-sum-exp, float32 [batch, heads, length].
@@ -107,11 +85,21 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     numbers of 16 or 64 bits, tensors or inputs that require a gradient, and the row maxima that return_aux may ask for go to PyTorch's
     flex_attention, uncompiled unless the call is compiled, with a `flashcore.Note` the first time that says why.
     """
+    if torch.compiler.is_compiling() and CAN_RECORD:
+        return _compiled(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux)
+    return _eager(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux)
+
+
+@torch.compiler.disable
+def _eager(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Callable[..., Any]], block_mask: Any, scale: Optional[float],
+           enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any) -> Any:  # fmt: skip
+    """The same outside of torch.compile, which breaks its graph here where it cannot record the call."""
     why = _why_not(query, key, value, block_mask, scale, enable_gqa, return_lse, return_aux)
     if why is None:
         try:
             wants_lse = return_lse or (return_aux is not None and return_aux.lse)
-            made = _plan.attention(query, key, value, scale=scale, return_lse=wants_lse, **_functions(query, score_mod, block_mask))
+            mask_mod = None if block_mask is None else block_mask.mask_mod
+            made = _plan.attention(query, key, value, scale=scale, return_lse=wants_lse, **_functions(query.device, score_mod, mask_mod))
         except Untraceable as error:
             why = str(error)
         except _library.Error as error:
@@ -125,3 +113,20 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Optiona
     if return_aux is not None:
         return (made[0], pytorch.AuxOutput(lse=made[1])) if return_aux.lse else (made, pytorch.AuxOutput())
     return made
+
+
+def _compiled(query: Tensor, key: Tensor, value: Tensor, score_mod: Optional[Callable[..., Any]], block_mask: Any, scale: Optional[float],
+              enable_gqa: bool, return_lse: bool, kernel_options: Any, return_aux: Any) -> Any:  # fmt: skip
+    """The same while torch.compile records the call."""
+    why = _why_not(query, key, value, block_mask, scale, enable_gqa, return_lse, return_aux)
+    mask_mod = None if block_mask is None else block_mask.mask_mod
+    if why is None:
+        why = _why_untraceable(query.device, score_mod, mask_mod)
+    if why is not None:
+        pass_on(why)
+        return pytorch.flex_attention(query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, kernel_options, return_aux=return_aux)
+    wants_lse = return_lse or (return_aux is not None and return_aux.lse)
+    out, lse = attend_compiled(query, key, value, score_mod, mask_mod, scale, wants_lse)
+    if return_aux is not None:
+        return out, pytorch.AuxOutput(lse=lse if return_aux.lse else None)
+    return (out, lse) if return_lse else out

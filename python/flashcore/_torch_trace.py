@@ -293,7 +293,13 @@ class _Writer:
         raise Untraceable("it returns nothing")
 
 
-def _record(function: Callable[..., Any], variables: tuple[str, ...], device: torch.device, prefix: str) -> Traced:
+def variables_of(is_score: bool) -> tuple[tuple[str, ...], str]:
+    """The arguments of such a function, and how the tensors that it reads are called."""
+    return (("s", *INDICES), "score_t") if is_score else (INDICES, "mask_t")
+
+
+def record(function: Callable[..., Any], variables: tuple[str, ...], device: torch.device, prefix: str) -> Traced:
+    """`function` as text, recorded now."""
     inputs = [torch.zeros((), dtype=torch.float32 if name == "s" else torch.int64, device=device) for name in variables]
     try:
         with torch.no_grad(), _IndexByTensors():
@@ -362,13 +368,13 @@ def trace(function: Callable[..., Any], is_score: bool, device: torch.device) ->
     A function of the same code that reads the same tensors and numbers as before is not recorded again; what is in the tensors
     may have changed.
     """
-    variables, prefix = (("s", *INDICES), "score_t") if is_score else (INDICES, "mask_t")
+    variables, prefix = variables_of(is_score)
     with _recording:
         reads = _reads(function)
         if reads is None:
-            return _record(function, variables, device, prefix)
+            return record(function, variables, device, prefix)
         known = _recorded.setdefault(function, {})
         found = known.get((is_score, device))
         if found is None or found[0] != reads:
-            found = known[(is_score, device)] = (reads, _record(function, variables, device, prefix))
+            found = known[(is_score, device)] = (reads, record(function, variables, device, prefix))
         return found[1]

@@ -5,11 +5,15 @@
         model(x)                      # every scaled_dot_product_attention inside runs on flashcore where it can
     print(flashcore.torch.counters())
 
-What flashcore does not compute (masks, dropout, gradients, ...) goes to PyTorch, with a `flashcore.Note` the first time
+What flashcore does not compute (dropout, gradients, ...) goes to PyTorch, with a `flashcore.Note` the first time
 that says why, at the caller's line. Gradients: a call whose inputs require one runs on PyTorch, forward and backward;
 `torch.ops.flashcore.attention`, called directly, computes its backward by running PyTorch's on the same inputs. It
 refuses unsuitable arguments with a RuntimeError, also under torch.compile, and supports vmap, forward-mode derivatives
 and autocast.
+
+Where PyTorch has a registry of flash attention kernels (torch.nn.attention.activate_flash_attention_impl), importing this module offers
+"flashcore" to it: activated, it takes the place of the CPU kernel that PyTorch's attention calls, and leaves gradients, dropout and masks
+to PyTorch. On a GPU it replaces nothing yet; there use enable().
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from . import _library, _plan, _torch_operator
+from . import _library, _plan, _torch_operator, _torch_provider
 from ._torch_counters import counters, reset_counters
 from ._torch_dropin import attend
 from ._torch_flex import flex_attention
@@ -38,8 +42,10 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         query: [batch, heads, length, dim], float16, bfloat16 or float32 (CPU), any strides.
         key: [batch, heads_kv, length_kv, dim]; fewer heads than the query's need enable_gqa.
         value: [batch, heads_kv, length_kv, dim_v].
-        attn_mask: on a GPU, of bool or of numbers that are added, without gradients and outside of torch.compile; others go to PyTorch, with
-            a note the first time.
+        attn_mask: of bool, or of numbers that are added to the scores: float32 or the query's dtype; of any shape that broadcasts to
+            [batch, heads, length, length_kv]. A row that sees no key is 0. On a CPU its values are looked at: padding (each batch entry
+            shows one run of keys to all rows) is computed as lengths, a causal mask as causal, one that hides nothing as none. A mask that
+            requires a gradient, one together with is_causal, and tensor subclasses go to PyTorch.
         dropout_p: anything but 0 goes to PyTorch.
         is_causal: row i sees keys 0..i (top-left, as PyTorch defines it).
         scale: default 1/sqrt(dim).
@@ -85,4 +91,5 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *, window: Any = None, 
     return torch.ops.flashcore.attention(query, key, value, is_causal, scale, left, right, softcap, alibi_slopes, sink)  # type: ignore[no-any-return]
 
 
+_torch_provider.register()
 torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")

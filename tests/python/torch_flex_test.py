@@ -202,6 +202,94 @@ class FlexTest(unittest.TestCase):
                 ft.flex_attention(q.requires_grad_(), k, v, SCORES["softcap"])
             self.assertIn("gradient", next(iter(ft.counters()["passed_on"])))
 
+    def compiled(self, function, *args, backend="aot_eager", dynamic=False, **kwargs):
+        """What one graph of torch.compile gives, and PyTorch's own result."""
+        torch._dynamo.reset()
+        ft.reset_counters()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours = torch.compile(lambda *x: ft.flex_attention(*x, **kwargs), backend=backend, fullgraph=True, dynamic=dynamic)(*args)
+            return ours, pytorch(*args, **kwargs)
+
+    def assert_compiled(self, *args, computed_here=True, tolerance=2e-5, **kwargs):
+        for backend in ("eager", "aot_eager"):
+            ours, theirs = self.compiled(None, *args, backend=backend, **kwargs)
+            for a, b in zip(ours if isinstance(ours, tuple) else (ours,), theirs if isinstance(theirs, tuple) else (theirs,)):
+                torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
+            self.assertEqual(ft.counters()["computed"] > 0, computed_here, ft.counters())
+
+    def test_compiled_scores_and_masks_are_one_graph(self):
+        for name, function in SCORES.items():
+            with self.subTest(name):
+                self.assert_compiled(*inputs(), function)
+        for name, function in MASKS.items():
+            with self.subTest(name):
+                self.assert_compiled(*inputs(), None, block_mask(function, BATCH))
+
+    def test_compiled_with_groups_scale_and_the_log_sum_exp(self):
+        mask = block_mask(causal)
+        self.assert_compiled(*inputs(heads_kv=2), SCORES["alibi"], mask, scale=0.3, enable_gqa=True, return_lse=True)
+        self.assert_compiled(*inputs(), SCORES["softcap"], mask, return_aux=AuxRequest(lse=True))
+        self.assert_compiled(*inputs(dtype=torch.bfloat16), SCORES["softcap"], mask, tolerance=2e-2)
+        self.assert_compiled(*inputs())
+        self.assert_compiled(*inputs(), SCORES["bias"], block_mask(MASKS["documents"], BATCH), dynamic=True)
+
+    def test_full_blocks_and_masks_of_batch_entries_and_heads(self):
+        """Blocks of 128 of which some are full, where PyTorch's kernels ask no function."""
+        q, k, v = inputs(rows=384, keys=384)
+        by_both = lambda b, h, i, j: torch.where(h % 2 == 0, j <= i, j >= i - 7) & (j < 384 - 40 * b)  # noqa: E731
+        for function, batch, heads in ((causal, None, None), (window, BATCH, None), (by_both, BATCH, HEADS)):
+            mask = create_block_mask(function, batch, heads, 384, 384, device="cpu")
+            self.assertEqual(mask.full_kv_num_blocks.sum() > 0, function is not window)
+            self.assert_same(q, k, v, SCORES["softcap"], mask, return_lse=True)
+            self.assert_compiled(q, k, v, SCORES["softcap"], mask, return_lse=True)
+
+    def test_compiled_code_reads_tensors_anew_and_notices_other_functions(self):
+        slopes, factor = torch.rand(HEADS), 1.0
+
+        def score(s, b, h, i, j):
+            return s * factor + slopes[h] * (j - i)
+
+        torch._dynamo.reset()
+        call = torch.compile(lambda *x: ft.flex_attention(*x), backend="aot_eager", fullgraph=True)
+        agrees = lambda: torch.testing.assert_close(call(*inputs(), score), pytorch(*inputs(), score), atol=2e-5, rtol=2e-5)  # noqa: E731
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            agrees()
+            slopes.mul_(3)
+            agrees()
+            slopes = torch.rand(HEADS)
+            agrees()
+            factor = 2.0
+            agrees()
+            torch.testing.assert_close(call(*inputs(), SCORES["softcap"]), pytorch(*inputs(), SCORES["softcap"]), atol=2e-5, rtol=2e-5)
+        self.assertEqual((ft.counters()["computed"], ft.counters()["passed_on"]), (5, {}))
+
+    def test_compiled_what_has_no_text_or_needs_a_gradient_is_pytorchs(self):
+        slopes = torch.rand(HEADS, requires_grad=True)
+        q, k, v = inputs()
+        self.assert_compiled(q, k, v, lambda s, b, h, i, j: torch.erf(s), computed_here=False)
+        self.assertIn("aten.erf", next(iter(ft.counters()["passed_on"])))
+        for tensors, score in (((q, k, v), lambda s, b, h, i, j: s + slopes[h] * (j - i)), ((q.clone().requires_grad_(), k, v), SCORES["softcap"])):
+            torch._dynamo.reset()
+            ft.reset_counters()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:  # PyTorch's own has no gradient on some CPUs
+                    self.assertTrue(torch.compile(lambda *x: ft.flex_attention(*x), backend="aot_eager")(*tensors, score).requires_grad)  # noqa: B023
+                except (NotImplementedError, RuntimeError, torch._dynamo.exc.TorchDynamoException):
+                    pass
+            self.assertEqual(ft.counters()["computed"], 0)
+            self.assertIn("gradient", next(iter(ft.counters()["passed_on"])))
+        with self.assertRaisesRegex(RuntimeError, "requires a gradient"):
+            torch.ops.flashcore.flex_attention(q.requires_grad_(), k, v, "s * 2", "", [], [], [])
+
+    def test_opcheck(self):
+        q, k, v = inputs()
+        for lse in (False, True):
+            torch.library.opcheck(torch.ops.flashcore.flex_attention.default, (q, k, v, "s + x[h]", "j <= i", ["x"], [SLOPES], [False], 0.3, lse),
+                                  test_utils=("test_schema", "test_faketensor", "test_aot_dispatch_dynamic"))  # fmt: skip
+
     def test_an_index_that_may_leave_the_tensor_is_not_read(self):
         q, k, v = inputs()
         short = torch.rand(ROWS)

@@ -201,6 +201,7 @@ class MaskedTest(Quiet):
         self.q, self.k, self.v = (torch.randn(BATCH, HEADS, n, DIM) for n in (ROWS, KEYS, KEYS))
         for mask in (right[:, None, None], left[:, None, None], hidden(right, -3e38)[:, None, None], tril(KEYS - ROWS), tril(), right[:1, None, None], holes[:, None, None],
                      torch.zeros(KEYS, dtype=torch.bool), hidden(torch.zeros(KEYS, dtype=torch.bool), -3e38)):  # fmt: skip
+            mask = mask.reshape(1, -1) if mask.dim() == 1 else mask  # PyTorch takes two axes at least
             self.agrees(mask)
             if mask.shape[-2:-1] != (ROWS,):
                 self.agrees(mask, (self.q[:, :, :1], self.k, self.v))
