@@ -92,41 +92,64 @@ _library.impl("flex_attention", _autograd, "Autograd", with_keyset=True)
 # --- from a recorded graph ---------------------------------------------------------------------------------------------
 
 
-def _function_of(graph: torch.fx.GraphModule, at: int, arguments: slice, read: list[Any], device: torch.device, is_score: bool) -> Traced:
-    """Output `at` of a graph as text; `arguments` are the inputs that are the function's own, and `read` are those that it reads besides."""
+_OWN = 8  # q, k, v, s, b, h, i, j: the first tensors among the inputs of a graph; sizes may be there too
+
+
+def _hint(size: Any) -> int:
+    return int(size.node.hint if isinstance(size, torch.SymInt) else size)
+
+
+def _number_in(node: torch.fx.Node, x: Any) -> Any:
+    """What a graph reads at an input. A float of Python that changes is a tensor there, whose item() is asked for."""
+    if isinstance(x, torch.SymInt):
+        return int(x)
+    asked = [user for user in node.users if user.op == "call_method" and user.target == "item"]
+    if not isinstance(x, Tensor) or x.dim() != 0 or not x.dtype.is_floating_point or len(asked) < len(node.users):
+        return x
+    for user in asked:
+        user.replace_all_uses_with(node)
+        node.graph.erase_node(user)
+    return x.float()
+
+
+def _function_of(graph: torch.fx.GraphModule, at: int, inputs: tuple[Any, ...], own: list[int], device: torch.device, is_score: bool) -> Traced:
+    """Output `at` of a graph as text; `own` are the places of the function's arguments among the inputs. What else it reads is named."""
     alone = torch.fx.Graph()
     outputs = alone.graph_copy(graph.graph, {})
     alone.output(outputs[at])
     alone.eliminate_dead_code()
+    read = {}
+    for place, (node, x) in enumerate(zip(alone.find_nodes(op="placeholder"), inputs)):
+        if node.users and place not in own:
+            read[place] = _number_in(node, x)
     module = torch.fx.GraphModule(graph, alone)
-    count = arguments.stop
     with _disable_current_modes():
-        held = [torch.zeros((), dtype=x.dtype, device=x.device).expand([int(extent) for extent in x.shape]) if isinstance(x, Tensor) else int(x) for x in read]
-        traced = record(lambda *own: module(*(None,) * arguments.start, *own, *(None,) * (_OWN - count), *held), *_arguments(is_score, device))
-    by_address = {id(stand_in): x for stand_in, x in zip(held, read)}
-    return traced._replace(tensors={name: by_address[id(x)] for name, x in traced.tensors.items() if re.search(rf"\b{name}\b", traced.text)})
+        given: list[Any] = [None] * len(inputs)
+        for place, x in read.items():
+            given[place] = torch.zeros((), dtype=x.dtype, device=x.device).expand([_hint(n) for n in x.shape]) if isinstance(x, Tensor) else x
 
+        def function(*arguments: Tensor) -> Any:
+            values = dict(zip(own, arguments))
+            return module(*(values.get(place, x) for place, x in enumerate(given)))
 
-def _arguments(is_score: bool, device: torch.device) -> tuple[tuple[str, ...], torch.device, str]:
-    variables, prefix = variables_of(is_score)
-    return variables, device, prefix
-
-
-_OWN = 8  # q, k, v, s, b, h, i, j
+        variables, prefix = variables_of(is_score)
+        traced = record(function, variables, device, prefix)
+    by_stand_in = {id(given[place]): x for place, x in read.items()}
+    return traced._replace(tensors={name: by_stand_in[id(x)] for name, x in traced.tensors.items() if re.search(rf"\b{name}\b", traced.text)})
 
 
 def _run(graph: torch.fx.GraphModule, has: tuple[bool, bool], scale: Optional[float], return_lse: bool) -> Callable[..., Any]:
     """What the graph of a call computes: the operator."""
 
     def run(*inputs: Any) -> Any:
-        q, k, v, read = *inputs[:3], list(inputs[_OWN:])
-        if [x.dim() for x in inputs[:_OWN]] != [4] * 3 + [1] * (_OWN - 3):
+        places = [place for place, x in enumerate(inputs) if isinstance(x, Tensor)][:_OWN]
+        if [inputs[place].dim() for place in places] != [4] * 3 + [1] * (_OWN - 3):
             raise RuntimeError("flashcore.flex_attention: this PyTorch records a graph otherwise than flashcore reads it; call it outside of torch.compile")
+        q, k, v = (inputs[place] for place in places[:3])
         texts, names, tensors, sums = ["", ""], [], [], []
         for is_score in (True, False):
             if has[not is_score]:
-                own = slice(3, _OWN) if is_score else slice(4, _OWN)
-                traced = _function_of(graph, 3 if is_score or not has[0] else 4, own, read, q.device, is_score)
+                traced = _function_of(graph, 3 if is_score or not has[0] else 4, inputs, places[3 if is_score else 4 :], q.device, is_score)
                 texts[not is_score] = "" if traced.text in ("s", "(0 == 0)") else traced.text
                 names += list(traced.tensors)
                 tensors += list(traced.tensors.values())

@@ -17,6 +17,7 @@ from ._torch_counters import pass_on
 from ._torch_reasons import DROPOUT, why_not_of
 
 NAME = "flashcore"
+_COLUMNS = "key and value differ in head dims, which PyTorch's flash attention does not take"
 _OPERATOR = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
@@ -36,15 +37,15 @@ class Provider:
     def _attend(self, keys: Any, query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
                 attn_mask: Optional[Tensor] = None, scale: Optional[float] = None) -> tuple[Tensor, Tensor]:  # fmt: skip
         reason = "attn_mask is given to the provider; enable() takes masks" if attn_mask is not None else DROPOUT if dropout_p != 0 else None
-        reason = reason or why_not_of(query, key, value, is_causal, scale, False)
+        reason = reason or why_not_of(query, key, value, is_causal, scale, False) or (_COLUMNS if value.shape[3] != query.shape[3] else None)
         if reason is not None:
             pass_on(reason)
             return self._replaced.call_boxed(keys, query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)  # type: ignore[no-any-return]
         batch, heads, rows, _ = query.shape
-        # In memory [batch, length, heads, ...], as the kernel that this replaces has them and its backward pass wants them.
-        out = torch.empty((batch, rows, heads, value.shape[3]), dtype=query.dtype).transpose(1, 2)
+        # In memory as the kernel that this replaces has them, which torch.compile counts on.
+        out = torch.empty_like(query)
         lse = torch.empty((batch, rows, heads), dtype=torch.float32).transpose(1, 2)
-        q, k, v = (x if x.stride(3) == 1 else x.contiguous() for x in (query, key, value))
+        q, k, v = (x.detach() if x.stride(3) == 1 else x.detach().contiguous() for x in (query, key, value))
         _, found = _plan.attention(q, k, v, causal="top_left" if is_causal else False, scale=scale, return_lse=True, out=out)
         lse.copy_(found)
         _torch_launch.computed.add()

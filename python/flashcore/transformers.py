@@ -136,16 +136,17 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
         if (why := why_not(query, key, value, mask, dropout, False, scaling, enable_gqa=True)) is None:
             if lazy is not None and lazy.padding is not None:
                 return _attend_padded(query, key, value, lazy, scaling, softcap, sink), None
-            return _attend_with(query, key, value, lazy, scaling, _is_causal(module, is_causal), softcap, sink)
+            return _attend_with(query, key, value, lazy, scaling, _is_causal(module, is_causal), softcap, sink, mask)
         attention_mask = lazy.make() if lazy is not None else attention_mask
         if softcap is not None or sink is not None:
             pass_on(why)
             return _attend_by_formula(query, key, value, attention_mask, dropout, scaling, _is_causal(module, is_causal), softcap, sink)
     if (attention_mask is not None or dropout != 0) and hasattr(module, "num_key_value_groups"):
-        # As "sdpa" does it: with a mask it repeats the key's heads, for which PyTorch has faster kernels than for grouped ones.
-        if not is_enabled():  # else torch.nn.functional's is ours, and counts it
-            pass_on(why_not(query, key, value, attention_mask, dropout) or "")
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)  # type: ignore[no-any-return]
+        if (why := why_not(query, key, value, attention_mask, dropout, False, scaling, enable_gqa=True)) is not None:
+            # As "sdpa" does it: with a mask it repeats the key's heads, for which PyTorch has faster kernels than for grouped ones.
+            if not is_enabled():  # else torch.nn.functional's is ours, and counts it
+                pass_on(why)
+            return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)  # type: ignore[no-any-return]
     return _attend(scaled_dot_product_attention, query, key, value, attention_mask, dropout, scaling, _is_causal(module, is_causal))
 
 
@@ -188,7 +189,11 @@ def _attend_padded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
 
 
 def _attend_with(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: Optional[LazyMask], scaling: Optional[float],
-                 is_causal: bool, softcap: Optional[float], sink: Optional[torch.Tensor]) -> tuple[torch.Tensor, None]:  # fmt: skip
+                 is_causal: bool, softcap: Optional[float], sink: Optional[torch.Tensor], mask: Optional[torch.Tensor]) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """`mask`: one that says by itself what is visible."""
+    if mask is not None:
+        out = torch.ops.flashcore.attention(query, key, value, False, scaling, -1, -1, softcap, None, sink, mask)
+        return out.transpose(1, 2).contiguous(), None
     is_causal = is_causal and query.shape[2] > 1 and window is None
     if is_causal:
         key, value = _filled(query, key, value)

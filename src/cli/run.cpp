@@ -26,6 +26,8 @@ struct RunArguments {
   std::string layout = "bhsd";
   std::optional<double> scale, softcap;
   std::string alibi, sink;
+  std::string score, mask;
+  std::vector<std::string> tensors;
   bool check = false;
 };
 
@@ -104,6 +106,12 @@ Result compute(Device& device, const Candidate& candidate, const UserTensors& us
     return static_cast<const float*>(buffers.back()->data());
   };
   args.alibi = put_floats(user.inputs.alibi), args.sink = put_floats(user.inputs.sink);
+  for (std::size_t t = 0; t < user.inputs.tensors.size(); ++t) {
+    const std::vector<std::byte>& data = user.inputs.tensors[t].data;
+    buffers.push_back(device.allocate(data.size()));
+    device.upload(buffers.back()->data(), data.data(), data.size());
+    args.tensors[t] = buffers.back()->data();
+  }
   args.o = o->data();
   args.lse = static_cast<float*>(lse->data());
   const LoadedCandidate loaded(device, candidate, problem, compile_candidate(candidate, problem, device.info().limits));
@@ -137,12 +145,10 @@ bool check_result(Console& console, const UserTensors& user, const Result& resul
 
 int run(const RunArguments& options) {
   check_json_target(options.common);
-  require_distinct({{"--out", options.out}, {"--lse", options.lse}, {"--json", options.common.json}},
-                   {{"--q", options.q},
-                    {"--k", options.k},
-                    {"--v", options.v},
-                    {"--alibi", options.alibi},
-                    {"--sink", options.sink}});
+  std::vector<NamedFile> inputs = {
+      {"--q", options.q}, {"--k", options.k}, {"--v", options.v}, {"--alibi", options.alibi}, {"--sink", options.sink}};
+  for (const std::string& file : function_files(options.tensors)) inputs.push_back({"--tensors", file});
+  require_distinct({{"--out", options.out}, {"--lse", options.lse}, {"--json", options.common.json}}, inputs);
   const Layout layout = parse_layout(options.layout);
   if (layout == Layout::kStrided) throw_bad_input("--layout strided: tensors in files are dense; use bhsd or bshd");
   UserTensors user = read_user_tensors(options.q, options.k, options.v, layout);
@@ -151,6 +157,7 @@ int run(const RunArguments& options) {
   user.problem.softcap = options.softcap;
   read_score_operands(options.alibi, options.sink, user);
   user.problem.validate();
+  read_functions(options.score, options.mask, options.tensors, user);
   check_score_operands(options.alibi, options.sink, user);
   check_output("--out", options.out, user.problem.output_dtype());
   check_output("--lse", options.lse, DType::kF32);
@@ -215,13 +222,25 @@ Run add_run(CLI::App& app) {
   app.add_option("--alibi", options->alibi, "slopes of ALiBi, fp32 [heads] or [batch, heads]")->type_name(forms);
   app.add_option("--sink", options->sink, "a logit for each query head that joins its rows' sums, fp32 [heads]")
       ->type_name(forms);
+  app.add_option("--score", options->score, "what becomes of a score s: 's + slope[h] * (j - i)' (docs/expressions.md)")
+      ->type_name("TEXT")
+      ->check(not_empty());
+  app.add_option("--mask", options->mask, "which pairs of row i and key j are visible: 'doc[i] == doc[j]'")
+      ->type_name("TEXT")
+      ->check(not_empty());
+  app.add_option("--tensors", options->tensors,
+                 "what --score and --mask name, fp32, int32, int64 or bool: slope=slope.npy,doc=d.npy")
+      ->type_name("NAME=FILE,...")
+      ->delimiter(',');
   app.add_option("--layout", options->layout, "order of the axes in the files: bhsd | bshd")->capture_default_str();
   app.add_flag("--check", options->check, "compare with fp64; outside the bound: exit 1, nothing written");
   add_common(app, options->common, kDevice | kFamily | kConfig | kJson);
-  add_examples(app,
-               {"run --device cpu --q q.safetensors --k k.safetensors --v v.safetensors --out o.safetensors --check",
-                "run --device cpu --q q.npy --k k.npy --v v.npy --causal --lse lse.npy --out o.npy",
-                "run --device cpu --q q.npy --k k.npy --v v.npy --causal --window 4,-1 --out o.npy"});
+  add_examples(
+      app,
+      {"run --device cpu --q q.safetensors --k k.safetensors --v v.safetensors --out o.safetensors --check",
+       "run --device cpu --q q.npy --k k.npy --v v.npy --causal --lse lse.npy --out o.npy",
+       "run --device cpu --q q.npy --k k.npy --v v.npy --causal --window 4,-1 --out o.npy",
+       "run --device cpu --q q.npy --k k.npy --v v.npy --score \"30 * tanh(s / 30)\" --mask \"i - j < 16\" --check"});
   return [options] { return run(*options); };
 }
 

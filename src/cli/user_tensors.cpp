@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "core/operands.h"
+#include "core/problem_expressions.h"
 #include "core/slope_bound.h"
 
 namespace flashcore::cli {
@@ -148,6 +150,81 @@ void check_score_operands(const std::string& alibi, const std::string& sink, con
     if (!(user.inputs.sink[i] < INFINITY))
       throw_bad_input("sink ({}): element {} is {}; sinks are finite, or -infinity for none", sink, i,
                       user.inputs.sink[i]);
+}
+
+namespace {
+
+struct GivenTensor {
+  std::string name, file;
+};
+
+GivenTensor split_tensor(const std::string& given) {
+  const std::size_t equals = given.find('=');
+  if (equals == 0 || equals == std::string::npos || equals + 1 == given.size())
+    throw_bad_input("--tensors {}: use NAME=FILE, the name in the function and the file with its values",
+                    excerpt(given));
+  return {given.substr(0, equals), given.substr(equals + 1)};
+}
+
+// The first elements along each axis, row-major.
+ElementTensor cut_to(const FileElements& file, const ExpressionShape& shape) {
+  ElementTensor out{file.element, shape, {}};
+  const std::size_t size = bytes_of(file.element);
+  out.data.resize(static_cast<std::size_t>(out.count()) * size);
+  const auto rank = static_cast<std::size_t>(shape.count);
+  for (std::int64_t at = 0; at < out.count(); ++at) {
+    std::int64_t rest = at, from = 0, stride = 1;
+    for (std::size_t x = rank; x-- > 0;) {
+      from += rest % shape.sizes[x] * stride;
+      rest /= shape.sizes[x], stride *= file.shape[x];
+    }
+    std::memcpy(out.data.data() + static_cast<std::size_t>(at) * size,
+                file.data.data() + static_cast<std::size_t>(from) * size, size);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> function_files(const std::vector<std::string>& tensors) {
+  std::vector<std::string> files;
+  for (const std::string& given : tensors) files.push_back(split_tensor(given).file);
+  return files;
+}
+
+void read_functions(const std::string& score, const std::string& mask, const std::vector<std::string>& tensors,
+                    UserTensors& user) {
+  std::vector<ExpressionTensor> named;
+  std::vector<FileElements> read;
+  std::vector<std::string> files;
+  for (const std::string& given : tensors) {
+    const GivenTensor tensor = split_tensor(given);
+    for (const ExpressionTensor& other : named)
+      if (other.name == tensor.name) throw_bad_input("--tensors gives '{}' twice; give it once", excerpt(tensor.name));
+    read.push_back(read_elements(tensor.file));
+    const auto rank = read.back().shape.size();
+    if (rank < 1 || rank > static_cast<std::size_t>(kMaxExpressionRank))
+      throw_bad_input("the tensor '{}' ({}) has shape {}; give one of one to {} axes", excerpt(tensor.name),
+                      tensor.file, shape_text(read.back().shape), kMaxExpressionRank);
+    named.push_back({tensor.name, read.back().element, static_cast<int>(rank)});
+    files.push_back(tensor.file);
+  }
+  if (score.empty() && mask.empty() && !named.empty())
+    throw_bad_input("--tensors is given without --score and --mask, which alone read tensors; give one of them");
+  set_expressions(user.problem, score, mask, named);
+  user.problem.validate();
+  const std::vector<ExpressionShape> shapes = tensor_shapes(user.problem);
+  for (std::size_t t = 0; t < user.problem.tensors.size(); ++t) {
+    std::size_t at = 0;
+    while (named[at].name != user.problem.tensors[t].name) ++at;
+    for (std::size_t x = 0; x < read[at].shape.size(); ++x)
+      if (read[at].shape[x] < shapes[t].sizes[x])
+        throw_bad_input(
+            "the tensor '{}' ({}) has shape {}, and the functions read elements up to {}; give a larger one",
+            named[at].name, files[at], shape_text(read[at].shape),
+            shape_text({shapes[t].sizes.begin(), shapes[t].sizes.begin() + shapes[t].count}));
+    user.inputs.tensors.push_back(cut_to(read[at], shapes[t]));
+  }
 }
 
 FileTensor output_tensor(const HostTensor& o, Layout layout, bool with_batch) {

@@ -88,6 +88,18 @@ std::vector<std::byte> to_bytes(std::string_view text) {
   return bytes;
 }
 
+// What a reader takes: bytes of an element of a dtype that it takes, 0 of others; and what it says of those.
+struct Accepted {
+  std::size_t (*size)(std::string_view dtype);
+  const char *npy, *safetensors;
+};
+
+struct RawTensor {
+  std::string dtype;  // as the format names it
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> data;
+};
+
 // --- npy ------------------------------------------------------------------------------------------------------------
 // The header is a Python dict literal with the keys descr, fortran_order and shape, in any order.
 class NpyHeader {
@@ -167,9 +179,7 @@ class NpyHeader {
   const Complaint& complaint_;
 };
 
-}  // namespace
-
-FileTensor parse_npy(std::string_view file, const std::string& origin) {
+RawTensor raw_npy(std::string_view file, const std::string& origin, const Accepted& accepted) {
   const Complaint complaint(origin);
   if (!file.starts_with(kNpyMagic))
     complaint.fail("this is not a .npy file (it does not start with \\x93NUMPY); write it with numpy.save");
@@ -189,29 +199,21 @@ FileTensor parse_npy(std::string_view file, const std::string& origin) {
         file.size() - start);
   }
   const NpyHeader header(file.substr(start, length), complaint);
-  FileTensor tensor;
-  if (header.descr == "<f4") tensor.dtype = DType::kF32;
-  else if (header.descr == "<f2") tensor.dtype = DType::kF16;
-  else if (header.descr == "<V2" || header.descr == "|V2" || header.descr == "bfloat16") tensor.dtype = DType::kBF16;
-  else
-    complaint.fail(
-        "the dtype is '{}', which is not supported; use '<f4' (float32), '<f2' (float16) or bfloat16: "
-        "array.astype(numpy.float16)",
-        excerpt(header.descr));
+  const std::size_t element = accepted.size(header.descr);
+  if (element == 0)
+    complaint.fail("the dtype is '{}', which is not supported; use {}", excerpt(header.descr), accepted.npy);
   if (*header.fortran_order) complaint.fail("the array is in Fortran order; save numpy.ascontiguousarray(array)");
-  tensor.shape = *header.shape;
-  const auto bytes = bytes_of(tensor.shape, size_of(tensor.dtype));
+  RawTensor tensor{header.descr, *header.shape, {}};
+  const auto bytes = bytes_of(tensor.shape, element);
   const std::string_view data = file.substr(start + length);
   if (!bytes || *bytes != data.size()) {
     complaint.fail("shape ({}) of {} takes {} bytes, but the file holds {}; it is truncated or corrupt: write it again",
-                   fmt::join(tensor.shape, ", "), to_string(tensor.dtype),
+                   fmt::join(tensor.shape, ", "), excerpt(header.descr),
                    bytes ? std::to_string(*bytes) : "more than 2^64", data.size());
   }
   tensor.data = to_bytes(data);
   return tensor;
 }
-
-namespace {
 
 void write_npy(const std::string& path, const FileTensor& tensor) {
   if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16)
@@ -338,9 +340,8 @@ const Entry& select(const std::vector<Entry>& entries, const std::string& name, 
   complaint.fail("there is no tensor '{}'; the file has {}", excerpt(name), known);
 }
 
-}  // namespace
-
-FileTensor parse_safetensors(std::string_view file, const std::string& origin, const std::string& name) {
+RawTensor raw_safetensors(std::string_view file, const std::string& origin, const std::string& name,
+                          const Accepted& accepted) {
   const Complaint complaint(origin);
   if (file.size() < 8)
     complaint.fail("the file has {} bytes, fewer than a safetensors header; it is truncated: write it again",
@@ -360,19 +361,11 @@ FileTensor parse_safetensors(std::string_view file, const std::string& origin, c
   }
   check_cover(entries, data.size(), complaint);
   const Entry& entry = select(entries, name, complaint);
-  FileTensor tensor;
-  const auto known = std::find_if(std::begin(kAllDTypes), std::end(kAllDTypes),
-                                  [&](DType dtype) { return entry.dtype == safetensors_name(dtype); });
-  if (known == std::end(kAllDTypes))
-    complaint.fail("tensor '{}' is {}, which is not supported; use F32, F16, BF16, F8_E4M3 or F8_E5M2",
-                   excerpt(entry.name), excerpt(entry.dtype));
-  tensor.dtype = *known;
-  tensor.shape = entry.shape;
-  tensor.data = to_bytes(data.substr(entry.begin, entry.end - entry.begin));
-  return tensor;
+  if (accepted.size(entry.dtype) == 0)
+    complaint.fail("tensor '{}' is {}, which is not supported; use {}", excerpt(entry.name), excerpt(entry.dtype),
+                   accepted.safetensors);
+  return {entry.dtype, entry.shape, to_bytes(data.substr(entry.begin, entry.end - entry.begin))};
 }
-
-namespace {
 
 void write_safetensors(const Location& where, const FileTensor& tensor, const std::string& name) {
   const std::string& key = where.name.empty() ? name : where.name;
@@ -393,13 +386,76 @@ std::uint64_t max_tensor_file() {
   return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
 }
 
-}  // namespace
+// --- dtypes -------------------------------------------------------------------------------------------------------
+std::optional<DType> attention_dtype(std::string_view name) {
+  if (name == "<f4") return DType::kF32;
+  if (name == "<f2") return DType::kF16;
+  if (name == "<V2" || name == "|V2" || name == "bfloat16") return DType::kBF16;
+  for (const DType dtype : kAllDTypes)
+    if (name == safetensors_name(dtype)) return dtype;
+  return std::nullopt;
+}
 
-FileTensor read_tensor(const std::string& where) {
+constexpr Accepted kAttention = {[](std::string_view name) {
+                                   const auto dtype = attention_dtype(name);
+                                   return dtype ? size_of(*dtype) : 0;
+                                 },
+                                 "'<f4' (float32), '<f2' (float16) or bfloat16: array.astype(numpy.float16)",
+                                 "F32, F16, BF16, F8_E4M3 or F8_E5M2"};
+
+FileTensor as_attention(RawTensor raw) { return {*attention_dtype(raw.dtype), raw.shape, std::move(raw.data)}; }
+
+std::size_t element_size(std::string_view name) {
+  if (name == "<f4" || name == "F32" || name == "<i4" || name == "I32") return 4;
+  if (name == "<i8" || name == "I64") return 8;
+  return name == "|b1" || name == "BOOL" ? 1 : 0;
+}
+
+constexpr Accepted kElements = {element_size, "'<f4' (float32), '<i4' (int32), '<i8' (int64) or '|b1' (bool)",
+                                "F32, I32, I64 or BOOL"};
+
+std::vector<std::byte> narrow(const std::vector<std::byte>& wide, const std::string& where) {
+  std::vector<std::byte> out(wide.size() / 2);
+  for (std::size_t i = 0; i < wide.size() / 8; ++i) {
+    std::int64_t value = 0;
+    std::memcpy(&value, wide.data() + 8 * i, 8);
+    const auto small = static_cast<std::int32_t>(value);
+    if (small != value)
+      throw_bad_input("{}: element {} is {}, and functions read ints of 32 bits; save smaller numbers", excerpt(where),
+                      i, value);
+    std::memcpy(out.data() + 4 * i, &small, 4);
+  }
+  return out;
+}
+
+RawTensor read_raw(const std::string& where, const Accepted& accepted) {
   const Location location = locate(where);
   const std::string file = read_file(location.path, max_tensor_file());
-  return location.format == Format::kNpy ? parse_npy(file, location.path)
-                                         : parse_safetensors(file, location.path, location.name);
+  return location.format == Format::kNpy ? raw_npy(file, location.path, accepted)
+                                         : raw_safetensors(file, location.path, location.name, accepted);
+}
+
+}  // namespace
+
+FileTensor parse_npy(std::string_view file, const std::string& origin) {
+  return as_attention(raw_npy(file, origin, kAttention));
+}
+
+FileTensor parse_safetensors(std::string_view file, const std::string& origin, const std::string& name) {
+  return as_attention(raw_safetensors(file, origin, name, kAttention));
+}
+
+FileTensor read_tensor(const std::string& where) { return as_attention(read_raw(where, kAttention)); }
+
+FileElements read_elements(const std::string& where) {
+  RawTensor raw = read_raw(where, kElements);
+  if (raw.dtype == "<i8" || raw.dtype == "I64") return {ExpressionType::kInt, raw.shape, narrow(raw.data, where)};
+  if (element_size(raw.dtype) == 1) {
+    for (std::byte& byte : raw.data) byte = std::byte(byte != std::byte(0));
+    return {ExpressionType::kBool, raw.shape, std::move(raw.data)};
+  }
+  const bool is_float = raw.dtype == "<f4" || raw.dtype == "F32";
+  return {is_float ? ExpressionType::kFloat : ExpressionType::kInt, raw.shape, std::move(raw.data)};
 }
 
 void write_tensor(const std::string& where, const FileTensor& tensor, const std::string& name) {

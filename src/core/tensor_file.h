@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/expression.h"
 
 namespace flashcore {
 
@@ -27,6 +28,15 @@ FileTensor read_tensor(const std::string& where);
 // The same of a file's bytes; `origin` is what complaints call it. An empty `name`: the one tensor.
 FileTensor parse_npy(std::string_view file, const std::string& origin);
 FileTensor parse_safetensors(std::string_view file, const std::string& origin, const std::string& name);
+
+// A dense C-order tensor of numbers or conditions, as score and mask functions read them: fp32, int32, or a byte each.
+struct FileElements {
+  ExpressionType element = ExpressionType::kFloat;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> data;
+};
+// As read_tensor, of float32, int32, int64 (whose numbers must fit 32 bits) and bool.
+FileElements read_elements(const std::string& where);
 // By extension; written with write_file_atomically. bf16 needs .safetensors.
 void write_tensor(const std::string& where, const FileTensor& tensor, const std::string& name);
 

@@ -11,6 +11,21 @@ import unittest
 from support import BAD_USAGE, BINARY, DONE, NO_ENVIRONMENT, CliTest, write_npy, write_qkv, write_safetensors
 
 
+def write_elements(path, shape, kind, values):
+    """A tensor of floats ("f"), int32 ("i"), int64 ("q") or bytes ("?"); safetensors by the path's extension, else .npy."""
+    data = struct.pack("<%d%s" % (len(values), kind), *values)
+    if path.endswith(".safetensors"):
+        dtype = {"f": "F32", "i": "I32", "q": "I64", "?": "BOOL"}[kind]
+        header = json.dumps({"x": {"dtype": dtype, "shape": list(shape), "data_offsets": [0, len(data)]}}).encode()
+        content = struct.pack("<Q", len(header)) + header + data
+    else:
+        descr = {"f": "<f4", "i": "<i4", "q": "<i8", "?": "|b1"}[kind]
+        header = ("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }" % (descr, "".join("%d," % x for x in shape))).encode().ljust(117) + b"\n"
+        content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+    with open(path, "wb") as file:
+        file.write(content)
+
+
 class RunTest(CliTest):
     def test_npy_and_safetensors_agree_with_fp64(self):
         for extension, dtype in (("npy", "F32"), ("npy", "F16"), ("safetensors", "BF16"), ("safetensors", "F32")):
@@ -84,6 +99,63 @@ class RunTest(CliTest):
         with open(self.path("none.npy"), "wb") as file:
             file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack("<2f", -math.inf, 1))
         self.expect(DONE, *run, "--device", "cpu", "--sink", "none.npy")
+
+    def outputs(self, *words):
+        """The output of a call that fp64 agrees with."""
+        self.expect(DONE, *words, "--check", "--out", self.path("o.npy"), "--quiet")
+        with open(self.path("o.npy"), "rb") as file:
+            return file.read()
+
+    def test_functions_of_scores_and_masks(self):
+        flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(2, 4, 20, 16), kv_shape=(2, 2, 20, 16))]
+        self.assertEqual(self.outputs(*flags, "--mask", "j <= i"), self.outputs(*flags, "--causal"))
+        self.assertNotEqual(self.outputs(*flags, "--score", "2 * tanh(s / 2)"), self.outputs(*flags))
+        for extension in ("npy", "safetensors"):
+            slope, doc, wide, shown = (self.path(name + "." + extension) for name in ("slope", "doc", "wide", "shown"))
+            write_elements(slope, (4,), "f", [0.5, 0.25, 0.125, 0.0625])
+            write_elements(doc, (20,), "i", [i // 7 for i in range(20)])
+            write_elements(wide, (2, 33), "q", [i // 7 for i in range(33)] * 2)
+            write_elements(shown, (20, 20), "?", [j // 7 == i // 7 for i in range(20) for j in range(20)])
+            with self.subTest(extension=extension):
+                score = ["--score", "s + slope[h] * (j - i)"]
+                by_hand = [*score[:1], "s + where(h == 0, 0.5, where(h == 1, 0.25, where(h == 2, 0.125, 0.0625))) * (j - i)"]
+                self.assertEqual(self.outputs(*flags, *score, "--tensors", "slope=" + slope), self.outputs(*flags, *by_hand))
+                documents = self.outputs(*flags, "--mask", "i // 7 == j // 7")
+                self.assertEqual(self.outputs(*flags, "--mask", "doc[i] == doc[j]", "--tensors", "doc=" + doc), documents)
+                self.assertEqual(self.outputs(*flags, "--mask", "wide[b, i] == wide[b, j]", "--tensors", "wide=" + wide), documents)
+                self.assertEqual(self.outputs(*flags, "--mask", "shown[i, j]", "--tensors", "shown=" + shown), documents)
+                both = self.expect(DONE, *flags, *score, "--mask", "shown[i, j]", "--tensors", "shown=%s,slope=%s" % (shown, slope), "--check", "--json", "-", "--quiet")
+                self.assertIn("_score", both.stdout)
+                self.assertIn("_mask", both.stdout)
+
+    def test_functions_that_do_not_fit(self):
+        flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(1, 2, 20, 16)), "--out", self.path("o.npy")]
+        short, large, deep = (self.path(name + ".npy") for name in ("short", "large", "deep"))
+        write_elements(short, (7,), "f", [0.0] * 7)
+        write_elements(large, (20,), "q", [2**31] * 20)
+        write_elements(deep, (1, 1, 1, 1, 1), "f", [0.0])
+        for words, message in (
+            (["--score", "s + sin(i)"], ["column 5 of the score", "'sin' is no function"]),
+            (["--mask", "s < 0"], ["column 1 of the mask"]),
+            (["--mask", "i + j"], ["mask", "condition"]),
+            (["--mask", "doc[i] == doc[j]"], ["doc"]),
+            (["--score", ""], ["--score"]),
+            (["--score", "s + x[j]", "--tensors", "x=" + short], ["'x'", "short.npy", "[7]", "[20]", "give a larger one"]),
+            (["--score", "s + x[h, j]", "--tensors", "x=" + short], ["x", "1"]),
+            (["--score", "s + x[j]", "--tensors", "x=" + large], ["large.npy", "element 0 is 2147483648", "32 bits"]),
+            (["--score", "s + x[j]", "--tensors", "x=" + deep], ["[1, 1, 1, 1, 1]", "one to 4 axes"]),
+            (["--score", "s + x[j]", "--tensors", "x"], ["NAME=FILE"]),
+            (["--score", "s + x[j]", "--tensors", "x=%s,x=%s" % (short, short)], ["'x' twice"]),
+            (["--score", "s * 2", "--tensors", "x=" + short], ["x"]),
+            (["--tensors", "x=" + short], ["without --score and --mask"]),
+            (["--score", "s + x[j]", "--tensors", "x=absent.npy"], ["absent.npy"]),
+            (["--score", "s + x[j]", "--tensors", "x=" + self.path("o.npy")], ["--out", "--tensors"]),
+        ):  # fmt: skip
+            with self.subTest(words=words):
+                self.expect_error(BAD_USAGE, message, *flags, *words)
+        write_npy(short, (20,), "F16")
+        self.expect_error(BAD_USAGE, ["short.npy", "'<f2'", "'<i4' (int32)"], *flags, "--score", "s + x[j]", "--tensors", "x=" + short)
+        self.assertNotIn("o.npy", self.files())
 
     def test_windows(self):
         flags = ["run", "--device", "cpu", *write_qkv(self.folder, shape=(1, 2, 20, 16), kv_shape=(1, 1, 33, 16))]

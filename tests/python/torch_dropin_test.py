@@ -29,7 +29,7 @@ class CounterTest(Quiet):
             for _ in range(3):
                 F.scaled_dot_product_attention(q, k, v)
             for _ in range(2):
-                F.scaled_dot_product_attention(q, k, v, torch.ones(9, 9))
+                F.scaled_dot_product_attention(q, k, v, torch.ones(9, 9), is_causal=True)
             ft.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
             torch.ops.flashcore.attention(q, k, v)
         for _ in range(2):  # reading changes nothing
@@ -42,11 +42,9 @@ class CounterTest(Quiet):
 
     def test_threads(self):
         q, k, v = inputs(1, 1, 2, 8)
-        mask = torch.ones(2, 2)
-
         def work():
             for _ in range(200):
-                ft.scaled_dot_product_attention(q, k, v, mask)
+                ft.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
                 ft.counters()
 
         threads = [threading.Thread(target=work) for _ in range(4)]
@@ -81,7 +79,7 @@ class NoteTest(Quiet):
         x = torch.randn(2, 5, 32)
         here = inspect.currentframe().f_lineno
         calls = [
-            lambda: ft.scaled_dot_product_attention(q, k, v, torch.ones(9, 9)),
+            lambda: ft.scaled_dot_product_attention(q, k, v, torch.ones(9, 9), is_causal=True),
             lambda: ft.scaled_dot_product_attention(q, k, v, dropout_p=0.5),
             lambda: ft.scaled_dot_product_attention(q[0], k[0], v[0]),
             lambda: ft.scaled_dot_product_attention(q[..., :0], k[..., :0], v),
@@ -112,10 +110,10 @@ class FallBackTest(Quiet):
     def test_every_way_on_gives_what_pytorch_gives(self):
         q, k, v = inputs()
         half = tuple(x.half() for x in (q, k, v))
-        cases = [((q, k, v), {"attn_mask": torch.randn(9, 9)}), ((q[0], k[0], v[0]), {}), ((q.double(), k.double(), v.double()), {}),
+        cases = [((q, k, v), {"attn_mask": torch.randn(9, 9), "is_causal": True}), ((q[0], k[0], v[0]), {}), ((q.double(), k.double(), v.double()), {}),
                  ((q, k, v), {"scale": 0.0}), ((q, k, v), {"scale": torch.tensor(0.3)}), ((q[:, :, :0], k, v), {}),
                  ((q, k[:, :, :0], v[:, :, :0]), {}), ((q.to("meta"), k.to("meta"), v.to("meta")), {}), ((q[:, :1], k, v), {}),
-                 ((*half[:2], half[2]), {"attn_mask": torch.ones(9, 9, dtype=torch.bool)})]  # fmt: skip
+                 (half, {"attn_mask": torch.ones(9, 9, dtype=torch.bool), "is_causal": True})]  # fmt: skip
         for tensors, options in cases:
             ours, computed, passed_on = counted(lambda: ft.scaled_dot_product_attention(*tensors, **options))  # noqa: B023
             theirs = PYTORCH(*tensors, **options)
@@ -189,7 +187,7 @@ class FallBackTest(Quiet):
         q, k, v = inputs()
         ways = {
             # One of them asks for function modes, as every function of torch.nn.functional does.
-            "mask": ((q, k, v), {"attn_mask": torch.ones(9, 9)}, 6),
+            "mask": ((q, k, v), {"attn_mask": torch.ones(9, 9), "dropout_p": 0.5}, 9),
             "dropout": ((q, k, v), {"dropout_p": 0.5}, 6),
             "gradient": ((q.clone().requires_grad_(), k, v), {}, 9),
             "axes": ((q[0], k[0], v[0]), {}, 12),
@@ -224,9 +222,9 @@ class FallBackTest(Quiet):
             return mode.seen
 
         q, k, v = inputs(1, 4, 9, 16)
-        ways = [((q, k, v), {"attn_mask": torch.ones(9, 9)}), ((q, k, v), {"dropout_p": 0.5}), ((q.clone().requires_grad_(), k, v), {"is_causal": True}),
-                ((q[0], k[0], v[0]), {}), ((q.double(), k.double(), v.double()), {}), ((q, k[:, :2], v[:, :2]), {"attn_mask": torch.ones(9, 9), "enable_gqa": True}),
-                ((q.half(), k.half(), v.half()), {"attn_mask": torch.ones(9, 9, dtype=torch.bool)})]  # fmt: skip
+        ways = [((q, k, v), {"attn_mask": torch.ones(9, 9), "is_causal": True}), ((q, k, v), {"dropout_p": 0.5}), ((q.clone().requires_grad_(), k, v), {"is_causal": True}),
+                ((q[0], k[0], v[0]), {}), ((q.double(), k.double(), v.double()), {}), ((q, k[:, :2], v[:, :2]), {"attn_mask": torch.ones(9, 9), "enable_gqa": True, "dropout_p": 0.5}),
+                ((q.half(), k.half(), v.half()), {"attn_mask": torch.ones(9, 9, dtype=torch.bool), "is_causal": True})]  # fmt: skip
         for tensors, options in ways:
             alone = operators(PYTORCH, tensors, options)
             self.assertTrue(alone)

@@ -107,7 +107,7 @@ class EnableTest(Quiet):
             self.assertEqual(len(functions), 1)  # torch.compile's guards look at it
             with ft.enable():
                 self.assertTrue(self.runs_here())
-                F.scaled_dot_product_attention(*inputs(), torch.ones(9, 9))
+                F.scaled_dot_product_attention(*inputs(), dropout_p=0.5)
             self.assertEqual(seen, [1])  # what is passed on goes to what was there
             self.assertIs(F.scaled_dot_product_attention, theirs)
         self.assertIs(F.scaled_dot_product_attention, PYTORCH)

@@ -35,7 +35,7 @@ class ProviderTest(Quiet):
                         REGISTRY.activate_flash_attention_impl("flashcore")
                         out, computed, passed = counted(lambda: PYTORCH(*tensors[1], **options))  # noqa: B023
                         self.assertEqual((computed, passed), (1, {}))
-                        self.assertEqual((out.stride(), out.dtype), (expected.stride(), expected.dtype))
+                        self.assertEqual((out.stride(), out.dtype), (expected.stride(), dtype))
                         REGISTRY.restore_flash_attention_impl()
                         tolerance = {"atol": 1e-5, "rtol": 1e-5} if dtype is torch.float32 else {"atol": 3e-2, "rtol": 3e-2}
                         torch.testing.assert_close(out, expected, **tolerance)
