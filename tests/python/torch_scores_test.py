@@ -161,7 +161,7 @@ class ModelsTest(unittest.TestCase):
                 (True, lambda m=model: m(ids).logits),
                 (True, lambda m=model: m.generate(ids, max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True).logits[-1]),
                 (True, lambda m=model: m(ids, attention_mask=padding).logits[:, 5:]),
-                (False, lambda m=model: m(ids, attention_mask=torch.zeros(2, 1, 21, 21).masked_fill(torch.ones(21, 21).triu(1).bool(), -1e9)).logits),
+                (True, lambda m=model: m(ids, attention_mask=torch.zeros(2, 1, 21, 21).masked_fill(torch.ones(21, 21).triu(1).bool(), -1e9)).logits),
             ]
             for computed, call in calls:
                 with self.subTest(model=type(model).__name__, computed=computed), torch.no_grad():
