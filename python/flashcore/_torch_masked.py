@@ -7,6 +7,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.attention.bias import CausalBias
 
 from . import _functions, _torch_launch, _torch_operator, _torch_packed
 from ._functions import Functions
@@ -159,10 +160,6 @@ def _is_plain(*tensors: Tensor) -> bool:
             and forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active() and not any(x.is_neg() for x in tensors))  # fmt: skip
 
 
-def _dispatches(kind: Any) -> bool:
-    return kind.__torch_function__ is not torch._C._disabled_torch_function_impl and torch._C._is_torch_function_enabled()
-
-
 def _subclass(tensors: tuple[Tensor, ...]) -> Optional[str]:
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing():
         return None
@@ -173,9 +170,9 @@ def _subclass(tensors: tuple[Tensor, ...]) -> Optional[str]:
 def attend(pytorch: Callable[..., Tensor], obey: bool, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, dropout_p: float,
            is_causal: bool, scale: Optional[float], enable_gqa: bool) -> Tensor:  # fmt: skip
     """Here where it can be, else by `pytorch`. A row that sees no key is 0."""
-    if type(mask) not in _PLAIN and torch.compiler.is_compiling() and isinstance(mask, Tensor):
-        return _outside_of_the_graph(pytorch, obey, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
-    if type(mask) not in _PLAIN and isinstance(mask, Tensor) and _dispatches(type(mask)):
+    if isinstance(mask, CausalBias) and torch._C._is_torch_function_enabled():
+        if torch.compiler.is_compiling():
+            return _outside_of_the_graph(pytorch, obey, query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
         # Its class says what the call means (torch.nn.attention.bias), and knows the function by what stands in PyTorch's place now.
         return torch.overrides.handle_torch_function(  # type: ignore[no-any-return]
             torch.nn.functional.scaled_dot_product_attention, (query, key, value, mask), query, key, value, mask, dropout_p, is_causal, scale=scale,

@@ -99,7 +99,9 @@ class CoverageTest(unittest.TestCase):
                     found.append(torch.autograd.grad(function(*own, **options), own, weights.to(kind)))
                 for ours, exact, yardstick in zip(*found):
                     # Of a row with one key the gradient is 0, and the difference of two equal sums in fp32 remains.
-                    self.judged(ours, exact, yardstick, softcap, 1e-5 if softcap == 0.0 else 3e-4)
+                    # And PyTorch, which computes the backward pass, rounds the part of each query head before it sums over a group.
+                    rounded = torch.finfo(dtype).eps * exact.abs().max().item() if heads_kv < HEADS else 0.0
+                    self.judged(ours, exact, yardstick, softcap, rounded + (1e-5 if softcap == 0.0 else 3e-4))
 
     def test_ragged_batches_with_rows_that_do_not_count(self):
         torch.manual_seed(2)
