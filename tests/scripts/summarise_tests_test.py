@@ -16,6 +16,7 @@ UNITTEST = ('<testcase name="f" status="run"><system-out>test_a (m.T.test_a) ...
             "Ran 2 tests in 0.1s\n\nOK (skipped=1)</system-out></testcase>")
 UNITTEST_FAILED = ('<testcase name="g" status="fail"><failure message=""/><system-out>test_a (m.T.test_a) ... ok\n'
                    "Ran 4 tests in 0.1s\n\nFAILED (failures=1, errors=1)</system-out></testcase>")
+UNITTEST_CUT_SHORT = '<testcase name="h" status="run"><system-out>test_a (m.T.test_a) ... ok\ntest_b (m.T.test_b) ... 2 timed</system-out></testcase>'
 
 
 class SummariseTests(unittest.TestCase):
@@ -44,6 +45,11 @@ class SummariseTests(unittest.TestCase):
         code, text, last = self.summarise(UNITTEST, UNITTEST_FAILED)
         self.assertEqual((code, last), (1, "3 passed, 2 failed, 1 skipped"))
         self.assertIn("test_b (m.T.test_b): no disk", text)
+
+    def test_a_file_that_ended_amid_its_cases_failed(self):
+        code, text, last = self.summarise(PASSED, UNITTEST_CUT_SHORT)
+        self.assertEqual((code, last), (1, "1 passed, 1 failed, 0 skipped"))
+        self.assertIn("FAILED h", text)
 
     def test_nothing_run_or_only_skipped_is_not_a_pass(self):
         self.assertEqual(self.summarise()[::2], (1, "0 passed, 0 failed, 0 skipped"))
