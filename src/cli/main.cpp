@@ -52,12 +52,15 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
            kEnds),
       verb("problem", "what a problem's id says, field by field, and what it costs", add_problem, kEnds),
       verb("warmup", "fill the compile cache with what a suite needs, ahead of time", add_warmup),
+      verb("submit", "judge a config or a patched kernel of somebody's: each gate's verdict, with reasons", add_submit),
+      verb("mcp", "serve agents: the tools of the laboratory over the Model Context Protocol, on stdio", add_mcp),
       verb("worker", "evaluates candidates for a parent process", add_worker),
       verb("execute-kernel", "runs one kernel of somebody else's for a parent process", add_execute_kernel, kEnds),
       verb("timer-server", "the laboratory's own party of a peer run", add_timer_server, kEnds),
       verb("launch-candidate", "launches a candidate for a profiler", add_launch_candidate, kEnds),
+      verb("confine", "becomes a program without network and with limits", add_confine, kEnds),
   };
-  for (auto hidden = verbs.end() - 4; hidden != verbs.end(); ++hidden) hidden->app->group("");
+  for (auto hidden = verbs.end() - 5; hidden != verbs.end(); ++hidden) hidden->app->group("");
   return verbs;
 }
 

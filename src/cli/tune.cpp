@@ -26,7 +26,7 @@ struct TuneArguments {
   std::string ledger = "results/experiments";
   TimingFlags timing{.seconds = 0};  // the budget says how long
   int finalists = 5;
-  bool trust_code = false;
+  bool trust_code = false, confine_proposer = false;
 };
 
 // "60s", "5m", "1h": seconds of the whole suite. "200": trials per problem.
@@ -57,6 +57,9 @@ TuneOptions tune_options_from(const TuneArguments& options) {
   out.device = describe_device(options.common.device).id;
   out.strategy = options.strategy;
   if (!options.proposer.empty()) out.proposer = options.proposer;
+  if (options.confine_proposer && options.proposer.empty())
+    throw_bad_input("--confine-proposer was given without --proposer: there is nothing to confine");
+  out.confine_proposer = options.confine_proposer;
   out.ledger = options.ledger;
   out.spec() = spec_of(options.timing);
   out.finalists = options.finalists;
@@ -307,6 +310,8 @@ Run add_tune(CLI::App& app) {
          "--proposer", options->proposer,
          "a program that proposes configs or patched kernels in lines of JSON (docs/tuning.md), beside the strategy")
       ->type_name("CMD");
+  app.add_flag("--confine-proposer", options->confine_proposer,
+               "the proposer gets no network, writes one temporary folder alone, and has limits of memory and time");
   app.add_option("--ledger", options->ledger, "experiments' verdicts to consult")
       ->type_name("DIR")
       ->capture_default_str();

@@ -26,6 +26,8 @@ Run add_profile(CLI::App& app);
 Run add_explain(CLI::App& app);
 Run add_problem(CLI::App& app);
 Run add_warmup(CLI::App& app);
+Run add_submit(CLI::App& app);
+Run add_mcp(CLI::App& app);
 // Hidden: the child process that lab/process/worker.h starts.
 Run add_worker(CLI::App& app);
 // Hidden: the process that runs others' kernels on the emulator (device/emulator/executor.h).
@@ -34,5 +36,7 @@ Run add_execute_kernel(CLI::App& app);
 Run add_timer_server(CLI::App& app);
 // Hidden: what Nsight Compute runs (lab/diagnose/gather.h).
 Run add_launch_candidate(CLI::App& app);
+// Hidden: confines itself and becomes a proposer (lab/process/confined.h).
+Run add_confine(CLI::App& app);
 
 }  // namespace flashcore::cli

@@ -9,7 +9,7 @@ from support import DONE, EXPERIMENT, CliTest, verbs, write_qkv
 
 
 def needs_nvrtc(example):
-    return example[1] == "compile" or example[1] == "warmup" and "--arch" in example
+    return example[1] == "compile" or "--compile-only" in example or example[1] == "warmup" and "--arch" in example
 
 
 class HelpExamplesTest(CliTest):
@@ -33,6 +33,9 @@ class HelpExamplesTest(CliTest):
             result["source_hash"] = "0" * 32
         self.write("stale.json", json.dumps(results))
         self.write("example.yaml", EXPERIMENT)
+        self.write("config.json", json.dumps({"family": "cpu_fwd", "config": {"block_n": 64}}))
+        remark = {"file": "kernel.cuh", "from": "#pragma once", "to": "#pragma once  // mine"}
+        self.write("patch.json", json.dumps({"family": "ref_fwd", "name": "mine", "replace": [remark]}))
 
     def test_every_example_of_every_verb(self):
         self.prepare()

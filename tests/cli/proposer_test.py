@@ -1,13 +1,36 @@
-"""examples/neighbours.py as an external proposer of flashcore tune."""
+"""examples/neighbours.py and examples/mend_overlap.py as external proposers of flashcore tune, and what confines a proposer."""
 
 import json
 import os
+import re
 import sys
 import unittest
 
-from support import DONE, SOURCE_DIR, CliTest
+from support import BAD_USAGE, DONE, NOT_JUDGED, SOURCE_DIR, CliTest
 
 PROPOSER = f'"{sys.executable}" "{os.path.join(SOURCE_DIR, "examples", "neighbours.py")}"'
+MEND = f'"{sys.executable}" "{os.path.join(SOURCE_DIR, "examples", "mend_overlap.py")}"'
+# Tries what a confined proposer may not do, says what came of it on stderr, and is done.
+ESCAPES = """
+import json, os, resource, socket, sys, tempfile
+def tried(what):
+    try:
+        what()
+        return "allowed"
+    except OSError as e:
+        return "refused"
+with tempfile.NamedTemporaryFile("w") as own:
+    own.write("x")
+outcome = {
+    "network": tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM)),
+    "unix": tried(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)),
+    "writes": tried(lambda: open(sys.argv[1], "w").close()),
+    "kills": tried(lambda: os.kill(os.getppid(), 0)),
+    "memory": resource.getrlimit(resource.RLIMIT_AS)[0] >> 30,
+    "secret": os.environ.get("SECRET_KEY", "gone"),
+}
+sys.exit("outcome " + json.dumps(outcome))
+"""
 
 
 class ProposerTest(CliTest):
@@ -20,6 +43,53 @@ class ProposerTest(CliTest):
         self.assertEqual([arm["strategy"] for arm in arms], ["proposer"])
         self.assertEqual(arms[0]["note"], "")
         self.assertGreaterEqual(arms[0]["trials"], 3)
+
+    def tune_mending(self, device, problem, family, code):
+        self.expect(
+            code, "tune", "--device", device, "--problem", problem, "--family", family, "--strategy", "none", "--proposer", MEND,
+            "--budget", "6", "--finalists", "1", "--store", self.path("trials.db"), "--json", self.path("tune.json"), timeout=280)  # fmt: skip
+        with open(self.path("tune.json"), encoding="utf-8") as file:
+            return json.load(file)["results"][0]
+
+    def test_a_bad_config_is_mended_by_rule(self):
+        result = self.tune_mending("cpu", "b1_h4_s512_d64_fp32", "cpu_fwd", DONE)
+        arm = result["arms"][0]
+        self.assertEqual((arm["note"], arm["rejected"], arm["trials"]), ("", 0, 3))
+        self.assertIn("cpu_fwd:block_m=", arm["best"])
+        self.assertNotIn("block_m=24,block_n=32", arm["best"], "it ended with the slow one")
+
+    def test_a_kernel_without_overlap_is_mended_by_rule(self):
+        result = self.tune_mending("emulator", "b1_h1_s100_d64_fp16", "sm80_fwd", NOT_JUDGED)  # an emulated GPU has no time
+        arm = result["arms"][0]
+        self.assertEqual((arm["note"], arm["rejected"], arm["trials"]), ("", 0, 3), arm)
+        self.assertEqual(result["funnel"]["correct"], result["funnel"]["proposed"], "each of them passed the gates")
+
+    def escape(self, *flags):
+        script = self.write("escapes.py", ESCAPES)
+        words = self.expect(
+            BAD_USAGE, "tune", "--device", "cpu", "--problem", "b1_h2_s96_d64_fp32", "--family", "cpu_fwd", "--strategy", "none", "--budget", "8",
+            "--store", self.path("trials.db"), "--proposer", f'"{sys.executable}" "{script}" "{self.path("written")}"', *flags)  # fmt: skip
+        return json.loads(re.search(r"outcome (\{.*?\})", words.stderr)[1]), words.stdout
+
+    def test_a_confined_proposer_has_no_network_and_writes_nowhere_else(self):
+        self.environment["SECRET_KEY"] = "hunter2"
+        free, _ = self.escape()
+        self.assertEqual((free["unix"], free["writes"], free["secret"]), ("allowed", "allowed", "hunter2"))
+        confined, said = self.escape("--confine-proposer")
+        self.assertIn("the proposer is confined: no sockets and so no network", said)
+        self.assertIn("the proposer is not kept from: ", said)
+        wanted = {"network": "refused", "unix": "refused", "writes": "refused", "kills": "refused", "memory": 8, "secret": "gone"}
+        if "writing files" in said:  # no Landlock here, and the run said so
+            del wanted["writes"], confined["writes"]
+        self.assertEqual(confined, wanted)
+
+    def test_confining_needs_a_proposer(self):
+        self.expect_error(BAD_USAGE, ["--confine-proposer", "--proposer"], "tune", "--device", "cpu", "--problem", "b1_h2_s96_d64_fp32", "--confine-proposer")
+
+    def test_a_confined_proposer_proposes(self):
+        self.expect(
+            DONE, "tune", "--device", "cpu", "--problem", "b1_h2_s128_d64_fp32", "--family", "cpu_fwd", "--strategy", "none", "--proposer", PROPOSER,
+            "--confine-proposer", "--budget", "4", "--finalists", "1", "--store", self.path("trials.db"))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import unittest
 
 from support import BAD_USAGE, DONE, NO_ENVIRONMENT, SOURCE_DIR, CliTest, has_gpu, verbs
 
-HIDDEN = {"worker", "execute-kernel", "timer-server", "launch-candidate"}
+HIDDEN = {"worker", "execute-kernel", "timer-server", "launch-candidate", "confine"}
 
 
 class UsageTest(CliTest):

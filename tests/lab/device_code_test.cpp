@@ -73,6 +73,37 @@ FC_DEVICE int f(int a, int b = 1) { int c = a; if (c == b) c = 2; auto g = [&](i
             "");
 }
 
+// A launch computes from its inputs alone, on its own stream.
+TEST(DeviceCode, WhatOutlivesTheLaunchIsRefused) {
+  const std::pair<const char*, const char*> attacks[] = {
+      {"FC_DEVICE int f() { static int calls; return calls++; }", "static variable"},
+      {"FC_DEVICE int f() { int static calls = 0; return calls++; }", "static variable"},
+      {"FC_DEVICE int f() { static int calls(0); return calls++; }", "static variable"},
+      {"FC_DEVICE int f() { static const void* last[64]; return last[0] != nullptr; }", "static variable"},
+      {"FC_DEVICE int f() { static struct { int n; } kept; return kept.n++; }", "static variable"},
+      {"FC_DEVICE void f() { auto g = [] { static int n{0}; return n++; }; g(); }", "static variable"},
+      {"__global__ void k();\nFC_DEVICE void f() { k<<<1, 1>>>(); }", "another kernel"},
+      {"__global__ void k();\nFC_DEVICE void f() { k< < <1, 1>>>(); }", "another kernel"},
+      {"FC_DEVICE void f() { cudaDeviceSynchronize(); }", "CUDA run time"},
+      {"FC_DEVICE void f(cudaStream_t s) {}", "CUDA run time"},
+      {"FC_DEVICE void f() { cuStreamSynchronize(0); }", "CUDA run time"},
+      {"FC_DEVICE void f() { asm(\"prefetch.global.L2::evict_last [%0];\" ::\"l\"(0)); }", "beyond the launch"},
+      {"FC_DEVICE void f() { asm(\"createpolicy.fractional.L2::evict_first.b64 p, 1.0;\"); }", "beyond the launch"},
+  };
+  for (const auto& [text, words] : attacks)
+    EXPECT_NE(refusal(text).find(words), std::string::npos) << text << refusal(text);
+  const char* honest[] = {
+      "FC_DEVICE int f() { static constexpr int kOne = 1; constexpr static int kTwo = 2; return kOne + kTwo; }",
+      "FC_DEVICE int f() { static __shared__ int shared[4]; return shared[0]; }",
+      "struct S { FC_DEVICE static int f(int a = 1) { return a; }\n  template <int N> static FC_DEVICE S of(int i) { "
+      "return {}; } };",
+      "// static int calls; k<<<1, 1>>>(); cudaMalloc, evict_last",
+      "FC_DEVICE int f(int a, int b) { return a << b; }",
+      "FC_DEVICE float customized(float cumulative) { return cumulative; }",
+  };
+  for (const char* text : honest) EXPECT_EQ(refusal(text), "") << text;
+}
+
 TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
   const std::pair<const char*, const char*> attacks[] = {
       {"#include \"/etc/passwd\"", "#include"},

@@ -95,7 +95,7 @@ TEST(PlantedCorpus, EveryCheckHasAFaultThatReliesOnIt) {
   std::set<Check> relied = {// shown below, each by a test of its own
                             Check::kSpills,          Check::kStack,         Check::kPtxasWarnings, Check::kSharedMemory,
                             Check::kThreads,         Check::kRegisters,     Check::kIdenticalCode, Check::kSelfTest,
-                            Check::kInertParameters, Check::kUnmaskedFlops, Check::kWatchdog};
+                            Check::kInertParameters, Check::kUnmaskedFlops, Check::kWatchdog,      Check::kDeviceCode};
   for (const PlantedFault& fault : cpu_faults())
     relied.insert(fault.escapes_without.begin(), fault.escapes_without.end());
   for (const PlantedFault& fault : gpu_planted_faults())
@@ -202,6 +202,18 @@ TEST(PlantedHarness, InertKnobIsCaughtByItsCodeHash) {
   EXPECT_EQ(inert_fields(space, identities), std::vector<std::string>{"knob"});
   const CheckOff off(Check::kInertParameters);
   EXPECT_TRUE(inert_fields(space, identities).empty());
+}
+
+TEST(PlantedHarness, AKernelThatKeepsAResultIsNoDeviceCode) {
+  Patch patch;
+  patch.name = "keeps";
+  patch.family = "ref_fwd";
+  patch.replace = {{"ref_fwd/kernel.cuh", "  Item item;\n  if (!find_item<C>(params, item)) return;\n",
+                    "  static int launches;\n  if (launches++) return;\n  Item item;\n  if (!find_item<C>(params, "
+                    "item)) return;\n"}};
+  EXPECT_THROW(make_patched_family(patch), RefusedSource);
+  const CheckOff off(Check::kDeviceCode);
+  EXPECT_NO_THROW(make_patched_family(patch));
 }
 
 TEST(PlantedHarness, IdenticalCodeIsNotRaced) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "lab/harness/device_code_state.h"
 #include "lab/harness/device_code_tokens.h"
 
 namespace flashcore {
@@ -91,9 +92,11 @@ class Checker {
     for (const Token& token : tokens) check_word(token);
     const Lines lines = split(tokens);
     for (const Line& line : lines.directives) check_directive(line);
-    if (in_ptx_) return;
-    check_branches(tokens);
-    check_statements(lines.code);
+    if (!in_ptx_) {
+      check_branches(tokens);
+      check_statements(lines.code);
+    }
+    if (const auto kept = find_kept_state(tokens)) throw Refused{kept->line, kept->why};
   }
 
  private:

@@ -12,6 +12,7 @@
 #include "kernels/derived_family.h"
 #include "kernels/embedded.h"
 #include "lab/harness/device_code.h"
+#include "lab/record/checks.h"
 
 namespace flashcore {
 namespace {
@@ -38,11 +39,11 @@ void check_sources(const Patch& patch, const SourceMap& overlay) {
     const auto original = device_sources().find(path);
     const std::string before = original == device_sources().end() ? "" : original->second;
     if (text == before) continue;
-    if (const auto why = why_not_device_code(path, text, before, known))
-      throw_bad_input(
+    if (const auto why = why_not_device_code(path, text, before, known); why && is_on(Check::kDeviceCode))
+      throw RefusedSource(fmt::format(
           "patch {} is refused: {}; a patch brings device code only (docs/security.md). If you have read it and want "
           "it compiled all the same, give --trust-code",
-          patch.name, *why);
+          patch.name, *why));
   }
 }
 
@@ -51,18 +52,19 @@ SourceMap overlay_of(const Patch& patch) {
   SourceMap overlay = patch.files;
   for (const auto& [path, text] : overlay) {
     if (fs::path(path).lexically_normal().generic_string() != path || path.find("..") != std::string::npos)
-      throw_bad_input("patch {} brings the path {}; give one that goes straight down, as tile/softmax.cuh", patch.name,
-                      path);
+      throw RefusedSource(fmt::format(
+          "patch {} brings the path {}; give one that goes straight down, as tile/softmax.cuh", patch.name, path));
     if (!device_sources().contains(path) && !path.starts_with(patch.family + "/"))
-      throw_bad_input("patch {} brings {}, which no kernel includes; give kernel.cuh, or a path as tile/softmax.cuh",
-                      patch.name, path);
+      throw RefusedSource(
+          fmt::format("patch {} brings {}, which no kernel includes; give kernel.cuh, or a path as tile/softmax.cuh",
+                      patch.name, path));
   }
   for (const Patch::Replacement& r : patch.replace) {
     if (!overlay.contains(r.file)) {
       const auto found = device_sources().find(r.file);
       if (found == device_sources().end())
-        throw_bad_input("patch {} changes {}, which is no device source; paths are as {}/kernel.cuh", patch.name,
-                        r.file, patch.family);
+        throw RefusedSource(fmt::format("patch {} changes {}, which is no device source; paths are as {}/kernel.cuh",
+                                        patch.name, r.file, patch.family));
       overlay.insert(*found);
     }
     std::string& text = overlay.at(r.file);
@@ -139,6 +141,7 @@ void from_json(const json& j, Patch& p) {
 }
 
 void trust_code() { g_trust_code = true; }
+bool is_code_trusted() { return g_trust_code; }
 
 std::vector<Patch::Replacement> read_replacements(const YamlReader& reader, const YAML::Node& map,
                                                   const std::string& key) {

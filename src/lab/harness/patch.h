@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "device/compiler.h"
 #include "kernels/family.h"
 #include "kernels/registry.h"
@@ -21,6 +22,12 @@ class Node;
 namespace flashcore {
 
 class YamlReader;
+
+// A patch that brings, or changes, something else than device code: what the check device_code catches.
+class RefusedSource : public Error {
+ public:
+  explicit RefusedSource(const std::string& message) : Error(ErrorKind::kBadInput, message) {}
+};
 
 struct Patch {
   struct Replacement {
@@ -44,6 +51,7 @@ void from_json(const nlohmann::json& json, Patch& patch);
 
 // Patches loaded from now on are trusted: the user has said --trust-code. For the whole process, before the first.
 void trust_code();
+bool is_code_trusted();
 
 // A folder that holds kernel.cuh (in place of the family's), further files under their paths (tile/..., <family>/...),
 // and patch.yaml with `replace` (list of file, from, to) and `extend` (field: [values]); at least one of them.

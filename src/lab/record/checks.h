@@ -10,6 +10,8 @@
 namespace flashcore {
 
 enum class Check {
+  // before any compiler
+  kDeviceCode,  // a patch brings device code that keeps nothing from launch to launch
   // resource gate
   kSpills,
   kStack,
@@ -54,6 +56,7 @@ template <>
 struct WordsOf<Check> {
   static constexpr std::string_view what = "check";
   static constexpr std::pair<Check, std::string_view> table[] = {
+      {Check::kDeviceCode, "device_code"},
       {Check::kSpills, "spills"},
       {Check::kStack, "stack"},
       {Check::kPtxasWarnings, "ptxas_warnings"},

@@ -6,9 +6,10 @@
 
 namespace flashcore {
 
-// What judges a candidate, in order. kCounters takes the place of kPerformance on an emulated GPU; kTune is the tuner's
-// look at all trials together; kStart: the worker had not told any yet.
-enum class Gate { kStart, kValid, kCompile, kResource, kCorrectness, kPerformance, kCounters, kTune };
+// What judges a candidate, in order. kEmulator is the correctness of a patched kernel on the emulator before a GPU runs
+// it. kCounters takes the place of kPerformance on an emulated GPU; kTune is the tuner's look at all trials together;
+// kStart: the worker had not told any yet.
+enum class Gate { kStart, kValid, kCompile, kResource, kEmulator, kCorrectness, kPerformance, kCounters, kTune };
 template <>
 struct WordsOf<Gate> {
   static constexpr std::string_view what = "gate";
@@ -16,6 +17,7 @@ struct WordsOf<Gate> {
                                                                 {Gate::kValid, "valid"},
                                                                 {Gate::kCompile, "compile"},
                                                                 {Gate::kResource, "resource"},
+                                                                {Gate::kEmulator, "emulator"},
                                                                 {Gate::kCorrectness, "correctness"},
                                                                 {Gate::kPerformance, "performance"},
                                                                 {Gate::kCounters, "counters"},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/embedded.h"
+#include "lab/process/confined.h"
 #include "lab/process/worker.h"
 #include "lab/record/json_io.h"
 
@@ -70,13 +71,15 @@ json family_json(const Family& family, const Problem& problem, const DeviceLimit
 
 class ProposerArm final : public Arm {
  public:
-  ProposerArm(const std::string& command, const std::vector<const Family*>& families, const Problem& problem,
+  ProposerArm(const ProposerCommand& command, const std::vector<const Family*>& families, const Problem& problem,
               const DeviceInfo& device, const std::vector<std::string>& notes, std::function<bool()> stop,
               std::function<std::optional<double>()> seconds_left)
       : stop_(std::move(stop)),
         seconds_left_(std::move(seconds_left)),
         families_(families),
-        child_({"/bin/sh", "-c", command}, kMaxAnswer) {
+        child_(command.writes.empty() ? std::vector<std::string>{"/bin/sh", "-c", command.shell}
+                                      : confined_command(command.shell, command.writes),
+               kMaxAnswer) {
     json list = json::array();
     for (const Family* family : families) list.push_back(family_json(*family, problem, device.limits));
     send({{"event", "start"},
@@ -203,7 +206,7 @@ std::unique_ptr<Arm> make_search_arm(const std::string& strategy, const std::vec
   return std::make_unique<SearchArm>(strategy, families, problem, limits, seed);
 }
 
-std::unique_ptr<Arm> make_proposer_arm(const std::string& command, const std::vector<const Family*>& families,
+std::unique_ptr<Arm> make_proposer_arm(const ProposerCommand& command, const std::vector<const Family*>& families,
                                        const Problem& problem, const DeviceInfo& device,
                                        const std::vector<std::string>& notes, std::function<bool()> stop,
                                        std::function<std::optional<double>()> seconds_left) {

@@ -43,11 +43,16 @@ class Arm {
 std::unique_ptr<Arm> make_search_arm(const std::string& strategy, const std::vector<const Family*>& families,
                                      const Problem& problem, const DeviceLimits& limits, std::uint64_t seed);
 
+struct ProposerCommand {
+  std::string shell;   // for /bin/sh
+  std::string writes;  // confined (lab/process/confined.h): the folder that it may write; empty: not confined
+};
+
 // A program run by /bin/sh, spoken to in lines of JSON: docs/tuning.md has the protocol. It proposes configs, or
-// kernels as folders (lab/harness/patch.h); what it proposes goes through the same gates as everything else, and it is
+// kernels as patches (lab/harness/patch.h); what it proposes goes through the same gates as everything else, and it is
 // told how each ended. `notes`: what the ledger has to say. `seconds_left`: of the budget, none without one. An answer
 // that comes later is of no use to the run: it is waited for that long and a moment more, and 120 s at most.
-std::unique_ptr<Arm> make_proposer_arm(const std::string& command, const std::vector<const Family*>& families,
+std::unique_ptr<Arm> make_proposer_arm(const ProposerCommand& command, const std::vector<const Family*>& families,
                                        const Problem& problem, const DeviceInfo& device,
                                        const std::vector<std::string>& notes, std::function<bool()> stop,
                                        std::function<std::optional<double>()> seconds_left);

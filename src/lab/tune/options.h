@@ -19,6 +19,7 @@ struct TuneOptions : MeasurementSpec {  // how long one trial is timed follows f
   // evolution | random | exhaustive; both: evolution and random in turn on one budget; none: the proposer alone
   std::string strategy = "evolution";
   std::optional<std::string> proposer;   // a shell command, beside the strategy (lab/tune/arms.h)
+  bool confine_proposer = false;         // no network, writes in one folder, limits
   std::string ledger;                    // folder of experiments' verdicts to consult; empty: none
   std::optional<double> budget_seconds;  // of the whole suite, shared evenly over its problems
   std::optional<int> budget_trials;      // per problem

@@ -12,8 +12,6 @@ namespace flashcore {
 namespace {
 
 constexpr const char* kBaselineFamily = "ref_fwd";
-// Of a problem's time, what the search may use; the rest re-measures the finalists.
-constexpr double kSearchShare = 0.6;
 // fp64 reference work per core and data pattern: about half a second.
 constexpr double kReferenceFlopsPerCore = 2e8;
 // Of one race where only trials are limited.
@@ -113,9 +111,7 @@ void ProblemTuner::announce_space() {
     for (std::string& note : ledger_notes(run_.ledger, family->name(), run_.worker.device().key))
       progress.notes.push_back("ledger: " + note);
   const std::string strategy = run_.options.strategy;
-  if (run_.options.proposer)
-    arms_.push_back(make_proposer_arm(*run_.options.proposer, searched_, problem_, run_.worker.device(), progress.notes,
-                                      run_.stop, [this] { return seconds_left(kSearchShare); }));
+  if (run_.options.proposer) add_proposer(progress.notes);
   for (const char* one : {"evolution", "random", "exhaustive"})
     if (strategy == one || (strategy == "both" && std::string(one) != "exhaustive"))
       arms_.push_back(make_search_arm(one, searched_, problem_, limits_, run_.options.seed));
@@ -201,19 +197,10 @@ bool ProblemTuner::try_next_proposal(std::size_t arm) {
   EvaluateRequest request = request_for(proposal->candidate, Phase::kSearch);
   if (incumbent_) request.incumbent = incumbent_->candidate();
   request.timed = timed_;
-  const Trial& trial = run_and_store(request, "search");
+  const Trial& trial = proposal->patch ? judge_patched(request) : run_and_store(request, "search");
   note_arm_trial(arm, trial);
   arms_[arm]->observe(trial);
   return true;
-}
-
-void ProblemTuner::keep_rejections(std::size_t arm) {
-  constexpr std::size_t kKept = 20;
-  TuneResult::Arm& outcome = entry_.arms[arm];
-  for (const Rejection& r : arms_[arm]->take_rejections()) {
-    ++outcome.rejected;
-    if (outcome.rejections.size() < kKept) outcome.rejections.emplace_back(r.answer, r.reason);
-  }
 }
 
 void ProblemTuner::note_arm_trial(std::size_t arm, const Trial& trial) {
@@ -241,9 +228,15 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
   return request;
 }
 
-const Trial& ProblemTuner::run_and_store(const EvaluateRequest& request, const char* stage) {
+const Trial& ProblemTuner::run_and_store(const EvaluateRequest& request, const char* stage, const Verdict* emulated) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
-  const Trial& trial = remember(store(run_.worker.evaluate(request)));
+  Trial trial = run_.worker.evaluate(request);
+  if (emulated) note_emulator_verdict(trial, *emulated);
+  return keep_trial(std::move(trial), stage);
+}
+
+const Trial& ProblemTuner::keep_trial(Trial judged, const char* stage) {
+  const Trial& trial = remember(store(std::move(judged)));
   if (trial.ended == Ended::kEnvironment) ++entry_.lacking;
   consider_incumbent(trial);
   report(stage, trial, static_cast<int>(trials_.size()), budget_.trials.value_or(0));

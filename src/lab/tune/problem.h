@@ -9,11 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "core/scratch_folder.h"
 #include "lab/experiment/ledger.h"
 #include "lab/process/worker.h"
 #include "lab/record/store.h"
 #include "lab/tune/arms.h"
 #include "lab/tune/options.h"
+#include "lab/tune/preflight.h"
 #include "lab/tune/result.h"
 
 namespace flashcore {
@@ -35,6 +37,7 @@ struct TuneRun {
   // layout of memory. The first of them serves the whole run, because each child measures the device's ceilings for
   // itself (seconds); where time allows, more fresh ones follow.
   Worker holdout_worker;
+  EmulatorStage emulator;
   std::vector<LedgerEntry> ledger;
   std::size_t problems_done = 0;
 };
@@ -49,10 +52,13 @@ class ProblemTuner {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // Of a problem's time, what the search may use; the rest re-measures the finalists.
+  static constexpr double kSearchShare = 0.6;
 
   bool find_families();
   void load_earlier_trials();
   void announce_space();
+  void add_proposer(std::vector<std::string>& notes);
   void consult_ledger(std::vector<std::string>& notes);
   void try_defaults();
   void search();
@@ -60,7 +66,10 @@ class ProblemTuner {
   void measure_finalists();
 
   EvaluateRequest request_for(const std::string& candidate, Phase phase) const;
-  const Trial& run_and_store(const EvaluateRequest& request, const char* stage);
+  // `emulated`: the emulator's verdict, to be noted with the trial.
+  const Trial& run_and_store(const EvaluateRequest& request, const char* stage, const Verdict* emulated = nullptr);
+  const Trial& judge_patched(const EvaluateRequest& request);
+  const Trial& keep_trial(Trial judged, const char* stage);
   Trial store(Trial trial);
   const Trial& remember(Trial trial);
   const Trial* find_tried(const std::string& candidate) const;
@@ -87,6 +96,7 @@ class ProblemTuner {
   Clock::time_point start_;
   TuneResult::Entry entry_;
   std::vector<const Family*> families_, searched_;
+  std::optional<ScratchFolder> proposer_folder_;  // outlives the proposer
   std::vector<std::unique_ptr<Arm>> arms_;
   std::vector<std::unique_ptr<PatchScope>> scopes_;
   std::vector<std::string> seeds_;  // candidates that an experiment found faster

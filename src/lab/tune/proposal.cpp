@@ -1,11 +1,13 @@
 #include "lab/tune/proposal.h"
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
+#include "lab/tune/proposal_patch.h"
 
 namespace flashcore {
 namespace {
@@ -13,7 +15,10 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kForm =
-    R"(answer {"candidate": "family:key=value,..."}, {"family": "...", "config": {"key": value}} or {"done": true})";
+    R"(answer {"candidate": "family:key=value,..."}, {"family": "...", "config": {"key": value}} or {"done": true}, and )"
+    R"(with a kernel also "patch": "folder", or "name", "files", "replace" and "extend")";
+constexpr std::array<std::string_view, 9> kKeys = {"candidate", "family",  "config", "patch",  "name",
+                                                   "files",     "replace", "extend", "comment"};
 
 constexpr std::size_t kMaxText = 4096;
 
@@ -49,6 +54,10 @@ std::optional<Proposal> parse_proposal(std::string_view line) {
   const json answer = parse_json(line, "the answer");
   if (!answer.is_object()) throw_bad_input("the answer is {}, not an object; {}", answer.type_name(), kForm);
   if (const auto done = answer.find("done"); done != answer.end() && *done == true) return std::nullopt;
+  // A misspelt "replace" would be measured as the kernel without its patch.
+  for (const auto& [key, value] : answer.items())
+    if (std::find(kKeys.begin(), kKeys.end(), key) == kKeys.end())
+      throw_bad_input("'{}' is no key of an answer; {}", excerpt(key), kForm);
   Proposal proposal;
   std::string family, config;
   if (answer.contains("candidate")) {
@@ -60,11 +69,15 @@ std::optional<Proposal> parse_proposal(std::string_view line) {
     family = text_of(answer, "family");
     config = config_of(answer);
   }
+  proposal.patch = inline_patch(answer, family);
   if (answer.contains("patch")) {
+    if (proposal.patch)
+      throw_bad_input("'patch' names a folder, and the answer brings a patch itself; give one of them");
     const std::filesystem::path folder = text_of(answer, "patch");
     proposal.patch = load_patch(folder, family, folder.filename().string());
-    family = proposal.patch->family_name();
   }
+  if (proposal.patch) family = proposal.patch->family_name();
+  else if (answer.contains("name")) throw_bad_input("'name' names a patch, and there is none; {}", kForm);
   proposal.candidate = family + (config.empty() ? "" : ":" + config);
   return proposal;
 }

@@ -14,8 +14,9 @@ struct Proposal {
   std::optional<Patch> patch;  // that it is made from
 };
 
-// A line of a proposer: {"candidate": "family:k=v,..."}, or {"family": ..., "config": {...}}; and "patch": a folder,
-// which is read. None for {"done": true}. Error kBadInput for anything else.
+// A line of a proposer: {"candidate": "family:k=v,..."}, or {"family": ..., "config": {...}}; and with a kernel
+// "patch": a folder, which is read, or the patch itself (proposal_patch.h). None for {"done": true}. Error kBadInput
+// for anything else.
 std::optional<Proposal> parse_proposal(std::string_view line);
 
 }  // namespace flashcore

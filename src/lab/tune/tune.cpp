@@ -39,10 +39,12 @@ TuneResult tune(const TuneOptions& options, Store& store, const std::function<vo
               new_run_id(),
               Worker(options.device, options.worker_executable),
               Worker(options.device, options.worker_executable),
+              EmulatorStage(options.worker_executable),
               options.ledger.empty() ? std::vector<LedgerEntry>() : load_ledger(options.ledger),
               0};
   run.worker.cancel_when(stop);
   run.holdout_worker.cancel_when(stop);
+  run.emulator.cancel_when(stop);
   TuneResult result;
   result.run = run.id;
   std::optional<double> seconds = options.budget_seconds;

@@ -1,0 +1,29 @@
+#pragma once
+// What is asked of a proposed kernel before a device runs it: does it compile, does it pass the resource gate, and is
+// it right on the emulator.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lab/tune/emulator_stage.h"
+
+namespace flashcore {
+
+struct Preflight {
+  std::vector<Verdict> gates;  // in order; the last is what stopped it, if anything did
+  Ended ended = Ended::kNotYet;
+  std::string message;
+  bool stopped() const { return ended != Ended::kNotYet; }
+};
+
+// The gates kValid, kCompile and kResource for `limits`, by NVRTC in a process of its own: no GPU. kCompile is skipped,
+// and kResource not reached, where there is no NVRTC. The patches of the request are in the registry.
+Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limits, const std::function<bool()>& stop);
+
+// The trial of a candidate that `preflight` stopped.
+Trial stopped_trial(const DeviceInfo& device, const EvaluateRequest& request, const Preflight& preflight);
+// The verdict of the emulator, before that of the device's correctness.
+void note_emulator_verdict(Trial& trial, const Verdict& verdict);
+
+}  // namespace flashcore

@@ -1,0 +1,137 @@
+#include "lab/tune/submission.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/foreign_text.h"
+#include "lab/harness/patch_reach.h"
+#include "lab/record/checks.h"
+#include "lab/tune/proposal.h"
+
+namespace flashcore {
+namespace {
+
+constexpr std::size_t kQuotedAnswer = 200;
+constexpr double kSubmissionReferenceFlops = 2e9, kRaceSeconds = 1.5;
+
+bool on_gpu_family(const std::string& candidate) {
+  return family_by_name(candidate.substr(0, candidate.find(':'))).kind() == DeviceKind::kCuda;
+}
+
+void refuse(Submission& submission, const std::string& why, const char* check) {
+  submission.ended = Ended::kInvalid;
+  submission.message = why;
+  submission.gates.push_back({Gate::kValid, GateStatus::kFailed, why, {{"check", check}}});
+}
+
+void take(Submission& submission, const Preflight& preflight) {
+  submission.gates.insert(submission.gates.end(), preflight.gates.begin(), preflight.gates.end());
+  submission.ended = preflight.ended;
+  submission.message = preflight.message;
+}
+
+bool has_gate(const Submission& submission, Gate gate) {
+  return std::any_of(submission.gates.begin(), submission.gates.end(),
+                     [&](const Verdict& v) { return v.gate == gate; });
+}
+
+}  // namespace
+
+const Verdict* stopping_verdict(const Submission& submission) {
+  const auto found = std::find_if(submission.gates.begin(), submission.gates.end(), [](const Verdict& v) {
+    return v.status == GateStatus::kFailed || v.status == GateStatus::kError;
+  });
+  return found == submission.gates.end() ? nullptr : &*found;
+}
+
+SubmissionJudge::SubmissionJudge(SubmissionOptions options, std::function<bool()> stop)
+    : options_(std::move(options)), stop_(std::move(stop)) {
+  emulator_.cancel_when(stop_);
+  if (options_.compile_only) {
+    device_.limits = limits_of_arch(options_.arch);
+    device_.id = device_.key = device_.name = options_.arch;
+    return;
+  }
+  worker_ = std::make_unique<Worker>(options_.device);
+  worker_->cancel_when(stop_);
+  device_ = worker_->device();
+}
+
+Submission SubmissionJudge::judge(const std::string& line) {
+  Submission submission;
+  submission.answer = excerpt(line, kQuotedAnswer);
+  std::optional<Proposal> proposal;
+  try {
+    proposal = parse_proposal(line);
+    if (!proposal) throw_bad_input("\"done\" is no candidate; submit a config or a patch");
+    submission.candidate = proposal->candidate;
+    std::optional<PatchScope> scope;
+    if (proposal->patch) {
+      scope.emplace(std::vector<Patch>{*proposal->patch});
+      submission.notes = reach_of(*proposal->patch).outside;
+    }
+    judge_candidate(proposal->candidate, proposal->patch, submission);
+  } catch (const RefusedSource& e) {
+    refuse(submission, e.what(), std::string(to_string(Check::kDeviceCode)).c_str());
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kBadInput) throw;
+    refuse(submission, e.what(), "proposal");
+  }
+  return submission;
+}
+
+void SubmissionJudge::judge_candidate(const std::string& candidate, const std::optional<Patch>& patch,
+                                      Submission& submission) {
+  EvaluateRequest request;
+  request.spec() = options_.spec();
+  request.problem = options_.problem.problem;
+  request.problem_name = options_.problem.name;
+  request.suite = "submit";
+  request.candidate = candidate;
+  request.phase = Phase::kCheck;
+  request.max_reference_flops = kSubmissionReferenceFlops;
+  if (patch) request.patches = {*patch};
+  ask_full_gate(request);
+  const DeviceLimits& limits = device_.limits;
+  if (on_gpu_family(candidate)) {
+    const Preflight compiled = compile_only(request, limits, stop_);
+    take(submission, compiled);
+    if (compiled.stopped()) {
+      if (!options_.compile_only) submission.trial = stopped_trial(device_, request, compiled);
+      return;
+    }
+  }
+  if (options_.compile_only) {
+    const bool judged = has_gate(submission, Gate::kResource);
+    submission.ended = judged ? Ended::kPassed : Ended::kEnvironment;
+    if (!judged)
+      submission.message = submission.gates.empty() ? "a CPU family is compiled with the program; submit it to a CPU"
+                                                    : submission.gates.back().reason;
+    return;
+  }
+  if (patch && limits.kind == DeviceKind::kCuda && !limits.emulated) {
+    Preflight emulated;
+    emulated.gates.push_back(emulator_.judge(request, limits, emulated.ended));
+    emulated.message = emulated.gates.back().reason;
+    take(submission, emulated);
+    if (emulated.gates.back().status == GateStatus::kSkipped) submission.notes.push_back(emulated.message);
+    if (emulated.stopped()) {
+      submission.trial = stopped_trial(device_, request, emulated);
+      return;
+    }
+  }
+  // An emulated GPU has no time, and needs nothing to compare with.
+  request.time = !limits.emulated;
+  request.max_seconds = kRaceSeconds;
+  if (request.time) request.incumbent = dispatch(request.problem, device_).candidate.print();
+  Trial trial = worker_->evaluate(request);
+  for (const Verdict& verdict : trial.gates)
+    if (verdict.status != GateStatus::kPassed || !has_gate(submission, verdict.gate))
+      submission.gates.push_back(verdict);
+  submission.ended = trial.ended;
+  submission.message = trial.message;
+  if (limits.emulated) submission.notes.push_back("an emulated GPU has no time: its speed was not judged");
+  submission.trial = std::move(trial);
+}
+
+}  // namespace flashcore
