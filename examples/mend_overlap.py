@@ -5,8 +5,8 @@
         --proposer "python3 examples/mend_overlap.py"
 
 Of a GPU family it answers with the source itself (docs/agents.md): first with copies that nothing overlaps, then with what each rule
-makes of that. Of cpu_fwd, which cannot be patched, it answers with configs: first tiles of the least size, then each field as in the
-default. A rule stays applied if its kernel passed the gates and is not slower.
+makes of that. Of cpu_fwd, which cannot be patched, it answers with configs: first the smallest tiles and the most splits, then each
+field as in the default. A rule stays applied if its kernel passed the gates and is not slower.
 """
 
 import json
@@ -41,13 +41,15 @@ class Sources:
 
 
 class Tiles:
-    """cpu_fwd's tiles, at first as small as they may be; each rule takes one field's default."""
+    """cpu_fwd's config: at first the keys are split too often into tiles that are too small; each rule takes one field's default."""
+
+    SLOW = {"kv_split": -1, "block_m": 0, "block_n": 0}  # which of the allowed values
 
     def __init__(self, family):
         self.text = dict(family["default"])
-        fields = [field for field in family["fields"] if field["name"] in ("block_m", "block_n")]
-        self.steps = [None, *((field["name"], family["default"][field["name"]]) for field in fields)]
-        self.text.update((field["name"], field["values"][0]) for field in fields)
+        values = {field["name"]: field["values"] for field in family["fields"]}
+        self.steps = [None, *((name, family["default"][name]) for name in self.SLOW)]
+        self.text.update((name, values[name][at]) for name, at in self.SLOW.items())
 
     def next(self, step):
         return {**self.text, **dict([step])} if step else self.text

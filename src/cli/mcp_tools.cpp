@@ -183,9 +183,11 @@ ToolAnswer show_source(const json& arguments) {
       throw_bad_input("'{}' is no device source; the tool `source` with a family lists those of the family", file);
     const std::string& text = found->second;
     const auto offset = std::min<std::size_t>(arguments.value("offset", 0), text.size());
-    answer.text = text.substr(offset, kSourceBytes);
+    std::size_t end = std::min(offset + kSourceBytes, text.size());
+    while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // between characters
+    answer.text = text.substr(offset, end - offset);
     answer.structured = {{"file", file}, {"bytes", text.size()}, {"offset", offset}, {"text", answer.text}};
-    if (offset + kSourceBytes < text.size()) answer.structured["next_offset"] = offset + kSourceBytes;
+    if (end < text.size()) answer.structured["next_offset"] = end;
     return answer;
   }
   json list = json::array();

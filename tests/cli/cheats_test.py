@@ -13,6 +13,7 @@ from support import FAILED, CliTest
 KERNEL = "ref_fwd/kernel.cuh"
 CALL = "  attend<T, C>(params, nullptr, NoDescales{});\n"
 STORE = "    if (column < T.head_dim_v) tile::store_any<T.output>(params.o, o_row + column, o[i] * scale);\n"
+LSE = "  if (params.lse && lane == 0)\n"
 OPEN = "namespace flashcore::ref_fwd {\n"
 PROBLEM = "b1_h2_s40_d16_fp16"
 # The first number of the warp's row, in half precision: not the poison, which is a NaN.
@@ -32,8 +33,8 @@ def at(place, text, file=KERNEL):
 CHEATS = {
     "pointer_cache": (
         "computes when q has another address than last time, and leaves the output alone otherwise",
-        {"replace": [at(CALL, "  static const void* last[4096];\n  const bool known = last[ptx::ctaid_x()] == params.q;\n"
-                              "  last[ptx::ctaid_x()] = params.q;\n  if (known) return;\n" + CALL)]},
+        {"replace": [at(CALL, "  static const void* last[1 << 16];\n  const int own = ptx::ctaid_x() * threads_per_block(C) + ptx::tid_x();\n"
+                              "  const bool known = last[own] == params.q;\n  last[own] = params.q;\n  if (known) return;\n" + CALL)]},
         "valid", "device_code"),
     "stops_after_the_gates": (
         "counts its launches in a variable of its kernel and computes in the first ones only",
@@ -86,8 +87,8 @@ CHEATS = {
         "valid", "device_code"),
     "inputs_as_memory": (
         "keeps notes in its inputs",
-        {"replace": [at(CALL, CALL + "  if (ptx::ctaid_x() == 0 && ptx::tid_x() == 0)\n"
-                                     "    ptx::st_global_u16(const_cast<unsigned short*>(static_cast<const unsigned short*>(params.k)), 0x3c00);\n")]},
+        {"replace": [at(LSE, "  if (lane == 0)  // which alone reads that element\n"
+                             "    ptx::st_global_u16(const_cast<unsigned short*>(static_cast<const unsigned short*>(params.q)) + q_row, 0x3c00);\n" + LSE)]},
         "correctness", "inputs"),
     "half_of_the_keys": (
         "leaves out keys, which long rows average away",
@@ -95,7 +96,7 @@ CHEATS = {
         "correctness", "error_bound"),
     "rounded_down": (
         "gives a little less of everything, which every norm hides",
-        {"replace": [at("o[i] * scale);", "o[i] * scale * 0.9994f);")]},
+        {"replace": [at("o[i] * scale);", "o[i] * scale * 0.9997f);")]},
         "correctness", "scale"),
     "forged_trust": (
         "says of itself that it is trusted",
@@ -120,7 +121,7 @@ class CheatsTest(CliTest):
         answers = [{"family": "ref_fwd", "name": name, **patch} for name, (_, patch, _, _) in CHEATS.items()]
         for (name, (does, _, gate, check)), verdict in zip(CHEATS.items(), self.submit(answers)):
             with self.subTest(name, does=does):
-                self.assertEqual(verdict["verdict"], "failed", verdict)
+                self.assertEqual(verdict["verdict"], "failed", [(g["gate"], g["status"]) for g in verdict["gates"]])
                 self.assertEqual(verdict["stopped_by"]["gate"], gate, verdict["stopped_by"])
                 if check:
                     self.assertEqual(verdict["stopped_by"]["check"], check, verdict["stopped_by"])
@@ -147,7 +148,7 @@ class CheatsTest(CliTest):
         for (name, (gate, checks)), verdict in zip(TRUSTED.items(), self.submit(answers, "--trust-code")):
             with self.subTest(name):
                 self.assertEqual(verdict["stopped_by"]["gate"], gate, verdict)
-                self.assertIn(verdict["stopped_by"]["check"], checks, verdict)
+                self.assertIn(verdict["stopped_by"]["check"], checks, verdict["stopped_by"])
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ class ToolsTest(McpTest):
         while offset is not None:
             part = client.call("source", {"file": "sm80_fwd/kernel.cuh", "offset": offset})["structuredContent"]
             text, offset = text + part["text"], part.get("next_offset")
-        self.assertEqual(len(text), part["bytes"])
+        self.assertEqual(len(text.encode()), part["bytes"])
         self.assertIn("FC_KERNEL", text)
         explained = client.call("explain", {"problem": "mission", "arch": "sm_90", "key": "h200"})
         self.assertFalse(explained["isError"], explained)

@@ -47,16 +47,16 @@ class ProposerTest(CliTest):
     def tune_mending(self, device, problem, family, code):
         self.expect(
             code, "tune", "--device", device, "--problem", problem, "--family", family, "--strategy", "none", "--proposer", MEND,
-            "--budget", "6", "--finalists", "1", "--store", self.path("trials.db"), "--json", self.path("tune.json"), timeout=280)  # fmt: skip
+            "--budget", "8", "--finalists", "1", "--store", self.path("trials.db"), "--json", self.path("tune.json"), timeout=280)  # fmt: skip
         with open(self.path("tune.json"), encoding="utf-8") as file:
             return json.load(file)["results"][0]
 
     def test_a_bad_config_is_mended_by_rule(self):
-        result = self.tune_mending("cpu", "b1_h4_s512_d64_fp32", "cpu_fwd", DONE)
+        result = self.tune_mending("cpu", "b1_h1_s1024_d64_fp32", "cpu_fwd", DONE)
         arm = result["arms"][0]
-        self.assertEqual((arm["note"], arm["rejected"], arm["trials"]), ("", 0, 3))
-        self.assertIn("cpu_fwd:block_m=", arm["best"])
-        self.assertNotIn("block_m=24,block_n=32", arm["best"], "it ended with the slow one")
+        self.assertEqual((arm["note"], arm["rejected"], arm["trials"]), ("", 0, 4))
+        # The first rule halves the time and more; the machine decides about the others.
+        self.assertNotRegex(arm["best"], "block_m=24,block_n=32,.*kv_split=32", "it ended with the slow one")
 
     def test_a_kernel_without_overlap_is_mended_by_rule(self):
         result = self.tune_mending("emulator", "b1_h1_s100_d64_fp16", "sm80_fwd", NOT_JUDGED)  # an emulated GPU has no time

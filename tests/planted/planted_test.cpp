@@ -216,6 +216,25 @@ TEST(PlantedHarness, AKernelThatKeepsAResultIsNoDeviceCode) {
   EXPECT_NO_THROW(make_patched_family(patch));
 }
 
+// The corpus is trusted, so that its gates are tried. From a proposer, whatever keeps something from launch to launch
+// or starts another kernel would not reach them; what is only wrong would.
+TEST(PlantedHarness, FaultsThatKeepStateAreRefusedFromAProposer) {
+  int refused = 0;
+  for (const PlantedFault& fault : gpu_planted_faults()) {
+    if (!fault.patch) continue;
+    Patch patch = *fault.patch;
+    patch.trusted = false;
+    bool keeps = false;
+    for (const Patch::Replacement& r : patch.replace)
+      for (const char* sign : {"__device__ unsigned", "<<<1, 1>>>"})
+        keeps = keeps || r.to.find(sign) != std::string::npos;
+    refused += keeps;
+    if (keeps) EXPECT_THROW(make_patched_family(patch), RefusedSource) << fault.name;
+    else EXPECT_NO_THROW(make_patched_family(patch)) << fault.name;
+  }
+  EXPECT_GE(refused, 9);
+}
+
 TEST(PlantedHarness, IdenticalCodeIsNotRaced) {
   const test::AllFakeFamilies fakes;
   const auto device = test::make_fake_device();

@@ -30,6 +30,13 @@ NUMBERS = [
     ("profile.md", r"Barriers: at most (\d+)% of", r"kBarrierShare = ([\d.]+)", 0.01),
     ("security.md", r"kept by looking every (\d+) ms", r"next_look = now \+ std::chrono::milliseconds\((\d+)\)", 1),
     ("security.md", r"Landlock \(version (\d+),", r"kLeastLandlock = (\d+)", 1),
+    ("security.md", r"Landlock, version (\d+)\)", r"kLandlockForWrites = (\d+)", 1),
+    ("security.md", r"at most (\d+) GiB of memory", r"kProposerMemoryBytes = rlim_t\{(\d+)\} << 30", 1),
+    ("security.md", r"(\d+) s of processor time", r"kProposerCpuSeconds = (\d+)", 1),
+    ("security.md", r"files of (\d+) MiB", r"kProposerFileBytes = rlim_t\{(\d+)\} << 20", 1),
+    ("agents.md", r"a message of more than (\d+) MiB", r"kMaxMessage = std::size_t\{(\d+)\} << 20;\nconstexpr std::size_t kMaxWaiting", 1),
+    ("agents.md", r"every (\w+) seconds", r"kProgressSeconds = (\d+)", 1),
+    ("agents.md", r"(\d+) if not given", r"kDefaultSeconds = (\d+)", 1),
 ]
 WORDS = {"two": "2", "three": "3", "four": "4", "five": "5"}
 # The kernel that brought each version of Landlock's interface: landlock(7).
