@@ -86,7 +86,6 @@ ToolAnswer run_verb(const std::vector<std::string>& arguments, double timeout_se
   std::vector<const char*> argv;
   for (const std::string& word : words) argv.push_back(word.c_str());
   argv.push_back(nullptr);
-  const std::string program = fs::read_symlink("/proc/self/exe").string();
   const auto begin = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   std::string stopped;
@@ -95,7 +94,7 @@ ToolAnswer run_verb(const std::vector<std::string>& arguments, double timeout_se
   {
     const Opened null("/dev/null", O_RDWR), to_out(out, O_WRONLY | O_CREAT), to_err(err, O_WRONLY | O_CREAT);
     GuardedProcess child(GuardedProcess::Body::kBecomesProgram,
-                         [&] { exec_program(program.c_str(), argv.data(), null.fd(), to_out.fd(), to_err.fd()); });
+                         [&] { exec_program("/proc/self/exe", argv.data(), null.fd(), to_out.fd(), to_err.fd()); });
     while (!child.wait(Clock::now() + kPollInterval)) {
       if (control.cancelled()) stopped = "cancelled";
       else if (seconds() > timeout_seconds)

@@ -144,6 +144,16 @@ void add_flags(std::vector<std::string>& words, const json& arguments, std::init
           "--{}={}", key, arguments[key].is_string() ? arguments[key].get<std::string>() : arguments[key].dump()));
 }
 
+// Each verb looks names up in a suite of its own; here a name of any suite is taken, the canonical one first.
+std::string problem_named(const std::string& text) {
+  std::vector<std::string> suites = shipped_suites();
+  suites.insert(suites.begin(), "canonical");
+  for (const std::string& name : suites)
+    for (const NamedProblem& named : load_suite(name).problems)
+      if (named.name == text) return named.problem.portable();
+  return text;
+}
+
 // A path would have its file's text read and quoted.
 void require_shipped(const std::string& suite) {
   const std::vector<std::string> shipped = shipped_suites();
@@ -243,7 +253,9 @@ ToolAnswer submit(const json& arguments, double seconds, const CallControl& cont
   return told;
 }
 
-ToolAnswer carry_out(const std::string& name, const json& arguments, const CallControl& control) {
+ToolAnswer carry_out(const std::string& name, json arguments, const CallControl& control) {
+  if (arguments.contains("problem") && !arguments.contains("suite"))
+    arguments["problem"] = problem_named(text_at(arguments, "problem"));
   const double seconds = arguments.value("timeout_seconds", kDefaultSeconds);
   if (name == "problems") return list_problems(arguments, control);
   if (name == "source") return show_source(arguments);

@@ -224,7 +224,7 @@ class ToolsTest(McpTest):
         self.assertEqual(len(text.encode()), part["bytes"])
         self.assertIn("FC_KERNEL", text)
         explained = client.call("explain", {"problem": "mission", "arch": "sm_90", "key": "h200"})
-        self.assertFalse(explained["isError"], explained)
+        self.assertFalse(explained["isError"], explained["content"][0]["text"])
 
     def test_check_judges_and_its_json_text_is_its_structured_content(self):
         result = self.client().call("check", {"problem": TINY, "device": "cpu"})
@@ -245,7 +245,7 @@ class ToolsTest(McpTest):
         self.assertEqual(gates["correctness"], "passed")
         cheat = [{"file": "kernel.cuh", "from": "#pragma once", "to": "#pragma once\nnamespace flashcore { static int calls; }"}]
         result = client.call("submit", {**given, "name": "cheat", "replace": cheat})
-        self.assertFalse(result["isError"], "a judgement is no error")
+        self.assertFalse(result["isError"], result["content"][0]["text"])
         self.assertEqual(result["structuredContent"]["verdict"], "failed")
         self.assertEqual(result["structuredContent"]["result"]["results"][0]["stopped_by"]["check"], "device_code")
 
