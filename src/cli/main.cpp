@@ -48,6 +48,8 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("experiment", "run, check or list experiments: hypothesis, prediction, verdict", add_experiment),
       verb("profile", "why a candidate takes its time: bottlenecks ranked, with evidence, targets and a roofline",
            add_profile),
+      verb("invert", "variants of a kernel, each with one thing worse or left out: what its time depends on",
+           add_invert),
       verb("explain", "which kernel dispatch picks for a problem, why, its expected time and its floor", add_explain,
            kEnds),
       verb("problem", "what a problem's id says, field by field, and what it costs", add_problem, kEnds),

@@ -23,6 +23,7 @@ Run add_run(CLI::App& app);
 Run add_verify(CLI::App& app);
 Run add_experiment(CLI::App& app);
 Run add_profile(CLI::App& app);
+Run add_invert(CLI::App& app);
 Run add_explain(CLI::App& app);
 Run add_problem(CLI::App& app);
 Run add_warmup(CLI::App& app);

@@ -7,6 +7,7 @@
 #include "lab/gates/gates.h"
 #include "lab/record/checks.h"
 #include "lab/record/freshness.h"
+#include "lab/record/wrong_on_purpose.h"
 
 namespace flashcore {
 namespace {
@@ -50,6 +51,7 @@ class Evaluation {
   bool valid() {
     enter(Gate::kValid);
     try {
+      if (is_wrong_on_purpose(request_.candidate)) throw_bad_input("{} {}", request_.candidate, kWrongIsNoCandidate);
       request_.problem.validate();
       ours_.candidate = parse_candidate(request_.candidate, request_.problem, limits_);
     } catch (const Error& e) {

@@ -8,6 +8,7 @@
 #include "lab/gates/memoisation.h"
 #include "lab/gates/self_test.h"
 #include "lab/record/checks.h"
+#include "lab/record/wrong_on_purpose.h"
 
 namespace flashcore {
 namespace {
@@ -23,16 +24,24 @@ class Pair {
   void run() {
     out_.candidate = blank_trial(device_.info(), gate_request(request_.candidate));
     out_.baseline = blank_trial(device_.info(), gate_request(request_.baseline));
+    for (const std::string& text : {request_.baseline, request_.candidate})
+      if (is_wrong_on_purpose(text) && !(request_.wrong_on_purpose && text == request_.candidate))
+        return end(PairEnded::kError, fmt::format("{} {}", text, kWrongIsNoCandidate));
     if (!pass_gates("baseline", request_.baseline, out_.baseline))
       return end_at(out_.baseline, PairEnded::kBaselineFailed);
-    if (!pass_gates("candidate", request_.candidate, out_.candidate))
+    if (request_.wrong_on_purpose) {
+      out_.candidate.ended = Ended::kIncorrect;
+      out_.candidate.message = fmt::format("{} {}", request_.candidate, kWrongIsNoCandidate);
+    } else if (!pass_gates("candidate", request_.candidate, out_.candidate)) {
       return end_at(out_.candidate, PairEnded::kCandidateFailed);
+    }
     const CompiledCandidate candidate = prepare(request_.candidate, out_.candidate),
                             baseline = prepare(request_.baseline, out_.baseline);
     if (!request_.same_code && execution_identity(candidate, request_.problem, limits_) ==
                                    execution_identity(baseline, request_.problem, limits_))
       return end(PairEnded::kSameCode, "identical code and launch: nothing to time");
-    if (!request_.time) return end(PairEnded::kNotTimed, "");
+    if (request_.count && limits_.emulated) count(baseline, out_.baseline), count(candidate, out_.candidate);
+    if (!request_.time || request_.count) return end(PairEnded::kNotTimed, "");
     time(candidate, baseline);
   }
 
@@ -86,6 +95,20 @@ class Pair {
     return compiled;
   }
 
+  void count(const CompiledCandidate& compiled, Trial& trial) {
+    if (stage_) stage_(word_of(Gate::kCounters));
+    const auto oracle = shared_oracles().get(request_.problem, Pattern::kNormal, timing_seed(request_.measure.seed),
+                                             std::min(request_.max_reference_flops, kTimedReferenceFlops));
+    Operands operands(device_, request_.problem);
+    operands.upload(oracle->inputs);
+    const LoadedCandidate loaded(device_, compiled.candidate, request_.problem, compiled.artifact);
+    const Launch launch = loaded.bind(operands.args());
+    // Every other launch of an emulated GPU is a plain one, which counts.
+    for (int i = 0; i < 2; ++i) launch();
+    device_.synchronize();
+    trial.gates.push_back({Gate::kCounters, GateStatus::kPassed, "counted over one launch", device_.counters()});
+  }
+
   void time(const CompiledCandidate& candidate, const CompiledCandidate& baseline) {
     if (stage_) stage_(word_of(Gate::kPerformance));
     const PlacedProblem& problem = request_.problem;
@@ -110,7 +133,7 @@ class Pair {
     out_.candidate.environment = out_.baseline.environment = measured.environment;
     if (reject(out_.baseline, measured.baseline_wrong, *measured.baseline))
       return end(PairEnded::kBaselineFailed, out_.baseline.message);
-    if (reject(out_.candidate, measured.candidate_wrong, measured.candidate))
+    if (!request_.wrong_on_purpose && reject(out_.candidate, measured.candidate_wrong, measured.candidate))
       return end(PairEnded::kCandidateFailed, out_.candidate.message);
     out_.baseline.timing = std::move(measured.baseline);
     out_.candidate.timing = std::move(measured.candidate);
@@ -172,6 +195,8 @@ void to_json(json& j, const PairRequest& r) {
        {"same_code", r.same_code},
        {"time", r.time},
        {"use_cache", r.use_cache},
+       {"wrong_on_purpose", r.wrong_on_purpose},
+       {"count", r.count},
        {"measure",
         {{"spec", m.spec()},
          {"order_seed", m.order_seed},
@@ -200,6 +225,8 @@ void from_json(const json& j, PairRequest& r) {
   j.at("same_code").get_to(r.same_code);
   j.at("time").get_to(r.time);
   j.at("use_cache").get_to(r.use_cache);
+  j.at("wrong_on_purpose").get_to(r.wrong_on_purpose);
+  j.at("count").get_to(r.count);
   const json& m = j.at("measure");
   m.at("spec").get_to(r.measure.spec());
   m.at("order_seed").get_to(r.measure.order_seed);

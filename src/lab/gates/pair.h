@@ -27,6 +27,10 @@ struct PairRequest {
   bool same_code = false;  // race them even where they are the same code: how A against A is tested
   bool time = true;        // false: stop once both have passed their gates
   bool use_cache = true;
+  // The candidate is known to compute something else (record/wrong_on_purpose.h): no gate is asked of it, nor are its
+  // outputs judged. It gets a ratio, and its trial says "incorrect".
+  bool wrong_on_purpose = false;
+  bool count = false;  // on an emulated GPU, which has no time: what one launch of each does (Gate::kCounters)
 };
 void to_json(nlohmann::json& json, const PairRequest& request);
 void from_json(const nlohmann::json& json, PairRequest& request);

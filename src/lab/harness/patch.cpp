@@ -13,6 +13,7 @@
 #include "kernels/embedded.h"
 #include "lab/harness/device_code.h"
 #include "lab/record/checks.h"
+#include "lab/record/wrong_on_purpose.h"
 
 namespace flashcore {
 namespace {
@@ -181,6 +182,11 @@ Patch load_patch(const fs::path& folder, const std::string& family, const std::s
   if (!fs::is_directory(folder))
     throw_bad_input("the patch folder {} does not exist; it holds kernel.cuh, or {} with 'replace' or 'extend'",
                     folder.string(), kPatchFile);
+  if (name.starts_with(kWrongPrefix))
+    throw_bad_input(
+        "the patch folder {} is called '{}': names that begin with {} are of variants that are wrong on "
+        "purpose; rename it",
+        folder.string(), name, kWrongPrefix);
   Patch patch;
   patch.name = name;
   patch.family = family;

@@ -11,6 +11,7 @@
 #include "core/scratch_folder.h"
 #include "lab/record/json_io.h"
 #include "lab/record/store_error.h"
+#include "lab/record/wrong_on_purpose.h"
 
 namespace flashcore {
 namespace {
@@ -217,6 +218,7 @@ Store::~Store() = default;
 std::filesystem::path Store::path() const { return impl_->path; }
 
 std::int64_t Store::append(const Trial& trial) {
+  if (is_wrong_on_purpose(trial.family)) throw_bad_input("{} {}", trial.candidate(), kWrongIsNoCandidate);
   try {
     // One statement is one transaction: it is there whole or not at all.
     SQLite::Statement insert(
@@ -269,7 +271,9 @@ std::vector<Trial> Store::query(const TrialQuery& query, std::vector<std::string
       const std::int64_t id = select.getColumn(0).getInt64();
       const std::string text = select.getColumn(1).getString();
       try {
-        trials.push_back(parse_trial(text));
+        Trial trial = parse_trial(text);
+        if (is_wrong_on_purpose(trial.family)) throw_bad_input("{} {}", trial.candidate(), kWrongIsNoCandidate);
+        trials.push_back(std::move(trial));
         trials.back().id = id;
       } catch (const std::bad_alloc&) {
         throw;

@@ -25,9 +25,10 @@ class Store {
   enum class Access { kWrite, kRead };
   explicit Store(const std::filesystem::path& path, Access access = Access::kWrite);
   ~Store();
-  std::int64_t append(const Trial& trial);  // returns the id given
-  // By id. A trial that cannot be read is passed over and named in `damaged` ("trial 17 (...reason...)"); without
-  // `damaged` it is Error kBadInput.
+  // Returns the id given. Error kBadInput for a kernel that is wrong on purpose (wrong_on_purpose.h).
+  std::int64_t append(const Trial& trial);
+  // By id. A trial that cannot be read, or is of a kernel that is wrong on purpose, is passed over and named in
+  // `damaged` ("trial 17 (...reason...)"); without `damaged` it is Error kBadInput.
   std::vector<Trial> query(const TrialQuery& query, std::vector<std::string>* damaged = nullptr) const;
   std::filesystem::path path() const;
 

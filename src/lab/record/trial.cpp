@@ -8,6 +8,7 @@
 #include "core/json_text.h"
 #include "core/problem_row.h"
 #include "lab/record/json_io.h"
+#include "lab/record/wrong_on_purpose.h"
 
 namespace flashcore {
 namespace {
@@ -125,7 +126,9 @@ std::optional<GateLevel> gate_level(const Trial& trial) {
   return parse_word<GateLevel>(level->get<std::string>());
 }
 
-bool is_ranked(const Trial& trial) { return trial.timing && passed_gate(trial, Gate::kCorrectness); }
+bool is_ranked(const Trial& trial) {
+  return trial.timing && passed_gate(trial, Gate::kCorrectness) && !is_wrong_on_purpose(trial.family);
+}
 
 void to_json(json& j, const DeviceInfo& d) {
   const DeviceLimits& l = d.limits;

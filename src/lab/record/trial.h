@@ -102,7 +102,7 @@ const Verdict* find_gate(const Trial& trial, Gate gate);
 bool passed_gate(const Trial& trial, Gate gate);
 // How much of the correctness gate it passed; none if it did not, or was stored before gates had levels.
 std::optional<GateLevel> gate_level(const Trial& trial);
-// Correct and with a time: the only trials that may be ranked.
+// Correct, with a time and not wrong on purpose: the only trials that may be ranked.
 bool is_ranked(const Trial& trial);
 
 }  // namespace flashcore

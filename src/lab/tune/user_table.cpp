@@ -6,6 +6,7 @@
 #include "core/files.h"
 #include "kernels/family.h"
 #include "kernels/tuned_table.h"
+#include "lab/record/wrong_on_purpose.h"
 
 namespace flashcore {
 
@@ -30,6 +31,7 @@ std::size_t enter_user_table(const std::vector<Trial>& winners) {
     table = parse_tuned_table(read_file(path), path.string());
   }
   for (const Trial& winner : winners) {
+    if (is_wrong_on_purpose(winner.family)) throw_bad_input("{} {}", winner.candidate(), kWrongIsNoCandidate);
     nlohmann::json& of_device = table[winner.device.key];
     if (!of_device.is_object()) of_device = nlohmann::json::object();  // dispatch could not read it either
     of_device[PlacedProblem(winner.problem.problem(), Layout::kBhsd).portable()] = winner.candidate();

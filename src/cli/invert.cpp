@@ -1,0 +1,117 @@
+// flashcore invert: a candidate beside variants of itself; what its time depends on, and what would help most.
+
+#include "lab/invert/invert.h"
+
+#include "cli/arguments.h"
+#include "cli/common.h"
+#include "cli/timing_flags.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "lab/process/worker.h"
+
+namespace flashcore::cli {
+namespace {
+
+struct InvertArguments {
+  Common common;
+  std::vector<std::string> variants;
+  TimingFlags timing{.margin = "3%", .seconds = 20};
+};
+
+InvertOptions invert_options(const InvertArguments& arguments, const Suite& suite, const NamedProblem& problem,
+                             const DeviceInfo& device) {
+  InvertOptions options;
+  options.device = device.id;
+  options.suite = suite.name;
+  options.problem = problem;
+  const std::string pinned = candidate_text(arguments.common);
+  options.candidate = pinned.empty() ? dispatch(problem.problem, device).candidate.print()
+                                     : parse_candidate(pinned, problem.problem, device.limits).print();
+  options.variants = arguments.variants;
+  options.processes = arguments.timing.processes;
+  options.spec() = spec_of(arguments.timing);
+  return options;
+}
+
+Tone tone_of_effect(const Sensitivity& s) {
+  const bool telling =
+      s.kind == VariantKind::kLeaveOneOut ? s.verdict == SpeedVerdict::kFaster : s.verdict == SpeedVerdict::kSlower;
+  return telling ? Tone::kGood : s.verdict == SpeedVerdict::kInconclusive ? Tone::kWarn : Tone::kPlain;
+}
+
+void print_inversion(Console& console, const InvertOptions& options, const InvertResult& result) {
+  console.line("{}: {}", options.problem.name, options.candidate);
+  if (!result.why_not.empty()) {
+    console.summary("{}", result.why_not);
+    return;
+  }
+  const bool counts = result.device.limits.emulated;
+  Table table(
+      {"variant", "kind", counts ? "counter" : "of the time", counts ? "plain -> variant" : "95% interval", "result"});
+  for (const Sensitivity& s : result.ranked)
+    table.add({s.variant,
+               s.kind == VariantKind::kPathology ? "pathology" : "leave one out",
+               s.count ? s.count->counter : fmt::format("{:.2f}", s.time_ratio),
+               s.count ? fmt::format("{:g} -> {:g}", s.count->plain, s.count->variant)
+                       : fmt::format("{:.2f} to {:.2f}", s.low, s.high),
+               {s.wrong_on_purpose ? "wrong on purpose" : "the same", tone_of_effect(s)}});
+  console.table(table);
+  for (const Sensitivity& s : result.ranked) console.line("  {}", s.sentence);
+  for (const Sensitivity& s : result.all)
+    if (!s.judged()) console.line("  not judged: {}", s.sentence.substr(0, s.sentence.find('\n')));
+  console.summary("{}: {}", options.problem.name, result.answer);
+}
+
+int run_invert(const InvertArguments& arguments) {
+  const Common& common = arguments.common;
+  check_json_target(common);
+  for (const std::string& name : arguments.variants) variant_by_name(name);
+  const Suite suite = select_problems(common, "canonical");
+  const DeviceInfo device = describe_device(common.device);
+  std::vector<InvertOptions> all;
+  for (const NamedProblem& problem : suite.problems) all.push_back(invert_options(arguments, suite, problem, device));
+
+  Console console(common.quiet, json_on_stdout(common));
+  nlohmann::json results = nlohmann::json::array();
+  bool stopped = false;
+  int worst = kDone;
+  for (const InvertOptions& options : all) {
+    try {
+      const InvertResult result = invert(
+          options, [&](int done, int total, const std::string& what) { console.progress(done, total, what); },
+          interrupted);
+      console.end_progress();
+      print_inversion(console, options, result);
+      results.push_back(invert_json(options, result));
+      if (!result.why_not.empty()) worst = kFailed;
+      else if (result.ranked.empty() && worst == kDone) worst = kNotJudged;
+    } catch (const Cancelled&) {
+      stopped = true;
+      break;
+    }
+  }
+  console.end_progress();
+  if (stopped) console.summary("stopped before the end{}", stopped_by());
+  write_json(common, {{"schema", "flashcore.invert/1"}, {"results", results}, {"interrupted", stopped}});
+  return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
+}
+
+}  // namespace
+
+Run add_invert(CLI::App& app) {
+  auto arguments = std::make_shared<InvertArguments>();
+  add_common(app, arguments->common, kDevice | kSuite | kProblem | kFamily | kConfig | kJson);
+  std::string names;
+  for (const Variant& variant : variants()) names += (names.empty() ? "" : ", ") + std::string(variant.name);
+  app.add_option("--variants", arguments->variants, "some of: " + names)->type_name("A,B")->delimiter(',');
+  add_timing_flags(app, arguments->timing, "what counts as a difference");
+  add_examples(app, {"invert --device cpu --problem b1_h2_s128_d64_fp32 --seconds 2 --processes 1 --json invert.json",
+                     "invert --device emulator --problem b1_h1_s64_d64_fp16 --family sm80_fwd "
+                     "--variants no_exponentials,no_stores"});
+  return [arguments] {
+    watch_interrupts();
+    return run_invert(*arguments);
+  };
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,408 @@
+#include "lab/invert/invert.h"
+
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+#include "device/compiler.h"
+#include "device/emulator/emulator_device.h"
+#include "lab/gates/evaluate.h"
+#include "lab/harness/compiled_candidate.h"
+#include "lab/harness/operands.h"
+#include "lab/record/leaderboard.h"
+#include "lab/record/store.h"
+#include "lab/record/wrong_on_purpose.h"
+#include "lab/sample_trial.h"
+#include "lab/tune/user_table.h"
+#include "temporary_folder.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+// Several tiles and blocks of every family, ragged ends; small enough for the emulator.
+PlacedProblem problem_of(const std::string& family) {
+  return PlacedProblem::parse(family == "sm90_fp8_fwd" ? "b1_h2_s200_d128_e4m3" : "b1_h2_s200_d64_fp16");
+}
+
+std::vector<const Family*> gpu_families() {
+  std::vector<const Family*> found;
+  for (const Family* family : all_families())
+    if (family->kind() == DeviceKind::kCuda && family->name().find('+') == std::string::npos) found.push_back(family);
+  return found;
+}
+
+// What the emulator makes of a candidate: its counters, and its output.
+struct Launched {
+  json counters;
+  AttentionOutputs outputs;
+  double value(const std::string& name) const {
+    const auto dot = name.find('.');
+    return dot == std::string::npos ? counters.at(name).get<double>()
+                                    : counters.at(name.substr(0, dot)).at(name.substr(dot + 1)).get<double>();
+  }
+  double requests() const { return value("global_load.requests") + value("shared_load.requests"); }
+  double stored() const { return value("global_store.bytes") + value("tma_stored_bytes"); }
+  double loaded() const { return value("global_load.bytes") + value("tma_bytes"); }
+};
+
+class InvertTest : public ::testing::Test {
+ protected:
+  Launched launch(const PlacedProblem& problem, const std::string& text, const std::optional<Patch>& patch = {}) {
+    const PatchScope scope(patch ? std::vector<Patch>{*patch} : std::vector<Patch>{});
+    const DeviceLimits& limits = device_->info().limits;
+    const CompiledCandidate compiled = compiled_candidate(parse_candidate(text, problem, limits), problem, limits);
+    Operands operands(*device_, problem);
+    operands.upload(make_inputs(problem, Pattern::kNormal, 1));
+    operands.poison_outputs();
+    const LoadedCandidate loaded(*device_, compiled.candidate, problem, compiled.artifact);
+    const Launch run = loaded.bind(operands.args());
+    run(), run();
+    device_->synchronize();
+    return {device_->counters(), operands.download_outputs()};
+  }
+  PlantedVariant planted(std::string_view name, const std::string& candidate) {
+    const PlacedProblem problem = problem_of(candidate.substr(0, candidate.find(':')));
+    const DeviceLimits& limits = device_->info().limits;
+    return plant(variant_by_name(name), parse_candidate(candidate, problem, limits), problem, limits);
+  }
+  // The plain kernel and a variant of it.
+  std::pair<Launched, Launched> both(std::string_view name, const std::string& candidate) {
+    const PlacedProblem problem = problem_of(candidate.substr(0, candidate.find(':')));
+    const PlantedVariant variant = planted(name, candidate);
+    EXPECT_EQ(variant.why_not, "") << name << " of " << candidate;
+    return {launch(problem, candidate), launch(problem, variant.candidate, variant.patch)};
+  }
+
+  const std::unique_ptr<Device> device_ = open_emulator();
+};
+
+// Default configs that use what the variants change, on a device as the emulator's.
+const std::vector<std::string> kCandidates = {"ref_fwd",        "sm80_fwd:num_stages=3",
+                                              "sm80_short_fwd", "sm90_fwd:num_stages=3,scheduler=1,cluster=1",
+                                              "sm90_short_fwd", "sm90_fp8_fwd"};
+
+// --- the emulator's counts ------------------------------------------------------------------------------------------
+TEST_F(InvertTest, WithoutExponentialsThereAreNoneAndTheRestIsThere) {
+  for (const std::string& candidate : kCandidates) {
+    const auto [plain, variant] = both("no_exponentials", candidate);
+    EXPECT_GT(plain.value("ex2"), 0) << candidate;
+    EXPECT_EQ(variant.value("ex2"), 0) << candidate;
+    EXPECT_EQ(variant.value("mma_instructions"), plain.value("mma_instructions")) << candidate;
+    EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
+    EXPECT_EQ(variant.stored(), plain.stored()) << candidate;
+    // Branches go as they do with exponentials: none does a block again.
+    EXPECT_EQ(variant.value("shared_load.requests"), plain.value("shared_load.requests")) << candidate;
+  }
+}
+
+TEST_F(InvertTest, AQuarterOfTheMultipliesIsLeftAndTheRestIsThere) {
+  for (const std::string& candidate : kCandidates) {
+    if (candidate == "ref_fwd") {
+      EXPECT_NE(planted("quarter_multiplies", candidate).why_not, "");
+      continue;
+    }
+    const auto [plain, variant] = both("quarter_multiplies", candidate);
+    EXPECT_NEAR(variant.value("mma_instructions") / plain.value("mma_instructions"), 0.25, 0.08) << candidate;
+    EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
+    EXPECT_EQ(variant.stored(), plain.stored()) << candidate;
+    EXPECT_GE(variant.value("ex2"), 0.99 * plain.value("ex2")) << candidate;
+  }
+}
+
+TEST_F(InvertTest, WithoutStoresNothingOfTheOutputIsWritten) {
+  for (const std::string& candidate : kCandidates) {
+    const auto [plain, variant] = both("no_stores", candidate);
+    EXPECT_GT(plain.stored(), 0) << candidate;
+    EXPECT_EQ(variant.stored(), 0) << candidate;
+    EXPECT_EQ(count_unwritten(plain.outputs), 0) << candidate;
+    EXPECT_GT(count_unwritten(variant.outputs), 0) << candidate;
+    EXPECT_EQ(variant.value("ex2"), plain.value("ex2")) << candidate;
+    EXPECT_EQ(variant.value("mma_instructions"), plain.value("mma_instructions")) << candidate;
+    EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
+  }
+}
+
+TEST_F(InvertTest, LoadsFromOneTileAreAsManyAndReadNothingElse) {
+  for (const std::string& candidate : kCandidates) {
+    const auto [plain, variant] = both("one_tile_loads", candidate);
+    EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
+    EXPECT_EQ(variant.value("mma_instructions"), plain.value("mma_instructions")) << candidate;
+    EXPECT_EQ(variant.stored(), plain.stored()) << candidate;
+    EXPECT_FALSE(bitwise_equal(variant.outputs, plain.outputs)) << candidate << ": it still reads every tile";
+  }
+}
+
+// Pathologies: each shows in its counter, and no result changes but by rounding; those without other blocks are the
+// same to the bit.
+TEST_F(InvertTest, StridedLoadsTakeMoreSectors) {
+  for (const char* candidate : {"ref_fwd", "sm80_fwd", "sm80_short_fwd"}) {
+    const auto [plain, variant] = both("strided_loads", candidate);
+    EXPECT_GT(variant.value("global_load.excess"), 1.5 * plain.value("global_load.excess")) << candidate;
+    EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
+  }
+  for (const char* candidate : {"sm90_fwd", "sm90_short_fwd", "sm90_fp8_fwd"})
+    EXPECT_NE(planted("strided_loads", candidate).why_not.find("TMA"), std::string::npos) << candidate;
+}
+
+TEST_F(InvertTest, WithoutStagingFewerCopiesAreUnderWay) {
+  for (const char* candidate : {"sm80_fwd:num_stages=3", "sm90_fwd:num_stages=3", "sm90_short_fwd", "sm90_fp8_fwd"}) {
+    const auto [plain, variant] = both("no_staging", candidate);
+    EXPECT_LT(variant.value("copies_in_flight_per_mma"), plain.value("copies_in_flight_per_mma")) << candidate;
+    EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
+  }
+  for (const char* candidate : {"ref_fwd", "sm80_short_fwd"})
+    EXPECT_NE(planted("no_staging", candidate).why_not, "") << candidate;
+}
+
+TEST_F(InvertTest, ExtraBarriersAreWaitedFor) {
+  for (const std::string& candidate : kCandidates) {
+    const auto [plain, variant] = both("extra_barriers", candidate);
+    EXPECT_GT(variant.value("barrier_waits"), plain.value("barrier_waits")) << candidate;
+    EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
+  }
+}
+
+TEST_F(InvertTest, DivergentLanesMakeMoreRequests) {
+  for (const std::string& candidate : kCandidates) {
+    const auto [plain, variant] = both("divergence", candidate);
+    EXPECT_EQ(variant.value("ex2"), plain.value("ex2")) << candidate;
+    EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
+    // Where all loads are by TMA, only lanes of the main loop diverge, which no counter shows.
+    if (!candidate.starts_with("sm90")) EXPECT_GT(variant.requests(), 1.2 * plain.requests()) << candidate;
+  }
+}
+
+TEST_F(InvertTest, WhatNoCounterShowsComputesTheSame) {
+  for (const std::string& candidate : kCandidates) {
+    for (const char* name : {"forced_spills", "waited_multiplies", "serial_grid"}) {
+      const PlantedVariant variant = planted(name, candidate);
+      if (!variant.why_not.empty()) continue;
+      const auto [plain, changed] = both(name, candidate);
+      EXPECT_TRUE(bitwise_equal(changed.outputs, plain.outputs)) << name << " of " << candidate;
+    }
+  }
+  EXPECT_NE(planted("waited_multiplies", "sm80_fwd").why_not, "");
+  EXPECT_EQ(planted("waited_multiplies", "sm90_fwd").why_not, "");
+  EXPECT_EQ(planted("serial_grid", "sm80_fwd").why_not, "");
+  EXPECT_EQ(planted("serial_grid", "sm90_fwd:cluster=1").why_not, "");
+  EXPECT_NE(planted("serial_grid", "sm80_short_fwd").why_not, "");
+}
+
+TEST_F(InvertTest, OtherConfigsDoWhatTheyAreCalled) {
+  const auto [plain, tiny] = both("tiny_blocks", "sm80_fwd");
+  EXPECT_GT(tiny.loaded(), 1.5 * plain.loaded());
+  const auto [staged, one] = both("one_stage", "sm80_fwd:num_stages=3");
+  EXPECT_LT(one.value("copies_in_flight_per_mma"), staged.value("copies_in_flight_per_mma"));
+  EXPECT_EQ(planted("one_stage", "sm80_fwd:num_stages=1").why_not,
+            "it has the fewest stages that its config allows already");
+  const DeviceLimits& limits = device_->info().limits;
+  for (const std::string& candidate : kCandidates) {
+    for (const char* name : {"tiny_blocks", "one_stage"}) {
+      const PlantedVariant variant = planted(name, candidate);
+      EXPECT_NE(variant.why_not.empty(), variant.candidate.empty()) << name << " of " << candidate;
+      if (variant.why_not.empty())
+        EXPECT_NO_THROW(
+            parse_candidate(variant.candidate, problem_of(candidate.substr(0, candidate.find(':'))), limits));
+    }
+  }
+}
+
+// --- NVRTC ----------------------------------------------------------------------------------------------------------
+TEST(InvertCompile, EveryVariantOfEveryFamilyCompilesForEachArchitecture) {
+  int compiled = 0;
+  for (const char* arch : {"sm_80", "sm_90"}) {
+    const DeviceLimits limits = limits_of_arch(arch);
+    for (const Family* family : gpu_families()) {
+      const PlacedProblem problem = problem_of(family->name());
+      if (family->why_unsupported(problem, limits)) continue;
+      const Candidate plain = parse_candidate(family->name(), problem, limits);
+      const Artifact artifact = compile_candidate(plain, problem, limits);
+      for (const Variant& variant : variants()) {
+        const PlantedVariant planted = plant(variant, plain, problem, limits);
+        if (!planted.why_not.empty()) continue;
+        const PatchScope scope(planted.patch ? std::vector<Patch>{*planted.patch} : std::vector<Patch>{});
+        const std::string what = fmt::format("{} for {}", planted.candidate, arch);
+        try {
+          const Artifact changed =
+              compile_candidate(parse_candidate(planted.candidate, problem, limits), problem, limits);
+          ++compiled;
+          EXPECT_NE(changed.code_hash, artifact.code_hash) << what << ": the same machine code";
+          // What was omitted left the rest alone: nothing but the omitted thing's own share is gone.
+          if (variant.wrong_on_purpose) EXPECT_GT(changed.cubin.size(), artifact.cubin.size() / 2) << what;
+          if (variant.name == "forced_spills" && artifact.registers > 80)
+            EXPECT_GT(changed.spill_store_bytes, artifact.spill_store_bytes) << what;
+        } catch (const CompileError& e) {
+          ADD_FAILURE() << what << ": " << e.what() << "\n" << e.log().substr(0, 2000);
+        }
+      }
+    }
+  }
+  EXPECT_GT(compiled, 60);
+}
+
+// --- pure functions -------------------------------------------------------------------------------------------------
+AbResult result_of(double speedup, double low, double high, SpeedVerdict verdict) {
+  AbResult r;
+  r.ended = PairEnded::kMeasured;
+  r.verdict = verdict;
+  r.comparison.speedup = speedup, r.comparison.ci95_low = low, r.comparison.ci95_high = high;
+  return r;
+}
+
+TEST(Sensitivities, SaysWhatALeaveOneOutBounds) {
+  const Sensitivity s =
+      sensitivity_of_times(variant_by_name("no_exponentials"), "x", result_of(1.25, 1.2, 1.3, SpeedVerdict::kFaster));
+  EXPECT_DOUBLE_EQ(s.time_ratio, 0.8);
+  EXPECT_DOUBLE_EQ(s.low, 1 / 1.3);
+  EXPECT_TRUE(s.wrong_on_purpose);
+  EXPECT_EQ(s.sentence,
+            "without exponentials it takes 0.80 of the time (0.77 to 0.83): at most 1.30 times as fast if exponentials "
+            "cost nothing");
+}
+
+TEST(Sensitivities, TheLargestEffectComesFirst) {
+  const auto of = [](const char* name, double speedup, SpeedVerdict verdict) {
+    return sensitivity_of_times(variant_by_name(name), "x", result_of(speedup, speedup, speedup, verdict));
+  };
+  const std::vector<Sensitivity> ranked = ranking(
+      {of("no_stores", 1.01, SpeedVerdict::kSame), of("divergence", 0.9, SpeedVerdict::kSlower),
+       no_sensitivity(variant_by_name("one_stage"), "x", "none"), of("quarter_multiplies", 1.6, SpeedVerdict::kFaster),
+       of("no_exponentials", 1.2, SpeedVerdict::kFaster)});
+  std::string order;
+  for (const Sensitivity& s : ranked) order += s.variant + " ";
+  EXPECT_EQ(order, "quarter_multiplies no_exponentials divergence no_stores ");
+  EXPECT_EQ(answer(ranked).rfind("fewer or cheaper multiplies would help most: ", 0), 0U) << answer(ranked);
+  EXPECT_NE(answer(ranked).find("most sensitive to divergence"), std::string::npos);
+  EXPECT_EQ(answer({}), "no variant could be judged, so nothing is known");
+  const json first = ranked.front();
+  EXPECT_EQ(first.at("wrong_on_purpose"), true);
+  EXPECT_EQ(first.at("kind"), "leave_one_out");
+}
+
+TEST(Sensitivities, WhatCouldNotBeJudgedHasNoRatio) {
+  AbResult failed;
+  failed.ended = PairEnded::kCandidateFailed;
+  failed.sentence = "it does not compile";
+  const Sensitivity s = sensitivity_of_times(variant_by_name("divergence"), "x", failed);
+  EXPECT_FALSE(s.judged());
+  EXPECT_EQ(s.sentence, "divergence: it does not compile");
+  EXPECT_FALSE(json(s).contains("time_ratio"));
+}
+
+TEST(InvertVariants, AnUnknownOneIsRefusedWithTheNames) {
+  try {
+    variant_by_name("no_gravity");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kBadInput);
+    EXPECT_NE(std::string(e.what()).find("'no_gravity' is no variant; give some of: no_exponentials, "),
+              std::string::npos);
+  }
+}
+
+TEST(InvertVariants, AFamilyWithoutDeviceSourceHasOtherConfigsOnly) {
+  const PlacedProblem problem = PlacedProblem::parse("b1_h2_s96_d64_fp32");
+  DeviceLimits limits;
+  limits.kind = DeviceKind::kCpu;
+  const Candidate plain = parse_candidate("cpu_fwd", problem, limits);
+  EXPECT_NE(plant(variant_by_name("no_stores"), plain, problem, limits).why_not.find("no device source"),
+            std::string::npos);
+  EXPECT_NE(plant(variant_by_name("tiny_blocks"), plain, problem, limits).candidate.find("block_m=24,block_n=32"),
+            std::string::npos);
+  EXPECT_NE(plant(variant_by_name("serial_grid"), plain, problem, limits).candidate.find("threads=1"),
+            std::string::npos);
+}
+
+// --- wrong on purpose -----------------------------------------------------------------------------------------------
+TEST(WrongOnPurpose, TheNameOfTheFamilyIsTheMark) {
+  EXPECT_TRUE(is_wrong_on_purpose("sm80_fwd+wrong_no_stores"));
+  EXPECT_TRUE(is_wrong_on_purpose("sm80_fwd+wrong_no_stores:block_m=64"));
+  EXPECT_FALSE(is_wrong_on_purpose("sm80_fwd+slow_divergence:block_m=64"));
+  EXPECT_FALSE(is_wrong_on_purpose("sm80_fwd"));
+  EXPECT_FALSE(is_wrong_on_purpose("wrong_fwd:+wrong_=1"));
+  const DeviceLimits limits = open_emulator()->info().limits;
+  const PlacedProblem problem = problem_of("sm80_fwd");
+  for (const Variant& variant : variants()) {
+    const PlantedVariant planted = plant(variant, parse_candidate("sm80_fwd", problem, limits), problem, limits);
+    if (planted.why_not.empty())
+      EXPECT_EQ(is_wrong_on_purpose(planted.candidate), variant.wrong_on_purpose) << variant.name;
+  }
+}
+
+Trial wrong_trial() {
+  Trial trial = test::sample_trial();
+  trial.family = "sm80_fwd+wrong_no_stores";
+  trial.phase = Phase::kHoldout;
+  return trial;
+}
+
+TEST(WrongOnPurpose, NoStoreTakesItAndAForgedRowIsRefused) {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path file = folder.path() / "trials.db";
+  Store store(file);
+  EXPECT_THROW(store.append(wrong_trial()), Error);
+  EXPECT_TRUE(store.query({}).empty());
+  const Trial honest = test::sample_trial();
+  store.append(honest);
+  // As somebody would who writes into the file.
+  SQLite::Database(file, SQLite::OPEN_READWRITE)
+      .exec(fmt::format("UPDATE trials SET json = replace(json, '\"{}\"', '\"sm80_fwd+wrong_no_stores\"')",
+                        honest.family));
+  EXPECT_THROW(store.query({}), Error);
+  std::vector<std::string> damaged;
+  EXPECT_TRUE(store.query({}, &damaged).empty());
+  ASSERT_EQ(damaged.size(), 1U);
+  EXPECT_NE(damaged[0].find("wrong on purpose"), std::string::npos) << damaged[0];
+}
+
+TEST(WrongOnPurpose, ItIsNeverRankedAndNoTableTakesIt) {
+  Trial honest = test::sample_trial();
+  honest.phase = Phase::kHoldout;
+  ASSERT_TRUE(is_ranked(honest));
+  EXPECT_FALSE(is_ranked(wrong_trial()));
+  EXPECT_TRUE(leaderboard({wrong_trial()}, [](const Trial&) { return true; }).empty());
+  const test::TemporaryFolder folder;
+  setenv("FLASHCORE_TUNED", (folder.path() / "tuned.json").c_str(), 1);
+  EXPECT_THROW(enter_user_table({wrong_trial()}), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "tuned.json"));
+  unsetenv("FLASHCORE_TUNED");
+}
+
+TEST(WrongOnPurpose, NoGatePassesItAndNoPairTakesItUnasked) {
+  const std::unique_ptr<Device> device = open_emulator();
+  const PlacedProblem problem = PlacedProblem::parse("b1_h1_s64_d64_fp16");
+  const DeviceLimits& limits = device->info().limits;
+  const PlantedVariant variant =
+      plant(variant_by_name("no_stores"), parse_candidate("sm80_fwd", problem, limits), problem, limits);
+  EvaluateRequest request;
+  request.problem = problem;
+  request.candidate = variant.candidate;
+  request.patches = {*variant.patch};
+  const Trial trial = evaluate(*device, request);
+  EXPECT_EQ(trial.ended, Ended::kInvalid);
+  EXPECT_NE(trial.message.find("wrong on purpose"), std::string::npos);
+  PairRequest pair;
+  pair.problem = problem;
+  pair.patches = {*variant.patch};
+  pair.baseline = "sm80_fwd";
+  pair.candidate = variant.candidate;
+  EXPECT_EQ(measure_pair(*device, pair).ended, PairEnded::kError);
+  std::swap(pair.baseline, pair.candidate);
+  pair.wrong_on_purpose = true;
+  EXPECT_EQ(measure_pair(*device, pair).ended, PairEnded::kError);
+  std::swap(pair.baseline, pair.candidate);
+  pair.gates = false;
+  pair.count = true;
+  const PairOutcome counted = measure_pair(*device, pair);
+  EXPECT_EQ(counted.ended, PairEnded::kNotTimed) << counted.message;
+  EXPECT_EQ(counted.candidate.ended, Ended::kIncorrect);
+  EXPECT_FALSE(is_ranked(counted.candidate));
+}
+
+}  // namespace
+}  // namespace flashcore
