@@ -2,6 +2,8 @@
 
 #include "lab/invert/invert.h"
 
+#include <map>
+
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/timing_flags.h"
@@ -46,8 +48,8 @@ void print_inversion(Console& console, const InvertOptions& options, const Inver
     return;
   }
   const bool counts = result.device.limits.emulated;
-  Table table(
-      {"variant", "kind", counts ? "counter" : "of the time", counts ? "plain -> variant" : "95% interval", "result"});
+  Table table({"variant", "kind", counts ? "counter" : "of the time", counts ? "plain -> variant" : "95% interval",
+               "its result"});
   for (const Sensitivity& s : result.ranked)
     table.add({s.variant,
                s.kind == VariantKind::kPathology ? "pathology" : "leave one out",
@@ -57,8 +59,14 @@ void print_inversion(Console& console, const InvertOptions& options, const Inver
                {s.wrong_on_purpose ? "wrong on purpose" : "the same", tone_of_effect(s)}});
   console.table(table);
   for (const Sensitivity& s : result.ranked) console.line("  {}", s.sentence);
-  for (const Sensitivity& s : result.all)
-    if (!s.judged()) console.line("  not judged: {}", s.sentence.substr(0, s.sentence.find('\n')));
+  // One reason may hold for many.
+  std::map<std::string, std::string> names_by_reason;
+  for (const Sensitivity& s : result.all) {
+    if (s.judged()) continue;
+    std::string& names = names_by_reason[s.why_not.substr(0, s.why_not.find('\n'))];
+    names += (names.empty() ? "" : ", ") + s.variant;
+  }
+  for (const auto& [reason, names] : names_by_reason) console.line("  not judged: {}: {}", names, reason);
   console.summary("{}: {}", options.problem.name, result.answer);
 }
 

@@ -110,7 +110,8 @@ TEST_F(InvertTest, AQuarterOfTheMultipliesIsLeftAndTheRestIsThere) {
     EXPECT_NEAR(variant.value("mma_instructions") / plain.value("mma_instructions"), 0.25, 0.08) << candidate;
     EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
     EXPECT_EQ(variant.stored(), plain.stored()) << candidate;
-    EXPECT_GE(variant.value("ex2"), 0.99 * plain.value("ex2")) << candidate;
+    // A block whose scores exceed the maximum is done again; with other scores fewer are.
+    EXPECT_GE(variant.value("ex2"), 0.95 * plain.value("ex2")) << candidate;
   }
 }
 
@@ -152,7 +153,12 @@ TEST_F(InvertTest, StridedLoadsTakeMoreSectors) {
 TEST_F(InvertTest, WithoutStagingFewerCopiesAreUnderWay) {
   for (const char* candidate : {"sm80_fwd:num_stages=3", "sm90_fwd:num_stages=3", "sm90_short_fwd", "sm90_fp8_fwd"}) {
     const auto [plain, variant] = both("no_staging", candidate);
-    EXPECT_LT(variant.value("copies_in_flight_per_mma"), plain.value("copies_in_flight_per_mma")) << candidate;
+    if (std::string_view(candidate) == "sm90_fp8_fwd") {
+      // Between its copies and its multiplies stand the threads that transpose V: what they wait for is counted.
+      EXPECT_GT(variant.value("barrier_waits"), plain.value("barrier_waits")) << candidate;
+    } else {
+      EXPECT_LT(variant.value("copies_in_flight_per_mma"), plain.value("copies_in_flight_per_mma")) << candidate;
+    }
     EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
   }
   for (const char* candidate : {"ref_fwd", "sm80_short_fwd"})
@@ -162,7 +168,10 @@ TEST_F(InvertTest, WithoutStagingFewerCopiesAreUnderWay) {
 TEST_F(InvertTest, ExtraBarriersAreWaitedFor) {
   for (const std::string& candidate : kCandidates) {
     const auto [plain, variant] = both("extra_barriers", candidate);
-    EXPECT_GT(variant.value("barrier_waits"), plain.value("barrier_waits")) << candidate;
+    // Barriers of a warp, all that ref_fwd can have, are not counted.
+    if (candidate != "ref_fwd") {
+      EXPECT_GT(variant.value("barrier_waits"), plain.value("barrier_waits")) << candidate;
+    }
     EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
   }
 }
@@ -173,7 +182,9 @@ TEST_F(InvertTest, DivergentLanesMakeMoreRequests) {
     EXPECT_EQ(variant.value("ex2"), plain.value("ex2")) << candidate;
     EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
     // Where all loads are by TMA, only lanes of the main loop diverge, which no counter shows.
-    if (!candidate.starts_with("sm90")) EXPECT_GT(variant.requests(), 1.2 * plain.requests()) << candidate;
+    if (!candidate.starts_with("sm90")) {
+      EXPECT_GT(variant.requests(), 1.2 * plain.requests()) << candidate;
+    }
   }
 }
 
@@ -205,9 +216,8 @@ TEST_F(InvertTest, OtherConfigsDoWhatTheyAreCalled) {
     for (const char* name : {"tiny_blocks", "one_stage"}) {
       const PlantedVariant variant = planted(name, candidate);
       EXPECT_NE(variant.why_not.empty(), variant.candidate.empty()) << name << " of " << candidate;
-      if (variant.why_not.empty())
-        EXPECT_NO_THROW(
-            parse_candidate(variant.candidate, problem_of(candidate.substr(0, candidate.find(':'))), limits));
+      if (!variant.why_not.empty()) continue;
+      EXPECT_NO_THROW(parse_candidate(variant.candidate, problem_of(candidate.substr(0, candidate.find(':'))), limits));
     }
   }
 }
@@ -231,11 +241,17 @@ TEST(InvertCompile, EveryVariantOfEveryFamilyCompilesForEachArchitecture) {
           const Artifact changed =
               compile_candidate(parse_candidate(planted.candidate, problem, limits), problem, limits);
           ++compiled;
-          EXPECT_NE(changed.code_hash, artifact.code_hash) << what << ": the same machine code";
+          // ref_fwd needs fewer registers than are left.
+          if (variant.name != "forced_spills" || family->name() != "ref_fwd") {
+            EXPECT_NE(changed.code_hash, artifact.code_hash) << what << ": the same machine code";
+          }
           // What was omitted left the rest alone: nothing but the omitted thing's own share is gone.
-          if (variant.wrong_on_purpose) EXPECT_GT(changed.cubin.size(), artifact.cubin.size() / 2) << what;
-          if (variant.name == "forced_spills" && artifact.registers > 80)
+          if (variant.wrong_on_purpose) {
+            EXPECT_GT(changed.cubin.size(), artifact.cubin.size() / 2) << what;
+          }
+          if (variant.name == "forced_spills" && family->name().starts_with("sm80") && artifact.registers > 80) {
             EXPECT_GT(changed.spill_store_bytes, artifact.spill_store_bytes) << what;
+          }
         } catch (const CompileError& e) {
           ADD_FAILURE() << what << ": " << e.what() << "\n" << e.log().substr(0, 2000);
         }
@@ -329,15 +345,22 @@ TEST(WrongOnPurpose, TheNameOfTheFamilyIsTheMark) {
   const PlacedProblem problem = problem_of("sm80_fwd");
   for (const Variant& variant : variants()) {
     const PlantedVariant planted = plant(variant, parse_candidate("sm80_fwd", problem, limits), problem, limits);
-    if (planted.why_not.empty())
-      EXPECT_EQ(is_wrong_on_purpose(planted.candidate), variant.wrong_on_purpose) << variant.name;
+    if (!planted.why_not.empty()) continue;
+    EXPECT_EQ(is_wrong_on_purpose(planted.candidate), variant.wrong_on_purpose) << variant.name;
   }
 }
 
-Trial wrong_trial() {
+Trial ranked_trial() {
   Trial trial = test::sample_trial();
-  trial.family = "sm80_fwd+wrong_no_stores";
   trial.phase = Phase::kHoldout;
+  trial.gates = {{Gate::kCorrectness, GateStatus::kPassed, "", nullptr}};
+  trial.timing.emplace();
+  return trial;
+}
+
+Trial wrong_trial() {
+  Trial trial = ranked_trial();
+  trial.family = "sm80_fwd+wrong_no_stores";
   return trial;
 }
 
@@ -361,9 +384,7 @@ TEST(WrongOnPurpose, NoStoreTakesItAndAForgedRowIsRefused) {
 }
 
 TEST(WrongOnPurpose, ItIsNeverRankedAndNoTableTakesIt) {
-  Trial honest = test::sample_trial();
-  honest.phase = Phase::kHoldout;
-  ASSERT_TRUE(is_ranked(honest));
+  ASSERT_TRUE(is_ranked(ranked_trial()));
   EXPECT_FALSE(is_ranked(wrong_trial()));
   EXPECT_TRUE(leaderboard({wrong_trial()}, [](const Trial&) { return true; }).empty());
   const test::TemporaryFolder folder;

@@ -132,6 +132,29 @@ int Overlay::keep_quarter() {
   return places;
 }
 
+int Overlay::wait_for_slots() {
+  constexpr std::string_view kWait = "ptx::mbarrier_wait(context.", kEmpty = "_empty", kOther = " ^ 1);";
+  int places = 0;
+  for (auto& [path, text] : sources_) {
+    for (std::size_t at = text.find(kWait); at != std::string::npos; at = text.find(kWait, at + 1)) {
+      const std::size_t name = at + kWait.size(), open = text.find('(', name);
+      const std::size_t close = open == std::string::npos ? open : matching(text, open, '(', ')');
+      const std::size_t end = close == std::string::npos ? close : text.find(';', close);
+      if (end == std::string::npos || text.substr(close + 1, 2) != ", ") continue;
+      const std::string ring = text.substr(name, open - name), wait = text.substr(close + 3, end + 1 - close - 3);
+      if (!ring.ends_with(kEmpty) || !wait.ends_with(kOther)) continue;
+      const std::string full = "context." + ring.substr(0, ring.size() - kEmpty.size()) + "_full";
+      const std::size_t copied = text.find(';', end + 1);
+      if (copied == std::string::npos || text.substr(end, copied - end).find(full + "(") == std::string::npos) continue;
+      text.insert(copied + 1, fmt::format(" ptx::mbarrier_wait({}{}, {});", full, text.substr(open, close + 1 - open),
+                                          wait.substr(0, wait.size() - kOther.size())));
+      ++places;
+      note(path);
+    }
+  }
+  return places;
+}
+
 bool Overlay::has(std::string_view wanted) const {
   return std::any_of(sources_.begin(), sources_.end(),
                      [&](const auto& source) { return source.second.find(wanted) != std::string::npos; });

@@ -23,6 +23,8 @@ class Overlay {
   // Multiplies that stand alone: of a warp's, those into every fourth tile of an accumulator are kept (planted::mma is
   // told which); of a warpgroup's, every fourth step of the loop around them.
   int keep_quarter();
+  // After each copy that a producer starts once a slot is empty ("k_empty"), a wait until the slot is full.
+  int wait_for_slots();
 
   bool has(std::string_view text) const;  // in any of the sources
   // The longest run of named barriers that no source uses: the first one, and how many.

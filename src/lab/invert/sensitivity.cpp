@@ -75,10 +75,14 @@ Sensitivity sensitivity_of_counts(const Variant& variant, const std::string& can
                                   const json& changed) {
   if (variant.counter.empty())
     return no_sensitivity(variant, candidate, "no counter of the emulator shows it; a GPU's time does");
+  const CounterChange c = {std::string(variant.counter), value_of(plain, variant.counter),
+                           value_of(changed, variant.counter)};
+  if (c.plain == c.variant)
+    return no_sensitivity(
+        variant, candidate,
+        fmt::format("its counter {} stays {:g}: what is changed here is not counted", c.counter, c.plain));
   Sensitivity s = blank_sensitivity(variant, candidate);
-  s.count =
-      CounterChange{std::string(variant.counter), value_of(plain, variant.counter), value_of(changed, variant.counter)};
-  const CounterChange& c = *s.count;
+  s.count = c;
   s.sentence =
       fmt::format("{} its {} goes from {:g} to {:g}{}", variant.with, c.counter, c.plain, c.variant,
                   c.plain > 0 && c.variant > 0 ? fmt::format(", {:.2f} times", c.variant / c.plain) : std::string());

@@ -4,6 +4,7 @@
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/memory_bytes.cuh"
 #include "kernels/ptx/special_registers.cuh"
 
 namespace flashcore::planted {
