@@ -167,13 +167,9 @@ std::string divergence(Overlay& overlay, std::string&) {
 constexpr int kFewRegisters = 64, kFewRegistersOfWarpgroup = 112;
 
 std::string forced_spills(Overlay& overlay, std::string& text) {
-  text = fmt::format(
-      "#define FC_REGISTERS {}
-          {} ",
-          overlay.has("wgmma_commit")
-          ? kFewRegistersOfWarpgroup
-          : kFewRegisters,
-      text);
+  text =
+      fmt::format("#define FC_REGISTERS {}\n", overlay.has("wgmma_commit") ? kFewRegistersOfWarpgroup : kFewRegisters) +
+      text;
   overlay.plant("setmaxnreg_inc"), overlay.plant("setmaxnreg_dec");
   int places = 0;
   for (const Family* family : all_families())
