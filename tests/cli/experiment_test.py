@@ -57,6 +57,13 @@ class ExperimentTest(CliTest):
         text = self.expect(DONE, *arguments, timeout=300).stdout
         self.assertIn("18 candidates pass their gates, 0 do not", text)
 
+    @unittest.skipUnless(shutil.which("c++"), "the emulator needs a C++ compiler")
+    def test_each_step_of_the_lineage_is_correct_on_the_emulator(self):
+        # The two others compare the same candidates.
+        files = [os.path.join(SOURCE_DIR, "experiments", name + ".yaml") for name in ("lineage_cp_async", "lineage_warp_specialised", "batching_1")]
+        text = self.expect(DONE, "experiment", "check", *files, "--device", "emulator", "--trust-code", timeout=300).stdout
+        self.assertIn("14 candidates pass their gates, 0 do not", text)
+
     def test_every_shipped_file_can_be_read(self):
         files = sorted(glob.glob(os.path.join(SOURCE_DIR, "experiments", "*.yaml")))
         self.assertGreaterEqual(len(files), 10)

@@ -9,6 +9,8 @@
 #include "core/error.h"
 #include "device/compiler.h"
 #include "device/emulator/emulator_device.h"
+#include "kernels/registry.h"
+#include "lab/fake.h"
 #include "lab/gates/evaluate.h"
 #include "lab/harness/compiled_candidate.h"
 #include "lab/harness/operands.h"
@@ -392,6 +394,37 @@ TEST(WrongOnPurpose, ItIsNeverRankedAndNoTableTakesIt) {
   EXPECT_THROW(enter_user_table({wrong_trial()}), Error);
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "tuned.json"));
   unsetenv("FLASHCORE_TUNED");
+}
+
+// A race on a device with a clock of its own: the wrong side gets a ratio, and a trial that nothing ranks; the right
+// side is judged as ever.
+TEST(WrongOnPurpose, ItIsTimedBesideACorrectKernelThatIsJudged) {
+  const ScopedFamily wrong(test::make_fake_family("fake+wrong_tail", test::Fault::kWrongTail));
+  const ScopedFamily fast(test::make_fake_family("fake+wrong_too_fast", test::Fault::kTooFast));
+  const test::AllFakeFamilies families;
+  const std::unique_ptr<Device> device = test::make_fake_device();
+  PairRequest request;
+  request.problem.dtype = DType::kF32;
+  request.problem.seqlen_q = request.problem.seqlen_kv = 33;
+  request.problem.head_dim = request.problem.head_dim_v = 16;
+  request.baseline = "fake_none:block=16";
+  request.candidate = "fake+wrong_tail:block=32";
+  request.measure.max_blocks = 12;
+  request.gates = false;
+  EXPECT_EQ(measure_pair(*device, request).ended, PairEnded::kError) << "not asked for";
+  request.wrong_on_purpose = true;
+  const json travelled = request;
+  const PairOutcome pair = measure_pair(*device, travelled.get<PairRequest>());
+  ASSERT_EQ(pair.ended, PairEnded::kMeasured) << pair.message;
+  EXPECT_GT(pair.log_ratios.size(), 5U);
+  EXPECT_EQ(pair.candidate.ended, Ended::kIncorrect);
+  EXPECT_FALSE(is_ranked(pair.candidate));
+  // What leaves its work out may be faster than any honest kernel.
+  request.candidate = "fake+wrong_too_fast";
+  EXPECT_EQ(measure_pair(*device, request).ended, PairEnded::kMeasured);
+  request.baseline = "fake_wrong_tail";
+  EXPECT_EQ(measure_pair(*device, request).ended, PairEnded::kBaselineFailed)
+      << "the plain kernel is excused by nobody";
 }
 
 TEST(WrongOnPurpose, NoGatePassesItAndNoPairTakesItUnasked) {
