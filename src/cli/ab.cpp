@@ -47,6 +47,8 @@ void keep(Store& store, const std::string& run, const AbResult& result) {
   trial.comparison = result.comparison;
   trial.ended = ended_of(result.verdict);
   trial.message = trial.ended == Ended::kPassed ? "" : result.sentence;
+  trial.seconds.emplace();
+  for (const PairOutcome& process : result.processes) *trial.seconds += seconds_of(process);
   store.append(trial);
 }
 

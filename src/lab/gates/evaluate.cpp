@@ -38,10 +38,12 @@ class Evaluation {
     trial_.message = resource_fault_;
   }
   Gate gate() const { return gate_; }
+  TrialSeconds seconds() const { return clock_.read(); }
 
  private:
   void enter(Gate gate) {
     gate_ = gate;
+    clock_.enter(gate);
     if (stage_) stage_(gate);
   }
   void pass(json evidence = nullptr, std::string reason = "") {
@@ -153,6 +155,7 @@ class Evaluation {
   CompiledCandidate ours_;
   Gate gate_ = Gate::kStart;
   std::string resource_fault_;  // of a candidate that went on in spite of it
+  GateClock clock_;
 };
 
 }  // namespace
@@ -172,6 +175,7 @@ Trial blank_trial(const DeviceInfo& device, const EvaluateRequest& request) {
   trial.launch_hash = launch_hash_of(request.candidate, request.problem, device.limits);
   trial.seed = request.seed;
   trial.machine.cores = hardware_threads();
+  trial.seconds.emplace();
   trial.machine.variables = repro_variables();
   return trial;
 }
@@ -192,6 +196,7 @@ Trial evaluate(Device& device, const EvaluateRequest& request, const std::functi
     fail(trial, {evaluation.gate(), GateStatus::kError, machine ? environment_message(e) : e.what(), nullptr},
          machine ? Ended::kEnvironment : Ended::kError);
   }
+  trial.seconds = evaluation.seconds();
   return trial;
 }
 

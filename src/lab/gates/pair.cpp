@@ -42,7 +42,14 @@ class Pair {
       return end(PairEnded::kSameCode, "identical code and launch: nothing to time");
     if (request_.count && limits_.emulated) count(baseline, out_.baseline), count(candidate, out_.candidate);
     if (!request_.time || request_.count) return end(PairEnded::kNotTimed, "");
+    GateClock clock;
+    clock.enter(Gate::kPerformance);
     time(candidate, baseline);
+    const TrialSeconds half{.device = clock.read().device / 2};
+    for (Trial* trial : {&out_.candidate, &out_.baseline}) {
+      if (!trial->seconds) trial->seconds.emplace();
+      *trial->seconds += half;
+    }
   }
 
  private:
@@ -177,6 +184,13 @@ PairOutcome measure_pair(Device& device, const PairRequest& request,
     out.log_ratios.clear();
   }
   return out;
+}
+
+TrialSeconds seconds_of(const PairOutcome& outcome) {
+  TrialSeconds both;
+  for (const Trial* trial : {&outcome.candidate, &outcome.baseline})
+    if (trial->seconds) both += *trial->seconds;
+  return both;
 }
 
 void to_json(json& j, const PairRequest& r) {

@@ -42,6 +42,8 @@ struct PairOutcome {
   std::vector<double> log_ratios;  // per block: log(baseline's time / candidate's time)
   std::vector<bool> candidate_outside;
 };
+// Of both; the race is shared out evenly between the two.
+TrialSeconds seconds_of(const PairOutcome& outcome);
 void to_json(nlohmann::json& json, const PairOutcome& outcome);
 void from_json(const nlohmann::json& json, PairOutcome& outcome);
 

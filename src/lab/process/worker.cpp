@@ -70,6 +70,7 @@ struct Answer {
   std::string message;
   Stage stage;                // the last one the child told
   std::vector<Stage> passed;  // those before it
+  GateClock clock;
 };
 
 }  // namespace
@@ -188,6 +189,7 @@ struct Worker::Impl {
         const Stage stage = parse_stage(read.text);
         if (answer.stage.gate != Gate::kStart) answer.passed.push_back(answer.stage);
         answer.stage = stage;
+        answer.clock.enter(stage.gate);
         return false;
       }
       const bool answered = read.kind == WorkerLine::Kind::kMessage;
@@ -227,10 +229,12 @@ struct Worker::Impl {
     const auto blame = [&](Trial& trial, PairEnded ended) {
       trial.ended = answer.ended;
       trial.message = answer.message;
+      trial.seconds = answer.clock.read();
       outcome.ended = ended;
     };
     if (answer.stage.side == kOfBaseline) blame(outcome.baseline, PairEnded::kBaselineFailed);
     else if (answer.stage.side == kOfCandidate) blame(outcome.candidate, PairEnded::kCandidateFailed);
+    else outcome.candidate.seconds = answer.clock.read();
     return outcome;
   }
 
@@ -238,6 +242,7 @@ struct Worker::Impl {
     Trial trial = blank_trial(*device, request);
     trial.ended = answer.ended;
     trial.message = answer.message;
+    trial.seconds = answer.clock.read();
     for (const Stage& stage : answer.passed) trial.gates.push_back({stage.gate, GateStatus::kPassed, "", nullptr});
     trial.gates.push_back({answer.stage.gate, GateStatus::kError, answer.message, nullptr});
     return trial;

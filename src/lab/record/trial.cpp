@@ -90,6 +90,7 @@ Trial trial_from(const json& j) {
   t.environment = decode_nonfinite(j.at("environment")).get<EnvironmentReading>();
   // Trials of older programs have none.
   if (const auto m = j.find("machine"); m != j.end()) t.machine = m->get<MachineReading>();
+  t.seconds = optional_section<TrialSeconds>(j, "seconds");
   j.at("ended").get_to(t.ended);
   j.at("message").get_to(t.message);
   return t;
@@ -295,6 +296,7 @@ void to_json(json& j, const Trial& t) {
                        : json();
   j["timing"] = t.timing ? json(*t.timing) : json();
   j["comparison"] = t.comparison ? json(*t.comparison) : json();
+  if (t.seconds) j["seconds"] = *t.seconds;
 }
 
 void from_json(const json& j, Trial& t) {

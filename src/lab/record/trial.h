@@ -14,6 +14,7 @@
 #include "device/device.h"
 #include "lab/record/machine.h"
 #include "lab/record/outcome.h"
+#include "lab/record/trial_seconds.h"
 
 namespace flashcore {
 
@@ -73,6 +74,7 @@ struct Trial {
   std::optional<Comparison> comparison;
   EnvironmentReading environment;
   MachineReading machine;
+  std::optional<TrialSeconds> seconds;  // none: an older flashcore did not say
   Ended ended = Ended::kNotYet;
   std::string message;  // why, when it did not pass
 

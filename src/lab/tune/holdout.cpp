@@ -59,6 +59,8 @@ Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcom
   trial.seed = request.seed;
   trial.suite = request.suite;
   trial.problem_name = request.problem_name;
+  trial.seconds.emplace();
+  for (const PairOutcome& outcome : outcomes) *trial.seconds += seconds_of(outcome);
   Verdict verdict{Gate::kPerformance, GateStatus::kPassed, "", {{"processes", outcomes.size()}}};
   for (const PairOutcome& outcome : outcomes) {
     if (outcome.ended == PairEnded::kMeasured) continue;
