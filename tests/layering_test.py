@@ -29,7 +29,7 @@ BAND = ["core", "band.h"]
 VARIANTS = ["lab", "invert", "device"]  # what takes the place of ptx/ in variants of kernels; device code by every rule
 YAML_READER = (["core", "yaml_reader.h"], ["core", "yaml_reader.cpp"])
 SUFFIXES = {".h", ".cpp", ".cuh"}
-ROOMS = ["record", "statistics", "harness", "measure", "gates", "process", "compare", "invert", "experiment", "tune", "verify", "diagnose", "report"]
+ROOMS = ["record", "statistics", "harness", "measure", "gates", "process", "compare", "invert", "experiment", "tune", "verify", "diagnose", "economics", "campaign", "report"]
 # Within these no two units may need each other: one can be read, tested and changed after the other.
 UNITS_WITHOUT_CIRCLES = ("core/", "kernels/", "lab/")
 

@@ -75,6 +75,15 @@ CLI::Validator number_between(double lowest, double highest) {
       fmt::format("FLOAT in [{} - {}]", lowest, highest));
 }
 
+std::optional<double> parse_duration(std::string_view text) {
+  const char unit = text.empty() ? '\0' : text.back();
+  const double seconds = unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0;
+  if (seconds == 0) return std::nullopt;
+  const auto number = parse_finite(text.substr(0, text.size() - 1));
+  if (!number || *number <= 0 || *number > 1e9) return std::nullopt;
+  return *number * seconds;
+}
+
 CLI::Validator decimal_number() {
   return CLI::Validator(
       [](std::string& text) {

@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/suite.h"
@@ -18,6 +20,8 @@ CLI::Validator seed_number();  // any of 64 bits
 CLI::Validator not_empty();
 // For real ones: CLI::Range lets NaN through.
 CLI::Validator number_between(double lowest, double highest);
+// "90s", "25m", "1h": seconds, above 0 and up to 1e9. None for anything else.
+std::optional<double> parse_duration(std::string_view text);
 CLI::Validator decimal_number();  // finite; whoever takes it says what range it has
 
 struct NamedFile {

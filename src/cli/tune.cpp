@@ -7,6 +7,7 @@
 
 #include "cli/arguments.h"
 #include "cli/common.h"
+#include "cli/stop_loss_flags.h"
 #include "cli/timing_flags.h"
 #include "cli/tune_replay.h"
 #include "cli/verbs.h"
@@ -27,25 +28,20 @@ struct TuneArguments {
   TimingFlags timing{.seconds = 0};  // the budget says how long
   int finalists = 5;
   bool trust_code = false, confine_proposer = false;
+  StopLossFlags stop_loss;
 };
 
 // "60s", "5m", "1h": seconds of the whole suite. "200": trials per problem.
 void parse_budget(const std::string& text, TuneOptions& tune_options) {
-  const char unit = text.empty() ? '\0' : text.back();
-  const double seconds = unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0;
-  const auto number = parse_finite(std::string_view(text).substr(0, text.size() - (seconds > 0 ? 1 : 0)));
-  const bool in_range = number && *number > 0 && *number <= 1e9;
-  if (!in_range || (seconds == 0 && *number != std::floor(*number))) {
+  tune_options.budget_seconds = parse_duration(text);
+  if (tune_options.budget_seconds) return;
+  const auto number = parse_finite(text);
+  if (!number || *number <= 0 || *number > 1e9 || *number != std::floor(*number))
     throw_bad_input(
         "--budget '{}' is not a budget: give seconds, minutes or hours of the whole run (60s, 5m, 1h), or a number of "
         "trials per problem (200), without '+' or zeros in front",
         excerpt(text));
-  }
-  if (seconds > 0) {
-    tune_options.budget_seconds = *number * seconds;
-  } else {
-    tune_options.budget_trials = static_cast<int>(*number);
-  }
+  tune_options.budget_trials = static_cast<int>(*number);
 }
 
 TuneOptions tune_options_from(const TuneArguments& options) {
@@ -63,6 +59,7 @@ TuneOptions tune_options_from(const TuneArguments& options) {
   out.ledger = options.ledger;
   out.spec() = spec_of(options.timing);
   out.finalists = options.finalists;
+  out.stop_loss = stop_loss_of(options.stop_loss);
   return out;
 }
 
@@ -164,7 +161,7 @@ nlohmann::json arms_json(const TuneResult::Entry& entry) {
   return arms;
 }
 
-nlohmann::json entry_json(const TuneResult::Entry& entry) {
+nlohmann::json entry_json(const TuneResult::Entry& entry, const std::optional<StopLoss>& rule) {
   nlohmann::json json = {{"problem", entry.problem.problem.id()},
                          {"name", entry.problem.name},
                          {"shrinkage", entry.shrinkage},
@@ -174,6 +171,7 @@ nlohmann::json entry_json(const TuneResult::Entry& entry) {
                          {"known", entry.known},
                          {"rejected", entry.rejected},
                          {"lacking", entry.lacking},
+                         {"stop_loss", stop_loss_json(entry, rule)},
                          {"funnel",
                           {{"proposed", entry.proposed},
                            {"valid", entry.valid},
@@ -230,7 +228,7 @@ int run_tune(const TuneArguments& options) {
   int lacking = 0;
   for (const TuneResult::Entry& entry : result.entries) {
     add_row(table, entry);
-    results.push_back(entry_json(entry));
+    results.push_back(entry_json(entry, tune_options.stop_loss));
     winners += entry.winner ? 1 : 0;
     faster += entry.winner && entry.winner->comparison ? 1 : 0;
     lacking += entry.lacking;
@@ -239,7 +237,10 @@ int run_tune(const TuneArguments& options) {
   Table arms({"problem", "strategy", "trials", "best us (discovery)", "held-out speed-up [95%]", "its best"});
   for (const TuneResult::Entry& entry : result.entries) add_arm_rows(arms, entry);
   console.table(arms);
-  for (const TuneResult::Entry& entry : result.entries) say_rejections(console, entry);
+  for (const TuneResult::Entry& entry : result.entries) {
+    say_rejections(console, entry);
+    say_stop_loss(console, entry, tune_options.stop_loss);
+  }
   if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);
   const std::string busy = busy_words(readings);
   if (!busy.empty())
@@ -319,6 +320,7 @@ Run add_tune(CLI::App& app) {
       ->type_name("FILE");
   app.add_option("--replay", options->replay, "no device: evolution beside random search on a recorded landscape")
       ->type_name("FILE");
+  add_stop_loss(app, options->stop_loss);
   add_trust_code(app, options->trust_code);
   add_examples(app, {"tune --device cpu --problem b1_h2_s128_d64_fp32 --budget 3 --finalists 2",
                      "tune --device cpu --problem b1_h2_s128_d64_fp32 --family cpu_fwd --budget 4 --finalists 1 "
@@ -331,6 +333,7 @@ Run add_tune(CLI::App& app) {
       // Neither would do anything, and whoever gives it expects that it does.
       if (const char* flag = !options->record.empty()     ? "--record"
                              : !options->proposer.empty() ? "--proposer"
+                             : options->stop_loss.on      ? "--stop-loss"
                                                           : nullptr)
         throw_bad_input("{} was given with --replay, which tries nothing on a device: leave one of them out", flag);
       TuneOptions budget;

@@ -167,6 +167,8 @@ std::string ChildProcess::how_it_ended() {
   return outlived_ ? "closed its streams but lived on, and was ended" : process_->how_it_ended();
 }
 
+int ChildProcess::exit_code() const { return exit_code_of(process_->status()); }
+
 std::string ChildProcess::stderr_tail() {
   // What a pipe holds, and no more: a descendant that cannot be killed may still be writing.
   for (int i = 0; i < 32 && errors_open_ && read_stderr(); ++i) {

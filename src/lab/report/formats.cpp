@@ -58,6 +58,20 @@ std::string markdown_rejected(const Model& model) {
   return out;
 }
 
+std::string markdown_cost(const Model& model) {
+  std::string out;
+  for (const Account& account : model.accounts) {
+    if (account.total.unknown == account.total.trials) continue;
+    out += fmt::format("\n## What it cost on {}\n\n| phase | trials | device minutes | host minutes |\n| --- | ---: | ---: | ---: |\n",
+                       escape_markdown(account.device_name));
+    for (const auto& [phase, cost] : account.by_phase)
+      out += markdown_row({std::string(to_string(phase)), std::to_string(cost.trials),
+                           fmt::format("{:.2f}", cost.device_minutes()), fmt::format("{:.2f}", cost.host_minutes())});
+    out += "\n" + escape_markdown(cost_sentence(account)) + "\n";
+  }
+  return out;
+}
+
 // --- CSV ------------------------------------------------------------------------------------------------------------
 
 // A cell of ours is a number; what came from outside is text and is escaped.
@@ -184,7 +198,7 @@ std::string report_markdown(const std::vector<Trial>& trials, const IsCurrent& i
       "---: | ---: | ---: | ---: | --- |\n";
   for (const ProblemRow& row : model.rows) out += markdown_result(row);
   if (!model.rows.empty()) out += fmt::format("\n{}\n", kFloorNote);
-  return out + markdown_funnel(model) + markdown_rejected(model);
+  return out + markdown_funnel(model) + markdown_rejected(model) + markdown_cost(model);
 }
 
 std::string report_csv(const std::vector<Trial>& trials) {
@@ -209,7 +223,9 @@ json report_json(const std::vector<Trial>& trials, const IsCurrent& is_current) 
       {"geomean_speedup_over_default", model.geomean_speedup ? finite_or_null(*model.geomean_speedup) : json(nullptr)},
       {"devices", json::array()},
       {"problems", json::array()},
-      {"rejected", json::array()}};
+      {"rejected", json::array()},
+      {"economics", json::array()}};
+  for (const Account& account : model.accounts) out["economics"].push_back(account_json(account, std::nullopt));
   for (const DeviceSummary& device : model.devices) {
     out["devices"].push_back(
         {{"key", device.info.key},

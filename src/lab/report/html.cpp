@@ -211,7 +211,8 @@ std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_cu
   return page("flashcore report: " + join(model.suites, ", ") + " on " + model.devices.front().info.name,
               header_html(model) + summary_html(model) + section("results", "Results", results_table(model)) +
                   charts_html(model) + section("rejected", "Rejected candidates", rejected_table(model)) +
-                  section("resources", "Resources of the winners", resources_table(model)) + reproduce_html(model),
+                  section("resources", "Resources of the winners", resources_table(model)) +
+                  section("cost", "What it cost", cost_table(model)) + reproduce_html(model),
               scripts_html(model));
 }
 

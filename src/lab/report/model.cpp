@@ -255,6 +255,7 @@ Model make_model(const std::vector<Trial>& trials, const IsCurrent& is_current) 
   fill_rows(model, trials, is_current);
   fill_noise(model);
   model.rejected = group_rejected(trials);
+  model.accounts = accounts_of(trials);
   model.geomean_speedup = geomean_over_default(model.rows);
   return model;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "lab/economics/account.h"
 #include "lab/record/trial.h"
 #include "lab/report/funnel.h"
 #include "lab/report/report.h"
@@ -61,6 +62,7 @@ struct Model {
   int trials = 0, candidates = 0, stopped_by_gate = 0;
   std::vector<ProblemRow> rows;           // in order of first appearance
   std::vector<RejectedGroup> rejected;    // most frequent first
+  std::vector<Account> accounts;          // what the trials cost, by device
   std::optional<double> geomean_speedup;  // over the default, rows with a winner; a kept default counts as 1
 };
 

@@ -162,6 +162,33 @@ std::string rejected_table(const Model& model) {
   return out + std::string(kTableClose);
 }
 
+std::string cost_table(const Model& model) {
+  std::string rows, notes;
+  const auto add = [&](const Account& account, std::string_view kind, std::string_view what, const Cost& cost) {
+    rows += fmt::format("<tr><th scope=row>{}</th><td>{}</td><td>{}</td>", text(account.device_name), text(kind),
+                        text(what)) +
+            number_cell(cost.trials, count(cost.trials)) +
+            number_cell(cost.seconds.device, fmt::format("{:.2f}", cost.device_minutes())) +
+            number_cell(cost.seconds.host, fmt::format("{:.2f}", cost.host_minutes())) + "</tr>\n";
+  };
+  for (const Account& account : model.accounts) {
+    if (account.total.unknown == account.total.trials) continue;
+    for (const auto& [phase, cost] : account.by_phase) add(account, "phase", to_string(phase), cost);
+    for (const auto& [ended, cost] : account.by_end) add(account, "verdict", to_string(ended), cost);
+    add(account, "total", "all", account.total);
+    notes += "<p>" + text(cost_sentence(account)) + "</p>\n";
+  }
+  if (rows.empty()) return {};
+  return table_open("cost", "Seconds of the gates that use the device, and of those before them (the compiler's).",
+                    {{"device", "where the trials ran"},
+                     {"of", "a phase, or how trials ended"},
+                     {"which", "its name"},
+                     {"trials", "in the store", true},
+                     {"device minutes", "correctness and performance", true},
+                     {"host minutes", "validity, compilation, resources", true}}) +
+         rows + std::string(kTableClose) + notes;
+}
+
 std::string resources_table(const Model& model) {
   const auto compiled = [](const ProblemRow& row) {
     return row.winner && row.winner->artifact && row.winner->artifact->arch != "cpu";

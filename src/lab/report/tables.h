@@ -9,6 +9,7 @@ namespace flashcore::report {
 std::string results_table(const Model& model);
 std::string funnel_table(const Model& model);
 std::string rejected_table(const Model& model);
+std::string cost_table(const Model& model);       // empty if no trial says its seconds
 std::string resources_table(const Model& model);  // empty if no winner was compiled (CPU)
 std::string badge(const ProblemRow& row);
 

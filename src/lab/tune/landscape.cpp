@@ -75,12 +75,18 @@ Replay replay(const Landscape& l, const ReplayOptions& options) {
   std::vector<std::pair<double, const LandscapePoint*>> measured;  // noisy time, point
   Replay result;
   double best_noisy = kInfinity, best_true = kInfinity;
+  SearchHistory history;
   while (result.trials < options.budget) {
+    if (const auto gain = history.next(); options.stop_loss && gain && gain->is_loss(*options.stop_loss)) {
+      result.stopped_at_loss = true;
+      break;
+    }
     const auto config = search->propose();
     if (!config) break;
     const LandscapePoint& point = *points.at(*config);
     const Trial trial = replayed(l, point, options.noise, random);
     search->observe(trial);
+    history.add(trial.timing ? std::optional(-std::log(trial.timing->p50_us)) : std::nullopt, options.trial_seconds);
     ++result.trials;
     if (trial.timing) {
       measured.emplace_back(trial.timing->p50_us, &point);

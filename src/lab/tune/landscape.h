@@ -10,6 +10,7 @@
 
 #include "core/config_space.h"
 #include "lab/record/trial.h"
+#include "lab/tune/stop_loss.h"
 
 namespace flashcore {
 
@@ -40,9 +41,12 @@ struct ReplayOptions {
   std::uint64_t seed = 1;
   double noise = 0.01;  // relative, of one discovery measurement
   int finalists = 5;
+  std::optional<StopLoss> stop_loss = {};
+  double trial_seconds = 1;  // what each costs
 };
 struct Replay {
   int trials = 0;
+  bool stopped_at_loss = false;  // before its budget was spent
   double found_us = 0;              // true time of what wins after the finalists are measured again
   std::vector<double> best_so_far;  // true time of the incumbent after each trial; infinite before there is one
   double regret(const Landscape& landscape) const { return found_us / landscape.best_us() - 1; }

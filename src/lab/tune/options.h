@@ -9,6 +9,7 @@
 #include "core/suite.h"
 #include "lab/measure/spec.h"
 #include "lab/record/trial.h"
+#include "lab/tune/stop_loss.h"
 
 namespace flashcore {
 
@@ -23,6 +24,7 @@ struct TuneOptions : MeasurementSpec {  // how long one trial is timed follows f
   std::string ledger;                    // folder of experiments' verdicts to consult; empty: none
   std::optional<double> budget_seconds;  // of the whole suite, shared evenly over its problems
   std::optional<int> budget_trials;      // per problem
+  std::optional<StopLoss> stop_loss;     // ends a problem's search before its budget does
   int finalists = 5;
   std::string worker_executable;  // as Worker; tests give their own
 };

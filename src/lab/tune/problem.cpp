@@ -166,9 +166,18 @@ void ProblemTuner::try_defaults() {
 void ProblemTuner::search() {
   for (bool any = true; any;) {
     any = false;
-    for (std::size_t arm = 0; arm < arms_.size(); ++arm)
-      if (!search_spent(arm)) any = try_next_proposal(arm) || any;
+    for (std::size_t arm = 0; arm < arms_.size(); ++arm) {
+      if (search_spent(arm)) continue;
+      if (costs_more_than_it_gains()) return;
+      any = try_next_proposal(arm) || any;
+    }
   }
+}
+
+bool ProblemTuner::costs_more_than_it_gains() {
+  if (!run_.options.stop_loss) return false;
+  entry_.gain = history_.next();
+  return entry_.stopped_at_loss = entry_.gain && entry_.gain->is_loss(*run_.options.stop_loss);
 }
 
 bool ProblemTuner::try_next_proposal(std::size_t arm) {
@@ -250,6 +259,7 @@ Trial ProblemTuner::store(Trial trial) {
 }
 
 const Trial& ProblemTuner::remember(Trial trial) {
+  history_.add(trial);
   trials_.push_back(std::move(trial));
   const Trial& kept = trials_.back();
   if (const auto identity = identity_of(kept)) {

@@ -17,6 +17,7 @@
 #include "lab/tune/options.h"
 #include "lab/tune/preflight.h"
 #include "lab/tune/result.h"
+#include "lab/tune/stop_loss.h"
 
 namespace flashcore {
 
@@ -85,6 +86,7 @@ class ProblemTuner {
 
   std::optional<double> seconds_left(double share) const;
   bool search_spent(std::size_t arm) const;
+  bool costs_more_than_it_gains();
   TuneProgress progress_at(const char* stage) const;
   void report(const char* stage, const Trial& trial, int done, int total);
   void collect_inert_fields();
@@ -107,6 +109,7 @@ class ProblemTuner {
   std::map<std::string, std::vector<std::pair<ConfigValues, std::string>>> identities_;  // by family
   std::map<std::string, std::string> timed_;                                             // identity -> candidate
   std::optional<Trial> incumbent_;
+  SearchHistory history_;  // of the default and search trials, earlier runs' first
   std::string baseline_;  // the default that finalists are measured against
 };
 

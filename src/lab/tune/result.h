@@ -9,6 +9,7 @@
 
 #include "core/suite.h"
 #include "lab/record/trial.h"
+#include "lab/tune/stop_loss.h"
 
 namespace flashcore {
 
@@ -37,6 +38,8 @@ struct TuneResult {
     std::map<Ended, int> rejected;  // of those, by how they ended
     std::string problem_note;       // why there is no winner
     int lacking = 0;                // trials that the machine could not carry out
+    std::optional<ExpectedGain> gain;  // of another trial when the search ended, where a stop-loss was asked for
+    bool stopped_at_loss = false;      // by it, and not by the budget
   };
   std::string run;
   std::vector<Entry> entries;

@@ -1,0 +1,153 @@
+// flashcore campaign: the whole way, phase by phase.
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "cli/arguments.h"
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/foreign_text.h"
+#include "lab/campaign/run.h"
+#include "lab/campaign/summary.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct CampaignArguments {
+  Common common;
+  std::string out = "campaign", budget = "25m", python = "python3", baseline, ledger = "results/experiments";
+  bool resume = false;
+};
+
+CampaignOptions campaign_options(const CampaignArguments& options) {
+  CampaignOptions out;
+  const auto budget = parse_duration(options.budget);
+  if (!budget)
+    throw_bad_input("--budget '{}' is no budget: give seconds, minutes or hours of the whole campaign (120s, 25m, 1h)",
+                    excerpt(options.budget));
+  out.budget_seconds = *budget;
+  out.device = describe_device(options.common.device);
+  const bool on_gpu = out.device.limits.kind == DeviceKind::kCuda && !out.device.limits.emulated;
+  Common chosen = options.common;
+  if (chosen.suite.empty() && chosen.problem.empty())
+    chosen.suite = on_gpu ? "canonical" : out.device.limits.emulated ? "emulator" : "smoke";
+  out.problems = select_problems(chosen, "quick");
+  require_something_to_time(out.problems);
+  out.suite = chosen.suite;
+  out.problem = chosen.problem;
+  // The verbs run in the present folder, as this one does.
+  out.folder = std::filesystem::absolute(options.out);
+  out.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  out.python = options.python;
+  out.baseline = options.baseline;
+  out.ledger = options.ledger;
+  return out;
+}
+
+std::optional<CampaignState> earlier_state(const CampaignArguments& options) {
+  std::optional<CampaignState> earlier = load_state(options.out);
+  if (earlier && !options.resume)
+    throw_bad_input("--out {}: there is a campaign already; give --resume to go on with it, or another folder",
+                    options.out);
+  if (!earlier && options.resume)
+    throw_bad_input("--resume: there is no {} in '{}'; leave --resume out to begin one", kCampaignFile, options.out);
+  return earlier;
+}
+
+Tone tone_of_phase(PhaseVerdict verdict) {
+  return verdict == PhaseVerdict::kPassed   ? Tone::kGood
+         : verdict == PhaseVerdict::kFailed ? Tone::kBad
+                                            : Tone::kWarn;
+}
+
+void show_campaign(Console& console, const CampaignResult& result) {
+  Table criteria({"criterion", "verdict", "evidence"});
+  for (const Criterion& c : result.criteria)
+    criteria.add({c.name,
+                  {word_of(c.verdict), c.verdict == CriterionVerdict::kMet      ? Tone::kGood
+                                       : c.verdict == CriterionVerdict::kNotMet ? Tone::kBad
+                                                                                : Tone::kWarn},
+                  shorten(c.evidence, 110)});
+  console.table(criteria);
+}
+
+int run_campaign_verb(const CampaignArguments& options) {
+  check_json_target(options.common);
+  check_output_folder("--out", options.out);
+  std::optional<CampaignState> earlier = earlier_state(options);
+  const CampaignOptions campaign = campaign_options(options);
+  if (!options.baseline.empty()) {
+    std::error_code error;
+    if (!std::filesystem::exists(options.baseline, error))
+      throw_bad_input("--baseline {}: there is no such file; `flashcore gate --write-baseline` makes one",
+                      options.baseline);
+  }
+  // The package runs the program beside it otherwise, and that may be another.
+  setenv("FLASHCORE_BINARY", campaign.program.c_str(), 0);
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  console.line("campaign on {} ({}): {}, budget {}, into {}; Ctrl-C ends it, --resume goes on", campaign.device.name,
+               campaign.device.id, problems_of(campaign.problems, options.common), options.budget,
+               campaign.folder.string());
+  const CampaignResult result = run_campaign(
+      campaign, std::move(earlier),
+      [&](const CampaignState&, const CampaignPhase& phase) {
+        if (phase.status == PhaseStatus::kRunning) {
+          console.line("{}: about {:.0f} s", phase.name, phase.budget_seconds);
+          return;
+        }
+        console.line("  {} in {:.1f} s{}{}", console.paint(to_string(phase.verdict), tone_of_phase(phase.verdict)),
+                     phase.seconds, phase.reason.empty() ? "" : ": ", phase.reason);
+      },
+      interrupted);
+  show_campaign(console, result);
+  int passed = 0, failed = 0, unjudged = 0;
+  for (const CampaignPhase& phase : result.state.phases) {
+    const bool done = phase.status == PhaseStatus::kDone;
+    passed += done && phase.verdict == PhaseVerdict::kPassed ? 1 : 0;
+    failed += done && phase.verdict == PhaseVerdict::kFailed ? 1 : 0;
+    unjudged += !done || phase.verdict == PhaseVerdict::kNotJudged ? 1 : 0;
+  }
+  nlohmann::json document = state_json(result.state);
+  document["criteria"] = criteria_json(result.criteria);
+  document["findings"] = findings_of(campaign.folder, result.state);
+  write_json(options.common, document);
+  console.summary("{} passed, {} failed, {} could not judge; {}{}",
+                  plural(passed, "phase"), failed, unjudged, (campaign.folder / "summary.md").string(), stopped_by());
+  if (failed > 0) return kFailed;
+  return unless_interrupted(unjudged == 0 ? kDone : kNotJudged);
+}
+
+}  // namespace
+
+Run add_campaign(CLI::App& app) {
+  auto options = std::make_shared<CampaignArguments>();
+  add_common(app, options->common, kDevice | kSuite | kProblem | kJson);
+  app.add_option("--out", options->out, "folder of all that it writes")
+      ->type_name("DIR")
+      ->check(not_empty())
+      ->capture_default_str();
+  app.add_option("--budget", options->budget, "of the whole campaign, shared out over its phases")
+      ->type_name("TIME")
+      ->capture_default_str();
+  app.add_flag("--resume", options->resume, "go on with the campaign in --out: what is done is not run again");
+  app.add_option("--baseline", options->baseline,
+                 "of the regression gate, a file of `gate --write-baseline` (default: recorded before the evolution)")
+      ->type_name("FILE");
+  app.add_option("--python", options->python, "that imports flashcore and PyTorch, for peers and the cross-check")
+      ->type_name("PROGRAM")
+      ->check(not_empty())
+      ->capture_default_str();
+  app.add_option("--ledger", options->ledger, "experiments' verdicts to consult")
+      ->type_name("DIR")
+      ->capture_default_str();
+  add_examples(app, {"campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign  # exit 0 or 1 or 2",
+                     "campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign --resume  # exit 0 or 1 or 2"});
+  return [options] {
+    watch_interrupts();
+    return run_campaign_verb(*options);
+  };
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,168 @@
+// flashcore crosscheck: does another tool agree with the engine about the same launch?
+
+#include "lab/compare/crosscheck.h"
+
+#include <filesystem>
+
+#include "cli/arguments.h"
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/foreign_text.h"
+#include "lab/compare/crosscheck_tools.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+// Of a GPU's clock and its timers; a CPU that others use too differs by more from one second to the next.
+constexpr double kLimitGpu = 0.02, kLimitCpu = 0.1;
+
+struct CrosscheckArguments {
+  Common common;
+  std::string limit, python = "python3";
+  int rounds = 24;
+  std::string seconds = "120s";
+};
+
+double limit_of(const CrosscheckArguments& options, const DeviceInfo& device) {
+  if (options.limit.empty()) return device.limits.kind == DeviceKind::kCpu ? kLimitCpu : kLimitGpu;
+  std::string_view text = options.limit;
+  const bool percent = text.ends_with('%');
+  if (percent) text.remove_suffix(1);
+  const auto number = parse_finite(text);
+  const double limit = number ? *number / (percent ? 100 : 1) : 0;
+  if (limit < 0.001 || limit > 1)
+    throw_bad_input("--limit '{}' is no limit: give a share between 0.1% and 100%, as 2% or 0.02",
+                    excerpt(options.limit));
+  return limit;
+}
+
+Tone tone_of_agreement(Agreement agreement) {
+  return agreement == Agreement::kAgrees      ? Tone::kGood
+         : agreement == Agreement::kDisagrees ? Tone::kBad
+                                              : Tone::kWarn;
+}
+
+void show_result(Console& console, const CrosscheckResult& result, const std::string& title) {
+  console.line("{}", title);
+  const EngineReading& engine = result.engine;
+  if (!engine.warm_us.empty())
+    console.line("  the engine: {:.2f} us{}", median(engine.warm_us),
+                 engine.cold_us.empty() ? "" : fmt::format(", with a cold cache {:.2f} us", median(engine.cold_us)));
+  Table table({"timed by", "cache", "p50 us", "over the engine's [95%]", "verdict", "cause"});
+  for (const MethodVerdict& m : result.methods) {
+    const bool timed = !m.reading.times_us.empty();
+    const std::string name = m.reading.method + (m.reading.version.empty() ? "" : " " + m.reading.version);
+    table.add({name, m.reading.cold ? "cold" : "warm", timed ? fmt::format("{:.2f}", median(m.reading.times_us)) : "-",
+               m.ratio.estimate > 0
+                   ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", m.ratio.estimate, m.ratio.low, m.ratio.high)
+                   : "-",
+               {word_of(m.agreement), tone_of_agreement(m.agreement)},
+               shorten(m.cause, 110)});
+  }
+  console.table(table);
+  Table ceilings({"matrix multiply", "TFLOP/s", "our ceiling", "verdict", "cause"});
+  for (const CeilingVerdict& c : result.ceilings)
+    ceilings.add({c.reading.what, c.reading.tflops > 0 ? fmt::format("{:.3f}", c.reading.tflops) : "-",
+                  c.ceiling_tflops > 0 ? fmt::format("{:.3f}", c.ceiling_tflops) : "-",
+                  {word_of(c.agreement), tone_of_agreement(c.agreement)},
+                  shorten(c.cause, 110)});
+  console.table(ceilings);
+}
+
+CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& device, const NamedProblem& named,
+                                const Candidate& candidate, double limit) {
+  const InProcessTimes times = time_in_process(device, named.problem, candidate,
+                                               {.rounds = options.rounds, .seed = 1}, interrupted);
+  CrosscheckResult result;
+  result.wrong = times.wrong;
+  result.engine = times.engine;
+  const auto judge = [&](const MethodReading& reading) {
+    result.methods.push_back(judge_method(times.engine, reading, limit));
+  };
+  for (const MethodReading& reading : times.methods) judge(reading);
+  if (interrupted()) return result;
+  const ToolQuestion question{.problem = named.problem,
+                              .device = device.info().id,
+                              .candidate = candidate.print(),
+                              .program = std::filesystem::read_symlink("/proc/self/exe").string(),
+                              .python = options.python,
+                              .seconds = *parse_duration(options.seconds)};
+  if (device.info().limits.kind == DeviceKind::kCuda)
+    judge(time_by_ncu(question, compiled_candidate(candidate, named.problem, device.info().limits)));
+  const ToolAnswers answers = ask_python(question);
+  for (const MethodReading& reading : answers.methods) judge(reading);
+  for (const MatmulReading& reading : answers.matmuls)
+    result.ceilings.push_back(judge_ceiling(reading, times.ceilings));
+  return result;
+}
+
+int run_crosscheck(const CrosscheckArguments& options) {
+  const Common& common = options.common;
+  check_json_target(common);
+  if (!parse_duration(options.seconds))
+    throw_bad_input("--tool-time '{}' is no time: give seconds or minutes, as 120s or 2m", excerpt(options.seconds));
+  const Suite suite = select_problems(common, "smoke");
+  require_something_to_time(suite);
+  const std::string pinned = candidate_text(common);
+  const auto device = open_named_device(common.device);
+  if (device->info().limits.emulated)
+    throw_bad_input("--device {}: an emulated GPU has no time; use cuda or cpu", common.device);
+  const double limit = limit_of(options, device->info());
+  Console console(common.quiet, json_on_stdout(common));
+  nlohmann::json results = nlohmann::json::array();
+  int disagrees = 0, judged = 0, wrong = 0;
+  for (const NamedProblem& named : suite.problems) {
+    if (interrupted()) break;
+    if (named.problem.seqlen_q == 0) continue;
+    const Candidate candidate = pinned.empty()
+                                    ? dispatch(named.problem, device->info()).candidate
+                                    : parse_candidate(pinned, named.problem, device->info().limits);
+    const CrosscheckResult result = crosscheck_one(options, *device, named, candidate, limit);
+    show_result(console, result, fmt::format("{} by {}", named.name, candidate.print()));
+    if (!result.wrong.empty()) print_error(fmt::format("{}: the timed outputs are wrong: {}", named.name, result.wrong));
+    wrong += result.wrong.empty() ? 0 : 1;
+    disagrees += result.agreement() == Agreement::kDisagrees ? 1 : 0;
+    judged += result.agreement() != Agreement::kNotJudged ? 1 : 0;
+    nlohmann::json row = crosscheck_json(result);
+    row["problem"] = named.problem.id();
+    row["name"] = named.name;
+    row["candidate"] = candidate.print();
+    row["limit"] = limit;
+    row["device"] = {{"key", device->info().key}, {"name", device->info().name}, {"id", device->info().id}};
+    results.push_back(std::move(row));
+  }
+  write_json(common, {{"schema", "flashcore.crosscheck/1"}, {"results", results}});
+  console.summary("{} cross-checked within {:.1f}%: {} with a disagreement that nothing explains, {} not judged{}",
+                  plural(static_cast<std::int64_t>(results.size()), "problem"), 100 * limit, disagrees,
+                  static_cast<int>(results.size()) - judged, stopped_by());
+  if (disagrees > 0 || wrong > 0) return kFailed;
+  return unless_interrupted(judged > 0 ? kDone : kNotJudged);
+}
+
+}  // namespace
+
+Run add_crosscheck(CLI::App& app) {
+  auto options = std::make_shared<CrosscheckArguments>();
+  add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kJson);
+  app.add_option("--limit", options->limit, "a larger difference is a finding (default: 2% on a GPU, 10% on a CPU)")
+      ->type_name("SHARE");
+  app.add_option("--rounds", options->rounds, "in which the ways of this process take turns")
+      ->check(whole_between(6, 10000))
+      ->capture_default_str();
+  app.add_option("--python", options->python, "that imports flashcore and PyTorch, for their timers")
+      ->type_name("PROGRAM")
+      ->check(not_empty())
+      ->capture_default_str();
+  app.add_option("--tool-time", options->seconds, "that each other tool may take")
+      ->type_name("TIME")
+      ->capture_default_str();
+  add_examples(app, {"crosscheck --device cpu --problem b1_h2_s128_d64_fp32 --limit 50%  # exit 0 or 1 or 2"});
+  return [options] {
+    watch_interrupts();
+    return run_crosscheck(*options);
+  };
+}
+
+}  // namespace flashcore::cli

@@ -1,0 +1,170 @@
+#include "lab/campaign/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "lab/campaign/ranking.h"
+
+namespace flashcore {
+namespace {
+
+// Problems that are looked into: a profile and an inversion of each take minutes of a GPU.
+constexpr std::size_t kDeepProblems = 2;
+constexpr std::size_t kTargetedTrials = 6;
+constexpr double kLeastSeconds = 5;
+
+class Commands {
+ public:
+  Commands(std::string_view phase, const CampaignOptions& options) : phase_(phase), options_(options) {}
+
+  std::string path(const std::string& file) const { return (options_.folder / file).string(); }
+
+  // A verb of the program, with --json unless it takes none.
+  void verb(std::vector<std::string> words, const std::string& problem = {}, bool json = true) {
+    CampaignCommand command;
+    const std::string stem = next_stem();
+    command.problem = problem;
+    command.log = stem + ".log";
+    words.insert(words.begin(), options_.program);
+    if (json) {
+      command.json = stem + ".json";
+      words.insert(words.end(), {"--json", path(command.json)});
+    }
+    words.emplace_back("--quiet");
+    command.argv = std::move(words);
+    made_.push_back(std::move(command));
+  }
+
+  void python(std::vector<std::string> words) {
+    verb(std::move(words));
+    made_.back().argv.front() = options_.python;
+    made_.back().argv.pop_back();  // the program behind it takes it, too, but says less then
+  }
+
+  std::vector<std::string> suite() const {
+    std::vector<std::string> words = {"--suite", options_.suite};
+    if (options_.suite.empty()) words.clear();
+    if (!options_.problem.empty()) words.insert(words.end(), {"--problem", options_.problem});
+    return words;
+  }
+  std::vector<std::string> device() const { return {"--device", options_.device.id}; }
+  std::vector<std::string> store() const { return {"--store", path("trials.db")}; }
+
+  std::vector<CampaignCommand> take() { return std::move(made_); }
+
+ private:
+  std::string next_stem() const {
+    const auto& phases = campaign_phases();
+    const auto at = std::find_if(phases.begin(), phases.end(), [&](const PhasePlan& p) { return p.name == phase_; });
+    return fmt::format("{:02}_{}{}", at - phases.begin() + 1, phase_,
+                       made_.empty() ? "" : fmt::format("_{}", made_.size() + 1));
+  }
+
+  std::string phase_;
+  const CampaignOptions& options_;
+  std::vector<CampaignCommand> made_;
+};
+
+template <class... Lists>
+std::vector<std::string> words(std::vector<std::string> first, const Lists&... more) {
+  (first.insert(first.end(), more.begin(), more.end()), ...);
+  return first;
+}
+
+std::vector<NamedProblem> deep_problems(const CampaignOptions& options) {
+  std::vector<NamedProblem> chosen;
+  for (const NamedProblem& named : options.problems.problems)
+    if (named.problem.seqlen_q > 0 && chosen.size() < kDeepProblems) chosen.push_back(named);
+  return chosen;
+}
+
+void add_trials(Commands& commands, const CampaignOptions& options, const CampaignState& state, double seconds) {
+  const std::vector<TargetedTrial> trials =
+      targeted_trials(options.folder, state, options.device, deep_problems(options), kTargetedTrials);
+  const double each = std::clamp(seconds / std::max<double>(1, static_cast<double>(trials.size())) / 3, 0.3, 9.0);
+  for (const TargetedTrial& t : trials)
+    commands.verb(words({"ab", t.current, t.candidate, "--problem", t.problem_id, "--processes", "2", "--seconds",
+                         fmt::format("{:.1f}", each)},
+                        commands.device(), commands.store()),
+                  t.problem_id);
+}
+
+}  // namespace
+
+const std::vector<PhasePlan>& campaign_phases() {
+  static const std::vector<PhasePlan> phases = {
+      {"environment", 0.04, "what the machine can do: ceilings and noise", false},
+      {"correctness", 0.14, "whether the kernels are right on this machine", false},
+      {"baselines", 0.18, "the times of other attentions, and speed-ups over them", false},
+      {"evolution", 0.32, "what is faster than dispatch's choice", true},
+      {"profile", 0.06, "what the bottlenecks are", false},
+      {"inversion", 0.07, "what would help most", false},
+      {"trials", 0.06, "whether what the ranking points to is faster", true},
+      {"crosscheck", 0.05, "whether another tool measures the same", true},
+      {"gate", 0.07, "whether anything is slower than it was", true},
+      {"artefacts", 0.01, "the page and the account", false},
+  };
+  return phases;
+}
+
+const PhasePlan& phase_plan(std::string_view name) {
+  for (const PhasePlan& phase : campaign_phases())
+    if (phase.name == name) return phase;
+  throw_internal("no phase is named '{}'", name);
+}
+
+std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignOptions& options,
+                                         const CampaignState& state, double seconds) {
+  Commands commands(phase, options);
+  const auto device = commands.device(), suite = commands.suite(), store = commands.store();
+  if (phase == "environment") {
+    if (options.device.limits.emulated) commands.verb({"doctor", "--device", "cpu"});
+    else commands.verb(words({"doctor"}, device));
+  } else if (phase == "correctness") {
+    commands.verb(words({"check"}, suite, device));
+  } else if (phase == "baselines") {
+    commands.verb(words({"bench"}, suite, device, store));
+    if (!options.device.limits.emulated) {
+      if (options.baseline.empty())
+        commands.verb(words({"gate", "--write-baseline", commands.path("baseline.json")}, suite, device, store), {},
+                      false);
+      commands.python(words({"-m", "flashcore.peers"}, suite, device, store));
+    }
+  } else if (phase == "evolution") {
+    commands.verb(words({"tune", "--budget", fmt::format("{:.0f}s", std::max(1.0, std::floor(seconds)))}, suite,
+                        device, store, std::vector<std::string>{"--ledger", options.ledger}));
+  } else if (phase == "profile" || phase == "inversion") {
+    for (const NamedProblem& named : deep_problems(options))
+      commands.verb(words({phase == "profile" ? "profile" : "invert", "--problem", named.problem.id()}, device),
+                    named.problem.id());
+  } else if (phase == "trials") {
+    add_trials(commands, options, state, seconds);
+  } else if (phase == "crosscheck") {
+    const auto deep = deep_problems(options);
+    if (!deep.empty())
+      commands.verb(words({"crosscheck", "--problem", deep.front().problem.id(), "--python", options.python,
+                           "--tool-time", fmt::format("{:.0f}s", std::max(10.0, seconds))},
+                          device),
+                    deep.front().problem.id());
+  } else if (phase == "gate") {
+    const std::string baseline = options.baseline.empty() ? commands.path("baseline.json") : options.baseline;
+    commands.verb(words({"gate", "--baseline", baseline}, suite, device, store));
+  } else if (phase == "artefacts") {
+    commands.verb(words({"report", "--out", commands.path("report.html")}, store), {}, false);
+    commands.verb(words({"economics"}, store));
+  }
+  return commands.take();
+}
+
+double seconds_for(const CampaignState& state, std::string_view phase, double seconds_left) {
+  double to_come = 0;
+  for (const CampaignPhase& p : state.phases)
+    if (p.status != PhaseStatus::kDone) to_come += phase_plan(p.name).share;
+  const double share = phase_plan(phase).share;
+  return std::max(kLeastSeconds, seconds_left * share / std::max(share, to_come));
+}
+
+}  // namespace flashcore

@@ -1,0 +1,45 @@
+#pragma once
+// The phases of a campaign, and the commands of each: verbs of this program, run as child processes.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/suite.h"
+#include "device/device.h"
+#include "lab/campaign/state.h"
+
+namespace flashcore {
+
+struct CampaignOptions {
+  std::filesystem::path folder;
+  std::string program;             // this one, as a path
+  std::string python = "python3";  // that imports flashcore and, for peers, PyTorch
+  DeviceInfo device;
+  std::string suite;          // as the verbs take it
+  std::string problem;        // the only one of it; empty: all
+  Suite problems;             // what those two come to
+  std::string baseline;       // of the regression gate; empty: recorded before the evolution
+  std::string ledger;         // as tune
+  double budget_seconds = 0;
+  double hard_limit = 2;      // a phase that takes so many times its share is ended
+};
+
+struct PhasePlan {
+  const char* name;
+  double share;      // of the budget
+  const char* lost;  // what is not known without it
+  bool needs_time;   // an emulated GPU has none
+};
+// In order; shares add up to 1.
+const std::vector<PhasePlan>& campaign_phases();
+const PhasePlan& phase_plan(std::string_view name);
+
+// With `seconds` for the phase. Later phases read what earlier ones wrote into the folder.
+std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignOptions& options,
+                                         const CampaignState& state, double seconds);
+
+// Of the phases that are still to come each gets its share of what is left, and never less than a moment.
+double seconds_for(const CampaignState& state, std::string_view phase, double seconds_left);
+
+}  // namespace flashcore

@@ -1,0 +1,39 @@
+#pragma once
+// A campaign's course: each phase's commands as child processes, its state written at every step.
+
+#include <functional>
+
+#include "lab/campaign/plan.h"
+#include "lab/campaign/criteria.h"
+
+namespace flashcore {
+
+// How a command ended. `exit_code` -1: it was ended, or could not be started.
+struct CommandEnd {
+  int exit_code = -1;
+  std::string how;   // where it did not exit by itself: "was still running after 20 s and was ended"
+  std::string said;  // the last line of its stderr
+  bool cancelled = false;
+};
+using RunCommand = std::function<CommandEnd(const std::vector<std::string>& argv, const std::filesystem::path& log,
+                                            double seconds, const std::function<bool()>& stop)>;
+// As a child process, its output in `log`.
+CommandEnd run_command(const std::vector<std::string>& argv, const std::filesystem::path& log, double seconds,
+                       const std::function<bool()>& stop);
+
+// What a command's end means, and the reason in words.
+void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase);
+// Of its commands: failed if any did; passed if all did that a phase needs; else not judged.
+void judge_phase(CampaignPhase& phase);
+
+struct CampaignResult {
+  CampaignState state;
+  std::vector<Criterion> criteria;
+};
+// `earlier`: a state to go on from; phases that are done are not run again. Writes campaign.json, summary.md,
+// criteria.json, ledger.json and tuned_diff.json into the folder. `told` hears of each phase before and after it.
+CampaignResult run_campaign(const CampaignOptions& options, std::optional<CampaignState> earlier,
+                            const std::function<void(const CampaignState&, const CampaignPhase&)>& told,
+                            const std::function<bool()>& stop, const RunCommand& run = run_command);
+
+}  // namespace flashcore

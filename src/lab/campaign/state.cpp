@@ -1,0 +1,131 @@
+#include "lab/campaign/state.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/json_text.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+json command_json(const CampaignCommand& c) {
+  return {{"argv", c.argv},       {"json", c.json},           {"log", c.log},         {"problem", c.problem}, {"started_at", c.started_at},
+          {"seconds", c.seconds}, {"exit_code", c.exit_code}, {"verdict", c.verdict}, {"reason", c.reason}};
+}
+
+CampaignCommand command_from(const json& j) {
+  CampaignCommand c;
+  j.at("argv").get_to(c.argv);
+  j.at("json").get_to(c.json);
+  j.at("log").get_to(c.log);
+  j.at("problem").get_to(c.problem);
+  j.at("started_at").get_to(c.started_at);
+  j.at("seconds").get_to(c.seconds);
+  j.at("exit_code").get_to(c.exit_code);
+  j.at("verdict").get_to(c.verdict);
+  j.at("reason").get_to(c.reason);
+  return c;
+}
+
+json phase_json(const CampaignPhase& p) {
+  json commands = json::array();
+  for (const CampaignCommand& c : p.commands) commands.push_back(command_json(c));
+  const bool done = p.status == PhaseStatus::kDone;
+  return {{"name", p.name},
+          {"status", p.status},
+          {"verdict", done ? json(p.verdict) : json()},
+          {"reason", p.reason},
+          {"started_at", p.started_at},
+          {"seconds", p.seconds},
+          {"budget_seconds", p.budget_seconds},
+          {"commands", commands}};
+}
+
+CampaignPhase phase_from(const json& j) {
+  CampaignPhase p;
+  j.at("name").get_to(p.name);
+  j.at("status").get_to(p.status);
+  if (!j.at("verdict").is_null()) j.at("verdict").get_to(p.verdict);
+  j.at("reason").get_to(p.reason);
+  j.at("started_at").get_to(p.started_at);
+  j.at("seconds").get_to(p.seconds);
+  j.at("budget_seconds").get_to(p.budget_seconds);
+  for (const json& command : j.at("commands")) p.commands.push_back(command_from(command));
+  return p;
+}
+
+}  // namespace
+
+const CampaignPhase* CampaignState::find(std::string_view name) const {
+  const auto found = std::find_if(phases.begin(), phases.end(), [&](const CampaignPhase& p) { return p.name == name; });
+  return found == phases.end() ? nullptr : &*found;
+}
+
+json state_json(const CampaignState& s) {
+  json phases = json::array();
+  for (const CampaignPhase& p : s.phases) phases.push_back(phase_json(p));
+  return {{"schema", kCampaignSchema},
+          {"version", s.version},
+          {"device", s.device},
+          {"device_key", s.device_key},
+          {"suite", s.suite},
+          {"problems", s.problems},
+          {"budget_seconds", s.budget_seconds},
+          {"started_at", s.started_at},
+          {"ended_at", s.ended_at},
+          {"interrupted", s.interrupted},
+          {"phases", phases}};
+}
+
+CampaignState parse_state(const std::string& text, const std::string& origin) {
+  constexpr const char* kAdvice = "move it away to begin anew, or give --out another folder";
+  try {
+    const json j = parse_json(text, origin);
+    if (!j.is_object() || j.value("schema", json()) != kCampaignSchema)
+      throw_bad_input("'{}' is no campaign's state: its schema is not {}; {}", origin, kCampaignSchema, kAdvice);
+    CampaignState s;
+    j.at("version").get_to(s.version);
+    j.at("device").get_to(s.device);
+    j.at("device_key").get_to(s.device_key);
+    j.at("suite").get_to(s.suite);
+    j.at("problems").get_to(s.problems);
+    j.at("budget_seconds").get_to(s.budget_seconds);
+    j.at("started_at").get_to(s.started_at);
+    j.at("ended_at").get_to(s.ended_at);
+    j.at("interrupted").get_to(s.interrupted);
+    for (const json& phase : j.at("phases")) s.phases.push_back(phase_from(phase));
+    return s;
+  } catch (const json::exception& e) {
+    throw_bad_input("'{}' is a damaged campaign's state ({}); {}", origin, e.what(), kAdvice);
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).find(kAdvice) != std::string_view::npos) throw;
+    throw_bad_input("'{}' is a damaged campaign's state ({}); {}", origin, e.what(), kAdvice);
+  }
+}
+
+std::optional<CampaignState> load_state(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kCampaignFile;
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  return parse_state(read_file(file), file.string());
+}
+
+void save_state(const std::filesystem::path& folder, const CampaignState& state) {
+  write_file_atomically(folder / kCampaignFile,
+                        state_json(state).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+json result_of(const std::filesystem::path& folder, const CampaignCommand& command) {
+  std::error_code error;
+  if (command.json.empty() || !std::filesystem::exists(folder / command.json, error)) return nullptr;
+  try {
+    return parse_json(read_file(folder / command.json), command.json);
+  } catch (const Error&) {
+    return nullptr;  // cut short, or no JSON: it says nothing
+  }
+}
+
+}  // namespace flashcore

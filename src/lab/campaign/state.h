@@ -1,0 +1,76 @@
+#pragma once
+// What a campaign has done: campaign.json in its folder, written anew at every step. A kill loses the phase in flight.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/words.h"
+
+namespace flashcore {
+
+// kNotJudged: its verb or tool is missing, or could not judge; `reason` says what was lost. Never a pass.
+enum class PhaseVerdict { kPassed, kFailed, kNotJudged };
+template <>
+struct WordsOf<PhaseVerdict> {
+  static constexpr std::string_view what = "verdict of a phase";
+  static constexpr std::pair<PhaseVerdict, std::string_view> table[] = {{PhaseVerdict::kPassed, "passed"},
+                                                                        {PhaseVerdict::kFailed, "failed"},
+                                                                        {PhaseVerdict::kNotJudged, "could not judge"}};
+};
+
+enum class PhaseStatus { kWaiting, kRunning, kDone };
+template <>
+struct WordsOf<PhaseStatus> {
+  static constexpr std::string_view what = "status of a phase";
+  static constexpr std::pair<PhaseStatus, std::string_view> table[] = {
+      {PhaseStatus::kWaiting, "waiting"}, {PhaseStatus::kRunning, "running"}, {PhaseStatus::kDone, "done"}};
+};
+
+struct CampaignCommand {
+  std::vector<std::string> argv;
+  std::string json, log;  // files of the campaign's folder; json: empty if it writes none
+  std::string problem;    // that it is for alone; empty: all
+  std::string started_at;
+  double seconds = 0;
+  int exit_code = -1;  // -1: it has not ended by itself
+  PhaseVerdict verdict = PhaseVerdict::kNotJudged;
+  std::string reason;
+};
+
+struct CampaignPhase {
+  std::string name;
+  PhaseStatus status = PhaseStatus::kWaiting;
+  PhaseVerdict verdict = PhaseVerdict::kNotJudged;
+  std::string reason;  // why it did not pass, and what was lost
+  std::string started_at;
+  double seconds = 0, budget_seconds = 0;
+  std::vector<CampaignCommand> commands;
+};
+
+struct CampaignState {
+  std::string version, device, device_key, suite;
+  std::vector<std::string> problems;  // ids
+  double budget_seconds = 0;
+  std::string started_at, ended_at;
+  bool interrupted = false;
+  std::vector<CampaignPhase> phases;
+  const CampaignPhase* find(std::string_view name) const;
+};
+
+inline constexpr const char* kCampaignSchema = "flashcore.campaign/1";
+inline constexpr const char* kCampaignFile = "campaign.json";
+
+nlohmann::json state_json(const CampaignState& state);
+// Error kBadInput naming the file, what is wrong with it and what to do.
+CampaignState parse_state(const std::string& text, const std::string& origin);
+// None if the folder holds no campaign.
+std::optional<CampaignState> load_state(const std::filesystem::path& folder);
+void save_state(const std::filesystem::path& folder, const CampaignState& state);
+
+// A command's JSON; null if there is none that can be read.
+nlohmann::json result_of(const std::filesystem::path& folder, const CampaignCommand& command);
+
+}  // namespace flashcore

@@ -1,0 +1,163 @@
+#include "lab/campaign/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/json_text.h"
+#include "kernels/family.h"
+#include "lab/campaign/ranking.h"
+#include "lab/record/machine.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kTunedBefore = "tuned_before.json";
+constexpr std::size_t kShownCauses = 6;
+
+// A cell of a table, or a line: no markup of whoever wrote the text.
+std::string plain(std::string text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n' || c == '\r') out += ' ';
+    else if (c == '|' || c == '<' || c == '[' || c == '`' || c == '*' || c == '_') out += std::string("\\") + c;
+    else out += c;
+  }
+  return out;
+}
+
+bool says_throttled(const json& j) {
+  if (j.is_object()) {
+    for (const auto& [key, value] : j.items()) {
+      const bool named = key == "throttle_reasons" || key == "throttle";
+      if (named && value.is_string() && lowers_clocks(value.get<std::string>())) return true;
+      if (says_throttled(value)) return true;
+    }
+  } else if (j.is_array()) {
+    for (const json& value : j)
+      if (says_throttled(value)) return true;
+  }
+  return false;
+}
+
+json user_table() {
+  std::error_code error;
+  const auto path = user_table_path();
+  if (!std::filesystem::exists(path, error)) return json::object();
+  return parse_json(read_file(path), path.string());
+}
+
+std::string us(double value) { return value > 0 ? fmt::format("{:.2f}", value) : "–"; }
+
+const json* first_result(const json& document) {
+  if (!document.is_object() || !document.contains("results")) return nullptr;
+  const json& results = document["results"];
+  return results.is_array() && !results.empty() && results.front().is_object() ? &results.front() : nullptr;
+}
+
+}  // namespace
+
+std::vector<std::string> throttled_phases(const std::filesystem::path& folder, const CampaignState& state) {
+  std::vector<std::string> names;
+  for (const CampaignPhase& phase : state.phases)
+    if (std::any_of(phase.commands.begin(), phase.commands.end(),
+                    [&](const CampaignCommand& c) { return says_throttled(result_of(folder, c)); }))
+      names.push_back(phase.name);
+  return names;
+}
+
+json campaign_ledger(const std::filesystem::path& folder, const CampaignState& state) {
+  json trials = json::array();
+  if (const CampaignPhase* phase = state.find("trials"))
+    for (const CampaignCommand& command : phase->commands) {
+      const json document = result_of(folder, command);
+      const json* result = first_result(document);
+      json row = {{"problem", command.problem}, {"argv", command.argv}, {"verdict", nullptr}, {"why", command.reason}};
+      if (result)
+        for (const char* key : {"baseline", "candidate", "verdict", "speedup", "ci95", "sentence"})
+          if (result->contains(key)) row[key] = (*result)[key];
+      trials.push_back(std::move(row));
+    }
+  return {{"schema", "flashcore.campaign_ledger/1"}, {"trials", trials}};
+}
+
+std::vector<std::string> findings_of(const std::filesystem::path& folder, const CampaignState& state) {
+  std::vector<std::string> findings;
+  for (const CampaignPhase& phase : state.phases) {
+    if (phase.status != PhaseStatus::kDone || phase.verdict == PhaseVerdict::kPassed) continue;
+    findings.push_back(fmt::format("{}: {}: {}", phase.name, phase.verdict, phase.reason));
+  }
+  const auto throttled = throttled_phases(folder, state);
+  if (!throttled.empty())
+    findings.push_back(fmt::format(
+        "the device lowered its clocks during {}: times of those phases are of a hot machine; interleaved comparisons "
+        "hold, absolute times do not",
+        fmt::join(throttled, ", ")));
+  std::size_t shown = 0;
+  for (const RankedCause& cause : ranking_of(folder, state)) {
+    if (++shown > kShownCauses) break;
+    findings.push_back(fmt::format("{} of {}: {}{}{}", cause.from, cause.problem_id, cause.name,
+                                   cause.name.empty() || cause.sentence.empty() ? "" : ": ", cause.sentence));
+  }
+  for (const json& trial : campaign_ledger(folder, state)["trials"])
+    if (trial["verdict"] == "FASTER") findings.push_back("trials: " + trial.value("sentence", ""));
+  if (const CampaignPhase* phase = state.find("crosscheck"))
+    for (const CampaignCommand& command : phase->commands) {
+      const json document = result_of(folder, command);
+      const json* result = first_result(document);
+      if (!result || !result->contains("methods") || !(*result)["methods"].is_array()) continue;
+      for (const json& method : (*result)["methods"])
+        if (method.is_object() && method.value("agreement", "") == "disagrees")
+          findings.push_back(
+              fmt::format("crosscheck: {} disagrees: {}", method.value("method", "?"), method.value("cause", "")));
+    }
+  return findings;
+}
+
+void keep_tuned_table(const std::filesystem::path& folder) {
+  write_file_atomically(folder / kTunedBefore, user_table().dump(2) + "\n");
+}
+
+json tuned_table_diff(const std::filesystem::path& folder) {
+  std::error_code error;
+  json before = json::object();
+  if (std::filesystem::exists(folder / kTunedBefore, error))
+    before = parse_json(read_file(folder / kTunedBefore), kTunedBefore);
+  return json::diff(before, user_table());
+}
+
+std::string campaign_summary(const std::filesystem::path& folder, const CampaignState& state,
+                             const std::vector<Criterion>& criteria) {
+  std::string out = fmt::format("# Campaign on {}\n\nflashcore {}, suite {}, {} problems, {} to {}, budget {:.0f} s.{}\n",
+                                plain(state.device_key), state.version, plain(state.suite), state.problems.size(),
+                                state.started_at, state.ended_at.empty() ? "(not ended)" : state.ended_at,
+                                state.budget_seconds, state.interrupted ? " **Interrupted.**" : "");
+  out += "\n## Phases\n\n| phase | verdict | seconds | of a budget of | why |\n| --- | --- | ---: | ---: | --- |\n";
+  for (const CampaignPhase& p : state.phases)
+    out += fmt::format("| {} | {} | {:.1f} | {:.0f} | {} |\n", p.name,
+                       p.status == PhaseStatus::kDone ? to_string(p.verdict) : "not reached", p.seconds,
+                       p.budget_seconds, plain(p.reason));
+  out +=
+      "\n## Results\n\nTimes are p50 / p90 in microseconds. The peer is the fastest backend of PyTorch's "
+      "scaled_dot_product_attention.\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | "
+      "---: | ---: | ---: |\n";
+  for (const PeerLine& l : peer_lines(folder, state))
+    out += fmt::format(
+        "| {} | {} | {} / {} | {} / {} | {} |\n", plain(l.name), l.peer.empty() ? "none timed" : plain(l.peer),
+        us(l.peer_p50_us), us(l.peer_p90_us), us(l.ours_p50_us), us(l.ours_p90_us),
+        l.speedup > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", l.speedup, l.ci95_low, l.ci95_high) : "–");
+  out += "\n## Success criteria\n\n| criterion | verdict | evidence |\n| --- | --- | --- |\n";
+  for (const Criterion& c : criteria)
+    out += fmt::format("| {} | {} | {} |\n", plain(c.name), c.verdict, plain(c.evidence));
+  out += "\n## Top findings\n\n";
+  const auto findings = findings_of(folder, state);
+  for (const std::string& finding : findings) out += "- " + plain(finding) + "\n";
+  if (findings.empty()) out += "None.\n";
+  return out;
+}
+
+}  // namespace flashcore

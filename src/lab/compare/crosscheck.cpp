@@ -1,0 +1,166 @@
+#include "lab/compare/crosscheck.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lab/record/json_io.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+// A ceiling is itself measured, to about 3%.
+constexpr double kCeilingTolerance = 0.03;
+// A library's large multiply comes that near to the peak of its machine; far below, it says nothing of the ceiling.
+constexpr double kNearCeiling = 0.7;
+// Of empty launches: what a launch may cost the host more than an empty one.
+constexpr double kLaunchFactor = 3;
+
+Interval exponential_of(const Interval& log) { return {std::exp(log.estimate), std::exp(log.low), std::exp(log.high)}; }
+
+std::vector<double> logs_of(const std::vector<double>& values) {
+  std::vector<double> logs;
+  for (const double v : values) logs.push_back(std::log(v));
+  return logs;
+}
+
+// Of two runs apart from each other the widths of both add up, in squares.
+Interval ratio_of(const MethodReading& method, const std::vector<double>& engine, std::uint64_t seed) {
+  if (method.interleaved && method.times_us.size() == engine.size()) {
+    std::vector<double> logs;
+    for (std::size_t i = 0; i < engine.size(); ++i) logs.push_back(std::log(method.times_us[i] / engine[i]));
+    return exponential_of(bootstrap_median(logs, seed));
+  }
+  const Interval theirs = bootstrap_median(logs_of(method.times_us), seed),
+                 ours = bootstrap_median(logs_of(engine), seed + 1);
+  const double middle = theirs.estimate - ours.estimate, half = std::hypot(theirs.half_width(), ours.half_width());
+  return exponential_of({middle, middle - half, middle + half});
+}
+
+bool is_within(double ratio, double limit) { return ratio < 1 + limit && ratio > 1 / (1 + limit); }
+
+std::string likely_cause(const EngineReading& engine, const MethodReading& method, double limit) {
+  const auto& same = method.cold ? engine.cold_us : engine.warm_us;
+  const auto& other = method.cold ? engine.warm_us : engine.cold_us;
+  const double theirs = median(method.times_us), ours = median(same);
+  if (!other.empty() && is_within(theirs / median(other), limit))
+    return fmt::format("the state of the cache: it agrees with the engine's {} regime ({:.2f} us), not with the {} one",
+                       method.cold ? "warm" : "cold", median(other), method.cold ? "cold" : "warm");
+  const double more = theirs - ours;
+  if (method.host_launch && more > 0 && engine.empty_launch_us > 0 && more <= kLaunchFactor * engine.empty_launch_us)
+    return fmt::format("launch overhead inside: {:.2f} us more a launch, where an empty launch takes {:.2f} us", more,
+                       engine.empty_launch_us);
+  if (method.clock_mhz > 0 && engine.clock_mhz > 0 &&
+      is_within(theirs / ours * method.clock_mhz / engine.clock_mhz, limit))
+    return fmt::format("another clock: it ran at {:.0f} MHz, the engine at {:.0f} MHz, and in cycles they agree",
+                       method.clock_mhz, engine.clock_mhz);
+  if (engine.throttled > 0)
+    return fmt::format("clock changes: {} of the engine's samples ran throttled", engine.throttled);
+  return "";
+}
+
+json interval_json(const Interval& i) { return {{"estimate", i.estimate}, {"ci95", {i.low, i.high}}}; }
+
+json times_json(const std::vector<double>& times) {
+  if (times.empty()) return nullptr;
+  return {{"p10", quantile(times, 0.1)}, {"p50", median(times)}, {"p90", quantile(times, 0.9)}, {"samples", times}};
+}
+
+}  // namespace
+
+MethodVerdict judge_method(const EngineReading& engine, const MethodReading& method, double limit) {
+  MethodVerdict verdict{.reading = method, .agreement = Agreement::kNotJudged, .ratio = {}, .cause = method.why_not};
+  const auto& beside = method.cold ? engine.cold_us : engine.warm_us;
+  if (method.times_us.empty()) return verdict;
+  if (beside.empty() || static_cast<int>(std::min(beside.size(), method.times_us.size())) < kMinBlocks) {
+    verdict.cause = fmt::format("{} times of it and {} of the engine; an interval needs {} of each",
+                                method.times_us.size(), beside.size(), kMinBlocks);
+    return verdict;
+  }
+  verdict.ratio = ratio_of(method, beside, 1);
+  const double low = 1 / (1 + limit), high = 1 + limit;
+  if (verdict.ratio.low > low && verdict.ratio.high < high) {
+    verdict.agreement = Agreement::kAgrees;
+  } else if (verdict.ratio.low > high || verdict.ratio.high < low) {
+    verdict.cause = likely_cause(engine, method, limit);
+    verdict.agreement = verdict.cause.empty() ? Agreement::kDisagrees : Agreement::kExplained;
+    if (verdict.cause.empty()) verdict.cause = "no cause that is known here accounts for it";
+  } else {
+    verdict.cause = "noise: the interval is wider than the limit allows to tell; more rounds or a quieter machine would";
+  }
+  return verdict;
+}
+
+CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceilings) {
+  CeilingVerdict verdict{.reading = reading,
+                         .ceiling_tflops = reading.is_16bit ? ceilings.matmul_tflops_16bit : ceilings.fma_tflops_fp32,
+                         .agreement = Agreement::kNotJudged,
+                         .cause = reading.why_not};
+  if (reading.tflops <= 0) return verdict;
+  if (verdict.ceiling_tflops <= 0) {
+    verdict.cause = "this device has no ceiling of that kind";
+    return verdict;
+  }
+  const double share = reading.tflops / verdict.ceiling_tflops;
+  if (share > 1 + kCeilingTolerance) {
+    verdict.agreement = Agreement::kDisagrees;
+    verdict.cause = fmt::format("it reaches {:.0f}% of the ceiling: the ceiling is too low, and floors that rest on it "
+                                "are none",
+                                100 * share);
+  } else if (!reading.large) {
+    verdict.agreement = Agreement::kAgrees;
+    verdict.cause = fmt::format("{:.0f}% of the ceiling, which it does not refute", 100 * share);
+  } else if (share >= kNearCeiling) {
+    verdict.agreement = Agreement::kAgrees;
+    verdict.cause = fmt::format("{:.0f}% of the ceiling", 100 * share);
+  } else {
+    verdict.cause = fmt::format("it reaches {:.0f}% of the ceiling, which neither confirms nor refutes it", 100 * share);
+  }
+  return verdict;
+}
+
+Agreement CrosscheckResult::agreement() const {
+  bool any = false, disagrees = false;
+  const auto look = [&](Agreement a) {
+    any = any || a != Agreement::kNotJudged;
+    disagrees = disagrees || a == Agreement::kDisagrees;
+  };
+  for (const MethodVerdict& m : methods) look(m.agreement);
+  for (const CeilingVerdict& c : ceilings) look(c.agreement);
+  if (!wrong.empty()) return Agreement::kNotJudged;
+  return disagrees ? Agreement::kDisagrees : any ? Agreement::kAgrees : Agreement::kNotJudged;
+}
+
+json crosscheck_json(const CrosscheckResult& r) {
+  json methods = json::array(), ceilings = json::array();
+  for (const MethodVerdict& m : r.methods)
+    methods.push_back({{"method", m.reading.method},
+                       {"version", m.reading.version},
+                       {"cache", m.reading.cold ? "cold" : "warm"},
+                       {"host_launch", m.reading.host_launch},
+                       {"interleaved", m.reading.interleaved},
+                       {"clock_mhz", m.reading.clock_mhz},
+                       {"time_us", times_json(m.reading.times_us)},
+                       {"ratio", m.ratio.estimate > 0 ? interval_json(m.ratio) : json()},
+                       {"agreement", m.agreement},
+                       {"cause", m.cause}});
+  for (const CeilingVerdict& c : r.ceilings)
+    ceilings.push_back({{"matmul", c.reading.what},
+                        {"tflops", c.reading.tflops > 0 ? json(c.reading.tflops) : json()},
+                        {"ceiling_tflops", c.ceiling_tflops},
+                        {"agreement", c.agreement},
+                        {"cause", c.cause}});
+  return encode_nonfinite({{"verdict", r.agreement()},
+                           {"wrong", r.wrong},
+                           {"engine",
+                            {{"warm_us", times_json(r.engine.warm_us)},
+                             {"cold_us", times_json(r.engine.cold_us)},
+                             {"clock_mhz", r.engine.clock_mhz},
+                             {"empty_launch_us", r.engine.empty_launch_us},
+                             {"throttled", r.engine.throttled}}},
+                           {"methods", methods},
+                           {"ceilings", ceilings}});
+}
+
+}  // namespace flashcore

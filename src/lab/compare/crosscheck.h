@@ -1,0 +1,95 @@
+#pragma once
+// Crosscheck: the same launch timed by the engine and by other means. Who disagrees by more than a limit is a finding,
+// with its likely cause. docs/campaign.md has the rules.
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lab/gates/pair.h"
+#include "lab/statistics/statistics.h"
+
+namespace flashcore {
+
+// kExplained: it disagrees, and a known difference between the two ways of timing accounts for it.
+enum class Agreement { kAgrees, kExplained, kDisagrees, kNotJudged };
+template <>
+struct WordsOf<Agreement> {
+  static constexpr std::string_view what = "agreement";
+  static constexpr std::pair<Agreement, std::string_view> table[] = {{Agreement::kAgrees, "agrees"},
+                                                                     {Agreement::kExplained, "explained"},
+                                                                     {Agreement::kDisagrees, "disagrees"},
+                                                                     {Agreement::kNotJudged, "could not judge"}};
+};
+
+// How one tool timed the launch. Times are of one launch, in microseconds.
+struct MethodReading {
+  std::string method;               // "steady clock loop"
+  std::string version = {};         // of the tool; empty: it is ours
+  std::vector<double> times_us = {};
+  bool interleaved = false;         // the i-th was taken beside the engine's i-th
+  bool cold = false;                // its inputs are not in the cache
+  bool host_launch = false;         // what the host spends on a launch lies inside
+  double clock_mhz = 0;             // 0: not known
+  std::string why_not = {};         // there are no times: what was lost
+};
+
+struct EngineReading {
+  std::vector<double> warm_us, cold_us;  // cold: empty where it was not timed
+  double clock_mhz = 0;                  // 0: not known
+  double empty_launch_us = 0;
+  int throttled = 0;  // samples
+};
+
+struct MethodVerdict {
+  MethodReading reading;
+  Agreement agreement = Agreement::kNotJudged;
+  Interval ratio;     // its time over the engine's, in the same state of the cache
+  std::string cause;  // of a disagreement, or why nothing was judged
+};
+// Agrees: the whole 95% interval of the ratio lies within 1 +- limit. Disagrees: none of it does.
+MethodVerdict judge_method(const EngineReading& engine, const MethodReading& method, double limit);
+
+// A matrix multiply by somebody else, beside the ceiling that floors rest on.
+struct MatmulReading {
+  std::string what;    // "fp16 4096 x 4096 x 4096, PyTorch 2.9 (cuBLAS)"
+  double tflops = 0;   // 0: not measured
+  bool large = true;   // large enough to come near a ceiling; else it can only refute one
+  bool is_16bit = false;
+  std::string why_not = {};
+};
+struct CeilingVerdict {
+  MatmulReading reading;
+  double ceiling_tflops = 0;
+  Agreement agreement = Agreement::kNotJudged;
+  std::string cause;
+};
+CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceilings);
+
+struct CrosscheckResult {
+  std::string wrong;  // what is wrong with the timed outputs: then nothing is judged
+  EngineReading engine;
+  std::vector<MethodVerdict> methods;
+  std::vector<CeilingVerdict> ceilings;
+  // Disagrees if any does; agrees if any was judged; else could not judge.
+  Agreement agreement() const;
+};
+nlohmann::json crosscheck_json(const CrosscheckResult& result);
+
+// The engine, a plain loop around the launch, and repetitions as Google Benchmark makes them, in rounds of random
+// order. On a GPU the engine's cold regime, too. `stop` is asked between rounds; fewer rounds are an honest answer.
+struct InProcessTimes {
+  EngineReading engine;
+  std::vector<MethodReading> methods;
+  std::string wrong;
+  Ceilings ceilings;
+};
+struct InProcessOptions {
+  int rounds = 24;
+  std::uint64_t seed = 1;
+};
+InProcessTimes time_in_process(Device& device, const PlacedProblem& problem, const Candidate& candidate,
+                               const InProcessOptions& options, const std::function<bool()>& stop);
+
+}  // namespace flashcore

@@ -1,0 +1,96 @@
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "core/random.h"
+#include "lab/compare/crosscheck.h"
+#include "lab/gates/gates.h"
+#include "lab/measure/engine.h"
+#include "lab/record/machine.h"
+
+// The ways to time a launch that need no other program.
+namespace flashcore {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+// What one repetition of Google Benchmark's way lasts at least; its default is half a second, for a single one.
+constexpr double kRepetitionSeconds = 0.02;
+constexpr int kMostIterations = 1'000'000;
+constexpr double kRoundGapMs = 1;
+
+double loop_us(Device& device, const Launch& launch, int launches) {
+  device.synchronize();
+  const auto start = SteadyClock::now();
+  for (int i = 0; i < launches; ++i) launch();
+  device.synchronize();
+  return std::chrono::duration<double, std::micro>(SteadyClock::now() - start).count() / launches;
+}
+
+// As Google Benchmark finds it: ten times as many until the time is not too short to extrapolate from.
+int iterations_for(Device& device, const Launch& launch, double seconds) {
+  int iterations = 1;
+  while (iterations < kMostIterations) {
+    const double took = loop_us(device, launch, iterations) * iterations * 1e-6;
+    if (took >= seconds) return iterations;
+    const double grow = took > seconds / 10 ? 1.4 * seconds / took : 10;
+    iterations = std::min(kMostIterations, static_cast<int>(std::ceil(iterations * grow)));
+  }
+  return iterations;
+}
+
+}  // namespace
+
+InProcessTimes time_in_process(Device& device, const PlacedProblem& problem, const Candidate& candidate,
+                               const InProcessOptions& options, const std::function<bool()>& stop) {
+  const CompiledCandidate compiled = compiled_candidate(candidate, problem, device.info().limits);
+  const auto oracle = shared_oracles().get(problem, Pattern::kNormal, timing_seed(options.seed), kTimedReferenceFlops);
+  const bool on_gpu = device.info().limits.kind == DeviceKind::kCuda;
+  BufferSet warm(device, problem, Regime::kGraph, oracle->inputs);
+  PreparedCandidate engine(device, problem, compiled, {Regime::kGraph, 0}, {&warm});
+  // On a CPU the plain loop and the others take the inputs as the last launch left them, so there is no cold one.
+  std::optional<BufferSet> cold_set;
+  std::optional<PreparedCandidate> cold;
+  if (on_gpu) {
+    cold_set.emplace(device, problem, Regime::kCold, oracle->inputs);
+    cold.emplace(device, problem, compiled, PrepareOptions{Regime::kCold, 0}, std::vector<BufferSet*>{&*cold_set});
+  }
+  const Launch& launch = engine.launch(0, 0);
+  engine.sample(0);  // warm-up
+  InProcessTimes out;
+  out.ceilings = device.ceilings();
+  out.engine.empty_launch_us = out.ceilings.empty_launch_us;
+  out.methods = {{.method = "steady clock loop", .interleaved = true, .host_launch = on_gpu},
+                 {.method = "repetitions as Google Benchmark's", .interleaved = true, .host_launch = on_gpu}};
+  const int iterations = iterations_for(device, launch, kRepetitionSeconds);
+  std::vector<double> clocks;
+  const auto keep = [&](const Sample& sample, std::vector<double>& times) {
+    times.push_back(sample.time_us);
+    if (sample.clock_mhz > 0) clocks.push_back(sample.clock_mhz);
+    const std::string throttle = device.read_environment().throttle_reasons;
+    out.engine.throttled += lowers_clocks(throttle) ? 1 : 0;
+  };
+  const std::vector<std::function<void()>> ways = {
+      [&] { keep(engine.sample(0), out.engine.warm_us); },
+      [&] { out.methods[0].times_us.push_back(loop_us(device, launch, engine.launches_per_sample())); },
+      [&] { out.methods[1].times_us.push_back(loop_us(device, launch, iterations)); },
+      [&] {
+        if (cold) keep(cold->sample(0), out.engine.cold_us);
+      }};
+  SplitMix random(options.seed);
+  std::vector<std::size_t> order = {0, 1, 2, 3};
+  for (int round = 0; round < options.rounds && !(stop && stop()); ++round) {
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+    for (const std::size_t way : order) {
+      device.idle(kRoundGapMs);
+      ways[way]();
+    }
+  }
+  if (!clocks.empty()) out.engine.clock_mhz = median(clocks);
+  engine.refresh_outputs(0);
+  out.wrong = engine.judge_outputs(0, problem, *oracle).wrong;
+  return out;
+}
+
+}  // namespace flashcore
