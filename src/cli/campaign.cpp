@@ -57,9 +57,7 @@ std::optional<CampaignState> earlier_state(const CampaignArguments& options) {
 }
 
 Tone tone_of_phase(PhaseVerdict verdict) {
-  return verdict == PhaseVerdict::kPassed   ? Tone::kGood
-         : verdict == PhaseVerdict::kFailed ? Tone::kBad
-                                            : Tone::kWarn;
+  return verdict == PhaseVerdict::kPassed ? Tone::kGood : verdict == PhaseVerdict::kFailed ? Tone::kBad : Tone::kWarn;
 }
 
 void show_campaign(Console& console, const CampaignResult& result) {
@@ -113,8 +111,8 @@ int run_campaign_verb(const CampaignArguments& options) {
   document["criteria"] = criteria_json(result.criteria);
   document["findings"] = findings_of(campaign.folder, result.state);
   write_json(options.common, document);
-  console.summary("{} passed, {} failed, {} could not judge; {}{}",
-                  plural(passed, "phase"), failed, unjudged, (campaign.folder / "summary.md").string(), stopped_by());
+  console.summary("{} passed, {} failed, {} could not judge; {}{}", plural(passed, "phase"), failed, unjudged,
+                  (campaign.folder / "summary.md").string(), stopped_by());
   if (failed > 0) return kFailed;
   return unless_interrupted(unjudged == 0 ? kDone : kNotJudged);
 }
@@ -142,8 +140,10 @@ Run add_campaign(CLI::App& app) {
   app.add_option("--ledger", options->ledger, "experiments' verdicts to consult")
       ->type_name("DIR")
       ->capture_default_str();
-  add_examples(app, {"campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign  # exit 0 or 1 or 2",
-                     "campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign --resume  # exit 0 or 1 or 2"});
+  add_examples(
+      app,
+      {"campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign  # exit 0 or 1 or 2",
+       "campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign --resume  # exit 0 or 1 or 2"});
   return [options] {
     watch_interrupts();
     return run_campaign_verb(*options);

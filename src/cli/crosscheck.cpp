@@ -39,9 +39,7 @@ double limit_of(const CrosscheckArguments& options, const DeviceInfo& device) {
 }
 
 Tone tone_of_agreement(Agreement agreement) {
-  return agreement == Agreement::kAgrees      ? Tone::kGood
-         : agreement == Agreement::kDisagrees ? Tone::kBad
-                                              : Tone::kWarn;
+  return agreement == Agreement::kAgrees ? Tone::kGood : agreement == Agreement::kDisagrees ? Tone::kBad : Tone::kWarn;
 }
 
 void show_result(Console& console, const CrosscheckResult& result, const std::string& title) {
@@ -54,7 +52,9 @@ void show_result(Console& console, const CrosscheckResult& result, const std::st
   for (const MethodVerdict& m : result.methods) {
     const bool timed = !m.reading.times_us.empty();
     const std::string name = m.reading.method + (m.reading.version.empty() ? "" : " " + m.reading.version);
-    table.add({name, m.reading.cold ? "cold" : "warm", timed ? fmt::format("{:.2f}", median(m.reading.times_us)) : "-",
+    table.add({name,
+               m.reading.cold ? "cold" : "warm",
+               timed ? fmt::format("{:.2f}", median(m.reading.times_us)) : "-",
                m.ratio.estimate > 0
                    ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", m.ratio.estimate, m.ratio.low, m.ratio.high)
                    : "-",
@@ -64,7 +64,8 @@ void show_result(Console& console, const CrosscheckResult& result, const std::st
   console.table(table);
   Table ceilings({"matrix multiply", "TFLOP/s", "our ceiling", "verdict", "cause"});
   for (const CeilingVerdict& c : result.ceilings)
-    ceilings.add({c.reading.what, c.reading.tflops > 0 ? fmt::format("{:.3f}", c.reading.tflops) : "-",
+    ceilings.add({c.reading.what,
+                  c.reading.tflops > 0 ? fmt::format("{:.3f}", c.reading.tflops) : "-",
                   c.ceiling_tflops > 0 ? fmt::format("{:.3f}", c.ceiling_tflops) : "-",
                   {word_of(c.agreement), tone_of_agreement(c.agreement)},
                   shorten(c.cause, 110)});
@@ -73,8 +74,8 @@ void show_result(Console& console, const CrosscheckResult& result, const std::st
 
 CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& device, const NamedProblem& named,
                                 const Candidate& candidate, double limit) {
-  const InProcessTimes times = time_in_process(device, named.problem, candidate,
-                                               {.rounds = options.rounds, .seed = 1}, interrupted);
+  const InProcessTimes times =
+      time_in_process(device, named.problem, candidate, {.rounds = options.rounds, .seed = 1}, interrupted);
   CrosscheckResult result;
   result.wrong = times.wrong;
   result.engine = times.engine;
@@ -116,12 +117,12 @@ int run_crosscheck(const CrosscheckArguments& options) {
   for (const NamedProblem& named : suite.problems) {
     if (interrupted()) break;
     if (named.problem.seqlen_q == 0) continue;
-    const Candidate candidate = pinned.empty()
-                                    ? dispatch(named.problem, device->info()).candidate
-                                    : parse_candidate(pinned, named.problem, device->info().limits);
+    const Candidate candidate = pinned.empty() ? dispatch(named.problem, device->info()).candidate
+                                               : parse_candidate(pinned, named.problem, device->info().limits);
     const CrosscheckResult result = crosscheck_one(options, *device, named, candidate, limit);
     show_result(console, result, fmt::format("{} by {}", named.name, candidate.print()));
-    if (!result.wrong.empty()) print_error(fmt::format("{}: the timed outputs are wrong: {}", named.name, result.wrong));
+    if (!result.wrong.empty())
+      print_error(fmt::format("{}: the timed outputs are wrong: {}", named.name, result.wrong));
     wrong += result.wrong.empty() ? 0 : 1;
     disagrees += result.agreement() == Agreement::kDisagrees ? 1 : 0;
     judged += result.agreement() != Agreement::kNotJudged ? 1 : 0;

@@ -57,9 +57,8 @@ void say_stop_loss(Console& console, const TuneResult::Entry& entry, const std::
 
 nlohmann::json stop_loss_json(const TuneResult::Entry& entry, const std::optional<StopLoss>& rule) {
   if (!rule) return nullptr;
-  nlohmann::json json = {{"stopped", entry.stopped_at_loss},
-                         {"seconds_per_percent", rule->seconds_per_percent},
-                         {"expected", nullptr}};
+  nlohmann::json json = {
+      {"stopped", entry.stopped_at_loss}, {"seconds_per_percent", rule->seconds_per_percent}, {"expected", nullptr}};
   if (entry.gain)
     json["expected"] = {{"trials", entry.gain->trials},
                         {"window", entry.gain->window},

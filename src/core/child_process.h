@@ -40,7 +40,7 @@ class ChildProcess {
   // Waits a few seconds for a child that should have ended, then ends it: "was ended by signal SIGSEGV (Segmentation
   // fault)", "exited with code 3", "closed its streams but lived on, and was ended".
   std::string how_it_ended();
-  int exit_code() const;  // after how_it_ended(); 128 + the signal if one ended it
+  int exit_code() const;      // after how_it_ended(); 128 + the signal if one ended it
   std::string stderr_tail();  // the end of its stderr, trimmed; says how much was cut
 
  private:

@@ -59,8 +59,10 @@ PeerLine line_of(const json& row) {
 Criterion enough_gains(const std::vector<PeerLine>& lines, std::string name, double factor, std::ptrdiff_t wanted) {
   Criterion c{std::move(name), CriterionVerdict::kNotJudged, ""};
   const auto timed = std::count_if(lines.begin(), lines.end(), [](const PeerLine& l) { return l.speedup > 0; });
-  const auto surely = std::count_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.ci95_low >= factor; });
-  const auto maybe = std::count_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.ci95_high >= factor; });
+  const auto surely =
+      std::count_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.ci95_low >= factor; });
+  const auto maybe =
+      std::count_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.ci95_high >= factor; });
   if (timed == 0) {
     c.evidence = "no problem was timed beside PyTorch's scaled_dot_product_attention";
     return c;
@@ -73,7 +75,8 @@ Criterion enough_gains(const std::vector<PeerLine>& lines, std::string name, dou
     c.evidence += fmt::format("; of {} more the interval straddles it", maybe - surely);
   for (const PeerLine& l : lines)
     if (l.ci95_low >= factor)
-      c.evidence += fmt::format("; {} {:.3f} [{:.3f}, {:.3f}] over {}", l.name, l.speedup, l.ci95_low, l.ci95_high, l.peer);
+      c.evidence +=
+          fmt::format("; {} {:.3f} [{:.3f}, {:.3f}] over {}", l.name, l.speedup, l.ci95_low, l.ci95_high, l.peer);
   return c;
 }
 
@@ -159,8 +162,8 @@ std::vector<PeerLine> peer_lines(const std::filesystem::path& folder, const Camp
       if (!row.is_object() || !row.value("problem", json()).is_string()) continue;
       PeerLine line = line_of(row);
       if (line.ours_p50_us <= 0) continue;
-      const auto same = std::find_if(lines.begin(), lines.end(),
-                                     [&](const PeerLine& l) { return l.problem_id == line.problem_id; });
+      const auto same =
+          std::find_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.problem_id == line.problem_id; });
       if (same == lines.end()) lines.push_back(std::move(line));
       else if (line.speedup > 0 || same->speedup <= 0) *same = std::move(line);
     }
@@ -182,7 +185,8 @@ std::vector<Criterion> judge_criteria(const std::filesystem::path& folder, const
 
 json criteria_json(const std::vector<Criterion>& criteria) {
   json out = json::array();
-  for (const Criterion& c : criteria) out.push_back({{"criterion", c.name}, {"verdict", c.verdict}, {"evidence", c.evidence}});
+  for (const Criterion& c : criteria)
+    out.push_back({{"criterion", c.name}, {"verdict", c.verdict}, {"evidence", c.evidence}});
   return out;
 }
 

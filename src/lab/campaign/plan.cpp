@@ -134,8 +134,8 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
       commands.python(words({"-m", "flashcore.peers"}, suite, device, store));
     }
   } else if (phase == "evolution") {
-    commands.verb(words({"tune", "--budget", fmt::format("{:.0f}s", std::max(1.0, std::floor(seconds)))}, suite,
-                        device, store, std::vector<std::string>{"--ledger", options.ledger}));
+    commands.verb(words({"tune", "--budget", fmt::format("{:.0f}s", std::max(1.0, std::floor(seconds)))}, suite, device,
+                        store, std::vector<std::string>{"--ledger", options.ledger}));
   } else if (phase == "profile" || phase == "inversion") {
     for (const NamedProblem& named : deep_problems(options))
       commands.verb(words({phase == "profile" ? "profile" : "invert", "--problem", named.problem.id()}, device),

@@ -16,13 +16,13 @@ struct CampaignOptions {
   std::string program;             // this one, as a path
   std::string python = "python3";  // that imports flashcore and, for peers, PyTorch
   DeviceInfo device;
-  std::string suite;          // as the verbs take it
-  std::string problem;        // the only one of it; empty: all
-  Suite problems;             // what those two come to
-  std::string baseline;       // of the regression gate; empty: recorded before the evolution
-  std::string ledger;         // as tune
+  std::string suite;     // as the verbs take it
+  std::string problem;   // the only one of it; empty: all
+  Suite problems;        // what those two come to
+  std::string baseline;  // of the regression gate; empty: recorded before the evolution
+  std::string ledger;    // as tune
   double budget_seconds = 0;
-  double hard_limit = 2;      // a phase that takes so many times its share is ended
+  double hard_limit = 2;  // a phase that takes so many times its share is ended
 };
 
 struct PhasePlan {

@@ -30,8 +30,8 @@ std::string last_line_of(const std::string& text) {
 class Campaign {
  public:
   Campaign(const CampaignOptions& options, CampaignState state,
-           const std::function<void(const CampaignState&, const CampaignPhase&)>& told, const std::function<bool()>& stop,
-           const RunCommand& run)
+           const std::function<void(const CampaignState&, const CampaignPhase&)>& told,
+           const std::function<bool()>& stop, const RunCommand& run)
       : options_(options), state_(std::move(state)), told_(told), stop_(stop), run_(run) {}
 
   CampaignState go() {
@@ -127,7 +127,8 @@ void require_same_campaign(const CampaignState& earlier, const CampaignState& no
   const auto differs = [&](const char* what, const std::string& was, const std::string& is) {
     if (was != is)
       throw_bad_input(
-          "--resume: the campaign in '{}' has the {} '{}', and '{}' was asked for: ask for the same, or give --out another folder",
+          "--resume: the campaign in '{}' has the {} '{}', and '{}' was asked for: ask for the same, or give --out "
+          "another folder",
           folder, what, excerpt(was), excerpt(is));
   };
   differs("version", earlier.version, now.version);
@@ -225,8 +226,7 @@ void judge_phase(CampaignPhase& phase) {
   phase.verdict = !failed.empty() ? PhaseVerdict::kFailed : enough ? PhaseVerdict::kPassed : PhaseVerdict::kNotJudged;
   if (!failed.empty()) phase.reason = failed + (unjudged.empty() ? "" : "; " + unjudged);
   else if (!unjudged.empty()) phase.reason = unjudged;
-  if (phase.verdict == PhaseVerdict::kNotJudged)
-    phase.reason += fmt::format("; lost: {}", phase_plan(phase.name).lost);
+  if (phase.verdict == PhaseVerdict::kNotJudged) phase.reason += fmt::format("; lost: {}", phase_plan(phase.name).lost);
 }
 
 CampaignResult run_campaign(const CampaignOptions& options, std::optional<CampaignState> earlier,

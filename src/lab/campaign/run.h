@@ -3,8 +3,8 @@
 
 #include <functional>
 
-#include "lab/campaign/plan.h"
 #include "lab/campaign/criteria.h"
+#include "lab/campaign/plan.h"
 
 namespace flashcore {
 

@@ -12,8 +12,15 @@ namespace {
 using nlohmann::json;
 
 json command_json(const CampaignCommand& c) {
-  return {{"argv", c.argv},       {"json", c.json},           {"log", c.log},         {"problem", c.problem}, {"started_at", c.started_at},
-          {"seconds", c.seconds}, {"exit_code", c.exit_code}, {"verdict", c.verdict}, {"reason", c.reason}};
+  return {{"argv", c.argv},
+          {"json", c.json},
+          {"log", c.log},
+          {"problem", c.problem},
+          {"started_at", c.started_at},
+          {"seconds", c.seconds},
+          {"exit_code", c.exit_code},
+          {"verdict", c.verdict},
+          {"reason", c.reason}};
 }
 
 CampaignCommand command_from(const json& j) {

@@ -87,7 +87,8 @@ MethodVerdict judge_method(const EngineReading& engine, const MethodReading& met
     verdict.agreement = verdict.cause.empty() ? Agreement::kDisagrees : Agreement::kExplained;
     if (verdict.cause.empty()) verdict.cause = "no cause that is known here accounts for it";
   } else {
-    verdict.cause = "noise: the interval is wider than the limit allows to tell; more rounds or a quieter machine would";
+    verdict.cause =
+        "noise: the interval is wider than the limit allows to tell; more rounds or a quieter machine would";
   }
   return verdict;
 }
@@ -105,9 +106,10 @@ CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceili
   const double share = reading.tflops / verdict.ceiling_tflops;
   if (share > 1 + kCeilingTolerance) {
     verdict.agreement = Agreement::kDisagrees;
-    verdict.cause = fmt::format("it reaches {:.0f}% of the ceiling: the ceiling is too low, and floors that rest on it "
-                                "are none",
-                                100 * share);
+    verdict.cause = fmt::format(
+        "it reaches {:.0f}% of the ceiling: the ceiling is too low, and floors that rest on it "
+        "are none",
+        100 * share);
   } else if (!reading.large) {
     verdict.agreement = Agreement::kAgrees;
     verdict.cause = fmt::format("{:.0f}% of the ceiling, which it does not refute", 100 * share);
@@ -115,7 +117,8 @@ CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceili
     verdict.agreement = Agreement::kAgrees;
     verdict.cause = fmt::format("{:.0f}% of the ceiling", 100 * share);
   } else {
-    verdict.cause = fmt::format("it reaches {:.0f}% of the ceiling, which neither confirms nor refutes it", 100 * share);
+    verdict.cause =
+        fmt::format("it reaches {:.0f}% of the ceiling, which neither confirms nor refutes it", 100 * share);
   }
   return verdict;
 }

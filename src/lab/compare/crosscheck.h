@@ -25,14 +25,14 @@ struct WordsOf<Agreement> {
 
 // How one tool timed the launch. Times are of one launch, in microseconds.
 struct MethodReading {
-  std::string method;               // "steady clock loop"
-  std::string version = {};         // of the tool; empty: it is ours
+  std::string method;        // "steady clock loop"
+  std::string version = {};  // of the tool; empty: it is ours
   std::vector<double> times_us = {};
-  bool interleaved = false;         // the i-th was taken beside the engine's i-th
-  bool cold = false;                // its inputs are not in the cache
-  bool host_launch = false;         // what the host spends on a launch lies inside
-  double clock_mhz = 0;             // 0: not known
-  std::string why_not = {};         // there are no times: what was lost
+  bool interleaved = false;  // the i-th was taken beside the engine's i-th
+  bool cold = false;         // its inputs are not in the cache
+  bool host_launch = false;  // what the host spends on a launch lies inside
+  double clock_mhz = 0;      // 0: not known
+  std::string why_not = {};  // there are no times: what was lost
 };
 
 struct EngineReading {
@@ -53,9 +53,9 @@ MethodVerdict judge_method(const EngineReading& engine, const MethodReading& met
 
 // A matrix multiply by somebody else, beside the ceiling that floors rest on.
 struct MatmulReading {
-  std::string what;    // "fp16 4096 x 4096 x 4096, PyTorch 2.9 (cuBLAS)"
-  double tflops = 0;   // 0: not measured
-  bool large = true;   // large enough to come near a ceiling; else it can only refute one
+  std::string what;   // "fp16 4096 x 4096 x 4096, PyTorch 2.9 (cuBLAS)"
+  double tflops = 0;  // 0: not measured
+  bool large = true;  // large enough to come near a ceiling; else it can only refute one
   bool is_16bit = false;
   std::string why_not = {};
 };

@@ -110,8 +110,8 @@ MethodReading read_ncu_csv(const std::string& text) {
   if (!clocks.empty()) reading.clock_mhz = median(clocks);
   if (!reading.times_us.empty()) return reading;
   const bool forbidden = text.find("ERR_NVGPUCTRPERM") != std::string::npos;
-  reading.why_not = forbidden ? "the driver allows no performance counters to this user (ERR_NVGPUCTRPERM): an "
-                                "administrator sets NVreg_RestrictProfilingToAdminUsers=0"
+  reading.why_not = forbidden        ? "the driver allows no performance counters to this user (ERR_NVGPUCTRPERM): an "
+                                       "administrator sets NVreg_RestrictProfilingToAdminUsers=0"
                     : !error.empty() ? error
                                      : "it reported no " + std::string(kDuration) + ": " + first_line(text);
   return reading;
@@ -173,10 +173,10 @@ ToolAnswers read_tool_answers(const json& document, const std::string& origin) {
 ToolAnswers ask_python(const ToolQuestion& question) {
   const ScratchFolder folder;
   const std::string file = (folder.path() / "tools.json").string();
-  const ProgramResult ran = run_program({question.python, "-m", "flashcore.crosscheck", "--problem",
-                                         question.problem.id(), "--device", question.device, "--candidate",
-                                         question.candidate, "--json", file},
-                                        {.seconds = question.seconds});
+  const ProgramResult ran =
+      run_program({question.python, "-m", "flashcore.crosscheck", "--problem", question.problem.id(), "--device",
+                   question.device, "--candidate", question.candidate, "--json", file},
+                  {.seconds = question.seconds});
   const auto all_lost = [](const std::string& why) {
     ToolAnswers answers;
     for (const char* method : {"PyTorch's profiler", "torch.utils.benchmark", "Triton's do_bench", "nvbench"})
@@ -187,8 +187,8 @@ ToolAnswers ask_python(const ToolQuestion& question) {
   if (!ran.started) return all_lost(question.python + " is not on PATH");
   if (!ran.stopped.empty()) return all_lost(fmt::format("python -m flashcore.crosscheck {}", ran.stopped));
   if (ran.exit_code != 0)
-    return all_lost(fmt::format("python -m flashcore.crosscheck ended with {}: {}", ran.exit_code,
-                                last_line(ran.output)));
+    return all_lost(
+        fmt::format("python -m flashcore.crosscheck ended with {}: {}", ran.exit_code, last_line(ran.output)));
   try {
     return read_tool_answers(parse_json(read_file(file), file), "what python -m flashcore.crosscheck wrote");
   } catch (const Error& e) {

@@ -88,9 +88,10 @@ std::string cost_sentence(const Account& account, std::optional<double> price) {
                                 : "The search's trials do not say their seconds, so no percent has a cost.";
   }
   if (account.total.unknown > 0)
-    out += fmt::format(" {} of {} trials do not say their seconds (an older flashcore stored them), and the sums lack "
-                       "them.",
-                       account.total.unknown, account.total.trials);
+    out += fmt::format(
+        " {} of {} trials do not say their seconds (an older flashcore stored them), and the sums lack "
+        "them.",
+        account.total.unknown, account.total.trials);
   return out;
 }
 

@@ -62,8 +62,9 @@ std::string markdown_cost(const Model& model) {
   std::string out;
   for (const Account& account : model.accounts) {
     if (account.total.unknown == account.total.trials) continue;
-    out += fmt::format("\n## What it cost on {}\n\n| phase | trials | device minutes | host minutes |\n| --- | ---: | ---: | ---: |\n",
-                       escape_markdown(account.device_name));
+    out += fmt::format(
+        "\n## What it cost on {}\n\n| phase | trials | device minutes | host minutes |\n| --- | ---: | ---: | ---: |\n",
+        escape_markdown(account.device_name));
     for (const auto& [phase, cost] : account.by_phase)
       out += markdown_row({std::string(to_string(phase)), std::to_string(cost.trials),
                            fmt::format("{:.2f}", cost.device_minutes()), fmt::format("{:.2f}", cost.host_minutes())});

@@ -46,7 +46,7 @@ struct ReplayOptions {
 };
 struct Replay {
   int trials = 0;
-  bool stopped_at_loss = false;  // before its budget was spent
+  bool stopped_at_loss = false;     // before its budget was spent
   double found_us = 0;              // true time of what wins after the finalists are measured again
   std::vector<double> best_so_far;  // true time of the incumbent after each trial; infinite before there is one
   double regret(const Landscape& landscape) const { return found_us / landscape.best_us() - 1; }

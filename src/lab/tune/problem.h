@@ -110,7 +110,7 @@ class ProblemTuner {
   std::map<std::string, std::string> timed_;                                             // identity -> candidate
   std::optional<Trial> incumbent_;
   SearchHistory history_;  // of the default and search trials, earlier runs' first
-  std::string baseline_;  // the default that finalists are measured against
+  std::string baseline_;   // the default that finalists are measured against
 };
 
 }  // namespace flashcore

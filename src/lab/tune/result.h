@@ -34,10 +34,10 @@ struct TuneResult {
     int proposed = 0, valid = 0, compiled = 0, correct = 0, raced = 0, won = 0;  // the funnel
     std::vector<std::string> inert_fields;  // fields whose values never changed the code hash
     std::vector<Arm> arms;
-    int known = 0;                  // configs of earlier runs, not tried again
-    std::map<Ended, int> rejected;  // of those, by how they ended
-    std::string problem_note;       // why there is no winner
-    int lacking = 0;                // trials that the machine could not carry out
+    int known = 0;                     // configs of earlier runs, not tried again
+    std::map<Ended, int> rejected;     // of those, by how they ended
+    std::string problem_note;          // why there is no winner
+    int lacking = 0;                   // trials that the machine could not carry out
     std::optional<ExpectedGain> gain;  // of another trial when the search ended, where a stop-loss was asked for
     bool stopped_at_loss = false;      // by it, and not by the budget
   };

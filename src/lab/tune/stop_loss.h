@@ -21,9 +21,9 @@ inline constexpr int kStopLossWindow = 16;
 // What the next trial of a search is expected to gain, from those before it.
 struct ExpectedGain {
   int trials = 0, window = 0;
-  int records = 0;          // in the window: trials that were faster than all before them
-  double probability = 0;   // that the next one is
-  double size_percent = 0;  // by how much, if it is
+  int records = 0;           // in the window: trials that were faster than all before them
+  double probability = 0;    // that the next one is
+  double size_percent = 0;   // by how much, if it is
   double trial_seconds = 0;  // what it costs: the mean of those in the window that say it
   double percent() const { return probability * size_percent; }
   double worth_seconds(const StopLoss& rule) const { return percent() * rule.seconds_per_percent; }

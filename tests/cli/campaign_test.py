@@ -1,0 +1,155 @@
+"""`campaign` as a user runs it: a whole one on the CPU, on the emulator, stopped, killed and resumed, and bad input."""
+
+import json
+import os
+import signal
+import time
+import unittest
+
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, NO_ENVIRONMENT, CliTest, interrupt
+
+PROBLEM = ["--device", "cpu", "--problem", "b1_h1_s64_d64_fp32"]
+PHASES = ["environment", "correctness", "baselines", "evolution", "profile", "inversion", "trials", "crosscheck", "gate", "artefacts"]
+
+
+class CampaignTest(CliTest):
+    def setUp(self):
+        super().setUp()
+        self.out = self.path("campaign")
+
+    def campaign(self, *more, problem=PROBLEM):
+        return ["campaign", *problem, "--budget", "12s", "--out", self.out, "--python", "no-such-python", *more]
+
+    def state(self):
+        with open(os.path.join(self.out, "campaign.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def phase(self, name):
+        return next(p for p in self.state()["phases"] if p["name"] == name)
+
+    def wait_for(self, condition, process, seconds=60):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and process.poll() is None:
+            try:
+                if condition(self.state()):
+                    return
+            except (OSError, ValueError):
+                pass
+            time.sleep(0.05)
+        self.fail("what the campaign was waited for never came")
+
+    @staticmethod
+    def is_running(name):
+        return lambda state: any(p["name"] == name and p["status"] == "running" for p in state["phases"])
+
+    def test_a_whole_campaign_and_what_resuming_it_runs(self):
+        result = self.run_flashcore(*self.campaign("--json", self.path("c.json")))
+        # Peers are missing, so it cannot have passed; a busy machine may fail its gate.
+        self.assertIn(result.returncode, (FAILED, NOT_JUDGED), result.stderr)
+        state = self.state()
+        self.assertEqual([p["name"] for p in state["phases"]], PHASES)
+        for phase in state["phases"]:
+            self.assertEqual(phase["status"], "done", phase)
+            self.assertIn(phase["verdict"], ("passed", "failed", "could not judge"))
+            if phase["verdict"] != "passed":
+                self.assertTrue(phase["reason"], phase)
+            for command in phase["commands"]:
+                self.assertGreaterEqual(command["seconds"], 0)
+                self.assertTrue(command["started_at"])
+        for name in ("environment", "correctness", "artefacts"):
+            self.assertEqual(self.phase(name)["verdict"], "passed", self.phase(name))
+        self.assertEqual(self.phase("baselines")["verdict"], "could not judge")
+        self.assertIn("not on PATH", self.phase("baselines")["reason"])
+        self.assertIn("lost: the times of other attentions", self.phase("baselines")["reason"])
+        for name in ("summary.md", "report.html", "trials.db", "criteria.json", "ledger.json", "tuned_diff.json", "baseline.json"):
+            self.assertTrue(os.path.getsize(os.path.join(self.out, name)), name)
+        with open(os.path.join(self.out, "summary.md"), encoding="utf-8") as file:
+            summary = file.read()
+        for part in ("## Phases", "## Results", "## Success criteria", "## Top findings", "could not judge"):
+            self.assertIn(part, summary)
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertEqual(document["schema"], "flashcore.campaign/1")
+        # Nothing was timed beside PyTorch, and no counters: none of the criteria may be met.
+        self.assertEqual({c["verdict"] for c in document["criteria"] if "PyTorch" in c["criterion"]}, {"could not judge"})
+        self.assertEqual(len(document["criteria"]), 6)
+
+        self.expect_error(BAD_USAGE, ["--resume"], *self.campaign())
+        self.assertIn(self.run_flashcore(*self.campaign("--resume")).returncode, (FAILED, NOT_JUDGED))
+        again = self.state()
+        self.assertEqual(again["phases"], state["phases"])  # not one command was run again
+        self.expect_error(BAD_USAGE, ["b1_h1_s65_d64_fp32", "another folder"],
+                          *self.campaign("--resume", problem=["--device", "cpu", "--problem", "b1_h1_s65_d64_fp32"]))  # fmt: skip
+
+    def test_killed_in_the_middle_and_resumed(self):
+        process = self.start_flashcore(*self.campaign())
+        self.wait_for(self.is_running("baselines"), process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.assertEqual(self.phase("baselines")["status"], "running")
+        before = {name: self.phase(name) for name in ("environment", "correctness")}
+        self.assertIn(self.run_flashcore(*self.campaign("--resume", "--budget", "8s")).returncode, (FAILED, NOT_JUDGED))
+        for name, phase in before.items():
+            self.assertEqual(self.phase(name), phase)
+        self.assertTrue(all(p["status"] == "done" for p in self.state()["phases"]))
+
+    def test_ctrl_c_ends_it_with_what_is_done(self):
+        process = self.start_flashcore(*self.campaign())
+        self.wait_for(self.is_running("correctness"), process)
+        start = time.monotonic()
+        interrupt(process)
+        self.assertEqual(process.wait(timeout=30), NOT_JUDGED)
+        self.assertLess(time.monotonic() - start, 15)
+        state = self.state()
+        self.assertTrue(state["interrupted"])
+        self.assertEqual(self.phase("environment")["status"], "done")
+        self.assertEqual(self.phase("evolution")["status"], "waiting")
+        with open(os.path.join(self.out, "summary.md"), encoding="utf-8") as file:
+            self.assertIn("Interrupted", file.read())
+
+    def test_on_the_emulator(self):
+        result = self.run_flashcore(*self.campaign(problem=["--device", "emulator", "--problem", "b1_h1_s17_d64_fp16"]))
+        self.assertIn(result.returncode, (FAILED, NOT_JUDGED), result.stderr)
+        self.assertEqual(self.phase("correctness")["verdict"], "passed", self.phase("correctness"))
+        for name in ("evolution", "crosscheck", "gate"):
+            self.assertEqual(self.phase(name)["verdict"], "could not judge")
+            self.assertIn("an emulated GPU has no time", self.phase(name)["reason"])
+
+    def test_a_state_that_is_damaged(self):
+        os.makedirs(self.out)
+        for text in ("", "{", '{"schema": "flashcore.tune/1"}', '{"schema": "flashcore.campaign/1", "phases": 3}'):
+            self.write("campaign/campaign.json", text)
+            self.expect_error(BAD_USAGE, ["campaign.json", "another folder"], *self.campaign("--resume"))
+            with open(os.path.join(self.out, "campaign.json"), encoding="utf-8") as file:
+                self.assertEqual(file.read(), text)
+
+    def test_bad_input(self):
+        self.expect_error(BAD_USAGE, ["--resume", "campaign.json"], *self.campaign("--resume"))
+        for budget in ("0s", "-1m", "25", "m", "nan", "1e400s"):
+            self.expect_error(BAD_USAGE, ["--budget", "25m"], "campaign", *PROBLEM, "--out", self.out, "--budget=" + budget)
+        self.expect_error(BAD_USAGE, ["absent.json", "--write-baseline"], *self.campaign("--baseline", self.path("absent.json")))
+        self.expect_error(NO_ENVIRONMENT, ["/proc/none"], "campaign", *PROBLEM, "--out", "/proc/none")
+        self.expect_error(NO_ENVIRONMENT, ["--out"], "campaign", *PROBLEM, "--out", self.write("file", "text"))
+        self.assertFalse(os.path.exists(os.path.join(self.out, "campaign.json")))
+
+    def test_a_folder_that_cannot_be_written(self):
+        os.makedirs(self.out)
+        os.chmod(self.folder, 0o755)
+        os.chmod(self.out, 0o555)
+        self.addCleanup(os.chmod, self.out, 0o700)
+        # Root may write anywhere, so root tries as somebody else.
+        other = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        try:
+            self.run_flashcore("--version", **other)
+        except PermissionError:
+            self.skipTest("the program lies where only root may go")
+        self.expect_error(NO_ENVIRONMENT, ["--out"], *self.campaign(), **other)
+
+
+class HelpTest(CliTest):
+    def test_help_names_the_phases_folder(self):
+        self.assertIn("--resume", self.expect(DONE, "campaign", "--help").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

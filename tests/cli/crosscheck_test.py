@@ -1,0 +1,68 @@
+"""`crosscheck` on the CPU, with and without other tools, and bad input."""
+
+import json
+import os
+import sys
+import unittest
+
+from support import BAD_USAGE, DONE, FAILED, NOT_JUDGED, SOURCE_DIR, CliTest
+
+PROBLEM = ["--device", "cpu", "--problem", "b1_h2_s128_d64_fp32"]
+
+
+class CrosscheckTest(CliTest):
+    def crosscheck(self, *more, codes=(DONE, FAILED, NOT_JUDGED)):
+        result = self.run_flashcore("crosscheck", *PROBLEM, "--json", self.path("c.json"), *more)
+        self.assertIn(result.returncode, codes, result.stderr)
+        with open(self.path("c.json"), encoding="utf-8") as file:
+            return json.load(file)["results"][0]
+
+    def fake_python(self, methods, matmuls=()):
+        """A program in the place of Python that answers this."""
+        answer = json.dumps({"schema": "flashcore.crosscheck_tools/1", "methods": methods, "matmuls": list(matmuls)})
+        path = self.write("fake-python", "#!%s\nimport sys\nopen(sys.argv[sys.argv.index('--json') + 1], 'w').write(%r)\n" % (sys.executable, answer))
+        os.chmod(path, 0o755)
+        self.environment["PATH"] = self.folder + os.pathsep + os.environ["PATH"]
+        return ["--python", "fake-python"]
+
+    def test_the_ways_of_this_process_are_there_without_any_tool(self):
+        row = self.crosscheck("--python", "no-such-python", "--limit", "90%")
+        methods = {m["method"]: m for m in row["methods"]}
+        for name in ("steady clock loop", "repetitions as Google Benchmark's"):
+            self.assertEqual(len(methods[name]["time_us"]["samples"]), 24)
+            self.assertGreater(methods[name]["ratio"]["estimate"], 0)
+        for name in ("PyTorch's profiler", "torch.utils.benchmark"):
+            self.assertEqual(methods[name]["agreement"], "could not judge")
+            self.assertIn("not on PATH", methods[name]["cause"])
+        self.assertEqual(row["ceilings"][0]["agreement"], "could not judge")
+
+    def test_a_tool_that_disagrees_is_a_finding(self):
+        row = self.crosscheck(*self.fake_python([{"method": "liar", "times_us": [5e5] * 8}]), codes=(FAILED,))
+        liar = next(m for m in row["methods"] if m["method"] == "liar")
+        self.assertEqual(liar["agreement"], "disagrees")
+        self.assertEqual(row["verdict"], "disagrees")
+
+    def test_a_multiply_beyond_the_ceiling_is_a_finding(self):
+        row = self.crosscheck(*self.fake_python([], [{"what": "impossible", "tflops": 1e6}]), codes=(FAILED,))
+        self.assertEqual(row["ceilings"][0]["agreement"], "disagrees")
+        self.assertIn("the ceiling is too low", row["ceilings"][0]["cause"])
+
+    def test_the_packages_own_answer_is_read(self):
+        self.environment["PYTHONPATH"] = os.path.join(SOURCE_DIR, "python")
+        row = self.crosscheck("--python", sys.executable, "--limit", "90%")
+        for method in row["methods"]:
+            if method["agreement"] == "could not judge":
+                self.assertTrue(method["cause"], method)
+        self.assertNotIn("No module named flashcore", json.dumps(row))
+
+    def test_bad_input(self):
+        for limit in ("0", "2x", "nan", "200%", "-1%"):
+            self.expect_error(BAD_USAGE, ["--limit"], "crosscheck", *PROBLEM, "--limit=" + limit)
+        self.expect_error(BAD_USAGE, ["no time"], "crosscheck", "--device", "emulator", "--problem", "b1_h1_s17_d64_fp16")
+        self.expect_error(BAD_USAGE, ["--tool-time"], "crosscheck", *PROBLEM, "--tool-time", "2")
+        self.expect_error(BAD_USAGE, ["--rounds"], "crosscheck", *PROBLEM, "--rounds", "5")
+        self.expect_error(BAD_USAGE, ["family"], "crosscheck", *PROBLEM, "--family", "none_fwd")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,294 @@
+#include "lab/compare/crosscheck.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "core/random.h"
+#include "lab/compare/crosscheck_tools.h"
+#include "temporary_folder.h"
+
+namespace flashcore {
+namespace {
+
+std::vector<double> times(double middle, int count, double noise = 0.001, std::uint64_t seed = 1) {
+  SplitMix random(seed);
+  std::vector<double> out;
+  for (int i = 0; i < count; ++i) out.push_back(middle * (1 + noise * random.normal()));
+  return out;
+}
+
+EngineReading engine(double warm = 100, double cold = 0) {
+  EngineReading e{.warm_us = times(warm, 24), .cold_us = {}, .clock_mhz = 1800, .empty_launch_us = 4, .throttled = 0};
+  if (cold > 0) e.cold_us = times(cold, 24, 0.001, 2);
+  return e;
+}
+
+MethodReading method(double middle, double noise = 0.001) {
+  return {.method = "another", .times_us = times(middle, 24, noise, 3)};
+}
+
+TEST(Crosscheck, AgreesWithinTheLimit) {
+  EXPECT_EQ(judge_method(engine(), method(101), 0.02).agreement, Agreement::kAgrees);
+}
+
+TEST(Crosscheck, ADifferenceThatNothingExplainsIsAFinding) {
+  const MethodVerdict verdict = judge_method(engine(), method(110), 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kDisagrees);
+  EXPECT_NEAR(verdict.ratio.estimate, 1.1, 0.01);
+  // Faster than the engine is as suspicious as slower.
+  EXPECT_EQ(judge_method(engine(), method(90), 0.02).agreement, Agreement::kDisagrees);
+}
+
+TEST(Crosscheck, NoiseJudgesNothing) {
+  const MethodVerdict verdict = judge_method(engine(), method(102, 0.1), 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kNotJudged);
+  EXPECT_NE(verdict.cause.find("noise"), std::string::npos);
+}
+
+TEST(Crosscheck, FewTimesJudgeNothing) {
+  MethodReading few = method(100);
+  few.times_us.resize(5);
+  EXPECT_EQ(judge_method(engine(), few, 0.02).agreement, Agreement::kNotJudged);
+  EXPECT_NE(judge_method(engine(), few, 0.02).cause.find("5 times"), std::string::npos);
+}
+
+TEST(Crosscheck, AMissingToolIsNotJudgedAndSaysWhy) {
+  const MethodVerdict verdict = judge_method(engine(), {.method = "ncu", .why_not = "ncu is not on PATH"}, 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kNotJudged);
+  EXPECT_EQ(verdict.cause, "ncu is not on PATH");
+}
+
+TEST(Crosscheck, AColdMethodIsHeldAgainstTheColdRegime) {
+  MethodReading cold = method(150);
+  cold.cold = true;
+  EXPECT_EQ(judge_method(engine(100, 150), cold, 0.02).agreement, Agreement::kAgrees);
+  // Said to be warm, and as slow as the cold regime: that is the cause.
+  const MethodVerdict verdict = judge_method(engine(100, 150), method(150), 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kExplained);
+  EXPECT_NE(verdict.cause.find("state of the cache"), std::string::npos);
+}
+
+TEST(Crosscheck, LaunchOverheadIsACauseOnlyWhereLaunchesLieInside) {
+  MethodReading host = method(106);
+  EXPECT_EQ(judge_method(engine(), host, 0.02).agreement, Agreement::kDisagrees);
+  host.host_launch = true;
+  const MethodVerdict verdict = judge_method(engine(), host, 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kExplained);
+  EXPECT_NE(verdict.cause.find("launch overhead"), std::string::npos);
+  // Thirty microseconds are no launch of four.
+  host = method(130);
+  host.host_launch = true;
+  EXPECT_EQ(judge_method(engine(), host, 0.02).agreement, Agreement::kDisagrees);
+}
+
+TEST(Crosscheck, AnotherClockIsACause) {
+  MethodReading slow = method(120);
+  slow.clock_mhz = 1500;
+  const MethodVerdict verdict = judge_method(engine(), slow, 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kExplained);
+  EXPECT_NE(verdict.cause.find("1500 MHz"), std::string::npos);
+}
+
+TEST(Crosscheck, AMachineThatThrottledIsACause) {
+  EngineReading hot = engine();
+  hot.throttled = 7;
+  EXPECT_NE(judge_method(hot, method(110), 0.02).cause.find("7 of the engine's samples ran throttled"),
+            std::string::npos);
+}
+
+// Drift that both met cancels: taken apart from each other these two would be noise.
+TEST(Crosscheck, InterleavedTimesAreJudgedRoundByRound) {
+  EngineReading e = engine();
+  MethodReading m{.method = "loop", .interleaved = true};
+  SplitMix random(4);
+  for (double& t : e.warm_us) {
+    t *= 1 + 0.5 * random.uniform();
+    m.times_us.push_back(t * 1.005);
+  }
+  EXPECT_EQ(judge_method(e, m, 0.02).agreement, Agreement::kAgrees);
+  m.interleaved = false;
+  EXPECT_EQ(judge_method(e, m, 0.02).agreement, Agreement::kNotJudged);
+}
+
+TEST(Crosscheck, CeilingsAreRefutedConfirmedOrNeither) {
+  Ceilings c;
+  c.matmul_tflops_16bit = 800;
+  MatmulReading reading{.what = "8192", .tflops = 700, .large = true, .is_16bit = true};
+  EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kAgrees);
+  reading.tflops = 830;
+  EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kDisagrees);
+  reading.tflops = 300;
+  EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kNotJudged);
+  reading.large = false;
+  EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kAgrees);
+  reading.is_16bit = false;
+  EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kNotJudged);
+}
+
+TEST(Crosscheck, ResultIsTheWorstThatWasJudgedAndSkippedIsNoPass) {
+  CrosscheckResult r;
+  EXPECT_EQ(r.agreement(), Agreement::kNotJudged);
+  r.methods.push_back({.reading = {}, .agreement = Agreement::kExplained, .ratio = {}, .cause = ""});
+  EXPECT_EQ(r.agreement(), Agreement::kAgrees);
+  r.ceilings.push_back({.reading = {}, .ceiling_tflops = 1, .agreement = Agreement::kDisagrees, .cause = ""});
+  EXPECT_EQ(r.agreement(), Agreement::kDisagrees);
+  r.wrong = "row 3 is NaN";
+  EXPECT_EQ(r.agreement(), Agreement::kNotJudged);
+  EXPECT_EQ(crosscheck_json(r)["verdict"], "could not judge");
+}
+
+TEST(Crosscheck, InProcessWaysTimeTheSameLaunchOnACpu) {
+  const auto device = open_device("cpu");
+  const PlacedProblem problem = PlacedProblem::parse("b1_h1_s128_d64_fp32");
+  const InProcessTimes t =
+      time_in_process(*device, problem, dispatch(problem, device->info()).candidate, {.rounds = 6, .seed = 1}, {});
+  EXPECT_EQ(t.wrong, "");
+  EXPECT_EQ(t.engine.warm_us.size(), 6u);
+  ASSERT_EQ(t.methods.size(), 2u);
+  for (const MethodReading& m : t.methods) {
+    EXPECT_EQ(m.times_us.size(), 6u);
+    // Not a judgement of this machine: they time the same thing, so they are of one order.
+    EXPECT_LT(std::abs(std::log(median(m.times_us) / median(t.engine.warm_us))), std::log(5)) << m.method;
+  }
+}
+
+TEST(Crosscheck, StopIsAskedBetweenRounds) {
+  const auto device = open_device("cpu");
+  const PlacedProblem problem = PlacedProblem::parse("b1_h1_s128_d64_fp32");
+  int asked = 0;
+  const InProcessTimes t = time_in_process(*device, problem, dispatch(problem, device->info()).candidate,
+                                           {.rounds = 1000, .seed = 1}, [&] { return ++asked > 3; });
+  EXPECT_EQ(t.engine.warm_us.size(), 3u);
+}
+
+// --- Nsight Compute -------------------------------------------------------------------------------------------------
+
+constexpr const char* kNcuText =
+    "==PROF== Connected to process 4242\nsome line of the child\n"
+    "\"ID\",\"Process ID\",\"Kernel Name\",\"gpu__time_duration.sum\",\"smsp__cycles_elapsed.avg.per_second\"\n"
+    "\"\",\"\",\"\",\"ns\",\"Ghz\"\n"
+    "\"0\",\"1\",\"forward(a, \"\"b\"\")\",\"12,345.5\",\"1.755\"\n"
+    "\"1\",\"1\",\"forward\",\"12,400\",\"1.755\"\n"
+    "==PROF== Disconnected\n";
+
+TEST(Ncu, CsvIsReadWithItsUnits) {
+  const MethodReading r = read_ncu_csv(kNcuText);
+  ASSERT_EQ(r.times_us.size(), 2u);
+  EXPECT_DOUBLE_EQ(r.times_us[0], 12.3455);
+  EXPECT_DOUBLE_EQ(r.clock_mhz, 1755);
+  EXPECT_TRUE(r.cold);
+}
+
+TEST(Ncu, NoCountersAllowedSaysSo) {
+  const MethodReading r = read_ncu_csv(
+      "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters\n");
+  EXPECT_TRUE(r.times_us.empty());
+  EXPECT_NE(r.why_not.find("no performance counters"), std::string::npos);
+}
+
+TEST(Ncu, TextThatIsNoTableGivesNoTimes) {
+  for (const char* text :
+       {"", "nonsense\n", "\"ID\",\"gpu__time_duration.sum\"\n", "\"ID\",\"x\"\n\"\",\"ns\"\n\"0\",\"3\"\n",
+        "\"ID\",\"gpu__time_duration.sum\"\n\"\",\"parsec\"\n\"0\",\"3\"\n"}) {
+    const MethodReading r = read_ncu_csv(text);
+    EXPECT_TRUE(r.times_us.empty()) << text;
+    EXPECT_FALSE(r.why_not.empty()) << text;
+  }
+}
+
+class FakeTools : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    old_path_ = std::getenv("PATH");
+    setenv("PATH", (folder_.path().string() + ":" + old_path_).c_str(), 1);
+  }
+  void TearDown() override { setenv("PATH", old_path_.c_str(), 1); }
+  void program(const std::string& name, const std::string& body) {
+    const auto path = folder_.path() / name;
+    write_file_atomically(path, "#!/bin/sh\n" + body);
+    chmod(path.c_str(), 0755);
+  }
+  static ToolQuestion question() {
+    return {.problem = PlacedProblem::parse("b1_h1_s64_d64_fp16"),
+            .device = "cuda:0",
+            .candidate = "sm80_fwd:block_m=64",
+            .program = "/nowhere/flashcore",
+            .python = "fake_python",
+            .seconds = 10};
+  }
+  const test::TemporaryFolder folder_;
+  std::string old_path_;
+};
+
+TEST_F(FakeTools, NcuRunsTheProgramsCheckAndItsDurationsAreTaken) {
+  program("ncu", "echo \"$@\" > " + (folder_.path() / "asked").string() + "\ncat <<'END'\n" + kNcuText + "END\n");
+  CompiledCandidate compiled;
+  compiled.artifact.symbol = "_Z7forward";
+  const MethodReading r = time_by_ncu(question(), compiled);
+  EXPECT_EQ(r.times_us.size(), 2u) << r.why_not;
+  const std::string asked = read_file(folder_.path() / "asked");
+  for (const char* part : {"--clock-control none", "-k _Z7forward", "/nowhere/flashcore check", "--family sm80_fwd",
+                           "--config block_m=64", "--problem b1_h1_s64_d64_fp16"})
+    EXPECT_NE(asked.find(part), std::string::npos) << part << " in " << asked;
+}
+
+TEST_F(FakeTools, AnNcuThatCannotAttachHangsOrIsAbsentIsNamed) {
+  CompiledCandidate compiled;
+  program("ncu", "echo '==ERROR== Cannot attach'; exit 9\n");
+  EXPECT_NE(time_by_ncu(question(), compiled).why_not.find("Cannot attach"), std::string::npos);
+  program("ncu", "sleep 60\n");
+  ToolQuestion impatient = question();
+  impatient.seconds = 0.3;
+  EXPECT_NE(time_by_ncu(impatient, compiled).why_not.find("still running"), std::string::npos);
+  setenv("PATH", "/nowhere", 1);
+  EXPECT_NE(time_by_ncu(question(), compiled).why_not.find("not on PATH"), std::string::npos);
+}
+
+TEST_F(FakeTools, ACandidateOfSeveralKernelsIsNotTimedByNcu) {
+  CompiledCandidate compiled;
+  compiled.artifact.more_kernels.emplace_back();
+  EXPECT_NE(time_by_ncu(question(), compiled).why_not.find("several kernels"), std::string::npos);
+}
+
+TEST_F(FakeTools, PythonsAnswersAreTaken) {
+  program(
+      "fake_python",
+      "while [ \"$1\" != --json ]; do shift; done\ncat > \"$2\" <<'END'\n"
+      "{\"schema\": \"flashcore.crosscheck_tools/1\", \"methods\": [{\"method\": \"PyTorch's profiler\", \"version\": "
+      "\"2.9\", \"times_us\": [1.5, 2.5]}, {\"method\": \"nvbench\", \"why_not\": \"it does not import\"}], "
+      "\"matmuls\": [{\"what\": \"big\", \"tflops\": 3.5, \"is_16bit\": true}]}\nEND\n");
+  const ToolAnswers a = ask_python(question());
+  ASSERT_EQ(a.methods.size(), 2u);
+  EXPECT_EQ(a.methods[0].times_us, (std::vector<double>{1.5, 2.5}));
+  EXPECT_EQ(a.methods[1].why_not, "it does not import");
+  ASSERT_EQ(a.matmuls.size(), 1u);
+  EXPECT_TRUE(a.matmuls[0].is_16bit);
+}
+
+TEST_F(FakeTools, APythonWithoutThePackageLosesAllOfItsTools) {
+  program("fake_python", "echo 'No module named flashcore' >&2; exit 1\n");
+  const ToolAnswers a = ask_python(question());
+  ASSERT_EQ(a.methods.size(), 4u);
+  for (const MethodReading& m : a.methods)
+    EXPECT_NE(m.why_not.find("No module named flashcore"), std::string::npos) << m.why_not;
+  for (const char* body : {"while [ \"$1\" != --json ]; do shift; done\necho nonsense > \"$2\"\n", "true\n",
+                           "while [ \"$1\" != --json ]; do shift; done\necho '{\"schema\": 3}' > \"$2\"\n"}) {
+    program("fake_python", body);
+    for (const MethodReading& m : ask_python(question()).methods) EXPECT_FALSE(m.why_not.empty()) << body;
+  }
+}
+
+TEST(ToolAnswers, ATimeThatIsNotPositiveIsRefused) {
+  const auto document = nlohmann::json::parse(
+      R"({"schema":"flashcore.crosscheck_tools/1","methods":[{"method":"m","times_us":[1,-1]}],"matmuls":[]})");
+  EXPECT_THROW(read_tool_answers(document, "here"), Error);
+}
+
+}  // namespace
+}  // namespace flashcore

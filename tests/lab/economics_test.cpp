@@ -1,0 +1,131 @@
+#include "lab/economics/account.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "lab/fake.h"
+#include "lab/record/json_io.h"
+#include "lab/record/store.h"
+#include "lab/report/report.h"
+#include "lab/sample_trial.h"
+#include "lab/tune_fixture.h"
+
+namespace flashcore {
+namespace {
+
+Trial trial_of(Phase phase, Ended ended, double device, double host) {
+  Trial t = test::sample_trial();
+  t.phase = phase;
+  t.ended = ended;
+  t.seconds = TrialSeconds{device, host};
+  t.comparison.reset();
+  t.gates = {{Gate::kCorrectness, GateStatus::kPassed, "", nullptr}};
+  return t;
+}
+
+Trial heldout(const std::string& run, const std::string& config, double speedup, double low) {
+  Trial t = trial_of(Phase::kHoldout, Ended::kPassed, 30, 0);
+  t.run = run;
+  t.config = config;
+  t.comparison = Comparison{"f:base", speedup, low, speedup + 0.05, SpeedVerdict::kFaster, 20};
+  return t;
+}
+
+TEST(TrialSeconds, SurviveJsonAndAreAbsentInOlderTrials) {
+  Trial trial = trial_of(Phase::kSearch, Ended::kPassed, 1.5, 0.25);
+  nlohmann::json json = nlohmann::json::parse(dump_line(trial));
+  EXPECT_EQ(json.get<Trial>().seconds->device, 1.5);
+  EXPECT_EQ(json.get<Trial>().seconds->host, 0.25);
+  json.erase("seconds");
+  EXPECT_FALSE(json.get<Trial>().seconds);
+}
+
+TEST(GateClock, TellsGatesThatUseTheDeviceFromOthers) {
+  GateClock clock;
+  EXPECT_EQ(clock.read().total(), 0);
+  clock.enter(Gate::kCompile);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  clock.enter(Gate::kCorrectness);
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const TrialSeconds read = clock.read();
+  EXPECT_GE(read.host, 0.02);
+  EXPECT_GE(read.device, 0.01);
+}
+
+class TrialSecondsOfTune : public test::TuneTest {};
+
+// Every gate that uses the device is in it, a crash and a race too.
+TEST_F(TrialSecondsOfTune, EveryStoredTrialHasThem) {
+  Store store(file());
+  run(options_for("fake_none", 6), store);
+  int timed = 0;
+  for (const Trial& t : store.query({})) {
+    ASSERT_TRUE(t.seconds) << t.candidate();
+    EXPECT_GE(t.seconds->host, 0);
+    if (find_gate(t, Gate::kCorrectness)) EXPECT_GT(t.seconds->device, 0) << t.candidate() << " " << to_string(t.phase);
+    timed += t.timing ? 1 : 0;
+  }
+  EXPECT_GT(timed, 0);
+}
+
+TEST(Economics, SumsByPhaseAndVerdict) {
+  const auto accounts =
+      accounts_of({trial_of(Phase::kSearch, Ended::kSlower, 60, 6), trial_of(Phase::kSearch, Ended::kPassed, 120, 12),
+                   trial_of(Phase::kBench, Ended::kPassed, 600, 0)});
+  ASSERT_EQ(accounts.size(), 1u);
+  const Account& a = accounts.front();
+  EXPECT_EQ(a.total.trials, 3);
+  EXPECT_DOUBLE_EQ(a.total.device_minutes(), 13);
+  EXPECT_DOUBLE_EQ(a.by_phase.at(Phase::kSearch).device_minutes(), 3);
+  EXPECT_DOUBLE_EQ(a.by_end.at(Ended::kPassed).device_minutes(), 12);
+  EXPECT_DOUBLE_EQ(a.search.seconds.total(), 198);  // bench looks for nothing
+  EXPECT_DOUBLE_EQ(a.total.money(36), (780 + 18) / 3600.0 * 36);
+}
+
+TEST(Economics, PercentGainedIsOfTheBestHeldOutCandidateOfTheLatestRun) {
+  const std::vector<Trial> trials = {heldout("one", "a", 1.30, 1.2), heldout("two", "a", 1.08, 1.05),
+                                     heldout("two", "b", 1.10, 1.06), heldout("two", "c", 1.20, 0.99)};
+  const Account a = accounts_of(trials).front();
+  ASSERT_EQ(a.gains.size(), 1u);
+  EXPECT_EQ(a.gains[0].candidate, "sm80_fwd:b");
+  EXPECT_NEAR(a.gained_percent(), 10, 1e-9);
+  EXPECT_NEAR(*a.seconds_per_percent(), 12, 1e-9);
+}
+
+TEST(Economics, NothingGainedHasNoPriceOfAPercent) {
+  const Account a = accounts_of({heldout("one", "a", 1.01, 0.99)}).front();
+  EXPECT_FALSE(a.seconds_per_percent());
+  EXPECT_TRUE(account_json(a, 3.0)["money_per_percent"].is_null());
+  EXPECT_NE(cost_sentence(a).find("no percent has a cost"), std::string::npos);
+}
+
+TEST(Economics, OlderTrialsAreCountedAndNamed) {
+  Trial old = trial_of(Phase::kSearch, Ended::kPassed, 0, 0);
+  old.seconds.reset();
+  const Account a = accounts_of({old, trial_of(Phase::kSearch, Ended::kPassed, 6, 0)}).front();
+  EXPECT_EQ(a.total.unknown, 1);
+  EXPECT_NE(cost_sentence(a).find("1 of 2 trials do not say their seconds"), std::string::npos);
+}
+
+TEST(Economics, DevicesHaveAccountsOfTheirOwn) {
+  Trial other = trial_of(Phase::kSearch, Ended::kPassed, 1, 0);
+  other.device.key = "a100";
+  const auto accounts = accounts_of({trial_of(Phase::kSearch, Ended::kPassed, 2, 0), other});
+  ASSERT_EQ(accounts.size(), 2u);
+  EXPECT_EQ(accounts[1].device_key, "a100");
+  EXPECT_EQ(accounts[1].total.seconds.device, 1);
+}
+
+TEST(Economics, ReportHasASectionOfIt) {
+  const std::vector<Trial> trials = {trial_of(Phase::kSearch, Ended::kPassed, 90, 30), heldout("two", "b", 1.10, 1.06)};
+  EXPECT_NE(report_html(trials).find("What it cost"), std::string::npos);
+  EXPECT_NE(report_markdown(trials).find("What it cost on"), std::string::npos);
+  EXPECT_EQ(report_json(trials)["economics"][0]["total"]["trials"], 2);
+  Trial old = trials[0];
+  old.seconds.reset();
+  EXPECT_EQ(report_html({old}).find("What it cost"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace flashcore
