@@ -23,13 +23,13 @@ class Commands {
   std::string path(const std::string& file) const { return (options_.folder / file).string(); }
 
   // A verb of the program, with --json unless it takes none.
-  void verb(std::vector<std::string> words, const std::string& problem = {}, bool json = true) {
+  void verb(std::vector<std::string> words, const std::string& problem = {}, bool writes_json = true) {
     CampaignCommand command;
     const std::string stem = next_stem();
     command.problem = problem;
     command.log = stem + ".log";
     words.insert(words.begin(), options_.program);
-    if (json) {
+    if (writes_json) {
       command.json = stem + ".json";
       words.insert(words.end(), {"--json", path(command.json)});
     }

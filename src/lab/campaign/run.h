@@ -11,8 +11,8 @@ namespace flashcore {
 // How a command ended. `exit_code` -1: it was ended, or could not be started.
 struct CommandEnd {
   int exit_code = -1;
-  std::string how;   // where it did not exit by itself: "was still running after 20 s and was ended"
-  std::string said;  // the last line of its stderr
+  std::string how = {};   // where it did not exit by itself: "was still running after 20 s and was ended"
+  std::string said = {};  // the last line of its stderr
   bool cancelled = false;
 };
 using RunCommand = std::function<CommandEnd(const std::vector<std::string>& argv, const std::filesystem::path& log,

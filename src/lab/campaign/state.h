@@ -30,24 +30,24 @@ struct WordsOf<PhaseStatus> {
 };
 
 struct CampaignCommand {
-  std::vector<std::string> argv;
-  std::string json, log;  // files of the campaign's folder; json: empty if it writes none
-  std::string problem;    // that it is for alone; empty: all
-  std::string started_at;
+  std::vector<std::string> argv = {};
+  std::string json = {}, log = {};  // files of the campaign's folder; json: empty if it writes none
+  std::string problem = {};          // that it is for alone; empty: all
+  std::string started_at = {};
   double seconds = 0;
   int exit_code = -1;  // -1: it has not ended by itself
   PhaseVerdict verdict = PhaseVerdict::kNotJudged;
-  std::string reason;
+  std::string reason = {};
 };
 
 struct CampaignPhase {
-  std::string name;
+  std::string name = {};
   PhaseStatus status = PhaseStatus::kWaiting;
   PhaseVerdict verdict = PhaseVerdict::kNotJudged;
-  std::string reason;  // why it did not pass, and what was lost
-  std::string started_at;
+  std::string reason = {};  // why it did not pass, and what was lost
+  std::string started_at = {};
   double seconds = 0, budget_seconds = 0;
-  std::vector<CampaignCommand> commands;
+  std::vector<CampaignCommand> commands = {};
 };
 
 struct CampaignState {
