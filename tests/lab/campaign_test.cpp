@@ -210,8 +210,11 @@ TEST_F(CampaignTest, ARankingIsTried) {
   const CampaignResult r = go();
   EXPECT_GT(times_run("ab"), 0);
   EXPECT_EQ(r.state.find("trials")->verdict, PhaseVerdict::kPassed) << r.state.find("trials")->reason;
-  for (const auto& argv : ran_)
-    if (verb_of(argv) == "ab") EXPECT_NE(argv[2], argv[3]);
+  for (const auto& argv : ran_) {
+    if (verb_of(argv) == "ab") {
+      EXPECT_NE(argv[2], argv[3]);
+    }
+  }
   EXPECT_EQ(campaign_ledger(options_.folder, r.state)["trials"][0]["verdict"], "FASTER");
   const std::string summary = read_file(options_.folder / "summary.md");
   EXPECT_NE(summary.find("loads from memory"), std::string::npos) << summary;

@@ -102,6 +102,20 @@ TEST(Crosscheck, AMachineThatThrottledIsACause) {
             std::string::npos);
 }
 
+// On a CPU that others use too, who waits for a core is slower for it, by a little and never faster.
+TEST(Crosscheck, ABusyMachineJudgesNoSmallDisagreement) {
+  EngineReading busy = engine();
+  busy.others_busy = 1.9;
+  EXPECT_EQ(judge_method(busy, method(101), 0.02).agreement, Agreement::kAgrees);
+  const MethodVerdict verdict = judge_method(busy, method(300), 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kNotJudged);
+  EXPECT_NE(verdict.cause.find("1.9 cores busy"), std::string::npos);
+  EXPECT_EQ(judge_method(busy, method(5000), 0.02).agreement, Agreement::kDisagrees);
+  EXPECT_EQ(judge_method(busy, method(50), 0.02).agreement, Agreement::kDisagrees);
+  busy.others_busy = 0.1;
+  EXPECT_EQ(judge_method(busy, method(300), 0.02).agreement, Agreement::kDisagrees);
+}
+
 // Drift that both met cancels: taken apart from each other these two would be noise.
 TEST(Crosscheck, InterleavedTimesAreJudgedRoundByRound) {
   EngineReading e = engine();

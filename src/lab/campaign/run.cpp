@@ -180,8 +180,10 @@ CommandEnd run_command(const std::vector<std::string>& argv, const std::filesyst
                   : "wrote a line without end and was ended";
   }
   const std::string errors = child.stderr_tail();
-  end.said = last_line_of(errors);
-  write_file_atomically(log, kept + errors + (errors.empty() ? "" : "\n"));
+  // A verb that judged and failed says it in the last line of its summary.
+  if (!kept.empty() && kept.back() == '\n') kept.pop_back();
+  end.said = last_line_of(errors.empty() ? kept : errors);
+  write_file_atomically(log, kept + (kept.empty() ? "" : "\n") + errors + (errors.empty() ? "" : "\n"));
   return end;
 }
 
@@ -199,7 +201,7 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
     command.verdict = PhaseVerdict::kPassed;  // judged: that it is slower is an answer
   } else if (end.exit_code == 1) {
     command.verdict = PhaseVerdict::kFailed;
-    command.reason = "judged, and failed" + said;
+    command.reason = "it judged, and failed" + said;
   } else {
     command.reason = fmt::format("{}{}",
                                  end.exit_code == 2   ? "it could not judge"

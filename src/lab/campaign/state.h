@@ -32,7 +32,7 @@ struct WordsOf<PhaseStatus> {
 struct CampaignCommand {
   std::vector<std::string> argv = {};
   std::string json = {}, log = {};  // files of the campaign's folder; json: empty if it writes none
-  std::string problem = {};          // that it is for alone; empty: all
+  std::string problem = {};         // that it is for alone; empty: all
   std::string started_at = {};
   double seconds = 0;
   int exit_code = -1;  // -1: it has not ended by itself

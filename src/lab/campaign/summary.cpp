@@ -132,11 +132,12 @@ json tuned_table_diff(const std::filesystem::path& folder) {
 
 std::string campaign_summary(const std::filesystem::path& folder, const CampaignState& state,
                              const std::vector<Criterion>& criteria) {
-  std::string out =
-      fmt::format("# Campaign on {}\n\nflashcore {}, suite {}, {} problems, {} to {}, budget {:.0f} s.{}\n",
-                  plain(state.device_key), state.version, plain(state.suite), state.problems.size(), state.started_at,
-                  state.ended_at.empty() ? "(not ended)" : state.ended_at, state.budget_seconds,
-                  state.interrupted ? " **Interrupted.**" : "");
+  std::string out = fmt::format(
+      "# Campaign on {}\n\nflashcore {}, {}, {} to {}, budget {:.0f} s.{}\n", plain(state.device_key), state.version,
+      state.suite.empty() ? plain(fmt::format("{}", fmt::join(state.problems, ", ")))
+                          : fmt::format("suite {} ({} problems)", plain(state.suite), state.problems.size()),
+      state.started_at, state.ended_at.empty() ? "(not ended)" : state.ended_at, state.budget_seconds,
+      state.interrupted ? " **Interrupted.**" : "");
   out += "\n## Phases\n\n| phase | verdict | seconds | of a budget of | why |\n| --- | --- | ---: | ---: | --- |\n";
   for (const CampaignPhase& p : state.phases)
     out += fmt::format("| {} | {} | {:.1f} | {:.0f} | {} |\n", p.name,

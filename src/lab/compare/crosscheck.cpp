@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "lab/record/json_io.h"
+#include "lab/record/machine.h"
 
 namespace flashcore {
 namespace {
@@ -16,6 +17,8 @@ constexpr double kCeilingTolerance = 0.03;
 constexpr double kNearCeiling = 0.7;
 // Of empty launches: what a launch may cost the host more than an empty one.
 constexpr double kLaunchFactor = 3;
+// A launch that waits for others takes a few turns of the scheduler more, not thousands.
+constexpr double kBusyFactor = 10;
 
 Interval exponential_of(const Interval& log) { return {std::exp(log.estimate), std::exp(log.low), std::exp(log.high)}; }
 
@@ -60,6 +63,15 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
   return "";
 }
 
+// Who is made to wait for a core takes that into its time; the engine's median of short samples leaves it out.
+std::string busy_cause(const EngineReading& engine, const Interval& ratio) {
+  if (engine.others_busy < kBusyCores || ratio.estimate > kBusyFactor || ratio.low < 1) return "";
+  return fmt::format(
+      "the machine was busy: other programs kept up to {:.1f} cores busy, and waiting for a core lies "
+      "inside what it times; on a quiet machine it would tell",
+      engine.others_busy);
+}
+
 json interval_json(const Interval& i) { return {{"estimate", i.estimate}, {"ci95", {i.low, i.high}}}; }
 
 json times_json(const std::vector<double>& times) {
@@ -82,6 +94,8 @@ MethodVerdict judge_method(const EngineReading& engine, const MethodReading& met
   const double low = 1 / (1 + limit), high = 1 + limit;
   if (verdict.ratio.low > low && verdict.ratio.high < high) {
     verdict.agreement = Agreement::kAgrees;
+  } else if (const std::string busy = busy_cause(engine, verdict.ratio); !busy.empty()) {
+    verdict.cause = busy;
   } else if (verdict.ratio.low > high || verdict.ratio.high < low) {
     verdict.cause = likely_cause(engine, method, limit);
     verdict.agreement = verdict.cause.empty() ? Agreement::kDisagrees : Agreement::kExplained;
@@ -161,7 +175,8 @@ json crosscheck_json(const CrosscheckResult& r) {
                              {"cold_us", times_json(r.engine.cold_us)},
                              {"clock_mhz", r.engine.clock_mhz},
                              {"empty_launch_us", r.engine.empty_launch_us},
-                             {"throttled", r.engine.throttled}}},
+                             {"throttled", r.engine.throttled},
+                             {"others_busy", r.engine.others_busy}}},
                            {"methods", methods},
                            {"ceilings", ceilings}});
 }

@@ -39,7 +39,8 @@ struct EngineReading {
   std::vector<double> warm_us, cold_us;  // cold: empty where it was not timed
   double clock_mhz = 0;                  // 0: not known
   double empty_launch_us = 0;
-  int throttled = 0;  // samples
+  int throttled = 0;        // samples
+  double others_busy = -1;  // cores that other programs kept busy meanwhile; below 0: not known, or of a GPU
 };
 
 struct MethodVerdict {

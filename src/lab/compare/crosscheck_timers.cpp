@@ -78,6 +78,7 @@ InProcessTimes time_in_process(Device& device, const PlacedProblem& problem, con
       [&] {
         if (cold) keep(cold->sample(0), out.engine.cold_us);
       }};
+  const LoadMeter load;
   SplitMix random(options.seed);
   std::vector<std::size_t> order = {0, 1, 2, 3};
   for (int round = 0; round < options.rounds && !(stop && stop()); ++round) {
@@ -86,6 +87,11 @@ InProcessTimes time_in_process(Device& device, const PlacedProblem& problem, con
       device.idle(kRoundGapMs);
       ways[way]();
     }
+  }
+  if (!on_gpu) {
+    MachineReading reading;
+    load.read(reading);
+    out.engine.others_busy = reading.others_busy;
   }
   if (!clocks.empty()) out.engine.clock_mhz = median(clocks);
   engine.refresh_outputs(0);
