@@ -63,12 +63,14 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
   return "";
 }
 
-// Who is made to wait for a core takes that into its time; the engine's median of short samples leaves it out.
-std::string busy_cause(const EngineReading& engine, const Interval& ratio) {
-  if (engine.others_busy < kBusyCores || ratio.estimate > kBusyFactor || ratio.low < 1) return "";
+// Who is made to wait for a core takes that into its time. Of two that took turns it is the one with long samples, for
+// the engine's median of short ones leaves waits out; of two that ran one after the other it may be either.
+std::string busy_cause(const EngineReading& engine, const MethodReading& method, const Interval& ratio) {
+  const double least = method.interleaved ? 1 : 1 / kBusyFactor;
+  if (engine.others_busy < kBusyCores || ratio.estimate > kBusyFactor || ratio.low < least) return "";
   return fmt::format(
       "the machine was busy: other programs kept up to {:.1f} cores busy, and waiting for a core lies "
-      "inside what it times; on a quiet machine it would tell",
+      "inside a time; a quiet machine would tell",
       engine.others_busy);
 }
 
@@ -94,7 +96,7 @@ MethodVerdict judge_method(const EngineReading& engine, const MethodReading& met
   const double low = 1 / (1 + limit), high = 1 + limit;
   if (verdict.ratio.low > low && verdict.ratio.high < high) {
     verdict.agreement = Agreement::kAgrees;
-  } else if (const std::string busy = busy_cause(engine, verdict.ratio); !busy.empty()) {
+  } else if (const std::string busy = busy_cause(engine, method, verdict.ratio); !busy.empty()) {
     verdict.cause = busy;
   } else if (verdict.ratio.low > high || verdict.ratio.high < low) {
     verdict.cause = likely_cause(engine, method, limit);
