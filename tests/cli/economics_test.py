@@ -17,6 +17,9 @@ class EconomicsTest(CliTest):
     def tune(self, *more):
         return self.expect(DONE, "tune", *PROBLEM, "--store", self.store, "--finalists", "1", "--json", self.path("tune.json"), *more)
 
+    def bench(self):
+        self.expect(DONE, "bench", *PROBLEM, "--store", self.store)
+
     def economics(self, *more):
         self.expect(DONE, "economics", "--store", self.store, "--json", self.path("e.json"), *more)
         with open(self.path("e.json"), encoding="utf-8") as file:
@@ -44,7 +47,7 @@ class EconomicsTest(CliTest):
         self.expect(NOT_JUDGED, "economics", "--store", self.store, "--device", "h200")
 
     def test_a_store_of_an_older_flashcore(self):
-        self.tune("--budget", "2")
+        self.bench()
         connection = sqlite3.connect(self.store)
         for number, text in connection.execute("select id, json from trials").fetchall():
             trial = json.loads(text)
@@ -54,12 +57,12 @@ class EconomicsTest(CliTest):
         connection.close()
         result = self.expect(NOT_JUDGED, "economics", "--store", self.store)
         self.assertIn("do not say their seconds", result.stdout)
-        self.tune("--budget", "4")  # and it can be gone on with
+        self.bench()  # and it can be gone on with
         self.assertGreater(self.economics()["results"][0]["total"]["trials_without_seconds"], 0)
 
     def test_bad_input(self):
         self.expect_error(BAD_USAGE, ["absent.db"], "economics", "--store", self.path("absent.db"))
-        self.tune("--budget", "1")
+        self.bench()
         for price in ("-1", "nan", "inf", "three"):
             self.expect_error(BAD_USAGE, ["--price"], "economics", "--store", self.store, "--price=" + price)
         self.expect_error(BAD_USAGE, ["--json"], "economics", "--store", self.store, "--json", self.store)

@@ -279,7 +279,7 @@ TEST_F(Criteria, AnIntervalThatStraddlesJudgesNothingAndOneBelowFails) {
 }
 
 TEST_F(Criteria, AWorseP90IsNotMet) {
-  const auto c = judge({peer_row("a", 1.3, 1.2, 1.4, 20, 12)});
+  const auto c = judge(json::array({peer_row("a", 1.3, 1.2, 1.4, 20, 12)}));
   EXPECT_EQ(c[2].verdict, CriterionVerdict::kNotMet);
   EXPECT_NE(c[2].evidence.find("a 20.00 us against 12.00 us"), std::string::npos) << c[2].evidence;
 }

@@ -103,7 +103,8 @@ std::vector<std::string> findings_of(const std::filesystem::path& folder, const 
     findings.push_back(fmt::format("{} of {}: {}{}{}", cause.from, cause.problem_id, cause.name,
                                    cause.name.empty() || cause.sentence.empty() ? "" : ": ", cause.sentence));
   }
-  for (const json& trial : campaign_ledger(folder, state)["trials"])
+  const json ledger = campaign_ledger(folder, state);
+  for (const json& trial : ledger["trials"])
     if (trial["verdict"] == "FASTER") findings.push_back("trials: " + trial.value("sentence", ""));
   if (const CampaignPhase* phase = state.find("crosscheck"))
     for (const CampaignCommand& command : phase->commands) {
