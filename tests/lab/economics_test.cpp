@@ -59,6 +59,7 @@ class TrialSecondsOfTune : public test::TuneTest {};
 TEST_F(TrialSecondsOfTune, EveryStoredTrialHasThem) {
   Store store(file());
   run(options_for("fake_none", 6), store);
+  run(options_for("fake_segfault", 2), store);
   int timed = 0;
   for (const Trial& t : store.query({})) {
     ASSERT_TRUE(t.seconds) << t.candidate();
