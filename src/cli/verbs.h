@@ -28,6 +28,7 @@ Run add_experiment(CLI::App& app);
 Run add_profile(CLI::App& app);
 Run add_invert(CLI::App& app);
 Run add_explain(CLI::App& app);
+Run add_timeline(CLI::App& app);
 Run add_problem(CLI::App& app);
 Run add_warmup(CLI::App& app);
 Run add_submit(CLI::App& app);

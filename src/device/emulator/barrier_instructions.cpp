@@ -55,11 +55,11 @@ NamedBarrier& arrive(Cluster& cluster, int id, int threads, const void* site) {
 void complete(Cluster& cluster, int id, NamedBarrier& barrier, Thread* last) {
   const SharedClocks known = barrier.clocks.take();
   for (Thread* thread : barrier.waiting) {
-    thread->knowledge.base = known;
+    thread->knowledge.take(known);
     thread->passed = {PassedBarrier::kNamed, static_cast<unsigned>(id), thread->waiting.site};
     cluster.wake(*thread);
   }
-  if (last) last->knowledge.base = known;
+  if (last) last->knowledge.take(known);
   for (const auto& [thread, site] : barrier.arrivals) thread->at_barriers &= static_cast<std::uint16_t>(~(1u << id));
   barrier.waiting.clear();
   barrier.arrivals.clear();
@@ -82,7 +82,7 @@ void check_aligned(Cluster& cluster, std::size_t slot, const std::string& name, 
 }
 
 void bar_sync(int id, int threads) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   cluster.count_wait(SiteCounters::kBarrierWait, site);
@@ -97,7 +97,7 @@ void bar_sync(int id, int threads) {
 }
 
 void bar_arrive(int id, int threads) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   NamedBarrier& barrier = arrive(cluster, id, threads, FC_EMULATOR_SITE);
   if (barrier.arrived == barrier.expected) complete(cluster, id, barrier, nullptr);
 }

@@ -18,6 +18,7 @@ void Clocks::raise(std::vector<std::uint32_t>& times, Agent agent, std::uint32_t
 void Clocks::join(const Clocks& other) {
   join_times(seen, other.seen);
   join_times(fenced, other.fenced);
+  steps = std::max(steps, other.steps);
 }
 
 void Knowledge::see(Agent other, std::uint32_t time_of_other) {
@@ -31,6 +32,7 @@ void HandOver::release(Knowledge& from) {
     gathered_.join(*from.base);
     joined_.push_back(from.base);
   }
+  gathered_.steps = std::max(gathered_.steps, from.steps);
   Clocks::raise(gathered_.seen, from.agent, from.time);
   for (const OwnAgent& mine : from.own) {
     if (mine.agent != kNobody && mine.seen > 0) Clocks::raise(gathered_.seen, mine.agent, mine.seen);
@@ -46,6 +48,7 @@ SharedClocks HandOver::take() {
 }
 
 void ClockJoiner::acquire(Knowledge& to, const SharedClocks& from) {
+  to.steps = std::max(to.steps, from->steps);
   if (to.base == from) return;
   for (const Entry& entry : recent_) {
     if (entry.a == to.base && entry.b == from) {

@@ -3,6 +3,7 @@
 // phases of an mbarrier, the groups of a warpgroup. An agent's time counts its releases (for a copy: its group). An
 // access is ordered before a thread exactly if the thread has seen the agent at that time or later.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -25,6 +26,7 @@ inline constexpr std::size_t kMaxSites = 4096;
 // generic writes visible to the asynchronous proxy (PTX ISA, "Proxies").
 struct Clocks {
   std::vector<std::uint32_t> seen, fenced;
+  std::uint64_t steps = 0;  // the most of whoever released
 
   static std::uint32_t at(const std::vector<std::uint32_t>& times, Agent agent) {
     return agent < times.size() ? times[agent] : 0;
@@ -50,9 +52,17 @@ struct Knowledge {
   std::uint32_t time = 1;
   SharedClocks base;
   OwnAgent own[kOwnAgents];
+  // The thread's clock: its instructions so far, and where it waited for others' at least as many as they had. So what
+  // waits for nobody runs side by side, in whatever order the fibers take turns; a copy takes no step.
+  std::uint64_t steps = 0;
 
   bool has_seen(Agent other, std::uint32_t time_of_other) const {
     return Clocks::at(base->seen, other) >= time_of_other;
+  }
+  // All that is known of others from now on.
+  void take(const SharedClocks& known) {
+    base = known;
+    steps = std::max(steps, known->steps);
   }
   // Sees the agent at that time, as if it had been handed over.
   void see(Agent other, std::uint32_t time_of_other);

@@ -65,7 +65,7 @@ void remember_remote(Cta& target, const Access& access) {
 int cluster_ctarank() { return static_cast<int>(Cluster::current().thread().cta->rank); }
 
 unsigned mapa(unsigned address, int rank) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   const Cta& own = *cluster.thread().cta;
   if (rank < 0 || static_cast<std::size_t>(rank) >= cluster.size())
@@ -88,7 +88,7 @@ void Cluster::complete_barrier() {
 }
 
 void cluster_arrive(bool release) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
@@ -108,7 +108,7 @@ void cluster_arrive(bool release) {
 }
 
 void cluster_wait() {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   if (self.cluster_arrivals == self.cluster_waits)
@@ -129,7 +129,7 @@ void cluster_wait() {
 }
 
 void st_async(unsigned remote, const void* value, int bytes, unsigned remote_barrier) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   constexpr const char* kAction = "stores by st.async";
@@ -168,7 +168,7 @@ void st_async(unsigned remote, const void* value, int bytes, unsigned remote_bar
 }
 
 void load_cluster(unsigned remote, void* value, int bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   const Place from = resolve(cluster, remote, "reads", site);
@@ -186,7 +186,7 @@ void load_cluster(unsigned remote, void* value, int bytes) {
 }
 
 void store_cluster(unsigned remote, const void* value, int bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   const Place to = resolve(cluster, remote, "writes", site);
@@ -206,7 +206,7 @@ void store_cluster(unsigned remote, const void* value, int bytes) {
 namespace {
 
 void arrive_remotely(unsigned remote_barrier, bool releases, const void* site) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const Place at = resolve(cluster, remote_barrier, "arrives", site);
   if (&at.cta != cluster.thread().cta) remember_remote(at.cta, cluster.access_of(cluster.thread(), site));
   arrive_at(cluster, at.cta, at.address, 0, site, releases);
@@ -244,7 +244,7 @@ void leave_cluster(Thread& thread) {
 }
 
 void griddepcontrol_wait() {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   if (cluster.launch_before() != kNobody) cluster.thread().knowledge.see(cluster.launch_before(), 1);
 }
 

@@ -68,6 +68,7 @@ void Counters::add(const Counters& other) {
   ex2 += other.ex2;
   barrier_waits += other.barrier_waits;
   copy_waits += other.copy_waits;
+  steps = std::max(steps, other.steps);
   for (const auto& [address, site] : other.sites) sites[address].add(site);
 }
 
@@ -182,6 +183,7 @@ nlohmann::json counters_json(const Counters& c, const std::function<CallLines(co
           {"cluster_bytes", c.cluster_bytes},
           {"barrier_waits", c.barrier_waits},
           {"copy_waits", c.copy_waits},
+          {"steps", c.steps},
           {"global_load", of(SiteCounters::kGlobalLoad, "sectors")},
           {"global_store", of(SiteCounters::kGlobalStore, "sectors")},
           {"shared_load", of(SiteCounters::kSharedLoad, "passes")},

@@ -47,6 +47,7 @@ struct Counters {
   std::uint64_t ex2 = 0;
   std::uint64_t barrier_waits = 0;  // threads
   std::uint64_t copy_waits = 0;     // threads
+  std::uint64_t steps = 0;          // of the thread that ends last (Knowledge::steps)
   std::map<const void*, SiteCounters> sites;
   void add(const Counters& other);
 };

@@ -242,6 +242,8 @@ class Cluster {
 
   // --- for the instructions, called on a fiber ---
   static Cluster& current();
+  // The same, by an instruction: it is the running thread's next step.
+  static Cluster& step();
   Thread& thread() { return *running_; }
   // Waits until wake(); `why` is for the deadlock report.
   void block(const Waiting& why);

@@ -26,7 +26,8 @@ struct Header {
 auto scalars(auto& c) {
   return std::array{&c.ctas,          &c.mma_flops,    &c.mma_instructions, &c.mma_with_copies,
                     &c.copies_at_mma, &c.async_copies, &c.tma_bytes,        &c.tma_stored_bytes,
-                    &c.cluster_bytes, &c.ex2,          &c.barrier_waits,    &c.copy_waits};
+                    &c.cluster_bytes, &c.ex2,          &c.barrier_waits,    &c.copy_waits,
+                    &c.steps};
 }
 
 }  // namespace

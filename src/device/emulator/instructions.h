@@ -111,6 +111,8 @@ float atomic_add_global_f32(float* address, float value);
 unsigned atomic_add_shared_u32(unsigned address, unsigned value);
 float atomic_add_shared_f32(unsigned address, float value);
 unsigned long long globaltimer();
+unsigned long long steps();
+int warps();
 
 // What the device writes for a TensorMapSpec, into the 128 bytes of a tensor map.
 void encode_tensor_map(const TensorMapSpec& map, std::byte* to);

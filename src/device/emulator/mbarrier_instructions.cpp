@@ -59,7 +59,7 @@ MBarrier& find_mbarrier(Cluster& cluster, Cta& cta, unsigned address, const char
 namespace {
 
 void wait(unsigned address, int parity, bool cluster_scope, const void* site) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   Thread& self = cluster.thread();
   MBarrier& barrier = find_mbarrier(cluster, *self.cta, address, "waits", site);
   cluster.count_wait(SiteCounters::kPhaseWait, site);
@@ -74,7 +74,7 @@ void wait(unsigned address, int parity, bool cluster_scope, const void* site) {
 }  // namespace
 
 void mbarrier_init(unsigned address, int arrivals) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
@@ -101,7 +101,7 @@ void mbarrier_init(unsigned address, int arrivals) {
 }
 
 void mbarrier_arrive(unsigned address, int expect_bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   arrive_at(cluster, *cluster.thread().cta, address, expect_bytes, FC_EMULATOR_SITE);
 }
 
@@ -131,7 +131,7 @@ void mbarrier_wait_cluster(unsigned address, int parity) { wait(address, parity,
 
 // The hardware's try_wait gives up after a time of its own choosing; here sometimes at once.
 bool mbarrier_try_wait(unsigned address, int parity) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   MBarrier& barrier = find_mbarrier(cluster, *self.cta, address, "waits", site);
@@ -147,7 +147,7 @@ bool mbarrier_try_wait(unsigned address, int parity) {
 }
 
 void fence_mbarrier_init() {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
   if (cta.inits == kNobody) cta.inits = cluster.new_agent("fence.mbarrier_init");
@@ -162,7 +162,7 @@ void fence_mbarrier_init() {
 
 // All that the thread has done or seen so far is visible to asynchronous accesses that come after it.
 void fence_proxy_async() {
-  Thread& self = Cluster::current().thread();
+  Thread& self = Cluster::step().thread();
   Knowledge& knowledge = self.knowledge;
   HandOver all;
   all.release(knowledge);

@@ -118,7 +118,7 @@ void complete_copy_groups(Thread& thread, std::uint32_t group) {
 }  // namespace
 
 void load_global(const void* address, void* value, int bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Allocation* allocation = nullptr;
   check_global(cluster, address, bytes, bytes, "reads", site, &allocation);
@@ -150,7 +150,7 @@ void check_global_store(Cluster& cluster, void* address, int bytes, const Access
 }
 
 void store_global(void* address, const void* value, int bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   check_global_store(cluster, address, bytes, cluster.access_of(cluster.thread(), site), site);
   std::memcpy(address, value, static_cast<std::size_t>(bytes));
@@ -159,14 +159,14 @@ void store_global(void* address, const void* value, int bytes) {
 
 // Relaxed: hands out numbers and orders nothing. Atomic on the host too, where CTAs run on several cores.
 unsigned atomic_add_global(unsigned* address, unsigned value) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   Allocation* allocation = nullptr;
   check_global(cluster, address, 4, 4, "adds to", FC_EMULATOR_SITE, &allocation);
   return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
 }
 
 unsigned atomic_add_global_acq_rel(unsigned* address, unsigned value) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   Allocation* allocation = nullptr;
   check_global(cluster, address, 4, 4, "adds to", FC_EMULATOR_SITE, &allocation);
   Knowledge& known = cluster.thread().knowledge;
@@ -185,7 +185,7 @@ unsigned atomic_add_global_acq_rel(unsigned* address, unsigned value) {
 }
 
 float atomic_add_global_f32(float* address, float value) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   Allocation* allocation = nullptr;
   check_global(cluster, address, 4, 4, "adds to", FC_EMULATOR_SITE, &allocation);
   return std::atomic_ref(*address).fetch_add(value, std::memory_order_relaxed);
@@ -195,7 +195,7 @@ namespace {
 
 template <class Value>
 Value atomic_add_shared(unsigned address, Value value, const void* site) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   Thread& self = cluster.thread();
   SharedMemory& shared = self.cta->shared;
   check_shared(cluster, *self.cta, shared.check_place(address, 4, 4), "adds to", 4, site);
@@ -221,7 +221,7 @@ float atomic_add_shared_f32(unsigned address, float value) {
 unsigned shared_base() { return SharedMemory::kBase; }
 
 void load_shared(unsigned address, void* value, int bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   SharedMemory& shared = self.cta->shared;
@@ -234,7 +234,7 @@ void load_shared(unsigned address, void* value, int bytes) {
 }
 
 void store_shared(unsigned address, const void* value, int bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   SharedMemory& shared = self.cta->shared;
@@ -248,7 +248,7 @@ void store_shared(unsigned address, const void* value, int bytes) {
 }
 
 void cp_async(unsigned destination, const void* source, int source_bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   SharedMemory& shared = self.cta->shared;
@@ -277,10 +277,10 @@ void cp_async(unsigned destination, const void* source, int source_bytes) {
   else self.copies.push_back(copy);
 }
 
-void cp_async_commit() { ++Cluster::current().thread().open_group; }
+void cp_async_commit() { ++Cluster::step().thread().open_group; }
 
 void cp_async_wait(int pending) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   Thread& self = cluster.thread();
   cluster.count_wait(SiteCounters::kCopyWait, FC_EMULATOR_SITE);
   const std::uint32_t committed = self.open_group - 1;

@@ -21,6 +21,10 @@ unsigned cluster_size(const LaunchSpec& spec) { return spec.cluster.x * spec.clu
 }  // namespace
 
 Cluster& Cluster::current() { return *t_current; }
+Cluster& Cluster::step() {
+  ++t_current->running_->knowledge.steps;
+  return *t_current;
+}
 
 Cluster::Cluster(LaunchState& shared_launch) : launch(shared_launch) {
   for (unsigned i = 0; i < cluster_size(launch.spec); ++i) ctas_.push_back(std::make_unique<Cta>());
@@ -136,6 +140,7 @@ void Cluster::fiber_main(fc::transfer_t from) {
     cluster.note_fault(e.what());
   }
   self.done = true;
+  cluster.counters.steps = std::max(cluster.counters.steps, self.knowledge.steps);
   --cluster.live_;
   cluster.complete_barrier();
   start_stack_switch(nullptr, cluster.scheduler_stack_, cluster.scheduler_stack_bytes_);
@@ -228,6 +233,13 @@ void Cluster::gather(Execute execute, void* operands, const void* site) {
             site))
     return;
   execute(*this, warp, warp.gathering.operands);
+  std::uint64_t steps = 0;
+  for (const Thread* lane : warp.lanes) {
+    if (lane) steps = std::max(steps, lane->knowledge.steps);
+  }
+  for (Thread* lane : warp.lanes) {
+    if (lane) lane->knowledge.steps = steps;
+  }
   for (Thread* lane : warp.lanes) {
     if (lane && lane != &self) wake(*lane);
   }
@@ -244,8 +256,12 @@ void Cluster::gather(ExecuteGroup execute, void* operands, const void* site) {
   Gathering& gathering = cta.warpgroups[static_cast<std::size_t>(number)].gathering;
   if (!join(gathering, reinterpret_cast<const void*>(execute), self.index % 128, 128, operands, site)) return;
   execute(*this, cta, number, gathering.operands);
+  std::uint64_t steps = 0;
+  for (std::size_t i = 0; i < 128; ++i)
+    steps = std::max(steps, cta.threads[static_cast<std::size_t>(number) * 128 + i].knowledge.steps);
   for (int i = 0; i < 128; ++i) {
     Thread& other = cta.threads[static_cast<std::size_t>(number * 128 + i)];
+    other.knowledge.steps = steps;
     if (&other != &self) wake(other);
   }
 }

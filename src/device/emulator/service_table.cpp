@@ -67,6 +67,8 @@ const Services& service_table() {
       .atomic_add_shared_u32 = atomic_add_shared_u32,
       .atomic_add_shared_f32 = atomic_add_shared_f32,
       .globaltimer = globaltimer,
+      .steps = steps,
+      .warps = warps,
       .ex2 = ex2,
       .lg2 = lg2,
   };

@@ -108,6 +108,8 @@ struct Services {
   unsigned (*atomic_add_shared_u32)(unsigned address, unsigned value);
   float (*atomic_add_shared_f32)(unsigned address, float value);
   unsigned long long (*globaltimer)();
+  unsigned long long (*steps)();  // the thread's clock: takes no step itself
+  int (*warps)();                 // of a CTA
 
   float (*ex2)(float x);
   float (*lg2)(float x);

@@ -22,7 +22,7 @@ void take(Cluster&, Warp&, Operands&) {}
 }  // namespace
 
 void setmaxnreg(int registers, bool increase) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;

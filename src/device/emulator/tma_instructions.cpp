@@ -236,10 +236,10 @@ void encode_tensor_map(const TensorMapSpec& spec, std::byte* to) {
   std::memcpy(to, &map, sizeof map);
 }
 
-void tma_prefetch(const void* map) { decode(Cluster::current(), map, FC_EMULATOR_SITE); }
+void tma_prefetch(const void* map) { decode(Cluster::step(), map, FC_EMULATOR_SITE); }
 
 void tma_load(unsigned destination, const void* map_address, unsigned barrier, const int (&at)[4]) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   const EncodedMap map = decode(cluster, map_address, site);
   check_launch_before(cluster, site);
@@ -250,7 +250,7 @@ void tma_load(unsigned destination, const void* map_address, unsigned barrier, c
 
 void tma_load_multicast(unsigned destination, const void* map_address, unsigned barrier, const int (&at)[4],
                         unsigned ctas) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   const EncodedMap map = decode(cluster, map_address, site);
   check_launch_before(cluster, site);
@@ -269,7 +269,7 @@ void tma_load_multicast(unsigned destination, const void* map_address, unsigned 
 }
 
 void bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Cta& cta = *cluster.thread().cta;
   check_bulk(cluster, cta, destination, bytes, "loads", site);
@@ -282,7 +282,7 @@ void bulk_load(unsigned destination, const void* source, int bytes, unsigned bar
 }
 
 void bulk_store(void* destination, unsigned source, int bytes) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
@@ -299,7 +299,7 @@ void bulk_store(void* destination, unsigned source, int bytes) {
 }
 
 void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   Thread& self = cluster.thread();
   Cta& cta = *self.cta;
@@ -324,18 +324,18 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
   self.stores.push_back({map_address, source, {at[0], at[1], at[2], at[3]}, self.open_bulk_group, site});
 }
 
-void bulk_commit() { ++Cluster::current().thread().open_bulk_group; }
+void bulk_commit() { ++Cluster::step().thread().open_bulk_group; }
 
-void bulk_wait_read(int pending) { wait_for_stores(Cluster::current().thread(), pending, kBulkAgent); }
+void bulk_wait_read(int pending) { wait_for_stores(Cluster::step().thread(), pending, kBulkAgent); }
 
 void bulk_wait(int pending) {
   bulk_wait_read(pending);
-  wait_for_stores(Cluster::current().thread(), pending, kBulkWriteAgent);
+  wait_for_stores(Cluster::step().thread(), pending, kBulkWriteAgent);
 }
 
 void thread_returns(Thread& thread) {
   if (thread.stores.empty()) return;
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   cluster.fail(
       fmt::format("unfinished store: {} returns while a TMA store that it started may still read shared memory; "
                   "it must wait (bulk_wait_read)",

@@ -200,7 +200,7 @@ void execute_warp_sync(Cluster&, Warp& warp, Operands&) {
   }
   const SharedClocks known = all.take();
   for (Thread* lane : warp.lanes) {
-    if (lane) lane->knowledge.base = known;
+    if (lane) lane->knowledge.take(known);
   }
 }
 
@@ -224,7 +224,7 @@ int nctaid(int dimension) {
 }
 
 void ldmatrix(unsigned* tiles, int count, unsigned row, bool transposed) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "ldmatrix", site);
   LdmatrixOperands mine{tiles, count, row, transposed, site};
@@ -232,7 +232,7 @@ void ldmatrix(unsigned* tiles, int count, unsigned row, bool transposed) {
 }
 
 void mma_sync(const MmaOperands& operands, MatrixElement element) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "mma.sync", site);
   MmaOperands mine = operands;
@@ -240,7 +240,7 @@ void mma_sync(const MmaOperands& operands, MatrixElement element) {
 }
 
 unsigned shuffle_xor(unsigned value, int mask) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "shfl.sync", site);
   ShuffleOperands mine{value, mask, 0};
@@ -249,7 +249,7 @@ unsigned shuffle_xor(unsigned value, int mask) {
 }
 
 void stmatrix(unsigned row, const unsigned* tiles, int count, bool transposed) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "stmatrix", site);
   StmatrixOperands mine{tiles, count, row, transposed, site};
@@ -257,7 +257,7 @@ void stmatrix(unsigned row, const unsigned* tiles, int count, bool transposed) {
 }
 
 unsigned shuffle_index(unsigned value, int source) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "shfl.sync", site);
   ShuffleOperands mine{value, source, 0};
@@ -266,7 +266,7 @@ unsigned shuffle_index(unsigned value, int source) {
 }
 
 unsigned shuffle_by(unsigned value, int delta) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   const void* site = FC_EMULATOR_SITE;
   need_whole_warp(cluster, "shfl.sync", site);
   ShuffleOperands mine{value, delta, 0};
@@ -277,7 +277,7 @@ unsigned shuffle_by(unsigned value, int delta) {
 namespace {
 
 std::uint32_t vote(Cluster::Execute execute, const char* what, bool condition, const void* site) {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   need_whole_warp(cluster, what, site);
   VoteOperands mine{condition, 0};
   cluster.gather(execute, &mine, site);
@@ -291,9 +291,12 @@ unsigned vote_ballot(bool condition) { return vote(execute_vote, "vote.sync", co
 bool elect() { return vote(execute_elect, "elect.sync", false, FC_EMULATOR_SITE) != 0; }
 
 void bar_warp_sync() {
-  Cluster& cluster = Cluster::current();
+  Cluster& cluster = Cluster::step();
   cluster.gather(execute_warp_sync, nullptr, FC_EMULATOR_SITE);
 }
+
+unsigned long long steps() { return Cluster::current().thread().knowledge.steps; }
+int warps() { return static_cast<int>(Cluster::current().thread().cta->warps.size()); }
 
 // Time passes as it is read: whoever waits for it goes on.
 unsigned long long globaltimer() {
@@ -303,10 +306,13 @@ unsigned long long globaltimer() {
 
 // ex2.approx.ftz and lg2.approx.ftz: subnormals count as zero on both sides.
 float ex2(float x) {
-  ++Cluster::current().counters.ex2;
+  ++Cluster::step().counters.ex2;
   const float y = std::exp2f(x);
   return y < 0x1p-126f ? 0.0f : y;
 }
-float lg2(float x) { return std::log2f(std::fabs(x) < 0x1p-126f ? 0.0f : x); }
+float lg2(float x) {
+  Cluster::step();
+  return std::log2f(std::fabs(x) < 0x1p-126f ? 0.0f : x);
+}
 
 }  // namespace flashcore::emulator

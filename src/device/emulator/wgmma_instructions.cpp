@@ -253,14 +253,14 @@ void execute_commit(Cluster&, Cta& cta, int number, Operands&) {
 void wgmma(const WgmmaOperands& operands) {
   const void* site = FC_EMULATOR_SITE;
   GroupOperands mine{operands, site, 0};
-  Cluster::current().gather(execute_wgmma, &mine, site);
+  Cluster::step().gather(execute_wgmma, &mine, site);
 }
-void wgmma_fence() { Cluster::current().gather(execute_fence, nullptr, FC_EMULATOR_SITE); }
-void wgmma_commit() { Cluster::current().gather(execute_commit, nullptr, FC_EMULATOR_SITE); }
+void wgmma_fence() { Cluster::step().gather(execute_fence, nullptr, FC_EMULATOR_SITE); }
+void wgmma_commit() { Cluster::step().gather(execute_commit, nullptr, FC_EMULATOR_SITE); }
 void wgmma_wait(int pending) {
   const void* site = FC_EMULATOR_SITE;
   GroupOperands mine{{}, site, pending};
-  Cluster::current().gather(execute_wait, &mine, site);
+  Cluster::step().gather(execute_wait, &mine, site);
 }
 
 }  // namespace flashcore::emulator

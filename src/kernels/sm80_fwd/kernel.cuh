@@ -12,6 +12,7 @@
 #include "kernels/tile/sequence.cuh"
 #include "kernels/tile/shared_tile.cuh"
 #include "kernels/tile/softmax.cuh"
+#include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm80_fwd {
 
@@ -23,7 +24,8 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.mask_expression> {
+struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.mask_expression>, tile::Marks {
+  using Activity = tile::Activity;
   static constexpr int kDim = padded_dim(T.head_dim);
   static constexpr int kDimV = padded_dim(T.head_dim_v);
   static constexpr int kThreads = threads_per_block(C);
@@ -74,10 +76,12 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
 
   // --- load -------------------------------------------------------------------------------------------------------
   FC_DEVICE void load_q() {
+    mark(Activity::kLoadQ);
     TileQk::template copy_async<C.block_m, T.head_dim, kThreads>(address_qo(), q, params.q_stride.row, tile.first_row,
                                                                  params.seqlen_q, ptx::tid_x());
   }
   FC_DEVICE void load_k(int block) {
+    mark(Activity::kLoadK, block);
     if (block >= first_block()) {
       TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
                                                                    key_block(block) * C.block_n, params.seqlen_kv,
@@ -86,6 +90,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
     ptx::cp_async_commit();
   }
   FC_DEVICE void load_v(int block) {
+    mark(Activity::kLoadV, block);
     if (block >= first_block()) {
       TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row,
                                                                     key_block(block) * C.block_n, params.seqlen_kv,
@@ -194,6 +199,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
 
   // One step over block_n keys. On entry the copies of K(block) .. are in flight as main_loop says.
   FC_DEVICE void step(int block, bool first) {
+    mark(Activity::kWaitK, block);
     // K(block) has landed. In the first step V(block) may still be on its way; later it came a step ago.
     if constexpr (kStages == 1) {
       ptx::cp_async_wait<0>();
@@ -208,6 +214,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
       load_k(block - (kStages - 1));
       load_v(block - (kStages - 1));
     }
+    mark(Activity::kQk, block);
     if constexpr (C.q_in_registers) {
       if (first) keep_q();
     }
@@ -216,9 +223,11 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
     if constexpr (T.mask_expression) this->entry = this->list.entry(this->expression_params, block);
     scores(acc_s, block);
     if constexpr (kStages == 1) {
+      mark(Activity::kWaitPartner, block);
       ptx::bar_sync();  // all warps have read K(block)
       load_k(block - 1);
     }
+    mark(Activity::kMask, block);
     int keys = block;
     if constexpr (T.mask_expression) keys = tile::BlockList::block_of(this->entry);
     if constexpr (transforms_scores(T)) transform_scores(acc_s, keys);
@@ -229,6 +238,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
     if constexpr (T.mask_expression)
       if (tile::BlockList::use_of(this->entry, 0) != tile::ListedUse::kFull) express<true>(acc_s, keys);
 
+    mark(Activity::kSoftmax, block);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       float rescale[2];
@@ -237,12 +247,15 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
     }
 
     if constexpr (kStages == 1) {
+      mark(Activity::kWaitV, block);
       ptx::cp_async_wait<1>();
       ptx::bar_sync();
     } else if (first) {
+      mark(Activity::kWaitV, block);
       ptx::cp_async_wait<2 * (kStages - 1)>();
       ptx::bar_sync();
     }
+    mark(Activity::kPv, block);
     accumulate(acc_s, block);
   }
 
@@ -261,6 +274,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
     }
     bool first = true;
     for (; block >= first_block(); --block, first = false) step(block, first);
+    mark(Activity::kWaitPartner);
     ptx::cp_async_wait<0>();
     ptx::bar_sync();  // Q, K and V are no longer read: the epilogue and the next tile may write there
   }
@@ -273,6 +287,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
 
   // O through shared memory, each warp in its own rows, so that it leaves in 16-byte pieces.
   FC_DEVICE void epilogue(int tile_number) {
+    mark(Activity::kEpilogue);
     // Found again rather than kept through the main loop, where four registers make the difference to spilling.
     tile = tile::tile_at(params, ptx::opaque(tile_number), C.block_m);
     const int lane = lane_index(), warp_row = warp_first_row();
@@ -309,6 +324,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
   }
 
   FC_DEVICE void run(int tile_number) {
+    mark(Activity::kSetUp);
     tile = tile::tile_at(params, tile_number, C.block_m);
     q = tile::head_pointer(params.q, params.q_stride, tile.batch, tile.head_q);
     k = tile::head_pointer(params.k, params.k_stride, tile.batch, tile.head_kv);
@@ -335,15 +351,18 @@ template <Traits T, Config C>
 FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
                       const ExpressionParams* of_expressions = nullptr) {
   Forward<T, C> cta(params, of_scores, of_expressions);
+  cta.begin_role(tile::Role::kWarp);
   if constexpr (C.persistent) {
     const int count = tile::tile_count(params, C.block_m);
     for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
+      cta.mark(tile::Activity::kWaitPartner);
       if (index != ptx::ctaid_x()) ptx::bar_sync();  // all warps have sent their rows of O: Q may be overwritten
       cta.run(index);
     }
   } else {
     cta.run(ptx::ctaid_x());
   }
+  cta.end_role();
 }
 
 // Tiles are those of sequences as long as the bounds: past the end of a shorter one there is nothing to do. A tile's
@@ -354,9 +373,11 @@ FC_DEVICE void attend_ragged(const Ragged<ForwardParams>& params) {
   ForwardParams one = bounds;
   ScoreParams score = params.score;
   Forward<T, C> cta(one, &score, nullptr);
+  cta.begin_role(tile::Role::kWarp);
   const int count = C.persistent ? tile::tile_count(bounds, C.block_m) : ptx::ctaid_x() + 1;
   bool wrote = false;
   for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
+    cta.mark(tile::Activity::kSetUp);
     const tile::TileIndex at = tile::tile_at(bounds, index, C.block_m);
     const tile::Sequence sequence = tile::sequence_at(params.ragged, bounds, at.batch);
     one = tile::params_of<T>(bounds, params.ragged, sequence, at.head_q);
@@ -371,6 +392,7 @@ FC_DEVICE void attend_ragged(const Ragged<ForwardParams>& params) {
       cta.run(at.head_q * row_tiles + row_tiles - 1 - at.first_row / C.block_m);
     }
   }
+  cta.end_role();
 }
 
 template <Traits T, Config C>

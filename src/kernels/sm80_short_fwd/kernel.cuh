@@ -19,6 +19,7 @@
 #include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/softmax.cuh"
+#include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm80_short_fwd {
 
@@ -29,7 +30,8 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
+struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks>, tile::Marks {
+  using Activity = tile::Activity;
   static constexpr int kChunksQk = padded_dim_qk(T) / kColumnsQk;
   static constexpr int kChunksV = padded_dim_v(T) / kColumnsV;
   static constexpr int kKeyTiles = C.block_n / 8;
@@ -144,15 +146,18 @@ struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
   }
   FC_DEVICE bool is_whole(int block) const { return (block + 1) * C.block_n <= params.seqlen_kv; }
   FC_DEVICE void load_first(int block) {
+    mark(Activity::kLoadK, block);
     const bool rows = tile.heads == C.pack_heads && tile.first_position + kPositions <= params.seqlen_q;
     if (rows && is_whole(block)) load_k<true>(block), load_q<true>(), load_v<true>(block);
     else load_k<false>(block), load_q<false>(), load_v<false>(block);
   }
   FC_DEVICE void load_next_k(int block) {
+    mark(Activity::kLoadK, block);
     if (is_whole(block)) load_k<true>(block);
     else load_k<false>(block);
   }
   FC_DEVICE void load_next_v(int block) {
+    mark(Activity::kLoadV, block);
     if (is_whole(block)) load_v<true>(block);
     else load_v<false>(block);
   }
@@ -162,6 +167,7 @@ struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
     return i == 0 ? from.x : i == 1 ? from.y : i == 2 ? from.z : from.w;
   }
   FC_DEVICE void scores() {
+    mark(Activity::kQk);
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) tile::set_zero(acc_s[m]);
 #pragma unroll
@@ -189,6 +195,7 @@ struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
     }
   }
   FC_DEVICE void transform_where_asked(int block) {
+    mark(Activity::kMask, block);
     if constexpr (transforms_scores(T)) {
       const tile::Side side =
           score().template side<C.block_n>(block, tile.first_position, tile.first_position + kPositions - 1);
@@ -216,6 +223,7 @@ struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
     return ptx::prmt(word(key, column / 2), word(next, column / 2), column % 2 == 0 ? 0x5410 : 0x7632);
   }
   FC_DEVICE void add_pv() {
+    mark(Activity::kPv);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       unsigned p[kRowBlocks][4];
@@ -255,6 +263,7 @@ struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
     scores();
     transform_where_asked(first);
     mask_where_cut(first);
+    mark(Activity::kSoftmax, first);
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) softmax[m].start(acc_s[m], params.scale_log2);
 #pragma unroll 1
@@ -265,6 +274,7 @@ struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
       scores();
       transform_where_asked(next);
       mask_where_cut(next);
+      mark(Activity::kSoftmax, next);
 #pragma unroll
       for (int m = 0; m < kRowBlocks; ++m) {
         float rescale[2];
@@ -429,21 +439,27 @@ struct Kernel : tile::SlopesOfRows<has_score(T), 2 * C.row_blocks> {
   }
 
   FC_DEVICE void run() {
+    begin_role(tile::Role::kWarp);
     find_tile();
     if constexpr (C.early_launch) ptx::griddepcontrol_wait(), ptx::griddepcontrol_launch_dependents();
     if constexpr (T.alibi != 0) load_slopes();
     attend();
     if constexpr (C.key_warps == 1) {
+      mark(Activity::kEpilogue);
       store_all();
     } else {
+      mark(Activity::kMerge);
       write_partial();
+      mark(Activity::kWaitPartner);
       ptx::bar_sync();
+      mark(Activity::kEpilogue);
       int index = ptx::tid_x();
       if (index < kPieces) merge(Piece::of(index), places[0][0]);
 #pragma unroll 1
       for (index += threads_per_block(C); index < kPieces; index += threads_per_block(C))
         merge(Piece::of(index), place_of(Piece::of(index).row));
     }
+    end_role();
   }
 };
 

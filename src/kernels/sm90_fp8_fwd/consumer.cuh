@@ -12,11 +12,13 @@
 #include "kernels/tile/element_fp8.cuh"
 #include "kernels/tile/epilogue.cuh"
 #include "kernels/tile/producer.cuh"
+#include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
 
 template <Traits T, Config C>
-struct Consumer {
+struct Consumer : tile::Marks {
+  using Activity = tile::Activity;
   static constexpr int kBlockN = C.block_n;
   static constexpr int kDimV = padded_dim(T.head_dim_v);
   static constexpr int kSteps = kBlockN / 32;  // multiplies of 32 keys
@@ -69,8 +71,14 @@ struct Consumer {
   FC_DEVICE static int row(int first, int r) { return first + 16 * warp() + tile::row_of_lane(lane(), r); }
 
   // --- rings and turns ----------------------------------------------------------------------------------------------
-  FC_DEVICE void acquire_k() { ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity()); }
-  FC_DEVICE void acquire_v() { ptx::mbarrier_wait(context.vt_full(ring_vt.stage()), ring_vt.parity()); }
+  FC_DEVICE void acquire_k() {
+    mark(Activity::kWaitK);
+    ptx::mbarrier_wait(context.k_full(ring_k.stage()), ring_k.parity());
+  }
+  FC_DEVICE void acquire_v() {
+    mark(Activity::kWaitV);
+    ptx::mbarrier_wait(context.vt_full(ring_vt.stage()), ring_vt.parity());
+  }
   FC_DEVICE void release_k() {
     tile::arrive_for_warp(context.k_empty(ring_k.stage()));
     ring_k.advance();
@@ -80,7 +88,10 @@ struct Consumer {
     ring_vt.advance();
   }
 
-  FC_DEVICE void begin_issue() { turns.begin_turn(); }
+  FC_DEVICE void begin_issue() {
+    if constexpr (C.ping_pong) mark(Activity::kWaitTurn);
+    turns.begin_turn();
+  }
   FC_DEVICE void end_issue() { turns.end_turn(); }
 
   // --- multiplies ---------------------------------------------------------------------------------------------------
@@ -124,6 +135,7 @@ struct Consumer {
   }
   // The whole of O += P·V, nothing else in flight.
   FC_DEVICE void add_pv() {
+    mark(Activity::kPv);
     if constexpr (!kPromotes) {
       issue_pv(acc_o, 0, true);
       wait_for<0>(acc_o);
@@ -169,6 +181,7 @@ struct Consumer {
 
   // --- a block ------------------------------------------------------------------------------------------------------
   FC_DEVICE void mask_where_cut(int block, float (&scores)[kScores]) {
+    mark(Activity::kMask, block);
     const tile::Cut cut = context.mask().template cut<kBlockN>(block, first_row, first_row + kRowsPerConsumer - 1);
     if (cut.any()) {
       context.mask().apply(scores, cut, block * kBlockN + tile::column_of_lane(lane()),
@@ -176,6 +189,7 @@ struct Consumer {
     }
   }
   FC_DEVICE void update_softmax(const float (&scores)[kScores]) {
+    mark(Activity::kSoftmax);
     softmax.update(scores, scale_log2, p, [&](const float(&factor)[2]) {
       tile::scale_rows(acc_o, factor);
       if constexpr (kPartOutlivesBlock) {
@@ -194,11 +208,13 @@ struct Consumer {
   FC_DEVICE void first_block(int block, float (&scores)[kScores]) {
     acquire_k();
     begin_issue();
+    mark(Activity::kQk, block);
     issue_qk(scores);
     end_issue();
     wait_for<0>(scores);
     release_k();
     mask_where_cut(block, scores);
+    mark(Activity::kSoftmax, block);
     softmax.start(scores, scale_log2, p);
   }
   // P·V of the block before, and then this block's probabilities.
@@ -218,6 +234,7 @@ struct Consumer {
     add_pv();
     release_v();
     acquire_k();
+    mark(Activity::kQk, block);
     issue_qk(scores);
     end_issue();
     wait_for<0>(scores);
@@ -262,22 +279,29 @@ struct Consumer {
     if constexpr (kScoresFirst) {
       acquire_k();
       begin_issue();
+      mark(Activity::kQk, block);
       issue_qk(scores);
       acquire_v();
+      mark(Activity::kQk, block);
       issue_values();
       end_issue();
       wait_for<kChunks>(scores);
       release_k();
       mask_where_cut(block, scores);
+      mark(Activity::kPv, block);
       take_values(Pending<0>{});
     } else {
       acquire_v();
       begin_issue();
+      mark(Activity::kPv, block);
       issue_values();
       acquire_k();
+      mark(Activity::kQk, block);
       issue_qk(scores);
       end_issue();
+      mark(Activity::kPv, block);
       take_values(Pending<1>{});
+      mark(Activity::kQk, block);
       wait_for<0>(scores);
       release_k();
       mask_where_cut(block, scores);
@@ -302,7 +326,10 @@ struct Consumer {
 
   // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting
   // for the store would hold up the warp for 500 clocks.
-  FC_DEVICE void release_slab(int stage) { tile::release_stored_rows(context.q_empty(stage, index)); }
+  FC_DEVICE void release_slab(int stage) {
+    mark(Activity::kWaitStore);
+    tile::release_stored_rows(context.q_empty(stage, index));
+  }
   FC_DEVICE void release_last_slab() {
     if (C.q_stages == 2 && ring_q.count > 0) release_slab((ring_q.count - 1) % C.q_stages);
   }
@@ -331,6 +358,7 @@ struct Consumer {
   // O through the consumer's own Q rows, which nobody reads any more, and out by TMA, each warp's rows by themselves.
   // The log-sum-exp after O, which whoever waits for the kernel waits for longer.
   FC_DEVICE void store(int number) {
+    mark(Activity::kEpilogue);
     const Tile tile = context.tile_at(ptx::opaque(number));  // found again rather than kept through the main loop
     const float descale_v = tile::descale(context.params.fp8.descale_v, tile.batch, tile.head_kv);
     float scale[2], lse[2];
@@ -343,12 +371,18 @@ struct Consumer {
     tile::store_lse(context.problem, tile.batch, tile.head_q, {row(first_row, 0), row(first_row, 1)}, lane(), lse);
   }
 
+  FC_DEVICE int next_number() {
+    mark(Activity::kWaitTile);
+    return tile::take_tile_number(context, ring_tile);
+  }
   FC_DEVICE void run() {
+    begin_role(tile::Role::kConsumer);
     turns.start();
-    for (int number = tile::take_tile_number(context, ring_tile); number >= 0;
-         number = tile::take_tile_number(context, ring_tile)) {
+    for (int number = next_number(); number >= 0; number = next_number()) {
+      mark(Activity::kSetUp);
       const tile::BlockShare work = begin_tile(number);
       if constexpr (kBounded) tile::skip_blocks(*this, work.skipped);
+      mark(Activity::kWaitQ);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), index), ring_q.parity());
       if (!kBounded || work.has_keys()) attend(work);  // without a mask every row sees keys
       else init_empty_row();
@@ -357,7 +391,9 @@ struct Consumer {
       if constexpr (C.q_stages == 1) release_slab(0);
       ring_q.advance();
     }
+    mark(Activity::kWaitStore);
     ptx::bulk_wait_read<0>();  // shared memory outlives what TMA still reads of it
+    end_role();
   }
 };
 

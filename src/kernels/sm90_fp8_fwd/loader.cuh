@@ -15,22 +15,29 @@ struct Loader {
   Ring<C.num_stages> ring_k = {};
   Ring<C.v_stages> ring_v = {};
   Ring<C.q_stages> ring_q = {};
+  tile::Marks marks = {};
 
   FC_DEVICE void load_q(const Tile& tile, int part) {
     const int stage = ring_q.stage();
+    marks.mark(tile::Activity::kWaitSlot);
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
+    marks.mark(tile::Activity::kLoadQ, part);
     TileQ<T, C>::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
                                tile.first_row + part * kRowsPerConsumer, tile.head_q, tile.batch);
     if (part == C.num_consumers - 1) ring_q.advance();
   }
   FC_DEVICE void load_k(const Tile& tile, int block) {
+    marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.k_empty(ring_k.stage()), ring_k.parity() ^ 1);
+    marks.mark(tile::Activity::kLoadK, block);
     TileK<T, C>::load_expected(context.k(ring_k.stage()), context.params.k, context.k_full(ring_k.stage()),
                                block * C.block_n, tile.head_kv, tile.batch);
     ring_k.advance();
   }
   FC_DEVICE void load_v(const Tile& tile, int block) {
+    marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.v_empty(ring_v.stage()), ring_v.parity() ^ 1);
+    marks.mark(tile::Activity::kLoadV, block);
     TileV<T, C>::load_expected(context.v(ring_v.stage()), context.params.v, context.v_full(ring_v.stage()),
                                block * C.block_n, tile.head_kv, tile.batch);
     ring_v.advance();

@@ -9,6 +9,7 @@
 #include "kernels/ptx/prmt.cuh"
 #include "kernels/sm90_fp8_fwd/context.cuh"
 #include "kernels/tile/producer.cuh"
+#include "kernels/tile/timeline.cuh"
 
 namespace flashcore::sm90_fp8_fwd {
 
@@ -58,8 +59,14 @@ template <Traits T, Config C>
 struct Transposer {
   const Context<T, C>& context;
   const int index;  // of the warp among the transposers
+  tile::Marks marks = {};
 
+  FC_DEVICE int next_number(Ring<kTileSlots>& ring_tile) {
+    marks.mark(tile::Activity::kWaitTile);
+    return tile::take_tile_number(context, ring_tile);
+  }
   FC_DEVICE void run() {
+    marks.begin_role(tile::Role::kTransposer);
     // A mask takes registers to find the tile's blocks, a counter to ask it; and of one stage of V ptxas keeps
     // addresses.
     constexpr int kTaken =
@@ -69,11 +76,14 @@ struct Transposer {
     Ring<C.v_stages> ring_v;
     Ring<C.num_stages> ring_vt;
     Ring<kTileSlots> ring_tile;
-    for (int number = tile::take_tile_number(context, ring_tile); number >= 0;
-         number = tile::take_tile_number(context, ring_tile)) {
+    for (int number = next_number(ring_tile); number >= 0; number = next_number(ring_tile)) {
+      marks.mark(tile::Activity::kSetUp);
       for (int left = context.tile_at(number).blocks.count(); left > 0; --left) {
+        marks.mark(tile::Activity::kWaitV);
         ptx::mbarrier_wait(context.v_full(ring_v.stage()), ring_v.parity());
+        marks.mark(tile::Activity::kWaitSlot);
         ptx::mbarrier_wait(context.vt_empty(ring_vt.stage()), ring_vt.parity() ^ 1);
+        marks.mark(tile::Activity::kTranspose);
         const ptx::SharedAddress v = context.v(ring_v.stage()), vt = context.vt(ring_vt.stage());
 #pragma unroll 1
         for (int chunk = index; chunk < padded_dim(T.head_dim_v) / 16; chunk += kTransposers) columns.run(v, vt, chunk);
@@ -84,6 +94,7 @@ struct Transposer {
         ring_v.advance(), ring_vt.advance();
       }
     }
+    marks.end_role();
   }
 };
 

@@ -28,7 +28,8 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
                   tile::HeadOfTile<has_expression(T)>,
                   tile::ListOfTile<T.mask_expression> {
   using Base = tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.rescale_threshold>;
-  using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::lane, Base::warp;
+  using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::lane, Base::warp, Base::mark;
+  using Activity = tile::Activity;
   static constexpr int kDimV = Base::kDimV;
   static constexpr int kBlockN = C.block_n;
   static constexpr bool kBounded = tile::Mask<T, ForwardParams>::kBounded;
@@ -69,8 +70,14 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE ptx::WgmmaDescriptor k_descriptor() const { return first_k.advanced(slot_k() * k_tile_bytes(C, T)); }
   FC_DEVICE ptx::WgmmaDescriptor v_descriptor() const { return first_v.advanced(slot_v() * v_tile_bytes(C, T)); }
 
-  FC_DEVICE void acquire_k() { ptx::mbarrier_wait(context.k_full(slot_k()), ring_k.parity()); }
-  FC_DEVICE void acquire_v() { ptx::mbarrier_wait(context.v_full(slot_v()), ring_v.parity()); }
+  FC_DEVICE void acquire_k() {
+    mark(Activity::kWaitK);
+    ptx::mbarrier_wait(context.k_full(slot_k()), ring_k.parity());
+  }
+  FC_DEVICE void acquire_v() {
+    mark(Activity::kWaitV);
+    ptx::mbarrier_wait(context.v_full(slot_v()), ring_v.parity());
+  }
   // To every producer that loads into the slot. Relaxed: wgmma has read it and been waited for, and TMA writes it next.
   FC_DEVICE void release_keys(ptx::SharedAddress barrier) {
     if constexpr (C.cluster == 1) {
@@ -89,7 +96,10 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     ring_v.advance();
   }
 
-  FC_DEVICE void begin_issue() { turns.begin_turn(); }
+  FC_DEVICE void begin_issue() {
+    if constexpr (C.ping_pong) mark(Activity::kWaitTurn);
+    turns.begin_turn();
+  }
   FC_DEVICE void end_issue() { turns.end_turn(); }
 
   // The keys of the block at hand, which `block` may be the place of in a list.
@@ -181,7 +191,10 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
 
   // A warp's rows of Q's slab go back once its O has left them. With two slabs the next tile is begun first: waiting
   // for the store would hold up the warp for 500 clocks.
-  FC_DEVICE void release_slab(int stage) { tile::release_stored_rows(context.q_empty(stage, row_group)); }
+  FC_DEVICE void release_slab(int stage) {
+    mark(Activity::kWaitStore);
+    tile::release_stored_rows(context.q_empty(stage, row_group));
+  }
   FC_DEVICE void release_last_slab() {
     if (C.q_stages == 2 && ring_q.count > 0) release_slab((ring_q.count - 1) % C.q_stages);
   }
@@ -195,9 +208,11 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     // and spill.
     tile::set_zero(acc_o);
     const float scale_log2 = context.params.problem.scale_log2;
+    mark(Activity::kMask, block);
     Base::transform_where_asked(block);
     Base::mask_where_cut(block);
     Base::mask_where_listed(block);
+    mark(Activity::kSoftmax, block);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
     release_last_slab();
@@ -211,9 +226,11 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
   FC_DEVICE void begin_last_pv() {
     acquire_v();
+    mark(Activity::kPv);
     Base::issue_pv();
   }
   FC_DEVICE void end_last_pv() {
+    mark(Activity::kPv);
     Base::wait_pv();
     release_v();
   }
@@ -229,6 +246,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   };
   // Needs no O, so that it runs under the last multiply.
   FC_DEVICE EpilogueArgs finalize_softmax(int number) {
+    mark(Activity::kEpilogue);
     // Found again rather than kept through the main loop.
     EpilogueArgs args;
     if constexpr (T.ragged) {
@@ -269,6 +287,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   // O through the consumer's own Q rows, which nobody reads any more, and out by TMA, each warp's rows by themselves.
   // The log-sum-exp after O, which whoever waits for the kernel waits for longer.
   FC_DEVICE void store(const EpilogueArgs& args) {
+    mark(Activity::kEpilogue);
     const int rows = kRowsPerStore * warp();
     // Boxes of a ragged batch have a row of the tensor, as those that are loaded (loader.cuh).
     const bool exists = !T.ragged || args.first_row + rows < context.params.problem.seqlen_q;
@@ -291,8 +310,12 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   FC_DEVICE ptx::SharedAddress part(int sender) const { return context.part(sender, row_group, warp()); }
   // Once when all parts are written, and again when they have been read. All wait both times: compute-sanitizer does
   // not follow an arrival without a wait.
-  FC_DEVICE void sync_key_groups() { ptx::bar_sync(kPartsBarrier + row_group, 128 * C.key_groups); }
+  FC_DEVICE void sync_key_groups() {
+    mark(Activity::kWaitPartner);
+    ptx::bar_sync(kPartsBarrier + row_group, 128 * C.key_groups);
+  }
   FC_DEVICE void write_partial() {
+    mark(Activity::kMerge);
     tile::write_partial(part(key_group), lane(), tile::RowState::of(softmax), acc_o);
     sync_key_groups();  // written
     sync_key_groups();  // read
@@ -313,6 +336,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
   }
   FC_DEVICE void read_partials() {
     sync_key_groups();  // written
+    mark(Activity::kMerge);
 #pragma unroll
     for (int sender = 1; sender < C.key_groups; ++sender) read_partial(sender);
     sync_key_groups();  // read
@@ -335,6 +359,7 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
 
   // Of a ragged batch any number that is not negative: the tile stays in its slot until release_tile.
   FC_DEVICE int next_number() {
+    mark(Activity::kWaitTile);
     if constexpr (T.ragged) {
       ptx::mbarrier_wait(context.tile_full(ring_tile.stage()), ring_tile.parity());
       return static_cast<int>(ptx::ld_shared_u32(context.tile_number(ring_tile.stage())));
@@ -349,10 +374,13 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     }
   }
   FC_DEVICE void run() {
+    Base::begin_role(tile::Role::kConsumer);
     turns.start();
     for (int number = next_number(); number >= 0; number = next_number()) {
+      mark(Activity::kSetUp);
       const tile::BlockShare work = begin_tile(number);
       if constexpr (skips()) tile::skip_blocks(*this, work.skipped);
+      mark(Activity::kWaitQ);
       ptx::mbarrier_wait(context.q_full(ring_q.stage(), row_group), ring_q.parity());
       if constexpr (C.key_groups == 1) {
         const EpilogueArgs args = attend_all(work, number);
@@ -368,7 +396,9 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
       if constexpr (C.q_stages == 1) release_slab(0);
       ring_q.advance();
     }
+    mark(Activity::kWaitStore);
     ptx::bulk_wait_read<0>();  // shared memory outlives what TMA still reads of it
+    Base::end_role();
   }
 };
 

@@ -37,6 +37,7 @@ struct Loader {
   };
   Slots slots_k = {}, slots_v = {};
   Ring<C.q_stages> ring_q = {};
+  tile::Marks marks = {};
 
   // A block of K or V: of a cluster's, each CTA loads its rows into all.
   template <int kDim>
@@ -66,7 +67,9 @@ struct Loader {
 
   FC_DEVICE void load_q(const LoadedTile& tile, int part) {
     const int stage = ring_q.stage();
+    marks.mark(tile::Activity::kWaitSlot);
     ptx::mbarrier_wait(context.q_empty(stage, part), ring_q.parity() ^ 1);
+    marks.mark(tile::Activity::kLoadQ, part);
     TileQ::load_expected(context.qo(stage, part), context.params.q, context.q_full(stage, part),
                          within(tile.first_row + part * kRowsPerConsumer, context.params.problem.seqlen_q), tile.head_q,
                          tile.batch);
@@ -79,13 +82,17 @@ struct Loader {
   FC_DEVICE void load_k(const LoadedTile& tile, int block) {
     const Slot slot = slots_k.take(tile.blocks.end - 1 - block);
     if constexpr (T.mask_expression) block = listed_block(tile, block);
+    marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.k_empty(slot.index), slot.parity ^ 1);
+    marks.mark(tile::Activity::kLoadK, block);
     load_keys<T.head_dim>(context.k(slot.index), context.params.k, context.k_full(slot.index), block, tile);
   }
   FC_DEVICE void load_v(const LoadedTile& tile, int block) {
     const Slot slot = slots_v.take(tile.blocks.end - 1 - block);
     if constexpr (T.mask_expression) block = listed_block(tile, block);
+    marks.mark(tile::Activity::kWaitSlot, block);
     ptx::mbarrier_wait(context.v_empty(slot.index), slot.parity ^ 1);
+    marks.mark(tile::Activity::kLoadV, block);
     load_keys<T.head_dim_v>(context.v(slot.index), context.params.v, context.v_full(slot.index), block, tile);
   }
 };

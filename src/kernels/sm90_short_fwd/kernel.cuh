@@ -19,7 +19,8 @@ template <Traits T, Config C>
 struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThreshold>,
                 tile::SlopesOfRows<has_score(T), 2> {
   using Base = tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThreshold>;
-  using Base::acc_o, Base::acc_s, Base::p, Base::softmax;
+  using Base::acc_o, Base::acc_s, Base::p, Base::softmax, Base::mark;
+  using Activity = tile::Activity;
   using TileQ = tile::TmaTile<kTileRows, T.head_dim>;
   using TileK = tile::TmaTile<C.block_n, T.head_dim>;
   using TileV = tile::TmaTile<C.block_n, T.head_dim_v>;
@@ -89,6 +90,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   // One thread of each key group makes the barriers that its loads complete on, and issues them in the order in which
   // they are waited for: the tensor memory accelerator serves them one after another.
   FC_DEVICE void start_loads() {
+    mark(Activity::kLoadK);
     if (at.lane == 0 && at.row_group == 0) {
       if (at.warp == 0) {
         for (int i = 0; i < C.num_stages; ++i)
@@ -111,6 +113,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
       if (at.lane == 0 && at.warp == 1) over_cluster().expect_parts();
     }
     if constexpr (C.early_launch) ptx::griddepcontrol_launch_dependents();
+    mark(Activity::kWaitPartner);
     ptx::bar_sync();
     // All of the cluster have started and made their barriers. Waited for here, where the loads take their time.
     if constexpr (C.cluster > 1) ptx::cluster_arrive_relaxed(), ptx::cluster_wait();
@@ -121,7 +124,9 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     const bool more_v = index > 0 && index - 1 + C.num_stages < blocks;
     const bool more_k = index + C.num_stages < blocks;
     if (!more_k && !more_v) return;
+    mark(Activity::kWaitSlot, index);
     ptx::bar_sync(kRefillBarrier + at.key_group, 128 * C.row_groups);
+    mark(Activity::kLoadK, index);
     if (at.lane == 0 && at.warp == 0 && at.row_group == 0) {
       if (more_v) load_v(index - 1 + C.num_stages);
       if (more_k) load_k(index + C.num_stages);
@@ -137,8 +142,12 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   FC_DEVICE ptx::WgmmaDescriptor v_descriptor() const {
     return ptx::WgmmaDescriptor::of(at.v(at.key_group, stage(index - 1)), kBlockN * 128);
   }
-  FC_DEVICE void acquire_k() { ptx::mbarrier_wait(at.k_full(at.key_group, stage(index)), index / C.num_stages % 2); }
+  FC_DEVICE void acquire_k() {
+    mark(Activity::kWaitK);
+    ptx::mbarrier_wait(at.k_full(at.key_group, stage(index)), index / C.num_stages % 2);
+  }
   FC_DEVICE void acquire_v() {
+    mark(Activity::kWaitV);
     ptx::mbarrier_wait(at.v_full(at.key_group, stage(index - 1)), (index - 1) / C.num_stages % 2);
   }
   FC_DEVICE void release_k() {}
@@ -172,11 +181,14 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   FC_DEVICE void attend_single() {
     constexpr int kSteps = kBlockN / 16, kHalf = kSteps / 2;
     const float scale_log2 = params.problem.scale_log2;
+    mark(Activity::kSoftmax);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, 8 * kHalf>(acc_s, scale_log2, p);
     acquire_v();
+    mark(Activity::kSoftmax);
     Base::template issue_pv<0, kHalf>();
     softmax.template add<8 * kHalf, 8 * kSteps>(acc_s, scale_log2, p);
+    mark(Activity::kPv);
     Base::template issue_pv<kHalf, kSteps>();
     prepare_finish();
     Base::wait_pv();  // in each branch: behind the join ptxas serialises the multiplies (C7515)
@@ -184,11 +196,13 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
 
   FC_DEVICE void attend_many() {
     const float scale_log2 = params.problem.scale_log2;
+    mark(Activity::kSoftmax);
     softmax.start(acc_s, scale_log2);
     softmax.template add<0, kBlockN / 2>(acc_s, scale_log2, p);
 #pragma unroll 1
     for (; index < blocks; ++index) Base::template next_block<true>(block_at(index), scale_log2);
     acquire_v();
+    mark(Activity::kPv);
     Base::issue_pv();
     prepare_finish();
     Base::wait_pv();
@@ -201,9 +215,11 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
       return;
     }
     tile::set_zero(acc_o);
+    mark(Activity::kWaitQ);
     ptx::mbarrier_wait(at.q_full(), 0);
     Base::first_scores();
     refill();
+    mark(Activity::kMask);
     Base::transform_where_asked(first_block);
     Base::mask_where_cut(first_block);
     index = 1;
@@ -290,6 +306,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
   }
 
   FC_DEVICE void finish() {
+    mark(kParts == 1 ? Activity::kEpilogue : Activity::kMerge);
     const bool has_rows = warp_has_rows();  // the same in every part: nobody sends to a warp without
     const auto chunk = [&](int c, int i) { return acc_o[4 * c + i]; };
     float group_o[kGroupChunks][4] = {};
@@ -308,14 +325,17 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
       float part[kPartChunks][4] = {};
       tile::exchange<C.cluster, kPartChunks, kGroupChunks, false>(
           over_cluster(), at.rank, at.lane, [&](int c, int i) { return group_o[c][i]; }, state, part);
+      mark(Activity::kEpilogue);
       store(part);
     } else {
+      mark(Activity::kEpilogue);
       store(group_o);
     }
     store_lse();
   }
 
   FC_DEVICE void run() {
+    Base::begin_role(tile::Role::kWarp);
     if (at.lane == 0 && at.warp == 0 && at.row_group == 0) {
       if (at.key_group == 0) ptx::prefetch_tensormap(params.q);
       ptx::prefetch_tensormap(params.k);
@@ -326,6 +346,7 @@ struct Kernel : tile::AttentionWarpgroup<Kernel<T, C>, T, C.block_n, kRescaleThr
     if constexpr (T.alibi != 0) load_slopes();
     attend();
     finish();
+    Base::end_role();
   }
 };
 

@@ -6,6 +6,7 @@
 #include "kernels/ptx/memory.cuh"
 #include "kernels/tile/pipeline.cuh"
 #include "kernels/tile/scheduler.cuh"
+#include "kernels/tile/timeline.cuh"
 
 namespace flashcore::tile {
 
@@ -21,18 +22,25 @@ FC_DEVICE auto tile_to_load(const Context& context, int number, Ring<kTileSlots>
 //   load_q(tile, part)       query rows, in kQueryParts parts
 //   load_k(tile, block)      a block of keys: from the tile's last to its first
 //   load_v(tile, block)      their values
+// and has `marks`, of type Marks.
 // Of a ragged batch whole tiles go through the slots: the context has ragged_tiles(), take_ragged_tile(number, ring),
 // which also puts it there, and put_end(ring) instead.
 template <Scheduler kScheduler, int kQueryParts, int kTileSlots, bool kRagged = false, class Context, class Params,
           class Loader>
 FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loader loader, int number, int takers) {
+  loader.marks.begin_role(Role::kProducer);
   Ring<kTileSlots> ring_tile;
   int count = kRagged ? 0 : params.order.tile_count;
   for (;;) {
     if constexpr (kRagged) {
-      if (number >= context.ragged_tiles().count()) return context.put_end(ring_tile);
+      if (number >= context.ragged_tiles().count()) {
+        context.put_end(ring_tile);
+        break;
+      }
     } else {
+      loader.marks.mark(Activity::kWaitTile);
       ptx::mbarrier_wait(context.tile_empty(ring_tile.stage()), ring_tile.parity() ^ 1);
+      loader.marks.mark(Activity::kSetUp);
       ptx::st_shared_u32(context.tile_number(ring_tile.stage()), static_cast<unsigned>(number < count ? number : -1));
       ptx::mbarrier_arrive(context.tile_full(ring_tile.stage()));
       ring_tile.advance();
@@ -48,12 +56,14 @@ FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loade
       loader.load_k(tile, block);
       loader.load_v(tile, block + 1);
     }
+    loader.marks.mark(Activity::kSetUp);
     // Read again rather than kept, which spilled.
     if constexpr (kRagged) count = context.ragged_tiles().count(), takers = context.takers();
     // After the last K, where its latency hides; at the start of a tile it would not.
     number = next_tile<kScheduler>(number, count, takers, params.tile_counter);
     if (tile.blocks.count() > 0) loader.load_v(tile, tile.blocks.begin);
   }
+  loader.marks.end_role();
 }
 
 // The next tile's number, which the producer has put into a slot, or less than 0 after the last. All lanes of a warp.

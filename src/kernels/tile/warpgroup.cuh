@@ -6,6 +6,7 @@
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/row_softmax.cuh"
 #include "kernels/tile/score.cuh"
+#include "kernels/tile/timeline.cuh"
 #include "kernels/tile/tma_tile.cuh"
 
 namespace flashcore::tile {
@@ -55,8 +56,9 @@ FC_DEVICE void issue_pv(float (&acc_o)[kCount], const unsigned (&p)[kSteps][4], 
 //   cut(block), mask_scores(block, cut)
 //   transform_scores(block)       where the problem has a function of scores
 //   express_scores(block), mask_listed(block)   where it has functions of its own
+// The first four mark what they wait for.
 template <class Family, Traits T, int kBlockN, int kRescaleThreshold>
-struct AttentionWarpgroup {
+struct AttentionWarpgroup : Marks {
   static constexpr bool kBf16 = T.element == Element::kBF16;
   static constexpr int kDim = padded_dim(T.head_dim);
   static constexpr int kDimV = padded_dim(T.head_dim_v);
@@ -106,6 +108,7 @@ struct AttentionWarpgroup {
   FC_DEVICE void first_scores() {
     family().acquire_k();
     family().begin_issue();
+    mark(Activity::kQk);
     issue_qk();
     family().end_issue();
     wait_qk<0>();
@@ -116,12 +119,15 @@ struct AttentionWarpgroup {
   FC_DEVICE void next_block(int block, float scale_log2) {
     family().acquire_k();
     family().begin_issue();
+    mark(Activity::kQk, block);
     issue_qk();
     family().acquire_v();
+    mark(Activity::kQk, block);
     issue_pv();
     family().end_issue();
     wait_qk<1>();
     family().release_k();
+    mark(Activity::kMask, block);
     // Asked here rather than in a loop of its own for blocks that are cut: a second copy of the loop costs a quarter of
     // the compile time and bought nothing.
     transform_where_asked(block);
@@ -129,8 +135,10 @@ struct AttentionWarpgroup {
     mask_where_listed(block);
     // Before the exponentials, which overwrite P. Under the multiply they were measured, in the scores' registers and
     // in their own: slower each time, for the other consumers' multiplies fill the tensor cores either way.
+    mark(Activity::kPv, block);
     wait_pv();
     family().release_v();
+    mark(Activity::kSoftmax, block);
     softmax.update(acc_s, scale_log2, p, acc_o);
   }
   // Rows that see no key.

@@ -19,6 +19,7 @@ void add_copies(std::vector<ConformanceTest>& all) {
   all.push_back(of_hopper("votes", "collectives", "Votes", "vote_all vote_ballot shfl_up shfl_down", 10 * kThreads));
   all.push_back(of_hopper("elect", "collectives", "Elect", "elect", kThreads));
   all.push_back(of_hopper("globaltimer", "collectives", "Timer", "globaltimer", kThreads));
+  all.push_back(of_hopper("time_stamps", "timeline", "TimeStamps", "Tracks", 512));
   all.push_back(of_hopper("tile_loads", "collectives", "TileLoads",
                           "ldmatrix_x1 ldmatrix_x1_trans ldmatrix_x2 ldmatrix_x2_trans", 6 * kThreads));
   all.push_back(of_hopper("tile_stores", "collectives", "TileStores",

@@ -1,0 +1,99 @@
+// flashcore timeline: what each warp of a kernel did and when, by time stamps of an instrumented build.
+
+#include "lab/diagnose/timeline.h"
+
+#include "cli/arguments.h"
+#include "cli/common.h"
+#include "cli/verbs.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "lab/record/number_text.h"
+#include "lab/report/timeline_page.h"
+
+namespace flashcore::cli {
+
+namespace {
+
+struct TimelineArguments {
+  Common common;
+  std::string trace, html;
+  TimelineOptions options;
+  bool no_compare = false;
+};
+
+void print_timeline(Console& console, const Timeline& timeline) {
+  console.line("problem    {}", timeline.problem.id());
+  console.line("candidate  {}", timeline.candidate);
+  console.line("recorded   {} of {} CTAs, {} warps, {} {} from the first mark to the last", timeline.recorded_ctas,
+               timeline.launched_ctas, timeline.tracks.size(), timeline.end(), timeline.unit());
+  console.line("multiplies {} of a CTA's time some warp is in Q·K or P·V", text::percent(multiplying_share(timeline)));
+  const Distortion& distortion = timeline.distortion;
+  if (distortion.plain_build && distortion.instrumented_build) {
+    const KernelFacts &plain = *distortion.plain_build, &marked = *distortion.instrumented_build;
+    console.line("build      {} registers with marks, {} without; {} and {} bytes spilled", marked.registers,
+                 plain.registers, marked.spill_store_bytes + marked.spill_load_bytes,
+                 plain.spill_store_bytes + plain.spill_load_bytes);
+  }
+  Table table({"role", "activity", "share", "times", fmt::format("median {}", timeline.unit())});
+  for (const ActivitySum& sum : activity_sums(timeline))
+    table.add({std::string(word_of(sum.role)), std::string(title_of(sum.activity)), text::percent(sum.share),
+               std::to_string(sum.count), fmt::format("{:.0f}", sum.median)});
+  console.table(table);
+}
+
+int run_timeline(const TimelineArguments& arguments) {
+  const Common& common = arguments.common;
+  check_json_target(common);
+  check_output_file("--trace", arguments.trace);
+  check_output_file("--html", arguments.html);
+  require_distinct({{"--json", common.json}, {"--trace", arguments.trace}, {"--html", arguments.html}}, {});
+  const Suite suite = select_problems(common, "quick");
+  if (suite.problems.size() != 1)
+    throw_bad_input("a timeline is of one problem; name it with --problem, as --problem b1_h2_s256_d64_fp16");
+  const PlacedProblem& problem = suite.problems.front().problem;
+  const std::string pinned = candidate_text(common);
+  const auto device = open_named_device(common.device);
+  const Candidate candidate = pinned.empty() ? dispatch(problem, device->info()).candidate
+                                             : parse_candidate(pinned, problem, device->info().limits);
+  TimelineOptions options = arguments.options;
+  options.compare = !arguments.no_compare;
+  const Timeline timeline = record_timeline(*device, problem, candidate, options);
+
+  Console console(common.quiet, json_on_stdout(common));
+  print_timeline(console, timeline);
+  if (!arguments.trace.empty()) write_file_atomically(arguments.trace, timeline_trace(timeline).dump() + "\n");
+  if (!arguments.html.empty()) write_file_atomically(arguments.html, timeline_html(timeline));
+  write_json(common, {{"schema", "flashcore.timeline/1"}, {"results", {timeline_json(timeline)}}});
+  for (const std::string& fault : timeline.faults) print_error("not to be believed: " + fault);
+  if (timeline.dropped > 0)
+    print_warning(fmt::format("{} records found no place: lanes show the beginning only; record fewer CTAs with --ctas",
+                              timeline.dropped));
+  console.summary("distortion: {}", timeline.distortion.sentence());
+  if (!timeline.faults.empty()) return kFailed;
+  return timeline.dropped > 0 ? kNotJudged : kDone;
+}
+
+}  // namespace
+
+Run add_timeline(CLI::App& app) {
+  auto arguments = std::make_shared<TimelineArguments>();
+  add_common(app, arguments->common, kDevice | kProblem | kFamily | kConfig | kJson);
+  app.add_option("--trace", arguments->trace, "a trace that Perfetto (ui.perfetto.dev) opens")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--html", arguments->html, "a page with the lanes and the sums")
+      ->type_name("FILE")
+      ->check(not_empty());
+  app.add_option("--ctas", arguments->options.ctas, "at most so many CTAs are recorded, evenly spaced over the grid")
+      ->type_name("N")
+      ->check(whole_between(1, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--seed", arguments->options.seed, "of the data")->check(seed_number())->capture_default_str();
+  app.add_flag("--no-compare", arguments->no_compare, "do not time what the marks cost");
+  add_examples(app, {"timeline --device emulator --problem b1_h1_s128_d64_fp16 --family sm90_fwd --html timeline.html",
+                     "timeline --device emulator --problem b1_h1_s64_d64_fp16 --family sm80_fwd --trace trace.json",
+                     "timeline --device cpu --problem b1_h1_s64_d64_fp16  # exit 3"});
+  return [arguments] { return run_timeline(*arguments); };
+}
+
+}  // namespace flashcore::cli
