@@ -101,7 +101,7 @@ class TimelineTest(CliTest):
         self.expect_error(BAD_USAGE, ["no query rows"],
                           "timeline", "--device", "emulator", "--problem", "b1_h1_sq0_sk32_d64_fp16", "--family", "sm80_fwd")
         self.expect_error(BAD_USAGE, ["tracks, and the buffer of", "record fewer CTAs"],
-                          "timeline", "--device", "emulator", "--problem", "b64_h32_s512_d64_fp16", "--family", "sm80_fwd",
+                          "timeline", "--device", "emulator", "--problem", "b128_h64_s512_d64_fp16", "--family", "sm80_fwd",
                           "--config", "persistent=0", "--ctas", "1000000")
         self.expect_error(BAD_USAGE, ["--trace", "--html"], *SMALL, "--trace", "same", "--html", "same")
         self.expect(BAD_USAGE, *SMALL, "--ctas", "0")

@@ -12,6 +12,7 @@
 #include "kernels/instrumented.h"
 #include "lab/harness/patch.h"
 #include "lab/report/timeline_page.h"
+#include "lab/verify/conformance.h"
 
 namespace flashcore {
 namespace {
@@ -197,7 +198,8 @@ TEST(TimelinePage, TextIsEscapedAndNothingIsLoaded) {
 
 Timeline recorded(const std::string& candidate, const char* problem_id, TimelineOptions options = {}) {
   const auto device = open_emulator();
-  const PlacedProblem problem = {Problem::parse(problem_id), Layout::kBhsd};
+  const Problem parsed = Problem::parse(problem_id);
+  const PlacedProblem problem = {parsed, parsed.ragged() ? Layout::kBshd : Layout::kBhsd};
   return record_timeline(*device, problem, parse_candidate(candidate, problem, device->info().limits), options);
 }
 
@@ -269,7 +271,7 @@ TEST(TimelineRecord, EveryFamilyWithMarksLeavesATimeline) {
       {"sm90_short_fwd", "b1_h2_s70_d64_fp16_causal", {Role::kWarp}},
       {"sm90_fp8_fwd", "b1_h2_s150_d64_e4m3_causal", {Role::kProducer, Role::kConsumer, Role::kTransposer}},
       {"sm90_fwd", "b1_h2_s300_d64_fp16_causal_wl40", {Role::kProducer, Role::kConsumer}},
-      {"sm90_fwd", "b2_h2_s100_d64_fp16_bshd_raggedhalving", {Role::kProducer, Role::kConsumer}},
+      {"sm90_fwd", "b2_h2_s100_d64_fp16_raggedhalving", {Role::kProducer, Role::kConsumer}},
   };
   std::set<std::string> seen;
   for (const auto& c : kCases) {
@@ -293,7 +295,7 @@ TEST(TimelineRecord, AMissingMarkIsNoticed) {
       {"no_producer_end", "tile/producer.cuh", "  loader.marks.end_role();\n", "", "(producer) has no end"},
       {"no_softmax", "sm80_fwd/kernel.cuh", "    mark(Activity::kSoftmax, block);\n", "", "no mark of 'softmax'"},
       {"marks_after", "sm80_fwd/kernel.cuh", "    cta.run(ptx::ctaid_x());\n  }\n  cta.end_role();",
-       "    cta.run(ptx::ctaid_x());\n  }\n  cta.end_role();\n  cta.begin_role(tile::Role::kWarp);", "has no end"},
+       "    cta.run(ptx::ctaid_x());\n  }\n  cta.end_role();\n  cta.begin_role(tile::Role::kWarp);", "goes back"},
   };
   for (const auto& fault : kFaults) {
     Patch patch;
@@ -332,6 +334,18 @@ std::string refusal_of(const std::string& candidate, const char* problem, Timeli
     return e.what();
   }
   return "";
+}
+
+// The micro-test judges itself: it needs no recording to fail.
+TEST(TimelineRecord, TimeStampsAreWhatTheirMicroTestExpects) {
+  for (const ConformanceTest& test : conformance_tests()) {
+    if (test.name != "time_stamps") continue;
+    const std::vector<std::uint32_t> words = run_conformance_test(*open_emulator(), test);
+    ASSERT_EQ(words.size(), 512u);
+    for (std::size_t i = 0; i < words.size(); ++i) ASSERT_EQ(words[i], i < 128 ? 1u : 0u) << i;
+    return;
+  }
+  FAIL() << "there is no such micro-test";
 }
 
 TEST(TimelineRecord, RefusesInOneSentence) {

@@ -183,9 +183,9 @@ void align_clocks(std::vector<RawTrack>& tracks, double clock_mhz) {
   std::map<std::uint32_t, std::uint64_t> first_clock;
   const auto sm_of = [](const RawTrack& raw) { return raw.track.sm.value_or(0); };
   for (const RawTrack& raw : tracks) {
-    first_ns = std::min(first_ns, raw.header.first_time_ns);
+    first_ns = std::min<std::uint64_t>(first_ns, raw.header.first_time_ns);
     const auto [place, is_new] = first_clock.try_emplace(sm_of(raw), raw.header.first_clock);
-    if (!is_new) place->second = std::min(place->second, raw.header.first_clock);
+    if (!is_new) place->second = std::min<std::uint64_t>(place->second, raw.header.first_clock);
   }
   // The common time moves in steps, and is read late, never early: of an SM's readings the latest start is nearest.
   std::map<std::uint32_t, double> start;
