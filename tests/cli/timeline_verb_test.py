@@ -32,16 +32,17 @@ def trace_problems(trace):
             if event["name"] == "thread_name":
                 named.add((event["pid"], event["tid"]))
             continue
-        for key in ("ts", "dur"):
-            if not isinstance(event.get(key), (int, float)) or event[key] < 0:
-                found.append(f"{where}: {key} {event.get(key)}")
+        wrong = [key for key in ("ts", "dur") if not isinstance(event.get(key), (int, float)) or event[key] < 0]
+        found += [f"{where}: {key} {event.get(key)}" for key in wrong]
+        if wrong:
+            continue
         track = (event["pid"], event["tid"])
         if track not in named:
             found.append(f"{where}: a track without a name")
         # Slices of one thread may lie within each other; ours never overlap.
-        if event.get("ts", 0) < ends.get(track, 0):
+        if event["ts"] < ends.get(track, 0):
             found.append(f"{where}: begins before the slice before it has ended")
-        ends[track] = event.get("ts", 0) + event.get("dur", 0)
+        ends[track] = event["ts"] + event["dur"]
     return found
 
 

@@ -261,6 +261,7 @@ struct Consumer : tile::Marks {
     };
     // Multiplies end in the order in which they were issued, a group for each chunk of P·V.
     const auto take_values = [&](auto pending) {
+      mark(Activity::kPv, block);
       if constexpr (!kPromotes) {
         wait_for<pending.value>(acc_o);
       } else if constexpr (kPartOutlivesBlock) {
@@ -288,7 +289,6 @@ struct Consumer : tile::Marks {
       wait_for<kChunks>(scores);
       release_k();
       mask_where_cut(block, scores);
-      mark(Activity::kPv, block);
       take_values(Pending<0>{});
     } else {
       acquire_v();
@@ -299,7 +299,6 @@ struct Consumer : tile::Marks {
       mark(Activity::kQk, block);
       issue_qk(scores);
       end_issue();
-      mark(Activity::kPv, block);
       take_values(Pending<1>{});
       mark(Activity::kQk, block);
       wait_for<0>(scores);
