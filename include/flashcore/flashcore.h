@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 7
+#define FC_ABI_VERSION 8
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -132,7 +132,13 @@ typedef struct fc_tensor {
  *   o   [total_q, heads_q, head_dim_v]     v  [total_kv, heads_kv, head_dim_v]
  *   lse [heads_q, total_q]
  * with any strides of heads and rows (contiguous means [heads, total, head_dim], as above). Masks and ALiBi go by each
- * sequence's own lengths. */
+ * sequence's own lengths.
+ *
+ * Of a ragged batch with a paged cache (page_size) k and v are pools of pages:
+ *   k   [pages, heads_kv, page_size, head_dim]     v  [pages, heads_kv, page_size, head_dim_v]
+ * with any strides: `batch` is the distance from page to page, `row` that from key to key within one. So both
+ * [pages, page_size, heads_kv, head_dim] and the order above are views, and so are K and V in one tensor. Which pages a
+ * sequence has is in fc_operands.block_table, and how many keys in fc_operands.seqused_kv. */
 typedef struct fc_attention {
   uint32_t struct_size; /* sizeof(fc_attention); FC_ATTENTION_INIT sets it */
   int32_t dtype;        /* fc_dtype */
@@ -172,13 +178,19 @@ typedef struct fc_attention {
   const fc_tensor* tensors; /* that the two name, tensor_count of them, each of which is named */
   int32_t tensor_count;     /* at most 8 */
   int32_t unused_last;      /* padding */
+  /* Since ABI version 8, like the next three fields */
+  int64_t page_size;    /* keys in a page of a paged cache, 1 to 65536; 0: k and v are no pages. With lengths other than
+                           FC_LENGTHS_FIXED; seqlen_kv bounds the keys of a sequence, and total_kv is 0 */
+  int64_t pages;        /* of the pool */
+  int64_t max_pages;    /* columns of the block table */
+  int64_t table_stride; /* elements from one row of the block table to the next; 0: max_pages */
 } fc_attention;
 
 #define FC_ATTENTION_INIT                                                                                             \
   {                                                                                                                   \
     (uint32_t)sizeof(fc_attention), FC_FP16, 1, 1, 1, 1, 1, 64, 64, FC_CAUSAL_NONE, 0, 0.0, {0, 0, 0}, {0, 0, 0},     \
         {0, 0, 0}, {0, 0, 0}, NULL, 0, 0, 0, FC_ALIGN_BOTTOM_RIGHT, 0, FC_FP32, FC_SCALING_USUAL, 0.0, FC_ALIBI_NONE, \
-        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0, NULL, NULL, NULL, 0, 0                                               \
+        FC_SINK_NONE, FC_LENGTHS_FIXED, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0                                   \
   }
 
 /* --- the library ------------------------------------------------------------------------------------------------ */
@@ -274,12 +286,19 @@ typedef struct fc_operands {
   /* Addresses of fc_attention.tensors, in their order, on the device; the array itself is on the host and read at once.
    * Null for a plan without them. Since ABI version 7 */
   const void* const* tensors;
+  /* Of a paged cache: int32 [batch, max_pages], rows table_stride apart. Entry p of row s is the page that holds the
+   * keys p * page_size .. p * page_size + page_size - 1 of sequence s, whose first seqused_kv[s] keys count (needed
+   * here; cu_seqlens_kv is null). Two sequences may have a page in common. Entries past the last page are not read.
+   * It is read when the launch runs. A sequence with more keys than seqlen_kv, or than its row of the table has room
+   * for, or fewer than none gets NaN in its rows of o and lse. So does each row that sees a key of a page that the pool
+   * does not have; nothing outside of the pool is read. Since ABI version 8 */
+  const int32_t* block_table;
 } fc_operands;
 
 #define FC_OPERANDS_INIT                                                                                            \
   {                                                                                                                 \
     (uint32_t)sizeof(fc_operands), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        NULL, NULL                                                                                                  \
+        NULL, NULL, NULL                                                                                            \
   }
 
 /* fc_plan_launch for every problem. Slopes and sinks are read when the launch runs. On the CPU a slope that is NaN or

@@ -8,9 +8,10 @@ scaled_dot_product_attention, `flashcore.transformers` registers `attn_implement
 """
 
 from ._library import Error, Note, __version__, num_threads, set_num_threads
+from ._paged import block_table_of_csr, decode, paged_attention
 from ._plan import Plan, attention, plan
 from ._program import bench, explain, tune
 from ._quantize import Quantized, quantize
 from ._varlen import varlen_attention
 
-__all__ = ["Error", "Note", "Plan", "Quantized", "__version__", "attention", "bench", "explain", "num_threads", "plan", "quantize", "set_num_threads", "tune", "varlen_attention"]
+__all__ = ["Error", "Note", "Plan", "Quantized", "__version__", "attention", "bench", "block_table_of_csr", "decode", "explain", "num_threads", "paged_attention", "plan", "quantize", "set_num_threads", "tune", "varlen_attention"]

@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -70,6 +70,7 @@ class Attention(ctypes.Structure):
         ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32), ("lengths", ctypes.c_int32), ("unused_end", ctypes.c_int32),
         ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64), ("score", ctypes.c_char_p), ("mask", ctypes.c_char_p),
         ("tensors", ctypes.POINTER(Tensor)), ("tensor_count", ctypes.c_int32), ("unused_last", ctypes.c_int32),
+        ("page_size", ctypes.c_int64), ("pages", ctypes.c_int64), ("max_pages", ctypes.c_int64), ("table_stride", ctypes.c_int64),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
@@ -81,7 +82,7 @@ class Operands(ctypes.Structure):
 
     _fields_ = [("struct_size", ctypes.c_uint32), ("unused", ctypes.c_uint32)] + [
         (name, ctypes.c_size_t) for name in ("q", "k", "v", "o", "lse", "descale_q", "descale_k", "descale_v", "alibi", "sink",
-                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "tensors")]  # fmt: skip
+                                             "cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "tensors", "block_table")]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(Operands), **fields)

@@ -154,7 +154,7 @@ class Plan:
 
     def launch(self, q: int, k: int, v: int, o: int, lse: int = 0, stream: int = 0, descale_q: int = 0, descale_k: int = 0,
                descale_v: int = 0, alibi: int = 0, sink: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0, seqused_kv: int = 0,
-               seqused_q: int = 0, tensors: Sequence[int] = ()) -> None:  # fmt: skip
+               seqused_q: int = 0, tensors: Sequence[int] = (), block_table: int = 0) -> None:  # fmt: skip
         """Enqueues one call on addresses.
 
         Args:
@@ -167,6 +167,7 @@ class Plan:
             sink: address of the fp32 sinks, [heads]; 0 for a plan without.
             cu_seqlens_q, cu_seqlens_kv: of a ragged batch: addresses of the int32 boundaries, [batch + 1]; 0 for others.
             seqused_kv, seqused_q: addresses of int32 [batch], how many keys and rows of each sequence count; 0: all.
+            block_table: of a paged cache: address of the int32 pages, [batch, max_pages]; seqused_kv is needed then, cu_seqlens_kv 0.
             tensors: addresses of what the score and mask functions read, in the order of `Plan.tensors`.
 
         Raises:
@@ -176,11 +177,11 @@ class Plan:
         try:
             if len(tensors) != len(self.tensors):
                 raise Error(f"tensors has {len(tensors)} addresses, and this plan has {len(self.tensors)} tensors: {', '.join(self.tensors) or 'none'}")
-            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors:
+            if alibi or sink or cu_seqlens_q or cu_seqlens_kv or seqused_kv or seqused_q or tensors or block_table:
                 addresses = (ctypes.c_size_t * len(tensors))(*tensors)
                 operands = Operands(q=q, k=k, v=v, o=o, lse=lse, descale_q=descale_q, descale_k=descale_k, descale_v=descale_v, alibi=alibi, sink=sink,
                                     cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, seqused_kv=seqused_kv, seqused_q=seqused_q,
-                                    tensors=ctypes.addressof(addresses) if tensors else 0)  # fmt: skip
+                                    tensors=ctypes.addressof(addresses) if tensors else 0, block_table=block_table)  # fmt: skip
                 status = self._launch_operands(self._handle, ctypes.byref(operands), stream)
             elif descale_q or descale_k or descale_v:
                 status = self._launch_scaled(self._handle, q, k, v, o, lse, descale_q, descale_k, descale_v, stream)

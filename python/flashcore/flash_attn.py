@@ -5,7 +5,7 @@
 
 q is [batch, length, heads, dim], k and v are [batch, length_kv, heads_kv, dim], as in FlashAttention. Causal masks and windows are
 aligned at the last key, as in FlashAttention from 2.1 on. Differences: any GPU from sm_80 and the CPU, float32 too on the CPU; head
-dims that are no multiple of 8; values may have another head dim than keys. Not here yet: dropout, caches, gradients of ragged batches
+dims that are no multiple of 8; values may have another head dim than keys. Not here yet: dropout, rotary embeddings, gradients of ragged batches
 other than sequence by sequence.
 """
 
@@ -16,11 +16,12 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
-from . import _library, _plan, _torch_launch, _torch_operator, _varlen
+from . import _library, _paged, _plan, _torch_launch, _torch_operator, _varlen
+from ._torch_cache import flash_attn_with_kvcache
 from .torch import attention
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
-           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func"]  # fmt: skip
+           "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]  # fmt: skip
 
 
 def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, softmax_scale: Optional[float] = None, causal: bool = False,
@@ -104,7 +105,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         k, v: [keys of all sequences, heads_kv, dim]; heads_kv divides heads.
         cu_seqlens_q, cu_seqlens_k: int32 [batch + 1]: sequence s has rows cu_seqlens_q[s] to cu_seqlens_q[s + 1] - 1.
         max_seqlen_q, max_seqlen_k: upper bounds of the lengths. A sequence beyond them gets NaN.
-        block_table: None only; caches in pages are not here yet.
+        block_table: int32 [batch, max_pages]: k and v are [pages, page_size, heads_kv, dim] then, and cu_seqlens_k says but how many keys
+            each sequence has (it may be None with seqused_k). Such a call has no gradient.
         sink: [heads], logits that join each row's sum (not in FlashAttention 2).
         seqused_q, seqused_k: int32 [batch]: how many rows and keys of each sequence count (FlashAttention 3's). Default: all.
         The rest as of flash_attn_func, by each sequence's own lengths.
@@ -114,11 +116,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         gradient is made of calls for each sequence, whose lengths it reads on the host.
 
     Raises:
-        flashcore.Error: for dropout, a block_table, tensors that do not fit together, a gradient of a call that returns the log-sum-exp.
+        flashcore.Error: for dropout, a gradient of a call with a block_table, tensors that do not fit together, a gradient of a call that returns the log-sum-exp.
     """
     _refuse_dropout(dropout_p)
-    if block_table is not None:
-        raise _library.Error("block_table is given; flashcore reads no caches in pages yet: gather the pages, or leave it None")
     left, right = _plan.window_sides(window_size)
     if causal:
         right = 0
@@ -130,11 +130,20 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alibi_slopes, sink)):
         if return_attn_probs:
             raise _library.Error("return_attn_probs is given and an input requires a gradient, which the log-sum-exp has not; leave one of them out")
+        if block_table is not None:
+            raise _library.Error("block_table is given and an input requires a gradient, which a cache in pages has not; use torch.no_grad()")
         return _by_sequence(q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, alibi_slopes, sink, **options)
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     slopes, logits = (None if x is None else x.detach().float().contiguous() for x in (alibi_slopes, sink))
-    made = _varlen.varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, alibi=slopes, sink=logits,
-                                    seqused_q=seqused_q, seqused_kv=seqused_k, return_lse=return_attn_probs, **options)  # fmt: skip
+    if block_table is not None:
+        if seqused_k is None:
+            seqused_k = cu_seqlens_k[1:] - cu_seqlens_k[:-1]
+        made = _paged.paged_attention(q, k, v, block_table, seqused_k, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q,
+                                      max_seqlen_kv=max_seqlen_k, alibi=slopes, sink=logits, seqused_q=seqused_q,
+                                      return_lse=return_attn_probs, **options)  # fmt: skip
+    else:
+        made = _varlen.varlen_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, alibi=slopes, sink=logits,
+                                        seqused_q=seqused_q, seqused_kv=seqused_k, return_lse=return_attn_probs, **options)  # fmt: skip
     _torch_launch.computed.add()
     return (*made, None) if return_attn_probs else made
 

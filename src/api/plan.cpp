@@ -48,17 +48,31 @@ constexpr FloatOperand kFloatOperands[] = {
      [](float x) { return std::isfinite(x); }, "slopes are finite"},
 };
 
-// Operands of int32, of ragged batches. Nobody looks at their values: what is no boundary makes NaN of its sequence.
+// Operands of int32, of ragged batches and paged caches. Nobody looks at their values: what is no boundary makes NaN of
+// its sequence, and what is no page of the rows that see its keys.
+enum class Needs { kNothing, kMayHave, kValues };
+constexpr Needs values_if(bool needed) { return needed ? Needs::kValues : Needs::kNothing; }
 struct Int32Operand {
   const char* name;
   Operand operand;
-  std::int64_t more;  // than there are sequences
-  bool may_be_null;
+  Needs (*needs)(const Problem&);
+  std::int64_t (*count)(const Problem&, const ProblemLayouts&);
 };
-constexpr Int32Operand kInt32Operands[] = {{"cu_seqlens_q", Operand::kCuSeqlensQ, 1, false},
-                                           {"cu_seqlens_kv", Operand::kCuSeqlensKv, 1, false},
-                                           {"seqused_kv", Operand::kSequsedKv, 0, true},
-                                           {"seqused_q", Operand::kSequsedQ, 0, true}};
+std::int64_t of_boundaries(const Problem& p, const ProblemLayouts&) { return p.batch + 1; }
+std::int64_t of_sequences(const Problem& p, const ProblemLayouts&) { return p.batch; }
+constexpr Int32Operand kInt32Operands[] = {
+    {"cu_seqlens_q", Operand::kCuSeqlensQ, [](const Problem& p) { return values_if(p.ragged()); }, of_boundaries},
+    {"cu_seqlens_kv", Operand::kCuSeqlensKv, [](const Problem& p) { return values_if(p.ragged() && !p.paged()); },
+     of_boundaries},
+    {"seqused_kv", Operand::kSequsedKv,
+     [](const Problem& p) { return p.ragged() && !p.paged() ? Needs::kMayHave : values_if(p.paged()); }, of_sequences},
+    {"seqused_q", Operand::kSequsedQ, [](const Problem& p) { return p.ragged() ? Needs::kMayHave : Needs::kNothing; },
+     of_sequences},
+    {"block_table", Operand::kBlockTable, [](const Problem& p) { return values_if(p.paged()); },
+     [](const Problem& p, const ProblemLayouts& l) {
+       return l.max_pages == 0 ? 0 : (p.batch - 1) * l.table_stride + l.max_pages;
+     }},
+};
 
 std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
   if (request.candidate)
@@ -239,16 +253,23 @@ void Plan::check_floats(const Addresses& addresses) const {
 void Plan::check_int32s(const Addresses& addresses) const {
   for (const Int32Operand& operand : kInt32Operands) {
     const void* values = addresses[AddressOf(operand.operand).index()];
-    const std::int64_t count = problem_.batch + operand.more;
-    if (!problem_.ragged() && values)
+    const std::int64_t count = operand.count(problem_, layouts_);
+    const Needs needs = operand.needs(problem_);
+    if (needs == Needs::kNothing && values && problem_.paged())
+      throw_bad_input("{} is given, and {} has a paged cache, whose lengths are seqused_kv; give null", operand.name,
+                      problem_.id());
+    if (needs == Needs::kNothing && values && operand.operand == Operand::kBlockTable)
+      throw_bad_input("block_table is given, and {} has no pages; give null, or make the plan with a page_size",
+                      problem_.id());
+    if (needs == Needs::kNothing && values)
       throw_bad_input("{} is given, and {} is no ragged batch; give null, or make the plan with FC_LENGTHS_FULL",
                       operand.name, problem_.id());
-    if (!problem_.ragged() || (!values && operand.may_be_null)) continue;
+    if (needs == Needs::kNothing || (!values && (needs == Needs::kMayHave || count == 0))) continue;
     if (!values)
-      throw_bad_input(
-          "{} is null; give the address of its {} int32 on {} to fc_plan_launch_operands, or make the plan with "
-          "FC_LENGTHS_FIXED",
-          operand.name, count, context_->info().id);
+      throw_bad_input("{} is null; give the address of its {} int32 on {} to fc_plan_launch_operands, or make the plan "
+                      "with {}",
+                      operand.name, count, context_->info().id,
+                      operand.operand == Operand::kBlockTable ? "page_size 0" : "FC_LENGTHS_FIXED");
     if (reinterpret_cast<std::uintptr_t>(values) % alignof(std::int32_t) != 0)
       throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", operand.name, values,
                       alignof(std::int32_t));
@@ -307,6 +328,7 @@ void Plan::launch(const Addresses& given, void* stream) const {
     };
     args.cu_seqlens_q = int32s(Operand::kCuSeqlensQ), args.cu_seqlens_kv = int32s(Operand::kCuSeqlensKv);
     args.seqused_kv = int32s(Operand::kSequsedKv), args.seqused_q = int32s(Operand::kSequsedQ);
+    args.block_table = int32s(Operand::kBlockTable);
     for (std::size_t t = 0; t < args.tensors.size(); ++t)
       args.tensors[t] = given[AddressOf(operand_of_tensor(t)).index()];
     (*cpu_call_)(args);

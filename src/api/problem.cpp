@@ -17,13 +17,14 @@ namespace flashcore::api {
 namespace {
 
 // Of ABI version 1, which ended before `given`, 2, which ended before the window, 3, before 8 bits, 4, before softcap,
-// 5, before ragged batches, and 6, before functions of the caller's own: nobody has had another.
+// 5, before ragged batches, 6, before functions of the caller's own, and 7, before pages: nobody has had another.
 constexpr std::uint32_t kFirstSize = offsetof(fc_attention, given);
 constexpr std::uint32_t kSecondSize = offsetof(fc_attention, window_left);
 constexpr std::uint32_t kThirdSize = offsetof(fc_attention, o_dtype);
 constexpr std::uint32_t kFourthSize = offsetof(fc_attention, softcap);
 constexpr std::uint32_t kFifthSize = offsetof(fc_attention, lengths);
 constexpr std::uint32_t kSixthSize = offsetof(fc_attention, score);
+constexpr std::uint32_t kSeventhSize = offsetof(fc_attention, page_size);
 constexpr std::uint32_t kKnownGiven =
     FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP | FC_GIVEN_TENSOR_STRIDES;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
@@ -158,7 +159,7 @@ std::uint32_t size_of_struct(const fc_attention* given) {
   std::uint32_t size = 0;
   std::memcpy(&size, &given->struct_size, sizeof(size));
   if (size != kFirstSize && size != kSecondSize && size != kThirdSize && size != kFourthSize && size != kFifthSize &&
-      size != kSixthSize && size != sizeof(fc_attention))
+      size != kSixthSize && size != kSeventhSize && size != sizeof(fc_attention))
     throw_bad_input(
         "fc_attention.struct_size is {}, and this library (ABI version {}) knows {}: start from FC_ATTENTION_INIT, or "
         "use the library that belongs to the header",
@@ -186,7 +187,7 @@ fc_attention whole(const fc_attention* given) {
         "given has FC_GIVEN_WINDOW, and a struct of {} bytes has no fields for a window; start from "
         "FC_ATTENTION_INIT of the header that belongs to this library",
         size);
-  if (size < sizeof(fc_attention) && (a.given & FC_GIVEN_TENSOR_STRIDES) != 0)
+  if (size < kSeventhSize && (a.given & FC_GIVEN_TENSOR_STRIDES) != 0)
     throw_bad_input(
         "given has FC_GIVEN_TENSOR_STRIDES, and a struct of {} bytes has no tensors; start from FC_ATTENTION_INIT of "
         "the header that belongs to this library",
@@ -206,7 +207,33 @@ SequenceLengths total_of(const fc_attention& a, const Problem& problem) {
     if (rows < 0 || rows > kMostRows)
       throw_bad_input("{} is {}; use a number of rows from 0 to {}", name, rows, kMostRows);
   }
+  if (problem.paged() && a.total_kv != 0)
+    throw_bad_input(
+        "total_kv is {} and the cache has pages; leave it 0: pages says how many there are, and seqused_kv how many keys",
+        a.total_kv);
   return {a.total_q, a.total_kv};
+}
+
+// The pool and the block table of a paged cache.
+ProblemLayouts paged_layouts_of(const fc_attention& a, const Problem& problem) {
+  constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
+  for (const auto& [name, value] :
+       {std::pair{"pages", a.pages}, std::pair{"max_pages", a.max_pages}, std::pair{"table_stride", a.table_stride}}) {
+    if (!problem.paged() && value != 0)
+      throw_bad_input("{} is {} and page_size is 0; leave it 0, or give the size of the cache's pages", name, value);
+    if (value < 0 || value > kMost) throw_bad_input("{} is {}; use a number from 0 to {}", name, value, kMost);
+  }
+  if (!problem.paged()) return {};
+  const std::int64_t stride = a.table_stride == 0 ? a.max_pages : a.table_stride;
+  if (stride < a.max_pages)
+    throw_bad_input("table_stride is {} and max_pages {}; rows of the block table lie at least as far apart as they are "
+                    "long",
+                    stride, a.max_pages);
+  if (a.pages > 0 && problem.page_size * problem.heads_kv > kMaxSpan / a.pages / std::max(problem.head_dim,
+                                                                                          problem.head_dim_v))
+    throw_bad_input("a pool of {} pages of {} keys, {} heads and head dim {} has more than 2^40 elements", a.pages,
+                    problem.page_size, problem.heads_kv, std::max(problem.head_dim, problem.head_dim_v));
+  return make_paged_layouts(problem, Layout::kBhsd, a.total_q, a.pages, a.max_pages, stride);
 }
 
 }  // namespace
@@ -243,6 +270,7 @@ Request read_request(const fc_attention* given) {
   if (a.lengths < FC_LENGTHS_FIXED || a.lengths > FC_LENGTHS_RANDOM)
     throw_bad_input("lengths is {}; use FC_LENGTHS_FIXED (0), or FC_LENGTHS_FULL (1) for a ragged batch", a.lengths);
   problem.lengths = static_cast<Lengths>(a.lengths);
+  problem.page_size = a.page_size;
   take_functions(a, problem);
   problem.validate();
   const std::size_t element = size_of(problem.dtype), o_element = size_of(problem.output_dtype());
@@ -252,8 +280,10 @@ Request read_request(const fc_attention* given) {
     throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment,
                     std::max(element, o_element), kMaxAlignment);
   const SequenceLengths total = total_of(a, problem);
+  const ProblemLayouts paged = paged_layouts_of(a, problem);
   ProblemLayouts& layouts = request.layouts =
-      problem.ragged() ? make_layouts(problem, Layout::kBhsd, total) : make_layouts(problem, Layout::kBhsd);
+      problem.paged()  ? paged
+      : problem.ragged() ? make_layouts(problem, Layout::kBhsd, total) : make_layouts(problem, Layout::kBhsd);
   layouts.q = with_strides("q", layouts.q, a.q, a.given & FC_GIVEN_Q_STRIDES);
   layouts.k = with_strides("k", layouts.k, a.k, a.given & FC_GIVEN_K_STRIDES);
   layouts.v = with_strides("v", layouts.v, a.v, a.given & FC_GIVEN_V_STRIDES);
@@ -276,7 +306,12 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input("problem is null; give the address of an fc_attention that starts as FC_ATTENTION_INIT");
   const std::uint32_t size = size_of_struct(problem);
   fc_attention made = request_of_id(id);
-  if (size < sizeof(fc_attention) && (made.score || made.mask))
+  if (size < sizeof(fc_attention) && made.page_size != 0)
+    throw_bad_input(
+        "problem id '{}' has a paged cache, which an fc_attention of struct_size {} has no fields for; build with a "
+        "header of ABI version 8",
+        excerpt(id), size);
+  if (size < kSeventhSize && (made.score || made.mask))
     throw_bad_input(
         "problem '{}' has a score or mask function, which an fc_attention of struct_size {} has no fields for; build "
         "with a header of ABI version 7",
@@ -344,6 +379,8 @@ fc_attention request_of_id(const char* id) {
   a.lengths = static_cast<std::int32_t>(problem.lengths);
   if (problem.has_expression()) fill_functions(problem, a);
   if (problem.ragged()) a.total_q = layouts.total_q, a.total_kv = layouts.total_kv;
+  a.page_size = problem.page_size;
+  a.pages = layouts.pages, a.max_pages = layouts.max_pages, a.table_stride = layouts.table_stride;
   a.q = strides(layouts.q);
   a.k = strides(layouts.k);
   a.v = strides(layouts.v);

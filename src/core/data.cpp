@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/operands.h"
+#include "core/paged.h"
 #include "core/parallel.h"
 #include "core/problem_expressions.h"
 #include "core/random.h"
@@ -229,18 +230,21 @@ void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
   else store_element(tensor.dtype, tensor.data.data(), index, value);
 }
 
-// Which batch entry a row belongs to. A ragged batch has one tensor of the rows of all.
+// Which batch entry a row belongs to. A ragged batch has one tensor of the rows of all, and a paged one the keys of all
+// in pages; nobody's pages count as the first one's.
 class BatchOf {
  public:
-  BatchOf(const Problem& problem, std::vector<std::int64_t> boundaries)
-      : ragged_(problem.ragged()), boundaries_(std::move(boundaries)) {}
+  BatchOf(const Problem& problem, std::vector<std::int64_t> boundaries, const std::vector<PageOwner>& owners = {})
+      : ragged_(problem.ragged()), boundaries_(std::move(boundaries)), owners_(owners) {}
   std::int64_t operator()(std::int64_t batch, std::int64_t row) const {
+    if (!owners_.empty()) return std::max<std::int64_t>(0, owners_[static_cast<std::size_t>(batch)].sequence);
     return ragged_ ? sequence_of_row(boundaries_, row) : batch;
   }
 
  private:
   bool ragged_;
   std::vector<std::int64_t> boundaries_;
+  std::vector<PageOwner> owners_;
 };
 
 // The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
@@ -295,7 +299,9 @@ HostTensor draw(const Problem& problem, const TensorLayout& layout, std::int64_t
 // that the row is of.
 class Generators {
  public:
-  Generators(const Problem& problem, Pattern pattern, std::uint64_t seed) {
+  // `owners`: of a paged problem's pages, else none.
+  Generators(const Problem& problem, Pattern pattern, std::uint64_t seed, const std::vector<PageOwner>& owners)
+      : owners_(owners) {
     if (problem.ragged()) {
       boundaries_ = boundaries_of(problem);
       for (const SequenceLengths& each : problem.sequences()) problems_.push_back(problem.of_sequence(each));
@@ -309,13 +315,22 @@ class Generators {
     return of(at, boundaries_.q, [](const Generator& of, const Place& place) { return of.q(place); });
   }
   float k(const Place& at) const {
-    return of(at, boundaries_.kv, [](const Generator& of, const Place& place) { return of.k(place); });
+    return of_key(at, [](const Generator& of, const Place& place) { return of.k(place); });
   }
   float v(const Place& at) const {
-    return of(at, boundaries_.kv, [](const Generator& of, const Place& place) { return of.v(place); });
+    return of_key(at, [](const Generator& of, const Place& place) { return of.v(place); });
   }
 
  private:
+  template <class Value>
+  float of_key(const Place& at, const Value& value) const {
+    if (owners_.empty()) return of(at, boundaries_.kv, value);
+    const auto [sequence, first_key] = owners_[static_cast<std::size_t>(at.batch)];
+    const auto s = static_cast<std::size_t>(std::max<std::int64_t>(0, sequence));
+    const std::int64_t key = first_key + at.row;
+    if (sequence < 0 || key >= problems_[s].seqlen_kv) return std::numeric_limits<float>::quiet_NaN();
+    return value(all_[s], {sequence, at.head, key, at.column});
+  }
   template <class Value>
   float of(const Place& at, const std::vector<std::int64_t>& boundaries, const Value& value) const {
     if (boundaries.empty()) return value(all_[0], at);
@@ -325,6 +340,7 @@ class Generators {
                  {s, at.head, at.row - boundaries[static_cast<std::size_t>(s)], at.column});
   }
 
+  std::vector<PageOwner> owners_;
   Boundaries boundaries_;
   std::vector<Problem> problems_;  // which the generators refer to
   std::vector<Generator> all_;
@@ -463,11 +479,16 @@ Pattern parse_pattern(std::string_view name) {
 
 AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed) {
   problem.validate();
-  const Generators generators(problem, pattern, seed);
   const ProblemLayouts layouts = make_layouts(problem);
+  const DrawnPages pages = problem.paged() ? draw_pages(problem, layouts.table_stride, seed) : DrawnPages();
+  const Generators generators(problem, pattern, seed, pages.owners);
   const Boundaries boundaries = boundaries_of(problem);
-  const BatchOf rows(problem, boundaries.q), keys(problem, boundaries.kv);
+  const BatchOf rows(problem, boundaries.q), keys(problem, boundaries.kv, pages.owners);
   AttentionInputs in;
+  in.block_table = pages.table;
+  if (problem.paged())
+    for (const SequenceLengths& each : problem.sequences())
+      in.seqused_kv.push_back(static_cast<std::int32_t>(each.kv));
   in.q = draw(problem, layouts.q, problem.group_size(), rows, in.descale_q,
               [&](const Place& at) { return generators.q(at); });
   in.k = draw(problem, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/foreign_text.h"
+#include "core/paged.h"
 #include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 
@@ -88,13 +89,30 @@ ProblemLayouts lay_out(const Problem& p, Layout layout, std::int64_t batch, std:
 }  // namespace
 
 ProblemLayouts make_layouts(const Problem& p, Layout layout) {
+  if (p.paged()) {
+    const std::int64_t columns = table_columns(p);
+    // A table that is a part of a larger one, too.
+    const std::int64_t stride = layout == Layout::kStrided ? columns + 3 : columns;
+    return make_paged_layouts(p, layout, p.total_lengths().q, pool_pages(p), columns, stride);
+  }
   if (p.ragged()) return make_layouts(p, layout, p.total_lengths());
   return lay_out(p, layout, p.batch, p.seqlen_q, p.seqlen_kv);
 }
 
 ProblemLayouts make_layouts(const Problem& p, Layout layout, SequenceLengths total) {
-  FC_CHECK(p.ragged());
+  FC_CHECK(p.ragged() && !p.paged());
   return lay_out(p, layout, 1, total.q, total.kv);
+}
+
+ProblemLayouts make_paged_layouts(const Problem& p, Layout layout, std::int64_t total_q, std::int64_t pages,
+                                  std::int64_t max_pages, std::int64_t table_stride) {
+  FC_CHECK(p.paged());
+  ProblemLayouts layouts = lay_out(p, layout, 1, total_q, 0);
+  const auto bytes = static_cast<std::int64_t>(size_of(p.dtype));
+  layouts.k = make_layout(layout, pages, p.heads_kv, p.page_size, p.head_dim, bytes);
+  layouts.v = make_layout(layout, pages, p.heads_kv, p.page_size, p.head_dim_v, bytes);
+  layouts.pages = pages, layouts.max_pages = max_pages, layouts.table_stride = table_stride;
+  return layouts;
 }
 
 ProblemLayouts make_layouts(const PlacedProblem& problem) { return make_layouts(problem, problem.layout); }

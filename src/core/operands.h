@@ -12,7 +12,7 @@
 
 namespace flashcore {
 
-// How q, k, v and o lie in memory. Kernels take strides; this names the cases that suites and the fuzzer try.
+// How q, k, v and o lie in memory, and the keys of each page of a cache. Kernels take strides; this names the cases that suites and the fuzzer try.
 enum class Layout {
   kBhsd,     // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
   kBshd,     // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)
@@ -48,6 +48,9 @@ struct ProblemLayouts {
   std::int64_t lse_elements = 0;
   // Rows of q and o and of k and v, over the batch.
   std::int64_t total_q = 0, total_kv = 0;
+  // Of a paged problem k and v have a batch entry for each page of the pool, whose rows are the keys of the page. The
+  // block table has max_pages columns, and table_stride entries from one sequence's row to the next.
+  std::int64_t pages = 0, max_pages = 0, table_stride = 0;
   // Of the tensors that a score or mask function names, along each of their indices, in elements; 0 broadcasts.
   std::array<std::array<std::int64_t, kMaxExpressionRank>, kMaxExpressionTensors> tensor_strides = {};
 };
@@ -55,5 +58,8 @@ ProblemLayouts make_layouts(const Problem& problem, Layout layout);
 ProblemLayouts make_layouts(const PlacedProblem& problem);
 // Of a ragged problem whose tensors have so many rows.
 ProblemLayouts make_layouts(const Problem& problem, Layout layout, SequenceLengths total);
+// Of a paged problem with so many rows of q, such a pool and such a block table.
+ProblemLayouts make_paged_layouts(const Problem& problem, Layout layout, std::int64_t total_q, std::int64_t pages,
+                                  std::int64_t max_pages, std::int64_t table_stride);
 
 }  // namespace flashcore

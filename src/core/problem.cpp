@@ -105,6 +105,7 @@ SequenceLengths Problem::total_lengths() const {
 Problem Problem::of_sequence(SequenceLengths sequence) const {
   Problem one = *this;
   one.batch = 1, one.seqlen_q = sequence.q, one.seqlen_kv = sequence.kv, one.lengths = Lengths::kFixed;
+  one.page_size = 0;
   return one;
 }
 
@@ -172,7 +173,11 @@ double Problem::bytes() const {
   const double by_head = 4.0 * static_cast<double>(3 * descale_count() + alibi_count() + sink_count());
   if (!ragged()) return bytes_of_rows(*this) + by_head;
   double sum = by_head;
-  for (const SequenceLengths& each : sequences()) sum += bytes_of_rows(of_sequence(each));
+  for (const SequenceLengths& each : sequences()) {
+    const Problem one = of_sequence(each);
+    sum += bytes_of_rows(one);
+    if (paged()) sum += 4.0 * static_cast<double>((one.keys_read().size() + page_size - 1) / page_size);
+  }
   return sum;
 }
 

@@ -89,6 +89,9 @@ struct Problem {
   // A logit for each query head that joins the row's sum and log-sum-exp, and has no value (gpt-oss).
   bool sink = false;
   Lengths lengths = Lengths::kFixed;
+  // Keys in a page of k and v, which then lie in a pool of pages that a block table names (core/paged.h); 0: dense. Of
+  // ragged batches only, whose keys are not packed then: the first ones of a sequence's pages are its keys.
+  std::int64_t page_size = 0;
   // Functions of the user's own (core/expression.h), as canonical text; empty: none. The score function takes what
   // softcap and ALiBi leave; the mask function says which of the pairs within the band are visible. set_expressions()
   // of core/problem_expressions.h fills in all three.
@@ -121,6 +124,7 @@ struct Problem {
 
   // A batch of sequences of different lengths that lie one after another (cu_seqlens).
   bool ragged() const { return lengths != Lengths::kFixed; }
+  bool paged() const { return page_size > 0; }
   // Of each batch entry; where they are not fixed, those that `lengths` stands for.
   std::vector<SequenceLengths> sequences() const;
   SequenceLengths total_lengths() const;
@@ -144,7 +148,7 @@ struct Problem {
   // 2·(head_dim + head_dim_v) per unmasked pair of every query head; softmax not counted (the field's convention).
   double flops() const;
   // The fewest bytes that must move: q, k, v read once, o and lse (fp32) written once. Keys that no row sees and rows
-  // that see no key are not read.
+  // that see no key are not read. Of a paged problem also the block table; keys that two sequences share count for each.
   double bytes() const;
   // Decode-like: too few query rows per key to be bound by arithmetic; quoted in bytes per second. The rule: at most 64
   // query rows share a key (seqlen_q x group_size: about 64 flops a byte, a third of what keeps tensor cores busy), and
@@ -155,7 +159,7 @@ struct Problem {
   // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
   // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal,
   // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink,
-  // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving
+  // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving, b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16
   // Of a score or mask function it has a hash, _score1b0c3a1f9e2d, which parse() knows of what this process has read or
   // printed before.
   std::string id() const;

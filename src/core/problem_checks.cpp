@@ -62,8 +62,14 @@ void Problem::validate() const {
   if (ragged() && batch > kMostSequences)
     throw_bad_input("the batch is ragged and has {} sequences; at most {} are allowed", batch, kMostSequences);
   check_tensor("q", batch, heads_q, seqlen_q, head_dim);
-  check_tensor("k", batch, heads_kv, seqlen_kv, head_dim);
-  check_tensor("v", batch, heads_kv, seqlen_kv, head_dim_v);
+  if (paged() && !ragged())
+    throw_bad_input(
+        "page_size is {} and lengths is fixed; a paged problem reads each sequence's length: set lengths to full, or "
+        "leave page_size out",
+        page_size);
+  // How large a pool of pages is has nothing to do with the bound of the lengths.
+  if (!paged()) check_tensor("k", batch, heads_kv, seqlen_kv, head_dim);
+  if (!paged()) check_tensor("v", batch, heads_kv, seqlen_kv, head_dim_v);
   check_tensor("o", batch, heads_q, seqlen_q, head_dim_v);
   check_expressions(*this);
 }

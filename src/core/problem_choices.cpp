@@ -26,6 +26,8 @@ constexpr std::array<DType, 6> kOutputs8 = {DType::kBF16, DType::kBF16, DType::k
                                             DType::kF16,  DType::kE4M3, DType::kE5M2};
 constexpr std::array<Scaling, 4> kScalings8 = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead, Scaling::kNone};
 constexpr std::array<Lengths, 4> kRagged = {Lengths::kRandom, Lengths::kRandom, Lengths::kHalving, Lengths::kFull};
+// Those in use, and odd ones: a page that holds more than a sequence, and one that no tile divides.
+constexpr std::array<std::int64_t, 10> kPageSizes = {1, 2, 7, 16, 16, 32, 64, 100, 128, 256};
 constexpr std::array<Mask, 3> kMasks = {Mask(), Mask::causal(), Mask::causal(Alignment::kTopLeft)};
 
 // Each is allowed whatever the sizes are. Softcap, ALiBi and a bias; what depends on the position alone; corners; what
@@ -186,6 +188,10 @@ void draw_ragged(Problem& p, Draws& draws) {
   p.batch = draws.between(1, 6);
 }
 
+void draw_page_size(Problem& p, Draws& draws) {
+  if (p.ragged() && draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
+}
+
 void draw_expressions(Problem& p, Draws& draws) {
   const bool has_score = draws.one_in(6), has_mask = draws.one_in(6);
   if (p.ragged() || p.is_8bit()) return;
@@ -295,8 +301,21 @@ std::vector<Problem> without_sink(const Problem& from) {
 
 std::vector<Problem> plainer_lengths(const Problem& from) {
   std::vector<Problem> problems;
-  for (const Lengths lengths : {Lengths::kFixed, Lengths::kFull, Lengths::kHalving})
-    if (lengths < from.lengths) problems.emplace_back(from).lengths = lengths;
+  for (const Lengths lengths : {Lengths::kFixed, Lengths::kFull, Lengths::kHalving}) {
+    if (lengths >= from.lengths) continue;
+    Problem& plainer = problems.emplace_back(from);
+    plainer.lengths = lengths;
+    if (!plainer.ragged()) plainer.page_size = 0;
+  }
+  return problems;
+}
+
+std::vector<Problem> plainer_pages(const Problem& from) {
+  if (!from.paged()) return {};
+  std::vector<Problem> problems = with_each(from, smaller_sizes(from.page_size, 1),
+                                            [](Problem& p, std::int64_t size) { p.page_size = size; });
+  problems.insert(problems.begin(), from);
+  problems.front().page_size = 0;
   return problems;
 }
 

@@ -27,6 +27,7 @@ void draw_softcap(Problem& p, Draws& draws);
 void draw_alibi(Problem& p, Draws& draws);
 void draw_sink(Problem& p, Draws& draws);
 void draw_ragged(Problem& p, Draws& draws);
+void draw_page_size(Problem& p, Draws& draws);
 void draw_expressions(Problem& p, Draws& draws);
 
 // Simpler problems, boldest first. Some may be the problem itself.
@@ -47,6 +48,7 @@ std::vector<Problem> without_softcap(const Problem& from);
 std::vector<Problem> simpler_alibi(const Problem& from);
 std::vector<Problem> without_sink(const Problem& from);
 std::vector<Problem> plainer_lengths(const Problem& from);
+std::vector<Problem> plainer_pages(const Problem& from);
 std::vector<Problem> without_score_expression(const Problem& from);
 std::vector<Problem> without_mask_expression(const Problem& from);
 

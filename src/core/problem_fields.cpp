@@ -172,6 +172,7 @@ std::vector<ProblemField> make_fields() {
   namespace choices = problem_choices;
   constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
   constexpr std::int64_t kMaxHeadDim = 1024;
+  constexpr std::int64_t kMaxPageSize = 65536;
   return {
       {.name = "batch",
        .suite_key = "batch_size",
@@ -609,6 +610,30 @@ std::vector<ProblemField> make_fields() {
        .draw = choices::draw_ragged,
        .simpler = choices::plainer_lengths,
        .complexity = [](const Problem& p) { return kFeature * static_cast<double>(p.lengths); }},
+      {.name = "page_size",
+       .suite_key = "page_size",
+       .compiled_for = {{"paged", [](const Problem& p) { return static_cast<int>(p.paged()); }}},
+       .default_text = "0",
+       .lowest = 0,
+       .highest = kMaxPageSize,
+       .token = "page",
+       .form = "[_page<keys in a page>]",
+       .python = "block_table",
+       .doc = "Keys in a page of a paged cache; 0: k and v are dense. Of a ragged batch only. k and v are pools then, "
+              "[pages, heads_kv, page_size, head_dim] (layout bhsd, HND) or [pages, page_size, heads_kv, head_dim] "
+              "(bshd, NHD). A block table, int32 [batch, max_pages], names the pages of each sequence, and seqused_kv, "
+              "int32 [batch], says how many keys it has. Kernels are compiled for whether there are pages, not for "
+              "their size.",
+       .get = get<&Problem::page_size>,
+       .set = set<&Problem::page_size>,
+       .otherwise = [](const Problem&) -> FieldValue { return std::int64_t{0}; },
+       .distance =
+           [](const Problem& a, const Problem& b) {
+             return a.paged() != b.paged() ? kInfinite : 0.125 * log2_ratio(a.page_size, b.page_size);
+           },
+       .draw = choices::draw_page_size,
+       .simpler = choices::plainer_pages,
+       .complexity = [](const Problem& p) { return p.paged() ? kFeature : 0; }},
       {.name = "tensors",
        .suite_key = "tensors",
        .kind = Kind::kText,

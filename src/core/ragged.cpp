@@ -1,8 +1,11 @@
 #include "core/ragged.h"
 
 #include <cstring>
+#include <limits>
+#include <span>
 
 #include "core/operands.h"
+#include "core/paged.h"
 
 namespace flashcore {
 namespace {
@@ -32,8 +35,17 @@ AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs
                                    std::int64_t sequence) {
   const auto s = static_cast<std::size_t>(sequence);
   const std::int64_t kv_begin = boundaries.kv[s], kv_end = boundaries.kv[s + 1];
-  AttentionInputs one{rows_of(inputs.q, boundaries.q[s], boundaries.q[s + 1]), rows_of(inputs.k, kv_begin, kv_end),
-                      rows_of(inputs.v, kv_begin, kv_end)};
+  AttentionInputs one;
+  one.q = rows_of(inputs.q, boundaries.q[s], boundaries.q[s + 1]);
+  if (problem.paged()) {
+    const auto stride = inputs.block_table.size() / static_cast<std::size_t>(problem.batch);
+    const auto row = std::span(inputs.block_table).subspan(s * stride, stride);
+    one.k = gather_pages(inputs.k, row, kv_end - kv_begin, std::numeric_limits<float>::quiet_NaN());
+    one.v = gather_pages(inputs.v, row, kv_end - kv_begin, 0);
+  } else {
+    one.k = rows_of(inputs.k, kv_begin, kv_end);
+    one.v = rows_of(inputs.v, kv_begin, kv_end);
+  }
   const bool by_batch = problem.input_scaling() == Scaling::kHead;
   one.descale_q = values_of(inputs.descale_q, by_batch, problem.batch, sequence);
   one.descale_k = values_of(inputs.descale_k, by_batch, problem.batch, sequence);

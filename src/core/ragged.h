@@ -1,5 +1,5 @@
 #pragma once
-// Ragged batches in host memory: one sequence by itself.
+// Ragged batches in host memory, those with a paged cache too: one sequence by itself.
 
 #include <cstdint>
 

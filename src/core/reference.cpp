@@ -279,6 +279,9 @@ void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
   FC_CHECK(static_cast<std::int64_t>(inputs.sink.size()) == problem.sink_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.alibi.size()) == problem.alibi_count());
   FC_CHECK(inputs.tensors.size() == problem.tensors.size());
+  const auto sequences = static_cast<std::size_t>(problem.paged() ? problem.batch : 0);
+  FC_CHECK(inputs.seqused_kv.size() == sequences);
+  FC_CHECK(inputs.block_table.size() >= sequences * static_cast<std::size_t>(expected.max_pages));
 }
 
 }  // namespace

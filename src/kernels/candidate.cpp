@@ -99,6 +99,7 @@ Addresses AttentionArgs::addresses() const {
   all[AddressOf(Operand::kCuSeqlensKv).index()] = cu_seqlens_kv;
   all[AddressOf(Operand::kSequsedKv).index()] = seqused_kv;
   all[AddressOf(Operand::kSequsedQ).index()] = seqused_q;
+  all[AddressOf(Operand::kBlockTable).index()] = block_table;
   for (std::size_t t = 0; t < tensors.size(); ++t) all[AddressOf(operand_of_tensor(t)).index()] = tensors[t];
   return all;
 }

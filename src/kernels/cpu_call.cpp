@@ -18,7 +18,8 @@ std::uint64_t key_of(const AttentionArgs& args) {
                               static_cast<const void*>(args.descale_k), static_cast<const void*>(args.descale_v),
                               static_cast<const void*>(args.sink), static_cast<const void*>(args.alibi),
                               static_cast<const void*>(args.cu_seqlens_q), static_cast<const void*>(args.cu_seqlens_kv),
-                              static_cast<const void*>(args.seqused_kv), static_cast<const void*>(args.seqused_q)})
+                              static_cast<const void*>(args.seqused_kv), static_cast<const void*>(args.seqused_q),
+                              static_cast<const void*>(args.block_table)})
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
   for (const void* address : args.tensors)
     key = (key ^ reinterpret_cast<std::uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
@@ -29,7 +30,7 @@ bool same_addresses(const AttentionArgs& a, const AttentionArgs& b) {
   return a.q == b.q && a.k == b.k && a.v == b.v && a.o == b.o && a.lse == b.lse && a.descale_q == b.descale_q &&
          a.descale_k == b.descale_k && a.descale_v == b.descale_v && a.sink == b.sink && a.alibi == b.alibi &&
          a.cu_seqlens_q == b.cu_seqlens_q && a.cu_seqlens_kv == b.cu_seqlens_kv && a.seqused_kv == b.seqused_kv &&
-         a.seqused_q == b.seqused_q && a.tensors == b.tensors;
+         a.seqused_q == b.seqused_q && a.block_table == b.block_table && a.tensors == b.tensors;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -62,6 +63,13 @@ class Ragged {
     Sequence at;
     const ProblemLayouts& l = args_.layouts;
     bool good = ragged_rows_at(args_.cu_seqlens_q, args_.seqused_q, s, p_.seqlen_q, l.total_q, at.first_q, at.len_q);
+    if (p_.paged()) {
+      at.len_kv = args_.seqused_kv[s];
+      const std::int64_t most = std::min(p_.seqlen_kv, l.max_pages * p_.page_size);
+      at.bad = !good || at.len_kv < 0 || at.len_kv > most;
+      if (at.bad) at.len_kv = 0;
+      return at;
+    }
     good &= ragged_rows_at(args_.cu_seqlens_kv, args_.seqused_kv, s, p_.seqlen_kv, l.total_kv, at.first_kv, at.len_kv);
     at.bad = !good;
     return at;
@@ -74,12 +82,46 @@ class Ragged {
     if (at.bad) return write_nan(at);
     const Problem problem = problem_of(at);
     AttentionArgs args = args_of(s, at);
+    // The family's kernels take rows that lie one after another.
+    HostTensor k, v;
+    if (p_.paged()) {
+      k = gather(args_.k, args_.layouts.k, s, at.len_kv, std::numeric_limits<float>::quiet_NaN());
+      v = gather(args_.v, args_.layouts.v, s, at.len_kv, 0);
+      args.k = k.data.data(), args.v = v.data.data();
+      args.layouts.k = k.layout, args.layouts.v = v.layout;
+    }
     std::vector<float> lse(args_.lse ? static_cast<std::size_t>(p_.heads_q * at.len_q) : 0);
     if (args_.lse) args.lse = lse.data();
     const bool fits = !family_.why_invalid(config_, problem, limits_);
     bind_dense_on_cpu(family_, fits ? config_ : family_.default_config(problem, limits_), problem, args)();
     for (std::int64_t head = 0; args_.lse && head < p_.heads_q; ++head)
       std::copy_n(lse.begin() + head * at.len_q, at.len_q, lse_of(head, at));
+  }
+
+  // The keys of a sequence out of their pages. A page that the pool does not have holds `missing`.
+  HostTensor gather(const void* pool, const TensorLayout& layout, std::int64_t s, std::int64_t keys,
+                    float missing) const {
+    HostTensor dense(p_.dtype, make_layout(Layout::kBhsd, 1, layout.heads, keys, layout.columns));
+    const std::int32_t* row = args_.block_table + s * args_.layouts.table_stride;
+    const auto element = static_cast<std::int64_t>(size_of(p_.dtype));
+    for (std::int64_t first = 0; first < keys; first += p_.page_size) {
+      // Read once: whoever changes the table amid a launch gets wrong numbers, but no access out of bounds.
+      const std::int64_t page = std::atomic_ref(const_cast<std::int32_t&>(row[first / p_.page_size])).load();
+      const std::int64_t end = std::min(keys, first + p_.page_size);
+      for (std::int64_t head = 0; head < layout.heads; ++head)
+        for (std::int64_t key = first; key < end; ++key) {
+          const std::int64_t to = dense.layout.offset(0, head, key);
+          if (page >= 0 && page < layout.batch) {
+            std::memcpy(dense.data.data() + to * element,
+                        static_cast<const std::byte*>(pool) + layout.offset(page, head, key - first) * element,
+                        static_cast<std::size_t>(layout.columns * element));
+          } else {
+            for (std::int64_t column = 0; column < layout.columns; ++column)
+              store_element(p_.dtype, dense.data.data(), to + column, missing);
+          }
+        }
+    }
+    return dense;
   }
 
   float* lse_of(std::int64_t head, const Sequence& at) const {
@@ -97,8 +139,8 @@ class Ragged {
     };
     ProblemLayouts& l = args.layouts;
     args.q = move(args_.q, l.q, at.first_q, element);
-    args.k = move(args_.k, l.k, at.first_kv, element);
-    args.v = move(args_.v, l.v, at.first_kv, element);
+    if (!p_.paged()) args.k = move(args_.k, l.k, at.first_kv, element);
+    if (!p_.paged()) args.v = move(args_.v, l.v, at.first_kv, element);
     args.o = move(args_.o, l.o, at.first_q, o_element);
     l.q.rows = l.o.rows = l.total_q = at.len_q;
     l.k.rows = l.v.rows = l.total_kv = at.len_kv;
@@ -106,7 +148,7 @@ class Ragged {
     if (p_.input_scaling() == Scaling::kHead)
       args.descale_q += s * p_.heads_kv, args.descale_k += s * p_.heads_kv, args.descale_v += s * p_.heads_kv;
     if (p_.alibi == Alibi::kBatch) args.alibi += s * p_.heads_q;
-    args.cu_seqlens_q = args.cu_seqlens_kv = args.seqused_kv = args.seqused_q = nullptr;
+    args.cu_seqlens_q = args.cu_seqlens_kv = args.seqused_kv = args.seqused_q = args.block_table = nullptr;
     return args;
   }
 

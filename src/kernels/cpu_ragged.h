@@ -1,6 +1,6 @@
 #pragma once
 // Ragged batches on the CPU, for every CPU family: each sequence is a problem of its own, with the lengths that the
-// boundaries have when the launch runs.
+// boundaries have when the launch runs. The keys of a paged cache are copied out of their pages for it.
 
 #include "kernels/family.h"
 

@@ -34,11 +34,13 @@ struct AttentionArgs {
   const float* descale_v = nullptr;
   const float* sink = nullptr;   // Problem::sink_count() logits
   const float* alibi = nullptr;  // Problem::alibi_count() slopes
-  // Of ragged problems: boundaries, batch + 1 each, and how many of a sequence's keys and rows count; null: all.
+  // Of ragged problems: boundaries, batch + 1 each, and how many of a sequence's keys and rows count; null: all. Of
+  // paged ones no cu_seqlens_kv, but seqused_kv and a block table (ProblemLayouts::max_pages columns).
   const std::int32_t* cu_seqlens_q = nullptr;
   const std::int32_t* cu_seqlens_kv = nullptr;
   const std::int32_t* seqused_kv = nullptr;
   const std::int32_t* seqused_q = nullptr;
+  const std::int32_t* block_table = nullptr;
   // Those of Problem::tensors, in their order; their strides are in layouts.
   std::array<const void*, kMaxExpressionTensors> tensors = {};
   Addresses addresses() const;

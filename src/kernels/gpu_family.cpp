@@ -80,8 +80,9 @@ ForwardParams make_forward_params(const Problem& problem, const ProblemLayouts& 
       problem.ragged() && problem.mask.alignment == Alignment::kBottomRight ? problem.seqlen_kv - problem.seqlen_q : 0;
   params.right_offset = band.bounded_right ? static_cast<int>(band.right_offset - shift) : 0;
   params.left_offset = band.bounded_left ? static_cast<int>(band.left_offset - shift) : 0;
-  if (problem.ragged())
-    params.q_stride.batch = params.k_stride.batch = params.v_stride.batch = params.o_stride.batch = 0;
+  if (problem.ragged()) params.q_stride.batch = params.o_stride.batch = 0;
+  // Of a paged cache they lead from page to page.
+  if (problem.ragged() && !problem.paged()) params.k_stride.batch = params.v_stride.batch = 0;
   // A score function leaves natural scores.
   params.scale_log2 = static_cast<float>((problem.has_score_expression() ? 1 : score_unit(problem)) * kLog2E);
   return params;
@@ -143,6 +144,15 @@ RaggedParams make_ragged_params(const Problem& problem, const ProblemLayouts& la
   return params;
 }
 
+PagedParams make_paged_params(const Problem& problem, const ProblemLayouts& layouts) {
+  PagedParams params{};
+  params.table_stride = layouts.table_stride;
+  params.page_size = static_cast<int>(problem.page_size);
+  params.pages = static_cast<int>(layouts.pages);
+  params.table_keys = layouts.max_pages * problem.page_size;
+  return params;
+}
+
 void relocate_ragged(Step& step, std::size_t offset) {
   step.relocate(offset + offsetof(RaggedParams, cu_seqlens_q), Operand::kCuSeqlensQ);
   step.relocate(offset + offsetof(RaggedParams, cu_seqlens_kv), Operand::kCuSeqlensKv);
@@ -193,6 +203,11 @@ std::optional<std::string> why_no_expression(const Problem& problem) {
 std::optional<std::string> why_not_ragged(const Problem& problem) {
   if (!problem.ragged()) return std::nullopt;
   return "ragged batches: no kernel of this family reads each sequence's lengths";
+}
+
+std::optional<std::string> why_not_paged(const Problem& problem) {
+  if (!problem.paged()) return std::nullopt;
+  return "paged caches: no kernel of this family reads keys through a block table";
 }
 
 std::optional<std::string> why_indices_overflow(const Problem& problem) {

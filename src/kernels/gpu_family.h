@@ -35,8 +35,19 @@ void relocate_scores(Step& step, std::size_t offset, const Problem& problem);
 // Of ragged problems; addresses are null, as above.
 RaggedParams make_ragged_params(const Problem& problem, const ProblemLayouts& layouts);
 void relocate_ragged(Step& step, std::size_t offset);
+// Of paged problems.
+PagedParams make_paged_params(const Problem& problem, const ProblemLayouts& layouts);
+template <class Params>
+void set_paged_params(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
+  using All = Paged<Params>;
+  step.set_params(All{params, make_score_params(problem), make_ragged_params(problem, layouts),
+                      make_paged_params(problem, layouts)});
+  relocate_scores(step, offsetof(All, score), problem);
+  relocate_ragged(step, offsetof(All, ragged));
+  step.relocate(offsetof(All, paged) + offsetof(PagedParams, block_table), Operand::kBlockTable);
+}
 // A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`; of ragged problems with both,
-// of `forward_ragged`, and with those of functions of the user's own of `forward_expressed`.
+// of `forward_ragged` or, where their caches are in pages, of `forward_paged`, and with those of functions of the user's own of `forward_expressed`.
 template <class Params>
 void set_params_of(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
   if (problem.has_expression()) {
@@ -50,6 +61,7 @@ void set_params_of(Step& step, const Params& params, const Problem& problem, con
     return relocate_expressions(step, offsetof(All, expression), problem);
   }
   if (problem.ragged()) {
+    if (problem.paged()) return set_paged_params(step, params, problem, layouts);
     using All = Ragged<Params>;
     step.set_params(All{params, make_score_params(problem), make_ragged_params(problem, layouts)});
     relocate_scores(step, offsetof(All, score), problem);
@@ -67,6 +79,8 @@ std::optional<std::string> why_no_scores(const Problem& problem);
 std::optional<std::string> why_no_expression(const Problem& problem);
 // Of families that have no kernel for ragged batches.
 std::optional<std::string> why_not_ragged(const Problem& problem);
+// Of families that have no kernel for paged caches.
+std::optional<std::string> why_not_paged(const Problem& problem);
 // What no kernel here does on any device: sizes past 32-bit row indices. None if fine.
 std::optional<std::string> why_indices_overflow(const Problem& problem);
 
@@ -135,12 +149,13 @@ class GpuFamily : public Family {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
-    // Families with kernels for 8 bits, for scores, for ragged batches and for functions of the user's own have them by
+    // Families with kernels for 8 bits, for scores, for ragged batches, for paged caches and for functions of the user's own have them by
     // these names, in the same file.
     const Traits traits = traits_of(problem);
     source.name_expression =
         fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
                     problem.has_expression() ? "_expressed"
+                    : problem.paged()        ? "_paged"
                     : problem.ragged()       ? "_ragged"
                     : problem.has_score()    ? "_scored"
                                              : "",

@@ -19,8 +19,8 @@
 namespace flashcore {
 
 // A tensor of the call. The factors are those of 8-bit operands; sink: logits, alibi: slopes, by query head; the next
-// four, of int32, are a ragged batch's boundaries and how many of each sequence's keys and rows count; the last are
-// those of Problem::tensors.
+// four, of int32, are a ragged batch's boundaries and how many of each sequence's keys and rows count; then
+// those of Problem::tensors; and the pages of a paged cache.
 enum class Operand : std::uint8_t {
   kQ,
   kK,
@@ -44,8 +44,9 @@ enum class Operand : std::uint8_t {
   kTensor5,
   kTensor6,
   kTensor7,
+  kBlockTable,
 };
-inline constexpr std::size_t kOperandCount = 22;
+inline constexpr std::size_t kOperandCount = 23;
 // Of the tensor with that number in Problem::tensors.
 constexpr Operand operand_of_tensor(std::size_t number) {
   return static_cast<Operand>(static_cast<std::size_t>(Operand::kTensor0) + number);

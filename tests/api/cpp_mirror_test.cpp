@@ -52,6 +52,10 @@ Attention in_cpp(const fc_attention& a) {
   p.lengths = static_cast<fc_lengths>(a.lengths);
   p.total_q = a.total_q;
   p.total_kv = a.total_kv;
+  p.page_size = a.page_size;
+  p.pages = a.pages;
+  p.max_pages = a.max_pages;
+  p.table_stride = a.table_stride;
   if (a.scale != 0) p.scale = a.scale;
   if (a.score) p.score = a.score;
   if (a.mask) p.mask = a.mask;

@@ -104,18 +104,21 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
     return buffer ? static_cast<const float*>(buffer->data()) : nullptr;
   };
 
-  const auto boundaries_buffer = [&](const char* name,
-                                     const std::vector<std::int64_t>& values) -> std::unique_ptr<Buffer> {
-    if (!problem.ragged()) return nullptr;
+  const auto int32s_buffer = [&](const char* name, const auto& values) -> std::unique_ptr<Buffer> {
+    if (values.empty()) return nullptr;
     const std::vector<std::int32_t> int32s(values.begin(), values.end());
     auto buffer = device->allocate(int32s.size() * sizeof(std::int32_t), 4096);
     device->label(*buffer, {name, DType::kF32, std::nullopt});
     device->upload(buffer->data(), int32s.data(), int32s.size() * sizeof(std::int32_t));
     return buffer;
   };
-  const Boundaries boundaries = boundaries_of(problem);
-  const auto cu_seqlens_q = boundaries_buffer("cu_seqlens_q", boundaries.q),
-             cu_seqlens_kv = boundaries_buffer("cu_seqlens_kv", boundaries.kv);
+  Boundaries boundaries;
+  if (problem.ragged()) boundaries = boundaries_of(problem);
+  if (problem.paged()) boundaries.kv.clear();
+  const auto cu_seqlens_q = int32s_buffer("cu_seqlens_q", boundaries.q),
+             cu_seqlens_kv = int32s_buffer("cu_seqlens_kv", boundaries.kv),
+             block_table = int32s_buffer("block_table", inputs.block_table),
+             seqused_kv = int32s_buffer("seqused_kv", inputs.seqused_kv);
   const auto int32s_at = [](const std::unique_ptr<Buffer>& buffer) {
     return buffer ? static_cast<const std::int32_t*>(buffer->data()) : nullptr;
   };
@@ -147,6 +150,8 @@ inline EmulatorRun run_on_emulator(const SourceMap& sources, const std::string& 
                                        .alibi = address(alibi),
                                        .cu_seqlens_q = int32s_at(cu_seqlens_q),
                                        .cu_seqlens_kv = int32s_at(cu_seqlens_kv),
+                                       .seqused_kv = int32s_at(seqused_kv),
+                                       .block_table = int32s_at(block_table),
                                        .tensors = tensor_addresses});
     for (int i = 0; i < launches && run.result.empty(); ++i) {
       device->fill(o_buffer->data(), 0xff, o.data.size());

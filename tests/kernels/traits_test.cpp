@@ -63,6 +63,11 @@ bool only_other_lengths(const Problem& a, const Problem& b) {
   return a.ragged() && b.ragged() && a.lengths != b.lengths;
 }
 
+// Nor for how large pages are: only for whether there are any.
+bool only_another_page_size(const Problem& a, const Problem& b) {
+  return a.paged() && b.paged() && a.page_size != b.page_size;
+}
+
 // Nor has a function's text a trait: it is in the source that is made for the problem.
 bool only_other_functions(const Problem& a, const Problem& b) {
   return a.has_score_expression() == b.has_score_expression() && a.has_mask_expression() == b.has_mask_expression() &&
@@ -88,6 +93,12 @@ std::map<std::string_view, std::string> complaints(const Print& traits, const Pr
         if (params(p) == params(*q))
           found[field.name] =
               fmt::format("no launch tells {} from {}: add softcap to make_score_params", p.id(), q->id());
+        continue;
+      }
+      if (only_another_page_size(p, *q)) {
+        if (params(p) == params(*q))
+          found[field.name] =
+              fmt::format("no launch tells {} from {}: add page_size to make_paged_params", p.id(), q->id());
         continue;
       }
       if (params(p) != params(*q)) ++in_params[field.name];
@@ -129,7 +140,7 @@ TEST(TraitsTest, TheTableNamesEveryMemberAndNoOther) {
     for (const auto& fact : field.compiled_for) named.insert(fact.trait);
   }
   EXPECT_EQ(members, named);
-  EXPECT_THROW((void)compiled_value("page_size", Problem()), Error);
+  EXPECT_THROW((void)compiled_value("no_trait", Problem()), Error);
 }
 
 TEST(TraitsTest, AFieldThatIsMissingIsNamedWithWhereToAddIt) {

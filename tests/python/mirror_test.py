@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
-from flashcore import _arrays, _factors, _functions, _plan, _scores, _varlen  # noqa: E402
+from flashcore import _arrays, _factors, _functions, _paged, _plan, _scores, _varlen  # noqa: E402
 
 DRAWS = 200
 WHERE_TO_ADD = (
@@ -46,7 +46,10 @@ class Call:
         columns, columns_v = f.pop("head_dim"), f.pop("head_dim_v")
         # A ragged call is flashcore.varlen_attention's, which does not say how lengths are drawn.
         self.ragged = f.pop("lengths") != "fixed"
+        # And a paged one flashcore.paged_attention's.
+        self.page_size = f.pop("page_size")
         self.batch, self.bounds = batch, (rows, keys)
+        self.cache = [view((3, self.page_size, heads_kv, size), dtype) for size in (columns, columns_v)]
         self.packed = [view(shape, kind) for kind, shape in zip((dtype, dtype, dtype, o_dtype), ((batch * rows, heads_q, columns), (batch * keys, heads_kv, columns),
                                                         (batch * keys, heads_kv, columns_v), (batch * rows, heads_q, columns_v)))]  # fmt: skip
         self.tensors = [view(shape, kind) for kind, shape in zip((dtype, dtype, dtype, o_dtype), ((batch, heads_q, rows, columns), (batch, heads_kv, keys, columns),
@@ -68,6 +71,11 @@ class Call:
         return json.dumps({"id": info["problem"], **info["expressions"]}) if "expressions" in info else info["problem"]
 
     def info(self):
+        if self.page_size:
+            table = view((self.batch, 7), "int32")
+            sizes = _paged._Sizes(self.packed[0], *self.cache, table, self.batch, "NHD")
+            return _paged._plan_of(sizes, self.bounds, (self.packed[0], *self.cache, self.packed[3]), self.causal, self.window, self.window_alignment,
+                                   self.scale, None, self.scaling, self.scores).info  # fmt: skip
         if self.ragged:
             sizes = _varlen._Sizes(*self.packed[:3], self.batch)
             return _varlen._plan_of(sizes, self.bounds, tuple(self.packed), self.causal, self.window, self.window_alignment, self.scale, None,
@@ -95,8 +103,8 @@ class MirrorTest(unittest.TestCase):
 
     def test_a_field_that_is_missing_is_named_with_where_to_add_it(self):
         fields = fields_of(["b1_h2_s3_d8_fp32"])[0]
-        with self.assertRaisesRegex(AssertionError, "nothing for page_size: add it to .*_library.py"):
-            Call({**fields, "page_size": 16})
+        with self.assertRaisesRegex(AssertionError, "nothing for experts: add it to .*_library.py"):
+            Call({**fields, "experts": 16})
         self.assertRegex(lost([fields], [{**fields, "scale": 2.0}])[0], "scale was None and became 2.0: add it to ")
 
 

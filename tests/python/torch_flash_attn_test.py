@@ -196,8 +196,8 @@ class VarlenTest(unittest.TestCase):
         for slopes, words in (([1.0, 2, 3, 4], "alibi_slopes is a list"), (SLOPES.cfloat(), "alibi_slopes is torch.complex64"), (SLOPES.long(), "alibi_slopes is torch.int64")):
             with self.assertRaisesRegex(flashcore.Error, words):
                 flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, alibi_slopes=slopes)
-        with self.assertRaisesRegex(flashcore.Error, "block_table is given"):
-            flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, block_table=cu_q)
+        with self.assertRaisesRegex(flashcore.Error, "k_cache has shape .* give four axes"):
+            flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, block_table=cu_q[:2, None])
         with self.assertRaisesRegex(flashcore.Error, "no dropout"):
             flash_attn_varlen_func(q, k, v, cu_q, cu_k, 11, 11, 0.1)
         with self.assertRaisesRegex(flashcore.Error, "cu_seqlens_q is of dtype .*int64; give int32"):

@@ -58,7 +58,8 @@ FC_DEVICE bool find_item(const ForwardParams& params, Item& item) {
 // 0.
 template <Traits T, Config C, class Factors>
 FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_scores, const Factors& factors, int batch,
-                          const Item& item, const ExpressionParams* of_expressions = nullptr) {
+                          const Item& item, const ExpressionParams* of_expressions = nullptr,
+                          const PagedParams* of_pages = nullptr) {
   const int head_q = item.head_q, row = item.row;
   constexpr int kPerLane = (T.head_dim + 31) / 32;
   constexpr int kPerLaneV = (T.head_dim_v + 31) / 32;
@@ -96,14 +97,23 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
       expressions.mask(one, head, key, {row, row});
       if (one[0] != 0.0f) continue;
     }
+    long long k_row = k_head + key * params.k_stride.row, v_row = v_head + key * params.v_stride.row;
+    bool is_missing = false;
+    if constexpr (T.paged) {
+      const int page = tile::page_of_key(*of_pages, item.batch, key), in_page = key % of_pages->page_size;
+      is_missing = page < 0;
+      k_row = k_head + page * params.k_stride.batch + in_page * params.k_stride.row;
+      v_row = v_head + page * params.v_stride.batch + in_page * params.v_stride.row;
+    }
     float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       const int column = lane + 32 * i;
-      if (column < T.head_dim)
-        dot = ptx::fma(q[i], tile::load_any<T.element>(params.k, k_head + key * params.k_stride.row + column), dot);
+      if (column < T.head_dim && !is_missing)
+        dot = ptx::fma(q[i], tile::load_any<T.element>(params.k, k_row + column), dot);
     }
     dot = warp_sum(dot);
+    if (is_missing) dot = ptx::float_of_bits(0x7fffffffu);
     if constexpr (transforms_scores(T)) {
       float one[1] = {dot * factor};
       score.apply(one, slope, tile::Side::kBoth, key, {row, row});
@@ -129,8 +139,8 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     for (int i = 0; i < kPerLaneV; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim_v) {
-        o[i] = ptx::fma(p, tile::load_any<T.element>(params.v, v_head + key * params.v_stride.row + column),
-                        o[i] * rescale);
+        const float value = is_missing ? 0.0f : tile::load_any<T.element>(params.v, v_row + column);
+        o[i] = ptx::fma(p, value, o[i] * rescale);
       }
     }
   }
@@ -160,16 +170,18 @@ FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
 // The grid is that of sequences as long as the bounds.
 template <Traits T, Config C, class Factors>
 FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_scores, const RaggedParams& ragged,
-                             const Factors& factors) {
+                             const Factors& factors, const PagedParams* of_pages = nullptr) {
   Item item;
   if (!find_item<C>(bounds, item)) return;
-  const tile::Sequence sequence = tile::sequence_at(ragged, bounds, item.batch);
+  tile::Sequence sequence;
+  if constexpr (T.paged) sequence = tile::paged_sequence_at(ragged, *of_pages, bounds, item.batch);
+  else sequence = tile::sequence_at(ragged, bounds, item.batch);
   const ForwardParams one = tile::params_of<T>(bounds, ragged, sequence, item.head_q);
   if (sequence.bad)
     return tile::write_bad_rows<T>(one, item.head_q, item.row, 1, bounds.seqlen_q, ptx::tid_x() % 32, 32);
   if (item.row >= sequence.len_q) return;
   item.index = static_cast<long long>(item.head_q) * one.seqlen_q + item.row;
-  attend_row<T, C>(one, &of_scores, factors, 0, item);
+  attend_row<T, C>(one, &of_scores, factors, 0, item, nullptr, of_pages);
 }
 
 template <Traits T, Config C>
@@ -212,6 +224,18 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_ragged(const __grid_constant__ Ragged<Fp8ForwardParams> params) {
   attend_ragged<T, C>(params.plain.problem, params.score, params.ragged, Descales{params.plain});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_paged(const __grid_constant__ Paged<ForwardParams> params) {
+  attend_ragged<T, C>(params.plain, params.score, params.ragged, NoDescales{}, &params.paged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_fp8_paged(const __grid_constant__ Paged<Fp8ForwardParams> params) {
+  attend_ragged<T, C>(params.plain.problem, params.score, params.ragged, Descales{params.plain}, &params.paged);
 }
 
 }  // namespace flashcore::ref_fwd

@@ -25,6 +25,7 @@ class Sm90Fp8Forward final : public GpuFamily<Fp8Config> {
     if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_hopper(limits)) return reason;
     if (auto reason = why_no_scores(problem)) return reason;
+    if (auto reason = why_not_paged(problem)) return reason;
     if (auto reason = why_not_ragged(problem)) return reason;
     if (problem.dtype != DType::kE4M3) return "e4m3 only";
     if (problem.output_dtype() != DType::kF16 && problem.output_dtype() != DType::kBF16)

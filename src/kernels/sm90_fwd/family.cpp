@@ -39,6 +39,7 @@ class Sm90Forward final : public GpuFamily<Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_not_paged(problem)) return reason;
     return why_no_hopper_tiles(problem, limits);
   }
 

@@ -40,6 +40,7 @@ class Sm90ShortForward final : public GpuFamily<Config> {
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_hopper_tiles(problem, limits)) return reason;
+    if (auto reason = why_not_paged(problem)) return reason;
     if (auto reason = why_not_ragged(problem)) return reason;
     // Batch and row tiles are the grid's second and third dimension.
     if (problem.batch > kMaxGrid || problem.seqlen_q > kMaxGrid)

@@ -58,6 +58,26 @@ FC_DEVICE Sequence sequence_at(const RaggedParams& ragged, const ForwardParams& 
   return s;
 }
 
+// The same of a paged cache: the keys are counted from 0, and `page_of_key` says where each lies.
+FC_DEVICE Sequence paged_sequence_at(const RaggedParams& ragged, const PagedParams& paged, const ForwardParams& problem,
+                                     int batch) {
+  Sequence s;
+  const bool good_rows =
+      rows_at(ragged.cu_seqlens_q, ragged.seqused_q, batch, problem.seqlen_q, ragged.total_q, s.first_q, s.len_q);
+  s.first_kv = 0;
+  s.len_kv = load_length(ragged.seqused_kv + batch);
+  s.bad = !good_rows || s.len_kv < 0 || s.len_kv > problem.seqlen_kv || s.len_kv > paged.table_keys;
+  if (s.bad) s.len_kv = 0;
+  s.diagonal = ragged.is_bottom_right ? s.len_kv - s.len_q : 0;
+  return s;
+}
+
+// The page that holds a key of a sequence; -1 where the pool has no such page.
+FC_DEVICE int page_of_key(const PagedParams& paged, int batch, int key) {
+  const int page = load_length(paged.block_table + batch * paged.table_stride + key / paged.page_size);
+  return page >= 0 && page < paged.pages ? page : -1;
+}
+
 // The parameters of a sequence by itself, a batch of one, for the tiles of one query head (the heads of lse lie total_q
 // apart, and here as far as the sequence is long).
 template <Traits T>

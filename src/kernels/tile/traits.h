@@ -28,6 +28,8 @@ struct Traits {
   // Functions of the user's own, in a header that is made for the problem (core/expression_code.h).
   bool score_expression = false;
   bool mask_expression = false;
+  // k and v lie in a pool of pages, which a block table names (PagedParams).
+  bool paged = false;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -43,6 +45,7 @@ struct Traits {
     visit("ragged", &Traits::ragged);
     visit("score_expression", &Traits::score_expression);
     visit("mask_expression", &Traits::mask_expression);
+    visit("paged", &Traits::paged);
   }
 };
 
@@ -123,6 +126,26 @@ struct Ragged {
   Plain plain;
   ScoreParams score;
   RaggedParams ragged;
+};
+
+// Where the keys of a sequence lie whose cache is in pages: entry p of its row of the block table is the page, a batch
+// entry of k and v, that holds its keys p * page_size .. p * page_size + page_size - 1. Its first
+// RaggedParams::seqused_kv keys count; there is no cu_seqlens_kv. A page that the pool does not have holds keys of NaN.
+struct PagedParams {
+  const int* block_table;
+  long long table_stride;  // from one sequence's row to the next
+  int page_size, pages;    // of the pool
+  long long table_keys;    // that a row of the table has room for
+};
+
+// The parameters of a kernel for paged caches, `forward_paged`: those of a ragged batch, but for the strides of batch
+// entries of k and v, which are those of pages.
+template <class Plain>
+struct Paged {
+  Plain plain;
+  ScoreParams score;
+  RaggedParams ragged;
+  PagedParams paged;
 };
 
 // The factors of one operand, x = factor * stored: one for all, or one for each batch entry and kv head.

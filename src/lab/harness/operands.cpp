@@ -31,14 +31,29 @@ constexpr Floats kFloats[] = {
     {"alibi", &AttentionInputs::alibi, &AttentionArgs::alibi, [](const Problem& p) { return p.alibi_count(); }},
 };
 
-// Operands of int32, of ragged problems.
+// Operands of int32, of ragged and of paged problems.
 struct Int32s {
   const char* name;
-  std::vector<std::int64_t> Boundaries::*values;
   const std::int32_t* AttentionArgs::*address;
+  std::size_t (*count)(const Problem&, const ProblemLayouts&);
+  std::vector<std::int32_t> (*values)(const Problem&, const AttentionInputs&);
 };
-constexpr Int32s kInt32s[] = {{"cu_seqlens_q", &Boundaries::q, &AttentionArgs::cu_seqlens_q},
-                              {"cu_seqlens_kv", &Boundaries::kv, &AttentionArgs::cu_seqlens_kv}};
+std::size_t batch_of(const Problem& problem) { return static_cast<std::size_t>(problem.batch); }
+std::vector<std::int32_t> narrowed(const std::vector<std::int64_t>& values) { return {values.begin(), values.end()}; }
+constexpr Int32s kInt32s[] = {
+    {"cu_seqlens_q", &AttentionArgs::cu_seqlens_q,
+     [](const Problem& p, const ProblemLayouts&) { return p.ragged() ? batch_of(p) + 1 : 0; },
+     [](const Problem& p, const AttentionInputs&) { return narrowed(boundaries_of(p).q); }},
+    {"cu_seqlens_kv", &AttentionArgs::cu_seqlens_kv,
+     [](const Problem& p, const ProblemLayouts&) { return p.ragged() && !p.paged() ? batch_of(p) + 1 : 0; },
+     [](const Problem& p, const AttentionInputs&) { return narrowed(boundaries_of(p).kv); }},
+    {"block_table", &AttentionArgs::block_table,
+     [](const Problem& p, const ProblemLayouts& l) { return batch_of(p) * static_cast<std::size_t>(l.table_stride); },
+     [](const Problem&, const AttentionInputs& in) { return in.block_table; }},
+    {"seqused_kv", &AttentionArgs::seqused_kv,
+     [](const Problem& p, const ProblemLayouts&) { return p.paged() ? batch_of(p) : 0; },
+     [](const Problem&, const AttentionInputs& in) { return in.seqused_kv; }},
+};
 
 std::size_t bytes_of(const TensorLayout& layout, DType dtype) {
   return static_cast<std::size_t>(layout.span()) * size_of(dtype);
@@ -196,13 +211,9 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
     const auto count = static_cast<std::size_t>(kFloats[i].count(problem));
     if (count > 0) floats_[i] = allocate(count * sizeof(float), offsets.lse);
   }
-  if (problem.ragged()) {
-    const Boundaries boundaries = boundaries_of(problem);
-    for (std::size_t i = 0; i < int32s_.size(); ++i) {
-      const std::vector<std::int64_t>& values = boundaries.*kInt32s[i].values;
-      boundaries_[i].assign(values.begin(), values.end());
-      int32s_[i] = allocate(values.size() * sizeof(std::int32_t), offsets.lse);
-    }
+  for (std::size_t i = 0; i < int32s_.size(); ++i) {
+    const std::size_t count = kInt32s[i].count(problem, layouts_);
+    if (count > 0) int32s_[i] = allocate(count * sizeof(std::int32_t), offsets.lse);
   }
   const std::vector<ExpressionShape> shapes = tensor_shapes(problem);
   for (std::size_t t = 0; t < shapes.size(); ++t) {
@@ -267,8 +278,11 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
     if (!values.empty()) device_->upload(at(*floats_[i]), values.data(), values.size() * sizeof(float));
   }
   for (std::size_t i = 0; i < int32s_.size(); ++i)
-    if (int32s_[i])
-      device_->upload(at(*int32s_[i]), boundaries_[i].data(), boundaries_[i].size() * sizeof(std::int32_t));
+    if (int32s_[i]) {
+      const std::vector<std::int32_t> values = kInt32s[i].values(problem_, inputs);
+      FC_CHECK(values.size() == kInt32s[i].count(problem_, layouts_));
+      device_->upload(at(*int32s_[i]), values.data(), values.size() * sizeof(std::int32_t));
+    }
   FC_CHECK(inputs.tensors.size() == problem_.tensors.size());
   for (std::size_t t = 0; t < inputs.tensors.size(); ++t)
     device_->upload(at(*tensors_[t]), inputs.tensors[t].data.data(), inputs.tensors[t].data.size());
@@ -336,9 +350,11 @@ std::optional<std::string> Operands::changed_input(const AttentionInputs& upload
     if (std::memcmp(now.data(), expected.data(), now.size() * sizeof(float)) != 0) return kFloats[i].name;
   }
   for (std::size_t i = 0; i < int32s_.size(); ++i) {
-    std::vector<std::int32_t> now(boundaries_[i].size());
-    if (!now.empty()) device_->download(now.data(), at(*int32s_[i]), now.size() * sizeof(std::int32_t));
-    if (now != boundaries_[i]) return kInt32s[i].name;
+    if (!int32s_[i]) continue;
+    const std::vector<std::int32_t> expected = kInt32s[i].values(problem_, uploaded);
+    std::vector<std::int32_t> now(expected.size());
+    device_->download(now.data(), at(*int32s_[i]), now.size() * sizeof(std::int32_t));
+    if (now != expected) return kInt32s[i].name;
   }
   for (std::size_t t = 0; t < uploaded.tensors.size(); ++t) {
     std::vector<std::byte> now(uploaded.tensors[t].data.size());

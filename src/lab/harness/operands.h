@@ -57,9 +57,8 @@ class Operands {
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_;
   // Operands of fp32 beside lse, as kFloats lists them (operands.cpp); null where the problem has none.
   std::array<std::unique_ptr<Buffer>, 5> floats_;
-  // Boundaries of a ragged batch, as kInt32s lists them; null for others.
-  std::array<std::unique_ptr<Buffer>, 2> int32s_;
-  std::array<std::vector<std::int32_t>, 2> boundaries_;
+  // Boundaries of a ragged batch, block table and lengths of a paged one, as kInt32s lists them; null for others.
+  std::array<std::unique_ptr<Buffer>, 4> int32s_;
   // Of Problem::tensors.
   std::array<std::unique_ptr<Buffer>, kMaxExpressionTensors> tensors_;
   std::vector<std::byte> staging_;  // of upload(), whose pieces are made here

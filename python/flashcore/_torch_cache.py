@@ -1,0 +1,155 @@
+"""flash_attn_with_kvcache: FlashAttention's caches, in pages or dense, and new tokens written to them."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Union
+
+import torch
+from torch import Tensor
+
+from . import _library, _paged, _plan, _torch_launch, _varlen
+
+
+def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Optional[Tensor] = None, v: Optional[Tensor] = None,
+                            rotary_cos: Optional[Tensor] = None, rotary_sin: Optional[Tensor] = None,
+                            cache_seqlens: Optional[Union[int, Tensor]] = None, cache_batch_idx: Optional[Tensor] = None,
+                            cache_leftpad: Optional[Tensor] = None, block_table: Optional[Tensor] = None, softmax_scale: Optional[float] = None,
+                            causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, rotary_interleaved: bool = True,
+                            alibi_slopes: Optional[Tensor] = None, num_splits: int = 0, return_softmax_lse: bool = False, *,
+                            page_table: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None, max_seqlen_q: Optional[int] = None,
+                            sink: Optional[Tensor] = None) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+    """flash_attn.flash_attn_with_kvcache: the rows of q over a cache, to which new tokens are appended first. Nothing is read on the host, so a
+    captured call serves a cache that grows.
+
+    Args:
+        q: [batch, rows, heads, dim]; with cu_seqlens_q [rows of all sequences, heads, dim].
+        k_cache, v_cache: [pages, page_size, heads_kv, dim] with a block_table, pages of 1 to 65536 keys; without one
+            [batch, length, heads_kv, dim].
+        k, v: [batch, new, heads_kv, dim]: written to the caches from cache_seqlens on, before q reads them. PyTorch writes them, by a
+            step of its own. What would lie outside of the cache is not written, and its sequence gets NaN. No two sequences may
+            append to one page.
+        rotary_cos, rotary_sin: None only.
+        cache_seqlens: int32 [batch], or a number: keys of each sequence before the new ones. Default: all that the cache has room for;
+            needed with k and v.
+        cache_batch_idx: int32 [batch]: the entry of a dense cache that each sequence has.
+        cache_leftpad: None only.
+        block_table, page_table: int32 [batch, max_pages], FlashAttention 2's and 3's name.
+        softmax_scale, causal, window_size, softcap, alibi_slopes: as of flash_attn_func.
+        rotary_interleaved, num_splits: ignored.
+        return_softmax_lse: also return the log-sum-exp.
+        cu_seqlens_q, max_seqlen_q: int32 [batch + 1] and a bound, for sequences with different numbers of rows (FlashAttention 3's). Not
+            with k and v.
+        sink: [heads], logits that join each row's sum (not in FlashAttention).
+
+    Returns:
+        The output with the axes of q, or (output, softmax_lse) with float32 [batch, heads, rows], or [heads, rows of all sequences].
+        There is no gradient.
+
+    Raises:
+        flashcore.Error: for what is None only, and for tensors that do not fit together.
+    """
+    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
+        if given is not None:
+            hint = "apply the rotary embedding to q and k first" if name.startswith("rotary") else "left padding has no kernel; give sequences that begin at 0"
+            raise _library.Error(f"{name} is given; flashcore.flash_attn takes None only: {hint}")
+    if page_table is not None:
+        if block_table is not None:
+            raise _library.Error("block_table and page_table are both given; they are one thing: leave one out")
+        block_table = page_table
+    if (k is None) != (v is None) or (k is not None and (cache_seqlens is None or cu_seqlens_q is not None)):
+        raise _library.Error("k and v are given together, with cache_seqlens and without cu_seqlens_q; or neither is")
+    with torch.no_grad():
+        q, k_cache, v_cache = (x.detach() for x in (q, k_cache, v_cache))
+        batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+        dense = block_table is None and cache_batch_idx is None
+        if block_table is None:
+            block_table = _table_of_dense(k_cache, cache_batch_idx, batch)
+        elif cache_batch_idx is not None:
+            raise _library.Error("cache_batch_idx and block_table are both given; a block table says it all: leave cache_batch_idx None")
+        room = block_table.shape[1] * k_cache.shape[1]
+        used = _lengths(cache_seqlens, batch, room, q)
+        if k is not None and v is not None:
+            _append(k_cache, v_cache, k.detach(), v.detach(), block_table, used)
+            used = used + k.shape[1]
+        return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
+                     **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
+
+
+def _options(scale: Optional[float], causal: bool, window_size: tuple[int, int], softcap: float, slopes: Optional[Tensor],
+             sink: Optional[Tensor]) -> dict[str, Any]:  # fmt: skip
+    left, right = _plan.window_sides(window_size)
+    if causal:
+        right = 0
+    slopes, logits = (None if x is None else x.detach().float().contiguous() for x in (slopes, sink))
+    return dict(window=None if left < 0 and right < 0 else (left, right), scale=scale, softcap=None if softcap == 0.0 else softcap, alibi=slopes, sink=logits)
+
+
+def _table_of_dense(cache: Tensor, batch_idx: Optional[Tensor], batch: int) -> Tensor:
+    """Of a dense cache each entry is a page."""
+    if cache.dim() != 4 or (batch_idx is None and cache.shape[0] != batch):
+        raise _library.Error(f"k_cache has shape {tuple(cache.shape)} and q has {batch} sequences; give [batch, length, heads_kv, dim], or a block_table")
+    if batch_idx is None:
+        return torch.arange(batch, dtype=torch.int32, device=cache.device)[:, None]
+    if batch_idx.shape != (batch,):
+        raise _library.Error(f"cache_batch_idx has shape {tuple(batch_idx.shape)}; give the cache's entry of each sequence, [batch] = ({batch},)")
+    return batch_idx.to(torch.int32)[:, None].contiguous()
+
+
+def _lengths(given: Optional[Union[int, Tensor]], batch: int, room: int, q: Tensor) -> Tensor:
+    if isinstance(given, Tensor):
+        return given
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
+        raise _library.Error(f"cache_seqlens is a {type(given).__name__}; give an int32 tensor [batch], or a number")
+    return torch.full((batch,), room if given is None else given, dtype=torch.int32, device=q.device)
+
+
+def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Tensor, used: Tensor) -> None:
+    """Writes new keys behind the old ones. What has no place in the cache goes where a good key goes, with that key's numbers, so that
+    nobody else's are touched."""
+    batch, new = k.shape[:2]
+    if k.dim() != 4 or k.shape[2:] != k_cache.shape[2:] or v.shape[:3] != k.shape[:3] or v.shape[3] != v_cache.shape[3] or table.shape[0] != batch:
+        raise _library.Error(f"k and v have shapes {tuple(k.shape)} and {tuple(v.shape)}; give [batch, new, heads_kv, dim] that suit the caches")
+    if used.shape != (batch,) or k_cache.shape[:3] != v_cache.shape[:3]:
+        raise _library.Error(f"cache_seqlens has shape {tuple(used.shape)} and the caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)}; give [batch] "
+                             "lengths, and caches that agree")  # fmt: skip
+    pages, page_size, columns = k_cache.shape[0], k_cache.shape[1], table.shape[1]
+    if batch * new == 0 or pages == 0 or columns == 0:
+        return
+    at = used.long()[:, None] + torch.arange(new, device=used.device)
+    page = table.long().gather(1, (at // page_size).clamp(0, columns - 1))
+    good = ((at >= 0) & (at < columns * page_size) & (page >= 0) & (page < pages)).flatten()
+    one = good.long().argmax()  # a good key, if there is any
+    source = torch.where(good, torch.arange(batch * new, device=used.device), one)
+    page, row = page.flatten()[source].clamp(0, pages - 1), (at.flatten()[source] % page_size)
+    for cache, fresh in ((k_cache, k), (v_cache, v)):
+        values = fresh.to(cache.dtype).flatten(0, 1)[source]
+        cache.index_put_((page, row), torch.where(good.any(), values, cache[page, row]))
+
+
+def _call(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,
+          with_lse: bool, **options: Any) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    if cu_q is None:
+        if q.dim() != 4:
+            raise _library.Error(f"q has shape {tuple(q.shape)}; give [batch, rows, heads, dim], or cu_seqlens_q")
+        batch, rows, heads = q.shape[:3]
+        packed, bound = q.reshape(batch * rows, heads, q.shape[3]), rows
+        cu_q = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * rows
+    else:
+        if max_q is None:
+            raise _library.Error("cu_seqlens_q is given and max_seqlen_q is not; give the longest that a sequence's rows may be")
+        batch, packed, bound = cu_q.shape[0] - 1, q, max_q
+    length = k_cache.shape[1]
+    if dense and all(x.stride(0) == length * x.stride(1) or x.shape[0] == 1 for x in (k_cache, v_cache)):
+        # One entry after another: a ragged batch with room to spare, which faster kernels read.
+        cu_kv = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * length
+        made = _varlen.varlen_attention(packed, k_cache.flatten(0, 1), v_cache.flatten(0, 1), cu_q, cu_kv, bound, length, seqused_kv=used,
+                                        return_lse=with_lse, **options)  # fmt: skip
+    else:
+        made = _paged.paged_attention(packed, k_cache, v_cache, table, used, cu_seqlens_q=cu_q, max_seqlen_q=bound, return_lse=with_lse, **options)
+    _torch_launch.computed.add()
+    if q.dim() == 3:
+        return made
+    out, lse = made if with_lse else (made, None)
+    out = out.view(batch, rows, heads, out.shape[2])
+    return out if lse is None else (out, lse.view(heads, batch, rows).transpose(0, 1))

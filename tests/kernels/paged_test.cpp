@@ -1,0 +1,216 @@
+// Paged caches in every family that reads them, on the emulated GPU and on the CPU: lengths and tables are read at each
+// launch, rows behind a last page and pages of nobody are not read, and tables that no cache has make NaN of the rows
+// that need them and touch nothing else.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/paged.h"
+#include "core/ragged.h"
+#include "device/cpu/cpu_device.h"
+#include "kernels/emulator_run.h"
+#include "kernels/mutation_faults.h"
+
+namespace flashcore::testing {
+namespace {
+
+constexpr std::int32_t kLeastInt = std::numeric_limits<std::int32_t>::min();
+constexpr std::int32_t kMostInt = std::numeric_limits<std::int32_t>::max();
+
+// One candidate bound once, and launched on any lengths and tables.
+class PagedBatch {
+ public:
+  PagedBatch(const char* candidate_text, const char* id)
+      : problem_(PlacedProblem::parse(id)), layouts_(make_layouts(problem_)), at_(boundaries_of(problem_)) {
+    const bool on_cpu = std::string_view(candidate_text).starts_with("cpu");
+    device_ = on_cpu ? open_cpu_device() : open_emulator();
+    const DeviceLimits& limits = device_->info().limits;
+    const Candidate candidate = parse_candidate(candidate_text, problem_, limits);
+    loaded_ = std::make_unique<LoadedCandidate>(*device_, candidate, problem_,
+                                                compile_candidate(candidate, problem_, limits));
+    inputs_ = make_inputs(problem_, Pattern::kNormal, 7);
+    table = inputs_.block_table, used = inputs_.seqused_kv;
+    q_ = put(inputs_.q), k_ = put(inputs_.k), v_ = put(inputs_.v);
+    o_ = device_->allocate(static_cast<std::size_t>(layouts_.o.span()) * size_of(problem_.output_dtype()), 4096);
+    lse_ = device_->allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), 4096);
+    const std::vector<std::int32_t> cu_q(at_.q.begin(), at_.q.end());
+    cu_q_ = device_->allocate(cu_q.size() * 4, 4096);
+    device_->upload(cu_q_->data(), cu_q.data(), cu_q.size() * 4);
+    table_ = device_->allocate(table.size() * 4, 4096), used_ = device_->allocate(used.size() * 4, 4096);
+    AttentionArgs args{q_->data(), k_->data(), v_->data(), o_->data(), static_cast<float*>(lse_->data()), layouts_};
+    args.cu_seqlens_q = static_cast<const std::int32_t*>(cu_q_->data());
+    args.block_table = static_cast<const std::int32_t*>(table_->data());
+    args.seqused_kv = static_cast<const std::int32_t*>(used_->data());
+    launch_ = loaded_->bind(args);
+  }
+
+  const PlacedProblem& problem() const { return problem_; }
+  std::int32_t pages() const { return static_cast<std::int32_t>(layouts_.pages); }
+  std::int32_t& entry(std::int64_t s, std::int64_t page) {
+    return table[static_cast<std::size_t>(s * layouts_.table_stride + page)];
+  }
+
+  // What is wrong after a launch; "" if nothing.
+  std::string run() {
+    device_->upload(table_->data(), table.data(), table.size() * 4);
+    device_->upload(used_->data(), used.data(), used.size() * 4);
+    device_->fill(o_->data(), 0xff, o_->size());
+    device_->fill(lse_->data(), 0xff, lse_->size());
+    try {
+      launch_();
+      device_->synchronize();
+    } catch (const DeviceFault& fault) {
+      return fault.what();
+    }
+    o = HostTensor(problem_.output_dtype(), layouts_.o);
+    lse.resize(static_cast<std::size_t>(layouts_.lse_elements));
+    device_->download(o.data.data(), o_->data(), o.data.size());
+    device_->download(lse.data(), lse_->data(), lse.size() * 4);
+    for (std::int64_t s = 0; s < problem_.batch; ++s)
+      if (std::string wrong = judge(s); !wrong.empty()) return fmt::format("sequence {}: {}", s, wrong);
+    for (const Buffer* buffer : {q_.get(), k_.get(), v_.get(), o_.get(), lse_.get(), table_.get(), used_.get()})
+      if (!buffer->red_zones_intact()) return "a red zone was written";
+    return "";
+  }
+
+  std::vector<std::int32_t> table, used;
+  HostTensor o;
+  std::vector<float> lse;
+
+ private:
+  std::unique_ptr<Buffer> put(const HostTensor& tensor) {
+    auto buffer = device_->allocate(tensor.data.size(), 4096);
+    device_->upload(buffer->data(), tensor.data.data(), tensor.data.size());
+    return buffer;
+  }
+
+  // By the contract, not by the code under test: the keys out of their pages, in fp64.
+  std::string judge(std::int64_t s) const {
+    const auto at = static_cast<std::size_t>(s);
+    const std::int64_t first = at_.q[at], rows = at_.q[at + 1] - first, keys = used[at];
+    const auto lse_at = [&](std::int64_t head, std::int64_t row) {
+      return lse[static_cast<std::size_t>(head * at_.q.back() + first + row)];
+    };
+    if (keys < 0 || keys > problem_.seqlen_kv || keys > layouts_.max_pages * problem_.page_size) {
+      for (std::int64_t head = 0; head < problem_.heads_q; ++head)
+        for (std::int64_t row = 0; row < rows; ++row)
+          for (std::int64_t c = 0; c < problem_.head_dim_v; ++c)
+            if (!std::isnan(lse_at(head, row)) || !std::isnan(o.at(0, head, first + row, c)))
+              return fmt::format("row {} of a bad sequence is not NaN", row);
+      return "";
+    }
+    if (rows == 0) return "";
+    const Problem one = problem_.of_sequence({rows, keys});
+    Boundaries where = at_;
+    for (std::size_t i = 0; i < where.kv.size(); ++i) where.kv[i] = i <= at ? 0 : keys;
+    AttentionInputs given = inputs_;
+    given.block_table = table;
+    const AttentionInputs own = inputs_of_sequence(problem_, given, where, s);
+    const Reference reference = reference_forward(one, own, {});
+    std::vector<float> own_o, own_lse;
+    for (std::int64_t head = 0; head < problem_.heads_q; ++head)
+      for (std::int64_t row = 0; row < rows; ++row) {
+        own_lse.push_back(lse_at(head, row));
+        for (std::int64_t c = 0; c < problem_.head_dim_v; ++c) own_o.push_back(o.at(0, head, first + row, c));
+      }
+    const OutputError error = compare(one, reference, own_o, own_lse);
+    if (flashcore::within(error, error_bound(one, reference))) return "";
+    return fmt::format("relative error {:.3g}, LSE {:.3g}, {} not finite", error.rel, error.lse_max_abs,
+                       error.nonfinite);
+  }
+
+  PlacedProblem problem_;
+  ProblemLayouts layouts_;
+  Boundaries at_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<LoadedCandidate> loaded_;
+  AttentionInputs inputs_;
+  std::unique_ptr<Buffer> q_, k_, v_, o_, lse_, cu_q_, table_, used_;
+  Launch launch_;
+};
+
+class PagedKernelTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PagedKernelTest, EveryLayoutAndPageSize) {
+  for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_bf16_causal_raggedfull_page16",
+                         "b4_h2_hk1_sq9_sk30_d24_dv40_fp16_bshd_raggedrandom_page1",
+                         "b3_h2_sq5_sk40_d64_fp32_strided_wl9_wr4_raggedhalving_page7",
+                         "b2_h2_sq7_sk20_d64_fp16_causaltl_softcap5_raggedrandom_page256"})
+    EXPECT_EQ(PagedBatch(GetParam(), id).run(), "") << id;
+}
+
+// One launch, bound once, as a captured graph is: a cache grows, pages are freed and given to others.
+TEST_P(PagedKernelTest, LengthsAndTablesMayChangeBetweenLaunches) {
+  PagedBatch batch(GetParam(), "b3_h2_hk1_sq2_sk40_d64_bf16_causal_bshd_raggedfull_page8");
+  EXPECT_EQ(batch.run(), "");
+  batch.used = {1, 0, 33};
+  EXPECT_EQ(batch.run(), "");
+  batch.used = {40, 17, 8};
+  for (std::int64_t page = 0; page < 3; ++page) batch.entry(1, page) = batch.entry(0, page + 1);
+  EXPECT_EQ(batch.run(), "") << "pages of a neighbour";
+  for (std::int64_t page = 0; page < 5; ++page) batch.entry(2, page) = batch.entry(0, 4);
+  batch.used = {40, 24, 40};
+  EXPECT_EQ(batch.run(), "") << "one page five times";
+}
+
+// Whatever a table says: NaN where the contract has it, the reference's numbers elsewhere, no access outside.
+TEST_P(PagedKernelTest, HostileTablesGiveNaNAndTouchNothingElse) {
+  PagedBatch batch(GetParam(), "b3_h2_sq12_sk40_d64_fp16_causal_raggedfull_page8");
+  const std::vector<std::int32_t> table = batch.table, used = batch.used;
+  for (const std::int32_t page : {-1, batch.pages(), kMostInt, kLeastInt, -batch.pages()}) {
+    batch.table = table;
+    batch.entry(1, 4) = page;  // keys 32 to 39, which rows 0 to 3 do not see
+    EXPECT_EQ(batch.run(), "") << page;
+    EXPECT_TRUE(std::isnan(batch.lse[12 + 11])) << page;
+    EXPECT_FALSE(std::isnan(batch.lse[12])) << page;
+    batch.entry(1, 0) = page;
+    EXPECT_EQ(batch.run(), "") << page;
+    EXPECT_TRUE(std::isnan(batch.lse[12])) << page;
+  }
+  batch.table = table;
+  for (const std::int32_t keys : {-1, 41, 48, 49, kMostInt, kLeastInt}) {
+    batch.used = used;
+    batch.used[1] = keys;
+    EXPECT_EQ(batch.run(), "") << keys;
+    EXPECT_TRUE(std::isnan(batch.lse[12])) << keys;
+    EXPECT_FALSE(std::isnan(batch.lse[0])) << keys;
+  }
+  batch.used = used;
+  EXPECT_EQ(batch.run(), "");
+}
+
+// Pages that a window has left behind may be anybody's by now.
+TEST_P(PagedKernelTest, PagesOutsideOfTheWindowAreNotLookedAt) {
+  PagedBatch batch(GetParam(), "b2_h2_sq2_sk40_d64_fp16_causal_wl9_raggedfull_page8");
+  for (std::int64_t page = 0; page < 3; ++page) batch.entry(0, page) = -1;
+  EXPECT_EQ(batch.run(), "");
+  EXPECT_FALSE(std::isnan(batch.lse[0]));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest, ::testing::Values("cpu_fwd", kRef), [](const auto& given) {
+  return std::string(given.param).substr(0, std::string_view(given.param).find(':'));
+});
+
+TEST(PagedFamiliesTest, OthersSayThatTheyReadNoPages) {
+  const Problem problem = Problem::parse("b3_h2_sq12_sk40_d64_fp16_causal_raggedfull_page8");
+  const std::unique_ptr<Device> device = open_emulator();
+  std::vector<std::string> reasons;
+  const auto families = supporting_families(problem, device->info().limits, &reasons);
+  ASSERT_EQ(families.size(), 1u);
+  EXPECT_EQ(families[0]->name(), "ref_fwd");
+  EXPECT_EQ(dispatch(problem, device->info()).candidate.family->name(), "ref_fwd");
+  int about_pages = 0;
+  for (const std::string& reason : reasons) about_pages += reason.find("paged caches") != std::string::npos;
+  EXPECT_EQ(about_pages, 5);
+}
+
+TEST(PagedFamiliesTest, EightBits) {
+  for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_e4m3_perhead_causal_raggedrandom_page16",
+                         "b3_h2_sq3_sk20_d32_e5m2_bshd_raggedhalving_page4"})
+    EXPECT_EQ(run_on_emulator(device_sources(), kRef, PlacedProblem::parse(id), 2).verdict(), "passed") << id;
+}
+
+}  // namespace
+}  // namespace flashcore::testing

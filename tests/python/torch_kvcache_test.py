@@ -1,0 +1,132 @@
+"""flash_attn_with_kvcache and paged flash_attn_varlen_func against the definition: caches in pages and dense, new tokens, hostile tables."""
+
+import os
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(ROOT / "python"))
+import flashcore  # noqa: E402
+from flashcore.flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache  # noqa: E402
+
+BATCH, HEADS, HEADS_KV, DIM, PAGE, COLUMNS = 3, 4, 2, 16, 8, 4
+ROOM = PAGE * COLUMNS
+SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+OPTIONS = [{}, {"causal": True}, {"causal": True, "window_size": (6, 0)}, {"softcap": 3.0}, {"alibi_slopes": SLOPES, "causal": True}, {"softmax_scale": 0.2},
+           {"sink": SLOPES, "causal": True}]  # fmt: skip
+
+
+def near(a, b):
+    torch.testing.assert_close(a.double(), b.double(), atol=1e-4, rtol=1e-4)
+
+
+class KvCacheTest(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(5)
+        self.q = torch.randn(BATCH, 3, HEADS, DIM)
+        self.k, self.v = torch.randn(BATCH, ROOM, HEADS_KV, DIM), torch.randn(BATCH, ROOM, HEADS_KV, DIM)
+        self.used = torch.tensor([5, ROOM, 17], dtype=torch.int32)
+        order = torch.randperm(BATCH * COLUMNS + 2)
+        self.table = order[: BATCH * COLUMNS].view(BATCH, COLUMNS).int()
+        self.k_pages, self.v_pages = (self.in_pages(x) for x in (self.k, self.v))
+
+    def in_pages(self, dense):
+        pages = torch.full((BATCH * COLUMNS + 2, PAGE, HEADS_KV, DIM), torch.nan)
+        pages[self.table.flatten().long()] = dense.view(BATCH * COLUMNS, PAGE, HEADS_KV, DIM)
+        return pages
+
+    def wanted(self, q, used, k=None, v=None, **options):
+        k, v = (self.k if k is None else k), (self.v if v is None else v)
+        parts = [flash_attn_func(q[s : s + 1], k[s : s + 1, : used[s]], v[s : s + 1, : used[s]], return_attn_probs=True, **options) for s in range(BATCH)]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+    def test_pages_and_dense_caches(self):
+        for options in OPTIONS:
+            wanted = self.wanted(self.q, self.used.tolist(), **options)
+            for call in ({"k_cache": self.k_pages, "v_cache": self.v_pages, "block_table": self.table},
+                         {"k_cache": self.k_pages, "v_cache": self.v_pages, "page_table": self.table}, {"k_cache": self.k, "v_cache": self.v}):  # fmt: skip
+                out, lse = flash_attn_with_kvcache(self.q, **call, cache_seqlens=self.used, return_softmax_lse=True, **options)
+                near(out, wanted[0])
+                near(lse, wanted[1])
+
+    def test_a_number_of_keys_and_all(self):
+        for length, given in ((9, {"cache_seqlens": 9}), (ROOM, {})):
+            near(flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, block_table=self.table, **given), self.wanted(self.q, [length] * 3)[0])
+
+    def test_entries_of_a_larger_dense_cache(self):
+        larger_k, larger_v = torch.randn(5, ROOM, HEADS_KV, DIM), torch.randn(5, ROOM, HEADS_KV, DIM)
+        places = torch.tensor([4, 0, 2], dtype=torch.int32)
+        larger_k[places.long()], larger_v[places.long()] = self.k, self.v
+        out = flash_attn_with_kvcache(self.q, larger_k, larger_v, cache_seqlens=self.used, cache_batch_idx=places, causal=True)
+        near(out, self.wanted(self.q, self.used.tolist(), causal=True)[0])
+        apart = torch.randn(BATCH, 2 * ROOM, HEADS_KV, DIM)[:, :ROOM]
+        near(flash_attn_with_kvcache(self.q, apart, apart, cache_seqlens=self.used), self.wanted(self.q, self.used.tolist(), apart, apart)[0])
+
+    def test_new_tokens_are_written_first(self):
+        fresh_k, fresh_v = torch.randn(BATCH, 3, HEADS_KV, DIM), torch.randn(BATCH, 3, HEADS_KV, DIM)
+        used = torch.tensor([6, 29, 0], dtype=torch.int32)  # over the border of a page, to the end, from the beginning
+        k, v = self.k.clone(), self.v.clone()
+        for s in range(BATCH):
+            k[s, used[s] : used[s] + 3], v[s, used[s] : used[s] + 3] = fresh_k[s], fresh_v[s]
+        wanted = self.wanted(self.q, (used + 3).tolist(), k, v, causal=True)[0]
+        out = flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, fresh_k, fresh_v, cache_seqlens=used, block_table=self.table, causal=True)
+        near(out, wanted)
+        torch.testing.assert_close(self.k_pages, self.in_pages(k), equal_nan=True)
+        torch.testing.assert_close(self.v_pages, self.in_pages(v), equal_nan=True)
+        dense_k, dense_v = self.k.clone(), self.v.clone()
+        near(flash_attn_with_kvcache(self.q, dense_k, dense_v, fresh_k, fresh_v, cache_seqlens=used, causal=True), wanted)
+        torch.testing.assert_close(dense_k, k)
+
+    def test_what_has_no_place_is_not_written(self):
+        fresh = torch.randn(BATCH, 3, HEADS_KV, DIM)
+        used = torch.tensor([4, ROOM - 1, 2**31 - 9], dtype=torch.int32)
+        table = self.table.clone()
+        k, v = self.k_pages.clone(), self.v_pages.clone()
+        out = flash_attn_with_kvcache(self.q, k, v, fresh, fresh, cache_seqlens=used, block_table=table)
+        self.assertFalse(out[0].isnan().any())
+        self.assertTrue(out[1:].isnan().all())
+        wanted = self.k.clone()
+        wanted[0, 4:7], wanted[1, ROOM - 1] = fresh[0], fresh[1, 0]
+        torch.testing.assert_close(k, self.in_pages(wanted), equal_nan=True)
+        # Of nobody a place.
+        table[:] = -1
+        k, v = self.k_pages.clone(), self.v_pages.clone()
+        out = flash_attn_with_kvcache(self.q, k, v, fresh, fresh, cache_seqlens=used, block_table=table)
+        self.assertTrue(out.isnan().all())
+        torch.testing.assert_close(k, self.k_pages, equal_nan=True)
+
+    def test_sequences_of_different_rows(self):
+        q, cu_q = self.q.flatten(0, 1)[:8], torch.tensor([0, 1, 6, 8], dtype=torch.int32)
+        out, lse = flash_attn_with_kvcache(q, self.k_pages, self.v_pages, cache_seqlens=self.used, page_table=self.table, cu_seqlens_q=cu_q, max_seqlen_q=5,
+                                           causal=True, return_softmax_lse=True)  # fmt: skip
+        self.assertEqual(lse.shape, (HEADS, 8))
+        cu_k = torch.tensor([0, 5, 5 + ROOM, 22 + ROOM], dtype=torch.int32)
+        varlen = flash_attn_varlen_func(q, self.k_pages, self.v_pages, cu_q, cu_k, 5, ROOM, causal=True, block_table=self.table)
+        for s in range(BATCH):
+            rows, keys = slice(cu_q[s], cu_q[s + 1]), self.used[s]
+            wanted = flash_attn_func(q[None, rows], self.k[s : s + 1, :keys], self.v[s : s + 1, :keys], causal=True)[0]
+            near(out[rows], wanted)
+            near(varlen[rows], wanted)
+
+    def test_refused(self):
+        def refused(words, *tensors, **arguments):
+            with self.assertRaisesRegex(flashcore.Error, words):
+                flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, *tensors, **{"block_table": self.table, **arguments})
+
+        refused("rotary_cos is given; .* takes None only", rotary_cos=self.q)
+        refused("cache_leftpad is given", cache_leftpad=self.used)
+        refused("both given", page_table=self.table)
+        refused("k and v are given together, with cache_seqlens", self.k, self.v)
+        refused("k and v are given together", self.k, cache_seqlens=3)
+        refused("cache_seqlens is a float", cache_seqlens=2.5)
+        refused("k and v have shapes", self.k[:2, :1], self.v[:2, :1], cache_seqlens=3)
+        refused("cache_batch_idx and block_table are both given", cache_batch_idx=self.used)
+        refused("give .batch, length, heads_kv, dim., or a block_table", block_table=None)
+        refused("max_seqlen_q is not", cu_seqlens_q=self.used)
+
+
+if __name__ == "__main__":
+    unittest.main()
