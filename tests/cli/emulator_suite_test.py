@@ -25,18 +25,23 @@ class EmulatorSuiteTest(CliTest):
                 self.assertEqual({trial["family"] for trial in trials}, {family})
                 self.assertGreaterEqual(len({trial["config"] for trial in trials}), 3)
                 passed_by[family] = {trial["problem_name"] for trial in trials if trial["ended"] == "passed"}
-        # A family may skip element types that it does not take and ragged batches all together, and nothing else.
+        # A family may skip element types that it does not take, and ragged batches or paged caches all together, and nothing else.
         of_8_bits = {name for name in passed_by["ref_fwd"] if name.startswith("fp8")}
         self.assertGreaterEqual(len(of_8_bits), 5)
         scored = {name for name in passed_by["ref_fwd"] if any(word in name for word in ("softcap", "alibi", "sink", "scores"))}
         self.assertGreaterEqual(len(scored), 7)
         ragged = {name for name in passed_by["ref_fwd"] if "ragged" in name}
         self.assertGreaterEqual(len(ragged), 5)
+        paged = {name for name in passed_by["ref_fwd"] if name.startswith("paged")}
+        self.assertGreaterEqual(len(paged), 4)
         for family, names in passed_by.items():
             wanted = {"fp8", "fp8_causal", "fp8_gqa"} if family == "sm90_fp8_fwd" else passed_by["ref_fwd"] - of_8_bits
             if family in ("sm80_short_fwd", "sm90_short_fwd"):
                 self.assertEqual(names & ragged, set(), f"{family} takes ragged batches now: all of them are wanted of it")
                 wanted -= ragged
+            if family != "ref_fwd":
+                self.assertEqual(names & paged, set(), f"{family} reads paged caches now: all of them are wanted of it")
+                wanted -= paged
             self.assertGreaterEqual(names, wanted, family)
 
 

@@ -30,6 +30,8 @@ inline constexpr const char* kRaggedFull = "b3_h2_hk1_sq70_sk100_d64_bf16_bshd_r
 inline constexpr const char* kRaggedShort = "b12_h4_s30_d64_fp16_raggedfull";
 // Sequences of 130, 65, 32, 16 and 8 rows, so that one section has levels of several.
 inline constexpr const char* kRaggedLevels = "b5_h1_s130_d64_fp16_causal_raggedhalving";
+// Sequences of 50, 25 and 12 keys: last pages of 2, 9 and 12 of 16 keys.
+inline constexpr const char* kPagedCache = "b3_h2_hk1_sq5_sk50_d64_dv32_bf16_raggedhalving_page16";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
@@ -204,6 +206,24 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_ragged_slot_read", kSm90, kRaggedShort, kConsumer,
        "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
        "race"},
+      // --- paged caches ---
+      {"ref_page_off_by_one", kRef, kPagedCache, kSequence, "key / paged.page_size)",
+       "(key + 1) / paged.page_size)", kWrong},
+      {"ref_page_of_the_neighbour", kRef, kPagedCache, kSequence, "paged.block_table + batch * paged.table_stride",
+       "paged.block_table + (batch > 0 ? batch - 1 : 1) * paged.table_stride", kWrong},
+      {"ref_page_row_of_the_table", kRef, kPagedCache, kSequence, "batch * paged.table_stride",
+       "batch * (paged.table_stride - 1)", kWrong},
+      {"ref_page_read_to_its_end", kRef, kPagedCache, kSequence, "s.len_kv = load_length(ragged.seqused_kv + batch);",
+       "s.len_kv = load_length(ragged.seqused_kv + batch) / paged.page_size * paged.page_size + paged.page_size;",
+       kWrong},
+      {"ref_page_stale_length", kRef, kPagedCache, kSequence, "load_length(ragged.seqused_kv + batch);",
+       "load_length(ragged.seqused_kv + batch) - 1;", kWrong},
+      {"ref_page_length_of_the_neighbour", kRef, kPagedCache, kSequence, "load_length(ragged.seqused_kv + batch);",
+       "load_length(ragged.seqused_kv + (batch + 1) % problem.batch);", kWrong},
+      {"ref_page_of_values_by_that_of_keys", kRef, kPagedCache, kRefKernel, "page * params.v_stride.batch",
+       "page * params.k_stride.batch", "wrong result|out of bounds"},
+      {"ref_page_key_not_in_it", kRef, kPagedCache, kRefKernel, "in_page = key % of_pages->page_size", "in_page = key",
+       "wrong result|out of bounds"},
       {"sm90_ragged_no_end", kSm90, kRaggedFull, kProducer, "context.put_end(ring_tile);\n        break;", "break;",
        "deadlock"},
       {"sm90_ragged_lengths_barrier", kSm90, kRaggedFull, kRaggedTiles, "ptx::bar_sync();\n\n  int rank", "int rank",

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <thread>
 
-#include "core/paged.h"
+#include "core/problem_fields.h"
 #include "core/ragged.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/emulator_run.h"
@@ -43,6 +45,15 @@ class PagedBatch {
     args.cu_seqlens_q = static_cast<const std::int32_t*>(cu_q_->data());
     args.block_table = static_cast<const std::int32_t*>(table_->data());
     args.seqused_kv = static_cast<const std::int32_t*>(used_->data());
+    const auto put_floats = [&](const std::vector<float>& values) -> const float* {
+      if (values.empty()) return nullptr;
+      floats_.push_back(device_->allocate(values.size() * sizeof(float), 4096));
+      device_->upload(floats_.back()->data(), values.data(), values.size() * sizeof(float));
+      return static_cast<const float*>(floats_.back()->data());
+    };
+    args.sink = put_floats(inputs_.sink), args.alibi = put_floats(inputs_.alibi);
+    args.descale_q = put_floats(inputs_.descale_q), args.descale_k = put_floats(inputs_.descale_k);
+    args.descale_v = put_floats(inputs_.descale_v);
     launch_ = loaded_->bind(args);
   }
 
@@ -52,14 +63,17 @@ class PagedBatch {
     return table[static_cast<std::size_t>(s * layouts_.table_stride + page)];
   }
 
-  // What is wrong after a launch; "" if nothing.
-  std::string run() {
+  // What is wrong after a launch, or after two at once; "" if nothing.
+  std::string run(bool twice = false) {
     device_->upload(table_->data(), table.data(), table.size() * 4);
     device_->upload(used_->data(), used.data(), used.size() * 4);
     device_->fill(o_->data(), 0xff, o_->size());
     device_->fill(lse_->data(), 0xff, lse_->size());
     try {
+      std::thread other;
+      if (twice) other = std::thread([&] { launch_(); });
       launch_();
+      if (twice) other.join();
       device_->synchronize();
     } catch (const DeviceFault& fault) {
       return fault.what();
@@ -128,6 +142,7 @@ class PagedBatch {
   std::unique_ptr<LoadedCandidate> loaded_;
   AttentionInputs inputs_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_, cu_q_, table_, used_;
+  std::vector<std::unique_ptr<Buffer>> floats_;
   Launch launch_;
 };
 
@@ -192,6 +207,25 @@ TEST_P(PagedKernelTest, PagesOutsideOfTheWindowAreNotLookedAt) {
 INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest, ::testing::Values("cpu_fwd", kRef), [](const auto& given) {
   return std::string(given.param).substr(0, std::string_view(given.param).find(':'));
 });
+
+// As the fuzzer draws them.
+TEST(PagedOnCpuTest, AnyHundredProblems) {
+  constexpr double kMostFlops = 1e8;  // more takes the reference seconds each
+  Draws draws(41);
+  for (int found = 0; found < 100;) {
+    const Problem p = random_problem(draws);
+    if (!p.paged() || p.head_dim > 256 || p.head_dim_v > 256 || p.flops() > kMostFlops) continue;
+    const Layout layout = draws.pick(std::array{Layout::kBhsd, Layout::kBshd, Layout::kStrided});
+    const std::string id = PlacedProblem(p, layout).id();
+    EXPECT_EQ(PagedBatch("cpu_fwd", id.c_str()).run(), "") << id;
+    ++found;
+  }
+}
+
+TEST(PagedOnCpuTest, LaunchesMayOverlap) {
+  PagedBatch batch("cpu_fwd", "b5_h4_hk2_sq60_sk80_d32_fp32_causal_bshd_raggedfull_page16");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(batch.run(true), "");
+}
 
 TEST(PagedFamiliesTest, OthersSayThatTheyReadNoPages) {
   const Problem problem = Problem::parse("b3_h2_sq12_sk40_d64_fp16_causal_raggedfull_page8");
