@@ -129,8 +129,8 @@ struct Attention {
   /// FC_LENGTHS_FULL: a ragged batch of `batch` sequences, whose tensors have these many rows; see fc_attention.
   fc_lengths lengths = FC_LENGTHS_FIXED;
   std::int64_t total_q = 0, total_kv = 0;
-  /// Of a ragged batch with a paged cache: keys in a page, pages of the pool, columns of the block table and the distance
-  /// of its rows (0: max_pages). The table is given to launch(const fc_operands&); see fc_attention.
+  /// Of a ragged batch with a paged cache: keys in a page, pages of the pool, columns of the block table and the
+  /// distance of its rows (0: max_pages). The table is given to launch(const fc_operands&); see fc_attention.
   std::int64_t page_size = 0, pages = 0, max_pages = 0, table_stride = 0;
   /// Functions of your own, "s + bias[h, i, j]" and "j <= i"; empty: none. Their tensors' addresses are given to
   /// launch(const fc_operands&), in this order.

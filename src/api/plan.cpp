@@ -266,10 +266,11 @@ void Plan::check_int32s(const Addresses& addresses) const {
                       operand.name, problem_.id());
     if (needs == Needs::kNothing || (!values && (needs == Needs::kMayHave || count == 0))) continue;
     if (!values)
-      throw_bad_input("{} is null; give the address of its {} int32 on {} to fc_plan_launch_operands, or make the plan "
-                      "with {}",
-                      operand.name, count, context_->info().id,
-                      operand.operand == Operand::kBlockTable ? "page_size 0" : "FC_LENGTHS_FIXED");
+      throw_bad_input(
+          "{} is null; give the address of its {} int32 on {} to fc_plan_launch_operands, or make the plan "
+          "with {}",
+          operand.name, count, context_->info().id,
+          operand.operand == Operand::kBlockTable ? "page_size 0" : "FC_LENGTHS_FIXED");
     if (reinterpret_cast<std::uintptr_t>(values) % alignof(std::int32_t) != 0)
       throw_bad_input("{} is at {}, which is no multiple of {} bytes; copy it", operand.name, values,
                       alignof(std::int32_t));

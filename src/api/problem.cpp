@@ -209,7 +209,8 @@ SequenceLengths total_of(const fc_attention& a, const Problem& problem) {
   }
   if (problem.paged() && a.total_kv != 0)
     throw_bad_input(
-        "total_kv is {} and the cache has pages; leave it 0: pages says how many there are, and seqused_kv how many keys",
+        "total_kv is {} and the cache has pages; leave it 0: pages says how many there are, and seqused_kv how many "
+        "keys",
         a.total_kv);
   return {a.total_q, a.total_kv};
 }
@@ -226,11 +227,12 @@ ProblemLayouts paged_layouts_of(const fc_attention& a, const Problem& problem) {
   if (!problem.paged()) return {};
   const std::int64_t stride = a.table_stride == 0 ? a.max_pages : a.table_stride;
   if (stride < a.max_pages)
-    throw_bad_input("table_stride is {} and max_pages {}; rows of the block table lie at least as far apart as they are "
-                    "long",
-                    stride, a.max_pages);
-  if (a.pages > 0 && problem.page_size * problem.heads_kv > kMaxSpan / a.pages / std::max(problem.head_dim,
-                                                                                          problem.head_dim_v))
+    throw_bad_input(
+        "table_stride is {} and max_pages {}; rows of the block table lie at least as far apart as they are "
+        "long",
+        stride, a.max_pages);
+  if (a.pages > 0 &&
+      problem.page_size * problem.heads_kv > kMaxSpan / a.pages / std::max(problem.head_dim, problem.head_dim_v))
     throw_bad_input("a pool of {} pages of {} keys, {} heads and head dim {} has more than 2^40 elements", a.pages,
                     problem.page_size, problem.heads_kv, std::max(problem.head_dim, problem.head_dim_v));
   return make_paged_layouts(problem, Layout::kBhsd, a.total_q, a.pages, a.max_pages, stride);
@@ -281,9 +283,9 @@ Request read_request(const fc_attention* given) {
                     std::max(element, o_element), kMaxAlignment);
   const SequenceLengths total = total_of(a, problem);
   const ProblemLayouts paged = paged_layouts_of(a, problem);
-  ProblemLayouts& layouts = request.layouts =
-      problem.paged()  ? paged
-      : problem.ragged() ? make_layouts(problem, Layout::kBhsd, total) : make_layouts(problem, Layout::kBhsd);
+  ProblemLayouts& layouts = request.layouts = problem.paged()    ? paged
+                                              : problem.ragged() ? make_layouts(problem, Layout::kBhsd, total)
+                                                                 : make_layouts(problem, Layout::kBhsd);
   layouts.q = with_strides("q", layouts.q, a.q, a.given & FC_GIVEN_Q_STRIDES);
   layouts.k = with_strides("k", layouts.k, a.k, a.given & FC_GIVEN_K_STRIDES);
   layouts.v = with_strides("v", layouts.v, a.v, a.given & FC_GIVEN_V_STRIDES);

@@ -487,8 +487,7 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   AttentionInputs in;
   in.block_table = pages.table;
   if (problem.paged())
-    for (const SequenceLengths& each : problem.sequences())
-      in.seqused_kv.push_back(static_cast<std::int32_t>(each.kv));
+    for (const SequenceLengths& each : problem.sequences()) in.seqused_kv.push_back(static_cast<std::int32_t>(each.kv));
   in.q = draw(problem, layouts.q, problem.group_size(), rows, in.descale_q,
               [&](const Place& at) { return generators.q(at); });
   in.k = draw(problem, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });

@@ -46,8 +46,8 @@ struct AttentionInputs {
   std::vector<float> sink = {};   // Problem::sink_count() logits, by query head
   std::vector<float> alibi = {};  // Problem::alibi_count() slopes, by batch entry (if there is one for each), then head
   std::vector<ElementTensor> tensors = {};  // of Problem::tensors
-  // Of a paged problem, whose k and v are pools of pages: rows of ProblemLayouts::table_stride entries, and keys of each
-  // sequence.
+  // Of a paged problem, whose k and v are pools of pages: rows of ProblemLayouts::table_stride entries, and keys of
+  // each sequence.
   std::vector<std::int32_t> block_table = {}, seqused_kv = {};
 };
 // The slope of a batch entry and query head; 0 where there are none.
@@ -59,7 +59,8 @@ float descale_at(const Problem& problem, const std::vector<float>& descales, std
 // finite magnitude, which becomes the largest number of the type. Infinities stay where the type has them (e5m2), and
 // saturate where it has none.
 // Layout, dtype and sizes from `problem`; bytes between rows (Layout::kStrided) are filled with NaN so that reading
-// them shows; so are pages that no sequence has and rows of a last page that no key has. Multi-threaded: a 16k-token canonical problem fills in well under a second on 16 cores.
+// them shows; so are pages that no sequence has and rows of a last page that no key has. Multi-threaded: a 16k-token
+// canonical problem fills in well under a second on 16 cores.
 AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed);
 // Part of that: the tensors that a problem's functions name. Floats are N(0, 1). An int is its last index in whole
 // steps of 37, so that neighbours are of one document, or of 1000 where there are 4096 or more. A condition holds in

@@ -12,7 +12,8 @@
 
 namespace flashcore {
 
-// How q, k, v and o lie in memory, and the keys of each page of a cache. Kernels take strides; this names the cases that suites and the fuzzer try.
+// How q, k, v and o lie in memory, and the keys of each page of a cache. Kernels take strides; this names the cases
+// that suites and the fuzzer try.
 enum class Layout {
   kBhsd,     // [batch, heads, seqlen, head_dim], contiguous (PyTorch SDPA)
   kBshd,     // [batch, seqlen, heads, head_dim], contiguous (FlashAttention)

@@ -1,12 +1,10 @@
 #include "core/paged.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <numeric>
 
 #include "core/error.h"
-#include "core/operands.h"
 #include "core/random.h"
 
 namespace flashcore {
@@ -75,28 +73,6 @@ DrawnPages draw_pages(const Problem& problem, std::int64_t stride, std::uint64_t
     }
   }
   return drawn;
-}
-
-HostTensor gather_pages(const HostTensor& pool, std::span<const std::int32_t> table_row, std::int64_t keys,
-                        float missing) {
-  const TensorLayout& at = pool.layout;
-  HostTensor dense(pool.dtype, make_layout(Layout::kBhsd, 1, at.heads, keys, at.columns));
-  const std::size_t element = size_of(pool.dtype);
-  for (std::int64_t key = 0; key < keys; ++key) {
-    const std::int64_t page = table_row[static_cast<std::size_t>(key / at.rows)];
-    for (std::int64_t head = 0; head < at.heads; ++head) {
-      const std::int64_t to = dense.layout.offset(0, head, key);
-      if (page < 0 || page >= at.batch) {
-        for (std::int64_t column = 0; column < at.columns; ++column)
-          store_element(pool.dtype, dense.data.data(), to + column, missing);
-        continue;
-      }
-      std::memcpy(dense.data.data() + static_cast<std::size_t>(to) * element,
-                  pool.data.data() + static_cast<std::size_t>(at.offset(page, head, key % at.rows)) * element,
-                  static_cast<std::size_t>(at.columns) * element);
-    }
-  }
-  return dense;
 }
 
 }  // namespace flashcore

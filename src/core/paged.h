@@ -1,13 +1,11 @@
 #pragma once
 // Caches in pages, in host memory: where the keys of a paged problem's sequences lie. Its k and v are
-// [pages, heads_kv, page_size, head_dim]; entry p of a sequence's row of the block table is the page that holds its keys
-// from p * page_size on.
+// [pages, heads_kv, page_size, head_dim]; entry p of a sequence's row of the block table is the page that holds its
+// keys from p * page_size on.
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
-#include "core/data.h"
 #include "core/problem.h"
 
 namespace flashcore {
@@ -34,10 +32,5 @@ struct DrawnPages {
   std::vector<PageOwner> owners;    // of each page of the pool
 };
 DrawnPages draw_pages(const Problem& problem, std::int64_t stride, std::uint64_t seed);
-
-// The first `keys` keys of a row of the block table, as a dense tensor of one batch entry. A page that the pool does not
-// have holds `missing`: NaN for k, which makes NaN of each row that sees such a key, and 0 for v.
-HostTensor gather_pages(const HostTensor& pool, std::span<const std::int32_t> table_row, std::int64_t keys,
-                        float missing);
 
 }  // namespace flashcore

@@ -148,7 +148,8 @@ struct Problem {
   // 2·(head_dim + head_dim_v) per unmasked pair of every query head; softmax not counted (the field's convention).
   double flops() const;
   // The fewest bytes that must move: q, k, v read once, o and lse (fp32) written once. Keys that no row sees and rows
-  // that see no key are not read. Of a paged problem also the block table; keys that two sequences share count for each.
+  // that see no key are not read. Of a paged problem also the block table; keys that two sequences share count for
+  // each.
   double bytes() const;
   // Decode-like: too few query rows per key to be bound by arithmetic; quoted in bytes per second. The rule: at most 64
   // query rows share a key (seqlen_q x group_size: about 64 flops a byte, a third of what keeps tensor cores busy), and

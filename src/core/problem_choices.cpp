@@ -312,8 +312,8 @@ std::vector<Problem> plainer_lengths(const Problem& from) {
 
 std::vector<Problem> plainer_pages(const Problem& from) {
   if (!from.paged()) return {};
-  std::vector<Problem> problems = with_each(from, smaller_sizes(from.page_size, 1),
-                                            [](Problem& p, std::int64_t size) { p.page_size = size; });
+  std::vector<Problem> problems =
+      with_each(from, smaller_sizes(from.page_size, 1), [](Problem& p, std::int64_t size) { p.page_size = size; });
   problems.insert(problems.begin(), from);
   problems.front().page_size = 0;
   return problems;

@@ -47,7 +47,8 @@ void set_paged_params(Step& step, const Params& params, const Problem& problem, 
   step.relocate(offsetof(All, paged) + offsetof(PagedParams, block_table), Operand::kBlockTable);
 }
 // A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`; of ragged problems with both,
-// of `forward_ragged` or, where their caches are in pages, of `forward_paged`, and with those of functions of the user's own of `forward_expressed`.
+// of `forward_ragged` or, where their caches are in pages, of `forward_paged`, and with those of functions of the
+// user's own of `forward_expressed`.
 template <class Params>
 void set_params_of(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
   if (problem.has_expression()) {
@@ -149,8 +150,8 @@ class GpuFamily : public Family {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
-    // Families with kernels for 8 bits, for scores, for ragged batches, for paged caches and for functions of the user's own have them by
-    // these names, in the same file.
+    // Families with kernels for 8 bits, for scores, for ragged batches, for paged caches and for functions of the
+    // user's own have them by these names, in the same file.
     const Traits traits = traits_of(problem);
     source.name_expression =
         fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",

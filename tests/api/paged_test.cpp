@@ -108,8 +108,7 @@ TEST(PagedTest, TablesThatNoCacheHasMakeNaN) {
   call.table[2 * kTableStride + 2] = kPages;  // keys 8 to 11 of the last sequence, which its first two rows do not see
   plan.launch(call.operands());
   EXPECT_TRUE(std::isfinite(call.o[0]));
-  for (std::size_t row = 1; row < 7; ++row)
-    EXPECT_EQ(std::isnan(call.o[row * kHeads * kDim]), row >= 3) << row;
+  for (std::size_t row = 1; row < 7; ++row) EXPECT_EQ(std::isnan(call.o[row * kHeads * kDim]), row >= 3) << row;
   PagedCall longer;
   longer.used[2] = 13;
   plan.launch(longer.operands());
@@ -139,7 +138,8 @@ TEST(PagedTest, WhatDoesNotFitIsRefused) {
   refused(paged(), "overlaps block_table",
           [](fc_operands& o, PagedCall& c) { o.block_table = reinterpret_cast<const std::int32_t*>(c.o.data()); });
   // The struct of ABI version 7 ends before the table.
-  refused(paged(), "block_table is null", [](fc_operands& o, PagedCall&) { o.struct_size = offsetof(fc_operands, block_table); });
+  refused(paged(), "block_table is null",
+          [](fc_operands& o, PagedCall&) { o.struct_size = offsetof(fc_operands, block_table); });
   Attention bad = paged();
   bad.lengths = FC_LENGTHS_FIXED, bad.total_q = 0;
   refused(bad, "page_size is 4 and lengths is fixed", nothing);

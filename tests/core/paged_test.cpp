@@ -33,16 +33,19 @@ TEST(PagedTest, IdsAndFields) {
   }
   EXPECT_EQ(Problem::parse(kDecode).page_size, 16);
   EXPECT_EQ(PlacedProblem::parse("b2_h2_s9_d8_fp16_bshd_raggedfull_page4").layout, Layout::kBshd);
-  for (const char* bad : {"b2_h2_s9_d8_fp16_page16", "b2_h2_s9_d8_fp16_raggedfull_page", "b2_h2_s9_d8_fp16_raggedfull_page65537",
-                          "b2_h2_s9_d8_fp16_raggedfull_page-1", "b2_h2_s9_d8_fp16_page16_raggedfull"})
+  for (const char* bad :
+       {"b2_h2_s9_d8_fp16_page16", "b2_h2_s9_d8_fp16_raggedfull_page", "b2_h2_s9_d8_fp16_raggedfull_page65537",
+        "b2_h2_s9_d8_fp16_raggedfull_page-1", "b2_h2_s9_d8_fp16_page16_raggedfull"})
     EXPECT_THROW(Problem::parse(bad), Error) << bad;
   try {
     Problem::parse("b2_h2_s9_d8_fp16_page16");
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("page_size is 16 and lengths is fixed"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("page_size is 16 and lengths is fixed"), std::string::npos)
+        << error.what();
   }
   const Suite suite = parse_suite(
-      "name: x\nproblems:\n  - {name: a, num_heads: 2, seq_len: 9, head_dim: 8, dtype: fp16, lengths: full, page_size: 4}\n",
+      "name: x\nproblems:\n  - {name: a, num_heads: 2, seq_len: 9, head_dim: 8, dtype: fp16, lengths: full, page_size: "
+      "4}\n",
       "x.yaml");
   EXPECT_EQ(suite.problems[0].problem.id(), "b1_h2_s9_d8_fp16_raggedfull_page4");
   const Problem paged = Problem::parse(kDecode), small = Problem::parse("b5_h4_hk2_sq1_sk70_d16_bf16_raggedfull_page8"),
@@ -137,7 +140,8 @@ TEST(PagedTest, TablesAreScatteredAndHostile) {
 
 // What no key is holds NaN, of every type: nobody may read it.
 TEST(PagedTest, RowsThatNoKeyHasAreNaN) {
-  for (const char* id : {kRandom, "b3_h2_s11_d16_e4m3_perhead_strided_raggedhalving_page8", "b3_h2_s11_d16_e5m2_raggedfull_page8"}) {
+  for (const char* id :
+       {kRandom, "b3_h2_s11_d16_e4m3_perhead_strided_raggedhalving_page8", "b3_h2_s11_d16_e5m2_raggedfull_page8"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const DrawnPages drawn = draw_pages(p, make_layouts(p).table_stride, 3);
@@ -158,8 +162,9 @@ TEST(PagedTest, RowsThatNoKeyHasAreNaN) {
 
 // The same keys one after another must give the same results: the reference of the dense batch, sequence by sequence.
 TEST(PagedTest, TheReferenceIsThatOfTheGatheredKeys) {
-  for (const char* id : {kDecode, kRandom, "b4_h2_hk1_sq9_sk30_d8_bf16_bshd_causal_softcap5_alibibatch_sink_raggedrandom_page4",
-                         "b3_h2_s11_d16_e4m3_perhead_strided_raggedrandom_page2"}) {
+  for (const char* id :
+       {kDecode, kRandom, "b4_h2_hk1_sq9_sk30_d8_bf16_bshd_causal_softcap5_alibibatch_sink_raggedrandom_page4",
+        "b3_h2_s11_d16_e4m3_perhead_strided_raggedrandom_page2"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const Reference all = reference_forward(p, in, {});
@@ -169,7 +174,8 @@ TEST(PagedTest, TheReferenceIsThatOfTheGatheredKeys) {
       const Problem one = p.of_sequence(sequences[s]);
       const AttentionInputs own = inputs_of_sequence(p, in, at, static_cast<std::int64_t>(s));
       for (std::int64_t key = 0; key < one.seqlen_kv; ++key) {
-        const std::int64_t page = row_of(p, in, static_cast<std::int64_t>(s))[static_cast<std::size_t>(key / p.page_size)];
+        const std::int64_t page =
+            row_of(p, in, static_cast<std::int64_t>(s))[static_cast<std::size_t>(key / p.page_size)];
         for (std::int64_t head = 0; head < p.heads_kv; ++head)
           for (std::int64_t c = 0; c < p.head_dim; ++c)
             ASSERT_EQ(own.k.at(0, head, key, c), in.k.at(page, head, key % p.page_size, c)) << id;

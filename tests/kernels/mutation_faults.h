@@ -207,8 +207,8 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
        "race"},
       // --- paged caches ---
-      {"ref_page_off_by_one", kRef, kPagedCache, kSequence, "key / paged.page_size)",
-       "(key + 1) / paged.page_size)", kWrong},
+      {"ref_page_off_by_one", kRef, kPagedCache, kSequence, "key / paged.page_size)", "(key + 1) / paged.page_size)",
+       kWrong},
       {"ref_page_of_the_neighbour", kRef, kPagedCache, kSequence, "paged.block_table + batch * paged.table_stride",
        "paged.block_table + (batch > 0 ? batch - 1 : 1) * paged.table_stride", kWrong},
       {"ref_page_row_of_the_table", kRef, kPagedCache, kSequence, "batch * paged.table_stride",
