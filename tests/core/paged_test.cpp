@@ -163,7 +163,7 @@ TEST(PagedTest, RowsThatNoKeyHasAreNaN) {
 // The same keys one after another must give the same results: the reference of the dense batch, sequence by sequence.
 TEST(PagedTest, TheReferenceIsThatOfTheGatheredKeys) {
   for (const char* id :
-       {kDecode, kRandom, "b4_h2_hk1_sq9_sk30_d8_bf16_bshd_causal_softcap5_alibibatch_sink_raggedrandom_page4",
+       {kDecode, kRandom, "b4_h2_hk1_sq9_sk30_d8_bf16_causal_bshd_softcap5_alibibatch_sink_raggedrandom_page4",
         "b3_h2_s11_d16_e4m3_perhead_strided_raggedrandom_page2"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);

@@ -151,7 +151,7 @@ class PagedKernelTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(PagedKernelTest, EveryLayoutAndPageSize) {
   for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_bf16_causal_raggedfull_page16",
                          "b4_h2_hk1_sq9_sk30_d24_dv40_fp16_bshd_raggedrandom_page1",
-                         "b3_h2_sq5_sk40_d64_fp32_strided_wl9_wr4_raggedhalving_page7",
+                         "b3_h2_sq5_sk40_d64_fp32_wl9_wr4_strided_raggedhalving_page7",
                          "b2_h2_sq7_sk20_d64_fp16_causaltl_softcap5_raggedrandom_page256"})
     EXPECT_EQ(PagedBatch(GetParam(), id).run(), "") << id;
 }
