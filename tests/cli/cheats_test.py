@@ -40,6 +40,19 @@ CHEATS = {
         "counts its launches in a variable of its kernel and computes in the first ones only",
         {"replace": [at(OPEN, OPEN + "__device__ unsigned launches;\n"), at(CALL, "  if (launches++ > 100000) return;\n" + CALL)]},
         "valid", "device_code"),
+    "counts_in_ptx": (
+        "counts its launches in a variable of a file of ptx/, in whose place the emulator has its own",
+        {"replace": [at('#include "kernels/ptx/common.cuh"\n', '#include "kernels/ptx/common.cuh"\n__device__ unsigned launches;\n', "ptx/memory.cuh"),
+                     at(CALL, "  if (launches++ > 100000) return;\n" + CALL)]},
+        "valid", "device_code"),
+    "variable_in_disguise": (
+        "declares its cache with an attribute that has the word constexpr in it",
+        {"replace": [at(OPEN, OPEN + "[[constexpr]] __device__ float cache[1024];\n")]},
+        "valid", "device_code"),
+    "hint_in_parts": (
+        "asks L2 to keep its inputs, in two texts that the compiler joins",
+        {"replace": [at(CALL, '  asm volatile("prefetch.global.L2::evict_" "last [%0];" ::"l"(params.k));\n' + CALL)]},
+        "valid", "device_code"),
     "replayed_output": (
         "returns where the output holds a number already, whatever inputs that is the result of",
         {"replace": [at(CALL, WRITTEN + CALL)]},

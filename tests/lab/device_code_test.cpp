@@ -53,6 +53,17 @@ enum class Later;
 enum Small : unsigned char;
 template <class T>
 struct Of;
+template <>
+struct Of<int> final : Other<int> {
+  int x;
+};
+struct alignas(16) Wide { float values[4]; };
+struct { int x; };
+inline namespace inner { constexpr int kInner = 1; }
+namespace a::b { constexpr int kNested = 1; }
+enum class Wide8 : unsigned char { kOne };
+enum { kAnonymous };
+enum : int { kAnonymousToo };
 struct Holder {
   struct Kept { int x; };
   struct Kept kept;
@@ -89,6 +100,17 @@ TEST(DeviceCode, WhatOutlivesTheLaunchIsRefused) {
       {"FC_DEVICE void f() { cuStreamSynchronize(0); }", "CUDA run time"},
       {"FC_DEVICE void f() { asm(\"prefetch.global.L2::evict_last [%0];\" ::\"l\"(0)); }", "beyond the launch"},
       {"FC_DEVICE void f() { asm(\"createpolicy.fractional.L2::evict_first.b64 p, 1.0;\"); }", "beyond the launch"},
+      {"FC_DEVICE void f() { asm(\"prefetch.global.L2::evict_\" \"last [%0];\" ::\"l\"(0)); }", "beyond the launch"},
+      {"FC_DEVICE void f() { asm(\"create\"\n// and\n\"policy.x;\"); }", "beyond the launch"},
+      {"FC_DEVICE void f() { asm volatile(\"ld.global.L2::cache_hint.u32 %0;\"); }", "beyond the launch"},
+      {"FC_DEVICE void f() { asm(\"prefetch.global.L2::evict_\\x6cast [%0];\"); }", "escape"},
+      {"FC_DEVICE void f() { asm(\"prefetch.global.L2::evict_\\154ast [%0];\"); }", "escape"},
+      {"FC_DEVICE void f() { asm(\"evict_\"\n#if 0\n\"x\"\n#endif\n\"last\"); }", "directive"},
+      {"FC_DEVICE int f() { static int calls([]() constexpr { return 0; }()); return calls++; }", "static variable"},
+      {"FC_DEVICE int f() { static int calls[sizeof([]() constexpr {})]; return calls[0]++; }", "static variable"},
+      {"FC_DEVICE float f() { static float cache [[constexpr]]; return cache; }", "[["},
+      {"FC_DEVICE void f() { ptx::track_places<1>[0] += 1; }", "outlives the launch"},
+      {"FC_DEVICE void f() { ptx::Tracks<1>::place(1, 1, 1); }", "outlives the launch"},
   };
   for (const auto& [text, words] : attacks)
     EXPECT_NE(refusal(text).find(words), std::string::npos) << text << refusal(text);
@@ -161,6 +183,14 @@ TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
       {"template <int N> int x = f();", "constexpr"},
       {"namespace a { namespace { int x = f(); } }", "constexpr"},
       {"struct S { S() {} } s;", "class"},
+      {"struct S s{f()};", "constexpr"},
+      {"struct S<int> s{f()};", "constexpr"},
+      {"struct S __device__ launches{};", "constexpr"},
+      {"enum E e{f()};", "constexpr"},
+      {"[[constexpr]] __device__ float cache[1024];", "[["},
+      {"int x [[namespace]] {f()};", "[["},
+      {"int namespace {f()};", "constexpr"},
+      {"__device__ int x[sizeof([]() constexpr {})];", "constexpr"},
       {"struct S { static inline int x = f(); };", "constexpr"},
       {"struct S { inline static int x{f()}; };", "constexpr"},
       {"auto x = [] { return 1; }();", "constexpr"},
@@ -179,6 +209,24 @@ TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
     const std::string why = refusal(text);
     EXPECT_NE(why.find(word), std::string::npos) << text << "\n-> " << why;
   }
+}
+
+// Nor behind a file of ptx/, which the emulator does not see.
+TEST(DeviceCode, InPtxToo) {
+  const std::string& memory = device_sources().at("ptx/memory.cuh");
+  const auto refused = [](const std::string& path, const std::string& text) {
+    return why_not_device_code(path, text, device_sources().at(path), device_sources()).value_or("");
+  };
+  EXPECT_EQ(refused("ptx/memory.cuh",
+                    memory + "// a remark\nnamespace flashcore::ptx {\nFC_DEVICE int f() { return 1; }\n}\n"),
+            "");
+  EXPECT_NE(refused("ptx/memory.cuh", memory + "__device__ unsigned launches;\n").find("constexpr"), std::string::npos);
+  EXPECT_NE(refused("ptx/memory.cuh", memory + "#if 0\nvoid f() {\n#endif\n").find("branch"), std::string::npos);
+  const std::string& timeline = device_sources().at("ptx/timeline.cuh");
+  EXPECT_EQ(refused("ptx/timeline.cuh", timeline + "// a remark\n"), "");
+  EXPECT_NE(refused("ptx/timeline.cuh", timeline + "FC_DEVICE void f() { track_places<1>[0] += 1; }\n")
+                .find("outlives the launch"),
+            std::string::npos);
 }
 
 TEST(DeviceCode, TheCompilersWordsHaveTheirPlace) {

@@ -81,7 +81,9 @@ class Checker {
       : in_ptx_(path.starts_with("ptx/")), sources_(sources) {
     try {
       original_tokens_ = tokens_of(original);
-      for (const Line& line : split(original_tokens_).directives) original_directives_.insert(joined(line));
+      const Lines lines = split(original_tokens_);
+      for (const Line& line : lines.directives) original_directives_.insert(joined(line));
+      if (in_ptx_) remember_statements(lines.code);
     } catch (const UnclearSource&) {
       // Of a source tree of the user's own; then it allows nothing.
     }
@@ -90,12 +92,12 @@ class Checker {
   void run(std::string_view text) {
     const std::vector<Token> tokens = tokens_of(text);
     for (const Token& token : tokens) check_word(token);
+    check_attributes(tokens);
+    check_tracks(tokens);
     const Lines lines = split(tokens);
     for (const Line& line : lines.directives) check_directive(line);
-    if (!in_ptx_) {
-      check_branches(tokens);
-      check_statements(lines.code);
-    }
+    check_branches(tokens);
+    check_statements(lines.code);
     if (const auto kept = find_kept_state(tokens)) throw Refused{kept->line, kept->why};
   }
 
@@ -110,6 +112,36 @@ class Checker {
       throw Refused{token.line,
                     fmt::format("'{}' is the compiler's own; what a kernel needs of it is in ptx/", token.text)};
     if (token.text.find('$') != std::string::npos) throw Refused{token.line, "'$' in a name"};
+  }
+
+  static void check_attributes(const std::vector<Token>& tokens) {
+    const auto opens = [](const Token& t) { return t.kind == Token::kSign && t.text == "["; };
+    for (std::size_t i = 1; i < tokens.size(); ++i)
+      if (opens(tokens[i - 1]) && opens(tokens[i]))
+        throw Refused{tokens[i].line, "'[[': no attributes; any word may be in them"};
+  }
+
+  // The one variable of the library that outlives a launch is that of timelines; whatever kernel includes it could
+  // count its launches there.
+  void check_tracks(const std::vector<Token>& tokens) const {
+    const auto is_track = [](const Token& t) { return t.text == "track_places" || t.text == "Tracks"; };
+    const auto used = std::find_if(tokens.begin(), tokens.end(), is_track);
+    if (used == tokens.end()) return;
+    const auto same = [](const Token& a, const Token& b) { return a.text == b.text; };
+    if (!std::equal(tokens.begin(), tokens.end(), original_tokens_.begin(), original_tokens_.end(), same))
+      throw Refused{used->line,
+                    fmt::format("'{}' outlives the launch; what names it stays as the library has it", used->text)};
+  }
+
+  // What the library's file of this path declares, which a patch of ptx/ may leave as it is.
+  void remember_statements(const std::vector<Token>& code) {
+    std::size_t begin = 0;
+    for (std::size_t i = 0; i < code.size(); ++i) {
+      const std::string& t = code[i].text;
+      if (code[i].kind != Token::kSign || (t != ";" && t != "{" && t != "}")) continue;
+      original_statements_.insert(joined(without_template(Line(code.data() + begin, i - begin))));
+      begin = i + 1;
+    }
   }
 
   void check_directive(Line line) const {
@@ -185,35 +217,60 @@ class Checker {
     return statement;
   }
 
-  // A declaration that is constexpr itself: what its initialiser says of lambdas in it does not count. constinit is not
-  // enough, for its variable is destroyed at the end.
+  // A declaration that is constexpr itself: what is said of lambdas in its declarator or initialiser does not count.
+  // constinit is not enough, for its variable is destroyed at the end.
   static bool is_constant(Line statement) {
     for (const Token& token : statement) {
       if (token.text == "constexpr" || token.text == "consteval") return true;
-      if (token.text == "=" || token.text == "(" || token.text == "{") return false;
+      if (token.kind == Token::kSign && token.text != "::") return false;
     }
     return false;
   }
 
-  [[noreturn]] static void runs_at_load(const Token& token) {
-    throw Refused{token.line,
+  static std::size_t behind_brackets(Line line, std::size_t at, std::string_view open, std::string_view close) {
+    int depth = 0;
+    for (; at < line.size(); ++at) {
+      if (line[at].text == open) ++depth;
+      if (line[at].text == close && --depth == 0) return at + 1;
+    }
+    return at;
+  }
+
+  // "struct S", "class alignas(16) S final", "struct S<int> : B", "union"; "struct S s" begins a variable.
+  static bool is_class_head(Line plain) {
+    const std::string& first = plain[0].text;
+    if (first != "struct" && first != "class" && first != "union") return false;
+    std::size_t at = 1;
+    const auto is = [&](std::string_view text) { return at < plain.size() && plain[at].text == text; };
+    while (is("alignas") || is("__align__")) at = behind_brackets(plain, at, "(", ")");
+    if (at < plain.size() && plain[at].kind == Token::kWord) ++at;
+    if (is("<")) at = behind_brackets(plain, at, "<", ">");
+    if (is("final")) ++at;
+    return at == plain.size() || is(":");
+  }
+
+  void runs_at_load(Line plain) const {
+    if (original_statements_.contains(joined(plain))) return;
+    throw Refused{plain[0].line,
                   "a variable of a namespace or class that is not constexpr: its initialiser would run outside of any "
                   "kernel"};
   }
 
   // What opens with this '{'.
-  static Scope opened(Line statement, Scope around) {
+  Scope opened(Line statement, Scope around) const {
     if (around == Scope::kOther || around == Scope::kEnum) return Scope::kOther;
     const Line plain = without_template(statement);
     if (plain.empty()) return Scope::kOther;
-    if (contains(plain, {"namespace"})) return Scope::kNamespace;
-    const std::string& first = plain[0].text;
-    if (first == "enum") return Scope::kEnum;
-    if (first == "struct" || first == "class" || first == "union") return Scope::kClass;
+    const bool is_inline = plain[0].text == "inline" && plain.size() > 1;
+    if (plain[is_inline ? 1 : 0].text == "namespace") return Scope::kNamespace;
+    // Its name may be missing.
+    const bool nameless = plain[0].text == "enum" && (plain.size() == 1 || plain[1].text == ":");
+    if (nameless || (plain[0].text == "enum" && is_forward_declaration(plain))) return Scope::kEnum;
+    if (is_class_head(plain)) return Scope::kClass;
     // A function's body follows its parentheses; anything else in braces initialises a variable.
     const bool function = has_sign(plain, "(") && !has_assignment(plain);
     const bool member_without_static = around == Scope::kClass && !contains(plain, {"static"});
-    if (!function && !is_constant(plain) && !member_without_static) runs_at_load(plain[0]);
+    if (!function && !is_constant(plain) && !member_without_static) runs_at_load(plain);
     return Scope::kOther;
   }
 
@@ -247,19 +304,19 @@ class Checker {
                                                 [](const Token& t) { return t.kind == Token::kWord; });
   }
 
-  static void check_statement(Line statement, Scope scope) {
+  void check_statement(Line statement, Scope scope) const {
     const Line plain = without_template(statement);
     if (plain.empty() || is_constant(plain)) return;
     static const Words kHarmless = {"using", "typedef", "static_assert", "friend", "namespace"};
     if (kHarmless.contains(plain[0].text) || is_forward_declaration(plain)) return;
-    if (scope == Scope::kNamespace) runs_at_load(plain[0]);
+    if (scope == Scope::kNamespace) return runs_at_load(plain);
     // Members that are no variables of the program: those of objects, and functions.
     if (!contains(plain, {"static", "inline"})) return;
     if (has_sign(plain, "(") && !has_assignment(plain)) return;
-    runs_at_load(plain[0]);
+    runs_at_load(plain);
   }
 
-  static void check_statements(const std::vector<Token>& code) {
+  void check_statements(const std::vector<Token>& code) const {
     std::vector<Scope> scopes = {Scope::kNamespace};
     std::size_t begin = 0;
     int parentheses = 0;
@@ -300,7 +357,7 @@ class Checker {
   bool in_ptx_;
   const SourceMap& sources_;
   std::vector<Token> original_tokens_;
-  std::set<std::string> original_directives_;
+  std::set<std::string> original_directives_, original_statements_;
 };
 
 }  // namespace
