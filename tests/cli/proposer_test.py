@@ -3,22 +3,34 @@
 import json
 import os
 import re
+import subprocess
 import sys
 import unittest
 
-from support import BAD_USAGE, DONE, NOT_JUDGED, SOURCE_DIR, CliTest
+from support import BAD_USAGE, BINARY, DONE, NOT_JUDGED, SOURCE_DIR, CliTest
 
 PROPOSER = f'"{sys.executable}" "{os.path.join(SOURCE_DIR, "examples", "neighbours.py")}"'
 MEND = f'"{sys.executable}" "{os.path.join(SOURCE_DIR, "examples", "mend_overlap.py")}"'
 # Tries what a confined proposer may not do, says what came of it on stderr, and is done.
 ESCAPES = """
-import json, os, resource, socket, sys, tempfile
+import ctypes, errno, fcntl, json, os, platform, resource, socket, sys, tempfile, termios
+libc = ctypes.CDLL(None, use_errno=True)
 def tried(what):
     try:
         what()
         return "allowed"
     except OSError as e:
         return "refused"
+def forbidden(what):
+    try:
+        what()
+        return "allowed"
+    except OSError as e:
+        return "refused" if e.errno == errno.EPERM else "allowed"
+def call(function, *arguments):
+    if getattr(libc, function)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), function)
+boss = os.getppid()
 with tempfile.NamedTemporaryFile("w") as own:
     own.write("x")
 outcome = {
@@ -26,10 +38,48 @@ outcome = {
     "unix": tried(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)),
     "writes": tried(lambda: open(sys.argv[1], "w").close()),
     "kills": tried(lambda: os.kill(os.getppid(), 0)),
+    "types": forbidden(lambda: fcntl.ioctl(0, termios.TIOCSTI, b"x")),
+    "console": forbidden(lambda: fcntl.ioctl(0, 0x541C, b"x")),
+    "discipline": forbidden(lambda: fcntl.ioctl(0, termios.TIOCSETD, b"1234")),
+    "limits": forbidden(lambda: resource.prlimit(boss, resource.RLIMIT_CORE, resource.prlimit(0, resource.RLIMIT_CORE))),
+    "owner": forbidden(lambda: fcntl.fcntl(0, fcntl.F_SETOWN, boss)),
+    "signal": forbidden(lambda: fcntl.fcntl(0, 10, 10)),
+    "owner_ex": forbidden(lambda: fcntl.fcntl(0, 15, bytes(8))),
+    "affinity": forbidden(lambda: os.sched_setaffinity(boss, os.sched_getaffinity(boss))),
+    "scheduler": forbidden(lambda: os.sched_setscheduler(boss, os.SCHED_OTHER, os.sched_param(0))),
+    "priority": forbidden(lambda: call("syscall", {"x86_64": 251, "aarch64": 30}[platform.machine()], 1, boss, 0)),
+    "shm": forbidden(lambda: call("shmget", 0x5eed, 1, 0)),
+    "sem": forbidden(lambda: call("semget", 0x5eed, 1, 0)),
+    "msg": forbidden(lambda: call("msgget", 0x5eed, 0)),
+    "mq": forbidden(lambda: call("mq_open", b"/flashcore-no-such", 0)),
+    "own": forbidden(lambda: (os.sched_setaffinity(0, os.sched_getaffinity(0)), resource.setrlimit(resource.RLIMIT_CORE, resource.getrlimit(resource.RLIMIT_CORE)))),
+    "environ": tried(lambda: open("/proc/%d/environ" % boss, "rb").read()),
     "memory": resource.getrlimit(resource.RLIMIT_AS)[0] >> 30,
     "secret": os.environ.get("SECRET_KEY", "gone"),
 }
 sys.exit("outcome " + json.dumps(outcome))
+"""
+
+
+REACHES_OUT = ["types", "console", "discipline", "limits", "owner", "signal", "owner_ex", "affinity", "scheduler", "priority", "shm", "sem", "msg", "mq"]
+# In a terminal of its own: argv[1:], and whether they still had the terminal.
+IN_A_TERMINAL = """
+import os, pty, subprocess, sys
+pid, fd = pty.fork()
+if pid == 0:
+    group = int(sys.argv[1])
+    sys.exit(subprocess.run(sys.argv[2:], process_group=0 if group else None).returncode)
+said = b""
+while True:
+    try:
+        part = os.read(fd, 4096)
+    except OSError:
+        break
+    if not part:
+        break
+    said += part
+os.waitpid(pid, 0)
+print(said.decode())
 """
 
 
@@ -78,10 +128,23 @@ class ProposerTest(CliTest):
         confined, said = self.escape("--confine-proposer")
         self.assertIn("the proposer is confined: no sockets and so no network", said)
         self.assertIn("the proposer is not kept from: ", said)
-        wanted = {"network": "refused", "unix": "refused", "writes": "refused", "kills": "refused", "memory": 8, "secret": "gone"}
+        wanted = {"network": "refused", "unix": "refused", "writes": "refused", "kills": "refused", "memory": 8, "secret": "gone",
+                  "environ": "refused", "own": "allowed", **{what: "refused" for what in REACHES_OUT}}  # fmt: skip
+        for what in REACHES_OUT:
+            self.assertEqual(free[what], "allowed", what + ": an attack that nothing would stop")
         if "writing files" in said:  # no Landlock here, and the run said so
-            del wanted["writes"], confined["writes"]
+            del wanted["writes"], confined["writes"], wanted["environ"], confined["environ"]
         self.assertEqual(confined, wanted)
+
+    def test_a_confined_proposer_leaves_the_terminal(self):
+        script = self.write("terminal.py", IN_A_TERMINAL)
+        asks = ["/bin/sh", "-c", "if exec 3</dev/tty; then echo has it; else echo has none; fi"]
+        for leads_a_group in ("0", "1"):
+            said = subprocess.run([sys.executable, script, leads_a_group, *asks], capture_output=True, text=True, timeout=60).stdout
+            self.assertIn("has it", said)
+            confine = [BINARY, "confine", self.path("."), "--", *asks]
+            said = subprocess.run([sys.executable, script, leads_a_group, *confine], capture_output=True, text=True, timeout=60).stdout
+            self.assertIn("has none", said)
 
     def test_confining_needs_a_proposer(self):
         self.expect_error(BAD_USAGE, ["--confine-proposer", "--proposer"], "tune", "--device", "cpu", "--problem", "b1_h2_s96_d64_fp32", "--confine-proposer")

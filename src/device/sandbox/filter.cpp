@@ -4,6 +4,7 @@
 #include <linux/audit.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -62,6 +63,15 @@ class Program {
     jump(BPF_JEQ, value, 0, 1);
     answer(if_equal);
     answer(otherwise);
+  }
+  void refuse_values(long number, int index, std::initializer_list<std::uint32_t> values, std::uint32_t what) {
+    jump(BPF_JEQ, static_cast<std::uint32_t>(number), 0, static_cast<std::uint8_t>(2 + 2 * values.size()));
+    load(argument(index));
+    for (const std::uint32_t value : values) {
+      jump(BPF_JEQ, value, 0, 1);
+      answer(what);
+    }
+    answer(kAllow);
   }
   std::vector<sock_filter> end(std::uint32_t rest) {
     answer(rest);
@@ -134,7 +144,20 @@ std::vector<sock_filter> tool_filter(bool by_paths) {
                   static_cast<std::uint32_t>(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC |
                                              CLONE_NEWUTS | CLONE_NEWCGROUP),
                   refuse(EPERM), kAllow);
+  // Typing into a terminal, and what else of one acts outside of its process.
+  program.refuse_values(SYS_ioctl, 1, {TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSCTTY}, refuse(EPERM));
   if (by_paths) {
+    // Signals in another's name.
+    program.refuse_values(SYS_fcntl, 1, {F_SETOWN, F_SETOWN_EX, F_SETSIG}, refuse(EPERM));
+    for (const long of_process :
+         {SYS_prlimit64, SYS_sched_setaffinity, SYS_sched_setscheduler, SYS_sched_setparam, SYS_sched_setattr})
+      program.by_value(of_process, 0, 0, kAllow, refuse(EPERM));
+    program.calls(
+        {SYS_ioprio_set, SYS_migrate_pages, SYS_move_pages,      SYS_process_madvise, SYS_kcmp,         SYS_shmget,
+         SYS_shmat,      SYS_shmctl,        SYS_shmdt,           SYS_semget,          SYS_semop,        SYS_semtimedop,
+         SYS_semctl,     SYS_msgget,        SYS_msgsnd,          SYS_msgrcv,          SYS_msgctl,       SYS_mq_open,
+         SYS_mq_unlink,  SYS_mq_timedsend,  SYS_mq_timedreceive, SYS_mq_notify,       SYS_mq_getsetattr},
+        refuse(EPERM));
     program.calls({SYS_kill, SYS_tkill, SYS_tgkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_truncate,
                    SYS_fchown, SYS_fchownat, SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_removexattr,
                    SYS_lremovexattr, SYS_fremovexattr, SYS_utimensat, SYS_setpriority},

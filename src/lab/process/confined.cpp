@@ -1,6 +1,7 @@
 #include "lab/process/confined.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -42,6 +43,15 @@ std::vector<std::string> kept_environment(const std::string& work) {
     for (const std::string_view prefix : kKept)
       if (std::string_view(*variable).starts_with(prefix)) kept.emplace_back(*variable);
   return kept;
+}
+
+// Whoever has a terminal could type into it. A leader of a process group cannot begin a session.
+void leave_terminal() {
+  if (setsid() >= 0) return;
+  const int terminal = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (terminal < 0) return;
+  ioctl(terminal, TIOCNOTTY);
+  close(terminal);
 }
 
 void require_step(const char* failed) {
@@ -87,6 +97,7 @@ void become_confined(const std::string& work, const std::vector<std::string>& ar
   set_limit(RLIMIT_FSIZE, kProposerFileBytes, "file sizes");
   set_limit(RLIMIT_CPU, kProposerCpuSeconds, "processor time");
   set_limit(RLIMIT_NOFILE, kProposerFiles, "open files");
+  leave_terminal();
   // All that it may read, this program's user may: what it reads has no way out but its answers.
   const sandbox::ReadableFolder everything{"/", ""};
   if (sandbox::landlock_version() >= kLandlockForWrites)
