@@ -160,16 +160,17 @@ int landlock_version() {
   return version > 0 ? static_cast<int>(version) : 0;
 }
 
-const char* restrict_paths(const ReadableFolder* readable, std::size_t count, const char* work) {
+const char* restrict_paths(const ReadableFolder* readable, std::size_t count, const char* work, int version) {
   constexpr std::uint64_t kReads =
       LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
   constexpr std::uint64_t kOfFiles = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE;
-  // The first 15 rights are those of version 3, which means() asks for.
-  constexpr std::uint64_t kAll = (1ull << 15) - 1;
+  // Version 1 has 13 rights; 2 adds moves between folders, 3 truncation.
+  const int defined = version >= kLandlockForTruncation ? 15 : version == 2 ? 14 : 13;
+  const std::uint64_t all = (1ull << defined) - 1;
   // Before rights of later versions.
   struct {
     std::uint64_t handled_access_fs;
-  } rules{kAll};
+  } rules{all};
   const int ruleset = static_cast<int>(syscall(SYS_landlock_create_ruleset, &rules, sizeof rules, 0));
   if (ruleset < 0) return "landlock_create_ruleset";
   const auto allow = [ruleset](const char* path, std::uint64_t rights) {
@@ -186,7 +187,7 @@ const char* restrict_paths(const ReadableFolder* readable, std::size_t count, co
   for (std::size_t i = 0; i < count; ++i)
     if (!allow(readable[i].path, kReads)) return "landlock_add_rule";
   if (work) {
-    if (!allow(work, kAll)) return "landlock_add_rule";
+    if (!allow(work, all)) return "landlock_add_rule";
     for (const char* device : kDevices)
       if (!allow(device, LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE)) return "landlock_add_rule";
   }

@@ -21,8 +21,12 @@ const char* map_to_root(const char* uid_map, const char* gid_map);
 const char* build_root(const ReadableFolder* readable, std::size_t count, const char* const* parents, const char* work);
 // A root that holds `image` alone, as /kernel.so.
 const char* build_root_of(const void* image, std::size_t bytes);
-// Landlock: reads `readable`, writes `work` (null: nothing at all).
-const char* restrict_paths(const ReadableFolder* readable, std::size_t count, const char* work);
+// Truncation by path is confined from this version of Landlock on; looking into other processes from the first.
+constexpr int kLandlockForTruncation = 3;
+// Landlock: reads `readable`, writes `work` (null: nothing at all). `version`: the kernel's, of which no more than the
+// above is used.
+const char* restrict_paths(const ReadableFolder* readable, std::size_t count, const char* work,
+                           int version = kLandlockForTruncation);
 // The version of Landlock's interface; 0 if the kernel has none.
 int landlock_version();
 

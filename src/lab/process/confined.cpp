@@ -23,8 +23,6 @@ namespace {
 
 constexpr rlim_t kProposerMemoryBytes = rlim_t{8} << 30, kProposerFileBytes = rlim_t{256} << 20;
 constexpr rlim_t kProposerCpuSeconds = 3600, kProposerFiles = 256;
-// Truncation by path is confined from this version of Landlock on.
-constexpr int kLandlockForWrites = 3;
 
 void set_limit(__rlimit_resource what, rlim_t value, const char* name) {
   rlimit now{};
@@ -67,17 +65,19 @@ std::vector<std::string> confined_command(const std::string& command, const std:
   return {executable, "confine", work, "--", "/bin/sh", "-c", command};
 }
 
-ConfinementReport describe_confinement(const std::string& work) {
+ConfinementReport describe_confinement(const std::string& work, int landlock_version) {
   ConfinementReport report;
   report.confined = fmt::format(
-      "no sockets and so no network, no look into other processes, {} GiB of memory, {} s of "
-      "processor time, files of {} MiB",
+      "no sockets and so no network, {} GiB of memory and {} s of processor time for each process, files of {} MiB",
       kProposerMemoryBytes >> 30, kProposerCpuSeconds, kProposerFileBytes >> 20);
-  report.left_open = "reading what you may read, the number of its processes";
-  if (sandbox::landlock_version() >= kLandlockForWrites) report.confined += ", writing in " + work + " alone";
+  report.left_open = "reading what you may read, the number of its processes and what they take together";
+  if (landlock_version > 0) report.confined += ", no look into other processes, writing in " + work + " alone";
   else
-    report.left_open = fmt::format("writing files (Landlock version {} is here, {} is needed), ",
-                                   sandbox::landlock_version(), kLandlockForWrites) +
+    report.left_open =
+        "writing files, looking into your other processes (there is no Landlock here), " + report.left_open;
+  if (landlock_version > 0 && landlock_version < sandbox::kLandlockForTruncation)
+    report.left_open = fmt::format("emptying files that you may write (Landlock version {} is here, {} is needed), ",
+                                   landlock_version, sandbox::kLandlockForTruncation) +
                        report.left_open;
   return report;
 }
@@ -100,8 +100,8 @@ void become_confined(const std::string& work, const std::vector<std::string>& ar
   leave_terminal();
   // All that it may read, this program's user may: what it reads has no way out but its answers.
   const sandbox::ReadableFolder everything{"/", ""};
-  if (sandbox::landlock_version() >= kLandlockForWrites)
-    require_step(sandbox::restrict_paths(&everything, 1, work.c_str()));
+  if (const int version = sandbox::landlock_version(); version > 0)
+    require_step(sandbox::restrict_paths(&everything, 1, work.c_str(), version));
   require_step(sandbox::drop_privileges());
   const auto filter = sandbox::tool_filter(true);
   require_step(sandbox::install_filter(filter.data(), filter.size()));

@@ -16,7 +16,7 @@ std::vector<std::string> confined_command(const std::string& command, const std:
 struct ConfinementReport {
   std::string confined, left_open;
 };
-ConfinementReport describe_confinement(const std::string& work);
+ConfinementReport describe_confinement(const std::string& work, int landlock_version);
 
 // In the process that becomes the program: confines itself for good, then runs argv[0], found on PATH. Error
 // kEnvironment if the kernel refuses what network and limits need; does not return otherwise.

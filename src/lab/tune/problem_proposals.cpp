@@ -1,5 +1,6 @@
 // What a proposer brings: its process, its kernels before a GPU meets them, its answers that were none.
 
+#include "device/sandbox/confine.h"
 #include "kernels/family.h"
 #include "lab/process/confined.h"
 #include "lab/tune/problem.h"
@@ -11,7 +12,7 @@ void ProblemTuner::add_proposer(std::vector<std::string>& notes) {
   if (run_.options.confine_proposer) {
     proposer_folder_.emplace();
     command.writes = proposer_folder_->path().string();
-    const ConfinementReport report = describe_confinement(command.writes);
+    const ConfinementReport report = describe_confinement(command.writes, sandbox::landlock_version());
     notes.push_back("the proposer is confined: " + report.confined);
     notes.push_back("the proposer is not kept from: " + report.left_open);
   }
