@@ -3,13 +3,16 @@
 #include "lab/harness/device_code.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "kernels/embedded.h"
 #include "lab/experiment/experiment.h"
 #include "lab/harness/patch.h"
+#include "temporary_folder.h"
 
 namespace flashcore {
 namespace {
@@ -247,6 +250,32 @@ TEST(DeviceCode, ATrustedPatchIsNotAsked) {
   EXPECT_THROW(make_patched_family(patch), Error);
   patch.trusted = true;
   EXPECT_FALSE(make_patched_family(patch)->is_foreign());
+}
+
+TEST(DeviceCode, ATextThatOccursTwiceWithItselfOccursTwice) {
+  Patch patch;
+  patch.name = "x";
+  patch.family = "sm80_fwd";
+  patch.files = {{"sm80_fwd/extra.cuh", "// aaa\n"}};
+  patch.replace = {{"sm80_fwd/extra.cuh", "aa", "b"}};
+  try {
+    make_patched_family(patch);
+    ADD_FAILURE() << "which of the two was replaced?";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("occurs 2 times"), std::string::npos) << e.what();
+  }
+}
+
+TEST(DeviceCode, AFileOfAPatchIsPlainWhenItIsRead) {
+  const test::TemporaryFolder folder;
+  write_file_atomically(folder / "plain", "text");
+  EXPECT_EQ(read_patch_file(folder / "plain", 4), "text");
+  EXPECT_THROW(read_patch_file(folder / "plain", 3), Error);
+  std::filesystem::create_symlink(folder / "plain", folder / "link");
+  EXPECT_THROW(read_patch_file(folder / "link", 100), Error);
+  ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(read_patch_file(folder / "pipe", 100), Error);
+  EXPECT_THROW(read_patch_file(folder / "missing", 100), Error);
 }
 
 TEST(DeviceCode, PathsOfAPatchGoDown) {

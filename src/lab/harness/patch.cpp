@@ -1,6 +1,13 @@
 #include "lab/harness/patch.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -29,7 +36,7 @@ bool g_trust_code = false;
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
   return count;
 }
 
@@ -178,6 +185,26 @@ void parse_patch_yaml(std::string_view text, const std::string& origin, Patch& p
   }
 }
 
+std::string read_patch_file(const fs::path& path, std::size_t max_bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0)
+    throw_bad_input("{} cannot be read: {}; a patch holds plain files only", path.string(), std::strerror(errno));
+  const auto closer =
+      std::unique_ptr<const int, void (*)(const int*)>(&fd, [](const int* open_fd) { close(*open_fd); });
+  struct stat what {};
+  if (fstat(fd, &what) != 0 || !S_ISREG(what.st_mode))
+    throw_bad_input("{} is no plain file; a patch holds plain files only", path.string());
+  std::string text;
+  std::array<char, 1 << 16> piece;
+  for (ssize_t size = 0; (size = read(fd, piece.data(), piece.size())) != 0;) {
+    if (size < 0) throw_bad_input("{} cannot be read: {}", path.string(), std::strerror(errno));
+    text.append(piece.data(), static_cast<std::size_t>(size));
+    if (text.size() > max_bytes)
+      throw_bad_input("{} has more than {} bytes; a patch is a few sources", path.string(), max_bytes);
+  }
+  return text;
+}
+
 Patch load_patch(const fs::path& folder, const std::string& family, const std::string& name) {
   if (!fs::is_directory(folder))
     throw_bad_input("the patch folder {} does not exist; it holds kernel.cuh, or {} with 'replace' or 'extend'",
@@ -204,10 +231,10 @@ Patch load_patch(const fs::path& folder, const std::string& family, const std::s
       throw_bad_input("the patch folder {} holds more than {} files or {} MB; a patch is a few sources",
                       folder.string(), kMaxFiles, kMaxBytes >> 20);
     if (path == kPatchFile || path.ends_with(".md")) continue;
-    patch.files[path == "kernel.cuh" ? family + "/kernel.cuh" : path] = read_file(entry.path());
+    patch.files[path == "kernel.cuh" ? family + "/kernel.cuh" : path] = read_patch_file(entry.path(), kMaxBytes);
   }
   if (const fs::path file = folder / kPatchFile; fs::exists(file))
-    parse_patch_yaml(read_file(file), file.string(), patch);
+    parse_patch_yaml(read_patch_file(file, kMaxBytes), file.string(), patch);
   if (patch.files.empty() && patch.replace.empty() && patch.extend.empty())
     throw_bad_input("the patch folder {} changes nothing; give kernel.cuh, or {} with 'replace' or 'extend'",
                     folder.string(), kPatchFile);

@@ -58,6 +58,9 @@ bool is_code_trusted();
 // Only plain files, and no links: a folder shows what lies in it and nothing of the machine. Error kBadInput naming
 // what is wrong.
 Patch load_patch(const std::filesystem::path& folder, const std::string& family, const std::string& name);
+// One file of it. Its owner may exchange it meanwhile: no link is followed, no pipe is waited for, and no more than
+// `max_bytes` is read. Error kBadInput.
+std::string read_patch_file(const std::filesystem::path& path, std::size_t max_bytes);
 // The value of `key`: a list of {file, from, to}. Error kBadInput with file and line.
 std::vector<Patch::Replacement> read_replacements(const YamlReader& reader, const YAML::Node& map,
                                                   const std::string& key);
