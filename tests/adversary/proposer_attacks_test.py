@@ -56,6 +56,8 @@ class ProposerAttacksTest(AttackTest):
             self.patch("bad name!", patch__yaml=replace % "#pragma once"),
         ]
         bad = [json.dumps({"candidate": "ref_fwd", "patch": folder}).encode() for folder in patches]
+        # The store takes no trial of such a name: what got so far would end the run.
+        bad += [json.dumps({"family": "ref_fwd", "name": "wrong_x", "extend": {"num_warps": [3]}}).encode(), b'{"candidate": "cpu_fwd+wrong_x"}']
         bad += [b'{"candidate": "\xff\xfe"}', b'{"family": "cpu_fwd", "config": {"block_m": 1e300}}', b'{"family": "cpu_fwd", "config": {"block_m": NaN}}',
                 b'{"family": "cpu_fwd", "config": {"block_m": 4294967320}}', b"[]", b'{"candidate": 3}', b"[" * 50000]  # fmt: skip
         answers = []

@@ -61,11 +61,23 @@ TEST(InlinePatch, BadFormsAreNamed) {
       {R"({"family": "ref_fwd", "extend": {"num_warps": [1.5]}})", "1.5"},
       {R"({"family": "ref_fwd", "extend": {"num_warps": [-1]}})", "-1"},
       {R"({"family": "ref_fwd", "patch": "/tmp", "extend": {"num_warps": [3]}})", "give one of them"},
+      {R"({"family": "ref_fwd", "files": {"tile/a b.cuh": ""}})", "no path of a source"},
+      {R"({"family": "ref_fwd", "replace": [{"file": "<b>", "from": "a", "to": "b"}]})", "no path of a source"},
+      {R"({"family": "ref_fwd", "name": "wrong_x", "extend": {"num_warps": [3]}})", "wrong on purpose"},
+      {R"({"candidate": "ref_fwd+wrong_x:num_warps=1"})", "wrong on purpose"},
   };
   for (const auto& [line, words] : bad)
     EXPECT_NE(refused_answer(line).find(words), std::string::npos) << line << refused_answer(line);
   const std::string huge = R"({"family": "ref_fwd", "files": {"kernel.cuh": ")" + std::string(2 << 20, 'x') + "\"}}";
   EXPECT_NE(refused_answer(huge).find("at most 1048576"), std::string::npos);
+}
+
+TEST(InlinePatch, PathsHaveALimit) {
+  const auto answer = [](std::size_t size) {
+    return R"({"family": "ref_fwd", "files": {")" + std::string(size, 'x') + R"(": "a"}})";
+  };
+  EXPECT_EQ(refused_answer(answer(200)), "");
+  EXPECT_NE(refused_answer(answer(201)).find("at most 200"), std::string::npos);
 }
 
 TEST(PatchReach, SaysWhatLiesOutsideOfTheFamilyAndWhatTheEmulatorCannotSee) {

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "core/json_text.h"
+#include "lab/record/wrong_on_purpose.h"
 #include "lab/tune/proposal_patch.h"
 
 namespace flashcore {
@@ -79,6 +80,11 @@ std::optional<Proposal> parse_proposal(std::string_view line) {
   if (proposal.patch) family = proposal.patch->family_name();
   else if (answer.contains("name")) throw_bad_input("'name' names a patch, and there is none; {}", kForm);
   proposal.candidate = family + (config.empty() ? "" : ":" + config);
+  if (is_wrong_on_purpose(proposal.candidate))
+    throw_bad_input(
+        "'{}' is no candidate: names of patches that begin with {} are of variants that are wrong on purpose; use "
+        "another name",
+        excerpt(family), kWrongPrefix);
   return proposal;
 }
 

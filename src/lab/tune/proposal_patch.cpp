@@ -1,5 +1,7 @@
 #include "lab/tune/proposal_patch.h"
 
+#include <algorithm>
+#include <cctype>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -12,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxPatchFiles = 64, kMaxPatchBytes = 1 << 20, kMaxReplacements = 1000, kMaxExtended = 64;
+constexpr std::size_t kMaxPatchFiles = 64, kMaxPatchBytes = 1 << 20, kMaxReplacements = 1000, kMaxExtended = 64,
+                      kMaxPatchPath = 200;
 
 const std::string& inline_text(const json& value, const std::string& what) {
   if (!value.is_string()) throw_bad_input("{} is {}, not a text", what, value.type_name());
@@ -23,6 +26,12 @@ const std::string& inline_text(const json& value, const std::string& what) {
 }
 
 std::string inline_path(const std::string& path, const std::string& family) {
+  const bool plain = path.size() <= kMaxPatchPath && std::all_of(path.begin(), path.end(), [](char c) {
+                       return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '/';
+                     });
+  if (!plain || path.empty())
+    throw_bad_input("'{}' is no path of a source; give at most {} letters, digits, '_', '.' and '/'", excerpt(path),
+                    kMaxPatchPath);
   return path == "kernel.cuh" ? family + "/kernel.cuh" : path;
 }
 
