@@ -80,6 +80,19 @@ TEST(InlinePatch, PathsHaveALimit) {
   EXPECT_NE(refused_answer(answer(201)).find("at most 200"), std::string::npos);
 }
 
+// An answer that names a kernel of an earlier answer is judged as that one was.
+TEST(Patches, AreFoundByTheFamilyOfACandidate) {
+  std::vector<Patch> patches(2);
+  patches[0].family = patches[1].family = "sm80_fwd";
+  patches[0].name = "mine";
+  patches[1].name = "other";
+  EXPECT_EQ(patch_of(patches, "sm80_fwd+mine"), &patches[0]);
+  EXPECT_EQ(patch_of(patches, "sm80_fwd+mine:block_m=64"), &patches[0]);
+  EXPECT_EQ(patch_of(patches, "sm80_fwd+other:block_m=64"), &patches[1]);
+  EXPECT_EQ(patch_of(patches, "sm80_fwd:block_m=64"), nullptr);
+  EXPECT_EQ(patch_of(patches, "sm80_fwd+min"), nullptr);
+}
+
 TEST(PatchReach, SaysWhatLiesOutsideOfTheFamilyAndWhatTheEmulatorCannotSee) {
   Patch patch;
   patch.name = "x";
@@ -132,7 +145,7 @@ class EmulatorStageTest : public ::testing::Test {
     if (sandbox::means() == sandbox::Means::kNone) GTEST_SKIP() << "this machine lets no sandbox be made";
   }
   static Verdict judge(const std::string& from, const std::string& to, Ended& ended,
-                       const char* file = "ref_fwd/kernel.cuh") {
+                       const char* file = "ref_fwd/kernel.cuh", int arch = 90) {
     Patch patch;
     patch.name = "staged";
     patch.family = "ref_fwd";
@@ -141,9 +154,14 @@ class EmulatorStageTest : public ::testing::Test {
     EvaluateRequest request;
     request.problem = PlacedProblem::parse("b4_h8_s4096_d16_fp16_causal");
     request.candidate = "ref_fwd+staged";
-    request.patches = {patch};
+    Patch later = patch;  // of another answer, and not what is judged
+    later.name = "later";
+    later.replace = {{"ptx/math.cuh", "#pragma once", "#pragma once "}};
+    request.patches = {patch, later};
     EmulatorStage stage(FLASHCORE_BINARY);
-    return stage.judge(request, limits_of_arch("sm_90"), ended);
+    DeviceLimits limits = limits_of_arch("sm_90");
+    limits.arch = arch;
+    return stage.judge(request, limits, ended);
   }
 };
 
@@ -170,6 +188,14 @@ TEST_F(EmulatorStageTest, WhatTheEmulatorCannotSeeIsSkippedInWords) {
   const Verdict verdict = judge("#pragma once", "#pragma once ", ended, "ptx/math.cuh");
   EXPECT_EQ(verdict.status, GateStatus::kSkipped);
   EXPECT_NE(verdict.reason.find("the emulator has its own"), std::string::npos) << verdict.reason;
+  EXPECT_EQ(ended, Ended::kNotYet);
+}
+
+TEST_F(EmulatorStageTest, AnArchitectureThatTheEmulatorDoesNotKnowIsSkippedInWords) {
+  Ended ended = Ended::kNotYet;
+  const Verdict verdict = judge("#pragma once", "#pragma once  // honest", ended, "ref_fwd/kernel.cuh", 57);
+  EXPECT_EQ(verdict.status, GateStatus::kSkipped) << verdict.reason;
+  EXPECT_NE(verdict.reason.find("57"), std::string::npos) << verdict.reason;
   EXPECT_EQ(ended, Ended::kNotYet);
 }
 

@@ -129,6 +129,13 @@ const Family* find_family(std::string_view name) {
 
 bool Patch::operator==(const Patch& other) const { return json(*this) == json(other); }
 
+const Patch* patch_of(const std::vector<Patch>& patches, std::string_view candidate) {
+  const std::string_view family = candidate.substr(0, candidate.find(':'));
+  const auto found =
+      std::find_if(patches.begin(), patches.end(), [&](const Patch& p) { return p.family_name() == family; });
+  return found == patches.end() ? nullptr : &*found;
+}
+
 void to_json(json& j, const Patch& p) {
   json replace = json::array();
   for (const auto& r : p.replace) replace.push_back({{"file", r.file}, {"from", r.from}, {"to", r.to}});

@@ -46,6 +46,8 @@ struct Patch {
   std::string family_name() const { return family + "+" + name; }
   bool operator==(const Patch&) const;
 };
+// The one that `candidate`, a text, is made from; null if it is none of them.
+const Patch* patch_of(const std::vector<Patch>& patches, std::string_view candidate);
 void to_json(nlohmann::json& json, const Patch& patch);
 void from_json(const nlohmann::json& json, Patch& patch);
 

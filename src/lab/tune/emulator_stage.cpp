@@ -51,9 +51,29 @@ PlacedProblem emulated_problem(const PlacedProblem& problem) {
 
 EmulatorStage::EmulatorStage(std::string executable) : executable_(std::move(executable)) {}
 
+// Empty if the worker of the emulated `arch` runs.
+std::string EmulatorStage::why_not_started(int arch) {
+  if (worker_ && arch_ == arch) return "";
+  worker_.reset();
+  try {
+    auto worker = std::make_unique<Worker>(fmt::format("emulator:sm_{}", arch), executable_);
+    if (cancelled_) worker->cancel_when(cancelled_);
+    worker->device();
+    worker_ = std::move(worker);
+    arch_ = arch;
+    return "";
+  } catch (const Cancelled&) {
+    throw;
+  } catch (const Error& e) {  // an architecture that the emulator does not know, no compiler
+    if (e.kind() != ErrorKind::kEnvironment && e.kind() != ErrorKind::kBadInput) throw;
+    return e.what();
+  }
+}
+
 Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits& limits, Ended& ended) {
-  FC_CHECK(!request.patches.empty());
-  if (const PatchReach reach = reach_of(request.patches.back()); !reach.not_emulated.empty())
+  const Patch* patch = patch_of(request.patches, request.candidate);
+  FC_CHECK(patch != nullptr);
+  if (const PatchReach reach = reach_of(*patch); !reach.not_emulated.empty())
     return skipped_because(reach.not_emulated);
   EvaluateRequest small = request;
   small.problem = emulated_problem(request.problem);
@@ -69,11 +89,7 @@ Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits&
   small.time = false;
   small.max_reference_flops = kEmulatorReferenceFlops;
   ask_quick_gate(small);
-  if (!worker_ || arch_ != limits.arch) {
-    worker_ = std::make_unique<Worker>(fmt::format("emulator:sm_{}", limits.arch), executable_);
-    arch_ = limits.arch;
-    if (cancelled_) worker_->cancel_when(cancelled_);
-  }
+  if (std::string why = why_not_started(limits.arch); !why.empty()) return skipped_because(std::move(why));
   Trial trial;
   try {
     trial = worker_->evaluate(small, kEmulatorSeconds);
@@ -86,6 +102,10 @@ Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits&
             GateStatus::kPassed,
             fmt::format("right on the emulator at {}", small.problem.id()),
             {{"problem", small.problem.id()}}};
+  // A slow machine, or a kernel of much work: deadlocks are found as such, and end as crashes.
+  if (trial.ended == Ended::kTimeout)
+    return skipped_because(
+        fmt::format("{} took longer than {:.0f} s: {}", small.problem.id(), kEmulatorSeconds, trial.message));
   // A config for large problems may not be one for the small one.
   if (trial.ended == Ended::kInvalid || trial.ended == Ended::kEnvironment) return skipped_because(trial.message);
   ended = trial.ended;

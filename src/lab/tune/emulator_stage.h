@@ -20,13 +20,15 @@ class EmulatorStage {
   // `executable` as Worker's.
   explicit EmulatorStage(std::string executable = {});
 
-  // The gate kEmulator of a candidate that is made from the last of `request.patches`: kPassed; kFailed with the gate
+  // The gate kEmulator of a candidate that is made from one of `request.patches`: kPassed; kFailed with the gate
   // and the check that tripped as evidence; kSkipped with the reason where the emulator cannot judge it. `ended` is set
   // where it failed. Throws Cancelled when told to stop.
   Verdict judge(const EvaluateRequest& request, const DeviceLimits& limits, Ended& ended);
   void cancel_when(std::function<bool()> cancelled) { cancelled_ = std::move(cancelled); }
 
  private:
+  std::string why_not_started(int arch);
+
   std::string executable_;
   std::function<bool()> cancelled_;
   std::unique_ptr<Worker> worker_;

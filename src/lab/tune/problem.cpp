@@ -206,7 +206,9 @@ bool ProblemTuner::try_next_proposal(std::size_t arm) {
   EvaluateRequest request = request_for(proposal->candidate, Phase::kSearch);
   if (incumbent_) request.incumbent = incumbent_->candidate();
   request.timed = timed_;
-  const Trial& trial = proposal->patch ? judge_patched(request) : run_and_store(request, "search");
+  // Whatever the answer brought: a kernel that an earlier one brought is somebody else's still.
+  const bool patched = patch_of(request.patches, request.candidate) != nullptr;
+  const Trial& trial = patched ? judge_patched(request) : run_and_store(request, "search");
   note_arm_trial(arm, trial);
   arms_[arm]->observe(trial);
   return true;
