@@ -7,8 +7,8 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <condition_variable>
-#include <cstdio>
 #include <deque>
 #include <iostream>
 #include <mutex>
@@ -32,25 +32,81 @@ using namespace mcp;
 constexpr std::size_t kMaxMessage = std::size_t{8} << 20;
 constexpr std::size_t kMaxWaiting = 16;
 constexpr double kProgressSeconds = 5;
+// What a client leaves unread; and how long it is waited for at the end.
+constexpr std::size_t kMaxUnread = std::size_t{64} << 20;
+constexpr int kPollMilliseconds = 200, kLastWordsMilliseconds = 5000;
 constexpr const char* kInstructions =
     "flashcore: attention kernels for NVIDIA GPUs and the laboratory that judges them. `problems` and `source` show "
     "what "
     "there is, `explain` what dispatch picks, `submit` judges a config or a patch of a kernel's source by every gate. "
     "A verdict \"failed\" is a judgement with reasons, not an error.";
 
-// One JSON document a line; nothing else of this program writes there.
+// One JSON document a line; nothing else of this program writes there. A client that does not read keeps nobody
+// waiting: a thread of its own writes what a pipe takes, and what has waited too long or become too much ends the
+// server.
 class Output {
  public:
+  Output() : thread_([this] { write_messages(); }) {}
+  ~Output() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
   void send(const json& message) {
     const std::string line = message.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-    const std::lock_guard lock(mutex_);
-    if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size() || std::fflush(stdout) != 0) closed_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      if (pending_.size() + line.size() > kMaxUnread) closed_ = true;
+      else pending_ += line;
+    }
+    changed_.notify_all();
   }
   bool closed() const { return closed_; }
 
  private:
+  void write_messages() {
+    for (;;) {
+      std::string text;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return ended_ || !pending_.empty(); });
+        if (pending_.empty()) return;
+        text.swap(pending_);
+      }
+      write_all(text);
+      if (closed_) return;
+    }
+  }
+  void write_all(std::string_view text) {
+    for (int silent = 0; !text.empty() && !closed_;) {
+      pollfd output{STDOUT_FILENO, POLLOUT, 0};
+      if (poll(&output, 1, kPollMilliseconds) <= 0) {
+        silent += kPollMilliseconds;
+        if (ended_ && (interrupted() || silent >= kLastWordsMilliseconds)) closed_ = true;
+        continue;
+      }
+      // So much a pipe takes at once when it takes any.
+      const ssize_t size = output.revents != POLLOUT  // closed
+                               ? 0
+                               : write(STDOUT_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
+      if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (size <= 0) closed_ = true;
+      else text.remove_prefix(static_cast<std::size_t>(size));
+      silent = 0;
+    }
+  }
+
   std::mutex mutex_;
-  std::atomic<bool> closed_{false};
+  std::condition_variable changed_;
+  std::string pending_;
+  std::atomic<bool> closed_{false}, ended_{false};
+  std::thread thread_;
 };
 
 // Tool calls one after another: two at once would disturb each other's times.
@@ -236,7 +292,10 @@ void read_messages(Server& server) {
     if (poll(&input, 1, 200) <= 0) continue;
     const ssize_t size = read(STDIN_FILENO, piece.data(), piece.size());
     if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return;
+    if (size <= 0) {
+      if (!skipping && pending.find_first_not_of(" \t\r") != std::string::npos) server.take(pending);
+      return;
+    }
     std::string_view got(piece.data(), static_cast<std::size_t>(size));
     while (!got.empty()) {
       const std::size_t end = got.find('\n');

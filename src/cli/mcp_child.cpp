@@ -111,11 +111,11 @@ ToolAnswer run_verb(const std::vector<std::string>& arguments, double timeout_se
   if (!stopped.empty()) return {true, fmt::format("flashcore {}: {}", command, stopped), json::object()};
   const std::string errors = visible_lines(head_of(err));
   if (code > kNotJudged || code < 0) {
-    if (errors.find("unknown verb '" + command + "'") != std::string::npos)
-      return {true,
-              fmt::format("this flashcore has no verb '{}', so the tool of that name cannot be used here", command),
-              json::object()};
-    return {true, errors.empty() ? fmt::format("flashcore {} {}", command, how) : errors, {{"exit_code", code}}};
+    ToolAnswer failed{true, errors.empty() ? fmt::format("flashcore {} {}", command, how) : errors, {}};
+    failed.structured = {{"exit_code", code}};
+    // What it judged before the machine failed it.
+    if (json found = result_in(result); !found.is_null()) failed.structured["result"] = std::move(found);
+    return failed;
   }
   ToolAnswer answer;
   answer.text = visible_lines(head_of(out));

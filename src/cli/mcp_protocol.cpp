@@ -49,8 +49,8 @@ Message parse_message(std::string_view line) {
   message.id = id;
   message.method = document["method"].get<std::string>();
   if (document.contains("params")) {
-    if (!document["params"].is_object()) refuse(kInvalidParams, "params is not an object");
-    message.params = document["params"];
+    if (document["params"].is_object()) message.params = document["params"];
+    else if (has_id) refuse(kInvalidParams, "params is not an object");
   }
   return message;
 }

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 import unittest
 
@@ -109,7 +110,36 @@ class ProtocolTest(McpTest):
         client.notify("notifications/cancelled", {"requestId": 12345})
         client.send({"jsonrpc": "2.0", "id": 9, "result": {}})
         client.send_raw(b"\n  \n")
+        client.send_raw(b'{"jsonrpc": "2.0", "method": "notifications/anything", "params": [1]}\n')
         self.assertEqual(client.ask("ping")["result"], {})
+
+    def test_a_client_that_does_not_read_keeps_nobody_waiting(self):
+        client = self.client()
+        count = 5000  # more than both pipes hold
+        pings = b"".join(b'{"jsonrpc": "2.0", "id": %d, "method": "ping"}\n' % i for i in range(count))
+        sender = threading.Thread(target=client.send_raw, args=(pings,), daemon=True)
+        sender.start()
+        sender.join(timeout=60)
+        self.assertFalse(sender.is_alive(), "it reads no more while nobody reads its answers")
+        for i in range(count):
+            self.assertEqual(client.read()["id"], i)
+        sender = threading.Thread(target=client.send_raw, args=(pings,), daemon=True)
+        sender.start()
+        sender.join(timeout=60)
+        client.process.send_signal(signal.SIGTERM)
+        self.assertEqual(client.process.wait(timeout=30), 2)
+
+    def test_unread_answers_do_not_outlive_the_input(self):
+        client = self.client()
+        client.send_raw(b"".join(b'{"jsonrpc": "2.0", "id": %d, "method": "ping"}\n' % i for i in range(5000)))
+        client.process.stdin.close()
+        client.process.wait(timeout=30)
+
+    def test_a_last_message_without_a_newline_is_served(self):
+        client = self.client()
+        client.send_raw(b'{"jsonrpc": "2.0", "id": "last", "method": "ping"}')
+        client.process.stdin.close()
+        self.assertEqual(client.read(timeout=30)["id"], "last")
 
     def test_a_huge_message_is_refused_and_the_next_one_served(self):
         client = self.client()
@@ -142,7 +172,7 @@ class ProtocolTest(McpTest):
 
     def test_progress_is_told_to_who_asks_for_it(self):
         client = self.client()
-        slow = client.request("tools/call", {"name": "check", "arguments": {"suite": "conformance", "device": "cpu"}, "_meta": {"progressToken": "t"}})
+        slow = client.request("tools/call", {"name": "check", "arguments": {"suite": "conformance", "device": "emulator"}, "_meta": {"progressToken": "t"}})
         self.assertIsNone(client.read(timeout=8))
         client.notify("notifications/cancelled", {"requestId": slow})
         self.assertEqual(client.notifications[0]["method"], "notifications/progress")
@@ -192,17 +222,12 @@ class ToolsTest(McpTest):
         self.expect_tool_error(self.client(), "check", {"suite": "conformance", "device": "cpu", "timeout_seconds": 1}, ["still running after 1 s"])
         self.assertLess(time.monotonic() - begin, 60)
 
-    def test_profile_and_invert_answer_or_say_that_the_verb_is_not_there(self):
+    def test_profile_and_invert_answer(self):
         client = self.client()
-        known = self.run_flashcore("--help").stdout
         for tool in ("profile", "invert"):
             result = client.call(tool, {"problem": "b1_h1_s16_d16_fp16", "family": "ref_fwd", "device": "emulator", "timeout_seconds": 200})
-            if "\n  %s " % tool in known:
-                self.assertFalse(result["isError"], result["content"][0]["text"])
-                self.assertIn("result", result["structuredContent"])
-            else:
-                self.assertTrue(result["isError"])
-                self.assertIn("has no verb '%s'" % tool, result["content"][0]["text"])
+            self.assertFalse(result["isError"], result["content"][0]["text"])
+            self.assertIn("result", result["structuredContent"])
 
     def test_problems_source_and_explain(self):
         client = self.client()
