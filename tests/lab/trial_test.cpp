@@ -126,8 +126,8 @@ TEST(Outcomes, TheirWordsAreThoseOnDisk) {
   using Words = std::vector<std::string>;
   EXPECT_EQ(words_of<Ended>(), (Words{"", "passed", "invalid", "compile_error", "resource", "incorrect", "slower",
                                       "inconclusive", "crashed", "timeout", "error", "environment"}));
-  EXPECT_EQ(words_of<Gate>(),
-            (Words{"start", "valid", "compile", "resource", "correctness", "performance", "counters", "tune"}));
+  EXPECT_EQ(words_of<Gate>(), (Words{"start", "valid", "compile", "resource", "emulator", "correctness", "performance",
+                                     "counters", "tune"}));
   EXPECT_EQ(words_of<GateStatus>(), (Words{"passed", "failed", "skipped", "error"}));
   EXPECT_EQ(words_of<Phase>(), (Words{"default", "search", "holdout", "bench", "check"}));
   EXPECT_EQ(words_of<SpeedVerdict>(), (Words{"FASTER", "SLOWER", "SAME", "INCONCLUSIVE", "NOT JUDGED", "WRONG"}));

@@ -144,8 +144,11 @@ int Overlay::wait_for_slots() {
       const std::string ring = text.substr(name, open - name), wait = text.substr(close + 3, end + 1 - close - 3);
       if (!ring.ends_with(kEmpty) || !wait.ends_with(kOther)) continue;
       const std::string full = "context." + ring.substr(0, ring.size() - kEmpty.size()) + "_full";
-      const std::size_t copied = text.find(';', end + 1);
-      if (copied == std::string::npos || text.substr(end, copied - end).find(full + "(") == std::string::npos) continue;
+      std::size_t begin = end + 1, copied = text.find(';', begin);
+      if (copied != std::string::npos && text.substr(begin, copied - begin).find(".mark(") != std::string::npos)
+        begin = copied + 1, copied = text.find(';', begin);
+      if (copied == std::string::npos || text.substr(begin, copied - begin).find(full + "(") == std::string::npos)
+        continue;
       text.insert(copied + 1, fmt::format(" ptx::mbarrier_wait({}{}, {});", full, text.substr(open, close + 1 - open),
                                           wait.substr(0, wait.size() - kOther.size())));
       ++places;
