@@ -169,6 +169,10 @@ def _plan_of(sizes: _Sizes, bounds: tuple[int, int], views: tuple[View, View, Vi
     return _plan.cached(key, make)
 
 
+_DECODE_OPTIONS = {"max_seqlen_kv", "layout", "window", "window_alignment", "scale", "softcap", "alibi", "sink", "stream", "candidate",
+                   "descale_q", "descale_k", "descale_v"}  # fmt: skip
+
+
 def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any, *, causal: Any = True, out: Any = None, return_lse: bool = False,
            **options: Any) -> Any:  # fmt: skip
     """One step of decoding: the same few rows of every sequence over its keys in a paged cache, the rows' own keys included.
@@ -193,6 +197,11 @@ def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any
     rows = view.shape[1] if len(view.shape) == 4 else 1
     packed = _packed_rows(view, "q")
     batch = view.shape[0]
+    if unknown := sorted(set(options) - _DECODE_OPTIONS):
+        raise TypeError(f"decode() got an unexpected keyword argument {unknown[0]!r}; it takes {', '.join(sorted(_DECODE_OPTIONS))} besides its own")
+    lengths = _arrays.view(seqused_kv, "seqused_kv", stream).shape
+    if lengths != (batch,):
+        raise Error(f"seqused_kv has shape {lengths} and q {batch} sequences; give how many keys each has, [batch] = ({batch},)")
     columns = _arrays.view(v_cache, "v_cache", stream).shape[-1:]
     if out is None:
         out = _arrays.empty_like(view, (*view.shape[:-1], *columns), _factors.output_dtype(view.dtype))

@@ -56,8 +56,13 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         if block_table is not None:
             raise _library.Error("block_table and page_table are both given; they are one thing: leave one out")
         block_table = page_table
-    if (k is None) != (v is None) or (k is not None and (cache_seqlens is None or cu_seqlens_q is not None)):
-        raise _library.Error("k and v are given together, with cache_seqlens and without cu_seqlens_q; or neither is")
+    if (k is None) != (v is None):
+        raise _library.Error(f"{'k' if v is None else 'v'} is given alone; give new tokens' k and v, or neither")
+    if k is not None and cache_seqlens is None:
+        raise _library.Error("k and v are given and cache_seqlens is not; say how many keys each sequence has before the new ones")
+    if k is not None and cu_seqlens_q is not None:
+        raise _library.Error("k and v are given with cu_seqlens_q; append them first by a call without it, or leave cu_seqlens_q out")
+    _check(q, k_cache, v_cache, softcap, window_size)
     with torch.no_grad():
         q, k_cache, v_cache = (x.detach() for x in (q, k_cache, v_cache))
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -73,6 +78,22 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
             used = used + k.shape[1]
         return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
                      **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
+
+
+def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, softcap: float, window_size: Any) -> None:
+    """What would otherwise be told in the words of paged_attention."""
+    for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
+        if not isinstance(x, Tensor):
+            raise _library.Error(f"{name} is a {type(x).__name__}; flashcore.flash_attn takes PyTorch tensors (flashcore.paged_attention takes NumPy's)")
+        if name != "q" and x.dtype != q.dtype:
+            raise _library.Error(f"{name} is {x.dtype} and q {q.dtype}; give one type")
+        if name != "q" and x.dim() != 4:
+            raise _library.Error(f"{name} has shape {tuple(x.shape)}; give [pages, page_size, heads_kv, dim], or [batch, length, heads_kv, dim] without a "
+                                 "block_table")  # fmt: skip
+    if softcap < 0:
+        raise _library.Error(f"softcap is {softcap}; give a positive number, or 0 for none")
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2:
+        raise _library.Error(f"window_size is {window_size!r}; give (left, right), -1 for no bound")
 
 
 def _options(scale: Optional[float], causal: bool, window_size: tuple[int, int], softcap: float, slopes: Optional[Tensor],
@@ -97,6 +118,8 @@ def _table_of_dense(cache: Tensor, batch_idx: Optional[Tensor], batch: int) -> T
 
 def _lengths(given: Optional[Union[int, Tensor]], batch: int, room: int, q: Tensor) -> Tensor:
     if isinstance(given, Tensor):
+        if given.dtype != torch.int32 or given.shape != (batch,):
+            raise _library.Error(f"cache_seqlens is {given.dtype} of shape {tuple(given.shape)}; give int32 [batch] = ({batch},)")
         return given
     if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
         raise _library.Error(f"cache_seqlens is a {type(given).__name__}; give an int32 tensor [batch], or a number")
@@ -112,6 +135,10 @@ def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Tenso
     if used.shape != (batch,) or k_cache.shape[:3] != v_cache.shape[:3]:
         raise _library.Error(f"cache_seqlens has shape {tuple(used.shape)} and the caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)}; give [batch] "
                              "lengths, and caches that agree")  # fmt: skip
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
+            raise _library.Error(f"{name} has strides {cache.stride()}: its entries share memory, and one's new tokens would overwrite another's; "
+                                 "give a cache of its own memory (.clone())")  # fmt: skip
     pages, page_size, columns = k_cache.shape[0], k_cache.shape[1], table.shape[1]
     if batch * new == 0 or pages == 0 or columns == 0:
         return

@@ -65,6 +65,27 @@ class KvCacheTest(unittest.TestCase):
         apart = torch.randn(BATCH, 2 * ROOM, HEADS_KV, DIM)[:, :ROOM]
         near(flash_attn_with_kvcache(self.q, apart, apart, cache_seqlens=self.used), self.wanted(self.q, self.used.tolist(), apart, apart)[0])
 
+    def test_errors_name_what_was_given(self):
+        fresh = torch.randn(BATCH, 1, HEADS_KV, DIM)
+        shared = torch.randn(1, ROOM, HEADS_KV, DIM).expand(BATCH, -1, -1, -1)
+        for words, change in (
+            ("share memory", {"k_cache": shared, "v_cache": shared, "k": fresh, "v": fresh}),
+            ("k is given alone", {"k": fresh}),
+            ("cache_seqlens is not", {"k": fresh, "v": fresh, "cache_seqlens": None}),
+            ("give int32", {"cache_seqlens": self.used.long()}),
+            ("k_cache is torch.float16", {"k_cache": self.k.half()}),
+            ("k_cache has shape", {"k_cache": self.k[0]}),
+            ("softcap is -1.0; give a positive", {"softcap": -1.0}),
+            ("window_size is 3; give", {"window_size": 3}),
+            ("v_cache is a ndarray", {"v_cache": self.v.numpy()}),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(flashcore.Error, words):
+                flash_attn_with_kvcache(self.q, **{"k_cache": self.k, "v_cache": self.v, "cache_seqlens": self.used, **change})
+        with self.assertRaisesRegex(flashcore.Error, r"seqused_kv has shape \(2,\) and q 3 sequences"):
+            flashcore.decode(self.q, self.k_pages, self.v_pages, self.table, self.used[:2])
+        with self.assertRaisesRegex(TypeError, "decode.* 'foo'; it takes"):
+            flashcore.decode(self.q, self.k_pages, self.v_pages, self.table, self.used, foo=1)
+
     def test_new_tokens_are_written_first(self):
         fresh_k, fresh_v = torch.randn(BATCH, 3, HEADS_KV, DIM), torch.randn(BATCH, 3, HEADS_KV, DIM)
         used = torch.tensor([6, 29, 0], dtype=torch.int32)  # over the border of a page, to the end, from the beginning
@@ -119,8 +140,6 @@ class KvCacheTest(unittest.TestCase):
         refused("rotary_cos is given; .* takes None only", rotary_cos=self.q)
         refused("cache_leftpad is given", cache_leftpad=self.used)
         refused("both given", page_table=self.table)
-        refused("k and v are given together, with cache_seqlens", self.k, self.v)
-        refused("k and v are given together", self.k, cache_seqlens=3)
         refused("cache_seqlens is a float", cache_seqlens=2.5)
         refused("k and v have shapes", self.k[:2, :1], self.v[:2, :1], cache_seqlens=3)
         refused("cache_batch_idx and block_table are both given", cache_batch_idx=self.used)

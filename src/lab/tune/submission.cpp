@@ -93,6 +93,12 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   if (patch) request.patches = {*patch};
   ask_full_gate(request);
   const DeviceLimits& limits = device_.limits;
+  if (on_gpu_family(candidate) && limits.kind != DeviceKind::kCuda) {
+    submission.ended = Ended::kEnvironment;
+    submission.message =
+        fmt::format("{} is a kernel of GPUs, and {} is none; judge it with --device emulator", candidate, device_.id);
+    return;
+  }
   if (on_gpu_family(candidate)) {
     const Preflight compiled = compile_only(request, limits, stop_);
     take(submission, compiled);
