@@ -77,6 +77,10 @@ CounterValues healthy_counters() {
           {"lts__t_sector_hit_rate.pct", 91},
           {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts.pct", 100},
           {"smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct", 98},
+          {"l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum", 9e7},
+          {"l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", 1e7},
+          {"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 0},
+          {"lts__t_sectors.sum", 1e8},
           {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1e4},
           {"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1e8},
           {"sm__cycles_elapsed.sum", 2.4e8},
@@ -184,6 +188,41 @@ TEST(Profile, NamesThePlantedCauseFirstFromCounters) {
             Cause::kDram);
   EXPECT_EQ(first_cause(measured_facts({{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", 12}})),
             Cause::kLatency);
+}
+
+// A TMA kernel: few loads of threads, each of one lane, beside the copies of the TMA unit.
+TEST(Profile, AFewScatteredLoadsAreNotAccused) {
+  const ProfileFacts facts = measured_facts({{"smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts.pct", 0},
+                                             {"l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum", 0},
+                                             {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct", 12.5},
+                                             {"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 2000},
+                                             {"lts__throughput.avg.pct_of_peak_sustained_elapsed", 75}});
+  EXPECT_EQ(first_cause(facts), Cause::kTensorCores);
+  EXPECT_EQ(row(indicators_of(facts), "sectors over the fewest").met, std::optional(true));
+}
+
+TEST(Profile, APercentageOfAnUnknownNumberOfSectorsAccusesNobody) {
+  const CounterValues wasteful = {{"smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts.pct", 50},
+                                  {"lts__throughput.avg.pct_of_peak_sustained_elapsed", 75}};
+  for (const char* lost : {"l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum", "lts__t_sectors.sum",
+                           "lts__throughput.avg.pct_of_peak_sustained_elapsed"}) {
+    ProfileFacts facts = measured_facts(wasteful);
+    facts.counters.erase(lost);
+    EXPECT_EQ(first_cause(facts), Cause::kTensorCores) << lost;
+  }
+  // Copies through L1 and past it, counted apart: both or none.
+  ProfileFacts apart = measured_facts(wasteful);
+  apart.counters.erase("l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum");
+  apart.counters["sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum"] = 0;
+  EXPECT_EQ(first_cause(apart), Cause::kTensorCores);
+  apart.counters["sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum"] = 9e7;
+  EXPECT_EQ(first_cause(apart), Cause::kUncoalesced);
+}
+
+TEST(Profile, WithoutIssueSlotsDivergenceHasNoShare) {
+  ProfileFacts facts = measured_facts({{"smsp__thread_inst_executed_per_inst_executed.ratio", 9}});
+  facts.counters.erase("smsp__issue_active.avg.pct_of_peak_sustained_active");
+  EXPECT_EQ(first_cause(facts), Cause::kTensorCores);
 }
 
 TEST(Profile, WithoutMatrixInstructionsTheFmaUnitsMultiply) {

@@ -180,18 +180,15 @@ class FaultFinder {
   void uncoalesced() {
     std::vector<std::string> evidence;
     double share = 0, excess = 1;
-    const std::pair<Metric, const char*> used[] = {
-        {Metric::kLoadedBytes, "loads"}, {Metric::kCopiedBytes, "cp.async copies"}, {Metric::kStoredBytes, "stores"}};
-    double least = 100;
-    for (const auto& [m, words] : used) {
-      const auto bytes = metric(m);
-      if (!bytes || *bytes <= 0) continue;  // 0: no such access
-      evidence.push_back(fmt::format("{} use {:.0f}% of the bytes of each sector that they touch", words, *bytes));
-      least = std::min(least, *bytes);
-    }
-    if (!evidence.empty()) {
-      excess = 100 / least;
-      share = (1 - least / 100) * std::max(metric(Metric::kL2).value_or(50), metric(Metric::kDram).value_or(0)) / 100;
+    const auto use = sector_use(facts_.counters);
+    const auto sectors = metric(Metric::kL2Sectors), busy = metric(Metric::kL2);
+    if (use && sectors && *sectors > 0 && busy) {
+      excess = use->excess();
+      const double wasted = std::min((use->touched - use->needed) / *sectors, 1.0);
+      share = wasted * *busy / 100;
+      evidence = use->words;
+      evidence.push_back(fmt::format("what they do not use is {} of all sectors of L2, which is busy {:.0f}%",
+                                     percent_text(wasted), *busy));
     } else if (facts_.counts) {
       const CountedTraffic global = facts_.counts->global();
       excess = global.excess();
@@ -227,7 +224,7 @@ class FaultFinder {
                     percent_text(c.mma_under_copies), c.mma_instructions)};
     std::size_t shown = 0;
     for (const CountedWait& wait : c.waits) {
-      if (wait.kind == "barrier wait" || shown++ == kHotLines) continue;
+      if (wait.kind == "barrier wait" || shown++ >= kHotLines) continue;
       evidence.push_back(
           fmt::format("{} at {}: {:.0f} threads", wait.kind, place_of(wait.where, wait.caller), wait.threads));
     }
@@ -238,16 +235,16 @@ class FaultFinder {
   }
   static std::string no_overlap_sentence() {
     return "Copies are waited for before anything else is done, so the tensor cores idle while they run; start the "
-           "copy "
-           "of the next block before computing on this one (more stages, a later wait).";
+           "copy of the next block before computing on this one (more stages, a later wait).";
   }
 
   void divergence() {
     std::vector<std::string> evidence;
     double share = 0, lanes = 1;
-    if (const auto active = metric(Metric::kLanesPerIssue)) {
+    const auto active = metric(Metric::kLanesPerIssue), issued = metric(Metric::kIssueSlots);
+    if (active && issued) {
       lanes = *active / kWarp;
-      share = (1 - lanes) * metric(Metric::kIssueSlots).value_or(50) / 100;
+      share = (1 - lanes) * *issued / 100;
       evidence.push_back(fmt::format("{:.1f} of 32 lanes take part in an instruction on average", *active));
     } else if (facts_.counts) {
       const CountedTraffic global = facts_.counts->global(), shared = facts_.counts->shared();
@@ -287,8 +284,7 @@ class FaultFinder {
     if (share < target::kBarrierShare) return;
     add(Cause::kBarriers, share,
         "Threads wait for each other at barriers of the CTA; leave out those that order nothing, or let warps that "
-        "share "
-        "data meet alone (named barriers, mbarriers).",
+        "share data meet alone (named barriers, mbarriers).",
         std::move(evidence));
   }
 

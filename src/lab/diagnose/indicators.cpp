@@ -78,12 +78,8 @@ std::optional<double> ratio_of(std::optional<double> part, std::optional<double>
 
 // Over the fewest sectors that could hold the bytes.
 IndicatorReading sectors_of_hardware(const ProfileFacts& facts) {
-  std::optional<double> worst;
-  for (const Metric m : {Metric::kLoadedBytes, Metric::kCopiedBytes, Metric::kStoredBytes}) {
-    const auto used = value_of(facts.counters, m);
-    if (used && *used > 0) worst = std::max(worst.value_or(0), 100 / *used);
-  }
-  return {worst, kNsightSource};
+  const auto use = sector_use(facts.counters);
+  return {use ? std::optional(use->excess()) : std::nullopt, kNsightSource};
 }
 
 IndicatorReading passes_of_hardware(const ProfileFacts& facts) {

@@ -40,6 +40,13 @@ const std::vector<MetricRow>& metric_rows() {
       {Metric::kLoadedBytes, {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"}},
       {Metric::kStoredBytes, {"smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"}},
       {Metric::kCopiedBytes, {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts.pct"}},
+      {Metric::kLoadedSectors, {"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"}},
+      {Metric::kStoredSectors, {"l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"}},
+      {Metric::kCopiedSectors,
+       {"l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
+        "sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum"}},
+      {Metric::kCopiedSectorsPastL1, {"sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum"}},
+      {Metric::kL2Sectors, {"lts__t_sectors.sum"}},
       {Metric::kBankConflicts, {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"}},
       {Metric::kSharedPasses, {"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"}},
       {Metric::kSmCycles, {"sm__cycles_elapsed.sum"}},
@@ -105,6 +112,36 @@ std::optional<double> value_of(const CounterValues& counters, Metric metric) {
   for (const std::string& name : names_of(metric))
     if (const auto found = counters.find(name); found != counters.end()) return found->second;
   return std::nullopt;
+}
+
+std::optional<SectorUse> sector_use(const CounterValues& counters) {
+  std::optional<double> copied = value_of(counters, Metric::kCopiedSectors);
+  if (copied && !counters.contains(names_of(Metric::kCopiedSectors).front())) {
+    // This version counts copies through L1 and those past it apart.
+    const auto past = value_of(counters, Metric::kCopiedSectorsPastL1);
+    copied = past ? std::optional(*copied + *past) : std::nullopt;
+  }
+  struct Kind {
+    const char* words;
+    Metric used;
+    std::optional<double> sectors;
+  };
+  const Kind kinds[] = {
+      {"loads", Metric::kLoadedBytes, value_of(counters, Metric::kLoadedSectors)},
+      {"cp.async copies", Metric::kCopiedBytes, copied},
+      {"stores", Metric::kStoredBytes, value_of(counters, Metric::kStoredSectors)},
+  };
+  SectorUse use;
+  for (const Kind& kind : kinds) {
+    const auto percent = value_of(counters, kind.used);
+    if ((!percent || *percent <= 0) && kind.sectors.value_or(0) <= 0) continue;  // no such access
+    if (!percent || *percent <= 0 || !kind.sectors) return std::nullopt;
+    use.touched += *kind.sectors;
+    use.needed += *kind.sectors * std::min(*percent / 100, 1.0);
+    use.words.push_back(fmt::format("{} use {:.0f}% of the bytes of each of their {:.0f} sectors", kind.words, *percent,
+                                    *kind.sectors));
+  }
+  return use.touched > 0 ? std::optional(use) : std::nullopt;
 }
 
 std::vector<std::pair<StallReason, double>> stalls_of(const CounterValues& counters) {

@@ -11,29 +11,40 @@
 namespace flashcore {
 
 enum class Metric {
-  kDuration,       // ns
-  kSmBusy,         // % of the busiest pipe's peak
-  kSmsWithWork,    // % of cycles in which an SM has a warp
-  kWarpsPerSm,     // active, while the SM has any
-  kTensor,         // pipes, % of their peak
-  kSpecial,        //
-  kFma,            //
-  kDram,           // % of the peak throughput
-  kL2,             //
-  kL1Hits,         // % of sectors
-  kL2Hits,         //
-  kLoadedBytes,    // of each sector that a global load brings, % that is asked for
-  kStoredBytes,    //
-  kCopiedBytes,    // cp.async
-  kBankConflicts,  // further passes over the banks
+  kDuration,     // ns
+  kSmBusy,       // % of the busiest pipe's peak
+  kSmsWithWork,  // % of cycles in which an SM has a warp
+  kWarpsPerSm,   // active, while the SM has any
+  // pipes, % of their peak
+  kTensor,
+  kSpecial,
+  kFma,
+  // % of the peak throughput
+  kDram,
+  kL2,
+  // % of sectors
+  kL1Hits,
+  kL2Hits,
+  // of each sector that a global access touches, % that is asked for; copied: cp.async
+  kLoadedBytes,
+  kStoredBytes,
+  kCopiedBytes,
+  // sectors that these accesses touch
+  kLoadedSectors,
+  kStoredSectors,
+  kCopiedSectors,
+  kCopiedSectorsPastL1,  // of the copied ones, where a version counts the two ways apart
+  kL2Sectors,            // of all kinds, TMA's too
+  kBankConflicts,        // further passes over the banks
   kSharedPasses,
-  kSmCycles,           // elapsed, summed over the SMs
-  kLanesPerIssue,      // of 32
-  kIssueSlots,         // % of cycles with an instruction issued
-  kLocalLoads,         // instructions: of spills and of arrays indexed at run time
-  kLocalStores,        //
-  kInstructions,       // of warps
-  kRegistersPerThread  //
+  kSmCycles,       // elapsed, summed over the SMs
+  kLanesPerIssue,  // of 32
+  kIssueSlots,     // % of cycles with an instruction issued
+  // instructions of warps; local: of spills and of arrays indexed at run time
+  kLocalLoads,
+  kLocalStores,
+  kInstructions,
+  kRegistersPerThread
 };
 
 // The first that Nsight Compute gave counts.
@@ -54,6 +65,17 @@ std::vector<std::string> profile_metrics();
 
 using CounterValues = std::map<std::string, double>;
 std::optional<double> value_of(const CounterValues& counters, Metric metric);
+
+// What loads, copies and stores of threads do with the sectors that they touch.
+struct SectorUse {
+  double touched = 0, needed = 0;
+  std::vector<std::string> words;  // a line for each kind of access
+
+  double excess() const { return needed > 0 ? touched / needed : 1; }
+};
+// None where a kind of access that happens was not counted: a percentage alone does not say of how much it is.
+std::optional<SectorUse> sector_use(const CounterValues& counters);
+
 // The reasons that were measured, the longest first; "selected" and "not_selected", which are no waits, left out.
 std::vector<std::pair<StallReason, double>> stalls_of(const CounterValues& counters);
 
