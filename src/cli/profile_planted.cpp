@@ -21,16 +21,21 @@ std::string first_of(const Profile& profile) {
 }
 
 // Of the same candidate on the same problem one profile is enough.
-const std::string& wrongly_named_of(const SlowKernel& kernel, GatherOptions gather,
-                                    std::map<std::string, std::string>& known) {
+const SlowSide& side_without(const SlowKernel& kernel, GatherOptions gather, std::map<std::string, SlowSide>& known) {
   const std::string key = kernel.problem.id() + " " + kernel.unpatched;
   const auto [place, is_new] = known.try_emplace(key);
   if (!is_new) return place->second;
   gather.patches.clear();
-  const Gathered gathered = gather_facts(kernel.problem, kernel.unpatched, gather);
-  place->second =
-      !gathered.failure.empty() ? gathered.failure : wrongly_named(slow_kernels(), diagnose(gathered.facts));
+  Gathered gathered = gather_facts(kernel.problem, kernel.unpatched, gather);
+  place->second = {std::move(gathered.facts), std::move(gathered.failure)};
   return place->second;
+}
+
+std::string words_of_side_without(const SlowSide& side, Cause cause) {
+  if (!side.failure.empty()) return side.failure;
+  const std::string named = wrongly_named(slow_kernels(), diagnose(side.facts));
+  if (!named.empty()) return named;
+  return could_show(cause, side.facts) ? "not named" : "not tried";
 }
 
 }  // namespace
@@ -50,7 +55,7 @@ int profile_planted(const ProfileArguments& options, const DeviceInfo& device) {
   Console console(options.common.quiet, json_on_stdout(options.common));
   GatherOptions gather = gather_options(options, device, console);
   SlowTally tally;
-  std::map<std::string, std::string> unpatched;
+  std::map<std::string, SlowSide> unpatched;
   Table table({"slow kernel", "planted", "named first", "verdict", "without it"});
   nlohmann::json results = nlohmann::json::array();
   for (const SlowKernel& kernel : kernels) {
@@ -58,32 +63,34 @@ int profile_planted(const ProfileArguments& options, const DeviceInfo& device) {
     if (!only.empty() && kernel.name != only) continue;
     gather.patches = kernel.patch ? std::vector<Patch>{*kernel.patch} : std::vector<Patch>{};
     try {
-      const Gathered gathered = gather_facts(kernel.problem, kernel.candidate_text(), gather);
-      const Profile profile = diagnose(gathered.facts);
-      const std::string& extra = wrongly_named_of(kernel, gather, unpatched);
-      std::string why = !gathered.failure.empty() ? gathered.failure : why_not_named(kernel, profile);
-      if (why.empty() && !extra.empty()) why = fmt::format("the kernel without it is accused too: {}", extra);
-      // Where a source is missing it may be the one that the cause shows in.
-      const bool lacks = !why.empty() && gathered.failure.empty() && !gathered.facts.lost.empty() && extra.empty();
-      ++(why.empty() ? tally.named : lacks ? tally.lacking : tally.missed);
+      Gathered gathered = gather_facts(kernel.problem, kernel.candidate_text(), gather);
+      const SlowSide slow{std::move(gathered.facts), std::move(gathered.failure)};
+      const Profile profile = diagnose(slow.facts);
+      const SlowSide& without = side_without(kernel, gather, unpatched);
+      const SlowJudgement judgement = judge_slow(kernel, slow, without);
+      const bool named = judgement.verdict == SlowJudgement::Verdict::kNamed;
+      const bool lacks = judgement.verdict == SlowJudgement::Verdict::kLacking;
+      ++(named ? tally.named : lacks ? tally.lacking : tally.missed);
       console.end_progress();
       table.add({kernel.name, word_of(kernel.bottleneck), first_of(profile),
-                 why.empty() ? Cell("named", Tone::kGood)
-                 : lacks     ? Cell("not tried", Tone::kBad)
-                             : Cell("MISSED", Tone::kBad),
-                 extra.empty() ? "not named" : extra});
-      if (!why.empty()) {
-        std::string detail = why;
-        for (const LostSource& lost : gathered.facts.lost)
-          detail += fmt::format("\nwithout {}: {}", lost.source, lost.why);
+                 named   ? Cell("named", Tone::kGood)
+                 : lacks ? Cell("not tried", Tone::kBad)
+                         : Cell("MISSED", Tone::kBad),
+                 words_of_side_without(without, kernel.bottleneck)});
+      if (!named) {
+        std::string detail = judgement.why;
+        for (const SlowSide* side : {&slow, &without})
+          for (const LostSource& lost : side->facts.lost)
+            detail += fmt::format("\n{}without {}: {}", side == &slow ? "" : "the kernel without it, ", lost.source,
+                                  lost.why);
         table.add_detail(kernel.name, detail);
       }
-      nlohmann::json result = profile_json(gathered.facts, profile);
+      nlohmann::json result = profile_json(slow.facts, profile);
       result["name"] = kernel.name;
       result["does"] = kernel.does;
       result["planted"] = kernel.bottleneck;
-      result["named"] = why.empty();
-      result["why"] = why;
+      result["named"] = named;
+      result["why"] = judgement.why;
       results.push_back(std::move(result));
     } catch (const Cancelled&) {
       break;

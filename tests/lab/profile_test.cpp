@@ -395,6 +395,37 @@ TEST(SlowKernels, JudgeAProfile) {
   EXPECT_EQ(why_not_named(conflicts, profile), "");
 }
 
+TEST(SlowKernels, AreJudgedByTheSourceThatShowsTheCause) {
+  using enum SlowJudgement::Verdict;
+  const SlowKernel& conflicts = slow_kernels().front();
+  const SlowSide slow{counted_facts([](auto& c) { c["shared_load"]["passes"] = 8 * 36000; }), ""};
+  const SlowSide without{counted_facts(), ""};
+  EXPECT_EQ(judge_slow(conflicts, slow, without).verdict, kNamed);
+  EXPECT_EQ(judge_slow(conflicts, slow, without).why, "");
+  // Another source that is lost excuses no miss.
+  SlowSide missed = without;
+  missed.facts.lost = {{"hardware counters", "no ncu"}};
+  EXPECT_EQ(judge_slow(conflicts, missed, without).verdict, kMissed);
+  // The compiler's facts alone show no bank conflict, on either side.
+  const SlowSide compiled{healthy_facts(), ""};
+  EXPECT_EQ(judge_slow(conflicts, compiled, without).verdict, kLacking);
+  EXPECT_EQ(judge_slow(conflicts, slow, compiled).verdict, kLacking);
+  EXPECT_EQ(judge_slow(conflicts, slow, slow).verdict, kMissed);
+  EXPECT_EQ(judge_slow(conflicts, {slow.facts, "wrong"}, without).verdict, kMissed);
+  EXPECT_EQ(judge_slow(conflicts, slow, {without.facts, "wrong"}).verdict, kMissed);
+}
+
+TEST(SlowKernels, EachCauseShowsInSomeSourceAndInNoneWithoutFacts) {
+  ProfileFacts none = healthy_facts();
+  none.artifact.reset();
+  none.occupancy.reset();
+  for (const SlowKernel& kernel : slow_kernels()) {
+    EXPECT_TRUE(could_show(kernel.bottleneck, counted_facts())) << kernel.name;
+    EXPECT_TRUE(could_show(kernel.bottleneck, measured_facts())) << kernel.name;
+    EXPECT_FALSE(could_show(kernel.bottleneck, none)) << kernel.name;
+  }
+}
+
 TEST(SlowKernels, ComplaintsNameTheLine) {
   try {
     parse_slow_kernels("slow:\n  - {name: a, does: b, bottleneck: sloth, candidate: c, problem: b1_h1_s8_d64_fp16}\n",

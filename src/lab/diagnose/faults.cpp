@@ -316,4 +316,26 @@ class FaultFinder {
 
 std::vector<Bottleneck> faults_of(const ProfileFacts& facts) { return FaultFinder(facts).find(); }
 
+bool could_show(Cause fault, const ProfileFacts& facts) {
+  const auto has = [&](Metric m) { return value_of(facts.counters, m).has_value(); };
+  const bool counts = facts.counts.has_value(), artifact = facts.artifact.has_value();
+  switch (fault) {
+    case Cause::kSpills:
+      return artifact || (has(Metric::kLocalLoads) && has(Metric::kLocalStores) && has(Metric::kInstructions));
+    case Cause::kStack: return artifact;
+    case Cause::kLowOccupancy: return (artifact && facts.occupancy) || has(Metric::kWarpsPerSm);
+    case Cause::kSmallGrid:
+    case Cause::kLastWave: return facts.occupancy.has_value();
+    case Cause::kBankConflicts: return counts || (has(Metric::kBankConflicts) && has(Metric::kSharedPasses));
+    case Cause::kUncoalesced:
+      return counts || (sector_use(facts.counters) && has(Metric::kL2Sectors) && has(Metric::kL2));
+    case Cause::kNoOverlap: return has(Metric::kTensor) ? !stalls_of(facts.counters).empty() : counts;
+    case Cause::kDivergence: return counts || (has(Metric::kLanesPerIssue) && has(Metric::kIssueSlots));
+    case Cause::kBarriers: return counts || facts.counters.contains(stall_metric("barrier"));
+    case Cause::kExtraWork: return counts && facts.counts->problem == facts.problem.id();
+    case Cause::kBusyMachine: return facts.time_us && facts.machine.cores > 0;
+    default: return false;  // a limit
+  }
+}
+
 }  // namespace flashcore

@@ -132,6 +132,8 @@ Profile diagnose(const ProfileFacts& facts);
 std::vector<Indicator> indicators_of(const ProfileFacts& facts);
 std::vector<Roof> roofs_of(const ProfileFacts& facts);
 std::vector<Bottleneck> faults_of(const ProfileFacts& facts);
+// Whether a source is there that this fault would show in: without it, not naming the fault says nothing.
+bool could_show(Cause fault, const ProfileFacts& facts);
 // What is left when no fault is repaired: roofs against the time, hardware's throughputs, or the counts' cycles.
 std::vector<Bottleneck> limits_of_profile(const ProfileFacts& facts, const std::vector<Roof>& roofs);
 

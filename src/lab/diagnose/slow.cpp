@@ -72,4 +72,19 @@ std::string wrongly_named(const std::vector<SlowKernel>& kernels, const Profile&
   return named;
 }
 
+SlowJudgement judge_slow(const SlowKernel& kernel, const SlowSide& slow, const SlowSide& unpatched) {
+  using enum SlowJudgement::Verdict;
+  if (!slow.failure.empty()) return {kMissed, slow.failure};
+  if (!could_show(kernel.bottleneck, slow.facts))
+    return {kLacking, fmt::format("no source is here that {} would show in", kernel.bottleneck)};
+  if (std::string why = why_not_named(kernel, diagnose(slow.facts)); !why.empty()) return {kMissed, std::move(why)};
+  if (!unpatched.failure.empty()) return {kMissed, fmt::format("the kernel without it failed: {}", unpatched.failure)};
+  if (const std::string named = wrongly_named(slow_kernels(), diagnose(unpatched.facts)); !named.empty())
+    return {kMissed, fmt::format("the kernel without it is accused too: {}", named)};
+  if (!could_show(kernel.bottleneck, unpatched.facts))
+    return {kLacking,
+            fmt::format("of the kernel without it no source is here that {} would show in", kernel.bottleneck)};
+  return {kNamed, ""};
+}
+
 }  // namespace flashcore

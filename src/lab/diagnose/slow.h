@@ -32,6 +32,21 @@ struct SlowKernel {
 std::vector<SlowKernel> parse_slow_kernels(std::string_view yaml, const std::string& origin);
 const std::vector<SlowKernel>& slow_kernels();
 
+// A profile's facts, or why the candidate failed its gates.
+struct SlowSide {
+  ProfileFacts facts;
+  std::string failure;
+};
+
+struct SlowJudgement {
+  enum class Verdict { kNamed, kMissed, kLacking } verdict = Verdict::kMissed;
+  std::string why;  // empty: named
+};
+
+// The cause must come first of the slow kernel, and no planted cause may be named of the kernel without the fault.
+// kLacking: what was there says nothing against it, but on one side there is no source that the cause shows in.
+SlowJudgement judge_slow(const SlowKernel& kernel, const SlowSide& slow, const SlowSide& unpatched);
+
 // What is wrong with a profile of the slow kernel: another cause came first, or none. Empty: it named the right one.
 std::string why_not_named(const SlowKernel& kernel, const Profile& profile);
 // Which of the planted causes a profile of a kernel without them names. Empty: none.
