@@ -60,6 +60,18 @@ TEST(NsightCsv, WhatIsNoneOrIsCutShortIsRefused) {
   expect_refused("\"ID\",\"Process ID\"\n", "no column \"Kernel Name\"");
 }
 
+TEST(NsightCsv, ACommaThatIsAPointIsRefused) {
+  const std::string head = "\"ID\",\"Kernel Name\",\"sm__a.avg\"\n\"\",\"\",\"\"\n\"0\",\"forward\",";
+  const auto value = [&](const std::string& text) {
+    return parse_ncu_csv(head + "\"" + text + "\"\n").front().counters.at("sm__a.avg");
+  };
+  EXPECT_EQ(value("1,234.5"), 1234.5);
+  EXPECT_EQ(value("12,345,678"), 12345678);
+  EXPECT_EQ(value("1234.5"), 1234.5);
+  for (const char* text : {"1.234,5", "12,5", "1,2345", ",5", "1,23,456"})
+    expect_refused(head + "\"" + text + "\"\n", "line 3: '" + std::string(text) + "' has no decimal point");
+}
+
 TEST(NsightCsv, EveryCutOfAFileIsReadOrRefused) {
   const std::string whole = kCsv;
   for (std::size_t length = 0; length < whole.size(); ++length) {
@@ -75,6 +87,8 @@ TEST(Metrics, NamesAreOneMetricEachAndStallsAreSorted) {
   for (const std::string& name : profile_metrics()) EXPECT_NO_THROW(check_metric_name(name)) << name;
   EXPECT_EQ(metric_of("lts__t_sector_hit_rate.pct"), std::optional(Metric::kL2Hits));
   EXPECT_EQ(metric_of("nobody__knows.sum"), std::nullopt);
+  // It is documented as a sample of PCs (smsp__pcsamp_...) only, and a metric that is unknown costs a run.
+  for (const StallReason& reason : stall_reasons()) EXPECT_NE(reason.name, "warpgroup_arrive");
   const auto stalls = stalls_of({{stall_metric("barrier"), 10},
                                  {stall_metric("gmma"), 30},
                                  {stall_metric("selected"), 90},
@@ -103,6 +117,9 @@ class FakeNcu : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
   static std::string table(const std::string& names, const std::string& values) {
+    return table_of_one(names, values) + "; echo '\"1\",\"forward\"," + values + "'";
+  }
+  static std::string table_of_one(const std::string& names, const std::string& values) {
     return "echo '\"ID\",\"Kernel Name\"," + names + "'; echo '\"\",\"\",\"%\"'; echo '\"0\",\"forward\"," + values +
            "'";
   }
@@ -128,6 +145,31 @@ TEST_F(FakeNcu, LeavesOutAMetricThatItDoesNotKnowAndAsksAgain) {
   EXPECT_EQ(asked(), "sm__a.avg,sm__b.avg\nsm__a.avg\n");
 }
 
+TEST_F(FakeNcu, MayNameOneUnknownMetricPerRun) {
+  std::vector<std::string> metrics = {"sm__a.avg"};
+  for (int i = 0; i < 7; ++i) metrics.push_back(fmt::format("sm__no{}.avg", i));
+  const CollectedCounters got = collect(
+      "case $metrics in *sm__no*) one=${metrics#*,}; echo \"==ERROR== Failed to find metric ${one%%,*}\"; exit 1;; "
+      "esac\n" +
+          table("\"sm__a.avg\"", "\"1\""),
+      metrics);
+  EXPECT_EQ(got.why_none, "");
+  EXPECT_EQ(got.counters, (CounterValues{{"sm__a.avg", 1}}));
+  EXPECT_EQ(got.unknown.size(), 7u);
+}
+
+TEST_F(FakeNcu, IsAskedNoLongerThanTheTimeLimitInAll) {
+  std::vector<std::string> metrics;
+  for (int i = 0; i < 50; ++i) metrics.push_back(fmt::format("sm__no{}.avg", i));
+  const CollectedCounters got =
+      collect("sleep 0.1; echo \"==ERROR== Failed to find metric ${metrics%%,*}\"; exit 1", metrics, 0.6);
+  EXPECT_TRUE(got.counters.empty());
+  EXPECT_LT(got.unknown.size(), 10u);
+  EXPECT_TRUE(got.why_none.find("of 50 metrics") != std::string::npos ||
+              got.why_none.find("was still running") != std::string::npos)
+      << got.why_none;
+}
+
 TEST_F(FakeNcu, KnowsNone) {
   const CollectedCounters got =
       collect("echo \"==ERROR== Failed to find metric ${metrics%%,*}\"; exit 1", {"sm__a.avg", "sm__b.avg"});
@@ -151,6 +193,10 @@ TEST_F(FakeNcu, SaysWhyThereAreNoCounters) {
   EXPECT_EQ(why("exit 3"), "Nsight Compute ended with code 3 and printed no table");
   EXPECT_NE(why(table("\"sm__a.avg\",\"sm__b.avg\"", "\"1\"")).find("cannot be read: line 2"), std::string::npos);
   EXPECT_NE(why(table("\"sm__a.avg\"", "\"n/a\"")).find("n/a"), std::string::npos);
+  EXPECT_EQ(why(table("\"sm__a.avg\"", "\"1\"") + "; exit 3"),
+            "Nsight Compute ended with code 3 and printed a table all the same; the program that it ran has failed");
+  EXPECT_EQ(why(table_of_one("\"sm__a.avg\"", "\"1\"")),
+            "Nsight Compute saw 1 launch of forward, where the first of 2 warms the caches");
   EXPECT_NE(why("sleep 30", 0.3).find("was still running"), std::string::npos);
 }
 

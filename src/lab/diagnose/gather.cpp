@@ -231,9 +231,10 @@ class Gatherer {
                                   options_.device.id, "--request", request.string()});
     facts.counters = collected.counters;
     if (!collected.why_none.empty()) return lose(kCountersOf, fmt::format("{}; {}", collected.why_none, kStill));
-    for (const std::string& name : collected.unknown)
-      if (std::find(options_.metrics.begin(), options_.metrics.end(), name) != options_.metrics.end())
-        lose(kCountersOf, fmt::format("this Nsight Compute does not know {}; the other counters hold", name));
+    if (!collected.unknown.empty())
+      lose(kCountersOf,
+           fmt::format("this Nsight Compute does not know {} of {} metrics ({}); the others hold",
+                       collected.unknown.size(), nsight.metrics.size(), fmt::join(collected.unknown, ", ")));
     if (!collected.others.empty())
       lose(kCountersOf, fmt::format("they are of the kernel {}; {} of the same program {} left out", collected.kernel,
                                     fmt::join(collected.others, ", "), collected.others.size() == 1 ? "is" : "are"));

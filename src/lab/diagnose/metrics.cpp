@@ -84,7 +84,6 @@ const std::vector<StallReason>& stall_reasons() {
       {"lg_throttle", "the queue of global memory"},
       {"tex_throttle", "the queue of the texture unit"},
       {"gmma", "the tensor cores (wgmma)"},
-      {"warpgroup_arrive", "the other warps of its warpgroup"},
       {"wait", "a fixed latency of the instruction before"},
       {"no_instruction", "the instruction cache"},
       {"imc_miss", "the constant cache"},

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <filesystem>
 #include <optional>
+#include <regex>
 
 #include "core/child_process.h"
 #include "core/error.h"
@@ -15,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMaxAttempts = 4;  // each leaves out the metrics that the one before did not know
+// The first launch warms the caches, the second counts.
+constexpr std::ptrdiff_t kLaunches = 2;
 
 // The fields of one line of CSV: quoted, a quote inside doubled. None if a quote is left open.
 std::optional<std::vector<std::string>> csv_fields(std::string_view line) {
@@ -50,8 +53,13 @@ std::vector<std::string_view> lines_of_text(std::string_view text) {
   return lines;
 }
 
-// "1,234.5": Nsight Compute groups digits in some locales.
-std::optional<double> counter_number(std::string text) {
+// "1,234.5": Nsight Compute groups digits in some locales. "1.234,5" and "12,5", of locales whose comma is the point,
+// throw: without it they would be other numbers.
+std::optional<double> counter_number(std::string text, std::ptrdiff_t line) {
+  static const std::regex grouped("[0-9]{1,3}(,[0-9]{3})*([.][0-9]*)?");
+  if (text.find(',') != std::string::npos && text.find_first_not_of("0123456789.,") == std::string::npos &&
+      !std::regex_match(text, grouped))
+    throw_bad_input("line {}: '{}' has no decimal point; write the table with LC_ALL=C", line, text);
   text.erase(std::remove(text.begin(), text.end(), ','), text.end());
   return parse_finite(text);
 }
@@ -100,7 +108,7 @@ std::vector<std::string> unknown_metrics(std::string_view output, const std::vec
   return unknown;
 }
 
-// Why a run gave nothing, from what Nsight Compute printed.
+// Why a run gave nothing, or nothing to trust, from what Nsight Compute printed.
 std::string why_no_counters(const ProgramResult& result) {
   const auto has = [&](const char* word) { return result.output.find(word) != std::string::npos; };
   if (!result.started || result.exit_code == 127)
@@ -114,7 +122,8 @@ std::string why_no_counters(const ProgramResult& result) {
   if (has("No kernels were profiled"))
     return "Nsight Compute saw no kernel: it could not attach, or the launch failed before it; `flashcore check` says "
            "whether the candidate runs here";
-  return fmt::format("Nsight Compute ended with code {} and printed no table", result.exit_code);
+  return fmt::format("Nsight Compute ended with code {} and printed {}", result.exit_code,
+                     has("\"ID\",") ? "a table all the same; the program that it ran has failed" : "no table");
 }
 
 }  // namespace
@@ -154,7 +163,8 @@ std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text) {
     kernel.name = fields[static_cast<std::size_t>(kernel_column)];
     for (std::size_t i = 0; i < fields.size(); ++i) {
       if (names[i].find("__") == std::string::npos) continue;
-      if (const auto value = counter_number(fields[i])) kernel.counters[names[i]] = *value * unit_factor(units[i]);
+      if (const auto value = counter_number(fields[i], number_of(line)))
+        kernel.counters[names[i]] = *value * unit_factor(units[i]);
     }
     kernels.push_back(std::move(kernel));
   }
@@ -191,8 +201,19 @@ std::string find_ncu(const std::string& asked) {
 CollectedCounters collect_counters(const NsightOptions& options, const std::vector<std::string>& launcher) {
   CollectedCounters collected;
   std::vector<std::string> metrics = options.metrics;
-  const ProgramLimits limits{.seconds = options.timeout_seconds};
-  for (int attempt = 0; attempt < kMaxAttempts && !metrics.empty(); ++attempt) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  // Some versions name one unknown metric per run. Each round leaves out one at least.
+  while (!metrics.empty()) {
+    const double left = options.timeout_seconds - std::chrono::duration<double>(Clock::now() - start).count();
+    if (left <= 0) {
+      collected.why_none = fmt::format(
+          "Nsight Compute refused {} of {} metrics, in one run after the other, and the {:g} s "
+          "for it are over",
+          collected.unknown.size(), options.metrics.size(), options.timeout_seconds);
+      return collected;
+    }
+    const ProgramLimits limits{.seconds = left};
     // Clocks and caches stay as they are: a profile is of what a user gets.
     std::vector<std::string> argv = {
         options.ncu,       "--csv", "--page",          "raw",
@@ -215,13 +236,20 @@ CollectedCounters collect_counters(const NsightOptions& options, const std::vect
       collected.why_none = "Nsight Compute knows none of the metrics";
       continue;
     }
-    if (!result.stopped.empty() || result.output.find("\"ID\",") == std::string::npos) {
+    if (!result.stopped.empty() || result.exit_code != 0 || result.output.find("\"ID\",") == std::string::npos) {
       collected.why_none = why_no_counters(result);
       return collected;
     }
     try {
       const std::vector<ProfiledKernel> kernels = parse_ncu_csv(result.output);
       const ProfiledKernel& kernel = main_kernel(kernels);
+      const auto launches =
+          std::count_if(kernels.begin(), kernels.end(), [&](const ProfiledKernel& k) { return k.name == kernel.name; });
+      if (launches < kLaunches) {
+        collected.why_none = fmt::format("Nsight Compute saw {} launch of {}, where the first of {} warms the caches",
+                                         launches, kernel.name, kLaunches);
+        return collected;
+      }
       collected.counters = kernel.counters;
       collected.kernel = kernel.name;
       for (const ProfiledKernel& other : kernels)
