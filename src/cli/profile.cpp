@@ -32,7 +32,7 @@ void print_bottlenecks(Console& console, const Profile& profile) {
     const bool limit = is_limit(b.cause);
     console.line("{}. {} ({}{})", b.rank, console.paint(word_of(b.cause), limit ? Tone::kPlain : Tone::kWarn),
                  limit ? "limit" : "fault",
-                 b.share > 0 ? fmt::format(", {:.0f}% {}", 100 * b.share, limit ? "of it" : "at most") : "");
+                 b.share > 0 ? fmt::format(", {:.0f}% {}", 100 * b.share, limit ? "of it" : "of it, estimated") : "");
     console.line("   {}", b.sentence);
     for (const std::string& evidence : b.evidence) console.line("   - {}", evidence);
   }

@@ -90,6 +90,18 @@ class ProfileTest(support.CliTest):
         self.assertEqual(self.names(entry)[0], "bank conflicts")
         self.assertEqual(self.row(entry, "SM busy")["met"], False)
         self.assertEqual(entry["lost"], [])
+        self.assertEqual(entry["time_us"], 80)
+
+    def test_counters_of_another_kernel_are_warned_of(self):
+        # A longer kernel beside the candidate's is passed over; where the candidate's is not there, the longest counts.
+        beside = CSV + '"1","1","elementwise_kernel","90000","1","2","3","4","5"\n'
+        arguments = (*H200, "--problem", "b16_h16_s2048_d64_fp16", "--counters")
+        (entry,) = self.profile(DONE, *arguments, self.write("beside.csv", beside))
+        self.assertEqual((entry["time_us"], entry["lost"]), (80, []))
+        (entry,) = self.profile(DONE, *arguments, self.write("other.csv", beside.replace('"forward"', '"backward"')))
+        self.assertEqual(entry["time_us"], 90)
+        self.assertEqual([lost["source"] for lost in entry["lost"]], ["hardware counters"])
+        self.assertIn("elementwise_kernel", entry["lost"][0]["why"])
 
     def test_counts_beside_a_gpu_that_is_not_here(self):
         (entry,) = self.profile(DONE, *H200, "--problem", "b16_h16_s2048_d64_fp16", "--family", "sm80_fwd", "--emulate")

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/files.h"
 #include "temporary_folder.h"
 
 namespace flashcore {
@@ -37,6 +38,16 @@ TEST(NsightCsv, IsReadAmongOtherLines) {
   EXPECT_EQ(value_of(kernel.counters, Metric::kDuration), std::optional(1000500.0));
   EXPECT_FALSE(kernel.counters.contains("sm__no_such.avg"));
   EXPECT_FALSE(kernel.counters.contains("Process ID"));
+}
+
+TEST(NsightCsv, KernelsAreKnownByTheirName) {
+  constexpr const char* kName = "flashcore::sm80_fwd::forward<flashcore::Traits{1, 2}, flashcore::sm80_fwd::Config{}>";
+  EXPECT_TRUE(is_kernel_of("forward", kName));
+  EXPECT_TRUE(is_kernel_of("void flashcore::sm80_fwd::forward<flashcore::Traits{1, 2}>(int, Args<1>)", kName));
+  EXPECT_TRUE(is_kernel_of("sm80_fwd::forward", kName));
+  for (const char* other : {"", "ward", "forward_fp8", "void flashcore::sm90_fwd::forward<1>(int)",
+                            "void at::native::elementwise_kernel<forward>(int)"})
+    EXPECT_FALSE(is_kernel_of(other, kName)) << other;
 }
 
 void expect_refused(const std::string& text, const std::string& words) {
@@ -97,6 +108,15 @@ TEST(Metrics, NamesAreOneMetricEachAndStallsAreSorted) {
   EXPECT_EQ(stalls.front().first.name, "gmma");
   for (const char* bad : {"", "busy", "sm_busy", "sm__busy;rm", "sm__a b", "--metrics"})
     EXPECT_THROW(check_metric_name(bad), Error) << bad;
+}
+
+TEST(Metrics, TheDocumentedCommandAsksForAll) {
+  const std::string page = read_file(std::string(FLASHCORE_SOURCE_DIR) + "/docs/profile.md", 1 << 20);
+  std::string all;
+  for (const std::string& name : profile_metrics()) all += (all.empty() ? "" : ",\\\n") + name;
+  EXPECT_NE(page.find("--csv --page raw --print-units base"), std::string::npos);
+  EXPECT_NE(page.find("--metrics \\\n" + all + " \\\n"), std::string::npos)
+      << "docs/profile.md prints another list than profile_metrics()";
 }
 
 class FakeNcu : public testing::Test {

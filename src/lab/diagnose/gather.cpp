@@ -7,6 +7,7 @@
 #include "core/environment_error.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
 #include "core/parallel.h"
 #include "core/scratch_folder.h"
 #include "lab/diagnose/expectation.h"
@@ -52,7 +53,8 @@ class Gatherer {
       if (options_.is_here) measure();
       else {
         compile();
-        expect();
+        if (options_.counters_csv) time_of_counters();
+        else expect();
       }
       ceilings();
       counters();
@@ -203,11 +205,37 @@ class Gatherer {
     facts.time_from = e.basis;
   }
 
+  // The launch of the file that is the candidate's; the longest of all if none is.
+  ProfiledKernel kernel_of_file(std::string& warning) const {
+    const Candidate candidate = parse_candidate(text_, problem_, result_.facts.limits);
+    const std::string name = candidate.family->source(candidate.config, problem_, result_.facts.limits).name_expression;
+    const std::vector<ProfiledKernel> kernels = parse_ncu_csv(*options_.counters_csv);
+    std::vector<ProfiledKernel> own;
+    for (const ProfiledKernel& kernel : kernels)
+      if (is_kernel_of(kernel.name, name)) own.push_back(kernel);
+    if (!own.empty()) return main_kernel(own);
+    const ProfiledKernel& longest = main_kernel(kernels);
+    warning = fmt::format("the file has no kernel {}; the counters are of its longest, {}",
+                          name.substr(0, name.find('<')), excerpt(longest.name));
+    return longest;
+  }
+
+  void time_of_counters() {
+    ProfileFacts& facts = result_.facts;
+    std::string ignored;  // counters() says it
+    const auto duration = value_of(kernel_of_file(ignored).counters, Metric::kDuration);
+    if (!duration || *duration <= 0)
+      return lose("time", fmt::format("the file of counters has no {}", names_of(Metric::kDuration).front()));
+    facts.time_us = *duration / 1e3;
+    facts.time_from = fmt::format("{} of the file of counters", names_of(Metric::kDuration).front());
+  }
+
   void counters() {
     ProfileFacts& facts = result_.facts;
     if (options_.counters_csv) {
-      const auto kernels = parse_ncu_csv(*options_.counters_csv);
-      facts.counters = main_kernel(kernels).counters;
+      std::string warning;
+      facts.counters = kernel_of_file(warning).counters;
+      if (!warning.empty()) lose(kCountersOf, std::move(warning));
       return;
     }
     constexpr const char* kStill =

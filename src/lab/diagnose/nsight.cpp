@@ -182,6 +182,17 @@ const ProfiledKernel& main_kernel(const std::vector<ProfiledKernel>& kernels) {
   return *last;
 }
 
+bool is_kernel_of(std::string_view csv_name, std::string_view name_expression) {
+  // Up to template arguments and parameters, after the type of the result.
+  const auto path_of = [](std::string_view name) {
+    name = name.substr(0, name.find_first_of("<("));
+    const std::size_t space = name.rfind(' ');
+    return space == std::string_view::npos ? name : name.substr(space + 1);
+  };
+  const std::string_view seen = path_of(csv_name), path = path_of(name_expression);
+  return seen == path || (!seen.empty() && path.ends_with(fmt::format("::{}", seen)));
+}
+
 std::string find_ncu(const std::string& asked) {
   if (!asked.empty()) {
     if (asked.find('/') == std::string::npos) return find_program(asked);

@@ -2,7 +2,6 @@
 // Hardware counters of one launch: Nsight Compute (`ncu`) as a child process around a program that launches the
 // candidate, and its CSV.
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +23,10 @@ std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text);
 
 // Of several launches the one that takes longest, the last of that name: the first ones warm the caches.
 const ProfiledKernel& main_kernel(const std::vector<ProfiledKernel>& kernels);
+
+// Whether a kernel's name in the CSV ("forward", "void flashcore::sm80_fwd::forward<...>(...)") may be that of a name
+// expression ("flashcore::sm80_fwd::forward<...>").
+bool is_kernel_of(std::string_view csv_name, std::string_view name_expression);
 
 struct CollectedCounters {
   CounterValues counters;            // empty: `why_none` says why

@@ -112,8 +112,8 @@ struct Roof {
 struct Bottleneck {
   int rank = 0;  // from 1
   Cause cause = Cause::kSpills;
-  // Of the time, 0 to 1: what repairing it could save at most; of a limit, how much of the time it explains. Made to
-  // rank by, from a model where nothing measured it.
+  // Of the time, 0 to 1: an estimate of the fault's part; of a limit, how much of the time it explains. Made to rank
+  // by, from a model where nothing measured it.
   double share = 0;
   std::string sentence;
   std::vector<std::string> evidence;
