@@ -300,6 +300,8 @@ TEST(Profile, EachRowSaysItsSourceOrWhoWouldKnow) {
   EXPECT_EQ(row(counted, "spilled bytes per thread").source, "compiler");
   const std::vector<Indicator> measured = indicators_of(measured_facts());
   EXPECT_EQ(row(measured, "SM busy").value, std::optional(78.0));
+  EXPECT_EQ(row(measured, "SM busy").source, "hardware counters, sm__throughput.avg.pct_of_peak_sustained_elapsed");
+  EXPECT_EQ(row(measured, "L2 hits").source, "hardware counters");
   EXPECT_EQ(row(measured, "SM busy").met, std::optional(true));
   EXPECT_EQ(row(measured, "warps wait for a math pipe that is full").value, std::optional(31.0));
   EXPECT_EQ(row(measured, "multiplies under copies").source, "needs emulator's counts");

@@ -51,6 +51,9 @@ class IndicatorTable {
   IndicatorReading of(Metric metric, double factor = 1) const {
     auto value = value_of(facts_.counters, metric);
     if (value) *value *= factor;
+    // The further names of a metric are near to its first one, not the same.
+    if (value && names_of(metric).size() > 1)
+      return {value, fmt::format("{}, {}", kNsightSource, name_of_value(facts_.counters, metric))};
     return {value, kNsightSource};
   }
   template <class Get>

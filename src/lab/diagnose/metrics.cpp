@@ -113,6 +113,12 @@ std::optional<double> value_of(const CounterValues& counters, Metric metric) {
   return std::nullopt;
 }
 
+std::string name_of_value(const CounterValues& counters, Metric metric) {
+  for (const std::string& name : names_of(metric))
+    if (counters.contains(name)) return name;
+  return "";
+}
+
 std::optional<SectorUse> sector_use(const CounterValues& counters) {
   std::optional<double> copied = value_of(counters, Metric::kCopiedSectors);
   if (copied && !counters.contains(names_of(Metric::kCopiedSectors).front())) {

@@ -65,6 +65,8 @@ std::vector<std::string> profile_metrics();
 
 using CounterValues = std::map<std::string, double>;
 std::optional<double> value_of(const CounterValues& counters, Metric metric);
+// Which of its names the value is of; empty: none.
+std::string name_of_value(const CounterValues& counters, Metric metric);
 
 // What loads, copies and stores of threads do with the sectors that they touch.
 struct SectorUse {
