@@ -146,6 +146,10 @@ TEST(Profile, NamesThePlantedCauseFirstFromWhatTheCompilerSays) {
   spills.artifact->spill_store_bytes = 96;
   spills.artifact->spill_load_bytes = 128;
   EXPECT_EQ(first_cause(spills), Cause::kSpills);
+  ProfileFacts second = counted_facts();
+  second.artifact->more_kernels.emplace_back().spill_store_bytes = 200;
+  EXPECT_EQ(first_cause(second), Cause::kSpills) << "of the module's second kernel";
+  EXPECT_EQ(row(indicators_of(second), "spilled bytes per thread").value, std::optional(200.0));
   ProfileFacts stack = counted_facts();
   stack.artifact->stack_bytes = 64;
   EXPECT_EQ(first_cause(stack), Cause::kStack);
@@ -308,6 +312,17 @@ TEST(Profile, EachRowSaysItsSourceOrWhoWouldKnow) {
   EXPECT_EQ(row(measured, "spilled bytes per thread").source, "needs compiler");
   EXPECT_EQ(row(indicators_of(healthy_facts()), "lanes that take part").source,
             "needs hardware counters or emulator's counts");
+}
+
+TEST(Profile, ARowWhoseCountersAreThereHasAValue) {
+  // All passes are conflicts; and a kernel without shared memory.
+  const auto passes = [](double conflicts, double all) {
+    return row(indicators_of(measured_facts({{"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", conflicts},
+                                             {"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", all}})),
+               "bank passes over the fewest");
+  };
+  EXPECT_EQ(passes(1e6, 1e6).met, std::optional(false));
+  EXPECT_EQ(passes(0, 0).met, std::optional(true));
 }
 
 TEST(Profile, RoofsFollowFromCeilings) {

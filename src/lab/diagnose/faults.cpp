@@ -68,13 +68,14 @@ class FaultFinder {
   void spills() {
     std::vector<std::string> evidence;
     double share = 0;
-    if (facts_.artifact && facts_.artifact->spill_store_bytes + facts_.artifact->spill_load_bytes > 0) {
+    const target::SpillBytes spilled = facts_.artifact ? target::spills_of(*facts_.artifact) : target::SpillBytes{};
+    if (spilled.sum() > 0) {
       const Artifact& a = *facts_.artifact;
-      share = share_of(std::max(a.spill_store_bytes, a.spill_load_bytes), 4.0 * a.registers);
-      evidence.push_back(
-          fmt::format("the compiler for {}: {} registers per thread, {} bytes of spill stores and {} of "
-                      "spill loads",
-                      a.arch, a.registers, a.spill_store_bytes, a.spill_load_bytes));
+      share = share_of(std::max(spilled.stores, spilled.loads), 4.0 * a.registers);
+      evidence.push_back(fmt::format(
+          "the compiler for {}: {} registers per thread, {} bytes of spill stores and {} of spill loads{}", a.arch,
+          a.registers, spilled.stores, spilled.loads,
+          a.more_kernels.empty() ? "" : fmt::format(", summed over {} kernels", 1 + a.more_kernels.size())));
     }
     const auto loads = metric(Metric::kLocalLoads), stores = metric(Metric::kLocalStores),
                all = metric(Metric::kInstructions);

@@ -1,5 +1,7 @@
 // The table of targets: each row asks the sources in turn, and says which would answer where none does.
 
+#include <algorithm>
+
 #include "lab/diagnose/metrics.h"
 #include "lab/diagnose/profile.h"
 #include "lab/diagnose/targets.h"
@@ -88,8 +90,8 @@ IndicatorReading sectors_of_hardware(const ProfileFacts& facts) {
 IndicatorReading passes_of_hardware(const ProfileFacts& facts) {
   const auto conflicts = value_of(facts.counters, Metric::kBankConflicts);
   const auto passes = value_of(facts.counters, Metric::kSharedPasses);
-  if (!conflicts || !passes || *passes <= *conflicts) return {std::nullopt, kNsightSource};
-  return {*passes / (*passes - *conflicts), kNsightSource};
+  if (!conflicts || !passes) return {std::nullopt, kNsightSource};
+  return {*passes > 0 ? *passes / std::max(*passes - *conflicts, 1.0) : 1, kNsightSource};
 }
 
 double lanes_of_counts(const EmulatorCounts& c) {
@@ -155,7 +157,7 @@ void add_gpu_rows(IndicatorTable& table, const ProfileFacts& f) {
   table.add("registers per thread", "", at_most(255),
             {table.of(Metric::kRegistersPerThread), table.compiled([](const Artifact& a) { return a.registers; })});
   table.add("spilled bytes per thread", "bytes", at_most(0),
-            {table.compiled([](const Artifact& a) { return a.spill_store_bytes + a.spill_load_bytes; })});
+            {table.compiled([](const Artifact& a) { return target::spills_of(a).sum(); })});
   table.add("stack per thread", "bytes", at_most(0), {table.compiled([](const Artifact& a) { return a.stack_bytes; })});
   table.add("shared memory per CTA", "bytes", none,
             {table.compiled([](const Artifact& a) { return a.static_shared_bytes + a.dynamic_shared_bytes; })});

@@ -21,6 +21,20 @@ inline constexpr double kWaiting = 0.3;         // of warps' time for memory, fr
 inline constexpr double kL2Hits = 50;           // %, at least: tiles of one head share its keys
 inline constexpr double kLeastShare = 0.02;     // what costs less is not named
 
+// Over all kernels of a module.
+struct SpillBytes {
+  int stores = 0, loads = 0;
+  int sum() const { return stores + loads; }
+};
+inline SpillBytes spills_of(const Artifact& artifact) {
+  SpillBytes all = {artifact.spill_store_bytes, artifact.spill_load_bytes};
+  for (const KernelFacts& more : artifact.more_kernels) {
+    all.stores += more.spill_store_bytes;
+    all.loads += more.spill_load_bytes;
+  }
+  return all;
+}
+
 inline double warps_per_sm(const Occupancy& occupancy, const KernelFacts& kernel) {
   return static_cast<double>(occupancy.ctas_per_sm) * ((kernel.threads_per_block + kWarp - 1) / kWarp);
 }
