@@ -26,7 +26,9 @@ void print_timeline(Console& console, const Timeline& timeline) {
   console.line("candidate  {}", timeline.candidate);
   console.line("recorded   {} of {} CTAs, {} warps, {} {} from the first mark to the last", timeline.recorded_ctas,
                timeline.launched_ctas, timeline.tracks.size(), timeline.end(), timeline.unit());
-  console.line("multiplies {} of a CTA's time some warp is in Q·K or P·V", text::percent(multiplying_share(timeline)));
+  const bool cut = timeline.dropped > 0;
+  console.line("multiplies {} of a CTA's time some warp is in Q·K or P·V{}", text::percent(multiplying_share(timeline)),
+               cut ? ", of the beginning that was recorded" : "");
   const Distortion& distortion = timeline.distortion;
   if (distortion.plain_build && distortion.instrumented_build) {
     const KernelFacts &plain = *distortion.plain_build, &marked = *distortion.instrumented_build;
@@ -34,7 +36,8 @@ void print_timeline(Console& console, const Timeline& timeline) {
                  plain.registers, marked.spill_store_bytes + marked.spill_load_bytes,
                  plain.spill_store_bytes + plain.spill_load_bytes);
   }
-  Table table({"role", "activity", "share", "times", fmt::format("median {}", timeline.unit())});
+  Table table({"role", "activity", cut ? "share of the beginning" : "share", "times",
+               fmt::format("median {}", timeline.unit())});
   for (const ActivitySum& sum : activity_sums(timeline))
     table.add({std::string(word_of(sum.role)), std::string(title_of(sum.activity)), text::percent(sum.share),
                std::to_string(sum.count), fmt::format("{:.0f}", sum.median)});

@@ -137,6 +137,35 @@ TEST(TimelineTracks, ClocksOfSmsAreAligned) {
   EXPECT_EQ(tracks[1].track.begin(), 210u) << "100 ns later";
 }
 
+// A full track drops its end too: its last mark is earlier than the time of its end.
+TEST(TimelineTracks, AFullTrackDoesNotShiftTheAxis) {
+  std::vector<std::string> faults;
+  Written whole = kGood, full = kGood;
+  whole.clock = full.clock = 1000;
+  whole.time_ns = full.time_ns = 5000, whole.last_ns = 5030, full.last_ns = 9000;
+  for (auto& mark : whole.marks) mark.second += 1000;
+  for (auto& mark : full.marks) mark.second += 1000;
+  full.warp = 1, full.dropped = 7, full.marks.pop_back();
+  std::vector<RawTrack> tracks = decoded({whole, full}, faults);
+  EXPECT_TRUE(faults.empty()) << faults.front();
+  EXPECT_NEAR(clock_of_tracks(tracks), 2000, 1) << "60 cycles in 30 ns, of the whole track alone";
+  align_clocks(tracks, 2000);
+  EXPECT_EQ(tracks[0].track.begin(), 10u);
+  EXPECT_EQ(tracks[1].track.begin(), 10u);
+  // A track whose end was not read, though nothing says that it was dropped.
+  full.dropped = 0;
+  tracks = decoded({whole, full}, faults);
+  EXPECT_NEAR(clock_of_tracks(tracks), 2000, 1);
+}
+
+TEST(TimelineTracks, AClockThatIsNotKnownStillCountsCycles) {
+  Timeline timeline;
+  timeline.device.limits.kind = DeviceKind::kCuda;
+  EXPECT_STREQ(timeline.unit(), "cycles");
+  timeline.device.limits.emulated = true;
+  EXPECT_STREQ(timeline.unit(), "steps");
+}
+
 Timeline made_up() {
   Timeline timeline;
   timeline.candidate = "sm90_fwd:<script>";
@@ -192,6 +221,13 @@ TEST(TimelinePage, TextIsEscapedAndNothingIsLoaded) {
   broken.dropped = 5;
   EXPECT_NE(timeline_html(broken).find("Not to be believed:</b> a &amp; b"), std::string::npos);
   EXPECT_NE(timeline_html(broken).find("Not the whole launch"), std::string::npos);
+  EXPECT_NE(timeline_html(broken).find("shares are of the beginning"), std::string::npos);
+  Timeline unknown = made_up();
+  unknown.clock_mhz = 0;
+  EXPECT_EQ(timeline_html(unknown).find("The emulator has no time"), std::string::npos);
+  EXPECT_NE(timeline_html(unknown).find("The clock is not known"), std::string::npos);
+  unknown.device.limits.emulated = true;
+  EXPECT_NE(timeline_html(unknown).find("The emulator has no time"), std::string::npos);
 }
 
 // --- on the emulator ------------------------------------------------------------------------------------------------

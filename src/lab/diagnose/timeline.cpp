@@ -78,12 +78,14 @@ void read_records(std::span<const std::byte> bytes, RawTrack& raw, std::vector<s
     // The lower halves tell how far the clock has moved, as long as that is less than 2^31 cycles.
     const std::uint32_t moved = record.low - static_cast<std::uint32_t>(now);
     if (moved >= 0x80000000u) {
-      faults.push_back(fmt::format("the clock of {} goes back", name_of_track(header)));
+      faults.push_back(fmt::format("the clock of {} goes back, or 2^31 cycles or more lie between two of its marks",
+                                   name_of_track(header)));
       return;
     }
     now += moved;
     if (!segments.empty()) segments.back().end = now;
     ended = activity == Activity::kEnd;
+    raw.ended = ended;
     if (!ended) segments.push_back({activity, record.tag & ((1u << tile::kItemBits) - 1), now, now});
   }
   if (!ended && header.dropped == 0)
@@ -171,7 +173,7 @@ std::vector<RawTrack> decode_tracks(std::span<const std::byte> buffer, std::size
 double clock_of_tracks(const std::vector<RawTrack>& tracks) {
   double cycles = 0, ns = 0;
   for (const RawTrack& raw : tracks) {
-    if (raw.header.last_time_ns <= raw.header.first_time_ns || raw.track.segments.empty()) continue;
+    if (!raw.has_end_time() || raw.track.segments.empty()) continue;
     cycles += static_cast<double>(raw.track.end() - raw.header.first_clock);
     ns += static_cast<double>(raw.header.last_time_ns - raw.header.first_time_ns);
   }
@@ -197,7 +199,7 @@ void align_clocks(std::vector<RawTrack>& tracks, double clock_mhz) {
       latest = std::max(latest, cycles - static_cast<double>(clock - first_clock[sm]));
     };
     offer(raw.header.first_time_ns, raw.header.first_clock);
-    if (raw.header.last_time_ns > 0 && !raw.track.segments.empty()) offer(raw.header.last_time_ns, raw.track.end());
+    if (raw.has_end_time() && !raw.track.segments.empty()) offer(raw.header.last_time_ns, raw.track.end());
   }
   for (RawTrack& raw : tracks) {
     const std::uint32_t sm = sm_of(raw);

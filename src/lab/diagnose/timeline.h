@@ -56,13 +56,13 @@ struct Timeline {
   PlacedProblem problem;
   std::string candidate;
   DeviceInfo device;
-  double clock_mhz = 0;  // cycles per us; 0: units are steps of the emulator
+  double clock_mhz = 0;  // cycles per us; 0: not known, or steps of the emulator
   std::uint64_t launched_ctas = 0, recorded_ctas = 0, dropped = 0;
   std::vector<Track> tracks;  // by CTA, then warp; of warps that have a role
   Distortion distortion;
   // What is wrong with the marks or the outputs: such a timeline is not to be believed.
   std::vector<std::string> faults;
-  const char* unit() const { return clock_mhz > 0 ? "cycles" : "steps"; }
+  const char* unit() const { return device.limits.emulated ? "steps" : "cycles"; }
   std::uint64_t end() const;
 };
 
@@ -85,6 +85,7 @@ struct TimelineOptions {
   std::size_t buffer_bytes = std::size_t{64} << 20;
   std::uint64_t seed = 1;
   bool compare = true;  // times both builds, on a device with a clock
+  bool judge = true;    // by the quick gate first; a candidate that fails it has a fault and no tracks
 };
 // Error kBadInput: a family without marks, a problem without query rows, more tracks than the buffer holds. An emulated
 // device has launched nothing yet: its odd launches are not counted.
@@ -95,6 +96,10 @@ Timeline record_timeline(Device& device, const PlacedProblem& problem, const Can
 struct RawTrack {
   Track track;
   tile::TrackHeader header;
+  bool ended = false;  // its end was read
+  // The last mark and the common time are of one moment: a track without its end, or with dropped marks, has lost the
+  // mark and kept the time.
+  bool has_end_time() const { return ended && track.dropped == 0 && header.last_time_ns > header.first_time_ns; }
 };
 std::vector<RawTrack> decode_tracks(std::span<const std::byte> buffer, std::size_t track_bytes,
                                     std::vector<std::string>& faults);

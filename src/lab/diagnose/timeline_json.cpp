@@ -108,7 +108,9 @@ json timeline_trace(const Timeline& timeline) {
            {{"problem", timeline.problem.id()},
             {"candidate", timeline.candidate},
             {"device", timeline.device.name},
-            {"time", timeline.clock_mhz > 0 ? "microseconds of the device" : "a microsecond is a step of the emulator"},
+            {"time", timeline.clock_mhz > 0            ? "microseconds of the device"
+                     : timeline.device.limits.emulated ? "a microsecond is a step of the emulator"
+                                                       : "a microsecond is a cycle; the clock is not known"},
             {"distortion", timeline.distortion.sentence()}}}};
 }
 

@@ -47,15 +47,20 @@ std::string timeline_header(const Timeline& t) {
   out += page_fact("distortion", t.distortion.sentence());
   if (const std::string words = build_words(t.distortion); !words.empty()) out += page_fact("with marks", words);
   out += "</dl>";
-  if (t.clock_mhz <= 0)
+  if (t.device.limits.emulated)
     out +=
         "<p class=notice role=note>The emulator has no time: a step is one instruction of a warp that the emulator "
         "sees, copies take none, and whoever waits goes on at the step of whoever it waited for. Lanes show order and "
         "dependence, not speed.</p>";
+  else if (t.clock_mhz <= 0)
+    out +=
+        "<p class=notice role=note>The clock is not known: lengths are in cycles, and lanes of different SMs do not "
+        "lie "
+        "side by side.</p>";
   if (t.dropped > 0)
     out += fmt::format(
-        "<p class=notice role=note><b>Not the whole launch.</b> {} records found no place in their tracks; record "
-        "fewer CTAs.</p>",
+        "<p class=notice role=note><b>Not the whole launch.</b> {} records found no place in their tracks, so shares "
+        "are of the beginning of each; record fewer CTAs.</p>",
         count(static_cast<std::int64_t>(t.dropped)));
   for (const std::string& fault : t.faults)
     out += fmt::format("<p class=notice role=alert><b>Not to be believed:</b> {}.</p>", shown(fault));
