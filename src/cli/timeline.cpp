@@ -63,7 +63,7 @@ int run_timeline(const TimelineArguments& arguments) {
   const Timeline timeline = record_timeline(*device, problem, candidate, options);
 
   Console console(common.quiet, json_on_stdout(common));
-  print_timeline(console, timeline);
+  if (!timeline.tracks.empty()) print_timeline(console, timeline);
   if (!arguments.trace.empty()) write_file_atomically(arguments.trace, timeline_trace(timeline).dump() + "\n");
   if (!arguments.html.empty()) write_file_atomically(arguments.html, timeline_html(timeline));
   write_json(common, {{"schema", "flashcore.timeline/1"}, {"results", {timeline_json(timeline)}}});

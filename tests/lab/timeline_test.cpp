@@ -347,6 +347,20 @@ TEST(TimelineRecord, AMissingMarkIsNoticed) {
   }
 }
 
+// Its marks are whole, and its outputs are those of the plain build: what is wrong is both.
+TEST(TimelineRecord, OfAWrongKernelThereIsNoTime) {
+  Patch patch;
+  patch.name = "wrong", patch.trusted = true, patch.family = "sm80_fwd";
+  patch.replace = {{"sm80_fwd/kernel.cuh", "update(acc_s[m], params.scale_log2, rescale)",
+                    "update(acc_s[m], params.scale_log2 * 1.5f, rescale)"}};
+  const PatchScope scope({patch});
+  const Timeline timeline = recorded(patch.family_name(), "b1_h1_s64_d64_fp16");
+  EXPECT_TRUE(timeline.tracks.empty());
+  ASSERT_EQ(timeline.faults.size(), 1u);
+  EXPECT_NE(timeline.faults.front().find("the quick gate does not pass the candidate (wrong"), std::string::npos)
+      << timeline.faults.front();
+}
+
 TEST(TimelineRecord, AFullTrackCountsWhatItDrops) {
   const Timeline timeline = recorded(kSm90, "b1_h1_sq64_sk1600_d64_fp16", {.buffer_bytes = 12 * 1024});
   EXPECT_TRUE(timeline.faults.empty()) << timeline.faults.front();

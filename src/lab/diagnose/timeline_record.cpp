@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "kernels/instrumented.h"
 #include "lab/diagnose/timeline.h"
+#include "lab/gates/evaluate.h"
 #include "lab/harness/operands.h"
 #include "lab/measure/race.h"
 #include "lab/record/number_text.h"
@@ -136,6 +137,30 @@ double measure_distortion(Device& device, const BothBuilds& builds, std::uint64_
   return median(clocks);
 }
 
+// What the quick gate has against the candidate; empty: nothing. Of a kernel that computes the wrong thing no time says
+// anything.
+std::string why_not_judged_right(Device& device, const PlacedProblem& problem, const Candidate& candidate,
+                                 std::uint64_t seed) {
+  EvaluateRequest request;
+  request.problem = problem;
+  request.problem_name = problem.id();
+  request.suite = "timeline";
+  request.candidate = candidate.print();
+  request.phase = Phase::kCheck;
+  request.seed = seed;
+  request.time = false;
+  request.past_resources = true;
+  ask_quick_gate(request);
+  // On the emulator another device: launches of this one are counted.
+  const auto other = device.info().limits.emulated ? open_device(device.info().id) : nullptr;
+  const Trial trial = evaluate(other ? *other : device, request);
+  const Verdict* correct = find_gate(trial, Gate::kCorrectness);
+  if (correct && correct->status == GateStatus::kPassed) return "";
+  if (trial.ended == Ended::kEnvironment) throw_environment("{}", trial.message);
+  return fmt::format("the quick gate does not pass the candidate ({}: {}), so nothing was recorded", trial.ended,
+                     trial.message);
+}
+
 }  // namespace
 
 Timeline record_timeline(Device& device, const PlacedProblem& problem, const Candidate& candidate,
@@ -148,15 +173,23 @@ Timeline record_timeline(Device& device, const PlacedProblem& problem, const Can
   const Program program = candidate.family->program(candidate.config, problem, limits, layouts);
   const TrackPlan plan = plan_of(main_launch(program), options);
 
-  Operands operands(device, problem);
-  operands.upload(make_inputs(problem, Pattern::kNormal, options.seed));
-  BothBuilds builds(device, problem, candidate, operands, plan);
-
   Timeline timeline;
   timeline.problem = problem;
   timeline.candidate = candidate.print();
   timeline.device = device.info();
-  timeline.launched_ctas = plan.launched_ctas, timeline.recorded_ctas = plan.recorded_ctas;
+  timeline.launched_ctas = plan.launched_ctas;
+  if (options.judge) {
+    if (std::string why = why_not_judged_right(device, problem, candidate, options.seed); !why.empty()) {
+      timeline.faults.push_back(std::move(why));
+      return timeline;
+    }
+  }
+
+  Operands operands(device, problem);
+  operands.upload(make_inputs(problem, Pattern::kNormal, options.seed));
+  BothBuilds builds(device, problem, candidate, operands, plan);
+
+  timeline.recorded_ctas = plan.recorded_ctas;
   Distortion& distortion = timeline.distortion;
   const AttentionOutputs expected = outputs_of(device, operands, builds.plain);
   if (limits.emulated) {
