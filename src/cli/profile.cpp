@@ -130,6 +130,10 @@ int run_profile(const ProfileArguments& options) {
       break;
     }
     console.end_progress();
+    if (!gathered.nothing.empty()) {
+      skipped.push_back(gathered.nothing);
+      continue;
+    }
     const Profile profile = diagnose(gathered.facts);
     console.line("{} on {} ({})", profiled.named.problem.id(), device.name, device.id);
     console.line("{}, {}", profiled.candidate, profiled.why);

@@ -4,7 +4,7 @@ import json
 import unittest
 
 import support
-from support import BAD_USAGE, DONE, NO_ENVIRONMENT
+from support import BAD_USAGE, DONE, NO_ENVIRONMENT, NOT_JUDGED
 
 SMALL = "b1_h2_s128_d64_fp16"
 H200 = ("--arch", "sm_90", "--key", "h200")
@@ -107,6 +107,16 @@ class ProfileTest(support.CliTest):
         (entry,) = self.profile(DONE, *H200, "--problem", "b16_h16_s2048_d64_fp16", "--family", "sm80_fwd", "--emulate")
         self.assertIsNotNone(self.row(entry, "multiplies under copies")["value"])
         self.assertGreater(entry["time_us"], 0)
+
+    def test_where_there_is_nothing_to_compute(self):
+        suite = self.write("empty.yaml", "name: empty\nproblems: [b1_h1_sq0_sk64_d64_fp32, b1_h1_s64_d64_fp32]\n")
+        result = self.expect(DONE, "profile", "--device", "cpu", "--suite", suite, "--seconds", "0.05")
+        self.assertIn("skipped b1_h1_sq0_sk64_d64_fp32 has no query rows", result.stdout)
+        self.assertIn("1 profile made, 0 of candidates that failed, 1 skipped", result.stdout)
+        wide = self.write("wide.yaml", "name: wide\nproblems:\n  - {name: wide, num_heads: 1, seq_len: 8, head_dim: 1000, dtype: fp32}\n"
+                          "  - b1_h1_sq0_sk64_d64_fp32\n")
+        result = self.expect(NOT_JUDGED, "profile", "--device", "cpu", "--suite", wide, "--seconds", "0.05")
+        self.assertIn("skipped b1_h1_sq0_sk64_d64_fp32 has no query rows", result.stdout)
 
     def test_without_a_host_compiler_the_artifact_still_holds(self):
         self.environment["FLASHCORE_CXX"] = "/nowhere/c++"

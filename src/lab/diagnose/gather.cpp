@@ -43,6 +43,11 @@ class Gatherer {
 
   Gathered gather() {
     const DeviceLimits& limits = options_.device.limits;
+    if (problem_.total_lengths().q == 0) {
+      result_.nothing =
+          fmt::format("{} has no query rows, so there is nothing to compute and no time to explain", problem_.id());
+      return std::move(result_);
+    }
     if (limits.kind == DeviceKind::kCpu) {
       measure();
       ceilings();

@@ -32,6 +32,7 @@ struct GatherOptions {
 struct Gathered {
   ProfileFacts facts;
   std::string failure;   // the candidate did not pass its gates: why; empty: it did, or nothing ran
+  std::string nothing;   // there is nothing to compute, in a sentence; empty: there is. Nothing ran then
   bool lacking = false;  // nothing could be learnt for want of something on this machine
 };
 
