@@ -52,6 +52,16 @@ void check_flags(const ProfileArguments& options, const DeviceInfo& device) {
       refuse("--emulate", device.limits.emulated ? "the emulator's counts anyway" : "no GPU kernels");
   }
   for (const std::string& name : options.metrics) check_metric_name(name);
+  if (!options.arch.empty()) {
+    const auto refuse_unused = [](bool given, const char* flag, const char* needed) {
+      if (given) throw_bad_input("{} is for what runs, and with --arch {}; leave it out", flag, needed);
+    };
+    refuse_unused(!options.metrics.empty(), "--metrics", "no launch is counted (--counters takes a file)");
+    refuse_unused(!options.ncu.empty() && options.counters.empty(), "--ncu",
+                  "no launch is counted (--counters takes a file)");
+    refuse_unused(options.gives_seconds, "--seconds", "nothing is timed");
+    refuse_unused(options.gives_seed && !options.emulate, "--seed", "nothing is launched without --emulate");
+  }
   if (!options.counters.empty() && !(options.ncu.empty() && options.metrics.empty()))
     throw_bad_input("--counters takes what Nsight Compute has written; --ncu and --metrics run it: give one of them");
   if (!options.counters.empty() && options.common.problem.empty())
@@ -183,7 +193,8 @@ GatherOptions gather_options(const ProfileArguments& options, const DeviceInfo& 
 
 void print_profile(Console& console, const ProfileFacts& facts, const Profile& profile) {
   if (facts.counts && facts.counts->problem != facts.problem.id())
-    console.line("counted on {}, which stands for it: the emulator would take minutes", facts.counts->problem);
+    console.line("counted on {}, since the emulator would take minutes for {}", facts.counts->problem,
+                 facts.problem.id());
   if (facts.time_us) console.line("time {} ({})", human_time_us(*facts.time_us), facts.time_from);
   print_bottlenecks(console, profile);
   if (!profile.roofs.empty()) {
@@ -220,17 +231,20 @@ Run add_profile(CLI::App& app) {
   app.add_option("--counters", options->counters, "take the hardware counters from what `ncu --csv --page raw` wrote")
       ->type_name("FILE")
       ->check(not_empty());
-  app.add_option("--seconds", options->seconds, "of timing, at most")
-      ->check(number_between(0.01, 600))
-      ->capture_default_str();
-  app.add_option("--seed", options->seed, "of the data")->check(seed_number())->capture_default_str();
+  const CLI::Option* seconds = app.add_option("--seconds", options->seconds, "of timing, at most")
+                                   ->check(number_between(0.01, 600))
+                                   ->capture_default_str();
+  const CLI::Option* seed =
+      app.add_option("--seed", options->seed, "of the data")->check(seed_number())->capture_default_str();
   app.add_flag("--planted", options->planted,
                "the planted slow kernels: is each one's bottleneck named first; --problem NAME runs one");
   add_examples(app, {"profile --device cpu --problem b1_h2_s128_d64_fp32 --seconds 0.2",
                      "profile --arch sm_90 --key h200 --problem b1_h32_hk8_s4096_d128_bf16_causal",
                      "profile --device emulator --problem b1_h2_s128_d64_fp16 --family sm80_fwd --json profile.json"});
-  return [options] {
+  return [options, seconds, seed] {
     watch_interrupts();
+    options->gives_seconds = seconds->count() > 0;
+    options->gives_seed = seed->count() > 0;
     return run_profile(*options);
   };
 }

@@ -15,6 +15,7 @@ struct ProfileArguments {
   std::string arch, key, ncu, counters;
   std::vector<std::string> metrics;
   bool emulate = false, planted = false;
+  bool gives_seconds = false, gives_seed = false;
   double seconds = 1;
   std::uint64_t seed = 1;
 };

@@ -44,9 +44,12 @@ int profile_planted(const ProfileArguments& options, const DeviceInfo& device) {
   if (device.limits.kind != DeviceKind::kCuda)
     throw_bad_input("the planted slow kernels are GPU kernels; give --device emulator, or --device cuda");
   if (!options.arch.empty() || !options.counters.empty() || !options.common.family.empty() ||
-      !options.common.suite.empty())
+      !options.common.config.empty() || !options.common.suite.empty())
     throw_bad_input(
-        "--planted runs its own kernels on its own problems: leave out --arch, --counters, --family and --suite");
+        "--planted runs its own kernels on its own problems: leave out --arch, --counters, --family, --config and "
+        "--suite");
+  if (device.limits.emulated && options.gives_seconds)
+    throw_bad_input("--seconds is of timing, and --planted on the emulator times nothing; leave it out");
   const auto& kernels = slow_kernels();
   const std::string& only = options.common.problem;
   if (!only.empty() && std::none_of(kernels.begin(), kernels.end(), [&](const auto& k) { return k.name == only; }))

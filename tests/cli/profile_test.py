@@ -64,7 +64,7 @@ class ProfileTest(support.CliTest):
 
     def test_a_big_problem_is_counted_on_a_small_one_and_says_so(self):
         result = self.expect(DONE, "profile", "--device", "emulator", "--problem", "b4_h16_hk16_s2048_d64_fp16", "--family", "sm80_fwd")
-        self.assertIn("counted on b1_h1_s512_d64_fp16", result.stdout)
+        self.assertIn("counted on b1_h1_s512_d64_fp16, since the emulator would take minutes for b4_h16_s2048_d64_fp16", result.stdout)
         self.assertIn("needs hardware counters", result.stdout)
 
     def test_the_planted_slow_kernels_are_named_first(self):
@@ -142,6 +142,12 @@ class ProfileTest(support.CliTest):
         bad(["no planted slow kernel", "slow_nothing"], "--planted", "--device", "emulator", "--problem", "slow_nothing")
         bad(["GPU kernels"], "--planted", "--device", "cpu")
         bad(["--planted"], "--planted", *H200)
+        bad(["--planted", "--config"], "--planted", "--device", "emulator", "--config", "num_stages=2")
+        bad(["--seconds", "--planted"], "--planted", "--device", "emulator", "--seconds", "1")
+        bad(["--metrics", "--arch"], *H200, *problem, "--metrics", "sm__cycles_active.avg")
+        bad(["--ncu", "--arch"], *H200, *problem, "--ncu", "ncu")
+        bad(["--seconds", "--arch"], *H200, *problem, "--seconds", "1")
+        bad(["--seed", "--emulate"], *H200, *problem, "--seed", "2")
         empty = self.write("empty.csv", "nothing\n")
         bad(["--counters", "empty.csv", '"ID"'], *H200, *problem, "--counters", empty)
         cut = self.write("cut.csv", CSV[:-30])
