@@ -343,6 +343,26 @@ TEST(Profile, RoofsFollowFromCeilings) {
   EXPECT_EQ(first_cause(facts), Cause::kLatency);
 }
 
+// What is measured is the ceiling of 16 bits.
+TEST(Profile, EightBitsAreTwiceAsFastWhereTheTensorCoresHaveThem) {
+  const Problem fp8 = Problem::parse("b16_h16_s2048_d64_e4m3"), fp16 = Problem::parse("b16_h16_s2048_d64_fp16");
+  const std::map<const char*, double> ratios = {{"sm_80", 1}, {"sm_86", 1}, {"sm_89", 2}, {"sm_90", 2}};
+  for (const auto& [arch, ratio] : ratios) {
+    ProfileFacts facts;
+    facts.limits = limits_of_arch(arch);
+    EXPECT_EQ(sm_rates(facts.limits, fp8).tensor_flops, ratio * sm_rates(facts.limits, fp16).tensor_flops) << arch;
+    facts.problem = PlacedProblem::parse("b16_h16_s2048_d64_e4m3");
+    facts.ceilings = Ceilings{.matmul_tflops_16bit = 600, .read_gbps = 4000, .cache_read_gbps = 8000};
+    facts.ceilings_from = "ceiling measured here";
+    const std::vector<Roof> roofs = roofs_of(facts);
+    const auto roof =
+        std::find_if(roofs.begin(), roofs.end(), [](const Roof& r) { return r.cause == Cause::kTensorCores; });
+    ASSERT_NE(roof, roofs.end());
+    EXPECT_NEAR(roof->least_us, fp8.flops() / (ratio * 600e6), 1e-6) << arch;
+    EXPECT_EQ(roof->basis == facts.ceilings_from, ratio == 1) << roof->basis;
+  }
+}
+
 TEST(Profile, OfACpuTimeIsHeldAgainstItsRoofs) {
   ProfileFacts facts;
   facts.problem = PlacedProblem::parse("b1_h8_s512_d64_fp32");

@@ -104,7 +104,7 @@ SmRates sm_rates(const DeviceLimits& limits, const Problem& problem) {
                                 [&](const TensorRate& rate) { return rate.arch == limits.arch; });
   // A GPU of no known architecture is weighed as the one that most kernels here are made for.
   rates.tensor_flops = row == kTensorRates.end() ? 4096 : row->flops;
-  if (problem.is_8bit()) rates.tensor_flops *= 2;
+  if (problem.is_8bit() && (row == kTensorRates.end() || has_fp8_tensor_cores(limits))) rates.tensor_flops *= 2;
   if (limits.arch == 80) rates.fma_flops = 128;
   return rates;
 }

@@ -114,9 +114,11 @@ std::vector<Roof> roofs_of(const ProfileFacts& facts) {
     const Ceilings& c = *facts.ceilings;
     const bool tensor =
         c.matmul_tflops_16bit > 0 && (gpu ? problem.dtype != DType::kF32 : problem.dtype == DType::kBF16);
+    const bool doubled = problem.is_8bit() && has_fp8_tensor_cores(limits);
     if (tensor)
       add(gpu ? Cause::kTensorCores : Cause::kFmaUnits, problem.flops(),
-          c.matmul_tflops_16bit * (problem.is_8bit() ? 2 : 1) * 1e6, facts.ceilings_from);
+          c.matmul_tflops_16bit * (doubled ? 2 : 1) * 1e6,
+          doubled ? fmt::format("twice that of 16 bits, which is a {}", facts.ceilings_from) : facts.ceilings_from);
     else add(Cause::kFmaUnits, problem.flops(), c.fma_tflops_fp32 * 1e6, facts.ceilings_from);
     if (gpu) add(Cause::kL2, problem.bytes(), c.cache_read_gbps * 1e3, facts.ceilings_from);
     // What the last-level cache holds need not move again.
