@@ -188,8 +188,19 @@ TEST_F(InvertTest, WhatNoCounterShowsComputesTheSame) {
   }
   EXPECT_NE(planted("waited_multiplies", "sm80_fwd").why_not, "");
   EXPECT_EQ(planted("waited_multiplies", "sm90_fwd").why_not, "");
-  EXPECT_EQ(planted("serial_grid", "sm80_fwd").why_not, "");
-  EXPECT_EQ(planted("serial_grid", "sm90_fwd:cluster=1").why_not, "");
+  for (const char* candidate : {"sm80_fwd:persistent=1", "sm90_fwd:cluster=1,scheduler=1"}) {
+    const auto [plain, changed] = both("serial_grid", candidate);
+    EXPECT_TRUE(bitwise_equal(changed.outputs, plain.outputs)) << candidate;
+    // The variant differs from what it is raced against by nothing but the change.
+    const std::string variant = planted("serial_grid", candidate).candidate;
+    const std::string raced =
+        parse_candidate(candidate, problem_of(std::string(candidate).substr(0, std::string(candidate).find(':'))),
+                        device_->info().limits)
+            .print();
+    EXPECT_EQ(variant.substr(variant.find(':')), raced.substr(raced.find(':'))) << candidate;
+  }
+  EXPECT_NE(planted("serial_grid", "sm80_fwd:persistent=0").why_not.find("give it with persistent=1"),
+            std::string::npos);
   EXPECT_NE(planted("serial_grid", "sm80_short_fwd").why_not, "");
 }
 

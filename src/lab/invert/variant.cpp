@@ -236,15 +236,15 @@ PlantedVariant serial(const Variant& variant, const Candidate& plain, const Prob
     return {.candidate = "", .patch = {}, .why_not = "each of its CTAs computes one tile, so none can do another's"};
   if (const auto cluster = field_index(space, "cluster"); cluster && plain.config[*cluster] != 1)
     return {.candidate = "", .patch = {}, .why_not = "its CTAs work in clusters, of which none may be missing"};
+  // Planted in another config, it would be raced against a kernel that differs by more than the variant.
   const std::size_t field = persistent ? *persistent : *scheduler;
   const int wanted = persistent ? 1 : static_cast<int>(tile::Scheduler::kFixedStride);
-  const auto config = least(plain, problem, limits, [&](const ConfigValues& one) {
-    const auto cluster = field_index(space, "cluster");
-    return (one[field] == wanted ? 0.0 : 1.0) + (cluster && one[*cluster] != 1 ? 1.0 : 0.0);
-  });
-  if (!config || (*config)[field] != wanted)
-    return {.candidate = "", .patch = {}, .why_not = "no valid config lets a CTA take several tiles"};
-  return planted(variant, {plain.family, *config}, problem, limits);
+  if (plain.config[field] != wanted)
+    return {.candidate = "",
+            .patch = {},
+            .why_not = fmt::format("with {0}={1} none of its CTAs takes over another's tiles; give it with {0}={2}",
+                                   space.fields()[field].name, plain.config[field], wanted)};
+  return planted(variant, plain, problem, limits);
 }
 
 }  // namespace
