@@ -167,6 +167,12 @@ TEST(ReportModel, ATimeWithoutCorrectnessNeverWins) {
     if (verdict.gate == Gate::kCorrectness) verdict.status = GateStatus::kFailed;
   }
   EXPECT_FALSE(make_model({fast}, kAgainstCurrent).rows[0].winner);
+  // A kernel that is wrong on purpose, though a record of it says otherwise.
+  Trial wrong =
+      example::timed(example::trial(1, Phase::kBench, "b1_h8_s512_d64_fp16", "mission", "block_m=16"), 0.5, 0.1);
+  EXPECT_TRUE(make_model({wrong}, kAgainstCurrent).rows[0].winner);
+  wrong.family += "+mine+wrong_no_stores";
+  EXPECT_FALSE(make_model({wrong}, kAgainstCurrent).rows[0].winner);
 }
 
 TEST(ReportModel, AResultOfOtherSourceIsStale) {

@@ -27,7 +27,9 @@ using nlohmann::json;
 TEST(WrongOnPurpose, TheNameOfTheFamilyIsTheMark) {
   EXPECT_TRUE(is_wrong_on_purpose("sm80_fwd+wrong_no_stores"));
   EXPECT_TRUE(is_wrong_on_purpose("sm80_fwd+wrong_no_stores:block_m=64"));
+  EXPECT_TRUE(is_wrong_on_purpose("sm80_fwd+mine+wrong_no_stores:block_m=64"));
   EXPECT_FALSE(is_wrong_on_purpose("sm80_fwd+slow_divergence:block_m=64"));
+  EXPECT_FALSE(is_wrong_on_purpose("sm80_fwd+mine+not_wrong_at_all:block_m=64+wrong_"));
   EXPECT_FALSE(is_wrong_on_purpose("sm80_fwd"));
   EXPECT_FALSE(is_wrong_on_purpose("wrong_fwd:+wrong_=1"));
   const DeviceLimits limits = open_emulator()->info().limits;

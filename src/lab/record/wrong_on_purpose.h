@@ -9,11 +9,12 @@ namespace flashcore {
 
 inline constexpr std::string_view kWrongPrefix = "wrong_";
 
-// Of a family's name or a candidate's text.
+// Of a family's name or a candidate's text, whatever else it is patched with.
 constexpr bool is_wrong_on_purpose(std::string_view candidate) {
   const std::string_view family = candidate.substr(0, candidate.find(':'));
-  const std::size_t plus = family.find('+');
-  return plus != std::string_view::npos && family.substr(plus + 1).starts_with(kWrongPrefix);
+  for (std::size_t plus = family.find('+'); plus != std::string_view::npos; plus = family.find('+', plus + 1))
+    if (family.substr(plus + 1).starts_with(kWrongPrefix)) return true;
+  return false;
 }
 
 inline constexpr std::string_view kWrongIsNoCandidate =

@@ -25,7 +25,7 @@ void add_once(std::vector<T>& list, const T& value) {
 
 // A time belongs only to a candidate that passed correctness, its timed outputs included.
 bool timed_and_correct(const Trial& trial) {
-  return trial.timing && trial.timing->p50_us > 0 && passed_gate(trial, Gate::kCorrectness) && !stopped_by_gate(trial);
+  return is_ranked(trial) && trial.timing->p50_us > 0 && !stopped_by_gate(trial);
 }
 
 // --- header ---------------------------------------------------------------------------------------------------------
