@@ -1,7 +1,8 @@
 """torch.ops.flashcore.flex_attention, which has the functions as text, and how torch.compile comes to it from functions in Python.
 
 torch.compile records score_mod and mask_mod as a part of its graph, with the tensors that they read as inputs of it. What it recorded becomes
-text where the graph is run or compiled further.
+text where the graph is run or compiled further. By then PyTorch can no longer be given the call: an int64 tensor with numbers beyond 32 bits,
+which is passed on outside of torch.compile, is a RuntimeError there.
 """
 
 from __future__ import annotations
@@ -62,7 +63,11 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, score: str, mask: str, names: list
              scale: Optional[float] = None, return_lse: bool = False) -> tuple[Tensor, Tensor]:  # fmt: skip
     given = {name: text for name, text in (("score", score), ("mask", mask)) if text}
     if names:
-        given["tensors"] = {name: operand(x, q.device, sums) for name, x, sums in zip(names, tensors, sums_ints)}
+        try:
+            given["tensors"] = {name: operand(x, q.device, sums) for name, x, sums in zip(names, tensors, sums_ints)}
+        except Untraceable as why:
+            raise RuntimeError(f"flashcore.flex_attention: of a function that was recorded before its tensors were known, {why}; call it outside of "
+                               "torch.compile, which passes it on to PyTorch, or give it numbers that fit") from None
     made = _plan.attention(q, k, v, scale=scale, return_lse=return_lse, **given)
     _torch_launch.computed.add()
     return made if return_lse else (made, q.new_empty(0, dtype=torch.float32))

@@ -265,6 +265,21 @@ class FlexTest(unittest.TestCase):
             torch.testing.assert_close(call(*inputs(), SCORES["softcap"]), pytorch(*inputs(), SCORES["softcap"]), atol=2e-5, rtol=2e-5)
         self.assertEqual((ft.counters()["computed"], ft.counters()["passed_on"]), (5, {}))
 
+    def test_compiled_numbers_beyond_32_bits_are_an_error_that_says_what_to_do(self):
+        """The graph was recorded before the numbers were there: PyTorch cannot be given the call any more."""
+        documents = torch.arange(KEYS) % 3
+
+        def score(s, b, h, i, j):
+            return torch.where(documents[i] == documents[j], s, -1e9)
+
+        torch._dynamo.reset()
+        call = torch.compile(lambda *x: ft.flex_attention(*x), backend="eager", fullgraph=True)
+        torch.testing.assert_close(call(*inputs(), score), pytorch(*inputs(), score))
+        documents.mul_(2**32)
+        with self.assertRaisesRegex(RuntimeError, "tensor of ints beyond 2147483647.*call it outside of torch.compile") as raised:
+            call(*inputs(), score)
+        self.assertNotIsInstance(raised.exception, Untraceable)
+
     def test_compiled_what_has_no_text_or_needs_a_gradient_is_pytorchs(self):
         slopes = torch.rand(HEADS, requires_grad=True)
         q, k, v = inputs()
