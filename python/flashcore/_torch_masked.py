@@ -19,6 +19,8 @@ _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _SLOW = "attn_mask is given, and of flashcore's kernels the slow reference alone takes such a call"
 # What is added to hide a key: bfloat16 and float32 have their least number beside -inf, and no score reaches this.
 _HIDDEN = -1e30
+# The kernels multiply a row's maximum by log2(e): below -2.36e38 that is -inf, and the row would be taken for one without keys.
+_LEAST = -1e38
 
 
 # --- masks that are lengths or causal ----------------------------------------------------------------------------------
@@ -101,7 +103,10 @@ def _held(mask: Tensor) -> tuple[Tensor, str]:
 def _function_of(held: Tensor, axes: str) -> tuple[Functions, Tensor]:
     """What the mask is to the scores, and the tensor that is read."""
     if held.dtype is not torch.bool:
+        reaches = held.dtype is not torch.float16
         held = held.float()
+        if reaches:
+            held = torch.where((held < _LEAST) & (held != -torch.inf), _LEAST, held)
     is_bool = held.dtype is torch.bool
     name = _functions.MASK if is_bool else _functions.BIAS
     tensor = _functions.Tensor(name, 2 if is_bool else 0, tuple(held.shape), tuple(held.stride()))

@@ -2,6 +2,7 @@
 what is passed on."""
 
 import contextlib
+import ctypes
 import sys
 import unittest
 from pathlib import Path
@@ -209,12 +210,32 @@ class MaskedTest(Quiet):
 
     def test_lengths_and_causal_masks_cost_no_function(self):
         """Padding is computed as lengths: its plan has none of the functions that every pair would be asked by."""
-        plain = []
-        with mock.patch.object(_torch_masked, "_prepared", lambda *x: plain.append(x)):
-            for mask in (self.kinds()["lengths"], self.kinds()["causal"], torch.ones(ROWS, KEYS), torch.zeros(BATCH, 1, 1, KEYS)):
-                if mask.dtype is torch.bool or not mask.any():
-                    ft.scaled_dot_product_attention(self.q, self.k, self.v, mask)
-        self.assertEqual(plain, [])
+        prepared = []
+        with mock.patch.object(_torch_masked, "_prepared", lambda *x: prepared.append(x) or "a function is not wanted here"):
+            for mask in (self.kinds()["lengths"], self.kinds()["causal"], torch.zeros(BATCH, 1, 1, KEYS)):
+                ft.scaled_dot_product_attention(self.q, self.k, self.v, mask)
+            self.assertEqual(prepared, [])
+            ft.scaled_dot_product_attention(self.q, self.k, self.v, torch.ones(ROWS, KEYS))  # numbers, which are added
+            self.assertEqual(len(prepared), 1)
+
+    def test_numbers_that_the_kernels_cannot_scale_are_clamped(self):
+        """A row of finite numbers near the least one shows all of its keys; -inf hides a key still. Read where the kernel would read it."""
+        mask = torch.randn(ROWS, KEYS)
+        mask[2], mask[3, :4], mask[4], mask[5, 1] = -3.3e38, -torch.inf, -torch.inf, -2e38
+        expected = mask.clone()
+        expected[2], expected[5, 1] = -1e38, -1e38
+        read, run = [], _torch_launch.run
+
+        def looks(*arguments, tensors, **named):
+            read.append(torch.frombuffer(bytearray(ctypes.string_at(tensors[0], 4 * ROWS * KEYS)), dtype=torch.float32).reshape(ROWS, KEYS))
+            return run(*arguments, tensors=tensors, **named)
+
+        with mock.patch.object(_torch_launch, "run", looks):
+            self.agrees(mask)
+            self.agrees(mask.bfloat16(), tuple(x.bfloat16() for x in (self.q, self.k, self.v)))
+        torch.testing.assert_close(read[0], expected, rtol=0, atol=0)
+        self.assertTrue(bool((read[1][torch.isfinite(read[1])] >= _torch_masked._LEAST).all()))
+        self.assertEqual(read[1].isneginf().sum(), expected.isneginf().sum())
 
 
 class _Attend(torch.nn.Module):
