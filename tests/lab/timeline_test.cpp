@@ -357,7 +357,7 @@ TEST(TimelineRecord, OfAWrongKernelThereIsNoTime) {
   const Timeline timeline = recorded(patch.family_name(), "b1_h1_s64_d64_fp16");
   EXPECT_TRUE(timeline.tracks.empty());
   ASSERT_EQ(timeline.faults.size(), 1u);
-  EXPECT_NE(timeline.faults.front().find("the quick gate does not pass the candidate (wrong"), std::string::npos)
+  EXPECT_NE(timeline.faults.front().find("the quick gate does not pass the candidate (incorrect: "), std::string::npos)
       << timeline.faults.front();
 }
 
