@@ -109,14 +109,13 @@ class ProfileTest(support.CliTest):
         self.assertGreater(entry["time_us"], 0)
 
     def test_where_there_is_nothing_to_compute(self):
-        suite = self.write("empty.yaml", "name: empty\nproblems: [b1_h1_sq0_sk64_d64_fp32, b1_h1_s64_d64_fp32]\n")
-        result = self.expect(DONE, "profile", "--device", "cpu", "--suite", suite, "--seconds", "0.05")
-        self.assertIn("skipped b1_h1_sq0_sk64_d64_fp32 has no query rows", result.stdout)
-        self.assertIn("1 profile made, 0 of candidates that failed, 1 skipped", result.stdout)
-        wide = self.write("wide.yaml", "name: wide\nproblems:\n  - {name: wide, num_heads: 1, seq_len: 8, head_dim: 1000, dtype: fp32}\n"
-                          "  - b1_h1_sq0_sk64_d64_fp32\n")
-        result = self.expect(NOT_JUDGED, "profile", "--device", "cpu", "--suite", wide, "--seconds", "0.05")
-        self.assertIn("skipped b1_h1_sq0_sk64_d64_fp32 has no query rows", result.stdout)
+        row = "  - {name: %s, num_heads: 1, seq_len: %d, seq_len_kv: 64, head_dim: %d, dtype: fp32}\n"
+        head = "name: some\nproblems:\n" + row % ("empty", 0, 64)
+        for other, code, words in ((row % ("short", 64, 64), DONE, "1 profile made, 0 of candidates that failed, 1 skipped"),
+                                   (row % ("wide", 64, 1000), NOT_JUDGED, "0 profiles made, 0 of candidates that failed, 2 skipped")):  # fmt: skip
+            result = self.expect(code, "profile", "--device", "cpu", "--suite", self.write("some.yaml", head + other), "--seconds", "0.05")
+            self.assertIn("skipped b1_h1_sq0_sk64_d64_fp32 has no query rows", result.stdout)
+            self.assertIn(words, result.stdout)
 
     def test_without_a_host_compiler_the_artifact_still_holds(self):
         self.environment["FLASHCORE_CXX"] = "/nowhere/c++"
