@@ -3,60 +3,54 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
+#include "lab/campaign/fields.h"
 #include "lab/campaign/ranking.h"
+#include "lab/diagnose/profile.h"
 
 namespace flashcore {
 namespace {
 
 using nlohmann::json;
 
-constexpr double kGreatGain = 1.10, kGain = 1.05, kSmBusyPercent = 70;
-// Percent of all passes over the banks; where a profile sets no target of its own.
-constexpr double kSevereConflicts = 10;
+constexpr double kGreatGain = 1.10, kGain = 1.05;
 
 const std::vector<std::string>& sdpa_backends() {
   static const std::vector<std::string> names = {"sdpa", "flash", "efficient", "cudnn", "math"};
   return names;
 }
 
-double number(const json& j, const char* outer, const char* inner) {
-  const auto found = j.find(outer);
-  if (found == j.end() || !found->is_object()) return 0;
-  const auto value = found->find(inner);
-  return value != found->end() && value->is_number() ? value->get<double>() : 0;
+double time_of(const json& row, const char* quantile) {
+  return lenient::number(lenient::field(row, "time_us"), quantile).value_or(0);
 }
 
 PeerLine line_of(const json& row) {
   PeerLine line;
-  line.problem_id = row.value("problem", "");
-  line.name = row.value("name", line.problem_id);
-  line.ours_p50_us = number(row, "time_us", "p50");
-  line.ours_p90_us = number(row, "time_us", "p90");
-  const auto peers = row.find("peers");
-  if (peers == row.end() || !peers->is_array()) return line;
-  for (const json& peer : *peers) {
+  line.problem_id = lenient::text(row, "problem");
+  line.name = lenient::text(row, "name", line.problem_id);
+  line.ours_p50_us = time_of(row, "p50");
+  line.ours_p90_us = time_of(row, "p90");
+  for (const json& peer : lenient::list(row, "peers")) {
     const auto& names = sdpa_backends();
-    if (!peer.is_object() || std::find(names.begin(), names.end(), peer.value("name", "")) == names.end()) continue;
-    const double p50 = number(peer, "time_us", "p50");
-    const auto ci = peer.find("ci95");
-    const auto speedup = peer.find("speedup");
-    if (p50 <= 0 || speedup == peer.end() || !speedup->is_number() || ci == peer.end() || !ci->is_array() ||
-        ci->size() != 2 || !(*ci)[0].is_number() || !(*ci)[1].is_number())
-      continue;
-    if (line.speedup > 0 && speedup->get<double>() >= line.speedup) continue;
-    line.peer = peer.value("name", "");
+    const std::string name = lenient::text(peer, "name");
+    if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+    const double p50 = time_of(peer, "p50");
+    const json& ci = lenient::list(peer, "ci95");
+    const auto speedup = lenient::number(peer, "speedup");
+    if (p50 <= 0 || !speedup || ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number()) continue;
+    if (line.speedup > 0 && *speedup >= line.speedup) continue;
+    line.peer = name;
     line.peer_p50_us = p50;
-    line.peer_p90_us = number(peer, "time_us", "p90");
-    line.speedup = speedup->get<double>();
-    line.ci95_low = (*ci)[0].get<double>();
-    line.ci95_high = (*ci)[1].get<double>();
+    line.peer_p90_us = time_of(peer, "p90");
+    line.speedup = *speedup;
+    line.ci95_low = ci[0].get<double>();
+    line.ci95_high = ci[1].get<double>();
   }
   return line;
 }
 
-Criterion enough_gains(const std::vector<PeerLine>& lines, std::string name, double factor, std::ptrdiff_t wanted) {
+Criterion enough_gains(const std::vector<PeerLine>& lines, std::size_t problems, std::string name, double factor,
+                       std::ptrdiff_t wanted) {
   Criterion c{std::move(name), CriterionVerdict::kNotJudged, ""};
   const auto timed = std::count_if(lines.begin(), lines.end(), [](const PeerLine& l) { return l.speedup > 0; });
   const auto surely =
@@ -67,12 +61,16 @@ Criterion enough_gains(const std::vector<PeerLine>& lines, std::string name, dou
     c.evidence = "no problem was timed beside PyTorch's scaled_dot_product_attention";
     return c;
   }
-  c.verdict = surely >= wanted  ? CriterionVerdict::kMet
-              : maybe >= wanted ? CriterionVerdict::kNotJudged
-                                : CriterionVerdict::kNotMet;
+  // What was never timed could be any of those that are wanted.
+  const auto untimed = std::max<std::ptrdiff_t>(0, static_cast<std::ptrdiff_t>(problems) - timed);
+  c.verdict = surely >= wanted            ? CriterionVerdict::kMet
+              : maybe + untimed >= wanted ? CriterionVerdict::kNotJudged
+                                          : CriterionVerdict::kNotMet;
   c.evidence = fmt::format("{} of {} problems are that much faster with their whole 95% interval", surely, timed);
-  if (c.verdict == CriterionVerdict::kNotJudged)
+  if (c.verdict == CriterionVerdict::kNotJudged && maybe > surely)
     c.evidence += fmt::format("; of {} more the interval straddles it", maybe - surely);
+  if (c.verdict == CriterionVerdict::kNotJudged && untimed > 0)
+    c.evidence += fmt::format("; {} of {} problems were not timed", untimed, problems);
   for (const PeerLine& l : lines)
     if (l.ci95_low >= factor)
       c.evidence +=
@@ -101,24 +99,35 @@ Criterion p90_no_worse(const std::vector<PeerLine>& lines) {
   return c;
 }
 
-// By the profile's own target where it sets one; else by `is_met`.
+// Every profile must meet its target of the indicator. One that misses it is enough; one that lacks it leaves it open.
 Criterion of_profiles(const std::filesystem::path& folder, const CampaignState& state, std::string name,
-                      const std::vector<std::string>& parts, const std::function<bool(double)>& is_met) {
+                      std::string_view indicator) {
   Criterion c{std::move(name), CriterionVerdict::kNotJudged, ""};
-  const std::vector<ProfileMetric> metrics = metrics_of_profiles(folder, state, parts);
+  const std::vector<ProfileMetric> metrics = metrics_of_profiles(folder, state, indicator);
+  const CampaignPhase* phase = state.find("profile");
   if (metrics.empty()) {
-    const CampaignPhase* phase = state.find("profile");
     c.evidence = "no profile has the metric";
     if (phase && !phase->reason.empty()) c.evidence += ": " + phase->reason;
     return c;
   }
-  c.verdict = CriterionVerdict::kMet;
-  for (const ProfileMetric& m : metrics) {
-    if (!m.met.value_or(is_met(m.value))) c.verdict = CriterionVerdict::kNotMet;
-    c.evidence += fmt::format("{}{} of {}: {:.4g}{}{}", c.evidence.empty() ? "" : "; ", m.name, m.problem_id, m.value,
-                              m.unit.empty() ? "" : " ", m.unit);
-  }
+  const bool missed = std::any_of(metrics.begin(), metrics.end(), [](const ProfileMetric& m) { return !m.met; });
+  if (missed) c.verdict = CriterionVerdict::kNotMet;
+  else if (metrics.size() >= phase->commands.size()) c.verdict = CriterionVerdict::kMet;
+  for (const ProfileMetric& m : metrics)
+    c.evidence += fmt::format("{}{} of {}: {:.4g}{}{}", c.evidence.empty() ? "" : "; ", indicator, m.problem_id,
+                              m.value, m.unit.empty() ? "" : " ", m.unit);
+  if (metrics.size() < phase->commands.size())
+    c.evidence +=
+        fmt::format("; {} of {} profiles lack it", phase->commands.size() - metrics.size(), phase->commands.size());
   return c;
+}
+
+// Of all kernels of a winner.
+double spilled_bytes(const json& artifact) {
+  double bytes = lenient::number(artifact, "spill_store_bytes").value_or(0) +
+                 lenient::number(artifact, "spill_load_bytes").value_or(0);
+  for (const json& kernel : lenient::list(artifact, "more_kernels")) bytes += spilled_bytes(kernel);
+  return bytes;
 }
 
 Criterion no_spills(const std::filesystem::path& folder, const CampaignState& state) {
@@ -127,17 +136,13 @@ Criterion no_spills(const std::filesystem::path& folder, const CampaignState& st
   std::string spilling;
   if (const CampaignPhase* phase = state.find("evolution"))
     for (const CampaignCommand& command : phase->commands) {
-      const json result = result_of(folder, command);
-      if (!result.is_object() || !result.contains("results") || !result["results"].is_array()) continue;
-      for (const json& entry : result["results"]) {
-        if (!entry.is_object() || !entry.contains("winner") || !entry["winner"].is_object()) continue;
-        const json& winner = entry["winner"];
-        if (!winner.contains("artifact") || !winner["artifact"].is_object()) continue;
-        const json& artifact = winner["artifact"];
-        if (artifact.value("arch", "cpu") == "cpu") continue;
+      const json document = result_of(folder, command);
+      for (const json& entry : lenient::list(document, "results")) {
+        const json& artifact = lenient::field(lenient::field(entry, "winner"), "artifact");
+        if (!artifact.is_object() || lenient::text(artifact, "arch", "cpu") == "cpu") continue;
         ++kernels;
-        const int bytes = artifact.value("spill_store_bytes", 0) + artifact.value("spill_load_bytes", 0);
-        if (bytes > 0) spilling += fmt::format("; {} spills {} bytes", entry.value("name", "?"), bytes);
+        if (const double bytes = spilled_bytes(artifact); bytes > 0)
+          spilling += fmt::format("; {} spills {:.0f} bytes", lenient::text(entry, "name", "?"), bytes);
       }
     }
   if (kernels == 0) {
@@ -156,12 +161,10 @@ std::vector<PeerLine> peer_lines(const std::filesystem::path& folder, const Camp
   const CampaignPhase* phase = state.find("baselines");
   if (!phase) return lines;
   for (const CampaignCommand& command : phase->commands) {
-    const json result = result_of(folder, command);
-    if (!result.is_object() || !result.contains("results") || !result["results"].is_array()) continue;
-    for (const json& row : result["results"]) {
-      if (!row.is_object() || !row.value("problem", json()).is_string()) continue;
+    const json document = result_of(folder, command);
+    for (const json& row : lenient::list(document, "results")) {
       PeerLine line = line_of(row);
-      if (line.ours_p50_us <= 0) continue;
+      if (line.problem_id.empty() || line.ours_p50_us <= 0) continue;
       const auto same =
           std::find_if(lines.begin(), lines.end(), [&](const PeerLine& l) { return l.problem_id == line.problem_id; });
       if (same == lines.end()) lines.push_back(std::move(line));
@@ -173,14 +176,13 @@ std::vector<PeerLine> peer_lines(const std::filesystem::path& folder, const Camp
 
 std::vector<Criterion> judge_criteria(const std::filesystem::path& folder, const CampaignState& state) {
   const std::vector<PeerLine> lines = peer_lines(folder, state);
-  return {enough_gains(lines, "10% or more over PyTorch SDPA on two problems", kGreatGain, 2),
-          enough_gains(lines, "5% or more on a third", kGain, 3),
+  const std::size_t problems = state.problems.size();
+  return {enough_gains(lines, problems, "10% or more over PyTorch SDPA on two problems", kGreatGain, 2),
+          enough_gains(lines, problems, "5% or more on a third", kGain, 3),
           p90_no_worse(lines),
-          of_profiles(folder, state, "SM busy 70% or more", {"sm", "busy"},
-                      [](double percent) { return percent >= kSmBusyPercent; }),
+          of_profiles(folder, state, "SM busy 70% or more", kSmBusyIndicator),
           no_spills(folder, state),
-          of_profiles(folder, state, "no severe bank conflicts", {"bank", "conflict"},
-                      [](double percent) { return percent < kSevereConflicts; })};
+          of_profiles(folder, state, "no severe bank conflicts", kBankPassesIndicator)};
 }
 
 json criteria_json(const std::vector<Criterion>& criteria) {

@@ -53,6 +53,11 @@ class Commands {
   std::vector<std::string> device() const { return {"--device", options_.device.id}; }
   std::vector<std::string> store() const { return {"--store", path("trials.db")}; }
 
+  void note_cause(const TargetedTrial& trial) {
+    made_.back().cause = trial.cause;
+    made_.back().field = trial.field;
+  }
+
   std::vector<CampaignCommand> take() { return std::move(made_); }
 
  private:
@@ -85,11 +90,13 @@ void add_trials(Commands& commands, const CampaignOptions& options, const Campai
   const std::vector<TargetedTrial> trials =
       targeted_trials(options.folder, state, options.device, deep_problems(options), kTargetedTrials);
   const double each = std::clamp(seconds / std::max<double>(1, static_cast<double>(trials.size())) / 3, 0.3, 9.0);
-  for (const TargetedTrial& t : trials)
+  for (const TargetedTrial& t : trials) {
     commands.verb(words({"ab", t.current, t.candidate, "--problem", t.problem_id, "--processes", "2", "--seconds",
                          fmt::format("{:.1f}", each)},
                         commands.device(), commands.store()),
                   t.problem_id);
+    commands.note_cause(t);
+  }
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 #include "lab/campaign/ranking.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "core/error.h"
 #include "kernels/family.h"
+#include "lab/campaign/fields.h"
+#include "lab/diagnose/profile.h"
+#include "lab/gates/pair.h"
+#include "lab/invert/variant.h"
 
 namespace flashcore {
 namespace {
@@ -13,68 +16,32 @@ using nlohmann::json;
 
 constexpr std::size_t kCausesOfDocument = 5;
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return out;
+std::vector<RankedCause> faster_without(const json& result, const std::string& problem) {
+  std::vector<RankedCause> causes;
+  if (lenient::text(result, "unit") != "time") return causes;
+  for (const json& entry : lenient::list(result, "ranking"))
+    if (lenient::text(entry, "kind") == to_string(VariantKind::kLeaveOneOut) &&
+        lenient::text(entry, "verdict") == to_string(SpeedVerdict::kFaster))
+      causes.push_back({"inversion", problem, lenient::text(entry, "variant"), lenient::text(entry, "sentence")});
+  return causes;
 }
 
-// Depth first: `look` is shown every object and array with the key that it lies under.
+std::vector<RankedCause> bottlenecks_of(const json& result, const std::string& problem) {
+  std::vector<RankedCause> causes;
+  for (const json& entry : lenient::list(result, "bottlenecks"))
+    causes.push_back({"profile", problem, lenient::text(entry, "name"), lenient::text(entry, "sentence")});
+  return causes;
+}
+
+// Calls `look` with each result of each command of a phase.
 template <class Look>
-void walk(const json& j, const std::string& key, const Look& look) {
-  look(key, j);
-  if (j.is_object())
-    for (const auto& [name, value] : j.items()) walk(value, name, look);
-  if (j.is_array())
-    for (const json& value : j) walk(value, key, look);
-}
-
-std::string first_text(const json& j, std::initializer_list<const char*> keys) {
-  for (const char* key : keys)
-    if (const auto found = j.find(key); found != j.end() && found->is_string()) return found->get<std::string>();
-  return "";
-}
-
-bool is_ranked_list(const std::string& key, const json& j) {
-  static const std::vector<std::string> names = {"bottlenecks", "sensitivities", "ranking", "ranked"};
-  return j.is_array() && !j.empty() && j.front().is_object() &&
-         std::find(names.begin(), names.end(), key) != names.end();
-}
-
-struct Point {
-  const char* word;
-  std::vector<std::string> fields;
-};
-// First match counts, so that "shared memory" is no "memory".
-const std::vector<Point>& points() {
-  static const std::vector<Point> all = {
-      {"spill", {"block_m", "num_warps", "num_consumers", "block_n"}},
-      {"stack", {"block_m", "num_warps", "num_consumers"}},
-      {"occupancy", {"block_m", "num_stages", "num_warps", "block_n"}},
-      {"register", {"block_m", "num_warps", "num_consumers"}},
-      {"bank", {"block_n", "num_warps"}},
-      {"shared", {"block_n", "num_stages"}},
-      {"overlap", {"num_stages", "block_n"}},
-      {"load", {"num_stages", "block_n", "block_m"}},
-      {"latency", {"num_stages", "num_warps", "block_n"}},
-      {"wave", {"block_m", "kv_split", "num_splits", "key_split"}},
-      {"grid", {"block_m", "kv_split", "num_splits", "key_split"}},
-      {"barrier", {"num_stages", "num_warps", "block_n"}},
-      {"exp", {"block_n", "num_consumers", "rescale_threshold"}},
-      {"special", {"block_n", "num_consumers", "rescale_threshold"}},
-      {"multipl", {"block_m", "block_n"}},
-      {"tensor", {"block_m", "block_n", "num_consumers"}},
-      {"fma", {"block_m", "block_n"}},
-      {"coalesc", {"block_n"}},
-      {"l2", {"block_m", "cluster_m", "block_n"}},
-      {"dram", {"block_m", "cluster_m", "num_stages"}},
-      {"cache", {"block_m", "block_n"}},
-      {"memory", {"block_m", "block_n", "num_stages"}},
-      {"store", {"block_m"}},
-      {"thread", {"threads"}},
-      {"busy", {"threads"}},
-  };
-  return all;
+void each_result(const std::filesystem::path& folder, const CampaignState& state, const char* phase, const Look& look) {
+  const CampaignPhase* found = state.find(phase);
+  if (!found) return;
+  for (const CampaignCommand& command : found->commands) {
+    const json document = result_of(folder, command);
+    for (const json& result : lenient::list(document, "results")) look(result, command.problem);
+  }
 }
 
 // The values on both sides of the present one.
@@ -91,52 +58,77 @@ std::vector<int> neighbours(const Field& field, int value) {
 
 std::vector<RankedCause> ranking_of(const std::filesystem::path& folder, const CampaignState& state) {
   std::vector<RankedCause> causes;
+  const auto take = [&](const std::vector<RankedCause>& found) {
+    std::size_t taken = 0;
+    for (const RankedCause& cause : found)
+      if (!cause.name.empty() && ++taken <= kCausesOfDocument) causes.push_back(cause);
+  };
   // What was planted and measured comes before what a model says.
-  for (const char* phase : {"inversion", "profile"}) {
-    const CampaignPhase* found = state.find(phase);
-    if (!found) continue;
-    for (const CampaignCommand& command : found->commands) {
-      std::size_t taken = 0;
-      walk(result_of(folder, command), "", [&](const std::string& key, const json& j) {
-        if (!is_ranked_list(key, j) || taken > 0) return;
-        for (const json& entry : j) {
-          if (!entry.is_object() || ++taken > kCausesOfDocument) continue;
-          causes.push_back({phase, command.problem,
-                            first_text(entry, {"cause", "name", "what", "variant", "pathology", "bottleneck", "title"}),
-                            first_text(entry, {"sentence", "summary", "text", "meaning"})});
-        }
-      });
-    }
-  }
-  std::erase_if(causes, [](const RankedCause& c) { return c.name.empty() && c.sentence.empty(); });
+  each_result(folder, state, "inversion",
+              [&](const json& result, const std::string& problem) { take(faster_without(result, problem)); });
+  each_result(folder, state, "profile",
+              [&](const json& result, const std::string& problem) { take(bottlenecks_of(result, problem)); });
   return causes;
 }
 
+std::vector<InversionAnswer> inversion_answers(const std::filesystem::path& folder, const CampaignState& state) {
+  std::vector<InversionAnswer> answers;
+  each_result(folder, state, "inversion", [&](const json& result, const std::string& problem) {
+    if (const std::string answer = lenient::text(result, "answer"); !answer.empty())
+      answers.push_back({problem, answer});
+  });
+  return answers;
+}
+
 std::vector<ProfileMetric> metrics_of_profiles(const std::filesystem::path& folder, const CampaignState& state,
-                                               const std::vector<std::string>& parts) {
+                                               std::string_view name) {
   std::vector<ProfileMetric> metrics;
-  const CampaignPhase* phase = state.find("profile");
-  if (!phase) return metrics;
-  for (const CampaignCommand& command : phase->commands)
-    walk(result_of(folder, command), "", [&](const std::string&, const json& j) {
-      if (!j.is_object()) return;
-      const std::string name = first_text(j, {"name", "metric", "indicator"}), small = lower(name);
-      const auto value = j.find("value"), met = j.find("met");
-      const bool named = !name.empty() && std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
-        return small.find(part) != std::string::npos;
-      });
-      if (!named || value == j.end() || !value->is_number()) return;
-      ProfileMetric metric{command.problem, name, first_text(j, {"unit"}), value->get<double>(), std::nullopt};
-      if (met != j.end() && met->is_boolean()) metric.met = met->get<bool>();
-      metrics.push_back(std::move(metric));
-    });
+  each_result(folder, state, "profile", [&](const json& result, const std::string& problem) {
+    for (const json& row : lenient::list(result, "indicators")) {
+      const auto value = lenient::number(row, "value");
+      const auto met = lenient::flag(row, "met");
+      if (lenient::text(row, "name") == name && value && met)
+        metrics.push_back({problem, lenient::text(row, "unit"), *value, *met});
+    }
+  });
   return metrics;
 }
 
+const std::vector<CauseFields>& cause_fields() {
+  const auto of = [](Cause cause, std::vector<std::string> fields) {
+    return CauseFields{std::string(to_string(cause)), std::move(fields)};
+  };
+  static const std::vector<CauseFields> all = {
+      {"no_exponentials", {"block_n", "num_consumers", "rescale_threshold"}},
+      {"quarter_multiplies", {"block_m", "block_n", "num_consumers"}},
+      {"one_tile_loads", {"num_stages", "block_n", "block_m"}},
+      {"no_stores", {"block_m"}},
+      of(Cause::kSpills, {"block_m", "num_warps", "num_consumers", "block_n"}),
+      of(Cause::kStack, {"block_m", "num_warps", "num_consumers"}),
+      of(Cause::kLowOccupancy, {"block_m", "num_stages", "num_warps", "block_n"}),
+      of(Cause::kSmallGrid, {"block_m", "kv_split"}),
+      of(Cause::kLastWave, {"block_m", "kv_split"}),
+      of(Cause::kBankConflicts, {"block_n", "num_warps"}),
+      of(Cause::kUncoalesced, {"block_n"}),
+      of(Cause::kNoOverlap, {"num_stages", "block_n"}),
+      of(Cause::kDivergence, {}),  // of the kernel's code
+      of(Cause::kBarriers, {"num_stages", "num_warps", "block_n"}),
+      of(Cause::kExtraWork, {"block_m", "block_n"}),
+      of(Cause::kBusyMachine, {"threads"}),
+      of(Cause::kTensorCores, {"block_m", "block_n", "num_consumers"}),
+      of(Cause::kSpecialFunctions, {"block_n", "num_consumers", "rescale_threshold"}),
+      of(Cause::kFmaUnits, {"block_m", "block_n"}),
+      of(Cause::kSharedMemory, {"block_n", "num_stages"}),
+      of(Cause::kL2, {"block_m", "cluster", "block_n"}),
+      of(Cause::kDram, {"block_m", "cluster", "num_stages"}),
+      of(Cause::kLatency, {"num_stages", "num_warps", "block_n"}),
+  };
+  return all;
+}
+
 std::vector<std::string> fields_for(std::string_view cause) {
-  const std::string text = lower(cause);
-  for (const Point& point : points())
-    if (text.find(point.word) != std::string::npos) return point.fields;
+  for (const CauseFields& row : cause_fields())
+    if (row.name == cause) return row.fields;
   return {};
 }
 
@@ -157,7 +149,7 @@ std::vector<TargetedTrial> targeted_trials(const std::filesystem::path& folder, 
     std::size_t of_problem = 0;
     for (const RankedCause& cause : causes) {
       if (cause.problem_id != id) continue;
-      for (const std::string& name : fields_for(cause.name.empty() ? cause.sentence : cause.name)) {
+      for (const std::string& name : fields_for(cause.name)) {
         const auto field = std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.name == name; });
         if (field == fields.end()) continue;
         const auto index = static_cast<std::size_t>(field - fields.begin());
@@ -175,7 +167,7 @@ std::vector<TargetedTrial> targeted_trials(const std::filesystem::path& folder, 
           });
           if (known || of_problem >= most / std::max<std::size_t>(1, problems.size())) continue;
           ++of_problem;
-          trials.push_back({id, current->print(), text, name, cause.name.empty() ? cause.sentence : cause.name});
+          trials.push_back({id, current->print(), text, name, cause.name});
         }
       }
     }

@@ -8,12 +8,15 @@
 #include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/process_end.h"
+#include "lab/campaign/fields.h"
 #include "lab/campaign/summary.h"
+#include "lab/gates/pair.h"
 #include "lab/record/trial.h"
 
 namespace flashcore {
 namespace {
 
+using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 // A phase gets at least so long before it is ended: starting a process and opening a GPU takes seconds.
@@ -25,6 +28,16 @@ double seconds_from(Clock::time_point start) { return std::chrono::duration<doub
 std::string last_line_of(const std::string& text) {
   const std::size_t start = text.rfind('\n');
   return excerpt(start == std::string::npos ? text : text.substr(start + 1), 300);
+}
+
+// Of ab, whose exit code is 1 for a candidate that failed its gates and for an inert field, too.
+bool is_slower(const json& document) {
+  const json& results = lenient::list(document, "results");
+  return !results.empty() && std::all_of(results.begin(), results.end(), [](const json& result) {
+    return lenient::text(result, "ended") == to_string(PairEnded::kMeasured) &&
+           lenient::text(result, "verdict") == to_string(SpeedVerdict::kSlower) &&
+           lenient::list(result, "inert_fields").empty();
+  });
 }
 
 class Campaign {
@@ -96,7 +109,7 @@ class Campaign {
     const CommandEnd end = run_(command.argv, options_.folder / command.log, limit, stop_);
     command.seconds = seconds_from(start);
     if (end.cancelled) return false;
-    judge_command(command, end, phase);
+    judge_command(command, end, phase, result_of(options_.folder, command));
     return true;
   }
 
@@ -187,7 +200,7 @@ CommandEnd run_command(const std::vector<std::string>& argv, const std::filesyst
   return end;
 }
 
-void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase) {
+void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase, const json& document) {
   command.exit_code = end.exit_code;
   const std::string said = end.said.empty() ? "" : ": " + end.said;
   command.verdict = PhaseVerdict::kNotJudged;
@@ -197,8 +210,8 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
     command.verdict = PhaseVerdict::kPassed;
   } else if (end.said.find("unknown verb") != std::string::npos) {
     command.reason = fmt::format("this flashcore has no verb '{}'", command.argv.size() > 1 ? command.argv[1] : "");
-  } else if (phase == "trials" && end.exit_code == 1) {
-    command.verdict = PhaseVerdict::kPassed;  // judged: that it is slower is an answer
+  } else if (phase == "trials" && end.exit_code == 1 && is_slower(document)) {
+    command.verdict = PhaseVerdict::kPassed;  // that it is slower is an answer
   } else if (end.exit_code == 1) {
     command.verdict = PhaseVerdict::kFailed;
     command.reason = "it judged, and failed" + said;
@@ -249,10 +262,11 @@ CampaignResult run_campaign(const CampaignOptions& options, std::optional<Campai
     write_file_atomically(options.folder / name,
                           document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   };
+  // First of all, for it is what a person reads.
+  write_file_atomically(options.folder / "summary.md", campaign_summary(options.folder, result.state, result.criteria));
   write("criteria.json", {{"schema", "flashcore.campaign_criteria/1"}, {"criteria", criteria_json(result.criteria)}});
   write("ledger.json", campaign_ledger(options.folder, result.state));
   write("tuned_diff.json", tuned_table_diff(options.folder));
-  write_file_atomically(options.folder / "summary.md", campaign_summary(options.folder, result.state, result.criteria));
   return result;
 }
 

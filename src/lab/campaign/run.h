@@ -21,8 +21,9 @@ using RunCommand = std::function<CommandEnd(const std::vector<std::string>& argv
 CommandEnd run_command(const std::vector<std::string>& argv, const std::filesystem::path& log, double seconds,
                        const std::function<bool()>& stop);
 
-// What a command's end means, and the reason in words.
-void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase);
+// What a command's end means, and the reason in words. `document`: what it wrote; null if it wrote none.
+void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_view phase,
+                   const nlohmann::json& document = nullptr);
 // Of its commands: failed if any did; passed if all did that a phase needs; else not judged.
 void judge_phase(CampaignPhase& phase);
 

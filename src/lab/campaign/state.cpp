@@ -16,6 +16,8 @@ json command_json(const CampaignCommand& c) {
           {"json", c.json},
           {"log", c.log},
           {"problem", c.problem},
+          {"cause", c.cause},
+          {"field", c.field},
           {"started_at", c.started_at},
           {"seconds", c.seconds},
           {"exit_code", c.exit_code},
@@ -29,6 +31,8 @@ CampaignCommand command_from(const json& j) {
   j.at("json").get_to(c.json);
   j.at("log").get_to(c.log);
   j.at("problem").get_to(c.problem);
+  j.at("cause").get_to(c.cause);
+  j.at("field").get_to(c.field);
   j.at("started_at").get_to(c.started_at);
   j.at("seconds").get_to(c.seconds);
   j.at("exit_code").get_to(c.exit_code);

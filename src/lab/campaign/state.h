@@ -31,8 +31,9 @@ struct WordsOf<PhaseStatus> {
 
 struct CampaignCommand {
   std::vector<std::string> argv = {};
-  std::string json = {}, log = {};  // files of the campaign's folder; json: empty if it writes none
-  std::string problem = {};         // that it is for alone; empty: all
+  std::string json = {}, log = {};     // files of the campaign's folder; json: empty if it writes none
+  std::string problem = {};            // that it is for alone; empty: all
+  std::string cause = {}, field = {};  // of a targeted trial: what was ranked, and the parameter that it changes
   std::string started_at = {};
   double seconds = 0;
   int exit_code = -1;  // -1: it has not ended by itself

@@ -8,7 +8,10 @@
 #include "core/files.h"
 #include "core/json_text.h"
 #include "kernels/family.h"
+#include "lab/campaign/fields.h"
 #include "lab/campaign/ranking.h"
+#include "lab/compare/crosscheck.h"
+#include "lab/gates/pair.h"
 #include "lab/record/machine.h"
 
 namespace flashcore {
@@ -30,18 +33,21 @@ std::string plain(std::string text) {
   return out;
 }
 
+// Reasons in words ("throttle_reasons", "throttles" of each sample), or a number of throttled samples.
+bool tells_throttling(const std::string& key, const json& value) {
+  if (key == "throttled" || key == "throttled_samples") return value.is_number() && value.get<double>() > 0;
+  if (key != "throttle_reasons" && key != "throttle" && key != "throttles") return false;
+  if (value.is_string()) return lowers_clocks(value.get<std::string>());
+  return value.is_array() && std::any_of(value.begin(), value.end(), [](const json& reason) {
+           return reason.is_string() && lowers_clocks(reason.get<std::string>());
+         });
+}
+
 bool says_throttled(const json& j) {
-  if (j.is_object()) {
-    for (const auto& [key, value] : j.items()) {
-      const bool named = key == "throttle_reasons" || key == "throttle";
-      if (named && value.is_string() && lowers_clocks(value.get<std::string>())) return true;
-      if (says_throttled(value)) return true;
-    }
-  } else if (j.is_array()) {
-    for (const json& value : j)
-      if (says_throttled(value)) return true;
-  }
-  return false;
+  if (j.is_object())
+    for (const auto& [key, value] : j.items())
+      if (tells_throttling(key, value) || says_throttled(value)) return true;
+  return j.is_array() && std::any_of(j.begin(), j.end(), says_throttled);
 }
 
 json user_table() {
@@ -53,10 +59,11 @@ json user_table() {
 
 std::string us(double value) { return value > 0 ? fmt::format("{:.2f}", value) : "–"; }
 
-const json* first_result(const json& document) {
-  if (!document.is_object() || !document.contains("results")) return nullptr;
-  const json& results = document["results"];
-  return results.is_array() && !results.empty() && results.front().is_object() ? &results.front() : nullptr;
+// Null where a document has none.
+const json& first_result(const json& document) {
+  static const json none;
+  const json& results = lenient::list(document, "results");
+  return results.empty() ? none : results.front();
 }
 
 }  // namespace
@@ -75,11 +82,11 @@ json campaign_ledger(const std::filesystem::path& folder, const CampaignState& s
   if (const CampaignPhase* phase = state.find("trials"))
     for (const CampaignCommand& command : phase->commands) {
       const json document = result_of(folder, command);
-      const json* result = first_result(document);
-      json row = {{"problem", command.problem}, {"argv", command.argv}, {"verdict", nullptr}, {"why", command.reason}};
-      if (result)
-        for (const char* key : {"baseline", "candidate", "verdict", "speedup", "ci95", "sentence"})
-          if (result->contains(key)) row[key] = (*result)[key];
+      const json& result = first_result(document);
+      json row = {{"problem", command.problem}, {"cause", command.cause}, {"field", command.field},
+                  {"argv", command.argv},       {"verdict", nullptr},     {"why", command.reason}};
+      for (const char* key : {"baseline", "candidate", "verdict", "speedup", "ci95", "sentence"})
+        if (const json& value = lenient::field(result, key); !value.is_null()) row[key] = value;
       trials.push_back(std::move(row));
     }
   return {{"schema", "flashcore.campaign_ledger/1"}, {"trials", trials}};
@@ -97,24 +104,26 @@ std::vector<std::string> findings_of(const std::filesystem::path& folder, const 
         "the device lowered its clocks during {}: times of those phases are of a hot machine; interleaved comparisons "
         "hold, absolute times do not",
         fmt::join(throttled, ", ")));
+  for (const InversionAnswer& a : inversion_answers(folder, state))
+    findings.push_back(fmt::format("inversion of {}: {}", a.problem_id, a.answer));
   std::size_t shown = 0;
   for (const RankedCause& cause : ranking_of(folder, state)) {
+    if (cause.from != "profile") continue;  // the inversion's is in its answer
     if (++shown > kShownCauses) break;
     findings.push_back(fmt::format("{} of {}: {}{}{}", cause.from, cause.problem_id, cause.name,
-                                   cause.name.empty() || cause.sentence.empty() ? "" : ": ", cause.sentence));
+                                   cause.sentence.empty() ? "" : ": ", cause.sentence));
   }
   const json ledger = campaign_ledger(folder, state);
   for (const json& trial : ledger["trials"])
-    if (trial["verdict"] == "FASTER") findings.push_back("trials: " + trial.value("sentence", ""));
+    if (trial["verdict"] == to_string(SpeedVerdict::kFaster))
+      findings.push_back("trials: " + lenient::text(trial, "sentence"));
   if (const CampaignPhase* phase = state.find("crosscheck"))
     for (const CampaignCommand& command : phase->commands) {
       const json document = result_of(folder, command);
-      const json* result = first_result(document);
-      if (!result || !result->contains("methods") || !(*result)["methods"].is_array()) continue;
-      for (const json& method : (*result)["methods"])
-        if (method.is_object() && method.value("agreement", "") == "disagrees")
-          findings.push_back(
-              fmt::format("crosscheck: {} disagrees: {}", method.value("method", "?"), method.value("cause", "")));
+      for (const json& method : lenient::list(first_result(document), "methods"))
+        if (lenient::text(method, "agreement") == to_string(Agreement::kDisagrees))
+          findings.push_back(fmt::format("crosscheck: {} disagrees: {}", lenient::text(method, "method", "?"),
+                                         lenient::text(method, "cause")));
     }
   return findings;
 }

@@ -104,7 +104,7 @@ void add_gpu_rows(IndicatorTable& table, const ProfileFacts& f) {
   using namespace target;
   const IndicatorTarget none;
   const SmRates rates = sm_rates(f.limits, f.problem);
-  table.add("SM busy", "%", at_least(kSmBusy), {table.of(Metric::kSmBusy)});
+  table.add(kSmBusyIndicator, "%", at_least(kSmBusy), {table.of(Metric::kSmBusy)});
   table.add("SMs with work", "%", at_least(90), {table.of(Metric::kSmsWithWork)});
   table.add("warps per SM", "warps", at_least(kWarpsPerSm),
             {table.of(Metric::kWarpsPerSm),
@@ -120,7 +120,7 @@ void add_gpu_rows(IndicatorTable& table, const ProfileFacts& f) {
   table.add("L2 hits", "%", at_least(kL2Hits), {table.of(Metric::kL2Hits)});
   table.add("sectors over the fewest", "x", at_most(kExcess),
             {sectors_of_hardware(f), table.counted([](const EmulatorCounts& c) { return c.global().excess(); })});
-  table.add("bank passes over the fewest", "x", at_most(kExcess),
+  table.add(kBankPassesIndicator, "x", at_most(kExcess),
             {passes_of_hardware(f), table.counted([](const EmulatorCounts& c) { return c.shared().excess(); })});
   table.add("lanes that take part", "of 32", at_least(32 * kLanes),
             {table.of(Metric::kLanesPerIssue), table.counted(lanes_of_counts)});

@@ -92,6 +92,10 @@ struct ProfileFacts {
   std::vector<LostSource> lost;
 };
 
+// Rows by whose name others find them.
+inline constexpr const char* kSmBusyIndicator = "SM busy";
+inline constexpr const char* kBankPassesIndicator = "bank passes over the fewest";
+
 // One row of the table of targets.
 struct Indicator {
   std::string name;
