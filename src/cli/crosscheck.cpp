@@ -114,6 +114,7 @@ int run_crosscheck(const CrosscheckArguments& options) {
   Console console(common.quiet, json_on_stdout(common));
   nlohmann::json results = nlohmann::json::array();
   int disagrees = 0, judged = 0, wrong = 0;
+  std::string unjudged;
   for (const NamedProblem& named : suite.problems) {
     if (interrupted()) break;
     if (named.problem.seqlen_q == 0) continue;
@@ -123,6 +124,10 @@ int run_crosscheck(const CrosscheckArguments& options) {
     show_result(console, result, fmt::format("{} by {}", named.name, candidate.print()));
     if (!result.wrong.empty())
       print_error(fmt::format("{}: the timed outputs are wrong: {}", named.name, result.wrong));
+    else if (const std::string why = result.why(); !why.empty()) {
+      console.line("  could not judge: {}", why);
+      unjudged = why;
+    }
     wrong += result.wrong.empty() ? 0 : 1;
     disagrees += result.agreement() == Agreement::kDisagrees ? 1 : 0;
     judged += result.agreement() != Agreement::kNotJudged ? 1 : 0;
@@ -135,9 +140,10 @@ int run_crosscheck(const CrosscheckArguments& options) {
     results.push_back(std::move(row));
   }
   write_json(common, {{"schema", "flashcore.crosscheck/1"}, {"results", results}});
-  console.summary("{} cross-checked within {:.1f}%: {} with a disagreement that nothing explains, {} not judged{}",
+  console.summary("{} cross-checked within {:.1f}%: {} with a disagreement that nothing explains, {} not judged{}{}",
                   plural(static_cast<std::int64_t>(results.size()), "problem"), 100 * limit, disagrees,
-                  static_cast<int>(results.size()) - judged, stopped_by());
+                  static_cast<int>(results.size()) - judged,
+                  judged > 0 || unjudged.empty() ? "" : ": could not judge: " + unjudged, stopped_by());
   if (disagrees > 0 || wrong > 0) return kFailed;
   return unless_interrupted(judged > 0 ? kDone : kNotJudged);
 }

@@ -98,8 +98,16 @@ TEST(Crosscheck, AnotherClockIsACause) {
 TEST(Crosscheck, AMachineThatThrottledIsACause) {
   EngineReading hot = engine();
   hot.throttled = 7;
-  EXPECT_NE(judge_method(hot, method(110), 0.02).cause.find("7 of the engine's samples ran throttled"),
-            std::string::npos);
+  // Without clocks it may account for anything, so nothing is judged.
+  EXPECT_EQ(judge_method(hot, method(110), 0.02).agreement, Agreement::kNotJudged);
+  hot.slowest_mhz = 1500, hot.fastest_mhz = 1800;
+  const MethodVerdict verdict = judge_method(hot, method(110), 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kExplained);
+  EXPECT_NE(verdict.cause.find("7 of the engine's samples ran throttled"), std::string::npos);
+  EXPECT_EQ(judge_method(hot, method(90), 0.02).agreement, Agreement::kExplained);
+  // No more than its clocks differ.
+  EXPECT_EQ(judge_method(hot, method(130), 0.02).agreement, Agreement::kDisagrees);
+  EXPECT_EQ(judge_method(hot, method(50), 0.02).agreement, Agreement::kDisagrees);
 }
 
 // On a CPU that others use too, who waits for a core is slower for it, by a few times and not by fifty.
@@ -145,7 +153,10 @@ TEST(Crosscheck, CeilingsAreRefutedConfirmedOrNeither) {
   reading.tflops = 300;
   EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kNotJudged);
   reading.large = false;
-  EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kAgrees);
+  for (const double tflops : {1.0, 300.0, 790.0}) {
+    reading.tflops = tflops;
+    EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kNotJudged) << tflops;
+  }
   reading.is_16bit = false;
   EXPECT_EQ(judge_ceiling(reading, c).agreement, Agreement::kNotJudged);
 }
@@ -153,8 +164,23 @@ TEST(Crosscheck, CeilingsAreRefutedConfirmedOrNeither) {
 TEST(Crosscheck, ResultIsTheWorstThatWasJudgedAndSkippedIsNoPass) {
   CrosscheckResult r;
   EXPECT_EQ(r.agreement(), Agreement::kNotJudged);
-  r.methods.push_back({.reading = {}, .agreement = Agreement::kExplained, .ratio = {}, .cause = ""});
+  EXPECT_EQ(r.why(), "no other tool is here");
+  MethodReading reading = method(100);
+  reading.in_process = true;
+  r.methods.push_back({.reading = reading, .agreement = Agreement::kAgrees, .ratio = {}, .cause = ""});
+  r.ceilings.push_back({.reading = {}, .ceiling_tflops = 1, .agreement = Agreement::kAgrees, .cause = ""});
+  EXPECT_EQ(r.agreement(), Agreement::kNotJudged);
+  EXPECT_EQ(r.why(), "no other tool is here");
+  r.methods.push_back({.reading = method(100), .agreement = Agreement::kExplained, .ratio = {}, .cause = ""});
+  EXPECT_EQ(r.agreement(), Agreement::kNotJudged);
+  EXPECT_NE(r.why(), "no other tool is here");
+  r.methods.push_back({.reading = method(100), .agreement = Agreement::kAgrees, .ratio = {}, .cause = ""});
   EXPECT_EQ(r.agreement(), Agreement::kAgrees);
+  EXPECT_EQ(r.why(), "");
+  // A loop of ours that disagrees is a finding all the same.
+  r.methods.front().agreement = Agreement::kDisagrees;
+  EXPECT_EQ(r.agreement(), Agreement::kDisagrees);
+  r.methods.front().agreement = Agreement::kAgrees;
   r.ceilings.push_back({.reading = {}, .ceiling_tflops = 1, .agreement = Agreement::kDisagrees, .cause = ""});
   EXPECT_EQ(r.agreement(), Agreement::kDisagrees);
   r.wrong = "row 3 is NaN";

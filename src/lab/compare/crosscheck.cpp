@@ -58,8 +58,14 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
       is_within(theirs / ours * method.clock_mhz / engine.clock_mhz, limit))
     return fmt::format("another clock: it ran at {:.0f} MHz, the engine at {:.0f} MHz, and in cycles they agree",
                        method.clock_mhz, engine.clock_mhz);
-  if (engine.throttled > 0)
-    return fmt::format("clock changes: {} of the engine's samples ran throttled", engine.throttled);
+  const double span = engine.slowest_mhz > 0 ? engine.fastest_mhz / engine.slowest_mhz : 0;
+  const double ratio = std::max(theirs / ours, ours / theirs);
+  if (engine.throttled > 0 && ratio <= span)
+    return fmt::format(
+        "clock changes: {} of the engine's samples ran throttled, at {:.0f} to {:.0f} MHz, and it lies within the "
+        "ratio "
+        "of these",
+        engine.throttled, engine.slowest_mhz, engine.fastest_mhz);
   return "";
 }
 
@@ -100,8 +106,16 @@ MethodVerdict judge_method(const EngineReading& engine, const MethodReading& met
     verdict.cause = busy;
   } else if (verdict.ratio.low > high || verdict.ratio.high < low) {
     verdict.cause = likely_cause(engine, method, limit);
-    verdict.agreement = verdict.cause.empty() ? Agreement::kDisagrees : Agreement::kExplained;
-    if (verdict.cause.empty()) verdict.cause = "no cause that is known here accounts for it";
+    if (!verdict.cause.empty()) {
+      verdict.agreement = Agreement::kExplained;
+    } else if (engine.throttled > 0 && engine.slowest_mhz <= 0) {
+      verdict.cause = fmt::format(
+          "{} of the engine's samples ran throttled, and their clocks are not known: they may account for it or not",
+          engine.throttled);
+    } else {
+      verdict.agreement = Agreement::kDisagrees;
+      verdict.cause = "no cause that is known here accounts for it";
+    }
   } else {
     verdict.cause =
         "noise: the interval is wider than the limit allows to tell; more rounds or a quieter machine would";
@@ -127,8 +141,7 @@ CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceili
         "are none",
         100 * share);
   } else if (!reading.large) {
-    verdict.agreement = Agreement::kAgrees;
-    verdict.cause = fmt::format("{:.0f}% of the ceiling, which it does not refute", 100 * share);
+    verdict.cause = fmt::format("{:.0f}% of the ceiling, which so small a multiply does not refute", 100 * share);
   } else if (share >= kNearCeiling) {
     verdict.agreement = Agreement::kAgrees;
     verdict.cause = fmt::format("{:.0f}% of the ceiling", 100 * share);
@@ -140,15 +153,24 @@ CeilingVerdict judge_ceiling(const MatmulReading& reading, const Ceilings& ceili
 }
 
 Agreement CrosscheckResult::agreement() const {
-  bool any = false, disagrees = false;
-  const auto look = [&](Agreement a) {
-    any = any || a != Agreement::kNotJudged;
-    disagrees = disagrees || a == Agreement::kDisagrees;
-  };
-  for (const MethodVerdict& m : methods) look(m.agreement);
-  for (const CeilingVerdict& c : ceilings) look(c.agreement);
   if (!wrong.empty()) return Agreement::kNotJudged;
-  return disagrees ? Agreement::kDisagrees : any ? Agreement::kAgrees : Agreement::kNotJudged;
+  const auto disagrees = [](const auto& verdict) { return verdict.agreement == Agreement::kDisagrees; };
+  if (std::any_of(methods.begin(), methods.end(), disagrees) ||
+      std::any_of(ceilings.begin(), ceilings.end(), disagrees))
+    return Agreement::kDisagrees;
+  const bool agrees = std::any_of(methods.begin(), methods.end(), [](const MethodVerdict& m) {
+    return !m.reading.in_process && m.agreement == Agreement::kAgrees;
+  });
+  return agrees ? Agreement::kAgrees : Agreement::kNotJudged;
+}
+
+std::string CrosscheckResult::why() const {
+  if (!wrong.empty()) return "the timed outputs are wrong: " + wrong;
+  if (agreement() != Agreement::kNotJudged) return "";
+  const bool here = std::any_of(methods.begin(), methods.end(), [](const MethodVerdict& m) {
+    return !m.reading.in_process && !m.reading.times_us.empty();
+  });
+  return here ? "no other tool's time could be held against the engine's" : "no other tool is here";
 }
 
 json crosscheck_json(const CrosscheckResult& r) {
@@ -158,6 +180,7 @@ json crosscheck_json(const CrosscheckResult& r) {
                        {"version", m.reading.version},
                        {"cache", m.reading.cold ? "cold" : "warm"},
                        {"host_launch", m.reading.host_launch},
+                       {"in_process", m.reading.in_process},
                        {"interleaved", m.reading.interleaved},
                        {"clock_mhz", m.reading.clock_mhz},
                        {"time_us", times_json(m.reading.times_us)},
@@ -171,11 +194,14 @@ json crosscheck_json(const CrosscheckResult& r) {
                         {"agreement", c.agreement},
                         {"cause", c.cause}});
   return encode_nonfinite({{"verdict", r.agreement()},
+                           {"why", r.why()},
                            {"wrong", r.wrong},
                            {"engine",
                             {{"warm_us", times_json(r.engine.warm_us)},
                              {"cold_us", times_json(r.engine.cold_us)},
                              {"clock_mhz", r.engine.clock_mhz},
+                             {"slowest_mhz", r.engine.slowest_mhz},
+                             {"fastest_mhz", r.engine.fastest_mhz},
                              {"empty_launch_us", r.engine.empty_launch_us},
                              {"throttled", r.engine.throttled},
                              {"others_busy", r.engine.others_busy}}},

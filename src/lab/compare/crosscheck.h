@@ -28,6 +28,7 @@ struct MethodReading {
   std::string method;        // "steady clock loop"
   std::string version = {};  // of the tool; empty: it is ours
   std::vector<double> times_us = {};
+  bool in_process = false;   // a loop of ours: it is no other tool
   bool interleaved = false;  // the i-th was taken beside the engine's i-th
   bool cold = false;         // its inputs are not in the cache
   bool host_launch = false;  // what the host spends on a launch lies inside
@@ -36,8 +37,9 @@ struct MethodReading {
 };
 
 struct EngineReading {
-  std::vector<double> warm_us, cold_us;  // cold: empty where it was not timed
-  double clock_mhz = 0;                  // 0: not known
+  std::vector<double> warm_us, cold_us;     // cold: empty where it was not timed
+  double clock_mhz = 0;                     // 0: not known
+  double slowest_mhz = 0, fastest_mhz = 0;  // of its samples
   double empty_launch_us = 0;
   int throttled = 0;        // samples
   double others_busy = -1;  // cores that other programs kept busy meanwhile; below 0: not known, or of a GPU
@@ -56,7 +58,7 @@ MethodVerdict judge_method(const EngineReading& engine, const MethodReading& met
 struct MatmulReading {
   std::string what;   // "fp16 4096 x 4096 x 4096, PyTorch 2.9 (cuBLAS)"
   double tflops = 0;  // 0: not measured
-  bool large = true;  // large enough to come near a ceiling; else it can only refute one
+  bool large = true;  // large enough to come near a ceiling; else it can only refute one, and never agrees
   bool is_16bit = false;
   std::string why_not = {};
 };
@@ -73,8 +75,10 @@ struct CrosscheckResult {
   EngineReading engine;
   std::vector<MethodVerdict> methods;
   std::vector<CeilingVerdict> ceilings;
-  // Disagrees if any does; agrees if any was judged; else could not judge.
+  // Disagrees if any does; agrees if another tool agrees with the engine; else could not judge, for which why() is the
+  // reason. Neither a loop of ours nor a matrix multiply says that another tool measures the same.
   Agreement agreement() const;
+  std::string why() const;
 };
 nlohmann::json crosscheck_json(const CrosscheckResult& result);
 

@@ -61,8 +61,9 @@ InProcessTimes time_in_process(Device& device, const PlacedProblem& problem, con
   InProcessTimes out;
   out.ceilings = device.ceilings();
   out.engine.empty_launch_us = out.ceilings.empty_launch_us;
-  out.methods = {{.method = "steady clock loop", .interleaved = true, .host_launch = on_gpu},
-                 {.method = "repetitions as Google Benchmark's", .interleaved = true, .host_launch = on_gpu}};
+  out.methods = {
+      {.method = "steady clock loop", .in_process = true, .interleaved = true, .host_launch = on_gpu},
+      {.method = "repetitions as Google Benchmark's", .in_process = true, .interleaved = true, .host_launch = on_gpu}};
   const int iterations = iterations_for(device, launch, kRepetitionSeconds);
   std::vector<double> clocks;
   const auto keep = [&](const Sample& sample, std::vector<double>& times) {
@@ -93,7 +94,11 @@ InProcessTimes time_in_process(Device& device, const PlacedProblem& problem, con
     load.read(reading);
     out.engine.others_busy = reading.others_busy;
   }
-  if (!clocks.empty()) out.engine.clock_mhz = median(clocks);
+  if (!clocks.empty()) {
+    out.engine.clock_mhz = median(clocks);
+    const auto [slowest, fastest] = std::minmax_element(clocks.begin(), clocks.end());
+    out.engine.slowest_mhz = *slowest, out.engine.fastest_mhz = *fastest;
+  }
   engine.refresh_outputs(0);
   out.wrong = engine.judge_outputs(0, problem, *oracle).wrong;
   return out;
