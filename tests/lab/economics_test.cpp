@@ -9,6 +9,7 @@
 #include "lab/record/store.h"
 #include "lab/report/report.h"
 #include "lab/sample_trial.h"
+#include "lab/tune/preflight.h"
 #include "lab/tune_fixture.h"
 
 namespace flashcore {
@@ -70,6 +71,21 @@ TEST_F(TrialSecondsOfTune, EveryStoredTrialHasThem) {
     timed += t.timing ? 1 : 0;
   }
   EXPECT_GT(timed, 0);
+}
+
+// Somebody else's kernel that the compiler's stage stopped took the host's time.
+TEST(TrialSecondsOfPreflight, AStoppedPatchHasThem) {
+  EvaluateRequest request;
+  request.problem = PlacedProblem::parse("b1_h1_s64_d64_fp16");
+  request.candidate = "sm80_fwd:block_m=3";
+  DeviceInfo device;
+  device.limits = limits_of_arch("sm_90");
+  const Preflight preflight = compile_only(request, device.limits, {});
+  ASSERT_TRUE(preflight.stopped());
+  const Trial trial = stopped_trial(device, request, preflight);
+  ASSERT_TRUE(trial.seconds);
+  EXPECT_GT(trial.seconds->host, 0);
+  EXPECT_EQ(trial.seconds->device, 0);
 }
 
 TEST(Economics, SumsByPhaseAndVerdict) {

@@ -60,6 +60,8 @@ Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limit
   DeviceLimits real = limits;
   real.emulated = false;  // the GPU's own compiler
   Preflight preflight;
+  GateClock clock;
+  clock.enter(Gate::kCompile);
   bool answered = false;
   run_isolated(
       1, {.timeout_seconds = kCompileSeconds},
@@ -81,7 +83,17 @@ Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limit
       },
       stop);
   if (!answered) throw Cancelled("stopped while a proposed kernel was compiled");
+  preflight.seconds = clock.read();
   return preflight;
+}
+
+void judge_on_emulator(Preflight& preflight, EmulatorStage& emulator, const EvaluateRequest& request,
+                       const DeviceLimits& limits) {
+  GateClock clock;
+  clock.enter(Gate::kEmulator);
+  preflight.gates.push_back(emulator.judge(request, limits, preflight.ended));
+  preflight.message = preflight.gates.back().reason;
+  preflight.seconds += clock.read();
 }
 
 Trial stopped_trial(const DeviceInfo& device, const EvaluateRequest& request, const Preflight& preflight) {
@@ -89,6 +101,7 @@ Trial stopped_trial(const DeviceInfo& device, const EvaluateRequest& request, co
   trial.gates = preflight.gates;
   trial.ended = preflight.ended;
   trial.message = preflight.message;
+  trial.seconds = preflight.seconds;
   return trial;
 }
 

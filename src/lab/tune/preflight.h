@@ -14,12 +14,17 @@ struct Preflight {
   std::vector<Verdict> gates;  // in order; the last is what stopped it, if anything did
   Ended ended = Ended::kNotYet;
   std::string message;
+  TrialSeconds seconds;  // that it took, all of the host
   bool stopped() const { return ended != Ended::kNotYet; }
 };
 
 // The gates kValid, kCompile and kResource for `limits`, by NVRTC in a process of its own: no GPU. kCompile is skipped,
 // and kResource not reached, where there is no NVRTC. The patches of the request are in the registry.
 Preflight compile_only(const EvaluateRequest& request, const DeviceLimits& limits, const std::function<bool()>& stop);
+
+// Asks the emulator next, of what the compiler has not stopped.
+void judge_on_emulator(Preflight& preflight, EmulatorStage& emulator, const EvaluateRequest& request,
+                       const DeviceLimits& limits);
 
 // The trial of a candidate that `preflight` stopped.
 Trial stopped_trial(const DeviceInfo& device, const EvaluateRequest& request, const Preflight& preflight);

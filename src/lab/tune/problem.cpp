@@ -239,10 +239,14 @@ EvaluateRequest ProblemTuner::request_for(const std::string& candidate, Phase ph
   return request;
 }
 
-const Trial& ProblemTuner::run_and_store(const EvaluateRequest& request, const char* stage, const Verdict* emulated) {
+const Trial& ProblemTuner::run_and_store(const EvaluateRequest& request, const char* stage,
+                                         const Preflight* preflight) {
   if (run_.stop && run_.stop()) throw Cancelled("stopped between two candidates");
   Trial trial = run_.worker.evaluate(request);
-  if (emulated) note_emulator_verdict(trial, *emulated);
+  if (preflight) {
+    note_emulator_verdict(trial, preflight->gates.back());
+    if (trial.seconds) *trial.seconds += preflight->seconds;
+  }
   return keep_trial(std::move(trial), stage);
 }
 

@@ -67,8 +67,8 @@ class ProblemTuner {
   void measure_finalists();
 
   EvaluateRequest request_for(const std::string& candidate, Phase phase) const;
-  // `emulated`: the emulator's verdict, to be noted with the trial.
-  const Trial& run_and_store(const EvaluateRequest& request, const char* stage, const Verdict* emulated = nullptr);
+  // `preflight`: that passed it; its last verdict and its seconds are noted with the trial.
+  const Trial& run_and_store(const EvaluateRequest& request, const char* stage, const Preflight* preflight = nullptr);
   const Trial& judge_patched(const EvaluateRequest& request);
   const Trial& keep_trial(Trial judged, const char* stage);
   Trial store(Trial trial);

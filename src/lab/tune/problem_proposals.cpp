@@ -24,11 +24,8 @@ void ProblemTuner::add_proposer(std::vector<std::string>& notes) {
 const Trial& ProblemTuner::judge_patched(const EvaluateRequest& request) {
   if (limits_.kind != DeviceKind::kCuda || limits_.emulated) return run_and_store(request, "search");
   Preflight preflight = compile_only(request, limits_, run_.stop);
-  if (!preflight.stopped()) {
-    preflight.gates.push_back(run_.emulator.judge(request, limits_, preflight.ended));
-    preflight.message = preflight.gates.back().reason;
-  }
-  if (!preflight.stopped()) return run_and_store(request, "search", &preflight.gates.back());
+  if (!preflight.stopped()) judge_on_emulator(preflight, run_.emulator, request, limits_);
+  if (!preflight.stopped()) return run_and_store(request, "search", &preflight);
   return keep_trial(stopped_trial(run_.worker.device(), request, preflight), "search");
 }
 

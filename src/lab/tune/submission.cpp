@@ -99,8 +99,10 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
         fmt::format("{} is a kernel of GPUs, and {} is none; judge it with --device emulator", candidate, device_.id);
     return;
   }
+  TrialSeconds before;
   if (on_gpu_family(candidate)) {
     const Preflight compiled = compile_only(request, limits, stop_);
+    before = compiled.seconds;
     take(submission, compiled);
     if (compiled.stopped()) {
       if (!options_.compile_only) submission.trial = stopped_trial(device_, request, compiled);
@@ -117,8 +119,9 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   }
   if (patch && limits.kind == DeviceKind::kCuda && !limits.emulated) {
     Preflight emulated;
-    emulated.gates.push_back(emulator_.judge(request, limits, emulated.ended));
-    emulated.message = emulated.gates.back().reason;
+    emulated.seconds = before;
+    judge_on_emulator(emulated, emulator_, request, limits);
+    before = emulated.seconds;
     take(submission, emulated);
     if (emulated.gates.back().status == GateStatus::kSkipped) submission.notes.push_back(emulated.message);
     if (emulated.stopped()) {
@@ -131,6 +134,7 @@ void SubmissionJudge::judge_candidate(const std::string& candidate, const std::o
   request.max_seconds = kRaceSeconds;
   if (request.time) request.incumbent = dispatch(request.problem, device_).candidate.print();
   Trial trial = worker_->evaluate(request);
+  if (trial.seconds) *trial.seconds += before;
   for (const Verdict& verdict : trial.gates)
     if (verdict.status != GateStatus::kPassed || !has_gate(submission, verdict.gate))
       submission.gates.push_back(verdict);
