@@ -89,11 +89,22 @@ TEST_F(CampaignTest, OneFailureFailsItsPhaseWhateverTheOthersSay) {
 TEST_F(CampaignTest, AnEmulatedGpuHasNoTimeSoThosePhasesAreNotRun) {
   options_.device.limits.emulated = true;
   const CampaignResult r = go();
-  for (const char* verb : {"tune", "crosscheck", "flashcore.peers", "gate"}) EXPECT_EQ(times_run(verb), 0) << verb;
-  for (const char* name : {"evolution", "trials", "crosscheck", "gate"}) {
+  for (const char* verb : {"doctor", "bench", "tune", "crosscheck", "flashcore.peers", "gate"})
+    EXPECT_EQ(times_run(verb), 0) << verb;
+  for (const char* name : {"environment", "baselines", "evolution", "trials", "crosscheck", "gate"}) {
     EXPECT_EQ(r.state.find(name)->verdict, PhaseVerdict::kNotJudged) << name;
     EXPECT_NE(r.state.find(name)->reason.find("no time"), std::string::npos) << name;
   }
+}
+
+// Two tools after the engine's own rounds, so that all three end within the phase.
+TEST_F(CampaignTest, AToolOfTheCrosscheckMayTakeAThirdOfItsPhase) {
+  const auto commands = commands_of("crosscheck", options_, {}, 90);
+  ASSERT_EQ(commands.size(), 1u);
+  const auto& argv = commands.front().argv;
+  const auto at = std::find(argv.begin(), argv.end(), "--tool-time");
+  ASSERT_NE(at, argv.end());
+  EXPECT_EQ(at[1], "30s");
 }
 
 TEST_F(CampaignTest, GoesOnAfterTheLastPhaseThatIsDone) {
