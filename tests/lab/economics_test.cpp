@@ -112,6 +112,12 @@ TEST(Economics, PercentGainedIsOfTheBestHeldOutCandidateOfTheLatestRun) {
   EXPECT_NEAR(*a.seconds_per_percent(), 12, 1e-9);
 }
 
+TEST(Economics, WhatWasJudgedTheSameIsNoGain) {
+  Trial same = heldout("one", "a", 1.01, 1.005);
+  same.comparison->verdict = SpeedVerdict::kSame;
+  EXPECT_TRUE(accounts_of({same}).front().gains.empty());
+}
+
 TEST(Economics, NothingGainedHasNoPriceOfAPercent) {
   const Account a = accounts_of({heldout("one", "a", 1.01, 0.99)}).front();
   EXPECT_FALSE(a.seconds_per_percent());

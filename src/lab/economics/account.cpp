@@ -19,7 +19,8 @@ void add_trial(Cost& cost, const Trial& trial) {
 bool searches(Phase phase) { return phase == Phase::kDefault || phase == Phase::kSearch || phase == Phase::kHoldout; }
 
 bool is_gain(const Trial& trial) {
-  return trial.phase == Phase::kHoldout && is_ranked(trial) && trial.comparison && trial.comparison->ci95_low > 1;
+  return trial.phase == Phase::kHoldout && is_ranked(trial) && trial.comparison &&
+         trial.comparison->verdict == SpeedVerdict::kFaster && trial.comparison->ci95_low > 1;
 }
 
 std::vector<Gain> gains_of(const std::vector<const Trial*>& trials) {
