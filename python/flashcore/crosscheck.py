@@ -13,6 +13,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -30,6 +31,15 @@ def lost(method: str, why: str) -> Reading:
     return {"method": method, "why_not": why}
 
 
+PLAIN = re.compile(r"b\d+_h\d+(_hk\d+)?_(s\d+|sq\d+_sk\d+)_d\d+(_dv\d+)?_(fp32|fp16|bf16)(_causal(tl)?)?")
+
+
+def parsed(problem: str) -> _library.Attention:
+    p = _library.Attention()
+    _library.check(_library.library().fc_problem_parse(problem.encode(), ctypes.byref(p)))
+    return p
+
+
 class Launch:
     """The library's own launch of a problem on PyTorch tensors."""
 
@@ -38,11 +48,8 @@ class Launch:
 
         import flashcore
 
-        p = _library.Attention()
-        _library.check(_library.library().fc_problem_parse(problem.encode(), ctypes.byref(p)))
+        p = parsed(problem)
         kinds = (torch.float32, torch.float16, torch.bfloat16)
-        if p.dtype >= len(kinds):
-            raise ValueError("8-bit problems are not made here")
         self.dtype = kinds[p.dtype]
         self.on_gpu = device.startswith("cuda")
         self.shape = (p.batch * p.heads_q, p.seqlen_q, p.head_dim, p.seqlen_kv)
@@ -53,16 +60,17 @@ class Launch:
         causal = {0: False, 1: "bottom_right", 2: "top_left"}.get(p.causal, False)
         self.plan = flashcore.plan(q, k, v, causal=causal, candidate=candidate)
         self.out = torch.empty(p.batch, p.heads_q, p.seqlen_q, p.head_dim_v or p.head_dim, dtype=self.dtype, device=device)
-        self.addresses = [x.data_ptr() for x in (*self.tensors, self.out)]
+        self.lse = torch.empty(p.batch, p.heads_q, p.seqlen_q, dtype=torch.float32, device=device)  # as the engine's launches
+        self.addresses = [x.data_ptr() for x in (*self.tensors, self.out, self.lse)]
 
     def __call__(self) -> None:
         import torch
 
         stream = torch.cuda.current_stream().cuda_stream if self.on_gpu else 0
-        self.plan.launch(*self.addresses, 0, stream)
+        self.plan.launch(*self.addresses, stream)
 
     def on(self, stream: int) -> None:
-        self.plan.launch(*self.addresses, 0, stream)
+        self.plan.launch(*self.addresses, stream)
 
     def wait(self) -> None:
         import torch
@@ -185,12 +193,18 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
+def nothing(why: str) -> dict[str, Any]:
+    return {"schema": "flashcore.crosscheck_tools/1", "methods": [lost(name, why) for name in METHODS], "matmuls": [{"what": "PyTorch's matmul", "why_not": why}]}
+
+
 def measure(problem: str, device: str, candidate: str | None) -> dict[str, Any]:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        why = f"PyTorch does not import: {error}"
-        return {"schema": "flashcore.crosscheck_tools/1", "methods": [lost(name, why) for name in METHODS], "matmuls": [{"what": "PyTorch's matmul", "why_not": why}]}
+        return nothing(f"PyTorch does not import: {error}")
+    parsed(problem)
+    if not PLAIN.fullmatch(problem):
+        return nothing(f"tensors of {problem} are not made here: it has more than sizes, a type of 16 or 32 bits and a causal mask")
     launch = Launch(problem, device, candidate)
     launch()
     launch.wait()

@@ -47,13 +47,27 @@ TEST(StopLoss, SizeIsTheMeanOfTheRecords) {
 }
 
 TEST(StopLoss, FailuresLowerTheChanceAndStillCost) {
-  SearchHistory history;
-  history.add(0.0, 1);
-  for (int i = 0; i < 40; ++i) history.add(std::nullopt, 3);
-  const auto gain = history.next();
-  ASSERT_TRUE(gain);
-  EXPECT_EQ(gain->percent(), 0);
-  EXPECT_TRUE(gain->is_loss({1e9}));
+  SearchHistory few, many;
+  for (int i = 0; i < 40; ++i) {
+    few.add(i % 2 == 0 ? std::optional(0.0) : std::nullopt, i % 2 == 0 ? 1 : 3);
+    many.add(0.0, 1);
+  }
+  ASSERT_TRUE(few.next() && many.next());
+  EXPECT_EQ(few.next()->percent(), 0);
+  EXPECT_TRUE(few.next()->is_loss({1e9}));
+  EXPECT_DOUBLE_EQ(few.next()->trial_seconds, 2);
+  EXPECT_DOUBLE_EQ(many.next()->trial_seconds, 1);
+}
+
+// Of a spread that nobody has seen, and a cost that nobody has said, there is no verdict.
+TEST(StopLoss, NothingIsSaidOfAFewPassedTrialsOrWithoutSeconds) {
+  SearchHistory failing, without_seconds;
+  for (int i = 0; i < 40; ++i) {
+    failing.add(i % 16 == 0 ? std::optional(0.01 * i) : std::nullopt, 3);
+    without_seconds.add(0.0, std::nullopt);
+  }
+  EXPECT_FALSE(failing.next());
+  EXPECT_FALSE(without_seconds.next());
 }
 
 TEST(StopLoss, MoneyAndTimeAreOneRule) {

@@ -20,6 +20,13 @@ class TorchCrosscheckTest(unittest.TestCase):
         for product in answer["matmuls"]:
             self.assertGreater(product["tflops"], 0, product)
 
+    def test_another_problem_than_the_engine_s_is_not_timed(self):
+        for problem in ("b1_h2_s64_d64_fp32_wl8", "b1_h2_s64_d64_fp32_softcap3", "b1_h2_s64_d64_fp32_scale0.5", "b1_h2_s64_d64_fp32_bshd"):
+            with self.subTest(problem):
+                answer = crosscheck.measure(problem, "cpu", None)
+                self.assertEqual({tuple(sorted(m)) for m in answer["methods"]}, {("method", "why_not")}, answer)
+                self.assertIn("are not made here", answer["methods"][0]["why_not"])
+
     def test_what_is_no_problem_or_candidate_is_an_error(self):
         self.assertEqual(crosscheck.main(["--problem", "nonsense", "--device", "cpu"]), 4)
         self.assertEqual(crosscheck.main(["--problem", "b1_h1_s8_d64_fp32", "--device", "cpu", "--candidate", "none_fwd"]), 4)

@@ -10,6 +10,8 @@
 namespace flashcore {
 namespace {
 
+constexpr std::size_t kFewestSpeeds = 4;
+
 double percent_of(double log_ratio) { return 100 * std::expm1(log_ratio); }
 
 // The mean excess of the best quarter over its edge. The excesses over a high threshold are nearly exponential, and an
@@ -74,7 +76,9 @@ std::optional<ExpectedGain> SearchHistory::next() const {
       best = *point.log_speed;
     }
   }
-  if (known_costs > 0) gain.trial_seconds /= known_costs;
+  // A few trials that passed tell no spread, and without any seconds there is no cost: no verdict.
+  if (known_costs == 0 || recent.size() < kFewestSpeeds) return std::nullopt;
+  gain.trial_seconds /= known_costs;
   // Laplace's rule of succession: without a record, 1 / (window + 2), as of equal chances it would be.
   gain.probability = (gain.records + 1.0) / (window + 2.0);
   const double of_records = gain.records > 0 ? gained / gain.records : 0;
