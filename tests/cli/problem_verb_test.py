@@ -38,7 +38,8 @@ class ProblemTest(CliTest):
         self.assertEqual(windowed["fields"], {
             "batch": 1, "heads_q": 8, "heads_kv": 2, "seqlen_q": 3, "seqlen_kv": 70, "head_dim": 64, "head_dim_v": 64, "dtype": "bf16",
             "o_dtype": "bf16", "scaling": "none", "causal": "bottom_right", "window_left": 7, "window_right": 0, "window_alignment": "bottom_right", "scale": 0.5,
-            "softcap": 30, "alibi": "head", "sink": "head", "lengths": "fixed", "tensors": None, "score": None, "mask": None})  # fmt: skip
+            "softcap": 30, "alibi": "head", "sink": "head", "lengths": "fixed", "page_size": 0, "tensors": None,
+            "score": None, "mask": None})  # fmt: skip
         self.assertEqual((windowed["layout"], windowed["pairs"], windowed["keys_read"]), ("bshd", 24, 10))
         self.assertEqual((plain["fields"]["window_left"], plain["pairs"], plain["decode"]), (None, 512 * 512, False))
 
@@ -80,11 +81,11 @@ class MirrorTest(CliTest):
 
     def test_attention_in_python_takes_every_field(self):
         signatures = [re.search(rf"\ndef {name}\((.*?)\) -> ", text_of("python", "flashcore", file), re.DOTALL).group(1)
-                      for name, file in (("attention", "_plan.py"), ("varlen_attention", "_varlen.py"))]  # fmt: skip
+                      for name, file in (("attention", "_plan.py"), ("varlen_attention", "_varlen.py"), ("paged_attention", "_paged.py"))]  # fmt: skip
         self.assertEqual(names_missing({field["python"] for field in self.fields()}, " ".join(signatures)), [])
 
     def test_a_field_that_is_missing_is_found(self):
-        self.assertEqual(names_missing(["batch", "page_size"], "int64_t batch, heads_q;"), ["page_size"])
+        self.assertEqual(names_missing(["batch", "no_such_field"], "int64_t batch, heads_q;"), ["no_such_field"])
 
     def test_the_reference_page_is_fresh(self):
         page = self.expect(DONE, "problem", "--reference").stdout

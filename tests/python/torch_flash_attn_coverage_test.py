@@ -3,8 +3,8 @@ dtypes, ragged batches with unused rows, gradients and log-sum-exps, judged by i
 that PyTorch makes in the same precision.
 
 Of its switches these are set here, for flashcore.flash_attn has no such calls: FLASH_ATTENTION_DISABLE_FP8 (8-bit inputs are flashcore.attention's),
-_APPENDKV and _PAGEDKV (flash_attn_with_kvcache), _SPLIT and _PACKGQA (how a kernel shares its work is not the caller's). Without a
-switch there: qv, attention_chunk, values wider than 256.
+_SPLIT and _PACKGQA (how a kernel shares its work is not the caller's). Caches have torch_kvcache_test.py. Without a switch there: qv,
+attention_chunk, values wider than 256.
 """
 
 import inspect
@@ -18,7 +18,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from torch_flash_attn_test import reference  # noqa: E402
 
-from flashcore import flash_attn  # noqa: E402
 from flashcore.flash_attn import flash_attn_func, flash_attn_varlen_func  # noqa: E402
 
 HEADS, BATCH = 6, 2
@@ -134,7 +133,6 @@ class CoverageTest(unittest.TestCase):
 
     def test_what_is_not_here_is_refused_by_name(self):
         q, k, v = self.tensors(8, 8, 2, 64, 64, torch.bfloat16, 0.0)
-        self.assertFalse(hasattr(flash_attn, "flash_attn_with_kvcache"))
         for function in (flash_attn_func, flash_attn_varlen_func):
             self.assertFalse(set(LACKING) & set(inspect.signature(function).parameters), "this list and the text above are out of date")
         with self.assertRaisesRegex(TypeError, "attention_chunk"):

@@ -66,6 +66,7 @@ std::optional<Problem> draw_one(Draws& draws) {
   p.alibi = Alibi::kNone;
   p.sink = false;
   p.lengths = Lengths::kFixed;
+  p.page_size = 0;
   // Few models have another mask than a causal one, with or without a bound on the left.
   p.mask = p.mask.is_causal() || p.mask.left ? Mask{Alignment::kBottomRight, p.mask.left, 0} : Mask();
   const std::int64_t group = p.group_size();
