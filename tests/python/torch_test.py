@@ -194,7 +194,7 @@ class PeersTest(unittest.TestCase):
             # A process of its own: it becomes the program. The engine refuses the row of a busy machine, as it should; one
             # thread needs one quiet core only, and three times in a row the machine is hardly busy at the wrong moment.
             words = [sys.executable, "-m", "flashcore.peers", "--device", "cpu", "--suite", "smoke", "--problem", "tiny_gqa", "--threads", "1",
-                     "--peers", "flash,math,efficient,xformers", "--rounds", "3", "--json", path, "--store", store]  # fmt: skip
+                     "--peers", "flash,math,efficient,xformers", "--rounds", "12", "--json", path, "--store", store]  # fmt: skip
             for _ in range(3):
                 done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, check=False)
                 if done.returncode == 0:
