@@ -43,7 +43,7 @@ class CampaignTest(CliTest):
         return lambda state: any(p["name"] == name and p["status"] == "running" for p in state["phases"])
 
     def test_a_whole_campaign_and_what_resuming_it_runs(self):
-        result = self.run_flashcore(*self.campaign("--json", self.path("c.json")))
+        result = self.run_flashcore(*self.campaign("--json", self.path("c.json")), timeout=300)
         # Peers are missing, so it cannot have passed; a busy machine may fail its gate.
         self.assertIn(result.returncode, (FAILED, NOT_JUDGED), result.stderr)
         state = self.state()
