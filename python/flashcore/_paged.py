@@ -118,26 +118,11 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
     sizes = _Sizes(vq, vk, vv, table, batch, layout)
     room = min(sizes.max_pages * sizes.page_size, _MOST_KEYS)
     bounds = (_varlen._bound(max_seqlen_q, "max_seqlen_q"), room if max_seqlen_kv is None else _varlen._bound(max_seqlen_kv, "max_seqlen_kv"))
-    if out is None:
-        out = _arrays.empty_like(vq, sizes.output_shape(), _factors.output_dtype(vq.dtype))
-        vo = _arrays.view(out, "out", stream)
-    else:
-        vo = _arrays.output(out, "out", stream)
-    factors = _factors.read(vq, (descale_q, descale_k, descale_v), lambda: sizes, stream)
-    scores, operands = _scores.read(vq, softcap, alibi, sink, lambda: sizes, stream)
-    p = _plan_of(sizes, bounds, (vq, vk, vv, vo), causal, window, window_alignment, scale, candidate, factors.scaling, scores)
-    lse = lse_view = None
-    if return_lse:
-        lse = _arrays.empty_like(vq, (sizes.heads_q, sizes.total_q), "fp32")
-        lse_view = _arrays.view(lse, "lse", stream)
-    number = _arrays.current_stream(vq) if stream is None else stream
-    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
-             block_table=table.address)  # fmt: skip
-    _arrays.note_written(out)
-    if _arrays.must_wait(vq):
-        _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
-    return (out, lse) if return_lse else out
+    return _varlen.launch_packed(
+        sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink),
+        lambda all_views, scaling, scores: _plan_of(sizes, bounds, all_views, causal, window, window_alignment, scale, candidate, scaling, scores),
+        return_lse, stream, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
+        block_table=table.address)  # fmt: skip
 
 
 def _plan_of(sizes: _Sizes, bounds: tuple[int, int], views: tuple[View, View, View, View], causal: Any, window: Any, window_alignment: Any, scale: Any,

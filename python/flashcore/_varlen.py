@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, Callable
 
 from . import _arrays, _factors, _library, _plan, _scores
 from ._arrays import View
@@ -68,6 +68,32 @@ def _batch_of(cu_q: View, cu_kv: View, **used: View | None) -> int:
     return batch
 
 
+def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales: tuple[Any, Any, Any], score: tuple[Any, Any, Any],
+                  plan_of: Callable[[tuple[View, View, View, View], int, _scores.Scores], Plan], return_lse: bool, stream: int | None,
+                  **addresses: int) -> Any:  # fmt: skip
+    """The output of packed rows, and the log-sum-exp where asked, made and launched. `score`: softcap, alibi, sink; `addresses`: of the lengths."""
+    vq, vk, vv = views
+    if out is None:
+        out = _arrays.empty_like(vq, sizes.output_shape(), _factors.output_dtype(vq.dtype))
+        vo = _arrays.view(out, "out", stream)
+    else:
+        vo = _arrays.output(out, "out", stream)
+    factors = _factors.read(vq, descales, lambda: sizes, stream)
+    scores, operands = _scores.read(vq, *score, lambda: sizes, stream)
+    p = plan_of((vq, vk, vv, vo), factors.scaling, scores)
+    lse = lse_view = None
+    if return_lse:
+        lse = _arrays.empty_like(vq, (sizes.heads_q, sizes.total_q), "fp32")
+        lse_view = _arrays.view(lse, "lse", stream)
+    number = _arrays.current_stream(vq) if stream is None else stream
+    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
+             operands.alibi, operands.sink, **addresses)  # fmt: skip
+    _arrays.note_written(out)
+    if _arrays.must_wait(vq):
+        _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
+    return (out, lse) if return_lse else out
+
+
 def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: Any, max_seqlen_q: int, max_seqlen_kv: int, *, causal: Any = False,
                      window: Any = None, window_alignment: str | None = None, scale: float | None = None, softcap: float | None = None,
                      alibi: Any = None, sink: Any = None, seqused_kv: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False,
@@ -116,26 +142,11 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
     used_q = None if seqused_q is None else _int32s(seqused_q, "seqused_q", vq, stream)
     bounds = (_bound(max_seqlen_q, "max_seqlen_q"), _bound(max_seqlen_kv, "max_seqlen_kv"))
     sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q))
-    if out is None:
-        out = _arrays.empty_like(vq, sizes.output_shape(), _factors.output_dtype(vq.dtype))
-        vo = _arrays.view(out, "out", stream)
-    else:
-        vo = _arrays.output(out, "out", stream)
-    factors = _factors.read(vq, (descale_q, descale_k, descale_v), lambda: sizes, stream)
-    scores, operands = _scores.read(vq, softcap, alibi, sink, lambda: sizes, stream)
-    p = _plan_of(sizes, bounds, (vq, vk, vv, vo), causal, window, window_alignment, scale, candidate, factors.scaling, scores)
-    lse = lse_view = None
-    if return_lse:
-        lse = _arrays.empty_like(vq, (sizes.heads_q, sizes.total_q), "fp32")
-        lse_view = _arrays.view(lse, "lse", stream)
-    number = _arrays.current_stream(vq) if stream is None else stream
-    p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
-             seqused_q=used_q.address if used_q else 0)  # fmt: skip
-    _arrays.note_written(out)
-    if _arrays.must_wait(vq):
-        _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
-    return (out, lse) if return_lse else out
+    return launch_packed(
+        sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink),
+        lambda all_views, scaling, scores: _plan_of(sizes, bounds, all_views, causal, window, window_alignment, scale, candidate, scaling, scores),
+        return_lse, stream, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
+        seqused_q=used_q.address if used_q else 0)  # fmt: skip
 
 
 def _plan_of(sizes: _Sizes, bounds: tuple[int, int], views: tuple[View, View, View, View], causal: Any, window: Any, window_alignment: Any, scale: Any,
