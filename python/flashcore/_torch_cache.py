@@ -25,8 +25,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         q: [batch, rows, heads, dim]; with cu_seqlens_q [rows of all sequences, heads, dim].
         k_cache, v_cache: [pages, page_size, heads_kv, dim] with a block_table, pages of 1 to 65536 keys; without one
             [batch, length, heads_kv, dim].
-        k, v: [batch, new, heads_kv, dim]: written to the caches from cache_seqlens on, before q reads them. PyTorch writes them, by a
-            step of its own. What would lie outside of the cache is not written, and its sequence gets NaN. No two sequences may
+        k, v: [batch, new, heads_kv, dim], of the caches' type: written to the caches from cache_seqlens on, before q reads them.
+            PyTorch writes them, by a step of its own. What would lie outside of the cache is not written, and its sequence gets NaN. No two sequences may
             append to one page.
         rotary_cos, rotary_sin: None only.
         cache_seqlens: int32 [batch], or a number: keys of each sequence before the new ones. Default: all that the cache has room for;
@@ -67,6 +67,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         q, k_cache, v_cache = (x.detach() for x in (q, k_cache, v_cache))
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         dense = block_table is None and cache_batch_idx is None
+        _require_integers("block_table", block_table, 2, torch.int32)
+        _require_integers("cache_batch_idx", cache_batch_idx, 1, torch.int32, torch.int64)
         if block_table is None:
             block_table = _table_of_dense(k_cache, cache_batch_idx, batch)
         elif cache_batch_idx is not None:
@@ -75,7 +77,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         used = _lengths(cache_seqlens, batch, room, q)
         if k is not None and v is not None:
             _append(k_cache, v_cache, k.detach(), v.detach(), block_table, used)
-            used = used + k.shape[1]
+            used = torch.where(used < 0, used, used + k.shape[1])  # a length that none can have stays one
         return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
                      **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
 
@@ -96,6 +98,13 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, softcap: float, window_s
         raise _library.Error(f"window_size is {window_size!r}; give (left, right), -1 for no bound")
 
 
+def _require_integers(name: str, x: Optional[Tensor], axes: int, *dtypes: torch.dtype) -> None:
+    """Before anything is appended: a call that is refused leaves the caches as they are."""
+    if x is not None and (not isinstance(x, Tensor) or x.dim() != axes or x.dtype not in dtypes):
+        what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        raise _library.Error(f"{name} is {what}; give int32 {'[batch, max_pages]' if axes == 2 else '[batch]'}")
+
+
 def _options(scale: Optional[float], causal: bool, window_size: tuple[int, int], softcap: float, slopes: Optional[Tensor],
              sink: Optional[Tensor]) -> dict[str, Any]:  # fmt: skip
     left, right = _plan.window_sides(window_size)
@@ -113,7 +122,13 @@ def _table_of_dense(cache: Tensor, batch_idx: Optional[Tensor], batch: int) -> T
         return torch.arange(batch, dtype=torch.int32, device=cache.device)[:, None]
     if batch_idx.shape != (batch,):
         raise _library.Error(f"cache_batch_idx has shape {tuple(batch_idx.shape)}; give the cache's entry of each sequence, [batch] = ({batch},)")
-    return batch_idx.to(torch.int32)[:, None].contiguous()
+    return int32(batch_idx)[:, None].contiguous()
+
+
+def int32(x: Tensor) -> Tensor:
+    """A number that 32 bits do not hold becomes the largest or smallest one, which is no page: a cast would make another's of it."""
+    limits = torch.iinfo(torch.int32)
+    return x if x.dtype == torch.int32 else x.clamp(limits.min, limits.max).int()
 
 
 def _lengths(given: Optional[Union[int, Tensor]], batch: int, room: int, q: Tensor) -> Tensor:
@@ -123,6 +138,8 @@ def _lengths(given: Optional[Union[int, Tensor]], batch: int, room: int, q: Tens
         return given
     if given is not None and (isinstance(given, bool) or not isinstance(given, int)):
         raise _library.Error(f"cache_seqlens is a {type(given).__name__}; give an int32 tensor [batch], or a number")
+    if given is not None and not 0 <= given < 2**31:
+        raise _library.Error(f"cache_seqlens is {given}; give the keys of each sequence, 0 to {2**31 - 1}")
     return torch.full((batch,), room if given is None else given, dtype=torch.int32, device=q.device)
 
 
@@ -132,6 +149,8 @@ def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Tenso
     batch, new = k.shape[:2]
     if k.dim() != 4 or k.shape[2:] != k_cache.shape[2:] or v.shape[:3] != k.shape[:3] or v.shape[3] != v_cache.shape[3] or table.shape[0] != batch:
         raise _library.Error(f"k and v have shapes {tuple(k.shape)} and {tuple(v.shape)}; give [batch, new, heads_kv, dim] that suit the caches")
+    if k.dtype != k_cache.dtype or v.dtype != v_cache.dtype:
+        raise _library.Error(f"k and v are {k.dtype} and {v.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; give one type")
     if used.shape != (batch,) or k_cache.shape[:3] != v_cache.shape[:3]:
         raise _library.Error(f"cache_seqlens has shape {tuple(used.shape)} and the caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)}; give [batch] "
                              "lengths, and caches that agree")  # fmt: skip
@@ -144,13 +163,23 @@ def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Tenso
         return
     at = used.long()[:, None] + torch.arange(new, device=used.device)
     page = table.long().gather(1, (at // page_size).clamp(0, columns - 1))
-    good = ((at >= 0) & (at < columns * page_size) & (page >= 0) & (page < pages)).flatten()
-    one = good.long().argmax()  # a good key, if there is any
-    source = torch.where(good, torch.arange(batch * new, device=used.device), one)
-    page, row = page.flatten()[source].clamp(0, pages - 1), (at.flatten()[source] % page_size)
-    for cache, fresh in ((k_cache, k), (v_cache, v)):
-        values = fresh.to(cache.dtype).flatten(0, 1)[source]
-        cache.index_put_((page, row), torch.where(good.any(), values, cache[page, row]))
+    good = (used[:, None] >= 0) & (at < columns * page_size)
+    write_rows((k_cache, v_cache), (k.flatten(0, 1), v.flatten(0, 1)), page.flatten(), at.flatten() % page_size, good.flatten())
+
+
+def write_rows(caches: tuple[Tensor, ...], fresh: tuple[Tensor, ...], page: Tensor, row: Tensor, good: Tensor) -> None:
+    """fresh[i] goes to the row row[i] of the page page[i] of [pages, page_size, heads, dim], int64 both, where `good` and the page exists.
+    What has no place goes where a good row goes, with that row's numbers, so that nobody else's are touched and nothing is read on the host."""
+    pages = caches[0].shape[0]
+    good = good & (page >= 0) & (page < pages)
+    one = good.long().argmax()  # a good row, if there is any
+    source = torch.where(good, torch.arange(good.shape[0], device=good.device), one)
+    page, row = page[source].clamp(0, pages - 1), row[source].clamp(0, caches[0].shape[1] - 1)
+    for cache, rows in zip(caches, fresh):
+        values = rows
+        if cache.element_size() == 1:  # PyTorch indexes no 8-bit floats
+            cache, values = cache.view(torch.uint8), values.view(torch.uint8)
+        cache.index_put_((page, row), torch.where(good.any(), values[source], cache[page, row]))
 
 
 def _call(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,

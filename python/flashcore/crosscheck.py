@@ -22,6 +22,7 @@ from typing import Any, Callable
 from . import _library
 
 LAUNCHES = 24
+HOST_LAUNCHES = 64
 RUNS = 8  # of nvbench, which tells one mean each
 MATMUL_SECONDS = 1.0
 Reading = dict[str, Any]
@@ -103,6 +104,19 @@ def by_profiler(launch: Launch) -> Reading:
     return {"method": "PyTorch's profiler", "version": torch.__version__, "times_us": times[2:], "host_launch": not launch.on_gpu}
 
 
+def host_us(launch: Launch) -> float:
+    """What one launch takes the host, whatever the device does meanwhile: fewer than a stream's queue holds."""
+    times = []
+    for _ in range(LAUNCHES):
+        launch.wait()
+        start = time.perf_counter()
+        for _ in range(HOST_LAUNCHES):
+            launch()
+        times.append((time.perf_counter() - start) / HOST_LAUNCHES * 1e6)
+    launch.wait()
+    return sorted(times)[len(times) // 2]
+
+
 def by_torch_benchmark(launch: Launch) -> Reading:
     """torch.utils.benchmark: on a GPU it waits for the device around each block, so launches lie inside."""
     import torch
@@ -111,7 +125,8 @@ def by_torch_benchmark(launch: Launch) -> Reading:
     timer = benchmark.Timer("launch()", globals={"launch": launch}, num_threads=torch.get_num_threads())
     block = max(1, int(2e-3 / max(1e-7, timer.timeit(4).median)))
     times = [timer.timeit(block).median * 1e6 for _ in range(LAUNCHES)]
-    return {"method": "torch.utils.benchmark", "version": torch.__version__, "times_us": times, "host_launch": True}
+    return {"method": "torch.utils.benchmark", "version": torch.__version__, "times_us": times, "host_launch": True,
+            "host_us": host_us(launch) if launch.on_gpu else 0.0}  # fmt: skip
 
 
 def by_do_bench(launch: Launch) -> Reading:

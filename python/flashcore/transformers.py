@@ -4,9 +4,9 @@
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="flashcore")
 
 Prefill and decoding run on flashcore: grouped-query heads, causal sliding windows, softcap (Gemma 2) and attention sinks (gpt-oss) as
-they are, padded batches (on either side), and packed sequences where the model is given their boundaries (cu_seq_lens_q and
-max_length_q, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) makes them). Padded rows get 0. What needs another mask runs on
-PyTorch, with a `flashcore.Note` the first time. Under torch.compile and CUDA graphs transformers cannot see that a batch is not packed or
+they are, padded batches (on either side), chunks of prompts and static caches, of which the filled part is read, and packed sequences
+where the model is given their boundaries (cu_seq_lens_q and max_length_q, as DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+makes them). Padded rows get 0. Continuous batching (generate_batch) takes "paged|flashcore". What needs another mask runs on PyTorch, with a `flashcore.Note` the first time. Under torch.compile and CUDA graphs transformers cannot see that a batch is not packed or
 padded, and makes a mask: call the model there with its cache (use_cache=True, the default) and without attention_mask.
 """
 
@@ -23,13 +23,14 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask
 
-from . import _torch_operator, _torch_packed
+from . import _library, _torch_launch, _torch_operator, _torch_packed, _varlen
 from ._torch_counters import pass_on
 from ._torch_reasons import why_not
 from ._torch_switch import is_enabled
 from .torch import attention, scaled_dot_product_attention
 
 NAME = "flashcore"
+PAGED = f"paged|{NAME}"
 
 
 class Padding(NamedTuple):
@@ -50,6 +51,7 @@ class LazyMask(torch.Tensor):
 
     window: Optional[int]
     padding: Optional[Padding]
+    queries: Optional[Padding]  # the rows that count, where there are neither as many as keys nor one
     packed: bool
     boundaries: dict[Any, tuple[torch.Tensor, torch.Tensor]]  # of the padded rows of tensors, by how those lie
     made: Optional[torch.Tensor]
@@ -57,9 +59,9 @@ class LazyMask(torch.Tensor):
 
     @staticmethod
     def __new__(cls, shape: tuple[int, ...], device: Any, make: Callable[[], torch.Tensor], window: Optional[int] = None,
-                padding: Optional[Padding] = None, packed: bool = False) -> LazyMask:  # fmt: skip
+                padding: Optional[Padding] = None, packed: bool = False, queries: Optional[Padding] = None) -> LazyMask:  # fmt: skip
         mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
-        mask.window, mask.padding, mask.packed = window, padding, packed
+        mask.window, mask.padding, mask.packed, mask.queries = window, padding, packed, queries
         mask.boundaries, mask.made, mask._make = {}, None, make
         return mask  # type: ignore[no-any-return]
 
@@ -150,6 +152,33 @@ def attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.T
     return _attend(scaled_dot_product_attention, query, key, value, attention_mask, dropout, scaling, _is_causal(module, is_causal))
 
 
+def paged_attention_forward(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                            attention_mask: Optional[torch.Tensor] = None, scaling: Optional[float] = None, cache: Any = None,
+                            cu_seq_lens_q: Any = None, cu_seq_lens_k: Any = None, max_seqlen_q: Any = None, max_seqlen_k: Any = None,
+                            read_index: Any = None, write_index: Any = None, **kwargs: Any) -> tuple[torch.Tensor, None]:  # fmt: skip
+    """What transformers' continuous batching calls as "paged|flashcore": the rows of all requests, whose new keys its cache takes first.
+
+    Returns:
+        The output as [1, rows, heads, dim], and None for the weights.
+
+    Raises:
+        flashcore.Error: for a call with a block table, which transformers makes for FlashAttention 3 only.
+    """
+    if kwargs.get("block_table") is not None:
+        raise _library.Error("block_table is given; 'paged|flashcore' takes read_index and write_index, as without max_blocks_per_request")
+    key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, read_index=read_index, write_index=write_index)
+    window = kwargs.get("sliding_window") or getattr(module, "sliding_window", None) or None
+    kind = "full_attention" if window is None else "sliding_attention"
+    cu_kv, longest = (x[kind] if isinstance(x, dict) else x for x in (cu_seq_lens_k, max_seqlen_k))
+    rows, keys = query.shape[2], key.shape[0]
+    sink = kwargs.get("s_aux")
+    out = query.new_zeros(rows, query.shape[1], value.shape[2])
+    _varlen.varlen_attention(query[0].transpose(0, 1), key, value, cu_seq_lens_q.to(torch.int32), cu_kv.to(torch.int32), min(int(max_seqlen_q), rows),
+                             min(int(longest), keys), out=out, **_options_of(window, scaling, kwargs.get("softcap"), sink))  # fmt: skip
+    _torch_launch.computed.add()
+    return out.unsqueeze(0), None
+
+
 def _is_causal(module: torch.nn.Module, is_causal: Optional[bool]) -> bool:
     return bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
 
@@ -185,7 +214,7 @@ def _attend_padded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
     """[batch, rows, heads, dim]; rows that are padding get 0."""
     assert mask.padding is not None
     return _torch_packed.attend_padded(*_torch_operator.cast(query, key, value), *mask.padding, kept=mask.boundaries,
-                                       **_options_of(mask.window, scaling, softcap, sink))  # fmt: skip
+                                       queries=mask.queries, **_options_of(mask.window, scaling, softcap, sink))  # fmt: skip
 
 
 def _attend_with(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: Optional[LazyMask], scaling: Optional[float],
@@ -221,10 +250,14 @@ def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]
     if rows is None and options.get("cache_position") is not None:
         rows = options["cache_position"].shape[0]
     keys, window, padding = options.get("kv_length"), options.get("local_size"), options.get("attention_mask")
-    if args or rows is None or not (rows == 1 or rows == keys):
+    if args or rows is None:
         return sdpa_mask(*args, **options)
     make = lambda: sdpa_mask(**{**options, "allow_is_causal_skip": False})  # noqa: E731
     lazy = functools.partial(LazyMask, (options.get("batch_size", 1), 1, rows, keys), options.get("device", "cpu"), make)
+    if (seen := _seen_of_cache(options, rows)) is not None:
+        return lazy(padding=seen[0], queries=seen[1])
+    if not (rows == 1 or rows == keys):
+        return sdpa_mask(*args, **options)
     if not options.get("allow_is_causal_skip", True):  # sequences packed in one row, or a mask of the model's own
         is_packed = rows == keys and window is None and options.get("batch_size", 1) == 1 and padding is None and not _sees_shapes_only()
         return lazy(packed=True) if is_packed else sdpa_mask(*args, **options)
@@ -240,6 +273,27 @@ def attention_mask_or_none(*args: Any, **options: Any) -> Optional[torch.Tensor]
         where = _padding_of(padding, options.get("kv_offset", 0), keys, rows == 1)
         return sdpa_mask(*args, **options) if where is None else lazy(window=window, padding=where)
     return lazy(window=window) if window is not None else sdpa_mask(*args, **options)
+
+
+def _seen_of_cache(options: dict[str, Any], rows: int) -> Optional[tuple[Padding, Padding]]:
+    """Of rows on a cache that is longer than what they see, as a static one or that of a prompt in chunks: which keys count, up to the last
+    row's own, and which rows. Where nothing is padded no value is asked for. None where a mask must say it."""
+    keys, offset, seen = options["kv_length"], options.get("q_offset"), options.get("attention_mask")
+    has_own_mask = options.get("mask_function") not in (None, causal_mask_function) or options.get("local_size") is not None
+    if rows == keys or offset is None or has_own_mask or _sees_shapes_only() or bool(options.get("kv_offset", 0)):
+        return None
+    if rows == 1 and options.get("allow_is_causal_skip", True):  # the cache ends at the row
+        return None
+    device, batch = options.get("device", "cpu"), options.get("batch_size", 1)
+    start = torch.as_tensor(offset, dtype=torch.int32, device=device).reshape(-1)[:1].expand(batch)
+    first = torch.zeros(batch, dtype=torch.int32, device=device)
+    if seen is not None and not bool(seen.all()):
+        where = _padding_of(seen, 0, seen.shape[1], True)
+        if where is None:
+            return None
+        first = where.first.to(device)
+    skipped = (first - start).clamp(0, rows)
+    return Padding(first, start + rows - first), Padding(skipped, rows - skipped)
 
 
 def _padding_of(seen: torch.Tensor, offset: Any, keys: int, is_last_seen: bool) -> Optional[Padding]:
@@ -282,7 +336,7 @@ def _is_no_flash_attention() -> None:
     @functools.wraps(original)
     def is_flash_attention_requested(config: Any = None, requested_attention_implementation: Optional[str] = None, *args: Any, **kwargs: Any) -> bool:
         name = requested_attention_implementation if config is None else getattr(config, "_attn_implementation", None)
-        return name != NAME and bool(original(config, requested_attention_implementation, *args, **kwargs))
+        return name not in (NAME, PAGED) and bool(original(config, requested_attention_implementation, *args, **kwargs))
 
     for name, module in list(sys.modules.items()):
         if name.startswith("transformers") and getattr(module, "__dict__", {}).get("is_flash_attention_requested") is original:
@@ -291,4 +345,5 @@ def _is_no_flash_attention() -> None:
 
 _is_no_flash_attention()
 AttentionInterface.register(NAME, attention_forward)
+AttentionInterface.register(PAGED, paged_attention_forward)
 AttentionMaskInterface.register(NAME, attention_mask_or_none)

@@ -153,6 +153,8 @@ ChildProcess::Talk ChildProcess::read_line(std::string& line, Clock::time_point 
   }
 }
 
+void ChildProcess::interrupt() { process_->interrupt(); }
+
 void ChildProcess::kill() { process_->end(); }
 
 std::string ChildProcess::how_it_ended() {

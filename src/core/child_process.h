@@ -36,7 +36,8 @@ class ChildProcess {
   Talk send_line(const std::string& line, Clock::time_point deadline, const std::function<bool()>& cancelled);
   Talk read_line(std::string& line, Clock::time_point deadline, const std::function<bool()>& cancelled);
 
-  void kill();  // and all that descends from it
+  void interrupt();  // SIGINT for it and its process group, so that it may save what it has
+  void kill();       // and all that descends from it
   // Waits a few seconds for a child that should have ended, then ends it: "was ended by signal SIGSEGV (Segmentation
   // fault)", "exited with code 3", "closed its streams but lived on, and was ended".
   std::string how_it_ended();

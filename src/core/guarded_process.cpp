@@ -89,7 +89,9 @@ void await(pid_t child, const sigset_t& signals) {
       continue;
     }
     // SIGCHLD is blocked and stays pending, so that none is lost between the look and the wait.
-    if (sigwaitinfo(&signals, nullptr) == SIGTERM) return;
+    const int number = sigwaitinfo(&signals, nullptr);
+    if (number == SIGTERM) return;
+    if (number == SIGINT) kill(-child, SIGINT);
   }
 }
 
@@ -135,6 +137,8 @@ void write_started(int fd, const Started& started) {
     _exit(0);
   }
   if (child > 0) setpgid(child, child);  // whoever of the two comes first
+  // Inherited as ignored (a background job of a shell) it would never arrive.
+  signal(SIGINT, SIG_DFL);
   write_started(told, {child < 0 ? errno : 0, child});
   // The other ends of the child's pipes among them: they must close when the child closes its own.
   close_range(0, ~0u, 0);
@@ -143,6 +147,7 @@ void write_started(int fd, const Started& started) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGCHLD);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
   await(child, signals);
   end_as(end_all(child));
 }
@@ -198,6 +203,11 @@ GuardedProcess& GuardedProcess::operator=(GuardedProcess&& other) noexcept {
 bool GuardedProcess::wait(Clock::time_point deadline) {
   if (guard_ > 0 && wait_until(guard_, deadline, status_)) guard_ = -1;
   return guard_ <= 0;
+}
+
+// By way of the guard, which alone knows that the child's pid is still the child's.
+void GuardedProcess::interrupt() {
+  if (guard_ > 0) ::kill(guard_, SIGINT);
 }
 
 void GuardedProcess::end() {

@@ -35,6 +35,8 @@ class GuardedProcess {
 
   // Until the child has ended or the deadline: true if it has ended.
   bool wait(Clock::time_point deadline);
+  // SIGINT for the child's process group, as Ctrl-C on a terminal would send. Returns at once.
+  void interrupt();
   // Kills the child and what descends from it. Returns within seconds, whatever they do.
   void end();
   // "was ended by signal SIGSEGV (Segmentation fault)", "exited with code 3"; after wait() or end().

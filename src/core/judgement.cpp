@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/reference.h"
-#include "core/reference_block.h"
+#include "core/reference_error.h"
 
 namespace flashcore {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "device/device.h"
+#include "device/model_keys.h"
 
 namespace flashcore {
 namespace {
@@ -59,6 +60,12 @@ DeviceLimits limits_of_arch(std::string_view arch) {
     return limits;
   }
   throw_bad_input("'{}' is not an architecture known here; choose among {}", arch, fmt::join(known_archs(), ", "));
+}
+
+std::vector<std::string> known_model_keys() {
+  std::vector<std::string> keys;
+  for (const GpuModel& model : kModels) keys.emplace_back(model.key);
+  return keys;
 }
 
 const GpuModel* find_gpu_model(std::string_view key) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -253,6 +254,30 @@ TensorMapSpec ragged_map_of(std::size_t param_offset, DType dtype, const TensorL
   map.strides_bytes[0] = map.strides_bytes[2] = static_cast<std::uint64_t>(row_bytes);
   map.offset_bytes = -bound * row_bytes;
   return map;
+}
+
+PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows) {
+  TensorMapSpec map = tensor_map_of(param_offset, dtype, layout, {64, rows, 1, 1});
+  const auto element_bytes = static_cast<std::int64_t>(bytes_of(map.element));
+  // The last dimension steps by what divides both: of most layouts a row. Of one page, or one key to a page, any stride
+  // is the same.
+  const std::int64_t row = layout.rows > 1 ? layout.stride_row : 16 / element_bytes;
+  const std::int64_t step = layout.batch > 1 ? std::gcd(row, layout.stride_batch) : row;
+  const std::int64_t of_page = layout.batch > 1 ? layout.stride_batch / step : 0, of_key = row / step;
+  const std::int64_t steps = std::max<std::int64_t>(layout.batch - 1, 0) * of_page + layout.rows * of_key;
+  if (steps >= std::numeric_limits<int>::max())
+    throw_bad_input(
+        "{} pages that lie {} elements apart, and their keys {}, are too many for a tensor map; at most {} steps of "
+        "the "
+        "greatest common divisor of both are allowed: use fewer pages, or a stride of pages that is a multiple of that "
+        "of keys",
+        layout.batch, layout.stride_batch, layout.stride_row, std::numeric_limits<int>::max() - 1);
+  map.extents[1] = static_cast<std::uint64_t>(rows);
+  map.extents[3] = static_cast<std::uint64_t>(steps + 1);
+  map.strides_bytes[0] = static_cast<std::uint64_t>(row * element_bytes);
+  map.strides_bytes[2] = static_cast<std::uint64_t>(step * element_bytes);
+  map.offset_bytes = -rows * row * element_bytes;
+  return {map, static_cast<int>(of_page), static_cast<int>(of_key)};
 }
 
 std::optional<std::string> why_no_ampere(const Problem& problem, const DeviceLimits& limits) {

@@ -101,6 +101,16 @@ TensorMapSpec tensor_map_of(std::size_t param_offset, DType dtype, const TensorL
 TensorMapSpec ragged_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, std::int64_t bound,
                             const std::array<int, 4>& box);
 
+// Of a pool of pages, [pages, heads, keys of a page, columns]: boxes of `rows` keys in which a sequence ends. With
+// `valid` keys of the sequence, the first of them key `key` of page `page`, such a box has the coordinates (row, last)
+// = (rows - valid, page * steps_per_page + (key + valid) * steps_per_key): as of a ragged batch what follows is outside
+// of the map.
+struct PageEndMap {
+  TensorMapSpec map;
+  int steps_per_page, steps_per_key;
+};
+PageEndMap page_end_map_of(std::size_t param_offset, DType dtype, const TensorLayout& layout, int rows);
+
 // Tiles of that many query rows, of all sequences and query heads.
 inline std::int64_t tiles_of_rows(const Problem& problem, int rows) {
   return (problem.seqlen_q + rows - 1) / rows * problem.heads_q * problem.batch;

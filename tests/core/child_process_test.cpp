@@ -55,6 +55,29 @@ TEST(ChildProcess, LinesGoThereAndBack) {
   }
 }
 
+TEST(ChildProcess, AnInterruptReachesTheWholeGroupAndLetsItSave) {
+  ChildProcess child(shell("trap 'echo saved; exit 2' INT; echo ready; while :; do sleep 0.1; done"));
+  std::string line;
+  ASSERT_EQ(child.read_line(line, soon(), {}), Talk::kDone);
+  child.interrupt();
+  ASSERT_EQ(child.read_line(line, soon(), {}), Talk::kDone);
+  EXPECT_EQ(line, "saved");
+  EXPECT_EQ(child.read_line(line, soon(), {}), Talk::kClosed);
+  EXPECT_EQ(child.how_it_ended(), "exited with code 2");
+}
+
+// A shell's background job ignores SIGINT, and so does all that it starts.
+TEST(ChildProcess, AnInterruptArrivesWhereTheProgramIgnoresIt) {
+  const auto before = signal(SIGINT, SIG_IGN);
+  ChildProcess child(shell("trap 'exit 2' INT; echo ready; while :; do sleep 0.1; done"));
+  signal(SIGINT, before);
+  std::string line;
+  ASSERT_EQ(child.read_line(line, soon(), {}), Talk::kDone);
+  child.interrupt();
+  EXPECT_EQ(child.read_line(line, soon(), {}), Talk::kClosed);
+  EXPECT_EQ(child.how_it_ended(), "exited with code 2");
+}
+
 TEST(ChildProcess, LargeLinesBothWaysDoNotWaitForEachOther) {
   ChildProcess child({"/bin/cat"});
   const std::string large(std::size_t{8} << 20, 'x');

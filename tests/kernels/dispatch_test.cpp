@@ -67,6 +67,18 @@ TEST(Dispatch, TakesTheShortestWayForTheShortest) {
   EXPECT_EQ(choose("b4_h12_s512_d64_fp16", gpu("a100", "sm_80")).candidate.family->name(), "sm80_fwd");
 }
 
+// Keys that are packed or in pages, and few rows; more rows go to families for prefill, dense decoding to the others.
+TEST(Dispatch, DecodesPagesAndRaggedBatchesWithKeysDealtOut) {
+  for (const char* arch : {"sm_80", "sm_89", "sm_90", "sm_120"}) {
+    for (const char* id :
+         {"b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom_page16", "b4_h28_hk4_sq1_sk20000_d128_fp16_raggedfull_page1",
+          "b64_h32_hk8_sq1_sk4096_d128_bf16_raggedrandom", "b8_h64_hk8_sq16_sk9000_d64_bf16_causal_raggedfull_page64"})
+      EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
+    for (const char* id : {"b64_h32_hk8_sq1_sk4096_d128_bf16", "b8_h32_s2048_d128_bf16_causal_raggedhalving"})
+      EXPECT_NE(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_decode_fwd") << id << " " << arch;
+  }
+}
+
 TEST(Dispatch, FallsBackByArchitectureAndDtype) {
   EXPECT_EQ(choose("b1_h8_s512_d64_fp16", gpu("a100", "sm_80")).candidate.family->name(), "sm80_fwd");
   EXPECT_EQ(choose("b1_h8_s512_d64_fp16", gpu("rtx", "sm_120")).candidate.family->name(), "sm80_fwd");

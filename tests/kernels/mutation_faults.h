@@ -32,6 +32,16 @@ inline constexpr const char* kRaggedShort = "b12_h4_s30_d64_fp16_raggedfull";
 inline constexpr const char* kRaggedLevels = "b5_h1_s130_d64_fp16_causal_raggedhalving";
 // Sequences of 50, 25 and 12 keys: last pages of 2, 9 and 12 of 16 keys.
 inline constexpr const char* kPagedCache = "b3_h2_hk1_sq5_sk50_d64_dv32_bf16_raggedhalving_page16";
+// Pages of one key, and of more keys than a block.
+inline constexpr const char* kPagedKeys = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_raggedhalving_page1";
+inline constexpr const char* kPagedTable = "b2_h1_sq5_sk33_d64_fp16_raggedfull_page1";  // that ends with its last row
+inline constexpr const char* kPagedLarge = "b3_h2_hk1_sq5_sk150_d64_dv32_bf16_raggedhalving_page128";
+// Two tiles of 19 blocks of 32 keys, of which eight CTAs get five or four each.
+inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
+// More parts of 128 keys than are merged at once; the last keys have the highest scores.
+inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk2500_d16_fp16_alibi";
+// By way of pages, sequences of different lengths.
+inline constexpr const char* kPagedDecode = "b3_h4_hk2_sq3_sk300_d64_bf16_causal_raggedhalving_page16";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
@@ -56,6 +66,15 @@ inline constexpr const char* kSm90Cluster =
 inline constexpr const char* kSm90Groups =
     "sm90_fwd:num_consumers=4,block_n=32,num_stages=4,q_stages=2,ping_pong=1,rescale_threshold=0,scheduler=2,cluster=1,"
     "key_groups=2";
+// Blocks of more keys than a warp has lanes.
+inline constexpr const char* kSm90Boxes =
+    "sm90_fwd:num_consumers=2,block_n=80,num_stages=2,q_stages=1,ping_pong=0,rescale_threshold=8,scheduler=1,cluster=1,"
+    "key_groups=1";
+// More keys to a block than four warps have lanes.
+inline constexpr const char* kSm90Tall =
+    "sm90_fwd:num_consumers=2,block_n=160,num_stages=2,q_stages=1,ping_pong=0,rescale_threshold=8,scheduler=1,cluster="
+    "1,"
+    "key_groups=1";
 // One row group of 64, whose one consumer has no turns.
 inline constexpr const char* kSm90Single =
     "sm90_fwd:num_consumers=1,block_n=48,num_stages=2,q_stages=1,ping_pong=0,rescale_threshold=8,scheduler=1,cluster=1,"
@@ -77,6 +96,10 @@ inline constexpr const char* kShortPacked =
 inline constexpr const char* kDirect = "sm80_short_fwd:row_blocks=1,key_warps=4,block_n=16,pack_heads=1,early_launch=0";
 inline constexpr const char* kDirectOne =
     "sm80_short_fwd:row_blocks=2,key_warps=1,block_n=16,pack_heads=2,early_launch=0";
+inline constexpr const char* kDecode =
+    "sm80_decode_fwd:row_warps=1,key_warps=2,block_n=32,num_stages=3,ctas_per_sm=2,min_blocks=1,split_keys=0";
+inline constexpr const char* kDecodeParts =
+    "sm80_decode_fwd:row_warps=2,key_warps=1,block_n=16,num_stages=2,ctas_per_sm=1,min_blocks=1,split_keys=128";
 inline constexpr const char* kRef = "ref_fwd:num_warps=4";
 
 struct Mutation {
@@ -97,12 +120,17 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kK90 = "sm90_fwd/kernel.cuh";
   static constexpr const char* kConsumer = "sm90_fwd/consumer.cuh";
   static constexpr const char* kLoader = "sm90_fwd/loader.cuh";
+  static constexpr const char* kPagedLoader = "sm90_fwd/paged_loader.cuh";
+  static constexpr const char* kPages80 = "sm80_fwd/pages.cuh";
   static constexpr const char* kProducer = "tile/producer.cuh";
   static constexpr const char* kShares = "tile/consumer.cuh";
   static constexpr const char* kContext = "sm90_fwd/context.cuh";
   static constexpr const char* kKShort = "sm90_short_fwd/kernel.cuh";
   static constexpr const char* kMerge = "sm90_short_fwd/merge.cuh";
   static constexpr const char* kKDirect = "sm80_short_fwd/kernel.cuh";
+  static constexpr const char* kKDecode = "sm80_decode_fwd/kernel.cuh";
+  static constexpr const char* kDeal = "sm80_decode_fwd/deal.cuh";
+  static constexpr const char* kMergeParts = "sm80_decode_fwd/merge.cuh";
   static constexpr const char* kWarpgroup = "tile/warpgroup.cuh";
   static constexpr const char* kRefKernel = "ref_fwd/kernel.cuh";
   static constexpr const char* kTmaTile = "tile/tma_tile.cuh";
@@ -207,6 +235,50 @@ inline const std::vector<Mutation>& mutations() {
        "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
        "race"},
       // --- paged caches ---
+      {"sm90_page_off_by_one", kSm90, kPagedCache, kPagedLoader, "tile.sequence, boxes().by_page_size.quotient(key))",
+       "tile.sequence, boxes().by_page_size.quotient(key) + 1)", kWrong},
+      {"sm90_page_of_the_neighbour", kSm90, kPagedCache, kPagedLoader,
+       "tile::page_at(context.pool.paged, tile.sequence,",
+       "tile::page_at(context.pool.paged, tile.sequence > 0 ? tile.sequence - 1 : 1,", kWrong},
+      {"sm90_page_of_another_box", kSm90, kPagedCache, kPagedLoader, "first_key(block, lane()));",
+       "first_key(block, 0));", kWrong},
+      {"sm90_page_of_the_first_lane", kSm90Tall, kPagedKeys, kPagedLoader,
+       "if (box != lane()) page = page_of(tile, key);", ";", "wrong result|out of bounds"},
+      {"sm90_page_key_not_in_it", kSm90, kPagedCache, kPagedLoader,
+       "int row = key - boxes().by_page_size.quotient(key) * context.pool.paged.page_size,", "int row = 0,", "",
+       "boxes of 16 rows begin at the first key of a page of 16"},
+      {"sm90_page_rows_of_the_first_box", kSm90, kPagedLarge, kPagedLoader,
+       "int row = key - boxes().by_page_size.quotient(key) * context.pool.paged.page_size,", "int row = 0,", kWrong},
+      {"sm90_page_tail_not_zeroed", kSm90, kPagedCache, kPagedLoader, "page >= 0 && valid < boxes().rows", "false",
+       kWrong},
+      {"sm90_page_tail_a_key_longer", kSm90, kPagedCache, kPagedLoader, "valid = tile.len_kv - key;",
+       "valid = tile.len_kv + 1 - key;", kWrong},
+      {"sm90_page_tail_a_key_later", kSm90, kPagedCache, kPagedLoader, "(row + valid) * boxes().steps_per_key",
+       "(row + valid + 1) * boxes().steps_per_key", "wrong result|out of bounds"},
+      {"sm90_page_tail_of_another_page", kSm90, kPagedCache, kPagedLoader, "last = page * boxes().steps_per_page",
+       "last = (page > 0 ? page - 1 : 1) * boxes().steps_per_page", "wrong result|out of bounds"},
+      {"sm90_page_table_read_past_its_end", kSm90, kPagedTable, kPagedLoader, "if (key >= tile.len_kv) return kNoKeys;",
+       "", "out of bounds"},
+      {"sm80_page_table_read_past_its_end", kSm80, kPagedTable, kPages80, "if (key >= len_kv) return kNoKey;", "",
+       "out of bounds"},
+      {"sm90_page_slot_of_values", kSm90, kPagedCache, kPagedLoader, "tile.blocks.begin ? 1 : 2",
+       "tile.blocks.begin ? 1 : 1", "deadlock|race|wrong result|expect_tx"},
+      {"sm90_page_bytes_of_other_warps", kSm90Boxes, kPagedKeys, kPagedLoader, "return own * boxes()",
+       "return block_bytes; return own * boxes()", "deadlock|race|wrong result|expect_tx"},
+      {"sm90_page_slot_read", kSm90Boxes, kPagedKeys, kPagedLoader,
+       "ptx::bar_warp_sync();  // all lanes have read it\n      tile::arrive_for_warp", "tile::arrive_for_warp",
+       "race"},
+      {"sm80_page_off_by_one", kSm80, kPagedCache, kPages80, "by_page_size.quotient(key));",
+       "by_page_size.quotient(key + 1));", kWrong},
+      {"sm80_page_key_not_in_it", kSm80, kPagedCache, kPages80, "in_page * strides.row", "0 * in_page * strides.row",
+       kWrong},
+      {"sm80_page_of_values_by_that_of_keys", kSm80, kPagedCache, kK80, "rows_of<false>(v, params.v_stride, block)",
+       "rows_of<false>(v, params.k_stride, block)", "wrong result|out of bounds"},
+      {"sm80_page_tail_not_zeroed", kSm80, kPagedCache, kPages80, "if (key >= len_kv) return kNoKey;", "", kWrong},
+      {"sm80_page_of_the_first_sequence", kSm80, kPagedCache, kK80, "cta.sequence = at.batch;", "cta.sequence = 0;",
+       kWrong},
+      {"sm80_page_of_another_row", kSm80, kPagedCache, kTile, "page = rows.page_of(row);",
+       "page = rows.page_of(row > 0 ? row - 1 : 0);", kWrong},
       {"ref_page_off_by_one", kRef, kPagedCache, kSequence, "key / paged.page_size)", "(key + 1) / paged.page_size)",
        kWrong},
       {"ref_page_of_the_neighbour", kRef, kPagedCache, kSequence, "paged.block_table + batch * paged.table_stride",
@@ -489,6 +561,45 @@ inline const std::vector<Mutation>& mutations() {
        "if (index < kPieces / 2) merge(", "wrong result|uninitialised|race"},
       {"direct_no_early_launch_wait", "sm80_short_fwd:row_blocks=1,key_warps=2,block_n=16,pack_heads=1,early_launch=1",
        kCausal, kKDirect, "ptx::griddepcontrol_wait(), ", "", "before griddepcontrol.wait"},
+      // --- sm80_decode_fwd ---
+      {"decode_step_barrier", kDecode, kSplitTiles, kKDecode, "ptx::bar_sync();\n      if (ahead >= 0) load(ahead);",
+       "if (ahead >= 0) load(ahead);", "race|uninitialised|wrong result"},
+      {"decode_wait_one_group_short", kDecode, kSplitTiles, kKDecode, "ptx::cp_async_wait<kStages - 2>();",
+       "ptx::cp_async_wait<kStages - 1>();", "race"},
+      {"decode_stage_read_barrier", kDecode, kSplitTiles, kKDecode,
+       "ptx::bar_sync();  // all warps have read this stage", "", "race"},
+      {"decode_one_page_buffer", kDecode, kPagedDecode, kKDecode, "(number & 1) * (8 * C.block_n)", "0", "race"},
+      {"decode_pages_of_the_last_block", kDecode, kPagedDecode, kKDecode, "look_up(ahead + 1);", "look_up(ahead);",
+       "wrong result|uninitialised"},
+      {"decode_q_of_the_first_tile", kDecode, kPagedDecode, kKDecode, "if (step.flags & Step::kFirst) begin_run(",
+       "if (number == 0) begin_run(", kWrong},
+      {"decode_step_made_too_late", kDecode, kPagedDecode, kKDecode, "make_step(ahead + 2);", "make_step(ahead + 1);",
+       "uninitialised|race|wrong result|deadlock|too many"},
+      {"decode_keys_past_the_end_not_filled", kDecode, kPagedDecode, kKDecode, "largest >= kMissing : keys < C.block_n",
+       "false : false", "wrong result|uninitialised"},
+      {"decode_whole_one_block_too_far", kDecode, kPagedDecode, kDeal,
+       "run.whole_end = mask.end_of(first) / C.block_n;", "run.whole_end = mask.end_of(first) / C.block_n + 1;",
+       kWrong},
+      {"decode_accumulators_not_rescaled", kDecode, kPagedDecode, kKDecode, "rescale[0] != 1.0f || rescale[1] != 1.0f",
+       "rescale[0] != 1.0f && rescale[1] != 1.0f", kWrong},
+      {"decode_part_before_the_arrival", kDecode, kSplitTiles, kMergeParts,
+       "ptx::bar_sync();  // all threads have written", "", "race"},
+      {"decode_arrival_orders_nothing", kDecode, kSplitTiles, kMergeParts, "ptx::atomic_add_global_acq_rel(",
+       "ptx::atomic_add_global(", "race"},
+      {"decode_counter_not_left_zero", kDecode, kSplitTiles, kMergeParts,
+       "if (is_last) ptx::st_global_u32(counter, 0);", "", "zero|wrong result|not the same"},
+      {"decode_parts_unweighted", kDecode, kSplitTiles, kMergeParts,
+       "const float weight = tile::weight(maxima[i], common);", "const float weight = 1.0f;", kWrong},
+      {"decode_slot_of_another_tile", kDecode, kSplitTiles, kMergeParts, "2 * first + 1, 2 * first + 2, 2, first",
+       "2 * first, 2 * first + 2, 2, first", "race|wrong result|uninitialised"},
+      {"decode_last_part_left_out", kDecodeParts, kSplitTiles, kMergeParts, "if (first + i >= parts.count) continue;",
+       "if (first + i >= parts.count - 1) continue;", kWrong},
+      {"decode_parts_not_rescaled", kDecodeParts, kManyParts, kMergeParts,
+       "const float before = tile::weight(maximum, common);", "const float before = 1.0f;", kWrong},
+      {"decode_units_of_the_first_sequence", kDecode, kPagedDecode, kDeal, "before += lane >= delta ? below : 0;",
+       "before += 0;", "wrong result|uninitialised|race"},
+      {"decode_share_begins_too_late", kDecode, kPagedDecode, kDeal, "return cta * each + tile::min_int(cta, more);",
+       "return cta * each + more;", "race|wrong result|uninitialised"},
       // --- windows ---
       {"window_left_off_by_one", kSm80, kLeftOnly, kMask, "column_of_element(i) < begin[row_of_element(i)]",
        "column_of_element(i) <= begin[row_of_element(i)]", "wrong result"},

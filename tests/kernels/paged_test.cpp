@@ -4,15 +4,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "core/problem_fields.h"
 #include "core/ragged.h"
 #include "device/cpu/cpu_device.h"
 #include "kernels/emulator_run.h"
+#include "kernels/gpu_family.h"
 #include "kernels/mutation_faults.h"
 
 namespace flashcore::testing {
@@ -151,7 +157,7 @@ class PagedKernelTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(PagedKernelTest, EveryLayoutAndPageSize) {
   for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_bf16_causal_raggedfull_page16",
                          "b4_h2_hk1_sq9_sk30_d24_dv40_fp16_bshd_raggedrandom_page1",
-                         "b3_h2_sq5_sk40_d64_fp32_wl9_wr4_strided_raggedhalving_page7",
+                         "b3_h2_sq5_sk40_d64_bf16_wl9_wr4_strided_raggedhalving_page7",
                          "b2_h2_sq7_sk20_d64_fp16_causaltl_softcap5_raggedrandom_page256"})
     EXPECT_EQ(PagedBatch(GetParam(), id).run(), "") << id;
 }
@@ -199,14 +205,134 @@ TEST_P(PagedKernelTest, HostileTablesGiveNaNAndTouchNothingElse) {
 // Pages that a window has left behind may be anybody's by now.
 TEST_P(PagedKernelTest, PagesOutsideOfTheWindowAreNotLookedAt) {
   PagedBatch batch(GetParam(), "b2_h2_sq2_sk40_d64_fp16_causal_wl9_raggedfull_page8");
+  std::int32_t nobodys = 0;  // which is full of NaN
+  while (std::ranges::count(batch.table, nobodys) > 0) ++nobodys;
+  ASSERT_LT(nobodys, batch.pages());
   for (std::int64_t page = 0; page < 3; ++page) batch.entry(0, page) = -1;
+  EXPECT_EQ(batch.run(), "");
+  EXPECT_FALSE(std::isnan(batch.lse[0]));
+  for (std::int64_t page = 0; page < 3; ++page) batch.entry(0, page) = nobodys;
   EXPECT_EQ(batch.run(), "");
   EXPECT_FALSE(std::isnan(batch.lse[0]));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest, ::testing::Values("cpu_fwd", kRef), [](const auto& given) {
-  return std::string(given.param).substr(0, std::string_view(given.param).find(':'));
-});
+// Each with its default config, and those with tensor cores with others too.
+INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest,
+                         ::testing::Values("cpu_fwd", kRef, kDecode, kDecodeParts, "sm80_fwd", kSm80, kSm80Padded,
+                                           "sm90_fwd", kSm90, kSm90Single),
+                         [](const auto& given) {
+                           std::string name = given.param;
+                           std::ranges::replace_if(
+                               name, [](char c) { return std::isalnum(c) == 0; }, '_');
+                           return name;
+                         });
+
+// Where a family's own ways to load matter: pages smaller and larger than a block of keys, and blocks that a page does
+// not divide; more boxes to a block than a warp has lanes; rows of all tiles and keys of many blocks.
+class PagedTensorCoreTest : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
+
+TEST_P(PagedTensorCoreTest, IsRight) {
+  const auto [candidate, id] = GetParam();
+  EXPECT_EQ(PagedBatch(candidate, id).run(), "");
+}
+
+std::vector<std::pair<const char*, const char*>> pairs_of_tensor_cores() {
+  constexpr const char* kIds[] = {
+      "b2_h2_hk1_sq70_sk150_d128_bf16_causal_bshd_sink_raggedhalving_page48",
+      "b2_h2_sq33_sk140_d256_fp16_alibibatch_raggedhalving_page64",
+      "b2_h1_sq20_sk130_d128_fp16_causal_bshd_raggedfull_page2",
+      "b2_h2_hk1_sq140_sk300_d64_bf16_causal_strided_raggedhalving_page1",
+      "b2_h1_sq20_sk300_d64_bf16_wl100_wr30_strided_raggedhalving_page128",
+      "b3_h2_sq130_sk150_d96_dv64_fp16_causal_bshd_softcap5_alibi_sink_raggedhalving_page256",
+      "b3_h2_sq30_sk90_d72_dv40_bf16_raggedrandom_page7",
+  };
+  std::vector<std::pair<const char*, const char*>> pairs;
+  for (const char* candidate : {"sm80_fwd", "sm90_fwd"})
+    for (const char* id : kIds) pairs.emplace_back(candidate, id);
+  // Blocks of 112 keys in boxes of 7, 16, 48 in boxes of 16, 128 in boxes of one.
+  constexpr const char* kSm90Wide =
+      "sm90_fwd:num_consumers=2,block_n=112,num_stages=2,q_stages=1,ping_pong=1,rescale_threshold=8,scheduler=1,"
+      "cluster=1,key_groups=1";
+  constexpr const char* kSm90Long =
+      "sm90_fwd:num_consumers=2,block_n=128,num_stages=2,q_stages=1,ping_pong=1,rescale_threshold=8,scheduler=2,"
+      "cluster=1,key_groups=1";
+  pairs.emplace_back(kSm90Wide, "b2_h2_hk1_sq140_sk300_d64_bf16_causal_raggedhalving_page7");
+  pairs.emplace_back(kSm90Wide, "b2_h2_hk1_sq40_sk300_d64_bf16_bshd_raggedhalving_page16");
+  pairs.emplace_back(kSm90Single, "b2_h2_hk1_sq40_sk300_d64_bf16_bshd_raggedhalving_page16");
+  pairs.emplace_back(kSm90Long, "b2_h2_hk1_sq140_sk300_d128_fp16_causal_bshd_raggedhalving_page1");
+  pairs.emplace_back(kSm90Long, "b2_h2_hk1_sq140_sk300_d128_fp16_wl50_raggedhalving_page2");
+  pairs.emplace_back(kSm90GroupsNoTurns, "b2_h2_hk1_sq140_sk300_d64_fp16_causal_raggedhalving_page1");
+  return pairs;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PagedTensorCoreTest, ::testing::ValuesIn(pairs_of_tensor_cores()));
+
+// Pages whose distance is no multiple of their keys', as where one tensor holds more than keys.
+TEST(PageEndMapTest, LeadsToTheKeysThatCountAndOutOfTheMapAfterThem) {
+  constexpr int kRows = 4;
+  for (const std::int64_t page_stride : {8 * 64, 8 * 64 + 24, 3 * 8 * 64 + 8}) {
+    const TensorLayout layout{.batch = 5,
+                              .heads = 2,
+                              .rows = 8,
+                              .columns = 40,
+                              .stride_batch = page_stride,
+                              .stride_head = 16,
+                              .stride_row = 64};
+    const PageEndMap end = page_end_map_of(0, DType::kF16, layout, kRows);
+    const auto& map = end.map;
+    for (std::int64_t page = 0; page < layout.batch; ++page)
+      for (std::int64_t key = 0; key < layout.rows; key += kRows)
+        for (std::int64_t valid = 1; valid < kRows; ++valid) {
+          const std::int64_t last = page * end.steps_per_page + (key + valid) * end.steps_per_key;
+          EXPECT_LT(last, static_cast<std::int64_t>(map.extents[3]));
+          for (std::int64_t i = 0; i < kRows; ++i) {
+            const std::int64_t row = kRows - valid + i;
+            EXPECT_EQ(row < static_cast<std::int64_t>(map.extents[1]), i < valid);
+            EXPECT_EQ(map.offset_bytes + row * static_cast<std::int64_t>(map.strides_bytes[0]) +
+                          last * static_cast<std::int64_t>(map.strides_bytes[2]),
+                      2 * layout.offset(page, 0, key + i));
+          }
+        }
+  }
+}
+
+TEST(PageEndMapTest, TooManyStepsAreRefused) {
+  const TensorLayout layout{.batch = std::int64_t{1} << 20,
+                            .heads = 1,
+                            .rows = 8,
+                            .columns = 64,
+                            .stride_batch = (std::int64_t{1} << 20) + 8,
+                            .stride_head = 64,
+                            .stride_row = 64};
+  try {
+    page_end_map_of(0, DType::kBF16, layout, 8);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("too many for a tensor map"), std::string::npos) << e.what();
+  }
+}
+
+// The bits of the middle one of three sequences beside several neighbours: how many different ones there are.
+std::size_t different_bits(const char* candidate) {
+  PagedBatch batch(candidate, "b3_h2_hk1_sq1_sk600_d64_bf16_bshd_raggedfull_page16");
+  std::set<std::vector<float>> seen;
+  for (const auto& [before, after] : {std::pair(600, 600), {0, 0}, {17, 600}, {300, 1}, {600, -1}}) {
+    batch.used = {before, 500, after};
+    EXPECT_EQ(batch.run(), "") << before << " " << after;
+    std::vector<float> row;
+    for (std::int64_t head = 0; head < 2; ++head) {
+      row.push_back(batch.lse[static_cast<std::size_t>(3 * head + 1)]);
+      for (std::int64_t c = 0; c < 64; ++c) row.push_back(batch.o.at(0, head, 1, c));
+    }
+    seen.insert(row);
+  }
+  return seen.size();
+}
+
+TEST(PagedDecodeTest, WithPartsOfAFixedSizeTheBitsOfARowAreItsOwn) {
+  EXPECT_EQ(different_bits(kDecodeParts), 1u);
+  EXPECT_GT(different_bits(kDecode), 1u) << "keys dealt out evenly are cut where the neighbours say";
+}
 
 // As the fuzzer draws them.
 TEST(PagedOnCpuTest, AnyHundredProblems) {
@@ -227,17 +353,32 @@ TEST(PagedOnCpuTest, LaunchesMayOverlap) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(batch.run(true), "");
 }
 
-TEST(PagedFamiliesTest, OthersSayThatTheyReadNoPages) {
+TEST(PagedFamiliesTest, ThatReadPages) {
   const Problem problem = Problem::parse("b3_h2_sq12_sk40_d64_fp16_causal_raggedfull_page8");
   const std::unique_ptr<Device> device = open_emulator();
   std::vector<std::string> reasons;
   const auto families = supporting_families(problem, device->info().limits, &reasons);
-  ASSERT_EQ(families.size(), 1u);
-  EXPECT_EQ(families[0]->name(), "ref_fwd");
-  EXPECT_EQ(dispatch(problem, device->info()).candidate.family->name(), "ref_fwd");
+  std::vector<std::string> names;
+  for (const Family* family : families) names.push_back(family->name());
+  std::ranges::sort(names);
+  EXPECT_EQ(names, (std::vector<std::string>{"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm90_fwd"}));
+  // Few rows are decoded, many are not.
+  DeviceInfo ampere = device->info();
+  ampere.limits = limits_of_arch("sm_80");
+  const Problem prompt = Problem::parse("b3_h2_sq300_sk400_d64_fp16_causal_raggedfull_page8");
+  EXPECT_EQ(dispatch(problem, device->info()).candidate.family->name(), "sm80_decode_fwd");
+  EXPECT_EQ(dispatch(problem, ampere).candidate.family->name(), "sm80_decode_fwd");
+  EXPECT_EQ(dispatch(prompt, device->info()).candidate.family->name(), "sm90_fwd");
+  EXPECT_EQ(dispatch(prompt, ampere).candidate.family->name(), "sm80_fwd");
   int about_pages = 0;
   for (const std::string& reason : reasons) about_pages += reason.find("paged caches") != std::string::npos;
-  EXPECT_EQ(about_pages, 5);
+  EXPECT_EQ(about_pages, 3);
+}
+
+TEST(PagedFamiliesTest, Fp32) {
+  for (const char* candidate : {"cpu_fwd", kRef})
+    EXPECT_EQ(PagedBatch(candidate, "b3_h2_sq5_sk40_d64_fp32_wl9_wr4_strided_raggedhalving_page7").run(), "")
+        << candidate;
 }
 
 TEST(PagedFamiliesTest, EightBits) {

@@ -108,7 +108,8 @@ TEST(Program, SlopesAndSinksAreAddresses) {
                         Case{"b2_h4_hk2_s70_d64_bf16_sink", "no sink", 0, 1},
                         Case{"b2_h4_hk2_s70_d64_bf16_softcap30", "no softcap", 0, 0}}) {
     const PlacedProblem problem = PlacedProblem::parse(c.id);
-    for (const char* name : {"ref_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
+    for (const char* name :
+         {"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
       const Family& family = family_by_name(name);
       const ConfigValues config = family.default_config(problem, limits);
       const Program program = family.program(config, problem, limits, make_layouts(problem));
@@ -155,11 +156,30 @@ TEST(Program, FactorsAreAddresses) {
       for (const Step::Relocation& r : program.steps[0].relocations) used += r.of == AddressOf(operand) ? 1 : 0;
       EXPECT_EQ(used, problem.descale_count() > 0 ? 1 : 0) << id << " " << to_string(operand);
     }
-    for (const char* other : {"sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
+    for (const char* other : {"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
       const auto reason = family_by_name(other).why_unsupported(problem, limits);
       ASSERT_TRUE(reason) << other;
       EXPECT_NE(reason->find("e4m3"), std::string::npos) << *reason;
     }
+  }
+}
+
+// A kernel that counts in 32 bits says where they end.
+TEST(Program, DecodingRefusesATensorItCannotReachThrough) {
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  const PlacedProblem problem = PlacedProblem::parse("b2_h8_hk2_sq1_sk64_d64_bf16_raggedfull_page16");
+  const Family& family = family_by_name("sm80_decode_fwd");
+  const ConfigValues config = family.default_config(problem, limits);
+  ProblemLayouts layouts = make_layouts(problem);
+  layouts.v.stride_batch = (std::int64_t{1} << 35) / layouts.v.batch;
+  family.program(config, problem, limits, layouts);
+  layouts.v.stride_batch = (std::int64_t{1} << 35) / (layouts.v.batch - 1) / 8 * 8 + 8;
+  try {
+    family.program(config, problem, limits, layouts);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string_view(error.what()).find("reaches 64 GB of a tensor, and v spans"), std::string_view::npos)
+        << error.what();
   }
 }
 

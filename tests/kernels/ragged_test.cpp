@@ -25,6 +25,8 @@ constexpr const char* kCandidates[] = {
     kSm90,
     kSm90Cluster,
     kSm90Groups,
+    kDecode,
+    kDecodeParts,
     "cpu_fwd"};
 
 struct Lengths {

@@ -43,6 +43,17 @@ Problem draw_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) 
   return problem;
 }
 
+// The same of ragged batches and of caches in pages, whose producers and copies keep more.
+Problem draw_paged_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_problem(random, dtypes);
+  problem.lengths = Lengths::kFull;
+  problem.page_size = 16;
+  if (random() % 3 == 0) problem.softcap = 5;
+  problem.alibi = pick<Alibi>(random, {Alibi::kNone, Alibi::kNone, Alibi::kBatch});
+  problem.sink = random() % 3 == 0;
+  return problem;
+}
+
 // 16-bit ones, or 8-bit ones for a family that takes no others.
 std::vector<DType> dtypes_of(const Family& family) {
   const bool only_8bit =
@@ -62,18 +73,17 @@ std::string complaint(const Artifact& artifact, const DeviceLimits& limits) {
 
 class Spill : public testing::TestWithParam<std::string> {};
 
-TEST_P(Spill, NoAcceptedConfigSpills) {
+void expect_no_spills(const Family& family, Problem (*draw)(std::mt19937_64&, const std::vector<DType>&)) {
   std::unique_ptr<Compiler> compiler;
   try {
     compiler = open_compiler();
   } catch (const Error& error) {
     GTEST_SKIP() << error.what();
   }
-  const Family& family = family_by_name(GetParam());
   std::mt19937_64 random(kSeed);
   std::set<std::string> drawn;
   for (int i = 0; i < kDraws && drawn.size() < kSample; ++i) {
-    const Problem problem = draw_problem(random, dtypes_of(family));
+    const Problem problem = draw(random, dtypes_of(family));
     const DeviceLimits limits = limits_of_arch(pick(random, known_archs()));
     const ConfigValues config = family.space().at(random() % family.space().size());
     if (family.why_invalid(config, problem, limits)) continue;
@@ -85,6 +95,14 @@ TEST_P(Spill, NoAcceptedConfigSpills) {
   }
   EXPECT_EQ(drawn.size(), kSample) << "why_invalid leaves almost nothing of the space";
 }
+
+TEST_P(Spill, NoAcceptedConfigSpills) { expect_no_spills(family_by_name(GetParam()), draw_problem); }
+
+TEST(SpillPaged, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_paged_problem); }
+TEST(SpillPaged, NoAcceptedConfigOfSm80Decode) {
+  expect_no_spills(family_by_name("sm80_decode_fwd"), draw_paged_problem);
+}
+TEST(SpillPaged, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_paged_problem); }
 
 std::vector<std::string> gpu_families() {
   std::vector<std::string> names;

@@ -49,6 +49,29 @@ class EvaluateTest : public ::testing::Test {
   std::unique_ptr<Device> device_ = make_fake_device();
 };
 
+// What a profile looks at: it is counted though it fails the resource gate, and ends "resource" all the same.
+TEST(PastResources, ACandidateThatFailsTheResourceGateGoesOnWhereAsked) {
+  const auto device = open_device("emulator:sm_80");
+  // The emulator's compiler reports no spills, so the limit is what is too small. The device is no constant.
+  const_cast<DeviceInfo&>(device->info()).limits.max_threads_per_block = 31;
+  EvaluateRequest request;
+  request.problem = PlacedProblem::parse("b1_h1_s16_d16_fp16");
+  request.candidate = "ref_fwd";
+  request.phase = Phase::kCheck;
+  request.level = GateLevel::kQuick;
+  const Trial stopped = evaluate(*device, request);
+  EXPECT_EQ(stopped.ended, Ended::kResource) << stopped.message;
+  EXPECT_EQ(find_gate(stopped, Gate::kCorrectness), nullptr);
+  EXPECT_EQ(find_gate(stopped, Gate::kCounters), nullptr);
+  request.past_resources = true;
+  const Trial looked_at = evaluate(*device, nlohmann::json(request).get<EvaluateRequest>());
+  EXPECT_EQ(looked_at.ended, Ended::kResource) << looked_at.message;
+  EXPECT_NE(looked_at.message.find("threads a block; allowed 1 to 31"), std::string::npos) << looked_at.message;
+  EXPECT_TRUE(passed_gate(looked_at, Gate::kCorrectness));
+  EXPECT_TRUE(passed_gate(looked_at, Gate::kCounters));
+  EXPECT_FALSE(is_ranked(looked_at));
+}
+
 TEST_F(EvaluateTest, ASoundCandidatePassesEveryGateInOrder) {
   std::string stages;
   EvaluateRequest request = request_for("fake_none:block=32");

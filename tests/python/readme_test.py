@@ -49,6 +49,7 @@ class ReadmeTest(unittest.TestCase):
         # What tune found is what dispatch takes; if nothing beat that, nothing changes.
         found = "entered into" in out
         self.assertNotEqual(found, "nothing beat what dispatch takes" in out)
+        self.assertEqual(found, "to undo it: take the entry out of that file" in out)
         out = self.run_ok("flashcore", "explain", "--device", "cpu", "--problem", "b1_h4_s128_d64_fp32")
         self.assertEqual("because   your tuned table" in out, found)
 

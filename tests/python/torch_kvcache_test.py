@@ -112,6 +112,11 @@ class KvCacheTest(unittest.TestCase):
         wanted = self.k.clone()
         wanted[0, 4:7], wanted[1, ROOM - 1] = fresh[0], fresh[1, 0]
         torch.testing.assert_close(k, self.in_pages(wanted), equal_nan=True)
+        # A length less than 0 is none, behind new keys too.
+        k, v = self.k_pages.clone(), self.v_pages.clone()
+        out = flash_attn_with_kvcache(self.q, k, v, fresh, fresh, cache_seqlens=torch.full_like(used, -2), block_table=table)
+        self.assertTrue(out.isnan().all())
+        torch.testing.assert_close(k, self.k_pages, equal_nan=True)
         # Of nobody a place.
         table[:] = -1
         k, v = self.k_pages.clone(), self.v_pages.clone()
@@ -145,6 +150,16 @@ class KvCacheTest(unittest.TestCase):
         refused("cache_batch_idx and block_table are both given", cache_batch_idx=self.used)
         refused("give .batch, length, heads_kv, dim., or a block_table", block_table=None)
         refused("max_seqlen_q is not", cu_seqlens_q=self.used)
+        refused("cache_seqlens is -1; give", cache_seqlens=-1)
+        refused("cache_seqlens is 4294967296; give", cache_seqlens=2**32)
+        refused("block_table is a list; give int32", block_table=[[0]])
+        refused(r"block_table is torch.int32 of shape \(12,\); give", block_table=self.table.flatten())
+        refused("cache_batch_idx is torch.float32", block_table=None, cache_batch_idx=self.used.float())
+        fresh, before = torch.randn(BATCH, 1, HEADS_KV, DIM), self.k_pages.clone()
+        refused("k and v are torch.float16", fresh.half(), fresh.half(), cache_seqlens=3)
+        # Nothing is appended by a call that is refused.
+        refused("block_table is torch.int64 of shape", fresh, fresh, cache_seqlens=3, block_table=self.table.long())
+        torch.testing.assert_close(self.k_pages, before, equal_nan=True)
 
 
 if __name__ == "__main__":

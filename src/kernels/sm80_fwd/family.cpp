@@ -1,6 +1,7 @@
 #include "core/error.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm80_fwd/config.h"
+#include "kernels/sm80_fwd/params.h"
 
 namespace flashcore {
 namespace {
@@ -16,7 +17,6 @@ class Sm80Forward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_ampere(problem, limits)) return reason;
-    if (auto reason = why_not_paged(problem)) return reason;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 8 != 0 || dim > 256)
         return fmt::format(
@@ -115,7 +115,13 @@ class Sm80Forward final : public GpuFamily<Config> {
     const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
-    set_params_of(step, make_forward_params(problem, layouts), problem, layouts);
+    const ForwardParams params = make_forward_params(problem, layouts);
+    if (problem.paged()) {
+      const auto by_page_size = tile::FastDivide::by(static_cast<int>(problem.page_size));
+      set_params_of(step, sm80_fwd::PoolParams{params, by_page_size}, problem, layouts);
+    } else {
+      set_params_of(step, params, problem, layouts);
+    }
     relocate_forward(step, 0);
     Program program = one_step(std::move(step));
     add_lists<ForwardParams>(program, config, problem, layouts);

@@ -5,6 +5,7 @@
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/sm80_fwd/config.h"
+#include "kernels/sm80_fwd/pages.cuh"
 #include "kernels/tile/list_blocks.cuh"
 #include "kernels/tile/mask.cuh"
 #include "kernels/tile/scheduler.cuh"
@@ -24,7 +25,10 @@ struct SharedStorage {
 };
 
 template <Traits T, Config C>
-struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.mask_expression>, tile::Marks {
+struct Forward : tile::KernelExpressions<has_expression(T)>,
+                 tile::ListOfTile<T.mask_expression>,
+                 KernelPool<T.paged>,
+                 tile::Marks {
   using Activity = tile::Activity;
   static constexpr int kDim = padded_dim(T.head_dim);
   static constexpr int kDimV = padded_dim(T.head_dim_v);
@@ -52,8 +56,12 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
   tile::OnlineSoftmax softmax[kFragments];
   unsigned q_fragments[C.q_in_registers ? kFragments : 1][C.q_in_registers ? kDim / 16 : 1][4];
 
-  FC_DEVICE Forward(const ForwardParams& p, const ScoreParams* of_scores, const ExpressionParams* of_expressions)
-      : tile::KernelExpressions<has_expression(T)>(of_expressions), params(p), score{p, of_scores} {}
+  FC_DEVICE Forward(const ForwardParams& p, const ScoreParams* of_scores, const ExpressionParams* of_expressions,
+                    const PagedKernelParams* paged)
+      : tile::KernelExpressions<has_expression(T)>(of_expressions),
+        KernelPool<T.paged>(paged),
+        params(p),
+        score{p, of_scores} {}
 
   FC_DEVICE static int lane_index() { return ptx::tid_x() % 32; }
   FC_DEVICE static int warp_first_row() { return ptx::tid_x() / 32 * rows_per_warp(C); }  // within the tile
@@ -80,21 +88,42 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
     TileQk::template copy_async<C.block_m, T.head_dim, kThreads>(address_qo(), q, params.q_stride.row, tile.first_row,
                                                                  params.seqlen_q, ptx::tid_x());
   }
+  template <bool kKeys>
+  FC_DEVICE BlockRows<kKeys, T.bounded_left> rows_of(const unsigned short* head, const Strides& strides,
+                                                     int block) const {
+    return {this->pool,
+            strides,
+            head,
+            this->sequence,
+            block * C.block_n,
+            params.seqlen_kv,
+            mask().begin_of(tile.first_row)};
+  }
   FC_DEVICE void load_k(int block) {
     mark(Activity::kLoadK, block);
     if (block >= first_block()) {
-      TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
-                                                                   key_block(block) * C.block_n, params.seqlen_kv,
-                                                                   ptx::tid_x());
+      if constexpr (T.paged) {
+        TileQk::template copy_paged_async<C.block_n, T.head_dim, kThreads>(
+            address_k(block % kStages), rows_of<true>(k, params.k_stride, block), ptx::tid_x());
+      } else {
+        TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
+                                                                     key_block(block) * C.block_n, params.seqlen_kv,
+                                                                     ptx::tid_x());
+      }
     }
     ptx::cp_async_commit();
   }
   FC_DEVICE void load_v(int block) {
     mark(Activity::kLoadV, block);
     if (block >= first_block()) {
-      TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v, params.v_stride.row,
-                                                                    key_block(block) * C.block_n, params.seqlen_kv,
-                                                                    ptx::tid_x());
+      if constexpr (T.paged) {
+        TileV::template copy_paged_async<C.block_n, T.head_dim_v, kThreads>(
+            address_v(block % kStages), rows_of<false>(v, params.v_stride, block), ptx::tid_x());
+      } else {
+        TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v,
+                                                                      params.v_stride.row, key_block(block) * C.block_n,
+                                                                      params.seqlen_kv, ptx::tid_x());
+      }
     }
     ptx::cp_async_commit();
   }
@@ -350,7 +379,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>, tile::ListOfTile<T.
 template <Traits T, Config C>
 FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
                       const ExpressionParams* of_expressions = nullptr) {
-  Forward<T, C> cta(params, of_scores, of_expressions);
+  Forward<T, C> cta(params, of_scores, of_expressions, nullptr);
   cta.begin_role(tile::Role::kWarp);
   if constexpr (C.persistent) {
     const int count = tile::tile_count(params, C.block_m);
@@ -368,20 +397,26 @@ FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
 // Tiles are those of sequences as long as the bounds: past the end of a shorter one there is nothing to do. A tile's
 // sequence is a batch of one.
 template <Traits T, Config C>
-FC_DEVICE void attend_ragged(const Ragged<ForwardParams>& params) {
-  const ForwardParams& bounds = params.plain;
+FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_scores, const RaggedParams& ragged,
+                             const PagedKernelParams* paged = nullptr) {
   ForwardParams one = bounds;
-  ScoreParams score = params.score;
-  Forward<T, C> cta(one, &score, nullptr);
+  ScoreParams score = of_scores;
+  Forward<T, C> cta(one, &score, nullptr, paged);
   cta.begin_role(tile::Role::kWarp);
   const int count = C.persistent ? tile::tile_count(bounds, C.block_m) : ptx::ctaid_x() + 1;
   bool wrote = false;
   for (int index = ptx::ctaid_x(); index < count; index += ptx::nctaid_x()) {
     cta.mark(tile::Activity::kSetUp);
     const tile::TileIndex at = tile::tile_at(bounds, index, C.block_m);
-    const tile::Sequence sequence = tile::sequence_at(params.ragged, bounds, at.batch);
-    one = tile::params_of<T>(bounds, params.ragged, sequence, at.head_q);
-    score = tile::score_params_of<T>(params.score, bounds.heads_q, at.batch);
+    tile::Sequence sequence;
+    if constexpr (T.paged) {
+      sequence = tile::paged_sequence_at(ragged, paged->paged, bounds, at.batch);
+      cta.sequence = at.batch;
+    } else {
+      sequence = tile::sequence_at(ragged, bounds, at.batch);
+    }
+    one = tile::params_of<T>(bounds, ragged, sequence, at.head_q);
+    score = tile::score_params_of<T>(of_scores, bounds.heads_q, at.batch);
     if (sequence.bad) {
       tile::write_bad_rows<T>(one, at.head_q, at.first_row, C.block_m, bounds.seqlen_q, ptx::tid_x(),
                               threads_per_block(C));
@@ -416,7 +451,13 @@ forward_expressed(const __grid_constant__ Expressed<ForwardParams> params) {
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_ragged(const __grid_constant__ Ragged<ForwardParams> params) {
-  attend_ragged<T, C>(params);
+  attend_ragged<T, C>(params.plain, params.score, params.ragged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_paged(const __grid_constant__ PagedKernelParams params) {
+  attend_ragged<T, C>(params.plain.plain, params.score, params.ragged, &params);
 }
 
 }  // namespace flashcore::sm80_fwd

@@ -112,6 +112,11 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "a second Q stage is for the next tile, and with one tile per CTA (scheduler=0) there is none";
   if (t.ragged && c.scheduler == Scheduler::kOneTile)
     return "a ragged batch's tiles are counted on the device: only CTAs that go round them (scheduler=1 or 2)";
+  if (t.paged && c.cluster > 1) return "a cluster's CTAs do not share the boxes of a paged cache";
+  if (t.paged && t.bounded_left && c.num_consumers > 2)
+    return "the producer beside three consumers has too few registers for a paged cache's windows";
+  if (t.paged && c.key_groups > 1 && c.num_consumers > 2)
+    return "the producer beside four consumers has too few registers for key groups of a paged cache";
   if (t.ragged && c.cluster > 1 && c.num_consumers > 2)
     return "the producer beside three consumers has too few registers for a cluster's tiles of a ragged batch";
   if (t.ragged && t.bounded_left && c.key_groups > 1 && c.num_consumers > 2)

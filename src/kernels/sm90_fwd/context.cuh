@@ -33,6 +33,9 @@ struct SharedStorage {
   int tile_number[kTileSlots][tile_slot_bytes(T) / 4];
 };
 
+// Warps that load a paged cache: all of the producer's, but for three consumers, which leave it 32 registers a thread.
+constexpr int loading_warps(const Config& c, const Traits& t) { return t.paged && c.num_consumers <= 2 ? 4 : 1; }
+
 // Where a tile lies and which keys it needs.
 struct Tile : tile::TileIndex {
   tile::BlockRange blocks;  // of block_n keys that some row of the tile sees, or of its neighbours in the cluster
@@ -43,6 +46,17 @@ struct Tile : tile::TileIndex {
 // past the bound, outside of the map.
 struct MappedTile : Tile {
   int keys_row, keys_end;
+};
+
+// The same of a paged batch, whose keys are counted from the sequence's first one. Of a window, `first_seen` is the
+// first key that a row of the tile sees.
+template <bool kWindow>
+struct PagedTile : Tile {
+  int sequence, len_kv;
+};
+template <>
+struct PagedTile<true> : Tile {
+  int sequence, len_kv, first_seen;
 };
 
 // A tile whose blocks are places in a list.
@@ -62,8 +76,26 @@ template <>
 struct TileOfBatch<false, true> {
   using Type = ListedTile;
 };
+template <bool kPaged, Traits T>
+struct TileOfCache : TileOfBatch<T.ragged, T.mask_expression> {};
 template <Traits T>
-using TileOf = typename TileOfBatch<T.ragged, T.mask_expression>::Type;
+struct TileOfCache<true, T> {
+  using Type = PagedTile<T.bounded_left>;
+};
+template <Traits T>
+using TileOf = typename TileOfCache<T.paged, T>::Type;
+
+// All parameters of `forward_paged`.
+using PagedKernelParams = Paged<PoolParams<ptx::TensorMap>>;
+template <bool kPaged>
+struct KernelPool {
+  FC_DEVICE explicit KernelPool(const PagedKernelParams*) {}
+};
+template <>
+struct KernelPool<true> {
+  const PagedKernelParams& pool;
+  FC_DEVICE explicit KernelPool(const PagedKernelParams* params) : pool(*params) {}
+};
 
 // What the consumers of a ragged batch get of a tile, through a slot of shared memory.
 struct SlotTile {
@@ -74,7 +106,7 @@ struct SlotTile {
 };
 
 template <Traits T, Config C>
-struct Context : tile::KernelExpressions<has_expression(T)> {
+struct Context : tile::KernelExpressions<has_expression(T)>, KernelPool<T.paged> {
   using Storage = SharedStorage<T, C>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
@@ -85,8 +117,12 @@ struct Context : tile::KernelExpressions<has_expression(T)> {
   const RaggedParams* const ragged_params;
 
   FC_DEVICE Context(const Params<ptx::TensorMap>& p, const ScoreParams* score, const RaggedParams* ragged,
-                    const ExpressionParams* expression)
-      : tile::KernelExpressions<has_expression(T)>(expression), params(p), score_params(score), ragged_params(ragged) {}
+                    const ExpressionParams* expression, const PagedKernelParams* paged)
+      : tile::KernelExpressions<has_expression(T)>(expression),
+        KernelPool<T.paged>(paged),
+        params(p),
+        score_params(score),
+        ragged_params(ragged) {}
 
   FC_DEVICE static int rank() { return C.cluster == 1 ? 0 : ptx::cluster_ctarank(); }
 
@@ -138,7 +174,9 @@ struct Context : tile::KernelExpressions<has_expression(T)> {
   // --- ragged batches -----------------------------------------------------------------------------------------------
   using RaggedTiles = tile::RaggedTiles<T, cluster_m(C)>;
   FC_DEVICE RaggedTiles ragged_tiles() const {
-    return {params.problem, *ragged_params, shared + FC_OFFSET_OF(Storage, parts) + parts_bytes(C, T)};
+    const ptx::SharedAddress table = shared + FC_OFFSET_OF(Storage, parts) + parts_bytes(C, T);
+    if constexpr (T.paged) return {params.problem, *ragged_params, table, &this->pool.paged};
+    else return {params.problem, *ragged_params, table};
   }
   FC_DEVICE static int takers() { return ptx::opaque(ptx::nctaid_x()) / C.cluster; }
   FC_DEVICE ForwardParams params_of_tile(const SlotTile& tile) const {
@@ -162,12 +200,21 @@ struct Context : tile::KernelExpressions<has_expression(T)> {
   }
   FC_DEVICE void pass_tile(const SlotTile& tile, Ring<kTileSlots>& ring) const {
     ptx::mbarrier_wait(tile_empty(ring.stage()), ring.parity() ^ 1);
-    put_tile(ring.stage(), tile);
-    ptx::mbarrier_arrive(tile_full(ring.stage()));
+    // The producer of paged caches is a warp.
+    if (!T.paged || ptx::tid_x() == 0) {
+      put_tile(ring.stage(), tile);
+      ptx::mbarrier_arrive(tile_full(ring.stage()));
+    }
     ring.advance();
   }
   FC_DEVICE void put_end(Ring<kTileSlots>& ring) const { pass_tile({.head_q = -1}, ring); }
-  FC_DEVICE MappedTile take_ragged_tile(int number, Ring<kTileSlots>& ring) const {
+  // Where the keys of a paged tile lie.
+  FC_DEVICE void set_keys_of(TileOf<T>& tile, const SlotTile& slot) const {
+    tile.sequence = slot.batch, tile.len_kv = slot.len_kv;
+    if constexpr (T.bounded_left)
+      tile.first_seen = tile::Mask<T, ForwardParams>{params_of_tile(slot)}.begin_of(slot.first_row);
+  }
+  FC_DEVICE TileOf<T> take_ragged_tile(int number, Ring<kTileSlots>& ring) const {
     const typename RaggedTiles::Place place = ragged_tiles().find(number);
     const tile::Sequence& sequence = place.sequence;
     SlotTile slot = {place.head, place.batch, place.first_row, sequence.first_q, sequence.len_q, sequence.len_kv, {}};
@@ -176,11 +223,12 @@ struct Context : tile::KernelExpressions<has_expression(T)> {
         slot.first_row, min_int(slot.first_row + cluster_m(C), slot.len_q) - 1);
     slot.first_row += rank() * block_m(C);
     pass_tile(slot, ring);
-    MappedTile tile;
+    TileOf<T> tile;
     tile.batch = sequence.first_q + slot.len_q, tile.first_row = slot.first_row + params.problem.seqlen_q - slot.len_q;
     tile.head_q = place.head, tile.head_kv = place.head / (params.problem.heads_q / params.problem.heads_kv);
     tile.blocks = slot.blocks;
-    tile.keys_row = params.problem.seqlen_kv - slot.len_kv, tile.keys_end = sequence.first_kv + slot.len_kv;
+    if constexpr (T.paged) set_keys_of(tile, slot);
+    else tile.keys_row = params.problem.seqlen_kv - slot.len_kv, tile.keys_end = sequence.first_kv + slot.len_kv;
     return tile;
   }
 };

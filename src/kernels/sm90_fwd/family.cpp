@@ -1,4 +1,6 @@
+#include <array>
 #include <cstddef>
+#include <numeric>
 #include <span>
 
 #include "kernels/expected_time.h"
@@ -15,6 +17,7 @@ using sm90_fwd::Config;
 using tile::Scheduler;
 
 using Params = sm90_fwd::Params<EncodedMap>;
+using PoolParams = sm90_fwd::PoolParams<EncodedMap>;
 
 // Rows of an odd number of 16 bytes take TMA half as long again, and past 64 columns the tensor cores wait for it. Then
 // a block that is loaded for more rows, by a third consumer or by a cluster, is worth up to a third of the time, if
@@ -39,7 +42,6 @@ class Sm90Forward final : public GpuFamily<Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
-    if (auto reason = why_not_paged(problem)) return reason;
     return why_no_hopper_tiles(problem, limits);
   }
 
@@ -81,7 +83,7 @@ class Sm90Forward final : public GpuFamily<Config> {
         {.num_consumers = 1, .block_n = 64, .num_stages = 2, .q_stages = 1, .ping_pong = 0},
         {.num_consumers = 1, .block_n = 32, .num_stages = 2, .q_stages = 1, .ping_pong = 0},
     };
-    if (loads_are_scarce(problem, limits)) {
+    if (!problem.paged() && loads_are_scarce(problem, limits)) {
       if (auto values = sharing_loads(problem, limits)) return *values;
     }
     const std::span<const Config> some = widest <= 64    ? std::span<const Config>(kSmall)
@@ -89,6 +91,9 @@ class Sm90Forward final : public GpuFamily<Config> {
                                                          : std::span<const Config>(kLarge);
     Fastest<Config> best;
     for (Config config : some) {
+      // Boxes of a page are gcd(page_size, block_n) rows, and a single warp loads them beside three consumers: prompts
+      // in pages of 128 keys ran at 690 TFLOP/s with two consumers of 128 keys and at 504 with three of 80 (H200).
+      if (problem.paged() && config.num_consumers > 2) continue;
       if (problem.band().bounded()) config.scheduler = Scheduler::kCounter;
       if (why_invalid(values_of(config), problem, limits)) continue;
       best.offer(config, sm90_fwd::expected_us(config, problem, limits).value_or(kNotMeasuredUs));
@@ -115,7 +120,8 @@ class Sm90Forward final : public GpuFamily<Config> {
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(takers_of(config.scheduler, tiles, clusters) * config.cluster);
     step.launch.cluster.x = static_cast<unsigned>(config.cluster);
-    set_params_of(step, params, problem, layouts);
+    if (problem.paged()) set_pool_params(step, config, params, problem, layouts);
+    else set_params_of(step, params, problem, layouts);
     relocate_forward(step, offsetof(Params, problem));
     const auto add_map = [&](std::size_t offset, const TensorLayout& layout, std::int64_t bound, int rows,
                              Operand operand) {
@@ -128,8 +134,10 @@ class Sm90Forward final : public GpuFamily<Config> {
     // Where no sequence has keys there may be no memory to point at, and nothing is loaded.
     const bool no_keys = problem.ragged() && layouts.total_kv == 0;
     add_map(offsetof(Params, q), layouts.q, problem.seqlen_q, sm90_fwd::kRowsPerConsumer, Operand::kQ);
-    add_map(offsetof(Params, k), layouts.k, problem.seqlen_kv, keys, no_keys ? Operand::kQ : Operand::kK);
-    add_map(offsetof(Params, v), layouts.v, problem.seqlen_kv, keys, no_keys ? Operand::kQ : Operand::kV);
+    if (!problem.paged()) {
+      add_map(offsetof(Params, k), layouts.k, problem.seqlen_kv, keys, no_keys ? Operand::kQ : Operand::kK);
+      add_map(offsetof(Params, v), layouts.v, problem.seqlen_kv, keys, no_keys ? Operand::kQ : Operand::kV);
+    }
     add_map(offsetof(Params, o), layouts.o, problem.seqlen_q, sm90_fwd::kRowsPerStore, Operand::kO);
     Program program = one_step(std::move(step));
     add_tile_counter(program, config.scheduler, offsetof(Params, tile_counter));
@@ -138,6 +146,26 @@ class Sm90Forward final : public GpuFamily<Config> {
   }
 
  private:
+  // Those of forward_paged, and the maps of its pools.
+  static void set_pool_params(Step& step, const Config& config, const Params& params, const Problem& problem,
+                              const ProblemLayouts& layouts) {
+    const int rows = static_cast<int>(std::gcd(problem.page_size, std::int64_t{config.block_n}));
+    const PageEndMap end = page_end_map_of(offsetof(PoolParams, v_end), problem.dtype, layouts.v, rows);
+    const sm90_fwd::PageBoxes boxes = {rows, config.block_n / rows, end.steps_per_page, end.steps_per_key,
+                                       tile::FastDivide::by(static_cast<int>(problem.page_size))};
+    set_params_of(step, PoolParams{params, {}, boxes}, problem, layouts);
+    const std::array<int, 4> box = {64, rows, 1, 1};
+    // A pool without pages may have no memory to point at, and no page of it is loaded.
+    const bool no_pages = layouts.pages == 0;
+    const auto map_of = [&](std::size_t offset, TensorLayout pool) {
+      pool.batch = std::max<std::int64_t>(pool.batch, 1);
+      return tensor_map_of(offset, problem.dtype, pool, box);
+    };
+    step.add_map(map_of(offsetof(Params, k), layouts.k), no_pages ? Operand::kQ : Operand::kK);
+    for (const TensorMapSpec& map : {map_of(offsetof(Params, v), layouts.v), end.map})
+      step.add_map(map, no_pages ? Operand::kQ : Operand::kV);
+  }
+
   // Where loads are scarce: none if no such config is valid.
   std::optional<ConfigValues> sharing_loads(const Problem& problem, const DeviceLimits& limits) const {
     const int widest = static_cast<int>(std::max(problem.head_dim, problem.head_dim_v));

@@ -13,6 +13,7 @@
 #include "kernels/sm90_fwd/config.h"
 #include "kernels/sm90_fwd/consumer.cuh"
 #include "kernels/sm90_fwd/loader.cuh"
+#include "kernels/sm90_fwd/paged_loader.cuh"
 #include "kernels/sm90_fwd/params.h"
 #include "kernels/tile/list_blocks.cuh"
 
@@ -27,19 +28,19 @@ FC_DEVICE void init_barriers(const Context<T, C>& context) {
       tile::init_stage(context.q_full(stage, group), context.q_empty(stage, group), 4 * C.key_groups);
   }
   for (int stage = 0; stage < C.num_stages; ++stage) {
-    tile::init_stage(context.k_full(stage), context.k_empty(stage), kOfABlock);
-    tile::init_stage(context.v_full(stage), context.v_empty(stage), kOfABlock);
+    tile::init_stage(context.k_full(stage), context.k_empty(stage), kOfABlock, loading_warps(C, T));
+    tile::init_stage(context.v_full(stage), context.v_empty(stage), kOfABlock, loading_warps(C, T));
   }
   for (int slot = 0; slot < kTileSlots; ++slot)
-    tile::init_stage(context.tile_full(slot), context.tile_empty(slot), kArrivals);
+    tile::init_stage(context.tile_full(slot), context.tile_empty(slot), kArrivals + loading_warps(C, T) - 1);
   // Once: by every thread that has made one, the fences cost 2000 clocks.
   ptx::fence_mbarrier_init();
 }
 
 template <Traits T, Config C>
 FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* score, const RaggedParams* ragged,
-                      const ExpressionParams* expression = nullptr) {
-  const Context<T, C> context(params, score, ragged, expression);
+                      const ExpressionParams* expression = nullptr, const PagedKernelParams* paged = nullptr) {
+  const Context<T, C> context(params, score, ragged, expression, paged);
   const int warpgroup = ptx::shfl_idx(ptx::tid_x() / 128, 0);
   // Of a ragged batch by a thread with less to do: the first ones read the boundaries.
   if (ptx::tid_x() == (T.ragged ? threads_per_block(C) - 32 : 0)) init_barriers(context);
@@ -55,7 +56,14 @@ FC_DEVICE void attend(const Params<ptx::TensorMap>& params, const ScoreParams* s
   if constexpr (T.ragged) context.ragged_tiles().write_bad(threads_per_block(C));
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<producer_registers(C)>();
-    if (ptx::tid_x() == 0) {
+    if constexpr (T.paged) {
+      if (ptx::tid_x() < 32) {
+        tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots, true, true>(
+            context, params, PagedLoader<T, C>{{context}}, ptx::ctaid_x(), ptx::nctaid_x());
+      } else if (ptx::tid_x() < 32 * loading_warps(C, T)) {
+        PagedLoader<T, C>{{context}}.follow();
+      }
+    } else if (ptx::tid_x() == 0) {
       tile::produce_tiles<C.scheduler, row_groups(C), kTileSlots, T.ragged>(
           context, params, Loader<T, C>{context}, ptx::ctaid_x() / C.cluster, ptx::nctaid_x() / C.cluster);
     }
@@ -94,6 +102,13 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_ragged(const __grid_constant__ Ragged<Params<ptx::TensorMap>> params) {
   attend<T, C>(params.plain, &params.score, &params.ragged);
+}
+
+// The same with K and V in pages.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_paged(const __grid_constant__ PagedKernelParams params) {
+  attend<T, C>(params.plain.plain, &params.score, &params.ragged, nullptr, &params);
 }
 
 }  // namespace flashcore::sm90_fwd

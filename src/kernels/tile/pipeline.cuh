@@ -34,9 +34,10 @@ struct Ring {
   FC_DEVICE void advance() { ++count; }
 };
 
-// The barriers of a ring: a stage is filled by one thread, whose bytes count too, and emptied by so many arrivals.
-FC_DEVICE void init_stage(ptx::SharedAddress full, ptx::SharedAddress empty, int arrivals) {
-  ptx::mbarrier_init(full, 1), ptx::mbarrier_init(empty, arrivals);
+// The barriers of a ring: a stage is filled by one thread (or `fillers`), whose bytes count too, and emptied by so many
+// arrivals.
+FC_DEVICE void init_stage(ptx::SharedAddress full, ptx::SharedAddress empty, int arrivals, int fillers = 1) {
+  ptx::mbarrier_init(full, fillers), ptx::mbarrier_init(empty, arrivals);
 }
 
 // One arrival for the warp.

@@ -1,9 +1,11 @@
 #pragma once
-// The producer of kernels whose CTAs go round tiles: one thread that hands out their numbers and keeps loads in flight.
+// The producer of kernels whose CTAs go round tiles: one thread that hands out their numbers and keeps loads in flight,
+// or one warp.
 
 #include "kernels/ptx/barrier.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/shuffle.cuh"
 #include "kernels/tile/pipeline.cuh"
 #include "kernels/tile/scheduler.cuh"
 #include "kernels/tile/timeline.cuh"
@@ -24,9 +26,10 @@ FC_DEVICE auto tile_to_load(const Context& context, int number, Ring<kTileSlots>
 //   load_v(tile, block)      their values
 // and has `marks`, of type Marks.
 // Of a ragged batch whole tiles go through the slots: the context has ragged_tiles(), take_ragged_tile(number, ring),
-// which also puts it there, and put_end(ring) instead.
-template <Scheduler kScheduler, int kQueryParts, int kTileSlots, bool kRagged = false, class Context, class Params,
-          class Loader>
+// which also puts it there, and put_end(ring) instead. Of a ragged batch all lanes of a warp may call (kByWarp): then
+// loader and context say what one of them does for all.
+template <Scheduler kScheduler, int kQueryParts, int kTileSlots, bool kRagged = false, bool kByWarp = false,
+          class Context, class Params, class Loader>
 FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loader loader, int number, int takers) {
   loader.marks.begin_role(Role::kProducer);
   Ring<kTileSlots> ring_tile;
@@ -60,7 +63,13 @@ FC_DEVICE void produce_tiles(const Context& context, const Params& params, Loade
     // Read again rather than kept, which spilled.
     if constexpr (kRagged) count = context.ragged_tiles().count(), takers = context.takers();
     // After the last K, where its latency hides; at the start of a tile it would not.
-    number = next_tile<kScheduler>(number, count, takers, params.tile_counter);
+    if constexpr (kByWarp && kScheduler == Scheduler::kCounter) {
+      int next = 0;
+      if (ptx::tid_x() % 32 == 0) next = next_tile<kScheduler>(number, count, takers, params.tile_counter);
+      number = ptx::shfl_idx(next, 0);
+    } else {
+      number = next_tile<kScheduler>(number, count, takers, params.tile_counter);
+    }
     if (tile.blocks.count() > 0) loader.load_v(tile, tile.blocks.begin);
   }
   loader.marks.end_role();

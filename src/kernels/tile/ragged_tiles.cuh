@@ -28,6 +28,7 @@ struct RaggedTiles {
   const ForwardParams& problem;
   const RaggedParams& ragged;
   const ptx::SharedAddress table;
+  const PagedParams* paged = nullptr;  // of paged caches
 
   struct Place {
     Sequence sequence;
@@ -55,7 +56,10 @@ struct RaggedTiles {
   }
   FC_DEVICE int word(Word which) const { return load(word_at(which)); }
 
-  FC_DEVICE Sequence at(int batch) const { return sequence_at(ragged, problem, batch); }
+  FC_DEVICE Sequence at(int batch) const {
+    if constexpr (T.paged) return paged_sequence_at(ragged, *paged, problem, batch);
+    else return sequence_at(ragged, problem, batch);
+  }
   FC_DEVICE static int row_tiles(const Sequence& s) { return s.bad ? 0 : (s.len_q + kRows - 1) / kRows; }
 
   FC_DEVICE int sequences_per_entry() const { return (problem.batch + kRaggedEntries - 1) / kRaggedEntries; }

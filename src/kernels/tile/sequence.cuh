@@ -72,10 +72,14 @@ FC_DEVICE Sequence paged_sequence_at(const RaggedParams& ragged, const PagedPara
   return s;
 }
 
-// The page that holds a key of a sequence; -1 where the pool has no such page.
-FC_DEVICE int page_of_key(const PagedParams& paged, int batch, int key) {
-  const int page = load_length(paged.block_table + batch * paged.table_stride + key / paged.page_size);
+// The page in a place of a sequence's row of the block table; -1 where the pool has no such page.
+FC_DEVICE int page_at(const PagedParams& paged, int batch, int place) {
+  const int page = load_length(paged.block_table + batch * paged.table_stride + place);
   return page >= 0 && page < paged.pages ? page : -1;
+}
+// That which holds a key of the sequence.
+FC_DEVICE int page_of_key(const PagedParams& paged, int batch, int key) {
+  return page_at(paged, batch, key / paged.page_size);
 }
 
 // The parameters of a sequence by itself, a batch of one, for the tiles of one query head (the heads of lse lie total_q

@@ -4,6 +4,7 @@
 
 #include "kernels/ptx/cp_async.cuh"
 #include "kernels/ptx/ldmatrix.cuh"
+#include "kernels/ptx/memory.cuh"
 #include "kernels/tile/shared_layout.h"
 #include "kernels/tile/traits.h"
 
@@ -75,6 +76,35 @@ struct SharedTile {
         if (kCopies % kThreads == 0 || index < kCopies)
           copy(source + (first_row + row) * row_stride + chunk * 8, row, chunk);
       }
+    }
+  }
+
+  // The same of rows that lie in pages: rows.page_of(row) is the page of a row of the tile, rows.address(page, row) the
+  // element of its column 0. Without a page (less than 0) rows become zeros, or NaN where rows.is_nan(page). The pages
+  // of a few rows are asked for before the first of them is copied, so that they are on their way together.
+  template <int kRows, int kValidColumns, int kThreads, class Rows>
+  FC_DEVICE static void copy_paged_async(ptx::SharedAddress tile, const Rows& rows, int thread) {
+    constexpr bool kOneChunk = kThreads % kChunks == 0;
+    constexpr int kCopies = kRows * kChunks, kSteps = (kCopies + kThreads - 1) / kThreads;
+    constexpr int kAhead = kSteps < 4 ? kSteps : 4;
+#pragma unroll 1
+    for (int first = 0; first < kSteps; first += kAhead) {
+      int pages[kAhead];
+      const auto each = [&](const auto& visit) {
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int index = thread + (first + i) * kThreads;
+          const int row = kOneChunk ? thread / kChunks + (first + i) * (kThreads / kChunks) : index / kChunks;
+          if (row < kRows) visit(pages[i], row, kOneChunk ? thread % kChunks : index % kChunks);
+        }
+      };
+      each([&](int& page, int row, int) { page = rows.page_of(row); });
+      each([&](int page, int row, int chunk) {
+        const ptx::SharedAddress to = tile + offset(row, chunk);
+        const bool valid = page >= 0 && chunk * 8 < kValidColumns;
+        if (rows.is_nan(page)) ptx::st_shared_v4(to, rows.nan(), rows.nan(), rows.nan(), rows.nan());
+        else ptx::cp_async_16(to, valid ? rows.address(page, row) + chunk * 8 : rows.pool, valid ? 16 : 0);
+      });
     }
   }
 };

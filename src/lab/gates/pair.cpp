@@ -27,12 +27,16 @@ class Pair {
     for (const std::string& text : {request_.baseline, request_.candidate})
       if (is_wrong_on_purpose(text) && !(request_.wrong_on_purpose && text == request_.candidate))
         return end(PairEnded::kError, fmt::format("{} {}", text, kWrongIsNoCandidate));
-    if (!pass_gates("baseline", request_.baseline, out_.baseline))
+    if (!pass_gates("baseline", request_.baseline, out_.baseline, request_.gates && request_.baseline_gates))
       return end_at(out_.baseline, PairEnded::kBaselineFailed);
     if (request_.wrong_on_purpose) {
       out_.candidate.ended = Ended::kIncorrect;
       out_.candidate.message = fmt::format("{} {}", request_.candidate, kWrongIsNoCandidate);
-    } else if (!pass_gates("candidate", request_.candidate, out_.candidate)) {
+    } else if (request_.candidate == request_.baseline && request_.gates && request_.baseline_gates) {
+      // A against A: the same launches on the same inputs once more would say nothing.
+      out_.candidate = out_.baseline;
+      out_.candidate.seconds.emplace();
+    } else if (!pass_gates("candidate", request_.candidate, out_.candidate, request_.gates)) {
       return end_at(out_.candidate, PairEnded::kCandidateFailed);
     }
     const CompiledCandidate candidate = prepare(request_.candidate, out_.candidate),
@@ -80,16 +84,19 @@ class Pair {
     return request;
   }
 
-  bool pass_gates(const char* side, const std::string& text, Trial& trial) {
-    const EvaluateRequest request = gate_request(text);
-    if (!request_.gates) {
+  bool pass_gates(const char* side, const std::string& text, Trial& trial, bool asked) {
+    EvaluateRequest request = gate_request(text);
+    if (!asked) {
       trial.ended = Ended::kPassed;
       return true;
     }
+    request.past_resources = request_.past_resources && text == request_.candidate;
     trial = evaluate(device_, request, [&](Gate gate) {
       if (stage_) stage_(fmt::format("{} of the {}", gate, side));
     });
-    return trial.ended == Ended::kPassed;
+    if (!request.past_resources || trial.ended != Ended::kResource) return trial.ended == Ended::kPassed;
+    const Verdict* correct = find_gate(trial, Gate::kCorrectness);
+    return correct && correct->status == GateStatus::kPassed;
   }
 
   CompiledCandidate prepare(const std::string& text, Trial& trial) {
@@ -206,6 +213,8 @@ void to_json(json& j, const PairRequest& r) {
        {"level", r.level},
        {"max_reference_flops", r.max_reference_flops},
        {"gates", r.gates},
+       {"baseline_gates", r.baseline_gates},
+       {"past_resources", r.past_resources},
        {"same_code", r.same_code},
        {"time", r.time},
        {"use_cache", r.use_cache},
@@ -236,6 +245,8 @@ void from_json(const json& j, PairRequest& r) {
   r.level = parse_word<GateLevel>(j.at("level").get<std::string>());
   j.at("max_reference_flops").get_to(r.max_reference_flops);
   j.at("gates").get_to(r.gates);
+  j.at("baseline_gates").get_to(r.baseline_gates);
+  j.at("past_resources").get_to(r.past_resources);
   j.at("same_code").get_to(r.same_code);
   j.at("time").get_to(r.time);
   j.at("use_cache").get_to(r.use_cache);

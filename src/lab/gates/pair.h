@@ -23,7 +23,11 @@ struct PairRequest {
   std::vector<Pattern> patterns = all_patterns();
   GateLevel level = GateLevel::kFull;
   double max_reference_flops = 2e10;
-  bool gates = true;       // false: of a pair that passed them before; the timed outputs are judged in any case
+  bool gates = true;           // false: of a pair that passed them before; the timed outputs are judged in any case
+  bool baseline_gates = true;  // false: the baseline passed them in this process
+  // The candidate may fail the resource gate: an inversion's, which is slow on purpose. Its trial says so, and is never
+  // stored.
+  bool past_resources = false;
   bool same_code = false;  // race them even where they are the same code: how A against A is tested
   bool time = true;        // false: stop once both have passed their gates
   bool use_cache = true;

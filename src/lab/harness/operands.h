@@ -40,6 +40,7 @@ class Operands {
   void poison_outputs();
   AttentionArgs args() const;
   AttentionOutputs download_outputs() const;
+  void download_outputs(AttentionOutputs& outputs) const;  // over an earlier one
 
   // "o" if somebody wrote outside that buffer; none if all red zones are intact.
   std::optional<std::string> broken_red_zone() const;

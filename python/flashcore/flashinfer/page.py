@@ -1,0 +1,94 @@
+"""FlashInfer's functions on pages: new keys and values are written to them."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+from .. import _torch_cache
+from . import _options, _tables
+from ._options import Cache
+
+__all__ = ["append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens"]
+
+
+def get_seq_lens(kv_indptr: Tensor, kv_last_page_len: Tensor, page_size: int) -> Tensor:
+    """flashinfer.get_seq_lens: keys of each request, int32 [batch], of its page list and the keys in its last page."""
+    return torch.clamp(kv_indptr[1:] - kv_indptr[:-1] - 1, min=0) * page_size + kv_last_page_len
+
+
+def get_batch_indices_positions(append_indptr: Tensor, seq_lens: Tensor, nnz: int, batch_indices: Optional[Tensor] = None,
+                                positions: Optional[Tensor] = None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """flashinfer.get_batch_indices_positions: whose each new key is, and where it goes. Nothing is read on the host.
+
+    Args:
+        append_indptr: int32 [batch + 1]: request s has the new keys append_indptr[s] to append_indptr[s + 1] - 1.
+        seq_lens: int32 [batch]: keys of each request, the new ones included.
+        nnz: new keys. What lies behind append_indptr's end is nobody's.
+        batch_indices, positions: where to write, int32 [nnz] both.
+
+    Returns:
+        (batch_indices, positions): int32 [nnz]: the request, or -1, and the number of the key in it.
+    """
+    for name, given in (("batch_indices", batch_indices), ("positions", positions)):
+        if given is not None and (given.shape != (nnz,) or given.dtype != torch.int32):
+            raise _options.Error(f"{name} is {given.dtype} of shape {tuple(given.shape)}; give int32 [nnz] = ({nnz},)")
+    starts, lengths = append_indptr.long(), seq_lens.long().to(append_indptr.device)
+    entry = torch.arange(nnz, device=starts.device)
+    batch = lengths.shape[0]
+    whose = torch.searchsorted(starts, entry, right=True) - 1
+    is_one = (whose >= 0) & (whose < batch)
+    whose = whose.clamp(0, max(batch - 1, 0))
+    at = entry - starts[whose + 1] + lengths[whose]
+    found = torch.where(is_one, whose, -1).int(), torch.where(is_one, at, 0).int()
+    if batch_indices is not None:
+        batch_indices.copy_(found[0])
+    if positions is not None:
+        positions.copy_(found[1])
+    return found[0] if batch_indices is None else batch_indices, found[1] if positions is None else positions
+
+
+def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indices: Tensor, positions: Tensor, paged_kv_cache: Cache, kv_indices: Tensor,
+                          kv_indptr: Tensor, kv_last_page_len: Tensor, kv_layout: str = "NHD") -> None:  # fmt: skip
+    """flashinfer.append_paged_kv_cache: writes new keys and values to their pages. PyTorch writes them, by a step of its own; nothing is read
+    on the host.
+
+    Args:
+        append_key, append_value: [nnz, heads_kv, dim], of the type of the cache: scale to 8 bits before.
+        batch_indices, positions: int32 [nnz], as get_batch_indices_positions makes them. Keys of a request -1, of a page that the request or
+            the cache does not have are not written.
+        paged_kv_cache: as of BatchDecodeWithPagedKVCacheWrapper.run.
+        kv_indices, kv_indptr: the page lists of all requests, with room for the new keys.
+        kv_last_page_len: ignored, as positions say it.
+        kv_layout: "NHD" or "HND".
+
+    Raises:
+        flashcore.Error: for tensors that do not fit together, and a cache whose pages share memory.
+    """
+    k_cache, v_cache = _options.split(paged_kv_cache)
+    if _options.layout_of(kv_layout) == "HND":
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    whose, at, indices, starts = (_tables.int32(x, name).long() for x, name in (
+        (batch_indices, "batch_indices"), (positions, "positions"), (kv_indices, "kv_indices"), (kv_indptr, "kv_indptr")))  # fmt: skip
+    count = whose.shape[0]
+    for name, new, cache in (("append_key", append_key, k_cache), ("append_value", append_value, v_cache)):
+        if new.shape != (count, *cache.shape[2:]) or at.shape != (count,):
+            raise _options.Error(f"{name} has shape {tuple(new.shape)}, batch_indices {tuple(batch_indices.shape)} and positions {tuple(positions.shape)}; give "
+                                 f"[nnz, heads, dim] = ({count}, {cache.shape[2]}, {cache.shape[3]}) and [nnz]")  # fmt: skip
+        if new.dtype != cache.dtype:
+            raise _options.Error(f"{name} is {new.dtype} and the cache {cache.dtype}; give one type: convert, and scale to 8 bits, by yourself")
+        if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
+            raise _options.Error(f"paged_kv_cache has strides {cache.stride()}: its pages share memory, and new keys would overwrite another's; give a cache "
+                                 "of its own memory (.clone())")  # fmt: skip
+    pages, page_size = k_cache.shape[:2]
+    if count == 0 or pages == 0 or indices.shape[0] == 0:
+        return
+    batch = starts.shape[0] - 1
+    good = (whose >= 0) & (whose < batch) & (at >= 0)
+    whose = whose.clamp(0, max(batch - 1, 0))
+    entry = starts[whose] + at // page_size
+    good &= (entry < starts[whose + 1]) & (entry >= 0) & (entry < indices.shape[0])
+    page = indices[entry.clamp(0, indices.shape[0] - 1)]
+    _torch_cache.write_rows((k_cache, v_cache), (append_key.detach(), append_value.detach()), page, at % page_size, good)

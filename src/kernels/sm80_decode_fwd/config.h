@@ -1,0 +1,109 @@
+#pragma once
+// Tunables of sm80_decode_fwd, and every constraint on them, stated once: host and kernel both read this file.
+
+#include "kernels/tile/shared_layout.h"
+#include "kernels/tile/traits.h"
+
+namespace flashcore::sm80_decode_fwd {
+
+struct Config {
+  int row_warps = 1;    // of 16 query rows each, which read the same keys
+  int key_warps = 4;    // warps that share their rows, each with its part of a block's keys
+  int block_n = 64;     // keys of one step
+  int num_stages = 3;   // blocks of K and V in shared memory
+  int ctas_per_sm = 2;  // the grid is as many; asked of the compiler too: bounds registers per thread
+  int min_blocks = 4;   // that a CTA gets at the least, while there are CTAs without any
+  int split_keys = 0;   // a part has so many keys wherever it is computed; 0: CTAs get equally many blocks
+
+  template <class Visit>
+  static constexpr void fields(Visit&& visit) {
+    visit("row_warps", &Config::row_warps, 1, 2, 4);
+    visit("key_warps", &Config::key_warps, 1, 2, 4, 8);
+    visit("block_n", &Config::block_n, 16, 32, 64, 128);
+    visit("num_stages", &Config::num_stages, 2, 3, 4, 6, 8);
+    visit("ctas_per_sm", &Config::ctas_per_sm, 1, 2, 3, 4);
+    visit("min_blocks", &Config::min_blocks, 1, 2, 4, 8, 16);
+    visit("split_keys", &Config::split_keys, 0, 128, 256, 512, 1024, 2048);
+  }
+};
+
+constexpr int kMaxHeadDim = 256;
+
+// mma.m16n8k16 reads head_dim in steps of 16; the rest is filled with zeros.
+constexpr int padded_dim(int head_dim) { return tile::round_up(head_dim, 16); }
+constexpr int threads_per_block(const Config& c) { return c.row_warps * c.key_warps * 32; }
+constexpr int tile_rows(const Config& c) { return 16 * c.row_warps; }
+constexpr int keys_per_warp(const Config& c) { return c.block_n / c.key_warps; }
+// What is dealt out: one block, or the blocks of a part.
+constexpr int unit_blocks(const Config& c) { return c.split_keys == 0 ? 1 : c.split_keys / c.block_n; }
+
+constexpr int q_bytes(const Config& c, const Traits& t) { return tile_rows(c) * padded_dim(t.head_dim) * 2; }
+// Q's fragments stay in registers through a tile. Wide ones are read from shared memory at every block.
+constexpr bool keeps_q(const Traits& t) { return t.head_dim <= 128; }
+constexpr int own_q_bytes(const Config& c, const Traits& t) { return keeps_q(t) ? 16 : q_bytes(c, t); }
+constexpr int k_bytes(const Config& c, const Traits& t) { return c.block_n * padded_dim(t.head_dim) * 2; }
+constexpr int v_bytes(const Config& c, const Traits& t) { return c.block_n * padded_dim(t.head_dim_v) * 2; }
+
+// O's columns in chunks of 8, all of them and those that one of the key warps merges.
+constexpr int all_chunks(const Traits& t) { return padded_dim(t.head_dim_v) / 8; }
+constexpr int warp_chunks(const Config& c, const Traits& t) { return (all_chunks(t) + c.key_warps - 1) / c.key_warps; }
+// Through which the key warps of some rows merge: a slot for each of the others.
+constexpr int exchange_bytes(const Config& c, const Traits& t) {
+  return c.key_warps * (c.key_warps - 1) * tile::partial_bytes(warp_chunks(c, t));
+}
+// A stage: a block of K and V, and Q where a tile begins. Where one ends, its last stage is where warps merge.
+constexpr int stage_bytes(const Config& c, const Traits& t) {
+  const int operands = q_bytes(c, t) + k_bytes(c, t) + v_bytes(c, t), merge = c.row_warps * exchange_bytes(c, t);
+  return operands > merge ? operands : merge;
+}
+// What a CTA does next, in the order of blocks: from the one that is computed to the one after the next to be loaded.
+// Each may begin a run of its own. A power of two, because the number of a slot is what is left of a number of steps.
+constexpr int kStepBytes = 16, kRunBytes = 80;
+constexpr int step_slots(const Config& c) { return c.num_stages + 2 <= 4 ? 4 : c.num_stages + 2 <= 8 ? 8 : 16; }
+constexpr int kEntries = 256;  // of the table of a ragged batch
+constexpr int kFlagBytes = 16;
+constexpr int table_bytes(const Traits& t) { return t.ragged ? 4 * kEntries : 16; }
+constexpr int pages_bytes(const Config& c, const Traits& t) { return t.paged ? 2 * 8 * c.block_n : 16; }
+
+constexpr int smem_bytes(const Config& c, const Traits& t) {
+  return c.num_stages * stage_bytes(c, t) + step_slots(c) * (kStepBytes + kRunBytes) + kFlagBytes + table_bytes(t) +
+         pages_bytes(c, t) + own_q_bytes(c, t);
+}
+
+// A part of a tile's keys on its way from one CTA to another: maximum and sum of each row, and O, in fp32.
+constexpr int part_bytes(const Config& c, const Traits& t) { return tile_rows(c) * (2 + t.head_dim_v) * 4; }
+
+// What is left to a thread where an SM has 64 K registers, which are given out in pieces of 8.
+constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536) {
+  const int share = of_multiprocessor / (threads_per_block(c) * c.ctas_per_sm) / 8 * 8;
+  return share < 255 ? share : 255;
+}
+// Registers a thread cannot do without: accumulators of O and S, Q, fragments in flight, addresses. Few key warps have
+// more chunks of O each to merge, and few threads more copies each; functions of scores have slopes and bounds. Fitted
+// to compilations for sm_80 and sm_90.
+constexpr int registers_needed(const Config& c, const Traits& t) {
+  const int acc_o = padded_dim(t.head_dim_v) / 2;
+  const int acc_s = keys_per_warp(c) / 2;
+  const int q = keeps_q(t) ? padded_dim(t.head_dim) / 4 : 4;
+  const int rest = c.key_warps == 1 ? 150 : c.key_warps == 2 ? 125 : 64;
+  return acc_o + acc_s + q + rest + (transforms_scores(t) ? 20 : 0);
+}
+
+// The reason in words, or null. What this accepts compiles without spills, fits and is correct.
+constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits& limits) {
+  if (t.element == Element::kF32) return "fp16 and bf16 only";
+  if (c.block_n % (16 * c.key_warps) != 0) return "block_n must be a multiple of 16 keys per warp (16 * key_warps)";
+  if (c.row_warps * c.key_warps > 16) return "more than 16 warps";
+  if (c.split_keys % c.block_n != 0) return "split_keys must be a multiple of block_n";
+  if (c.split_keys != 0 && c.min_blocks != 1) return "parts of split_keys keys are dealt out whole: min_blocks is 1";
+  if (smem_bytes(c, t) > limits.shared_bytes_per_block)
+    return "shared memory of the K/V ring exceeds the device's limit per CTA";
+  // 1 KB of each CTA's shared memory is the system's.
+  if (c.ctas_per_sm * (smem_bytes(c, t) + 1024) > limits.shared_bytes_per_multiprocessor)
+    return "ctas_per_sm CTAs do not fit the shared memory of one SM";
+  if (registers_needed(c, t) > registers_of_thread(c, limits.registers_per_multiprocessor))
+    return "accumulators and Q fragments do not fit the registers that ctas_per_sm leaves a thread";
+  return nullptr;
+}
+
+}  // namespace flashcore::sm80_decode_fwd

@@ -1,0 +1,137 @@
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+
+#include "core/error.h"
+#include "kernels/gpu_family.h"
+#include "kernels/sm80_decode_fwd/config.h"
+#include "kernels/sm80_decode_fwd/params.h"
+
+namespace flashcore {
+namespace {
+
+using DecodeConfig = sm80_decode_fwd::Config;
+using DecodeParams = sm80_decode_fwd::Params;
+
+constexpr std::int64_t kFewRows = 16;     // up to which reading the keys is all that counts
+constexpr std::int64_t kLeastBlock = 16;  // keys
+constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
+
+// Of `keys` keys each and so many rows, for all sequences and key heads.
+std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
+  const std::int64_t row_tiles = (problem.seqlen_q * problem.group_size() + rows - 1) / rows;
+  return problem.batch * problem.heads_kv * row_tiles *
+         std::max<std::int64_t>(1, (problem.seqlen_kv + keys - 1) / keys);
+}
+
+sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, bool has_batches) {
+  constexpr std::int64_t kUnit = 8;  // elements
+  if (layout.span() / kUnit >= std::numeric_limits<std::uint32_t>::max() - 1)
+    throw_bad_input("sm80_decode_fwd reaches 64 GB of a tensor, and {} spans {} bytes; use another family",
+                    to_string(operand), 2 * layout.span());
+  const auto units = [](std::int64_t elements, std::int64_t extent) {
+    return static_cast<unsigned>(extent <= 1 ? 0 : elements / kUnit);  // whose stride may be anything
+  };
+  return {.batch = has_batches ? units(layout.stride_batch, layout.batch) : 0,
+          .head = units(layout.stride_head, layout.heads),
+          .row = units(layout.stride_row, layout.rows)};
+}
+
+class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
+ public:
+  std::string name() const override { return "sm80_decode_fwd"; }
+  std::string description() const override {
+    return "few rows on many keys, dense, ragged or paged: all keys dealt out evenly to one wave of CTAs";
+  }
+
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_no_expression(problem)) return reason;
+    if (auto reason = why_no_ampere(problem, limits)) return reason;
+    for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
+      if (dim % 8 != 0 || dim > sm80_decode_fwd::kMaxHeadDim)
+        return fmt::format("head dims that are multiples of 8 up to {} only, not {}: rows are copied in 16-byte pieces",
+                           sm80_decode_fwd::kMaxHeadDim, dim);
+    }
+    if (auto reason = why_indices_overflow(problem)) return reason;
+    if (problem.seqlen_q * problem.group_size() > kMostUnits / 2)
+      return fmt::format("more than {} query rows of a sequence and key head", kMostUnits / 2);
+    if (units_of(problem, 16, kLeastBlock) > kMostUnits)
+      return fmt::format("more than {} blocks of {} keys in all", kMostUnits, kLeastBlock);
+    if (!first_valid(problem, limits)) return "the accumulators and a ring of K and V do not fit an SM";
+    return std::nullopt;
+  }
+
+  // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured.
+  int preference(const Problem& problem, const DeviceLimits&) const override {
+    if (!problem.ragged()) return 75;
+    return problem.seqlen_q <= kFewRows ? 95 : 70;
+  }
+
+  ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
+    auto config = first_valid(problem, limits);
+    if (!config) throw_internal("sm80_decode_fwd has no default config for {}", problem.id());
+    // Where SMs would idle a block is worth a merge: 513 keys of eight heads took 9.4 us dealt out by blocks, and 13.5
+    // by four of them (H200, head dim 64).
+    const std::int64_t wave = static_cast<std::int64_t>(limits.multiprocessors) * config->ctas_per_sm;
+    if (units_of(problem, sm80_decode_fwd::tile_rows(*config), config->block_n) < config->min_blocks * wave)
+      config->min_blocks = 1;
+    return values_of(*config);
+  }
+
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                  const ProblemLayouts& layouts) const override {
+    const auto config = config_from<DecodeConfig>(values);
+    const std::int64_t units =
+        units_of(problem, sm80_decode_fwd::tile_rows(config), config.split_keys ? config.split_keys : config.block_n);
+    const std::int64_t ctas = std::min(static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm, units);
+    DecodeParams params{};
+    params.problem = make_forward_params(problem, layouts);
+    params.group_size = static_cast<int>(problem.group_size());
+    params.total_q = static_cast<int>(layouts.total_q);
+    params.by_group_size = tile::FastDivide::by(params.group_size);
+    params.by_page_size = tile::FastDivide::by(static_cast<int>(std::max<std::int64_t>(problem.page_size, 1)));
+    const bool has_batches = !problem.ragged() || problem.paged();
+    params.k_units = units_of_strides(Operand::kK, layouts.k, has_batches);
+    params.v_units = units_of_strides(Operand::kV, layouts.v, has_batches);
+    Step step = step_of(config, problem);
+    step.launch.grid.x = static_cast<unsigned>(ctas);
+    set_params_of(step, params, problem, layouts);
+    relocate_forward(step, offsetof(DecodeParams, problem));
+    step.relocate(offsetof(DecodeParams, parts), AddressOf::workspace(0));
+    step.relocate(offsetof(DecodeParams, counters), AddressOf::workspace(1));
+    Program program = one_step(std::move(step));
+    const std::int64_t parts = config.split_keys ? units : 2 * ctas, counters = config.split_keys ? units : ctas;
+    program.workspaces = {{static_cast<std::size_t>(parts * sm80_decode_fwd::part_bytes(config, traits_of(problem))),
+                           Workspace::Contents::kScratch},
+                          {static_cast<std::size_t>(counters) * sizeof(unsigned), Workspace::Contents::kLeftZero}};
+    return program;
+  }
+
+ private:
+  // As many bytes on their way to an SM as there is room for, and tiles of rows that read the keys as seldom as can be.
+  std::optional<DecodeConfig> first_valid(const Problem& problem, const DeviceLimits& limits) const {
+    struct Ring {
+      int key_warps, block_n, num_stages, ctas_per_sm;
+    };
+    constexpr Ring kRings[] = {{4, 64, 3, 2}, {4, 64, 2, 2}, {4, 64, 4, 1}, {4, 64, 3, 1}, {4, 64, 2, 1},
+                               {2, 32, 4, 2}, {2, 32, 3, 2}, {2, 64, 4, 1}, {2, 64, 3, 1}, {2, 32, 4, 1},
+                               {2, 32, 3, 1}, {2, 32, 2, 1}, {1, 16, 2, 1}};
+    const std::int64_t rows = problem.seqlen_q * problem.group_size();
+    for (int row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : 4; row_warps >= 1; row_warps /= 2) {
+      for (const Ring& ring : kRings) {
+        const DecodeConfig config = {.row_warps = row_warps,
+                                     .key_warps = ring.key_warps,
+                                     .block_n = ring.block_n,
+                                     .num_stages = ring.num_stages,
+                                     .ctas_per_sm = ring.ctas_per_sm};
+        if (!sm80_decode_fwd::why_invalid(config, traits_of(problem), limits_of(limits))) return config;
+      }
+    }
+    return std::nullopt;
+  }
+};
+
+}  // namespace
+}  // namespace flashcore
+
+FLASHCORE_FAMILY(sm80_decode_fwd, Sm80DecodeForward)

@@ -1,0 +1,532 @@
+#pragma once
+// Forward attention for few query rows on many keys, where time is what reading K and V takes: a wave of CTAs each of
+// which reads an equal share of all keys, through a ring of blocks that goes on from tile to tile. Rows are queries of
+// all heads of a key head. CTAs that share a tile leave parts in global memory, and the last one merges them.
+
+#include "kernels/sm80_decode_fwd/deal.cuh"
+#include "kernels/sm80_decode_fwd/merge.cuh"
+#include "kernels/tile/score.cuh"
+#include "kernels/tile/shared_tile.cuh"
+#include "kernels/tile/softmax.cuh"
+#include "kernels/tile/timeline.cuh"
+
+namespace flashcore::sm80_decode_fwd {
+
+template <Traits T, Config C>
+struct SharedStorage {
+  unsigned char stages[C.num_stages][stage_bytes(C, T)];
+  unsigned char steps[step_slots(C)][kStepBytes];
+  unsigned char runs[step_slots(C)][kRunBytes];
+  unsigned char flags[kFlagBytes];  // whether lengths are bad, whether this CTA merges
+  unsigned char table[table_bytes(T)];
+  unsigned char pages[pages_bytes(C, T)];
+  unsigned char own_q[own_q_bytes(C, T)];
+};
+
+template <Traits T, Config C>
+struct Kernel : tile::Marks {
+  using Activity = tile::Activity;
+  using Storage = SharedStorage<T, C>;
+  static constexpr int kDim = padded_dim(T.head_dim);
+  static constexpr int kDimV = padded_dim(T.head_dim_v);
+  static constexpr int kThreads = threads_per_block(C);
+  static constexpr int kKeys = keys_per_warp(C);
+  static constexpr int kKeyTiles = kKeys / 8;
+  static constexpr int kStages = C.num_stages;
+  static constexpr int kLookUps = (C.block_n + kThreads - 1) / kThreads;
+  using TileQk = tile::SharedTile<kDim, tile::SharedLayout::kXor>;
+  using TileV = tile::SharedTile<kDimV, tile::SharedLayout::kXor>;
+  static_assert(sizeof(Storage) == smem_bytes(C, T));
+
+  const Params& params;
+  const ScoreParams* score_params;
+  const PagedParams* paged;
+  const Dealer<T, C> dealer;
+  const int lane, row_warp, key_warp;
+
+  int end;  // of this CTA's units
+  // Of keys of the step that is loaded next: the page, on its way, and where the key lies in it.
+  int pages[kLookUps];
+  unsigned k_in_page[kLookUps], v_in_page[kLookUps];
+
+  // State of this warp's rows.
+  unsigned q[keeps_q(T) ? kDim / 16 : 1][4];
+  float acc_o[kDimV / 8][4];
+  tile::OnlineSoftmax softmax;
+  float slopes[2];
+
+  FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const RaggedParams* of_lengths,
+                   const PagedParams* of_pages)
+      : params(p),
+        score_params(of_scores),
+        paged(of_pages),
+        dealer{p, of_lengths, of_pages, address_table(), address_flags()},
+        lane(ptx::tid_x() % 32),
+        row_warp(ptx::shfl_idx(ptx::tid_x() / 32, 0) / C.key_warps),
+        key_warp(ptx::shfl_idx(ptx::tid_x() / 32, 0) % C.key_warps) {}
+
+  FC_DEVICE const ForwardParams& problem() const { return params.problem; }
+
+  // --- shared memory ----------------------------------------------------------------------------------------------
+  FC_DEVICE static ptx::SharedAddress address_q(int number) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, stages) +
+           static_cast<unsigned>(number) % kStages * stage_bytes(C, T);
+  }
+  FC_DEVICE static ptx::SharedAddress address_k(int number) { return address_q(number) + q_bytes(C, T); }
+  FC_DEVICE static ptx::SharedAddress address_v(int number) { return address_k(number) + k_bytes(C, T); }
+  static constexpr int kSlots = step_slots(C);
+  FC_DEVICE static ptx::SharedAddress address_step(int number) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, steps) + (number & (kSlots - 1)) * kStepBytes;
+  }
+  FC_DEVICE static ptx::SharedAddress address_run(int slot) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, runs) + slot * kRunBytes;
+  }
+  FC_DEVICE static ptx::SharedAddress address_next_unit(int slot) { return address_run(slot) + 60; }
+  FC_DEVICE static ptx::SharedAddress address_flags() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, flags); }
+  FC_DEVICE static ptx::SharedAddress address_table() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, table); }
+  FC_DEVICE static ptx::SharedAddress address_own_q() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, own_q); }
+  // Where the keys of a block lie in K and in V.
+  FC_DEVICE static ptx::SharedAddress address_units(int number) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, pages) + (number & 1) * (8 * C.block_n);
+  }
+
+  // Where rows begin at multiples of their pitch, a power of two, one exclusive or is all of lane.at().
+  template <class Tile>
+  FC_DEVICE static unsigned fragment(const typename Tile::Lane& lane, int n, int d) {
+    constexpr int kPitch = Tile::kPitch;
+    constexpr bool kAligned = (kPitch & (kPitch - 1)) == 0 && kPitch <= 1024 && stage_bytes(C, T) % kPitch == 0 &&
+                              q_bytes(C, T) % kPitch == 0 && k_bytes(C, T) % kPitch == 0;
+    if constexpr (kAligned) return ((lane.row_address + lane.chunk_address) ^ (32 * d)) + n * (16 * kPitch);
+    else return lane.at(n, d);
+  }
+
+  // --- what to do -------------------------------------------------------------------------------------------------
+  template <class... Words>
+  FC_DEVICE static void store_words(ptx::SharedAddress at, Words... words) {
+    ptx::st_shared_v4(at, ptx::float_of_bits(words)...);
+  }
+  FC_DEVICE static void write_step(int number, const Step& step) {
+    store_words(address_step(number), step.block, step.flags, step.run, step.run_end);
+  }
+  FC_DEVICE static void write_run(int slot, const Run& run) {
+    const ptx::SharedAddress at = address_run(slot);
+    store_words(at, run.k_units, run.v_units, run.keys_begin, run.keys_end);
+    store_words(at + 16, run.batch, run.head_kv, run.first_row, run.len_kv);
+    store_words(at + 32, run.first_q, run.len_q, run.whole_begin, run.whole_end);
+    store_words(at + 48, run.begin, run.end, run.unit, run.next_unit);
+    store_words(at + 64, run.tile_unit, run.tile_units, 0, 0);
+  }
+  FC_DEVICE static int word(unsigned bits) { return static_cast<int>(bits); }
+  FC_DEVICE static Step read_step(int number) {
+    const ptx::Vector4 a = ptx::ld_shared_v4(address_step(number));
+    return {word(a.x), word(a.y), word(a.z), word(a.w)};
+  }
+  FC_DEVICE static Run read_run(const Step& step) {
+    const ptx::SharedAddress at = address_run(step.run);
+    const ptx::Vector4 a = ptx::ld_shared_v4(at), b = ptx::ld_shared_v4(at + 16), c = ptx::ld_shared_v4(at + 32),
+                       d = ptx::ld_shared_v4(at + 48), e = ptx::ld_shared_v4(at + 64);
+    return {a.x,       a.y,       word(a.z), word(a.w), word(b.x), word(b.y), word(b.z), word(b.w), word(c.x),
+            word(c.y), word(c.z), word(c.w), word(d.x), word(d.y), word(d.z), word(d.w), word(e.x), word(e.y)};
+  }
+  FC_DEVICE static int flag_of_whole(int block, int begin, int end) {
+    return begin <= block && block < end ? Step::kWhole : 0;
+  }
+  // Of one thread, of the warp that has the fewest pages to look up.
+  FC_DEVICE static bool makes_steps() { return ptx::tid_x() == kThreads - 32; }
+  FC_DEVICE void begin_run_at(int number, int slot, int unit) {
+    const Run run = dealer.find(unit, end);
+    write_run(slot, run);
+    write_step(number,
+               {run.begin, Step::kFirst | flag_of_whole(run.begin, run.whole_begin, run.whole_end), slot, run.end});
+  }
+  // The step after step `number - 1`.
+  FC_DEVICE void make_step(int number) {
+    Step step = read_step(number - 1);
+    if (step.block >= 0) {
+      if (++step.block >= step.run_end)
+        return begin_run_at(number, (step.run + 1) & (kSlots - 1),
+                            word(ptx::ld_shared_u32(address_next_unit(step.run))));
+      const ptx::Vector4 words = ptx::ld_shared_v4(address_run(step.run) + 32);
+      step.flags = flag_of_whole(step.block, word(words.z), word(words.w));
+    }
+    write_step(number, step);
+  }
+
+  // --- load -------------------------------------------------------------------------------------------------------
+  // In the place of an offset in units of 16 bytes, which are less: of keys of a page that does not exist, and of keys
+  // that nobody sees.
+  static constexpr unsigned kMissing = 0xfffffffeu, kUnseen = 0xffffffffu;
+  static constexpr unsigned kNan = 0x7fff7fffu;
+
+  // The table is read a step before the pages.
+  FC_DEVICE void look_up(int number) {
+    if constexpr (T.paged) {
+      if (kThreads > C.block_n && ptx::tid_x() >= C.block_n) return;
+      const Step step = read_step(number);
+      const ptx::Vector4 a = ptx::ld_shared_v4(address_run(step.run));
+      const int batch = word(ptx::ld_shared_u32(address_run(step.run) + 16));
+#pragma unroll
+      for (int i = 0; i < kLookUps; ++i) {
+        const int of_block = ptx::tid_x() + i * kThreads, key = step.block * C.block_n + of_block;
+        v_in_page[i] = kUnseen;
+        if (step.block < 0 || of_block >= C.block_n || key < word(a.z) || key >= word(a.w)) continue;
+        const int entry = params.by_page_size.quotient(key), in_page = key - entry * paged->page_size;
+        k_in_page[i] = a.x + in_page * params.k_units.row, v_in_page[i] = a.y + in_page * params.v_units.row;
+        pages[i] = tile::load_length(paged->block_table + batch * paged->table_stride + entry);
+      }
+    }
+  }
+  FC_DEVICE void store_pages(int number) {
+    if constexpr (T.paged) {
+#pragma unroll
+      for (int i = 0; i < kLookUps; ++i) {
+        const int key = ptx::tid_x() + i * kThreads;
+        if (C.block_n % kThreads != 0 && key >= C.block_n) continue;
+        const ptx::SharedAddress at = address_units(number) + 4 * key;
+        unsigned k = kUnseen, v = kUnseen;
+        if (v_in_page[i] != kUnseen) {
+          const bool exists = static_cast<unsigned>(pages[i]) < static_cast<unsigned>(paged->pages);
+          k = exists ? pages[i] * params.k_units.batch + k_in_page[i] : kMissing;
+          v = exists ? pages[i] * params.v_units.batch + v_in_page[i] : kUnseen;
+        }
+        ptx::st_shared_u32(at, k);
+        ptx::st_shared_u32(at + 4 * C.block_n, v);
+      }
+    }
+  }
+
+  FC_DEVICE static const unsigned short* row_of(const void* tensor, const Strides& stride, int batch, int head,
+                                                int row) {
+    return static_cast<const unsigned short*>(tensor) + batch * stride.batch + head * stride.head + row * stride.row;
+  }
+  FC_DEVICE void load_q(int number, const Run& run) {
+    mark(Activity::kLoadQ);
+    constexpr int kChunks = kDim / 8, kCopies = tile_rows(C) * kChunks;
+#pragma unroll 1
+    for (int index = ptx::tid_x(); index < kCopies; index += kThreads) {
+      const int row = index / kChunks, chunk = index % kChunks;
+      const int position = params.by_group_size.quotient(run.first_row + row);
+      const int head = run.head_kv * params.group_size + run.first_row + row - position * params.group_size;
+      const bool exists = position < run.len_q && chunk * 8 < T.head_dim;
+      const unsigned short* from =
+          row_of(problem().q, problem().q_stride, run.batch, head, run.first_q + position) + chunk * 8;
+      ptx::cp_async_16(address_q(number) + TileQk::offset(row, chunk), from, exists ? 16 : 0);
+    }
+  }
+  // A thread's 16-byte pieces of a block of K or V.
+  template <class Tile>
+  struct Pieces {
+    static constexpr int kChunks = Tile::kChunks, kCopies = C.block_n * kChunks;
+    static constexpr int kCount = (kCopies + kThreads - 1) / kThreads;
+    static constexpr bool kOneChunk = kThreads % kChunks == 0;
+    // Beside the widest O addresses of more copies would spill.
+    static constexpr int kAtOnce = kCount <= 2 || kDim + kDimV > 256 ? 2 : kCount <= 8 ? kCount : 4;
+
+    FC_DEVICE static int key(int i) {
+      return kOneChunk ? thread() / kChunks + i * (kThreads / kChunks) : (thread() + i * kThreads) / kChunks;
+    }
+    FC_DEVICE static int chunk(int i) { return (kOneChunk ? thread() : thread() + i * kThreads) % kChunks; }
+    FC_DEVICE static bool exists(int i) { return i < kCount && (kCopies % kThreads == 0 || key(i) < C.block_n); }
+    FC_DEVICE static unsigned offset(int i) {
+      // What the swizzle adds is the same for rows that are 8 apart.
+      if constexpr (kOneChunk && kThreads / kChunks % 8 == 0)
+        return Tile::offset(key(0), chunk(0)) + i * (kThreads / kChunks) * Tile::kPitch;
+      else return Tile::offset(key(i), chunk(i));
+    }
+    FC_DEVICE static unsigned thread() { return ptx::tid_x(); }
+  };
+  FC_DEVICE static void fill(ptx::SharedAddress at, unsigned bits) {
+    const float word = ptx::float_of_bits(bits);
+    ptx::st_shared_v4(at, word, word, word, word);
+  }
+  // Copies what is there. Paged: `of_keys` has where keys lie, and the result is the largest of the thread's words.
+  // Else keys follow `first_unit`, and the first `keys` are there.
+  template <class Tile, int kValidColumns>
+  FC_DEVICE unsigned load_rows(ptx::SharedAddress to, const void* tensor, ptx::SharedAddress of_keys,
+                               unsigned first_unit, unsigned row_units, int keys) const {
+    using Own = Pieces<Tile>;
+    const auto from = ptx::opaque(reinterpret_cast<unsigned long long>(tensor) +
+                                  (Own::kOneChunk ? 16u * static_cast<unsigned>(Own::chunk(0)) : 0u));
+    unsigned largest = 0;
+    unsigned own_unit = first_unit + Own::key(0) * row_units;
+#pragma unroll 1
+    for (int first = 0; first < Own::kCount; first += Own::kAtOnce) {
+      unsigned units[Own::kAtOnce];
+      if constexpr (T.paged) {
+#pragma unroll
+        for (int i = 0; i < Own::kAtOnce; ++i) {
+          if (Own::exists(first + i)) units[i] = ptx::ld_shared_u32(of_keys + 4 * Own::key(first + i));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < Own::kAtOnce; ++i) {
+        if (!Own::exists(first + i)) continue;
+        const int key = Own::key(first + i);
+        if constexpr (T.paged) {
+          largest = units[i] > largest ? units[i] : largest;
+        } else {
+          units[i] = Own::kOneChunk ? own_unit : first_unit + key * row_units;
+          own_unit += kThreads / Own::kChunks * row_units;
+        }
+        const bool is_there = T.paged ? units[i] < kMissing : key < keys;
+        const ptx::SharedAddress at = to + Own::offset(first + i);
+        const auto source = from + 16ull * units[i] + (Own::kOneChunk ? 0 : Own::chunk(first + i) * 16);
+        if (kValidColumns % 16 != 0 && Own::chunk(first + i) * 8 >= kValidColumns) fill(at, 0);
+        else if (is_there) ptx::cp_async_16(at, reinterpret_cast<const void*>(source), 16);
+      }
+    }
+    return largest;
+  }
+  // The thread's pieces that no copy fills. Keys that no row sees become zeros: a weight of 0 does not make NaN one.
+  // Keys of a page that does not exist become NaN, and their V zeros.
+  template <class Tile>
+  FC_DEVICE void fill_rows(ptx::SharedAddress to, ptx::SharedAddress of_keys, int keys) const {
+    using Own = Pieces<Tile>;
+#pragma unroll 1
+    for (int i = 0; i < Own::kCount; ++i) {
+      if (!Own::exists(i)) continue;
+      unsigned units = kUnseen;
+      if constexpr (T.paged) units = ptx::ld_shared_u32(of_keys + 4 * Own::key(i));
+      if (T.paged ? units >= kMissing : Own::key(i) >= keys) fill(to + Own::offset(i), units == kMissing ? kNan : 0);
+    }
+  }
+  FC_DEVICE void load(int number) {
+    const Step step = read_step(number);
+    if (step.block >= 0) {
+      if (step.flags & Step::kFirst) load_q(number, read_run(step));
+      unsigned k_unit = 0, v_unit = 0;
+      int keys = C.block_n;
+      if constexpr (!T.paged) {
+        const ptx::Vector4 words = ptx::ld_shared_v4(address_run(step.run));
+        const int first_key = step.block * C.block_n;
+        k_unit = words.x + first_key * params.k_units.row, v_unit = words.y + first_key * params.v_units.row;
+        keys = word(words.w) - first_key;
+      }
+      const ptx::SharedAddress of_k = address_units(number), of_v = of_k + 4 * C.block_n;
+      mark(Activity::kLoadK, step.block);
+      unsigned largest =
+          load_rows<TileQk, T.head_dim>(address_k(number), problem().k, of_k, k_unit, params.k_units.row, keys);
+      mark(Activity::kLoadV, step.block);
+      const unsigned of_values =
+          load_rows<TileV, T.head_dim_v>(address_v(number), problem().v, of_v, v_unit, params.v_units.row, keys);
+      // Of tiles of one width a thread has the same keys.
+      if (kDim != kDimV) largest = of_values > largest ? of_values : largest;
+      if (T.paged ? largest >= kMissing : keys < C.block_n) {
+        fill_rows<TileQk>(address_k(number), of_k, keys);
+        fill_rows<TileV>(address_v(number), of_v, keys);
+      }
+    }
+    ptx::cp_async_commit();
+  }
+
+  // --- compute ----------------------------------------------------------------------------------------------------
+  FC_DEVICE void begin_run(int number, const Run& run) {
+    if constexpr (keeps_q(T)) {
+      const typename TileQk::Lane lane_q = lane_of_q(address_q(number));
+#pragma unroll
+      for (int d = 0; d < kDim / 16; ++d) ptx::ldmatrix_x4(q[d], fragment<TileQk>(lane_q, 0, d));
+    } else {
+      for (int at = 16 * ptx::tid_x(); at < q_bytes(C, T); at += 16 * kThreads) {
+        const ptx::Vector4 words = ptx::ld_shared_v4(address_q(number) + at);
+        ptx::st_shared_v4(address_own_q() + at, ptx::float_of_bits(words.x), ptx::float_of_bits(words.y),
+                          ptx::float_of_bits(words.z), ptx::float_of_bits(words.w));
+      }
+      ptx::bar_sync();
+    }
+    if constexpr (T.alibi != 0) {
+      const Extent extent = dealer.extent(run.len_q, run.len_kv);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = own_row(run, r), position = params.by_group_size.quotient(row);
+        slopes[r] = tile::Score<T, Extent>{extent, score_params}.slope(
+            run.batch, run.head_kv * params.group_size + row - position * params.group_size);
+      }
+    }
+  }
+  // Before a run and after its end, when the compiler need not keep what was there.
+  FC_DEVICE void clear() {
+#pragma unroll
+    for (int d = 0; d < (keeps_q(T) ? kDim / 16 : 1); ++d) q[d][0] = q[d][1] = q[d][2] = q[d][3] = 0;
+    softmax.reset();
+    tile::set_zero(acc_o);
+  }
+  // The lane's rows, among all of the sequence and key head.
+  FC_DEVICE int own_row(const Run& run, int r) const {
+    return run.first_row + 16 * row_warp + tile::row_of_lane(lane, r);
+  }
+  FC_DEVICE typename TileQk::Lane lane_of_q(ptx::SharedAddress tile) const {
+    return TileQk::lane_rows_first(tile + 16 * row_warp * TileQk::kPitch, lane);
+  }
+  FC_DEVICE void scores(float (&acc_s)[kKeyTiles][4], int number) {
+    const typename TileQk::Lane lane_q = lane_of_q(address_own_q());
+    const typename TileQk::Lane lane_k =
+        TileQk::lane_columns_first(address_k(number) + key_warp * kKeys * TileQk::kPitch, lane);
+    tile::set_zero(acc_s);
+#pragma unroll
+    for (int d = 0; d < kDim / 16; ++d) {
+      const int at = keeps_q(T) ? d : 0;
+      if constexpr (!keeps_q(T)) ptx::ldmatrix_x4(q[0], lane_q.at(0, d));
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        unsigned b[4];
+        ptx::ldmatrix_x4(b, fragment<TileQk>(lane_k, n, d));
+        tile::mma<T.element>(acc_s[2 * n], q[at], b[0], b[1]);
+        tile::mma<T.element>(acc_s[2 * n + 1], q[at], b[2], b[3]);
+      }
+    }
+  }
+  // Functions of scores, and the mask.
+  FC_DEVICE void transform(float (&acc_s)[kKeyTiles][4], const Run& run, int of_block) const {
+    const Extent extent = dealer.extent(run.len_q, run.len_kv);
+    const tile::Mask<T, Extent> mask{extent};
+    const int block = of_block * C.key_warps + key_warp;  // of the warp's keys
+    const int first_key = block * kKeys + tile::column_of_lane(lane);
+    const int first_row = run.first_row + 16 * row_warp;
+    const int first = params.by_group_size.quotient(first_row);
+    const int last = tile::min_int(params.by_group_size.quotient(first_row + 15), run.len_q - 1);
+    const auto position = [&](int r) { return params.by_group_size.quotient(own_row(run, r)); };
+    if constexpr (transforms_scores(T)) {
+      const tile::Score<T, Extent> score{extent, score_params};
+      score.apply(acc_s, slopes, score.template side<kKeys>(block, first, last), first_key, {position(0), position(1)});
+    }
+    if (const tile::Cut cut = mask.template cut<kKeys>(block, first, last); cut.any())
+      mask.apply(acc_s, cut, first_key, {position(0), position(1)});
+  }
+  FC_DEVICE void add_pv(const float (&acc_s)[kKeyTiles][4], int number) {
+    const typename TileV::Lane lane_v =
+        TileV::lane_rows_first(address_v(number) + key_warp * kKeys * TileV::kPitch, lane);
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+      unsigned p[4];
+      tile::pack_operand<T.element>(p, acc_s, n);
+#pragma unroll
+      for (int d = 0; d < kDimV / 16; ++d) {
+        unsigned b[4];
+        ptx::ldmatrix_x4_trans(b, fragment<TileV>(lane_v, n, d));
+        tile::mma<T.element>(acc_o[2 * d], p, b[0], b[1]);
+        tile::mma<T.element>(acc_o[2 * d + 1], p, b[2], b[3]);
+      }
+    }
+  }
+  // Whether a row of the warp sees a key of its part of the block.
+  FC_DEVICE bool sees(const Run& run, int block) const {
+    const Extent extent = dealer.extent(run.len_q, run.len_kv);
+    const tile::Mask<T, Extent> mask{extent};
+    const int first_row = run.first_row + 16 * row_warp, first_key = block * C.block_n + key_warp * kKeys;
+    const int first = params.by_group_size.quotient(first_row);
+    const int last = tile::min_int(params.by_group_size.quotient(first_row + 15), run.len_q - 1);
+    return first_key < mask.end_of(last) && first_key + kKeys > mask.begin_of(first);
+  }
+  FC_DEVICE void compute(int number, const Step& step) {
+    if (step.flags & Step::kFirst) begin_run(number, read_run(step));
+    const bool is_whole = step.flags & Step::kWhole;
+    if (!is_whole && !sees(read_run(step), step.block)) return;
+    float acc_s[kKeyTiles][4];
+    mark(Activity::kQk, step.block);
+    scores(acc_s, number);
+    mark(Activity::kMask, step.block);
+    if (transforms_scores(T) || !is_whole) transform(acc_s, read_run(step), step.block);
+    mark(Activity::kSoftmax, step.block);
+    float rescale[2];
+    softmax.update(acc_s, problem().scale_log2, rescale);
+    // The maxima of most blocks are those of blocks before.
+    if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) tile::scale_rows(acc_o, rescale);
+    mark(Activity::kPv, step.block);
+    add_pv(acc_s, number);
+  }
+
+  // --- finish -----------------------------------------------------------------------------------------------------
+  FC_DEVICE void finish(int number, const Step& step) {
+    mark(Activity::kMerge, step.block);
+    const Run run = read_run(step);
+    tile::RowState state = tile::RowState::of(softmax);
+    const Finish<T, C> rest{params, score_params, run, lane, row_warp, key_warp};
+    if constexpr (C.key_warps == 1) {
+      end_of_run(rest, state, acc_o);
+    } else {
+      ptx::bar_sync();  // all warps have read this stage
+      float o[warp_chunks(C, T)][4];
+      const OverKeyWarps<T, C> way{address_q(number) + row_warp * exchange_bytes(C, T), key_warp};
+      tile::exchange<C.key_warps, warp_chunks(C, T), all_chunks(T), false>(
+          way, key_warp, lane, [&](int c, int i) { return acc_o[c][i]; }, state, o);
+      end_of_run(rest, state, o);
+    }
+  }
+  template <class Chunks>
+  FC_DEVICE void end_of_run(const Finish<T, C>& rest, const tile::RowState& state, const Chunks& o) {
+    const Run& run = rest.run;
+    if (run.unit == run.tile_unit && run.next_unit == run.tile_unit + run.tile_units) {
+      mark(Activity::kEpilogue);
+      return rest.store(state, o);
+    }
+    const Parts parts = Parts::of<C>(run, dealer.shares());
+    rest.write_part(parts, state, o);
+    mark(Activity::kWaitPartner);
+    if (!rest.arrive(parts, address_flags() + 4)) return;
+    mark(Activity::kEpilogue);
+    rest.merge(parts);
+  }
+
+  FC_DEVICE void run() {
+    begin_role(tile::Role::kWarp);
+    dealer.make();
+    ptx::bar_sync();
+    dealer.write_bad();
+    const Shares shares = dealer.shares();
+    if (ptx::ctaid_x() >= shares.ctas) return end_role();
+    end = shares.begin_of(ptx::ctaid_x() + 1);
+    if (makes_steps()) {
+      // As if a run had ended before.
+      write_step(-1, {0, 0, kSlots - 1, 0});
+      ptx::st_shared_u32(address_next_unit(kSlots - 1), shares.begin_of(ptx::ctaid_x()));
+    }
+    clear();
+    // The code that makes a step is long: once, it is in the instruction cache sooner.
+#pragma unroll 1
+    for (int number = -1 - kStages;; ++number) {
+      const int ahead = number + kStages - 1;  // what is loaded now
+      mark(Activity::kWaitK, number);
+      ptx::cp_async_wait<kStages - 2>();
+      if (ahead >= 0) store_pages(ahead);
+      // Everybody's copies are visible, and the pages and steps; everybody has left the stage that is loaded next.
+      ptx::bar_sync();
+      if (ahead >= 0) load(ahead);
+      if (ahead >= -1) look_up(ahead + 1);
+      if (makes_steps()) make_step(ahead + 2);
+      if (number < 0) continue;
+      const Step step = read_step(number);
+      if (step.block < 0) break;
+      compute(number, step);
+      if (step.block + 1 < step.run_end) continue;
+      finish(number, step);
+      clear();
+    }
+    end_role();
+  }
+};
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward(const __grid_constant__ Params params) {
+  Kernel<T, C>(params, nullptr, nullptr, nullptr).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_scored(const __grid_constant__ Scored<Params> params) {
+  Kernel<T, C>(params.plain, &params.score, nullptr, nullptr).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_ragged(const __grid_constant__ Ragged<Params> params) {
+  Kernel<T, C>(params.plain, &params.score, &params.ragged, nullptr).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_paged(const __grid_constant__ Paged<Params> params) {
+  Kernel<T, C>(params.plain, &params.score, &params.ragged, &params.paged).run();
+}
+
+}  // namespace flashcore::sm80_decode_fwd

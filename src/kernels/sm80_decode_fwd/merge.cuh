@@ -1,0 +1,205 @@
+#pragma once
+// The end of a run of blocks: the key warps of a CTA merge, and where several CTAs have parts of a tile, the last of
+// them to arrive merges the parts. It reads all of them, its own too, in their order: the bits do not depend on who is
+// last.
+
+#include "kernels/ptx/atomic.cuh"
+#include "kernels/ptx/barrier.cuh"
+#include "kernels/sm80_decode_fwd/deal.cuh"
+#include "kernels/tile/partial.cuh"
+#include "kernels/tile/score.cuh"
+
+namespace flashcore::sm80_decode_fwd {
+
+// Over the key warps of some rows, by way of a stage's shared memory (tile::exchange).
+template <Traits T, Config C>
+struct OverKeyWarps {
+  const ptx::SharedAddress buffer;
+  const int own;
+
+  FC_DEVICE ptx::SharedAddress slot(int to, int from) const {
+    return buffer + (to * (C.key_warps - 1) + (from < to ? from : from - 1)) * tile::partial_bytes(warp_chunks(C, T));
+  }
+  FC_DEVICE auto writer(int to, int from) const {
+    return [to = slot(to, from)](int offset, float a, float b, float c, float d) {
+      ptx::st_shared_v4(to + offset, a, b, c, d);
+    };
+  }
+  FC_DEVICE void wait() const { ptx::bar_sync(); }
+  FC_DEVICE bool exists(int) const { return true; }
+  FC_DEVICE bool owns(int chunk) const {
+    return all_chunks(T) % C.key_warps == 0 || own * warp_chunks(C, T) + chunk < all_chunks(T);
+  }
+};
+
+// The parts of a tile, where they lie in the workspace, and which is the CTA's own.
+struct Parts {
+  int count, own;
+  int first_slot, second_slot, step;  // that of part 0, of part 1, and from there on from one to the next
+  int counter;
+
+  FC_DEVICE int slot(int part) const { return part == 0 ? first_slot : second_slot + (part - 1) * step; }
+
+  // A CTA can begin one tile that it does not end, and end one that it has not begun: two slots. With parts of a fixed
+  // size each has its own.
+  template <Config C>
+  FC_DEVICE static Parts of(const Run& run, const Shares& shares) {
+    if constexpr (C.split_keys != 0) {
+      return {run.tile_units, run.unit - run.tile_unit, run.tile_unit, run.tile_unit + 1, 1, run.tile_unit};
+    } else {
+      const int first = shares.cta_of(run.tile_unit), last = shares.cta_of(run.tile_unit + run.tile_units - 1);
+      return {last - first + 1, ptx::ctaid_x() - first, 2 * first + 1, 2 * first + 2, 2, first};
+    }
+  }
+};
+
+template <Traits T, Config C>
+struct Finish {
+  static constexpr int kChunks = warp_chunks(C, T);
+  using Chunks = float[kChunks][4];
+
+  const Params& params;
+  const ScoreParams* score_params;
+  const Run& run;
+  const int lane, row_warp, key_warp;
+
+  // Within the tile; rows of heads and positions that do not exist are its last ones.
+  FC_DEVICE int row(int r) const { return 16 * row_warp + tile::row_of_lane(lane, r); }
+  FC_DEVICE int rows() const { return run.len_q * params.group_size - run.first_row; }
+  FC_DEVICE int column(int chunk) const { return (key_warp * kChunks + chunk) * 8; }
+
+  // --- parts ------------------------------------------------------------------------------------------------------
+  // Maximum and sum of each row, then O by rows: those that exist, and no others, are what CTAs write and read.
+  FC_DEVICE float* part_address(const Parts& parts, int part) const {
+    return static_cast<float*>(params.parts) + static_cast<long long>(parts.slot(part)) * (part_bytes(C, T) / 4);
+  }
+  static constexpr int kFirstO = 2 * tile_rows(C);
+  FC_DEVICE void write_part(const Parts& parts, const tile::RowState& state, const Chunks& o) const {
+    float* to = part_address(parts, parts.own);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row(r) >= rows()) continue;
+      if (key_warp == 0 && lane % 4 == 0) {
+        ptx::st_global_f32(to + 2 * row(r), state.maximum[r]);
+        ptx::st_global_f32(to + 2 * row(r) + 1, state.total[r]);
+      }
+      float* of_row = to + kFirstO + row(r) * T.head_dim_v + tile::column_of_lane(lane);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        if (column(c) >= T.head_dim_v) continue;
+        ptx::st_global_f32(of_row + column(c), o[c][2 * r]);
+        ptx::st_global_f32(of_row + column(c) + 1, o[c][2 * r + 1]);
+      }
+    }
+  }
+  // True in the CTA that is the last one to arrive.
+  FC_DEVICE bool arrive(const Parts& parts, ptx::SharedAddress flag) const {
+    ptx::bar_sync();  // all threads have written
+    if (ptx::tid_x() == 0) {
+      unsigned* counter = params.counters + parts.counter;
+      const bool is_last = ptx::atomic_add_global_acq_rel(counter, 1) == static_cast<unsigned>(parts.count) - 1;
+      if (is_last) ptx::st_global_u32(counter, 0);  // as the next launch wants it
+      ptx::st_shared_u32(flag, is_last);
+    }
+    ptx::bar_sync();
+    return ptx::ld_shared_u32(flag) != 0;
+  }
+  // Four columns of a row for each thread. What they wait for is latency, so several parts are on their way at once.
+  FC_DEVICE void merge(const Parts& parts) const {
+    constexpr int kVectors = T.head_dim_v / 4;
+    constexpr int kAtOnce = registers_of_thread(C) >= 200 ? 16 : 8;
+    const int count = tile::min_int(rows(), tile_rows(C)) * kVectors;
+#pragma unroll 1
+    for (int index = ptx::tid_x(); index < count; index += threads_per_block(C)) {
+      const int of_row = index / kVectors, of_column = index % kVectors * 4;
+      float maximum = ptx::negative_infinity(), total = 0.0f, o[4] = {};
+#pragma unroll 1
+      for (int first = 0; first < parts.count; first += kAtOnce) {
+        float maxima[kAtOnce], totals[kAtOnce];
+        ptx::Vector4 words[kAtOnce];
+        float common = maximum;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          maxima[i] = ptx::negative_infinity(), totals[i] = 0.0f, words[i] = {0, 0, 0, 0};
+          if (first + i >= parts.count) continue;
+          const float* from = part_address(parts, first + i);
+          maxima[i] = ptx::ld_global_f32(from + 2 * of_row), totals[i] = ptx::ld_global_f32(from + 2 * of_row + 1);
+          words[i] = ptx::ld_global_v4(from + kFirstO + of_row * T.head_dim_v + of_column);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) common = ptx::max(common, maxima[i]);
+        const float before = tile::weight(maximum, common);
+        maximum = common, total *= before;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) o[j] *= before;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const float weight = tile::weight(maxima[i], common);
+          total = ptx::fma(weight, totals[i], total);
+          o[0] = ptx::fma(weight, ptx::float_of_bits(words[i].x), o[0]);
+          o[1] = ptx::fma(weight, ptx::float_of_bits(words[i].y), o[1]);
+          o[2] = ptx::fma(weight, ptx::float_of_bits(words[i].z), o[2]);
+          o[3] = ptx::fma(weight, ptx::float_of_bits(words[i].w), o[3]);
+        }
+      }
+      const Place place = place_of(of_row);
+      const float scale = end_row(place, maximum, total, of_column == 0);
+      store_pair(place, of_column, o[0] * scale, o[1] * scale);
+      store_pair(place, of_column + 2, o[2] * scale, o[3] * scale);
+    }
+  }
+
+  // --- results ----------------------------------------------------------------------------------------------------
+  struct Place {
+    int position, head;
+    unsigned short* o;
+  };
+  FC_DEVICE Place place_of(int of_row) const {
+    const ForwardParams& problem = params.problem;
+    Place place;
+    place.position = params.by_group_size.quotient(run.first_row + of_row);
+    place.head = run.head_kv * params.group_size + run.first_row + of_row - place.position * params.group_size;
+    place.o = static_cast<unsigned short*>(problem.o) + run.batch * problem.o_stride.batch +
+              place.head * problem.o_stride.head + (run.first_q + place.position) * problem.o_stride.row;
+    return place;
+  }
+  FC_DEVICE static void store_pair(const Place& place, int column, float a, float b) {
+    ptx::st_global_u32(reinterpret_cast<unsigned*>(place.o + column), tile::pack<T.element>(a, b));
+  }
+  // What O is multiplied with. One thread of a row writes its log-sum-exp.
+  FC_DEVICE float end_row(const Place& place, float maximum, float total, bool writes) const {
+    const ForwardParams& problem = params.problem;
+    float scale, lse;
+    if constexpr (T.sink) {
+      const Extent extent = {problem.heads_q, run.len_q, run.len_kv, 0, 0};
+      const float sink = tile::Score<T, Extent>{extent, score_params}.sink_log2(place.head);
+      scale = tile::add_sink(maximum, total, sink, lse);
+    } else {
+      scale = tile::inverse_sum(total);
+      lse = tile::log_sum_exp(maximum, total);
+    }
+    if (problem.lse && writes) {
+      const long long heads_rows =
+          T.ragged ? static_cast<long long>(place.head) * params.total_q + run.first_q
+                   : static_cast<long long>(run.batch * problem.heads_q + place.head) * problem.seqlen_q;
+      ptx::st_global_f32(problem.lse + heads_rows + place.position, lse);
+    }
+    return scale;
+  }
+  // Of a tile that this CTA has whole.
+  FC_DEVICE void store(const tile::RowState& state, const Chunks& o) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (row(r) >= rows()) continue;
+      const Place place = place_of(row(r));
+      const float scale = end_row(place, state.maximum[r], state.total[r], key_warp == 0 && lane % 4 == 0);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        if (column(c) < T.head_dim_v)
+          store_pair(place, column(c) + tile::column_of_lane(lane), o[c][2 * r] * scale, o[c][2 * r + 1] * scale);
+      }
+    }
+  }
+};
+
+}  // namespace flashcore::sm80_decode_fwd
