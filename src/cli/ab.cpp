@@ -141,6 +141,7 @@ Run add_ab(CLI::App& app) {
       ->type_name("A B")
       ->expected(0, 2);
   add_common(app, options->common, kDevice | kSuite | kProblem | kStore | kJson);
+  tell_default_suite(app, "quick");
   add_timing_flags(app, options->timing, "what counts as a difference");
   auto* calibrate = app.add_flag("--calibrate", options->calibrate,
                                  "race A against itself; false alarms beyond 10% make later verdicts refused");

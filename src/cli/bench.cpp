@@ -144,6 +144,7 @@ int run_bench(const BenchArguments& options) {
 Run add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
+  tell_default_suite(app, "quick");
   app.add_option("--regime", options->timing.regime,
                  "graph (replays of many launches) | cold (inputs not in cache) | warm (one launch)")
       ->capture_default_str();

@@ -1,5 +1,6 @@
 // flashcore campaign: the whole way, phase by phase.
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -18,6 +19,7 @@ namespace {
 struct CampaignArguments {
   Common common;
   std::string out = "campaign", budget = "25m", python = "python3", baseline, ledger = "results/experiments";
+  double patience = 2;
   bool resume = false;
 };
 
@@ -28,6 +30,7 @@ CampaignOptions campaign_options(const CampaignArguments& options) {
     throw_bad_input("--budget '{}' is no budget: give seconds, minutes or hours of the whole campaign (120s, 25m, 1h)",
                     excerpt(options.budget));
   out.budget_seconds = *budget;
+  out.hard_limit = options.patience;
   out.device = describe_device(options.common.device);
   const bool on_gpu = out.device.limits.kind == DeviceKind::kCuda && !out.device.limits.emulated;
   Common chosen = options.common;
@@ -74,6 +77,7 @@ void show_campaign(Console& console, const CampaignResult& result) {
 int run_campaign_verb(const CampaignArguments& options) {
   check_json_target(options.common);
   check_output_folder("--out", options.out);
+  const auto lock = lock_campaign_folder(options.out);
   std::optional<CampaignState> earlier = earlier_state(options);
   const CampaignOptions campaign = campaign_options(options);
   if (!options.baseline.empty()) {
@@ -88,11 +92,19 @@ int run_campaign_verb(const CampaignArguments& options) {
   console.line("campaign on {} ({}): {}, budget {}, into {}; Ctrl-C ends it, --resume goes on", campaign.device.name,
                campaign.device.id, problems_of(campaign.problems, options.common), options.budget,
                campaign.folder.string());
+  if (campaign.budget_seconds < kLeastBudgetSeconds)
+    console.line(
+        "a budget below {:.0f}m bounds the search alone: each phase has {:.0f} s at least, and each of its "
+        "commands may take {:.0f} s",
+        kLeastBudgetSeconds / 60, kLeastPhaseSeconds, kLeastLimitSeconds);
   const CampaignResult result = run_campaign(
       campaign, std::move(earlier),
       [&](const CampaignState&, const CampaignPhase& phase) {
         if (phase.status == PhaseStatus::kRunning) {
-          console.line("{}: about {:.0f} s", phase.name, phase.budget_seconds);
+          const auto kept = std::count_if(phase.commands.begin(), phase.commands.end(),
+                                          [](const CampaignCommand& c) { return c.kept; });
+          console.line("{}: about {:.0f} s{}", phase.name, phase.budget_seconds,
+                       kept == 0 ? "" : fmt::format(", {} of {} commands done before", kept, phase.commands.size()));
           return;
         }
         console.line("  {} in {:.1f} s{}{}", console.paint(to_string(phase.verdict), tone_of_phase(phase.verdict)),
@@ -122,12 +134,18 @@ int run_campaign_verb(const CampaignArguments& options) {
 Run add_campaign(CLI::App& app) {
   auto options = std::make_shared<CampaignArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kJson);
+  tell_default_suite(app, "canonical on a GPU, smoke on a CPU, emulator on an emulated GPU");
   app.add_option("--out", options->out, "folder of all that it writes")
       ->type_name("DIR")
       ->check(not_empty())
       ->capture_default_str();
-  app.add_option("--budget", options->budget, "of the whole campaign, shared out over its phases")
+  app.add_option("--budget", options->budget,
+                 "shared out over the phases that are still to do; below 2m it bounds the search alone")
       ->type_name("TIME")
+      ->capture_default_str();
+  app.add_option("--patience", options->patience, "a phase that takes so many times its share is ended")
+      ->type_name("FACTOR")
+      ->check(CLI::Range(1.0, 100.0))
       ->capture_default_str();
   app.add_flag("--resume", options->resume, "go on with the campaign in --out: what is done is not run again");
   app.add_option("--baseline", options->baseline,

@@ -225,6 +225,7 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
 Run add_check(CLI::App& app) {
   auto options = std::make_shared<CheckOptions>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kJson);
+  tell_default_suite(app, "smoke");
   app.add_option("--patterns", options->patterns, "data to try: normal, peaked, ... (default: all)")
       ->delimiter(',')
       ->type_name("NAME,...");

@@ -61,6 +61,11 @@ void add_common(CLI::App& app, Common& common, unsigned flags) {
   app.add_flag("--quiet", common.quiet, "print the summary line and errors only");
 }
 
+void tell_default_suite(CLI::App& app, std::string_view suite) {
+  CLI::Option* option = app.get_option("--suite");
+  option->description(fmt::format("{} (default: {})", option->get_description(), suite));
+}
+
 void add_trust_code(CLI::App& app, bool& trust) {
   app.add_flag("--trust-code", trust,
                "patched kernels are neither checked nor confined, and may do all that you may: only if you have read "

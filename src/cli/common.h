@@ -31,6 +31,8 @@ struct Common {
 // Which common flags a verb takes. A flag that a verb would ignore is not offered: an inert knob misleads.
 enum Flag : unsigned { kDevice = 1, kSuite = 2, kProblem = 4, kFamily = 8, kConfig = 16, kStore = 32, kJson = 64 };
 void add_common(CLI::App& app, Common& common, unsigned flags);
+// Into the help of --suite: what a verb takes without it.
+void tell_default_suite(CLI::App& app, std::string_view suite);
 // --trust-code, for verbs that run kernels which others may have written.
 void add_trust_code(CLI::App& app, bool& trust);
 // Lines of the verb's help that a test executes. "  # exit N" behind one names the code it ends with if not 0, and

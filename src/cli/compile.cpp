@@ -243,6 +243,7 @@ Run add_compile(CLI::App& app) {
   auto options = std::make_shared<CompileArguments>();
   options->archs = known_archs();
   add_common(app, options->common, kSuite | kProblem | kFamily | kConfig | kJson);
+  tell_default_suite(app, "a few problems of every kind");
   app.add_flag("--all", options->all, "every GPU family (the default when no --family is given)");
   app.add_option("--arch", options->archs, "architectures, as sm_80,sm_90 (default: all known)")
       ->delimiter(',')

@@ -59,7 +59,7 @@ void show_result(Console& console, const CrosscheckResult& result, const std::st
                    ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", m.ratio.estimate, m.ratio.low, m.ratio.high)
                    : "-",
                {word_of(m.agreement), tone_of_agreement(m.agreement)},
-               shorten(m.cause, 110)});
+               m.cause});
   }
   console.table(table);
   Table ceilings({"matrix multiply", "TFLOP/s", "our ceiling", "verdict", "cause"});
@@ -68,7 +68,7 @@ void show_result(Console& console, const CrosscheckResult& result, const std::st
                   c.reading.tflops > 0 ? fmt::format("{:.3f}", c.reading.tflops) : "-",
                   c.ceiling_tflops > 0 ? fmt::format("{:.3f}", c.ceiling_tflops) : "-",
                   {word_of(c.agreement), tone_of_agreement(c.agreement)},
-                  shorten(c.cause, 110)});
+                  c.cause});
   console.table(ceilings);
 }
 
@@ -84,14 +84,17 @@ CrosscheckResult crosscheck_one(const CrosscheckArguments& options, Device& devi
   };
   for (const MethodReading& reading : times.methods) judge(reading);
   if (interrupted()) return result;
-  const ToolQuestion question{.problem = named.problem,
-                              .device = device.info().id,
-                              .candidate = candidate.print(),
-                              .program = std::filesystem::read_symlink("/proc/self/exe").string(),
-                              .python = options.python,
-                              .seconds = *parse_duration(options.seconds)};
-  if (device.info().limits.kind == DeviceKind::kCuda)
-    judge(time_by_ncu(question, compiled_candidate(candidate, named.problem, device.info().limits)));
+  const DeviceLimits& limits = device.info().limits;
+  const bool on_gpu = limits.kind == DeviceKind::kCuda;
+  const ToolQuestion question{
+      .problem = named.problem,
+      .device = device.info().id,
+      .candidate = candidate.print(),
+      .kernel = on_gpu ? candidate.family->source(candidate.config, named.problem, limits).name_expression : "",
+      .program = std::filesystem::read_symlink("/proc/self/exe").string(),
+      .python = options.python,
+      .seconds = *parse_duration(options.seconds)};
+  if (on_gpu) judge(time_by_ncu(question, compiled_candidate(candidate, named.problem, limits)));
   const ToolAnswers answers = ask_python(question);
   for (const MethodReading& reading : answers.methods) judge(reading);
   for (const MatmulReading& reading : answers.matmuls)
@@ -153,6 +156,7 @@ int run_crosscheck(const CrosscheckArguments& options) {
 Run add_crosscheck(CLI::App& app) {
   auto options = std::make_shared<CrosscheckArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kJson);
+  tell_default_suite(app, "smoke");
   app.add_option("--limit", options->limit, "a larger difference is a finding (default: 2% on a GPU, 10% on a CPU)")
       ->type_name("SHARE");
   app.add_option("--rounds", options->rounds, "in which the ways of this process take turns")

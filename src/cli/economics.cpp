@@ -1,15 +1,23 @@
 // flashcore economics: what the trials of a store cost, and what they gained for it.
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/stored.h"
 #include "cli/verbs.h"
+#include "core/error.h"
 #include "core/foreign_text.h"
 #include "lab/economics/account.h"
 
 namespace flashcore::cli {
 
 namespace {
+
+// Of the runs that an error names.
+constexpr std::size_t kShownRuns = 10;
 
 struct EconomicsArguments {
   Common common;
@@ -41,15 +49,34 @@ void show_account(Console& console, const Account& account, std::optional<double
   console.line("{}", cost_sentence(account, price));
 }
 
+// Of all runs if none is named.
+std::vector<Trial> trials_of_run(const std::string& store, const std::string& run) {
+  std::vector<Trial> trials = stored_trials(store, {});
+  if (run.empty()) return trials;
+  std::vector<std::string> latest_first;
+  for (auto t = trials.rbegin(); t != trials.rend(); ++t)
+    if (std::find(latest_first.begin(), latest_first.end(), t->run) == latest_first.end())
+      latest_first.push_back(t->run);
+  if (std::find(latest_first.begin(), latest_first.end(), run) == latest_first.end()) {
+    const std::size_t shown = std::min(latest_first.size(), kShownRuns);
+    const std::string more =
+        latest_first.size() > shown ? fmt::format(" and {} earlier ones", latest_first.size() - shown) : "";
+    latest_first.resize(shown);
+    if (shown == 0) throw_bad_input("--run {}: the store {} holds no trial", excerpt(run), store);
+    throw_bad_input("--run {}: the store {} has no such run; it has {}{} (latest first)", excerpt(run), store,
+                    fmt::join(latest_first, ", "), more);
+  }
+  std::erase_if(trials, [&](const Trial& t) { return t.run != run; });
+  return trials;
+}
+
 int show_economics(const EconomicsArguments& options) {
   const Common& common = options.common;
   check_json_target(common);
   require_distinct({{"--json", common.json}}, {{"--store", common.store}});
   std::optional<double> price;
   if (!options.price.empty()) price = parse_finite(options.price);
-  TrialQuery query;
-  if (!options.run.empty()) query.run = options.run;
-  std::vector<Account> accounts = accounts_of(stored_trials(common.store, query));
+  std::vector<Account> accounts = accounts_of(trials_of_run(common.store, options.run));
   std::erase_if(accounts, [&](const Account& a) { return !a.device_key.starts_with(options.device_key); });
   Console console(common.quiet, json_on_stdout(common));
   nlohmann::json results = nlohmann::json::array();

@@ -138,6 +138,7 @@ int run_explain(const ExplainArguments& options) {
 Run add_explain(CLI::App& app) {
   auto options = std::make_shared<ExplainArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kStore | kJson);
+  tell_default_suite(app, "quick");
   app.add_option("--arch", options->arch, "as on a GPU of this architecture, which need not be here")
       ->type_name("sm_90");
   app.add_option("--key", options->key, "with --arch: whose tuned table and results to use, as h200")->type_name("KEY");

@@ -131,6 +131,7 @@ int run_gate(const GateArguments& options) { return options.write_baseline.empty
 Run add_gate(CLI::App& app) {
   auto options = std::make_shared<GateArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
+  tell_default_suite(app, "what the baseline holds; quick with --write-baseline");
   app.add_option("--baseline", options->baseline,
                  "what to judge against: a file of --write-baseline or of `bench --json` (default: the leaderboard)")
       ->type_name("FILE");

@@ -68,6 +68,9 @@ void print_inversion(Console& console, const InvertOptions& options, const Inver
   }
   for (const auto& [reason, names] : names_by_reason) console.line("  not judged: {}: {}", names, reason);
   console.summary("{}: {}", options.problem.name, result.answer);
+  if (const std::string load = load_words(result.readings); !load.empty()) console.line("  {}", load);
+  if (const std::string busy = busy_words(result.readings); !busy.empty())
+    console.summary("  warning: {}; the plain kernel and its variants alike, and the intervals are wider for it", busy);
 }
 
 int run_invert(const InvertArguments& arguments) {
@@ -109,6 +112,7 @@ int run_invert(const InvertArguments& arguments) {
 Run add_invert(CLI::App& app) {
   auto arguments = std::make_shared<InvertArguments>();
   add_common(app, arguments->common, kDevice | kSuite | kProblem | kFamily | kConfig | kJson);
+  tell_default_suite(app, "canonical");
   std::string names;
   for (const Variant& variant : variants()) names += (names.empty() ? "" : ", ") + std::string(variant.name);
   app.add_option("--variants", arguments->variants, "some of: " + names)->type_name("A,B")->delimiter(',');

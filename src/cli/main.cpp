@@ -102,6 +102,16 @@ void warn_of_other_host_sources() {
       std::getenv("FLASHCORE_SOURCE"), fmt::join(differ, ", "), differ.size() == 1 ? "differs" : "differ"));
 }
 
+// CLI11 says "--budget: At Most 1 required but received 2".
+std::string words_of(const CLI::ParseError& error) {
+  const std::string said = error.what();
+  const std::size_t flag_ends = said.find(": At Most 1 required but received ");
+  if (error.get_name() != "ArgumentMismatch" || flag_ends == std::string::npos) return said;
+  const std::string times = said.substr(said.rfind(' ') + 1);
+  return fmt::format("{} was given {}; give it once", said.substr(0, flag_ends),
+                     times == "2" ? "twice" : times + " times");
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app{"flashcore: attention kernels, and the laboratory that makes them", "flashcore"};
   app.set_version_flag("--version", std::string("flashcore ") + FLASHCORE_VERSION);
@@ -124,7 +134,7 @@ int parse_and_run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const auto used = app.get_subcommands();
     print_error(
-        fmt::format("{}; see flashcore{} --help", error.what(), used.empty() ? "" : " " + used.front()->get_name()));
+        fmt::format("{}; see flashcore{} --help", words_of(error), used.empty() ? "" : " " + used.front()->get_name()));
     return kBadUsage;
   }
   for (const Verb& verb : verbs) {

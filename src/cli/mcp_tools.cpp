@@ -50,10 +50,19 @@ json object_schema(json properties, std::vector<std::string> required) {
           {"additionalProperties", false}};
 }
 
+// Of every tool that takes one.
+json config_schema() {
+  return {{"type", "object"},
+          {"description",
+           "tile parameters by name, each an integer, as {\"block_m\": 64}; what is left out is the default. `source` "
+           "with the family lists them. Needs family"},
+          {"additionalProperties", whole_schema("", -2147483648LL, 2147483647)}};
+}
+
 json candidate_properties() {
   return {{"problem", problem_schema()},
           {"family", text_schema("the kernel family; without it what dispatch picks, or all that apply", 200)},
-          {"config", text_schema("its tile parameters as key=value,key=value; needs family")},
+          {"config", config_schema()},
           {"device", device_schema()},
           {"timeout_seconds", timeout_schema()}};
 }
@@ -61,9 +70,6 @@ json candidate_properties() {
 json submit_properties() {
   json properties = candidate_properties();
   properties["family"] = text_schema("the kernel family that the config or the patch is of", 200);
-  properties["config"] = {{"type", "object"},
-                          {"description", "tile parameters, each an integer; what is left out is the default"},
-                          {"additionalProperties", whole_schema("", -2147483648LL, 2147483647)}};
   properties["name"] = text_schema("what the patch is called: letters, digits and _", 100);
   properties["files"] = {{"type", "object"},
                          {"description", "whole sources by path: kernel.cuh is the family's; others as tile/mask.cuh"},
@@ -103,32 +109,54 @@ json make_tools() {
   check["seed"] = whole_schema("of the data", 0, 9007199254740991);
   return json::array(
       {tool("problems", "Problems",
-            "The suites that ship; with `suite` its problems; with `problem` what an id says and costs.",
+            "The suites that ship; with `suite` its problems; with `problem` what an id says and costs. Returns "
+            "`suites`; or `problems` as {name, problem}; or `result` with the fields of the problem (sequence lengths "
+            "in rows, head dims in elements), its FLOPs and its bytes. Tensors are q [batch, heads_q, seqlen_q, "
+            "head_dim], k and v [batch, heads_kv, seqlen_kv, head_dim]. Error: a suite that does not ship, an id that "
+            "cannot be read.",
             object_schema({{"suite", text_schema("a suite that ships", 60)}, {"problem", problem_schema()}}, {})),
        tool("source", "Kernel source",
-            "The families; with `family` its files and what they include; with `file` the text, as it is patched.",
+            "The families; with `family` its files, what they include and its config's fields with their values; with "
+            "`file` its text, as a patch changes it, at most 64 KiB from `offset` (bytes), and `next_offset` while "
+            "there is more. Error: no such family or file; a CPU family, which has no device source.",
             object_schema({{"family", text_schema("a kernel family, as sm80_fwd", 200)},
                            {"file", text_schema("as sm80_fwd/kernel.cuh or tile/softmax.cuh", 400)},
                            {"offset", whole_schema("of the first byte", 0, 1 << 30)}},
                           {})),
        tool("explain", "Explain dispatch",
-            "Which candidate dispatch picks for a problem, why, its expected time and the floor.",
+            "Which candidate dispatch picks for a problem and why. `result.results` has family, config, reason, "
+            "expected_us and floor_us (microseconds of one launch; null: not known), and what else it weighed. "
+            "Nothing is launched. Error: a problem that no family computes, an architecture that is not known.",
             object_schema({{"problem", problem_schema()},
                            {"device", device_schema()},
                            {"arch", text_schema("as on a GPU that need not be here: sm_90", 32)},
                            {"key", text_schema("with arch: whose tuned table, as h200", 60)},
                            {"timeout_seconds", timeout_schema()}},
                           {"problem"})),
-       tool("check", "Check correctness", "Is a family right on a problem or a suite, by the full correctness gate.",
+       tool("check", "Check correctness",
+            "Is a family right on a problem or a suite, by the full correctness gate: against fp64 on the same inputs, "
+            "within a derived bound. `verdict` is passed, failed or not_judged; `result` counts passed, failed and "
+            "skipped, and has each failure's relative errors (no unit) and message. Error: neither problem nor suite, "
+            "a config that is not valid, a device that is not here.",
             object_schema(check, {})),
-       tool("profile", "Profile", "Why a candidate is slow: its bottlenecks, ranked, with evidence.",
+       tool("profile", "Profile",
+            "Why a candidate is slow: `result.results` has its bottlenecks, ranked, each a sentence with evidence; "
+            "indicators with value, unit, target and met; roofs and times in microseconds; and `lost`, what could not "
+            "be asked. On an emulated GPU counts take the place of times. Error: a problem that the family does not "
+            "compute, a device that is not here.",
             object_schema(candidate_properties(), {"problem"})),
-       tool("invert", "Invert", "What would help a candidate most: parts left out or spoilt on purpose, measured.",
+       tool("invert", "Invert",
+            "What would help a candidate most: variants with one part left out or spoilt on purpose, raced against it. "
+            "`result.results[].ranking` has for each the ratio of times (variant over plain; below 1 is faster) with "
+            "its 95% interval, and a sentence; on an emulated GPU a counter before and after. Takes some 20 s. Error: "
+            "as profile.",
             object_schema(candidate_properties(), {"problem"})),
        tool("submit", "Submit a kernel",
             "A config, or a patch of a family's source, through every gate: source, compiler, resources, emulator, "
-            "correctness, and on a real device performance against what dispatch picks. The answer has each gate's "
-            "verdict and reason.",
+            "correctness, and on a real device performance against what dispatch picks. `result.results` has the "
+            "verdict and each gate's status and reason; times in microseconds, speed-ups as ratios with a 95% interval "
+            "(above 1 is faster). A gate that fails is a verdict, not an error. Error: a patch of another family's "
+            "files, a `from` that does not occur exactly once, a config that is not valid, no compiler or sandbox.",
             object_schema(submit_properties(), {"problem", "family"}))});
 }
 
@@ -142,6 +170,13 @@ void add_flags(std::vector<std::string>& words, const json& arguments, std::init
     if (arguments.contains(key))
       words.push_back(fmt::format(
           "--{}={}", key, arguments[key].is_string() ? arguments[key].get<std::string>() : arguments[key].dump()));
+}
+
+// {"block_m": 64, "num_stages": 3} as the command line takes it.
+std::string config_text(const json& config) {
+  std::vector<std::string> fields;
+  for (const auto& [name, value] : config.items()) fields.push_back(fmt::format("{}={}", name, value.dump()));
+  return fmt::format("{}", fmt::join(fields, ","));
 }
 
 // Each verb looks names up in a suite of its own; here a name of any suite is taken, the canonical one first.
@@ -261,6 +296,11 @@ ToolAnswer carry_out(const std::string& name, json arguments, const CallControl&
   if (name == "source") return show_source(arguments);
   if (name == "submit") return submit(arguments, seconds, control);
   std::vector<std::string> words = {name};
+  if (arguments.contains("config")) {
+    if (!arguments.contains("family")) throw_bad_input("config was given without family: it is of one family; name it");
+    if (arguments["config"].empty()) arguments.erase("config");
+    else arguments["config"] = config_text(arguments["config"]);
+  }
   add_flags(words, arguments, {"problem", "suite", "family", "config", "device", "arch", "key", "seed"});
   if (name == "check") {
     if (arguments.contains("suite")) require_shipped(text_at(arguments, "suite"));

@@ -252,6 +252,7 @@ Run add_peers(CLI::App& app) {
   auto options = std::make_shared<PeersArguments>();
   options->common.store.clear();
   add_common(app, options->common, kDevice | kSuite | kJson);
+  tell_default_suite(app, "canonical");
   app.add_option("--problem", options->problems, "only this problem, by id or name; may be repeated")
       ->type_name("ID")
       ->check(not_empty());

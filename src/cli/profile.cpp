@@ -2,6 +2,9 @@
 
 #include "cli/profile.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <filesystem>
 
 #include "cli/arguments.h"
@@ -9,6 +12,9 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/foreign_text.h"
+#include "device/model_keys.h"
+#include "kernels/tuned_table.h"
 #include "lab/diagnose/metrics.h"
 #include "lab/diagnose/nsight.h"
 #include "lab/process/worker.h"
@@ -114,10 +120,35 @@ nlohmann::json result_json(const Profiled& profiled, const Gathered& gathered, c
   return json;
 }
 
+// Whose results and tuned table a profile may use: a model that is known, or one that something here is of.
+void check_key(const ProfileArguments& options) {
+  std::vector<std::string> known = known_model_keys();
+  std::error_code ignored;
+  std::string table;
+  try {
+    table = user_table_path().string();
+  } catch (const Error&) {  // no folder for a cache: no table
+  }
+  if (std::filesystem::is_regular_file(table, ignored)) {
+    const nlohmann::json entries = parse_tuned_table(read_file(table), table);
+    for (const auto& [key, of_key] : entries.items()) known.push_back(key);
+  }
+  if (std::filesystem::exists(options.common.store, ignored))
+    for (const Trial& trial : stored_trials(options.common.store, {})) known.push_back(trial.device.key);
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  if (std::find(known.begin(), known.end(), options.key) == known.end())
+    throw_bad_input(
+        "--key {}: no such device is known; known are {} (models, and devices of the tuned table and the store); give "
+        "one of them, or leave --key out",
+        excerpt(options.key), fmt::join(known, ", "));
+}
+
 int run_profile(const ProfileArguments& options) {
   check_json_target(options.common);
   const DeviceInfo device = device_for_dispatch(options.common.device, options.arch, options.key);
   check_flags(options, device);
+  if (!options.key.empty()) check_key(options);
   if (options.planted) return profile_planted(options, device);
   if (options.common.problem.empty() && options.common.suite.empty())
     throw_bad_input(
@@ -218,6 +249,7 @@ void print_profile(Console& console, const ProfileFacts& facts, const Profile& p
 Run add_profile(CLI::App& app) {
   auto options = std::make_shared<ProfileArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kConfig | kStore | kJson);
+  tell_default_suite(app, "none: name one, or --problem");
   app.add_option("--arch", options->arch, "as on a GPU of this architecture, which need not be here: nothing runs")
       ->type_name("sm_90");
   app.add_option("--key", options->key, "with --arch: whose tuned table and results to use, as h200")->type_name("KEY");
@@ -252,13 +284,15 @@ Run add_profile(CLI::App& app) {
 Run add_launch_candidate(CLI::App& app) {
   struct LaunchArguments {
     std::string device, request;
+    int launches = 2;  // the first warms the caches, the second counts
   };
   auto options = std::make_shared<LaunchArguments>();
   app.add_option("--device", options->device, "as the parent's")->required();
   app.add_option("--request", options->request, "what to launch")->required();
+  app.add_option("--launches", options->launches, "how often")->check(whole_between(1, 1000));
   return [options] {
     const auto request = nlohmann::json::parse(read_file(options->request, kMaxCountersFile)).get<EvaluateRequest>();
-    launch_for_counters(*open_device(options->device), request);
+    launch_for_counters(*open_device(options->device), request, options->launches);
     return int{kDone};
   };
 }

@@ -198,6 +198,10 @@ int run(const RunArguments& options) {
     if (!options.lse.empty()) write_tensor(options.lse, lse_tensor(result.lse, user.problem, user.had_batch), "lse");
   }
   write_json(options.common, {{"schema", "flashcore.run/1"}, {"results", {json}}});
+  if (correct && options.out.empty() && options.lse.empty())
+    console.summary("the output was not kept; --out FILE.npy or FILE.safetensors keeps it");
+  for (const std::string& file : {options.out, options.lse})
+    if (correct && !file.empty()) console.line("written: {}", file);
   if (!correct)
     console.summary("nothing was written: the result is outside the bound; please report it with the shapes above");
   return correct ? kDone : kFailed;

@@ -188,6 +188,10 @@ void say_what_was_entered(Console& console, std::size_t entered, std::size_t kep
     console.line("{} entered into {}: dispatch takes {} from now on",
                  plural(static_cast<std::int64_t>(entered), "winner"), user_table_path().string(),
                  entered == 1 ? "it" : "them");
+  if (entered > 0)
+    console.line(
+        "to undo it: take the entry out of that file, or move the file away; without it dispatch chooses as "
+        "before");
   if (kept > 0)
     console.line("nothing beat what dispatch takes for {}: nothing entered for {}",
                  plural(static_cast<std::int64_t>(kept), "problem"), kept == 1 ? "it" : "them");
@@ -280,6 +284,11 @@ int run_tune(const TuneArguments& options) {
                               {"busy", busy},
                               {"results", results}});
   const auto total = static_cast<std::int64_t>(tune_options.suite.problems.size());
+  if (options.common.json.empty())
+    console.line(
+        "every trial is in {}: `flashcore report --store {} --out report.html` shows them; --json FILE writes "
+        "this result",
+        store.path().string(), store.path().string());
   console.summary(
       "{}: {} with a config faster than the default, {} where the default remains, {} without a result{}; run "
       "{}, store {}{}",
@@ -295,6 +304,7 @@ int run_tune(const TuneArguments& options) {
 Run add_tune(CLI::App& app) {
   auto options = std::make_shared<TuneArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kFamily | kStore | kJson);
+  tell_default_suite(app, "quick");
   app.add_option("--budget", options->budget, "60s, 5m, 1h of the whole run, or a number of trials per problem")
       ->type_name("TIME|N")
       ->capture_default_str();

@@ -108,6 +108,7 @@ int run_warmup(const WarmupArguments& options) {
 Run add_warmup(CLI::App& app) {
   auto options = std::make_shared<WarmupArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kJson);
+  tell_default_suite(app, "canonical");
   app.add_option("--arch", options->arch, "for a GPU of this architecture, which need not be here")->type_name("sm_90");
   app.add_option("--key", options->key, "with --arch: whose tuned table to use, as h200")->type_name("KEY");
   app.add_flag("--all-choices", options->all_choices, "also what would be taken where the first choice does not fit");

@@ -46,6 +46,7 @@ class CampaignTest(CliTest):
         result = self.run_flashcore(*self.campaign("--json", self.path("c.json")), timeout=300)
         # Peers are missing, so it cannot have passed; a busy machine may fail its gate.
         self.assertIn(result.returncode, (FAILED, NOT_JUDGED), result.stderr)
+        self.assertIn("a budget below 2m bounds the search alone", result.stdout)
         state = self.state()
         self.assertEqual([p["name"] for p in state["phases"]], PHASES)
         for phase in state["phases"]:
@@ -81,6 +82,18 @@ class CampaignTest(CliTest):
         self.expect_error(BAD_USAGE, ["b1_h1_s65_d64_fp32", "another folder"],
                           *self.campaign("--resume", problem=["--device", "cpu", "--problem", "b1_h1_s65_d64_fp32"]))  # fmt: skip
 
+    def test_a_python_without_the_package_is_skipped(self):
+        fake = self.write("bare-python", "#!/bin/sh\necho \"bare-python: No module named flashcore.peers\" >&2\nexit 1\n")
+        os.chmod(fake, 0o755)
+        process = self.start_flashcore(*self.campaign("--python", fake)[:-4], "--python", fake)
+        self.wait_for(lambda state: any(p["name"] == "baselines" and p["status"] == "done" for p in state["phases"]), process, 120)
+        interrupt(process)
+        process.wait(timeout=30)
+        phase = self.phase("baselines")
+        self.assertEqual(phase["verdict"], "could not judge")
+        self.assertIn("skipped: the Python package flashcore is missing", phase["reason"])
+        self.assertIn("--python", phase["reason"])
+
     def test_killed_in_the_middle_and_resumed(self):
         process = self.start_flashcore(*self.campaign())
         self.wait_for(self.is_running("baselines"), process)
@@ -93,9 +106,30 @@ class CampaignTest(CliTest):
             self.assertEqual(self.phase(name), phase)
         self.assertTrue(all(p["status"] == "done" for p in self.state()["phases"]))
 
+    def test_resuming_keeps_the_commands_that_judged(self):
+        def bench_has_judged(state):
+            (phase,) = [p for p in state["phases"] if p["name"] == "baselines"]
+            return phase["status"] == "running" and phase["commands"] and phase["commands"][0]["exit_code"] == 0
+
+        process = self.start_flashcore(*self.campaign())
+        self.wait_for(bench_has_judged, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        before = self.phase("baselines")["commands"]
+        self.assertEqual([c["exit_code"] for c in before[1:]], [-1, -1])
+        again = self.run_flashcore(*self.campaign("--resume"))
+        self.assertIn(again.returncode, (FAILED, NOT_JUDGED), again.stderr)
+        self.assertIn("baselines: about", again.stdout)
+        self.assertIn(", 1 of 3 commands done before", again.stdout)
+        after = self.phase("baselines")["commands"]
+        self.assertEqual(after[0], before[0])
+        self.assertNotEqual(after[1]["started_at"], before[1]["started_at"])
+        self.assertTrue(os.path.exists(os.path.join(self.out, "baseline.json")))
+
     def test_ctrl_c_ends_it_with_what_is_done(self):
         process = self.start_flashcore(*self.campaign())
-        self.wait_for(self.is_running("correctness"), process)
+        self.wait_for(self.is_running("baselines"), process)
+        time.sleep(1)
         start = time.monotonic()
         interrupt(process)
         self.assertEqual(process.wait(timeout=30), NOT_JUDGED)
@@ -103,9 +137,22 @@ class CampaignTest(CliTest):
         state = self.state()
         self.assertTrue(state["interrupted"])
         self.assertEqual(self.phase("environment")["status"], "done")
+        phase = self.phase("baselines")
+        self.assertEqual(phase["status"], "interrupted")
+        # The command in flight got the interrupt and ended by itself, with its own exit code.
+        (command,) = [c for c in phase["commands"] if "it was interrupted" in c["reason"]]
+        self.assertIn(command["exit_code"], (DONE, NOT_JUDGED), command)
+        self.assertNotIn("killed", command["reason"])
         self.assertEqual(self.phase("evolution")["status"], "waiting")
         with open(os.path.join(self.out, "summary.md"), encoding="utf-8") as file:
             self.assertIn("Interrupted", file.read())
+
+    def test_a_second_campaign_in_the_folder_is_refused(self):
+        process = self.start_flashcore(*self.campaign())
+        self.wait_for(self.is_running("correctness"), process)
+        self.expect_error(BAD_USAGE, [self.out, "another campaign is running"], *self.campaign("--resume"))
+        interrupt(process)
+        process.wait(timeout=30)
 
     def test_on_the_emulator(self):
         result = self.run_flashcore(*self.campaign(problem=["--device", "emulator", "--problem", "b1_h1_s17_d64_fp16"]))

@@ -66,7 +66,13 @@ class EconomicsTest(CliTest):
         for price in ("-1", "nan", "inf", "three"):
             self.expect_error(BAD_USAGE, ["--price"], "economics", "--store", self.store, "--price=" + price)
         self.expect_error(BAD_USAGE, ["--json"], "economics", "--store", self.store, "--json", self.store)
-        self.expect(NOT_JUDGED, "economics", "--store", self.store, "--run", "none")
+        self.bench()
+        with sqlite3.connect(self.store) as connection:
+            runs = {json.loads(text)["run"] for (text,) in connection.execute("select json from trials")}
+        self.assertEqual(len(runs), 2)
+        self.expect_error(BAD_USAGE, ["--run none", *runs], "economics", "--store", self.store, "--run", "none")
+        for run in runs:
+            self.assertEqual(self.economics("--run", run)["results"][0]["total"]["trials"], 1)
 
     def test_stop_loss_ends_a_search_and_says_so(self):
         # A percent is worth next to nothing, so that the first verdict ends it.

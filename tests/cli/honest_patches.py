@@ -10,7 +10,7 @@ import re
 from support import SOURCE_DIR
 
 KERNELS = os.path.join(SOURCE_DIR, "src", "kernels")
-FAMILIES = ["ref_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd", "sm90_fp8_fwd"]
+FAMILIES = ["ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd", "sm90_fp8_fwd"]
 # Words that would be refused in code, and are harmless in a comment.
 REMARKS = [
     "keeps nothing: no static cache, no system(), no extern",
@@ -117,6 +117,7 @@ def additions(rng, text):
     more = rng.choice([
         "constexpr int kHonest = %d;\n", "inline constexpr float kHonestTable[] = {1.0f, %d.0f};\n", "using HonestRow = float[%d];\n",
         "enum class Honest { kOne, kTwo = %d };\n", "FC_DEVICE int honest_sum(int a) { return a + %d; }\n", "struct HonestPair { float a, b; static constexpr int kSize = %d; };\n",
+        "struct HonestMaker { int a; static FC_DEVICE HonestMaker of(int a); };\nFC_DEVICE HonestMaker HonestMaker::of(int a) { return {a + %d}; }\n",
     ])  # fmt: skip
     return text[: opened.end()] + more % rng.randint(1, 9) + text[opened.end() :]
 

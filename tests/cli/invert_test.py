@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import unittest
 
 from support import BAD_USAGE, DONE, NOT_JUDGED, CliTest
@@ -29,7 +31,27 @@ class InvertVerbTest(CliTest):
             self.assertLessEqual(row["ci95"][0], row["ci95"][1])
         self.assertIn(result["answer"], text)
         why = {row["variant"]: row["why_not"] for row in result["not_judged"]}
-        self.assertIn("no device source", why["no_stores"])
+        self.assertIn("compiled into the program", why["no_stores"])
+        # Nothing of a CPU is a CTA, a warp or a GPU's.
+        self.assertNotRegex(text.replace("divergence", ""), r"\b(CTAs?|warps?|GPUs?|lanes?|SMs?|tensor cores?|TMA)\b")
+        self.assertIn("busy", result)
+
+    def test_one_thread_is_said_as_that(self):
+        self.expect(DONE, "invert", *CPU, "--variants", "serial_grid", "--json", "i.json")
+        [result] = self.document("i.json")
+        for row in result["ranking"] + result["not_judged"]:
+            self.assertRegex(row["sentence"], "one thread|same machine code")
+
+    def test_a_busy_machine_is_said(self):
+        other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            text = self.expect(DONE, "invert", *CPU, "--variants", "tiny_blocks", "--quiet", "--json", "i.json").stdout
+        finally:
+            other.kill()
+            other.wait()
+        [result] = self.document("i.json")
+        self.assertIn("warning: " + result["busy"], text)
+        self.assertIn("cores", result["busy"])
 
     def test_a_store_is_not_written(self):
         self.expect(DONE, "invert", *CPU, "--variants", "tiny_blocks", "--quiet")

@@ -71,8 +71,10 @@ class Client:
         return self.ask("tools/call", {"name": tool, **({"arguments": arguments} if arguments is not None else {})}, timeout)["result"]
 
     def close(self):
-        if not self.process.stdin.closed:
+        try:
             self.process.stdin.close()
+        except BrokenPipeError:  # it has ended with input unread
+            pass
         try:
             code = self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:

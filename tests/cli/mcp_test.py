@@ -51,6 +51,18 @@ class ProtocolTest(McpTest):
             self.assertTrue(tool["description"])
         self.assertEqual(json.loads(self.expect(DONE, "mcp", "--tools").stdout), listed)
 
+    def test_descriptions_say_what_comes_back_in_which_unit_and_which_errors(self):
+        tools = {tool["name"]: tool for tool in self.client().ask("tools/list")["result"]["tools"]}
+        for name, tool in tools.items():
+            self.assertIn("Error:", tool["description"], name)
+            self.assertRegex(tool["description"], "`|Returns", name)
+        for name in ("explain", "profile", "submit"):
+            self.assertIn("microseconds", tools[name]["description"])
+        self.assertIn("[batch, heads_q, seqlen_q, head_dim]", tools["problems"]["description"])
+        configs = [tool["inputSchema"]["properties"]["config"] for tool in tools.values() if "config" in tool["inputSchema"]["properties"]]
+        self.assertEqual(len(configs), 4)
+        self.assertTrue(all(config == configs[0] and config["type"] == "object" for config in configs))
+
     def test_the_end_of_input_ends_it(self):
         client = self.client()
         self.assertEqual(client.close(), DONE)
@@ -129,6 +141,27 @@ class ProtocolTest(McpTest):
         client.process.send_signal(signal.SIGTERM)
         self.assertEqual(client.process.wait(timeout=30), 2)
 
+    def test_a_client_that_leaves_64_mib_unread_is_left(self):
+        client = self.client()
+        size = len(json.dumps(client.ask("tools/list")))
+        limit, count = 64 << 20, 0
+
+        def ask_on():
+            nonlocal count
+            try:
+                while count * size < 4 * limit:
+                    client.send_raw(b'{"jsonrpc": "2.0", "id": %d, "method": "tools/list"}\n' % count)
+                    count += 1
+            except OSError:
+                pass  # it has ended
+
+        sender = threading.Thread(target=ask_on, daemon=True)
+        sender.start()
+        client.process.wait(timeout=100)
+        sender.join(timeout=30)
+        self.assertGreater(count * size, 0.8 * limit, "it ended before that much was unread")
+        self.assertLess(count * size, 2 * limit)
+
     def test_unread_answers_do_not_outlive_the_input(self):
         client = self.client()
         client.send_raw(b"".join(b'{"jsonrpc": "2.0", "id": %d, "method": "ping"}\n' % i for i in range(5000)))
@@ -198,7 +231,10 @@ class ToolsTest(McpTest):
             ("check", {"problem": TINY, "device": "--help"}, ["'--help' is not a device"]),
             ("check", {"suite": "/etc/passwd"}, ["no suite that ships"]),
             ("check", {"problem": TINY, "timeout_seconds": 0}, ["the least is 1"]),
-            ("check", {"problem": TINY, "config": "block_m=32"}, ["family"]),
+            ("check", {"problem": TINY, "config": {"block_m": 32}}, ["family"]),
+            ("check", {"problem": TINY, "family": "cpu_fwd", "config": "block_m=32"}, ["arguments.config", "not object"]),
+            ("check", {"problem": TINY, "family": "cpu_fwd", "config": {"block_m": 7}}, ["block_m"]),
+            ("check", {"problem": TINY, "family": "cpu_fwd", "config": {"no_such": 7}}, ["no_such"]),
             ("explain", {}, ["has no 'problem', which is required"]),
             ("explain", {"problem": TINY, "arch": "sm_1"}, ["sm_1"]),
             ("problems", {"suite": "../x"}, ["no suite that ships"]),
@@ -256,6 +292,8 @@ class ToolsTest(McpTest):
         self.assertFalse(result["isError"])
         self.assertEqual(result["structuredContent"]["verdict"], "passed")
         self.assertEqual(result["structuredContent"]["result"]["passed"], 1)
+        pinned = self.client().call("check", {"problem": TINY, "device": "cpu", "family": "cpu_fwd", "config": {"block_m": 96, "block_n": 128}})
+        self.assertEqual(pinned["structuredContent"]["result"]["passed"], 1, pinned)
         self.assertEqual(json.loads(result["content"][1]["text"]), result["structuredContent"])
 
     def test_submit_tells_each_gates_verdict(self):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import sqlite3
 import sys
 import unittest
 
@@ -66,6 +67,14 @@ class PeersTest(CliTest):
         self.assertEqual(session["timed_in"], "the laboratory")
         self.assertGreater(row["floor_us"], 0)
         self.assertTrue(row["source_hash"] and row["chosen_by"])
+
+    def test_a_race_against_several_is_paid_for_once(self):
+        self.run_peers("--peer", fake("good", "other:good", "third:good"), "--store", "trials.db", rounds="2")
+        with sqlite3.connect(os.path.join(self.folder, "trials.db")) as store:
+            seconds = [json.loads(row[0])["seconds"] for row in store.execute("SELECT json FROM trials ORDER BY id")]
+        self.assertEqual(len(seconds), 3)
+        self.assertGreater(seconds[0]["device"], 0)
+        self.assertEqual([s["device"] + s["host"] for s in seconds[1:]], [0, 0])
 
     def test_who_goes_wrong_is_left_out_and_the_others_are_measured(self):
         reasons = {

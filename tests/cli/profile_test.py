@@ -138,6 +138,10 @@ class ProfileTest(support.CliTest):
         bad(["--emulate"], "--device", "emulator", *problem, "--emulate")
         bad(["--ncu"], "--device", "cpu", *problem, "--ncu", "ncu")
         bad(["--key", "--arch"], "--key", "h200", *problem)
+        bad(["--key h2000", "h100, h100pcie, h200"], "--arch", "sm_90", "--key", "h2000", *problem)
+        # Keys of the user's own table are known, too; of a table with several, all.
+        self.environment["FLASHCORE_TUNED"] = self.write("table.json", '{"a_gpu_of_mine": {}, "h200": {}}')
+        bad(["--key h2000", "a_gpu_of_mine, h100, h100pcie, h200"], "--arch", "sm_90", "--key", "h2000", *problem)
         bad(["no planted slow kernel", "slow_nothing"], "--planted", "--device", "emulator", "--problem", "slow_nothing")
         bad(["GPU kernels"], "--planted", "--device", "cpu")
         bad(["--planted"], "--planted", *H200)

@@ -38,6 +38,14 @@ class RunTest(CliTest):
                 if extension == "npy":
                     self.assertEqual(self.shape_of_npy("o.npy"), "(2, 4, 17, 64)")
 
+    def test_what_became_of_the_output_is_said(self):
+        flags = write_qkv(self.folder)
+        for more in ([], ["--quiet"]):
+            self.assertIn("the output was not kept; --out", self.expect(DONE, "run", "--device", "cpu", *flags, *more).stdout)
+        text = self.expect(DONE, "run", "--device", "cpu", *flags, "--out", self.path("o.npy")).stdout
+        self.assertIn("written: " + self.path("o.npy"), text)
+        self.assertNotIn("not kept", text)
+
     def shape_of_npy(self, name):
         with open(self.path(name), "rb") as file:
             header = file.read(200).decode("latin-1")

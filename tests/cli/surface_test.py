@@ -197,6 +197,7 @@ class WordsTest(CliTest):
         # One trial is the default's own: it stays, and nothing says that a winner was found.
         self.assertIn("nothing beat what dispatch takes for 1 problem", tuned)
         self.assertNotIn("winner entered", tuned)
+        self.assertIn("every trial is in %s" % store, tuned)
         self.assertIn("0 with a config faster than the default, 1 where the default remains", tuned)
 
 

@@ -6,6 +6,11 @@ import unittest
 
 from support import BAD_USAGE, DONE, NO_ENVIRONMENT, SOURCE_DIR, CliTest, has_gpu, verbs
 
+# What --help says of --suite, the beginning.
+DEFAULT_SUITES = {
+    "check": "smoke", "crosscheck": "smoke", "ab": "quick", "bench": "quick", "explain": "quick", "tune": "quick", "invert": "canonical", "peers": "canonical",
+    "warmup": "canonical", "gate": "what the baseline holds", "compile": "a few problems of every kind", "campaign": "canonical on a GPU", "profile": "none",
+}  # fmt: skip
 HIDDEN = {"worker", "execute-kernel", "timer-server", "launch-candidate", "confine"}
 
 
@@ -31,6 +36,23 @@ class UsageTest(CliTest):
         self.expect_error(BAD_USAGE, ["abc"], "check", "--fuzz", "abc")
         self.expect_error(BAD_USAGE, ["-5"], "check", "--fuzz", "-5")
         self.expect_error(BAD_USAGE, ["--strategy", "evolution"], "tune", "--strategy", "luck")
+
+    def test_a_flag_given_twice(self):
+        problem = ["--problem", "b1_h1_s64_d64_fp32"]
+        self.expect_error(BAD_USAGE, ["--device was given twice; give it once"], "bench", *problem, "--device", "cpu", "--device", "cpu")
+        self.expect_error(BAD_USAGE, ["--budget was given 3 times; give it once"], "tune", "--budget", "3", "--budget", "4", "--budget=5")
+
+    def test_help_says_which_suite_is_taken_without_suite(self):
+        for verb, suite in DEFAULT_SUITES.items():
+            text = " ".join(self.expect(DONE, verb, "--help").stdout.split())
+            self.assertRegex(text, r"a suite that ships, or a \.yaml file \(default: %s" % suite, verb)
+        # Of verbs that take suites none is silent.
+        takers = {verb for verb in verbs() if "a suite that ships, or a .yaml file" in " ".join(self.expect(DONE, verb, "--help").stdout.split())}
+        self.assertEqual(takers, set(DEFAULT_SUITES))
+        with open(os.path.join(SOURCE_DIR, "docs", "measurement.md"), encoding="utf-8") as file:
+            page = file.read()
+        for verb, suite in DEFAULT_SUITES.items():
+            self.assertRegex(page, r"\|[^|\n]*`%s`[^|\n]*\| %s" % (verb, suite), verb)
 
     def test_budget_must_be_a_time_or_a_count(self):
         for budget in ("0", "-5", "soon", "5 parsecs", "1.5", "nan", "60d"):

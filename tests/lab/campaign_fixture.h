@@ -35,9 +35,10 @@ class CampaignTest : public ::testing::Test {
   CampaignResult go(std::optional<CampaignState> earlier = std::nullopt) {
     return run_campaign(
         options_, std::move(earlier), {}, [this] { return stop_; },
-        [this](const auto& argv, const auto&, double seconds, const auto&) {
+        [this](const auto& argv, const auto& log, double seconds, const auto&) {
           ran_.push_back(argv);
           limits_.push_back(seconds);
+          write_file_atomically(log, "");
           return answer_(argv);
         });
   }
@@ -51,6 +52,12 @@ class CampaignTest : public ::testing::Test {
   static void write_json(const std::vector<std::string>& argv, const nlohmann::json& document) {
     for (std::size_t i = 0; i + 1 < argv.size(); ++i)
       if (argv[i] == "--json") write_file_atomically(argv[i + 1], document.dump());
+  }
+  // Each file that a command is to write.
+  void write_results(const std::vector<std::string>& argv) const {
+    write_json(argv, nlohmann::json::object());
+    for (std::size_t i = 0; i + 1 < argv.size(); ++i)
+      if (argv[i] == "--store" || argv[i] == "--write-baseline") write_file_atomically(argv[i + 1], "");
   }
   int times_run(const std::string& verb) const {
     return static_cast<int>(std::count_if(ran_.begin(), ran_.end(), [&](const auto& a) { return verb_of(a) == verb; }));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <tuple>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -60,6 +61,32 @@ TEST_F(CampaignTest, ExitCodesBecomeVerdicts) {
   EXPECT_EQ(verdict_of({.exit_code = -1, .how = "was ended by signal SIGSEGV"}), PhaseVerdict::kNotJudged);
 }
 
+TEST_F(CampaignTest, AMissingPythonPackageIsSkippedAndSaysHowToGetIt) {
+  const auto judged = [](CommandEnd end, std::vector<std::string> argv = {"python3", "-m", "flashcore.peers"}) {
+    CampaignCommand command{.argv = std::move(argv)};
+    judge_command(command, end, "baselines");
+    return command;
+  };
+  for (const auto& [code, said, package, how] :
+       {std::tuple{1,
+                   "python3: Error while finding module specification for 'flashcore.peers' (ModuleNotFoundError: No "
+                   "module named 'flashcore')",
+                   "flashcore", "pip wheel"},
+        std::tuple{1, "/usr/bin/python3: No module named flashcore.peers", "flashcore", "PYTHONPATH"},
+        std::tuple{4, "flashcore: error: the peer python3 cannot join: ModuleNotFoundError: No module named 'torch'",
+                   "torch", "python3 -m pip install torch"}}) {
+    const CampaignCommand command = judged({.exit_code = code, .said = said});
+    EXPECT_EQ(command.verdict, PhaseVerdict::kNotJudged) << said;
+    EXPECT_TRUE(command.reason.starts_with(std::string("skipped: the Python package ") + package + " is missing"))
+        << command.reason;
+    EXPECT_NE(command.reason.find(how), std::string::npos) << command.reason;
+  }
+  // Of another program these words are its own, and a failure without them stays one.
+  EXPECT_EQ(judged({.exit_code = 1, .said = "No module named x"}, {"flashcore", "check"}).verdict,
+            PhaseVerdict::kFailed);
+  EXPECT_EQ(judged({.exit_code = 1, .said = "it is slower"}).verdict, PhaseVerdict::kFailed);
+}
+
 // ab's 1 is of a slower candidate, of one that failed its gates, and of a parameter that changes nothing.
 TEST_F(CampaignTest, InTrialsOnlyAMeasuredPairThatIsSlowerIsAnAnswer) {
   const auto verdict_of = [](const char* ended, const char* verdict, const json& inert) {
@@ -77,6 +104,19 @@ TEST_F(CampaignTest, InTrialsOnlyAMeasuredPairThatIsSlowerIsAnAnswer) {
   CampaignCommand silent{.argv = {"flashcore", "ab"}};
   judge_command(silent, {.exit_code = 1}, "trials");
   EXPECT_EQ(silent.verdict, PhaseVerdict::kFailed);
+}
+
+TEST_F(CampaignTest, AReasonOfAPhaseThatPassedSaysWhatWasLeftOpen) {
+  CampaignPhase trials{.name = "trials", .commands = std::vector<CampaignCommand>(3)};
+  trials.commands[0].verdict = PhaseVerdict::kPassed;
+  trials.commands[1].reason = trials.commands[2].reason = "it could not judge: INCONCLUSIVE";
+  judge_phase(trials);
+  EXPECT_EQ(trials.verdict, PhaseVerdict::kPassed);
+  EXPECT_EQ(trials.reason, "2 of 3 trials left open: it could not judge: INCONCLUSIVE");
+  trials.commands.resize(1);
+  trials.reason.clear();
+  judge_phase(trials);
+  EXPECT_EQ(trials.reason, "");
 }
 
 TEST_F(CampaignTest, OneFailureFailsItsPhaseWhateverTheOthersSay) {
@@ -115,7 +155,8 @@ TEST_F(CampaignTest, GoesOnAfterTheLastPhaseThatIsDone) {
   const CampaignResult broken = go();
   EXPECT_TRUE(broken.state.interrupted);
   EXPECT_EQ(broken.state.find("baselines")->status, PhaseStatus::kDone);
-  EXPECT_NE(broken.state.find("evolution")->status, PhaseStatus::kDone);
+  EXPECT_EQ(broken.state.find("evolution")->status, PhaseStatus::kInterrupted);
+  EXPECT_EQ(load_state(options_.folder)->find("evolution")->status, PhaseStatus::kInterrupted);
   stop_ = false;
   ran_.clear();
   answer_ = [](const auto&) { return CommandEnd{.exit_code = 0}; };
@@ -125,7 +166,130 @@ TEST_F(CampaignTest, GoesOnAfterTheLastPhaseThatIsDone) {
   EXPECT_EQ(times_run("tune"), 1);
 }
 
-// A killed campaign leaves its state as it was at the last step: the phase in flight alone is run again.
+class ResumedInBaselines : public CampaignTest {
+ protected:
+  // bench judged and failed, the baseline was recorded, and the peers were interrupted.
+  CampaignState broken() {
+    answer_ = [this](const auto& argv) {
+      write_results(argv);
+      stop_ = verb_of(argv) == "flashcore.peers";
+      return CommandEnd{.exit_code = verb_of(argv) == "bench" ? 1 : 0, .cancelled = stop_};
+    };
+    go();
+    stop_ = false;
+    ran_.clear();
+    answer_ = [this](const auto& argv) {
+      write_results(argv);
+      return CommandEnd{.exit_code = 0};
+    };
+    return *load_state(options_.folder);
+  }
+  int gates_run() const { return times_run("gate") - 1; }  // but that of the phase `gate`
+};
+
+TEST_F(ResumedInBaselines, CommandsThatJudgedAreNotRunAgain) {
+  const CampaignState state = broken();
+  const CampaignPhase before = *state.find("baselines");
+  const CampaignPhase after = *go(state).state.find("baselines");
+  EXPECT_EQ(times_run("bench"), 0);
+  EXPECT_EQ(gates_run(), 0);
+  EXPECT_EQ(times_run("flashcore.peers"), 1) << "an interrupted one is, whatever it ended with";
+  ASSERT_EQ(after.commands.size(), 3u);
+  EXPECT_EQ(after.commands[0].started_at, before.commands[0].started_at);
+  EXPECT_EQ(after.verdict, PhaseVerdict::kFailed) << "what failed has failed";
+  EXPECT_GE(after.seconds, before.commands[0].seconds + before.commands[1].seconds);
+}
+
+TEST_F(ResumedInBaselines, AKilledCampaignKeepsThemToo) {
+  CampaignState state = broken();
+  for (CampaignPhase& phase : state.phases)
+    if (phase.status == PhaseStatus::kInterrupted) phase.status = PhaseStatus::kRunning;
+  go(state);
+  EXPECT_EQ(times_run("bench") + gates_run(), 0);
+}
+
+TEST_F(ResumedInBaselines, WithoutItsFilesACommandRunsAgain) {
+  for (const auto& [file, benches, gates] :
+       {std::tuple{"03_baselines.json", 1, 0}, std::tuple{"03_baselines.log", 1, 0},
+        std::tuple{"03_baselines_2.log", 0, 1}, std::tuple{"baseline.json", 0, 1}, std::tuple{"trials.db", 1, 1}}) {
+    again();
+    const CampaignState state = broken();
+    std::filesystem::remove(options_.folder / file);
+    go(state);
+    EXPECT_EQ(times_run("bench"), benches) << file;
+    EXPECT_EQ(gates_run(), gates) << file;
+  }
+  again();
+  const CampaignState state = broken();
+  write_file_atomically(options_.folder / "03_baselines.json", "{\"results\": [");
+  go(state);
+  EXPECT_EQ(times_run("bench"), 1) << "cut short";
+}
+
+TEST_F(ResumedInBaselines, OtherArgumentsAreAnotherCommand) {
+  const CampaignState state = broken();
+  options_.program = "/opt/flashcore";
+  go(state);
+  EXPECT_EQ(times_run("bench"), 1);
+  EXPECT_EQ(gates_run(), 1);
+}
+
+TEST_F(ResumedInBaselines, WhatCouldNotJudgeRunsAgain) {
+  CampaignState state = broken();
+  for (CampaignPhase& phase : state.phases)
+    for (CampaignCommand& command : phase.commands) {
+      if (phase.name != "baselines") continue;
+      command.exit_code = 2;
+      command.verdict = PhaseVerdict::kNotJudged;
+    }
+  go(state);
+  EXPECT_EQ(times_run("bench"), 1);
+}
+
+// Its share of the new budget is another, and what was raced for three seconds was judged.
+TEST_F(CampaignTest, AnotherAmountOfTimeIsTheSameCommand) {
+  answer_ = [this](const auto& argv) {
+    write_results(argv);
+    stop_ = verb_of(argv) == "tune";
+    return CommandEnd{.exit_code = 0};
+  };
+  go();
+  stop_ = false;
+  CampaignState state = *load_state(options_.folder);
+  for (CampaignPhase& phase : state.phases) {
+    if (phase.name != "evolution") continue;
+    EXPECT_EQ(phase.commands.front().argv[2], "--budget");
+    phase.status = PhaseStatus::kRunning;  // killed between the command and the phase's end
+  }
+  options_.budget_seconds = 1000;
+  ran_.clear();
+  go(state);
+  EXPECT_EQ(times_run("tune"), 0);
+}
+
+// However long it took so far.
+TEST_F(CampaignTest, AResumedCampaignSharesOutANewBudgetOverWhatIsStillToDo) {
+  answer_ = [this](const auto& argv) {
+    stop_ = verb_of(argv) == "tune";
+    return CommandEnd{.exit_code = 0, .cancelled = stop_};
+  };
+  go();
+  CampaignState state = *load_state(options_.folder);
+  for (CampaignPhase& phase : state.phases) phase.seconds = 1e4;
+  stop_ = false;
+  limits_.clear();
+  options_.budget_seconds = 1000;
+  answer_ = [](const auto&) { return CommandEnd{.exit_code = 0}; };
+  const CampaignState after = go(state).state;
+  double shares = 0;
+  for (const CampaignPhase& phase : after.phases)
+    if (state.find(phase.name)->status != PhaseStatus::kDone) shares += phase_plan(phase.name).share;
+  EXPECT_NEAR(after.find("evolution")->budget_seconds, 1000 * phase_plan("evolution").share / shares, 1);
+  EXPECT_NEAR(limits_.front(), 2 * after.find("evolution")->budget_seconds, 1);
+  EXPECT_EQ(after.budget_seconds, 1000);
+}
+
+// A killed campaign leaves its state as it was at the last step: what had not ended is run again.
 TEST_F(CampaignTest, AKillLosesThePhaseInFlightAlone) {
   struct Killed {};
   answer_ = [](const auto& argv) -> CommandEnd {
@@ -148,6 +312,23 @@ TEST_F(CampaignTest, AnotherSuiteOrDeviceIsNotGoneOnWith) {
   options_.suite = "smoke";
   options_.device.key = "another";
   EXPECT_THROW(go(state), Error);
+}
+
+TEST_F(CampaignTest, AnotherSourceOfTheKernelsIsNotGoneOnWith) {
+  go();
+  CampaignState state = *load_state(options_.folder);
+  EXPECT_NO_THROW(go(state));
+  for (const char* other : {"", "0123456789abcdef"}) {
+    state.source_hash = other;
+    EXPECT_THROW(go(state), Error) << other;
+  }
+}
+
+TEST_F(CampaignTest, AFolderIsOfOneCampaignAtATime) {
+  auto lock = lock_campaign_folder(options_.folder);
+  EXPECT_THROW(lock_campaign_folder(options_.folder), Error);
+  lock.reset();
+  EXPECT_NO_THROW(lock_campaign_folder(options_.folder));
 }
 
 TEST_F(CampaignTest, ADamagedStateIsNamedWithWhatToDo) {
@@ -205,10 +386,29 @@ TEST(RunCommand, EndsAreToldApart) {
   EXPECT_EQ(shell(log, "echo hello; echo oops >&2; exit 4").exit_code, 4);
   EXPECT_EQ(read_file(log), "hello\noops\n");
   EXPECT_EQ(shell(log, "echo one >&2; echo two >&2; exit 3").said, "two");
+  // A warning is no verdict, and says something only where nothing else does.
+  EXPECT_EQ(shell(log, "echo INCONCLUSIVE x; echo '  warning: others were busy'; exit 2").said, "INCONCLUSIVE x");
+  EXPECT_EQ(shell(log, "echo SLOWER; echo 'flashcore: warning: passed over' >&2; exit 1").said, "SLOWER");
+  EXPECT_EQ(shell(log, "echo 'warning: busy'; exit 2").said, "warning: busy");
+  EXPECT_EQ(shell(log, "exit 2").said, "");
   EXPECT_EQ(shell(log, "kill -SEGV $$").exit_code, -1);
   EXPECT_NE(shell(log, "kill -SEGV $$").how.find("SIGSEGV"), std::string::npos);
   EXPECT_NE(shell(log, "sleep 60", 0.3).how.find("still running"), std::string::npos);
   EXPECT_TRUE(shell(log, "sleep 60", 20, [] { return true; }).cancelled);
+  // A child that saves what it has may do so; one that does not is killed.
+  const auto once_ready = [&] { return std::filesystem::exists(folder.path() / "ready"); };
+  const std::string ready = "; touch " + (folder.path() / "ready").string() + "; sleep 60";
+  const CommandEnd saved = shell(log, "trap 'echo saved; exit 2' INT" + ready, 20, once_ready);
+  EXPECT_TRUE(saved.cancelled);
+  EXPECT_EQ(saved.exit_code, 2);
+  EXPECT_EQ(read_file(log), "saved\n");
+  std::filesystem::remove(folder.path() / "ready");
+  const CommandEnd deaf = shell(log, "trap '' INT" + ready, 20, once_ready);
+  EXPECT_TRUE(deaf.cancelled);
+  EXPECT_NE(deaf.how.find("was killed"), std::string::npos) << deaf.how;
+  // Out of time, too.
+  shell(log, "trap 'echo saved; exit 2' INT; sleep 60", 1);
+  EXPECT_EQ(read_file(log), "saved\n");
   EXPECT_NE(run_command({"no-such-program"}, log, 5, {}).how.find("not on PATH"), std::string::npos);
 }
 

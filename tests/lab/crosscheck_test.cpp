@@ -87,6 +87,20 @@ TEST(Crosscheck, LaunchOverheadIsACauseOnlyWhereLaunchesLieInside) {
   EXPECT_EQ(judge_method(engine(), host, 0.02).agreement, Agreement::kDisagrees);
 }
 
+TEST(Crosscheck, AHostSlowerThanTheLaunchIsACause) {
+  MethodReading waits = method(500);
+  waits.host_launch = true, waits.host_us = 480;
+  const MethodVerdict verdict = judge_method(engine(), waits, 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kExplained);
+  EXPECT_NE(verdict.cause.find("480.00 us to start a launch"), std::string::npos);
+  // It accounts for no more than itself, and for nothing where the launch takes longer.
+  waits.host_us = 300;
+  EXPECT_EQ(judge_method(engine(), waits, 0.02).agreement, Agreement::kDisagrees);
+  waits = method(130);
+  waits.host_launch = true, waits.host_us = 90;
+  EXPECT_EQ(judge_method(engine(), waits, 0.02).agreement, Agreement::kDisagrees);
+}
+
 TEST(Crosscheck, AnotherClockIsACause) {
   MethodReading slow = method(120);
   slow.clock_mhz = 1500;
@@ -220,18 +234,24 @@ constexpr const char* kNcuText =
     "\"\",\"\",\"\",\"ns\",\"Ghz\"\n"
     "\"0\",\"1\",\"forward(a, \"\"b\"\")\",\"12,345.5\",\"1.755\"\n"
     "\"1\",\"1\",\"forward\",\"12,400\",\"1.755\"\n"
+    "\"2\",\"1\",\"list_blocks\",\"99\",\"1.2\"\n"
+    "\"3\",\"1\",\"_Z7forward\",\"12,410\",\"1.755\"\n"
     "==PROF== Disconnected\n";
 
-TEST(Ncu, CsvIsReadWithItsUnits) {
-  const MethodReading r = read_ncu_csv(kNcuText);
-  ASSERT_EQ(r.times_us.size(), 2u);
+constexpr const char* kKernel = "flashcore::sm80_fwd::forward<flashcore::Traits{}>";
+
+MethodReading read_ncu(const std::string& text) { return read_ncu_durations(text, kKernel, "_Z7forward"); }
+
+TEST(Ncu, LaunchesOfTheKernelAloneAreReadWithTheirUnits) {
+  const MethodReading r = read_ncu(kNcuText);
+  ASSERT_EQ(r.times_us.size(), 3u);  // not of list_blocks
   EXPECT_DOUBLE_EQ(r.times_us[0], 12.3455);
   EXPECT_DOUBLE_EQ(r.clock_mhz, 1755);
   EXPECT_TRUE(r.cold);
 }
 
 TEST(Ncu, NoCountersAllowedSaysSo) {
-  const MethodReading r = read_ncu_csv(
+  const MethodReading r = read_ncu(
       "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters\n");
   EXPECT_TRUE(r.times_us.empty());
   EXPECT_NE(r.why_not.find("no performance counters"), std::string::npos);
@@ -240,8 +260,9 @@ TEST(Ncu, NoCountersAllowedSaysSo) {
 TEST(Ncu, TextThatIsNoTableGivesNoTimes) {
   for (const char* text :
        {"", "nonsense\n", "\"ID\",\"gpu__time_duration.sum\"\n", "\"ID\",\"x\"\n\"\",\"ns\"\n\"0\",\"3\"\n",
-        "\"ID\",\"gpu__time_duration.sum\"\n\"\",\"parsec\"\n\"0\",\"3\"\n"}) {
-    const MethodReading r = read_ncu_csv(text);
+        "\"ID\",\"Kernel Name\",\"gpu__time_duration.sum\"\n\"\",\"\",\"parsec\"\n\"0\",\"forward\",\"3\"\n",
+        "\"ID\",\"Kernel Name\",\"gpu__time_duration.sum\"\n\"\",\"\",\"ns\"\n\"0\",\"other\",\"3\"\n"}) {
+    const MethodReading r = read_ncu(text);
     EXPECT_TRUE(r.times_us.empty()) << text;
     EXPECT_FALSE(r.why_not.empty()) << text;
   }
@@ -263,6 +284,7 @@ class FakeTools : public ::testing::Test {
     return {.problem = PlacedProblem::parse("b1_h1_s64_d64_fp16"),
             .device = "cuda:0",
             .candidate = "sm80_fwd:block_m=64",
+            .kernel = kKernel,
             .program = "/nowhere/flashcore",
             .python = "fake_python",
             .seconds = 10};
@@ -271,15 +293,15 @@ class FakeTools : public ::testing::Test {
   std::string old_path_;
 };
 
-TEST_F(FakeTools, NcuRunsTheProgramsCheckAndItsDurationsAreTaken) {
+TEST_F(FakeTools, NcuRunsTheCandidatesLaunchesAndTheirDurationsAreTaken) {
   program("ncu", "echo \"$@\" > " + (folder_.path() / "asked").string() + "\ncat <<'END'\n" + kNcuText + "END\n");
   CompiledCandidate compiled;
   compiled.artifact.symbol = "_Z7forward";
   const MethodReading r = time_by_ncu(question(), compiled);
-  EXPECT_EQ(r.times_us.size(), 2u) << r.why_not;
+  EXPECT_EQ(r.times_us.size(), 3u) << r.why_not;
   const std::string asked = read_file(folder_.path() / "asked");
-  for (const char* part : {"--clock-control none", "-k _Z7forward", "/nowhere/flashcore check", "--family sm80_fwd",
-                           "--config block_m=64", "--problem b1_h1_s64_d64_fp16"})
+  for (const char* part :
+       {"--clock-control none", "-k _Z7forward", "/nowhere/flashcore launch-candidate", "--launches 12"})
     EXPECT_NE(asked.find(part), std::string::npos) << part << " in " << asked;
 }
 

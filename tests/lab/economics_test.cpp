@@ -9,6 +9,7 @@
 #include "lab/record/store.h"
 #include "lab/report/report.h"
 #include "lab/sample_trial.h"
+#include "lab/tune/facts.h"
 #include "lab/tune/preflight.h"
 #include "lab/tune_fixture.h"
 
@@ -29,7 +30,8 @@ Trial heldout(const std::string& run, const std::string& config, double speedup,
   Trial t = trial_of(Phase::kHoldout, Ended::kPassed, 30, 0);
   t.run = run;
   t.config = config;
-  t.comparison = Comparison{"f:base", speedup, low, speedup + 0.05, SpeedVerdict::kFaster, 20};
+  t.comparison = Comparison{"f:base", speedup, low,    speedup + 0.05, SpeedVerdict::kFaster,
+                            20,       0.03,    0.0001, 0.005,          kWinnerProcesses};
   return t;
 }
 
@@ -110,6 +112,20 @@ TEST(Economics, PercentGainedIsOfTheBestHeldOutCandidateOfTheLatestRun) {
   EXPECT_EQ(a.gains[0].candidate, "sm80_fwd:b");
   EXPECT_NEAR(a.gained_percent(), 10, 1e-9);
   EXPECT_NEAR(*a.seconds_per_percent(), 12, 1e-9);
+}
+
+// As tune chooses its winner: after all processes, and by Holm over all finalists.
+TEST(Economics, AFinalistThatWasNotCrownedIsNoGain) {
+  Trial ahead = heldout("one", "a", 1.2, 1.1);
+  ASSERT_EQ(accounts_of({ahead}).front().gains.size(), 1u);
+  ahead.comparison->processes = kWinnerProcesses - 1;
+  EXPECT_TRUE(accounts_of({ahead}).front().gains.empty());
+  ahead.comparison->processes = kWinnerProcesses;
+  ahead.comparison->p_value = 0.04;
+  EXPECT_EQ(accounts_of({ahead}).front().gains.size(), 1u);
+  Trial other = heldout("one", "b", 0.9, 0.8);
+  other.comparison->p_value = 0.9;
+  EXPECT_TRUE(accounts_of({ahead, other}).front().gains.empty());
 }
 
 TEST(Economics, WhatWasJudgedTheSameIsNoGain) {

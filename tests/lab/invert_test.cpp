@@ -71,9 +71,9 @@ class InvertTest : public ::testing::Test {
 };
 
 // Default configs that use what the variants change, on a device as the emulator's.
-const std::vector<std::string> kCandidates = {"ref_fwd",        "sm80_fwd:num_stages=3",
-                                              "sm80_short_fwd", "sm90_fwd:num_stages=3,scheduler=1,cluster=1",
-                                              "sm90_short_fwd", "sm90_fp8_fwd"};
+const std::vector<std::string> kCandidates = {
+    "ref_fwd",        "sm80_fwd:num_stages=3", "sm80_short_fwd", "sm90_fwd:num_stages=3,scheduler=1,cluster=1",
+    "sm90_short_fwd", "sm90_fp8_fwd",          "sm80_decode_fwd"};
 
 // --- the emulator's counts ------------------------------------------------------------------------------------------
 TEST_F(InvertTest, WithoutExponentialsThereAreNoneAndTheRestIsThere) {
@@ -96,7 +96,9 @@ TEST_F(InvertTest, AQuarterOfTheMultipliesIsLeftAndTheRestIsThere) {
       continue;
     }
     const auto [plain, variant] = both("quarter_multiplies", candidate);
-    EXPECT_NEAR(variant.value("mma_instructions") / plain.value("mma_instructions"), 0.25, 0.08) << candidate;
+    // One of an accumulator's tiles stays at the least: of 16 keys a warp, one of two for S and a quarter for O.
+    const double left = candidate == "sm80_decode_fwd" ? 0.375 : 0.25;
+    EXPECT_NEAR(variant.value("mma_instructions") / plain.value("mma_instructions"), left, 0.08) << candidate;
     EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
     EXPECT_EQ(variant.stored(), plain.stored()) << candidate;
     // A block whose scores exceed the maximum is done again; with other scores fewer are.
@@ -130,7 +132,7 @@ TEST_F(InvertTest, LoadsFromOneTileAreAsManyAndReadNothingElse) {
 // Pathologies: each shows in its counter, and no result changes but by rounding; those without other blocks are the
 // same to the bit.
 TEST_F(InvertTest, StridedLoadsTakeMoreSectors) {
-  for (const char* candidate : {"ref_fwd", "sm80_fwd", "sm80_short_fwd"}) {
+  for (const char* candidate : {"ref_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_decode_fwd"}) {
     const auto [plain, variant] = both("strided_loads", candidate);
     EXPECT_GT(variant.value("global_load.excess"), 1.5 * plain.value("global_load.excess")) << candidate;
     EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
@@ -277,8 +279,21 @@ TEST(Sensitivities, SaysWhatALeaveOneOutBounds) {
   EXPECT_DOUBLE_EQ(s.low, 1 / 1.3);
   EXPECT_TRUE(s.wrong_on_purpose);
   EXPECT_EQ(s.sentence,
-            "without exponentials it takes 0.80 of the time (0.77 to 0.83): at most 1.30 times as fast if exponentials "
-            "cost nothing");
+            "without exponentials it takes 0.80 of the time (0.77 to 0.83): at most 1.30 times as fast if each "
+            "exponential were one logic operation");
+  // Three of four are left out: nothing is known of what the fourth costs.
+  const auto said = [](const char* name, double speedup, SpeedVerdict verdict) {
+    return sensitivity_of_times(variant_by_name(name), "x", result_of(speedup, speedup, speedup, verdict)).sentence;
+  };
+  EXPECT_EQ(said("quarter_multiplies", 1.25, SpeedVerdict::kFaster),
+            "with a quarter of its multiplies it takes 0.80 of the time (0.80 to 0.80): at most 1.25 times as fast if "
+            "multiplies cost a quarter");
+  EXPECT_EQ(
+      said("no_stores", 1, SpeedVerdict::kSame),
+      "without stores it takes 1.00 of the time (1.00 to 1.00): no gain beyond the margin if stores cost nothing");
+  EXPECT_EQ(said("no_exponentials", 0.8, SpeedVerdict::kSlower),
+            "without exponentials it takes 1.25 of the time (1.25 to 1.25): what is in their place costs more, so it "
+            "bounds nothing");
 }
 
 TEST(Sensitivities, TheLargestEffectComesFirst) {
@@ -326,7 +341,7 @@ TEST(InvertVariants, AFamilyWithoutDeviceSourceHasOtherConfigsOnly) {
   DeviceLimits limits;
   limits.kind = DeviceKind::kCpu;
   const Candidate plain = parse_candidate("cpu_fwd", problem, limits);
-  EXPECT_NE(plant(variant_by_name("no_stores"), plain, problem, limits).why_not.find("no device source"),
+  EXPECT_NE(plant(variant_by_name("no_stores"), plain, problem, limits).why_not.find("is compiled into the program"),
             std::string::npos);
   EXPECT_NE(plant(variant_by_name("tiny_blocks"), plain, problem, limits).candidate.find("block_m=24,block_n=32"),
             std::string::npos);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "core/error.h"
@@ -253,6 +254,34 @@ TEST_F(PairTest, WhoIsWrongIsNamedAndGetsNoTime) {
   EXPECT_FALSE(red.candidate.timing);
   EXPECT_EQ(outcome(pair_of("fake_wrong_tail", "fake_wrong_tail:block=32")).ended, PairEnded::kBaselineFailed)
       << "a candidate is not excused by its baseline's failure, nor judged against it";
+}
+
+TEST_F(PairTest, ABaselineThatPassedItsGatesIsNotAskedAgain) {
+  PairRequest request = pair_of("fake_wrong_tail", "fake_none");
+  request.baseline_gates = false;
+  const PairOutcome pair = outcome(request);
+  EXPECT_EQ(pair.ended, PairEnded::kCandidateFailed) << "the candidate is";
+  EXPECT_FALSE(passed_gate(pair.baseline, Gate::kCorrectness));
+}
+
+TEST_F(PairTest, ACandidateAgainstItselfPassesItsGatesOnce) {
+  const auto gates_of = [&](const PairRequest& request) {
+    std::map<std::string, int> entered;
+    EXPECT_EQ(measure_pair(*device_, request, [&](const std::string& stage) { ++entered[stage]; }).ended,
+              PairEnded::kMeasured);
+    return entered;
+  };
+  PairRequest request = pair_of("fake_none:block=32", "fake_none:block=32");
+  request.same_code = true;
+  std::map<std::string, int> entered = gates_of(request);
+  EXPECT_EQ(entered["correctness of the baseline"], 1);
+  EXPECT_EQ(entered["correctness of the candidate"], 0);
+  EXPECT_TRUE(passed_gate(outcome(request).candidate, Gate::kCorrectness)) << "and its trial says so";
+  // The baseline's were not asked for, so these are the only ones.
+  request.baseline_gates = false;
+  entered = gates_of(request);
+  EXPECT_EQ(entered["correctness of the candidate"], 1);
+  EXPECT_EQ(gates_of(pair_of("fake_none:block=32", "fake_none:block=16"))["correctness of the candidate"], 1);
 }
 
 TEST_F(PairTest, TimedOutputsAndTheFloorAreJudgedOnBothSides) {

@@ -186,12 +186,63 @@ TEST(Profile, NamesThePlantedCauseFirstFromCounters) {
             Cause::kNoOverlap);
   EXPECT_EQ(first_cause(measured_facts({{"smsp__thread_inst_executed_per_inst_executed.ratio", 9}})),
             Cause::kDivergence);
-  EXPECT_EQ(first_cause(measured_facts({{stall_metric("barrier"), 40}})), Cause::kBarriers);
+  EXPECT_EQ(first_cause(measured_facts({{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", 33},
+                                        {stall_metric("barrier"), 40}})),
+            Cause::kBarriers);
   EXPECT_EQ(first_cause(measured_facts({{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", 12},
                                         {"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 93}})),
             Cause::kDram);
   EXPECT_EQ(first_cause(measured_facts({{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", 12}})),
             Cause::kLatency);
+}
+
+// What counters said of Hopper's kernels on an H200, whose consumers take turns by named barriers: tensor cores busy
+// 75% and 59%, warps at barriers 22.5% and 13.6% of their time.
+TEST(Profile, WaitsForATurnAreNoFault) {
+  const auto names_barriers = [](double tensor, double waits, int barriers) {
+    ProfileFacts facts = healthy_facts();
+    facts.counters = measured_facts({{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", tensor},
+                                     {stall_metric("barrier"), waits}})
+                         .counters;
+    facts.artifact->barriers = barriers;
+    const std::vector<Bottleneck> faults = faults_of(facts);
+    return std::any_of(faults.begin(), faults.end(), [](const Bottleneck& b) { return b.cause == Cause::kBarriers; });
+  };
+  EXPECT_FALSE(names_barriers(75, 22.5, 16));
+  EXPECT_FALSE(names_barriers(45, 22.5, 16)) << "nor where they may be waits in vain: the counter does not tell";
+  EXPECT_FALSE(names_barriers(75, 22.5, 1)) << "multiplies cover them";
+  EXPECT_TRUE(names_barriers(45, 22.5, 1));
+}
+
+// What Nsight Compute 2025.3 said on an H200 of a kernel without loads whose copies use half of their sectors: the
+// loads' sectors hold those of copies.
+TEST(Profile, SectorsOfCopiesAmongThoseOfLoadsAreCountedOnce) {
+  CounterValues seen = {{"smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct", 0},
+                        {"smsp__sass_average_data_bytes_per_sector_mem_global_op_ldgsts.pct", 50},
+                        {"smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct", 100},
+                        {"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 68157440},
+                        {"l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", 540672},
+                        {"sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum", 0},
+                        {"sm__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum", 68143904}};
+  const auto use = sector_use(seen);
+  ASSERT_TRUE(use);
+  EXPECT_DOUBLE_EQ(use->touched, 68143904 + 540672);
+  EXPECT_DOUBLE_EQ(use->needed, 68143904 / 2 + 540672);
+  // A few loads besides.
+  seen["smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"] = 25;
+  seen["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] = 68143904 + 1000;
+  EXPECT_DOUBLE_EQ(sector_use(seen)->needed, 68143904 / 2 + 540672 + 250);
+}
+
+// A warp's own pace is no wait: a latency that every instruction has comes first in most kernels.
+TEST(Profile, AWaitForCopiesIsSeenBesideTheLatencyOfInstructions) {
+  CounterValues waits = {{"sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", 33},
+                         {stall_metric("wait"), 40},
+                         {stall_metric("math_pipe_throttle"), 2},
+                         {stall_metric("long_scoreboard"), 35}};
+  EXPECT_EQ(first_cause(measured_facts(waits)), Cause::kNoOverlap);
+  waits[stall_metric("gmma")] = 38;
+  EXPECT_NE(first_cause(measured_facts(waits)), Cause::kNoOverlap);
 }
 
 // A TMA kernel: few loads of threads, each of one lane, beside the copies of the TMA unit.
@@ -307,10 +358,10 @@ TEST(Profile, EachRowSaysItsSourceOrWhoWouldKnow) {
   EXPECT_EQ(row(measured, "SM busy").source, "hardware counters, sm__throughput.avg.pct_of_peak_sustained_elapsed");
   EXPECT_EQ(row(measured, "L2 hits").source, "hardware counters");
   EXPECT_EQ(row(measured, "SM busy").met, std::optional(true));
-  EXPECT_EQ(row(measured, "warps wait for a math pipe that is full").value, std::optional(31.0));
+  EXPECT_EQ(row(measured, "of warps' time: waits for a math pipe that is full").value, std::optional(31.0));
   EXPECT_EQ(row(measured, "multiplies under copies").source, "needs emulator's counts");
   EXPECT_EQ(row(measured, "spilled bytes per thread").source, "needs compiler");
-  EXPECT_EQ(row(indicators_of(healthy_facts()), "lanes that take part").source,
+  EXPECT_EQ(row(indicators_of(healthy_facts()), "lanes of an instruction").source,
             "needs hardware counters or emulator's counts");
 }
 

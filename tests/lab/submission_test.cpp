@@ -145,7 +145,8 @@ class EmulatorStageTest : public ::testing::Test {
     if (sandbox::means() == sandbox::Means::kNone) GTEST_SKIP() << "this machine lets no sandbox be made";
   }
   static Verdict judge(const std::string& from, const std::string& to, Ended& ended,
-                       const char* file = "ref_fwd/kernel.cuh", int arch = 90) {
+                       const char* file = "ref_fwd/kernel.cuh", int arch = 90,
+                       double seconds = EmulatorStage::kSeconds) {
     Patch patch;
     patch.name = "staged";
     patch.family = "ref_fwd";
@@ -158,7 +159,7 @@ class EmulatorStageTest : public ::testing::Test {
     later.name = "later";
     later.replace = {{"ptx/math.cuh", "#pragma once", "#pragma once "}};
     request.patches = {patch, later};
-    EmulatorStage stage(FLASHCORE_BINARY);
+    EmulatorStage stage(FLASHCORE_BINARY, seconds);
     DeviceLimits limits = limits_of_arch("sm_90");
     limits.arch = arch;
     return stage.judge(request, limits, ended);
@@ -196,6 +197,15 @@ TEST_F(EmulatorStageTest, AnArchitectureThatTheEmulatorDoesNotKnowIsSkippedInWor
   const Verdict verdict = judge("#pragma once", "#pragma once  // honest", ended, "ref_fwd/kernel.cuh", 57);
   EXPECT_EQ(verdict.status, GateStatus::kSkipped) << verdict.reason;
   EXPECT_NE(verdict.reason.find("57"), std::string::npos) << verdict.reason;
+  EXPECT_EQ(ended, Ended::kNotYet);
+}
+
+// A slow machine accuses nobody.
+TEST_F(EmulatorStageTest, AKernelThatTakesTooLongIsSkippedNotFailed) {
+  Ended ended = Ended::kNotYet;
+  const Verdict verdict = judge("#pragma once", "#pragma once  // honest", ended, "ref_fwd/kernel.cuh", 90, 0.001);
+  EXPECT_EQ(verdict.status, GateStatus::kSkipped) << verdict.reason;
+  EXPECT_NE(verdict.reason.find("took longer than 0.001 s"), std::string::npos) << verdict.reason;
   EXPECT_EQ(ended, Ended::kNotYet);
 }
 

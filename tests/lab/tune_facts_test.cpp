@@ -1,4 +1,5 @@
 #include "lab/tune/facts.h"
+#include "lab/tune/holdout.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -116,6 +117,20 @@ Comparison quick_comparison(const std::vector<std::vector<double>>& processes, s
   comparison.processes = static_cast<int>(processes.size());
   comparison.blocks = 12 * comparison.processes;
   return comparison;
+}
+
+TEST(Holdout, ABaselinePassesItsGatesOnceInAProcess) {
+  BaselineGates gates;
+  EXPECT_TRUE(gates.needed(0));
+  gates.note(PairEnded::kMeasured, 0);
+  EXPECT_FALSE(gates.needed(0));
+  EXPECT_TRUE(gates.needed(1)) << "a worker that was started anew is another process";
+  for (const PairEnded failed : {PairEnded::kBaselineFailed, PairEnded::kCandidateFailed, PairEnded::kCrashed,
+                                 PairEnded::kTimeout, PairEnded::kError}) {
+    gates.note(PairEnded::kMeasured, 0);
+    gates.note(failed, 0);
+    EXPECT_TRUE(gates.needed(0)) << to_string(failed);
+  }
 }
 
 // The held-out part of a tune run with five finalists, as measure_holdout and choose_winner carry it out. The first is

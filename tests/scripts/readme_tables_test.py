@@ -58,6 +58,23 @@ class ReadmeTables(unittest.TestCase):
         self.assertTrue(text.endswith("\nend\n") and "old" not in text)
         self.assertEqual(self.run_script("--check").returncode, 0)
 
+    def test_a_ranking_is_written_from_its_file(self):
+        row = {"variant": "no_stores", "kind": "leave_one_out", "time_ratio": 0.987, "ci95": [0.98, 0.99]}
+        ranking = {"problem": "b1", "candidate": "x_fwd:a=1", "device": {"name": "A GPU"}, "processes": 3, "regime": "graph", "condition": "burst", "ranking": [row],
+                   "not_judged": [{"variant": "forced_spills", "why_not": "x_fwd+slow:a=1 did not pass its gates (resource), and: more\nlines"}]}  # fmt: skip
+        (self.root / "docs" / "design").mkdir(parents=True)
+        design = self.root / "docs" / "design" / "one.md"
+        design.write_text("# y\n\n<!-- inversion: gpu/invert -->\nold\n<!-- /results -->\n")
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.run_script()
+        self.assertIn("Not measured yet: `results/gpu/invert.json`", design.read_text())
+        (self.root / "results" / "gpu" / "invert.json").write_text(json.dumps({"results": [ranking]}))
+        self.run_script()
+        text = design.read_text()
+        self.assertIn("| `no_stores` | left out | 0.99 [0.98, 0.99] |", text)
+        self.assertIn("Not judged: `forced_spills`, it did not pass its gates (resource).", text)
+        self.assertNotIn("old", text)
+
     def test_one_mean_is_told_in_parts(self):
         short = [result(f"b1_h8_s{n}_d64_fp16", 9.4, 2.0) for n in (8, 16, 32)]
         long = [result(f"b1_h8_s{n}_d128_fp16", 90.0, 1.5) for n in (512, 1024, 2048)]

@@ -14,7 +14,6 @@ namespace {
 // Problems that are looked into: a profile and an inversion of each take minutes of a GPU.
 constexpr std::size_t kDeepProblems = 2;
 constexpr std::size_t kTargetedTrials = 6;
-constexpr double kLeastSeconds = 5;
 // The engine's own rounds, Nsight Compute, and what Python imports: each may take its part of the phase.
 constexpr double kCrosscheckParts = 3;
 
@@ -170,7 +169,7 @@ double seconds_for(const CampaignState& state, std::string_view phase, double se
   for (const CampaignPhase& p : state.phases)
     if (p.status != PhaseStatus::kDone) to_come += phase_plan(p.name).share;
   const double share = phase_plan(phase).share;
-  return std::max(kLeastSeconds, seconds_left * share / std::max(share, to_come));
+  return std::max(kLeastPhaseSeconds, seconds_left * share / std::max(share, to_come));
 }
 
 }  // namespace flashcore

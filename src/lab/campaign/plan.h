@@ -22,7 +22,7 @@ struct CampaignOptions {
   std::string baseline;  // of the regression gate; empty: recorded before the evolution
   std::string ledger;    // as tune
   double budget_seconds = 0;
-  double hard_limit = 2;  // a phase that takes so many times its share is ended
+  double hard_limit = 2;  // --patience: a phase that takes so many times its share is ended
 };
 
 struct PhasePlan {
@@ -38,6 +38,11 @@ const PhasePlan& phase_plan(std::string_view name);
 // With `seconds` for the phase. Later phases read what earlier ones wrote into the folder.
 std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignOptions& options,
                                          const CampaignState& state, double seconds);
+
+// A shorter campaign's phases get more than their share, so that its budget says nothing of how long it takes.
+inline constexpr double kLeastBudgetSeconds = 120;
+// Of a phase's share; and of a command before it is ended: to start a process and to open a GPU takes seconds.
+inline constexpr double kLeastPhaseSeconds = 5, kLeastLimitSeconds = 30;
 
 // Of the phases that are still to come each gets its share of what is left, and never less than a moment.
 double seconds_for(const CampaignState& state, std::string_view phase, double seconds_left);

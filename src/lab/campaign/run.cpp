@@ -1,6 +1,7 @@
 #include "lab/campaign/run.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 
 #include "core/child_process.h"
@@ -8,6 +9,7 @@
 #include "core/files.h"
 #include "core/foreign_text.h"
 #include "core/process_end.h"
+#include "kernels/source_hash.h"
 #include "lab/campaign/fields.h"
 #include "lab/campaign/summary.h"
 #include "lab/gates/pair.h"
@@ -19,15 +21,54 @@ namespace {
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// A phase gets at least so long before it is ended: starting a process and opening a GPU takes seconds.
-constexpr double kLeastLimitSeconds = 30;
+// From SIGINT to the kill: a verb ends within seconds and keeps the results that it has.
+constexpr std::chrono::seconds kInterruptGrace{5};
 constexpr std::size_t kKeptLog = std::size_t{4} << 20;
 
 double seconds_from(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::string last_line_of(const std::string& text) {
-  const std::size_t start = text.rfind('\n');
-  return excerpt(start == std::string::npos ? text : text.substr(start + 1), 300);
+// The last line that is no warning: a verb's verdict comes before those.
+std::string said_in(const std::string& errors, const std::string& output) {
+  std::string last;
+  for (const std::string* text : {&errors, &output}) {
+    std::string_view rest = *text;
+    while (!rest.empty()) {
+      const std::size_t start = rest.rfind('\n');
+      const std::string_view line = start == std::string_view::npos ? rest : rest.substr(start + 1);
+      const std::size_t word = line.find_first_not_of(' ');
+      const bool warns = word == std::string_view::npos || line.substr(word).starts_with("warning: ") ||
+                         line.starts_with("flashcore: warning: ");
+      if (!warns) return excerpt(std::string(line.substr(word)), 300);
+      if (last.empty() && word != std::string_view::npos) last = excerpt(std::string(line.substr(word)), 300);
+      rest = start == std::string_view::npos ? std::string_view() : rest.substr(0, start);
+    }
+  }
+  return last;
+}
+
+// Each argument once, without the amounts of time that follow a phase's share.
+std::vector<std::string> without_times(const std::vector<std::string>& argv) {
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < argv.size(); ++i) {
+    words.push_back(argv[i]);
+    if (argv[i] == "--budget" || argv[i] == "--seconds" || argv[i] == "--tool-time") ++i;
+  }
+  return words;
+}
+
+// Whether an earlier attempt's command need not run again: it judged, and all that it wrote is there.
+bool still_holds(const std::filesystem::path& folder, const CampaignCommand& then, const CampaignCommand& now) {
+  if (then.verdict == PhaseVerdict::kNotJudged || (then.exit_code != 0 && then.exit_code != 1)) return false;
+  if (then.json != now.json || then.log != now.log || without_times(then.argv) != without_times(now.argv)) return false;
+  std::error_code error;
+  const auto is_there = [&](const std::filesystem::path& file) { return std::filesystem::exists(file, error); };
+  if (!is_there(folder / then.log)) return false;
+  if (!then.json.empty() && !result_of(folder, then).is_object()) return false;
+  // Its store, its baseline, its page.
+  return std::all_of(then.argv.begin() + 1, then.argv.end(), [&](const std::string& word) {
+    const std::filesystem::path file(word);
+    return file.parent_path() / "" != folder / "" || is_there(file);
+  });
 }
 
 // Of ab, whose exit code is 1 for a candidate that failed its gates and for an inert field, too.
@@ -50,7 +91,6 @@ class Campaign {
   CampaignState go() {
     state_.interrupted = false;
     state_.ended_at.clear();
-    for (const CampaignPhase& phase : state_.phases) spent_before_ += phase.seconds;
     for (CampaignPhase& phase : state_.phases) {
       if (phase.status == PhaseStatus::kDone) continue;
       if (stop_ && stop_()) break;
@@ -65,34 +105,54 @@ class Campaign {
 
  private:
   void run_phase(CampaignPhase& phase) {
+    const std::vector<CampaignCommand> earlier = std::move(phase.commands);
     phase = {.name = phase.name, .status = PhaseStatus::kRunning, .started_at = now_iso8601()};
-    const double left = options_.budget_seconds - spent_before_ - seconds_from(start_);
-    phase.budget_seconds = seconds_for(state_, phase.name, left);
+    phase.budget_seconds = seconds_for(state_, phase.name, options_.budget_seconds - seconds_from(start_));
+    const bool timeless = phase_plan(phase.name).needs_time && options_.device.limits.emulated;
+    if (!timeless) phase.commands = commands_of(phase.name, options_, state_, phase.budget_seconds);
+    const double kept_seconds = keep_ended(phase, earlier);
     save_state(options_.folder, state_);
     if (told_) told_(state_, phase);
     const auto start = Clock::now();
-    if (phase_plan(phase.name).needs_time && options_.device.limits.emulated) {
+    if (timeless) {
       phase.reason = "an emulated GPU has no time";
     } else {
-      phase.commands = commands_of(phase.name, options_, state_, phase.budget_seconds);
       if (phase.commands.empty()) phase.reason = nothing_to_run(phase.name);
       for (CampaignCommand& command : phase.commands) {
+        if (command.kept) continue;
         const double limit =
             std::max(kLeastLimitSeconds, options_.hard_limit * phase.budget_seconds - seconds_from(start));
         if (!run_one(command, phase.name, limit)) {
-          // Interrupted: the phase is in flight, and is run again by whoever goes on.
-          phase.seconds = seconds_from(start);
+          // Interrupted: the phase is in flight, and whoever goes on runs what has not ended.
+          phase.seconds = kept_seconds + seconds_from(start);
+          phase.status = PhaseStatus::kInterrupted;
+          phase.reason = "interrupted; --resume goes on with it";
           save_state(options_.folder, state_);
           return;
         }
         save_state(options_.folder, state_);
       }
     }
-    phase.seconds = seconds_from(start);
+    phase.seconds = kept_seconds + seconds_from(start);
     judge_phase(phase);
     phase.status = PhaseStatus::kDone;
     save_state(options_.folder, state_);
     if (told_) told_(state_, phase);
+  }
+
+  // What an earlier attempt at the phase has done already, and its seconds.
+  double keep_ended(CampaignPhase& phase, const std::vector<CampaignCommand>& earlier) const {
+    double seconds = 0;
+    for (CampaignCommand& command : phase.commands) {
+      const auto then = std::find_if(earlier.begin(), earlier.end(), [&](const CampaignCommand& c) {
+        return still_holds(options_.folder, c, command);
+      });
+      if (then == earlier.end()) continue;
+      command = *then;
+      command.kept = true;
+      seconds += command.seconds;
+    }
+    return seconds;
   }
 
   static std::string nothing_to_run(std::string_view phase) {
@@ -108,7 +168,11 @@ class Campaign {
     const auto start = Clock::now();
     const CommandEnd end = run_(command.argv, options_.folder / command.log, limit, stop_);
     command.seconds = seconds_from(start);
-    if (end.cancelled) return false;
+    if (end.cancelled) {
+      command.exit_code = end.exit_code;
+      command.reason = "it was interrupted" + (end.how.empty() ? "" : ", and " + end.how);
+      return false;
+    }
     judge_command(command, end, phase, result_of(options_.folder, command));
     return true;
   }
@@ -119,12 +183,12 @@ class Campaign {
   const std::function<bool()>& stop_;
   const RunCommand& run_;
   Clock::time_point start_ = Clock::now();
-  double spent_before_ = 0;
 };
 
 CampaignState blank_state(const CampaignOptions& options) {
   CampaignState state;
   state.version = FLASHCORE_VERSION;
+  state.source_hash = source_hash();
   state.device = options.device.id;
   state.device_key = options.device.key;
   state.suite = options.suite;
@@ -145,6 +209,11 @@ void require_same_campaign(const CampaignState& earlier, const CampaignState& no
           folder, what, excerpt(was), excerpt(is));
   };
   differs("version", earlier.version, now.version);
+  if (earlier.source_hash != now.source_hash)
+    throw_bad_input(
+        "--resume: the campaign in '{}' is of other kernels (source hash {}, here {}), and results of two sources are "
+        "no campaign: go back to that source, or give --out another folder",
+        folder, earlier.source_hash.empty() ? "not recorded" : excerpt(earlier.source_hash), now.source_hash);
   differs("device", earlier.device_key, now.device_key);
   differs("suite", earlier.suite, now.suite);
   differs("problems", fmt::format("{}", fmt::join(earlier.problems, ",")),
@@ -155,6 +224,28 @@ void require_same_campaign(const CampaignState& earlier, const CampaignState& no
     return all;
   };
   differs("phases", names(earlier), names(now));
+}
+
+// Of the Python package whose want ended a program: "No module named 'torch'". Empty: it said no such thing.
+std::string missing_package(std::string_view said) {
+  constexpr std::string_view kSign = "No module named ";
+  const std::size_t at = said.find(kSign);
+  if (at == std::string_view::npos) return "";
+  std::string name;
+  for (const char c : said.substr(at + kSign.size())) {
+    if (c == '\'' && name.empty()) continue;
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') break;
+    name += c;
+  }
+  return name;
+}
+
+std::string skipped_for(const std::string& package, const std::string& python) {
+  const std::string how = package == "flashcore" ? "`pip wheel . && pip install flashcore-*.whl` in a checkout "
+                                                   "installs it, or PYTHONPATH names its folder python"
+                                                 : fmt::format("`{} -m pip install {}` gets it", python, package);
+  return fmt::format("skipped: the Python package {} is missing; {}; or name a Python that has it with --python",
+                     package, how);
 }
 
 }  // namespace
@@ -174,28 +265,35 @@ CommandEnd run_command(const std::vector<std::string>& argv, const std::filesyst
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   std::string kept, line;
-  auto talk = ChildProcess::Talk::kDone;
-  while ((talk = child.read_line(line, deadline, stop)) == ChildProcess::Talk::kDone)
-    if (kept.size() < kKeptLog) kept += line + "\n";
-  if (talk == ChildProcess::Talk::kCancelled) {
-    child.kill();
-    end.cancelled = true;
-    return end;
-  }
-  if (talk == ChildProcess::Talk::kClosed) {
+  const auto read_until = [&](Clock::time_point until, const std::function<bool()>& cancelled) {
+    auto talk = ChildProcess::Talk::kDone;
+    while ((talk = child.read_line(line, until, cancelled)) == ChildProcess::Talk::kDone)
+      if (kept.size() < kKeptLog) kept += line + "\n";
+    return talk;
+  };
+  const auto take_end = [&] {
     const std::string how = child.how_it_ended();
     if (how.starts_with("exited")) end.exit_code = child.exit_code();
     else end.how = how;
+  };
+  const auto talk = read_until(deadline, stop);
+  if (talk == ChildProcess::Talk::kClosed) {
+    take_end();
   } else {
-    child.kill();
-    end.how = talk == ChildProcess::Talk::kTimeout
-                  ? fmt::format("was still running after {:.0f} s and was ended", seconds)
-                  : "wrote a line without end and was ended";
+    end.cancelled = talk == ChildProcess::Talk::kCancelled;
+    child.interrupt();
+    const bool ended = read_until(Clock::now() + kInterruptGrace, {}) == ChildProcess::Talk::kClosed;
+    if (!ended) child.kill();
+    if (end.cancelled && ended) take_end();
+    else if (end.cancelled) end.how = fmt::format("was killed {} s later", kInterruptGrace.count());
+    else if (talk == ChildProcess::Talk::kTimeout)
+      end.how = fmt::format("was still running after {:.0f} s and was ended", seconds);
+    else end.how = "wrote a line without end and was ended";
   }
   const std::string errors = child.stderr_tail();
   // A verb that judged and failed says it in the last line of its summary.
   if (!kept.empty() && kept.back() == '\n') kept.pop_back();
-  end.said = last_line_of(errors.empty() ? kept : errors);
+  end.said = said_in(errors, kept);
   write_file_atomically(log, kept + (kept.empty() ? "" : "\n") + errors + (errors.empty() ? "" : "\n"));
   return end;
 }
@@ -204,7 +302,10 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
   command.exit_code = end.exit_code;
   const std::string said = end.said.empty() ? "" : ": " + end.said;
   command.verdict = PhaseVerdict::kNotJudged;
-  if (end.exit_code < 0) {
+  const bool is_python = command.argv.size() > 1 && command.argv[1] == "-m";
+  if (const std::string package = missing_package(end.said); is_python && end.exit_code > 0 && !package.empty()) {
+    command.reason = skipped_for(package, command.argv.front());
+  } else if (end.exit_code < 0) {
     command.reason = "the command " + end.how + said;
   } else if (end.exit_code == 0) {
     command.verdict = PhaseVerdict::kPassed;
@@ -226,12 +327,13 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
 }
 
 void judge_phase(CampaignPhase& phase) {
-  int passed = 0;
+  int passed = 0, open = 0;
   std::string failed, unjudged;
   const auto add = [](std::string& all, const std::string& reason) { all += (all.empty() ? "" : "; ") + reason; };
   for (const CampaignCommand& command : phase.commands) {
     passed += command.verdict == PhaseVerdict::kPassed ? 1 : 0;
     if (command.verdict == PhaseVerdict::kFailed) add(failed, command.reason);
+    open += command.verdict == PhaseVerdict::kNotJudged ? 1 : 0;
     if (command.verdict == PhaseVerdict::kNotJudged && unjudged.find(command.reason) == std::string::npos)
       add(unjudged, command.reason);
   }
@@ -240,6 +342,8 @@ void judge_phase(CampaignPhase& phase) {
   const bool enough = phase.name == "trials" ? passed > 0 : count > 0 && passed == count;
   phase.verdict = !failed.empty() ? PhaseVerdict::kFailed : enough ? PhaseVerdict::kPassed : PhaseVerdict::kNotJudged;
   if (!failed.empty()) phase.reason = failed + (unjudged.empty() ? "" : "; " + unjudged);
+  else if (!unjudged.empty() && enough)
+    phase.reason = fmt::format("{} of {} trials left open: {}", open, count, unjudged);
   else if (!unjudged.empty()) phase.reason = unjudged;
   if (phase.verdict == PhaseVerdict::kNotJudged) phase.reason += fmt::format("; lost: {}", phase_plan(phase.name).lost);
 }

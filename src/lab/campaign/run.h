@@ -17,7 +17,8 @@ struct CommandEnd {
 };
 using RunCommand = std::function<CommandEnd(const std::vector<std::string>& argv, const std::filesystem::path& log,
                                             double seconds, const std::function<bool()>& stop)>;
-// As a child process, its output in `log`.
+// As a child process, its output in `log`. Stopped or out of time it gets SIGINT, and a few seconds to save what it
+// has.
 CommandEnd run_command(const std::vector<std::string>& argv, const std::filesystem::path& log, double seconds,
                        const std::function<bool()>& stop);
 

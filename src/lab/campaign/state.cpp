@@ -78,17 +78,12 @@ const CampaignPhase* CampaignState::find(std::string_view name) const {
 json state_json(const CampaignState& s) {
   json phases = json::array();
   for (const CampaignPhase& p : s.phases) phases.push_back(phase_json(p));
-  return {{"schema", kCampaignSchema},
-          {"version", s.version},
-          {"device", s.device},
-          {"device_key", s.device_key},
-          {"suite", s.suite},
-          {"problems", s.problems},
-          {"budget_seconds", s.budget_seconds},
-          {"started_at", s.started_at},
-          {"ended_at", s.ended_at},
-          {"interrupted", s.interrupted},
-          {"phases", phases}};
+  return {{"schema", kCampaignSchema},    {"version", s.version},
+          {"source_hash", s.source_hash}, {"device", s.device},
+          {"device_key", s.device_key},   {"suite", s.suite},
+          {"problems", s.problems},       {"budget_seconds", s.budget_seconds},
+          {"started_at", s.started_at},   {"ended_at", s.ended_at},
+          {"interrupted", s.interrupted}, {"phases", phases}};
 }
 
 CampaignState parse_state(const std::string& text, const std::string& origin) {
@@ -99,6 +94,7 @@ CampaignState parse_state(const std::string& text, const std::string& origin) {
       throw_bad_input("'{}' is no campaign's state: its schema is not {}; {}", origin, kCampaignSchema, kAdvice);
     CampaignState s;
     j.at("version").get_to(s.version);
+    s.source_hash = j.value("source_hash", "");
     j.at("device").get_to(s.device);
     j.at("device_key").get_to(s.device_key);
     j.at("suite").get_to(s.suite);
@@ -122,6 +118,14 @@ std::optional<CampaignState> load_state(const std::filesystem::path& folder) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   return parse_state(read_file(file), file.string());
+}
+
+std::unique_ptr<FolderLock> lock_campaign_folder(const std::filesystem::path& folder) {
+  auto lock = std::make_unique<FolderLock>(folder, "campaign.lock");
+  if (!lock->held())
+    throw_bad_input("--out {}: another campaign is running in this folder; wait until it has ended, or give another",
+                    folder.string());
+  return lock;
 }
 
 void save_state(const std::filesystem::path& folder, const CampaignState& state) {

@@ -1,12 +1,15 @@
 #pragma once
-// What a campaign has done: campaign.json in its folder, written anew at every step. A kill loses the phase in flight.
+// What a campaign has done: campaign.json in its folder, written anew at every step. A kill loses the command in
+// flight.
 
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/folder_lock.h"
 #include "core/words.h"
 
 namespace flashcore {
@@ -21,12 +24,15 @@ struct WordsOf<PhaseVerdict> {
                                                                         {PhaseVerdict::kNotJudged, "could not judge"}};
 };
 
-enum class PhaseStatus { kWaiting, kRunning, kDone };
+// kRunning in a file: the campaign was killed. Of kInterrupted and kRunning phases --resume runs what has not ended.
+enum class PhaseStatus { kWaiting, kRunning, kInterrupted, kDone };
 template <>
 struct WordsOf<PhaseStatus> {
   static constexpr std::string_view what = "status of a phase";
-  static constexpr std::pair<PhaseStatus, std::string_view> table[] = {
-      {PhaseStatus::kWaiting, "waiting"}, {PhaseStatus::kRunning, "running"}, {PhaseStatus::kDone, "done"}};
+  static constexpr std::pair<PhaseStatus, std::string_view> table[] = {{PhaseStatus::kWaiting, "waiting"},
+                                                                       {PhaseStatus::kRunning, "running"},
+                                                                       {PhaseStatus::kInterrupted, "interrupted"},
+                                                                       {PhaseStatus::kDone, "done"}};
 };
 
 struct CampaignCommand {
@@ -39,6 +45,7 @@ struct CampaignCommand {
   int exit_code = -1;  // -1: it has not ended by itself
   PhaseVerdict verdict = PhaseVerdict::kNotJudged;
   std::string reason = {};
+  bool kept = false;  // of an earlier attempt at its phase; not saved
 };
 
 struct CampaignPhase {
@@ -53,6 +60,7 @@ struct CampaignPhase {
 
 struct CampaignState {
   std::string version, device, device_key, suite;
+  std::string source_hash;            // of kernels/source_hash.h: the whole tree's; empty in states that lack it
   std::vector<std::string> problems;  // ids
   double budget_seconds = 0;
   std::string started_at, ended_at;
@@ -70,6 +78,9 @@ CampaignState parse_state(const std::string& text, const std::string& origin);
 // None if the folder holds no campaign.
 std::optional<CampaignState> load_state(const std::filesystem::path& folder);
 void save_state(const std::filesystem::path& folder, const CampaignState& state);
+
+// The folder for one campaign alone, while the lock lives. Error kBadInput if another process has it.
+std::unique_ptr<FolderLock> lock_campaign_folder(const std::filesystem::path& folder);
 
 // A command's JSON; null if there is none that can be read.
 nlohmann::json result_of(const std::filesystem::path& folder, const CampaignCommand& command);

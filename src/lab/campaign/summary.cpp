@@ -151,8 +151,10 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
   out += "\n## Phases\n\n| phase | verdict | seconds | of a budget of | why |\n| --- | --- | ---: | ---: | --- |\n";
   for (const CampaignPhase& p : state.phases)
     out += fmt::format("| {} | {} | {:.1f} | {:.0f} | {} |\n", p.name,
-                       p.status == PhaseStatus::kDone ? to_string(p.verdict) : "not reached", p.seconds,
-                       p.budget_seconds, plain(p.reason));
+                       p.status == PhaseStatus::kDone          ? to_string(p.verdict)
+                       : p.status == PhaseStatus::kInterrupted ? "interrupted"
+                                                               : "not reached",
+                       p.seconds, p.budget_seconds, plain(p.reason));
   out +=
       "\n## Results\n\nTimes are p50 / p90 in microseconds. The peer is the fastest backend of PyTorch's "
       "scaled_dot_product_attention.\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | "

@@ -17,6 +17,8 @@ constexpr double kCeilingTolerance = 0.03;
 constexpr double kNearCeiling = 0.7;
 // Of empty launches: what a launch may cost the host more than an empty one.
 constexpr double kLaunchFactor = 3;
+// A loop around launches that a device waits for takes a little longer than the launches.
+constexpr double kLoopFactor = 1.1;
 // A launch that waits for others takes a few turns of the scheduler more, not thousands.
 constexpr double kBusyFactor = 10;
 
@@ -54,6 +56,8 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
   if (method.host_launch && more > 0 && engine.empty_launch_us > 0 && more <= kLaunchFactor * engine.empty_launch_us)
     return fmt::format("launch overhead inside: {:.2f} us more a launch, where an empty launch takes {:.2f} us", more,
                        engine.empty_launch_us);
+  if (method.host_launch && method.host_us > ours && theirs <= kLoopFactor * method.host_us)
+    return fmt::format("the host: it takes {:.2f} us to start a launch, and the device waits for it", method.host_us);
   if (method.clock_mhz > 0 && engine.clock_mhz > 0 &&
       is_within(theirs / ours * method.clock_mhz / engine.clock_mhz, limit))
     return fmt::format("another clock: it ran at {:.0f} MHz, the engine at {:.0f} MHz, and in cycles they agree",
@@ -180,6 +184,7 @@ json crosscheck_json(const CrosscheckResult& r) {
                        {"version", m.reading.version},
                        {"cache", m.reading.cold ? "cold" : "warm"},
                        {"host_launch", m.reading.host_launch},
+                       {"host_us", m.reading.host_us > 0 ? json(m.reading.host_us) : json()},
                        {"in_process", m.reading.in_process},
                        {"interleaved", m.reading.interleaved},
                        {"clock_mhz", m.reading.clock_mhz},

@@ -32,6 +32,7 @@ struct MethodReading {
   bool interleaved = false;  // the i-th was taken beside the engine's i-th
   bool cold = false;         // its inputs are not in the cache
   bool host_launch = false;  // what the host spends on a launch lies inside
+  double host_us = 0;        // that a launch takes the host by itself; 0: not known
   double clock_mhz = 0;      // 0: not known
   std::string why_not = {};  // there are no times: what was lost
 };

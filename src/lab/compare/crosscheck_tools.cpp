@@ -1,8 +1,6 @@
 #include "lab/compare/crosscheck_tools.h"
 
 #include <algorithm>
-#include <optional>
-#include <sstream>
 
 #include "core/child_process.h"
 #include "core/error.h"
@@ -10,7 +8,8 @@
 #include "core/foreign_text.h"
 #include "core/json_text.h"
 #include "core/scratch_folder.h"
-#include "core/visible_text.h"
+#include "lab/gates/request.h"
+#include "lab/measure/ncu_csv.h"
 
 namespace flashcore {
 namespace {
@@ -21,49 +20,6 @@ constexpr const char* kNcuMethod = "Nsight Compute's duration";
 constexpr const char* kDuration = "gpu__time_duration.sum";
 constexpr const char* kClock = "smsp__cycles_elapsed.avg.per_second";
 constexpr int kNcuLaunches = 12;
-
-std::vector<std::string> csv_cells(const std::string& line) {
-  std::vector<std::string> cells(1);
-  bool quoted = false;
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '"') {
-      if (quoted && i + 1 < line.size() && line[i + 1] == '"') cells.back() += line[i++];
-      else quoted = !quoted;
-    } else if (line[i] == ',' && !quoted) {
-      cells.emplace_back();
-    } else if (line[i] != '\r') {
-      cells.back() += line[i];
-    }
-  }
-  return cells;
-}
-
-// "1,234.5": with separators of thousands, as the tool writes it.
-std::optional<double> number_of(std::string text) {
-  std::erase(text, ',');
-  return parse_finite(text);
-}
-
-// Microseconds in a unit of time; none: no such unit.
-std::optional<double> us_of_unit(const std::string& unit) {
-  if (unit == "ns" || unit == "nsecond") return 1e-3;
-  if (unit == "us" || unit == "usecond") return 1;
-  if (unit == "ms" || unit == "msecond") return 1e3;
-  if (unit == "s" || unit == "second") return 1e6;
-  return std::nullopt;
-}
-
-double mhz_of_unit(const std::string& unit) {
-  if (unit == "Ghz" || unit == "GHz" || unit == "cycle/nsecond") return 1e3;
-  if (unit == "Mhz" || unit == "MHz" || unit == "cycle/usecond") return 1;
-  if (unit == "hz" || unit == "Hz" || unit == "cycle/second") return 1e-6;
-  return 0;
-}
-
-std::string first_line(const std::string& text) {
-  const std::size_t end = text.find('\n');
-  return excerpt(text.substr(0, end));
-}
 
 // The last line that says something: tools put the reason there.
 std::string last_line(std::string text) {
@@ -78,64 +34,59 @@ MethodReading lost(std::string method, std::string why) {
 
 }  // namespace
 
-MethodReading read_ncu_csv(const std::string& text) {
+MethodReading read_ncu_durations(const std::string& text, const std::string& kernel, const std::string& symbol) {
   MethodReading reading{.method = kNcuMethod, .cold = true};
-  std::istringstream lines(text);
-  std::vector<std::string> header, units;
+  if (text.find("ERR_NVGPUCTRPERM") != std::string::npos) {
+    reading.why_not =
+        "the driver allows no performance counters to this user (ERR_NVGPUCTRPERM): an administrator sets "
+        "NVreg_RestrictProfilingToAdminUsers=0";
+    return reading;
+  }
   std::vector<double> clocks;
-  std::string error;
-  const auto column = [&](const char* name) {
-    return static_cast<std::size_t>(std::find(header.begin(), header.end(), name) - header.begin());
-  };
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with("==ERROR==")) error = excerpt(line);
-    if (header.empty()) {
-      if (line.starts_with("\"ID\"")) header = csv_cells(line);
-      continue;
+  std::size_t launches = 0;
+  try {
+    for (const ProfiledKernel& launch : parse_ncu_csv(text)) {
+      ++launches;
+      if (launch.name != symbol && !is_kernel_of(launch.name, kernel)) continue;
+      const auto duration = launch.counters.find(kDuration), clock = launch.counters.find(kClock);
+      if (duration == launch.counters.end() || duration->second <= 0) continue;
+      reading.times_us.push_back(duration->second / 1e3);
+      if (clock != launch.counters.end()) clocks.push_back(clock->second / 1e6);
     }
-    std::vector<std::string> cells = csv_cells(line);
-    if (cells.size() != header.size()) continue;
-    if (units.empty()) {
-      units = std::move(cells);
-      continue;
-    }
-    const std::size_t at = column(kDuration), clock = column(kClock);
-    if (at == header.size()) break;
-    const auto unit = us_of_unit(units[at]);
-    const auto value = number_of(cells[at]);
-    if (unit && value && *value > 0) reading.times_us.push_back(*value * *unit);
-    if (clock < header.size())
-      if (const auto mhz = number_of(cells[clock])) clocks.push_back(*mhz * mhz_of_unit(units[clock]));
+  } catch (const Error& e) {
+    const std::size_t error = text.find("==ERROR==");
+    reading.why_not = error == std::string::npos ? fmt::format("its table cannot be read: {}", e.what())
+                                                 : excerpt(text.substr(error, text.find('\n', error) - error));
+    return reading;
   }
   if (!clocks.empty()) reading.clock_mhz = median(clocks);
-  if (!reading.times_us.empty()) return reading;
-  const bool forbidden = text.find("ERR_NVGPUCTRPERM") != std::string::npos;
-  reading.why_not = forbidden        ? "the driver allows no performance counters to this user (ERR_NVGPUCTRPERM): an "
-                                       "administrator sets NVreg_RestrictProfilingToAdminUsers=0"
-                    : !error.empty() ? error
-                                     : "it reported no " + std::string(kDuration) + ": " + first_line(text);
+  if (reading.times_us.empty())
+    reading.why_not = fmt::format("of the {} launches that it saw none of {} has a {}", launches,
+                                  kernel.substr(0, kernel.find('<')), kDuration);
   return reading;
 }
 
 MethodReading time_by_ncu(const ToolQuestion& question, const CompiledCandidate& compiled) {
   if (!compiled.artifact.more_kernels.empty())
     return lost(kNcuMethod, "the candidate launches several kernels, and it times each by itself");
-  std::string family = question.candidate, config;
-  if (const std::size_t colon = family.find(':'); colon != std::string::npos) {
-    config = family.substr(colon + 1);
-    family.resize(colon);
-  }
-  std::vector<std::string> command = {
+  EvaluateRequest request;
+  request.problem = question.problem;
+  request.problem_name = question.problem.id();
+  request.candidate = question.candidate;
+  request.phase = Phase::kCheck;
+  const ScratchFolder folder;
+  const auto file = folder.path() / "request.json";
+  write_file_atomically(file, json(request).dump());
+  const std::vector<std::string> command = {
       "ncu", "--csv", "--page", "raw", "--metrics", fmt::format("{},{}", kDuration, kClock),
       // Clocks are observed, never set.
       "--clock-control", "none", "--cache-control", "all", "--target-processes", "all", "--kernel-name-base", "mangled",
-      "-k", compiled.artifact.symbol, "--launch-count", std::to_string(kNcuLaunches), question.program, "check",
-      "--quiet", "--device", question.device, "--problem", question.problem.id(), "--family", family};
-  if (!config.empty()) command.insert(command.end(), {"--config", config});
+      "-k", compiled.artifact.symbol, question.program, "launch-candidate", "--device", question.device, "--launches",
+      std::to_string(kNcuLaunches), "--request", file.string()};
   const ProgramResult ran = run_program(command, {.seconds = question.seconds});
   if (!ran.started) return lost(kNcuMethod, "ncu is not on PATH: it comes with the CUDA toolkit (nsight-compute)");
   if (!ran.stopped.empty()) return lost(kNcuMethod, "ncu " + ran.stopped);
-  MethodReading reading = read_ncu_csv(ran.output);
+  MethodReading reading = read_ncu_durations(ran.output, question.kernel, compiled.artifact.symbol);
   if (!reading.why_not.empty() && ran.exit_code != 0)
     reading.why_not += fmt::format(" (ncu ended with {})", ran.exit_code);
   return reading;
@@ -152,6 +103,7 @@ ToolAnswers read_tool_answers(const json& document, const std::string& origin) {
                             .times_us = m.value("times_us", std::vector<double>()),
                             .cold = m.value("cold", false),
                             .host_launch = m.value("host_launch", false),
+                            .host_us = m.value("host_us", 0.0),
                             .why_not = m.value("why_not", "")};
       const bool sane = std::all_of(reading.times_us.begin(), reading.times_us.end(), [](double t) { return t > 0; });
       if (!sane) throw_bad_input("{}: {} has a time that is not positive", origin, reading.method);

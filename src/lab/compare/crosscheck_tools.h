@@ -12,7 +12,8 @@ struct ToolQuestion {
   PlacedProblem problem;
   std::string device;     // as open_device
   std::string candidate;  // text
-  std::string program;    // this one; Nsight Compute runs its `check`
+  std::string kernel;     // its name expression; empty for a CPU
+  std::string program;    // this one; Nsight Compute runs its launches
   std::string python = "python3";
   double seconds = 120;  // that a tool may take
 };
@@ -25,8 +26,9 @@ struct ToolAnswers {
 // Nsight Compute's duration of the candidate's kernel, caches flushed before each launch, clocks left alone. A
 // candidate of several kernels, a tool that is absent or may not attach: why_not says so.
 MethodReading time_by_ncu(const ToolQuestion& question, const CompiledCandidate& compiled);
-// What `ncu --csv --page raw` wrote. Text that is none gives a reading without times.
-MethodReading read_ncu_csv(const std::string& text);
+// From what `ncu --csv --page raw` wrote, the launches of that kernel alone, by name expression or mangled name. Text
+// that is none gives a reading without times.
+MethodReading read_ncu_durations(const std::string& text, const std::string& kernel, const std::string& symbol);
 
 // `python -m flashcore.crosscheck`: PyTorch's profiler (which asks CUPTI), torch.utils.benchmark, Triton's do_bench,
 // nvbench, and matrix multiplies. What is absent is named by the answer; without a Python that has the package all is.

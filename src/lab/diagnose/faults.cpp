@@ -209,12 +209,14 @@ class FaultFinder {
   void no_overlap() {
     if (const auto tensor = metric(Metric::kTensor)) {
       const auto stalls = stalls_of(facts_.counters);
-      if (stalls.empty() || stalls.front().first.name != "long_scoreboard") return;
-      const double waiting = stalls.front().second / 100;
+      const auto longest =
+          std::find_if(stalls.begin(), stalls.end(), [](const auto& stall) { return stall.first.for_others; });
+      if (longest == stalls.end() || longest->first.name != "long_scoreboard") return;
+      const double waiting = longest->second / 100;
       const double memory = std::max(metric(Metric::kDram).value_or(0), metric(Metric::kL2).value_or(0));
       if (waiting < target::kWaiting || *tensor >= target::kTensor || memory >= target::kThroughput) return;
       return add(Cause::kNoOverlap, waiting, no_overlap_sentence(),
-                 {fmt::format("warps wait for {} {} of their time", stalls.front().first.words, percent_text(waiting)),
+                 {fmt::format("warps wait for {} {} of their time", longest->first.words, percent_text(waiting)),
                   fmt::format("the tensor cores are busy {:.0f}% and memory {:.0f}%", *tensor, memory)});
     }
     if (!facts_.counts) return;
@@ -269,6 +271,11 @@ class FaultFinder {
     std::vector<std::string> evidence;
     double share = 0;
     if (at != stalls.end()) {
+      // Other warps' multiplies cover these waits, as they do those for copies.
+      if (metric(Metric::kTensor).value_or(0) >= target::kTensor) return;
+      // Named barriers, by which roles take turns: who waits for its turn has nothing else to do, and the counter does
+      // not tell it from who waits in vain. A timeline does.
+      if (facts_.artifact && facts_.artifact->barriers > 1) return;
       share = at->second / 100;
       evidence.push_back(fmt::format("warps wait at CTA barriers {} of their time", percent_text(share)));
     } else if (facts_.counts && facts_.counts->threads_per_cta > 0 && facts_.counts->ctas > 0) {

@@ -308,7 +308,7 @@ DeviceLimits limits_of_emulated(const DeviceLimits& emulator) {
   return limits_of_arch(fmt::format("sm_{}", emulator.arch));
 }
 
-void launch_for_counters(Device& device, const EvaluateRequest& request) {
+void launch_for_counters(Device& device, const EvaluateRequest& request, int launches) {
   const PatchScope patches(request.patches);
   const DeviceLimits& limits = device.info().limits;
   const Candidate candidate = parse_candidate(request.candidate, request.problem, limits);
@@ -317,7 +317,7 @@ void launch_for_counters(Device& device, const EvaluateRequest& request) {
   Operands operands(device, request.problem);
   operands.upload(make_inputs(request.problem, Pattern::kNormal, timing_seed(request.seed)));
   const Launch launch = loaded.bind(operands.args());
-  for (int i = 0; i < 2; ++i) launch();
+  for (int i = 0; i < launches; ++i) launch();
   device.synchronize();
 }
 

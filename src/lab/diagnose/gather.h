@@ -47,6 +47,6 @@ PlacedProblem counted_problem(const PlacedProblem& problem, const std::string& c
 DeviceLimits limits_of_emulated(const DeviceLimits& emulator);
 
 // What Nsight Compute runs: the candidate of a request launched twice on a device, the first time to warm its caches.
-void launch_for_counters(Device& device, const EvaluateRequest& request);
+void launch_for_counters(Device& device, const EvaluateRequest& request, int launches);
 
 }  // namespace flashcore

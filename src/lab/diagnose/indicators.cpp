@@ -122,14 +122,14 @@ void add_gpu_rows(IndicatorTable& table, const ProfileFacts& f) {
             {sectors_of_hardware(f), table.counted([](const EmulatorCounts& c) { return c.global().excess(); })});
   table.add(kBankPassesIndicator, "x", at_most(kExcess),
             {passes_of_hardware(f), table.counted([](const EmulatorCounts& c) { return c.shared().excess(); })});
-  table.add("lanes that take part", "of 32", at_least(32 * kLanes),
+  table.add("lanes of an instruction", "of 32", at_least(32 * kLanes),
             {table.of(Metric::kLanesPerIssue), table.counted(lanes_of_counts)});
   table.add("issue slots used", "%", none, {table.of(Metric::kIssueSlots)});
   const auto stalls = stalls_of(f.counters);
   for (std::size_t i = 0; i < 3; ++i) {
     if (i > 0 && i >= stalls.size()) break;
-    table.add(i < stalls.size() ? fmt::format("warps wait for {}", stalls[i].first.words) : "why warps wait", "%", none,
-              {{i < stalls.size() ? std::optional(stalls[i].second) : std::nullopt, kNsightSource}});
+    table.add(i < stalls.size() ? fmt::format("of warps' time: waits for {}", stalls[i].first.words) : "why warps wait",
+              "%", none, {{i < stalls.size() ? std::optional(stalls[i].second) : std::nullopt, kNsightSource}});
   }
   const bool overlap = f.counts && f.counts->knows_overlap();
   table.add("multiplies under copies", "%", at_least(100 * kUnderCopies),

@@ -54,8 +54,9 @@ std::optional<Metric> metric_of(std::string_view name);
 
 // Why warps did not issue, as Nsight Compute names it, in % of the time that a warp is active.
 struct StallReason {
-  std::string_view name;   // "long_scoreboard"
-  std::string_view words;  // what a warp waits for
+  std::string_view name;    // "long_scoreboard"
+  std::string_view words;   // what a warp waits for
+  bool for_others = false;  // for memory or other warps; else for its own turn to issue, which computing costs anyhow
 };
 const std::vector<StallReason>& stall_reasons();
 std::string stall_metric(std::string_view reason);

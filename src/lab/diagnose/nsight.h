@@ -1,32 +1,18 @@
 #pragma once
 // Hardware counters of one launch: Nsight Compute (`ncu`) as a child process around a program that launches the
-// candidate, and its CSV.
+// candidate.
 
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lab/diagnose/metrics.h"
+#include "lab/measure/ncu_csv.h"
 
 namespace flashcore {
 
-// What a launch in Nsight Compute's CSV was.
-struct ProfiledKernel {
-  std::string name;
-  CounterValues counters;  // metrics without a number (n/a) are missing
-};
-
-// The text of `ncu --csv --page raw`, with whatever its child and itself print around it: a row of names that begins
-// with "ID", a row of units, a row per launch. Times come in ns, whatever the unit. Error kBadInput, naming the line,
-// if there is no such table, if a row has another number of fields, or if it is cut short.
-std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text);
-
 // Of several launches the one that takes longest, the last of that name: the first ones warm the caches.
 const ProfiledKernel& main_kernel(const std::vector<ProfiledKernel>& kernels);
-
-// Whether a kernel's name in the CSV ("forward", "void flashcore::sm80_fwd::forward<...>(...)") may be that of a name
-// expression ("flashcore::sm80_fwd::forward<...>").
-bool is_kernel_of(std::string_view csv_name, std::string_view name_expression);
 
 struct CollectedCounters {
   CounterValues counters;            // empty: `why_none` says why

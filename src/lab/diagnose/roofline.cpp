@@ -33,7 +33,10 @@ std::string advice_of_limit(Cause cause) {
 
 std::string words_of_limit(Cause cause) {
   if (cause == Cause::kLatency)
-    return "Neither arithmetic nor memory is near its roof: the time goes into waiting for one step after another.";
+    return fmt::format(
+        "No pipe and no memory is within {:.0f}% of its roof: what is left is waiting for one step after another; "
+        "`flashcore timeline` shows for which.",
+        100 * (1 - target::kRoof));
   return fmt::format("{} the limit: {}.", subject_of_limit(cause), advice_of_limit(cause));
 }
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "lab/tune/facts.h"
+
 namespace flashcore {
 namespace {
 
@@ -18,29 +20,32 @@ void add_trial(Cost& cost, const Trial& trial) {
 
 bool searches(Phase phase) { return phase == Phase::kDefault || phase == Phase::kSearch || phase == Phase::kHoldout; }
 
-bool is_gain(const Trial& trial) {
-  return trial.phase == Phase::kHoldout && is_ranked(trial) && trial.comparison &&
-         trial.comparison->verdict == SpeedVerdict::kFaster && trial.comparison->ci95_low > 1;
+// What a run gained over a baseline is its winner's lead: a finalist that luck may have put ahead is no gain.
+std::optional<Trial> winner_of(const std::vector<Trial>& heldout, const std::string& baseline) {
+  std::optional<Trial> winner = choose_winner(heldout, baseline);
+  if (!winner || !winner->comparison || winner->comparison->verdict != SpeedVerdict::kFaster) return std::nullopt;
+  return winner;
 }
 
 std::vector<Gain> gains_of(const std::vector<const Trial*>& trials) {
-  struct Best {
+  struct Latest {
     std::string run;
-    const Trial* trial = nullptr;
+    std::vector<Trial> heldout;
   };
-  std::map<std::pair<std::string, std::string>, Best> best;  // by problem and baseline
+  std::map<std::pair<std::string, std::string>, Latest> latest;  // by problem and baseline
   for (const Trial* t : trials) {
     if (t->phase != Phase::kHoldout || !t->comparison) continue;
-    Best& kept = best[{t->problem.id(), t->comparison->against}];
+    Latest& kept = latest[{t->problem.id(), t->comparison->against}];
     // A later run measured again what an earlier one found; its word counts, also that nothing was gained.
-    if (kept.run != t->run) kept = {t->run, nullptr};
-    if (is_gain(*t) && (!kept.trial || t->comparison->speedup > kept.trial->comparison->speedup)) kept.trial = t;
+    if (kept.run != t->run) kept = {t->run, {}};
+    kept.heldout.push_back(*t);
   }
   std::vector<Gain> gains;
-  for (const auto& [key, kept] : best) {
-    if (!kept.trial) continue;
-    gains.push_back({key.first, kept.trial->problem_name, kept.trial->candidate(), key.second,
-                     100 * (kept.trial->comparison->speedup - 1)});
+  for (const auto& [key, kept] : latest) {
+    const std::optional<Trial> winner = winner_of(kept.heldout, key.second);
+    if (!winner) continue;
+    gains.push_back(
+        {key.first, winner->problem_name, winner->candidate(), key.second, 100 * (winner->comparison->speedup - 1)});
   }
   return gains;
 }
@@ -85,8 +90,9 @@ std::string cost_sentence(const Account& account, std::optional<double> price) {
     if (price) out += fmt::format(", money {:.4g}", *seconds / 3600 * *price);
     out += ".";
   } else {
-    out = account.gains.empty() ? "No held-out candidate was faster than its baseline, so no percent has a cost."
-                                : "The search's trials do not say their seconds, so no percent has a cost.";
+    out = account.gains.empty()
+              ? "No search had a winner that was judged FASTER than its baseline, so no percent has a cost."
+              : "The search's trials do not say their seconds, so no percent has a cost.";
   }
   if (account.total.unknown > 0)
     out += fmt::format(

@@ -38,7 +38,7 @@ class Runner {
     try {
       for (int process = 0; process < (options_.time ? processes : 1); ++process) run_process(process);
     } catch (const Cancelled&) {
-      // What was measured is judged all the same; its pages say from how many processes.
+      // What was measured is written all the same; a pair of fewer processes than asked for decides nothing.
     }
     for (std::size_t i = 0; i < results_.size(); ++i) judge(i);
     return std::move(results_);
@@ -164,6 +164,7 @@ class Runner {
       options.seed = options_.seed;
       pair.result = judge_ab(options, std::move(outcomes_[index][at]));
     }
+    result.processes = processes_of(result.experiment);
     if (options_.time) conclude(result);
   }
 
@@ -208,13 +209,18 @@ void conclude(ExperimentResult& result) {
   std::vector<HypothesisVerdict> outcomes;
   std::string measured;
   double worst_error = 0;
+  std::ptrdiff_t within = 0;
   for (ExperimentPair& pair : result.pairs) {
     const ExperimentArm& arm = e.candidates[pair.arm];
     const Comparison& c = pair.result.comparison;
     pair.outcome = outcome_of(arm.predicted, pair.result.verdict, e.margin);
     const bool timed = pair.result.ended == PairEnded::kMeasured || pair.result.same_code;
+    const auto processes = static_cast<int>(pair.result.processes.size());
+    const bool stopped = timed && !pair.result.same_code && processes < result.processes;
+    if (stopped) pair.outcome = HypothesisVerdict::kInconclusive;
     if (timed) {
       pair.prediction_error = c.speedup / arm.predicted.middle() - 1;
+      within += c.speedup >= arm.predicted.low && c.speedup <= arm.predicted.high;
       if (std::abs(pair.prediction_error) > std::abs(worst_error)) worst_error = pair.prediction_error;
     }
     outcomes.push_back(pair.outcome);
@@ -223,16 +229,17 @@ void conclude(ExperimentResult& result) {
                                     pair.problem.name, pair.result.verdict, c.speedup, c.ci95_low, c.ci95_high,
                                     arm.predicted.low, arm.predicted.high)
                       : fmt::format("{} on {}: {}", arm.name, pair.problem.name, pair.result.verdict);
+    if (stopped) measured += fmt::format(" ({} of {} processes)", processes, result.processes);
   }
   result.verdict = overall_outcome(outcomes, e.every);
   const auto count = [&](HypothesisVerdict which) { return std::count(outcomes.begin(), outcomes.end(), which); };
-  result.summary = {
-      e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
-      fmt::format("Of {}, {} as predicted, {} against the prediction, {} undecided; the largest prediction error is "
-                  "{:+.1f}%.",
-                  text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
-                  count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kRefuted),
-                  count(HypothesisVerdict::kInconclusive), 100 * worst_error)};
+  result.summary = {e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
+                    fmt::format("Of {}, {} in the predicted direction, {} against it, {} undecided; {} within the "
+                                "predicted range, the largest "
+                                "error from its middle is {:+.1f}%.",
+                                text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
+                                count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kRefuted),
+                                count(HypothesisVerdict::kInconclusive), within, 100 * worst_error)};
 }
 
 }  // namespace flashcore

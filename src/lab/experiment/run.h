@@ -43,6 +43,7 @@ struct ExperimentPair {
 struct ExperimentResult {
   Experiment experiment;
   HypothesisVerdict verdict = HypothesisVerdict::kInconclusive;
+  int processes = 0;  // that were asked for; a run that was stopped has fewer, and a pair of fewer decides nothing
   std::vector<std::string> summary;  // three lines
   DeviceInfo device;
   std::string created_at, source_hash;

@@ -66,6 +66,8 @@ PairRequest inversion_request(const InvertOptions& options, const Run& run, int 
   ask_quick_gate(request);
   // The plain one has passed its gates in this process; a variant that computes the same passes them once.
   request.gates = !run.variant->wrong_on_purpose && process == 0;
+  request.baseline_gates = false;
+  request.past_resources = run.variant->past_resources;
   MeasureOptions& measure = request.measure;
   measure.spec() = options.spec();
   measure.seed = seed_of_process(options.seed, process);
@@ -82,8 +84,10 @@ const json* counters_of(const Trial& trial) {
   return verdict && verdict->evidence.is_object() ? &verdict->evidence : nullptr;
 }
 
-Sensitivity judge_run(const InvertOptions& options, Run& run, bool counts) {
-  const Variant& variant = *run.variant;
+Sensitivity judge_run(const InvertOptions& options, Run& run, const DeviceLimits& limits) {
+  const bool counts = limits.emulated;
+  Variant variant = *run.variant;
+  if (limits.kind == DeviceKind::kCpu && !variant.with_on_cpu.empty()) variant.with = variant.with_on_cpu;
   const std::string& candidate = run.planted.candidate;
   if (!run.planted.why_not.empty()) return no_sensitivity(variant, candidate, run.planted.why_not);
   if (counts) {
@@ -140,9 +144,10 @@ InvertResult invert(const InvertOptions& options, const std::function<void(int, 
       run.outcomes.push_back(worker.measure_pair(inversion_request(options, run, process, judged, counts)));
       if (run.outcomes.back().ended == PairEnded::kMeasured)
         result.environment = run.outcomes.back().candidate.environment;
+      result.readings.push_back(run.outcomes.back().candidate.machine);
     }
   }
-  for (Run& run : runs) result.all.push_back(judge_run(options, run, counts));
+  for (Run& run : runs) result.all.push_back(judge_run(options, run, result.device.limits));
   result.ranked = ranking(result.all);
   result.answer = answer(result.ranked);
   return result;
@@ -169,7 +174,8 @@ json invert_json(const InvertOptions& options, const InvertResult& r) {
                            {"processes", options.processes},
                            {"seed", options.seed},
                            {"environment", r.environment},
-                           {"machine", r.machine}});
+                           {"machine", r.machine},
+                           {"busy", busy_words(r.readings)}});
 }
 
 }  // namespace flashcore

@@ -32,6 +32,7 @@ struct InvertResult {
   std::string answer;
   EnvironmentReading environment;
   MachineReading machine;
+  std::vector<MachineReading> readings;  // beside each variant's race
 };
 
 // Progress: a line for each step. `stop` is polled; Cancelled passes through. A variant that fails is said, and the

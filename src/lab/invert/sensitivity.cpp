@@ -28,8 +28,9 @@ std::string times_words(const Variant& variant, const Sensitivity& s) {
     return words + ", which may be noise: more time or a quieter machine would tell";
   if (variant.kind == VariantKind::kLeaveOneOut) {
     if (s.verdict == SpeedVerdict::kFaster)
-      return words + fmt::format(": at most {:.2f} times as fast if {} cost nothing", 1 / s.low, variant.help);
-    return words + fmt::format(": faster {} would not help", variant.help);
+      return words + fmt::format(": at most {:.2f} times as fast if {}", 1 / s.low, variant.then);
+    if (s.verdict == SpeedVerdict::kSlower) return words + ": what is in their place costs more, so it bounds nothing";
+    return words + fmt::format(": no gain beyond the margin if {}", variant.then);
   }
   if (s.verdict == SpeedVerdict::kSlower) return words + ": it depends on that";
   if (s.verdict == SpeedVerdict::kFaster) return words + ": the plain kernel is the worse one";

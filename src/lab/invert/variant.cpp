@@ -107,6 +107,11 @@ std::string one_tile_loads(Overlay& overlay, std::string&) {
                             "tile.head_kv, group + 8 * n, member");
   places += overlay.replace("sm80_short_fwd/kernel.cuh", "tile.head_kv, first_key + 8 * n + i, group",
                             "tile.head_kv, 2 * member + 8 * n + i, group");
+  for (const std::string of : {"x + first_key * params.k", "y + first_key * params.v"})
+    places += overlay.replace("sm80_decode_fwd/kernel.cuh", "words." + of + "_units.row", "words." + of.substr(0, 1));
+  for (const std::string of : {"k", "v"})
+    places +=
+        overlay.replace("sm80_decode_fwd/kernel.cuh", "pages[i] * params." + of + "_units.batch + ", "0 * pages[i] + ");
   places += overlay.replace("ref_fwd/kernel.cuh", "k_head + key * params", "k_head + key % 64 * params");
   places += overlay.replace("ref_fwd/kernel.cuh", "v_head + key * params", "v_head + key % 64 * params");
   return planted_or(places, "none of its loads of tiles is known");
@@ -131,6 +136,12 @@ std::string strided_loads(Overlay& overlay, std::string&) {
                                "row = thread % kRowStep, chunk = " + apart("thread / kRowStep"));
   places += overlay.replace("tile/shared_tile.cuh", "row = index / kChunks, chunk = index % kChunks",
                             "row = index % kRows, chunk = " + apart("index / kRows"));
+  places += overlay.replace("sm80_decode_fwd/kernel.cuh", "unsigned thread() { return ptx::tid_x(); }",
+                            "unsigned thread() {\n"
+                            "      constexpr unsigned kRows = kThreads / kChunks;\n"
+                            "      const unsigned own = ptx::tid_x();\n"
+                            "      return kOneChunk ? own % kRows * kChunks + own / kRows : own;\n"
+                            "    }");
   places += overlay.plant("ld_global_v4");
   if (overlay.has("load_any<")) places += overlay.plant("ld_global_u16");
   return planted_or(places, "its tiles come by TMA, in whole boxes");
@@ -203,8 +214,8 @@ PlantedVariant planted(const Variant& variant, const Candidate& plain, const Pro
   if (plain.family->kind() == DeviceKind::kCpu)
     return {.candidate = "",
             .patch = {},
-            .why_not = fmt::format("{} is built into the program and has no device source to change; other configs "
-                                   "of it are measured, and GPU families have all variants",
+            .why_not = fmt::format("{} is compiled into the program, and this variant changes a kernel's source; those "
+                                   "that are configs of it are measured",
                                    plain.family->name())};
   Overlay overlay(plain.family->name(), plain.family->source(plain.config, problem, limits).file);
   std::string text(embedded_variants().at(std::string(variant.name) + ".cuh"));
@@ -252,21 +263,25 @@ PlantedVariant serial(const Variant& variant, const Candidate& plain, const Prob
 const std::vector<Variant>& variants() {
   using enum VariantKind;
   static const std::vector<Variant> all = {
-      {"no_exponentials", kLeaveOneOut, "without exponentials", "exponentials", "ex2", true},
-      {"quarter_multiplies", kLeaveOneOut, "with a quarter of its multiplies", "multiplies", "mma_instructions", true},
-      {"one_tile_loads", kLeaveOneOut, "with every load from one tile", "loads from memory", "", true},
-      {"no_stores", kLeaveOneOut, "without stores", "stores", "global_store.bytes+tma_stored_bytes", true},
-      {"strided_loads", kPathology, "with strided loads", "", "global_load.excess", false},
-      {"no_staging", kPathology, "with copies that are waited for where they are issued", "",
+      {"no_exponentials", kLeaveOneOut, "without exponentials", "exponentials",
+       "each exponential were one logic operation", "ex2", true},
+      {"quarter_multiplies", kLeaveOneOut, "with a quarter of its multiplies", "multiplies",
+       "multiplies cost a quarter", "mma_instructions", true},
+      {"one_tile_loads", kLeaveOneOut, "with every load from one tile", "loads from memory", "every load were of L2",
+       "", true},
+      {"no_stores", kLeaveOneOut, "without stores", "stores", "stores cost nothing",
+       "global_store.bytes+tma_stored_bytes", true},
+      {"strided_loads", kPathology, "with strided loads", "", "", "global_load.excess", false},
+      {"no_staging", kPathology, "with copies that are waited for where they are issued", "", "",
        "copies_in_flight_per_mma", false},
-      {"extra_barriers", kPathology, "with extra barriers", "", "barrier_waits", false},
-      {"divergence", kPathology, "with odd lanes after even ones", "", "global_load.requests+shared_load.requests",
+      {"extra_barriers", kPathology, "with extra barriers", "", "", "barrier_waits", false},
+      {"divergence", kPathology, "with odd lanes after even ones", "", "", "global_load.requests+shared_load.requests",
        false},
-      {"forced_spills", kPathology, "with few registers a thread", "", "", false},
-      {"waited_multiplies", kPathology, "with multiplies that are waited for where they are issued", "", "", false},
-      {"tiny_blocks", kPathology, "with the smallest blocks", "", "global_load.bytes+tma_bytes", false},
-      {"one_stage", kPathology, "with the fewest stages", "", "copies_in_flight_per_mma", false},
-      {"serial_grid", kPathology, "with a quarter of its CTAs, or one thread", "", "", false},
+      {"forced_spills", kPathology, "with few registers a thread", "", "", "", false, true},
+      {"waited_multiplies", kPathology, "with multiplies that are waited for where they are issued", "", "", "", false},
+      {"tiny_blocks", kPathology, "with the smallest blocks", "", "", "global_load.bytes+tma_bytes", false},
+      {"one_stage", kPathology, "with the fewest stages", "", "", "copies_in_flight_per_mma", false},
+      {"serial_grid", kPathology, "with a quarter of its CTAs", "", "", "", false, false, "on one thread"},
   };
   return all;
 }

@@ -26,9 +26,13 @@ struct Variant {
   VariantKind kind = VariantKind::kPathology;
   std::string_view with;  // "without exponentials": how a sentence on it begins
   std::string_view help;  // "exponentials": what would help, if less of it did. Of leave-one-outs
+  std::string_view then;  // "stores cost nothing": what its time bounds the gain of. Of leave-one-outs
   // What the emulator counts of it, as in counters_json() ("global_load.excess"); sums have "+". "": nothing.
   std::string_view counter;
   bool wrong_on_purpose = false;
+  bool past_resources = false;  // it is meant to fail the resource gate, and is timed if it computes the right thing
+  // In the place of `with` where the family is the CPU's.
+  std::string_view with_on_cpu = "";
 };
 
 const std::vector<Variant>& variants();

@@ -8,7 +8,6 @@
 namespace flashcore {
 namespace {
 
-constexpr double kEmulatorSeconds = 180;
 // Of fp64 reference work: all rows of a problem of this size.
 constexpr double kEmulatorReferenceFlops = 2e9;
 
@@ -49,7 +48,8 @@ PlacedProblem emulated_problem(const PlacedProblem& problem) {
   return small;
 }
 
-EmulatorStage::EmulatorStage(std::string executable) : executable_(std::move(executable)) {}
+EmulatorStage::EmulatorStage(std::string executable, double seconds)
+    : executable_(std::move(executable)), seconds_(seconds) {}
 
 // Empty if the worker of the emulated `arch` runs.
 std::string EmulatorStage::why_not_started(int arch) {
@@ -92,7 +92,7 @@ Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits&
   if (std::string why = why_not_started(limits.arch); !why.empty()) return skipped_because(std::move(why));
   Trial trial;
   try {
-    trial = worker_->evaluate(small, kEmulatorSeconds);
+    trial = worker_->evaluate(small, seconds_);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kEnvironment) throw;
     return skipped_because(e.what());  // no sandbox, no compiler
@@ -104,8 +104,7 @@ Verdict EmulatorStage::judge(const EvaluateRequest& request, const DeviceLimits&
             {{"problem", small.problem.id()}}};
   // A slow machine, or a kernel of much work: deadlocks are found as such, and end as crashes.
   if (trial.ended == Ended::kTimeout)
-    return skipped_because(
-        fmt::format("{} took longer than {:.0f} s: {}", small.problem.id(), kEmulatorSeconds, trial.message));
+    return skipped_because(fmt::format("{} took longer than {:g} s: {}", small.problem.id(), seconds_, trial.message));
   // A config for large problems may not be one for the small one.
   if (trial.ended == Ended::kInvalid || trial.ended == Ended::kEnvironment) return skipped_because(trial.message);
   ended = trial.ended;

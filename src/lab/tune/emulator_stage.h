@@ -17,8 +17,9 @@ PlacedProblem emulated_problem(const PlacedProblem& problem);
 
 class EmulatorStage {
  public:
+  static constexpr double kSeconds = 180;  // that one candidate may take
   // `executable` as Worker's.
-  explicit EmulatorStage(std::string executable = {});
+  explicit EmulatorStage(std::string executable = {}, double seconds = kSeconds);
 
   // The gate kEmulator of a candidate that is made from one of `request.patches`: kPassed; kFailed with the gate
   // and the check that tripped as evidence; kSkipped with the reason where the emulator cannot judge it. `ended` is set
@@ -30,6 +31,7 @@ class EmulatorStage {
   std::string why_not_started(int arch);
 
   std::string executable_;
+  double seconds_;
   std::function<bool()> cancelled_;
   std::unique_ptr<Worker> worker_;
   int arch_ = 0;  // that it emulates

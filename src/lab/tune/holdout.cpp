@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kMinBlocksOfHoldout = 8, kMaxBlocksOfHoldout = 60;
 
-PairRequest pair_request(const HoldoutRequest& request, const std::string& candidate, int process) {
+PairRequest pair_request(const HoldoutRequest& request, const std::string& candidate, int process,
+                         bool baseline_gates) {
   PairRequest pair;
   pair.problem = request.base.problem;
   pair.problem_name = request.base.problem_name;
@@ -23,6 +24,7 @@ PairRequest pair_request(const HoldoutRequest& request, const std::string& candi
   pair.level = request.base.level;
   pair.max_reference_flops = request.base.max_reference_flops;
   pair.gates = true;  // what is published has passed all gates in the process that timed it
+  pair.baseline_gates = baseline_gates;
   const double by_default = pair.measure.max_seconds;
   pair.measure.spec() = request.base.spec();
   if (request.base.max_seconds <= 0) pair.measure.max_seconds = by_default;
@@ -48,6 +50,17 @@ Ended ended_of(const PairOutcome& outcome) {
     case PairEnded::kEnvironment: return Ended::kEnvironment;
     default: return Ended::kError;
   }
+}
+
+PairOutcome race(const HoldoutRequest& request, Worker& worker, const std::string& finalist, int process,
+                 BaselineGates& gates) {
+  const bool needed = gates.needed(worker.restarts());
+  PairOutcome outcome = worker.measure_pair(pair_request(request, finalist, process, needed));
+  // A worker that had died meanwhile is another process, in which the baseline has not passed.
+  if (!needed && outcome.ended == PairEnded::kMeasured && gates.needed(worker.restarts()))
+    outcome = worker.measure_pair(pair_request(request, finalist, process, true));
+  gates.note(outcome.ended, worker.restarts());
+  return outcome;
 }
 
 }  // namespace
@@ -111,8 +124,10 @@ std::vector<Trial> measure_holdout(const HoldoutRequest& request, Worker& first,
       fresh->cancel_when(stop);
     }
     Worker& worker = fresh ? *fresh : first;
+    BaselineGates gates;
+    if (process == 0 && trials.front().ended == Ended::kPassed) gates.note(PairEnded::kMeasured, worker.restarts());
     for (const std::size_t i : racing) {
-      outcomes[i].push_back(worker.measure_pair(pair_request(request, request.finalists[i], process)));
+      outcomes[i].push_back(race(request, worker, request.finalists[i], process, gates));
       done(outcomes[i].back().candidate);
     }
     std::erase_if(racing, [&](std::size_t i) {

@@ -29,6 +29,17 @@ std::vector<Trial> measure_holdout(const HoldoutRequest& request, Worker& first,
                                    const std::string& worker_executable, const std::function<void(const Trial&)>& done,
                                    const std::function<bool()>& stop);
 
+// A process's races have one seed, so their baseline meets the same inputs in each, and passes its gates once.
+class BaselineGates {
+ public:
+  bool needed(int restarts) const { return passed_after_ != restarts; }
+  // A failure may have ended the process.
+  void note(PairEnded ended, int restarts) { passed_after_ = ended == PairEnded::kMeasured ? restarts : -1; }
+
+ private:
+  int passed_after_ = -1;  // so many restarts of the worker
+};
+
 // One trial of the outcomes of several processes; a pure function.
 Trial heldout_trial(const EvaluateRequest& request, const std::vector<PairOutcome>& outcomes);
 

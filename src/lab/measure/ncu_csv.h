@@ -1,0 +1,26 @@
+#pragma once
+// What Nsight Compute has measured, from the CSV that it writes: of profiles and of cross-checks.
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace flashcore {
+
+// What a launch in Nsight Compute's CSV was.
+struct ProfiledKernel {
+  std::string name;
+  std::map<std::string, double> counters = {};  // by metric; those without a number (n/a) are missing
+};
+
+// The text of `ncu --csv --page raw`, with whatever its child and itself print around it: a row of names that begins
+// with "ID", a row of units, a row per launch. Times come in ns and clocks in Hz, whatever the unit. Error kBadInput,
+// naming the line, if there is no such table, if a row has another number of fields, or if it is cut short.
+std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text);
+
+// Whether a kernel's name in the CSV ("forward", "void flashcore::sm80_fwd::forward<...>(...)") may be that of a name
+// expression ("flashcore::sm80_fwd::forward<...>").
+bool is_kernel_of(std::string_view csv_name, std::string_view name_expression);
+
+}  // namespace flashcore
