@@ -146,6 +146,7 @@ class Peer {
   json prepare(const json& question) {
     const json& fields = question.at("fields");
     if (fields.at("dtype") != "fp32") return {{"refused", "it computes fp32 only"}};
+    if (fields.value("lengths", "fixed") != "fixed") return {{"refused", "it knows no ragged batches"}};
     if (!fields.at("window_left").is_null() || !fields.at("window_right").is_null())
       return {{"refused", "it knows no mask"}};
     prepared_[next_] = std::make_unique<Attention>(question, context_);

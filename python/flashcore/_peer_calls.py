@@ -26,7 +26,11 @@ class Refused(RuntimeError):
 
 
 class Problem:
-    """Tensors of one problem, [batch, heads, seqlen, head_dim], the same for every party, and what its mask comes to."""
+    """Tensors of one problem, [batch, heads, seqlen, head_dim], the same for every party, and what its mask comes to.
+
+    Of a ragged batch q is [1, heads, total_q, head_dim], and `rows` and `keys` are the bounds; k and v are alike, or pools of pages,
+    [pages, heads_kv, page_size, head_dim].
+    """
 
     def __init__(self, request: dict[str, Any], device: str) -> None:
         import torch
@@ -53,11 +57,24 @@ class Problem:
         self.tensors: dict[str, Any] = {
             name: self._load(described, getattr(torch, TENSOR_DTYPES[described["dtype"]])) for name, described in request["inputs"].get("tensors", {}).items()
         }
-        # Bounds that cut nothing off are none: one query row that sees all keys needs no mask.
+        self.ragged, self.page_size = fields.get("lengths", "fixed") != "fixed", fields.get("page_size") or 0
+        self.paged: bool = self.page_size > 0
+        self.total_q: int = self.q.shape[2] if self.ragged else self.batch * self.rows
+        if self.ragged:
+            names = ("cu_seqlens_q", "seqused_kv", "block_table") if self.paged else ("cu_seqlens_q", "cu_seqlens_kv")
+            for name in names:
+                setattr(self, name, self._load(request["inputs"][name], torch.int32))
+        if self.paged:
+            # The gates have NaN where no key is; who multiplies by zero there instead of leaving it out is not timed for that.
+            for pool in () if self.is_8bit else (self.k, self.v):
+                pool.masked_fill_(pool.isnan(), 0.0)
+        # Bounds that cut nothing off are none: one query row that sees all keys needs no mask. Sequences of a ragged batch may be longer
+        # or shorter than each other's keys, so that there every bound counts.
         self.offset = self.keys - self.rows if self.alignment == "bottom_right" else 0
         left, right = self.window
-        self.left: int | None = left if left is not None and self.rows - 1 + self.offset - left > 0 else None
-        self.right: int | None = right if right is not None and self.offset + right < self.keys - 1 else None
+        one_row = self.rows == 1 and self.alignment == "bottom_right"
+        self.left: int | None = left if left is not None and (self.ragged or self.rows - 1 + self.offset - left > 0) else None
+        self.right: int | None = right if right is not None and (not one_row if self.ragged else self.offset + right < self.keys - 1) else None
 
     def _load(self, described: dict[str, Any], dtype: Any = None) -> Any:
         import torch
@@ -85,7 +102,8 @@ class Problem:
     def empty_output(self) -> Any:
         import torch
 
-        return torch.empty(self.batch, self.heads, self.rows, self.dim_v, dtype=self.o_dtype, device=self.device)
+        batch, rows = (1, self.total_q) if self.ragged else (self.batch, self.rows)
+        return torch.empty(batch, self.heads, rows, self.dim_v, dtype=self.o_dtype, device=self.device)
 
     @property
     def is_8bit(self) -> bool:
@@ -118,7 +136,7 @@ class Problem:
         return self.tensors[found[1]].view([next(sizes) if axis in axes else 1 for axis in "bhij"])
 
     def need_bottom_right(self, whose: str) -> None:
-        if self.masked and self.rows != self.keys and self.alignment != "bottom_right":
+        if self.masked and (self.ragged or self.rows != self.keys) and self.alignment != "bottom_right":
             raise Refused(f"{whose} mask is aligned bottom-right, this problem's is top-left")
 
 
@@ -159,6 +177,10 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
 
     import flashcore
 
+    if p.ragged:
+        from . import _peer_packed
+
+        return _peer_packed.flashcore_call(p, candidate)
     q, k, v = (p.placed(x) for x in (p.q, p.k, p.v))
     outs = [p.placed(p.empty_output()) for _ in range(2)]
     lses = [torch.empty(p.batch, p.heads, p.rows, dtype=torch.float32, device=p.device) for _ in range(2)]
@@ -191,6 +213,17 @@ def _pytorch(backend: str) -> Callable[[Problem], Call]:
         which = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}[backend]
         if p.left is not None or p.right not in (None, 0):
             raise Refused("PyTorch's scaled_dot_product_attention has no window but by a mask tensor")
+        if p.ragged:
+            from . import _peer_packed
+
+            if p.on_gpu or p.mask_text:
+                raise Refused("PyTorch's scaled_dot_product_attention knows no ragged batches; its varlen_attn is asked")
+
+            def attend(q: Any, k: Any, v: Any) -> Any:
+                with sdpa_kernel(which):
+                    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=p.right == 0, scale=p.scale, enable_gqa=p.grouped)
+
+            return _peer_packed.by_sequence_call(p, attend, "a call for each sequence")
         if backend == "math" and p.batch * p.heads * p.rows * p.keys * 4 > MAX_SCORE_BYTES:
             raise Refused(f"it forms all scores, {p.batch * p.heads * p.rows * p.keys * 4 / 1e9:.0f} GB of them")
         bias = p.mask_tensor if p.mask_text else None
@@ -305,6 +338,10 @@ def _cudnn_frontend(p: Problem) -> Call:
     import cudnn
     import torch
 
+    if p.ragged:
+        from . import _peer_packed
+
+        return _peer_packed.cudnn_call(p)
     if p.is_8bit:
         return _cudnn_frontend_8bit(p)
     kind = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}.get(p.dtype)
@@ -395,6 +432,10 @@ def _flash_package(module: str) -> Callable[[Problem], Call]:
 
     def make(p: Problem) -> Call:
         package = importlib.import_module(module)
+        if p.ragged:
+            from . import _peer_packed
+
+            return _peer_packed.flash_package_call(p, package)
         p.need_bottom_right("its")
         q, k, v = _rows_first(p)
         causal = p.right == 0
@@ -413,10 +454,22 @@ def _flash_package(module: str) -> Callable[[Problem], Call]:
     return make
 
 
+def _varlen(p: Problem) -> Call:
+    from . import _peer_packed
+
+    if not p.ragged:
+        raise Refused("it is asked for ragged batches only")
+    return _peer_packed.varlen_call(p)
+
+
 def _flashinfer(p: Problem) -> Call:
     import flashinfer
     import torch
 
+    if p.ragged:
+        from . import _peer_packed
+
+        return _peer_packed.flashinfer_call(p)
     p.need_bottom_right("its")
     if p.right not in (None, 0):
         raise Refused("its window has a left side only")
@@ -476,6 +529,7 @@ class Peer:
     takes_scores: bool = False  # softcap, ALiBi, sinks, functions of scores
     takes_masks: bool = False  # functions of pairs
     takes_8bit: bool = False
+    takes_ragged: bool = False  # ragged batches; which of them, and of paged caches, it says itself
 
 
 def _cpu_only(name: str) -> Callable[[Problem], Call]:
@@ -498,17 +552,23 @@ def peer_call(name: str, p: Problem) -> Call:
         raise Refused("it knows no masks but bands, or is not asked for them")
     if p.is_8bit and not peer.takes_8bit:
         raise Refused("it takes no 8-bit types, or is not asked for them")
+    if p.ragged and not peer.takes_ragged:
+        raise Refused("it knows no ragged batches and paged caches, or is not asked for them")
+    if p.ragged and (p.scored or p.mask_text or p.is_8bit):
+        raise Refused("of ragged batches it is asked for plain ones only")
     return peer.make(p)
 
 
 PEERS = {
-    "cudnn": Peer(_pytorch("cudnn"), takes_masks=True), "cudnn_frontend": Peer(_cudnn_frontend, [NO_LSE], "cudnn", takes_8bit=True), "flash": Peer(_pytorch("flash"), on_cpu=True),
-    "efficient": Peer(_pytorch("efficient"), takes_masks=True), "math": Peer(_pytorch("math"), on_cpu=True, takes_masks=True),
+    "cudnn": Peer(_pytorch("cudnn"), takes_masks=True), "cudnn_frontend": Peer(_cudnn_frontend, [NO_LSE], "cudnn", takes_8bit=True, takes_ragged=True), "flash": Peer(_pytorch("flash"), on_cpu=True, takes_ragged=True),
+    "efficient": Peer(_pytorch("efficient"), takes_masks=True), "math": Peer(_pytorch("math"), on_cpu=True, takes_masks=True, takes_ragged=True),
+    "varlen": Peer(_varlen, takes_ragged=True),
     "flex": Peer(_flex(None), takes_scores=True, takes_masks=True),
     # Minutes of compiling for each problem.
     "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), by_default=False, takes_scores=True, takes_masks=True),
-    "flash_attn": Peer(_flash_package("flash_attn"), package="flash_attn"), "flash_attn_3": Peer(_flash_package("flash_attn_interface"), package="flash_attn_interface"),
-    "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer"), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
+    "flash_attn": Peer(_flash_package("flash_attn"), package="flash_attn", takes_ragged=True),
+    "flash_attn_3": Peer(_flash_package("flash_attn_interface"), package="flash_attn_interface", takes_ragged=True),
+    "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer", takes_ragged=True), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
     "openvino": Peer(_cpu_only("openvino_call"), [NO_LSE], "openvino", on_cpu=True, on_gpu=False),
     "onnxruntime": Peer(_cpu_only("onnxruntime_call"), [NO_LSE], "onnxruntime", on_cpu=True, on_gpu=False),
 }  # fmt: skip

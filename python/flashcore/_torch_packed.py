@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _arrays, _factors, _scores, _torch_launch, _varlen
+from . import _arrays, _factors, _functions, _scores, _torch_launch, _varlen
 from ._plan import Plan
 
 _MAX_KNOWN = 4096  # shapes that never come back: a cache that grows with every token
@@ -90,10 +90,10 @@ def _plan_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, batch: int, bounds: t
              scale: Any, softcap: Any) -> Plan:  # fmt: skip
     """As varlen_attention finds it."""
     views = tuple(_arrays.view(x, role, None) for role, x in (("q", q), ("k", k), ("v", v), ("out", out)))
-    sizes = _varlen._Sizes(*views[:3], batch)
+    sizes = _varlen._Sizes(*views[:3], batch, bounds)
     scaling = _factors.read(views[0], (None, None, None), lambda: sizes, None).scaling
     scores = _scores.of_words(softcap, None, sink is not None)
-    return _varlen._plan_of(sizes, bounds, views, causal, window, None, scale, None, scaling, scores)
+    return _varlen._plan_of(sizes, views, causal, window, None, scale, None, scaling, scores, _functions.NONE)
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, cu_q: Tensor, cu_kv: Tensor, longest_q: int, longest_kv: int, **options: Any) -> Tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 from typing import Any, Callable
 
-from . import _arrays, _factors, _library, _plan, _scores
+from . import _arrays, _factors, _functions, _library, _plan, _scores
 from ._arrays import View
+from ._functions import Functions, Given
 from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
 from ._plan import Plan
 
@@ -16,7 +17,7 @@ _RAGGED = 1  # FC_LENGTHS_FULL
 class _Sizes:
     """The sizes of one call, checked against each other."""
 
-    def __init__(self, q: View, k: View, v: View, batch: int) -> None:
+    def __init__(self, q: View, k: View, v: View, batch: int, bounds: tuple[int, int]) -> None:
         for role, x in (("q", q), ("k", k), ("v", v)):
             if len(x.shape) != 3:
                 raise Error(f"{role} has shape {x.shape}; give three axes, [rows of all sequences, heads, head_dim]")
@@ -24,7 +25,7 @@ class _Sizes:
                 raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree")
         (self.total_q, self.heads_q, self.head_dim), (self.total_kv, self.heads_kv, dim_k) = q.shape, k.shape
         total_v, heads_v, self.head_dim_v = v.shape
-        self.batch = batch
+        self.batch, (self.seqlen_q, self.seqlen_kv) = batch, bounds
         if (total_v, heads_v) != (self.total_kv, self.heads_kv):
             raise Error(f"k has {self.total_kv} rows of {self.heads_kv} heads and v has {total_v} of {heads_v}; both must agree")
         if dim_k != self.head_dim:
@@ -69,8 +70,8 @@ def _batch_of(cu_q: View, cu_kv: View, **used: View | None) -> int:
 
 
 def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales: tuple[Any, Any, Any], score: tuple[Any, Any, Any],
-                  plan_of: Callable[[tuple[View, View, View, View], int, _scores.Scores], Plan], return_lse: bool, stream: int | None,
-                  **addresses: int) -> Any:  # fmt: skip
+                  functions: Given, plan_of: Callable[[tuple[View, View, View, View], int, _scores.Scores], Plan], return_lse: bool,
+                  stream: int | None, **addresses: int) -> Any:  # fmt: skip
     """The output of packed rows, and the log-sum-exp where asked, made and launched. `score`: softcap, alibi, sink; `addresses`: of the lengths."""
     vq, vk, vv = views
     if out is None:
@@ -87,7 +88,7 @@ def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales
         lse_view = _arrays.view(lse, "lse", stream)
     number = _arrays.current_stream(vq) if stream is None else stream
     p.launch(vq.address, vk.address, vv.address, vo.address, lse_view.address if lse_view else 0, number, *factors.addresses or (0, 0, 0),
-             operands.alibi, operands.sink, **addresses)  # fmt: skip
+             operands.alibi, operands.sink, tensors=functions.addresses, **addresses)  # fmt: skip
     _arrays.note_written(out)
     if _arrays.must_wait(vq):
         _library.check(_library.library().fc_context_synchronize(_library.context(vq.device), number))
@@ -98,7 +99,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
                      window: Any = None, window_alignment: str | None = None, scale: float | None = None, softcap: float | None = None,
                      alibi: Any = None, sink: Any = None, seqused_kv: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False,
                      stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
-                     descale_v: Any = None) -> Any:  # fmt: skip
+                     descale_v: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None, bias: Any = None,
+                     prefix: Any = None) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
 
     The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
@@ -125,6 +127,10 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
         descale_q, descale_k, descale_v: of 8-bit q, k and v, as of `attention`.
+        score, mask, tensors, bias: as of `attention`, by each sequence's own rows and keys: i and j count from its first ones, seqlen_q and
+            seqlen_kv are its lengths, and b is its place in the batch. Arrays have the bounds, [batch, heads, max_seqlen_q, max_seqlen_kv]
+            or what broadcasts to it; what they hold past a sequence's end is not read. Not with arrays of 8 bits, yet.
+        prefix: as of `attention`: a number of keys, or int32 [batch].
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. Rows that no sequence has are not
@@ -141,22 +147,25 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
     used = None if seqused_kv is None else _int32s(seqused_kv, "seqused_kv", vq, stream)
     used_q = None if seqused_q is None else _int32s(seqused_q, "seqused_q", vq, stream)
     bounds = (_bound(max_seqlen_q, "max_seqlen_q"), _bound(max_seqlen_kv, "max_seqlen_kv"))
-    sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q))
+    sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q), bounds)
+    given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream)
     return launch_packed(
-        sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink),
-        lambda all_views, scaling, scores: _plan_of(sizes, bounds, all_views, causal, window, window_alignment, scale, candidate, scaling, scores),
+        sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
+        lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
+                                                    given.functions),
         return_lse, stream, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
         seqused_q=used_q.address if used_q else 0)  # fmt: skip
 
 
-def _plan_of(sizes: _Sizes, bounds: tuple[int, int], views: tuple[View, View, View, View], causal: Any, window: Any, window_alignment: Any, scale: Any,
-             candidate: Any, scaling: int, scores: _scores.Scores) -> Plan:  # fmt: skip
+def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any,
+             scaling: int, scores: _scores.Scores, functions: Functions) -> Plan:  # fmt: skip
     alignment = _plan._alignment(*views)
     causal, window, scale = _plan._causal_number(causal), _plan.window_sides(window), _plan._scale_number(scale)
     window_alignment = _plan._alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     layouts = tuple((x.device, x.dtype, x.shape, x.strides) for x in views)
-    key = ("varlen", sizes.batch, bounds, layouts, causal, window, window_alignment, scale, alignment, name, scaling, scores)
+    key = ("varlen", sizes.batch, sizes.seqlen_q, sizes.seqlen_kv, layouts, causal, window, window_alignment, scale, alignment, name, scaling,
+           scores, functions)  # fmt: skip
 
     def make() -> Plan:
         q, k, v, o = views
@@ -164,12 +173,13 @@ def _plan_of(sizes: _Sizes, bounds: tuple[int, int], views: tuple[View, View, Vi
         if o.shape != sizes.output_shape() or o.dtype not in allowed or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape()} on {q.device}")
         problem = Attention(
-            dtype=_plan.DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=bounds[0], seqlen_kv=bounds[1],
+            dtype=_plan.DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q, seqlen_kv=sizes.seqlen_kv,
             head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal, alignment=alignment, scale=0.0 if scale is None else scale,
             q=_strides("q", q), k=_strides("k", k), v=_strides("v", v), o=_strides("out", o), candidate=name or None, window_left=window[0],
             window_right=window[1], window_alignment=window_alignment, o_dtype=_plan.DTYPES[o.dtype], scaling=scaling,
             softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, lengths=_RAGGED, total_q=sizes.total_q, total_kv=sizes.total_kv,
-            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP))  # fmt: skip
+            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
+            **functions.fields())  # fmt: skip
         return Plan(q.device, problem)
 
     return _plan.cached(key, make)

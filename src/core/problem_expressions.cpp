@@ -153,7 +153,6 @@ void check_expressions(const Problem& problem) {
         "together yet; leave the functions out, or {}",
         what, instead);
   };
-  if (problem.ragged()) refuse("ragged batches", "use a batch whose sequences are equally long");
   if (problem.is_8bit()) refuse("8-bit q, k and v", "use fp16, bf16 or fp32");
   tensor_shapes(problem);
 }

@@ -19,12 +19,16 @@ namespace {
 // Beyond so many, those of a part of the rows are counted.
 constexpr double kMostPairs = 0x1p26;
 
-// Over one head of one batch entry; of a mask that is another for each of them, the mean. What its tensors hold is the
-// test data of seed 0.
+// Over one head of one batch entry; of a mask that is another for each of them, the mean. Its functions are told
+// `first_batch` of batch entry 0.
 class PairCounter {
  public:
-  explicit PairCounter(const Problem& problem)
-      : p_(problem), mask_(problem.mask_expression()), band_(problem.band()), tensors_(make_tensors(problem, 0)) {
+  PairCounter(const Problem& problem, const std::vector<ElementTensor>& tensors, std::int64_t first_batch)
+      : p_(problem),
+        mask_(problem.mask_expression()),
+        band_(problem.band()),
+        tensors_(tensors),
+        first_batch_(first_batch) {
     using enum ExpressionVariable;
     batches_ = mask_.uses(kB) ? p_.batch : 1;
     heads_ = mask_.uses(kH) || mask_.uses(kHk) ? p_.heads_q : 1;
@@ -69,7 +73,7 @@ class PairCounter {
     const KeyRange<std::int64_t> keys = band_.keys_of_row(i);
     visible.resize(static_cast<std::size_t>(keys.size()));
     ExpressionPoint at;
-    at.b = static_cast<std::int32_t>(row / p_.seqlen_q / heads_), at.h = static_cast<std::int32_t>(head);
+    at.b = static_cast<std::int32_t>(first_batch_ + row / p_.seqlen_q / heads_), at.h = static_cast<std::int32_t>(head);
     at.hk = static_cast<std::int32_t>(head / p_.group_size()), at.i = static_cast<std::int32_t>(i);
     at.j = static_cast<std::int32_t>(keys.begin);
     at.seqlen_q = static_cast<std::int32_t>(p_.seqlen_q), at.seqlen_kv = static_cast<std::int32_t>(p_.seqlen_kv);
@@ -80,9 +84,23 @@ class PairCounter {
   const Problem& p_;
   const Expression mask_;
   const Band<std::int64_t> band_;
-  const std::vector<ElementTensor> tensors_;
+  const std::vector<ElementTensor>& tensors_;
+  const std::int64_t first_batch_;
   std::int64_t batches_ = 1, heads_ = 1;
 };
+
+// What the mask's tensors hold is the test data of seed 0. Of a ragged batch the sum over its sequences.
+std::int64_t count_anew(const Problem& problem) {
+  const std::vector<ElementTensor> tensors = make_tensors(problem, 0);
+  if (!problem.ragged()) return PairCounter(problem, tensors, 0).count();
+  const std::vector<SequenceLengths> sequences = problem.sequences();
+  std::int64_t pairs = 0;
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    const Problem one = problem.of_sequence(sequences[s]);
+    pairs += PairCounter(one, tensors, static_cast<std::int64_t>(s)).count();
+  }
+  return pairs;
+}
 
 // Once for each mask and sizes in the life of the process.
 std::int64_t count_visible_pairs(const Problem& problem) {
@@ -90,25 +108,25 @@ std::int64_t count_visible_pairs(const Problem& problem) {
   Problem counted;
   counted.batch = problem.batch, counted.heads_q = problem.heads_q, counted.heads_kv = problem.heads_kv;
   counted.seqlen_q = problem.seqlen_q, counted.seqlen_kv = problem.seqlen_kv, counted.mask = problem.mask;
-  counted.head_dim = counted.head_dim_v = 1;
+  counted.head_dim = counted.head_dim_v = 1, counted.lengths = problem.lengths;
   set_expressions(counted, "", problem.mask_text, problem.mask_expression().tensors());
   static std::map<std::string, std::int64_t> known;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const auto [place, is_new] = known.try_emplace(counted.id());
-  if (is_new) place->second = PairCounter(counted).count();
+  if (is_new) place->second = count_anew(counted);
   return place->second;
 }
 
 }  // namespace
 
 std::int64_t Problem::unmasked_pairs() const {
+  if (has_mask_expression()) return count_visible_pairs(*this);
   if (ragged()) {
     std::int64_t pairs = 0;
     for (const SequenceLengths& each : sequences()) pairs += of_sequence(each).unmasked_pairs();
     return pairs;
   }
-  if (has_mask_expression()) return count_visible_pairs(*this);
   // Each row sees clamp(row + right + 1) - clamp(row + left) keys, with clamp to 0..seqlen_kv: two sums of the same
   // form. Both lengths are below 2^31, so their product fits.
   const auto sum_of_ends = [this](std::int64_t offset) {

@@ -75,6 +75,7 @@ AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs
   one.descale_v = values_of(inputs.descale_v, by_batch, problem.batch, sequence);
   one.alibi = values_of(inputs.alibi, problem.alibi == Alibi::kBatch, problem.batch, sequence);
   one.sink = inputs.sink;
+  one.tensors = inputs.tensors, one.first_batch = sequence;
   return one;
 }
 

@@ -28,7 +28,9 @@ int limit_of(const Family& family, const ConfigValues& config, const Problem& pr
 int worthwhile_threads(const Problem& problem, int most) {
   const double packed = static_cast<double>(problem.batch * problem.heads_kv * problem.seqlen_kv *
                                             (problem.head_dim + problem.head_dim_v));
-  const double work_us = problem.flops() / kFlopsPerUs + packed / kPackedElementsPerUs;
+  // Counting what a mask function shows takes longer than a launch, and the lengths of a ragged batch are new at each.
+  const double flops = problem.has_mask_expression() ? problem.without_expressions().flops() : problem.flops();
+  const double work_us = flops / kFlopsPerUs + packed / kPackedElementsPerUs;
   return static_cast<int>(std::clamp(work_us / kLeastUsOfAThread, 1.0, static_cast<double>(std::max(most, 1))));
 }
 

@@ -148,6 +148,7 @@ class Ragged {
     if (p_.input_scaling() == Scaling::kHead)
       args.descale_q += s * p_.heads_kv, args.descale_k += s * p_.heads_kv, args.descale_v += s * p_.heads_kv;
     if (p_.alibi == Alibi::kBatch) args.alibi += s * p_.heads_q;
+    args.first_batch = s;
     args.cu_seqlens_q = args.cu_seqlens_kv = args.seqused_kv = args.seqused_q = args.block_table = nullptr;
     return args;
   }

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/expression_code.h"
 #include "core/problem_expressions.h"
+#include "kernels/gpu_family.h"
 
 namespace flashcore {
 
@@ -31,7 +32,8 @@ struct ListCounts {
 ListCounts count_lists(const Problem& problem, const ListShape& shape) {
   const Expression mask = problem.mask_expression();
   ListCounts counts;
-  counts.by_batch = mask.uses(ExpressionVariable::kB);
+  // Sequences of a ragged batch have lengths of their own, which the mask goes by too.
+  counts.by_batch = mask.uses(ExpressionVariable::kB) || problem.ragged();
   counts.by_head = mask.uses(ExpressionVariable::kH) || mask.uses(ExpressionVariable::kHk);
   counts.row_tiles = (problem.seqlen_q + shape.tile_rows() - 1) / shape.tile_rows();
   counts.lists = counts.row_tiles * (counts.by_head ? problem.heads_q : 1) * (counts.by_batch ? problem.batch : 1);
@@ -87,13 +89,13 @@ void relocate_expressions(Step& step, std::size_t offset, const Problem& problem
   if (problem.has_mask_expression()) relocate(problem.mask_expression(), offsetof(ExpressionParams, mask_tensors));
 }
 
-KernelEntry list_kernel(const ListShape& shape, const std::string& traits) {
-  return {fmt::format("flashcore::tile::list_blocks<{}, {}, {}, {}>", traits, shape.groups, shape.group_rows,
-                      shape.block_n),
+KernelEntry list_kernel(const ListShape& shape, const Problem& problem, const std::string& traits) {
+  return {fmt::format("flashcore::tile::list_blocks{}<{}, {}, {}, {}>", problem.ragged() ? "_ragged" : "", traits,
+                      shape.groups, shape.group_rows, shape.block_n),
           tile::kListSharedBytes, tile::kListThreads};
 }
 
-void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const ForwardParams& params,
+void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const ProblemLayouts& layouts,
                      const ListShape& shape) {
   const ListCounts counts = count_lists(problem, shape);
   const std::int64_t bytes = counts.lists * counts.words_per_list * 4;
@@ -121,8 +123,13 @@ void add_block_lists(Program& program, std::size_t offset, const Problem& proble
   Step maker;
   const std::size_t own = offsetof(ListParams, expression);
   // Part by part, as set_params_of.
-  maker.launch.params.assign(sizeof(ListParams), std::byte{0});
-  maker.set_part(0, params);
+  maker.launch.params.assign(problem.ragged() ? sizeof(RaggedListParams) : sizeof(ListParams), std::byte{0});
+  maker.set_part(0, make_forward_params(problem, layouts));
+  if (problem.ragged()) {
+    maker.set_part(offsetof(RaggedListParams, ragged), make_ragged_params(problem, layouts));
+    relocate_ragged(maker, offsetof(RaggedListParams, ragged));
+  }
+  if (problem.paged()) maker.set_part(offsetof(RaggedListParams, paged), make_paged_params(problem, layouts));
   maker.set_part(own, of_reader);
   maker.set_part(offsetof(ListParams, row_tiles), static_cast<int>(counts.row_tiles));
   relocate_expressions(maker, own, problem);

@@ -27,13 +27,13 @@ struct ListShape {
   int groups = 1, group_rows = 0, block_n = 0;
   int tile_rows() const { return groups * group_rows; }
 };
-// The kernel that makes lists of that shape, of traits as print_traits writes them.
-KernelEntry list_kernel(const ListShape& shape, const std::string& traits);
+// The kernel that makes lists of that shape, of the problem's traits as print_traits writes them.
+KernelEntry list_kernel(const ListShape& shape, const Problem& problem, const std::string& traits);
 // Of a problem with a mask function, once the program's last step has all its parameters, with an ExpressionParams at
 // byte `offset`: the step that makes the lists before it, of the same problem without addresses, and their memory.
 // Error kBadInput where they would take more than kMostListBytes.
 inline constexpr std::int64_t kMostListBytes = std::int64_t{1} << 32;
-void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const ForwardParams& params,
+void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const ProblemLayouts& layouts,
                      const ListShape& shape);
 
 }  // namespace flashcore

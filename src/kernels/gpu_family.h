@@ -37,40 +37,66 @@ RaggedParams make_ragged_params(const Problem& problem, const ProblemLayouts& la
 void relocate_ragged(Step& step, std::size_t offset);
 // Of paged problems.
 PagedParams make_paged_params(const Problem& problem, const ProblemLayouts& layouts);
+// Part by part, of a step whose parameters begin with an All: of one that ends with functions, GCC 12 takes strides of
+// tensors for padding and clears them.
 template <class Params>
-void set_paged_params(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
-  using All = Paged<Params>;
-  step.set_params(All{params, make_score_params(problem), make_ragged_params(problem, layouts),
-                      make_paged_params(problem, layouts)});
+void set_ragged_part(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
+  using All = Ragged<Params>;
+  step.set_part(0, params);
+  step.set_part(offsetof(All, score), make_score_params(problem));
+  step.set_part(offsetof(All, ragged), make_ragged_params(problem, layouts));
   relocate_scores(step, offsetof(All, score), problem);
   relocate_ragged(step, offsetof(All, ragged));
+}
+template <class Params>
+void set_paged_part(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
+  using All = Paged<Params>;
+  static_assert(offsetof(All, score) == offsetof(Ragged<Params>, score));
+  static_assert(offsetof(All, ragged) == offsetof(Ragged<Params>, ragged));
+  set_ragged_part(step, params, problem, layouts);
+  step.set_part(offsetof(All, paged), make_paged_params(problem, layouts));
   step.relocate(offsetof(All, paged) + offsetof(PagedParams, block_table), Operand::kBlockTable);
 }
+// Where a kernel with functions has their ExpressionParams.
+template <class Params>
+std::size_t expression_offset(const Problem& problem) {
+  if (problem.paged()) return offsetof(ExpressedRagged<Paged<Params>>, expression);
+  if (problem.ragged()) return offsetof(ExpressedRagged<Ragged<Params>>, expression);
+  return offsetof(Expressed<Params>, expression);
+}
+template <class Params>
+std::size_t params_bytes(const Problem& problem) {
+  if (problem.has_expression())
+    return problem.paged()    ? sizeof(ExpressedRagged<Paged<Params>>)
+           : problem.ragged() ? sizeof(ExpressedRagged<Ragged<Params>>)
+                              : sizeof(Expressed<Params>);
+  return problem.paged()       ? sizeof(Paged<Params>)
+         : problem.ragged()    ? sizeof(Ragged<Params>)
+         : problem.has_score() ? sizeof(Scored<Params>)
+                               : sizeof(Params);
+}
 // A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`; of ragged problems with both,
-// of `forward_ragged` or, where their caches are in pages, of `forward_paged`, and with those of functions of the
-// user's own of `forward_expressed`.
+// of `forward_ragged` or, where their caches are in pages, of `forward_paged`. With those of functions of the user's own
+// `_expressed` follows each name.
 template <class Params>
 void set_params_of(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
-  if (problem.has_expression()) {
-    using All = Expressed<Params>;
-    // Part by part: of the whole, GCC 12 takes strides of tensors for padding and clears them.
-    step.launch.params.assign(sizeof(All), std::byte{0});
+  step.launch.params.assign(params_bytes<Params>(problem), std::byte{0});
+  if (problem.paged()) {
+    set_paged_part(step, params, problem, layouts);
+  } else if (problem.ragged()) {
+    set_ragged_part(step, params, problem, layouts);
+  } else {
     step.set_part(0, params);
-    step.set_part(offsetof(All, score), make_score_params(problem));
-    step.set_part(offsetof(All, expression), make_expression_params(problem, layouts, score_unit(problem)));
-    relocate_scores(step, offsetof(All, score), problem);
-    return relocate_expressions(step, offsetof(All, expression), problem);
+    if (problem.has_score() || problem.has_expression()) {
+      static_assert(offsetof(Scored<Params>, score) == offsetof(Expressed<Params>, score));
+      step.set_part(offsetof(Scored<Params>, score), make_score_params(problem));
+      relocate_scores(step, offsetof(Scored<Params>, score), problem);
+    }
   }
-  if (problem.ragged()) {
-    if (problem.paged()) return set_paged_params(step, params, problem, layouts);
-    using All = Ragged<Params>;
-    step.set_params(All{params, make_score_params(problem), make_ragged_params(problem, layouts)});
-    relocate_scores(step, offsetof(All, score), problem);
-    return relocate_ragged(step, offsetof(All, ragged));
-  }
-  if (!problem.has_score()) return step.set_params(params);
-  step.set_params(Scored<Params>{params, make_score_params(problem)});
-  relocate_scores(step, offsetof(Scored<Params>, score), problem);
+  if (!problem.has_expression()) return;
+  const std::size_t offset = expression_offset<Params>(problem);
+  step.set_part(offset, make_expression_params(problem, layouts, score_unit(problem)));
+  relocate_expressions(step, offset, problem);
 }
 // Of families that have no kernel for 8 bits.
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
@@ -165,17 +191,13 @@ class GpuFamily : public Family {
     const Traits traits = traits_of(problem);
     source.name_expression =
         fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
-                    problem.has_expression() ? "_expressed"
-                    : problem.paged()        ? "_paged"
-                    : problem.ragged()       ? "_ragged"
-                    : problem.has_score()    ? "_scored"
-                                             : "",
+                    entry_suffix(problem),
                     print_traits(traits), initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
     source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
     if (problem.has_expression()) source.headers = {{kUserExpressionPath, user_expression_header(problem)}};
     if (const auto shape = list_shape(config); shape && problem.has_mask_expression())
-      source.more_kernels.push_back(list_kernel(*shape, print_traits(traits)));
+      source.more_kernels.push_back(list_kernel(*shape, problem, print_traits(traits)));
     if (const int level = ptxas_level(traits); level != 3)
       source.options.push_back(fmt::format("--ptxas-options=-O{}", level));
     return source;
@@ -193,8 +215,13 @@ class GpuFamily : public Family {
   template <class Params>
   void add_lists(Program& program, const Config& config, const Problem& problem, const ProblemLayouts& layouts) const {
     if (problem.has_mask_expression())
-      add_block_lists(program, offsetof(Expressed<Params>, expression), problem, make_forward_params(problem, layouts),
-                      *list_shape(config));
+      add_block_lists(program, expression_offset<Params>(problem), problem, layouts, *list_shape(config));
+  }
+  // Of the names of a family's kernels, after `forward` or `forward_fp8`.
+  static std::string entry_suffix(const Problem& problem) {
+    const std::string batch = problem.paged() ? "_paged" : problem.ragged() ? "_ragged" : "";
+    if (problem.has_expression()) return batch + "_expressed";
+    return batch.empty() && problem.has_score() ? "_scored" : batch;
   }
   // What the config says of every launch.
   static Step step_of(const Config& config, const Problem& problem) {

@@ -52,6 +52,10 @@ class Peer:
         if op == "prepare":
             if self.offers[question["party"]] == "refuses":
                 return {"refused": "it does not like this one"}
+            if self.offers[question["party"]] == "logs":
+                with open(os.environ["FAKE_PEER_LOG"], "w", encoding="utf-8") as file:
+                    json.dump(question["inputs"], file)
+                return {"refused": "it only looks"}
             self.prepared.append((self.offers[question["party"]], attention(question["fields"], question["inputs"])))
             return {"handle": len(self.prepared) - 1, "launches": 0 if self.offers[question["party"]] == "no_launches" else 2}
         if op == "release":

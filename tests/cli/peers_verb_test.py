@@ -48,9 +48,25 @@ class PeersTest(CliTest):
         self.assertEqual(document["schema"], "flashcore.bench/1")
         return document["results"]
 
-    def test_ragged_batches_are_not_asked_for_yet(self):
-        ragged = "b2_h2_s16_d16_fp32_raggedfull"
-        self.expect_error(BAD_USAGE, [f"'{ragged}' is a ragged batch", "leave it out"], "peers", "--device", "cpu", "--problem", ragged, "--peer", fake("good"))
+    def test_ragged_batches_come_with_boundaries_and_caches_with_tables(self):
+        for problem, names in (("b2_h2_s16_d16_fp32_raggedhalving", {"q", "k", "v", "cu_seqlens_q", "cu_seqlens_kv"}),
+                               ("b2_h2_sq3_sk16_d16_fp32_raggedhalving_page4", {"q", "k", "v", "cu_seqlens_q", "seqused_kv", "block_table"})):  # fmt: skip
+            log = os.path.join(self.folder, "inputs.json")
+            self.environment["FAKE_PEER_LOG"] = log
+            (row,) = self.run_peers("--peer", fake("logs"), problem=problem, rounds="2")
+            self.assertEqual(row["refused"]["logs"], "it only looks")
+            inputs = self.read("inputs.json")
+            self.assertEqual(set(inputs), names)
+            self.assertEqual((inputs["cu_seqlens_q"]["dtype"], inputs["cu_seqlens_q"]["shape"]), ("int32", [3]))
+            if "block_table" in names:
+                self.assertEqual((inputs["k"]["shape"][2], inputs["block_table"]["shape"][0], inputs["seqused_kv"]["shape"]), (4, 2, [2]))
+            else:
+                self.assertEqual((inputs["q"]["shape"], inputs["k"]["shape"]), ([1, 2, 24, 16], [1, 2, 24, 16]))
+
+    def test_the_example_refuses_what_it_does_not_compute(self):
+        (row,) = self.run_peers("--peer", EXAMPLE, problem="b2_h2_s16_d16_fp32_raggedfull", rounds="2")
+        self.assertEqual(row["peers"], [])
+        self.assertIn("ragged", str(row["refused"]))
 
     def test_a_program_of_somebody_elses_is_timed_and_judged_beside_ours(self):
         (row,) = self.run_peers("--peer", EXAMPLE, "--store", "trials.db")

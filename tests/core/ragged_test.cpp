@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/operands.h"
+#include "core/problem_expressions.h"
 #include "core/problem_fields.h"
 #include "core/reference.h"
 
@@ -139,9 +140,7 @@ TEST(RaggedTest, TheReferenceIsThatOfEachSequence) {
   }
 }
 
-// Sequences of equal lengths are a batch: the same values packed must give the same results.
-TEST(RaggedTest, EqualSequencesAreABatch) {
-  const PlacedProblem ragged = PlacedProblem::parse("b3_h4_hk2_sq7_sk11_d8_fp32_causal_bshd_raggedfull");
+void expect_a_batch(const PlacedProblem& ragged) {
   PlacedProblem fixed = ragged;
   fixed.lengths = Lengths::kFixed;
   const AttentionInputs packed = make_inputs(ragged, Pattern::kNormal, 1);
@@ -154,6 +153,31 @@ TEST(RaggedTest, EqualSequencesAreABatch) {
       for (std::int64_t row = 0; row < 7; ++row)
         EXPECT_EQ(a.lse[static_cast<std::size_t>(h * 21 + s * 7 + row)],
                   b.lse[static_cast<std::size_t>((s * 4 + h) * 7 + row)]);
+}
+
+// Sequences of equal lengths are a batch: the same values packed must give the same results.
+TEST(RaggedTest, EqualSequencesAreABatch) {
+  const PlacedProblem plain = PlacedProblem::parse("b3_h4_hk2_sq7_sk11_d8_fp32_causal_bshd_raggedfull");
+  PlacedProblem expressed = plain;
+  set_expressions(expressed, "s + bias[b, h, i, j]", "(j + b) % 3 != 0 || gate[b] < 0.1 || j == seqlen_kv - 1",
+                  parse_tensors("bias: float[4], gate: float[1]"));
+  expect_a_batch(plain);
+  expect_a_batch(expressed);
+}
+
+// What a mask leaves of a ragged batch is counted by sequence, each with its own place in the batch and lengths.
+TEST(RaggedTest, PairsOfAMaskFunctionAreThoseOfTheParts) {
+  Problem p = Problem::parse("b3_h2_sq8_sk12_d8_fp32_raggedhalving");
+  const auto pairs = [&](const char* mask) {
+    set_expressions(p, "", mask, {});
+    return p.unmasked_pairs();
+  };
+  // 8 x 12, 4 x 6, 2 x 3.
+  EXPECT_EQ(pairs("j >= 0"), 96 + 24 + 6);
+  EXPECT_EQ(pairs("b == 1"), 24);
+  EXPECT_EQ(pairs("j < seqlen_kv - 2"), 80 + 16 + 2);
+  EXPECT_EQ(pairs("i == seqlen_q - 1 && h == 0"), 6 + 3 + 2);  // the mean over two heads, each rounded
+  EXPECT_EQ(p.flops(), 2.0 * 16 * 11 * 2);
 }
 
 TEST(RaggedTest, DataOfSequencesDiffers) {

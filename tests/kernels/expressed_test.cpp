@@ -19,6 +19,16 @@ constexpr const char* kCandidates[] = {
     "sm90_fwd:num_consumers=1,block_n=64,num_stages=2,ping_pong=0,scheduler=0,q_stages=1",
 };
 
+// Of ragged batches, which go round tiles and leave fewer registers.
+constexpr const char* kRaggedCandidates[] = {
+    kRef,
+    kCandidates[1],
+    kCandidates[2],
+    kCandidates[3],
+    "sm90_fwd:num_consumers=2,block_n=32,num_stages=2,scheduler=1",
+    "sm90_fwd:num_consumers=1,block_n=64,num_stages=2,ping_pong=0,scheduler=2,q_stages=1",
+};
+
 struct Case {
   const char* problem;
   const char* score;
@@ -45,6 +55,37 @@ TEST(Expressed, WhatIsSaidOtherwiseIsTheSame) {
                                 PlacedProblem::parse(std::string(one.meaning)))
                     .verdict(),
                 "passed")
+          << candidate << " " << one.problem << " " << one.score << " " << one.mask;
+    }
+  }
+}
+
+// Each sequence has its own lengths and its place in the batch, and lists of blocks for tiles that it has; rows and keys
+// of a page end before the tile does.
+TEST(Expressed, InRaggedBatches) {
+  struct Ragged {
+    const char* problem;
+    const char* score;
+    const char* mask;
+    const char* tensors;
+  };
+  constexpr Ragged kCases[] = {
+      {"b3_h2_hk1_sq150_sk170_d64_fp16_raggedhalving", "", "j <= i + seqlen_kv - seqlen_q && (b != 1 || j % 2 == 0)",
+       ""},
+      {"b3_h2_hk1_sq150_sk170_d64_fp16_causal_raggedhalving", "s + bias[b, h, i, j]", "", "bias: float[4]"},
+      {"b5_h2_sq70_sk130_d64_bf16_causal_wl90_raggedrandom", "s - 0.02 * b * (seqlen_kv - j)",
+       "document_q[b, i] == document_kv[b, j] || j < 8 * b", "document_q: int[2], document_kv: int[2]"},
+      {"b4_h2_hk1_sq90_sk300_d64_fp16_softcap2_sink_raggedhalving", "s + 0.1 * h", "i // 37 == j // 37 || h == b", ""},
+      {"b3_h2_hk1_sq40_sk260_d64_fp16_causal_raggedhalving_page16", "0.5 * s + gain[b]",
+       "j % 64 < 40 && keep[b, j]", "gain: float[1], keep: bool[2]"},
+      {"b2_h2_sq33_sk90_d64_bf16_raggedfull_page7", "", "(i + j + b) % 3 != 0", ""},
+  };
+  for (const Ragged& one : kCases) {
+    Problem problem = Problem::parse(one.problem);
+    set_expressions(problem, one.score, one.mask, parse_tensors(one.tensors));
+    for (const char* candidate : kRaggedCandidates) {
+      if (problem.paged() && std::string_view(candidate).starts_with("sm90_fwd")) continue;  // refused by name
+      EXPECT_EQ(run_on_emulator(device_sources(), candidate, {problem, Layout::kBshd}, 3).verdict(), "passed")
           << candidate << " " << one.problem << " " << one.score << " " << one.mask;
     }
   }

@@ -19,6 +19,12 @@ inline constexpr const char* kLeftOnly = "b1_h2_sq70_sk200_d64_fp16_wl30";
 inline constexpr const char* kListed =
     R"({"id":"b2_h2_sq150_sk170_d64_fp16_causal","score":"s + bias[b, h, i, j]",)"
     R"("mask":"(j // 40 - h) % 3 != b || i % 64 == j % 50","tensors":"bias: float[4]"})";
+// The same of sequences of 150, 75 and 38 rows and of 170, 85 and 43 keys.
+inline constexpr const char* kListedRagged =
+    R"({"id":"b3_h2_hk1_sq150_sk170_d64_fp16_causal_bshd_raggedhalving","score":"s + bias[b, h, i, j]",)"
+    R"("mask":"(j // 40 - h) % 3 != b || (seqlen_kv - j) % 64 == i % 50","tensors":"bias: float[4]"})";
+inline constexpr const char* kListedPaged =
+    R"({"id":"b2_h2_sq40_sk300_d64_fp16_bshd_raggedhalving_page16","mask":"j // 64 % 2 == b || i == j"})";
 // Functions of scores, and rows that see nothing but their sink.
 inline constexpr const char* kSoftcap = "b1_h2_s100_d64_fp16_causal_softcap5";
 inline constexpr const char* kAlibi = "b2_h3_sq100_sk150_d64_fp16_alibibatch";
@@ -223,7 +229,7 @@ inline const std::vector<Mutation>& mutations() {
       {"sm90_ragged_rows_unshifted", kSm90, kRaggedFull, kConsumer,
        "const int shift = context.params.problem.seqlen_q - tile.len_q;", "const int shift = 0;",
        "wrong result|out of bounds|race"},
-      {"sm90_ragged_mask_of_the_bounds", kSm90, kRagged, kRaggedTiles, "own.right_offset += len_kv - len_q",
+      {"sm90_ragged_mask_of_the_bounds", kSm90, kRagged, kSequence, "own.right_offset += len_kv - len_q",
        "own.right_offset += problem.seqlen_kv - problem.seqlen_q", kWrong},
       {"sm90_ragged_own_key_of_the_bounds", kSm90, kRagged, kConsumer, "const tile::Score<T> score = {own,",
        "const tile::Score<T> score = {context.params.problem,", kWrong},
@@ -621,7 +627,7 @@ inline const std::vector<Mutation>& mutations() {
        "blocks<C.block_n>(\n          tile.first_row + rank() * block_m(C),", "deadlock|race|wrong result"},
       // --- functions of the user's own ---
       {"sm90_listed_block_not_masked", kSm90, kListed, kConsumer,
-       "if (tile::BlockList::use_of(this->entry, row_group) == tile::ListedUse::kFull) return;", "return;", kWrong},
+       "if (tile::BlockList::use_of(this->entry, row_group) != tile::ListedUse::kFull)", "if (false)", kWrong},
       {"sm80_listed_block_not_masked", kSm80, kListed, kK80,
        "if (tile::BlockList::use_of(this->entry, 0) != tile::ListedUse::kFull)", "if (false)", kWrong},
       {"ref_mask_function_ignored", kRef, kListed, kRefKernel, "if (one[0] != 0.0f) continue;", "", kWrong},
@@ -636,6 +642,20 @@ inline const std::vector<Mutation>& mutations() {
        "if (warp == 0) append", "race|uninitialised"},
       {"sm90_score_function_past_the_keys", kSm90, kListed, kExpressed, "at.j = min_int(at.j, problem.seqlen_kv - 1);",
        ";", "out of bounds"},
+      {"sm80_function_of_a_sequence_by_itself", kSm80, kListedRagged, kK80, "return this->batch_entry;", "return 0;",
+       kWrong},
+      {"sm90_function_of_a_sequence_by_itself", kSm90, kListedRagged, kConsumer,
+       "this->own_head = {tile.batch, tile.head_q, tile.head_q / (p.", "this->own_head = {0, tile.head_q, tile.head_q / (p.",
+       kWrong},
+      {"sm90_function_of_the_bounds", kSm90, kListedRagged, kConsumer,
+       "express<kMask>(context.params_of_tile(tile), tile.first_row", "express<kMask>(context.params.problem, tile.first_row",
+       "wrong result|out of bounds"},
+      {"sm90_list_of_the_bounds", kSm90, kListedRagged, kLister,
+       "params_of_sequence(bounds, params.ragged, sequence.len_q, sequence.len_kv)", "bounds", kWrong},
+      {"sm90_list_of_another_sequence", kSm90, kListedRagged, kContext, "slot.batch, slot.head_q, slot.first_row / block_m(C)",
+       "0 * slot.batch, slot.head_q, slot.first_row / block_m(C)", "wrong result|uninitialised|deadlock"},
+      {"sm80_list_of_a_place_among_pages", kSm80, kListedPaged, kK80, "k, params.k_stride, key_block(block))",
+       "k, params.k_stride, block)", kWrong},
       {"sm80_score_function_of_unscaled_scores", kSm80, kListed, kExpressed, "at.s = s * params->unit;", "at.s = s;",
        kWrong},
       // --- changes that alter no result and no order ---

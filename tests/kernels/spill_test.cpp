@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/problem_expressions.h"
 #include "device/compiler.h"
 #include "device/device.h"
 #include "kernels/embedded.h"
@@ -51,6 +52,19 @@ Problem draw_paged_problem(std::mt19937_64& random, const std::vector<DType>& dt
   if (random() % 3 == 0) problem.softcap = 5;
   problem.alibi = pick<Alibi>(random, {Alibi::kNone, Alibi::kNone, Alibi::kBatch});
   problem.sink = random() % 3 == 0;
+  return problem;
+}
+
+// Of batches of any kind with functions of the user's own.
+Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = random() % 4 == 0 ? draw_problem(random, dtypes) : draw_paged_problem(random, dtypes);
+  if (random() % 2 == 0) problem.page_size = 0;
+  const bool has_score = random() % 3 > 0, has_mask = !has_score || random() % 2 == 0;
+  const char* mask = random() % 2 == 0 ? "document_q[b, i] == document_kv[b, j] || j < prefix[b]" : "allowed[b, h, i, j]";
+  set_expressions(problem, has_score ? "s + bias[b, h, i, j] - slope[h] * abs(i + seqlen_kv - seqlen_q - j)" : "",
+                  has_mask ? mask : "",
+                  parse_tensors("bias: float[4], slope: float[1], document_q: int[2], document_kv: int[2], "
+                                "prefix: int[1], allowed: bool[4]"));
   return problem;
 }
 
@@ -102,6 +116,8 @@ TEST(SpillPaged, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80
 TEST(SpillPaged, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_paged_problem);
 }
+TEST(SpillExpressed, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_expressed_problem); }
+TEST(SpillExpressed, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_expressed_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_paged_problem); }
 
 std::vector<std::string> gpu_families() {

@@ -83,6 +83,55 @@ def reference(p):
 
 
 CAUSAL = {"causal": "bottom_right", "window_right": 0}
+# Of 7, 1 and 12 rows and as many keys; pages of 4 in a pool with two that nobody has.
+RAGGED = {"dtype": "bf16", "batch": 3, "seqlen_q": 12, "seqlen_kv": 12, "lengths": "random", "page_size": 0, "rows": [7, 1, 12]}
+KEYS = [7, 1, 12]
+
+
+def ragged_question(folder, layout, fields):
+    fields = dict(fields)
+    rows, page = fields.pop("rows"), fields["page_size"]
+    asked = question(folder, layout=layout, **fields)
+    ends = lambda lengths: torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).int()  # noqa: E731
+
+    def write(name, x, dtype):
+        path = Path(folder, f"{name}.bin")
+        path.write_bytes(x.contiguous().view(torch.uint8).numpy().tobytes())
+        asked["inputs"][name] = {"file": str(path), "dtype": dtype, "shape": list(x.shape)}
+
+    torch.manual_seed(5)
+    write("q", torch.randn(1, 4, sum(rows), 16).bfloat16(), "bf16")
+    write("cu_seqlens_q", ends(rows), "int32")
+    if not page:
+        write("cu_seqlens_kv", ends(KEYS), "int32")
+        for name in "kv":
+            write(name, torch.randn(1, 2, sum(KEYS), 16).bfloat16(), "bf16")
+        return asked
+    table = torch.tensor([[3, 0, 1], [6, 5, 5], [2, 7, 4]], dtype=torch.int32)
+    write("block_table", table, "int32")
+    write("seqused_kv", torch.tensor(KEYS, dtype=torch.int32), "int32")
+    for name in "kv":
+        pool = torch.full((9, 2, page, 16), math.nan).bfloat16()
+        for s, length in enumerate(KEYS):
+            for key in range(length):
+                pool[table[s, key // page], :, key % page] = torch.randn(2, 16).bfloat16()
+        write(name, pool, "bf16")
+    return asked
+
+
+def ragged_reference(p):
+    """[1, heads, total_q, dim]: each sequence by itself."""
+    ends, wanted = p.cu_seqlens_q.tolist(), []
+    for s, length in enumerate(KEYS):
+        if p.paged:
+            k, v = (torch.stack([x[p.block_table[s, key // p.page_size], :, key % p.page_size] for key in range(length)], 1)[None] for x in (p.k, p.v))
+        else:
+            begin = sum(KEYS[:s])
+            k, v = (x[:, :, begin : begin + length] for x in (p.k, p.v))
+        one = types.SimpleNamespace(**{name: getattr(p, name) for name in ("heads", "heads_kv", "dim", "scale", "softcap", "slopes", "sink", "alignment", "window", "descales")})
+        one.q, one.k, one.v, one.batch, one.rows, one.keys = p.q[:, :, ends[s] : ends[s + 1]], k, v, 1, ends[s + 1] - ends[s], length
+        wanted.append(reference(one))
+    return torch.cat(wanted, 2)
 
 
 class Folder(unittest.TestCase):
@@ -223,6 +272,33 @@ class CallsTest(Folder):
                 self.assertEqual(len(made), expected, fields)
         i, j = torch.arange(32)[:, None], torch.arange(32)[None]
         self.assertTrue(torch.equal(made[0](0, 0, i, j), (j <= i) & (i - j <= 3)))
+
+    def test_ragged_batches_and_pages_are_called_as_their_authors_say(self):
+        """FlashInfer by flashcore.flashinfer, which has its signatures and runs on a CPU."""
+        import flashcore.flashinfer
+
+        for fields in (RAGGED, RAGGED | CAUSAL, RAGGED | CAUSAL | {"window_left": 5}, RAGGED | {"page_size": 4}, RAGGED | CAUSAL | {"page_size": 4},
+                       {**RAGGED, **CAUSAL, "page_size": 4, "seqlen_q": 1, "rows": [1, 1, 1]}):  # fmt: skip
+            for layout in ("bhsd", "bshd"):
+                with self.subTest(fields=fields, layout=layout):
+                    p = calls.Problem(ragged_question(self.folder, layout, dict(fields)), "cpu")
+                    ours = calls.flashcore_call(p, "cpu_fwd")
+                    with mock.patch.dict(sys.modules, {"flashinfer": flashcore.flashinfer}):
+                        theirs = calls.peer_call("flashinfer", p)
+                    parties = [ours, theirs]
+                    if not p.paged and "window_left" not in fields:
+                        parties += [calls.peer_call(name, p) for name in ("math", "flash")]
+                    wanted = ragged_reference(p)
+                    for call in parties:
+                        for _ in range(2):
+                            call.run()
+                        for o, lse in call.outputs():
+                            torch.testing.assert_close(o.double(), wanted, atol=2e-2, rtol=2e-2)
+                            self.assertTrue(lse is None or lse.shape == (p.heads, p.total_q))
+        p = calls.Problem(ragged_question(self.folder, "bhsd", RAGGED | {"page_size": 4}), "cpu")
+        for name, why in (("math", "pages"), ("varlen", "pages"), ("efficient", "ragged"), ("cudnn_frontend", "No module")):
+            with self.assertRaisesRegex((calls.Refused, ImportError), why):
+                calls.peer_call(name, p)
 
     def test_names_are_offered_with_versions_or_with_reasons(self):
         versions, absent = calls.available(["flash", "cudnn", "flashinfer"], on_gpu=False)

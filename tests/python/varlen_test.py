@@ -57,6 +57,35 @@ class VarlenTest(unittest.TestCase):
                           {"causal": True, "alibi": self.slopes, "sink": self.sinks}):  # fmt: skip
             self.expect_each(*self.run_it(return_lse=True, **arguments), **arguments)
 
+    def test_functions_of_each_sequence(self):
+        random = numpy.random.default_rng(2)
+        bias = random.standard_normal((4, HEADS, 20, 18), dtype="float32")
+        keep = random.random((4, 1, 20, 18)) < 0.7
+        prefix = numpy.int32([0, 3, 1, 5])
+        gain = random.standard_normal(4, dtype="float32")
+        score, mask = "s * gain[b] + 0.1 * (seqlen_kv - j)", "(i + j + b) % 4 != 0"
+        o, lse = self.run_it(return_lse=True, score=score, mask=mask, tensors={"gain": gain})
+        with_bias, bias_lse = self.run_it(return_lse=True, bias=bias, mask=keep, causal=True)
+        with_prefix, _ = self.run_it(return_lse=True, prefix=prefix)
+        for s in range(4):
+            rows, keys = slice(Q[s], Q[s + 1]), slice(KV[s], KV[s + 1])
+            q, k, v = self.q[None, rows], self.k[None, keys], self.v[None, keys]
+            own = flashcore.attention(q, k, v, layout="bshd", return_lse=True, score=score.replace("[b]", f"[{s}]"), mask=mask.replace("b", str(s)),
+                                      tensors={"gain": gain})  # fmt: skip
+            numpy.testing.assert_allclose(o[rows], own[0][0], atol=1e-5)
+            numpy.testing.assert_allclose(lse[:, rows], own[1][0], atol=1e-5)
+            count = (q.shape[1], k.shape[1])
+            if count[0] == 0 or count[1] == 0:
+                continue
+            of_bias, of_keep = bias[s : s + 1, :, : count[0], : count[1]], keep[s : s + 1, :, : count[0], : count[1]]
+            own = flashcore.attention(q, k, v, layout="bshd", return_lse=True, bias=of_bias, mask=of_keep, causal=True)
+            numpy.testing.assert_allclose(with_bias[rows], own[0][0], atol=1e-5)
+            numpy.testing.assert_allclose(bias_lse[:, rows], own[1][0], atol=1e-5)
+            own = flashcore.attention(q, k, v, layout="bshd", prefix=int(prefix[s]))
+            numpy.testing.assert_allclose(with_prefix[rows], own[0], atol=1e-5)
+        self.refused("bias has shape", bias=bias[:, :, :19])
+        self.refused("column", score="s + gain[s]", tensors={"gain": gain})
+
     def test_some_keys_and_an_out(self):
         used = [4, 0, 0, 18]
         out = numpy.full_like(self.q, 7)

@@ -131,6 +131,7 @@ FLASHCORE_LANE_CLONES void choose(int lanes, std::int32_t* __restrict to, const 
 
 Functions::Functions(const Problem& problem, const AttentionArgs& args, int block_m, int block_n)
     : problem_(problem),
+      first_batch_(args.first_batch),
       tensors_(args.tensors),
       strides_(args.layouts.tensor_strides),
       block_m_(block_m),
@@ -143,6 +144,7 @@ Functions::Functions(const Problem& problem, const AttentionArgs& args, int bloc
   // Nothing is asked twice, and a launch allocates nothing.
   blocks_n_ = (problem.seqlen_kv + block_n - 1) / block_n;
   ExpressionBox box = expression_box(problem);
+  box[ExpressionVariable::kB] = {first_batch_, first_batch_ + problem.batch - 1};
   for (std::int64_t row = 0; row < problem.seqlen_q; row += block_m) {
     for (std::int64_t key = 0; key < problem.seqlen_kv; key += block_n) {
       box[ExpressionVariable::kI] = {row, std::min(row + block_m, problem.seqlen_q) - 1};
@@ -235,7 +237,7 @@ void Functions::run_step(const Code& code, const Step& step, int lanes, float* v
 
 // What is the same for all keys is computed once and repeated, so that every operation takes whole rows of values.
 void Functions::run(const Code& code, const ExpressionPoint& at, const float* s, int lanes, float* values) const {
-  const std::int32_t variables[] = {0, at.b, at.h, at.hk, at.i, at.j, at.seqlen_q, at.seqlen_kv};
+  const std::int32_t variables[] = {0, static_cast<std::int32_t>(first_batch_) + at.b, at.h, at.hk, at.i, at.j, at.seqlen_q, at.seqlen_kv};
   for (std::size_t n = 0; n < code.steps.size(); ++n) {
     const Step& step = code.steps[n];
     float* to = values + n * kLanes;

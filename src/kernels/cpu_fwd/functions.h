@@ -51,6 +51,7 @@ class Functions {
   void load_elements(const Code& code, const Step& step, int lanes, float* values, float* to) const;
 
   Problem problem_;
+  std::int64_t first_batch_;
   std::optional<Code> score_, mask_;
   std::array<const void*, kMaxExpressionTensors> tensors_;
   std::array<std::array<std::int64_t, kMaxExpressionRank>, kMaxExpressionTensors> strides_;

@@ -72,7 +72,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
   else scale_log2 = params.scale_log2 * factors.scores(item.batch, head_kv);
   const float slope = score.slope(item.batch, head_q);
   const tile::Expressions<> expressions{params, of_expressions};
-  const tile::Head head = {batch, head_q, head_kv};
+  const tile::Head head = {item.batch, head_q, head_kv};
 
   const long long q_row = batch * params.q_stride.batch + head_q * params.q_stride.head + row * params.q_stride.row;
   const long long k_head = batch * params.k_stride.batch + head_kv * params.k_stride.head;
@@ -170,7 +170,8 @@ FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
 // The grid is that of sequences as long as the bounds.
 template <Traits T, Config C, class Factors>
 FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_scores, const RaggedParams& ragged,
-                             const Factors& factors, const PagedParams* of_pages = nullptr) {
+                             const Factors& factors, const PagedParams* of_pages = nullptr,
+                             const ExpressionParams* of_expressions = nullptr) {
   Item item;
   if (!find_item<C>(bounds, item)) return;
   tile::Sequence sequence;
@@ -181,7 +182,7 @@ FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_
     return tile::write_bad_rows<T>(one, item.head_q, item.row, 1, bounds.seqlen_q, ptx::tid_x() % 32, 32);
   if (item.row >= sequence.len_q) return;
   item.index = static_cast<long long>(item.head_q) * one.seqlen_q + item.row;
-  attend_row<T, C>(one, &of_scores, factors, 0, item, nullptr, of_pages);
+  attend_row<T, C>(one, &of_scores, factors, 0, item, of_expressions, of_pages);
 }
 
 template <Traits T, Config C>
@@ -218,6 +219,20 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_ragged(const __grid_constant__ Ragged<ForwardParams> params) {
   attend_ragged<T, C>(params.plain, params.score, params.ragged, NoDescales{});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<ForwardParams>> params) {
+  const Ragged<ForwardParams>& all = params.all;
+  attend_ragged<T, C>(all.plain, all.score, all.ragged, NoDescales{}, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_paged_expressed(const __grid_constant__ ExpressedRagged<Paged<ForwardParams>> params) {
+  const Paged<ForwardParams>& all = params.all;
+  attend_ragged<T, C>(all.plain, all.score, all.ragged, NoDescales{}, &all.paged, &params.expression);
 }
 
 template <Traits T, Config C>

@@ -77,7 +77,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int tile_loop = !c.persistent ? 0 : is_widest ? 40 : 4;
   // The first block of a row and no last one (a fuzzer drew it).
   const int band = is_widest && t.bounded_left && !t.bounded_right ? 16 : 0;
-  const int ragged = t.ragged ? 8 : 0;  // the parameters of the sequence
+  // The parameters of the sequence, which functions keep beside those of the batch.
+  const int ragged = !t.ragged ? 0 : has_expression(t) ? 24 : 8;
   // Fitted to ten operations, documents, prefixes, boolean tensors and biases.
   const int expressions = has_expression(t) ? 16 + fragments * c.block_n / 8 : 0;
   return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + fragments * 10 + 50;
@@ -90,6 +91,8 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
   if (rows_per_warp(c) > 32) return "more than 32 rows per warp: the accumulators exceed the register file";
   if (smem_bytes(c, t) > limits.shared_bytes_per_block)
     return "shared memory of the Q tile and the K/V ring exceeds the device's limit per CTA";
+  if (t.ragged && has_expression(t) && c.block_n > 64)
+    return "blocks of more than 64 keys leave too few registers for functions of the user's own in a ragged batch";
   // 1 KB of each CTA's shared memory is the system's.
   if (c.ctas_per_sm * (smem_bytes(c, t) + 1024) > limits.shared_bytes_per_multiprocessor)
     return "ctas_per_sm CTAs do not fit the shared memory of one SM";

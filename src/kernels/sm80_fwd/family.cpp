@@ -124,7 +124,8 @@ class Sm80Forward final : public GpuFamily<Config> {
     }
     relocate_forward(step, 0);
     Program program = one_step(std::move(step));
-    add_lists<ForwardParams>(program, config, problem, layouts);
+    if (problem.paged()) add_lists<sm80_fwd::PoolParams>(program, config, problem, layouts);
+    else add_lists<ForwardParams>(program, config, problem, layouts);
     return program;
   }
 };

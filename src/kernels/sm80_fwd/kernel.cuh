@@ -27,6 +27,7 @@ struct SharedStorage {
 template <Traits T, Config C>
 struct Forward : tile::KernelExpressions<has_expression(T)>,
                  tile::ListOfTile<T.mask_expression>,
+                 tile::EntryOfTile<has_expression(T) && T.ragged>,
                  KernelPool<T.paged>,
                  tile::Marks {
   using Activity = tile::Activity;
@@ -104,7 +105,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
     if (block >= first_block()) {
       if constexpr (T.paged) {
         TileQk::template copy_paged_async<C.block_n, T.head_dim, kThreads>(
-            address_k(block % kStages), rows_of<true>(k, params.k_stride, block), ptx::tid_x());
+            address_k(block % kStages), rows_of<true>(k, params.k_stride, key_block(block)), ptx::tid_x());
       } else {
         TileQk::template copy_async<C.block_n, T.head_dim, kThreads>(address_k(block % kStages), k, params.k_stride.row,
                                                                      key_block(block) * C.block_n, params.seqlen_kv,
@@ -118,7 +119,7 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
     if (block >= first_block()) {
       if constexpr (T.paged) {
         TileV::template copy_paged_async<C.block_n, T.head_dim_v, kThreads>(
-            address_v(block % kStages), rows_of<false>(v, params.v_stride, block), ptx::tid_x());
+            address_v(block % kStages), rows_of<false>(v, params.v_stride, key_block(block)), ptx::tid_x());
       } else {
         TileV::template copy_async<C.block_n, T.head_dim_v, kThreads>(address_v(block % kStages), v,
                                                                       params.v_stride.row, key_block(block) * C.block_n,
@@ -191,12 +192,18 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
     }
   }
 
+  // For functions.
+  FC_DEVICE int batch_entry_of_tile() const {
+    if constexpr (has_expression(T) && T.ragged) return this->batch_entry;
+    else return tile.batch;
+  }
+
   // The score function on a block of scores, or the mask function.
   template <bool kMask>
   FC_DEVICE void express(float (&acc_s)[kFragments][C.block_n / 8][4], int block) {
     const int lane = lane_index(), first_key = block * C.block_n + tile::column_of_lane(lane);
     const tile::Expressions<> expressions = {params, this->expression_params};
-    const tile::Head head = {tile.batch, tile.head_q, tile.head_kv};
+    const tile::Head head = {batch_entry_of_tile(), tile.head_q, tile.head_kv};
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       const int row = tile.first_row + warp_first_row() + 16 * m + tile::row_of_lane(lane, 0);
@@ -361,7 +368,8 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
     slope = score.slope(tile.batch, tile.head_q);
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
     if constexpr (T.mask_expression) {
-      this->list = tile::BlockList::of(*this->expression_params, tile.batch, tile.head_q, tile.first_row / C.block_m);
+      this->list = tile::BlockList::of(*this->expression_params, batch_entry_of_tile(), tile.head_q,
+                                       tile.first_row / C.block_m);
       blocks = {0, this->list.count(this->expression_params)};
     } else {
       blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);
@@ -398,10 +406,11 @@ FC_DEVICE void attend(const ForwardParams& params, const ScoreParams* of_scores,
 // sequence is a batch of one.
 template <Traits T, Config C>
 FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_scores, const RaggedParams& ragged,
-                             const PagedKernelParams* paged = nullptr) {
+                             const PagedKernelParams* paged = nullptr,
+                             const ExpressionParams* of_expressions = nullptr) {
   ForwardParams one = bounds;
   ScoreParams score = of_scores;
-  Forward<T, C> cta(one, &score, nullptr, paged);
+  Forward<T, C> cta(one, &score, of_expressions, paged);
   cta.begin_role(tile::Role::kWarp);
   const int count = C.persistent ? tile::tile_count(bounds, C.block_m) : ptx::ctaid_x() + 1;
   bool wrote = false;
@@ -415,6 +424,7 @@ FC_DEVICE void attend_ragged(const ForwardParams& bounds, const ScoreParams& of_
     } else {
       sequence = tile::sequence_at(ragged, bounds, at.batch);
     }
+    if constexpr (has_expression(T)) cta.batch_entry = at.batch;
     one = tile::params_of<T>(bounds, ragged, sequence, at.head_q);
     score = tile::score_params_of<T>(of_scores, bounds.heads_q, at.batch);
     if (sequence.bad) {
@@ -458,6 +468,20 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_paged(const __grid_constant__ PagedKernelParams params) {
   attend_ragged<T, C>(params.plain.plain, params.score, params.ragged, &params);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<ForwardParams>> params) {
+  const Ragged<ForwardParams>& all = params.all;
+  attend_ragged<T, C>(all.plain, all.score, all.ragged, nullptr, &params.expression);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_paged_expressed(const __grid_constant__ ExpressedRagged<PagedKernelParams> params) {
+  const PagedKernelParams& all = params.all;
+  attend_ragged<T, C>(all.plain.plain, all.score, all.ragged, &all, &params.expression);
 }
 
 }  // namespace flashcore::sm80_fwd

@@ -125,6 +125,9 @@ constexpr const char* why_invalid(const Config& c, const Traits& t, const Limits
     return "key groups have too few registers for functions of scores and sinks in a ragged batch";
   if (has_expression(t) && c.block_n > 128)
     return "blocks of more than 128 keys leave too few registers for functions of the user's own";
+  if (t.ragged && has_expression(t) && (c.num_consumers > 2 || c.block_n > 80))
+    return "three consumers, and blocks of more than 80 keys, leave too few registers for functions of the user's own "
+           "in a ragged batch";
   if (t.mask_expression && (c.num_consumers > 3 || (c.num_consumers == 3 && c.num_stages > 2)))
     return "the producer beside three consumers has too few registers for a mask function's lists and more than two "
            "stages, beside four for any";

@@ -132,15 +132,26 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
                          {Base::row(first_row, 0), Base::row(first_row, 1)});
   }
 
-  FC_DEVICE tile::Expressions<> expressions() const { return {context.params.problem, context.expression_params}; }
-  FC_DEVICE void express_scores(int block) {
-    expressions().score(acc_s, this->own_head, key_block(block) * kBlockN + tile::column_of_lane(lane()),
-                        {Base::row(first_row, 0), Base::row(first_row, 1)});
+  // The score function on the scores at hand, or the mask function.
+  template <bool kMask>
+  FC_DEVICE void express(const ForwardParams& problem, int first, int block) {
+    const tile::Expressions<> functions = {problem, context.expression_params};
+    const int first_key = key_block(block) * kBlockN + tile::column_of_lane(lane());
+    if constexpr (kMask) functions.mask(acc_s, this->own_head, first_key, {Base::row(first, 0), Base::row(first, 1)});
+    else functions.score(acc_s, this->own_head, first_key, {Base::row(first, 0), Base::row(first, 1)});
   }
+  template <bool kMask>
+  FC_DEVICE void express(int block) {
+    if constexpr (T.ragged) {
+      const SlotTile tile = context.tile_in(ring_tile.stage());
+      express<kMask>(context.params_of_tile(tile), tile.first_row + row_group * kRowsPerConsumer, block);
+    } else {
+      express<kMask>(context.params.problem, first_row, block);
+    }
+  }
+  FC_DEVICE void express_scores(int block) { express<false>(block); }
   FC_DEVICE void mask_listed(int block) {
-    if (tile::BlockList::use_of(this->entry, row_group) == tile::ListedUse::kFull) return;
-    expressions().mask(acc_s, this->own_head, key_block(block) * kBlockN + tile::column_of_lane(lane()),
-                       {Base::row(first_row, 0), Base::row(first_row, 1)});
+    if (tile::BlockList::use_of(this->entry, row_group) != tile::ListedUse::kFull) express<true>(block);
   }
 
   FC_DEVICE void transform_scores(int block) {
@@ -166,6 +177,14 @@ struct Consumer : tile::AttentionWarpgroup<Consumer<T, C>, T, C.block_n, C.resca
     const int first = tile.first_row + row_group * kRowsPerConsumer;
     this->whole_end = mask.end_of(first), this->whole_begin = mask.begin_of(first + kRowsPerConsumer - 1);
     if constexpr (has_score(T)) this->slope = context.score().slope(tile.batch, tile.head_q);
+    if constexpr (has_expression(T)) {
+      const ForwardParams& p = context.params.problem;
+      this->own_head = {tile.batch, tile.head_q, tile.head_q / (p.heads_q / p.heads_kv)};
+    }
+    if constexpr (T.mask_expression) {
+      this->list = context.list_of(tile);
+      return tile::share_of_list(tile.blocks.end, this->list.of_group(context.expression_params, row_group));
+    }
     return tile::share_of_blocks<T.bounded_left, C.key_groups>(
         tile.blocks, mask.template blocks<kBlockN>(first, min_int(first + kRowsPerConsumer, tile.len_q) - 1),
         key_group);

@@ -59,8 +59,11 @@ struct PagedTile<true> : Tile {
   int sequence, len_kv, first_seen;
 };
 
-// A tile whose blocks are places in a list.
+// Tiles whose blocks are places in a list.
 struct ListedTile : Tile {
+  tile::BlockList list;
+};
+struct ListedMappedTile : MappedTile {
   tile::BlockList list;
 };
 
@@ -75,6 +78,10 @@ struct TileOfBatch<true, false> {
 template <>
 struct TileOfBatch<false, true> {
   using Type = ListedTile;
+};
+template <>
+struct TileOfBatch<true, true> {
+  using Type = ListedMappedTile;
 };
 template <bool kPaged, Traits T>
 struct TileOfCache : TileOfBatch<T.ragged, T.mask_expression> {};
@@ -208,6 +215,19 @@ struct Context : tile::KernelExpressions<has_expression(T)>, KernelPool<T.paged>
     ring.advance();
   }
   FC_DEVICE void put_end(Ring<kTileSlots>& ring) const { pass_tile({.head_q = -1}, ring); }
+  // The blocks of a tile's rows, before its CTA's part of them.
+  FC_DEVICE tile::BlockRange blocks_of(const SlotTile& slot) const {
+    if constexpr (T.mask_expression) {
+      return {0, list_of(slot).count(this->expression_params)};
+    } else {
+      const ForwardParams own = params_of_tile(slot);
+      return tile::Mask<T, ForwardParams>{own}.template blocks<C.block_n>(
+          slot.first_row, min_int(slot.first_row + cluster_m(C), slot.len_q) - 1);
+    }
+  }
+  FC_DEVICE tile::BlockList list_of(const SlotTile& slot) const {
+    return tile::BlockList::of(*this->expression_params, slot.batch, slot.head_q, slot.first_row / block_m(C));
+  }
   // Where the keys of a paged tile lie.
   FC_DEVICE void set_keys_of(TileOf<T>& tile, const SlotTile& slot) const {
     tile.sequence = slot.batch, tile.len_kv = slot.len_kv;
@@ -218,12 +238,11 @@ struct Context : tile::KernelExpressions<has_expression(T)>, KernelPool<T.paged>
     const typename RaggedTiles::Place place = ragged_tiles().find(number);
     const tile::Sequence& sequence = place.sequence;
     SlotTile slot = {place.head, place.batch, place.first_row, sequence.first_q, sequence.len_q, sequence.len_kv, {}};
-    const ForwardParams own = params_of_tile(slot);
-    slot.blocks = tile::Mask<T, ForwardParams>{own}.template blocks<C.block_n>(
-        slot.first_row, min_int(slot.first_row + cluster_m(C), slot.len_q) - 1);
+    slot.blocks = blocks_of(slot);
     slot.first_row += rank() * block_m(C);
     pass_tile(slot, ring);
     TileOf<T> tile;
+    if constexpr (T.mask_expression) tile.list = list_of(slot);
     tile.batch = sequence.first_q + slot.len_q, tile.first_row = slot.first_row + params.problem.seqlen_q - slot.len_q;
     tile.head_q = place.head, tile.head_kv = place.head / (params.problem.heads_q / params.problem.heads_kv);
     tile.blocks = slot.blocks;

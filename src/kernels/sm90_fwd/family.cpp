@@ -42,6 +42,8 @@ class Sm90Forward final : public GpuFamily<Config> {
   std::string compile_arch(const DeviceLimits&) const override { return "sm_90a"; }
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (problem.paged() && problem.has_expression())
+      return "functions of the user's own on paged caches: its loader of pages does not know lists of blocks";
     return why_no_hopper_tiles(problem, limits);
   }
 

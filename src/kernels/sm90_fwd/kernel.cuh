@@ -104,7 +104,13 @@ forward_ragged(const __grid_constant__ Ragged<Params<ptx::TensorMap>> params) {
   attend<T, C>(params.plain, &params.score, &params.ragged);
 }
 
-// The same with K and V in pages.
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_ragged_expressed(const __grid_constant__ ExpressedRagged<Ragged<Params<ptx::TensorMap>>> params) {
+  attend<T, C>(params.all.plain, &params.all.score, &params.all.ragged, &params.expression);
+}
+
+// As forward_ragged, with K and V in pages.
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_paged(const __grid_constant__ PagedKernelParams params) {

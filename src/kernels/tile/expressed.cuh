@@ -21,6 +21,14 @@ struct HeadOfTile<true> {
   Head own_head;
 };
 
+// Another, of a ragged batch, whose tiles have a sequence by itself as their batch: which entry it is.
+template <bool kHas>
+struct EntryOfTile {};
+template <>
+struct EntryOfTile<true> {
+  int batch_entry;
+};
+
 // Another that keeps the parameters of a kernel's functions.
 template <bool kHas>
 struct KernelExpressions {

@@ -56,11 +56,25 @@ struct Expressed {
   ExpressionParams expression;
 };
 
+// The same of a ragged batch, of `forward_ragged_expressed` and `forward_paged_expressed`. All: their parameters without
+// functions, Ragged or Paged.
+template <class All>
+struct ExpressedRagged {
+  All all;
+  ExpressionParams expression;
+};
+
 // The parameters of the kernel that makes the lists (tile/list_blocks.cuh).
 struct ListParams {
   ForwardParams problem;
   ExpressionParams expression;
   int row_tiles;  // of a head
+};
+// Of a ragged batch: there are lists for the bounds, and those of tiles that a sequence does not have stay unread.
+struct RaggedListParams {
+  ListParams plain;
+  RaggedParams ragged;
+  PagedParams paged;  // of which the block table is not read
 };
 
 }  // namespace flashcore

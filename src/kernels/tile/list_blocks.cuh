@@ -8,6 +8,7 @@
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/ptx/vote.cuh"
 #include "kernels/tile/expressed.cuh"
+#include "kernels/tile/sequence.cuh"
 
 namespace flashcore::tile {
 
@@ -174,20 +175,41 @@ struct BlockLister {
   }
 };
 
-template <Traits T, int kGroups, int kGroupRows, int kBlockN>
-FC_KERNEL(kListThreads, 1)
-list_blocks(const __grid_constant__ ListParams params) {
+// Whose list the CTA makes, and of which tile of rows.
+FC_DEVICE Head head_of_list(const ListParams& params, int& row_tile) {
   const ForwardParams& problem = params.problem;
-  const int number = ptx::ctaid_x(), row_tile = number % params.row_tiles;
+  const int number = ptx::ctaid_x();
+  row_tile = number % params.row_tiles;
   int head_q = number / params.row_tiles, batch = 0;
   if (params.expression.lists_per_head == 0) batch = head_q, head_q = 0;
   else batch = head_q / problem.heads_q, head_q -= batch * problem.heads_q;
-  const BlockLister<T, kGroups, kGroupRows, kBlockN> lister = {
-      problem,
-      params.expression,
-      {batch, head_q, head_q / (problem.heads_q / problem.heads_kv)},
-      row_tile * kGroups * kGroupRows};
-  lister.run(params.expression.lists + number * params.expression.words_per_list);
+  return {batch, head_q, head_q / (problem.heads_q / problem.heads_kv)};
+}
+
+template <Traits T, int kGroups, int kGroupRows, int kBlockN>
+FC_KERNEL(kListThreads, 1)
+list_blocks(const __grid_constant__ ListParams params) {
+  int row_tile;
+  const Head head = head_of_list(params, row_tile);
+  const BlockLister<T, kGroups, kGroupRows, kBlockN> lister = {params.problem, params.expression, head,
+                                                               row_tile * kGroups * kGroupRows};
+  lister.run(params.expression.lists + ptx::ctaid_x() * params.expression.words_per_list);
+}
+
+template <Traits T, int kGroups, int kGroupRows, int kBlockN>
+FC_KERNEL(kListThreads, 1)
+list_blocks_ragged(const __grid_constant__ RaggedListParams params) {
+  const ForwardParams& bounds = params.plain.problem;
+  int row_tile;
+  const Head head = head_of_list(params.plain, row_tile);
+  Sequence sequence;
+  if constexpr (T.paged) sequence = paged_sequence_at(params.ragged, params.paged, bounds, head.batch);
+  else sequence = sequence_at(params.ragged, bounds, head.batch);
+  const int tile_row = row_tile * kGroups * kGroupRows;
+  if (sequence.bad || tile_row >= sequence.len_q) return;
+  const ForwardParams own = params_of_sequence(bounds, params.ragged, sequence.len_q, sequence.len_kv);
+  const BlockLister<T, kGroups, kGroupRows, kBlockN> lister = {own, params.plain.expression, head, tile_row};
+  lister.run(params.plain.expression.lists + ptx::ctaid_x() * params.plain.expression.words_per_list);
 }
 
 }  // namespace flashcore::tile

@@ -186,13 +186,4 @@ FC_DEVICE void RaggedTiles<T, kRows>::write_bad(int threads) const {
   }
 }
 
-// What masks and scores of a sequence go by.
-FC_DEVICE ForwardParams params_of_sequence(const ForwardParams& problem, const RaggedParams& ragged, int len_q,
-                                           int len_kv) {
-  ForwardParams own = problem;
-  own.seqlen_q = len_q, own.seqlen_kv = len_kv;
-  if (ragged.is_bottom_right) own.right_offset += len_kv - len_q, own.left_offset += len_kv - len_q;
-  return own;
-}
-
 }  // namespace flashcore::tile

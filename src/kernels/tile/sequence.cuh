@@ -101,6 +101,15 @@ FC_DEVICE ForwardParams params_of(const ForwardParams& bounds, const RaggedParam
   return one;
 }
 
+// What masks and scores of a sequence go by.
+FC_DEVICE ForwardParams params_of_sequence(const ForwardParams& problem, const RaggedParams& ragged, int len_q,
+                                           int len_kv) {
+  ForwardParams own = problem;
+  own.seqlen_q = len_q, own.seqlen_kv = len_kv;
+  if (ragged.is_bottom_right) own.right_offset += len_kv - len_q, own.left_offset += len_kv - len_q;
+  return own;
+}
+
 // The same of functions of scores.
 template <Traits T>
 FC_DEVICE ScoreParams score_params_of(const ScoreParams& score, int heads_q, int batch) {

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/boundaries.h"
 #include "core/error.h"
 #include "core/files.h"
 
@@ -43,6 +44,12 @@ json write_tensor(const std::filesystem::path& file, const HostTensor& tensor) {
   return write_bytes(file, dense_bytes(tensor), to_string(tensor.dtype), {l.batch, l.heads, l.rows, l.columns});
 }
 
+json write_ints(const std::filesystem::path& file, const std::vector<std::int32_t>& values,
+                const std::vector<std::int64_t>& shape) {
+  return write_bytes(file, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(std::int32_t)},
+                     "int32", shape);
+}
+
 json write_floats(const std::filesystem::path& file, const std::vector<float>& values,
                   const std::vector<std::int64_t>& shape) {
   return write_bytes(file, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)}, "fp32",
@@ -59,13 +66,13 @@ std::string read_exactly(const json& name, std::size_t bytes, const char* what) 
 OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, const json& output,
                           Strictness strictness) {
   HostTensor o(problem.output_dtype(),
-               make_layout(Layout::kBhsd, problem.batch, problem.heads_q, problem.seqlen_q, problem.head_dim_v));
+               make_layouts(problem.problem(), Layout::kBhsd).o);
   const std::string bytes = read_exactly(output.at("o"), o.data.size(), "o");
   std::memcpy(o.data.data(), bytes.data(), bytes.size());
   // Who writes no log-sum-exp is not judged by it.
   std::vector<float> lse(oracle.reference.lse.begin(), oracle.reference.lse.end());
   if (output.contains("lse") && output["lse"].is_string()) {
-    std::vector<float> all(static_cast<std::size_t>(problem.batch * problem.heads_q * problem.seqlen_q));
+    std::vector<float> all(static_cast<std::size_t>(make_layouts(problem.problem(), Layout::kBhsd).lse_elements));
     const std::string raw = read_exactly(output["lse"], all.size() * sizeof(float), "lse");
     std::memcpy(all.data(), raw.data(), raw.size());
     lse = gather_lse(problem, all, oracle.rows);
@@ -92,13 +99,26 @@ json write_inputs(const std::filesystem::path& folder, const Problem& problem, c
   json files = {{"q", write_tensor(folder / "q.bin", inputs.q)},
                 {"k", write_tensor(folder / "k.bin", inputs.k)},
                 {"v", write_tensor(folder / "v.bin", inputs.v)}};
-  const std::int64_t batch = inputs.q.layout.batch, heads = inputs.q.layout.heads;
+  const std::int64_t batch = problem.batch, heads = problem.heads_q;
   const auto slopes = static_cast<std::int64_t>(inputs.alibi.size());
   using Shape = std::vector<std::int64_t>;
   if (slopes > 0)
     files["alibi"] =
         write_floats(folder / "alibi.bin", inputs.alibi, slopes == heads ? Shape{heads} : Shape{batch, heads});
-  const std::int64_t heads_kv = inputs.k.layout.heads;
+  if (problem.ragged()) {
+    const Boundaries boundaries = boundaries_of(problem);
+    const auto add_boundaries = [&](const char* name, const std::vector<std::int64_t>& rows) {
+      files[name] = write_ints(folder / fmt::format("{}.bin", name), {rows.begin(), rows.end()}, Shape{batch + 1});
+    };
+    add_boundaries("cu_seqlens_q", boundaries.q);
+    if (!problem.paged()) add_boundaries("cu_seqlens_kv", boundaries.kv);
+  }
+  if (problem.paged()) {
+    const auto columns = static_cast<std::int64_t>(inputs.block_table.size()) / batch;
+    files["block_table"] = write_ints(folder / "block_table.bin", inputs.block_table, Shape{batch, columns});
+    files["seqused_kv"] = write_ints(folder / "seqused_kv.bin", inputs.seqused_kv, Shape{batch});
+  }
+  const std::int64_t heads_kv = problem.heads_kv;
   const auto add_descale = [&](const char* name, const std::vector<float>& values) {
     if (values.empty()) return;
     const Shape shape = values.size() == 1 ? Shape{1} : Shape{batch, heads_kv};

@@ -13,7 +13,8 @@
 namespace flashcore {
 
 // Writes q.bin, k.bin and v.bin into `folder`: {"q": {"file": PATH, "shape": [..], "dtype": "fp16"}, ...}; and what
-// else the problem has: factors, slopes, sinks, and under "tensors" those of its functions.
+// else the problem has: factors, slopes, sinks, boundaries, a block table and its lengths (int32), and under "tensors"
+// those of its functions. Of a ragged batch q is [1, heads, total_q, head_dim], of a paged cache k and v are pools.
 nlohmann::json write_inputs(const std::filesystem::path& folder, const Problem& problem, const AttentionInputs& inputs);
 
 struct OutputJudgement {

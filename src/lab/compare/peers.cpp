@@ -361,9 +361,6 @@ PeersResult run_peers(const PeersOptions& options, Store* store, const PeersProg
                       const std::function<bool()>& stop) {
   if (options.suite.problems.empty())
     throw_bad_input("suite '{}' has no problems; there is nothing to time", options.suite.name);
-  for (const NamedProblem& named : options.suite.problems)
-    if (named.problem.ragged())
-      throw_bad_input("'{}' is a ragged batch, which peers are not asked for yet; leave it out", named.name);
   if (options.rounds < 2) throw_bad_input("{} rounds were asked for; give at least 2", options.rounds);
   return PeerRun(options, store, stop).run(progress);
 }
