@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 8
+#define FC_ABI_VERSION 9
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -83,7 +83,8 @@ typedef enum fc_element { FC_ELEMENT_FLOAT = 0, FC_ELEMENT_INT = 1, FC_ELEMENT_B
 /* Handles are numbers, not addresses: a closed one is refused, never dereferenced. */
 typedef struct fc_context_handle* fc_context;
 typedef struct fc_plan_handle* fc_plan;
-typedef struct fc_timer_handle* fc_timer; /* since ABI version 4 */
+typedef struct fc_timer_handle* fc_timer;   /* since ABI version 4 */
+typedef struct fc_append_handle* fc_append; /* since ABI version 9 */
 
 /* Distances in elements between neighbours along batch, head and row; the elements of a row are adjacent. An input's
  * stride may be 0 (the same elements again: a broadcast) and, on the CPU, negative; an address is always that of
@@ -305,6 +306,92 @@ typedef struct fc_operands {
  * infinite is refused, and a sink that is NaN or +infinity (-infinity is no sink); on a GPU nobody looks. Since ABI
  * version 5 */
 FC_API fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, void* stream);
+
+/* --- appending: new keys and values to a cache. Since ABI version 9 --------------------------------------------- */
+
+/* A step of its own between the projections and attention: new rows of K and V are written to their pages, and K and Q
+ * are turned by rotary position embedding on the way where asked. Lengths and pages are read on the device when the
+ * launch runs, so that one captured graph appends to a growing cache. */
+
+/* Which two elements of a row share an angle, of the first rotary_dim: c and c + rotary_dim / 2 (GPT-NeoX, Llama), or
+ * 2 c and 2 c + 1 (GPT-J). (a, b) becomes (a cos - b sin, a sin + b cos), computed in fp32 and rounded once. */
+typedef enum fc_rotary { FC_ROTARY_NONE = 0, FC_ROTARY_HALF = 1, FC_ROTARY_INTERLEAVED = 2 } fc_rotary;
+
+/* What a kernel is compiled for. Sizes, strides and addresses are those of each launch. */
+typedef struct fc_append_kind {
+  uint32_t struct_size; /* sizeof(fc_append_kind); FC_APPEND_KIND_INIT sets it */
+  int32_t dtype;        /* fc_dtype of k, v, q and the caches; 8-bit ones without a rotary embedding */
+  int32_t rotary;       /* fc_rotary */
+  int32_t rotary_dtype; /* fc_dtype of cos and sin: FC_FP32, FC_FP16 or FC_BF16 */
+} fc_append_kind;
+
+#define FC_APPEND_KIND_INIT \
+  { (uint32_t)sizeof(fc_append_kind), FC_FP16, FC_ROTARY_NONE, FC_FP32 }
+
+/* One launch. Start from FC_APPEND_OPERANDS_INIT. The elements of a row are adjacent; strides count elements and none
+ * of an output is negative on a GPU. What is null is not there. */
+typedef struct fc_append_operands {
+  uint32_t struct_size; /* sizeof(fc_append_operands); FC_APPEND_OPERANDS_INIT sets it */
+  int32_t q_at_length;  /* 0: row i of a sequence's q is turned as key number cache_seqlens + i, as new keys are; 1: all
+                           of its rows as number cache_seqlens (FlashAttention's, without a causal mask or a window) */
+  int64_t batch, heads_kv, head_dim, head_dim_v;
+  /* k [batch, rows_new, heads_kv, head_dim] and v [..., head_dim_v], or with cu_seqlens_new or row_sequences
+   * [rows_new, heads_kv, head_dim]: the rows of all sequences; rows of no sequence are not read. */
+  int64_t rows_new;
+  const void *k, *v;
+  fc_strides k_strides, v_strides;
+  /* The pool of pages, as of fc_attention: batch is the distance from page to page, row that from key to key within
+   * one. Without a block table a dense cache [batch, length, heads_kv, head_dim]: page_size is its length, and sequence
+   * s has page s. No two rows may share memory. */
+  int64_t pages, page_size; /* page_size from 1 to 2^31 - 1 */
+  void *k_cache, *v_cache;
+  fc_strides k_cache_strides, v_cache_strides;
+  const int32_t* cache_seqlens;  /* [batch]: the keys that each sequence has. New row i becomes number cache_seqlens + i */
+  const int32_t* cu_seqlens_new; /* [batch + 1]: sequence s has the rows cu_seqlens_new[s] .. cu_seqlens_new[s + 1] - 1 */
+  const int32_t* block_table;    /* [batch, max_pages], rows table_stride apart, as of fc_operands */
+  int64_t max_pages;
+  int64_t table_stride; /* 0: max_pages */
+  /* FlashInfer's form of the same: row r is key number row_positions[r] of sequence row_sequences[r] (-1: nobody's), in
+   * the place of cache_seqlens and cu_seqlens_new; and sequence s has the pages block_table[table_starts[s]] ..
+   * block_table[table_starts[s + 1] - 1] of max_pages in all. */
+  const int32_t *row_sequences, *row_positions; /* [rows_new] */
+  const int32_t* table_starts;                  /* [batch + 1] */
+  /* cos and sin [rotary_rows, rotary_dim / 2], rows rotary_stride apart (0: rotary_dim / 2): one row for each number
+   * that a key may have. rotary_dim is even and at most head_dim; the elements from there on are copied. */
+  int64_t rotary_dim, rotary_rows, rotary_stride;
+  const void *cos, *sin;
+  /* q to be turned: [batch, rows_q, heads_q, head_dim], or with cu_seqlens_q [rows_q, heads_q, head_dim]. q_out may be
+   * q itself with the same strides. A row without a legal position becomes NaN. heads_q 0: none. Needs cache_seqlens. */
+  int64_t heads_q, rows_q;
+  const void* q;
+  void* q_out;
+  fc_strides q_strides, q_out_strides;
+  const int32_t* cu_seqlens_q;
+  /* How many keys each sequence has afterwards, [batch]; may be cache_seqlens itself. -1, which attention answers with
+   * NaN, where cache_seqlens is negative or the boundaries leave the tensor; the sum, which is more than the cache has
+   * room for, where rows were refused for want of room. Needs cache_seqlens. */
+  int32_t* new_seqlens;
+  /* One word, to which the number of refused rows is added. Refused is a row whose sequence has a negative length, no
+   * place for the key in its row of the table, or a page that the pool does not have; whose number has no row of cos and
+   * sin; and whose boundaries leave the tensor. Nothing is written for it. */
+  uint32_t* refused;
+} fc_append_operands;
+
+#define FC_APPEND_OPERANDS_INIT                                                                                   \
+  {                                                                                                               \
+    (uint32_t)sizeof(fc_append_operands), 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, NULL,   \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0, NULL, NULL,    \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL                                                                    \
+  }
+
+/* Compiles and loads the kernel, or finds it. As fc_plan_create it may be done during a capture. */
+FC_API fc_status fc_append_create(fc_context context, const fc_append_kind* kind, fc_append* append);
+/* Launches under way and captured graphs stay valid. */
+FC_API fc_status fc_append_destroy(fc_append append);
+/* Enqueues on `stream` as fc_plan_launch does: allocates nothing, waits for nothing, may be captured. Two sequences that
+ * name one page write to it both: pages that sequences share must be full, or copied before. Refused with FC_ERROR_BAD_INPUT
+ * are null and misaligned addresses, sizes and strides out of range, and outputs that share memory with what is read. */
+FC_API fc_status fc_append_launch(fc_append append, const fc_append_operands* operands, void* stream);
 
 /* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */
 

@@ -369,6 +369,33 @@ class Plan {
   bool on_cpu_ = false;
 };
 
+/// Writes new keys and values to a cache, and turns K and Q by rotary position embedding; see fc_append_operands for
+/// shapes. One serves launches of any sizes, from any number of threads.
+class Append {
+ public:
+  /// `rotary_dtype`: of cos and sin, FC_FP32, FC_FP16 or FC_BF16.
+  Append(const Context& context, fc_dtype dtype, fc_rotary rotary = FC_ROTARY_NONE, fc_dtype rotary_dtype = FC_FP32) {
+    fc_append_kind kind = FC_APPEND_KIND_INIT;
+    kind.dtype = dtype;
+    kind.rotary = rotary;
+    kind.rotary_dtype = rotary_dtype;
+    fc_append handle = nullptr;
+    detail::check(fc_append_create(context.get(), &kind, &handle));
+    owner_ = Handle(handle);
+  }
+
+  /// In order on `stream` (a CUstream). Error before anything is written for what fc_append_launch refuses.
+  void launch(const fc_append_operands& operands, void* stream = nullptr) const {
+    detail::check(fc_append_launch(get(), &operands, stream));
+  }
+
+  fc_append get() const noexcept { return owner_.get(); }
+
+ private:
+  using Handle = detail::Owner<fc_append, fc_append_destroy>;
+  Handle owner_;
+};
+
 }  // namespace flashcore
 
 #endif  // C++20

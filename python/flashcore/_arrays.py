@@ -15,7 +15,8 @@ from ._library import Error
 ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int32": 4, "bool": 1}
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
 # Arrays of lengths and pages; all others are of floats.
-_INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "block_table", "indptr", "indices", "last_page_len")
+_INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "block_table", "indptr", "indices", "last_page_len",
+                "cache_seqlens", "cu_seqlens_new", "new_seqlens", "refused", "row_sequences", "row_positions", "table_starts")  # fmt: skip
 # Arrays that a score or mask function reads, or that become one.
 _FUNCTION_ROLES = {"bias": ("float32",), "mask": ("bool",), "prefix": ("int32",), "documents": ("int32",)}
 _FUNCTION_NAMES = {"float32": "fp32", "int32": "int32", "bool": "bool"}

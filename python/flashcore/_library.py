@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -88,6 +88,34 @@ class Operands(ctypes.Structure):
         super().__init__(struct_size=ctypes.sizeof(Operands), **fields)
 
 
+class AppendKind(ctypes.Structure):
+    """fc_append_kind, field by field as in flashcore.h."""
+
+    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("rotary", ctypes.c_int32), ("rotary_dtype", ctypes.c_int32)]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(AppendKind), **fields)
+
+
+class AppendOperands(ctypes.Structure):
+    """fc_append_operands, field by field as in flashcore.h. Addresses; 0 is null."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32), ("q_at_length", ctypes.c_int32), ("batch", ctypes.c_int64), ("heads_kv", ctypes.c_int64),
+        ("head_dim", ctypes.c_int64), ("head_dim_v", ctypes.c_int64), ("rows_new", ctypes.c_int64), ("k", ctypes.c_size_t), ("v", ctypes.c_size_t),
+        ("k_strides", Strides), ("v_strides", Strides), ("pages", ctypes.c_int64), ("page_size", ctypes.c_int64), ("k_cache", ctypes.c_size_t),
+        ("v_cache", ctypes.c_size_t), ("k_cache_strides", Strides), ("v_cache_strides", Strides), ("cache_seqlens", ctypes.c_size_t),
+        ("cu_seqlens_new", ctypes.c_size_t), ("block_table", ctypes.c_size_t), ("max_pages", ctypes.c_int64), ("table_stride", ctypes.c_int64),
+        ("row_sequences", ctypes.c_size_t), ("row_positions", ctypes.c_size_t), ("table_starts", ctypes.c_size_t), ("rotary_dim", ctypes.c_int64),
+        ("rotary_rows", ctypes.c_int64), ("rotary_stride", ctypes.c_int64), ("cos", ctypes.c_size_t), ("sin", ctypes.c_size_t),
+        ("heads_q", ctypes.c_int64), ("rows_q", ctypes.c_int64), ("q", ctypes.c_size_t), ("q_out", ctypes.c_size_t), ("q_strides", Strides),
+        ("q_out_strides", Strides), ("cu_seqlens_q", ctypes.c_size_t), ("new_seqlens", ctypes.c_size_t), ("refused", ctypes.c_size_t),
+    ]  # fmt: skip
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(AppendOperands), **fields)
+
+
 TIMED_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
@@ -117,6 +145,9 @@ _FUNCTIONS = {
     "fc_plan_destroy": [_P],
     "fc_plan_describe": [_P, *_TEXT],
     "fc_plan_launch": [_P, *[_ADDRESS] * 6],
+    "fc_append_create": [_P, ctypes.POINTER(AppendKind), ctypes.POINTER(_P)],
+    "fc_append_destroy": [_P],
+    "fc_append_launch": [_P, ctypes.POINTER(AppendOperands), _ADDRESS],
     "fc_timer_create": [_P, ctypes.POINTER(TimedWork), ctypes.POINTER(_P)],
     "fc_timer_destroy": [_P],
     "fc_timer_sample": [_P, ctypes.c_double, ctypes.c_double, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_double)],

@@ -7,6 +7,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor
 
+from . import _append as _append_module
 from . import _library, _paged, _plan, _torch_launch, _varlen
 
 
@@ -26,16 +27,18 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         k_cache, v_cache: [pages, page_size, heads_kv, dim] with a block_table, pages of 1 to 65536 keys; without one
             [batch, length, heads_kv, dim].
         k, v: [batch, new, heads_kv, dim], of the caches' type: written to the caches from cache_seqlens on, before q reads them.
-            PyTorch writes them, by a step of its own. What would lie outside of the cache is not written, and its sequence gets NaN. No two sequences may
-            append to one page.
-        rotary_cos, rotary_sin: None only.
+            flashcore.append writes them, by a step of its own. What would lie outside of the cache is not written, and its sequence gets NaN. No
+            two sequences may append to one page.
+        rotary_cos, rotary_sin: [positions, rotary_dim / 2], with k and v: k is turned by the angles of its positions on the way, and q as the
+            new keys are; without causal or a window all rows of q by that of cache_seqlens. A row without an angle gets NaN.
         cache_seqlens: int32 [batch], or a number: keys of each sequence before the new ones. Default: all that the cache has room for;
             needed with k and v.
         cache_batch_idx: int32 [batch]: the entry of a dense cache that each sequence has.
         cache_leftpad: None only.
         block_table, page_table: int32 [batch, max_pages], FlashAttention 2's and 3's name.
         softmax_scale, causal, window_size, softcap, alibi_slopes: as of flash_attn_func.
-        rotary_interleaved, num_splits: ignored.
+        rotary_interleaved: True: the elements 2 c and 2 c + 1 share an angle; False: c and c + rotary_dim / 2.
+        num_splits: ignored.
         return_softmax_lse: also return the log-sum-exp.
         cu_seqlens_q, max_seqlen_q: int32 [batch + 1] and a bound, for sequences with different numbers of rows (FlashAttention 3's). Not
             with k and v.
@@ -48,10 +51,12 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     Raises:
         flashcore.Error: for what is None only, and for tensors that do not fit together.
     """
-    for name, given in (("rotary_cos", rotary_cos), ("rotary_sin", rotary_sin), ("cache_leftpad", cache_leftpad)):
-        if given is not None:
-            hint = "apply the rotary embedding to q and k first" if name.startswith("rotary") else "left padding has no kernel; give sequences that begin at 0"
-            raise _library.Error(f"{name} is given; flashcore.flash_attn takes None only: {hint}")
+    if cache_leftpad is not None:
+        raise _library.Error("cache_leftpad is given; flashcore.flash_attn takes None only: left padding has no kernel; give sequences that begin at 0")
+    if (rotary_cos is None) != (rotary_sin is None):
+        raise _library.Error(f"rotary_{'sin' if rotary_cos is None else 'cos'} is given alone; give both, or neither")
+    if rotary_cos is not None and k is None:
+        raise _library.Error("rotary_cos is given and k is not; give the new keys and values too, or turn q by yourself")
     if page_table is not None:
         if block_table is not None:
             raise _library.Error("block_table and page_table are both given; they are one thing: leave one out")
@@ -76,8 +81,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         room = block_table.shape[1] * k_cache.shape[1]
         used = _lengths(cache_seqlens, batch, room, q)
         if k is not None and v is not None:
-            _append(k_cache, v_cache, k.detach(), v.detach(), block_table, used)
-            used = torch.where(used < 0, used, used + k.shape[1])  # a length that none can have stays one
+            rotary = None if rotary_cos is None or rotary_sin is None else (rotary_cos.detach(), rotary_sin.detach(), rotary_interleaved)
+            at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
+            q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length)
         return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
                      **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
 
@@ -143,43 +149,28 @@ def _lengths(given: Optional[Union[int, Tensor]], batch: int, room: int, q: Tens
     return torch.full((batch,), room if given is None else given, dtype=torch.int32, device=q.device)
 
 
-def _append(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Tensor, used: Tensor) -> None:
-    """Writes new keys behind the old ones. What has no place in the cache goes where a good key goes, with that key's numbers, so that
-    nobody else's are touched."""
-    batch, new = k.shape[:2]
-    if k.dim() != 4 or k.shape[2:] != k_cache.shape[2:] or v.shape[:3] != k.shape[:3] or v.shape[3] != v_cache.shape[3] or table.shape[0] != batch:
+def _adjacent(x: Tensor) -> Tensor:
+    return x if x.shape[-1] <= 1 or x.stride(-1) == 1 else x.contiguous()
+
+
+def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], used: Tensor,
+            rotary: Optional[tuple[Tensor, Tensor, bool]], q_at_length: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(q, the new lengths), once new keys are written behind the old ones by flashcore.append."""
+    batch = used.shape[0]
+    if k.dim() != 4 or k.shape[2:] != k_cache.shape[2:] or v.shape[:3] != k.shape[:3] or v.shape[3] != v_cache.shape[3] or k.shape[0] != batch:
         raise _library.Error(f"k and v have shapes {tuple(k.shape)} and {tuple(v.shape)}; give [batch, new, heads_kv, dim] that suit the caches")
     if k.dtype != k_cache.dtype or v.dtype != v_cache.dtype:
         raise _library.Error(f"k and v are {k.dtype} and {v.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; give one type")
-    if used.shape != (batch,) or k_cache.shape[:3] != v_cache.shape[:3]:
-        raise _library.Error(f"cache_seqlens has shape {tuple(used.shape)} and the caches {tuple(k_cache.shape)} and {tuple(v_cache.shape)}; give [batch] "
-                             "lengths, and caches that agree")  # fmt: skip
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
             raise _library.Error(f"{name} has strides {cache.stride()}: its entries share memory, and one's new tokens would overwrite another's; "
                                  "give a cache of its own memory (.clone())")  # fmt: skip
-    pages, page_size, columns = k_cache.shape[0], k_cache.shape[1], table.shape[1]
-    if batch * new == 0 or pages == 0 or columns == 0:
-        return
-    at = used.long()[:, None] + torch.arange(new, device=used.device)
-    page = table.long().gather(1, (at // page_size).clamp(0, columns - 1))
-    good = (used[:, None] >= 0) & (at < columns * page_size)
-    write_rows((k_cache, v_cache), (k.flatten(0, 1), v.flatten(0, 1)), page.flatten(), at.flatten() % page_size, good.flatten())
-
-
-def write_rows(caches: tuple[Tensor, ...], fresh: tuple[Tensor, ...], page: Tensor, row: Tensor, good: Tensor) -> None:
-    """fresh[i] goes to the row row[i] of the page page[i] of [pages, page_size, heads, dim], int64 both, where `good` and the page exists.
-    What has no place goes where a good row goes, with that row's numbers, so that nobody else's are touched and nothing is read on the host."""
-    pages = caches[0].shape[0]
-    good = good & (page >= 0) & (page < pages)
-    one = good.long().argmax()  # a good row, if there is any
-    source = torch.where(good, torch.arange(good.shape[0], device=good.device), one)
-    page, row = page[source].clamp(0, pages - 1), row[source].clamp(0, caches[0].shape[1] - 1)
-    for cache, rows in zip(caches, fresh):
-        values = rows
-        if cache.element_size() == 1:  # PyTorch indexes no 8-bit floats
-            cache, values = cache.view(torch.uint8), values.view(torch.uint8)
-        cache.index_put_((page, row), torch.where(good.any(), values[source], cache[page, row]))
+    cos, sin, interleaved = rotary or (None, None, False)
+    lengths = torch.empty_like(used)
+    turned = _append_module.append(_adjacent(k), _adjacent(v), k_cache, v_cache, used.contiguous(), block_table=table, rotary_cos=cos, rotary_sin=sin,
+                                   rotary_interleaved=interleaved, q=_adjacent(q) if rotary else None, q_at_length=q_at_length,
+                                   new_seqlens=lengths)  # fmt: skip
+    return q if turned is None else turned, lengths
 
 
 def _call(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,

@@ -42,6 +42,18 @@ std::string key_of(const KernelSource& source, const std::string& arch, const st
 
 cuda::CompileCache plan_cache() { return cuda::CompileCache(cache_directory() / "plans"); }
 
+template <class Compile>
+Artifact find_or(const KernelSource& source, const std::string& arch, const DeviceLimits& limits, Compile compile) {
+  const std::optional<std::string> compiler = compiler_identity();
+  if (limits.emulated || !compiler) return compile();
+  const cuda::CompileCache cache = plan_cache();
+  const std::string key = key_of(source, arch, *compiler);
+  if (auto found = cache.find(key)) return std::move(*found);
+  Artifact artifact = compile();
+  cache.store(key, artifact);
+  return artifact;
+}
+
 }  // namespace
 
 std::string why_not_kept() {
@@ -54,16 +66,14 @@ std::string why_not_kept() {
 
 Artifact find_or_compile(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits) {
   const Family& family = *candidate.family;
-  const std::optional<std::string> compiler = compiler_identity();
-  if (family.kind() == DeviceKind::kCpu || limits.emulated || !compiler)
-    return compile_candidate(candidate, problem, limits);
-  const cuda::CompileCache cache = plan_cache();
-  const std::string key =
-      key_of(family.source(candidate.config, problem, limits), family.compile_arch(limits), *compiler);
-  if (auto found = cache.find(key)) return std::move(*found);
-  Artifact artifact = compile_candidate(candidate, problem, limits);
-  cache.store(key, artifact);
-  return artifact;
+  const auto compile = [&] { return compile_candidate(candidate, problem, limits); };
+  if (family.kind() == DeviceKind::kCpu) return compile();
+  return find_or(family.source(candidate.config, problem, limits), family.compile_arch(limits), limits, compile);
+}
+
+Artifact find_or_compile(const KernelSource& source, const DeviceLimits& limits) {
+  const std::string arch = fmt::format("sm_{}", limits.arch);
+  return find_or(source, arch, limits, [&] { return compile_kernel(source, device_sources(), arch, limits); });
 }
 
 }  // namespace flashcore::api

@@ -12,5 +12,7 @@ std::string why_not_kept();
 // As compile_candidate. Where FLASHCORE_NVRTC names the compiler's file (the Python package sets it), what was compiled
 // by that very file, from this very source, is found before the file is opened.
 Artifact find_or_compile(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits);
+// The same of a kernel that is no candidate's, for the device's own architecture.
+Artifact find_or_compile(const KernelSource& source, const DeviceLimits& limits);
 
 }  // namespace flashcore::api

@@ -35,6 +35,8 @@ class Context {
   // A GPU, whose calls make its context current on the thread.
   bool on_gpu() const { return info().limits.kind == DeviceKind::kCuda && !info().limits.emulated; }
 
+  bool on_cpu() const { return info().limits.kind == DeviceKind::kCpu; }
+
   // Devices that run a launch within the call run one at a time.
   std::mutex* turn() const { return device_->info().limits.emulated ? &turn_ : nullptr; }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "api/allocations.h"
+#include "api/append.h"
 #include "api/context.h"
 #include "api/foreign_timer.h"
 #include "api/handles.h"
@@ -23,6 +24,7 @@ using namespace flashcore::api;
 using Contexts = HandleTable<Context, fc_context>;
 using Plans = HandleTable<Plan, fc_plan>;
 using Timers = HandleTable<ForeignTimer, fc_timer>;
+using Appends = HandleTable<Append, fc_append>;
 
 // Never destroyed: at exit, threads of the caller may still be at work, and the driver may be gone already.
 Contexts& contexts() {
@@ -37,11 +39,16 @@ Timers& timers() {
   static auto* table = new Timers("timer", 0x30000000);
   return *table;
 }
+Appends& appends() {
+  static auto* table = new Appends("append", 0x40000000);
+  return *table;
+}
 
 [[maybe_unused]] const bool g_renewed = (renew_in_child([] {
                                            contexts().renew_lock();
                                            plans().renew_lock();
                                            timers().renew_lock();
+                                           appends().renew_lock();
                                            allocations().renew_lock();
                                          }),
                                          true);
@@ -205,6 +212,28 @@ fc_status fc_plan_launch_operands(fc_plan plan, const fc_operands* operands, voi
     found->place_tensors(given.tensors, args);
     found->launch(args.addresses(), stream);
   });
+}
+
+fc_status fc_append_create(fc_context context, const fc_append_kind* kind, fc_append* append) {
+  return guarded([&] {
+    *needed(append, "append") = nullptr;
+    const auto found = contexts().find(context);
+    const Keep keep(driver_of(*found));
+    *append = appends().add(std::make_shared<Append>(found, kind));
+  });
+}
+
+fc_status fc_append_destroy(fc_append append) {
+  return guarded([&] {
+    std::shared_ptr<Append> last = appends().find(append);
+    const Keep keep(driver_of(last->context()));
+    appends().remove(append);
+    last.reset();
+  });
+}
+
+fc_status fc_append_launch(fc_append append, const fc_append_operands* operands, void* stream) {
+  return guarded_launch([&] { appends().find(append)->launch(operands, stream); });
 }
 
 fc_status fc_timer_create(fc_context context, const fc_timed_work* work, fc_timer* timer) {

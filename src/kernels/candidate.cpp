@@ -66,20 +66,22 @@ Artifact compile_candidate(const Candidate& candidate, const Problem& problem, c
   }
   KernelSource source = family.source(candidate.config, problem, limits);
   source.foreign = family.is_foreign();
-  const auto compile = [&](Compiler& compiler) {
-    const SourceMap* overlay = family.source_overlay();
-    if (!overlay) return compiler.compile(source, device_sources(), family.compile_arch(limits), use_cache);
-    SourceMap patched = *overlay;
-    patched.insert(device_sources().begin(), device_sources().end());  // keeps what the overlay holds
-    return compiler.compile(source, patched, family.compile_arch(limits), use_cache);
-  };
+  const SourceMap* overlay = family.source_overlay();
+  if (!overlay) return compile_kernel(source, device_sources(), family.compile_arch(limits), limits, use_cache);
+  SourceMap patched = *overlay;
+  patched.insert(device_sources().begin(), device_sources().end());  // keeps what the overlay holds
+  return compile_kernel(source, patched, family.compile_arch(limits), limits, use_cache);
+}
+
+Artifact compile_kernel(const KernelSource& source, const SourceMap& sources, const std::string& arch,
+                        const DeviceLimits& limits, bool use_cache) {
   if (limits.emulated) {
     static const std::unique_ptr<Compiler> host_compiler = open_emulator_compiler();
-    return compile(*host_compiler);
+    return host_compiler->compile(source, sources, arch, use_cache);
   }
   // One compiler per process: opening NVRTC maps about 100 MB of shared library.
   static const std::unique_ptr<Compiler> compiler = open_compiler();
-  return compile(*compiler);
+  return compiler->compile(source, sources, arch, use_cache);
 }
 
 LoadedCandidate::LoadedCandidate(Device& device, const Candidate& candidate, const Problem& problem,

@@ -131,6 +131,9 @@ class LoadedCandidate {
 // code_hash stands for the family, the config, and the build and threads that run them (device/cpu/code_identity.h).
 Artifact compile_candidate(const Candidate& candidate, const Problem& problem, const DeviceLimits& limits,
                            bool use_cache = true);
+// A kernel by itself, by the compiler of such a device.
+Artifact compile_kernel(const KernelSource& source, const SourceMap& sources, const std::string& arch,
+                        const DeviceLimits& limits, bool use_cache = true);
 
 // Families that support the problem on such a device, in registry order; reasons of the others on request.
 std::vector<const Family*> supporting_families(const Problem& problem, const DeviceLimits& limits,

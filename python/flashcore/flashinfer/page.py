@@ -7,7 +7,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from .. import _torch_cache
+from .. import _append, _torch_cache
 from . import _options, _tables
 from ._options import Cache
 
@@ -52,8 +52,8 @@ def get_batch_indices_positions(append_indptr: Tensor, seq_lens: Tensor, nnz: in
 
 def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indices: Tensor, positions: Tensor, paged_kv_cache: Cache, kv_indices: Tensor,
                           kv_indptr: Tensor, kv_last_page_len: Tensor, kv_layout: str = "NHD") -> None:  # fmt: skip
-    """flashinfer.append_paged_kv_cache: writes new keys and values to their pages. PyTorch writes them, by a step of its own; nothing is read
-    on the host.
+    """flashinfer.append_paged_kv_cache: writes new keys and values to their pages. One kernel writes them, a step of its own; nothing is
+    read on the host.
 
     Args:
         append_key, append_value: [nnz, heads_kv, dim], of the type of the cache: scale to 8 bits before.
@@ -70,7 +70,7 @@ def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indice
     k_cache, v_cache = _options.split(paged_kv_cache)
     if _options.layout_of(kv_layout) == "HND":
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
-    whose, at, indices, starts = (_tables.int32(x, name).long() for x, name in (
+    whose, at, indices, starts = (_tables.int32(x, name) for x, name in (
         (batch_indices, "batch_indices"), (positions, "positions"), (kv_indices, "kv_indices"), (kv_indptr, "kv_indptr")))  # fmt: skip
     count = whose.shape[0]
     for name, new, cache in (("append_key", append_key, k_cache), ("append_value", append_value, v_cache)):
@@ -82,13 +82,5 @@ def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indice
         if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
             raise _options.Error(f"paged_kv_cache has strides {cache.stride()}: its pages share memory, and new keys would overwrite another's; give a cache "
                                  "of its own memory (.clone())")  # fmt: skip
-    pages, page_size = k_cache.shape[:2]
-    if count == 0 or pages == 0 or indices.shape[0] == 0:
-        return
-    batch = starts.shape[0] - 1
-    good = (whose >= 0) & (whose < batch) & (at >= 0)
-    whose = whose.clamp(0, max(batch - 1, 0))
-    entry = starts[whose] + at // page_size
-    good &= (entry < starts[whose + 1]) & (entry >= 0) & (entry < indices.shape[0])
-    page = indices[entry.clamp(0, indices.shape[0] - 1)]
-    _torch_cache.write_rows((k_cache, v_cache), (append_key.detach(), append_value.detach()), page, at % page_size, good)
+    new_rows = [_torch_cache._adjacent(x.detach()) for x in (append_key, append_value)]
+    _append.append_rows(*new_rows, k_cache.detach(), v_cache.detach(), *(x.contiguous() for x in (whose, at, indices, starts)))

@@ -1,0 +1,264 @@
+"""flashcore.append: new keys and values written to a cache, and turned by rotary position embedding on the way."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any, Optional
+
+from . import _arrays, _factors, _library, _paged, _plan
+from ._arrays import View
+from ._library import AppendKind, AppendOperands, Error, Strides
+
+_NO_ROTARY, _HALF, _INTERLEAVED = 0, 1, 2  # fc_rotary
+_TABLE_DTYPES = ("fp32", "fp16", "bf16")
+
+
+class _Kernel:
+    """A compiled kernel. Never closed: captured graphs may still launch it at exit."""
+
+    def __init__(self, device: str, dtype: str, rotary: int, table: str) -> None:
+        self._handle = ctypes.c_void_p()
+        kind = AppendKind(dtype=_plan.DTYPES[dtype], rotary=rotary, rotary_dtype=_plan.DTYPES[table])
+        library = _library.library()
+        _library.check(library.fc_append_create(_library.context(device), ctypes.byref(kind), ctypes.byref(self._handle)))
+        self._launch = library.fc_append_launch
+
+    def launch(self, operands: AppendOperands, stream: int) -> None:
+        status = self._launch(self._handle, ctypes.byref(operands), stream)
+        if status:
+            _library.raise_last_error(status)
+
+
+_kernels: dict[tuple[str, str, int, str], _Kernel] = {}
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    # Another thread of the parent may have held it when this process was forked, and is not here to give it back.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _kernel(*key: Any) -> _Kernel:
+    found = _kernels.get(key)  # type: ignore[arg-type]
+    if found is None:
+        made = _Kernel(*key)
+        with _lock:
+            found = _kernels.setdefault(key, made)  # type: ignore[arg-type]
+    return found
+
+
+def _adjacent(role: str, x: View) -> None:
+    if x.shape[-1] > 1 and x.strides[-1] != 1:
+        raise Error(f"{role} has stride {x.strides[-1]} along its last axis; the elements of a row must be adjacent: copy it")
+
+
+class _Call:
+    """One call's operands, checked against each other. `keep` holds what they point at."""
+
+    def __init__(self, k: Any, v: Any, k_cache: Any, v_cache: Any, layout: Any, packed: bool, stream: Optional[int]) -> None:
+        self.stream, self.keep = stream, []  # type: tuple[Optional[int], list[Any]]
+        self.k, self.v = _arrays.view(k, "k", stream), _arrays.view(v, "v", stream)
+        self.k_cache, self.v_cache = _arrays.output(k_cache, "k_cache", stream), _arrays.output(v_cache, "v_cache", stream)
+        self.packed = packed
+        if not isinstance(layout, str) or layout not in _paged._LAYOUTS:
+            raise Error(f"layout is {layout!r}; use 'NHD' ([pages, page_size, heads_kv, head_dim]) or 'HND' ([pages, heads_kv, page_size, head_dim])")
+        row, head = _paged._LAYOUTS[layout]
+        axes = "[rows of all sequences, heads_kv, head_dim]" if packed else "[batch, rows, heads_kv, head_dim]"
+        for role, x, cache in (("k", self.k, self.k_cache), ("v", self.v, self.v_cache)):
+            if len(x.shape) != (3 if packed else 4):
+                raise Error(f"{role} has shape {x.shape}; give {axes}")
+            if len(cache.shape) != 4:
+                raise Error(f"{role}_cache has shape {cache.shape}; give four axes, [pages, page_size, heads_kv, head_dim] or those of layout='HND'")
+            if (x.dtype, x.device) != (self.k.dtype, self.k.device) or (cache.dtype, cache.device) != (x.dtype, x.device):
+                raise Error(f"k is {self.k.dtype} on {self.k.device}, {role} {x.dtype} on {x.device} and {role}_cache {cache.dtype} on {cache.device}; all "
+                            "must agree: give one type, and scale to 8 bits by yourself")  # fmt: skip
+            if x.shape[-2:] != (cache.shape[head], cache.shape[3]) or x.shape[:-1] != self.k.shape[:-1]:
+                raise Error(f"{role} has shape {x.shape}, k {self.k.shape} and {role}_cache {cache.shape}; give rows that suit the cache, {axes}, as many of "
+                            "v as of k")  # fmt: skip
+            _adjacent(role, x)
+            _adjacent(f"{role}_cache", cache)
+        if tuple(self.k_cache.shape[i] for i in (0, row, head)) != tuple(self.v_cache.shape[i] for i in (0, row, head)):
+            raise Error(f"k_cache has shape {self.k_cache.shape} and v_cache {self.v_cache.shape}; pages, page size and heads must agree")
+
+        def cache_strides(x: View) -> Strides:
+            return Strides(x.strides[0], x.strides[head], x.strides[row])
+
+        self.operands = AppendOperands(
+            heads_kv=self.k.shape[-2], head_dim=self.k.shape[-1], head_dim_v=self.v.shape[-1], rows_new=self.k.shape[0 if packed else 1],
+            k=self.k.address, v=self.v.address, k_strides=self.strides(self.k), v_strides=self.strides(self.v),
+            pages=self.k_cache.shape[0] if self.k_cache.shape[row] else 0, page_size=max(self.k_cache.shape[row], 1), k_cache=self.k_cache.address, v_cache=self.v_cache.address, k_cache_strides=cache_strides(self.k_cache),
+            v_cache_strides=cache_strides(self.v_cache))  # fmt: skip
+
+    @staticmethod
+    def strides(x: View) -> Strides:
+        return Strides(x.strides[0] if len(x.shape) == 4 else 0, x.strides[-2], x.strides[-3])
+
+    def int32s(self, x: Any, role: str, count: int, *, written: bool = False) -> int:
+        """The address of [count]; 0 for none."""
+        if x is None:
+            return 0
+        found = (_arrays.output if written else _arrays.view)(x, role, self.stream)
+        found = _factors.contiguous_beside(found, role, self.k)
+        if found.shape != (count,):
+            raise Error(f"{role} has shape {found.shape}; give int32 ({count},)")
+        self.keep.append(found)
+        return found.address
+
+    def table(self, x: Any) -> None:
+        if x is None:
+            return
+        found = _arrays.view(x, "block_table", self.stream)
+        batch = self.operands.batch
+        if found.device != self.k.device:
+            raise Error(f"block_table is on {found.device} and k on {self.k.device}; move one")
+        if len(found.shape) != 2 or found.shape[0] != batch:
+            raise Error(f"block_table has shape {found.shape}; give [batch, max_pages] with batch = {batch}")
+        columns = found.shape[1]
+        stride = found.strides[0] if batch > 1 else max(columns, 1)
+        if (columns > 1 and found.strides[1] != 1) or stride < columns:
+            raise Error(f"block_table has strides {found.strides}; the entries of a row must be adjacent and rows must not overlap: copy it")
+        self.keep.append(found)
+        # An empty table still says that there are no pages.
+        self.operands.block_table, self.operands.max_pages = found.address or self.operands.cache_seqlens, columns
+        self.operands.table_stride = max(stride, 1)
+
+    def rotary(self, cos: Any, sin: Any, interleaved: bool) -> tuple[int, str]:
+        if (cos is None) != (sin is None):
+            raise Error(f"rotary_{'sin' if cos is None else 'cos'} is given alone; give both, or neither")
+        if cos is None:
+            return _NO_ROTARY, "fp32"
+        views = [_arrays.view(x, role, self.stream) for x, role in ((cos, "rotary_cos"), (sin, "rotary_sin"))]
+        for role, x in zip(("rotary_cos", "rotary_sin"), views):
+            if len(x.shape) != 2 or x.device != self.k.device or (x.dtype, x.shape, x.strides) != (views[0].dtype, views[0].shape, views[0].strides):
+                raise Error(f"{role} is {x.dtype} {x.shape} with strides {x.strides} on {x.device}; give cos and sin [positions, rotary_dim / 2] alike, on {self.k.device}")
+            if x.dtype not in _TABLE_DTYPES:
+                raise Error(f"{role} is {x.dtype}; give float32, float16 or bfloat16")
+            _adjacent(role, x)
+        if not 2 <= 2 * views[0].shape[1] <= self.k.shape[-1]:
+            raise Error(f"rotary_cos has {views[0].shape[1]} columns and k {self.k.shape[-1]}; give half as many as are turned, at least one")
+        self.keep.extend(views)
+        o = self.operands
+        o.cos, o.sin = (x.address for x in views)
+        o.rotary_rows, o.rotary_dim = views[0].shape[0], 2 * views[0].shape[1]
+        o.rotary_stride = views[0].strides[0] if views[0].shape[0] > 1 else 0
+        return _INTERLEAVED if interleaved else _HALF, views[0].dtype
+
+    def queries(self, q: Any, q_out: Any, packed: bool) -> Any:
+        """The array that turned rows go to."""
+        source = _arrays.view(q, "q", self.stream)
+        if len(source.shape) != (3 if packed else 4) or source.shape[-1] != self.k.shape[-1] or (not packed and source.shape[0] != self.operands.batch):
+            raise Error(f"q has shape {source.shape} and k {self.k.shape}; give [batch, rows, heads, head_dim], or with cu_seqlens_q [rows, heads, head_dim]")
+        if q_out is None:
+            q_out = _arrays.empty_like(source, source.shape, source.dtype)
+        target = _arrays.output(q_out, "q_out", self.stream)
+        for role, x in (("q", source), ("q_out", target)):
+            if (x.dtype, x.device) != (self.k.dtype, self.k.device) or x.shape != source.shape:
+                raise Error(f"{role} is {x.dtype} {x.shape} on {x.device}; give {self.k.dtype} {source.shape} on {self.k.device}")
+            _adjacent(role, x)
+        self.keep.extend((source, target))
+        o = self.operands
+        o.heads_q, o.rows_q = source.shape[-2], source.shape[0 if packed else 1]
+        o.q, o.q_out, o.q_strides, o.q_out_strides = source.address, target.address, self.strides(source), self.strides(target)
+        return q_out
+
+    def launch(self, rotary: tuple[int, str], written: tuple[Any, ...]) -> None:
+        number = _arrays.current_stream(self.k) if self.stream is None else self.stream
+        if self.operands.batch > 0:
+            _kernel(self.k.device, self.k.dtype, *rotary).launch(self.operands, number)
+        for x in written:
+            if x is not None:
+                _arrays.note_written(x)
+        if _arrays.must_wait(self.k):
+            _library.check(_library.library().fc_context_synchronize(_library.context(self.k.device), number))
+
+
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, block_table: Any = None, layout: str = "NHD", cu_seqlens_new: Any = None,
+           rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False, q: Any = None, q_out: Any = None, cu_seqlens_q: Any = None,
+           q_at_length: bool = False, new_seqlens: Any = None, refused: Any = None, stream: int | None = None) -> Any:  # fmt: skip
+    """Writes the new keys and values of each sequence behind those that it has in a cache, and turns K and Q by rotary position embedding
+    on the way where asked. One kernel, a step of its own before attention.
+
+    Lengths and pages are read on the device when the work runs, never on the host: a call captured into a CUDA graph appends to a growing
+    cache.
+
+    Args:
+        k: [batch, rows, heads_kv, head_dim], or with cu_seqlens_new [rows of all sequences, heads_kv, head_dim]. Arrays and devices as of
+            `attention`; any strides, as long as the elements of a row are adjacent.
+        v: the same with head_dim_v columns.
+        k_cache, v_cache: pages as of `paged_attention`, of the type of k; without a block_table a dense cache [batch, length, heads_kv,
+            head_dim]. They are written. No two rows may share memory.
+        cache_seqlens: int32 [batch]: the keys that each sequence has. Its new row i becomes key number cache_seqlens + i.
+        block_table: int32 [batch, max_pages], as of `paged_attention`, with room for the new keys. Two sequences that name one page write to
+            it both: pages that sequences share must be full, or copied before.
+        layout: "NHD" or "HND", of both caches.
+        cu_seqlens_new: int32 [batch + 1]: sequence s has the rows cu_seqlens_new[s] to cu_seqlens_new[s + 1] - 1. Rows of no sequence are not
+            read.
+        rotary_cos, rotary_sin: [positions, rotary_dim / 2], float32, float16 or bfloat16: row p turns what becomes key number p. The
+            elements from rotary_dim on are copied. Not of 8-bit types.
+        rotary_interleaved: True: the elements 2 c and 2 c + 1 share an angle (GPT-J); False: c and c + rotary_dim / 2 (GPT-NeoX, Llama).
+        q: rows to be turned as the new keys are, [batch, rows_q, heads, head_dim], or with cu_seqlens_q [rows of all sequences, heads,
+            head_dim]: row i as key number cache_seqlens + i. Needs cos and sin.
+        q_out: where turned rows go. Default: a new array; q itself is allowed.
+        cu_seqlens_q: int32 [batch + 1]: boundaries of q.
+        q_at_length: all rows of a sequence's q are turned as key number cache_seqlens (FlashAttention's way without a causal mask or window).
+        new_seqlens: int32 [batch], written: how many keys each sequence has afterwards, for seqused_kv of `paged_attention`. It may be
+            cache_seqlens itself.
+        refused: int32 [1]: the number of refused rows is added to it.
+        stream: as of `attention`.
+
+    Returns:
+        The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,
+        a page that the cache does not have, no row of cos and sin, or boundaries outside of k. Attention answers such a sequence's new length
+        with NaN: it is -1, or more than the cache has room for. A row of q without a position becomes NaN.
+
+    Raises:
+        Error: as `paged_attention`, and for outputs that overlap what is read.
+    """
+    stream = _plan._stream_number(stream)
+    call = _Call(k, v, k_cache, v_cache, layout, cu_seqlens_new is not None, stream)
+    lengths = _arrays.view(cache_seqlens, "cache_seqlens", stream)
+    if len(lengths.shape) != 1 or (not call.packed and lengths.shape[0] != call.k.shape[0]):
+        raise Error(f"cache_seqlens has shape {lengths.shape} and k {call.k.shape}; give the keys that each sequence has, [batch]")
+    batch = lengths.shape[0]
+    o = call.operands
+    o.batch = batch
+    o.cache_seqlens = call.int32s(cache_seqlens, "cache_seqlens", batch)
+    o.cu_seqlens_new = call.int32s(cu_seqlens_new, "cu_seqlens_new", batch + 1)
+    call.table(block_table)
+    rotary = call.rotary(rotary_cos, rotary_sin, rotary_interleaved)
+    turned = None
+    if q is not None:
+        if not rotary[0]:
+            raise Error("q is given and rotary_cos is not; give cos and sin, or leave q out: without them it stays as it is")
+        turned = call.queries(q, q_out, cu_seqlens_q is not None)
+        o.cu_seqlens_q = call.int32s(cu_seqlens_q, "cu_seqlens_q", batch + 1)
+        o.q_at_length = int(bool(q_at_length))
+    elif q_out is not None or cu_seqlens_q is not None:
+        raise Error(f"{'cu_seqlens_q' if q_out is None else 'q_out'} is given and q is not; give q")
+    o.new_seqlens = call.int32s(new_seqlens, "new_seqlens", batch, written=True)
+    o.refused = call.int32s(refused, "refused", 1, written=True)
+    call.launch(rotary, (k_cache, v_cache, turned, new_seqlens, refused))
+    return turned
+
+
+def append_rows(k: Any, v: Any, k_cache: Any, v_cache: Any, row_sequences: Any, row_positions: Any, indices: Any, indptr: Any, layout: str = "NHD") -> None:
+    """The same in FlashInfer's form: row r of k [rows, heads_kv, head_dim] becomes key number row_positions[r] of sequence row_sequences[r], int32
+    both, whose pages are indices[indptr[s]] to indices[indptr[s + 1] - 1]."""
+    call = _Call(k, v, k_cache, v_cache, layout, True, None)
+    rows = call.k.shape[0]
+    starts, pages = _arrays.view(indptr, "indptr"), _arrays.view(indices, "indices")
+    if len(starts.shape) != 1 or len(pages.shape) != 1 or starts.shape[0] < 1:
+        raise Error(f"indptr has shape {starts.shape} and indices {pages.shape}; give [batch + 1] and [pages]")
+    if rows == 0 or pages.shape[0] == 0:
+        return
+    o = call.operands
+    o.batch, o.max_pages = starts.shape[0] - 1, pages.shape[0]
+    o.row_sequences, o.row_positions = call.int32s(row_sequences, "row_sequences", rows), call.int32s(row_positions, "row_positions", rows)
+    o.block_table, o.table_starts = call.int32s(indices, "indices", pages.shape[0]), call.int32s(indptr, "indptr", starts.shape[0])
+    call.launch((_NO_ROTARY, "fp32"), (k_cache, v_cache))

@@ -1,0 +1,328 @@
+#include "api/append.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "api/allocations.h"
+#include "api/artifact_cache.h"
+#include "api/overlap.h"
+#include "core/dtype.h"
+#include "core/error.h"
+
+namespace flashcore::api {
+namespace {
+
+constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max() / 2;
+constexpr std::int64_t kMostColumns = 1 << 20, kMostReach = std::int64_t{1} << 56;
+constexpr std::int64_t kMostKeys = std::int64_t{1} << 40;  // of a pool
+
+template <class Struct>
+Struct whole_struct(const Struct* given, Struct initial, const char* name) {
+  if (!given) throw_bad_input("the {} is null; start from {}", name, name);
+  std::uint32_t size = 0;
+  std::memcpy(&size, given, sizeof(size));
+  if (size != sizeof(Struct))
+    throw_bad_input(
+        "{}.struct_size is {}, and this library (ABI version {}) knows {}: start from the INIT macro, or use the "
+        "library that belongs to the header",
+        name, size, FC_ABI_VERSION, sizeof(Struct));
+  std::memcpy(&initial, given, sizeof(Struct));
+  return initial;
+}
+
+append::Kind read_kind(const fc_append_kind* given) {
+  const fc_append_kind kind = whole_struct(given, fc_append_kind FC_APPEND_KIND_INIT, "fc_append_kind");
+  if (kind.dtype < FC_FP32 || kind.dtype > FC_E5M2)
+    throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1), FC_BF16 (2), FC_E4M3 (3) or FC_E5M2 (4)", kind.dtype);
+  if (kind.rotary < FC_ROTARY_NONE || kind.rotary > FC_ROTARY_INTERLEAVED)
+    throw_bad_input("rotary is {}; use FC_ROTARY_NONE (0), FC_ROTARY_HALF (1) or FC_ROTARY_INTERLEAVED (2)", kind.rotary);
+  if (kind.rotary_dtype < FC_FP32 || kind.rotary_dtype > FC_BF16)
+    throw_bad_input("rotary_dtype is {}; use FC_FP32 (0), FC_FP16 (1) or FC_BF16 (2)", kind.rotary_dtype);
+  append::Kind read;
+  read.element = static_cast<Element>(kind.dtype);
+  read.rotary = static_cast<append::Rotary>(kind.rotary);
+  if (read.rotary != append::Rotary::kNone) read.table = static_cast<Element>(kind.rotary_dtype);
+  if (read.rotary != append::Rotary::kNone && is_8bit(read.element))
+    throw_bad_input("rotary is {} and dtype has 8 bits; turn k before it is scaled to 8 bits", kind.rotary);
+  return read;
+}
+
+// A launch's operands, checked and in the form that kernels take.
+class Reader {
+ public:
+  Reader(const Context& context, const append::Kind& kind, const fc_append_operands& given)
+      : context_(context), kind_(kind), given_(given), item_(size_of(static_cast<DType>(kind.element))) {
+    sizes();
+    caches();
+    lengths();
+    table();
+    rotary();
+    check_apart();
+  }
+  const append::AppendParams& params() const { return params_; }
+
+ private:
+  struct Tensor {
+    const char* name;
+    const void* at;
+    Footprint footprint;
+    bool written;
+  };
+
+  std::int64_t within(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) const {
+    if (value < least || value > most) throw_bad_input("{} is {}; {} to {} are allowed", name, value, least, most);
+    return value;
+  }
+  int whole(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) const {
+    return static_cast<int>(within(name, value, least, most));
+  }
+
+  void sizes() {
+    params_.batch = whole("batch", given_.batch, 1, kMostRows);
+    const int heads = whole("heads_kv", given_.heads_kv, 1, kMostColumns);
+    params_.k.heads = params_.v.heads = heads;
+    params_.k.dim = whole("head_dim", given_.head_dim, 1, kMostColumns / heads);
+    params_.v.dim = whole("head_dim_v", given_.head_dim_v, 1, kMostColumns / heads);
+    if ((given_.row_sequences != nullptr) != (given_.row_positions != nullptr))
+      throw_bad_input("{} is null and the other is not; give row_sequences and row_positions, or neither",
+                      given_.row_sequences ? "row_positions" : "row_sequences");
+    if (given_.row_sequences && given_.cu_seqlens_new)
+      throw_bad_input("cu_seqlens_new and row_sequences are both given; one of them says whose rows are: leave one null");
+    const bool packed = given_.cu_seqlens_new || given_.row_sequences;
+    params_.rows = rows_of("rows_new", given_.rows_new, packed);
+    params_.rows.boundaries = int32s("cu_seqlens_new", given_.cu_seqlens_new, params_.batch + 1, false);
+    params_.rows.sequences = int32s("row_sequences", given_.row_sequences, params_.rows.count, false);
+    params_.rows.positions = int32s("row_positions", given_.row_positions, params_.rows.count, false);
+    source(params_.k, "k", given_.k, given_.k_strides, params_.rows, packed);
+    source(params_.v, "v", given_.v, given_.v_strides, params_.rows, packed);
+  }
+
+  append::NewRows rows_of(const char* name, std::int64_t given, bool packed) const {
+    append::NewRows rows{};
+    rows.each = whole(name, given, 0, packed ? kMostRows : kMostRows / params_.batch);
+    rows.count = packed ? rows.each : rows.each * params_.batch;
+    return rows;
+  }
+
+  // Offsets are counted in 64 bits.
+  void check_reach(const char* name, const TensorLayout& l) const {
+    const std::int64_t extents[] = {l.batch, l.heads, l.rows}, strides[] = {l.stride_batch, l.stride_head, l.stride_row};
+    for (int i = 0; i < 3; ++i)
+      if (extents[i] > 1 && (strides[i] > kMostReach / extents[i] || strides[i] < -kMostReach / extents[i]))
+        throw_bad_input("{} has {} times a stride of {} elements; at most 2^56 elements are allowed", name, extents[i],
+                        strides[i]);
+  }
+
+  // Rows of new tensors: [batch, rows, heads, dim], or [rows, heads, dim].
+  TensorLayout layout_of(const append::Operand& x, const append::NewRows& rows, bool packed, const fc_strides& s) const {
+    return {packed ? 1 : params_.batch, x.heads, rows.each, x.dim, s.batch, s.head, s.row};
+  }
+
+  void source(append::Operand& x, const char* name, const void* at, const fc_strides& s, const append::NewRows& rows,
+              bool packed) {
+    x.from = at;
+    x.from_stride = {packed ? 0 : s.batch, s.head, s.row};
+    add(name, at, layout_of(x, rows, packed, s), false);
+  }
+
+  void add(const char* name, const void* at, const TensorLayout& layout, bool written) {
+    if (layout.batch == 0 || layout.rows == 0) return;
+    check_reach(name, layout);
+    check_address(name, at, item_);
+    const Footprint footprint(layout, item_);
+    if (!context_.on_cpu() && footprint.low < 0)
+      throw_bad_input("{} has a negative stride, and only the CPU's loops take those; copy the tensor", name);
+    allocations().check(name, at, footprint.low, footprint.high);
+    if (written) check_distinct(name, layout);
+    note({name, at, footprint, written});
+  }
+
+  void note(const Tensor& tensor) {
+    FC_CHECK(count_ < tensors_.size());
+    tensors_[count_++] = tensor;
+  }
+
+  void check_address(const char* name, const void* at, std::int64_t alignment) const {
+    if (!at) throw_bad_input("{} is null; give its address on {}", name, context_.info().id);
+    if (reinterpret_cast<std::uintptr_t>(at) % static_cast<std::uintptr_t>(alignment) != 0)
+      throw_bad_input("{} is at {}, which is no multiple of its {}-byte elements; copy it", name, at, alignment);
+  }
+
+  // Two rows in one place would be one sequence's data in another's. Of strides as slices and permutations make them, each
+  // steps over all that the smaller ones reach; others are refused.
+  void check_distinct(const char* name, const TensorLayout& l) const {
+    std::array<std::pair<std::int64_t, std::int64_t>, 3> axes = {
+        {{std::abs(l.stride_batch), l.batch}, {std::abs(l.stride_head), l.heads}, {std::abs(l.stride_row), l.rows}}};
+    std::sort(axes.begin(), axes.end());
+    std::int64_t reach = l.columns;
+    for (const auto& [stride, extent] : axes) {
+      if (extent == 1) continue;
+      if (stride < reach)
+        throw_bad_input(
+            "{} has strides ({}, {}, {}) of batch, head and row: its rows of {} elements share memory, and one's new numbers "
+            "would overwrite another's; give a tensor with memory of its own",
+            name, l.stride_batch, l.stride_head, l.stride_row, l.columns);
+      reach += stride * (extent - 1);
+    }
+  }
+
+  const std::int32_t* int32s(const char* name, const std::int32_t* at, std::int64_t count, bool written) {
+    if (!at || count == 0) return at;
+    check_address(name, at, sizeof(std::int32_t));
+    const auto bytes = count * static_cast<std::int64_t>(sizeof(std::int32_t));
+    allocations().check(name, at, 0, bytes);
+    note({name, at, Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1), written});
+    return at;
+  }
+
+  void caches() {
+    params_.pages = whole("pages", given_.pages, 0, std::numeric_limits<std::int32_t>::max());
+    params_.page_size = whole("page_size", given_.page_size, 1, std::numeric_limits<std::int32_t>::max());
+    if (given_.pages > kMostKeys / given_.page_size)
+      throw_bad_input("{} pages of {} keys are more than any memory has; at most 2^40 keys are allowed", given_.pages,
+                      given_.page_size);
+    cache(params_.k, "k_cache", given_.k_cache, given_.k_cache_strides);
+    cache(params_.v, "v_cache", given_.v_cache, given_.v_cache_strides);
+  }
+  void cache(append::Operand& x, const char* name, void* at, const fc_strides& s) {
+    x.to = at;
+    x.to_stride = {s.batch, s.head, s.row};
+    add(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row}, true);
+  }
+
+  void lengths() {
+    const bool needs = !given_.row_sequences || given_.heads_q != 0 || given_.new_seqlens;
+    if (needs) check_address("cache_seqlens", given_.cache_seqlens, sizeof(std::int32_t));
+    if (!needs && given_.cache_seqlens)
+      throw_bad_input("cache_seqlens and row_sequences are both given; row_positions say where rows go: leave it null");
+    if (given_.new_seqlens && given_.row_sequences)
+      throw_bad_input("new_seqlens and row_sequences are both given; nobody counts a sequence's rows then: leave it null");
+    params_.lengths = int32s("cache_seqlens", given_.cache_seqlens, params_.batch, false);
+    params_.new_lengths = given_.new_seqlens;
+    // In the place of the old ones they are written by a launch of its own.
+    if (given_.new_seqlens != given_.cache_seqlens) int32s("new_seqlens", given_.new_seqlens, params_.batch, true);
+    else if (given_.new_seqlens) tensors_[count_ - 1].written = true;
+    params_.refused = given_.refused;
+    int32s("refused", reinterpret_cast<const std::int32_t*>(given_.refused), 1, true);
+  }
+
+  void table() {
+    if (!given_.block_table) {
+      if (given_.table_starts) throw_bad_input("table_starts is given and block_table is null; give both");
+      params_.max_pages = 1;
+      return;
+    }
+    params_.block_table = given_.block_table;
+    params_.max_pages = whole("max_pages", given_.max_pages, 0, std::numeric_limits<std::int32_t>::max());
+    if (given_.table_starts) {
+      params_.table_starts = int32s("table_starts", given_.table_starts, params_.batch + 1, false);
+      int32s("block_table", given_.block_table, params_.max_pages, false);
+      return;
+    }
+    params_.table_stride = given_.table_stride == 0 ? params_.max_pages : given_.table_stride;
+    within("table_stride", params_.table_stride, params_.max_pages, kMostReach / params_.batch);
+    const std::int64_t last = (params_.batch - 1) * params_.table_stride + params_.max_pages;
+    int32s("block_table", given_.block_table, params_.max_pages == 0 ? 0 : last, false);
+  }
+
+  void rotary() {
+    if (kind_.rotary == append::Rotary::kNone) {
+      if (given_.cos || given_.sin || given_.heads_q != 0)
+        throw_bad_input("{} given, and this handle was made with FC_ROTARY_NONE; make one with a rotary embedding",
+                        given_.heads_q != 0 ? "heads_q is" : "cos or sin is");
+      return;
+    }
+    params_.rotary_dim = whole("rotary_dim", given_.rotary_dim, 2, given_.head_dim);
+    if (params_.rotary_dim % 2 != 0) throw_bad_input("rotary_dim is {}; give an even number", params_.rotary_dim);
+    params_.angle_rows = whole("rotary_rows", given_.rotary_rows, 0, std::numeric_limits<std::int32_t>::max());
+    params_.angle_stride = given_.rotary_stride == 0 ? params_.rotary_dim / 2 : given_.rotary_stride;
+    within("rotary_stride", params_.angle_stride, params_.rotary_dim / 2, kMostReach / std::max(params_.angle_rows, 1));
+    params_.cos = angles("cos", given_.cos);
+    params_.sin = angles("sin", given_.sin);
+    queries();
+  }
+
+  const void* angles(const char* name, const void* at) {
+    if (params_.angle_rows == 0) return at;
+    const auto bytes = static_cast<std::int64_t>(size_of(static_cast<DType>(kind_.table)));
+    check_address(name, at, bytes);
+    const Footprint footprint({1, 1, params_.angle_rows, params_.rotary_dim / 2, 0, 0, params_.angle_stride}, bytes);
+    allocations().check(name, at, footprint.low, footprint.high);
+    note({name, at, footprint, false});
+    return at;
+  }
+
+  void queries() {
+    append::Operand& q = params_.q;
+    q.heads = whole("heads_q", given_.heads_q, 0, kMostColumns / params_.k.dim);
+    if (q.heads == 0) return;
+    q.dim = params_.k.dim;
+    const bool packed = given_.cu_seqlens_q;
+    params_.rows_q = rows_of("rows_q", given_.rows_q, packed);
+    params_.rows_q.boundaries = int32s("cu_seqlens_q", given_.cu_seqlens_q, params_.batch + 1, false);
+    params_.q_moves = given_.q_at_length == 0 ? 1 : 0;
+    const bool in_place = given_.q == given_.q_out &&
+                          std::memcmp(&given_.q_strides, &given_.q_out_strides, sizeof(fc_strides)) == 0;
+    const TensorLayout read = layout_of(q, params_.rows_q, packed, given_.q_strides);
+    const TensorLayout written = layout_of(q, params_.rows_q, packed, given_.q_out_strides);
+    if (!in_place) add("q", given_.q, read, false);
+    add("q_out", given_.q_out, written, true);
+    q.from = given_.q, q.to = given_.q_out;
+    const auto strides = [&](const fc_strides& s) { return Strides{packed ? 0 : s.batch, s.head, s.row}; };
+    q.from_stride = strides(given_.q_strides), q.to_stride = strides(given_.q_out_strides);
+  }
+
+  void check_apart() const {
+    for (std::size_t i = 0; i < count_; ++i)
+      for (std::size_t j = 0; j < count_; ++j) {
+        const Tensor &out = tensors_[i], &other = tensors_[j];
+        if (i == j || !out.written || !overlap(out.footprint, out.at, other.footprint, other.at)) continue;
+        throw_bad_input("{} at {} overlaps {} at {}; give an output memory of its own", out.name, out.at, other.name,
+                        other.at);
+      }
+  }
+
+  const Context& context_;
+  const append::Kind& kind_;
+  const fc_append_operands& given_;
+  std::int64_t item_;
+  append::AppendParams params_{};
+  std::array<Tensor, 20> tensors_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace
+
+Append::Append(std::shared_ptr<Context> context, const fc_append_kind* given)
+    : context_(std::move(context)), kind_(read_kind(given)) {
+  if (context_->on_cpu()) return;
+  const std::lock_guard lock(context_->planning());
+  module_ = context_->load(find_or_compile(append::source_of(kind_), context_->info().limits));
+}
+
+void Append::launch(const fc_append_operands* given, void* stream) const {
+  const fc_append_operands whole =
+      whole_struct(given, fc_append_operands FC_APPEND_OPERANDS_INIT, "fc_append_operands");
+  const Reader reader(*context_, kind_, whole);
+  if (context_->on_cpu()) {
+    if (stream) throw_bad_input("a stream was given, and the CPU has none; give null");
+    return append::run_on_cpu(kind_, reader.params());
+  }
+  std::optional<InsideLibrary> inside;
+  std::unique_lock<std::mutex> turn;
+  if (std::mutex* mutex = context_->turn()) {
+    inside.emplace();  // or a child forked meanwhile could never take its turn
+    turn = std::unique_lock(*mutex);
+  }
+  const std::span<const std::byte> params = std::as_bytes(std::span(&reader.params(), 1));
+  const append::Launches launches = append::launches_of(kind_, reader.params());
+  for (std::size_t i = 0; i < launches.count; ++i)
+    context_->device().launch_on(stream, *module_, launches.all[i], params);
+}
+
+}  // namespace flashcore::api

@@ -1,0 +1,164 @@
+#include "kernels/append/append.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/dtype.h"
+#include "core/error.h"
+#include "device/cpu/cpu_threads.h"
+#include "device/cpu/thread_pool.h"
+
+namespace flashcore::append {
+namespace {
+
+// A thread more is worth it from about so many bytes on: what one core copies in the time of a fork-join.
+constexpr std::int64_t kBytesPerThread = 1 << 17;
+constexpr std::int64_t kVectorBytes = 16;
+
+DType dtype_of(Element element) { return static_cast<DType>(element); }
+std::int64_t size_of_element(Element element) { return static_cast<std::int64_t>(size_of(dtype_of(element))); }
+
+std::string text_of(const Kind& kind) {
+  return fmt::format("flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})}}",
+                     static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
+}
+
+bool is_aligned(const Operand& operand, std::int64_t item) {
+  const auto whole = [&](std::int64_t elements) { return elements * item % kVectorBytes == 0; };
+  const auto strides = [&](const Strides& s) { return whole(s.batch) && whole(s.head) && whole(s.row); };
+  return reinterpret_cast<std::uintptr_t>(operand.from) % kVectorBytes == 0 &&
+         reinterpret_cast<std::uintptr_t>(operand.to) % kVectorBytes == 0 && whole(operand.dim) &&
+         strides(operand.from_stride) && strides(operand.to_stride);
+}
+
+struct HostInts {
+  int operator()(const int* address) const { return *address; }
+};
+
+class CpuRows {
+ public:
+  CpuRows(const Kind& kind, const AppendParams& params)
+      : params_(params), type_(dtype_of(kind.element)), table_(dtype_of(kind.table)), rotary_(kind.rotary) {}
+
+  void append_row(int index) const {
+    const Place place = place_of(params_, turns(), index, HostInts{});
+    if (place.state == State::kRefused && params_.refused) __atomic_fetch_add(params_.refused, 1u, __ATOMIC_RELAXED);
+    if (place.state != State::kGood) return;
+    const auto write = [&](const Operand& x, bool turned) {
+      write_row(x, offset_in(params_.rows, x.from_stride, place.owner, index),
+                place.page * x.to_stride.batch + place.row * x.to_stride.row, place.position, turned);
+    };
+    write(params_.k, turns());
+    write(params_.v, false);
+  }
+
+  void turn_row(int index) const {
+    const Operand& q = params_.q;
+    const Owner owner = owner_of(params_.rows_q, params_.batch, index, HostInts{});
+    if (owner.state == State::kNobodys) return;
+    const std::int64_t position = position_of(params_, params_.rows_q, owner, index, params_.q_moves != 0, HostInts{});
+    const std::int64_t to = offset_in(params_.rows_q, q.to_stride, owner, index);
+    if (position >= 0 && position < params_.angle_rows)
+      return write_row(q, offset_in(params_.rows_q, q.from_stride, owner, index), to, position, true);
+    for (int head = 0; head < q.heads; ++head)
+      for (int column = 0; column < q.dim; ++column)
+        store_element(type_, q.to, to + head * q.to_stride.head + column, std::numeric_limits<float>::quiet_NaN());
+  }
+
+ private:
+  bool turns() const { return rotary_ != Rotary::kNone; }
+
+  void write_row(const Operand& x, std::int64_t from, std::int64_t to, std::int64_t position, bool turned) const {
+    const auto item = static_cast<std::int64_t>(size_of(type_));
+    const int kept_from = turned ? params_.rotary_dim : 0;
+    for (int head = 0; head < x.heads; ++head) {
+      const std::int64_t source = from + head * x.from_stride.head, target = to + head * x.to_stride.head;
+      for (int pair = 0; pair < kept_from / 2; ++pair) turn(x, source, target, position, pair);
+      // A q that is turned where it lies keeps the rest.
+      std::memmove(static_cast<char*>(x.to) + (target + kept_from) * item,
+                   static_cast<const char*>(x.from) + (source + kept_from) * item,
+                   static_cast<std::size_t>((x.dim - kept_from) * item));
+    }
+  }
+
+  void turn(const Operand& x, std::int64_t source, std::int64_t target, std::int64_t position, int pair) const {
+    const bool is_half = rotary_ == Rotary::kHalf;
+    const int first = is_half ? pair : 2 * pair, second = is_half ? pair + params_.rotary_dim / 2 : 2 * pair + 1;
+    const std::int64_t angle = position * params_.angle_stride + pair;
+    // Products of floats are exact in double.
+    const double cos = load_element(table_, params_.cos, angle), sin = load_element(table_, params_.sin, angle);
+    const double a = load_element(type_, x.from, source + first), b = load_element(type_, x.from, source + second);
+    store_element(type_, x.to, target + first, static_cast<float>(a * cos - b * sin));
+    store_element(type_, x.to, target + second, static_cast<float>(a * sin + b * cos));
+  }
+
+  const AppendParams& params_;
+  DType type_, table_;
+  Rotary rotary_;
+};
+
+}  // namespace
+
+KernelSource source_of(const Kind& kind) {
+  const std::string text = text_of(kind);
+  KernelSource source;
+  source.file = "append/kernel.cuh";
+  source.name_expression = fmt::format("flashcore::append::append<{}, true>", text);
+  source.threads_per_block = kThreads;
+  source.more_kernels = {{fmt::format("flashcore::append::append<{}, false>", text), 0, kThreads},
+                         {fmt::format("flashcore::append::update_lengths<{}>", text), 0, kThreads}};
+  return source;
+}
+
+bool fits_vectors(const Kind& kind, const AppendParams& params) {
+  const std::int64_t item = size_of_element(kind.element);
+  const std::int64_t rotary = params.rotary_dim * item;
+  if (kind.rotary == Rotary::kHalf && rotary / 2 % kVectorBytes != 0) return false;
+  if (kind.rotary == Rotary::kInterleaved && rotary % kVectorBytes != 0) return false;
+  return is_aligned(params.k, item) && is_aligned(params.v, item) &&
+         (params.q.heads == 0 || is_aligned(params.q, item));
+}
+
+Launches launches_of(const Kind& kind, const AppendParams& params) {
+  const bool in_place = params.new_lengths && params.new_lengths == params.lengths;
+  const std::int64_t of_lengths = params.new_lengths ? (params.batch + kThreads - 1) / kThreads : 0;
+  Launches launches;
+  const auto add = [&](Entry entry, std::int64_t blocks) {
+    if (blocks == 0) return;
+    LaunchSpec& launch = launches.all[launches.count++];
+    launch.grid.x = static_cast<unsigned>(blocks);
+    launch.block.x = kThreads;
+    launch.kernel = static_cast<unsigned>(entry);
+  };
+  add(fits_vectors(kind, params) ? Entry::kVector : Entry::kScalar,
+      std::int64_t{params.rows.count} + params.rows_q.count + (in_place ? 0 : of_lengths));
+  if (in_place) add(Entry::kUpdateLengths, of_lengths);
+  return launches;
+}
+
+void run_on_cpu(const Kind& kind, const AppendParams& params) {
+  const CpuRows rows(kind, params);
+  const int total = params.rows.count + params.rows_q.count;
+  const std::int64_t row_bytes = (std::int64_t{params.k.heads} * params.k.dim + std::int64_t{params.v.heads} * params.v.dim) *
+                                 size_of_element(kind.element);
+  const std::int64_t wanted = std::clamp<std::int64_t>(total * row_bytes / kBytesPerThread, 1, cpu_threads());
+  std::atomic<int> next{0};
+  const auto work = [&](int) {
+    constexpr int kStep = 8;
+    for (int first = next.fetch_add(kStep); first < total; first = next.fetch_add(kStep)) {
+      for (int i = first; i < std::min(first + kStep, total); ++i) {
+        if (i < params.rows.count) rows.append_row(i);
+        else rows.turn_row(i - params.rows.count);
+      }
+    }
+  };
+  if (wanted == 1) work(0);
+  else cpu_thread_pool().run(static_cast<int>(wanted), work);
+  if (!params.new_lengths) return;
+  for (int s = 0; s < params.batch; ++s) params.new_lengths[s] = new_length_of(params, s, HostInts{});
+}
+
+}  // namespace flashcore::append

@@ -1,0 +1,209 @@
+#pragma once
+// Writes new rows of K and V to their places, turned by rotary embedding where asked, and turns Q. A CTA has a row of all
+// heads; the CTAs behind the last row have the new lengths. It moves each byte once and is bound by memory and by its
+// launch: what matters is 16 bytes to an access, and that every thread has one.
+
+#include "kernels/append/params.h"
+#include "kernels/ptx/atomic.cuh"
+#include "kernels/ptx/math.cuh"
+#include "kernels/ptx/memory.cuh"
+#include "kernels/ptx/memory_bytes.cuh"
+#include "kernels/ptx/special_registers.cuh"
+#include "kernels/tile/element.cuh"
+
+namespace flashcore::append {
+
+struct DeviceInts {
+  FC_DEVICE int operator()(const int* address) const {
+    return static_cast<int>(ptx::bits_of_float(ptx::ld_global_f32(reinterpret_cast<const float*>(address))));
+  }
+};
+
+constexpr int bytes_of_element(Element element) { return is_8bit(element) ? 1 : element == Element::kF32 ? 4 : 2; }
+
+// Elements that a thread moves at once.
+template <Kind K, bool kVector>
+inline constexpr int kWidth = kVector ? 16 / bytes_of_element(K.element) : 1;
+
+template <Kind K>
+FC_DEVICE const char* at(const void* base, long long element) {
+  return static_cast<const char*>(base) + element * bytes_of_element(K.element);
+}
+template <Kind K>
+FC_DEVICE char* at(void* base, long long element) {
+  return static_cast<char*>(base) + element * bytes_of_element(K.element);
+}
+
+// As they are, NaN and all.
+template <Kind K, bool kVector>
+FC_DEVICE void copy(const void* from, void* to) {
+  if constexpr (kVector) {
+    ptx::st_global_v4(to, ptx::ld_global_v4(from));
+  } else if constexpr (is_8bit(K.element)) {
+    ptx::st_global_u8(static_cast<unsigned char*>(to), ptx::ld_global_u8(static_cast<const unsigned char*>(from)));
+  } else if constexpr (K.element == Element::kF32) {
+    const float bits = ptx::ld_global_f32(static_cast<const float*>(from));
+    ptx::st_global_u32(static_cast<unsigned*>(to), ptx::bits_of_float(bits));
+  } else {
+    ptx::st_global_u16(static_cast<unsigned short*>(to), ptx::ld_global_u16(static_cast<const unsigned short*>(from)));
+  }
+}
+
+template <Kind K>
+FC_DEVICE float value_of(unsigned short bits) {
+  if constexpr (K.element == Element::kF16) return ptx::cvt_f32_f16(bits);
+  else return ptx::cvt_f32_bf16(bits);
+}
+
+template <Kind K, bool kVector>
+FC_DEVICE void load_values(const void* from, float (&values)[kWidth<K, kVector>]) {
+  if constexpr (!kVector) {
+    values[0] = tile::load<K.element>(from, 0);
+  } else {
+    const ptx::Vector4 words = ptx::ld_global_v4(from);
+    const unsigned all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (K.element == Element::kF32) {
+        values[i] = ptx::float_of_bits(all[i]);
+      } else {
+        values[2 * i] = value_of<K>(static_cast<unsigned short>(all[i]));
+        values[2 * i + 1] = value_of<K>(static_cast<unsigned short>(all[i] >> 16));
+      }
+    }
+  }
+}
+
+template <Kind K, bool kVector>
+FC_DEVICE void store_values(void* to, const float (&values)[kWidth<K, kVector>]) {
+  if constexpr (!kVector) {
+    tile::store<K.element>(to, 0, values[0]);
+  } else {
+    unsigned all[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (K.element == Element::kF32) all[i] = ptx::bits_of_float(values[i]);
+      else all[i] = tile::pack<K.element>(values[2 * i], values[2 * i + 1]);
+    }
+    ptx::st_global_v4(to, {all[0], all[1], all[2], all[3]});
+  }
+}
+
+// (a, b) turned by an angle. Three roundings of fp32.
+template <Kind K>
+FC_DEVICE void turn(const AppendParams& params, long long angle, float& a, float& b) {
+  const float cos = tile::load<K.table>(params.cos, angle), sin = tile::load<K.table>(params.sin, angle);
+  const float turned = ptx::fma(a, cos, -(b * sin));
+  b = ptx::fma(a, sin, b * cos);
+  a = turned;
+}
+
+// Parts of a row that threads take one by one: turned ones come first. Both elements of a pair are one thread's, so that
+// a row may be turned where it lies.
+template <Kind K, bool kVector>
+FC_DEVICE int turned_parts(const AppendParams& params) {
+  constexpr bool kWholePairs = kVector && K.rotary == Rotary::kInterleaved;
+  return params.rotary_dim / (kWholePairs ? 1 : 2) / kWidth<K, kVector>;
+}
+
+template <Kind K, bool kVector>
+FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* to, long long position, int part) {
+  constexpr int kW = kWidth<K, kVector>;
+  const long long angles = position * params.angle_stride;
+  float a[kW];
+  if constexpr (K.rotary == Rotary::kInterleaved && kVector) {
+    load_values<K, kVector>(at<K>(from, part * kW), a);
+#pragma unroll
+    for (int i = 0; i < kW; i += 2) turn<K>(params, angles + (part * kW + i) / 2, a[i], a[i + 1]);
+    store_values<K, kVector>(at<K>(to, part * kW), a);
+  } else {
+    const bool is_half = K.rotary == Rotary::kHalf;
+    const int first = is_half ? part * kW : 2 * part, second = is_half ? params.rotary_dim / 2 + first : first + 1;
+    float b[kW];
+    load_values<K, kVector>(at<K>(from, first), a);
+    load_values<K, kVector>(at<K>(from, second), b);
+#pragma unroll
+    for (int i = 0; i < kW; ++i) turn<K>(params, angles + part * kW + i, a[i], b[i]);
+    store_values<K, kVector>(at<K>(to, first), a);
+    store_values<K, kVector>(at<K>(to, second), b);
+  }
+}
+
+// All heads of a row, by the CTA's threads. `from` and `to` are offsets of its head 0.
+template <Kind K, bool kVector, bool kTurned>
+FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, long long from, long long to,
+                         long long position) {
+  constexpr int kW = kWidth<K, kVector>;
+  const int turned = kTurned ? turned_parts<K, kVector>(params) : 0;
+  const int kept_from = kTurned ? params.rotary_dim : 0;
+  const int parts = turned + (operand.dim - kept_from) / kW;
+  for (int i = ptx::tid_x(); i < operand.heads * parts; i += kThreads) {
+    const int head = i / parts, part = i % parts;
+    const void* source = at<K>(operand.from, from + head * operand.from_stride.head);
+    void* target = at<K>(operand.to, to + head * operand.to_stride.head);
+    if constexpr (kTurned) {
+      if (part < turned) {
+        write_turned<K, kVector>(params, source, target, position, part);
+        continue;
+      }
+    }
+    const int column = kept_from + (part - turned) * kW;
+    copy<K, kVector>(at<K>(source, column), at<K>(target, column));
+  }
+}
+
+template <Kind K, bool kVector>
+FC_DEVICE void append_row(const AppendParams& params, int index) {
+  constexpr bool kTurns = K.rotary != Rotary::kNone;
+  const Place place = place_of(params, kTurns, index, DeviceInts{});
+  if (place.state == State::kRefused && params.refused && ptx::tid_x() == 0) ptx::atomic_add_global(params.refused, 1);
+  if (place.state != State::kGood) return;
+  const auto from = [&](const Operand& x) { return offset_in(params.rows, x.from_stride, place.owner, index); };
+  const auto to = [&](const Operand& x) { return place.page * x.to_stride.batch + place.row * x.to_stride.row; };
+  write_row<K, kVector, kTurns>(params, params.k, from(params.k), to(params.k), place.position);
+  write_row<K, kVector, false>(params, params.v, from(params.v), to(params.v), place.position);
+}
+
+// A row of Q without a position, or beyond the angles, becomes NaN: nobody must take it for a turned one.
+template <Kind K, bool kVector>
+FC_DEVICE void turn_row(const AppendParams& params, int index) {
+  const Owner owner = owner_of(params.rows_q, params.batch, index, DeviceInts{});
+  if (owner.state == State::kNobodys) return;
+  const long long position = position_of(params, params.rows_q, owner, index, params.q_moves != 0, DeviceInts{});
+  const long long from = offset_in(params.rows_q, params.q.from_stride, owner, index);
+  const long long to = offset_in(params.rows_q, params.q.to_stride, owner, index);
+  if (position >= 0 && position < params.angle_rows)
+    return write_row<K, kVector, true>(params, params.q, from, to, position);
+  for (int i = ptx::tid_x(); i < params.q.heads * params.q.dim; i += kThreads) {
+    const long long head = i / params.q.dim, column = i % params.q.dim;
+    tile::store<K.element>(params.q.to, to + head * params.q.to_stride.head + column, ptx::float_of_bits(0x7fffffffu));
+  }
+}
+
+FC_DEVICE void write_lengths(const AppendParams& params, int first) {
+  const int sequence = first + ptx::tid_x();
+  if (sequence >= params.batch) return;
+  ptx::st_global_u32(reinterpret_cast<unsigned*>(params.new_lengths + sequence),
+                     static_cast<unsigned>(new_length_of(params, sequence, DeviceInts{})));
+}
+
+template <Kind K, bool kVector>
+FC_KERNEL(kThreads, 1)
+append(const __grid_constant__ AppendParams params) {
+  const int index = ptx::ctaid_x();
+  if (index < params.rows.count) return append_row<K, kVector>(params, index);
+  const int behind = index - params.rows.count;
+  if constexpr (K.rotary != Rotary::kNone) {
+    if (behind < params.rows_q.count) return turn_row<K, kVector>(params, behind);
+  }
+  write_lengths(params, (behind - params.rows_q.count) * kThreads);
+}
+
+// A launch of its own where the new lengths take the place of the old ones, which every row still reads.
+template <Kind K>
+FC_KERNEL(kThreads, 1)
+update_lengths(const __grid_constant__ AppendParams params) {
+  write_lengths(params, ptx::ctaid_x() * kThreads);
+}
+
+}  // namespace flashcore::append

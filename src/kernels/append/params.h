@@ -1,0 +1,155 @@
+#pragma once
+// Appending: new rows of K and V go to their places in a cache. What the kernel is compiled for, what it is handed, and
+// where each row goes. Read by g++ and by NVRTC; the CPU's loops take the same decisions from here.
+
+#include "kernels/tile/traits.h"
+
+namespace flashcore::append {
+
+// Which two elements of a row an angle turns: c and c + rotary_dim / 2 (GPT-NeoX, Llama), or 2 c and 2 c + 1 (GPT-J).
+enum class Rotary : int { kNone, kHalf, kInterleaved };
+
+struct Kind {
+  Element element = Element::kF16;  // of k, v, q and the caches
+  Rotary rotary = Rotary::kNone;
+  Element table = Element::kF32;  // of cos and sin: 32 or 16 bits
+};
+
+inline constexpr int kThreads = 128;
+
+// Rows of k and v, or of q: whose each is, and where it lies.
+struct NewRows {
+  int count;              // all rows of all sequences
+  int each;               // rows of a sequence, where boundaries and sequences are null
+  const int* boundaries;  // [batch + 1]: sequence s has the rows boundaries[s] .. boundaries[s + 1] - 1; or null
+  const int* sequences;   // [count]: whose each row is, -1: nobody's; or null
+  const int* positions;   // [count] with `sequences`: its key's number
+};
+
+struct Operand {
+  const void* from;
+  void* to;
+  Strides from_stride, to_stride;  // `to` of k and v: batch is from page to page, row from key to key within one
+  int heads, dim;
+};
+
+struct AppendParams {
+  Operand k, v, q;  // q.heads is 0 where no q is turned
+  NewRows rows, rows_q;
+  const int* lengths;      // [batch]: keys before the new ones; null with rows.sequences
+  const int* block_table;  // [batch, max_pages]; null: sequence s has page s alone, of a dense cache
+  const int* table_starts;  // [batch + 1] or null: then sequence s has the entries table_starts[s] .. of block_table
+  int* new_lengths;         // [batch] or null
+  unsigned* refused;        // one word, counted up by every row that has no place; or null
+  const void *cos, *sin;    // [angle_rows, rotary_dim / 2]
+  long long table_stride, angle_stride;
+  int batch, page_size, pages;
+  int max_pages;  // of a row of the table; with table_starts the entries of the table
+  int rotary_dim, angle_rows;
+  int q_moves;  // 1: row i of a sequence's q is at its length + i; 0: all are at its length
+};
+
+enum class State : int { kGood, kNobodys, kRefused };
+
+// A row's sequence, and its number within it.
+struct Owner {
+  State state;
+  int sequence;
+  long long row;
+};
+
+// Which sequence has row `index`. `load` reads an int of the device's memory.
+template <class Load>
+inline Owner owner_of(const NewRows& rows, int batch, int index, Load load) {
+  if (rows.sequences) {
+    const int sequence = load(rows.sequences + index);
+    if (sequence == -1) return {State::kNobodys, 0, 0};
+    return {sequence >= 0 && sequence < batch ? State::kGood : State::kRefused, sequence, 0};
+  }
+  if (!rows.boundaries) return {State::kGood, index / rows.each, index % rows.each};
+  // Whatever the boundaries hold, what this ends with has first <= index < end. Padding behind the last is nobody's.
+  int low = 0, high = batch;
+  if (load(rows.boundaries) > index || load(rows.boundaries + batch) <= index) return {State::kNobodys, 0, 0};
+  while (high - low > 1) {
+    const int middle = low + (high - low) / 2;
+    if (load(rows.boundaries + middle) <= index) low = middle;
+    else high = middle;
+  }
+  const int first = load(rows.boundaries + low), end = load(rows.boundaries + low + 1);
+  const bool good = first >= 0 && end <= rows.count;
+  return {good ? State::kGood : State::kRefused, low, static_cast<long long>(index) - first};
+}
+
+// The number of the key that the owner's row becomes; -1 where it can have none.
+template <class Load>
+inline long long position_of(const AppendParams& params, const NewRows& rows, const Owner& owner, int index,
+                             bool moves, Load load) {
+  if (owner.state != State::kGood) return -1;
+  const int start = rows.sequences ? load(rows.positions + index) : load(params.lengths + owner.sequence);
+  return start < 0 ? -1 : start + (moves ? owner.row : 0);
+}
+
+// The page that holds a key of a sequence; -1 where there is none.
+template <class Load>
+inline int page_of(const AppendParams& params, int sequence, long long position, Load load) {
+  const long long column = position / params.page_size;
+  int page = sequence;
+  if (params.table_starts) {
+    const long long entry = load(params.table_starts + sequence) + column;
+    if (entry < column || entry >= load(params.table_starts + sequence + 1) || entry >= params.max_pages) return -1;
+    page = load(params.block_table + entry);
+  } else {
+    if (column >= params.max_pages) return -1;
+    if (params.block_table) page = load(params.block_table + sequence * params.table_stride + column);
+  }
+  return page >= 0 && page < params.pages ? page : -1;
+}
+
+// Where a row of k and v goes.
+struct Place {
+  State state;
+  Owner owner;
+  long long position;
+  int page, row;
+};
+
+template <class Load>
+inline Place place_of(const AppendParams& params, bool is_rotary, int index, Load load) {
+  Place place = {State::kRefused, owner_of(params.rows, params.batch, index, load), -1, -1, 0};
+  if (place.owner.state != State::kGood) {
+    place.state = place.owner.state;
+    return place;
+  }
+  place.position = position_of(params, params.rows, place.owner, index, true, load);
+  if (place.position < 0 || (is_rotary && place.position >= params.angle_rows)) return place;
+  place.page = page_of(params, place.owner.sequence, place.position, load);
+  if (place.page < 0) return place;
+  place.row = static_cast<int>(place.position % params.page_size);
+  place.state = State::kGood;
+  return place;
+}
+
+// How many keys a sequence has afterwards. Attention answers a length below 0, or past the table, with NaN: so does it
+// for a sequence that had no such length before, whose rows leave the tensor, or of which rows were refused for want of
+// room.
+template <class Load>
+inline int new_length_of(const AppendParams& params, int sequence, Load load) {
+  const int length = load(params.lengths + sequence);
+  int first = 0, end = params.rows.each;
+  if (params.rows.boundaries) {
+    first = load(params.rows.boundaries + sequence);
+    end = load(params.rows.boundaries + sequence + 1);
+    if (first < 0 || end < first || end > params.rows.count) return -1;
+  }
+  constexpr int kMostKeys = 0x7fffffff;
+  if (length < 0) return -1;
+  return length > kMostKeys - (end - first) ? kMostKeys : length + (end - first);
+}
+
+// Rows that lie one after another have their number in the tensor, those of a padded batch one for each sequence.
+inline long long offset_in(const NewRows& rows, const Strides& stride, const Owner& owner, int index) {
+  if (rows.boundaries || rows.sequences) return index * stride.row;
+  return owner.sequence * stride.batch + owner.row * stride.row;
+}
+
+}  // namespace flashcore::append
