@@ -41,8 +41,8 @@ class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
   int preference(const Problem&, const DeviceLimits&) const override { return 89; }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
-    // Not tuned: no such GPU has run it. Two CTAs an SM fill each other's gaps in sm80_fwd, whose shapes these are, with
-    // blocks of twice the keys in the same bytes.
+    // Not tuned: no such GPU has run it. Two CTAs an SM fill each other's gaps in sm80_fwd, whose shapes these are,
+    // with blocks of twice the keys in the same bytes.
     constexpr AdaConfig kWide[] = {
         {.block_m = 128, .block_n = 64, .num_warps = 4, .num_stages = 2, .ctas_per_sm = 2},
         {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 2, .ctas_per_sm = 2},

@@ -207,6 +207,8 @@ struct Forward : tile::Marks {
 #pragma unroll
             for (int i = 0; i < 8; ++i) acc_o[m][2 * d + i / 4][i % 4] += part[m][i / 4][i % 4];
           }
+          // For ptxas alone, which else begins the sums of many columns before it adds the first, and spills.
+          ptx::bar_warp_sync();
         }
       }
     }
@@ -266,9 +268,9 @@ struct Forward : tile::Marks {
   FC_DEVICE void epilogue(int entry) {
     mark(Activity::kEpilogue);
     const float descale_v = tile::descale(factors.descale_v, entry, tile.head_kv);
-    unsigned char* o = static_cast<unsigned char*>(params.o) +
-                       tile::bytes_of(T.output) * (tile.batch * params.o_stride.batch +
-                                                   tile.head_q * params.o_stride.head);
+    unsigned char* o =
+        static_cast<unsigned char*>(params.o) +
+        tile::bytes_of(T.output) * (tile.batch * params.o_stride.batch + tile.head_q * params.o_stride.head);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       const int row = row_of_fragment(m);
@@ -292,8 +294,8 @@ struct Forward : tile::Marks {
     v = head_of(params.v, params.v_stride, tile.batch, tile.head_kv);
     slope = score.slope(tile.batch, tile.head_q);
     const int entry = first_entry + tile.batch;
-    const float factor = tile::descale(factors.descale_q, entry, tile.head_kv) *
-                         tile::descale(factors.descale_k, entry, tile.head_kv);
+    const float factor =
+        tile::descale(factors.descale_q, entry, tile.head_kv) * tile::descale(factors.descale_k, entry, tile.head_kv);
     factor_of_scores = factor;
     scale_log2 = transforms_scores(T) ? params.scale_log2 : params.scale_log2 * factor;
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;

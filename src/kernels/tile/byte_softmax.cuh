@@ -10,8 +10,8 @@ namespace flashcore::tile {
 
 // Probabilities and their sums are 2^kExponent times too large, which cancels in O: e4m3 holds 448, and nothing below
 // 2^-10 but zero. Relative to a maximum that is up to 2^(8.75 - kExponent) below the true one, none exceeds 448.
-// The operand a of m64nNk32, and of m16n8k32, wants four keys side by side where the accumulator has two and two, 8 apart: keys are taken
-// in the order key_of_position(), and whoever lays out V takes them in the same one.
+// The operand a of m64nNk32, and of m16n8k32, wants four keys side by side where the accumulator has two and two, 8
+// apart: keys are taken in the order key_of_position(), and whoever lays out V takes them in the same one.
 template <int kExponent>
 struct ByteSoftmax : SoftmaxState {
   static_assert(kExponent >= 0 && kExponent <= 8);
