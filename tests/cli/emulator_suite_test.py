@@ -35,11 +35,15 @@ class EmulatorSuiteTest(CliTest):
         paged = {name for name in passed_by["ref_fwd"] if name.startswith("paged")}
         self.assertGreaterEqual(len(paged), 4)
         for family, names in passed_by.items():
-            wanted = {"fp8", "fp8_causal", "fp8_gqa"} if family == "sm90_fp8_fwd" else passed_by["ref_fwd"] - of_8_bits
+            wanted = passed_by["ref_fwd"] - of_8_bits
+            if family == "sm90_fp8_fwd":
+                wanted = {"fp8", "fp8_causal", "fp8_gqa"}
+            if family == "sm89_fp8_fwd":
+                wanted = of_8_bits - {"fp8_e5m2"}
             if family in ("sm80_short_fwd", "sm90_short_fwd"):
                 self.assertEqual(names & ragged, set(), f"{family} takes ragged batches now: all of them are wanted of it")
                 wanted -= ragged
-            if family in ("sm80_short_fwd", "sm90_short_fwd", "sm90_fp8_fwd"):
+            if family in ("sm80_short_fwd", "sm90_short_fwd", "sm89_fp8_fwd", "sm90_fp8_fwd"):
                 self.assertEqual(names & paged, set(), f"{family} reads paged caches now: all of them are wanted of it")
                 wanted -= paged
             self.assertGreaterEqual(names, wanted, family)

@@ -10,7 +10,7 @@ import re
 from support import SOURCE_DIR
 
 KERNELS = os.path.join(SOURCE_DIR, "src", "kernels")
-FAMILIES = ["ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd", "sm90_fp8_fwd"]
+FAMILIES = ["ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd", "sm89_fp8_fwd", "sm90_fp8_fwd"]
 # Words that would be refused in code, and are harmless in a comment.
 REMARKS = [
     "keeps nothing: no static cache, no system(), no extern",

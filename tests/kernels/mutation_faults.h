@@ -48,6 +48,11 @@ inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
 inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk2500_d16_fp16_alibi";
 // By way of pages, sequences of different lengths.
 inline constexpr const char* kPagedDecode = "b3_h4_hk2_sq3_sk300_d64_bf16_causal_raggedhalving_page16";
+// 8 bits: a factor for each key head, functions of scores, sequences of 70, 35 and 17 rows.
+inline constexpr const char* kBytes = "b2_h4_hk2_s200_d64_e4m3_perhead_causal";
+inline constexpr const char* kBytesScored = "b2_h4_hk2_sq70_sk100_d64_e4m3_perhead_softcap5_alibibatch_sink";
+inline constexpr const char* kBytesRagged = "b3_h4_hk2_sq70_sk100_d64_e4m3_perhead_causal_raggedhalving";
+inline constexpr const char* kBytesOdd = "b1_h2_s70_d64_dv48_e4m3";
 inline constexpr const char* kWide = "b1_h1_s100_d128_fp16";
 inline constexpr const char* kHalfBlock = "b1_h1_s100_d96_fp16";  // of 64 columns
 
@@ -106,6 +111,12 @@ inline constexpr const char* kDecode =
     "sm80_decode_fwd:row_warps=1,key_warps=2,block_n=32,num_stages=3,ctas_per_sm=2,min_blocks=1,split_keys=0";
 inline constexpr const char* kDecodeParts =
     "sm80_decode_fwd:row_warps=2,key_warps=1,block_n=16,num_stages=2,ctas_per_sm=1,min_blocks=1,split_keys=128";
+inline constexpr const char* kAda =
+    "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,q_in_registers=0,promote_keys=32,p_exponent=6,"
+    "persistent=1,ctas_per_sm=1";
+inline constexpr const char* kAdaDeep =
+    "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=3,q_in_registers=1,promote_keys=0,p_exponent=6,"
+    "persistent=0,ctas_per_sm=1";
 inline constexpr const char* kRef = "ref_fwd:num_warps=4";
 
 struct Mutation {
@@ -123,6 +134,8 @@ inline void PrintTo(const Mutation& mutation, std::ostream* out) { *out << mutat
 
 inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kK80 = "sm80_fwd/kernel.cuh";
+  static constexpr const char* kK89 = "sm89_fp8_fwd/kernel.cuh";
+  static constexpr const char* kStore = "tile/store_fragment.cuh";
   static constexpr const char* kK90 = "sm90_fwd/kernel.cuh";
   static constexpr const char* kConsumer = "sm90_fwd/consumer.cuh";
   static constexpr const char* kLoader = "sm90_fwd/loader.cuh";
@@ -658,6 +671,26 @@ inline const std::vector<Mutation>& mutations() {
        "k, params.k_stride, block)", kWrong},
       {"sm80_score_function_of_unscaled_scores", kSm80, kListed, kExpressed, "at.s = s * params->unit;", "at.s = s;",
        kWrong},
+      // --- 8 bits by mma.sync ---
+      {"sm89_wait_for_one_group_less", kAdaDeep, kBytes, kK89, "ptx::cp_async_wait<kStages - 2>();",
+       "ptx::cp_async_wait<kStages - 1>();", "race|uninitialised|before"},
+      {"sm89_stage_filled_too_early", kAda, kBytes, kK89,
+       "ptx::bar_sync();  // everybody's copies are visible, and everybody has left the stage that is loaded next\n"
+       "    load(block - (kStages - 1));",
+       "load(block - (kStages - 1));\n    ptx::bar_sync();", "race"},
+      {"sm89_next_tile_overwrites_q", kAda, kBytes, kK89, "ptx::cp_async_wait<0>();\n    ptx::bar_sync();",
+       "ptx::cp_async_wait<0>();", "race"},
+      {"sm89_factors_of_the_first_entry", kAda, kBytesRagged, kK89, "const int entry = first_entry + tile.batch;",
+       "const int entry = tile.batch;", kWrong},
+      {"sm89_scores_without_their_factor", kAda, kBytesScored, kK89,
+       "tile::scale_rows(acc_s[m], {factor_of_scores, factor_of_scores});", "", kWrong},
+      {"sm89_sink_without_the_exponent", kAda, kBytesScored, "tile/byte_softmax.cuh",
+       "return add_sink(max_scaled[r] - static_cast<float>(kExponent),", "return add_sink(max_scaled[r],", kWrong},
+      {"sm89_columns_exchanged", kAda, kBytes, kStore, "32 * (t % 2) + 16 * (t / 2)", "32 * (t / 2) + 16 * (t % 2)",
+       kWrong},
+      {"sm89_last_columns_exchanged", kAda, kBytesOdd, kStore, "8 * t + 4 * half", "4 * t + 16 * half", kWrong},
+      {"sm89_sums_counted_twice", kAda, kBytes, kK89, "tile::set_zero(part[m]);",
+       "if (first == 0 && d == 0) tile::set_zero(part[m]);", kWrong},
       // --- changes that alter no result and no order ---
       {"sm90_no_prefetch", kSm90, kCausal, kK90, "ptx::prefetch_tensormap(params.q);", "", "",
        "a prefetch only warms a cache"},

@@ -126,6 +126,7 @@ TEST(Program, SlopesAndSinksAreAddresses) {
     PlacedProblem of_8bits = problem;
     of_8bits.dtype = DType::kE4M3;
     EXPECT_EQ(family_by_name("sm90_fp8_fwd").why_unsupported(of_8bits, limits).value_or(""), c.lacks);
+    EXPECT_EQ(family_by_name("sm89_fp8_fwd").why_unsupported(of_8bits, limits).value_or(""), "");
   }
   const PlacedProblem plain = PlacedProblem::parse("b1_h4_s200_d64_bf16_causal");
   const Family& family = family_by_name("sm80_fwd");
@@ -147,14 +148,17 @@ TEST(Program, FactorsAreAddresses) {
   const DeviceLimits limits = limits_of_arch("sm_90");
   for (const char* id : {"b2_h4_hk2_s70_d64_e4m3", "b2_h4_hk2_s70_d64_e5m2_perhead", "b2_h4_s70_d64_e4m3_unscaled"}) {
     const PlacedProblem problem = PlacedProblem::parse(id);
-    const Family& family = family_by_name("ref_fwd");
-    const Program program =
-        family.program(family.default_config(problem, limits), problem, limits, make_layouts(problem));
-    program.validate();
-    for (const Operand operand : {Operand::kDescaleQ, Operand::kDescaleK, Operand::kDescaleV}) {
-      int used = 0;
-      for (const Step::Relocation& r : program.steps[0].relocations) used += r.of == AddressOf(operand) ? 1 : 0;
-      EXPECT_EQ(used, problem.descale_count() > 0 ? 1 : 0) << id << " " << to_string(operand);
+    for (const char* name : {"ref_fwd", "sm89_fp8_fwd"}) {
+      const Family& family = family_by_name(name);
+      if (family.why_unsupported(problem, limits)) continue;  // of e5m2
+      const Program program =
+          family.program(family.default_config(problem, limits), problem, limits, make_layouts(problem));
+      program.validate();
+      for (const Operand operand : {Operand::kDescaleQ, Operand::kDescaleK, Operand::kDescaleV}) {
+        int used = 0;
+        for (const Step::Relocation& r : program.steps[0].relocations) used += r.of == AddressOf(operand) ? 1 : 0;
+        EXPECT_EQ(used, problem.descale_count() > 0 ? 1 : 0) << name << " " << id << " " << to_string(operand);
+      }
     }
     for (const char* other : {"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
       const auto reason = family_by_name(other).why_unsupported(problem, limits);

@@ -315,6 +315,23 @@ TEST(RaggedTilesTest, AnyNumberOfSequences) {
     EXPECT_EQ(run_on_emulator(device_sources(), kSm90Single, PlacedProblem::parse(id), 2).verdict(), "passed") << id;
 }
 
+// 8 bits, whose rows are half as long.
+TEST(RaggedBytesTest, OtherLengthsNeighboursAndHostileBoundaries) {
+  for (const char* id : {"b3_h4_hk2_sq40_sk50_d64_e4m3_unscaled_causal_alibibatch_raggedfull",
+                         "b3_h2_sq40_sk50_d48_e4m3_unscaled_wl9_wr4_raggedfull"}) {
+    Batch batch(kAda, id, Layout::kBshd, {110, 140});
+    const Lengths good{{0, 40, 70, 110}, {0, 50, 90, 140}};
+    EXPECT_EQ(batch.run(good), "") << id;
+    EXPECT_EQ(batch.run({{0, 1, 33, 40}, {5, 5, 38, 70}, {0, 20, 32}}), "") << id;
+    EXPECT_EQ(batch.run({good.q, good.kv, {50, 9, 1}, {3, 30, 40}}), "") << id;
+    for (std::int64_t only = 0; only < 3; ++only) EXPECT_EQ(batch.run(good, only), "") << id;
+    EXPECT_EQ(batch.run({{-5, 30, 60, 90}, good.kv}), "") << id;
+    EXPECT_EQ(batch.run({{0, 110, 110, 110}, good.kv}), "") << id;
+    EXPECT_EQ(batch.run({good.q, {kLeast, kMost, kLeast, kMost}}), "") << id;
+    EXPECT_EQ(batch.run({good.q, good.kv, {50, 41, 50}}), "") << id;
+  }
+}
+
 TEST(RaggedOnCpuTest, LaunchesMayOverlap) {
   Batch batch("cpu_fwd", "b5_h4_hk2_sq60_sk80_d32_fp32_causal_raggedfull", Layout::kBshd, {150, 200});
   for (int i = 0; i < 5; ++i) EXPECT_EQ(batch.run_twice({{0, 60, 61, 61, 90, 150}, {0, 80, 80, 100, 120, 200}}), "");

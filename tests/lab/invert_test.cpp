@@ -15,7 +15,7 @@ using nlohmann::json;
 
 // Several tiles and blocks of every family, ragged ends; small enough for the emulator.
 PlacedProblem problem_of(const std::string& family) {
-  return PlacedProblem::parse(family == "sm90_fp8_fwd" ? "b1_h2_s200_d128_e4m3" : "b1_h2_s200_d64_fp16");
+  return PlacedProblem::parse(family.ends_with("_fp8_fwd") ? "b1_h2_s200_d128_e4m3" : "b1_h2_s200_d64_fp16");
 }
 
 std::vector<const Family*> gpu_families() {
@@ -72,8 +72,8 @@ class InvertTest : public ::testing::Test {
 
 // Default configs that use what the variants change, on a device as the emulator's.
 const std::vector<std::string> kCandidates = {
-    "ref_fwd",        "sm80_fwd:num_stages=3", "sm80_short_fwd", "sm90_fwd:num_stages=3,scheduler=1,cluster=1",
-    "sm90_short_fwd", "sm90_fp8_fwd",          "sm80_decode_fwd"};
+    "ref_fwd",        "sm80_fwd:num_stages=3", "sm80_short_fwd",  "sm90_fwd:num_stages=3,scheduler=1,cluster=1",
+    "sm90_short_fwd", "sm90_fp8_fwd",          "sm80_decode_fwd", "sm89_fp8_fwd:num_stages=3"};
 
 // --- the emulator's counts ------------------------------------------------------------------------------------------
 TEST_F(InvertTest, WithoutExponentialsThereAreNoneAndTheRestIsThere) {
@@ -132,7 +132,7 @@ TEST_F(InvertTest, LoadsFromOneTileAreAsManyAndReadNothingElse) {
 // Pathologies: each shows in its counter, and no result changes but by rounding; those without other blocks are the
 // same to the bit.
 TEST_F(InvertTest, StridedLoadsTakeMoreSectors) {
-  for (const char* candidate : {"ref_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_decode_fwd"}) {
+  for (const char* candidate : {"ref_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_decode_fwd", "sm89_fp8_fwd"}) {
     const auto [plain, variant] = both("strided_loads", candidate);
     EXPECT_GT(variant.value("global_load.excess"), 1.5 * plain.value("global_load.excess")) << candidate;
     EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
@@ -142,7 +142,8 @@ TEST_F(InvertTest, StridedLoadsTakeMoreSectors) {
 }
 
 TEST_F(InvertTest, WithoutStagingFewerCopiesAreUnderWay) {
-  for (const char* candidate : {"sm80_fwd:num_stages=3", "sm90_fwd:num_stages=3", "sm90_short_fwd", "sm90_fp8_fwd"}) {
+  for (const char* candidate : {"sm80_fwd:num_stages=3", "sm89_fp8_fwd:num_stages=3", "sm90_fwd:num_stages=3",
+                                "sm90_short_fwd", "sm90_fp8_fwd"}) {
     const auto [plain, variant] = both("no_staging", candidate);
     if (std::string_view(candidate) == "sm90_fp8_fwd") {
       // Between its copies and its multiplies stand the threads that transpose V: what they wait for is counted.

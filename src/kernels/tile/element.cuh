@@ -4,6 +4,7 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/mma.cuh"
+#include "kernels/ptx/mma_fp8.cuh"
 #include "kernels/tile/traits.h"
 
 namespace flashcore::tile {
@@ -15,9 +16,11 @@ FC_DEVICE unsigned pack(float low, float high) {
   else return ptx::cvt_bf16x2(low, high);
 }
 
+// m16n8k16, of 8 bits m16n8k32.
 template <Element E>
 FC_DEVICE void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (E == Element::kF16) ptx::mma_m16n8k16_f16(d, a, b0, b1);
+  else if constexpr (E == Element::kE4M3) ptx::mma_m16n8k32_e4m3(d, a, b0, b1);
   else ptx::mma_m16n8k16_bf16(d, a, b0, b1);
 }
 

@@ -31,6 +31,10 @@ struct SharedTile {
     FC_DEVICE unsigned at(int block_row, int block_column) const {
       return row_address + block_row * (16 * kPitch) + (chunk_address ^ (32 * block_column));
     }
+    // By single chunks.
+    FC_DEVICE unsigned at_chunk(int block_row, int chunk) const {
+      return row_address + block_row * (16 * kPitch) + (chunk_address ^ (16 * chunk));
+    }
   };
   // Tiles in the order (rows 0-7, columns 0-7), (8-15, 0-7), (0-7, 8-15), (8-15, 8-15): operand a, and b transposed.
   FC_DEVICE static Lane lane_rows_first(ptx::SharedAddress tile, int lane) {
@@ -41,6 +45,11 @@ struct SharedTile {
   FC_DEVICE static Lane lane_columns_first(ptx::SharedAddress tile, int lane) {
     const int row = ptx::opaque((lane & 7) + ((lane >> 4) << 3));
     return {tile + row * kPitch, static_cast<unsigned>(((lane >> 3) & 1) ^ swizzle(row)) << 4};
+  }
+  // Tiles of one chunk column in the order (rows 0-7), (8-15), (16-23), (24-31).
+  FC_DEVICE static Lane lane_rows(ptx::SharedAddress tile, int lane) {
+    const int row = ptx::opaque(lane);
+    return {tile + row * kPitch, static_cast<unsigned>(swizzle(row)) << 4};
   }
 
   // Few threads have many copies each: unrolled whole, their addresses push accumulators out of registers.

@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <span>
+
+#include "core/error.h"
+#include "kernels/gpu_family.h"
+#include "kernels/sm89_fp8_fwd/config.h"
+
+namespace flashcore {
+namespace {
+
+using AdaConfig = sm89_fp8_fwd::Config;
+
+class Sm89Fp8Forward final : public GpuFamily<AdaConfig> {
+ public:
+  std::string name() const override { return "sm89_fp8_fwd"; }
+  std::string description() const override {
+    return "e4m3: cp.async ring, mma.sync m16n8k32 with sums promoted to fp32, V transposed in registers";
+  }
+
+  std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
+    if (auto reason = why_no_expression(problem)) return reason;
+    if (auto reason = why_not_paged(problem)) return reason;
+    if (limits.kind != DeviceKind::kCuda) return "needs an NVIDIA GPU";
+    if (limits.arch < 89)
+      return fmt::format("needs compute capability 8.9 or newer for mma.sync of 8-bit floats, this is sm_{}",
+                         limits.arch);
+    if (problem.dtype != DType::kE4M3) return "e4m3 only";
+    for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
+      if (dim % 16 != 0 || dim > 256)
+        return fmt::format(
+            "head dims that are multiples of 16 up to 256 only, not {}: rows are copied in 16-byte pieces", dim);
+    }
+    if (auto reason = why_indices_overflow(problem)) return reason;
+    // Not this->why_invalid, which asks here.
+    if (const char* reason = detail::family_why_invalid(kLeast, traits_of(problem), limits_of(limits)))
+      return fmt::format("head dims {} and {}: {}", problem.head_dim, problem.head_dim_v, reason);
+    return std::nullopt;
+  }
+
+  // Hopper's wgmma before it, where there is a kernel of it for the problem.
+  int preference(const Problem&, const DeviceLimits&) const override { return 89; }
+
+  ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
+    // Not tuned: no such GPU has run it. Two CTAs an SM fill each other's gaps in sm80_fwd, whose shapes these are,
+    // with blocks of twice the keys in the same bytes.
+    constexpr AdaConfig kWide[] = {
+        {.block_m = 128, .block_n = 64, .num_warps = 4, .num_stages = 2, .ctas_per_sm = 2},
+        {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 2, .ctas_per_sm = 2},
+        {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 2, .q_in_registers = 0, .ctas_per_sm = 2},
+        {.block_m = 64, .block_n = 32, .num_warps = 4, .num_stages = 2, .promote_keys = 32, .ctas_per_sm = 2},
+        {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 2},
+        {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 2, .q_in_registers = 0},
+        {.block_m = 64, .block_n = 32, .num_warps = 4, .num_stages = 2, .q_in_registers = 0, .promote_keys = 32},
+        {.block_m = 32, .block_n = 32, .num_warps = 2, .num_stages = 2, .q_in_registers = 0, .promote_keys = 32},
+    };
+    // Too few tiles to fill the device: more, smaller CTAs.
+    constexpr AdaConfig kNarrow[] = {
+        {.block_m = 64, .block_n = 128, .num_warps = 4, .num_stages = 2, .promote_keys = 128},
+        {.block_m = 64, .block_n = 64, .num_warps = 4, .num_stages = 2},
+    };
+    constexpr AdaConfig kFewRows = {.block_m = 16, .block_n = 64, .num_warps = 1, .num_stages = 3};
+    const auto is_valid = [&](const AdaConfig& config) { return !why_invalid(values_of(config), problem, limits); };
+    if (problem.seqlen_q <= 16 && is_valid(kFewRows)) return values_of(kFewRows);
+    if (tiles_of_rows(problem, 128) < limits.multiprocessors) {
+      for (const AdaConfig& config : std::span(kNarrow).subspan(problem.seqlen_kv <= 128 ? 1 : 0))
+        if (is_valid(config)) return values_of(config);
+    }
+    for (const AdaConfig& config : kWide)
+      if (is_valid(config)) return values_of(config);
+    return values_of(kLeast);
+  }
+
+  Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,
+                  const ProblemLayouts& layouts) const override {
+    const auto config = config_from<AdaConfig>(values);
+    const std::int64_t count = tiles_of_rows(problem, config.block_m);
+    const std::int64_t resident = static_cast<std::int64_t>(limits.multiprocessors) * config.ctas_per_sm;
+    Step step = step_of(config, problem);
+    step.launch.grid.x = static_cast<unsigned>(config.persistent ? std::min(count, resident) : count);
+    set_forward_params(step, problem, layouts);
+    return one_step(std::move(step));
+  }
+
+ private:
+  static constexpr AdaConfig kLeast = {
+      .block_m = 16, .block_n = 32, .num_warps = 1, .num_stages = 2, .q_in_registers = 0, .promote_keys = 32};
+};
+
+}  // namespace
+}  // namespace flashcore
+
+FLASHCORE_FAMILY(sm89_fp8_fwd, Sm89Fp8Forward)
