@@ -1,12 +1,13 @@
 // flashcore experiment: run experiments/*.yaml, check their candidates without timing, list what was found.
 
 #include <set>
+
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "core/foreign_text.h"
-
 #include "lab/experiment/run.h"
 
 namespace flashcore::cli {
@@ -176,10 +177,41 @@ int check_experiments(const ExperimentArguments& options) {
   return unless_interrupted(passed > 0 ? kDone : kNotJudged);
 }
 
-std::string place_in_range(const LedgerPair& pair) {
+// Each stored result again by the rules of today; nothing runs, and no sample changes.
+int judge_again(const ExperimentArguments& options) {
+  if (options.files.empty())
+    throw_bad_input("experiment judge needs folders of results; give some, as results/experiments/pipeline_stages");
+  std::vector<std::pair<fs::path, ExperimentResult>> results;
+  for (const std::string& folder : options.files) results.emplace_back(folder, rejudge_experiment(folder));
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  nlohmann::json documents = nlohmann::json::array();
+  std::size_t changed = 0;
+  bool all_kept = true;
+  for (const auto& [folder, r] : results) {
+    const LedgerEntry before =
+        parse_ledger_entry(read_file(folder / "verdict.json"), (folder / "verdict.json").string());
+    const bool differs = before.verdict != r.verdict;
+    changed += differs;
+    for (const std::string& reason : write_rejudged(r, folder)) {
+      print_error(reason + " (verdict.json is written)");
+      all_kept = false;
+    }
+    console.line("{}  {}{}", console.paint(to_string(r.verdict), tone_of(r.verdict)), r.experiment.name,
+                 differs ? fmt::format(" (was {})", before.verdict) : "");
+    console.line("  {}", r.summary.back());
+    documents.push_back(experiment_json(r));
+  }
+  write_json(options.common, {{"schema", "flashcore.experiments/1"}, {"results", documents}});
+  console.summary("{} judged again from what was stored, {} with another verdict",
+                  plural(static_cast<std::int64_t>(results.size()), "experiment"), changed);
+  return all_kept ? kDone : kNoEnvironment;
+}
+
+std::string place_words(const LedgerPair& pair) {
   if (pair.speedup <= 0) return "not timed";
   if (!pair.is_predicted()) return "not predicted";
-  return pair.speedup > pair.predicted_high ? "faster" : pair.speedup < pair.predicted_low ? "slower" : "within";
+  const RangePlace place = place_of(pair);
+  return place == RangePlace::kAbove ? "faster" : place == RangePlace::kBelow ? "slower" : "within";
 }
 
 nlohmann::json predictions_json(const LedgerEntry& entry) {
@@ -189,7 +221,7 @@ nlohmann::json predictions_json(const LedgerEntry& entry) {
                    {"problem", pair.problem_id},
                    {"predicted", {pair.predicted_low, pair.predicted_high}},
                    {"speedup", pair.speedup > 0 ? nlohmann::json(pair.speedup) : nlohmann::json()},
-                   {"place", place_in_range(pair)},
+                   {"place", place_words(pair)},
                    {"outcome", pair.outcome}});
   return all;
 }
@@ -205,7 +237,7 @@ Table prediction_table(const std::vector<LedgerEntry>& ledger) {
            pair.problem_id,
            pair.is_predicted() ? fmt::format("{:.2f} to {:.2f}", pair.predicted_low, pair.predicted_high) : "-",
            pair.speedup > 0 ? fmt::format("{:.3f} [{:.3f}, {:.3f}]", pair.speedup, pair.ci95_low, pair.ci95_high) : "-",
-           place_in_range(pair),
+           place_words(pair),
            {word_of(pair.outcome), tone_of(pair.outcome)}});
   return table;
 }
@@ -296,11 +328,15 @@ void check_targets(const ExperimentArguments& options) {
 Run add_experiment(CLI::App& app) {
   auto options = std::make_shared<ExperimentArguments>();
   app.add_option("action", options->action,
-                 "run: measure and judge; check: gates only, nothing timed; list: the ledger")
+                 "run: measure and judge; check: gates only, nothing timed; list: the ledger; judge: stored results "
+                 "again, by the rules of today")
       ->required()
-      ->check(CLI::IsMember({"run", "check", "list"}))
-      ->type_name("run|check|list");
-  app.add_option("files", options->files, "experiments, as experiments/pipeline_stages.yaml")->type_name("FILE");
+      ->check(CLI::IsMember({"run", "check", "list", "judge"}))
+      ->type_name("run|check|list|judge");
+  app.add_option("files", options->files,
+                 "experiments, as experiments/pipeline_stages.yaml; of judge: folders of results, as "
+                 "results/experiments/pipeline_stages")
+      ->type_name("FILE");
   add_common(app, options->common, kDevice | kJson);
   app.add_option("--out", options->out, "where verdict pages and samples go: DIR/<name>/")
       ->type_name("DIR")
@@ -319,6 +355,7 @@ Run add_experiment(CLI::App& app) {
     watch_interrupts();
     check_targets(*options);
     if (options->action == "run") return run_experiment(*options);
+    if (options->action == "judge") return judge_again(*options);
     return options->action == "check" ? check_experiments(*options) : list_experiments(*options);
   };
 }

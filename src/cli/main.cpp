@@ -50,7 +50,7 @@ std::vector<Verb> declare_verbs(CLI::App& app) {
       verb("run", "attention on your own tensors (.safetensors or .npy)", add_run, kEnds),
       verb("verify", "were the rows of results files measured with the present source: fresh (0) or stale (1)",
            add_verify, kEnds),
-      verb("experiment", "run, check or list experiments: hypothesis, prediction, verdict", add_experiment),
+      verb("experiment", "run, check, list or judge experiments: hypothesis, prediction, verdict", add_experiment),
       verb("profile", "why a candidate takes its time: bottlenecks ranked, with evidence, targets and a roofline",
            add_profile),
       verb("invert", "variants of a kernel, each with one thing worse or left out: what its time depends on",

@@ -327,6 +327,11 @@ Run add_mcp(CLI::App& app) {
       return static_cast<int>(kDone);
     }
     watch_interrupts();
+    // Who tries it by hand sees nothing otherwise: a protocol's output is no place for advice.
+    if (isatty(STDIN_FILENO))
+      print_error(
+          "mcp reads messages of the Model Context Protocol from standard input, one JSON document a line, and a "
+          "program is to write them (docs/agents.md); `flashcore mcp --tools` prints the tools, Ctrl-D ends it");
     Server server;
     read_messages(server);
     return unless_interrupted(kDone);

@@ -66,7 +66,10 @@ void drop_samples(json& value) {
 json result_in(const fs::path& file) {
   std::error_code missing;
   const std::uintmax_t size = fs::file_size(file, missing);
-  if (missing || size > kMaxJsonFile) return nullptr;
+  if (missing) return nullptr;
+  if (size > kMaxJsonFile)
+    return {{"left_out", fmt::format("the result has {} bytes, and more than {} are not read; ask for one problem",
+                                     size, kMaxJsonFile)}};
   json result = parse_json(read_file(file), file.filename().string());
   drop_samples(result);
   if (result.dump(-1, ' ', false, json::error_handler_t::replace).size() <= kMaxResult) return result;

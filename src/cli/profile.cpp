@@ -44,6 +44,26 @@ void print_bottlenecks(Console& console, const Profile& profile) {
   }
 }
 
+// Of a line enough to know what it became.
+constexpr std::size_t kShownInstructions = 12;
+
+void print_sass(Console& console, const SourceSass& sass) {
+  console.line("machine code of the lines with most traffic, by {}{}", sass.tool,
+               sass.same_code ? "" : "; with line information the compiler makes other code than without");
+  for (const HotLine& line : sass.lines) {
+    const CountedLine& counted = line.counted;
+    console.line("{}{}", counted.where, counted.caller.empty() ? "" : ", called at " + counted.caller);
+    console.line("   {}", console.paint(line.source, Tone::kDim));
+    console.line("   {}: {:.0f} requests, {:.2f} {} each, at least {:.2f}", counted.kind, counted.requests,
+                 counted.units_per_request, counted.is_global() ? "sectors" : "passes", counted.least_per_request);
+    if (line.instructions.empty()) console.line("   no instruction: the compiler moved or merged all of it");
+    for (std::size_t i = 0; i < std::min(line.instructions.size(), kShownInstructions); ++i)
+      console.line("     /*{}*/ {}", line.instructions[i].address, line.instructions[i].text);
+    if (line.instructions.size() > kShownInstructions)
+      console.line("     and {} more (--json has them)", line.instructions.size() - kShownInstructions);
+  }
+}
+
 // A profile of a device that cannot run the flag is a mistake of whoever gave it: nothing is ignored.
 void check_flags(const ProfileArguments& options, const DeviceInfo& device) {
   const bool gpu = device.limits.kind == DeviceKind::kCuda && !device.limits.emulated;
@@ -57,6 +77,15 @@ void check_flags(const ProfileArguments& options, const DeviceInfo& device) {
     if (options.emulate)
       refuse("--emulate", device.limits.emulated ? "the emulator's counts anyway" : "no GPU kernels");
   }
+  if (!options.nvdisasm.empty() && !options.sass)
+    throw_bad_input("--nvdisasm was given without --sass, which alone runs it; give both, or leave it out");
+  if (options.sass && device.limits.kind != DeviceKind::kCuda)
+    throw_bad_input(
+        "--sass is for a GPU, and {} has no machine code of NVIDIA's; leave it out, or give --device "
+        "emulator",
+        device.id);
+  if (options.sass && gpu && !options.emulate)
+    throw_bad_input("--sass shows the lines that the emulator counts as hot; give --emulate as well");
   for (const std::string& name : options.metrics) check_metric_name(name);
   if (!options.arch.empty()) {
     const auto refuse_unused = [](bool given, const char* flag, const char* needed) {
@@ -117,6 +146,7 @@ nlohmann::json result_json(const Profiled& profiled, const Gathered& gathered, c
   json["because"] = profiled.why;
   json["device"] = {{"id", device.id}, {"key", device.key}, {"name", device.name}};
   json["failure"] = gathered.failure;
+  json["sass"] = gathered.sass ? sass_json(*gathered.sass) : nlohmann::json();
   return json;
 }
 
@@ -179,6 +209,7 @@ int run_profile(const ProfileArguments& options) {
     console.line("{} on {} ({})", profiled.named.problem.id(), device.name, device.id);
     console.line("{}, {}", profiled.candidate, profiled.why);
     print_profile(console, gathered.facts, profile);
+    if (gathered.sass) print_sass(console, *gathered.sass);
     if (!gathered.failure.empty()) console.summary("it did not pass its gates: {}", gathered.failure);
     results.push_back(result_json(profiled, gathered, profile, device));
     ++(!gathered.failure.empty() ? failed : gathered.lacking ? lacking : made);
@@ -205,6 +236,8 @@ GatherOptions gather_options(const ProfileArguments& options, const DeviceInfo& 
   gather.emulate = options.emulate;
   gather.ncu = options.ncu;
   gather.metrics = options.metrics;
+  gather.sass = options.sass;
+  gather.nvdisasm = options.nvdisasm;
   gather.max_seconds = options.seconds;
   gather.seed = options.seed;
   gather.stop = interrupted;
@@ -254,6 +287,11 @@ Run add_profile(CLI::App& app) {
       ->type_name("sm_90");
   app.add_option("--key", options->key, "with --arch: whose tuned table and results to use, as h200")->type_name("KEY");
   app.add_flag("--emulate", options->emulate, "on a GPU: also count what a launch does on the emulator");
+  app.add_flag("--sass", options->sass,
+               "with the emulator's counts: the machine code of the lines with most traffic, by nvdisasm");
+  app.add_option("--nvdisasm", options->nvdisasm, "its path (default: on PATH, in a toolkit, in Python's wheels)")
+      ->type_name("FILE")
+      ->check(not_empty());
   app.add_option("--ncu", options->ncu, "Nsight Compute's program (default: ncu on PATH, or of the CUDA packages)")
       ->type_name("FILE")
       ->check(not_empty());

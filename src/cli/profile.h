@@ -12,9 +12,9 @@ namespace flashcore::cli {
 
 struct ProfileArguments {
   Common common;
-  std::string arch, key, ncu, counters;
+  std::string arch, key, ncu, counters, nvdisasm;
   std::vector<std::string> metrics;
-  bool emulate = false, planted = false;
+  bool emulate = false, planted = false, sass = false;
   bool gives_seconds = false, gives_seed = false;
   double seconds = 1;
   std::uint64_t seed = 1;

@@ -1,5 +1,7 @@
 // flashcore submit: a config or a patched kernel of somebody's, through every gate, with each gate's verdict.
 
+#include <algorithm>
+#include <exception>
 #include <iostream>
 #include <sstream>
 
@@ -29,12 +31,7 @@ struct SubmitArguments {
 };
 
 std::string read_submissions(const std::string& file) {
-  if (file != "-") {
-    std::string text = read_file(file);
-    if (text.size() > kMaxSubmissionBytes)
-      throw_bad_input("{} has {} bytes; at most {} are read", excerpt(file), text.size(), kMaxSubmissionBytes);
-    return text;
-  }
+  if (file != "-") return read_file(file, kMaxSubmissionBytes);
   std::string text(kMaxSubmissionBytes + 1, '\0');
   std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(std::cin.gcount()));
@@ -43,16 +40,34 @@ std::string read_submissions(const std::string& file) {
   return text;
 }
 
-// One JSON document, or one in each line.
-std::vector<std::string> answers_in(const std::string& text) {
+// Empty: it is a JSON object. Else what it is, or where it breaks off.
+std::string why_no_object(const std::string& text, const std::string& what) {
   try {
-    if (parse_json(text, "the submission").is_object()) return {text};
-  } catch (const Error&) {  // lines, or nonsense that its judge names
+    const nlohmann::json json = parse_json(text, what);
+    if (json.is_object()) return "";
+    return fmt::format("{} is JSON of type {}, not an object", what, json.type_name());
+  } catch (const Error& error) {
+    return error.what();
   }
+}
+
+// One JSON object, or one in each line. Lines that are none are named by their judge, but a document over many lines
+// that is none is one mistake.
+std::vector<std::string> answers_in(const std::string& text, const std::string& file) {
   std::vector<std::string> answers;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     if (line.find_first_not_of(" \t\r") != std::string::npos) answers.push_back(line);
+  if (answers.size() < 2) return answers;
+  const std::string why = why_no_object(text, file);
+  if (why.empty()) return {text};
+  const auto is_object = [&](const std::string& line) { return why_no_object(line, file).empty(); };
+  const bool is_list = answers.front().find_first_not_of(" \t") == answers.front().find('[');
+  // A line that breaks off, and the next one goes on with it.
+  const bool goes_on =
+      why_no_object(answers[0], file).find("unexpected end of input") != std::string::npos && !is_object(answers[1]);
+  if (is_list || goes_on || std::none_of(answers.begin(), answers.end(), is_object))
+    throw_bad_input("{}; give one JSON object, or one in each line, as docs/agents.md has it", why);
   return answers;
 }
 
@@ -109,14 +124,17 @@ int run_submit(const SubmitArguments& options) {
   submission.compile_only = options.compile_only;
   submission.arch = options.arch.empty() ? "sm_90" : options.arch;
   submission.seed = options.seed;
-  const std::vector<std::string> answers = answers_in(read_submissions(options.file));
-  if (answers.empty()) throw_bad_input("{} holds no answer; docs/agents.md has the form", excerpt(options.file));
+  const std::string file = options.file == "-" ? "standard input" : excerpt(options.file);
+  const std::vector<std::string> answers = answers_in(read_submissions(options.file), file);
+  if (answers.empty()) throw_bad_input("{} holds no answer; docs/agents.md has the form", file);
   if (!options.compile_only) submission.device = describe_device(options.common.device).id;
   SubmissionJudge judge(submission, interrupted);
   Console console(options.common.quiet, json_on_stdout(options.common));
   Table table({"candidate", "verdict", "stopped by"});
   nlohmann::json results = nlohmann::json::array();
   int passed = 0, failed = 0, lacking = 0;
+  // What ended the machine's work is told after what was judged until then.
+  std::exception_ptr broken;
   for (const std::string& answer : answers) {
     if (interrupted()) break;
     try {
@@ -131,6 +149,9 @@ int run_submit(const SubmitArguments& options) {
                        judged.candidate);
     } catch (const Cancelled&) {
       break;
+    } catch (const std::exception&) {
+      broken = std::current_exception();
+      break;
     }
   }
   console.end_progress();
@@ -143,6 +164,7 @@ int run_submit(const SubmitArguments& options) {
   const auto total = static_cast<std::int64_t>(answers.size());
   console.summary("{}: {} passed, {} failed{}{}", plural(total, "submission"), passed, failed, lacking_words(lacking),
                   stopped_by());
+  if (broken) std::rethrow_exception(broken);
   if (failed > 0) return kFailed;
   if (lacking > 0) return kNoEnvironment;
   return unless_interrupted(passed == total ? kDone : kNotJudged);

@@ -129,6 +129,18 @@ void say_rejections(Console& console, const TuneResult::Entry& entry) {
   }
 }
 
+// A finalist that is ahead and does not win is told of, lest its row look like a win that was lost.
+void say_default_stands(Console& console, const TuneResult::Entry& entry) {
+  if (!entry.closest) return;
+  const Comparison& c = *entry.closest->comparison;
+  const std::string measured = fmt::format("speed-up {:.3f} [{:.3f}, {:.3f}]", c.speedup, c.ci95_low, c.ci95_high);
+  const char* why = c.verdict == SpeedVerdict::kSame     ? "is the SAME as the default"
+                    : c.verdict == SpeedVerdict::kFaster ? "is ahead of the default, but that may be luck"
+                                                         : "may or may not be faster than the default";
+  console.line("{}: the default stands: {} {} ({}, margin {:.1f}%)", entry.problem.name, entry.closest->candidate(),
+               why, measured, 100 * c.margin);
+}
+
 // What the others found is kept and told; that nobody heard of the proposer is an error all the same.
 bool say_failed_proposers(const TuneResult& result, const std::string& proposer) {
   bool any = false;
@@ -180,6 +192,11 @@ nlohmann::json entry_json(const TuneResult::Entry& entry, const std::optional<St
                            {"raced", entry.raced},
                            {"won", entry.won}}}};
   if (entry.winner) json["winner"] = *entry.winner;
+  if (entry.closest)
+    json["default_stands"] = {{"closest", entry.closest->candidate()},
+                              {"verdict", entry.closest->comparison->verdict},
+                              {"speedup", entry.closest->comparison->speedup},
+                              {"ci95", {entry.closest->comparison->ci95_low, entry.closest->comparison->ci95_high}}};
   return json;
 }
 
@@ -243,6 +260,7 @@ int run_tune(const TuneArguments& options) {
   console.table(arms);
   for (const TuneResult::Entry& entry : result.entries) {
     say_rejections(console, entry);
+    say_default_stands(console, entry);
     say_stop_loss(console, entry, tune_options.stop_loss);
   }
   if (const std::string load = load_words(readings); !load.empty()) console.line("{}", load);

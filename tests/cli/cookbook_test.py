@@ -47,7 +47,7 @@ def evidence(name):
     """The table of an experiment's comparisons, as a page shows it."""
     verdict = text_of(ROOT / "results" / "experiments" / name / "verdict.md")
     table = verdict.split("## Evidence\n\n")[1].split("\n\n")[0].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    rows = [[re.sub(r"\\([\[\]+])", r"\1", cell.strip()) for cell in line.strip("|").split("|")] for line in table]
     at = [rows[0].index(column) for column in ("candidate", "problem", "verdict", "speed-up [95%]", "median time")]
     return ["| " + " | ".join(row[i] for i in at) + " |" for row in rows]
 

@@ -22,19 +22,19 @@ class ExperimentTest(CliTest):
         with open(self.path("out", "key_blocks", "verdict.json"), encoding="utf-8") as file:
             verdict = json.load(file)
         self.assertEqual(len(verdict["summary"]), 3)
-        self.assertIn(verdict["verdict"], ("CONFIRMED", "REFUTED", "INCONCLUSIVE"))
+        self.assertIn(verdict["verdict"], ("CONFIRMED", "SIZE OUTSIDE", "REFUTED", "INCONCLUSIVE"))
         # The verdict is said once, before the name, and not again in the first line under it.
         self.assertRegex(result.stdout, r"(?m)^%s  key_blocks\n  Blocks of 32 keys" % verdict["verdict"])
         listed = self.expect(DONE, "experiment", "list", "--ledger", "out").stdout
         self.assertIn("key_blocks", listed)
         self.assertIn(verdict["verdict"], listed)
-        self.assertRegex(listed, r"key_blocks +\w+ +\w+ +[\d-]+ +present ")
+        self.assertRegex(listed, r"key_blocks +[A-Z ]+\w+ +[\d-]+ +present ")
         self.assertIn("1 experiment in out, 1 of them with the present source", listed)
         for pair in verdict["pairs"]:
             pair["source_hash"]["control"] = "another"
         self.write("out/key_blocks/verdict.json", json.dumps(verdict))
         listed = self.expect(DONE, "experiment", "list", "--ledger", "out", "--json", "list.json").stdout
-        self.assertRegex(listed, r"key_blocks +\w+ +\w+ +[\d-]+ +earlier ")
+        self.assertRegex(listed, r"key_blocks +[A-Z ]+\w+ +[\d-]+ +earlier ")
         with open(self.path("list.json"), encoding="utf-8") as file:
             self.assertIs(json.load(file)["results"][0]["of_present_source"], False)
 
@@ -42,7 +42,7 @@ class ExperimentTest(CliTest):
         self.write("bad.yaml", EXPERIMENT.replace("refuted_by", "refuted"))
         self.expect_error(BAD_USAGE, ["bad.yaml:5", "unknown key 'refuted'", "refuted_by"], "experiment", "run", "bad.yaml", "--device", "cpu")
         self.expect_error(BAD_USAGE, ["needs files"], "experiment", "run", "--device", "cpu")
-        self.expect_error(BAD_USAGE, ["run,check,list"], "experiment", "walk")
+        self.expect_error(BAD_USAGE, ["run,check,list,judge"], "experiment", "walk")
         self.write("e.yaml", EXPERIMENT)
         self.expect_error(BAD_USAGE, ["--limit", "90s"], "experiment", "run", "e.yaml", "--device", "cpu", "--limit", "soon")
         self.expect(NOT_JUDGED, "experiment", "list", "--ledger", "nowhere")
@@ -80,9 +80,37 @@ class ExperimentTest(CliTest):
         with open(self.path("list.json"), encoding="utf-8") as file:
             document = json.load(file)
         pairs = [pair for result in document["results"] for pair in result["predictions"] if pair["speedup"] is not None]
-        inside = sum(pair["predicted"][0] <= pair["speedup"] <= pair["predicted"][1] for pair in pairs)
+        inside = sum(pair["place"] == "within" for pair in pairs)
+        # By the interval: hopper_cluster's 1.0104 lies above 1.01, and its interval reaches it.
+        for pair in pairs:
+            if pair["predicted"][0] <= pair["speedup"] <= pair["predicted"][1]:
+                self.assertEqual(pair["place"], "within", pair)
+            self.assertFalse(pair["place"] != "within" and pair["outcome"] == "CONFIRMED", pair)
+            self.assertFalse(pair["place"] == "within" and pair["outcome"] == "SIZE OUTSIDE", pair)
         self.assertEqual([int(summary[1]), int(summary[2])], [len(pairs), inside])
         self.assertEqual(int(summary[1]), sum(int(summary[i]) for i in (2, 3, 4)))
+
+    def test_stored_results_are_judged_again(self):
+        shutil.copytree(os.path.join(SOURCE_DIR, "results", "experiments", "hopper_stages"), self.path("stored"))
+        text = self.expect(DONE, "experiment", "judge", "stored").stdout
+        self.assertIn("1 experiment judged again from what was stored, 0 with another verdict", text)
+        with open(self.path("stored", "verdict.json"), encoding="utf-8") as file:
+            verdict = json.load(file)
+        with open(os.path.join(SOURCE_DIR, "results", "experiments", "hopper_stages", "samples.json"), "rb") as file, \
+                open(self.path("stored", "samples.json"), "rb") as copy:
+            self.assertEqual(copy.read(), file.read(), "samples are what was measured")
+        for pair in verdict["pairs"]:
+            pair["predicted"] = [1.2, 1.4]
+        self.write("stored/verdict.json", json.dumps(verdict))
+        text = self.expect(DONE, "experiment", "judge", "stored", "--json", "all.json").stdout
+        self.assertIn("REFUTED  hopper_stages (was SIZE OUTSIDE)", text)
+        self.assertIn("1 with another verdict", text)
+        with open(self.path("all.json"), encoding="utf-8") as file:
+            self.assertEqual([pair["outcome"] for pair in json.load(file)["results"][0]["pairs"]], ["REFUTED", "REFUTED"])
+        self.write("stored/samples.json", "{}")
+        self.expect_error(BAD_USAGE, ["stored/samples.json", "flashcore.experiment-samples/1"], "experiment", "judge", "stored")
+        self.expect_error(BAD_USAGE, ["judge needs folders"], "experiment", "judge")
+        self.expect_error(BAD_USAGE, ["nowhere/verdict.json"], "experiment", "judge", "nowhere")
 
     def test_a_closed_idea_is_listed_and_not_run(self):
         closed = EXPERIMENT + "known: It had been the largest gain.\nclosed: {verdict: REFUTED, finding: Others fill the gap., last_commit: a20fe2b}\n"

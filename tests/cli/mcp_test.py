@@ -3,12 +3,13 @@
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 import unittest
 
 from mcp_client import VERSION, Client
-from support import DONE, CliTest
+from support import BAD_USAGE, BINARY, DONE, CliTest
 
 TINY = "b1_h1_s16_d16_fp32"
 TOOLS = {"check", "profile", "invert", "submit", "explain", "problems", "source"}
@@ -72,6 +73,54 @@ class ProtocolTest(McpTest):
         client.process.send_signal(signal.SIGTERM)
         self.assertIsNone(client.read(timeout=30))
         self.assertEqual(client.process.wait(timeout=30), 2)
+
+    def test_a_signal_or_a_closed_output_ends_the_child_of_a_call(self):
+        def children(client):
+            with open("/proc/%d/task/%d/children" % (client.process.pid, client.process.pid), encoding="ascii") as file:
+                found = file.read().split()
+            # Of every thread: calls run in one of their own.
+            for task in os.listdir("/proc/%d/task" % client.process.pid):
+                with open("/proc/%d/task/%s/children" % (client.process.pid, task), encoding="ascii") as file:
+                    found += file.read().split()
+            return set(found)
+
+        for close in (lambda client: client.process.send_signal(signal.SIGINT), lambda client: client.process.stdout.close()):
+            client = self.client()
+            client.request("tools/call", {"name": "check", "arguments": {"suite": "conformance", "device": "cpu"}})
+            deadline = time.monotonic() + 60
+            while not children(client) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            running = children(client)
+            self.assertTrue(running, "the call has a child")
+            close(client)
+            try:  # an answer has to be tried before a closed output shows
+                for _ in range(3):
+                    client.request("ping")
+                    time.sleep(0.3)
+            except BrokenPipeError:
+                pass
+            client.process.wait(timeout=30)
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline and any(os.path.exists("/proc/%s" % pid) for pid in running):
+                time.sleep(0.1)
+            self.assertFalse([pid for pid in running if os.path.exists("/proc/%s" % pid)], "it outlives the server")
+
+    def test_by_hand_it_says_what_it_reads(self):
+        import pty
+        leader, follower = pty.openpty()
+        try:
+            process = subprocess.Popen([BINARY, "mcp"], cwd=self.folder, env=self.environment, stdin=follower, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            os.close(follower)
+            os.write(leader, b"hello\n")
+            answer = json.loads(process.stdout.readline())
+            os.write(leader, b"\x04")  # Ctrl-D
+            errors = process.communicate(timeout=30)[1].decode()
+        finally:
+            os.close(leader)
+        self.assertEqual(answer["error"]["code"], PARSE_ERROR)
+        self.assertEqual(process.returncode, DONE)
+        self.assertIn("mcp --tools", errors)
+        self.expect_error(BAD_USAGE, ["mcp"], "mcp", "surplus")
 
     def test_a_ping_is_answered_before_initialize_and_while_a_tool_runs(self):
         client = self.client(initialized=False)
@@ -179,6 +228,35 @@ class ProtocolTest(McpTest):
         client.send_raw(b'{"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "' + b"x" * (9 << 20) + b'"}}\n')
         self.expect_code(client, INVALID_REQUEST, ["a message of more than"])
         self.assertEqual(client.ask("ping")["result"], {})
+
+    def test_a_message_may_have_8_mib_and_no_byte_more(self):
+        client = self.client()
+        frame = b'{"jsonrpc": "2.0", "id": %d, "method": "ping", "params": {"x": "%s"}}'
+        fill = (8 << 20) - len(frame % (1, b""))
+        client.send_raw(frame % (1, b"x" * fill) + b"\n")
+        self.assertEqual(client.read(), {"jsonrpc": "2.0", "id": 1, "result": {}})
+        client.send_raw(frame % (2, b"x" * (fill + 1)) + b"\n")
+        self.expect_code(client, INVALID_REQUEST, ["a message of more than %d bytes" % (8 << 20)])
+        self.assertEqual(client.ask("ping")["result"], {})
+
+    def test_64_mib_without_a_newline_are_one_error_and_are_not_kept(self):
+        client = self.client()
+
+        def resident():
+            with open("/proc/%d/status" % client.process.pid, encoding="ascii") as file:
+                return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) << 10
+
+        before = resident()
+        for _ in range(65):
+            client.send_raw(b"x" * (1 << 20))
+        self.expect_code(client, INVALID_REQUEST, ["a message of more than"])
+        client.send_raw(b"\n")
+        self.assertEqual(client.ask("ping")["result"], {}, "one error, and then the next message")
+        self.assertLess(resident() - before, 40 << 20, "what was refused is not kept")
+        # Nor does it end in the middle of one.
+        client.send_raw(b"x" * (9 << 20))
+        self.expect_code(client, INVALID_REQUEST)
+        self.assertEqual(client.close(), DONE)
 
     def test_a_cancelled_call_ends_its_child_and_is_not_answered(self):
         client = self.client()

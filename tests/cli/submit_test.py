@@ -1,9 +1,11 @@
 """`flashcore submit` as a user runs it: what a machine lacks is no fault of a submission."""
 
 import json
+import signal
+import subprocess
 import unittest
 
-from support import DONE, FAILED, NO_ENVIRONMENT, CliTest
+from support import BAD_USAGE, BINARY, DONE, FAILED, NO_ENVIRONMENT, NOT_JUDGED, CliTest
 
 COMMENT = {"family": "sm80_fwd", "name": "mine", "replace": [{"file": "sm80_fwd/kernel.cuh", "from": "#pragma once", "to": "#pragma once  // mine"}]}
 
@@ -26,6 +28,67 @@ class SubmitTest(CliTest):
     def test_the_emulator_judges_it(self):
         self.assertEqual(self.submit(DONE, COMMENT, "--device", "emulator")["verdict"], "passed")
         self.assertEqual(self.submit(FAILED, {"candidate": "sm80_fwd:block_m=7"}, "--device", "emulator")["verdict"], "failed")
+
+    def give(self, text, name="given.json"):
+        with open(self.path(name), "wb") as file:
+            file.write(text if isinstance(text, bytes) else text.encode())
+        return ["submit", name, "--problem", "b1_h2_s64_d64_fp16", "--device", "emulator"]
+
+    def test_a_file_that_is_no_submission_is_one_error_with_its_place(self):
+        good = json.dumps({"candidate": "ref_fwd"})
+        pretty = json.dumps(COMMENT, indent=1)
+        for text, words in (
+            (pretty[:-1] + ",}", ["given.json", "not JSON", "line 11"]),  # a comma too many in a document over many lines
+            (pretty.replace('"name"', "name"), ["given.json", "not JSON", "line 3"]),
+            ("[\n%s,\n%s\n]\n" % (good, good), ["given.json is JSON of type array, not an object", "one in each line"]),
+            ("one\ntwo\n", ["given.json", "not JSON"]),
+            (b"\xff\xfe\n\xff\n", ["given.json", "not JSON"]),
+            ("", ["given.json holds no answer"]), ("\n \n", ["given.json holds no answer"]),
+        ):  # fmt: skip
+            with self.subTest(text[:40]):
+                self.expect_error(BAD_USAGE, [*words, "docs/agents.md"], *self.give(text))
+        self.expect_error(BAD_USAGE, ["standard input holds no answer"], "submit", "-", "--problem", "b1_h2_s64_d64_fp16", "--device", "emulator")
+        self.expect_error(BAD_USAGE, ["nowhere.json", "No such file"], "submit", "nowhere.json", "--problem", "b1_h2_s64_d64_fp16")
+        self.expect_error(BAD_USAGE, ["it is a directory"], "submit", ".", "--problem", "b1_h2_s64_d64_fp16")
+        self.expect_error(BAD_USAGE, ["no problem was given"], "submit", "given.json")
+        self.expect_error(BAD_USAGE, ["no problem of suite"], "submit", "given.json", "--problem", "nonsense")
+        with open(self.path("huge.json"), "wb") as file:
+            file.truncate((16 << 20) + 1)
+        self.expect_error(BAD_USAGE, ["huge.json", str(16 << 20)], "submit", "huge.json", "--problem", "b1_h2_s64_d64_fp16")
+
+    def test_a_line_that_cannot_be_read_does_not_cost_the_others_their_verdicts(self):
+        good = json.dumps({"candidate": "ref_fwd"})
+        outside = json.dumps({"family": "ref_fwd", "replace": [{"file": "../../etc/passwd", "from": "a", "to": "b"}]})
+        lines = [good, "{", '{"family": "ref_fwd", "config": {"num_warps": "x"}}', '{"family": "nobody"}', outside, '{"done": true}', "[1]", good]
+        for given, verdicts in ((lines, ["passed", *["failed"] * 6, "passed"]), (["{oops}", good], ["failed", "passed"])):
+            self.expect(FAILED, *self.give("\n".join(given)), "--json", "all.json")
+            with open(self.path("all.json"), encoding="utf-8") as file:
+                document = json.load(file)
+            self.assertEqual([result["verdict"] for result in document["results"]], verdicts)
+            for result in document["results"]:
+                self.assertTrue(result["message"] or result["verdict"] == "passed", result)
+
+    def test_an_interrupted_run_keeps_what_was_judged(self):
+        arguments = self.give("\n".join([json.dumps({"candidate": "ref_fwd"})] * 4000))
+        process = subprocess.Popen([BINARY, *arguments, "--json", "all.json"], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.assertTrue(process.stdout.readline(), "the first verdict's note")
+        process.send_signal(signal.SIGINT)
+        text = process.communicate(timeout=120)[0].decode()
+        self.assertEqual(process.returncode, NOT_JUDGED, text[-500:])
+        self.assertIn("stopped by Ctrl-C", text)
+        with open(self.path("all.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        self.assertGreaterEqual(document["passed"], 1)
+        self.assertLess(len(document["results"]), 4000)
+
+    def test_a_result_that_cannot_be_written_is_told_before_anything_is_judged(self):
+        self.expect_error(NO_ENVIRONMENT, ["nowhere"], *self.give(json.dumps({"candidate": "ref_fwd"})), "--json", "nowhere/verdict.json")
+        given = self.give(json.dumps({"candidate": "ref_fwd"}))
+        self.expect_error(BAD_USAGE, ["given.json"], *given, "--json", "given.json")
+        with open(self.path("given.json"), encoding="utf-8") as file:
+            self.assertEqual(json.load(file), {"candidate": "ref_fwd"}, "the input is not overwritten")
 
 
 if __name__ == "__main__":

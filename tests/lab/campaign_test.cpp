@@ -246,6 +246,83 @@ TEST_F(ResumedInBaselines, WhatCouldNotJudgeRunsAgain) {
   EXPECT_EQ(times_run("bench"), 1);
 }
 
+// What had its time and was ended is tried again, with what reads its results; what judged beside it is kept.
+TEST_F(CampaignTest, WhatWasCutForTimeIsTriedAgain) {
+  const CommandEnd cut = {.how = "was still running after 5 s and was ended", .out_of_time = true};
+  answer_ = [&](const auto& argv) {
+    if (verb_of(argv) == "flashcore.peers" || verb_of(argv) == "invert") return cut;
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignState first = go().state;
+  for (const char* phase : {"baselines", "inversion"}) {
+    EXPECT_EQ(first.find(phase)->verdict, PhaseVerdict::kNotJudged) << phase;
+    EXPECT_EQ(first.find(phase)->status, PhaseStatus::kDone) << phase;
+    EXPECT_NE(first.find(phase)->reason.find("--resume tries it again"), std::string::npos)
+        << first.find(phase)->reason;
+  }
+  ran_.clear();
+  answer_ = [this](const auto& argv) {
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignState again = go(load_state(options_.folder)).state;
+  std::vector<std::string> verbs;
+  for (const auto& argv : ran_) verbs.push_back(verb_of(argv));
+  EXPECT_EQ(verbs, (std::vector<std::string>{"flashcore.peers", "invert", "gate", "report", "economics"}));
+  for (const CampaignPhase& p : again.phases) {
+    EXPECT_EQ(p.status, PhaseStatus::kDone) << p.name;
+    EXPECT_EQ(p.verdict, p.name == "trials" ? PhaseVerdict::kNotJudged : PhaseVerdict::kPassed) << p.name;
+    EXPECT_EQ(p.reason.find("--resume"), std::string::npos) << p.reason;
+  }
+  ran_.clear();
+  go(load_state(options_.folder));
+  EXPECT_TRUE(ran_.empty()) << "a whole campaign has nothing left to do";
+}
+
+TEST_F(CampaignTest, WhatIsCutAgainIsTriedAgain) {
+  answer_ = [&](const auto& argv) {
+    if (verb_of(argv) == "tune") return CommandEnd{.how = "was still running", .out_of_time = true};
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  go();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    ran_.clear();
+    const CampaignState state = go(load_state(options_.folder)).state;
+    EXPECT_EQ(times_run("tune"), 1);
+    EXPECT_EQ(times_run("doctor"), 0);
+    EXPECT_EQ(state.find("evolution")->verdict, PhaseVerdict::kNotJudged);
+  }
+}
+
+// Stopped before it comes to the phase that was cut: the next attempt still knows of it.
+TEST_F(CampaignTest, ACutPhaseIsNotForgottenByAResumeThatIsStopped) {
+  answer_ = [&](const auto& argv) {
+    if (verb_of(argv) == "tune" || verb_of(argv) == "check")
+      return CommandEnd{.how = "was still running", .out_of_time = true};
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  go();
+  answer_ = [this](const auto& argv) {
+    stop_ = verb_of(argv) == "check";
+    return CommandEnd{.exit_code = 0, .cancelled = stop_};
+  };
+  EXPECT_TRUE(go(load_state(options_.folder)).state.interrupted);
+  stop_ = false;
+  ran_.clear();
+  answer_ = [this](const auto& argv) {
+    write_results(argv);
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignState state = go(load_state(options_.folder)).state;
+  EXPECT_EQ(times_run("check"), 1);
+  EXPECT_EQ(times_run("tune"), 1);
+  EXPECT_EQ(times_run("bench"), 0);
+  EXPECT_EQ(state.find("evolution")->verdict, PhaseVerdict::kPassed);
+}
+
 // Its share of the new budget is another, and what was raced for three seconds was judged.
 TEST_F(CampaignTest, AnotherAmountOfTimeIsTheSameCommand) {
   answer_ = [this](const auto& argv) {
@@ -393,7 +470,10 @@ TEST(RunCommand, EndsAreToldApart) {
   EXPECT_EQ(shell(log, "exit 2").said, "");
   EXPECT_EQ(shell(log, "kill -SEGV $$").exit_code, -1);
   EXPECT_NE(shell(log, "kill -SEGV $$").how.find("SIGSEGV"), std::string::npos);
-  EXPECT_NE(shell(log, "sleep 60", 0.3).how.find("still running"), std::string::npos);
+  const CommandEnd late = shell(log, "sleep 60", 0.3);
+  EXPECT_NE(late.how.find("still running"), std::string::npos);
+  EXPECT_TRUE(late.out_of_time);
+  EXPECT_FALSE(shell(log, "exit 2").out_of_time);
   EXPECT_TRUE(shell(log, "sleep 60", 20, [] { return true; }).cancelled);
   // A child that saves what it has may do so; one that does not is killed.
   const auto once_ready = [&] { return std::filesystem::exists(folder.path() / "ready"); };

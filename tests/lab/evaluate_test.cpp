@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "lab/fake.h"
 #include "lab/gates/gates.h"
+#include "lab/gates/pair.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -70,6 +71,48 @@ TEST(PastResources, ACandidateThatFailsTheResourceGateGoesOnWhereAsked) {
   EXPECT_TRUE(passed_gate(looked_at, Gate::kCorrectness));
   EXPECT_TRUE(passed_gate(looked_at, Gate::kCounters));
   EXPECT_FALSE(is_ranked(looked_at));
+}
+
+// Of a pair only the candidate is excused, only where asked, and only from that gate.
+TEST(PastResources, OfAPairTheCandidateAloneIsExcused) {
+  const auto device = open_device("emulator:sm_80");
+  // The device is no constant.
+  const_cast<DeviceInfo&>(device->info()).limits.max_threads_per_block = 64;
+  PairRequest request;
+  request.problem = PlacedProblem::parse("b1_h1_s16_d16_fp16");
+  request.candidate = "ref_fwd:num_warps=4";
+  request.baseline = "ref_fwd:num_warps=2";
+  request.level = GateLevel::kQuick;
+  request.time = false;
+  const PairOutcome stopped = measure_pair(*device, request);
+  EXPECT_EQ(stopped.ended, PairEnded::kCandidateFailed) << stopped.message;
+  EXPECT_EQ(stopped.candidate.ended, Ended::kResource);
+  EXPECT_EQ(find_gate(stopped.candidate, Gate::kCorrectness), nullptr);
+  request.past_resources = true;
+  const auto travelled = nlohmann::json(request).get<PairRequest>();
+  EXPECT_TRUE(travelled.past_resources);
+  const PairOutcome excused = measure_pair(*device, travelled);
+  EXPECT_EQ(excused.ended, PairEnded::kNotTimed) << excused.message;
+  EXPECT_EQ(excused.candidate.ended, Ended::kResource) << "its trial says so all the same";
+  EXPECT_NE(excused.candidate.message.find("threads a block"), std::string::npos) << excused.candidate.message;
+  EXPECT_TRUE(passed_gate(excused.candidate, Gate::kCorrectness));
+  EXPECT_FALSE(is_ranked(excused.candidate));
+  EXPECT_EQ(excused.baseline.ended, Ended::kPassed);
+  std::swap(request.candidate, request.baseline);
+  const PairOutcome red = measure_pair(*device, request);
+  EXPECT_EQ(red.ended, PairEnded::kBaselineFailed) << red.message;
+  EXPECT_EQ(red.baseline.ended, Ended::kResource);
+  // What fails the resource gate and computes something else is no candidate.
+  Patch wrong;
+  wrong.name = "wrong";
+  wrong.family = "ref_fwd";
+  wrong.replace = {{"ref_fwd/kernel.cuh", "o[i] * scale);", "o[i] * scale * 1.5f);"}};
+  request.patches = {wrong};
+  request.baseline = "ref_fwd:num_warps=2";
+  request.candidate = "ref_fwd+wrong:num_warps=4";
+  const PairOutcome incorrect = measure_pair(*device, request);
+  EXPECT_EQ(incorrect.ended, PairEnded::kCandidateFailed) << incorrect.message;
+  EXPECT_EQ(incorrect.candidate.ended, Ended::kIncorrect);
 }
 
 TEST_F(EvaluateTest, ASoundCandidatePassesEveryGateInOrder) {

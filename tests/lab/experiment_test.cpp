@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -100,23 +101,44 @@ TEST_F(ExperimentTest, PatchesAreReadFromTheirFolderAndCheckedAgainstTheSource) 
 
 TEST(ExperimentOutcome, FollowsThePredictionAndTheMargin) {
   const Prediction faster{1.05, 1.2}, same{0.99, 1.01}, not_faster{0.7, 1.01};
-  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kFaster, 0.03), HypothesisVerdict::kConfirmed);
-  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kSame, 0.03), HypothesisVerdict::kRefuted);
-  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kSlower, 0.03), HypothesisVerdict::kRefuted);
-  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kInconclusive, 0.03), HypothesisVerdict::kInconclusive);
-  EXPECT_EQ(outcome_of(faster, SpeedVerdict::kNotJudged, 0.03), HypothesisVerdict::kInconclusive);
-  EXPECT_EQ(outcome_of(same, SpeedVerdict::kSame, 0.03), HypothesisVerdict::kConfirmed);
-  EXPECT_EQ(outcome_of(same, SpeedVerdict::kFaster, 0.03), HypothesisVerdict::kRefuted);
-  EXPECT_EQ(outcome_of(not_faster, SpeedVerdict::kSlower, 0.03), HypothesisVerdict::kConfirmed);
-  EXPECT_EQ(outcome_of(not_faster, SpeedVerdict::kSame, 0.03), HypothesisVerdict::kConfirmed);
-  EXPECT_EQ(outcome_of(not_faster, SpeedVerdict::kFaster, 0.03), HypothesisVerdict::kRefuted);
-  constexpr auto c = HypothesisVerdict::kConfirmed, r = HypothesisVerdict::kRefuted,
-                 i = HypothesisVerdict::kInconclusive;
+  constexpr auto c = HypothesisVerdict::kConfirmed, o = HypothesisVerdict::kSizeOutside,
+                 r = HypothesisVerdict::kRefuted, i = HypothesisVerdict::kInconclusive;
+  const auto outcome = [](const Prediction& predicted, SpeedVerdict verdict, double low, double high) {
+    Comparison measured;
+    measured.verdict = verdict;
+    measured.ci95_low = low;
+    measured.ci95_high = high;
+    return outcome_of(predicted, measured, 0.03);
+  };
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kFaster, 1.08, 1.10), c);
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kFaster, 1.18, 1.22), c) << "it reaches the range";
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kFaster, 1.201, 1.3), o);
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kFaster, 1.016, 1.049), o);
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kSame, 0.99, 1.01), r);
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kSlower, 0.8, 0.9), r);
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kInconclusive, 0.9, 1.2), i);
+  EXPECT_EQ(outcome(faster, SpeedVerdict::kNotJudged, 0, 0), i);
+  EXPECT_EQ(outcome(same, SpeedVerdict::kSame, 0.995, 1.005), c);
+  EXPECT_EQ(outcome(same, SpeedVerdict::kSame, 1.012, 1.02), o);
+  EXPECT_EQ(outcome(same, SpeedVerdict::kFaster, 1.02, 1.04), r);
+  EXPECT_EQ(outcome(not_faster, SpeedVerdict::kSlower, 0.8, 0.9), c);
+  EXPECT_EQ(outcome(not_faster, SpeedVerdict::kSlower, 0.6, 0.69), o);
+  EXPECT_EQ(outcome(not_faster, SpeedVerdict::kSame, 0.99, 1.005), c);
+  EXPECT_EQ(outcome(not_faster, SpeedVerdict::kFaster, 1.02, 1.04), r);
+  // experiments/lineage_cp_async.yaml: a half more speed is not four times as much.
+  EXPECT_EQ(outcome({4, 40}, SpeedVerdict::kFaster, 1.4, 1.6), o);
+  EXPECT_EQ(outcome({4, 40}, SpeedVerdict::kFaster, 5, 6), c);
   EXPECT_EQ(overall_outcome({c, c}, true), c);
   EXPECT_EQ(overall_outcome({c, i}, true), i);
   EXPECT_EQ(overall_outcome({c, i, r}, true), r);
   EXPECT_EQ(overall_outcome({c, c, r}, false), c);
   EXPECT_EQ(overall_outcome({c, r}, false), i);
+  EXPECT_EQ(overall_outcome({c, o}, true), o);
+  EXPECT_EQ(overall_outcome({c, o, r}, true), r);
+  EXPECT_EQ(overall_outcome({o, i}, true), i);
+  EXPECT_EQ(overall_outcome({c, c, o}, false), c);
+  EXPECT_EQ(overall_outcome({c, o, i}, false), o);
+  EXPECT_EQ(overall_outcome({o, r}, false), i);
   EXPECT_EQ(overall_outcome({}, true), i);
 }
 
@@ -177,6 +199,148 @@ TEST_F(ExperimentTest, RunsToAVerdictWithPagesSamplesAndALedgerEntry) {
   const auto again = run_experiments({right}, options, {}, {});
   ASSERT_EQ(again[0].earlier.size(), 1u);
   EXPECT_NE(again[0].earlier[0].find("CONFIRMED"), std::string::npos);
+}
+
+// A result of one comparison over two processes that agree on 1.2, of which each says what an interval is made of.
+ExperimentResult measured_result(const Experiment& experiment, std::size_t ran, int asked) {
+  ExperimentResult result;
+  result.experiment = experiment;
+  result.device = test::make_fake_device()->info();
+  result.created_at = "2026-11-23T00:00:00.000Z";
+  result.processes = asked;
+  ArmFacts facts;
+  facts.arm = experiment.control.name;
+  facts.problem = experiment.problems.front().name;
+  facts.gates.device = result.device;
+  result.facts = {facts};
+  ExperimentPair pair;
+  pair.problem = experiment.problems.front();
+  std::vector<PairOutcome> outcomes(ran);
+  for (PairOutcome& outcome : outcomes) {
+    outcome.ended = PairEnded::kMeasured;
+    for (int block = 0; block < 16; ++block) outcome.log_ratios.push_back(std::log(1.2) + 1e-4 * (block % 4));
+    for (Trial* side : {&outcome.candidate, &outcome.baseline}) {
+      side->timing.emplace().p50_us = side == &outcome.candidate ? 100 : 120;
+      for (int i = 0; i < 8; ++i) side->timing->samples.emplace_back().time_us = side->timing->p50_us;
+    }
+  }
+  AbOptions options;
+  options.problem = pair.problem;
+  options.baseline = experiment.control.candidate;
+  options.candidate = experiment.candidates.front().candidate;
+  if (ran > 0) pair.result = judge_ab(options, std::move(outcomes));
+  result.pairs = {std::move(pair)};
+  conclude(result);
+  return result;
+}
+
+TEST_F(ExperimentTest, FewerProcessesThanAskedForDecideNothing) {
+  const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  EXPECT_EQ(measured_result(e, 3, 3).verdict, HypothesisVerdict::kConfirmed);
+  const ExperimentResult stopped = measured_result(e, 2, 3);
+  EXPECT_EQ(stopped.pairs[0].result.verdict, SpeedVerdict::kFaster) << "what was measured stays";
+  EXPECT_EQ(stopped.pairs[0].outcome, HypothesisVerdict::kInconclusive);
+  EXPECT_EQ(stopped.verdict, HypothesisVerdict::kInconclusive);
+  EXPECT_NE(stopped.summary[1].find("(2 of 3 processes)"), std::string::npos) << stopped.summary[1];
+  Experiment wrong = e;
+  wrong.candidates[0].predicted = {0.7, 0.9};
+  EXPECT_EQ(measured_result(wrong, 3, 3).verdict, HypothesisVerdict::kRefuted);
+  EXPECT_EQ(measured_result(wrong, 2, 3).verdict, HypothesisVerdict::kInconclusive) << "nor do they refute";
+  EXPECT_EQ(measured_result(wrong, 0, 3).verdict, HypothesisVerdict::kInconclusive);
+}
+
+// Through the run itself: told to stop after the first of two processes.
+TEST_F(ExperimentTest, ARunThatIsStoppedInTheMiddleKeepsItsSamplesAndHasNoVerdict) {
+  const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  ExperimentRunOptions options;
+  options.device = "fake";
+  options.worker_executable = FLASHCORE_WORKER_HELPER;
+  int done = 0, total = 0;
+  const auto results = run_experiments(
+      {e}, options, [&](int at, int of, const std::string&) { done = at, total = of; }, [&] { return done >= 4; });
+  EXPECT_EQ(total, 4) << "gates of two arms, and two processes";
+  ASSERT_EQ(results.size(), 1u);
+  ASSERT_EQ(results[0].pairs[0].result.processes.size(), 1u) << "the first process was measured whole";
+  EXPECT_EQ(results[0].processes, 2);
+  EXPECT_EQ(results[0].verdict, HypothesisVerdict::kInconclusive);
+  EXPECT_NE(results[0].summary[1].find("(1 of 2 processes)"), std::string::npos) << results[0].summary[1];
+  write_experiment(results[0], folder_ / "out");
+  const auto samples = parse_json(read_file(folder_ / "out/samples.json"), "samples");
+  EXPECT_EQ(samples["pairs"][0]["processes"].size(), 1u);
+  EXPECT_EQ(rejudge_experiment(folder_ / "out").verdict, HypothesisVerdict::kInconclusive);
+}
+
+TEST_F(ExperimentTest, AStoredResultIsJudgedAgainWithoutRunning) {
+  const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  const ExperimentResult result = measured_result(e, 3, 3);
+  write_experiment(result, folder_ / "out");
+  const ExperimentResult again = rejudge_experiment(folder_ / "out");
+  EXPECT_EQ(experiment_json(again), experiment_json(result));
+  EXPECT_EQ(experiment_markdown(again), experiment_markdown(result));
+  EXPECT_EQ(experiment_html(again), experiment_html(result));
+  const auto judged_with = [&](const std::function<void(nlohmann::json&)>& change) {
+    write_experiment(result, folder_ / "out");
+    auto document = parse_json(read_file(folder_ / "out/verdict.json"), "verdict");
+    change(document);
+    write("out/verdict.json", document.dump());
+    return rejudge_experiment(folder_ / "out").verdict;
+  };
+  // Whatever the file says of itself, the interval and the prediction decide.
+  EXPECT_EQ(judged_with([](auto& d) { d["verdict"] = d["pairs"][0]["outcome"] = "REFUTED"; }),
+            HypothesisVerdict::kConfirmed);
+  EXPECT_EQ(judged_with([](auto& d) { d["pairs"][0]["predicted"] = {1.4, 2.0}; }), HypothesisVerdict::kSizeOutside);
+  EXPECT_EQ(judged_with([](auto& d) { d["pairs"][0]["predicted"] = {0.5, 0.9}; }), HypothesisVerdict::kRefuted);
+  EXPECT_EQ(judged_with([](auto& d) { d["processes"] = 4; }), HypothesisVerdict::kInconclusive);
+  // An older file does not say how many were asked for; what it had decided with them holds.
+  EXPECT_EQ(judged_with([](auto& d) { d.erase("processes"); }), HypothesisVerdict::kConfirmed);
+  EXPECT_EQ(judged_with([](auto& d) {
+              d.erase("processes");
+              d["pairs"][0]["outcome"] = "INCONCLUSIVE";
+            }),
+            HypothesisVerdict::kInconclusive);
+  for (const auto& damage : std::vector<std::function<void(nlohmann::json&)>>{
+           [](auto& d) { d["schema"] = "flashcore.tune/1"; }, [](auto& d) { d.erase("pairs"); },
+           [](auto& d) { d["pairs"].push_back(d["pairs"][0]); }, [](auto& d) { d["pairs"][0]["arm"] = "nobody"; },
+           [](auto& d) { d["pairs"][0]["predicted"] = "fast"; }, [](auto& d) { d = nullptr; }}) {
+    try {
+      judged_with(damage);
+      ADD_FAILURE() << "a damaged result was judged";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kBadInput) << error.what();
+      EXPECT_NE(std::string(error.what()).find("experiment"), std::string::npos) << error.what();
+    }
+  }
+  // What was recorded stays, keys that this program does not know included.
+  write_experiment(result, folder_ / "out");
+  auto document = parse_json(read_file(folder_ / "out/verdict.json"), "verdict");
+  document["pairs"][0]["predicted"] = {1.4, 2.0};
+  document["noted"] = "by hand";
+  write("out/verdict.json", document.dump());
+  write_rejudged(rejudge_experiment(folder_ / "out"), folder_ / "out");
+  const auto written = parse_json(read_file(folder_ / "out/verdict.json"), "verdict");
+  EXPECT_EQ(written["verdict"], "SIZE OUTSIDE");
+  EXPECT_EQ(written["pairs"][0]["outcome"], "SIZE OUTSIDE");
+  auto recorded = written;
+  for (const char* key : {"verdict", "summary", "pairs"}) recorded.erase(key), document.erase(key);
+  EXPECT_EQ(recorded, document);
+  EXPECT_NE(read_file(folder_ / "out/verdict.md").find("SIZE OUTSIDE"), std::string::npos);
+  fs::remove(folder_ / "out/samples.json");
+  EXPECT_THROW(rejudge_experiment(folder_ / "out"), Error);
+}
+
+// What is committed follows from its own samples and predictions by the rules of today.
+TEST(StoredVerdicts, AreWhatTheirResultsSay) {
+  std::size_t judged = 0;
+  for (const auto& entry : fs::directory_iterator(FLASHCORE_SOURCE_DIR "/results/experiments")) {
+    const ExperimentResult result = rejudge_experiment(entry.path());
+    const auto stored = parse_json(read_file(entry.path() / "verdict.json"), "verdict");
+    EXPECT_EQ(stored.at("verdict"), to_string(result.verdict)) << entry.path();
+    EXPECT_EQ(stored.at("summary"), nlohmann::json(result.summary)) << entry.path();
+    EXPECT_EQ(read_file(entry.path() / "verdict.md"), experiment_markdown(result))
+        << entry.path() << ": flashcore experiment judge writes it anew";
+    ++judged;
+  }
+  EXPECT_GE(judged, 20u);
 }
 
 TEST_F(ExperimentTest, AVerdictIsNotOverwrittenByOneThatSaysLess) {

@@ -209,6 +209,33 @@ TEST_F(EmulatorStageTest, AKernelThatTakesTooLongIsSkippedNotFailed) {
   EXPECT_EQ(ended, Ended::kNotYet);
 }
 
+// Not a slow start but a kernel that never ends: it is ended at the limit, and the next candidate gets a fresh worker.
+TEST_F(EmulatorStageTest, AKernelThatNeverEndsIsEndedAtTheLimitAndTheStageGoesOn) {
+  Patch endless, honest;
+  endless.name = "endless";
+  honest.name = "honest";
+  endless.family = honest.family = "ref_fwd";
+  endless.replace = {
+      {"ref_fwd/kernel.cuh", "o[i] * scale);", "o[i] * scale);\n    for (volatile int spin = 0; spin == 0;) {\n    }"}};
+  honest.replace = {{"ref_fwd/kernel.cuh", "#pragma once", "#pragma once  // honest"}};
+  const PatchScope scope({endless, honest});
+  EvaluateRequest request;
+  request.problem = PlacedProblem::parse("b1_h1_s16_d16_fp16");
+  request.patches = {endless, honest};
+  constexpr double kLimit = 30;
+  EmulatorStage stage(FLASHCORE_BINARY, kLimit);
+  const DeviceLimits limits = limits_of_arch("sm_90");
+  Ended ended = Ended::kNotYet;
+  request.candidate = "ref_fwd+endless";
+  const Verdict late = stage.judge(request, limits, ended);
+  EXPECT_EQ(late.status, GateStatus::kSkipped) << late.reason;
+  EXPECT_NE(late.reason.find("took longer than 30 s"), std::string::npos) << late.reason;
+  EXPECT_EQ(ended, Ended::kNotYet);
+  request.candidate = "ref_fwd+honest";
+  const Verdict next = stage.judge(request, limits, ended);
+  EXPECT_EQ(next.status, GateStatus::kPassed) << next.reason;
+}
+
 // A verdict of the emulator is none of the device: only the device's correctness gate ranks a trial.
 TEST(EmulatorVerdict, IsNotedBeforeTheDevicesOwn) {
   Trial trial;

@@ -55,6 +55,24 @@ TEST(TuneFacts, LuckDoesNotWin) {
   EXPECT_FALSE(choose_winner({}, "f:base"));
 }
 
+// Sure to be ahead, by less than the margin: no win, and the one to name.
+TEST(TuneFacts, WhoIsTheSameAsTheBaselineDoesNotWin) {
+  const Trial base = timed("base", 100);
+  Trial same = timed("same", 98, 1.012, 1.01, 1e-6), unsure = timed("unsure", 97, 1.02, 1.004, 1e-6),
+        behind = timed("behind", 101, 0.99, 0.98, 0.5);
+  same.comparison->verdict = SpeedVerdict::kSame;
+  unsure.comparison->verdict = SpeedVerdict::kInconclusive;
+  behind.comparison->verdict = SpeedVerdict::kSame;
+  EXPECT_EQ(choose_winner({base, same, behind}, "f:base")->config, "base");
+  EXPECT_EQ(choose_winner({base, unsure}, "f:base")->config, "base");
+  EXPECT_EQ(closest_to_win({base, same, behind}, "f:base")->config, "same");
+  EXPECT_EQ(closest_to_win({base, same, unsure}, "f:base")->config, "unsure");
+  EXPECT_FALSE(closest_to_win({base, behind}, "f:base"));
+  EXPECT_FALSE(closest_to_win({}, "f:base"));
+  // Beside one that is faster it changes nothing.
+  EXPECT_EQ(choose_winner({base, same, timed("real", 90, 1.1, 1.05, 0.001)}, "f:base")->config, "real");
+}
+
 TEST(TuneFacts, FewerThanEightProcessesCrownNobodyAndStillCount) {
   Trial real = timed("real", 90, 1.1, 1.05, 0.001);
   real.comparison->processes = kWinnerProcesses - 1;
@@ -113,6 +131,7 @@ Comparison quick_comparison(const std::vector<std::vector<double>>& processes, s
   comparison.speedup = std::exp(over.interval.estimate);
   comparison.ci95_low = std::exp(over.interval.low);
   comparison.ci95_high = std::exp(over.interval.high);
+  comparison.verdict = verdict_of({comparison.speedup, comparison.ci95_low, comparison.ci95_high}, comparison.margin);
   comparison.p_value = over.p_value;
   comparison.processes = static_cast<int>(processes.size());
   comparison.blocks = 12 * comparison.processes;

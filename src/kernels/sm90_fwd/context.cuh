@@ -33,7 +33,8 @@ struct SharedStorage {
   int tile_number[kTileSlots][tile_slot_bytes(T) / 4];
 };
 
-// Warps that load a paged cache: all of the producer's, but for three consumers, which leave it 32 registers a thread.
+// Warps that load a paged cache: all of the producer's, or one beside more than two consumers, which leave the producer
+// 32 registers a thread.
 constexpr int loading_warps(const Config& c, const Traits& t) { return t.paged && c.num_consumers <= 2 ? 4 : 1; }
 
 // Where a tile lies and which keys it needs.

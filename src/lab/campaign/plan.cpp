@@ -110,10 +110,15 @@ const std::vector<PhasePlan>& campaign_phases() {
       {"evolution", 0.32, "what is faster than dispatch's choice", true},
       {"profile", 0.06, "what the bottlenecks are", false},
       {"inversion", 0.07, "what would help most", false},
-      {"trials", 0.06, "whether what the ranking points to is faster", true},
+      {"trials", 0.06, "whether what the ranking points to is faster", true, {"profile", "inversion"}},
       {"crosscheck", 0.05, "whether another tool measures the same", true},
-      {"gate", 0.07, "whether anything is slower than it was", true},
-      {"artefacts", 0.01, "the page and the account", false},
+      {"gate", 0.07, "whether anything is slower than it was", true, {"baselines"}},
+      {"artefacts",
+       0.01,
+       "the page and the account",
+       false,
+       {"environment", "correctness", "baselines", "evolution", "profile", "inversion", "trials", "crosscheck",
+        "gate"}},
   };
   return phases;
 }

@@ -30,6 +30,8 @@ struct PhasePlan {
   double share;      // of the budget
   const char* lost;  // what is not known without it
   bool needs_time;   // an emulated GPU has none
+  // Phases whose results it reads: after one of those has run again, so does it.
+  std::vector<std::string_view> reads = {};
 };
 // In order; shares add up to 1.
 const std::vector<PhasePlan>& campaign_phases();

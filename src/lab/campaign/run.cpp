@@ -91,6 +91,7 @@ class Campaign {
   CampaignState go() {
     state_.interrupted = false;
     state_.ended_at.clear();
+    reopen_what_was_cut();
     for (CampaignPhase& phase : state_.phases) {
       if (phase.status == PhaseStatus::kDone) continue;
       if (stop_ && stop_()) break;
@@ -104,6 +105,22 @@ class Campaign {
   }
 
  private:
+  // Of an earlier attempt. What read the results of a phase that is tried again has read too little, and keeps nothing.
+  void reopen_what_was_cut() {
+    std::vector<std::string_view> again;
+    for (CampaignPhase& phase : state_.phases) {
+      if (phase.status != PhaseStatus::kDone) continue;
+      const bool was_cut = std::any_of(phase.commands.begin(), phase.commands.end(),
+                                       [](const CampaignCommand& c) { return c.out_of_time; });
+      const auto& reads = phase_plan(phase.name).reads;
+      const bool read_it = std::find_first_of(reads.begin(), reads.end(), again.begin(), again.end()) != reads.end();
+      if (!was_cut && !read_it) continue;
+      again.push_back(phase.name);
+      phase.status = PhaseStatus::kInterrupted;
+      if (read_it) phase.commands.clear();
+    }
+  }
+
   void run_phase(CampaignPhase& phase) {
     const std::vector<CampaignCommand> earlier = std::move(phase.commands);
     phase = {.name = phase.name, .status = PhaseStatus::kRunning, .started_at = now_iso8601()};
@@ -174,6 +191,7 @@ class Campaign {
       return false;
     }
     judge_command(command, end, phase, result_of(options_.folder, command));
+    command.out_of_time = end.out_of_time;
     return true;
   }
 
@@ -286,9 +304,10 @@ CommandEnd run_command(const std::vector<std::string>& argv, const std::filesyst
     if (!ended) child.kill();
     if (end.cancelled && ended) take_end();
     else if (end.cancelled) end.how = fmt::format("was killed {} s later", kInterruptGrace.count());
-    else if (talk == ChildProcess::Talk::kTimeout)
+    else if (talk == ChildProcess::Talk::kTimeout) {
       end.how = fmt::format("was still running after {:.0f} s and was ended", seconds);
-    else end.how = "wrote a line without end and was ended";
+      end.out_of_time = true;
+    } else end.how = "wrote a line without end and was ended";
   }
   const std::string errors = child.stderr_tail();
   // A verb that judged and failed says it in the last line of its summary.
@@ -306,7 +325,7 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
   if (const std::string package = missing_package(end.said); is_python && end.exit_code > 0 && !package.empty()) {
     command.reason = skipped_for(package, command.argv.front());
   } else if (end.exit_code < 0) {
-    command.reason = "the command " + end.how + said;
+    command.reason = "the command " + end.how + (end.out_of_time ? " (--resume tries it again)" : "") + said;
   } else if (end.exit_code == 0) {
     command.verdict = PhaseVerdict::kPassed;
   } else if (end.said.find("unknown verb") != std::string::npos) {

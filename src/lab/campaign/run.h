@@ -14,6 +14,7 @@ struct CommandEnd {
   std::string how = {};   // where it did not exit by itself: "was still running after 20 s and was ended"
   std::string said = {};  // the last line of its stderr
   bool cancelled = false;
+  bool out_of_time = false;  // ended after the seconds that it had
 };
 using RunCommand = std::function<CommandEnd(const std::vector<std::string>& argv, const std::filesystem::path& log,
                                             double seconds, const std::function<bool()>& stop)>;
@@ -32,8 +33,9 @@ struct CampaignResult {
   CampaignState state;
   std::vector<Criterion> criteria;
 };
-// `earlier`: a state to go on from; phases that are done are not run again. Writes campaign.json, summary.md,
-// criteria.json, ledger.json and tuned_diff.json into the folder. `told` hears of each phase before and after it.
+// `earlier`: a state to go on from; phases that are done are not run again, but for what was cut for time, and the
+// phases that read its results. Writes campaign.json, summary.md, criteria.json, ledger.json and tuned_diff.json into
+// the folder. `told` hears of each phase before and after it.
 CampaignResult run_campaign(const CampaignOptions& options, std::optional<CampaignState> earlier,
                             const std::function<void(const CampaignState&, const CampaignPhase&)>& told,
                             const std::function<bool()>& stop, const RunCommand& run = run_command);

@@ -22,7 +22,8 @@ json command_json(const CampaignCommand& c) {
           {"seconds", c.seconds},
           {"exit_code", c.exit_code},
           {"verdict", c.verdict},
-          {"reason", c.reason}};
+          {"reason", c.reason},
+          {"out_of_time", c.out_of_time}};
 }
 
 CampaignCommand command_from(const json& j) {
@@ -38,6 +39,7 @@ CampaignCommand command_from(const json& j) {
   j.at("exit_code").get_to(c.exit_code);
   j.at("verdict").get_to(c.verdict);
   j.at("reason").get_to(c.reason);
+  c.out_of_time = j.value("out_of_time", false);
   return c;
 }
 

@@ -24,7 +24,8 @@ struct WordsOf<PhaseVerdict> {
                                                                         {PhaseVerdict::kNotJudged, "could not judge"}};
 };
 
-// kRunning in a file: the campaign was killed. Of kInterrupted and kRunning phases --resume runs what has not ended.
+// kRunning in a file: the campaign was killed. Of kInterrupted and kRunning phases --resume runs what has not ended,
+// and of kDone ones what was cut for time.
 enum class PhaseStatus { kWaiting, kRunning, kInterrupted, kDone };
 template <>
 struct WordsOf<PhaseStatus> {
@@ -45,7 +46,8 @@ struct CampaignCommand {
   int exit_code = -1;  // -1: it has not ended by itself
   PhaseVerdict verdict = PhaseVerdict::kNotJudged;
   std::string reason = {};
-  bool kept = false;  // of an earlier attempt at its phase; not saved
+  bool out_of_time = false;  // it was ended at its phase's limit: --resume runs it again
+  bool kept = false;         // of an earlier attempt at its phase; not saved
 };
 
 struct CampaignPhase {

@@ -10,6 +10,8 @@
 #include "core/foreign_text.h"
 #include "core/parallel.h"
 #include "core/scratch_folder.h"
+#include "device/compiler.h"
+#include "kernels/embedded.h"
 #include "lab/diagnose/expectation.h"
 #include "lab/diagnose/metrics.h"
 #include "lab/diagnose/nsight.h"
@@ -30,6 +32,8 @@ constexpr double kCompileTimeout = 120;
 constexpr const char* kCountsOf = "emulator's counts";
 constexpr const char* kCompilerOf = "compiler";
 constexpr const char* kCountersOf = "hardware counters";
+constexpr const char* kSassOf = "machine code";
+constexpr std::size_t kMaxCubin = std::size_t{64} << 20;
 
 class Gatherer {
  public:
@@ -65,6 +69,7 @@ class Gatherer {
       counters();
       if (options_.emulate) count(fmt::format("emulator:sm_{}", limits.arch));
     }
+    if (options_.sass) disassemble_hot_lines();
     occupancy();
     const ProfileFacts& f = result_.facts;
     result_.lacking = !f.counts && !f.artifact && !f.time_us && f.counters.empty() && result_.failure.empty();
@@ -169,6 +174,80 @@ class Gatherer {
     const nlohmann::json answer = nlohmann::json::parse(isolated.output);
     if (answer.contains("artifact")) result_.facts.artifact = answer.at("artifact").get<Artifact>();
     else lose(kCompilerOf, fmt::format("{}; {}", answer.at("why").get<std::string>(), kStill));
+  }
+
+  // Of what was counted, as the GPU that the facts are of would run it. In a child, as compile().
+  void disassemble_hot_lines() {
+    constexpr const char* kStill = "the counts of each line still hold";
+    const ProfileFacts& facts = result_.facts;
+    if (facts.limits.kind != DeviceKind::kCuda)
+      return lose(kSassOf, "a CPU family has no source that is compiled here");
+    if (!facts.counts) return lose(kSassOf, "it is of the hot lines, which the emulator counts; give --emulate");
+    const std::string tool = find_nvdisasm(options_.nvdisasm);
+    if (tool.empty())
+      return lose(kSassOf,
+                  fmt::format("{} is not there; install the CUDA toolkit or `pip install nvidia-cuda-nvdisasm`, or "
+                              "give its path with --nvdisasm; {}",
+                              options_.nvdisasm.empty() ? "nvdisasm" : options_.nvdisasm, kStill));
+    options_.progress("machine code by " + tool);
+    const ScratchFolder folder;
+    const auto file = folder.path() / "kernel.cubin";
+    const PlacedProblem counted = PlacedProblem::parse(facts.counts->problem);
+    Isolated isolated;
+    run_isolated(
+        1, {.timeout_seconds = kCompileTimeout},
+        [&](std::int64_t) {
+          try {
+            return compile_with_lines(counted, file);
+          } catch (const std::exception& e) {
+            return nlohmann::json{{"why", is_environment_error(e) ? environment_message(e) : e.what()}}.dump(
+                -1, ' ', false, nlohmann::json::error_handler_t::replace);
+          }
+        },
+        [&](std::int64_t, const Isolated& done) { isolated = done; }, options_.stop);
+    if (!isolated.completed) {
+      if (options_.stop && options_.stop()) throw Cancelled("stopped while compiling");
+      return lose(kSassOf, fmt::format("the compiler {}; {}", isolated.failure, kStill));
+    }
+    const nlohmann::json answer = nlohmann::json::parse(isolated.output);
+    if (answer.contains("why"))
+      return lose(kSassOf, fmt::format("{}; {}", answer.at("why").get<std::string>(), kStill));
+    try {
+      SourceSass sass;
+      sass.tool = tool;
+      sass.same_code = answer.at("same_code");
+      sass.lines = hot_lines(*facts.counts, parse_sass(disassemble(tool, read_file(file, kMaxCubin))), named_sources());
+      result_.sass = std::move(sass);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kEnvironment && e.kind() != ErrorKind::kBadInput) throw;
+      lose(kSassOf, fmt::format("{}; {}", e.what(), kStill));
+    }
+  }
+
+  // The same source twice: as it runs, and with the lines of its instructions.
+  std::string compile_with_lines(const PlacedProblem& problem, const std::filesystem::path& cubin) const {
+    const DeviceLimits& limits = result_.facts.limits;
+    const Candidate candidate = parse_candidate(text_, problem, limits);
+    const Family& family = *candidate.family;
+    KernelSource source = family.source(candidate.config, problem, limits);
+    source.options.emplace_back("--generate-line-info");
+    SourceMap sources = device_sources();
+    if (const SourceMap* overlay = family.source_overlay())
+      for (const auto& [path, text] : *overlay) sources[path] = text;
+    const Artifact lined = open_compiler()->compile(source, sources, family.compile_arch(limits));
+    write_file_atomically(cubin, lined.cubin);
+    const Artifact plain = compile_candidate(candidate, problem, limits);
+    return nlohmann::json{{"same_code", plain.code_hash == lined.code_hash}}.dump();
+  }
+
+  SourceMap named_sources() const {
+    SourceMap named;
+    for (const auto& [path, text] : device_sources()) named[included_as(path)] = text;
+    const Candidate candidate =
+        parse_candidate(text_, PlacedProblem::parse(result_.facts.counts->problem), result_.facts.limits);
+    if (const SourceMap* overlay = candidate.family->source_overlay())
+      for (const auto& [path, text] : *overlay) named[included_as(path)] = text;
+    return named;
   }
 
   // Of the GPU that the facts are of, whose SMs an emulator has not.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lab/diagnose/profile.h"
+#include "lab/diagnose/sass.h"
 #include "lab/gates/request.h"
 #include "lab/harness/patch.h"
 
@@ -20,6 +21,8 @@ struct GatherOptions {
   std::string ncu;                          // path of Nsight Compute; empty: look for it
   std::vector<std::string> metrics;         // hardware counters beyond profile_metrics()
   std::optional<std::string> counters_csv;  // text that Nsight Compute wrote elsewhere, in place of running it
+  bool sass = false;                        // the machine code of hot lines; needs counts
+  std::string nvdisasm;                     // path; empty: look for it
   std::vector<Patch> patches;               // that the candidate is made from
   std::vector<Trial> stored;                // of the user's, for a GPU that is not here
   double max_seconds = 1;                   // of timing
@@ -31,9 +34,10 @@ struct GatherOptions {
 
 struct Gathered {
   ProfileFacts facts;
-  std::string failure;   // the candidate did not pass its gates: why; empty: it did, or nothing ran
-  std::string nothing;   // there is nothing to compute, in a sentence; empty: there is. Nothing ran then
-  bool lacking = false;  // nothing could be learnt for want of something on this machine
+  std::optional<SourceSass> sass;  // where it was asked for and could be had
+  std::string failure;             // the candidate did not pass its gates: why; empty: it did, or nothing ran
+  std::string nothing;             // there is nothing to compute, in a sentence; empty: there is. Nothing ran then
+  bool lacking = false;            // nothing could be learnt for want of something on this machine
 };
 
 // `candidate`: valid for the problem on that device. Throws Cancelled when told to stop; Error as Worker.

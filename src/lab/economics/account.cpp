@@ -23,7 +23,7 @@ bool searches(Phase phase) { return phase == Phase::kDefault || phase == Phase::
 // What a run gained over a baseline is its winner's lead: a finalist that luck may have put ahead is no gain.
 std::optional<Trial> winner_of(const std::vector<Trial>& heldout, const std::string& baseline) {
   std::optional<Trial> winner = choose_winner(heldout, baseline);
-  if (!winner || !winner->comparison || winner->comparison->verdict != SpeedVerdict::kFaster) return std::nullopt;
+  if (!winner || !winner->comparison) return std::nullopt;
   return winner;
 }
 

@@ -172,10 +172,19 @@ Experiment parse_experiment(std::string_view text, const std::filesystem::path& 
   return ExperimentReader(file).read(text);
 }
 
-HypothesisVerdict outcome_of(const Prediction& predicted, SpeedVerdict verdict, double margin) {
+RangePlace place_in_range(const Prediction& predicted, double ci95_low, double ci95_high) {
+  if (ci95_low > predicted.high) return RangePlace::kAbove;
+  return ci95_high < predicted.low ? RangePlace::kBelow : RangePlace::kWithin;
+}
+
+HypothesisVerdict outcome_of(const Prediction& predicted, const Comparison& measured, double margin) {
+  const SpeedVerdict verdict = measured.verdict;
   if (verdict != SpeedVerdict::kFaster && verdict != SpeedVerdict::kSlower && verdict != SpeedVerdict::kSame)
     return HypothesisVerdict::kInconclusive;
-  return predicted.allows(verdict, margin) ? HypothesisVerdict::kConfirmed : HypothesisVerdict::kRefuted;
+  if (!predicted.allows(verdict, margin)) return HypothesisVerdict::kRefuted;
+  return place_in_range(predicted, measured.ci95_low, measured.ci95_high) == RangePlace::kWithin
+             ? HypothesisVerdict::kConfirmed
+             : HypothesisVerdict::kSizeOutside;
 }
 
 HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes, bool every) {
@@ -184,9 +193,12 @@ HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes
   };
   const std::size_t confirmed = count(HypothesisVerdict::kConfirmed), refuted = count(HypothesisVerdict::kRefuted);
   if (every ? refuted > 0 : 2 * refuted > outcomes.size()) return HypothesisVerdict::kRefuted;
-  if (!outcomes.empty() && (every ? confirmed == outcomes.size() : 2 * confirmed > outcomes.size()))
-    return HypothesisVerdict::kConfirmed;
-  return HypothesisVerdict::kInconclusive;
+  const auto enough = [&](std::size_t agree) {
+    return !outcomes.empty() && (every ? agree == outcomes.size() : 2 * agree > outcomes.size());
+  };
+  if (enough(confirmed)) return HypothesisVerdict::kConfirmed;
+  return enough(confirmed + count(HypothesisVerdict::kSizeOutside)) ? HypothesisVerdict::kSizeOutside
+                                                                    : HypothesisVerdict::kInconclusive;
 }
 
 PlacedProblem shrunk_for_emulator(PlacedProblem problem, std::int64_t rows) {

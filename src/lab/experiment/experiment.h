@@ -12,6 +12,7 @@
 #include "lab/harness/patch.h"
 #include "lab/measure/spec.h"
 #include "lab/record/outcome.h"
+#include "lab/record/trial.h"
 
 namespace flashcore {
 
@@ -19,9 +20,14 @@ namespace flashcore {
 struct Prediction {
   double low = 1, high = 1;
   double middle() const;  // geometric
-  // Would FASTER, SLOWER or SAME at this margin agree with it?
+  // Would FASTER, SLOWER or SAME at this margin agree with its direction?
   bool allows(SpeedVerdict verdict, double margin) const;
 };
+
+// Where an interval of a measured speed-up lies. Within: it reaches the predicted range, so that the measurement cannot
+// tell the two apart.
+enum class RangePlace { kWithin, kAbove, kBelow };
+RangePlace place_in_range(const Prediction& predicted, double ci95_low, double ci95_high);
 
 struct ExperimentArm {
   std::string name;       // "three stages"
@@ -64,9 +70,11 @@ Experiment load_experiment(const std::filesystem::path& file);
 // Its text; `file` is what complaints call it, and patches lie beside.
 Experiment parse_experiment(std::string_view text, const std::filesystem::path& file);
 
-// Of one comparison; verdict as verdict_of.
-HypothesisVerdict outcome_of(const Prediction& predicted, SpeedVerdict verdict, double margin);
-// Of all of them. Every: one refutation refutes. Most: more than half decide.
+// Of one comparison. The verdict (verdict_of) decides the direction: against the prediction's it refutes. In its
+// direction the interval decides the size: kConfirmed where it reaches the range, kSizeOutside where it does not.
+HypothesisVerdict outcome_of(const Prediction& predicted, const Comparison& measured, double margin);
+// Of all of them. Every: one refutation refutes, and one size outside leaves no more than kSizeOutside. Most: more than
+// half decide.
 HypothesisVerdict overall_outcome(const std::vector<HypothesisVerdict>& outcomes, bool every);
 
 // The same problem, small enough for an emulated GPU.

@@ -94,14 +94,18 @@ bool is_of_present_source(const LedgerEntry& entry) {
          });
 }
 
+RangePlace place_of(const LedgerPair& pair) {
+  return place_in_range({pair.predicted_low, pair.predicted_high}, pair.ci95_low, pair.ci95_high);
+}
+
 PredictionRecord prediction_record(const std::vector<LedgerEntry>& ledger) {
   PredictionRecord record;
   std::vector<double> errors;
   for (const LedgerEntry& entry : ledger)
     for (const LedgerPair& pair : entry.pairs) {
       if (pair.speedup <= 0 || !pair.is_predicted()) continue;
-      record.above += pair.speedup > pair.predicted_high;
-      record.below += pair.speedup < pair.predicted_low;
+      record.above += place_of(pair) == RangePlace::kAbove;
+      record.below += place_of(pair) == RangePlace::kBelow;
       errors.push_back(std::abs(pair.speedup / std::sqrt(pair.predicted_low * pair.predicted_high) - 1));
     }
   record.comparisons = errors.size();

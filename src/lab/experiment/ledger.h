@@ -10,6 +10,7 @@
 
 #include "core/operands.h"
 #include "device/device.h"
+#include "lab/experiment/experiment.h"
 #include "lab/record/outcome.h"
 
 namespace flashcore {
@@ -42,8 +43,11 @@ LedgerEntry parse_ledger_entry(std::string_view text, const std::string& origin)
 // same.
 bool is_of_present_source(const LedgerEntry& entry);
 
-// How good its predictions were, of the comparisons that were timed: whether the measured speed-up lies in the
-// predicted range, and by how much it misses the range's middle.
+// Of one that was timed and predicted.
+RangePlace place_of(const LedgerPair& pair);
+
+// How good its predictions were, of the comparisons that were timed: whether the measured interval reaches the
+// predicted range, and by how much the speed-up misses the range's middle.
 struct PredictionRecord {
   std::size_t comparisons = 0, inside = 0, above = 0, below = 0;
   double median_error = 0;  // |speed-up / middle - 1|

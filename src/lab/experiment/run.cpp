@@ -209,18 +209,16 @@ void conclude(ExperimentResult& result) {
   std::vector<HypothesisVerdict> outcomes;
   std::string measured;
   double worst_error = 0;
-  std::ptrdiff_t within = 0;
   for (ExperimentPair& pair : result.pairs) {
     const ExperimentArm& arm = e.candidates[pair.arm];
     const Comparison& c = pair.result.comparison;
-    pair.outcome = outcome_of(arm.predicted, pair.result.verdict, e.margin);
+    pair.outcome = outcome_of(arm.predicted, c, e.margin);
     const bool timed = pair.result.ended == PairEnded::kMeasured || pair.result.same_code;
     const auto processes = static_cast<int>(pair.result.processes.size());
     const bool stopped = timed && !pair.result.same_code && processes < result.processes;
     if (stopped) pair.outcome = HypothesisVerdict::kInconclusive;
     if (timed) {
       pair.prediction_error = c.speedup / arm.predicted.middle() - 1;
-      within += c.speedup >= arm.predicted.low && c.speedup <= arm.predicted.high;
       if (std::abs(pair.prediction_error) > std::abs(worst_error)) worst_error = pair.prediction_error;
     }
     outcomes.push_back(pair.outcome);
@@ -233,13 +231,14 @@ void conclude(ExperimentResult& result) {
   }
   result.verdict = overall_outcome(outcomes, e.every);
   const auto count = [&](HypothesisVerdict which) { return std::count(outcomes.begin(), outcomes.end(), which); };
-  result.summary = {e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
-                    fmt::format("Of {}, {} in the predicted direction, {} against it, {} undecided; {} within the "
-                                "predicted range, the largest "
-                                "error from its middle is {:+.1f}%.",
-                                text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
-                                count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kRefuted),
-                                count(HypothesisVerdict::kInconclusive), within, 100 * worst_error)};
+  result.summary = {
+      e.hypothesis, fmt::format("Speed-up over {}: {}.", e.control.name, measured),
+      fmt::format("Of {}: the prediction agrees for {}, the effect is right and its size outside the "
+                  "predicted range for {}, {} refuted, {} undecided; the largest error from a range's "
+                  "middle is {:+.1f}%.",
+                  text::plural(static_cast<std::int64_t>(outcomes.size()), "comparison"),
+                  count(HypothesisVerdict::kConfirmed), count(HypothesisVerdict::kSizeOutside),
+                  count(HypothesisVerdict::kRefuted), count(HypothesisVerdict::kInconclusive), 100 * worst_error)};
 }
 
 }  // namespace flashcore

@@ -62,6 +62,11 @@ std::vector<ExperimentResult> run_experiments(
 // Verdict and summary from the pairs: a pure function.
 void conclude(ExperimentResult& result);
 
+// A stored result (verdict.json and samples.json), concluded again by the rules of today. Comparisons stay as they were
+// recorded. Of a file that does not say how many processes were asked for, a pair that decided nothing decides nothing
+// again. Error kBadInput naming the folder's file that is no result.
+ExperimentResult rejudge_experiment(const std::filesystem::path& folder);
+
 // Where the files of a result go: `folder`/<name>, but never over a verdict that says more. What was measured on
 // another device goes beside it, into <name>_on_<device>; a result without a verdict, where there is one, into a folder
 // "unjudged" in it, which no ledger reads.
@@ -70,6 +75,9 @@ std::filesystem::path experiment_folder(const ExperimentResult& result, const st
 // in `target`. Returns why pages could not be written; what was measured stays. Error kEnvironment if that
 // cannot be written.
 std::vector<std::string> write_experiment(const ExperimentResult& result, const std::filesystem::path& target);
+// What rejudge_experiment found, into the folder that it read: verdict.json gets the verdict, the summary and the
+// outcomes, and keeps all else as it was recorded. Returns and throws as write_experiment.
+std::vector<std::string> write_rejudged(const ExperimentResult& result, const std::filesystem::path& target);
 nlohmann::json experiment_json(const ExperimentResult& result);
 nlohmann::json experiment_samples_json(const ExperimentResult& result);
 std::string experiment_markdown(const ExperimentResult& result);

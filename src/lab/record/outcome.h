@@ -144,13 +144,15 @@ struct WordsOf<PairEnded> {
                                                                      {PairEnded::kEnvironment, "environment"}};
 };
 
-// What an experiment's measurement means for its hypothesis.
-enum class HypothesisVerdict { kConfirmed, kRefuted, kInconclusive };
+// What an experiment's measurement means for its hypothesis. kSizeOutside: faster, slower or the same as predicted, but
+// the measured interval does not reach the predicted range.
+enum class HypothesisVerdict { kConfirmed, kSizeOutside, kRefuted, kInconclusive };
 template <>
 struct WordsOf<HypothesisVerdict> {
   static constexpr std::string_view what = "verdict of a hypothesis";
   static constexpr std::pair<HypothesisVerdict, std::string_view> table[] = {
       {HypothesisVerdict::kConfirmed, "CONFIRMED"},
+      {HypothesisVerdict::kSizeOutside, "SIZE OUTSIDE"},
       {HypothesisVerdict::kRefuted, "REFUTED"},
       {HypothesisVerdict::kInconclusive, "INCONCLUSIVE"}};
 };

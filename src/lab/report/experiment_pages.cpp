@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
 #include "core/visible_text.h"
 #include "lab/experiment/ledger.h"
 #include "lab/experiment/run.h"
@@ -152,6 +153,24 @@ std::vector<Row> candidate_rows(const Experiment& e) {
   return rows;
 }
 
+std::string dump_json(const json& j, int indent) {
+  return j.dump(indent, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+std::vector<std::string> write_pages(const ExperimentResult& r, const std::filesystem::path& target) {
+  std::vector<std::string> not_written;
+  const auto write_page = [&](const char* name, const auto& render) {
+    try {
+      write_file_atomically(target / name, render(r));
+    } catch (const std::exception& e) {
+      not_written.emplace_back(e.what());
+    }
+  };
+  write_page("verdict.md", experiment_markdown);
+  write_page("verdict.html", experiment_html);
+  return not_written;
+}
+
 std::string conditions(const ExperimentResult& r) {
   const Experiment& e = r.experiment;
   int throttled = 0, samples = 0;
@@ -216,6 +235,7 @@ json experiment_json(const ExperimentResult& r) {
                            {"refuted_by", e.refuted_by},
                            {"known", e.known},
                            {"confirmed_when", e.every ? "every" : "most"},
+                           {"processes", r.processes},
                            {"device", r.device},
                            {"created_at", r.created_at},
                            {"source_hash", r.source_hash},
@@ -304,24 +324,24 @@ std::vector<std::string> write_experiment(const ExperimentResult& r, const std::
   std::error_code error;
   std::filesystem::create_directories(target, error);
   if (error) throw_environment("cannot create the folder {}: {}", target.string(), error.message());
-  const auto dump = [](const json& j, int indent) {
-    return j.dump(indent, ' ', false, json::error_handler_t::replace) + "\n";
-  };
   // What was measured comes first. The ledger reads verdict.json: a run that is cut short leaves no verdict without its
   // samples.
-  write_file_atomically(target / "samples.json", dump(experiment_samples_json(r), -1));
-  write_file_atomically(target / "verdict.json", dump(experiment_json(r), 1));
-  std::vector<std::string> not_written;
-  const auto write_page = [&](const char* name, const auto& render) {
-    try {
-      write_file_atomically(target / name, render(r));
-    } catch (const std::exception& e) {
-      not_written.emplace_back(e.what());
-    }
-  };
-  write_page("verdict.md", experiment_markdown);
-  write_page("verdict.html", experiment_html);
-  return not_written;
+  write_file_atomically(target / "samples.json", dump_json(experiment_samples_json(r), -1));
+  write_file_atomically(target / "verdict.json", dump_json(experiment_json(r), 1));
+  return write_pages(r, target);
+}
+
+std::vector<std::string> write_rejudged(const ExperimentResult& r, const std::filesystem::path& target) {
+  const std::filesystem::path file = target / "verdict.json";
+  json document = parse_json(read_file(file), file.string());
+  document["verdict"] = r.verdict;
+  document["summary"] = r.summary;
+  for (std::size_t i = 0; i < r.pairs.size(); ++i) {
+    document["pairs"][i]["outcome"] = r.pairs[i].outcome;
+    document["pairs"][i]["prediction_error"] = encode_nonfinite(r.pairs[i].prediction_error);
+  }
+  write_file_atomically(file, dump_json(document, 1));
+  return write_pages(r, target);
 }
 
 }  // namespace flashcore

@@ -70,11 +70,21 @@ std::optional<Trial> choose_winner(const std::vector<Trial>& heldout, const std:
   double best = 1;
   for (std::size_t i = 0; i < challengers.size(); ++i) {
     const Comparison& c = *challengers[i]->comparison;
-    if (c.ci95_low <= 1 || adjusted[i] >= kAlpha || c.speedup <= best) continue;
+    // A lead within the margin is none, however sure it is: dispatch does not change for it.
+    if (c.verdict != SpeedVerdict::kFaster || adjusted[i] >= kAlpha || c.speedup <= best) continue;
     best = c.speedup;
     winner = challengers[i];
   }
   return winner ? std::optional(*winner) : std::nullopt;
+}
+
+std::optional<Trial> closest_to_win(const std::vector<Trial>& heldout, const std::string& baseline) {
+  const Trial* closest = nullptr;
+  for (const Trial& t : heldout) {
+    if (!is_ranked(t) || t.candidate() == baseline || !t.comparison || t.comparison->blocks == 0) continue;
+    if (t.comparison->speedup > (closest ? closest->comparison->speedup : 1)) closest = &t;
+  }
+  return closest ? std::optional(*closest) : std::nullopt;
 }
 
 double shrinkage_of(const std::vector<Trial>& discovery, const Trial& winner, const std::string& baseline) {

@@ -31,8 +31,12 @@ inline constexpr int kWinnerProcesses = 8;
 // After kFewestProcesses: worth the others.
 bool may_win(const Comparison& comparison);
 
-// The held-out trial that wins (tune.h says how); none if no held-out trial is ranked.
+// The held-out trial that wins (tune.h says how); none if no held-out trial is ranked. A challenger wins only if it is
+// FASTER: one that is ahead within the margin is the SAME, and the baseline stays.
 std::optional<Trial> choose_winner(const std::vector<Trial>& heldout, const std::string& baseline);
+
+// The fastest challenger that is ahead of the baseline at all; what to name where the baseline stays.
+std::optional<Trial> closest_to_win(const std::vector<Trial>& heldout, const std::string& baseline);
 
 // Share of the discovery speed-up that did not survive held-out data: 0.02 if 1.50 became 1.47. 0 for the baseline
 // itself.

@@ -72,6 +72,7 @@ void ProblemTuner::measure_finalists() {
     for (Trial& trial : heldout) trial = store(std::move(trial));
   }
   entry_.winner = choose_winner(heldout, baseline_);
+  if (entry_.winner && entry_.winner->candidate() == baseline_) entry_.closest = closest_to_win(heldout, baseline_);
   finish_arms(heldout);
   if (entry_.winner) entry_.shrinkage = shrinkage_of(trials_, *entry_.winner, baseline_);
   else

@@ -12,8 +12,8 @@ namespace flashcore {
 // Order, per problem: what dispatch would pick without the run (the baseline, of whatever family), the default config
 // of each supporting family (the first correct one is the incumbent; ref_fwd is searched only if it is alone), the
 // search against the incumbent, then in three other processes and with another seed the `finalists` fastest against the
-// baseline. The winner is the finalist with the best held-out speed-up among those whose interval lies above 1 with a
-// Holm-adjusted p below 5%; without one, the baseline. Errors: kBadInput
+// baseline. The winner is the finalist with the best held-out speed-up among those that are FASTER with a Holm-adjusted
+// p below 5%; without one, the baseline. Errors: kBadInput
 // for an unknown family or strategy, and for a proposer that ends before its first proposal; kEnvironment if the device
 // is not there or the store cannot be written.
 //
