@@ -346,9 +346,11 @@ typedef struct fc_append_operands {
   int64_t pages, page_size; /* page_size from 1 to 2^31 - 1 */
   void *k_cache, *v_cache;
   fc_strides k_cache_strides, v_cache_strides;
-  const int32_t* cache_seqlens;  /* [batch]: the keys that each sequence has. New row i becomes number cache_seqlens + i */
-  const int32_t* cu_seqlens_new; /* [batch + 1]: sequence s has the rows cu_seqlens_new[s] .. cu_seqlens_new[s + 1] - 1 */
-  const int32_t* block_table;    /* [batch, max_pages], rows table_stride apart, as of fc_operands */
+  const int32_t*
+      cache_seqlens; /* [batch]: the keys that each sequence has. New row i becomes number cache_seqlens + i */
+  const int32_t*
+      cu_seqlens_new;         /* [batch + 1]: sequence s has the rows cu_seqlens_new[s] .. cu_seqlens_new[s + 1] - 1 */
+  const int32_t* block_table; /* [batch, max_pages], rows table_stride apart, as of fc_operands */
   int64_t max_pages;
   int64_t table_stride; /* 0: max_pages */
   /* FlashInfer's form of the same: row r is key number row_positions[r] of sequence row_sequences[r] (-1: nobody's), in
@@ -361,7 +363,8 @@ typedef struct fc_append_operands {
   int64_t rotary_dim, rotary_rows, rotary_stride;
   const void *cos, *sin;
   /* q to be turned: [batch, rows_q, heads_q, head_dim], or with cu_seqlens_q [rows_q, heads_q, head_dim]. q_out may be
-   * q itself with the same strides. A row without a legal position becomes NaN. heads_q 0: none. Needs cache_seqlens. */
+   * q itself with the same strides. A row without a legal position becomes NaN. heads_q 0: none. Needs cache_seqlens.
+   */
   int64_t heads_q, rows_q;
   const void* q;
   void* q_out;
@@ -372,25 +375,26 @@ typedef struct fc_append_operands {
    * room for, where rows were refused for want of room. Needs cache_seqlens. */
   int32_t* new_seqlens;
   /* One word, to which the number of refused rows is added. Refused is a row whose sequence has a negative length, no
-   * place for the key in its row of the table, or a page that the pool does not have; whose number has no row of cos and
-   * sin; and whose boundaries leave the tensor. Nothing is written for it. */
+   * place for the key in its row of the table, or a page that the pool does not have; whose number has no row of cos
+   * and sin; and whose boundaries leave the tensor. Nothing is written for it. */
   uint32_t* refused;
 } fc_append_operands;
 
-#define FC_APPEND_OPERANDS_INIT                                                                                   \
-  {                                                                                                               \
-    (uint32_t)sizeof(fc_append_operands), 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, NULL,   \
-        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0, NULL, NULL,    \
-        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL                                                                    \
+#define FC_APPEND_OPERANDS_INIT                                                                                 \
+  {                                                                                                             \
+    (uint32_t)sizeof(fc_append_operands), 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, NULL, \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0, NULL, NULL,  \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL                                                                  \
   }
 
 /* Compiles and loads the kernel, or finds it. As fc_plan_create it may be done during a capture. */
 FC_API fc_status fc_append_create(fc_context context, const fc_append_kind* kind, fc_append* append);
 /* Launches under way and captured graphs stay valid. */
 FC_API fc_status fc_append_destroy(fc_append append);
-/* Enqueues on `stream` as fc_plan_launch does: allocates nothing, waits for nothing, may be captured. Two sequences that
- * name one page write to it both: pages that sequences share must be full, or copied before. Refused with FC_ERROR_BAD_INPUT
- * are null and misaligned addresses, sizes and strides out of range, and outputs that share memory with what is read. */
+/* Enqueues on `stream` as fc_plan_launch does: allocates nothing, waits for nothing, may be captured. Two sequences
+ * that name one page write to it both: pages that sequences share must be full, or copied before. Refused with
+ * FC_ERROR_BAD_INPUT are null and misaligned addresses, sizes and strides out of range, and outputs that share memory
+ * with what is read. */
 FC_API fc_status fc_append_launch(fc_append append, const fc_append_operands* operands, void* stream);
 
 /* --- timing: for programs that put another attention beside flashcore (docs/peers.md). Since ABI version 4 ------- */

@@ -40,7 +40,8 @@ append::Kind read_kind(const fc_append_kind* given) {
   if (kind.dtype < FC_FP32 || kind.dtype > FC_E5M2)
     throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1), FC_BF16 (2), FC_E4M3 (3) or FC_E5M2 (4)", kind.dtype);
   if (kind.rotary < FC_ROTARY_NONE || kind.rotary > FC_ROTARY_INTERLEAVED)
-    throw_bad_input("rotary is {}; use FC_ROTARY_NONE (0), FC_ROTARY_HALF (1) or FC_ROTARY_INTERLEAVED (2)", kind.rotary);
+    throw_bad_input("rotary is {}; use FC_ROTARY_NONE (0), FC_ROTARY_HALF (1) or FC_ROTARY_INTERLEAVED (2)",
+                    kind.rotary);
   if (kind.rotary_dtype < FC_FP32 || kind.rotary_dtype > FC_BF16)
     throw_bad_input("rotary_dtype is {}; use FC_FP32 (0), FC_FP16 (1) or FC_BF16 (2)", kind.rotary_dtype);
   append::Kind read;
@@ -92,7 +93,8 @@ class Reader {
       throw_bad_input("{} is null and the other is not; give row_sequences and row_positions, or neither",
                       given_.row_sequences ? "row_positions" : "row_sequences");
     if (given_.row_sequences && given_.cu_seqlens_new)
-      throw_bad_input("cu_seqlens_new and row_sequences are both given; one of them says whose rows are: leave one null");
+      throw_bad_input(
+          "cu_seqlens_new and row_sequences are both given; one of them says whose rows are: leave one null");
     const bool packed = given_.cu_seqlens_new || given_.row_sequences;
     params_.rows = rows_of("rows_new", given_.rows_new, packed);
     params_.rows.boundaries = int32s("cu_seqlens_new", given_.cu_seqlens_new, params_.batch + 1, false);
@@ -111,7 +113,8 @@ class Reader {
 
   // Offsets are counted in 64 bits.
   void check_reach(const char* name, const TensorLayout& l) const {
-    const std::int64_t extents[] = {l.batch, l.heads, l.rows}, strides[] = {l.stride_batch, l.stride_head, l.stride_row};
+    const std::int64_t extents[] = {l.batch, l.heads, l.rows},
+                       strides[] = {l.stride_batch, l.stride_head, l.stride_row};
     for (int i = 0; i < 3; ++i)
       if (extents[i] > 1 && (strides[i] > kMostReach / extents[i] || strides[i] < -kMostReach / extents[i]))
         throw_bad_input("{} has {} times a stride of {} elements; at most 2^56 elements are allowed", name, extents[i],
@@ -119,7 +122,8 @@ class Reader {
   }
 
   // Rows of new tensors: [batch, rows, heads, dim], or [rows, heads, dim].
-  TensorLayout layout_of(const append::Operand& x, const append::NewRows& rows, bool packed, const fc_strides& s) const {
+  TensorLayout layout_of(const append::Operand& x, const append::NewRows& rows, bool packed,
+                         const fc_strides& s) const {
     return {packed ? 1 : params_.batch, x.heads, rows.each, x.dim, s.batch, s.head, s.row};
   }
 
@@ -153,8 +157,8 @@ class Reader {
       throw_bad_input("{} is at {}, which is no multiple of its {}-byte elements; copy it", name, at, alignment);
   }
 
-  // Two rows in one place would be one sequence's data in another's. Of strides as slices and permutations make them, each
-  // steps over all that the smaller ones reach; others are refused.
+  // Two rows in one place would be one sequence's data in another's. Of strides as slices and permutations make them,
+  // each steps over all that the smaller ones reach; others are refused.
   void check_distinct(const char* name, const TensorLayout& l) const {
     std::array<std::pair<std::int64_t, std::int64_t>, 3> axes = {
         {{std::abs(l.stride_batch), l.batch}, {std::abs(l.stride_head), l.heads}, {std::abs(l.stride_row), l.rows}}};
@@ -164,7 +168,8 @@ class Reader {
       if (extent == 1) continue;
       if (stride < reach)
         throw_bad_input(
-            "{} has strides ({}, {}, {}) of batch, head and row: its rows of {} elements share memory, and one's new numbers "
+            "{} has strides ({}, {}, {}) of batch, head and row: its rows of {} elements share memory, and one's new "
+            "numbers "
             "would overwrite another's; give a tensor with memory of its own",
             name, l.stride_batch, l.stride_head, l.stride_row, l.columns);
       reach += stride * (extent - 1);
@@ -201,7 +206,8 @@ class Reader {
     if (!needs && given_.cache_seqlens)
       throw_bad_input("cache_seqlens and row_sequences are both given; row_positions say where rows go: leave it null");
     if (given_.new_seqlens && given_.row_sequences)
-      throw_bad_input("new_seqlens and row_sequences are both given; nobody counts a sequence's rows then: leave it null");
+      throw_bad_input(
+          "new_seqlens and row_sequences are both given; nobody counts a sequence's rows then: leave it null");
     params_.lengths = int32s("cache_seqlens", given_.cache_seqlens, params_.batch, false);
     params_.new_lengths = given_.new_seqlens;
     // In the place of the old ones they are written by a launch of its own.
@@ -266,8 +272,8 @@ class Reader {
     params_.rows_q = rows_of("rows_q", given_.rows_q, packed);
     params_.rows_q.boundaries = int32s("cu_seqlens_q", given_.cu_seqlens_q, params_.batch + 1, false);
     params_.q_moves = given_.q_at_length == 0 ? 1 : 0;
-    const bool in_place = given_.q == given_.q_out &&
-                          std::memcmp(&given_.q_strides, &given_.q_out_strides, sizeof(fc_strides)) == 0;
+    const bool in_place =
+        given_.q == given_.q_out && std::memcmp(&given_.q_strides, &given_.q_out_strides, sizeof(fc_strides)) == 0;
     const TensorLayout read = layout_of(q, params_.rows_q, packed, given_.q_strides);
     const TensorLayout written = layout_of(q, params_.rows_q, packed, given_.q_out_strides);
     if (!in_place) add("q", given_.q, read, false);

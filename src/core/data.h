@@ -46,7 +46,7 @@ struct AttentionInputs {
   std::vector<float> sink = {};   // Problem::sink_count() logits, by query head
   std::vector<float> alibi = {};  // Problem::alibi_count() slopes, by batch entry (if there is one for each), then head
   std::vector<ElementTensor> tensors = {};  // of Problem::tensors
-  std::int64_t first_batch = 0;             // what functions are told of batch entry 0: of one sequence of a ragged batch
+  std::int64_t first_batch = 0;  // what functions are told of batch entry 0: of one sequence of a ragged batch
   // Of a paged problem, whose k and v are pools of pages: rows of ProblemLayouts::table_stride entries, and keys of
   // each sequence.
   std::vector<std::int32_t> block_table = {}, seqused_kv = {};

@@ -212,7 +212,8 @@ class ReferenceRun {
     for (std::int64_t d = 0; d < p_.head_dim; ++d)
       row.q[static_cast<std::size_t>(d)] = inputs_.q.at(task.batch, task.head, task.row, d);
     row.keys = band_.keys_of_row(task.row);
-    row.at.b = static_cast<std::int32_t>(inputs_.first_batch + task.batch), row.at.h = static_cast<std::int32_t>(task.head);
+    row.at.b = static_cast<std::int32_t>(inputs_.first_batch + task.batch),
+    row.at.h = static_cast<std::int32_t>(task.head);
     row.at.hk = static_cast<std::int32_t>(task.head / p_.group_size()), row.at.i = static_cast<std::int32_t>(task.row);
     row.at.seqlen_q = static_cast<std::int32_t>(p_.seqlen_q);
     row.at.seqlen_kv = static_cast<std::int32_t>(p_.seqlen_kv);

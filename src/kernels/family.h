@@ -43,7 +43,8 @@ struct AttentionArgs {
   const std::int32_t* block_table = nullptr;
   // Those of Problem::tensors, in their order; their strides are in layouts.
   std::array<const void*, kMaxExpressionTensors> tensors = {};
-  std::int64_t first_batch = 0;  // what functions are told of batch entry 0: of one sequence of a ragged batch, on a CPU
+  std::int64_t first_batch =
+      0;  // what functions are told of batch entry 0: of one sequence of a ragged batch, on a CPU
   Addresses addresses() const;
 };
 

@@ -6,7 +6,6 @@
 #include "core/error.h"
 #include "core/expression_code.h"
 #include "core/problem_expressions.h"
-#include "kernels/gpu_family.h"
 
 namespace flashcore {
 
@@ -95,7 +94,7 @@ KernelEntry list_kernel(const ListShape& shape, const Problem& problem, const st
           tile::kListSharedBytes, tile::kListThreads};
 }
 
-void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const ProblemLayouts& layouts,
+void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const RaggedListParams& bounds,
                      const ListShape& shape) {
   const ListCounts counts = count_lists(problem, shape);
   const std::int64_t bytes = counts.lists * counts.words_per_list * 4;
@@ -124,12 +123,9 @@ void add_block_lists(Program& program, std::size_t offset, const Problem& proble
   const std::size_t own = offsetof(ListParams, expression);
   // Part by part, as set_params_of.
   maker.launch.params.assign(problem.ragged() ? sizeof(RaggedListParams) : sizeof(ListParams), std::byte{0});
-  maker.set_part(0, make_forward_params(problem, layouts));
-  if (problem.ragged()) {
-    maker.set_part(offsetof(RaggedListParams, ragged), make_ragged_params(problem, layouts));
-    relocate_ragged(maker, offsetof(RaggedListParams, ragged));
-  }
-  if (problem.paged()) maker.set_part(offsetof(RaggedListParams, paged), make_paged_params(problem, layouts));
+  maker.set_part(0, bounds.plain.problem);
+  if (problem.ragged()) maker.set_part(offsetof(RaggedListParams, ragged), bounds.ragged);
+  if (problem.paged()) maker.set_part(offsetof(RaggedListParams, paged), bounds.paged);
   maker.set_part(own, of_reader);
   maker.set_part(offsetof(ListParams, row_tiles), static_cast<int>(counts.row_tiles));
   relocate_expressions(maker, own, problem);

@@ -30,10 +30,11 @@ struct ListShape {
 // The kernel that makes lists of that shape, of the problem's traits as print_traits writes them.
 KernelEntry list_kernel(const ListShape& shape, const Problem& problem, const std::string& traits);
 // Of a problem with a mask function, once the program's last step has all its parameters, with an ExpressionParams at
-// byte `offset`: the step that makes the lists before it, of the same problem without addresses, and their memory.
+// byte `offset`: the step that makes the lists before it, and their memory. `bounds`: parameters of the same problem
+// without addresses; those of a ragged batch are to be relocated in the new first step.
 // Error kBadInput where they would take more than kMostListBytes.
 inline constexpr std::int64_t kMostListBytes = std::int64_t{1} << 32;
-void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const ProblemLayouts& layouts,
+void add_block_lists(Program& program, std::size_t offset, const Problem& problem, const RaggedListParams& bounds,
                      const ListShape& shape);
 
 }  // namespace flashcore

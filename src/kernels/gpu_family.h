@@ -76,7 +76,8 @@ std::size_t params_bytes(const Problem& problem) {
                                : sizeof(Params);
 }
 // A kernel's own parameters, of `forward` or, with those of scores, of `forward_scored`; of ragged problems with both,
-// of `forward_ragged` or, where their caches are in pages, of `forward_paged`. With those of functions of the user's own
+// of `forward_ragged` or, where their caches are in pages, of `forward_paged`. With those of functions of the user's
+// own
 // `_expressed` follows each name.
 template <class Params>
 void set_params_of(Step& step, const Params& params, const Problem& problem, const ProblemLayouts& layouts) {
@@ -191,8 +192,8 @@ class GpuFamily : public Family {
     const Traits traits = traits_of(problem);
     source.name_expression =
         fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
-                    entry_suffix(problem),
-                    print_traits(traits), initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
+                    entry_suffix(problem), print_traits(traits),
+                    initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
     source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
     if (problem.has_expression()) source.headers = {{kUserExpressionPath, user_expression_header(problem)}};
@@ -214,8 +215,13 @@ class GpuFamily : public Family {
   // Of a kernel with parameters of type Params, once `program` has all else.
   template <class Params>
   void add_lists(Program& program, const Config& config, const Problem& problem, const ProblemLayouts& layouts) const {
-    if (problem.has_mask_expression())
-      add_block_lists(program, expression_offset<Params>(problem), problem, layouts, *list_shape(config));
+    if (!problem.has_mask_expression()) return;
+    RaggedListParams bounds{};
+    bounds.plain.problem = make_forward_params(problem, layouts);
+    if (problem.ragged()) bounds.ragged = make_ragged_params(problem, layouts);
+    if (problem.paged()) bounds.paged = make_paged_params(problem, layouts);
+    add_block_lists(program, expression_offset<Params>(problem), problem, bounds, *list_shape(config));
+    if (problem.ragged()) relocate_ragged(program.steps.front(), offsetof(RaggedListParams, ragged));
   }
   // Of the names of a family's kernels, after `forward` or `forward_fp8`.
   static std::string entry_suffix(const Problem& problem) {

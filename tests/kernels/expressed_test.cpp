@@ -60,8 +60,8 @@ TEST(Expressed, WhatIsSaidOtherwiseIsTheSame) {
   }
 }
 
-// Each sequence has its own lengths and its place in the batch, and lists of blocks for tiles that it has; rows and keys
-// of a page end before the tile does.
+// Each sequence has its own lengths and its place in the batch, and lists of blocks for tiles that it has; rows and
+// keys of a page end before the tile does.
 TEST(Expressed, InRaggedBatches) {
   struct Ragged {
     const char* problem;
@@ -76,8 +76,8 @@ TEST(Expressed, InRaggedBatches) {
       {"b5_h2_sq70_sk130_d64_bf16_causal_wl90_raggedrandom", "s - 0.02 * b * (seqlen_kv - j)",
        "document_q[b, i] == document_kv[b, j] || j < 8 * b", "document_q: int[2], document_kv: int[2]"},
       {"b4_h2_hk1_sq90_sk300_d64_fp16_softcap2_sink_raggedhalving", "s + 0.1 * h", "i // 37 == j // 37 || h == b", ""},
-      {"b3_h2_hk1_sq40_sk260_d64_fp16_causal_raggedhalving_page16", "0.5 * s + gain[b]",
-       "j % 64 < 40 && keep[b, j]", "gain: float[1], keep: bool[2]"},
+      {"b3_h2_hk1_sq40_sk260_d64_fp16_causal_raggedhalving_page16", "0.5 * s + gain[b]", "j % 64 < 40 && keep[b, j]",
+       "gain: float[1], keep: bool[2]"},
       {"b2_h2_sq33_sk90_d64_bf16_raggedfull_page7", "", "(i + j + b) % 3 != 0", ""},
   };
   for (const Ragged& one : kCases) {

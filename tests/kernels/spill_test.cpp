@@ -60,7 +60,8 @@ Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>
   Problem problem = random() % 4 == 0 ? draw_problem(random, dtypes) : draw_paged_problem(random, dtypes);
   if (random() % 2 == 0) problem.page_size = 0;
   const bool has_score = random() % 3 > 0, has_mask = !has_score || random() % 2 == 0;
-  const char* mask = random() % 2 == 0 ? "document_q[b, i] == document_kv[b, j] || j < prefix[b]" : "allowed[b, h, i, j]";
+  const char* mask =
+      random() % 2 == 0 ? "document_q[b, i] == document_kv[b, j] || j < prefix[b]" : "allowed[b, h, i, j]";
   set_expressions(problem, has_score ? "s + bias[b, h, i, j] - slope[h] * abs(i + seqlen_kv - seqlen_q - j)" : "",
                   has_mask ? mask : "",
                   parse_tensors("bias: float[4], slope: float[1], document_q: int[2], document_kv: int[2], "

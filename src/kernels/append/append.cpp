@@ -22,8 +22,9 @@ DType dtype_of(Element element) { return static_cast<DType>(element); }
 std::int64_t size_of_element(Element element) { return static_cast<std::int64_t>(size_of(dtype_of(element))); }
 
 std::string text_of(const Kind& kind) {
-  return fmt::format("flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})}}",
-                     static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
+  return fmt::format(
+      "flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})}}",
+      static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
 }
 
 bool is_aligned(const Operand& operand, std::int64_t item) {
@@ -142,8 +143,9 @@ Launches launches_of(const Kind& kind, const AppendParams& params) {
 void run_on_cpu(const Kind& kind, const AppendParams& params) {
   const CpuRows rows(kind, params);
   const int total = params.rows.count + params.rows_q.count;
-  const std::int64_t row_bytes = (std::int64_t{params.k.heads} * params.k.dim + std::int64_t{params.v.heads} * params.v.dim) *
-                                 size_of_element(kind.element);
+  const std::int64_t row_bytes =
+      (std::int64_t{params.k.heads} * params.k.dim + std::int64_t{params.v.heads} * params.v.dim) *
+      size_of_element(kind.element);
   const std::int64_t wanted = std::clamp<std::int64_t>(total * row_bytes / kBytesPerThread, 1, cpu_threads());
   std::atomic<int> next{0};
   const auto work = [&](int) {

@@ -1,7 +1,7 @@
 #pragma once
-// Writes new rows of K and V to their places, turned by rotary embedding where asked, and turns Q. A CTA has a row of all
-// heads; the CTAs behind the last row have the new lengths. It moves each byte once and is bound by memory and by its
-// launch: what matters is 16 bytes to an access, and that every thread has one.
+// Writes new rows of K and V to their places, turned by rotary embedding where asked, and turns Q. A CTA has a row of
+// all heads; the CTAs behind the last row have the new lengths. It moves each byte once and is bound by memory and by
+// its launch: what matters is 16 bytes to an access, and that every thread has one.
 
 #include "kernels/append/params.h"
 #include "kernels/ptx/atomic.cuh"
@@ -98,8 +98,8 @@ FC_DEVICE void turn(const AppendParams& params, long long angle, float& a, float
   a = turned;
 }
 
-// Parts of a row that threads take one by one: turned ones come first. Both elements of a pair are one thread's, so that
-// a row may be turned where it lies.
+// Parts of a row that threads take one by one: turned ones come first. Both elements of a pair are one thread's, so
+// that a row may be turned where it lies.
 template <Kind K, bool kVector>
 FC_DEVICE int turned_parts(const AppendParams& params) {
   constexpr bool kWholePairs = kVector && K.rotary == Rotary::kInterleaved;

@@ -36,8 +36,8 @@ struct Operand {
 struct AppendParams {
   Operand k, v, q;  // q.heads is 0 where no q is turned
   NewRows rows, rows_q;
-  const int* lengths;      // [batch]: keys before the new ones; null with rows.sequences
-  const int* block_table;  // [batch, max_pages]; null: sequence s has page s alone, of a dense cache
+  const int* lengths;       // [batch]: keys before the new ones; null with rows.sequences
+  const int* block_table;   // [batch, max_pages]; null: sequence s has page s alone, of a dense cache
   const int* table_starts;  // [batch + 1] or null: then sequence s has the entries table_starts[s] .. of block_table
   int* new_lengths;         // [batch] or null
   unsigned* refused;        // one word, counted up by every row that has no place; or null
@@ -82,8 +82,8 @@ inline Owner owner_of(const NewRows& rows, int batch, int index, Load load) {
 
 // The number of the key that the owner's row becomes; -1 where it can have none.
 template <class Load>
-inline long long position_of(const AppendParams& params, const NewRows& rows, const Owner& owner, int index,
-                             bool moves, Load load) {
+inline long long position_of(const AppendParams& params, const NewRows& rows, const Owner& owner, int index, bool moves,
+                             Load load) {
   if (owner.state != State::kGood) return -1;
   const int start = rows.sequences ? load(rows.positions + index) : load(params.lengths + owner.sequence);
   return start < 0 ? -1 : start + (moves ? owner.row : 0);

@@ -237,7 +237,8 @@ void Functions::run_step(const Code& code, const Step& step, int lanes, float* v
 
 // What is the same for all keys is computed once and repeated, so that every operation takes whole rows of values.
 void Functions::run(const Code& code, const ExpressionPoint& at, const float* s, int lanes, float* values) const {
-  const std::int32_t variables[] = {0, static_cast<std::int32_t>(first_batch_) + at.b, at.h, at.hk, at.i, at.j, at.seqlen_q, at.seqlen_kv};
+  const std::int32_t variables[] = {
+      0, static_cast<std::int32_t>(first_batch_) + at.b, at.h, at.hk, at.i, at.j, at.seqlen_q, at.seqlen_kv};
   for (std::size_t n = 0; n < code.steps.size(); ++n) {
     const Step& step = code.steps[n];
     float* to = values + n * kLanes;

@@ -368,8 +368,8 @@ struct Forward : tile::KernelExpressions<has_expression(T)>,
     slope = score.slope(tile.batch, tile.head_q);
     last_row = tile::min_int(tile.first_row + C.block_m, params.seqlen_q) - 1;
     if constexpr (T.mask_expression) {
-      this->list = tile::BlockList::of(*this->expression_params, batch_entry_of_tile(), tile.head_q,
-                                       tile.first_row / C.block_m);
+      this->list =
+          tile::BlockList::of(*this->expression_params, batch_entry_of_tile(), tile.head_q, tile.first_row / C.block_m);
       blocks = {0, this->list.count(this->expression_params)};
     } else {
       blocks = mask().template blocks<C.block_n>(tile.first_row, last_row);

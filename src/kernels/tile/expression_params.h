@@ -56,8 +56,8 @@ struct Expressed {
   ExpressionParams expression;
 };
 
-// The same of a ragged batch, of `forward_ragged_expressed` and `forward_paged_expressed`. All: their parameters without
-// functions, Ragged or Paged.
+// The same of a ragged batch, of `forward_ragged_expressed` and `forward_paged_expressed`. All: their parameters
+// without functions, Ragged or Paged.
 template <class All>
 struct ExpressedRagged {
   All all;

@@ -65,8 +65,7 @@ std::string read_exactly(const json& name, std::size_t bytes, const char* what) 
 
 OutputJudgement judge_one(const PlacedProblem& problem, const Oracle& oracle, const json& output,
                           Strictness strictness) {
-  HostTensor o(problem.output_dtype(),
-               make_layouts(problem.problem(), Layout::kBhsd).o);
+  HostTensor o(problem.output_dtype(), make_layouts(problem.problem(), Layout::kBhsd).o);
   const std::string bytes = read_exactly(output.at("o"), o.data.size(), "o");
   std::memcpy(o.data.data(), bytes.data(), bytes.size());
   // Who writes no log-sum-exp is not judged by it.
