@@ -62,8 +62,12 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   const int acc_o = fragments * t.head_dim_v / 2;
   const int acc_s = fragments * c.block_n / 2, p = fragments * c.block_n / 8;
   const int q = c.q_in_registers ? fragments * padded_k(t.head_dim) / 8 : fragments * 4;
-  const int unpacked = multiplies_8_bits(arch) ? 0 : fragments == 1 ? 36 + t.head_dim_v / 8 : 48 + t.head_dim_v / 4;
-  return acc_o + acc_s + p + q + fragments * 8 + unpacked + (t.softcap ? 8 : 0) + 60;
+  const int unpacked = multiplies_8_bits(arch) ? 0
+                       : fragments == 1        ? (c.q_in_registers ? 76 : 56) + t.head_dim_v / 8
+                                               : 56 + t.head_dim_v / 4;
+  // Beside a wide O of one fragment ptxas places badly what little is left.
+  const int wide = multiplies_8_bits(arch) && fragments == 1 && t.head_dim_v >= 160 ? 20 : 0;
+  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + (t.softcap ? 8 : 0) + 60;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.
