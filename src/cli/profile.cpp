@@ -77,6 +77,9 @@ void check_flags(const ProfileArguments& options, const DeviceInfo& device) {
     if (options.emulate)
       refuse("--emulate", device.limits.emulated ? "the emulator's counts anyway" : "no GPU kernels");
   }
+  if (options.sass && options.planted)
+    throw_bad_input(
+        "--sass was given with --planted, which asks for the first bottleneck alone; leave one of them out");
   if (!options.nvdisasm.empty() && !options.sass)
     throw_bad_input("--nvdisasm was given without --sass, which alone runs it; give both, or leave it out");
   if (options.sass && device.limits.kind != DeviceKind::kCuda)

@@ -1,6 +1,9 @@
 """flashcore profile on the CPU, on the emulator, for a GPU that is not here, and with counters that Nsight Compute wrote elsewhere."""
 
+import glob
 import json
+import os
+import shutil
 import unittest
 
 import support
@@ -36,6 +39,66 @@ class ProfileTest(support.CliTest):
     def row(self, entry, name):
         (row,) = [row for row in entry["indicators"] if row["name"] == name]
         return row
+
+    def sass(self, tool):
+        """The profile's machine code by that program; None, and why, where the compiler is missing."""
+        (entry,) = self.profile(DONE, "--device", "emulator", "--problem", SMALL, "--family", "sm80_fwd", "--sass", "--nvdisasm", tool)
+        if entry["sass"] is None and any(lost["source"] == "machine code" and "NVRTC" in lost["why"] for lost in entry["lost"]):
+            self.skipTest("no NVRTC here: nothing can be compiled with line information")
+        self.assertIsNotNone(entry["sass"], entry["lost"])
+        return entry["sass"]
+
+    def tool(self, script):
+        self.write("nvdisasm", "#!/bin/sh\n" + script)
+        os.chmod(self.path("nvdisasm"), 0o755)
+        return self.path("nvdisasm")
+
+    def test_hot_lines_stand_beside_what_a_disassembler_told_of_them(self):
+        # One instruction for each line of the kernel's file.
+        sass = self.sass(self.tool(r"""printf '\t.section\t.text.kernel,"ax"\n'
+for line in $(seq 1 500); do
+  printf '\t//## File "/x/kernels/sm80_fwd/kernel.cuh", line %d\n        /*%04x*/                   FAKE R%d ;\n' $line $line $line
+done
+"""))
+        self.assertEqual(sass["tool"], self.path("nvdisasm"))
+        own = [line for line in sass["lines"] if line["where"].startswith("kernels/sm80_fwd/kernel.cuh:") and not line["caller"]]
+        self.assertTrue(own, sass["lines"])
+        with open(os.path.join(support.SOURCE_DIR, "src/kernels/sm80_fwd/kernel.cuh"), encoding="utf-8") as file:
+            text = file.read().splitlines()
+        for line in own:
+            number = int(line["where"].split(":")[1].split()[0])
+            self.assertEqual([i["text"] for i in line["instructions"]], ["FAKE R%d" % number])
+            self.assertEqual(line["source"], text[number - 1].strip())
+        units = [line["requests"] * line["units_per_request"] for line in sass["lines"]]
+        self.assertEqual(units, sorted(units, reverse=True), "the one with most traffic first")
+
+    def test_the_real_disassembler_finds_the_loads_of_a_line(self):
+        found = shutil.which("nvdisasm") or next(iter(sorted(glob.glob(os.path.join(
+            support.SOURCE_DIR, "out/torch/lib/python3*/site-packages/triton/backends/nvidia/bin/nvdisasm")))), None)
+        if not found:
+            self.skipTest("no nvdisasm here: only the fake one was asked")
+        sass = self.sass(found)
+        self.assertTrue(sass["same_code"], "line information changed the code")
+        for line in sass["lines"]:
+            texts = " ".join(i["text"] for i in line["instructions"])
+            expected = {"shared load": "LDS", "global store": "STG", "global load": "LDG", "shared store": "STS"}[line["kind"]]
+            self.assertIn(expected, texts, line["where"])
+
+    def test_without_a_disassembler_it_says_what_to_do_and_keeps_the_rest(self):
+        for tool, words in ((self.path("nowhere"), ["is not there", "--nvdisasm"]), (self.tool("echo broken >&2; exit 7\n"), ["ended with 7: broken"]),
+                            (self.tool("exit 0\n"), ["no instruction with a source line"])):  # fmt: skip
+            (entry,) = self.profile(DONE, "--device", "emulator", "--problem", SMALL, "--family", "sm80_fwd", "--sass", "--nvdisasm", tool)
+            self.assertIsNone(entry["sass"])
+            (why,) = [lost["why"] for lost in entry["lost"] if lost["source"] == "machine code"]
+            if "NVRTC" not in why:
+                for word in words:
+                    self.assertIn(word, why)
+            self.assertIn("still hold", why)
+            self.assertTrue(entry["bottlenecks"] and entry["counted"])
+        self.expect_error(BAD_USAGE, ["--sass", "cpu"], "profile", "--device", "cpu", "--problem", SMALL, "--sass")
+        self.expect_error(BAD_USAGE, ["--nvdisasm", "--sass"], "profile", "--device", "emulator", "--problem", SMALL, "--nvdisasm", "x")
+        self.expect_error(BAD_USAGE, ["--emulate"], "profile", *H200, "--problem", SMALL, "--sass")
+        self.expect_error(BAD_USAGE, ["--planted"], "profile", "--device", "emulator", "--planted", "--sass")
 
     def test_on_the_cpu(self):
         (entry,) = self.profile(DONE, "--device", "cpu", "--problem", "b1_h4_s256_d64_fp32", "--seconds", "0.3")

@@ -71,7 +71,7 @@ std::optional<Trial> choose_winner(const std::vector<Trial>& heldout, const std:
   for (std::size_t i = 0; i < challengers.size(); ++i) {
     const Comparison& c = *challengers[i]->comparison;
     // A lead within the margin is none, however sure it is: dispatch does not change for it.
-    if (c.verdict != SpeedVerdict::kFaster || adjusted[i] >= kAlpha || c.speedup <= best) continue;
+    if (c.verdict != SpeedVerdict::kFaster || c.ci95_low <= 1 || adjusted[i] >= kAlpha || c.speedup <= best) continue;
     best = c.speedup;
     winner = challengers[i];
   }
