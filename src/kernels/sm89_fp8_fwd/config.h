@@ -65,8 +65,9 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   const int unpacked = multiplies_8_bits(arch) ? 0
                        : fragments == 1        ? (c.q_in_registers ? 76 : 56) + t.head_dim_v / 8
                                                : 56 + t.head_dim_v / 4;
-  // Beside a wide O of one fragment ptxas places badly what little is left.
-  const int wide = multiplies_8_bits(arch) && fragments == 1 && t.head_dim_v >= 160 ? 20 : 0;
+  // Beside the widest O of one fragment, or a wide one and many scores, ptxas places badly what little is left.
+  const bool is_tight = t.head_dim_v >= 160 || (t.head_dim_v >= 96 && c.block_n > 64);
+  const int wide = multiplies_8_bits(arch) && fragments == 1 && is_tight ? 28 : 0;
   return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + (t.softcap ? 8 : 0) + 60;
 }
 
