@@ -189,11 +189,17 @@ FC_DEVICE Head head_of_list(const ListParams& params, int& row_tile) {
 template <Traits T, int kGroups, int kGroupRows, int kBlockN>
 FC_KERNEL(kListThreads, 1)
 list_blocks(const __grid_constant__ ListParams params) {
-  int row_tile;
-  const Head head = head_of_list(params, row_tile);
-  const BlockLister<T, kGroups, kGroupRows, kBlockN> lister = {params.problem, params.expression, head,
-                                                               row_tile * kGroups * kGroupRows};
-  lister.run(params.expression.lists + ptx::ctaid_x() * params.expression.words_per_list);
+  const ForwardParams& problem = params.problem;
+  const int number = ptx::ctaid_x(), row_tile = number % params.row_tiles;
+  int head_q = number / params.row_tiles, batch = 0;
+  if (params.expression.lists_per_head == 0) batch = head_q, head_q = 0;
+  else batch = head_q / problem.heads_q, head_q -= batch * problem.heads_q;
+  const BlockLister<T, kGroups, kGroupRows, kBlockN> lister = {
+      problem,
+      params.expression,
+      {batch, head_q, head_q / (problem.heads_q / problem.heads_kv)},
+      row_tile * kGroups * kGroupRows};
+  lister.run(params.expression.lists + number * params.expression.words_per_list);
 }
 
 template <Traits T, int kGroups, int kGroupRows, int kBlockN>
