@@ -85,8 +85,9 @@ done
             self.assertIn(expected, texts, line["where"])
 
     def test_without_a_disassembler_it_says_what_to_do_and_keeps_the_rest(self):
-        for tool, words in ((self.path("nowhere"), ["is not there", "--nvdisasm"]), (self.tool("echo broken >&2; exit 7\n"), ["ended with 7: broken"]),
-                            (self.tool("exit 0\n"), ["no instruction with a source line"])):  # fmt: skip
+        for script, words in ((None, ["is not there", "--nvdisasm"]), ("echo broken >&2; exit 7\n", ["ended with 7: broken"]),
+                              ("exit 0\n", ["no instruction with a source line"])):  # fmt: skip
+            tool = self.tool(script) if script else self.path("nowhere")
             (entry,) = self.profile(DONE, "--device", "emulator", "--problem", SMALL, "--family", "sm80_fwd", "--sass", "--nvdisasm", tool)
             self.assertIsNone(entry["sass"])
             (why,) = [lost["why"] for lost in entry["lost"] if lost["source"] == "machine code"]
