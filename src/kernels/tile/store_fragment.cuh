@@ -37,11 +37,11 @@ FC_DEVICE void store_even_odd(unsigned char* row, const float (&acc)[kTiles][4],
     for (int pair = 0; pair < kPairs; ++pair) {
       unsigned kept[2], given[2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned first = pack<E>(column(2 * pair, 2 * half), column(2 * pair, 2 * half + 1));
-        const unsigned second = pack<E>(column(2 * pair + 1, 2 * half), column(2 * pair + 1, 2 * half + 1));
-        kept[half] = is_odd ? second : first;
-        given[half] = ptx::bits_of_float(ptx::shfl_bfly(ptx::float_of_bits(is_odd ? first : second), 1));
+      for (int part = 0; part < 2; ++part) {
+        const unsigned first = pack<E>(column(2 * pair, 2 * part), column(2 * pair, 2 * part + 1));
+        const unsigned second = pack<E>(column(2 * pair + 1, 2 * part), column(2 * pair + 1, 2 * part + 1));
+        kept[part] = is_odd ? second : first;
+        given[part] = ptx::bits_of_float(ptx::shfl_bfly(ptx::float_of_bits(is_odd ? first : second), 1));
       }
       if (exists) {
         ptx::st_global_v4(row + 64 * pair + 32 * (t % 2) + 16 * (t / 2),
@@ -52,9 +52,9 @@ FC_DEVICE void store_even_odd(unsigned char* row, const float (&acc)[kTiles][4],
     if constexpr (kTiles % 4 != 0) {
       constexpr int kLast = kTiles / 2 - 1;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const unsigned word = pack<E>(column(kLast, 2 * half), column(kLast, 2 * half + 1));
-        if (exists) ptx::st_global_u32(reinterpret_cast<unsigned*>(row + 32 * kLast + 8 * t + 4 * half), word);
+      for (int part = 0; part < 2; ++part) {
+        const unsigned word = pack<E>(column(kLast, 2 * part), column(kLast, 2 * part + 1));
+        if (exists) ptx::st_global_u32(reinterpret_cast<unsigned*>(row + 32 * kLast + 8 * t + 4 * part), word);
       }
     }
   }
