@@ -689,7 +689,7 @@ inline const std::vector<Mutation>& mutations() {
        "return add_sink(max_scaled[r] - static_cast<float>(kExponent),", "return add_sink(max_scaled[r],", kWrong},
       {"sm89_columns_exchanged", kAda, kBytes, kStore, "32 * (t % 2) + 16 * (t / 2)", "32 * (t / 2) + 16 * (t % 2)",
        kWrong},
-      {"sm89_last_columns_exchanged", kAda, kBytesOdd, kStore, "8 * t + 4 * half", "4 * t + 16 * half", kWrong},
+      {"sm89_last_columns_exchanged", kAda, kBytesOdd, kStore, "8 * t + 4 * part", "4 * t + 16 * part", kWrong},
       {"sm89_sums_counted_twice", kAda, kBytes, kK89, "tile::set_zero(part[m]);",
        "if (first == 0 && d == 0) tile::set_zero(part[m]);", kWrong},
       // --- changes that alter no result and no order ---

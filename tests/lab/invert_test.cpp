@@ -102,7 +102,9 @@ TEST_F(InvertTest, AQuarterOfTheMultipliesIsLeftAndTheRestIsThere) {
     EXPECT_EQ(variant.loaded(), plain.loaded()) << candidate;
     EXPECT_EQ(variant.stored(), plain.stored()) << candidate;
     // A block whose scores exceed the maximum is done again; with other scores fewer are.
-    EXPECT_GE(variant.value("ex2"), 0.95 * plain.value("ex2")) << candidate;
+    // sm89_fp8_fwd decides for 16 rows, others for 64 or never: it saves more.
+    const double most = candidate.starts_with("sm89_fp8_fwd") ? 0.9 : 0.95;
+    EXPECT_GE(variant.value("ex2"), most * plain.value("ex2")) << candidate;
   }
 }
 
@@ -175,7 +177,9 @@ TEST_F(InvertTest, DivergentLanesMakeMoreRequests) {
     EXPECT_TRUE(bitwise_equal(variant.outputs, plain.outputs)) << candidate;
     // Where all loads are by TMA, only lanes of the main loop diverge, which no counter shows.
     if (!candidate.starts_with("sm90")) {
-      EXPECT_GT(variant.requests(), 1.2 * plain.requests()) << candidate;
+      // sm89_fp8_fwd has no loads of its own but its copies: what else it requests is ldmatrix, which cannot diverge.
+      const double least = candidate.starts_with("sm89_fp8_fwd") ? 1.1 : 1.2;
+      EXPECT_GT(variant.requests(), least * plain.requests()) << candidate;
     }
   }
 }

@@ -142,7 +142,7 @@ class KvCacheTest(unittest.TestCase):
             with self.assertRaisesRegex(flashcore.Error, words):
                 flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, *tensors, **{"block_table": self.table, **arguments})
 
-        refused("rotary_cos is given; .* takes None only", rotary_cos=self.q)
+        refused("rotary_cos is given alone; give both", rotary_cos=self.q)
         refused("cache_leftpad is given", cache_leftpad=self.used)
         refused("both given", page_table=self.table)
         refused("cache_seqlens is a float", cache_seqlens=2.5)

@@ -68,7 +68,7 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   // Beside the widest O of one fragment, or a wide one and many scores, ptxas places badly what little is left.
   const bool is_tight = t.head_dim_v >= 160 || (t.head_dim_v >= 96 && c.block_n > 64);
   const int wide = multiplies_8_bits(arch) && fragments == 1 && is_tight ? 28 : 0;
-  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + (t.softcap ? 8 : 0) + 60;
+  return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + (t.softcap && fragments == 2 ? 8 : 0) + 60;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

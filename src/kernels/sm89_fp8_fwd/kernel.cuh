@@ -176,9 +176,9 @@ struct Forward : tile::Marks {
     unsigned pairs[4];
     ptx::ldmatrix_x4_trans(pairs, address);
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      even[part] = ptx::prmt(pairs[2 * part], pairs[2 * part + 1], 0x6420u);
-      odd[part] = ptx::prmt(pairs[2 * part], pairs[2 * part + 1], 0x7531u);
+    for (int pair = 0; pair < 2; ++pair) {
+      even[pair] = ptx::prmt(pairs[2 * pair], pairs[2 * pair + 1], 0x6420u);
+      odd[pair] = ptx::prmt(pairs[2 * pair], pairs[2 * pair + 1], 0x7531u);
     }
   }
   // acc_o += P·V, of 16 columns at a time, whose tensor-core sums are promoted before the next ones are begun.
