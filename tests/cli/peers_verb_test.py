@@ -53,7 +53,7 @@ class PeersTest(CliTest):
                                ("b2_h2_sq3_sk16_d16_fp32_raggedhalving_page4", {"q", "k", "v", "cu_seqlens_q", "seqused_kv", "block_table"})):  # fmt: skip
             log = os.path.join(self.folder, "inputs.json")
             self.environment["FAKE_PEER_LOG"] = log
-            (row,) = self.run_peers("--peer", fake("logs"), problem=problem, rounds="2")
+            (row,) = self.run_peers("--peer", fake("logs:logs"), problem=problem, rounds="2")
             self.assertEqual(row["refused"]["logs"], "it only looks")
             inputs = self.read("inputs.json")
             self.assertEqual(set(inputs), names)
