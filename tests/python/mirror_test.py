@@ -74,12 +74,13 @@ class Call:
         if self.page_size:
             table = view((self.batch, 7), "int32")
             sizes = _paged._Sizes(self.packed[0], *self.cache, table, self.batch, "NHD")
-            return _paged._plan_of(sizes, self.bounds, (self.packed[0], *self.cache, self.packed[3]), self.causal, self.window, self.window_alignment,
-                                   self.scale, None, self.scaling, self.scores).info  # fmt: skip
+            sizes.seqlen_q, sizes.seqlen_kv = self.bounds
+            return _paged._plan_of(sizes, (self.packed[0], *self.cache, self.packed[3]), self.causal, self.window, self.window_alignment,
+                                   self.scale, None, self.scaling, self.scores, self.functions).info  # fmt: skip
         if self.ragged:
-            sizes = _varlen._Sizes(*self.packed[:3], self.batch)
-            return _varlen._plan_of(sizes, self.bounds, tuple(self.packed), self.causal, self.window, self.window_alignment, self.scale, None,
-                                    self.scaling, self.scores).info  # fmt: skip
+            sizes = _varlen._Sizes(*self.packed[:3], self.batch, self.bounds)
+            return _varlen._plan_of(sizes, tuple(self.packed), self.causal, self.window, self.window_alignment, self.scale, None,
+                                    self.scaling, self.scores, self.functions).info  # fmt: skip
         return _plan._plan_of(*self.tensors, "bhsd", self.causal, self.window, self.window_alignment, self.scale, None, self.scaling, self.scores,
                               self.functions).info  # fmt: skip
 
