@@ -175,8 +175,8 @@ struct BlockLister {
   }
 };
 
-// Whose list the CTA of a ragged batch makes, and of which tile of rows. The kernel below has the same by itself: a call
-// made ptxas compile it anew, and what was measured of it on an H200 would have been stale.
+// Whose list the CTA of a ragged batch makes, and of which tile of rows. list_blocks has the same by itself: with a
+// call ptxas makes other code of it, and what was measured of it on an H200 would be stale.
 FC_DEVICE Head head_of_list(const ListParams& params, int& row_tile) {
   const ForwardParams& problem = params.problem;
   const int number = ptx::ctaid_x();
