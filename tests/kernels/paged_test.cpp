@@ -60,6 +60,12 @@ class PagedBatch {
     args.sink = put_floats(inputs_.sink), args.alibi = put_floats(inputs_.alibi);
     args.descale_q = put_floats(inputs_.descale_q), args.descale_k = put_floats(inputs_.descale_k);
     args.descale_v = put_floats(inputs_.descale_v);
+    for (std::size_t t = 0; t < inputs_.tensors.size(); ++t) {
+      const std::vector<std::byte>& data = inputs_.tensors[t].data;
+      tensors_.push_back(device_->allocate(data.size(), 4096));
+      device_->upload(tensors_.back()->data(), data.data(), data.size());
+      args.tensors[t] = tensors_.back()->data();
+    }
     launch_ = loaded_->bind(args);
   }
 
@@ -148,7 +154,7 @@ class PagedBatch {
   std::unique_ptr<LoadedCandidate> loaded_;
   AttentionInputs inputs_;
   std::unique_ptr<Buffer> q_, k_, v_, o_, lse_, cu_q_, table_, used_;
-  std::vector<std::unique_ptr<Buffer>> floats_;
+  std::vector<std::unique_ptr<Buffer>> floats_, tensors_;
   Launch launch_;
 };
 
@@ -370,9 +376,11 @@ TEST(PagedFamiliesTest, ThatReadPages) {
   EXPECT_EQ(dispatch(problem, ampere).candidate.family->name(), "sm80_decode_fwd");
   EXPECT_EQ(dispatch(prompt, device->info()).candidate.family->name(), "sm90_fwd");
   EXPECT_EQ(dispatch(prompt, ampere).candidate.family->name(), "sm80_fwd");
-  int about_pages = 0;
+  // Every other family for GPUs says that it is the pages that it does not read.
+  std::size_t for_gpus = 0, about_pages = 0;
+  for (const Family* family : all_families()) for_gpus += family->kind() == DeviceKind::kCuda;
   for (const std::string& reason : reasons) about_pages += reason.find("paged caches") != std::string::npos;
-  EXPECT_EQ(about_pages, 3);
+  EXPECT_EQ(about_pages, for_gpus - names.size());
 }
 
 TEST(PagedFamiliesTest, Fp32) {
