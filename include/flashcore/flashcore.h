@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 9
+#define FC_ABI_VERSION 10
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -42,11 +42,19 @@ typedef enum fc_status {
 
 /* Element type of q, k and v, and of o unless o_dtype says otherwise. The 8-bit ones are OCP's: e4m3 (float8_e4m3fn:
  * largest 448, no infinity) and e5m2. Since ABI version 4 */
-typedef enum fc_dtype { FC_FP32 = 0, FC_FP16 = 1, FC_BF16 = 2, FC_E4M3 = 3, FC_E5M2 = 4 } fc_dtype;
+typedef enum fc_dtype {
+  FC_FP32 = 0,
+  FC_FP16 = 1,
+  FC_BF16 = 2,
+  FC_E4M3 = 3,
+  FC_E5M2 = 4,
+  FC_INT8 = 5 /* of a quantised cache alone: -128 to 127. Since ABI version 10 */
+} fc_dtype;
 
-/* How many factors (descales) bring 8-bit q, k and v back to their values, x = descale * stored. Since ABI version 4 */
+/* How many factors (descales) bring 8-bit q, k and v, or a quantised cache's k and v, back to their values, x = descale
+ * * stored. Since ABI version 4 */
 typedef enum fc_scaling {
-  FC_SCALING_USUAL = 0,  /* one a tensor for 8 bits, none for others */
+  FC_SCALING_USUAL = 0,  /* one a tensor for 8 bits and quantised caches, none for others */
   FC_SCALING_NONE = 1,   /* none: they are what is stored */
   FC_SCALING_TENSOR = 2, /* one for each of q, k and v */
   FC_SCALING_HEAD = 3    /* [batch, heads_kv] for each: query head h has that of key head h / (heads_q / heads_kv) */
@@ -105,7 +113,8 @@ typedef enum fc_given {
   FC_GIVEN_WINDOW = 32,   /* both sides: 0 is no key beside the row's own one. Since ABI version 3 */
   FC_GIVEN_O_DTYPE = 64,  /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
   FC_GIVEN_SOFTCAP = 128, /* a softcap of 0 is then refused, as any other outside its range. Since ABI version 5 */
-  FC_GIVEN_TENSOR_STRIDES = 256 /* of all fc_tensor: 0 repeats an element. Since ABI version 7 */
+  FC_GIVEN_TENSOR_STRIDES = 256, /* of all fc_tensor: 0 repeats an element. Since ABI version 7 */
+  FC_GIVEN_KV_DTYPE = 512        /* kv_dtype; without it k and v are of dtype. Since ABI version 10 */
 } fc_given;
 
 /* A tensor that a score or mask function names. It may be larger than what the function reads, not smaller. Since ABI
@@ -173,12 +182,14 @@ typedef struct fc_attention {
   int64_t total_q;    /* of a ragged batch: rows of q and o. Rows that no sequence has are neither read nor written */
   int64_t total_kv;   /* rows of k and v */
   /* Functions of the caller's own, as docs/expressions.md has them: "s + bias[h, i, j]", "j <= i"; null or empty: none.
-   * Not of 8 bits, nor of ragged batches, yet. Since ABI version 7, like the next four fields */
+   * Not of 8 bits, nor with a quantised cache. Since ABI version 7, like the next four fields */
   const char* score;
   const char* mask;
   const fc_tensor* tensors; /* that the two name, tensor_count of them, each of which is named */
   int32_t tensor_count;     /* at most 8 */
-  int32_t unused_last;      /* padding */
+  /* A quantised cache: FC_E4M3, FC_E5M2 or FC_INT8 of k and v beside q of 16 or 32 bits. They become q's type on the
+   * way to the multiplication, which is exact; `scaling` says which factors they have. Since ABI version 10 */
+  int32_t kv_dtype; /* fc_dtype, with FC_GIVEN_KV_DTYPE */
   /* Since ABI version 8, like the next three fields */
   int64_t page_size;    /* keys in a page of a paged cache, 1 to 65536; 0: k and v are no pages. With lengths other than
                            FC_LENGTHS_FIXED; seqlen_kv bounds the keys of a sequence, and total_kv is 0 */
@@ -258,7 +269,7 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
 
 /* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
  * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous. S = scale * descale_q * descale_k * (q k^T), and o =
- * descale_v * (softmax(S) v). They are read when the launch runs. On the CPU a factor that is zero, negative, NaN or
+ * descale_v * (softmax(S) v). Of a quantised cache descale_q is null. They are read when the launch runs. On the CPU a factor that is zero, negative, NaN or
  * infinite is refused; on a GPU nobody looks. Null for a plan without factors. Since ABI version 4 */
 FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                        const float* descale_q, const float* descale_k, const float* descale_v,

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from ._library import Error
 
-ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int32": 4, "bool": 1}
-_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1, "int32": 4, "bool": 1}
+_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8"}
 # Arrays of lengths and pages; all others are of floats.
+_CACHE_ROLES = ("k", "v", "k_cache", "v_cache")  # which may be int8
 _INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "block_table", "indptr", "indices", "last_page_len",
                 "cache_seqlens", "cu_seqlens_new", "new_seqlens", "refused", "row_sequences", "row_positions", "table_starts")  # fmt: skip
 # Arrays that a score or mask function reads, or that become one.
@@ -28,7 +29,7 @@ class View(NamedTuple):
 
     framework: str  # "torch" | "numpy" | "cupy" | "jax" | "buffer" | "dlpack"
     device: str  # "cpu" | "cuda:N"
-    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int32" | "bool"
+    dtype: str  # "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int8" | "int32" | "bool"
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int  # of the element whose indices are all 0; a negative stride reaches below it
@@ -52,9 +53,13 @@ def _dtype(name: str, role: str) -> str:
             raise Error(f"{role} is of dtype {name}; give int32")
         return "int32"
     found = _NAMES.get(name.split(".")[-1])
-    if found is None:
-        raise Error(f"{role} is of dtype {name}; use float32, float16, bfloat16, float8_e4m3fn or float8_e5m2")
+    if found is None or (found == "int8" and role not in _CACHE_ROLES):
+        raise Error(f"{role} is of dtype {name}; use {_usual_dtypes(role)}")
     return found
+
+
+def _usual_dtypes(role: str) -> str:
+    return "float32, float16, bfloat16, float8_e4m3fn" + (", float8_e5m2 or int8" if role in _CACHE_ROLES else " or float8_e5m2")
 
 
 def _of_torch(x: Any, role: str) -> View:
@@ -173,7 +178,7 @@ class _Versioned(ctypes.Structure):
                 ("flags", ctypes.c_uint64), ("tensor", _Tensor)]  # fmt: skip
 
 
-_DL_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16", (10, 8): "e4m3", (12, 8): "e5m2"}
+_DL_DTYPES = {(2, 32): "fp32", (2, 16): "fp16", (4, 16): "bf16", (10, 8): "e4m3", (12, 8): "e5m2", (0, 8): "int8"}
 _DL_READ_ONLY, _DL_COPIED = 1, 2  # flags
 _DL_CPU, _DL_CUDA, _DL_CUDA_HOST, _DL_CUDA_MANAGED = 1, 2, 3, 13
 
@@ -225,8 +230,8 @@ def _of_dlpack(x: Any, role: str, stream: int | None) -> View:
         if kind_and_bits != (0, 32) or tensor.lanes != 1:
             raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); give int32")
         dtype = "int32"
-    if dtype is None or tensor.lanes != 1:
-        raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use float32, float16, bfloat16, float8_e4m3fn or float8_e5m2")
+    if dtype is None or tensor.lanes != 1 or (dtype == "int8" and role not in _CACHE_ROLES):
+        raise Error(f"{role} is of DLPack dtype ({tensor.code}, {tensor.bits}, {tensor.lanes}); use {_usual_dtypes(role)}")
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
     strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else _contiguous(shape)
     address = (tensor.data or 0) + tensor.byte_offset

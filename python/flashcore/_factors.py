@@ -1,4 +1,4 @@
-"""The factors of 8-bit q, k and v (descales): which kind a call has, and where they lie."""
+"""The factors of 8-bit q, k and v, or of a quantised cache (descales): which kind a call has, and where they lie."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ._arrays import View
 from ._library import Error
 
 DTYPES = ("e4m3", "e5m2")
+CACHES = (*DTYPES, "int8")  # of k and v beside q of 16 or 32 bits
 OUTPUTS = ("bf16", "fp16", "e4m3", "e5m2")
 USUAL, NONE, TENSOR, HEAD = 0, 1, 2, 3  # fc_scaling
 _WORDS = {None: USUAL, "none": NONE, "tensor": TENSOR, "head": HEAD}
@@ -35,13 +36,23 @@ def output_dtype(dtype: str) -> str:
     return "bf16" if dtype in DTYPES else dtype
 
 
+def require_types(q: View, *others: tuple[str, View]) -> None:
+    """Error unless k and v are of q's type, or of one type that a quantised cache has, and on its device."""
+    for role, x in others:
+        quantised = q.dtype not in DTYPES and x.dtype in CACHES and x.dtype == others[0][1].dtype
+        if x.device != q.device or not (x.dtype == q.dtype or quantised):
+            raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree, but for the type of a "
+                        "quantised cache: e4m3, e5m2 or int8 of k and v beside q of 16 or 32 bits")  # fmt: skip
+
+
 def number_of(scaling: Any, dtype: str) -> int:
+    """`dtype`: of k."""
     try:
         number = _WORDS[scaling]
     except (KeyError, TypeError):
         raise Error(f"scaling is {scaling!r}; use 'tensor', 'head' or 'none'") from None
-    if number in (TENSOR, HEAD) and dtype not in DTYPES:
-        raise Error(f"scaling is {scaling!r} and q is {dtype}; leave it out: only arrays of 8-bit floats have factors")
+    if number in (TENSOR, HEAD) and dtype not in CACHES:
+        raise Error(f"scaling is {scaling!r} and q is {dtype}; leave it out: only arrays of 8 bits have factors")
     return number
 
 
@@ -86,20 +97,25 @@ def contiguous_beside(found: View, role: str, q: View) -> View:
     return found
 
 
-def read(q: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stream: int | None) -> Factors:
+def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stream: int | None) -> Factors:
     """Error, naming the argument, for factors that do not suit q, k and v, or one another."""
-    given = [x is not None for x in descales]
-    if not any(given):
+    given = {role: x is not None for role, x in zip(_ROLES, descales)}
+    if not any(given.values()):
         return _NO_FACTORS
-    if q.dtype not in DTYPES:
-        role = _ROLES[given.index(True)]
-        raise Error(f"{role} is given and q is {q.dtype}; leave it out: only arrays of 8-bit floats have factors")
-    if not all(given):
-        raise Error(f"{_ROLES[given.index(True)]} is given and {_ROLES[given.index(False)]} is not; give all three, or none")
-    made, addresses, keep = sizes(), [], []
+    first = next(role for role, there in given.items() if there)
+    if k.dtype not in CACHES:
+        raise Error(f"{first} is given and q is {q.dtype}; leave it out: only arrays of 8 bits have factors")
+    needed = _ROLES if q.dtype in DTYPES else _ROLES[1:]
+    if given["descale_q"] and "descale_q" not in needed:
+        raise Error(f"descale_q is given and q is {q.dtype} beside a cache of {k.dtype}; leave it out: only k and v have factors")
+    if not all(given[role] for role in needed):
+        missing = next(role for role in needed if not given[role])
+        raise Error(f"{first} is given and {missing} is not; give all three, or none" if needed == _ROLES else
+                    f"{first} is given and {missing} is not; give both, or none")  # fmt: skip
+    made, addresses, keep = sizes(), [0] * (len(_ROLES) - len(needed)), []
     shape_of_heads = (made.batch, made.heads_kv)
     kinds = []
-    for role, x in zip(_ROLES, descales):
+    for role, x in zip(needed, descales[len(_ROLES) - len(needed) :]):
         if isinstance(x, numbers.Real) and not isinstance(x, bool):
             address, cell = _of_number(x, role, q)
             kinds.append(TENSOR)
@@ -115,6 +131,6 @@ def read(q: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stre
         addresses.append(address)
         keep.append(cell)
     if len(set(kinds)) != 1:
-        raise Error(f"{_ROLES[kinds.index(HEAD)]} has a factor for each key head and {_ROLES[kinds.index(TENSOR)]} one for all; give all "
-                    "three alike")  # fmt: skip
+        raise Error(f"{needed[kinds.index(HEAD)]} has a factor for each key head and {needed[kinds.index(TENSOR)]} one for all; give all "
+                    f"{'three ' if needed == _ROLES else ''}alike")  # fmt: skip
     return Factors(kinds[0], tuple(addresses), keep)

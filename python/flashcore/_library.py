@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -48,6 +48,7 @@ GIVEN_WINDOW = 32
 GIVEN_O_DTYPE = 64
 GIVEN_SOFTCAP = 128
 GIVEN_TENSOR_STRIDES = 256
+GIVEN_KV_DTYPE = 512
 
 
 class Tensor(ctypes.Structure):
@@ -69,7 +70,7 @@ class Attention(ctypes.Structure):
         ("unused", ctypes.c_int32), ("o_dtype", ctypes.c_int32), ("scaling", ctypes.c_int32), ("softcap", ctypes.c_double),
         ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32), ("lengths", ctypes.c_int32), ("unused_end", ctypes.c_int32),
         ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64), ("score", ctypes.c_char_p), ("mask", ctypes.c_char_p),
-        ("tensors", ctypes.POINTER(Tensor)), ("tensor_count", ctypes.c_int32), ("unused_last", ctypes.c_int32),
+        ("tensors", ctypes.POINTER(Tensor)), ("tensor_count", ctypes.c_int32), ("kv_dtype", ctypes.c_int32),
         ("page_size", ctypes.c_int64), ("pages", ctypes.c_int64), ("max_pages", ctypes.c_int64), ("table_stride", ctypes.c_int64),
     ]  # fmt: skip
 

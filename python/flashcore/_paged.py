@@ -10,7 +10,7 @@ from typing import Any
 from . import _arrays, _factors, _functions, _library, _plan, _scores, _varlen
 from ._arrays import View
 from ._functions import Functions
-from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
+from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
 from ._plan import Plan
 
 _LAYOUTS = {"NHD": (1, 2), "HND": (2, 1)}  # where the keys of a page and the heads stand
@@ -29,8 +29,7 @@ class _Sizes:
         for role, x in (("k_cache", k), ("v_cache", v)):
             if len(x.shape) != 4:
                 raise Error(f"{role} has shape {x.shape}; give four axes, [pages, page_size, heads_kv, head_dim] or those of layout='HND'")
-            if x.dtype != q.dtype or x.device != q.device:
-                raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree")
+        _factors.require_types(q, ("k_cache", k), ("v_cache", v))
         self.total_q, self.heads_q, self.head_dim = q.shape
         self.pages, self.page_size, self.heads_kv = k.shape[0], k.shape[self.row_axis], k.shape[self.head_axis]
         self.head_dim_v = v.shape[3]
@@ -79,7 +78,8 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
 
     Args:
         q: [total_q, heads, head_dim]: the rows of all sequences, one sequence after another. Arrays, dtypes and devices as of `attention`.
-        k_cache: [pages, page_size, heads_kv, head_dim], or [pages, heads_kv, page_size, head_dim] with layout="HND". Any strides, so that
+        k_cache: of q's type or, beside q of 16 or 32 bits, a quantised cache of float8_e4m3fn, float8_e5m2 or int8.
+            [pages, page_size, heads_kv, head_dim], or [pages, heads_kv, page_size, head_dim] with layout="HND". Any strides, so that
             K and V may be parts of one array, as long as the elements of a row are adjacent. Pages of 1 to 65536 keys.
         v_cache: the same with head_dim_v columns.
         block_table: int32 [batch, max_pages] on the device of q: entry p of row s is the page that holds the keys from p · page_size on
@@ -97,7 +97,8 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         out: where to write, [total_q, heads, head_dim_v]. Default: a new array.
         return_lse: also return the log-sum-exp of each row, float32 [heads, total_q].
         stream, candidate: as of `attention`.
-        descale_q, descale_k, descale_v: of 8-bit q and caches, as of `attention`: [batch, heads_kv] by sequence.
+        descale_q, descale_k, descale_v: of 8-bit q and caches, as of `attention`: [batch, heads_kv] by sequence. Of a quantised cache,
+            8-bit pages beside q of 16 or 32 bits, descale_k and descale_v.
         score, mask, tensors, bias, prefix: as of `varlen_attention`.
 
     Returns:
@@ -147,14 +148,14 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
         if o.shape != sizes.output_shape() or o.dtype not in allowed or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape()} on {q.device}")
         problem = Attention(
-            dtype=_plan.DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q, seqlen_kv=sizes.seqlen_kv,
+            dtype=_plan.DTYPES[q.dtype], kv_dtype=_plan.DTYPES[k.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q, seqlen_kv=sizes.seqlen_kv,
             head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal, alignment=alignment, scale=0.0 if scale is None else scale,
             q=_varlen._strides("q", q), k=sizes.cache_strides("k_cache", k), v=sizes.cache_strides("v_cache", v), o=_varlen._strides("out", o),
             candidate=name or None, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
             o_dtype=_plan.DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
             lengths=_varlen._RAGGED, total_q=sizes.total_q, page_size=sizes.page_size, pages=sizes.pages, max_pages=sizes.max_pages,
             table_stride=sizes.table_stride,
-            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
+            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
         return Plan(q.device, problem)
 

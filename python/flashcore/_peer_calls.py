@@ -15,7 +15,7 @@ from typing import Any, Callable
 from . import _library, _peer_text
 
 MAX_SCORE_BYTES = 12e9  # of an implementation that forms all scores
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "int8": "int8"}
 TENSOR_DTYPES = {"fp32": "float32", "int32": "int32", "bool": "bool"}
 LARGEST_E4M3 = 448.0
 NO_LSE = "writes no LSE"
@@ -46,11 +46,13 @@ class Problem:
         self.layout: str = request["layout"]
         self.device, self.on_gpu = device, device.startswith("cuda")
         self.dtype, self.o_dtype = (getattr(torch, DTYPES[fields[name]]) for name in ("dtype", "o_dtype"))
-        self.q, self.k, self.v = (self._load(request["inputs"][name]) for name in "qkv")
-        self.scaling: str = fields["scaling"]  # of 8-bit q, k and v: none, tensor or head
+        self.kv_dtype = getattr(torch, DTYPES[fields.get("kv_dtype", fields["dtype"])])
+        self.q = self._load(request["inputs"]["q"])
+        self.k, self.v = (self._load(request["inputs"][name], self.kv_dtype) for name in "kv")
+        self.scaling: str = fields["scaling"]  # of 8-bit q, k and v, or of a quantised cache: none, tensor or head
         self.descales: tuple[Any, ...] = ()
         if self.scaling != "none":
-            self.descales = tuple(self._load(request["inputs"]["descale_" + name], torch.float32) for name in "qkv")
+            self.descales = tuple(self._load(request["inputs"]["descale_" + name], torch.float32) for name in ("kv" if self.quantised else "qkv"))
         self.softcap: float | None = fields["softcap"]
         self.slopes, self.sink = (self._load(request["inputs"][name], torch.float32) if fields[name] != "none" else None for name in ("alibi", "sink"))
         self.score_text, self.mask_text = fields["score"] or "", fields["mask"] or ""  # docs/expressions.md
@@ -66,7 +68,7 @@ class Problem:
                 setattr(self, name, self._load(request["inputs"][name], torch.int32))
         if self.paged:
             # The gates have NaN where no key is; who multiplies by zero there instead of leaving it out is not timed for that.
-            for pool in () if self.is_8bit else (self.k, self.v):
+            for pool in () if self.kv_dtype.itemsize == 1 else (self.k, self.v):
                 pool.masked_fill_(pool.isnan(), 0.0)
         # Bounds that cut nothing off are none: one query row that sees all keys needs no mask. Sequences of a ragged batch may be longer
         # or shorter than each other's keys, so that there every bound counts.
@@ -108,6 +110,17 @@ class Problem:
     @property
     def is_8bit(self) -> bool:
         return self.dtype.itemsize == 1
+
+    @property
+    def quantised(self) -> bool:
+        """Whether k and v are a quantised cache, of 8 bits beside q of more."""
+        return self.kv_dtype != self.dtype
+
+    @property
+    def descale_addresses(self) -> list[int]:
+        """Of q, k and v; 0 where there are none."""
+        addresses = [x.data_ptr() for x in self.descales]
+        return [0] * (3 - len(addresses)) + addresses
 
     @property
     def grouped(self) -> bool:
@@ -190,11 +203,10 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
         window = None
     slopes = None if p.slopes is None else "head" if p.slopes.dim() == 1 else "batch"
     plan = flashcore.plan(q, k, v, out=outs[0], causal=p.causal, scale=p.scale, candidate=candidate, window=window, window_alignment=alignment,
-                          softcap=p.softcap, alibi=slopes, sink=p.sink is not None, scaling=p.scaling if p.is_8bit else None,
+                          softcap=p.softcap, alibi=slopes, sink=p.sink is not None, scaling=p.scaling if p.is_8bit or p.quantised else None,
                           score=p.score_text or None, mask=p.mask_text or None, tensors=p.tensors or None)  # fmt: skip
     tensors = [p.tensors[name].data_ptr() for name in plan.tensors]
-    descales = [x.data_ptr() for x in p.descales] or [0, 0, 0]
-    operands = [*descales, 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
+    operands = [*p.descale_addresses, 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
 
     def compute(i: int, keep: Any = (q, k, v)) -> None:  # addresses do not keep memory alive
         stream = torch.cuda.current_stream().cuda_stream if p.on_gpu else 0
@@ -550,6 +562,8 @@ def peer_call(name: str, p: Problem) -> Call:
         raise Refused("it knows no softcap, ALiBi, sinks or functions of scores, or is not asked for them")
     if p.mask_text and not peer.takes_masks:
         raise Refused("it knows no masks but bands, or is not asked for them")
+    if p.quantised:
+        raise Refused("it takes no quantised caches, or is not asked for them")
     if p.is_8bit and not peer.takes_8bit:
         raise Refused("it takes no 8-bit types, or is not asked for them")
     if p.ragged and not peer.takes_ragged:

@@ -50,10 +50,10 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
     scores = _scores.of_words(p.softcap, slopes, p.sink is not None)
     given = _functions.read(of_rows[0], p.score_text or None, p.mask_text or None, p.tensors or None, None, None, None, p.causal, lambda: sizes, None)
     plan_of = _paged._plan_of if p.paged else _varlen._plan_of
-    scaling = _plan._factors.number_of(p.scaling if p.is_8bit else None, of_rows[0].dtype)
+    scaling = _plan._factors.number_of(p.scaling if p.is_8bit or p.quantised else None, of_keys[0].dtype)
     plan = plan_of(sizes, (of_rows[0], *of_keys, of_rows[1]), p.causal, window, None if p.causal or window is None else p.alignment, p.scale, candidate,
                    scaling, scores, given.functions)  # fmt: skip
-    operands = [*([x.data_ptr() for x in p.descales] or [0, 0, 0]), 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
+    operands = [*p.descale_addresses, 0 if p.slopes is None else p.slopes.data_ptr(), 0 if p.sink is None else p.sink.data_ptr()]
     lengths = {"cu_seqlens_q": p.cu_seqlens_q.data_ptr()}
     if p.paged:
         lengths |= {"seqused_kv": p.seqused_kv.data_ptr(), "block_table": p.block_table.data_ptr()}

@@ -17,9 +17,9 @@ from typing import Any, Sequence
 from . import _arrays, _library
 from ._arrays import View
 from . import _factors, _functions, _scores
-from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Operands, Strides
+from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Error, Note, Operands, Strides
 
-DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4}
+DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "e4m3": 3, "e5m2": 4, "int8": 5}
 CAUSAL = {False: 0, None: 0, "none": 0, True: 1, "bottom_right": 1, "top_left": 2}
 ALIGNMENTS = {None: 0, "bottom_right": 0, "top_left": 1}
 LAYOUTS = {"bhsd": (0, 1, 2), "bshd": (0, 2, 1)}  # where batch, head and row stand
@@ -204,8 +204,7 @@ class _Sizes:
         for role, x in (("q", q), ("k", k), ("v", v)):
             if len(x.shape) != 4:
                 raise Error(f"{role} has shape {x.shape}; give four axes, [batch, heads, seqlen, head_dim] or those of layout='bshd'")
-            if x.dtype != q.dtype or x.device != q.device:
-                raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree")
+        _factors.require_types(q, ("k", k), ("v", v))
         (self.batch, self.heads_q, self.seqlen_q), self.head_dim = self._axes(q), q.shape[3]
         (batch_k, self.heads_kv, self.seqlen_kv), dim_k = self._axes(k), k.shape[3]
         batch_v, heads_v, seqlen_v = self._axes(v)
@@ -245,12 +244,12 @@ def _make_problem(sizes: _Sizes, q: View, k: View, v: View, o: View, causal: int
                   scale: float | None, alignment: int, candidate: bytes | None, scaling: int, scores: _scores.Scores,
                   functions: _functions.Functions) -> Attention:  # fmt: skip
     return Attention(
-        dtype=DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
+        dtype=DTYPES[q.dtype], kv_dtype=DTYPES[k.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q,
         seqlen_kv=sizes.seqlen_kv, head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal,
         alignment=alignment, scale=0.0 if scale is None else scale, q=sizes.strides("q", q), k=sizes.strides("k", k), v=sizes.strides("v", v),
         o=sizes.strides("out", o), candidate=candidate, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
         o_dtype=DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
-        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE)
+        given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | GIVEN_TENSOR_STRIDES | (0 if scale is None else GIVEN_SCALE)
         | (0 if scores.softcap is None else GIVEN_SOFTCAP), **functions.fields())  # fmt: skip
 
 
@@ -307,7 +306,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
          tensors: Any = None, bias: Any = None, prefix: Any = None, documents: Any = None) -> Plan:  # fmt: skip
     """The plan for arrays like these: same shapes, strides, dtype, device and alignment. For `Plan.launch` in tight loops.
 
-    Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v have: "tensor" (the
+    Args as of `attention`; `out` defaults to a contiguous array. `scaling` says which factors 8-bit q, k and v, or k and v of a quantised cache, have: "tensor" (the
     default: one each), "head" ([batch, heads_kv] each) or "none". `alibi` says which slopes there are, "head" ([heads]) or "batch"
     ([batch, heads]), and `sink` whether there are sinks. Of the arrays of score and mask functions the plan keeps shapes and strides;
     `Plan.tensors` are their names, in the order of the addresses that `Plan.launch` takes.
@@ -318,7 +317,7 @@ def plan(q: Any, k: Any, v: Any, *, out: Any = None, causal: Any = False, scale:
         o = View("none", views[0].device, _factors.output_dtype(views[0].dtype), shape, _arrays._contiguous(shape), 0, None)
     else:
         o = _arrays.output(out, "out")
-    return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[0].dtype),
+    return _plan_of(*views, o, layout, causal, window, window_alignment, scale, candidate, _factors.number_of(scaling, views[1].dtype),
                     _scores.of_words(softcap, alibi, sink),
                     _functions.read(views[0], score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(*views, layout), None).functions)  # fmt: skip
 
@@ -334,7 +333,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         q: [batch, heads, seqlen_q, head_dim]: NumPy, CuPy, JAX, PyTorch or any array with `__dlpack__`; float32, float16,
             bfloat16, float8_e4m3fn or float8_e5m2 (torch.float8_*, ml_dtypes), all three of one; on the CPU or a CUDA GPU. Any strides, broadcasts included, as long as the elements of a row are
             adjacent; negative ones on the CPU only. Subclasses (masked arrays, FakeTensor, ...) are refused.
-        k: [batch, heads_kv, seqlen_kv, head_dim]; heads_kv divides heads (grouped-query attention).
+        k: [batch, heads_kv, seqlen_kv, head_dim]; heads_kv divides heads (grouped-query attention). Beside q of 16 or 32 bits k and v may
+            be a quantised cache, of float8_e4m3fn, float8_e5m2 or int8: they become q's type on the way to the multiplication.
         v: [batch, heads_kv, seqlen_kv, head_dim_v].
         causal: False; True or "bottom_right": the last row sees every key; "top_left": row i sees keys 0..i. Both are the
             same where seqlen_q = seqlen_kv.
@@ -350,7 +350,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         return_lse: also return the log-sum-exp of each row, float32 [batch, heads, seqlen_q].
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
-        descale_q, descale_k, descale_v: of 8-bit q, k and v: what their numbers are multiplied with, all three or none. A number
+        descale_q, descale_k, descale_v: of 8-bit q, k and v: what their numbers are multiplied with, all three or none; of a quantised
+            cache descale_k and descale_v. A number
             or a float32 array of one element for a whole tensor, or float32 [batch, heads_kv] for each key head and the query heads
             that read it. Positive and finite (not looked at on a GPU).
         softcap: from 1e-6 to 1e6: a score s = scale · q kᵀ becomes softcap · tanh(s / softcap) before it is masked (Gemma 2, Grok).
@@ -386,7 +387,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         vo = _arrays.view(out, "out", stream)  # JAX's own are written this once
     else:
         vo = _arrays.output(out, "out", stream)
-    factors = _factors.read(vq, (descale_q, descale_k, descale_v), lambda: _Sizes(vq, vk, vv, layout), stream)
+    factors = _factors.read(vq, vk, (descale_q, descale_k, descale_v), lambda: _Sizes(vq, vk, vv, layout), stream)
     scores, operands = _scores.read(vq, softcap, alibi, sink, lambda: _Sizes(vq, vk, vv, layout), stream)
     given = _functions.read(vq, score, mask, tensors, bias, prefix, documents, causal, lambda: _Sizes(vq, vk, vv, layout), stream)
     p = _plan_of(vq, vk, vv, vo, layout, causal, window, window_alignment, scale, candidate, factors.scaling, scores, given.functions)

@@ -18,7 +18,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
                             causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, rotary_interleaved: bool = True,
                             alibi_slopes: Optional[Tensor] = None, num_splits: int = 0, return_softmax_lse: bool = False, *,
                             page_table: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None, max_seqlen_q: Optional[int] = None,
-                            sink: Optional[Tensor] = None) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
+                            sink: Optional[Tensor] = None, q_descale: Optional[Tensor] = None, k_descale: Optional[Tensor] = None,
+                            v_descale: Optional[Tensor] = None) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
     """flash_attn.flash_attn_with_kvcache: the rows of q over a cache, to which new tokens are appended first. Nothing is read on the host, so a
     captured call serves a cache that grows.
 
@@ -43,6 +44,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         cu_seqlens_q, max_seqlen_q: int32 [batch + 1] and a bound, for sequences with different numbers of rows (FlashAttention 3's). Not
             with k and v.
         sink: [heads], logits that join each row's sum (not in FlashAttention).
+        q_descale, k_descale, v_descale: float32 [batch, heads_kv], FlashAttention 3's: what q and caches of 8 bits are multiplied with. Beside
+            q of 16 bits caches of float8_e4m3fn, float8_e5m2 or int8 are quantised ones: k_descale and v_descale (not in FlashAttention).
 
     Returns:
         The output with the axes of q, or (output, softmax_lse) with float32 [batch, heads, rows], or [heads, rows of all sequences].
@@ -85,6 +88,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
             at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
             q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length)
         return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
+                     descale_q=q_descale, descale_k=k_descale, descale_v=v_descale,
                      **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
 
 
@@ -93,8 +97,8 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, softcap: float, window_s
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         if not isinstance(x, Tensor):
             raise _library.Error(f"{name} is a {type(x).__name__}; flashcore.flash_attn takes PyTorch tensors (flashcore.paged_attention takes NumPy's)")
-        if name != "q" and x.dtype != q.dtype:
-            raise _library.Error(f"{name} is {x.dtype} and q {q.dtype}; give one type")
+        if name != "q" and x.dtype != q.dtype and (x.dtype != k_cache.dtype or x.dtype.itemsize > 1 or q.dtype.itemsize == 1):
+            raise _library.Error(f"{name} is {x.dtype} and q {q.dtype}; give one type, or caches of 8 bits beside q of 16")
         if name != "q" and x.dim() != 4:
             raise _library.Error(f"{name} has shape {tuple(x.shape)}; give [pages, page_size, heads_kv, dim], or [batch, length, heads_kv, dim] without a "
                                  "block_table")  # fmt: skip

@@ -91,7 +91,7 @@ def _plan_of(q: Tensor, k: Tensor, v: Tensor, out: Tensor, batch: int, bounds: t
     """As varlen_attention finds it."""
     views = tuple(_arrays.view(x, role, None) for role, x in (("q", q), ("k", k), ("v", v), ("out", out)))
     sizes = _varlen._Sizes(*views[:3], batch, bounds)
-    scaling = _factors.read(views[0], (None, None, None), lambda: sizes, None).scaling
+    scaling = _factors.read(views[0], views[1], (None, None, None), lambda: sizes, None).scaling
     scores = _scores.of_words(softcap, None, sink is not None)
     return _varlen._plan_of(sizes, views, causal, window, None, scale, None, scaling, scores, _functions.NONE)
 

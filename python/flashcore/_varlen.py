@@ -8,7 +8,7 @@ from typing import Any, Callable
 from . import _arrays, _factors, _functions, _library, _plan, _scores
 from ._arrays import View
 from ._functions import Functions, Given
-from ._library import GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
+from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
 from ._plan import Plan
 
 _RAGGED = 1  # FC_LENGTHS_FULL
@@ -21,8 +21,7 @@ class _Sizes:
         for role, x in (("q", q), ("k", k), ("v", v)):
             if len(x.shape) != 3:
                 raise Error(f"{role} has shape {x.shape}; give three axes, [rows of all sequences, heads, head_dim]")
-            if x.dtype != q.dtype or x.device != q.device:
-                raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree")
+        _factors.require_types(q, ("k", k), ("v", v))
         (self.total_q, self.heads_q, self.head_dim), (self.total_kv, self.heads_kv, dim_k) = q.shape, k.shape
         total_v, heads_v, self.head_dim_v = v.shape
         self.batch, (self.seqlen_q, self.seqlen_kv) = batch, bounds
@@ -79,7 +78,7 @@ def launch_packed(sizes: Any, views: tuple[View, View, View], out: Any, descales
         vo = _arrays.view(out, "out", stream)
     else:
         vo = _arrays.output(out, "out", stream)
-    factors = _factors.read(vq, descales, lambda: sizes, stream)
+    factors = _factors.read(vq, vk, descales, lambda: sizes, stream)
     scores, operands = _scores.read(vq, *score, lambda: sizes, stream)
     p = plan_of((vq, vk, vv, vo), factors.scaling, scores)
     lse = lse_view = None
@@ -126,7 +125,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
         return_lse: also return the log-sum-exp of each row, float32 [heads, total_q].
         stream: a CUstream as a number; default: the framework's current stream.
         candidate: "family" or "family:key=value,…" pins a kernel; default: flashcore chooses.
-        descale_q, descale_k, descale_v: of 8-bit q, k and v, as of `attention`.
+        descale_q, descale_k, descale_v: of 8-bit q, k and v, or of a quantised cache, as of `attention`.
         score, mask, tensors, bias: as of `attention`, by each sequence's own rows and keys: i and j count from its first ones, seqlen_q and
             seqlen_kv are its lengths, and b is its place in the batch. Arrays have the bounds, [batch, heads, max_seqlen_q, max_seqlen_kv]
             or what broadcasts to it; what they hold past a sequence's end is not read. Not with arrays of 8 bits, yet.
@@ -173,12 +172,12 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
         if o.shape != sizes.output_shape() or o.dtype not in allowed or o.device != q.device:
             raise Error(f"out is {o.dtype} {o.shape} on {o.device}; it must be {' or '.join(allowed)} {sizes.output_shape()} on {q.device}")
         problem = Attention(
-            dtype=_plan.DTYPES[q.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q, seqlen_kv=sizes.seqlen_kv,
+            dtype=_plan.DTYPES[q.dtype], kv_dtype=_plan.DTYPES[k.dtype], batch=sizes.batch, heads_q=sizes.heads_q, heads_kv=sizes.heads_kv, seqlen_q=sizes.seqlen_q, seqlen_kv=sizes.seqlen_kv,
             head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal, alignment=alignment, scale=0.0 if scale is None else scale,
             q=_strides("q", q), k=_strides("k", k), v=_strides("v", v), o=_strides("out", o), candidate=name or None, window_left=window[0],
             window_right=window[1], window_alignment=window_alignment, o_dtype=_plan.DTYPES[o.dtype], scaling=scaling,
             softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, lengths=_RAGGED, total_q=sizes.total_q, total_kv=sizes.total_kv,
-            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
+            given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
         return Plan(q.device, problem)
 

@@ -35,7 +35,7 @@ constexpr const char* kNoFactors = "to fc_plan_launch_scaled, or make the plan w
 constexpr const char* kNotScaled = "has no factors; give null, or make the plan with a scaling";
 constexpr const char* kFactorRule = "factors are positive and finite";
 constexpr FloatOperand kFloatOperands[] = {
-    {"descale_q", Operand::kDescaleQ, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
+    {"descale_q", Operand::kDescaleQ, [](const Problem& p) { return p.descale_q_count(); }, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
     {"descale_k", Operand::kDescaleK, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
     {"descale_v", Operand::kDescaleV, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
     {"sink", Operand::kSink, [](const Problem& p) { return p.sink_count(); }, "logit",
@@ -119,9 +119,10 @@ Plan::Plan(std::shared_ptr<Context> context, const Request& request)
   needs_q_ = request.layouts.q.elements() > 0;
   needs_kv_ = request.layouts.k.elements() > 0 && needs_q_;
   needs_o_ = request.layouts.o.elements() > 0;
-  const auto element = static_cast<std::int64_t>(size_of(problem_.dtype));
+  const auto element = static_cast<std::int64_t>(size_of(problem_.dtype)),
+             kv_element = static_cast<std::int64_t>(size_of(problem_.cache_dtype()));
   const std::int64_t lse = request.layouts.lse_elements;
-  footprints_ = {Footprint(layouts_.q, element), Footprint(layouts_.k, element), Footprint(layouts_.v, element),
+  footprints_ = {Footprint(layouts_.q, element), Footprint(layouts_.k, kv_element), Footprint(layouts_.v, kv_element),
                  Footprint(layouts_.o, static_cast<std::int64_t>(size_of(problem_.output_dtype()))),
                  Footprint({1, 1, 1, lse, lse, lse, lse}, sizeof(float))};
   const std::vector<Choice> choices = choices_for(request, context_->info());

@@ -26,7 +26,8 @@ constexpr std::uint32_t kFifthSize = offsetof(fc_attention, lengths);
 constexpr std::uint32_t kSixthSize = offsetof(fc_attention, score);
 constexpr std::uint32_t kSeventhSize = offsetof(fc_attention, page_size);
 constexpr std::uint32_t kKnownGiven =
-    FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP | FC_GIVEN_TENSOR_STRIDES;
+    FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP |
+    FC_GIVEN_TENSOR_STRIDES | FC_GIVEN_KV_DTYPE;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
 constexpr int kMaxAlignment = 4096;
 
@@ -42,9 +43,21 @@ DType dtype_of(const char* field, std::int32_t value) {
   }
 }
 
+DType cache_dtype_of(std::int32_t value, DType dtype) {
+  switch (value) {
+    case FC_E4M3: return DType::kE4M3;
+    case FC_E5M2: return DType::kE5M2;
+    case FC_INT8: return DType::kInt8;
+    default:
+      if (value == static_cast<std::int32_t>(dtype)) return dtype;
+      throw_bad_input("kv_dtype is {}; use FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5), or leave out FC_GIVEN_KV_DTYPE",
+                      value);
+  }
+}
+
 std::string scaling_word(std::int32_t value, const Problem& problem) {
   switch (value) {
-    case FC_SCALING_USUAL: return std::string(to_string(Problem::usual_scaling(problem.dtype)));
+    case FC_SCALING_USUAL: return std::string(to_string(problem.usual_scaling()));
     case FC_SCALING_NONE: return "none";
     case FC_SCALING_TENSOR: return "tensor";
     case FC_SCALING_HEAD: return "head";
@@ -187,11 +200,12 @@ fc_attention whole(const fc_attention* given) {
         "given has FC_GIVEN_WINDOW, and a struct of {} bytes has no fields for a window; start from "
         "FC_ATTENTION_INIT of the header that belongs to this library",
         size);
-  if (size < kSeventhSize && (a.given & FC_GIVEN_TENSOR_STRIDES) != 0)
+  if (size < kSeventhSize && (a.given & (FC_GIVEN_TENSOR_STRIDES | FC_GIVEN_KV_DTYPE)) != 0)
     throw_bad_input(
-        "given has FC_GIVEN_TENSOR_STRIDES, and a struct of {} bytes has no tensors; start from FC_ATTENTION_INIT of "
-        "the header that belongs to this library",
-        size);
+        "given has {}, and a struct of {} bytes has no {}; start from FC_ATTENTION_INIT of the header that belongs to "
+        "this library",
+        (a.given & FC_GIVEN_KV_DTYPE) != 0 ? "FC_GIVEN_KV_DTYPE" : "FC_GIVEN_TENSOR_STRIDES", size,
+        (a.given & FC_GIVEN_KV_DTYPE) != 0 ? "kv_dtype" : "tensors");
   if ((a.given & ~kKnownGiven) != 0)
     throw_bad_input("given is {:#x}; or together what fc_given lists (at most {:#x})", a.given, kKnownGiven);
   return a;
@@ -243,6 +257,7 @@ ProblemLayouts paged_layouts_of(const fc_attention& a, const Problem& problem) {
 static_assert(static_cast<int>(Lengths::kFull) == FC_LENGTHS_FULL &&
               static_cast<int>(Lengths::kHalving) == FC_LENGTHS_HALVING &&
               static_cast<int>(Lengths::kRandom) == FC_LENGTHS_RANDOM);
+static_assert(static_cast<int>(DType::kE5M2) == FC_E5M2 && static_cast<int>(DType::kInt8) == FC_INT8);
 static_assert(static_cast<int>(Alibi::kHead) == FC_ALIBI_HEAD && static_cast<int>(Alibi::kBatch) == FC_ALIBI_BATCH);
 
 Request read_request(const fc_attention* given) {
@@ -250,6 +265,9 @@ Request read_request(const fc_attention* given) {
   Request request;
   Problem& problem = request.problem;
   problem.dtype = dtype_of("dtype", a.dtype);
+  if ((a.given & FC_GIVEN_KV_DTYPE) != 0)
+    find_problem_field("kv_dtype")->set(problem,
+                                        std::string(to_string(cache_dtype_of(a.kv_dtype, problem.dtype))));
   if ((a.given & FC_GIVEN_O_DTYPE) != 0)
     find_problem_field("o_dtype")->set(problem, std::string(to_string(dtype_of("o_dtype", a.o_dtype))));
   find_problem_field("scaling")->set(problem, scaling_word(a.scaling, problem));
@@ -275,7 +293,8 @@ Request read_request(const fc_attention* given) {
   problem.page_size = a.page_size;
   take_functions(a, problem);
   problem.validate();
-  const std::size_t element = size_of(problem.dtype), o_element = size_of(problem.output_dtype());
+  const std::size_t element = size_of(problem.dtype), kv_element = size_of(problem.cache_dtype()),
+                    o_element = size_of(problem.output_dtype());
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
   if (request.alignment < static_cast<int>(std::max(element, o_element)) || request.alignment > kMaxAlignment ||
       (request.alignment & (request.alignment - 1)) != 0)
@@ -292,8 +311,9 @@ Request read_request(const fc_attention* given) {
   layouts.o = with_strides("o", layouts.o, a.o, a.given & FC_GIVEN_O_STRIDES);
   require_no_overlap("o", layouts.o);
   request.is_16b_aligned = request.alignment >= 16;
-  for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v})
-    request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(*t, element);
+  request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(layouts.q, element);
+  for (const TensorLayout* t : {&layouts.k, &layouts.v})
+    request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(*t, kv_element);
   request.is_16b_aligned = request.is_16b_aligned && multiple_of_16(layouts.o, o_element);
   request.is_broadcast = has_broadcast(layouts.q) || has_broadcast(layouts.k) || has_broadcast(layouts.v);
   for (const TensorLayout* t : {&layouts.q, &layouts.k, &layouts.v, &layouts.o})
@@ -312,6 +332,11 @@ void fill_from_id(const char* id, fc_attention* problem) {
     throw_bad_input(
         "problem id '{}' has a paged cache, which an fc_attention of struct_size {} has no fields for; build with a "
         "header of ABI version 8",
+        excerpt(id), size);
+  if (size < kSeventhSize && (made.given & FC_GIVEN_KV_DTYPE))
+    throw_bad_input(
+        "problem id '{}' has a quantised cache, which an fc_attention of struct_size {} has no field for; build with a "
+        "header of ABI version 10",
         excerpt(id), size);
   if (size < kSeventhSize && (made.score || made.mask))
     throw_bad_input(
@@ -350,6 +375,10 @@ fc_attention request_of_id(const char* id) {
   const auto strides = [](const TensorLayout& t) { return fc_strides{t.stride_batch, t.stride_head, t.stride_row}; };
   fc_attention a = FC_ATTENTION_INIT;
   a.dtype = static_cast<std::int32_t>(problem.dtype);
+  if (problem.kv_dtype) {
+    a.kv_dtype = static_cast<std::int32_t>(*problem.kv_dtype);
+    a.given |= FC_GIVEN_KV_DTYPE;
+  }
   if (problem.o_dtype) {
     a.o_dtype = static_cast<std::int32_t>(*problem.o_dtype);
     a.given |= FC_GIVEN_O_DTYPE;

@@ -223,9 +223,15 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
   return tensor;
 }
 
+// NaN, or of int8 the code of -128, which no number becomes.
+std::byte nan_code(DType dtype) {
+  return std::byte{static_cast<unsigned char>(dtype == DType::kInt8 ? 0x80 : 0x7f)};
+}
+
 // What an 8-bit type stores of `value`: infinities stay where it has them.
 void store_quantised(HostTensor& tensor, std::int64_t index, float value) {
-  if (tensor.dtype == DType::kE5M2 && std::isinf(value))
+  if (std::isnan(value)) tensor.data[static_cast<std::size_t>(index)] = nan_code(tensor.dtype);
+  else if (tensor.dtype == DType::kE5M2 && std::isinf(value))
     tensor.data[static_cast<std::size_t>(index)] = std::byte{float_to_e5m2(value, Overflow::kNonFinite)};
   else store_element(tensor.dtype, tensor.data.data(), index, value);
 }
@@ -249,7 +255,7 @@ class BatchOf {
 
 // The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
 // heads that share one with Scaling::kHead.
-std::vector<float> factors_of(const Problem& problem, const HostTensor& values, std::int64_t group,
+std::vector<float> factors_of(const Problem& problem, DType dtype, const HostTensor& values, std::int64_t group,
                               const BatchOf& batch_of) {
   const TensorLayout& l = values.layout;
   std::vector<float> heads(static_cast<std::size_t>(problem.batch * l.heads), 0.0f);
@@ -269,21 +275,21 @@ std::vector<float> factors_of(const Problem& problem, const HostTensor& values, 
     float& factor = factors[factors.size() == 1 ? 0 : head / static_cast<std::size_t>(group)];
     factor = std::max(factor, heads[head]);
   }
-  const auto largest = static_cast<float>(precision_of(problem.dtype).largest);
+  const auto largest = static_cast<float>(precision_of(dtype).largest);
   for (float& factor : factors) factor = factor > 0 ? factor / largest : 1;
   return factors;
 }
 
-// `value` of every place as the problem's type, and the factors where it has 8 bits.
+// `value` of every place as `dtype`, and the factors where that has 8 bits.
 template <class Value>
-HostTensor draw(const Problem& problem, const TensorLayout& layout, std::int64_t group, const BatchOf& batch_of,
-                std::vector<float>& factors, const Value& value) {
-  if (!problem.is_8bit()) return fill(problem.dtype, layout, value);
+HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
+                const BatchOf& batch_of, std::vector<float>& factors, const Value& value) {
+  if (size_of(dtype) > 1) return fill(dtype, layout, value);
   const HostTensor plain =
       fill(DType::kF32, make_layout(Layout::kBhsd, layout.batch, layout.heads, layout.rows, layout.columns), value);
-  factors = factors_of(problem, plain, group, batch_of);
-  HostTensor tensor(problem.dtype, layout);
-  std::fill(tensor.data.begin(), tensor.data.end(), std::byte{0x7f});  // NaN, which stays between the rows
+  factors = factors_of(problem, dtype, plain, group, batch_of);
+  HostTensor tensor(dtype, layout);
+  std::fill(tensor.data.begin(), tensor.data.end(), nan_code(dtype));  // which stays between the rows
   parallel_for(layout.batch * layout.heads, layout.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
     const std::int64_t b = at / layout.heads, head = at % layout.heads;
     for (std::int64_t row = 0; row < layout.rows; ++row) {
@@ -488,10 +494,11 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
   in.block_table = pages.table;
   if (problem.paged())
     for (const SequenceLengths& each : problem.sequences()) in.seqused_kv.push_back(static_cast<std::int32_t>(each.kv));
-  in.q = draw(problem, layouts.q, problem.group_size(), rows, in.descale_q,
+  in.q = draw(problem, problem.dtype, layouts.q, problem.group_size(), rows, in.descale_q,
               [&](const Place& at) { return generators.q(at); });
-  in.k = draw(problem, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });
-  in.v = draw(problem, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
+  const DType cache = problem.cache_dtype();
+  in.k = draw(problem, cache, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });
+  in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
   draw_scores(problem, seed, in);
   in.tensors = make_tensors(problem, seed);
   return in;

@@ -41,7 +41,8 @@ struct ElementTensor {
 
 struct AttentionInputs {
   HostTensor q, k, v;
-  // Factors of what 8-bit q, k and v store: Problem::descale_count() of each, by batch entry, then kv head.
+  // Factors of what 8-bit operands store: Problem::descale_count() of each (descale_q_count() of q), by batch entry,
+  // then kv head.
   std::vector<float> descale_q = {}, descale_k = {}, descale_v = {};
   std::vector<float> sink = {};   // Problem::sink_count() logits, by query head
   std::vector<float> alibi = {};  // Problem::alibi_count() slopes, by batch entry (if there is one for each), then head

@@ -1,6 +1,8 @@
 #include "core/dtype.h"
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "core/error.h"
@@ -45,6 +47,7 @@ std::string_view to_string(DType dtype) {
     case DType::kBF16: return "bf16";
     case DType::kE4M3: return "e4m3";
     case DType::kE5M2: return "e5m2";
+    case DType::kInt8: return "int8";
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -64,7 +67,8 @@ std::size_t size_of(DType dtype) {
     case DType::kF16:
     case DType::kBF16: return 2;
     case DType::kE4M3:
-    case DType::kE5M2: return 1;
+    case DType::kE5M2:
+    case DType::kInt8: return 1;
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -124,6 +128,13 @@ std::uint8_t float_to_e5m2(float value, Overflow overflow) {
 // The upper half of an fp16.
 float e5m2_to_float(std::uint8_t bits) { return half_to_float(static_cast<std::uint16_t>(bits << 8)); }
 
+std::uint8_t float_to_int8(float value) {
+  if (std::isnan(value)) return 0;
+  return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(std::nearbyint(value), -127.0f, 127.0f)));
+}
+
+float int8_to_float(std::uint8_t bits) { return static_cast<float>(static_cast<std::int8_t>(bits)); }
+
 Precision precision_of(DType dtype) {
   switch (dtype) {
     case DType::kF32: return {0x1p-24, 0x1p-150, 0x1.fffffep127};
@@ -131,6 +142,7 @@ Precision precision_of(DType dtype) {
     case DType::kBF16: return {0x1p-8, 0x1p-134, 0x1.fep127};
     case DType::kE4M3: return {0x1p-4, 0x1p-10, 448};
     case DType::kE5M2: return {0x1p-3, 0x1p-17, 57344};
+    case DType::kInt8: return {0, 0.5, 127};  // the gaps are all alike
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -142,6 +154,7 @@ float round_to(DType dtype, float value) {
     case DType::kBF16: return bfloat16_to_float(float_to_bfloat16(value));
     case DType::kE4M3: return e4m3_to_float(float_to_e4m3(value));
     case DType::kE5M2: return e5m2_to_float(float_to_e5m2(value));
+    case DType::kInt8: return int8_to_float(float_to_int8(value));
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -168,6 +181,7 @@ float load_element(DType dtype, const void* data, std::int64_t index) {
     case DType::kBF16: return bfloat16_to_float(load_bits<std::uint16_t>(data, index));
     case DType::kE4M3: return e4m3_to_float(load_bits<std::uint8_t>(data, index));
     case DType::kE5M2: return e5m2_to_float(load_bits<std::uint8_t>(data, index));
+    case DType::kInt8: return int8_to_float(load_bits<std::uint8_t>(data, index));
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }
@@ -179,6 +193,7 @@ void store_element(DType dtype, void* data, std::int64_t index, float value) {
     case DType::kBF16: return store_bits(data, index, float_to_bfloat16(value));
     case DType::kE4M3: return store_bits(data, index, float_to_e4m3(value));
     case DType::kE5M2: return store_bits(data, index, float_to_e5m2(value));
+    case DType::kInt8: return store_bits(data, index, float_to_int8(value));
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }

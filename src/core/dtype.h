@@ -7,11 +7,15 @@
 
 namespace flashcore {
 
-enum class DType { kF32, kF16, kBF16, kE4M3, kE5M2 };
+enum class DType { kF32, kF16, kBF16, kE4M3, kE5M2, kInt8 };
+// Of q and o, and of k and v that are not a quantised cache.
 inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kE4M3, DType::kE5M2};
+// What a quantised cache stores (Problem::kv_dtype).
+inline constexpr DType kCacheDTypes[] = {DType::kE4M3, DType::kE5M2, DType::kInt8};
 
-std::string_view to_string(DType dtype);  // "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2"
-// Accepts also float32, float16, bfloat16, half, float8_e4m3fn and float8_e5m2; else Error kBadInput.
+std::string_view to_string(DType dtype);  // "fp32" | "fp16" | "bf16" | "e4m3" | "e5m2" | "int8"
+// One of kAllDTypes. Accepts also float32, float16, bfloat16, half, float8_e4m3fn and float8_e5m2; else Error
+// kBadInput.
 DType parse_dtype(std::string_view name);
 std::size_t size_of(DType dtype);  // bytes of one element
 
@@ -32,6 +36,10 @@ std::uint8_t float_to_e4m3(float value, Overflow overflow = Overflow::kSaturate)
 float e4m3_to_float(std::uint8_t bits);
 std::uint8_t float_to_e5m2(float value, Overflow overflow = Overflow::kSaturate);
 float e5m2_to_float(std::uint8_t bits);
+// Round to nearest even, saturating at -127 and 127, so that a value and its negative have the same magnitude; NaN
+// becomes 0. The code of -128 reads as -128.
+std::uint8_t float_to_int8(float value);
+float int8_to_float(std::uint8_t bits);
 
 // What rounding to a type costs and what it can hold.
 struct Precision {
@@ -41,10 +49,10 @@ struct Precision {
 };
 Precision precision_of(DType dtype);
 
-// Rounds to the nearest value of `dtype` (fp32: unchanged); 8-bit types saturate.
+// Rounds to the nearest value of `dtype` (fp32: unchanged); types of 8 bits saturate.
 float round_to(DType dtype, float value);
 
-// Reads or writes element `index` of an array of `dtype` as float; writing rounds, and 8-bit types saturate.
+// Reads or writes element `index` of an array of `dtype` as float; writing rounds, and types of 8 bits saturate.
 float load_element(DType dtype, const void* data, std::int64_t index);
 void store_element(DType dtype, void* data, std::int64_t index, float value);
 

@@ -68,10 +68,11 @@ namespace {
 ProblemLayouts lay_out(const Problem& p, Layout layout, std::int64_t batch, std::int64_t rows, std::int64_t keys) {
   ProblemLayouts layouts;
   const auto bytes = static_cast<std::int64_t>(size_of(p.dtype)),
+             kv_bytes = static_cast<std::int64_t>(size_of(p.cache_dtype())),
              o_bytes = static_cast<std::int64_t>(size_of(p.output_dtype()));
   layouts.q = make_layout(layout, batch, p.heads_q, rows, p.head_dim, bytes);
-  layouts.k = make_layout(layout, batch, p.heads_kv, keys, p.head_dim, bytes);
-  layouts.v = make_layout(layout, batch, p.heads_kv, keys, p.head_dim_v, bytes);
+  layouts.k = make_layout(layout, batch, p.heads_kv, keys, p.head_dim, kv_bytes);
+  layouts.v = make_layout(layout, batch, p.heads_kv, keys, p.head_dim_v, kv_bytes);
   layouts.o = make_layout(layout, batch, p.heads_q, rows, p.head_dim_v, o_bytes);
   layouts.lse_elements = batch * p.heads_q * rows;
   layouts.total_q = batch * rows, layouts.total_kv = batch * keys;
@@ -108,7 +109,7 @@ ProblemLayouts make_paged_layouts(const Problem& p, Layout layout, std::int64_t 
                                   std::int64_t max_pages, std::int64_t table_stride) {
   FC_CHECK(p.paged());
   ProblemLayouts layouts = lay_out(p, layout, 1, total_q, 0);
-  const auto bytes = static_cast<std::int64_t>(size_of(p.dtype));
+  const auto bytes = static_cast<std::int64_t>(size_of(p.cache_dtype()));
   layouts.k = make_layout(layout, pages, p.heads_kv, p.page_size, p.head_dim, bytes);
   layouts.v = make_layout(layout, pages, p.heads_kv, p.page_size, p.head_dim_v, bytes);
   layouts.pages = pages, layouts.max_pages = max_pages, layouts.table_stride = table_stride;

@@ -160,17 +160,17 @@ double bytes_of_rows(const Problem& p) {
   const double q_rows = static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seqlen_q - masked_rows);
   const double o_rows = static_cast<double>(p.batch * p.heads_q) * static_cast<double>(p.seqlen_q);
   const double kv_rows = static_cast<double>(p.batch * p.heads_kv) * static_cast<double>(keys);
-  const double element = static_cast<double>(size_of(p.dtype));
   const double read =
-      q_rows * static_cast<double>(p.head_dim) + kv_rows * static_cast<double>(p.head_dim + p.head_dim_v);
+      q_rows * static_cast<double>(p.head_dim) * static_cast<double>(size_of(p.dtype)) +
+      kv_rows * static_cast<double>(p.head_dim + p.head_dim_v) * static_cast<double>(size_of(p.cache_dtype()));
   const double written = o_rows * static_cast<double>(p.head_dim_v) * static_cast<double>(size_of(p.output_dtype()));
-  return read * element + written + o_rows * 4.0;
+  return read + written + o_rows * 4.0;
 }
 
 }  // namespace
 
 double Problem::bytes() const {
-  const double by_head = 4.0 * static_cast<double>(3 * descale_count() + alibi_count() + sink_count());
+  const double by_head = 4.0 * static_cast<double>(descale_q_count() + 2 * descale_count() + alibi_count() + sink_count());
   if (!ragged()) return bytes_of_rows(*this) + by_head;
   double sum = by_head;
   for (const SequenceLengths& each : sequences()) {

@@ -33,10 +33,10 @@ struct Mask {
   bool is_causal() const { return right == 0; }
 };
 
-// How many factors bring 8-bit q, k and v back to their values (descales): x = descale * stored.
+// How many factors bring 8-bit operands back to their values (descales): x = descale * stored.
 enum class Scaling {
   kNone,    // none: they are what is stored
-  kTensor,  // one for each of q, k and v
+  kTensor,  // one for each operand
   kHead,    // one for each batch entry and kv head, and the query heads that read it (FlashAttention's descales)
 };
 std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head"
@@ -69,7 +69,7 @@ struct SequenceLengths {
 inline constexpr std::size_t kMaxExpressionTensors = 8;
 
 struct Problem {
-  DType dtype = DType::kF16;  // of q, k and v
+  DType dtype = DType::kF16;  // of q, and of k and v unless those are a quantised cache
   std::int64_t batch = 1;
   std::int64_t heads_q = 1;
   std::int64_t heads_kv = 1;   // divides heads_q (grouped-query attention)
@@ -79,6 +79,8 @@ struct Problem {
   std::int64_t head_dim_v = 64;
   Mask mask;
   std::optional<double> scale = {};  // softmax scale; none means 1/sqrt(head_dim)
+  // Of a quantised cache: what k and v store, of 8 bits beside q of 16 or 32. One of kCacheDTypes.
+  std::optional<DType> kv_dtype = {};
   // Of o and of the scales of 8 bits, where they are not the usual ones: see output_dtype() and input_scaling().
   std::optional<DType> o_dtype = {};
   std::optional<Scaling> scaling = {};
@@ -101,12 +103,17 @@ struct Problem {
   bool operator==(const Problem&) const = default;
 
   bool is_8bit() const { return size_of(dtype) == 1; }
+  // Multiplied with q in its precision, to which all that a cache can store converts exactly.
+  bool has_quantised_cache() const { return kv_dtype.has_value(); }
+  DType cache_dtype() const { return kv_dtype.value_or(dtype); }  // of k and v
+  bool may_be_scaled() const { return is_8bit() || has_quantised_cache(); }
   static DType usual_output(DType dtype) { return size_of(dtype) == 1 ? DType::kBF16 : dtype; }
   DType output_dtype() const { return o_dtype.value_or(usual_output(dtype)); }
-  static Scaling usual_scaling(DType dtype) { return size_of(dtype) == 1 ? Scaling::kTensor : Scaling::kNone; }
-  Scaling input_scaling() const { return scaling.value_or(usual_scaling(dtype)); }
-  // Values in each of descale_q, descale_k and descale_v: 0, 1 or batch x heads_kv.
+  Scaling usual_scaling() const { return may_be_scaled() ? Scaling::kTensor : Scaling::kNone; }
+  Scaling input_scaling() const { return scaling.value_or(usual_scaling()); }
+  // Values in each of descale_k and descale_v, and in descale_q where q has 8 bits too: 0, 1 or batch x heads_kv.
   std::int64_t descale_count() const;
+  std::int64_t descale_q_count() const { return is_8bit() ? descale_count() : 0; }
 
   bool transforms_scores() const { return softcap || alibi != Alibi::kNone; }
   bool has_score() const { return transforms_scores() || sink; }
@@ -160,7 +167,8 @@ struct Problem {
   // b16_h32_hk8_sq1_sk8192_d128_dv64_bf16_causaltl_scale0.125, b1_h8_s4096_d128_bf16_causal_wl1023,
   // b1_h8_sq5_sk70_d64_fp16_wl8_wr4_tl, b1_h8_s512_d64_e4m3_ofp16_perhead_causal,
   // b1_h32_hk16_s4096_d128_bf16_causal_softcap50, b1_h64_hk8_s4096_d64_bf16_causal_wl127_sink,
-  // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving, b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16
+  // b8_h32_hk8_s8192_d128_bf16_causal_raggedhalving, b64_h32_hk8_sq1_sk4096_d128_bf16_raggedfull_page16,
+  // b64_h32_hk8_sq1_sk4096_d128_bf16_kve4m3_raggedfull_page16
   // Of a score or mask function it has a hash, _score1b0c3a1f9e2d, which parse() knows of what this process has read or
   // printed before.
   std::string id() const;

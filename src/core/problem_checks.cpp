@@ -54,9 +54,13 @@ void Problem::validate() const {
         to_string(output_dtype()), to_string(dtype));
   if (is_8bit() && output_dtype() == DType::kF32)
     throw_bad_input("o_dtype is fp32 and dtype is {}; use bf16, fp16, e4m3 or e5m2", to_string(dtype));
-  if (!is_8bit() && input_scaling() != Scaling::kNone)
-    throw_bad_input("scaling is {} and dtype is {}; leave scaling out: only q, k and v of 8 bits have scales",
+  if (!may_be_scaled() && input_scaling() != Scaling::kNone)
+    throw_bad_input("scaling is {} and dtype is {}; leave scaling out: only operands of 8 bits have scales",
                     to_string(input_scaling()), to_string(dtype));
+  if (is_8bit() && has_quantised_cache())
+    throw_bad_input(
+        "kv_dtype is {} and dtype is {}; leave kv_dtype out: q of 8 bits is multiplied with k and v of its own type",
+        to_string(*kv_dtype), to_string(dtype));
   if (mask.none() && mask.alignment != Alignment::kBottomRight)
     throw_bad_input("the mask is aligned top-left and bounds nothing; give a window or causal, or leave it out");
   if (ragged() && batch > kMostSequences)

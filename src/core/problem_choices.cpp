@@ -25,6 +25,7 @@ constexpr std::array<DType, 9> kDTypes = {DType::kF32,  DType::kF16,  DType::kF1
 constexpr std::array<DType, 6> kOutputs8 = {DType::kBF16, DType::kBF16, DType::kBF16,
                                             DType::kF16,  DType::kE4M3, DType::kE5M2};
 constexpr std::array<Scaling, 4> kScalings8 = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead, Scaling::kNone};
+constexpr std::array<DType, 4> kCaches = {DType::kE4M3, DType::kE4M3, DType::kE5M2, DType::kInt8};
 constexpr std::array<Lengths, 4> kRagged = {Lengths::kRandom, Lengths::kRandom, Lengths::kHalving, Lengths::kFull};
 // Those in use, and odd ones: a page that holds more than a sequence, and one that no tile divides.
 constexpr std::array<std::int64_t, 10> kPageSizes = {1, 2, 7, 16, 16, 32, 64, 100, 128, 256};
@@ -150,7 +151,7 @@ void draw_o_dtype(Problem& p, Draws& draws) {
 void draw_scaling(Problem& p, Draws& draws) {
   if (!p.is_8bit()) return;
   const Scaling scaling = draws.pick(kScalings8);
-  if (scaling != Problem::usual_scaling(p.dtype)) p.scaling = scaling;
+  if (scaling != p.usual_scaling()) p.scaling = scaling;
 }
 
 void draw_causal(Problem& p, Draws& draws) { p.mask = draws.pick(kMasks); }
@@ -189,12 +190,17 @@ void draw_ragged(Problem& p, Draws& draws) {
 }
 
 void draw_page_size(Problem& p, Draws& draws) {
-  if (p.ragged() && draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
+  if (!p.ragged()) return;
+  if (draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
+  if (p.is_8bit() || !draws.one_in(3)) return;
+  p.kv_dtype = draws.pick(kCaches);
+  const Scaling scaling = draws.pick(kScalings8);
+  if (scaling != p.usual_scaling()) p.scaling = scaling;
 }
 
 void draw_expressions(Problem& p, Draws& draws) {
   const bool has_score = draws.one_in(6), has_mask = draws.one_in(6);
-  if (p.is_8bit()) return;
+  if (p.may_be_scaled()) return;
   const Function score = has_score ? draws.pick(kScoreFunctions) : Function();
   const Function mask = has_mask ? draws.pick(kMaskFunctions) : Function();
   std::vector<ExpressionTensor> tensors = parse_tensors(score.tensors);
@@ -253,6 +259,13 @@ std::vector<Problem> usual_o_dtype(const Problem& from) {
 std::vector<Problem> usual_scaling(const Problem& from) {
   std::vector<Problem> problems = {from};
   problems[0].scaling.reset();
+  return problems;
+}
+
+std::vector<Problem> plain_cache(const Problem& from) {
+  std::vector<Problem> problems = {from};
+  problems[0].kv_dtype.reset();
+  if (!from.is_8bit()) problems[0].scaling.reset();
   return problems;
 }
 

@@ -27,7 +27,7 @@ void draw_softcap(Problem& p, Draws& draws);
 void draw_alibi(Problem& p, Draws& draws);
 void draw_sink(Problem& p, Draws& draws);
 void draw_ragged(Problem& p, Draws& draws);
-void draw_page_size(Problem& p, Draws& draws);
+void draw_page_size(Problem& p, Draws& draws);  // and kv_dtype, with its scaling
 void draw_expressions(Problem& p, Draws& draws);
 
 // Simpler problems, boldest first. Some may be the problem itself.
@@ -38,6 +38,7 @@ std::vector<Problem> fewer_keys(const Problem& from);
 std::vector<Problem> smaller_head_dim(const Problem& from);
 std::vector<Problem> smaller_head_dim_v(const Problem& from);
 std::vector<Problem> usual_o_dtype(const Problem& from);
+std::vector<Problem> plain_cache(const Problem& from);
 std::vector<Problem> usual_scaling(const Problem& from);
 std::vector<Problem> simpler_causal(const Problem& from);
 std::vector<Problem> narrower_left(const Problem& from);

@@ -27,6 +27,11 @@ constexpr ProblemField::CompiledFor kScoreExpression = {
 constexpr ProblemField::CompiledFor kMaskExpression = {
     "mask_expression", [](const Problem& p) { return static_cast<int>(p.has_mask_expression()); }};
 
+// The values of kernels' CacheElement: 0 for k and v of q's type.
+int cache_element(const Problem& p) {
+  return p.has_quantised_cache() ? static_cast<int>(*p.kv_dtype) - static_cast<int>(kCacheDTypes[0]) + 1 : 0;
+}
+
 template <Whole kMember>
 FieldValue get(const Problem& p) {
   return p.*kMember;
@@ -88,7 +93,19 @@ void set_scaling(Problem& p, const FieldValue& value) {
   for (const Scaling scaling : {Scaling::kNone, Scaling::kTensor, Scaling::kHead})
     if (word == to_string(scaling)) found = scaling;
   if (!found) throw_bad_input("scaling is '{}', which is not known; use none, tensor or head", excerpt(word));
-  p.scaling = *found == Problem::usual_scaling(p.dtype) ? std::nullopt : found;
+  p.scaling = *found == p.usual_scaling() ? std::nullopt : found;
+}
+
+void set_kv_dtype(Problem& p, const FieldValue& value) {
+  const std::string& word = std::get<std::string>(value);
+  p.kv_dtype.reset();
+  if (word == to_string(p.dtype)) return;
+  for (const DType dtype : kCacheDTypes)
+    if (word == to_string(dtype)) p.kv_dtype = dtype;
+  if (!p.kv_dtype)
+    throw_bad_input(
+        "kv_dtype is '{}' and dtype is {}; leave kv_dtype out, or use e4m3, e5m2 or int8 for a quantised cache",
+        excerpt(word), to_string(p.dtype));
 }
 
 void set_alibi(Problem& p, const FieldValue& value) {
@@ -312,8 +329,8 @@ std::vector<ProblemField> make_fields() {
        .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2"},
        .form = "_<fp32|fp16|bf16|e4m3|e5m2>",
        .python = "q",
-       .doc = "Element type of q, k and v, and of o unless o_dtype says otherwise. e4m3 and e5m2 are the 8-bit floats "
-              "of OCP (float8_e4m3fn, float8_e5m2).",
+       .doc = "Element type of q, of k and v unless kv_dtype says otherwise, and of o unless o_dtype does. e4m3 and "
+              "e5m2 are the 8-bit floats of OCP (float8_e4m3fn, float8_e5m2).",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.dtype)); },
        .set = [](Problem& p, const FieldValue& value) { p.dtype = parse_dtype(std::get<std::string>(value)); },
        .print = [](const Problem& p) { return fmt::format("_{}", to_string(p.dtype)); },
@@ -329,6 +346,30 @@ std::vector<ProblemField> make_fields() {
        .distance = [](const Problem& a,
                       const Problem& b) { return size_of(a.dtype) == size_of(b.dtype) ? 0 : kInfinite; },
        .draw = choices::draw_dtype},
+      {.name = "kv_dtype",
+       .suite_key = "kv_dtype",
+       .kind = Kind::kWord,
+       .compiled_for = {{"cache", cache_element}},
+       .default_text = "dtype",
+       .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2", "int8"},
+       .form = "[_kv<e4m3|e5m2|int8>]",
+       .python = "k",
+       .doc = "Element type of k and v. e4m3, e5m2 or int8 beside q of 16 or 32 bits is a quantised cache: keys and "
+              "values become q's type on the way to the multiplication, which is exact, and `scaling` says which "
+              "factors they have. int8 is whole numbers from -127 to 127.",
+       .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.cache_dtype())); },
+       .set = set_kv_dtype,
+       .otherwise = [](const Problem& p) -> FieldValue { return std::string(to_string(p.dtype)); },
+       .print =
+           [](const Problem& p) { return p.kv_dtype ? fmt::format("_kv{}", to_string(*p.kv_dtype)) : std::string(); },
+       .read =
+           [](IdReader& reader, Problem& p) {
+             for (const DType dtype : kCacheDTypes)
+               if (!p.kv_dtype && reader.word(fmt::format("kv{}", to_string(dtype)))) p.kv_dtype = dtype;
+           },
+       .distance = [](const Problem& a, const Problem& b) { return a.kv_dtype == b.kv_dtype ? 0 : kInfinite; },
+       .simpler = choices::plain_cache,
+       .complexity = [](const Problem& p) { return p.kv_dtype ? kFeature : 0; }},
       {.name = "o_dtype",
        .suite_key = "o_dtype",
        .kind = Kind::kWord,
@@ -361,16 +402,17 @@ std::vector<ProblemField> make_fields() {
       {.name = "scaling",
        .suite_key = "scaling",
        .kind = Kind::kWord,
-       .default_text = "none; tensor for 8 bits",
+       .default_text = "none; tensor for 8 bits and quantised caches",
        .words = {"none", "tensor", "head"},
        .form = "[_unscaled|_perhead]",
        .python = "descale_q",
-       .doc = "Of 8-bit q, k and v: how many factors bring them back to their values. tensor: one each; head: one for "
-              "each batch entry and kv head, and the query heads that read it; none: they are what is stored.",
+       .doc = "Of 8-bit q, k and v, or of a quantised cache's k and v: how many factors bring them back to their "
+              "values. tensor: one each; head: one for each batch entry and kv head, and the query heads that read "
+              "it; none: they are what is stored.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.input_scaling())); },
        .set = set_scaling,
        .otherwise = [](const Problem& p) -> FieldValue {
-         return std::string(to_string(Problem::usual_scaling(p.dtype)));
+         return std::string(to_string(p.usual_scaling()));
        },
        .print = [](const Problem& p) -> std::string {
          if (!p.scaling) return "";
@@ -379,7 +421,7 @@ std::vector<ProblemField> make_fields() {
        .read =
            [](IdReader& reader, Problem& p) {
              if (reader.word("perhead")) p.scaling = Scaling::kHead;
-             else if (p.is_8bit() && reader.word("unscaled")) p.scaling = Scaling::kNone;
+             else if (p.may_be_scaled() && reader.word("unscaled")) p.scaling = Scaling::kNone;
            },
        .draw = choices::draw_scaling,
        .simpler = choices::usual_scaling,

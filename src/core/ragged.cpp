@@ -22,19 +22,23 @@ HostTensor rows_of(const HostTensor& packed, std::int64_t begin, std::int64_t en
 }
 
 // The first `keys` keys of a row of the block table, one after another. A page that the pool does not have holds
-// `missing`: NaN for k, which makes NaN of each row that sees such a key, and 0 for v.
+// `missing`: NaN for k, which makes NaN of each row that sees such a key, and 0 for v. int8 has no NaN: its numbers
+// become fp32.
 HostTensor gather_pages(const HostTensor& pool, std::span<const std::int32_t> table_row, std::int64_t keys,
                         float missing) {
   const TensorLayout& at = pool.layout;
-  HostTensor dense(pool.dtype, make_layout(Layout::kBhsd, 1, at.heads, keys, at.columns));
+  const DType dtype = pool.dtype == DType::kInt8 ? DType::kF32 : pool.dtype;
+  HostTensor dense(dtype, make_layout(Layout::kBhsd, 1, at.heads, keys, at.columns));
   const std::size_t element = size_of(pool.dtype);
   for (std::int64_t key = 0; key < keys; ++key) {
     const std::int64_t page = table_row[static_cast<std::size_t>(key / at.rows)];
     for (std::int64_t head = 0; head < at.heads; ++head) {
       const std::int64_t to = dense.layout.offset(0, head, key);
-      if (page < 0 || page >= at.batch) {
+      if (page < 0 || page >= at.batch || dtype != pool.dtype) {
+        const bool exists = page >= 0 && page < at.batch;
         for (std::int64_t column = 0; column < at.columns; ++column)
-          store_element(pool.dtype, dense.data.data(), to + column, missing);
+          store_element(dtype, dense.data.data(), to + column,
+                        exists ? pool.at(page, head, key % at.rows, column) : missing);
         continue;
       }
       std::memcpy(dense.data.data() + static_cast<std::size_t>(to) * element,

@@ -275,7 +275,8 @@ void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
     return at.batch == as.batch && at.heads == as.heads && at.rows == as.rows && at.columns == as.columns;
   };
   FC_CHECK(fits(inputs.q, expected.q) && fits(inputs.k, expected.k) && fits(inputs.v, expected.v));
-  for (const std::vector<float>* descales : {&inputs.descale_q, &inputs.descale_k, &inputs.descale_v})
+  FC_CHECK(static_cast<std::int64_t>(inputs.descale_q.size()) == problem.descale_q_count());
+  for (const std::vector<float>* descales : {&inputs.descale_k, &inputs.descale_v})
     FC_CHECK(static_cast<std::int64_t>(descales->size()) == problem.descale_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.sink.size()) == problem.sink_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.alibi.size()) == problem.alibi_count());

@@ -244,6 +244,7 @@ const char* safetensors_name(DType dtype) {
     case DType::kBF16: return "BF16";
     case DType::kE4M3: return "F8_E4M3";
     case DType::kE5M2: return "F8_E5M2";
+    case DType::kInt8: return "I8";
   }
   throw_internal("unknown dtype {}", static_cast<int>(dtype));
 }

@@ -74,7 +74,12 @@ class Ragged {
     at.bad = !good;
     return at;
   }
-  Problem problem_of(const Sequence& at) const { return p_.of_sequence({at.len_q, at.len_kv}); }
+  // A quantised cache's keys are fp32 once they are out of their pages: int8 has no NaN for those of a missing page.
+  Problem problem_of(const Sequence& at) const {
+    Problem one = p_.of_sequence({at.len_q, at.len_kv});
+    if (p_.paged() && p_.has_quantised_cache()) one.kv_dtype = DType::kF32, one.scaling = Scaling::kNone;
+    return one;
+  }
 
   void run(std::int64_t s) const {
     const Sequence at = sequence(s);
@@ -85,8 +90,8 @@ class Ragged {
     // The family's kernels take rows that lie one after another.
     HostTensor k, v;
     if (p_.paged()) {
-      k = gather(args_.k, args_.layouts.k, s, at.len_kv, std::numeric_limits<float>::quiet_NaN());
-      v = gather(args_.v, args_.layouts.v, s, at.len_kv, 0);
+      k = gather(args_.k, args_.layouts.k, args_.descale_k, s, at.len_kv, std::numeric_limits<float>::quiet_NaN());
+      v = gather(args_.v, args_.layouts.v, args_.descale_v, s, at.len_kv, 0);
       args.k = k.data.data(), args.v = v.data.data();
       args.layouts.k = k.layout, args.layouts.v = v.layout;
     }
@@ -98,12 +103,18 @@ class Ragged {
       std::copy_n(lse.begin() + head * at.len_q, at.len_q, lse_of(head, at));
   }
 
-  // The keys of a sequence out of their pages. A page that the pool does not have holds `missing`.
-  HostTensor gather(const void* pool, const TensorLayout& layout, std::int64_t s, std::int64_t keys,
-                    float missing) const {
-    HostTensor dense(p_.dtype, make_layout(Layout::kBhsd, 1, layout.heads, keys, layout.columns));
+  // The keys of a sequence out of their pages; a quantised cache's with their factors. A page that the pool does not
+  // have holds `missing`.
+  HostTensor gather(const void* pool, const TensorLayout& layout, const float* descales, std::int64_t s,
+                    std::int64_t keys, float missing) const {
+    const DType stored = p_.cache_dtype(), dtype = p_.has_quantised_cache() ? DType::kF32 : stored;
+    HostTensor dense(dtype, make_layout(Layout::kBhsd, 1, layout.heads, keys, layout.columns));
     const std::int32_t* row = args_.block_table + s * args_.layouts.table_stride;
-    const auto element = static_cast<std::int64_t>(size_of(p_.dtype));
+    const auto element = static_cast<std::int64_t>(size_of(stored));
+    const auto factor = [&](std::int64_t head) {
+      if (!descales) return 1.0f;
+      return descales[p_.input_scaling() == Scaling::kHead ? s * p_.heads_kv + head : 0];
+    };
     for (std::int64_t first = 0; first < keys; first += p_.page_size) {
       // Read once: whoever changes the table amid a launch gets wrong numbers, but no access out of bounds.
       const std::int64_t page = std::atomic_ref(const_cast<std::int32_t&>(row[first / p_.page_size])).load();
@@ -111,14 +122,16 @@ class Ragged {
       for (std::int64_t head = 0; head < layout.heads; ++head)
         for (std::int64_t key = first; key < end; ++key) {
           const std::int64_t to = dense.layout.offset(0, head, key);
-          if (page >= 0 && page < layout.batch) {
-            std::memcpy(dense.data.data() + to * element,
-                        static_cast<const std::byte*>(pool) + layout.offset(page, head, key - first) * element,
+          const bool exists = page >= 0 && page < layout.batch;
+          const std::int64_t from = exists ? layout.offset(page, head, key - first) : 0;
+          if (exists && dtype == stored) {
+            std::memcpy(dense.data.data() + to * element, static_cast<const std::byte*>(pool) + from * element,
                         static_cast<std::size_t>(layout.columns * element));
-          } else {
-            for (std::int64_t column = 0; column < layout.columns; ++column)
-              store_element(p_.dtype, dense.data.data(), to + column, missing);
+            continue;
           }
+          for (std::int64_t column = 0; column < layout.columns; ++column)
+            store_element(dtype, dense.data.data(), to + column,
+                          exists ? factor(head) * load_element(stored, pool, from + column) : missing);
         }
     }
     return dense;
@@ -131,6 +144,7 @@ class Ragged {
   AttentionArgs args_of(std::int64_t s, const Sequence& at) const {
     AttentionArgs args = args_;
     const auto element = static_cast<std::int64_t>(size_of(p_.dtype));
+    const auto kv_element = static_cast<std::int64_t>(size_of(p_.cache_dtype()));
     const auto o_element = static_cast<std::int64_t>(size_of(p_.output_dtype()));
     const auto move = [](auto* address, const TensorLayout& layout, std::int64_t rows, std::int64_t bytes) {
       using Byte =
@@ -139,14 +153,16 @@ class Ragged {
     };
     ProblemLayouts& l = args.layouts;
     args.q = move(args_.q, l.q, at.first_q, element);
-    if (!p_.paged()) args.k = move(args_.k, l.k, at.first_kv, element);
-    if (!p_.paged()) args.v = move(args_.v, l.v, at.first_kv, element);
+    if (!p_.paged()) args.k = move(args_.k, l.k, at.first_kv, kv_element);
+    if (!p_.paged()) args.v = move(args_.v, l.v, at.first_kv, kv_element);
     args.o = move(args_.o, l.o, at.first_q, o_element);
     l.q.rows = l.o.rows = l.total_q = at.len_q;
     l.k.rows = l.v.rows = l.total_kv = at.len_kv;
     l.lse_elements = p_.heads_q * at.len_q;
-    if (p_.input_scaling() == Scaling::kHead)
-      args.descale_q += s * p_.heads_kv, args.descale_k += s * p_.heads_kv, args.descale_v += s * p_.heads_kv;
+    for (const float** descales : {&args.descale_q, &args.descale_k, &args.descale_v}) {
+      if (*descales && p_.input_scaling() == Scaling::kHead) *descales += s * p_.heads_kv;
+      if (p_.paged() && p_.has_quantised_cache()) *descales = nullptr;  // gather() has used them
+    }
     if (p_.alibi == Alibi::kBatch) args.alibi += s * p_.heads_q;
     args.first_batch = s;
     args.cu_seqlens_q = args.cu_seqlens_kv = args.seqused_kv = args.seqused_q = args.block_table = nullptr;

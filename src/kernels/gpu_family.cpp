@@ -20,6 +20,7 @@ static_assert(static_cast<int>(Element::kF16) == static_cast<int>(DType::kF16));
 static_assert(static_cast<int>(Element::kBF16) == static_cast<int>(DType::kBF16));
 static_assert(static_cast<int>(Element::kE4M3) == static_cast<int>(DType::kE4M3));
 static_assert(static_cast<int>(Element::kE5M2) == static_cast<int>(DType::kE5M2));
+static_assert(static_cast<int>(Element::kInt8) == static_cast<int>(DType::kInt8));
 
 Traits traits_of(const Problem& problem) {
   Traits traits;
@@ -48,6 +49,8 @@ std::string print_traits(const Traits& traits) {
     const auto value = traits.*member;
     if constexpr (std::is_same_v<decltype(value), const Element>)
       values.push_back(fmt::format("flashcore::Element({})", static_cast<int>(value)));
+    else if constexpr (std::is_same_v<decltype(value), const CacheElement>)
+      values.push_back(fmt::format("flashcore::CacheElement({})", static_cast<int>(value)));
     else values.push_back(fmt::format("{}", value));
     if (value != Traits().*member) needed = std::max(needed, values.size());
   });
@@ -164,12 +167,13 @@ void relocate_ragged(Step& step, std::size_t offset) {
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts) {
   Fp8ForwardParams params{};
   params.problem = make_forward_params(problem, layouts);
-  const bool by_head = problem.input_scaling() == Scaling::kHead;
-  for (Descale* descale : {&params.descale_q, &params.descale_k, &params.descale_v}) {
-    descale->batch_stride = by_head ? static_cast<int>(problem.heads_kv) : 0;
-    descale->head_stride = by_head ? 1 : 0;
-  }
+  for (Descale* descale : {&params.descale_q, &params.descale_k, &params.descale_v}) *descale = make_descale(problem);
   return params;
+}
+
+Descale make_descale(const Problem& problem) {
+  const bool by_head = problem.input_scaling() == Scaling::kHead;
+  return {nullptr, by_head ? static_cast<int>(problem.heads_kv) : 0, by_head ? 1 : 0};
 }
 
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {
@@ -184,10 +188,20 @@ void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts
   if (problem.is_8bit()) {
     set_params_of(step, make_fp8_params(problem, layouts), problem, layouts);
     relocate_fp8(step, 0, problem);
+  } else if (problem.has_quantised_cache()) {
+    set_params_of(step, with_descales(make_forward_params(problem, layouts), problem), problem, layouts);
+    relocate_forward(step, 0);
+    relocate_descales<ForwardParams>(step, problem);
   } else {
     set_params_of(step, make_forward_params(problem, layouts), problem, layouts);
     relocate_forward(step, 0);
   }
+}
+
+std::optional<std::string> why_no_quantised_cache(const Problem& problem) {
+  if (!problem.has_quantised_cache()) return std::nullopt;
+  return fmt::format("a cache of {}: no kernel of this family converts keys and values to {}",
+                     to_string(*problem.kv_dtype), to_string(problem.dtype));
 }
 
 std::optional<std::string> why_no_scores(const Problem& problem) {
@@ -298,6 +312,7 @@ std::optional<std::string> why_no_hopper_tiles(const Problem& problem, const Dev
   if (auto reason = why_no_hopper(limits)) return reason;
   if (problem.dtype == DType::kF32) return "fp16 and bf16 only";
   if (problem.is_8bit()) return kNo8Bits;
+  if (auto reason = why_no_quantised_cache(problem)) return reason;
   for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
     if (dim % 8 != 0 || dim > 256)
       return fmt::format(

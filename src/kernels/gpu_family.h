@@ -24,7 +24,22 @@ void relocate_forward(Step& step, std::size_t offset);
 // The same of 8-bit problems. Without scales the addresses of the factors stay null.
 Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& layouts);
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem);
-// ForwardParams, or Fp8ForwardParams, as all of the step's parameters, with those of scores where the problem has any.
+// Of problems with a quantised cache: the factors of k and v behind parameters of type Plain at the start of the step's
+// parameters.
+Descale make_descale(const Problem& problem);
+template <class Plain>
+Quantised<Plain> with_descales(const Plain& plain, const Problem& problem) {
+  return {plain, make_descale(problem), make_descale(problem)};
+}
+template <class Plain>
+void relocate_descales(Step& step, const Problem& problem) {
+  if (problem.descale_count() == 0) return;
+  using All = Quantised<Plain>;
+  step.relocate(offsetof(All, descale_k) + offsetof(Descale, values), Operand::kDescaleK);
+  step.relocate(offsetof(All, descale_v) + offsetof(Descale, values), Operand::kDescaleV);
+}
+// ForwardParams, Fp8ForwardParams or Quantised<ForwardParams>, as all of the step's parameters, with those of scores
+// where the problem has any.
 void set_forward_params(Step& step, const Problem& problem, const ProblemLayouts& layouts);
 // What a score is in units of before its own functions and, without them, exp2.
 double score_unit(const Problem& problem);
@@ -101,6 +116,8 @@ void set_params_of(Step& step, const Params& params, const Problem& problem, con
 }
 // Of families that have no kernel for 8 bits.
 inline constexpr const char* kNo8Bits = "no 8-bit types (e4m3, e5m2)";
+// Of families that have no kernel for quantised caches.
+std::optional<std::string> why_no_quantised_cache(const Problem& problem);
 // Of families that have no kernel for functions of scores: why they do not run such a problem; none for others.
 std::optional<std::string> why_no_scores(const Problem& problem);
 // Why a family without them refuses score and mask functions of the user's own.
@@ -187,11 +204,14 @@ class GpuFamily : public Family {
     const Config config = config_from<Config>(values);
     KernelSource source;
     source.file = fmt::format("{}/kernel.cuh", name());
-    // Families with kernels for 8 bits, for scores, for ragged batches, for paged caches and for functions of the
-    // user's own have them by these names, in the same file.
+    // Families with kernels for 8 bits, for quantised caches, for scores, for ragged batches, for paged caches and for
+    // functions of the user's own have them by these names, in the same file.
     const Traits traits = traits_of(problem);
     source.name_expression =
-        fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(), problem.is_8bit() ? "forward_fp8" : "forward",
+        fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(),
+                    problem.is_8bit()               ? "forward_fp8"
+                    : problem.has_quantised_cache() ? "forward_quantised"
+                                                    : "forward",
                     entry_suffix(problem), print_traits(traits),
                     initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
     source.dynamic_shared_bytes = smem_bytes(config, traits);
@@ -223,7 +243,7 @@ class GpuFamily : public Family {
     add_block_lists(program, expression_offset<Params>(problem), problem, bounds, *list_shape(config));
     if (problem.ragged()) relocate_ragged(program.steps.front(), offsetof(RaggedListParams, ragged));
   }
-  // Of the names of a family's kernels, after `forward` or `forward_fp8`.
+  // Of the names of a family's kernels, after `forward`, `forward_fp8` or `forward_quantised`.
   static std::string entry_suffix(const Problem& problem) {
     const std::string batch = problem.paged() ? "_paged" : problem.ragged() ? "_ragged" : "";
     if (problem.has_expression()) return batch + "_expressed";

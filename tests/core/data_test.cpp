@@ -186,14 +186,17 @@ TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
 // Quantised, a tensor's largest finite value is the largest of the type, and each value is within its rounding of what
 // 32 bits draw.
 TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
-  for (const char* type : {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled"}) {
+  for (const char* type :
+       {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled", "bf16_kve4m3", "fp16_kvint8_perhead", "fp32_kve5m2"}) {
     for (const Pattern pattern : {Pattern::kNormal, Pattern::kOutlier, Pattern::kPositive}) {
       const std::string sizes = "b2_h4_hk2_sq9_sk70_d24_";
       const PlacedProblem p = PlacedProblem::parse(sizes + type);
       const AttentionInputs in = make_inputs(p, pattern, 7);
       const AttentionInputs plain = make_inputs(PlacedProblem::parse(sizes + "fp32"), pattern, 7);
-      const Precision precision = precision_of(p.dtype);
+      const Precision precision = precision_of(p.cache_dtype());
       ASSERT_EQ(static_cast<std::int64_t>(in.descale_k.size()), p.descale_count());
+      ASSERT_EQ(static_cast<std::int64_t>(in.descale_q.size()), p.descale_q_count());
+      ASSERT_EQ(in.q.dtype, p.dtype);
       float largest = 0;
       for (std::int64_t b = 0; b < 2; ++b) {
         for (std::int64_t h = 0; h < 2; ++h) {

@@ -220,6 +220,21 @@ TEST(DTypeTest, PrecisionIsThatOfTheCodec) {
   EXPECT_EQ(precision_of(DType::kBF16).largest, bfloat16_to_float(0x7f7f));
 }
 
+TEST(Int8Test, EveryCodeAndTheRoundingBetweenThem) {
+  for (int code = -128; code < 128; ++code)
+    EXPECT_EQ(int8_to_float(static_cast<std::uint8_t>(code)), static_cast<float>(code));
+  for (int code = -127; code < 128; ++code)
+    EXPECT_EQ(float_to_int8(static_cast<float>(code)), static_cast<std::uint8_t>(code));
+  EXPECT_EQ(round_to(DType::kInt8, 2.5f), 2.0f);
+  EXPECT_EQ(round_to(DType::kInt8, -3.5f), -4.0f);
+  EXPECT_EQ(round_to(DType::kInt8, 126.5f), 126.0f);
+  EXPECT_EQ(round_to(DType::kInt8, 1e9f), 127.0f);
+  EXPECT_EQ(round_to(DType::kInt8, -INFINITY), -127.0f);
+  EXPECT_EQ(round_to(DType::kInt8, NAN), 0.0f);
+  EXPECT_EQ(size_of(DType::kInt8), 1u);
+  EXPECT_THROW(parse_dtype("int8"), Error);  // of caches alone
+}
+
 TEST(DTypeTest, ElementsAreStoredRoundedAndRead) {
   for (const DType dtype : kAllDTypes) {
     unsigned char memory[16] = {};

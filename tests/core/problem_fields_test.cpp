@@ -96,7 +96,7 @@ TEST(ProblemFieldsTest, JsonHasEveryField) {
       {"causal", "top_left"}, {"window_left", 7},  {"window_right", 0}, {"window_alignment", "top_left"},
       {"scale", 0.5},         {"o_dtype", "bf16"}, {"scaling", "none"}, {"softcap", 30},
       {"alibi", "batch"},     {"sink", "head"},    {"lengths", "full"}, {"page_size", 0},
-      {"tensors", nullptr},   {"score", nullptr},  {"mask", nullptr}};
+      {"tensors", nullptr},   {"score", nullptr},  {"mask", nullptr},   {"kv_dtype", "bf16"}};
   EXPECT_EQ(problem_json(p), expected);
   EXPECT_EQ(problem_json(Problem())["window_left"], nullptr);
   EXPECT_EQ(problem_json(Problem())["softcap"], nullptr);
@@ -104,6 +104,8 @@ TEST(ProblemFieldsTest, JsonHasEveryField) {
   EXPECT_EQ(fp8["dtype"], "e4m3");
   EXPECT_EQ(fp8["o_dtype"], "bf16");
   EXPECT_EQ(fp8["scaling"], "head");
+  EXPECT_EQ(fp8["kv_dtype"], "e4m3");
+  EXPECT_EQ(problem_json(Problem::parse("b1_h8_s512_d64_bf16_kvint8"))["kv_dtype"], "int8");
 }
 
 }  // namespace

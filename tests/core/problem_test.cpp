@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/operands.h"
+#include "core/problem_fields.h"
 
 namespace flashcore {
 namespace {
@@ -60,6 +61,32 @@ std::vector<Mask> masks() {
   return all;
 }
 
+TEST(ProblemTest, TokensOfQuantisedCaches) {
+  const Problem plain = Problem::parse("b2_h8_hk2_sq1_sk512_d64_bf16_kve4m3");
+  EXPECT_EQ(plain.dtype, DType::kBF16);
+  EXPECT_EQ(plain.cache_dtype(), DType::kE4M3);
+  EXPECT_FALSE(plain.is_8bit());
+  EXPECT_EQ(plain.output_dtype(), DType::kBF16);
+  EXPECT_EQ(plain.input_scaling(), Scaling::kTensor);
+  EXPECT_EQ(plain.descale_count(), 1);
+  EXPECT_EQ(plain.descale_q_count(), 0);
+  EXPECT_EQ(plain.id(), "b2_h8_hk2_sq1_sk512_d64_bf16_kve4m3");
+  // K and V count a byte an element.
+  const double of_16_bits = Problem::parse("b2_h8_hk2_sq1_sk512_d64_bf16").bytes();
+  EXPECT_EQ(of_16_bits - plain.bytes() + 2 * 4, 2.0 * 2 * 512 * (64 + 64));
+  const char* whole = "b3_h4_sq2_sk70_d64_fp16_kvint8_perhead_causal_sink_raggedrandom_page7";
+  const Problem p = Problem::parse(whole);
+  EXPECT_EQ(p.id(), whole);
+  EXPECT_EQ(p.cache_dtype(), DType::kInt8);
+  EXPECT_EQ(p.descale_count(), 12);
+  EXPECT_EQ(Problem::parse("b1_h4_s70_d64_fp32_kve5m2_unscaled").descale_count(), 0);
+  EXPECT_NE(message_of("b1_h8_s512_d64_e4m3_kve5m2").find("q of 8 bits is multiplied with k and v of its own type"),
+            std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_bf16_kvfp16").find("kvfp16"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_int8").find("which is not fp32"), std::string::npos);
+  EXPECT_EQ(problem_distance(plain, Problem::parse("b2_h8_hk2_sq1_sk512_d64_bf16_kvint8")), INFINITY);
+}
+
 TEST(ProblemTest, TokensOf8Bits) {
   const Problem plain = Problem::parse("b2_h8_hk2_s512_d64_e4m3");
   EXPECT_EQ(plain.output_dtype(), DType::kBF16);
@@ -77,7 +104,7 @@ TEST(ProblemTest, TokensOf8Bits) {
   for (const char* id : {"b1_h8_s512_d64_fp16_obf16", "b1_h8_s512_d64_bf16_oe4m3"})
     EXPECT_NE(message_of(id).find("only q, k and v of 8 bits"), std::string::npos) << message_of(id);
   EXPECT_NE(message_of("b1_h8_s512_d64_e4m3_ofp32").find("use bf16, fp16, e4m3 or e5m2"), std::string::npos);
-  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_perhead").find("only q, k and v of 8 bits have scales"), std::string::npos);
+  EXPECT_NE(message_of("b1_h8_s512_d64_fp16_perhead").find("only operands of 8 bits have scales"), std::string::npos);
   // What is usual has no token.
   EXPECT_NE(message_of("b1_h8_s512_d64_e4m3_obf16").find("obf16"), std::string::npos);
   EXPECT_NE(message_of("b1_h8_s512_d64_fp16_unscaled").find("unscaled"), std::string::npos);

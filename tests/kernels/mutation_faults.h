@@ -47,6 +47,8 @@ inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
 // More parts of 128 keys than are merged at once; the last keys have the highest scores.
 inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk2500_d16_fp16_alibi";
 // By way of pages, sequences of different lengths.
+inline constexpr const char* kPagedCodes =
+    "b3_h4_hk2_sq3_sk300_d64_bf16_kve4m3_perhead_causal_raggedhalving_page16";
 inline constexpr const char* kPagedDecode = "b3_h4_hk2_sq3_sk300_d64_bf16_causal_raggedhalving_page16";
 // 8 bits: a factor for each key head, functions of scores, sequences of 70, 35 and 17 rows.
 inline constexpr const char* kBytes = "b2_h4_hk2_s200_d64_e4m3_perhead_causal";
@@ -149,6 +151,8 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kKDirect = "sm80_short_fwd/kernel.cuh";
   static constexpr const char* kKDecode = "sm80_decode_fwd/kernel.cuh";
   static constexpr const char* kDeal = "sm80_decode_fwd/deal.cuh";
+  static constexpr const char* kCodes = "sm80_decode_fwd/quantised.cuh";
+  static constexpr const char* kWiden = "tile/cache_element.cuh";
   static constexpr const char* kMergeParts = "sm80_decode_fwd/merge.cuh";
   static constexpr const char* kWarpgroup = "tile/warpgroup.cuh";
   static constexpr const char* kRefKernel = "ref_fwd/kernel.cuh";
@@ -619,6 +623,26 @@ inline const std::vector<Mutation>& mutations() {
        "before += 0;", "wrong result|uninitialised|race"},
       {"decode_share_begins_too_late", kDecode, kPagedDecode, kDeal, "return cta * each + tile::min_int(cta, more);",
        "return cta * each + more;", "race|wrong result|uninitialised"},
+      // --- quantised caches ---
+      {"codes_q_in_the_order_of_16_bits", kDecode, kPagedCodes, kCodes, "lane % 2 * 8 + i / 2 * 4",
+       "lane % 2 * 4 + i / 2 * 8", kWrong},
+      {"codes_columns_not_sorted", kDecode, kPagedCodes, kKDecode,
+       "if constexpr (has_quantised_cache(T)) sort_columns(acc_o);", "", kWrong},
+      {"codes_even_columns_twice", kDecode, kPagedCodes, kCodes, "kEvenThenOdd = 0x3120", "kEvenThenOdd = 0x2020", kWrong},
+      {"codes_keys_of_a_pair_swapped", kDecode, kPagedCodes, kCodes, "kEvenThenOdd = 0x3120", "kEvenThenOdd = 0x1302",
+       kWrong},
+      {"codes_factor_of_k_dropped", kDecode, kPagedCodes, kKDecode, "scale_log2 *= factor_k;", "", kWrong},
+      {"codes_factor_of_the_first_head", kDecode, kPagedCodes, kKDecode,
+       "tile::descale(descales->descale_k, run.batch, run.head_kv)", "tile::descale(descales->descale_k, run.batch, 0)",
+       kWrong},
+      {"codes_factor_of_v_dropped", kDecode, kPagedCodes, kMergeParts,
+       "scale *= tile::descale(descales->descale_v, run.batch, run.head_kv);", "", kWrong},
+      {"codes_upper_half_as_the_lower", kDecode, kPagedCodes, kWiden, "cvt_f16x2_e4m3x2(codes >> 16)",
+       "cvt_f16x2_e4m3x2(codes & 0xffffu)", kWrong},
+      {"codes_int8_without_a_sign", kDecode, "b2_h4_hk2_sq3_sk70_d64_fp16_kvint8", kWiden,
+       "kOffset = 8388608.0f + 128.0f", "kOffset = 8388608.0f", kWrong},
+      {"codes_naive_factor_of_v", kRef, "b2_h4_hk2_sq3_sk70_d64_fp16_kvint8", kRefKernel,
+       "{ return tile::descale(v, batch, head_kv); }", "{ return tile::descale(k, batch, head_kv); }", kWrong},
       // --- windows ---
       {"window_left_off_by_one", kSm80, kLeftOnly, kMask, "column_of_element(i) < begin[row_of_element(i)]",
        "column_of_element(i) <= begin[row_of_element(i)]", "wrong result"},

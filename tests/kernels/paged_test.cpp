@@ -182,9 +182,10 @@ TEST_P(PagedKernelTest, LengthsAndTablesMayChangeBetweenLaunches) {
   EXPECT_EQ(batch.run(), "") << "one page five times";
 }
 
-// Whatever a table says: NaN where the contract has it, the reference's numbers elsewhere, no access outside.
-TEST_P(PagedKernelTest, HostileTablesGiveNaNAndTouchNothingElse) {
-  PagedBatch batch(GetParam(), "b3_h2_sq12_sk40_d64_fp16_causal_raggedfull_page8");
+// Whatever a table says: NaN where the contract has it, the reference's numbers elsewhere, no access outside. Of three
+// sequences with 12 rows and 40 keys each, two heads and pages of 8 keys.
+void try_hostile_tables(const char* candidate, const char* id) {
+  PagedBatch batch(candidate, id);
   const std::vector<std::int32_t> table = batch.table, used = batch.used;
   for (const std::int32_t page : {-1, batch.pages(), kMostInt, kLeastInt, -batch.pages()}) {
     batch.table = table;
@@ -206,6 +207,10 @@ TEST_P(PagedKernelTest, HostileTablesGiveNaNAndTouchNothingElse) {
   }
   batch.used = used;
   EXPECT_EQ(batch.run(), "");
+}
+
+TEST_P(PagedKernelTest, HostileTablesGiveNaNAndTouchNothingElse) {
+  try_hostile_tables(GetParam(), "b3_h2_sq12_sk40_d64_fp16_causal_raggedfull_page8");
 }
 
 // Pages that a window has left behind may be anybody's by now.
@@ -232,6 +237,73 @@ INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest,
                                name, [](char c) { return std::isalnum(c) == 0; }, '_');
                            return name;
                          });
+
+// A config that is written out is not for every size.
+bool is_valid(const char* candidate, const char* id) {
+  const bool on_cpu = std::string_view(candidate).starts_with("cpu");
+  try {
+    parse_candidate(candidate, PlacedProblem::parse(id).problem(),
+                    (on_cpu ? open_cpu_device() : open_emulator())->info().limits);
+    return true;
+  } catch (const Error& e) {
+    return std::string_view(e.what()).find("is not valid for") == std::string_view::npos;
+  }
+}
+
+// Quantised caches: int8, which has no NaN for the keys of a missing page, too.
+class QuantisedCacheTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(QuantisedCacheTest, EveryTypeScalingAndLayout) {
+  for (const char* id : {"b3_h4_hk2_sq3_sk40_d64_bf16_kve4m3_causal_raggedfull_page16",
+                         "b3_h4_hk2_sq3_sk40_d64_fp16_kve4m3_perhead_causal_bshd_raggedhalving_page7",
+                         "b4_h2_hk1_sq9_sk30_d32_dv48_fp16_kve5m2_perhead_bshd_raggedrandom_page1",
+                         "b3_h2_sq5_sk70_d80_bf16_kvint8_perhead_wl9_wr4_strided_raggedhalving_page7",
+                         "b2_h8_hk1_sq7_sk90_d128_bf16_kvint8_causaltl_softcap5_alibi_sink_raggedrandom_page256",
+                         "b2_h2_sq2_sk90_d256_fp16_kve4m3_unscaled_raggedhalving_page64",
+                         "b2_h2_sq2_sk90_d112_dv16_bf16_kve5m2_unscaled_raggedhalving_page2"})
+    EXPECT_EQ(is_valid(GetParam(), id) ? PagedBatch(GetParam(), id).run() : "", "") << id;
+}
+
+TEST_P(QuantisedCacheTest, HostileTablesGiveNaNAndTouchNothingElse) {
+  for (const char* id : {"b3_h2_sq12_sk40_d64_fp16_kvint8_causal_raggedfull_page8",
+                         "b3_h2_sq12_sk40_d64_bf16_kve4m3_perhead_causal_raggedfull_page8",
+                         "b3_h2_sq12_sk40_d64_fp16_kve5m2_causal_raggedfull_page8"})
+    try_hostile_tables(GetParam(), id);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, QuantisedCacheTest,
+                         ::testing::Values("cpu_fwd", kRef, "sm80_decode_fwd", kDecode, kDecodeParts,
+                                           "sm80_decode_fwd:row_warps=2,key_warps=2,block_n=32,num_stages=4"));
+
+// Without pages: packed, and dense.
+TEST(QuantisedCachesTest, DenseAndPacked) {
+  for (const char* id : {"b2_h4_hk2_sq3_sk70_d64_fp16_kve4m3", "b2_h4_hk2_sq3_sk70_d64_bf16_kvint8_perhead_causal",
+                         "b1_h4_hk1_sq2_sk90_d80_fp16_kve5m2_unscaled_strided",
+                         "b3_h8_hk2_sq2_sk200_d256_bf16_kve5m2_strided_softcap5_alibi_raggedrandom",
+                         "b2_h3_hk1_sq20_sk100_d48_dv208_bf16_kve4m3_causal_wl30_bshd_raggedhalving"}) {
+    const PlacedProblem problem = PlacedProblem::parse(id);
+    for (const char* candidate : {kRef, kDecode, "sm80_decode_fwd"})
+      if (is_valid(candidate, id)) {
+        EXPECT_EQ(run_on_emulator(device_sources(), candidate, problem, 2).verdict(), "passed") << candidate << " " << id;
+      }
+  }
+}
+
+// Families without a conversion say so, and that it is the cache.
+TEST(QuantisedCachesTest, OthersRefuseByName) {
+  const Problem problem = Problem::parse("b2_h4_s64_d64_fp16_kve4m3");
+  std::vector<std::string> reasons;
+  const std::unique_ptr<Device> device = open_emulator();
+  std::vector<std::string> names;
+  for (const Family* family : supporting_families(problem, device->info().limits, &reasons))
+    names.push_back(family->name());
+  std::ranges::sort(names);
+  EXPECT_EQ(names, (std::vector<std::string>{"ref_fwd", "sm80_decode_fwd"}));
+  EXPECT_EQ(dispatch(problem, device->info()).candidate.family->name(), "sm80_decode_fwd");
+  std::size_t about_caches = 0;
+  for (const std::string& reason : reasons) about_caches += reason.find("a cache of e4m3") != std::string::npos;
+  EXPECT_GE(about_caches, 4u);
+}
 
 // Where a family's own ways to load matter: pages smaller and larger than a block of keys, and blocks that a page does
 // not divide; more boxes to a block than a warp has lanes; rows of all tiles and keys of many blocks.

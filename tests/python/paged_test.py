@@ -14,6 +14,10 @@ try:
 except ImportError:
     numpy = None
 try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+try:
     import torch
 except ImportError:
     torch = None
@@ -95,6 +99,36 @@ class PagedTest(unittest.TestCase):
             o, lse = self.run_it(return_lse=True)
             self.assertTrue(numpy.isnan(o[5:10]).all() and numpy.isnan(lse[:, 5:10]).all(), length)
             self.assertFalse(numpy.isnan(o[:5]).any())
+
+    def test_quantised_caches(self):
+        """8-bit pages beside q of float32: what their numbers are with their factors."""
+        for dtype in ("int8", *(("float8_e4m3fn", "float8_e5m2") if ml_dtypes else ())):
+            kind = numpy.int8 if dtype == "int8" else getattr(ml_dtypes, dtype)
+            largest = 127 if dtype == "int8" else float(ml_dtypes.finfo(kind).max)
+            plain_k, plain_v = numpy.nan_to_num(self.k), numpy.nan_to_num(self.v)
+            factor_k, factor_v = (numpy.float32(numpy.abs(x).max() / largest) for x in (plain_k, plain_v))
+            k, v = ((x / by).round() if dtype == "int8" else x / by for x, by in ((plain_k, factor_k), (plain_v, factor_v)))
+            k, v = k.astype(kind), v.astype(kind)
+            o, lse = self.run_it(k=k, v=v, descale_k=float(factor_k), descale_v=float(factor_v), causal=True, return_lse=True)
+            wanted = [self.run_it(k=k.astype("float32") * factor_k, v=v.astype("float32") * factor_v, causal=True, return_lse=True)]
+            per_head_k, per_head_v = (numpy.full((4, HEADS_KV), by, "float32") for by in (factor_k, factor_v))
+            wanted.append(self.run_it(k=k, v=v, descale_k=per_head_k, descale_v=per_head_v, causal=True, return_lse=True))
+            wanted.append(self.run_it(k=k, v=(v.astype("float32") * factor_v).astype(kind), causal=True, return_lse=True, scale=float(factor_k) / DIM**0.5))
+            for other, other_lse in wanted[:2]:
+                numpy.testing.assert_allclose(o[:10], other[:10], atol=1e-5)
+                numpy.testing.assert_allclose(lse[:, :10], other_lse[:, :10], atol=1e-5)
+            numpy.testing.assert_allclose(lse[:, :10], wanted[2][1][:, :10], atol=1e-5)
+            self.table[3, 3] = PAGES
+            bad = self.run_it(k=k, v=v, descale_k=float(factor_k), descale_v=float(factor_v), causal=True)
+            self.assertEqual(numpy.isnan(bad[5:10]).all(axis=(1, 2)).tolist(), [False, False, False, True, True])
+            self.table[3, 3] = TABLE[3][3]
+        k = numpy.zeros_like(self.k, dtype="int8")
+        self.refused("descale_q is given and q is fp32 beside a cache of int8", k=k, v=k, descale_q=1.0, descale_k=1.0, descale_v=1.0)
+        self.refused("descale_k is given and descale_v is not; give both, or none", k=k, v=k, descale_k=1.0)
+        self.refused("all three must agree, but for the type of a quantised cache", k=k)
+        self.refused("give one element", k=k, v=k, descale_k=numpy.ones((1, 2), "float32"), descale_v=1.0)
+        self.refused("descale_v is 0.0; factors are positive", k=k, v=k, descale_k=1.0, descale_v=0.0)
+        self.refused("q is of dtype int8; use float32", q=numpy.zeros_like(self.q, dtype="int8"), k=k, v=k)
 
     def test_decode(self):
         """Of a row each, and of two; the last row sees every key."""

@@ -33,6 +33,7 @@ class Options(NamedTuple):
     dim: int
     dim_v: int
     dtype: torch.dtype
+    kv_dtype: torch.dtype
     out_dtype: torch.dtype
     causal: bool
     alibi: bool
@@ -56,9 +57,9 @@ def options(heads_q: int, heads_kv: int, dim: int, dim_v: Optional[int], *, caus
     if heads_q % heads_kv:
         raise Error(f"num_qo_heads is {heads_q} and num_kv_heads {heads_kv}; the second must divide the first")
     q_dtype = dtype_of(q_data_type, "q_data_type")
-    kv_dtype = q_dtype if kv_data_type is None else dtype_of(kv_data_type, "kv_data_type")
-    if kv_dtype != q_dtype:
-        raise Error(f"q_data_type is {q_dtype} and kv_data_type {kv_dtype}; flashcore multiplies queries and keys of one type: give both alike")
+    kv_dtype = q_dtype if kv_data_type is None else kv_data_type if kv_data_type is torch.int8 else dtype_of(kv_data_type, "kv_data_type")
+    if kv_dtype != q_dtype and (q_dtype in _EIGHT or kv_dtype not in (*_EIGHT, torch.int8)):
+        raise Error(f"q_data_type is {q_dtype} and kv_data_type {kv_dtype}; give both alike, or keys and values of 8 bits beside queries of 16")
     usual = torch.bfloat16 if q_dtype in _EIGHT else q_dtype
     out_dtype = usual if o_data_type is None else dtype_of(o_data_type, "o_data_type")
     if q_dtype not in _EIGHT and out_dtype != q_dtype:
@@ -72,7 +73,7 @@ def options(heads_q: int, heads_kv: int, dim: int, dim_v: Optional[int], *, caus
                              "before: leave one out")  # fmt: skip
     if alibi and not causal:
         raise Error("pos_encoding_mode='ALIBI' is given without causal=True; FlashInfer's slopes have a sign there, flashcore's go by distance")
-    return Options(heads_q, heads_kv, dim, dim if dim_v is None else dim_v, q_dtype, out_dtype, causal, alibi, window_left, cap, sm_scale)
+    return Options(heads_q, heads_kv, dim, dim if dim_v is None else dim_v, q_dtype, kv_dtype, out_dtype, causal, alibi, window_left, cap, sm_scale)
 
 
 def layout_of(given: Any) -> str:
@@ -169,7 +170,7 @@ class Factors(NamedTuple):
 
 
 def factors(o: Options, batch: int, q: Any, k: Any, v: Any, divisor: Any = None) -> Factors:
-    """`q_scale`, `k_scale` and `v_scale`: numbers, or of 8 bits a tensor with a factor for each head. `divisor`: o_scale."""
+    """`q_scale`, `k_scale` and `v_scale`: numbers, or of tensors of 8 bits a factor for each head. `divisor`: o_scale."""
     over = number(divisor, "o_scale")
     if over == 0:
         raise Error(f"o_scale is {divisor}; give what outputs are divided by")
@@ -189,10 +190,14 @@ def _undivided(o: Options, batch: int, q: Any, k: Any, v: Any) -> Factors:
     per_head = [isinstance(x, Tensor) and x.numel() > 1 for _, x, _ in given]
     if not any(per_head):
         return Factors(number(q, "q_scale") * number(k, "k_scale"), number(v, "v_scale"), {})
-    if o.dtype not in _EIGHT:
+    if o.kv_dtype == o.dtype and o.dtype not in _EIGHT:
         raise Error(f"a scale for each head is given and q is {o.dtype}; give numbers: only 8-bit tensors have factors")
+    if o.kv_dtype != o.dtype and per_head[0]:
+        raise Error(f"q_scale has a factor for each head and q is {o.dtype}; give a number: only the cache has 8 bits")
     made = {}
     for (name, x, heads), many in zip(given, per_head):
+        if o.kv_dtype != o.dtype and name == "q_scale":
+            continue
         if many and (x.shape != (heads,) or x.dtype != torch.float32):
             raise Error(f"{name} is {x.dtype} of shape {tuple(x.shape)}; give float32 [heads] = ({heads},), or a number")
         device = next(y.device for y in (q, k, v) if isinstance(y, Tensor) and y.numel() > 1)
@@ -202,7 +207,7 @@ def _undivided(o: Options, batch: int, q: Any, k: Any, v: Any) -> Factors:
                 raise Error("q_scale has a factor for each query head, of which several share a key head; give a number")
             per = per[: o.heads_kv]
         made[f"descale_{name[0]}"] = per.expand(batch, -1).contiguous()
-    return Factors(1.0, 1.0, made)
+    return Factors(1.0 if "descale_q" in made else number(q, "q_scale"), 1.0, made)
 
 
 def keywords(o: Options, device: torch.device, by: Factors, sinks: Optional[Tensor], window_left: Optional[int] = None) -> dict[str, Any]:

@@ -108,8 +108,8 @@ class BatchPrefillWithRaggedKVCacheWrapper:
         k, v = k.detach(), v.detach()
         if self._layout == "HND":
             k, v = k.transpose(0, 1), v.transpose(0, 1)
-        if k.dim() != 3 or v.dim() != 3 or k.shape[1:] != (o.heads_kv, o.dim) or v.shape[1:] != (o.heads_kv, o.dim_v) or k.dtype != o.dtype:
-            raise _options.Error(f"k and v are {k.dtype} of shapes {tuple(k.shape)} and {tuple(v.shape)}; plan() was told {o.dtype}, {o.heads_kv} heads, "
+        if k.dim() != 3 or v.dim() != 3 or k.shape[1:] != (o.heads_kv, o.dim) or v.shape[1:] != (o.heads_kv, o.dim_v) or k.dtype != o.kv_dtype:
+            raise _options.Error(f"k and v are {k.dtype} of shapes {tuple(k.shape)} and {tuple(v.shape)}; plan() was told {o.kv_dtype}, {o.heads_kv} heads, "
                                  f"dims {o.dim} and {o.dim_v}")  # fmt: skip
         cu_q, rows = self._rows.of(q)
         cu_kv, keys = self._keys.of(k, "k and v have", "keys")

@@ -57,7 +57,7 @@ def forwarded(o: Optional[_options.Options], causal: bool, mode: str, window_lef
     if o is None:
         raise _options.Error("forward() is called before plan(); plan() says the pages and heads")
     return _options.options(o.heads_q, o.heads_kv, o.dim, o.dim_v, causal=causal, pos_encoding_mode=mode, window_left=window_left, logits_soft_cap=softcap,
-                            sm_scale=scale, q_data_type=o.dtype, kv_data_type=o.dtype, o_data_type=o.out_dtype)  # fmt: skip
+                            sm_scale=scale, q_data_type=o.dtype, kv_data_type=o.kv_dtype, o_data_type=o.out_dtype)  # fmt: skip
 
 
 def run_paged(q: Tensor, cache: Cache, o: _options.Options, pages: _tables.Pages, cu_q: Optional[Tensor], rows: int, layout: str,
@@ -65,8 +65,8 @@ def run_paged(q: Tensor, cache: Cache, o: _options.Options, pages: _tables.Pages
               sinks: Optional[Tensor]) -> Any:  # fmt: skip
     k, v = _options.split(cache)
     keys, heads = (1, 2) if layout == "NHD" else (2, 1)
-    if k.shape[keys] != pages.page_size or k.shape[heads] != o.heads_kv or v.shape[3] != o.dim_v or k.dtype != o.dtype:
-        raise _options.Error(f"the cache is {k.dtype} with K {tuple(k.shape)} and V {tuple(v.shape)}; plan() was told {o.dtype}, {layout}, pages of "
+    if k.shape[keys] != pages.page_size or k.shape[heads] != o.heads_kv or v.shape[3] != o.dim_v or k.dtype != o.kv_dtype:
+        raise _options.Error(f"the cache is {k.dtype} with K {tuple(k.shape)} and V {tuple(v.shape)}; plan() was told {o.kv_dtype}, {layout}, pages of "
                              f"{pages.page_size} keys, {o.heads_kv} heads, dims {o.dim} and {o.dim_v}")  # fmt: skip
     by = _options.factors(o, pages.used.shape[0], *scales)
     made = _paged.paged_attention(q, k, v, pages.table, pages.used, cu_seqlens_q=cu_q, max_seqlen_q=rows, layout=layout,

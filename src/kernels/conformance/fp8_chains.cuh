@@ -1,5 +1,5 @@
 #pragma once
-// Micro-tests of conversion to 8-bit floats, and of multiplies that begin a sum.
+// Micro-tests of conversion to 8-bit floats and back, and of multiplies that begin a sum.
 
 #include "kernels/conformance/common.cuh"
 #include "kernels/ptx/cvt_fp8.cuh"
@@ -16,6 +16,13 @@ struct ToE4m3 {
       const float tenth = number(p, i), near = static_cast<float>((i * 37) % 1024 - 512) * 0.000244140625f;
       return ptx::cvt_e4m3x4(tenth, near, near * 64.0f, near * 4096.0f);
     });
+  }
+};
+
+// Every code beside every other.
+struct FromE4m3 {
+  FC_DEVICE static void run(const Arguments& p) {
+    map_numbers(p, [&](int i) { return ptx::cvt_f16x2_e4m3x2(static_cast<unsigned>(i) * 0x9e37u & 0xffffu); });
   }
 };
 

@@ -381,7 +381,7 @@ void attend_any(const Plan& plan, const Task& task, float* scratch) {
     case Element::kF32: return attend_task<Element::kF32, kFault>(plan, task, scratch);
     case Element::kF16: return attend_task<Element::kF16, kFault>(plan, task, scratch);
     case Element::kBF16: return attend_task<Element::kBF16, kFault>(plan, task, scratch);
-    default: return;  // 8 bits are converted before (forward_fp8.h)
+    default: return;  // 8 bits are converted before (forward_widened.h)
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/config_binding.h"
-#include "kernels/cpu_fwd/forward_fp8.h"
+#include "kernels/cpu_fwd/forward_widened.h"
 #include "kernels/gpu_family.h"
 
 namespace flashcore {
@@ -41,8 +41,8 @@ class CpuForward : public Family {
   Launch cpu_launch(const ConfigValues& values, const Problem& problem, const AttentionArgs& args) const override {
     const auto config = config_from<cpu_fwd::Config>(values);
     // std::function wants to be copied; the scratch memory does not.
-    if (problem.is_8bit())
-      return [forward = std::make_shared<cpu_fwd::Fp8Forward>(config, problem, args)] { (*forward)(); };
+    if (problem.may_be_scaled())
+      return [forward = std::make_shared<cpu_fwd::WidenedForward>(config, problem, args)] { (*forward)(); };
     return [forward = std::make_shared<cpu_fwd::Forward>(config, problem, args)] { (*forward)(); };
   }
 };

@@ -33,6 +33,12 @@ struct Descales {
   FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(params.descale_v, batch, head_kv); }
 };
 
+struct CacheDescales {
+  const Descale &k, &v;
+  FC_DEVICE float scores(int batch, int head_kv) const { return tile::descale(k, batch, head_kv); }
+  FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(v, batch, head_kv); }
+};
+
 // P may be as large as 2^8 then, which costs fp32 nothing.
 constexpr float kRiseLog2 = 8.0f;
 
@@ -110,7 +116,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     for (int i = 0; i < kPerLane; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim && !is_missing)
-        dot = ptx::fma(q[i], tile::load_any<T.element>(params.k, k_row + column), dot);
+        dot = ptx::fma(q[i], tile::load_any<element_of_cache(T)>(params.k, k_row + column), dot);
     }
     dot = warp_sum(dot);
     if (is_missing) dot = ptx::float_of_bits(0x7fffffffu);
@@ -139,7 +145,7 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     for (int i = 0; i < kPerLaneV; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim_v) {
-        const float value = is_missing ? 0.0f : tile::load_any<T.element>(params.v, v_row + column);
+        const float value = is_missing ? 0.0f : tile::load_any<element_of_cache(T)>(params.v, v_row + column);
         o[i] = ptx::fma(p, value, o[i] * rescale);
       }
     }
@@ -251,6 +257,34 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_fp8_paged(const __grid_constant__ Paged<Fp8ForwardParams> params) {
   attend_ragged<T, C>(params.plain.problem, params.score, params.ragged, Descales{params.plain}, &params.paged);
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_quantised(const __grid_constant__ Quantised<ForwardParams> params) {
+  attend<T, C>(params.plain, nullptr, CacheDescales{params.descale_k, params.descale_v});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_quantised_scored(const __grid_constant__ Scored<Quantised<ForwardParams>> params) {
+  const Quantised<ForwardParams>& own = params.plain;
+  attend<T, C>(own.plain, &params.score, CacheDescales{own.descale_k, own.descale_v});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_quantised_ragged(const __grid_constant__ Ragged<Quantised<ForwardParams>> params) {
+  const Quantised<ForwardParams>& own = params.plain;
+  attend_ragged<T, C>(own.plain, params.score, params.ragged, CacheDescales{own.descale_k, own.descale_v});
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), 1)
+forward_quantised_paged(const __grid_constant__ Paged<Quantised<ForwardParams>> params) {
+  const Quantised<ForwardParams>& own = params.plain;
+  attend_ragged<T, C>(own.plain, params.score, params.ragged, CacheDescales{own.descale_k, own.descale_v},
+                      &params.paged);
 }
 
 }  // namespace flashcore::ref_fwd

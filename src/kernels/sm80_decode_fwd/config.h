@@ -29,23 +29,37 @@ struct Config {
 
 constexpr int kMaxHeadDim = 256;
 
-// mma.m16n8k16 reads head_dim in steps of 16; the rest is filled with zeros.
-constexpr int padded_dim(int head_dim) { return tile::round_up(head_dim, 16); }
+// mma.m16n8k16 reads head_dim in steps of 16, of a quantised cache in pairs of them: ldmatrix brings 32 bytes of a row.
+// The rest is filled with zeros.
+constexpr int padded_dim(const Traits& t, int head_dim) {
+  return tile::round_up(head_dim, has_quantised_cache(t) ? 32 : 16);
+}
+// Of an element of K and V in shared memory.
+constexpr int cache_bytes(const Traits& t) { return has_quantised_cache(t) ? 1 : 2; }
+constexpr int chunk_columns(const Traits& t) { return 16 / cache_bytes(t); }
 constexpr int threads_per_block(const Config& c) { return c.row_warps * c.key_warps * 32; }
 constexpr int tile_rows(const Config& c) { return 16 * c.row_warps; }
 constexpr int keys_per_warp(const Config& c) { return c.block_n / c.key_warps; }
 // What is dealt out: one block, or the blocks of a part.
 constexpr int unit_blocks(const Config& c) { return c.split_keys == 0 ? 1 : c.split_keys / c.block_n; }
 
-constexpr int q_bytes(const Config& c, const Traits& t) { return tile_rows(c) * padded_dim(t.head_dim) * 2; }
+constexpr int q_bytes(const Config& c, const Traits& t) { return tile_rows(c) * padded_dim(t, t.head_dim) * 2; }
 // Q's fragments stay in registers through a tile. Wide ones are read from shared memory at every block.
 constexpr bool keeps_q(const Traits& t) { return t.head_dim <= 128; }
+// Fragments of Q at a time.
+constexpr int q_steps(const Traits& t) {
+  return keeps_q(t) ? padded_dim(t, t.head_dim) / 16 : has_quantised_cache(t) ? 2 : 1;
+}
 constexpr int own_q_bytes(const Config& c, const Traits& t) { return keeps_q(t) ? 16 : q_bytes(c, t); }
-constexpr int k_bytes(const Config& c, const Traits& t) { return c.block_n * padded_dim(t.head_dim) * 2; }
-constexpr int v_bytes(const Config& c, const Traits& t) { return c.block_n * padded_dim(t.head_dim_v) * 2; }
+constexpr int k_bytes(const Config& c, const Traits& t) {
+  return c.block_n * padded_dim(t, t.head_dim) * cache_bytes(t);
+}
+constexpr int v_bytes(const Config& c, const Traits& t) {
+  return c.block_n * padded_dim(t, t.head_dim_v) * cache_bytes(t);
+}
 
 // O's columns in chunks of 8, all of them and those that one of the key warps merges.
-constexpr int all_chunks(const Traits& t) { return padded_dim(t.head_dim_v) / 8; }
+constexpr int all_chunks(const Traits& t) { return padded_dim(t, t.head_dim_v) / 8; }
 constexpr int warp_chunks(const Config& c, const Traits& t) { return (all_chunks(t) + c.key_warps - 1) / c.key_warps; }
 // Through which the key warps of some rows merge: a slot for each of the others.
 constexpr int exchange_bytes(const Config& c, const Traits& t) {
@@ -63,7 +77,13 @@ constexpr int step_slots(const Config& c) { return c.num_stages + 2 <= 4 ? 4 : c
 constexpr int kEntries = 256;  // of the table of a ragged batch
 constexpr int kFlagBytes = 16;
 constexpr int table_bytes(const Traits& t) { return t.ragged ? 4 * kEntries : 16; }
-constexpr int pages_bytes(const Config& c, const Traits& t) { return t.paged ? 2 * 8 * c.block_n : 16; }
+// Where keys lie, of two blocks; and of each block in the ring which of its keys are of a page that does not exist,
+// which int8 has no number for.
+constexpr int places_bytes(const Config& c) { return 2 * 8 * c.block_n; }
+constexpr bool marks_missing(const Traits& t) { return t.paged && t.cache == CacheElement::kInt8; }
+constexpr int pages_bytes(const Config& c, const Traits& t) {
+  return t.paged ? places_bytes(c) + (marks_missing(t) ? 4 * c.block_n * c.num_stages : 0) : 16;
+}
 
 constexpr int smem_bytes(const Config& c, const Traits& t) {
   return c.num_stages * stage_bytes(c, t) + step_slots(c) * (kStepBytes + kRunBytes) + kFlagBytes + table_bytes(t) +
@@ -82,11 +102,14 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
 // more chunks of O each to merge, and few threads more copies each; functions of scores have slopes and bounds. Fitted
 // to compilations for sm_80 and sm_90.
 constexpr int registers_needed(const Config& c, const Traits& t) {
-  const int acc_o = padded_dim(t.head_dim_v) / 2;
+  const int acc_o = padded_dim(t, t.head_dim_v) / 2;
   const int acc_s = keys_per_warp(c) / 2;
-  const int q = keeps_q(t) ? padded_dim(t.head_dim) / 4 : 4;
+  const int q = keeps_q(t) ? padded_dim(t, t.head_dim) / 4 : 4;
   const int rest = c.key_warps == 1 ? 150 : c.key_warps == 2 ? 125 : 64;
-  return acc_o + acc_s + q + rest + (transforms_scores(t) ? 20 : 0);
+  // Codes and what they become are alive together, which beside a wide O leaves room for one row of warps and 16 keys.
+  const bool many = c.row_warps > 1 || keys_per_warp(c) > 16 || c.key_warps < 4;
+  const int codes = !has_quantised_cache(t) ? 0 : acc_o >= 96 && many ? 64 : keys_per_warp(c) > 32 ? 24 : 0;
+  return acc_o + acc_s + q + rest + (transforms_scores(t) ? 20 : 0) + codes;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

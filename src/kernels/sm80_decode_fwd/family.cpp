@@ -24,13 +24,14 @@ std::int64_t units_of(const Problem& problem, int rows, std::int64_t keys) {
          std::max<std::int64_t>(1, (problem.seqlen_kv + keys - 1) / keys);
 }
 
-sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, bool has_batches) {
-  constexpr std::int64_t kUnit = 8;  // elements
-  if (layout.span() / kUnit >= std::numeric_limits<std::uint32_t>::max() - 1)
+sm80_decode_fwd::Units units_of_strides(Operand operand, const TensorLayout& layout, std::int64_t element_bytes,
+                                        bool has_batches) {
+  const std::int64_t of_unit = 16 / element_bytes;  // elements
+  if (layout.span() / of_unit >= std::numeric_limits<std::uint32_t>::max() - 1)
     throw_bad_input("sm80_decode_fwd reaches 64 GB of a tensor, and {} spans {} bytes; use another family",
-                    to_string(operand), 2 * layout.span());
-  const auto units = [](std::int64_t elements, std::int64_t extent) {
-    return static_cast<unsigned>(extent <= 1 ? 0 : elements / kUnit);  // whose stride may be anything
+                    to_string(operand), element_bytes * layout.span());
+  const auto units = [&](std::int64_t elements, std::int64_t extent) {
+    return static_cast<unsigned>(extent <= 1 ? 0 : elements / of_unit);  // whose stride may be anything
   };
   return {.batch = has_batches ? units(layout.stride_batch, layout.batch) : 0,
           .head = units(layout.stride_head, layout.heads),
@@ -47,9 +48,11 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_ampere(problem, limits)) return reason;
+    const std::int64_t multiple = problem.has_quantised_cache() ? 16 : 8;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
-      if (dim % 8 != 0 || dim > sm80_decode_fwd::kMaxHeadDim)
-        return fmt::format("head dims that are multiples of 8 up to {} only, not {}: rows are copied in 16-byte pieces",
+      if (dim % multiple != 0 || dim > sm80_decode_fwd::kMaxHeadDim)
+        return fmt::format("{} that are multiples of {} up to {} only, not {}: rows are copied in 16-byte pieces",
+                           problem.has_quantised_cache() ? "a cache of 8 bits with head dims" : "head dims", multiple,
                            sm80_decode_fwd::kMaxHeadDim, dim);
     }
     if (auto reason = why_indices_overflow(problem)) return reason;
@@ -61,7 +64,8 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     return std::nullopt;
   }
 
-  // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured.
+  // Where keys are packed or in pages. Of dense ones dispatch keeps what has been measured. Quantised caches have no
+  // other family than the naive one.
   int preference(const Problem& problem, const DeviceLimits&) const override {
     if (!problem.ragged()) return 75;
     return problem.seqlen_q <= kFewRows ? 95 : 70;
@@ -91,11 +95,17 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     params.by_group_size = tile::FastDivide::by(params.group_size);
     params.by_page_size = tile::FastDivide::by(static_cast<int>(std::max<std::int64_t>(problem.page_size, 1)));
     const bool has_batches = !problem.ragged() || problem.paged();
-    params.k_units = units_of_strides(Operand::kK, layouts.k, has_batches);
-    params.v_units = units_of_strides(Operand::kV, layouts.v, has_batches);
+    const auto element_bytes = static_cast<std::int64_t>(size_of(problem.cache_dtype()));
+    params.k_units = units_of_strides(Operand::kK, layouts.k, element_bytes, has_batches);
+    params.v_units = units_of_strides(Operand::kV, layouts.v, element_bytes, has_batches);
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(ctas);
-    set_params_of(step, params, problem, layouts);
+    if (problem.has_quantised_cache()) {
+      set_params_of(step, with_descales(params, problem), problem, layouts);
+      relocate_descales<DecodeParams>(step, problem);
+    } else {
+      set_params_of(step, params, problem, layouts);
+    }
     relocate_forward(step, offsetof(DecodeParams, problem));
     step.relocate(offsetof(DecodeParams, parts), AddressOf::workspace(0));
     step.relocate(offsetof(DecodeParams, counters), AddressOf::workspace(1));

@@ -5,6 +5,7 @@
 
 #include "kernels/sm80_decode_fwd/deal.cuh"
 #include "kernels/sm80_decode_fwd/merge.cuh"
+#include "kernels/sm80_decode_fwd/quantised.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/shared_tile.cuh"
 #include "kernels/tile/softmax.cuh"
@@ -27,20 +28,22 @@ template <Traits T, Config C>
 struct Kernel : tile::Marks {
   using Activity = tile::Activity;
   using Storage = SharedStorage<T, C>;
-  static constexpr int kDim = padded_dim(T.head_dim);
-  static constexpr int kDimV = padded_dim(T.head_dim_v);
+  static constexpr int kDim = padded_dim(T, T.head_dim);
+  static constexpr int kDimV = padded_dim(T, T.head_dim_v);
   static constexpr int kThreads = threads_per_block(C);
   static constexpr int kKeys = keys_per_warp(C);
   static constexpr int kKeyTiles = kKeys / 8;
   static constexpr int kStages = C.num_stages;
   static constexpr int kLookUps = (C.block_n + kThreads - 1) / kThreads;
-  using TileQk = tile::SharedTile<kDim, tile::SharedLayout::kXor>;
-  using TileV = tile::SharedTile<kDimV, tile::SharedLayout::kXor>;
+  using TileQ = tile::SharedTile<kDim, tile::SharedLayout::kXor>;
+  using TileK = CacheTile<T, kDim>;
+  using TileV = CacheTile<T, kDimV>;
   static_assert(sizeof(Storage) == smem_bytes(C, T));
 
   const Params& params;
   const ScoreParams* score_params;
   const PagedParams* paged;
+  const Quantised<Params>* descales;  // null where the traits have no such thing
   const Dealer<T, C> dealer;
   const int lane, row_warp, key_warp;
 
@@ -50,16 +53,18 @@ struct Kernel : tile::Marks {
   unsigned k_in_page[kLookUps], v_in_page[kLookUps];
 
   // State of this warp's rows.
-  unsigned q[keeps_q(T) ? kDim / 16 : 1][4];
+  unsigned q[q_steps(T)][4];
   float acc_o[kDimV / 8][4];
   tile::OnlineSoftmax softmax;
   float slopes[2];
+  float factor_k;  // of a quantised cache
 
   FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const RaggedParams* of_lengths,
-                   const PagedParams* of_pages)
+                   const PagedParams* of_pages, const Quantised<Params>* of_cache = nullptr)
       : params(p),
         score_params(of_scores),
         paged(of_pages),
+        descales(of_cache),
         dealer{p, of_lengths, of_pages, address_table(), address_flags()},
         lane(ptx::tid_x() % 32),
         row_warp(ptx::shfl_idx(ptx::tid_x() / 32, 0) / C.key_warps),
@@ -85,6 +90,10 @@ struct Kernel : tile::Marks {
   FC_DEVICE static ptx::SharedAddress address_flags() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, flags); }
   FC_DEVICE static ptx::SharedAddress address_table() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, table); }
   FC_DEVICE static ptx::SharedAddress address_own_q() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, own_q); }
+  FC_DEVICE static ptx::SharedAddress address_missing(int number) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, pages) +
+           places_bytes(C) + static_cast<unsigned>(number) % kStages * (4 * C.block_n);
+  }
   // Where the keys of a block lie in K and in V.
   FC_DEVICE static ptx::SharedAddress address_units(int number) {
     return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, pages) + (number & 1) * (8 * C.block_n);
@@ -156,7 +165,7 @@ struct Kernel : tile::Marks {
   // In the place of an offset in units of 16 bytes, which are less: of keys of a page that does not exist, and of keys
   // that nobody sees.
   static constexpr unsigned kMissing = 0xfffffffeu, kUnseen = 0xffffffffu;
-  static constexpr unsigned kNan = 0x7fff7fffu;
+  static constexpr unsigned kNan = marks_missing(T) ? 0u : has_quantised_cache(T) ? 0x7f7f7f7fu : 0x7fff7fffu;
 
   // The table is read a step before the pages.
   FC_DEVICE void look_up(int number) {
@@ -210,7 +219,7 @@ struct Kernel : tile::Marks {
       const bool exists = position < run.len_q && chunk * 8 < T.head_dim;
       const unsigned short* from =
           row_of(problem().q, problem().q_stride, run.batch, head, run.first_q + position) + chunk * 8;
-      ptx::cp_async_16(address_q(number) + TileQk::offset(row, chunk), from, exists ? 16 : 0);
+      ptx::cp_async_16(address_q(number) + TileQ::offset(row, chunk), from, exists ? 16 : 0);
     }
   }
   // A thread's 16-byte pieces of a block of K or V.
@@ -271,7 +280,8 @@ struct Kernel : tile::Marks {
         const bool is_there = T.paged ? units[i] < kMissing : key < keys;
         const ptx::SharedAddress at = to + Own::offset(first + i);
         const auto source = from + 16ull * units[i] + (Own::kOneChunk ? 0 : Own::chunk(first + i) * 16);
-        if (kValidColumns % 16 != 0 && Own::chunk(first + i) * 8 >= kValidColumns) fill(at, 0);
+        if (kValidColumns < Own::kChunks * chunk_columns(T) && Own::chunk(first + i) * chunk_columns(T) >= kValidColumns)
+          fill(at, 0);
         else if (is_there) ptx::cp_async_16(at, reinterpret_cast<const void*>(source), 16);
       }
     }
@@ -305,14 +315,18 @@ struct Kernel : tile::Marks {
       const ptx::SharedAddress of_k = address_units(number), of_v = of_k + 4 * C.block_n;
       mark(Activity::kLoadK, step.block);
       unsigned largest =
-          load_rows<TileQk, T.head_dim>(address_k(number), problem().k, of_k, k_unit, params.k_units.row, keys);
+          load_rows<TileK, T.head_dim>(address_k(number), problem().k, of_k, k_unit, params.k_units.row, keys);
       mark(Activity::kLoadV, step.block);
       const unsigned of_values =
           load_rows<TileV, T.head_dim_v>(address_v(number), problem().v, of_v, v_unit, params.v_units.row, keys);
       // Of tiles of one width a thread has the same keys.
       if (kDim != kDimV) largest = of_values > largest ? of_values : largest;
+      if constexpr (marks_missing(T)) {
+        for (int key = ptx::tid_x(); key < C.block_n; key += kThreads)
+          ptx::st_shared_u32(address_missing(number) + 4 * key, ptx::ld_shared_u32(of_k + 4 * key) == kMissing);
+      }
       if (T.paged ? largest >= kMissing : keys < C.block_n) {
-        fill_rows<TileQk>(address_k(number), of_k, keys);
+        fill_rows<TileK>(address_k(number), of_k, keys);
         fill_rows<TileV>(address_v(number), of_v, keys);
       }
     }
@@ -321,10 +335,14 @@ struct Kernel : tile::Marks {
 
   // --- compute ----------------------------------------------------------------------------------------------------
   FC_DEVICE void begin_run(int number, const Run& run) {
+    if constexpr (has_quantised_cache(T)) factor_k = tile::descale(descales->descale_k, run.batch, run.head_kv);
     if constexpr (keeps_q(T)) {
-      const typename TileQk::Lane lane_q = lane_of_q(address_q(number));
+      const typename TileQ::Lane lane_q = lane_of_q(address_q(number));
 #pragma unroll
-      for (int d = 0; d < kDim / 16; ++d) ptx::ldmatrix_x4(q[d], fragment<TileQk>(lane_q, 0, d));
+      for (int d = 0; d < kDim / 16; ++d) {
+        if constexpr (has_quantised_cache(T)) load_q_of_codes<TileQ>(q[d], own_q_rows(address_q(number)), lane, d);
+        else ptx::ldmatrix_x4(q[d], fragment<TileQ>(lane_q, 0, d));
+      }
     } else {
       for (int at = 16 * ptx::tid_x(); at < q_bytes(C, T); at += 16 * kThreads) {
         const ptx::Vector4 words = ptx::ld_shared_v4(address_q(number) + at);
@@ -346,7 +364,7 @@ struct Kernel : tile::Marks {
   // Before a run and after its end, when the compiler need not keep what was there.
   FC_DEVICE void clear() {
 #pragma unroll
-    for (int d = 0; d < (keeps_q(T) ? kDim / 16 : 1); ++d) q[d][0] = q[d][1] = q[d][2] = q[d][3] = 0;
+    for (int d = 0; d < q_steps(T); ++d) q[d][0] = q[d][1] = q[d][2] = q[d][3] = 0;
     softmax.reset();
     tile::set_zero(acc_o);
   }
@@ -354,13 +372,39 @@ struct Kernel : tile::Marks {
   FC_DEVICE int own_row(const Run& run, int r) const {
     return run.first_row + 16 * row_warp + tile::row_of_lane(lane, r);
   }
-  FC_DEVICE typename TileQk::Lane lane_of_q(ptx::SharedAddress tile) const {
-    return TileQk::lane_rows_first(tile + 16 * row_warp * TileQk::kPitch, lane);
+  FC_DEVICE ptx::SharedAddress own_q_rows(ptx::SharedAddress tile) const { return tile + 16 * row_warp * TileQ::kPitch; }
+  FC_DEVICE typename TileQ::Lane lane_of_q(ptx::SharedAddress tile) const {
+    return TileQ::lane_rows_first(own_q_rows(tile), lane);
+  }
+  FC_DEVICE void scores_of_codes(float (&acc_s)[kKeyTiles][4], int number) {
+    const typename TileK::Lane lane_k =
+        TileK::lane_columns_first(address_k(number) + key_warp * kKeys * TileK::kPitch, lane);
+    tile::set_zero(acc_s);
+#pragma unroll
+    for (int d = 0; d < kDim / 16; d += 2) {
+      const int at = keeps_q(T) ? d : 0;
+      if constexpr (!keeps_q(T)) {
+        load_q_of_codes<TileQ>(q[0], own_q_rows(address_own_q()), lane, d);
+        load_q_of_codes<TileQ>(q[1], own_q_rows(address_own_q()), lane, d + 1);
+      }
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        unsigned codes[4];
+        ptx::ldmatrix_x4(codes, fragment<TileK>(lane_k, n, d / 2));
+        multiply_keys<T>(acc_s[2 * n], q[at], q[at + 1], codes[0], codes[1]);
+        multiply_keys<T>(acc_s[2 * n + 1], q[at], q[at + 1], codes[2], codes[3]);
+      }
+    }
+    if constexpr (marks_missing(T)) {
+      const ptx::SharedAddress marks = address_missing(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane));
+      spoil_missing(acc_s, marks);
+    }
   }
   FC_DEVICE void scores(float (&acc_s)[kKeyTiles][4], int number) {
-    const typename TileQk::Lane lane_q = lane_of_q(address_own_q());
-    const typename TileQk::Lane lane_k =
-        TileQk::lane_columns_first(address_k(number) + key_warp * kKeys * TileQk::kPitch, lane);
+    if constexpr (has_quantised_cache(T)) return scores_of_codes(acc_s, number);
+    const typename TileQ::Lane lane_q = lane_of_q(address_own_q());
+    const typename TileK::Lane lane_k =
+        TileK::lane_columns_first(address_k(number) + key_warp * kKeys * TileK::kPitch, lane);
     tile::set_zero(acc_s);
 #pragma unroll
     for (int d = 0; d < kDim / 16; ++d) {
@@ -369,7 +413,7 @@ struct Kernel : tile::Marks {
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         unsigned b[4];
-        ptx::ldmatrix_x4(b, fragment<TileQk>(lane_k, n, d));
+        ptx::ldmatrix_x4(b, fragment<TileK>(lane_k, n, d));
         tile::mma<T.element>(acc_s[2 * n], q[at], b[0], b[1]);
         tile::mma<T.element>(acc_s[2 * n + 1], q[at], b[2], b[3]);
       }
@@ -386,6 +430,13 @@ struct Kernel : tile::Marks {
     const int last = tile::min_int(params.by_group_size.quotient(first_row + 15), run.len_q - 1);
     const auto position = [&](int r) { return params.by_group_size.quotient(own_row(run, r)); };
     if constexpr (transforms_scores(T)) {
+      // Functions of scores take what k stands for.
+      if constexpr (has_quantised_cache(T)) {
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) acc_s[n][i] *= factor_k;
+      }
       const tile::Score<T, Extent> score{extent, score_params};
       score.apply(acc_s, slopes, score.template side<kKeys>(block, first, last), first_key, {position(0), position(1)});
     }
@@ -399,12 +450,22 @@ struct Kernel : tile::Marks {
     for (int n = 0; n < kKeys / 16; ++n) {
       unsigned p[4];
       tile::pack_operand<T.element>(p, acc_s, n);
+      if constexpr (has_quantised_cache(T)) {
 #pragma unroll
-      for (int d = 0; d < kDimV / 16; ++d) {
-        unsigned b[4];
-        ptx::ldmatrix_x4_trans(b, fragment<TileV>(lane_v, n, d));
-        tile::mma<T.element>(acc_o[2 * d], p, b[0], b[1]);
-        tile::mma<T.element>(acc_o[2 * d + 1], p, b[2], b[3]);
+        for (int d = 0; d < kDimV / 16; d += 2) {
+          unsigned codes[4];
+          ptx::ldmatrix_x4_trans(codes, fragment<TileV>(lane_v, n, d / 2));
+          multiply_values<T>(acc_o[2 * d], acc_o[2 * d + 1], p, codes[0], codes[1]);
+          multiply_values<T>(acc_o[2 * d + 2], acc_o[2 * d + 3], p, codes[2], codes[3]);
+        }
+      } else {
+#pragma unroll
+        for (int d = 0; d < kDimV / 16; ++d) {
+          unsigned b[4];
+          ptx::ldmatrix_x4_trans(b, fragment<TileV>(lane_v, n, d));
+          tile::mma<T.element>(acc_o[2 * d], p, b[0], b[1]);
+          tile::mma<T.element>(acc_o[2 * d + 1], p, b[2], b[3]);
+        }
       }
     }
   }
@@ -428,7 +489,9 @@ struct Kernel : tile::Marks {
     if (transforms_scores(T) || !is_whole) transform(acc_s, read_run(step), step.block);
     mark(Activity::kSoftmax, step.block);
     float rescale[2];
-    softmax.update(acc_s, problem().scale_log2, rescale);
+    float scale_log2 = problem().scale_log2;
+    if constexpr (has_quantised_cache(T) && !transforms_scores(T)) scale_log2 *= factor_k;
+    softmax.update(acc_s, scale_log2, rescale);
     // The maxima of most blocks are those of blocks before.
     if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) tile::scale_rows(acc_o, rescale);
     mark(Activity::kPv, step.block);
@@ -440,7 +503,8 @@ struct Kernel : tile::Marks {
     mark(Activity::kMerge, step.block);
     const Run run = read_run(step);
     tile::RowState state = tile::RowState::of(softmax);
-    const Finish<T, C> rest{params, score_params, run, lane, row_warp, key_warp};
+    const Finish<T, C> rest{params, score_params, run, lane, row_warp, key_warp, descales};
+    if constexpr (has_quantised_cache(T)) sort_columns(acc_o);
     if constexpr (C.key_warps == 1) {
       end_of_run(rest, state, acc_o);
     } else {
@@ -527,6 +591,30 @@ template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
 forward_paged(const __grid_constant__ Paged<Params> params) {
   Kernel<T, C>(params.plain, &params.score, &params.ragged, &params.paged).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised(const __grid_constant__ Quantised<Params> params) {
+  Kernel<T, C>(params.plain, nullptr, nullptr, nullptr, &params).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_scored(const __grid_constant__ Scored<Quantised<Params>> params) {
+  Kernel<T, C>(params.plain.plain, &params.score, nullptr, nullptr, &params.plain).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_ragged(const __grid_constant__ Ragged<Quantised<Params>> params) {
+  Kernel<T, C>(params.plain.plain, &params.score, &params.ragged, nullptr, &params.plain).run();
+}
+
+template <Traits T, Config C>
+FC_KERNEL(threads_per_block(C), C.ctas_per_sm)
+forward_quantised_paged(const __grid_constant__ Paged<Quantised<Params>> params) {
+  Kernel<T, C>(params.plain.plain, &params.score, &params.ragged, &params.paged, &params.plain).run();
 }
 
 }  // namespace flashcore::sm80_decode_fwd

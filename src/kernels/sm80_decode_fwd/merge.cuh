@@ -62,11 +62,25 @@ struct Finish {
   const ScoreParams* score_params;
   const Run& run;
   const int lane, row_warp, key_warp;
+  const Quantised<Params>* descales;
 
   // Within the tile; rows of heads and positions that do not exist are its last ones.
   FC_DEVICE int row(int r) const { return 16 * row_warp + tile::row_of_lane(lane, r); }
   FC_DEVICE int rows() const { return run.len_q * params.group_size - run.first_row; }
   FC_DEVICE int column(int chunk) const { return (key_warp * kChunks + chunk) * 8; }
+  // The lane's pair of columns in a chunk, from first_column() on. Of a quantised cache two chunks share 16 columns: see
+  // sort_columns.
+  FC_DEVICE int pair_column(int chunk) const {
+    if constexpr (has_quantised_cache(T)) {
+      const int own = key_warp * kChunks + chunk;
+      return own / 2 * 16 + own % 2 * 2;
+    } else {
+      return column(chunk);
+    }
+  }
+  FC_DEVICE int first_column() const {
+    return has_quantised_cache(T) ? lane % 4 * 4 : tile::column_of_lane(lane);
+  }
 
   // --- parts ------------------------------------------------------------------------------------------------------
   // Maximum and sum of each row, then O by rows: those that exist, and no others, are what CTAs write and read.
@@ -83,12 +97,12 @@ struct Finish {
         ptx::st_global_f32(to + 2 * row(r), state.maximum[r]);
         ptx::st_global_f32(to + 2 * row(r) + 1, state.total[r]);
       }
-      float* of_row = to + kFirstO + row(r) * T.head_dim_v + tile::column_of_lane(lane);
+      float* of_row = to + kFirstO + row(r) * T.head_dim_v + first_column();
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         if (column(c) >= T.head_dim_v) continue;
-        ptx::st_global_f32(of_row + column(c), o[c][2 * r]);
-        ptx::st_global_f32(of_row + column(c) + 1, o[c][2 * r + 1]);
+        ptx::st_global_f32(of_row + pair_column(c), o[c][2 * r]);
+        ptx::st_global_f32(of_row + pair_column(c) + 1, o[c][2 * r + 1]);
       }
     }
   }
@@ -184,6 +198,7 @@ struct Finish {
                    : static_cast<long long>(run.batch * problem.heads_q + place.head) * problem.seqlen_q;
       ptx::st_global_f32(problem.lse + heads_rows + place.position, lse);
     }
+    if constexpr (has_quantised_cache(T)) scale *= tile::descale(descales->descale_v, run.batch, run.head_kv);
     return scale;
   }
   // Of a tile that this CTA has whole.
@@ -196,7 +211,7 @@ struct Finish {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         if (column(c) < T.head_dim_v)
-          store_pair(place, column(c) + tile::column_of_lane(lane), o[c][2 * r] * scale, o[c][2 * r + 1] * scale);
+          store_pair(place, pair_column(c) + first_column(), o[c][2 * r] * scale, o[c][2 * r + 1] * scale);
       }
     }
   }

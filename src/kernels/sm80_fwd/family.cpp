@@ -17,6 +17,7 @@ class Sm80Forward final : public GpuFamily<Config> {
 
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_ampere(problem, limits)) return reason;
+    if (auto reason = why_no_quantised_cache(problem)) return reason;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {
       if (dim % 8 != 0 || dim > 256)
         return fmt::format(

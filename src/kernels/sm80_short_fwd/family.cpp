@@ -39,6 +39,7 @@ class Sm80ShortForward final : public GpuFamily<Config> {
   std::optional<std::string> why_unsupported(const Problem& problem, const DeviceLimits& limits) const override {
     if (auto reason = why_no_expression(problem)) return reason;
     if (auto reason = why_no_ampere(problem, limits)) return reason;
+    if (auto reason = why_no_quantised_cache(problem)) return reason;
     if (auto reason = why_not_paged(problem)) return reason;
     if (auto reason = why_not_ragged(problem)) return reason;
     for (const std::int64_t dim : {problem.head_dim, problem.head_dim_v}) {

@@ -1,5 +1,5 @@
 #pragma once
-// Single 8-bit elements, by integer arithmetic that every architecture has (cvt on e4m3 and e5m2 needs sm_89): for the
+// Single elements of 8 bits, by integer arithmetic that every architecture has (cvt on e4m3 and e5m2 needs sm_89): for the
 // naive kernel, which is an oracle of those that use the instructions.
 
 #include "kernels/ptx/memory_bytes.cuh"
@@ -11,6 +11,7 @@ namespace flashcore::tile {
 // Exact.
 template <Element E>
 FC_DEVICE float float_of_fp8(unsigned bits) {
+  if constexpr (E == Element::kInt8) return static_cast<float>(static_cast<signed char>(bits));
   // e5m2 is the upper half of an fp16.
   if constexpr (E == Element::kE5M2) return ptx::cvt_f32_f16(static_cast<unsigned short>(bits << 8));
   if ((bits & 0x7fu) == 0x7fu) return ptx::float_of_bits(0x7fffffffu);

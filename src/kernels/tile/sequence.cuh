@@ -89,8 +89,8 @@ FC_DEVICE ForwardParams params_of(const ForwardParams& bounds, const RaggedParam
                                   int head) {
   ForwardParams one = bounds;
   one.q = static_cast<const char*>(bounds.q) + s.first_q * bounds.q_stride.row * bytes_of(T.element);
-  one.k = static_cast<const char*>(bounds.k) + s.first_kv * bounds.k_stride.row * bytes_of(T.element);
-  one.v = static_cast<const char*>(bounds.v) + s.first_kv * bounds.v_stride.row * bytes_of(T.element);
+  one.k = static_cast<const char*>(bounds.k) + s.first_kv * bounds.k_stride.row * bytes_of(element_of_cache(T));
+  one.v = static_cast<const char*>(bounds.v) + s.first_kv * bounds.v_stride.row * bytes_of(element_of_cache(T));
   one.o = static_cast<char*>(bounds.o) + s.first_q * bounds.o_stride.row * bytes_of(T.output);
   if (bounds.lse) one.lse = bounds.lse + s.first_q + static_cast<long long>(head) * (ragged.total_q - s.len_q);
   one.batch = 1;

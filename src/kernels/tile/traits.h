@@ -5,14 +5,19 @@
 namespace flashcore {
 
 // The values are those of core/dtype.h's DType.
-enum class Element : int { kF32, kF16, kBF16, kE4M3, kE5M2 };
+enum class Element : int { kF32, kF16, kBF16, kE4M3, kE5M2, kInt8 };
 
-constexpr bool is_8bit(Element element) { return element == Element::kE4M3 || element == Element::kE5M2; }
+constexpr bool is_8bit(Element element) {
+  return element == Element::kE4M3 || element == Element::kE5M2 || element == Element::kInt8;
+}
+
+// What k and v store: q's type, or what a quantised cache has.
+enum class CacheElement : int { kAsQ, kE4M3, kE5M2, kInt8 };
 
 // Compile-time problem facts: template argument of every kernel, next to its Config. The table of a problem's fields
 // (core/problem_fields.h) gives each its value, by its name here.
 struct Traits {
-  Element element = Element::kF16;  // of q, k and v
+  Element element = Element::kF16;  // of q, and of k and v unless `cache` says otherwise
   Element output = Element::kF16;   // of o: another one where those have 8 bits
   int head_dim = 64;                // of q and k
   int head_dim_v = 64;              // of v and o
@@ -30,6 +35,7 @@ struct Traits {
   bool mask_expression = false;
   // k and v lie in a pool of pages, which a block table names (PagedParams).
   bool paged = false;
+  CacheElement cache = CacheElement::kAsQ;
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -46,6 +52,7 @@ struct Traits {
     visit("score_expression", &Traits::score_expression);
     visit("mask_expression", &Traits::mask_expression);
     visit("paged", &Traits::paged);
+    visit("cache", &Traits::cache);
   }
 };
 
@@ -54,6 +61,15 @@ struct Traits {
 constexpr bool transforms_scores(const Traits& t) { return t.softcap || t.alibi != 0; }
 constexpr bool has_score(const Traits& t) { return transforms_scores(t) || t.sink; }
 constexpr bool has_expression(const Traits& t) { return t.score_expression || t.mask_expression; }
+constexpr bool has_quantised_cache(const Traits& t) { return t.cache != CacheElement::kAsQ; }
+constexpr Element element_of_cache(const Traits& t) {
+  switch (t.cache) {
+    case CacheElement::kE4M3: return Element::kE4M3;
+    case CacheElement::kE5M2: return Element::kE5M2;
+    case CacheElement::kInt8: return Element::kInt8;
+    default: return t.element;
+  }
+}
 
 // What a family's why_invalid may depend on besides its Config and Traits. A freestanding copy of DeviceLimits.
 struct Limits {
@@ -160,6 +176,14 @@ struct Descale {
 struct Fp8ForwardParams {
   ForwardParams problem;
   Descale descale_q, descale_k, descale_v;
+};
+
+// The parameters of a kernel on a quantised cache, `forward_quantised`: those of the plain one first. Its factors are as
+// above, without one of q.
+template <class Plain>
+struct Quantised {
+  Plain plain;
+  Descale descale_k, descale_v;
 };
 
 }  // namespace flashcore

@@ -24,7 +24,8 @@ struct Floats {
 };
 std::int64_t descales_of(const Problem& problem) { return problem.descale_count(); }
 constexpr Floats kFloats[] = {
-    {"descale_q", &AttentionInputs::descale_q, &AttentionArgs::descale_q, descales_of},
+    {"descale_q", &AttentionInputs::descale_q, &AttentionArgs::descale_q,
+     [](const Problem& p) { return p.descale_q_count(); }},
     {"descale_k", &AttentionInputs::descale_k, &AttentionArgs::descale_k, descales_of},
     {"descale_v", &AttentionInputs::descale_v, &AttentionArgs::descale_v, descales_of},
     {"sink", &AttentionInputs::sink, &AttentionArgs::sink, [](const Problem& p) { return p.sink_count(); }},
@@ -68,13 +69,14 @@ std::uint64_t free_bits(DType dtype) {
     case DType::kBF16: return 0x801F'801F'801F'801F;
     case DType::kE4M3:
     case DType::kE5M2: return 0x8181'8181'8181'8181;
+    case DType::kInt8: return 0x0101'0101'0101'0101;
   }
   throw_internal("no such dtype");
 }
 
 // Of 8-bit elements in `word`: those with the largest exponent keep their mantissa, whose bits tell a number from NaN.
 std::uint64_t kept_bits(DType dtype, std::uint64_t word) {
-  if (size_of(dtype) > 1) return 0;
+  if (size_of(dtype) > 1 || dtype == DType::kInt8) return 0;
   const std::uint64_t exponent = dtype == DType::kE4M3 ? 0x7878'7878'7878'7878 : 0x7C7C'7C7C'7C7C'7C7C;
   // One more in the exponent's last place reaches the sign's exactly from the largest.
   const std::uint64_t one = dtype == DType::kE4M3 ? 0x0808'0808'0808'0808 : 0x0404'0404'0404'0404;
@@ -205,8 +207,8 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
     return buffer;
   };
   q_ = allocate(bytes_of(layouts_.q, problem.dtype), offsets.tensors);
-  k_ = allocate(bytes_of(layouts_.k, problem.dtype), offsets.tensors);
-  v_ = allocate(bytes_of(layouts_.v, problem.dtype), offsets.tensors);
+  k_ = allocate(bytes_of(layouts_.k, problem.cache_dtype()), offsets.tensors);
+  v_ = allocate(bytes_of(layouts_.v, problem.cache_dtype()), offsets.tensors);
   o_ = allocate(bytes_of(layouts_.o, problem.output_dtype()), offsets.tensors);
   lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), offsets.lse);
   for (std::size_t i = 0; i < floats_.size(); ++i) {
@@ -224,8 +226,8 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
   }
   if (offsets.tensors + offsets.lse > 0) return;  // the emulator's labels are of whole buffers
   device.label(*q_, {"q", problem.dtype, layouts_.q});
-  device.label(*k_, {"k", problem.dtype, layouts_.k});
-  device.label(*v_, {"v", problem.dtype, layouts_.v});
+  device.label(*k_, {"k", problem.cache_dtype(), layouts_.k});
+  device.label(*v_, {"v", problem.cache_dtype(), layouts_.v});
   device.label(*o_, {"o", problem.output_dtype(), layouts_.o});
   device.label(*lse_,
                {"lse", DType::kF32, make_layout(Layout::kBhsd, layouts_.o.batch, problem.heads_q, layouts_.o.rows, 1)});
@@ -250,7 +252,7 @@ std::byte* Operands::at(const Buffer& buffer) const {
 
 std::size_t Operands::input_bytes(const PlacedProblem& problem) {
   const ProblemLayouts l = make_layouts(problem);
-  return bytes_of(l.q, problem.dtype) + bytes_of(l.k, problem.dtype) + bytes_of(l.v, problem.dtype);
+  return bytes_of(l.q, problem.dtype) + bytes_of(l.k, problem.cache_dtype()) + bytes_of(l.v, problem.cache_dtype());
 }
 
 std::size_t Operands::total_bytes(const PlacedProblem& problem) {

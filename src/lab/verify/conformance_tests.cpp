@@ -75,6 +75,7 @@ void add_layouts(std::vector<ConformanceTest>& all) {
 // of k: up to 2^-10 of it. Exact operands (fp8.cuh) lose nothing.
 void add_fp8(std::vector<ConformanceTest>& all) {
   all.push_back(of_hopper("cvt_e4m3", "fp8_chains", "ToE4m3", "cvt_e4m3x4", kRegionWords));
+  all.push_back(of_hopper("cvt_f16_of_e4m3", "fp8_chains", "FromE4m3", "cvt_f16x2_e4m3x2", kRegionWords));
   all.push_back(of_hopper("fresh_accumulator", "fp8_chains", "FreshAccumulator", "fresh_accumulator", 32 * kThreads));
   constexpr double kUlps = 16384, kFloor = 16;
   for (const bool e5m2 : {false, true}) {

@@ -18,5 +18,17 @@ FC_DEVICE unsigned cvt_e4m3(float value) {
 FC_DEVICE unsigned cvt_e4m3x4(float a, float b, float c, float d) {
   return cvt_e4m3(a) | cvt_e4m3(b) << 8 | cvt_e4m3(c) << 16 | cvt_e4m3(d) << 24;
 }
+// Bits of an fp16: its exponent's bias is 8 more, and below 2^-6 a multiple of 2^-9 is a normal number there.
+FC_DEVICE unsigned cvt_f16_e4m3(unsigned code) {
+  const unsigned sign = (code & 0x80u) << 8, magnitude = code & 0x7fu;
+  if (magnitude == 0x7f) return 0x7fff;
+  if (magnitude >= 8) return sign | (magnitude + (8u << 3)) << 7;
+  if (magnitude == 0) return sign;
+  const unsigned shift = magnitude >= 4 ? 1 : magnitude >= 2 ? 2 : 3;  // to the leading bit's place
+  return sign | ((9 - shift) << 10) | ((magnitude << shift & 7u) << 7);
+}
+FC_DEVICE unsigned cvt_f16x2_e4m3x2(unsigned codes) {
+  return cvt_f16_e4m3(codes & 0xff) | cvt_f16_e4m3(codes >> 8 & 0xff) << 16;
+}
 
 }  // namespace flashcore::ptx

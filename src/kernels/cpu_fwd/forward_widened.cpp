@@ -1,4 +1,4 @@
-#include "kernels/cpu_fwd/forward_fp8.h"
+#include "kernels/cpu_fwd/forward_widened.h"
 
 #include <atomic>
 
@@ -10,6 +10,7 @@ namespace {
 
 Problem in_fp32(Problem problem) {
   problem.dtype = DType::kF32;
+  problem.kv_dtype.reset();
   problem.o_dtype.reset();
   problem.scaling.reset();
   return problem;
@@ -17,20 +18,25 @@ Problem in_fp32(Problem problem) {
 
 }  // namespace
 
-Fp8Forward::Converted Fp8Forward::make_copy(const void* stored, const TensorLayout& layout, const float* descales,
-                                            std::int64_t heads_per_factor) {
+WidenedForward::Converted WidenedForward::make_copy(const void* stored, DType dtype, const TensorLayout& layout,
+                                                    const float* descales, std::int64_t heads_per_factor) {
   const TensorLayout whole = make_layout(Layout::kBhsd, layout.batch, layout.heads, layout.rows, layout.columns);
-  return {stored,   layout,          whole, AlignedMemory(static_cast<std::size_t>(whole.elements()) * sizeof(float)),
-          descales, heads_per_factor};
+  return {stored,
+          dtype,
+          layout,
+          whole,
+          AlignedMemory(static_cast<std::size_t>(whole.elements()) * sizeof(float)),
+          descales,
+          heads_per_factor};
 }
 
-Fp8Forward::Fp8Forward(const Config& config, const Problem& problem, const AttentionArgs& args)
+WidenedForward::WidenedForward(const Config& config, const Problem& problem, const AttentionArgs& args)
     : problem_(problem),
       args_(args),
-      q_(make_copy(args.q, args.layouts.q, args.descale_q, problem.group_size())),
-      k_(make_copy(args.k, args.layouts.k, args.descale_k, 1)),
-      v_(make_copy(args.v, args.layouts.v, args.descale_v, 1)),
-      o_(make_copy(args.o, args.layouts.o, nullptr, 1)),
+      q_(make_copy(args.q, problem.dtype, args.layouts.q, args.descale_q, problem.group_size())),
+      k_(make_copy(args.k, problem.cache_dtype(), args.layouts.k, args.descale_k, 1)),
+      v_(make_copy(args.v, problem.cache_dtype(), args.layouts.v, args.descale_v, 1)),
+      o_(make_copy(args.o, problem.output_dtype(), args.layouts.o, nullptr, 1)),
       forward_(config, in_fp32(problem), [&] {
         AttentionArgs inner;
         inner.q = q_.values.data(), inner.k = k_.values.data(), inner.v = v_.values.data();
@@ -41,7 +47,7 @@ Fp8Forward::Fp8Forward(const Config& config, const Problem& problem, const Atten
       }()) {}
 
 template <class Body>
-void Fp8Forward::for_each_row(const TensorLayout& l, const Body& body) const {
+void WidenedForward::for_each_row(const TensorLayout& l, const Body& body) const {
   // Below this starting the other threads costs more than the work.
   constexpr std::int64_t kSmall = 1 << 14;
   std::atomic<std::int64_t> next{0};
@@ -53,7 +59,7 @@ void Fp8Forward::for_each_row(const TensorLayout& l, const Body& body) const {
   });
 }
 
-void Fp8Forward::load(const Converted& from) const {
+void WidenedForward::load(const Converted& from) const {
   auto* values = reinterpret_cast<float*>(from.values.data());
   const bool by_head = problem_.input_scaling() == Scaling::kHead;
   for_each_row(from.layout, [&](std::int64_t b, std::int64_t head, std::int64_t row) {
@@ -61,20 +67,20 @@ void Fp8Forward::load(const Converted& from) const {
     const float factor = from.descales ? from.descales[at] : 1.0f;
     const std::int64_t in = from.stored_layout.offset(b, head, row), out = from.layout.offset(b, head, row);
     for (std::int64_t column = 0; column < from.layout.columns; ++column)
-      values[out + column] = factor * load_element(problem_.dtype, from.stored, in + column);
+      values[out + column] = factor * load_element(from.dtype, from.stored, in + column);
   });
 }
 
-void Fp8Forward::store() const {
+void WidenedForward::store() const {
   const auto* values = reinterpret_cast<const float*>(o_.values.data());
   for_each_row(o_.layout, [&](std::int64_t b, std::int64_t head, std::int64_t row) {
     const std::int64_t in = o_.layout.offset(b, head, row), out = o_.stored_layout.offset(b, head, row);
     for (std::int64_t column = 0; column < o_.layout.columns; ++column)
-      store_element(problem_.output_dtype(), args_.o, out + column, values[in + column]);
+      store_element(o_.dtype, args_.o, out + column, values[in + column]);
   });
 }
 
-void Fp8Forward::operator()() {
+void WidenedForward::operator()() {
   load(q_);
   load(k_);
   load(v_);

@@ -1,25 +1,27 @@
 #pragma once
-// 8-bit problems on the CPU: q, k and v are converted to fp32, with their factors, and computed as such.
+// Operands of 8 bits on the CPU, a quantised cache's too: q, k and v are converted to fp32, with their factors, and
+// computed as such.
 
 #include "kernels/cpu_fwd/forward.h"
 
 namespace flashcore::cpu_fwd {
 
-class Fp8Forward {
+class WidenedForward {
  public:
-  Fp8Forward(const Config& config, const Problem& problem, const AttentionArgs& args);
+  WidenedForward(const Config& config, const Problem& problem, const AttentionArgs& args);
   void operator()();
 
  private:
   // A tensor of the call beside its copy in fp32.
   struct Converted {
     const void* stored = nullptr;
+    DType dtype = DType::kF32;
     TensorLayout stored_layout, layout;
     AlignedMemory values;
     const float* descales = nullptr;
     std::int64_t heads_per_factor = 1;
   };
-  static Converted make_copy(const void* stored, const TensorLayout& layout, const float* descales,
+  static Converted make_copy(const void* stored, DType dtype, const TensorLayout& layout, const float* descales,
                              std::int64_t heads_per_factor);
   // Calls body(batch, head, row) for all rows of a tensor on the pool's threads.
   template <class Body>

@@ -1,0 +1,75 @@
+#pragma once
+// Multiplications with a quantised cache. K and V lie in shared memory as they are stored, a byte an element, and become
+// 16-bit operands in registers. ldmatrix moves pairs of bytes, so the columns of what a lane holds are others than those
+// of 16-bit tiles:
+//   Q·K  a lane has bytes 4t .. 4t+3 of 16 columns, t = lane % 4. A sum over columns has any order, so Q's fragments
+//        take the same one.
+//   P·V  a lane has columns 2g and 2g+1 of two keys, g = lane / 4: even columns make one multiplication and odd ones
+//        the next. sort_columns puts O in order at the end.
+
+#include "kernels/sm80_decode_fwd/config.h"
+#include "kernels/tile/cache_element.cuh"
+#include "kernels/tile/shared_tile.cuh"
+
+namespace flashcore::sm80_decode_fwd {
+
+// kColumns elements of K or V a row; of a quantised cache two make one 16-bit column.
+template <Traits T, int kColumns>
+using CacheTile = tile::SharedTile<kColumns * cache_bytes(T) / 2, tile::SharedLayout::kXor>;
+
+// Columns 16·d .. 16·d + 15 of 16 rows of Q, in the order of the codes.
+template <class Tile>
+FC_DEVICE void load_q_of_codes(unsigned (&q)[4], ptx::SharedAddress rows, int lane, int d) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane / 4 + i % 2 * 8, chunk = 2 * d + lane % 4 / 2;
+    q[i] = ptx::ld_shared_u32(rows + Tile::offset(row, chunk) + lane % 2 * 8 + i / 2 * 4);
+  }
+}
+
+// Eight keys and two steps of 16 columns.
+template <Traits T>
+FC_DEVICE void multiply_keys(float (&acc_s)[4], const unsigned (&q_low)[4], const unsigned (&q_high)[4], unsigned low,
+                             unsigned high) {
+  unsigned k[2];
+  tile::widen<T.element, element_of_cache(T)>(low, k);
+  tile::mma<T.element>(acc_s, q_low, k[0], k[1]);
+  tile::widen<T.element, element_of_cache(T)>(high, k);
+  tile::mma<T.element>(acc_s, q_high, k[0], k[1]);
+}
+
+// 16 columns and two steps of eight keys.
+template <Traits T>
+FC_DEVICE void multiply_values(float (&acc_even)[4], float (&acc_odd)[4], const unsigned (&p)[4], unsigned low,
+                               unsigned high) {
+  constexpr unsigned kEvenThenOdd = 0x3120;
+  unsigned of_low[2], of_high[2];
+  tile::widen<T.element, element_of_cache(T)>(ptx::prmt(low, 0u, kEvenThenOdd), of_low);
+  tile::widen<T.element, element_of_cache(T)>(ptx::prmt(high, 0u, kEvenThenOdd), of_high);
+  tile::mma<T.element>(acc_even, p, of_low[0], of_high[0]);
+  tile::mma<T.element>(acc_odd, p, of_low[1], of_high[1]);
+}
+
+// From even and odd columns, 4t, 4t+2 and 4t+1, 4t+3 of 16, to pairs: 4t, 4t+1 and 4t+2, 4t+3.
+template <int kChunks>
+FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4]) {
+#pragma unroll
+  for (int c = 0; c < kChunks; c += 2)
+#pragma unroll
+    for (int r = 0; r < 4; r += 2) {
+      const float second = acc_o[c][r + 1];
+      acc_o[c][r + 1] = acc_o[c + 1][r], acc_o[c + 1][r] = second;
+    }
+}
+
+// NaN to the scores of keys whose page does not exist; `marks`: a word for each key from the lane's first on.
+template <int kTiles>
+FC_DEVICE void spoil_missing(float (&acc_s)[kTiles][4], ptx::SharedAddress marks) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (ptx::ld_shared_u32(marks + 4 * (8 * n + i)) != 0) acc_s[n][i] = acc_s[n][i + 2] = ptx::float_of_bits(0x7fffffffu);
+}
+
+}  // namespace flashcore::sm80_decode_fwd
