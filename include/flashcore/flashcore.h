@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 10
+#define FC_ABI_VERSION 9
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -48,7 +48,7 @@ typedef enum fc_dtype {
   FC_BF16 = 2,
   FC_E4M3 = 3,
   FC_E5M2 = 4,
-  FC_INT8 = 5 /* of a quantised cache alone: -128 to 127. Since ABI version 10 */
+  FC_INT8 = 5 /* of a quantised cache alone: -128 to 127. Since ABI version 9 */
 } fc_dtype;
 
 /* How many factors (descales) bring 8-bit q, k and v, or a quantised cache's k and v, back to their values, x = descale
@@ -114,7 +114,7 @@ typedef enum fc_given {
   FC_GIVEN_O_DTYPE = 64,  /* o_dtype; without it o is of dtype, or bf16 where that has 8 bits. Since ABI version 4 */
   FC_GIVEN_SOFTCAP = 128, /* a softcap of 0 is then refused, as any other outside its range. Since ABI version 5 */
   FC_GIVEN_TENSOR_STRIDES = 256, /* of all fc_tensor: 0 repeats an element. Since ABI version 7 */
-  FC_GIVEN_KV_DTYPE = 512        /* kv_dtype; without it k and v are of dtype. Since ABI version 10 */
+  FC_GIVEN_KV_DTYPE = 512        /* kv_dtype; without it k and v are of dtype. Since ABI version 9 */
 } fc_given;
 
 /* A tensor that a score or mask function names. It may be larger than what the function reads, not smaller. Since ABI
@@ -188,7 +188,7 @@ typedef struct fc_attention {
   const fc_tensor* tensors; /* that the two name, tensor_count of them, each of which is named */
   int32_t tensor_count;     /* at most 8 */
   /* A quantised cache: FC_E4M3, FC_E5M2 or FC_INT8 of k and v beside q of 16 or 32 bits. They become q's type on the
-   * way to the multiplication, which is exact; `scaling` says which factors they have. Since ABI version 10 */
+   * way to the multiplication, which is exact; `scaling` says which factors they have. Since ABI version 9 */
   int32_t kv_dtype; /* fc_dtype, with FC_GIVEN_KV_DTYPE */
   /* Since ABI version 8, like the next three fields */
   int64_t page_size;    /* keys in a page of a paged cache, 1 to 65536; 0: k and v are no pages. With lengths other than
@@ -331,13 +331,17 @@ typedef enum fc_rotary { FC_ROTARY_NONE = 0, FC_ROTARY_HALF = 1, FC_ROTARY_INTER
 /* What a kernel is compiled for. Sizes, strides and addresses are those of each launch. */
 typedef struct fc_append_kind {
   uint32_t struct_size; /* sizeof(fc_append_kind); FC_APPEND_KIND_INIT sets it */
-  int32_t dtype;        /* fc_dtype of k, v, q and the caches; 8-bit ones without a rotary embedding */
+  int32_t dtype;        /* fc_dtype of k, v and q; 8-bit ones without a rotary embedding */
   int32_t rotary;       /* fc_rotary */
   int32_t rotary_dtype; /* fc_dtype of cos and sin: FC_FP32, FC_FP16 or FC_BF16 */
+  /* FC_CACHE_AS_K: the caches are of dtype. FC_E4M3, FC_E5M2 or FC_INT8 beside a dtype of 16 or 32 bits: a quantised
+   * cache. Each element is divided by its factor, rounded to the nearest (ties to even), and saturates */
+  int32_t cache_dtype;
 } fc_append_kind;
 
+enum { FC_CACHE_AS_K = -1 };
 #define FC_APPEND_KIND_INIT \
-  { (uint32_t)sizeof(fc_append_kind), FC_FP16, FC_ROTARY_NONE, FC_FP32 }
+  { (uint32_t)sizeof(fc_append_kind), FC_FP16, FC_ROTARY_NONE, FC_FP32, FC_CACHE_AS_K }
 
 /* One launch. Start from FC_APPEND_OPERANDS_INIT. The elements of a row are adjacent; strides count elements and none
  * of an output is negative on a GPU. What is null is not there. */
@@ -389,13 +393,18 @@ typedef struct fc_append_operands {
    * place for the key in its row of the table, or a page that the pool does not have; whose number has no row of cos
    * and sin; and whose boundaries leave the tensor. Nothing is written for it. */
   uint32_t* refused;
+  /* The factors of a quantised cache, fp32, which fc_operands is given as well: one each, or with FC_SCALING_HEAD [batch,
+   * heads_kv]. Null with FC_SCALING_NONE, and for caches of dtype */
+  const float *descale_k, *descale_v;
+  int32_t scaling;        /* fc_scaling */
+  int32_t unused_scaling; /* padding */
 } fc_append_operands;
 
 #define FC_APPEND_OPERANDS_INIT                                                                                 \
   {                                                                                                             \
     (uint32_t)sizeof(fc_append_operands), 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, NULL, \
         {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0, NULL, NULL,  \
-        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL                                                                  \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, NULL, FC_SCALING_USUAL, 0                                 \
   }
 
 /* Compiles and loads the kernel, or finds it. As fc_plan_create it may be done during a capture. */

@@ -377,12 +377,14 @@ class Plan {
 /// shapes. One serves launches of any sizes, from any number of threads.
 class Append {
  public:
-  /// `rotary_dtype`: of cos and sin, FC_FP32, FC_FP16 or FC_BF16.
-  Append(const Context& context, fc_dtype dtype, fc_rotary rotary = FC_ROTARY_NONE, fc_dtype rotary_dtype = FC_FP32) {
+  /// `rotary_dtype`: of cos and sin, FC_FP32, FC_FP16 or FC_BF16. `cache_dtype`: of a quantised cache.
+  Append(const Context& context, fc_dtype dtype, fc_rotary rotary = FC_ROTARY_NONE, fc_dtype rotary_dtype = FC_FP32,
+         std::optional<fc_dtype> cache_dtype = {}) {
     fc_append_kind kind = FC_APPEND_KIND_INIT;
     kind.dtype = dtype;
     kind.rotary = rotary;
     kind.rotary_dtype = rotary_dtype;
+    if (cache_dtype) kind.cache_dtype = *cache_dtype;
     fc_append handle = nullptr;
     detail::check(fc_append_create(context.get(), &kind, &handle));
     owner_ = Handle(handle);

@@ -12,15 +12,17 @@ from ._arrays import View
 from ._library import AppendKind, AppendOperands, Error, Strides
 
 _NO_ROTARY, _HALF, _INTERLEAVED = 0, 1, 2  # fc_rotary
+_CACHE_AS_K = -1
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
 
 class _Kernel:
     """A compiled kernel. Never closed: captured graphs may still launch it at exit."""
 
-    def __init__(self, device: str, dtype: str, rotary: int, table: str) -> None:
+    def __init__(self, device: str, dtype: str, cache: str, rotary: int, table: str) -> None:
         self._handle = ctypes.c_void_p()
-        kind = AppendKind(dtype=_plan.DTYPES[dtype], rotary=rotary, rotary_dtype=_plan.DTYPES[table])
+        kind = AppendKind(dtype=_plan.DTYPES[dtype], rotary=rotary, rotary_dtype=_plan.DTYPES[table],
+                          cache_dtype=_CACHE_AS_K if cache == dtype else _plan.DTYPES[cache])  # fmt: skip
         library = _library.library()
         _library.check(library.fc_append_create(_library.context(device), ctypes.byref(kind), ctypes.byref(self._handle)))
         self._launch = library.fc_append_launch
@@ -31,7 +33,7 @@ class _Kernel:
             _library.raise_last_error(status)
 
 
-_kernels: dict[tuple[str, str, int, str], _Kernel] = {}
+_kernels: dict[tuple[str, str, str, int, str], _Kernel] = {}
 _lock = threading.Lock()
 
 
@@ -75,9 +77,10 @@ class _Call:
                 raise Error(f"{role} has shape {x.shape}; give {axes}")
             if len(cache.shape) != 4:
                 raise Error(f"{role}_cache has shape {cache.shape}; give four axes, [pages, page_size, heads_kv, head_dim] or those of layout='HND'")
-            if (x.dtype, x.device) != (self.k.dtype, self.k.device) or (cache.dtype, cache.device) != (x.dtype, x.device):
+            agree = (x.dtype, x.device) == (self.k.dtype, self.k.device) and cache.device == x.device and cache.dtype == self.k_cache.dtype
+            if not agree or not (cache.dtype == x.dtype or (x.dtype not in _factors.CACHES and cache.dtype in _factors.CACHES)):
                 raise Error(f"k is {self.k.dtype} on {self.k.device}, {role} {x.dtype} on {x.device} and {role}_cache {cache.dtype} on {cache.device}; all "
-                            "must agree: give one type, and scale to 8 bits by yourself")  # fmt: skip
+                            "must agree, but for the type of a quantised cache: e4m3, e5m2 or int8 beside k and v of 16 or 32 bits")  # fmt: skip
             if x.shape[-2:] != (cache.shape[head], cache.shape[3]) or x.shape[:-1] != self.k.shape[:-1]:
                 raise Error(f"{role} has shape {x.shape}, k {self.k.shape} and {role}_cache {cache.shape}; give rows that suit the cache, {axes}, as many of "
                             "v as of k")  # fmt: skip
@@ -167,10 +170,18 @@ class _Call:
         o.q, o.q_out, o.q_strides, o.q_out_strides = source.address, target.address, self.strides(source), self.strides(target)
         return q_out
 
+    def factors(self, descale_k: Any, descale_v: Any) -> None:
+        """Of a quantised cache; Error for others."""
+        found = _factors.read(self.k, self.k_cache, (None, descale_k, descale_v), lambda: self.operands, self.stream)
+        self.keep.append(found.keep)
+        self.operands.scaling = found.scaling
+        if found.addresses:
+            _, self.operands.descale_k, self.operands.descale_v = found.addresses
+
     def launch(self, rotary: tuple[int, str], written: tuple[Any, ...]) -> None:
         number = _arrays.current_stream(self.k) if self.stream is None else self.stream
         if self.operands.batch > 0:
-            _kernel(self.k.device, self.k.dtype, *rotary).launch(self.operands, number)
+            _kernel(self.k.device, self.k.dtype, self.k_cache.dtype, *rotary).launch(self.operands, number)
         for x in written:
             if x is not None:
                 _arrays.note_written(x)
@@ -180,7 +191,8 @@ class _Call:
 
 def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, block_table: Any = None, layout: str = "NHD", cu_seqlens_new: Any = None,
            rotary_cos: Any = None, rotary_sin: Any = None, rotary_interleaved: bool = False, q: Any = None, q_out: Any = None, cu_seqlens_q: Any = None,
-           q_at_length: bool = False, new_seqlens: Any = None, refused: Any = None, stream: int | None = None) -> Any:  # fmt: skip
+           q_at_length: bool = False, new_seqlens: Any = None, refused: Any = None, stream: int | None = None, descale_k: Any = None,
+           descale_v: Any = None) -> Any:  # fmt: skip
     """Writes the new keys and values of each sequence behind those that it has in a cache, and turns K and Q by rotary position embedding
     on the way where asked. One kernel, a step of its own before attention.
 
@@ -191,8 +203,9 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         k: [batch, rows, heads_kv, head_dim], or with cu_seqlens_new [rows of all sequences, heads_kv, head_dim]. Arrays and devices as of
             `attention`; any strides, as long as the elements of a row are adjacent.
         v: the same with head_dim_v columns.
-        k_cache, v_cache: pages as of `paged_attention`, of the type of k; without a block_table a dense cache [batch, length, heads_kv,
-            head_dim]. They are written. No two rows may share memory.
+        k_cache, v_cache: pages as of `paged_attention`, of the type of k, or a quantised cache of float8_e4m3fn, float8_e5m2 or int8 beside k
+            and v of 16 or 32 bits: what is written is k / descale_k, rounded to the nearest, and saturates. Without a block_table a dense
+            cache [batch, length, heads_kv, head_dim]. They are written. No two rows may share memory.
         cache_seqlens: int32 [batch]: the keys that each sequence has. Its new row i becomes key number cache_seqlens + i.
         block_table: int32 [batch, max_pages], as of `paged_attention`, with room for the new keys. Two sequences that name one page write to
             it both: pages that sequences share must be full, or copied before.
@@ -211,6 +224,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
             cache_seqlens itself.
         refused: int32 [1]: the number of refused rows is added to it.
         stream: as of `attention`.
+        descale_k, descale_v: factors of a quantised cache, as of `attention`; None: 1.
 
     Returns:
         The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,
@@ -241,6 +255,7 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
         o.q_at_length = int(bool(q_at_length))
     elif q_out is not None or cu_seqlens_q is not None:
         raise Error(f"{'cu_seqlens_q' if q_out is None else 'q_out'} is given and q is not; give q")
+    call.factors(descale_k, descale_v)
     o.new_seqlens = call.int32s(new_seqlens, "new_seqlens", batch, written=True)
     o.refused = call.int32s(refused, "refused", 1, written=True)
     call.launch(rotary, (k_cache, v_cache, turned, new_seqlens, refused))
@@ -251,6 +266,8 @@ def append_rows(k: Any, v: Any, k_cache: Any, v_cache: Any, row_sequences: Any, 
     """The same in FlashInfer's form: row r of k [rows, heads_kv, head_dim] becomes key number row_positions[r] of sequence row_sequences[r], int32
     both, whose pages are indices[indptr[s]] to indices[indptr[s + 1] - 1]."""
     call = _Call(k, v, k_cache, v_cache, layout, True, None)
+    if call.k.dtype != call.k_cache.dtype:
+        raise Error(f"k is {call.k.dtype} and k_cache {call.k_cache.dtype}; scale to 8 bits before, or use flashcore.append")
     rows = call.k.shape[0]
     starts, pages = _arrays.view(indptr, "indptr"), _arrays.view(indices, "indices")
     if len(starts.shape) != 1 or len(pages.shape) != 1 or starts.shape[0] < 1:

@@ -38,9 +38,9 @@ def output_dtype(dtype: str) -> str:
 
 def require_types(q: View, *others: tuple[str, View]) -> None:
     """Error unless k and v are of q's type, or of one type that a quantised cache has, and on its device."""
+    quantised = q.dtype not in DTYPES and all(x.dtype in CACHES for _, x in others)
     for role, x in others:
-        quantised = q.dtype not in DTYPES and x.dtype in CACHES and x.dtype == others[0][1].dtype
-        if x.device != q.device or not (x.dtype == q.dtype or quantised):
+        if x.device != q.device or x.dtype != (others[0][1].dtype if quantised else q.dtype):
             raise Error(f"q is {q.dtype} on {q.device} and {role} is {x.dtype} on {x.device}; all three must agree, but for the type of a "
                         "quantised cache: e4m3, e5m2 or int8 of k and v beside q of 16 or 32 bits")  # fmt: skip
 

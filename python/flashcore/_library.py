@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 10
+ABI_VERSION = 9
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -92,7 +92,8 @@ class Operands(ctypes.Structure):
 class AppendKind(ctypes.Structure):
     """fc_append_kind, field by field as in flashcore.h."""
 
-    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("rotary", ctypes.c_int32), ("rotary_dtype", ctypes.c_int32)]
+    _fields_ = [("struct_size", ctypes.c_uint32), ("dtype", ctypes.c_int32), ("rotary", ctypes.c_int32), ("rotary_dtype", ctypes.c_int32),
+                ("cache_dtype", ctypes.c_int32)]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(AppendKind), **fields)
@@ -111,6 +112,7 @@ class AppendOperands(ctypes.Structure):
         ("rotary_rows", ctypes.c_int64), ("rotary_stride", ctypes.c_int64), ("cos", ctypes.c_size_t), ("sin", ctypes.c_size_t),
         ("heads_q", ctypes.c_int64), ("rows_q", ctypes.c_int64), ("q", ctypes.c_size_t), ("q_out", ctypes.c_size_t), ("q_strides", Strides),
         ("q_out_strides", Strides), ("cu_seqlens_q", ctypes.c_size_t), ("new_seqlens", ctypes.c_size_t), ("refused", ctypes.c_size_t),
+        ("descale_k", ctypes.c_size_t), ("descale_v", ctypes.c_size_t), ("scaling", ctypes.c_int32), ("unused_scaling", ctypes.c_int32),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:

@@ -27,7 +27,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         q: [batch, rows, heads, dim]; with cu_seqlens_q [rows of all sequences, heads, dim].
         k_cache, v_cache: [pages, page_size, heads_kv, dim] with a block_table, pages of 1 to 65536 keys; without one
             [batch, length, heads_kv, dim].
-        k, v: [batch, new, heads_kv, dim], of the caches' type: written to the caches from cache_seqlens on, before q reads them.
+        k, v: [batch, new, heads_kv, dim], of the caches' type, or of q's beside quantised caches: written to the caches from cache_seqlens on, before q reads them.
             flashcore.append writes them, by a step of its own. What would lie outside of the cache is not written, and its sequence gets NaN. No
             two sequences may append to one page.
         rotary_cos, rotary_sin: [positions, rotary_dim / 2], with k and v: k is turned by the angles of its positions on the way, and q as the
@@ -86,7 +86,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         if k is not None and v is not None:
             rotary = None if rotary_cos is None or rotary_sin is None else (rotary_cos.detach(), rotary_sin.detach(), rotary_interleaved)
             at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
-            q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length)
+            q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length, k_descale, v_descale)
         return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
                      descale_q=q_descale, descale_k=k_descale, descale_v=v_descale,
                      **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
@@ -158,13 +158,16 @@ def _adjacent(x: Tensor) -> Tensor:
 
 
 def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], used: Tensor,
-            rotary: Optional[tuple[Tensor, Tensor, bool]], q_at_length: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+            rotary: Optional[tuple[Tensor, Tensor, bool]], q_at_length: bool, k_descale: Optional[Tensor],
+            v_descale: Optional[Tensor]) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(q, the new lengths), once new keys are written behind the old ones by flashcore.append."""
     batch = used.shape[0]
     if k.dim() != 4 or k.shape[2:] != k_cache.shape[2:] or v.shape[:3] != k.shape[:3] or v.shape[3] != v_cache.shape[3] or k.shape[0] != batch:
         raise _library.Error(f"k and v have shapes {tuple(k.shape)} and {tuple(v.shape)}; give [batch, new, heads_kv, dim] that suit the caches")
-    if k.dtype != k_cache.dtype or v.dtype != v_cache.dtype:
-        raise _library.Error(f"k and v are {k.dtype} and {v.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; give one type")
+    quantises = k.dtype == v.dtype == q.dtype and q.dtype != k_cache.dtype
+    if not quantises and (k.dtype != k_cache.dtype or v.dtype != v_cache.dtype):
+        raise _library.Error(f"k and v are {k.dtype} and {v.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; give one type, or beside caches of 8 "
+                             "bits q's")  # fmt: skip
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
             raise _library.Error(f"{name} has strides {cache.stride()}: its entries share memory, and one's new tokens would overwrite another's; "
@@ -173,7 +176,8 @@ def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, t
     lengths = torch.empty_like(used)
     turned = _append_module.append(_adjacent(k), _adjacent(v), k_cache, v_cache, used.contiguous(), block_table=table, rotary_cos=cos, rotary_sin=sin,
                                    rotary_interleaved=interleaved, q=_adjacent(q) if rotary else None, q_at_length=q_at_length,
-                                   new_seqlens=lengths)  # fmt: skip
+                                   new_seqlens=lengths, descale_k=k_descale if quantises else None,
+                                   descale_v=v_descale if quantises else None)  # fmt: skip
     return q if turned is None else turned, lengths
 
 

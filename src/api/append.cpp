@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <tuple>
 
 #include "api/allocations.h"
 #include "api/artifact_cache.h"
@@ -48,6 +50,21 @@ append::Kind read_kind(const fc_append_kind* given) {
   read.element = static_cast<Element>(kind.dtype);
   read.rotary = static_cast<append::Rotary>(kind.rotary);
   if (read.rotary != append::Rotary::kNone) read.table = static_cast<Element>(kind.rotary_dtype);
+  switch (kind.cache_dtype) {
+    case FC_E4M3: read.cache = CacheElement::kE4M3; break;
+    case FC_E5M2: read.cache = CacheElement::kE5M2; break;
+    case FC_INT8: read.cache = CacheElement::kInt8; break;
+    case FC_CACHE_AS_K: break;
+    default:
+      throw_bad_input(
+          "cache_dtype is {}; use FC_CACHE_AS_K (-1), or FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5) for a quantised cache",
+          kind.cache_dtype);
+  }
+  if (is_8bit(read.element)) {
+    if (read.cache != CacheElement::kAsQ)
+      throw_bad_input("cache_dtype is {} and dtype has 8 bits; use FC_CACHE_AS_K: such rows are copied as they are",
+                      kind.cache_dtype);
+  }
   if (read.rotary != append::Rotary::kNone && is_8bit(read.element))
     throw_bad_input("rotary is {} and dtype has 8 bits; turn k before it is scaled to 8 bits", kind.rotary);
   return read;
@@ -60,6 +77,7 @@ class Reader {
       : context_(context), kind_(kind), given_(given), item_(size_of(static_cast<DType>(kind.element))) {
     sizes();
     caches();
+    factors();
     lengths();
     table();
     rotary();
@@ -135,10 +153,13 @@ class Reader {
   }
 
   void add(const char* name, const void* at, const TensorLayout& layout, bool written) {
+    add(name, at, layout, written, item_);
+  }
+  void add(const char* name, const void* at, const TensorLayout& layout, bool written, std::int64_t item) {
     if (layout.batch == 0 || layout.rows == 0) return;
     check_reach(name, layout);
-    check_address(name, at, item_);
-    const Footprint footprint(layout, item_);
+    check_address(name, at, item);
+    const Footprint footprint(layout, item);
     if (!context_.on_cpu() && footprint.low < 0)
       throw_bad_input("{} has a negative stride, and only the CPU's loops take those; copy the tensor", name);
     allocations().check(name, at, footprint.low, footprint.high);
@@ -197,7 +218,36 @@ class Reader {
   void cache(append::Operand& x, const char* name, void* at, const fc_strides& s) {
     x.to = at;
     x.to_stride = {s.batch, s.head, s.row};
-    add(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row}, true);
+    const auto item = static_cast<std::int64_t>(size_of(static_cast<DType>(append::element_of_cache(kind_))));
+    add(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row}, true, item);
+  }
+
+  // Of a quantised cache.
+  void factors() {
+    if (given_.scaling < FC_SCALING_USUAL || given_.scaling > FC_SCALING_HEAD)
+      throw_bad_input(
+          "scaling is {}; use FC_SCALING_USUAL (0), FC_SCALING_NONE (1), FC_SCALING_TENSOR (2) or FC_SCALING_HEAD (3)",
+          given_.scaling);
+    const bool quantises = kind_.cache != CacheElement::kAsQ;
+    const bool scaled = quantises && given_.scaling != FC_SCALING_NONE, by_head = given_.scaling == FC_SCALING_HEAD;
+    const std::int64_t count = by_head ? std::int64_t{params_.batch} * params_.k.heads : 1;
+    for (const auto& [name, at, descale] : {std::tuple("descale_k", given_.descale_k, &params_.descale_k),
+                                      std::tuple("descale_v", given_.descale_v, &params_.descale_v)}) {
+      if (!scaled) {
+        if (at)
+          throw_bad_input("{} is given and {}; leave it null", name,
+                          quantises ? "scaling is FC_SCALING_NONE" : "the caches are of dtype, which has no factors");
+        continue;
+      }
+      check_address(name, at, sizeof(float));
+      const auto bytes = count * static_cast<std::int64_t>(sizeof(float));
+      allocations().check(name, at, 0, bytes);
+      note({name, at, Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1), false});
+      *descale = {at, by_head ? params_.k.heads : 0, by_head ? 1 : 0};
+      for (std::int64_t i = 0; context_.on_cpu() && i < count; ++i)
+        if (!(at[i] > 0) || std::isinf(at[i]))
+          throw_bad_input("{} has {} at {}; factors are positive and finite", name, at[i], i);
+    }
   }
 
   void lengths() {
@@ -298,7 +348,7 @@ class Reader {
   const fc_append_operands& given_;
   std::int64_t item_;
   append::AppendParams params_{};
-  std::array<Tensor, 20> tensors_{};
+  std::array<Tensor, 22> tensors_{};
   std::size_t count_ = 0;
 };
 

@@ -336,7 +336,7 @@ void fill_from_id(const char* id, fc_attention* problem) {
   if (size < kSeventhSize && (made.given & FC_GIVEN_KV_DTYPE))
     throw_bad_input(
         "problem id '{}' has a quantised cache, which an fc_attention of struct_size {} has no field for; build with a "
-        "header of ABI version 10",
+        "header of ABI version 9",
         excerpt(id), size);
   if (size < kSeventhSize && (made.score || made.mask))
     throw_bad_input(

@@ -44,6 +44,7 @@ Attention in_cpp(const fc_attention& a) {
   if (windowed && a.window_left >= 0) p.window_left = a.window_left;
   if (windowed && a.window_right >= 0) p.window_right = a.window_right;
   p.window_alignment = static_cast<fc_alignment>(a.window_alignment);
+  if (a.given & FC_GIVEN_KV_DTYPE) p.kv_dtype = static_cast<fc_dtype>(a.kv_dtype);
   if (a.given & FC_GIVEN_O_DTYPE) p.o_dtype = static_cast<fc_dtype>(a.o_dtype);
   p.scaling = static_cast<fc_scaling>(a.scaling);
   if (a.softcap != 0) p.softcap = a.softcap;

@@ -40,7 +40,7 @@ class Call:
 
     def __init__(self, fields):
         f = dict(fields)
-        batch, dtype, o_dtype = f.pop("batch"), f.pop("dtype"), f.pop("o_dtype")
+        batch, dtype, kv_dtype, o_dtype = (f.pop(name) for name in ("batch", "dtype", "kv_dtype", "o_dtype"))
         self.scaling = {"none": _factors.NONE, "tensor": _factors.TENSOR, "head": _factors.HEAD}[f.pop("scaling")]
         heads_q, heads_kv, rows, keys = (f.pop(name) for name in ("heads_q", "heads_kv", "seqlen_q", "seqlen_kv"))
         columns, columns_v = f.pop("head_dim"), f.pop("head_dim_v")
@@ -49,10 +49,10 @@ class Call:
         # And a paged one flashcore.paged_attention's.
         self.page_size = f.pop("page_size")
         self.batch, self.bounds = batch, (rows, keys)
-        self.cache = [view((3, self.page_size, heads_kv, size), dtype) for size in (columns, columns_v)]
-        self.packed = [view(shape, kind) for kind, shape in zip((dtype, dtype, dtype, o_dtype), ((batch * rows, heads_q, columns), (batch * keys, heads_kv, columns),
+        self.cache = [view((3, self.page_size, heads_kv, size), kv_dtype) for size in (columns, columns_v)]
+        self.packed = [view(shape, kind) for kind, shape in zip((dtype, kv_dtype, kv_dtype, o_dtype), ((batch * rows, heads_q, columns), (batch * keys, heads_kv, columns),
                                                         (batch * keys, heads_kv, columns_v), (batch * rows, heads_q, columns_v)))]  # fmt: skip
-        self.tensors = [view(shape, kind) for kind, shape in zip((dtype, dtype, dtype, o_dtype), ((batch, heads_q, rows, columns), (batch, heads_kv, keys, columns),
+        self.tensors = [view(shape, kind) for kind, shape in zip((dtype, kv_dtype, kv_dtype, o_dtype), ((batch, heads_q, rows, columns), (batch, heads_kv, keys, columns),
                                                          (batch, heads_kv, keys, columns_v), (batch, heads_q, rows, columns_v)))]  # fmt: skip
         self.causal, self.window = f.pop("causal"), (f.pop("window_left"), f.pop("window_right"))
         self.window_alignment, self.scale = f.pop("window_alignment"), f.pop("scale")

@@ -22,17 +22,22 @@ DType dtype_of(Element element) { return static_cast<DType>(element); }
 std::int64_t size_of_element(Element element) { return static_cast<std::int64_t>(size_of(dtype_of(element))); }
 
 std::string text_of(const Kind& kind) {
-  return fmt::format(
-      "flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})}}",
-      static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
+  std::string text =
+      fmt::format("flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})",
+                  static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
+  if (kind.cache != CacheElement::kAsQ)
+    text += fmt::format(", flashcore::CacheElement({})", static_cast<int>(kind.cache));
+  return text + "}";
 }
 
-bool is_aligned(const Operand& operand, std::int64_t item) {
-  const auto whole = [&](std::int64_t elements) { return elements * item % kVectorBytes == 0; };
-  const auto strides = [&](const Strides& s) { return whole(s.batch) && whole(s.head) && whole(s.row); };
+// Of elements of `item` bytes before and `to_item` after.
+bool is_aligned(const Operand& operand, std::int64_t item, std::int64_t to_item) {
+  const auto strides = [&](const Strides& s, std::int64_t bytes) {
+    return s.batch * bytes % kVectorBytes == 0 && s.head * bytes % kVectorBytes == 0 && s.row * bytes % kVectorBytes == 0;
+  };
   return reinterpret_cast<std::uintptr_t>(operand.from) % kVectorBytes == 0 &&
-         reinterpret_cast<std::uintptr_t>(operand.to) % kVectorBytes == 0 && whole(operand.dim) &&
-         strides(operand.from_stride) && strides(operand.to_stride);
+         reinterpret_cast<std::uintptr_t>(operand.to) % kVectorBytes == 0 && operand.dim * item % kVectorBytes == 0 &&
+         strides(operand.from_stride, item) && strides(operand.to_stride, to_item);
 }
 
 struct HostInts {
@@ -42,18 +47,25 @@ struct HostInts {
 class CpuRows {
  public:
   CpuRows(const Kind& kind, const AppendParams& params)
-      : params_(params), type_(dtype_of(kind.element)), table_(dtype_of(kind.table)), rotary_(kind.rotary) {}
+      : params_(params),
+        type_(dtype_of(kind.element)),
+        cache_(dtype_of(element_of_cache(kind))),
+        table_(dtype_of(kind.table)),
+        rotary_(kind.rotary) {}
 
   void append_row(int index) const {
     const Place place = place_of(params_, turns(), index, HostInts{});
     if (place.state == State::kRefused && params_.refused) __atomic_fetch_add(params_.refused, 1u, __ATOMIC_RELAXED);
     if (place.state != State::kGood) return;
-    const auto write = [&](const Operand& x, bool turned) {
+    const auto write = [&](const Operand& x, bool turned, const Descale& descale) {
+      const float* factors =
+          descale.values ? descale.values + std::int64_t{place.owner.sequence} * descale.batch_stride : nullptr;
       write_row(x, offset_in(params_.rows, x.from_stride, place.owner, index),
-                place.page * x.to_stride.batch + place.row * x.to_stride.row, place.position, turned);
+                place.page * x.to_stride.batch + place.row * x.to_stride.row, place.position, turned,
+                {cache_, factors, descale.head_stride});
     };
-    write(params_.k, turns());
-    write(params_.v, false);
+    write(params_.k, turns(), params_.descale_k);
+    write(params_.v, false, params_.descale_v);
   }
 
   void turn_row(int index) const {
@@ -63,7 +75,7 @@ class CpuRows {
     const std::int64_t position = position_of(params_, params_.rows_q, owner, index, params_.q_moves != 0, HostInts{});
     const std::int64_t to = offset_in(params_.rows_q, q.to_stride, owner, index);
     if (position >= 0 && position < params_.angle_rows)
-      return write_row(q, offset_in(params_.rows_q, q.from_stride, owner, index), to, position, true);
+      return write_row(q, offset_in(params_.rows_q, q.from_stride, owner, index), to, position, true, {type_});
     for (int head = 0; head < q.heads; ++head)
       for (int column = 0; column < q.dim; ++column)
         store_element(type_, q.to, to + head * q.to_stride.head + column, std::numeric_limits<float>::quiet_NaN());
@@ -72,12 +84,27 @@ class CpuRows {
  private:
   bool turns() const { return rotary_ != Rotary::kNone; }
 
-  void write_row(const Operand& x, std::int64_t from, std::int64_t to, std::int64_t position, bool turned) const {
+  // What rows become on their way: a type, and of each head what they are divided by.
+  struct Stored {
+    DType dtype;
+    const float* factors = nullptr;
+    int head_stride = 0;
+    float factor(int head) const { return factors ? factors[std::int64_t{head} * head_stride] : 1; }
+  };
+
+  void write_row(const Operand& x, std::int64_t from, std::int64_t to, std::int64_t position, bool turned,
+                 const Stored& as) const {
     const auto item = static_cast<std::int64_t>(size_of(type_));
     const int kept_from = turned ? params_.rotary_dim : 0;
     for (int head = 0; head < x.heads; ++head) {
       const std::int64_t source = from + head * x.from_stride.head, target = to + head * x.to_stride.head;
-      for (int pair = 0; pair < kept_from / 2; ++pair) turn(x, source, target, position, pair);
+      for (int pair = 0; pair < kept_from / 2; ++pair) turn(x, source, target, position, pair, as, head);
+      if (as.dtype != type_) {
+        for (int column = kept_from; column < x.dim; ++column)
+          store_element(as.dtype, x.to, target + column,
+                        load_element(type_, x.from, source + column) / as.factor(head));
+        continue;
+      }
       // A q that is turned where it lies keeps the rest.
       std::memmove(static_cast<char*>(x.to) + (target + kept_from) * item,
                    static_cast<const char*>(x.from) + (source + kept_from) * item,
@@ -85,19 +112,21 @@ class CpuRows {
     }
   }
 
-  void turn(const Operand& x, std::int64_t source, std::int64_t target, std::int64_t position, int pair) const {
+  void turn(const Operand& x, std::int64_t source, std::int64_t target, std::int64_t position, int pair,
+            const Stored& as, int head) const {
     const bool is_half = rotary_ == Rotary::kHalf;
     const int first = is_half ? pair : 2 * pair, second = is_half ? pair + params_.rotary_dim / 2 : 2 * pair + 1;
     const std::int64_t angle = position * params_.angle_stride + pair;
     // Products of floats are exact in double.
     const double cos = load_element(table_, params_.cos, angle), sin = load_element(table_, params_.sin, angle);
     const double a = load_element(type_, x.from, source + first), b = load_element(type_, x.from, source + second);
-    store_element(type_, x.to, target + first, static_cast<float>(a * cos - b * sin));
-    store_element(type_, x.to, target + second, static_cast<float>(a * sin + b * cos));
+    const float by = as.factor(head);
+    store_element(as.dtype, x.to, target + first, static_cast<float>(a * cos - b * sin) / by);
+    store_element(as.dtype, x.to, target + second, static_cast<float>(a * sin + b * cos) / by);
   }
 
   const AppendParams& params_;
-  DType type_, table_;
+  DType type_, cache_, table_;
   Rotary rotary_;
 };
 
@@ -119,8 +148,9 @@ bool fits_vectors(const Kind& kind, const AppendParams& params) {
   const std::int64_t rotary = params.rotary_dim * item;
   if (kind.rotary == Rotary::kHalf && rotary / 2 % kVectorBytes != 0) return false;
   if (kind.rotary == Rotary::kInterleaved && rotary % kVectorBytes != 0) return false;
-  return is_aligned(params.k, item) && is_aligned(params.v, item) &&
-         (params.q.heads == 0 || is_aligned(params.q, item));
+  const std::int64_t cache_item = size_of_element(element_of_cache(kind));
+  return is_aligned(params.k, item, cache_item) && is_aligned(params.v, item, cache_item) &&
+         (params.q.heads == 0 || is_aligned(params.q, item, item));
 }
 
 Launches launches_of(const Kind& kind, const AppendParams& params) {

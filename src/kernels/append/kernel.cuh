@@ -10,6 +10,7 @@
 #include "kernels/ptx/memory_bytes.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/tile/element.cuh"
+#include "kernels/tile/element_fp8.cuh"
 
 namespace flashcore::append {
 
@@ -32,6 +33,12 @@ FC_DEVICE const char* at(const void* base, long long element) {
 template <Kind K>
 FC_DEVICE char* at(void* base, long long element) {
   return static_cast<char*>(base) + element * bytes_of_element(K.element);
+}
+
+// Element `element` of a cache.
+template <Kind K>
+FC_DEVICE char* at_cache(void* base, long long element) {
+  return static_cast<char*>(base) + element * bytes_of_element(element_of_cache(K));
 }
 
 // As they are, NaN and all.
@@ -89,6 +96,34 @@ FC_DEVICE void store_values(void* to, const float (&values)[kWidth<K, kVector>])
   }
 }
 
+constexpr bool quantises(const Kind& kind) { return kind.cache != CacheElement::kAsQ; }
+
+// Codes of a quantised cache: of 16 bytes of elements, four or two words.
+template <Kind K, bool kVector>
+FC_DEVICE void store_codes(void* to, const float (&values)[kWidth<K, kVector>], float factor) {
+  constexpr Element kCache = element_of_cache(K);
+  if constexpr (!kVector) {
+    ptx::st_global_u8(static_cast<unsigned char*>(to), tile::code_of_float<kCache>(values[0] / factor));
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth<K, kVector>; i += 4) {
+      unsigned word = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) word |= tile::code_of_float<kCache>(values[i + j] / factor) << 8 * j;
+      ptx::st_global_u32(reinterpret_cast<unsigned*>(static_cast<char*>(to) + i), word);
+    }
+  }
+}
+
+// Where rows of K and V go, or turned ones of Q, which keep their type.
+enum class Target { kCache, kQ };
+
+template <Kind K, bool kVector, Target T>
+FC_DEVICE void store_row_part(void* base, long long element, const float (&values)[kWidth<K, kVector>], float factor) {
+  if constexpr (T == Target::kCache && quantises(K)) store_codes<K, kVector>(at_cache<K>(base, element), values, factor);
+  else store_values<K, kVector>(at<K>(base, element), values);
+}
+
 // (a, b) turned by an angle. Three roundings of fp32.
 template <Kind K>
 FC_DEVICE void turn(const AppendParams& params, long long angle, float& a, float& b) {
@@ -106,8 +141,9 @@ FC_DEVICE int turned_parts(const AppendParams& params) {
   return params.rotary_dim / (kWholePairs ? 1 : 2) / kWidth<K, kVector>;
 }
 
-template <Kind K, bool kVector>
-FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* to, long long position, int part) {
+template <Kind K, bool kVector, Target T>
+FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* to, long long position, int part,
+                            float factor) {
   constexpr int kW = kWidth<K, kVector>;
   const long long angles = position * params.angle_stride;
   float a[kW];
@@ -115,7 +151,7 @@ FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* 
     load_values<K, kVector>(at<K>(from, part * kW), a);
 #pragma unroll
     for (int i = 0; i < kW; i += 2) turn<K>(params, angles + (part * kW + i) / 2, a[i], a[i + 1]);
-    store_values<K, kVector>(at<K>(to, part * kW), a);
+    store_row_part<K, kVector, T>(to, part * kW, a, factor);
   } else {
     const bool is_half = K.rotary == Rotary::kHalf;
     const int first = is_half ? part * kW : 2 * part, second = is_half ? params.rotary_dim / 2 + first : first + 1;
@@ -124,15 +160,17 @@ FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* 
     load_values<K, kVector>(at<K>(from, second), b);
 #pragma unroll
     for (int i = 0; i < kW; ++i) turn<K>(params, angles + part * kW + i, a[i], b[i]);
-    store_values<K, kVector>(at<K>(to, first), a);
-    store_values<K, kVector>(at<K>(to, second), b);
+    store_row_part<K, kVector, T>(to, first, a, factor);
+    store_row_part<K, kVector, T>(to, second, b, factor);
   }
 }
 
-// All heads of a row, by the CTA's threads. `from` and `to` are offsets of its head 0.
-template <Kind K, bool kVector, bool kTurned>
+// All heads of a row, by the CTA's threads. `from` and `to` are offsets of its head 0. `descale`: of a quantised cache,
+// for the sequence.
+template <Kind K, bool kVector, bool kTurned, Target T>
 FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, long long from, long long to,
-                         long long position) {
+                         long long position, const Descale& descale = {}, int sequence = 0) {
+  constexpr bool kToCodes = T == Target::kCache && quantises(K);
   constexpr int kW = kWidth<K, kVector>;
   const int turned = kTurned ? turned_parts<K, kVector>(params) : 0;
   const int kept_from = kTurned ? params.rotary_dim : 0;
@@ -140,15 +178,28 @@ FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, lon
   for (int i = ptx::tid_x(); i < operand.heads * parts; i += kThreads) {
     const int head = i / parts, part = i % parts;
     const void* source = at<K>(operand.from, from + head * operand.from_stride.head);
-    void* target = at<K>(operand.to, to + head * operand.to_stride.head);
+    void* target;
+    float factor = 1.0f;
+    if constexpr (kToCodes) {
+      target = at_cache<K>(operand.to, to + head * operand.to_stride.head);
+      factor = tile::descale(descale, sequence, head);
+    } else {
+      target = at<K>(operand.to, to + head * operand.to_stride.head);
+    }
     if constexpr (kTurned) {
       if (part < turned) {
-        write_turned<K, kVector>(params, source, target, position, part);
+        write_turned<K, kVector, T>(params, source, target, position, part, factor);
         continue;
       }
     }
     const int column = kept_from + (part - turned) * kW;
-    copy<K, kVector>(at<K>(source, column), at<K>(target, column));
+    if constexpr (kToCodes) {
+      float values[kW];
+      load_values<K, kVector>(at<K>(source, column), values);
+      store_codes<K, kVector>(at_cache<K>(target, column), values, factor);
+    } else {
+      copy<K, kVector>(at<K>(source, column), at<K>(target, column));
+    }
   }
 }
 
@@ -160,8 +211,10 @@ FC_DEVICE void append_row(const AppendParams& params, int index) {
   if (place.state != State::kGood) return;
   const auto from = [&](const Operand& x) { return offset_in(params.rows, x.from_stride, place.owner, index); };
   const auto to = [&](const Operand& x) { return place.page * x.to_stride.batch + place.row * x.to_stride.row; };
-  write_row<K, kVector, kTurns>(params, params.k, from(params.k), to(params.k), place.position);
-  write_row<K, kVector, false>(params, params.v, from(params.v), to(params.v), place.position);
+  write_row<K, kVector, kTurns, Target::kCache>(params, params.k, from(params.k), to(params.k), place.position,
+                                                params.descale_k, place.owner.sequence);
+  write_row<K, kVector, false, Target::kCache>(params, params.v, from(params.v), to(params.v), place.position,
+                                               params.descale_v, place.owner.sequence);
 }
 
 // A row of Q without a position, or beyond the angles, becomes NaN: nobody must take it for a turned one.
@@ -173,7 +226,7 @@ FC_DEVICE void turn_row(const AppendParams& params, int index) {
   const long long from = offset_in(params.rows_q, params.q.from_stride, owner, index);
   const long long to = offset_in(params.rows_q, params.q.to_stride, owner, index);
   if (position >= 0 && position < params.angle_rows)
-    return write_row<K, kVector, true>(params, params.q, from, to, position);
+    return write_row<K, kVector, true, Target::kQ>(params, params.q, from, to, position);
   for (int i = ptx::tid_x(); i < params.q.heads * params.q.dim; i += kThreads) {
     const long long head = i / params.q.dim, column = i % params.q.dim;
     tile::store<K.element>(params.q.to, to + head * params.q.to_stride.head + column, ptx::float_of_bits(0x7fffffffu));

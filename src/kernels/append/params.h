@@ -10,10 +10,18 @@ namespace flashcore::append {
 enum class Rotary : int { kNone, kHalf, kInterleaved };
 
 struct Kind {
-  Element element = Element::kF16;  // of k, v, q and the caches
+  Element element = Element::kF16;  // of k, v and q, and of the caches unless `cache` says otherwise
   Rotary rotary = Rotary::kNone;
   Element table = Element::kF32;  // of cos and sin: 32 or 16 bits
+  // Of a quantised cache: rows are divided by its factors, rounded to the nearest and saturated.
+  CacheElement cache = CacheElement::kAsQ;
 };
+
+constexpr Element element_of_cache(const Kind& kind) {
+  Traits traits;
+  traits.element = kind.element, traits.cache = kind.cache;
+  return flashcore::element_of_cache(traits);
+}
 
 inline constexpr int kThreads = 128;
 
@@ -42,6 +50,7 @@ struct AppendParams {
   int* new_lengths;         // [batch] or null
   unsigned* refused;        // one word, counted up by every row that has no place; or null
   const void *cos, *sin;    // [angle_rows, rotary_dim / 2]
+  Descale descale_k, descale_v;  // of a quantised cache; null: 1
   long long table_stride, angle_stride;
   int batch, page_size, pages;
   int max_pages;  // of a row of the table; with table_starts the entries of the table

@@ -36,6 +36,21 @@ FC_DEVICE unsigned fp8_of_float(float value) {
   return sign | (code > kLargest ? kLargest : code);
 }
 
+// The nearest of -127 to 127, to even between two; NaN becomes 0.
+FC_DEVICE unsigned int8_of_float(float value) {
+  if (value != value) return 0;
+  // Beside 1.5 * 2^23 the last bit of a sum is worth 1.
+  constexpr float kWhole = 12582912.0f;
+  const float clamped = value > 127.0f ? 127.0f : value < -127.0f ? -127.0f : value;
+  return ptx::bits_of_float(clamped + kWhole) & 0xffu;
+}
+
+template <Element E>
+FC_DEVICE unsigned code_of_float(float value) {
+  if constexpr (E == Element::kInt8) return int8_of_float(value);
+  else return fp8_of_float<E>(value);
+}
+
 // load and store of tile/element.cuh, for every element type.
 template <Element E>
 FC_DEVICE float load_any(const void* base, long long index) {

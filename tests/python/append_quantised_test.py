@@ -1,0 +1,167 @@
+"""flashcore.append to quantised caches, on the CPU and the emulated GPU: every code is the nearest to k / descale_k, ties to even, and saturates;
+rows that are turned first are within a step; what is refused; attention over what was appended."""
+
+import os
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(ROOT / "python"), str(Path(__file__).resolve().parent)]
+import flashcore  # noqa: E402
+
+try:
+    import numpy
+except ImportError:
+    print("NumPy does not import")
+    sys.exit(77)
+try:
+    import ml_dtypes
+except ImportError:
+    ml_dtypes = None
+
+from append_test import Memory, dtype_of  # noqa: E402
+
+BATCH, ROWS, HEADS, PAGE, PAGES = 2, 3, 2, 4, 5
+TYPES = ["int8"] + (["float8_e4m3fn", "float8_e5m2"] if ml_dtypes else [])
+
+
+def kind_of(name):
+    return numpy.dtype(numpy.int8 if name == "int8" else getattr(ml_dtypes, name))
+
+
+def largest_of(kind):
+    return 127.0 if kind == numpy.int8 else float(ml_dtypes.finfo(kind).max)
+
+
+def codes_of(values, kind):
+    """By the definition: float32 numbers to the nearest of the type, ties to even, which saturates."""
+    largest = numpy.float32(largest_of(kind))
+    clipped = numpy.clip(values, -largest, largest)
+    return numpy.round(clipped).astype(kind) if kind == numpy.int8 else clipped.astype(kind)
+
+
+class Case:
+    def __init__(self, memory, name, dtype, columns, by_head, seed=1):
+        random = numpy.random.default_rng(seed)
+        self.memory, self.kind, place = memory, kind_of(name), memory.place
+        self.dtype = dtype_of(dtype)
+        draw = (random.standard_normal((2, BATCH, ROWS, HEADS, columns)) * 3).astype("float32")
+        draw[0, 0, 0, 0, :4] = [1e4, -1e4, 0, 2.5]  # which saturate, and a tie of int8 with a factor of 1
+        self.k, self.v = (place(x.astype(self.dtype)) for x in draw)
+        self.k_cache, self.v_cache = (place(numpy.full((PAGES, PAGE, HEADS, columns), 7, "float32").astype(self.kind)) for _ in range(2))
+        self.lengths = place(numpy.int32([2, 5]))
+        self.table = place(numpy.int32([[3, 1, -1], [0, 2, 9]]))
+        shape = (BATCH, HEADS) if by_head else (1,)
+        self.by_k, self.by_v = (place((random.random(shape) * 0.1 + 0.01).astype("float32")) for _ in range(2))
+
+    def append(self, **arguments):
+        given = {"descale_k": self.by_k, "descale_v": self.by_v, "block_table": self.table, **arguments}
+        with self.memory.views():
+            flashcore.append(given.pop("k", self.k), given.pop("v", self.v), self.k_cache, self.v_cache, self.lengths, **given)
+
+    def expected(self, rows, by):
+        """The cache after rows [batch, rows, heads, columns] were written to it."""
+        cache = numpy.full(self.k_cache.shape, 7, "float32").astype(self.kind)
+        for s in range(BATCH):
+            for i in range(ROWS):
+                position = int(self.lengths[s]) + i
+                factors = by[s][:, None] if by.ndim == 2 else by
+                cache[self.table[s, position // PAGE], position % PAGE] = codes_of(numpy.float32(rows[s, i]) / factors, self.kind)
+        return cache
+
+
+class AppendQuantisedTest(unittest.TestCase):
+    def each(self, body):
+        for device in ("cpu", "emulator"):
+            for name in TYPES:
+                for dtype, columns in (("float16", 32), ("float32", 16), ("float16", 20), *((("bfloat16", 64),) if ml_dtypes else ())):
+                    for by_head in (False, True):
+                        memory = Memory(device)
+                        try:
+                            with self.subTest(device=device, cache=name, dtype=dtype, columns=columns, by_head=by_head):
+                                body(Case(memory, name, dtype, columns, by_head))
+                        finally:
+                            memory.close()
+
+    def test_codes_are_the_nearest(self):
+        def body(case):
+            case.append()
+            for cache, rows, by in ((case.k_cache, case.k, case.by_k), (case.v_cache, case.v, case.by_v)):
+                numpy.testing.assert_array_equal(cache.view("uint8"), case.expected(rows, by).view("uint8"))
+
+        self.each(body)
+
+    def test_without_factors(self):
+        def body(case):
+            case.append(descale_k=None, descale_v=None)
+            numpy.testing.assert_array_equal(case.k_cache.view("uint8"), case.expected(case.k, numpy.float32([1])).view("uint8"))
+
+        self.each(body)
+
+    def test_turned_rows(self):
+        """In fp32, divided and rounded once: within a step of the type."""
+
+        def body(case):
+            columns = case.k.shape[-1]
+            angles = numpy.arange(16)[:, None] / 10.0 ** numpy.linspace(0, 2, columns // 4)
+            cos, sin = (case.memory.place(x.astype("float32")) for x in (numpy.cos(angles), numpy.sin(angles)))
+            case.append(rotary_cos=cos, rotary_sin=sin)
+            half = columns // 4
+            turned = numpy.float64(case.k)
+            for s in range(BATCH):
+                for i in range(ROWS):
+                    p, a, b = int(case.lengths[s]) + i, turned[s, i, :, :half].copy(), turned[s, i, :, half : 2 * half].copy()
+                    turned[s, i, :, :half], turned[s, i, :, half : 2 * half] = a * cos[p] - b * sin[p], b * cos[p] + a * sin[p]
+            found, wanted = numpy.float64(case.k_cache.astype("float32")), numpy.float64(case.expected(turned, case.by_k).astype("float32"))
+            step = 1.0 if case.kind == numpy.int8 else numpy.maximum(numpy.abs(wanted) * 2.0 * float(ml_dtypes.finfo(case.kind).eps), 2.0**-9)
+            self.assertTrue((numpy.abs(found - wanted) <= step).all())
+            self.assertGreater((found == wanted).mean(), 0.99)
+            numpy.testing.assert_array_equal(case.v_cache.view("uint8"), case.expected(case.v, case.by_v).view("uint8"))
+
+        self.each(body)
+
+    def test_not_a_number(self):
+        for device in ("cpu", "emulator"):
+            memory = Memory(device)
+            case = Case(memory, TYPES[-1], "float16", 32, False)
+            case.k[0, 0, 0, 3] = numpy.nan
+            case.append()
+            stored = case.k_cache[3, 2, 0, 3].astype("float32")
+            self.assertTrue(numpy.isnan(stored) if case.kind != numpy.int8 else stored == 0)
+            memory.close()
+
+    def test_attention_over_what_was_appended(self):
+        case = Case(Memory("cpu"), "int8", "float32", 32, True)
+        case.k_cache[...] = 0
+        case.v_cache[...] = 0
+        lengths = case.lengths.copy()
+        case.append(new_seqlens=case.lengths)
+        numpy.testing.assert_array_equal(case.lengths, lengths + ROWS)
+        q = numpy.random.default_rng(2).standard_normal((BATCH, HEADS, 32)).astype("float32")
+        o = flashcore.decode(q, case.k_cache, case.v_cache, case.table, case.lengths, descale_k=case.by_k, descale_v=case.by_v)
+        for s in range(BATCH):
+            rows = [(case.table[s, j // PAGE], j % PAGE) for j in range(case.lengths[s])]
+            k, v = (numpy.stack([cache[at].astype("float32") for at in rows]) * by[s][None, :, None] for cache, by in
+                    ((case.k_cache, case.by_k), (case.v_cache, case.by_v)))  # fmt: skip
+            wanted = flashcore.attention(q[s][None, None], k[None], v[None], layout="bshd")
+            numpy.testing.assert_allclose(o[s], wanted[0, 0], atol=1e-5)
+
+    def test_what_is_refused(self):
+        def refused(pattern, case, **arguments):
+            with self.assertRaisesRegex(flashcore.Error, pattern):
+                case.append(**arguments)
+
+        case = Case(Memory("cpu"), "int8", "float16", 32, False)
+        refused("descale_k is given and descale_v is not; give both", case, descale_v=None)
+        refused("descale_k is -1.0; factors are positive", case, descale_k=-1.0)
+        refused("descale_k has -1 at 0; factors are positive and finite", case, descale_k=numpy.float32([-1]))
+        refused("give one element, or .batch, heads_kv.", case, descale_k=numpy.ones(3, "float32"))
+        refused("all must agree, but for the type of a quantised cache", case, v=case.v.astype("float32"))
+        plain = Case(Memory("cpu"), "int8", "float16", 32, False)
+        plain.k_cache, plain.v_cache = plain.k_cache.astype("float16"), plain.v_cache.astype("float16")
+        refused("only arrays of 8 bits have factors", plain)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
