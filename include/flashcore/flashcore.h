@@ -269,8 +269,9 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
 
 /* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
  * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous. S = scale * descale_q * descale_k * (q k^T), and o =
- * descale_v * (softmax(S) v). Of a quantised cache descale_q is null. They are read when the launch runs. On the CPU a factor that is zero, negative, NaN or
- * infinite is refused; on a GPU nobody looks. Null for a plan without factors. Since ABI version 4 */
+ * descale_v * (softmax(S) v). Of a quantised cache descale_q is null. They are read when the launch runs. On the CPU a
+ * factor that is zero, negative, NaN or infinite is refused; on a GPU nobody looks. Null for a plan without factors.
+ * Since ABI version 4 */
 FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                        const float* descale_q, const float* descale_k, const float* descale_v,
                                        void* stream);
@@ -393,8 +394,8 @@ typedef struct fc_append_operands {
    * place for the key in its row of the table, or a page that the pool does not have; whose number has no row of cos
    * and sin; and whose boundaries leave the tensor. Nothing is written for it. */
   uint32_t* refused;
-  /* The factors of a quantised cache, fp32, which fc_operands is given as well: one each, or with FC_SCALING_HEAD [batch,
-   * heads_kv]. Null with FC_SCALING_NONE, and for caches of dtype */
+  /* The factors of a quantised cache, fp32, which fc_operands is given as well: one each, or with FC_SCALING_HEAD
+   * [batch, heads_kv]. Null with FC_SCALING_NONE, and for caches of dtype */
   const float *descale_k, *descale_v;
   int32_t scaling;        /* fc_scaling */
   int32_t unused_scaling; /* padding */

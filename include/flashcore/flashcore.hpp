@@ -121,8 +121,9 @@ struct Attention {
   /// Keys that a row sees to the left and right of its own one; none: no bound on that side.
   std::optional<std::int64_t> window_left = {}, window_right = {};
   fc_alignment window_alignment = FC_ALIGN_BOTTOM_RIGHT;
-  std::optional<fc_dtype> kv_dtype = {};  ///< of a quantised cache: FC_E4M3, FC_E5M2 or FC_INT8 beside q of 16 or 32 bits
-  std::optional<fc_dtype> o_dtype = {};   ///< of 8-bit q, k and v: FC_BF16 if not given
+  std::optional<fc_dtype> kv_dtype =
+      {};  ///< of a quantised cache: FC_E4M3, FC_E5M2 or FC_INT8 beside q of 16 or 32 bits
+  std::optional<fc_dtype> o_dtype = {};  ///< of 8-bit q, k and v: FC_BF16 if not given
   fc_scaling scaling = FC_SCALING_USUAL;
   std::optional<double> softcap = {};  ///< none if not given
   fc_alibi alibi = FC_ALIBI_NONE;      ///< slopes are given to launch(const fc_operands&)
@@ -325,7 +326,8 @@ class Plan {
     if (p.lengths != FC_LENGTHS_FIXED)
       throw Error(FC_ERROR_BAD_INPUT, "run() is for batches that are not ragged: use launch(const fc_operands&)");
     if (p.kv_dtype && *p.kv_dtype != p.dtype)
-      throw Error(FC_ERROR_BAD_INPUT, "run() takes k and v of q's type, and this plan's cache is quantised: use launch()");
+      throw Error(FC_ERROR_BAD_INPUT,
+                  "run() takes k and v of q's type, and this plan's cache is quantised: use launch()");
     if (const char* why = detail::why_not_element<T>(p.dtype)) throw Error(FC_ERROR_BAD_INPUT, why);
     if (!on_cpu_)
       throw Error(FC_ERROR_BAD_INPUT, "run() takes host memory, and this plan is not of a CPU context: use launch()");

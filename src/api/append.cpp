@@ -232,7 +232,7 @@ class Reader {
     const bool scaled = quantises && given_.scaling != FC_SCALING_NONE, by_head = given_.scaling == FC_SCALING_HEAD;
     const std::int64_t count = by_head ? std::int64_t{params_.batch} * params_.k.heads : 1;
     for (const auto& [name, at, descale] : {std::tuple("descale_k", given_.descale_k, &params_.descale_k),
-                                      std::tuple("descale_v", given_.descale_v, &params_.descale_v)}) {
+                                            std::tuple("descale_v", given_.descale_v, &params_.descale_v)}) {
       if (!scaled) {
         if (at)
           throw_bad_input("{} is given and {}; leave it null", name,

@@ -35,7 +35,8 @@ constexpr const char* kNoFactors = "to fc_plan_launch_scaled, or make the plan w
 constexpr const char* kNotScaled = "has no factors; give null, or make the plan with a scaling";
 constexpr const char* kFactorRule = "factors are positive and finite";
 constexpr FloatOperand kFloatOperands[] = {
-    {"descale_q", Operand::kDescaleQ, [](const Problem& p) { return p.descale_q_count(); }, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
+    {"descale_q", Operand::kDescaleQ, [](const Problem& p) { return p.descale_q_count(); }, kFactor, kNoFactors,
+     kNotScaled, is_factor, kFactorRule},
     {"descale_k", Operand::kDescaleK, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
     {"descale_v", Operand::kDescaleV, descales_of, kFactor, kNoFactors, kNotScaled, is_factor, kFactorRule},
     {"sink", Operand::kSink, [](const Problem& p) { return p.sink_count(); }, "logit",

@@ -25,9 +25,8 @@ constexpr std::uint32_t kFourthSize = offsetof(fc_attention, softcap);
 constexpr std::uint32_t kFifthSize = offsetof(fc_attention, lengths);
 constexpr std::uint32_t kSixthSize = offsetof(fc_attention, score);
 constexpr std::uint32_t kSeventhSize = offsetof(fc_attention, page_size);
-constexpr std::uint32_t kKnownGiven =
-    FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE | FC_GIVEN_SOFTCAP |
-    FC_GIVEN_TENSOR_STRIDES | FC_GIVEN_KV_DTYPE;
+constexpr std::uint32_t kKnownGiven = FC_GIVEN_STRIDES | FC_GIVEN_SCALE | FC_GIVEN_WINDOW | FC_GIVEN_O_DTYPE |
+                                      FC_GIVEN_SOFTCAP | FC_GIVEN_TENSOR_STRIDES | FC_GIVEN_KV_DTYPE;
 constexpr std::int64_t kMaxSpan = std::int64_t{1} << 40;
 constexpr int kMaxAlignment = 4096;
 
@@ -266,8 +265,7 @@ Request read_request(const fc_attention* given) {
   Problem& problem = request.problem;
   problem.dtype = dtype_of("dtype", a.dtype);
   if ((a.given & FC_GIVEN_KV_DTYPE) != 0)
-    find_problem_field("kv_dtype")->set(problem,
-                                        std::string(to_string(cache_dtype_of(a.kv_dtype, problem.dtype))));
+    find_problem_field("kv_dtype")->set(problem, std::string(to_string(cache_dtype_of(a.kv_dtype, problem.dtype))));
   if ((a.given & FC_GIVEN_O_DTYPE) != 0)
     find_problem_field("o_dtype")->set(problem, std::string(to_string(dtype_of("o_dtype", a.o_dtype))));
   find_problem_field("scaling")->set(problem, scaling_word(a.scaling, problem));

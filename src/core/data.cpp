@@ -224,9 +224,7 @@ HostTensor fill(DType dtype, const TensorLayout& layout, const Value& value) {
 }
 
 // NaN, or of int8 the code of -128, which no number becomes.
-std::byte nan_code(DType dtype) {
-  return std::byte{static_cast<unsigned char>(dtype == DType::kInt8 ? 0x80 : 0x7f)};
-}
+std::byte nan_code(DType dtype) { return std::byte{static_cast<unsigned char>(dtype == DType::kInt8 ? 0x80 : 0x7f)}; }
 
 // What an 8-bit type stores of `value`: infinities stay where it has them.
 void store_quantised(HostTensor& tensor, std::int64_t index, float value) {

@@ -170,7 +170,8 @@ double bytes_of_rows(const Problem& p) {
 }  // namespace
 
 double Problem::bytes() const {
-  const double by_head = 4.0 * static_cast<double>(descale_q_count() + 2 * descale_count() + alibi_count() + sink_count());
+  const double by_head =
+      4.0 * static_cast<double>(descale_q_count() + 2 * descale_count() + alibi_count() + sink_count());
   if (!ragged()) return bytes_of_rows(*this) + by_head;
   double sum = by_head;
   for (const SequenceLengths& each : sequences()) {

@@ -411,9 +411,7 @@ std::vector<ProblemField> make_fields() {
               "it; none: they are what is stored.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.input_scaling())); },
        .set = set_scaling,
-       .otherwise = [](const Problem& p) -> FieldValue {
-         return std::string(to_string(p.usual_scaling()));
-       },
+       .otherwise = [](const Problem& p) -> FieldValue { return std::string(to_string(p.usual_scaling())); },
        .print = [](const Problem& p) -> std::string {
          if (!p.scaling) return "";
          return *p.scaling == Scaling::kHead ? "_perhead" : *p.scaling == Scaling::kNone ? "_unscaled" : "_pertensor";

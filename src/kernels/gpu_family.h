@@ -207,13 +207,12 @@ class GpuFamily : public Family {
     // Families with kernels for 8 bits, for quantised caches, for scores, for ragged batches, for paged caches and for
     // functions of the user's own have them by these names, in the same file.
     const Traits traits = traits_of(problem);
-    source.name_expression =
-        fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(),
-                    problem.is_8bit()               ? "forward_fp8"
-                    : problem.has_quantised_cache() ? "forward_quantised"
-                                                    : "forward",
-                    entry_suffix(problem), print_traits(traits),
-                    initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
+    source.name_expression = fmt::format("flashcore::{0}::{1}{2}<{3}, {4}>", name(),
+                                         problem.is_8bit()               ? "forward_fp8"
+                                         : problem.has_quantised_cache() ? "forward_quantised"
+                                                                         : "forward",
+                                         entry_suffix(problem), print_traits(traits),
+                                         initializer_of<Config>(fmt::format("flashcore::{}::Config", name()), values));
     source.dynamic_shared_bytes = smem_bytes(config, traits);
     source.threads_per_block = threads_per_block(config);
     if (problem.has_expression()) source.headers = {{kUserExpressionPath, user_expression_header(problem)}};

@@ -1,5 +1,5 @@
-// Quantised caches through the C and C++ API on the CPU: int8 pages with factors beside the same numbers in fp32; what is
-// refused.
+// Quantised caches through the C and C++ API on the CPU: int8 pages with factors beside the same numbers in fp32; what
+// is refused.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,8 +23,7 @@ struct QuantisedCall {
   std::vector<std::int32_t> cu_q = {0, 2}, used = {kKeys}, table = {3, 0, 4};
   QuantisedCall() {
     std::mt19937 random(3);
-    for (std::int64_t i = 0; i < 2 * kHeads * kDim; ++i)
-      q.push_back(static_cast<float>(random() % 2001) / 1000 - 1);
+    for (std::int64_t i = 0; i < 2 * kHeads * kDim; ++i) q.push_back(static_cast<float>(random() % 2001) / 1000 - 1);
     o.assign(q.size(), 7), lse.assign(2 * kHeads, 7);
     for (std::int64_t i = 0; i < kPages * kPage * kHeadsKv * kDim; ++i) {
       k.push_back(static_cast<std::int8_t>(static_cast<int>(random() % 255) - 127));
@@ -91,11 +90,10 @@ void refused(const Attention& problem, const std::string& part, void (*change)(f
 TEST(QuantisedCacheTest, WhatDoesNotFitIsRefused) {
   const auto nothing = [](fc_operands&, QuantisedCall&) {};
   refused(paged(), "descale_k is null", [](fc_operands& o, QuantisedCall&) { o.descale_k = nullptr; });
-  refused(paged(), "descale_q is given, and", [](fc_operands& o, QuantisedCall& c) { o.descale_q = c.descale_k.data(); });
-  refused(paged(), "factors are positive and finite",
-          [](fc_operands&, QuantisedCall& c) { c.descale_v[1] = -1; });
-  refused(paged(), "factors are positive and finite",
-          [](fc_operands&, QuantisedCall& c) { c.descale_k[0] = NAN; });
+  refused(paged(), "descale_q is given, and",
+          [](fc_operands& o, QuantisedCall& c) { o.descale_q = c.descale_k.data(); });
+  refused(paged(), "factors are positive and finite", [](fc_operands&, QuantisedCall& c) { c.descale_v[1] = -1; });
+  refused(paged(), "factors are positive and finite", [](fc_operands&, QuantisedCall& c) { c.descale_k[0] = NAN; });
   Attention bad = paged();
   bad.scaling = FC_SCALING_NONE;
   refused(bad, "descale_k is given, and", nothing);

@@ -114,11 +114,11 @@ TEST(SuiteTest, FindsByNameByIdOrParsesAnId) {
 
 TEST(SuiteTest, ErrorsNameFileAndLine) {
   const std::string rest = "num_heads: 8, seq_len: 16, head_dim: 64, dtype: fp16";
-  expect_refused(
-      with_problem("name: a, window: 5, " + rest), "my.yaml:3: unknown key 'window'",
-      "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, "
-      "head_dim_v, dtype, kv_dtype, o_dtype, scaling, causal, window_left, window_right, window_alignment, scale, softcap, "
-      "alibi, sink, lengths, page_size, tensors, score, mask, layout");
+  expect_refused(with_problem("name: a, window: 5, " + rest), "my.yaml:3: unknown key 'window'",
+                 "allowed keys are name, batch_size, num_heads, num_kv_heads, seq_len, seq_len_kv, head_dim, "
+                 "head_dim_v, dtype, kv_dtype, o_dtype, scaling, causal, window_left, window_right, window_alignment, "
+                 "scale, softcap, "
+                 "alibi, sink, lengths, page_size, tensors, score, mask, layout");
   expect_refused(with_problem("name: a, num_heads: 4, " + rest), "my.yaml:3: the key 'num_heads' is given twice",
                  "once");
   expect_refused(with_problem(rest), "my.yaml:3: ", "lacks the key 'name'");

@@ -58,7 +58,8 @@ std::vector<std::uint16_t> run(const std::string& text) {
 
 TEST(CacheElementTest, EveryCodeIsExact) {
   for (const auto& [element, dtype] : {std::pair("Element::kF16", DType::kF16), {"Element::kBF16", DType::kBF16}})
-    for (const auto& [stored, code] : {std::pair("Element::kE4M3", DType::kE4M3), {"Element::kE5M2", DType::kE5M2},
+    for (const auto& [stored, code] : {std::pair("Element::kE4M3", DType::kE4M3),
+                                       {"Element::kE5M2", DType::kE5M2},
                                        {"Element::kInt8", DType::kInt8}})
       for (const char* function : {"tile::widen<{}, {}>", "tile::widen_by_arithmetic<{}, {}>"}) {
         const std::vector<std::uint16_t> made = run(kernel_text(element, stored, function));

@@ -47,8 +47,7 @@ inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
 // More parts of 128 keys than are merged at once; the last keys have the highest scores.
 inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk2500_d16_fp16_alibi";
 // By way of pages, sequences of different lengths.
-inline constexpr const char* kPagedCodes =
-    "b3_h4_hk2_sq3_sk300_d64_bf16_kve4m3_perhead_causal_raggedhalving_page16";
+inline constexpr const char* kPagedCodes = "b3_h4_hk2_sq3_sk300_d64_bf16_kve4m3_perhead_causal_raggedhalving_page16";
 inline constexpr const char* kPagedDecode = "b3_h4_hk2_sq3_sk300_d64_bf16_causal_raggedhalving_page16";
 // 8 bits: a factor for each key head, functions of scores, sequences of 70, 35 and 17 rows.
 inline constexpr const char* kBytes = "b2_h4_hk2_s200_d64_e4m3_perhead_causal";
@@ -628,7 +627,8 @@ inline const std::vector<Mutation>& mutations() {
        "lane % 2 * 4 + i / 2 * 8", kWrong},
       {"codes_columns_not_sorted", kDecode, kPagedCodes, kKDecode,
        "if constexpr (has_quantised_cache(T)) sort_columns(acc_o);", "", kWrong},
-      {"codes_even_columns_twice", kDecode, kPagedCodes, kCodes, "kEvenThenOdd = 0x3120", "kEvenThenOdd = 0x2020", kWrong},
+      {"codes_even_columns_twice", kDecode, kPagedCodes, kCodes, "kEvenThenOdd = 0x3120", "kEvenThenOdd = 0x2020",
+       kWrong},
       {"codes_keys_of_a_pair_swapped", kDecode, kPagedCodes, kCodes, "kEvenThenOdd = 0x3120", "kEvenThenOdd = 0x1302",
        kWrong},
       {"codes_factor_of_k_dropped", kDecode, kPagedCodes, kKDecode, "scale_log2 *= factor_k;", "", kWrong},

@@ -284,7 +284,8 @@ TEST(QuantisedCachesTest, DenseAndPacked) {
     const PlacedProblem problem = PlacedProblem::parse(id);
     for (const char* candidate : {kRef, kDecode, "sm80_decode_fwd"})
       if (is_valid(candidate, id)) {
-        EXPECT_EQ(run_on_emulator(device_sources(), candidate, problem, 2).verdict(), "passed") << candidate << " " << id;
+        EXPECT_EQ(run_on_emulator(device_sources(), candidate, problem, 2).verdict(), "passed")
+            << candidate << " " << id;
       }
   }
 }

@@ -55,6 +55,16 @@ Problem draw_paged_problem(std::mt19937_64& random, const std::vector<DType>& dt
   return problem;
 }
 
+// Of caches of 8 bits beside 16-bit queries: dense, packed or in pages.
+Problem draw_quantised_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  Problem problem = draw_paged_problem(random, dtypes);
+  if (random() % 3 == 0) problem.page_size = 0;
+  if (!problem.paged() && random() % 2 == 0) problem.lengths = Lengths::kFixed;
+  problem.head_dim = (problem.head_dim + 15) / 16 * 16, problem.head_dim_v = (problem.head_dim_v + 15) / 16 * 16;
+  problem.kv_dtype = pick<DType>(random, {DType::kE4M3, DType::kE5M2, DType::kInt8});
+  return problem;
+}
+
 // Of ragged batches with functions of the user's own.
 Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
   Problem problem = draw_paged_problem(random, dtypes);
@@ -118,6 +128,9 @@ TEST_P(Spill, NoAcceptedConfigSpills) { expect_no_spills(family_by_name(GetParam
 TEST(SpillPaged, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_paged_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_paged_problem);
+}
+TEST(SpillQuantised, NoAcceptedConfigOfSm80Decode) {
+  expect_no_spills(family_by_name("sm80_decode_fwd"), draw_quantised_problem);
 }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_expressed_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_paged_problem); }

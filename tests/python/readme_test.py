@@ -1,4 +1,4 @@
-"""The README's blocks run unchanged: each that follows a line `<!-- run: KIND -->`. Also: docs/api is fresh."""
+"""The README's blocks run unchanged: each that follows a line `<!-- run: KIND -->`; so do Python's of docs/. Also: docs/api is fresh."""
 
 import os
 import re
@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 BUILD = Path(os.environ.get("FLASHCORE_BUILD_DIR", ROOT / "build"))
-BLOCKS = dict(re.findall(r"<!-- run: (\w+) -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL))
+MARKED = r"<!-- run: (\w+) -->\n```\w+\n(.*?)```"
+BLOCKS = dict(re.findall(MARKED, (ROOT / "README.md").read_text(), re.DOTALL))
 
 
 class ReadmeTest(unittest.TestCase):
@@ -32,6 +33,15 @@ class ReadmeTest(unittest.TestCase):
     def test_python(self):
         out = self.run_ok(sys.executable, "-c", BLOCKS["python"])
         self.assertIn("(1, 8, 512, 64) default of cpu_fwd", out)
+
+    def test_other_pages(self):
+        pages = {path.name: re.findall(MARKED, path.read_text(), re.DOTALL) for path in sorted((ROOT / "docs").glob("*.md"))}
+        self.assertIn("serving.md", [name for name, blocks in pages.items() if blocks])
+        for name, blocks in pages.items():
+            for kind, block in blocks:
+                with self.subTest(page=name):
+                    self.assertEqual(kind, "python")
+                    self.run_ok(sys.executable, "-c", block)
 
     def test_cpp(self):
         (self.folder / "CMakeLists.txt").write_text(BLOCKS["cmake"])

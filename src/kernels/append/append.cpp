@@ -22,9 +22,9 @@ DType dtype_of(Element element) { return static_cast<DType>(element); }
 std::int64_t size_of_element(Element element) { return static_cast<std::int64_t>(size_of(dtype_of(element))); }
 
 std::string text_of(const Kind& kind) {
-  std::string text =
-      fmt::format("flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})",
-                  static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
+  std::string text = fmt::format(
+      "flashcore::append::Kind{{flashcore::Element({}), flashcore::append::Rotary({}), flashcore::Element({})",
+      static_cast<int>(kind.element), static_cast<int>(kind.rotary), static_cast<int>(kind.table));
   if (kind.cache != CacheElement::kAsQ)
     text += fmt::format(", flashcore::CacheElement({})", static_cast<int>(kind.cache));
   return text + "}";
@@ -33,7 +33,8 @@ std::string text_of(const Kind& kind) {
 // Of elements of `item` bytes before and `to_item` after.
 bool is_aligned(const Operand& operand, std::int64_t item, std::int64_t to_item) {
   const auto strides = [&](const Strides& s, std::int64_t bytes) {
-    return s.batch * bytes % kVectorBytes == 0 && s.head * bytes % kVectorBytes == 0 && s.row * bytes % kVectorBytes == 0;
+    return s.batch * bytes % kVectorBytes == 0 && s.head * bytes % kVectorBytes == 0 &&
+           s.row * bytes % kVectorBytes == 0;
   };
   return reinterpret_cast<std::uintptr_t>(operand.from) % kVectorBytes == 0 &&
          reinterpret_cast<std::uintptr_t>(operand.to) % kVectorBytes == 0 && operand.dim * item % kVectorBytes == 0 &&

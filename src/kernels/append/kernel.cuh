@@ -120,7 +120,8 @@ enum class Target { kCache, kQ };
 
 template <Kind K, bool kVector, Target T>
 FC_DEVICE void store_row_part(void* base, long long element, const float (&values)[kWidth<K, kVector>], float factor) {
-  if constexpr (T == Target::kCache && quantises(K)) store_codes<K, kVector>(at_cache<K>(base, element), values, factor);
+  if constexpr (T == Target::kCache && quantises(K))
+    store_codes<K, kVector>(at_cache<K>(base, element), values, factor);
   else store_values<K, kVector>(at<K>(base, element), values);
 }
 

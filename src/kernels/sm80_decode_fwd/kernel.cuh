@@ -91,8 +91,8 @@ struct Kernel : tile::Marks {
   FC_DEVICE static ptx::SharedAddress address_table() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, table); }
   FC_DEVICE static ptx::SharedAddress address_own_q() { return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, own_q); }
   FC_DEVICE static ptx::SharedAddress address_missing(int number) {
-    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, pages) +
-           places_bytes(C) + static_cast<unsigned>(number) % kStages * (4 * C.block_n);
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, pages) + places_bytes(C) +
+           static_cast<unsigned>(number) % kStages * (4 * C.block_n);
   }
   // Where the keys of a block lie in K and in V.
   FC_DEVICE static ptx::SharedAddress address_units(int number) {
@@ -280,7 +280,8 @@ struct Kernel : tile::Marks {
         const bool is_there = T.paged ? units[i] < kMissing : key < keys;
         const ptx::SharedAddress at = to + Own::offset(first + i);
         const auto source = from + 16ull * units[i] + (Own::kOneChunk ? 0 : Own::chunk(first + i) * 16);
-        if (kValidColumns < Own::kChunks * chunk_columns(T) && Own::chunk(first + i) * chunk_columns(T) >= kValidColumns)
+        if (kValidColumns < Own::kChunks * chunk_columns(T) &&
+            Own::chunk(first + i) * chunk_columns(T) >= kValidColumns)
           fill(at, 0);
         else if (is_there) ptx::cp_async_16(at, reinterpret_cast<const void*>(source), 16);
       }
@@ -372,7 +373,9 @@ struct Kernel : tile::Marks {
   FC_DEVICE int own_row(const Run& run, int r) const {
     return run.first_row + 16 * row_warp + tile::row_of_lane(lane, r);
   }
-  FC_DEVICE ptx::SharedAddress own_q_rows(ptx::SharedAddress tile) const { return tile + 16 * row_warp * TileQ::kPitch; }
+  FC_DEVICE ptx::SharedAddress own_q_rows(ptx::SharedAddress tile) const {
+    return tile + 16 * row_warp * TileQ::kPitch;
+  }
   FC_DEVICE typename TileQ::Lane lane_of_q(ptx::SharedAddress tile) const {
     return TileQ::lane_rows_first(own_q_rows(tile), lane);
   }

@@ -1,7 +1,7 @@
 #pragma once
-// Multiplications with a quantised cache. K and V lie in shared memory as they are stored, a byte an element, and become
-// 16-bit operands in registers. ldmatrix moves pairs of bytes, so the columns of what a lane holds are others than those
-// of 16-bit tiles:
+// Multiplications with a quantised cache. K and V lie in shared memory as they are stored, a byte an element, and
+// become 16-bit operands in registers. ldmatrix moves pairs of bytes, so the columns of what a lane holds are others
+// than those of 16-bit tiles:
 //   Q·K  a lane has bytes 4t .. 4t+3 of 16 columns, t = lane % 4. A sum over columns has any order, so Q's fragments
 //        take the same one.
 //   P·V  a lane has columns 2g and 2g+1 of two keys, g = lane / 4: even columns make one multiplication and odd ones
@@ -69,7 +69,8 @@ FC_DEVICE void spoil_missing(float (&acc_s)[kTiles][4], ptx::SharedAddress marks
   for (int n = 0; n < kTiles; ++n)
 #pragma unroll
     for (int i = 0; i < 2; ++i)
-      if (ptx::ld_shared_u32(marks + 4 * (8 * n + i)) != 0) acc_s[n][i] = acc_s[n][i + 2] = ptx::float_of_bits(0x7fffffffu);
+      if (ptx::ld_shared_u32(marks + 4 * (8 * n + i)) != 0)
+        acc_s[n][i] = acc_s[n][i + 2] = ptx::float_of_bits(0x7fffffffu);
 }
 
 }  // namespace flashcore::sm80_decode_fwd

@@ -12,7 +12,8 @@ template <Element E, Element kStored>
 FC_DEVICE void widen_by_arithmetic(unsigned codes, unsigned (&pairs)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i)
-    pairs[i] = pack<E>(float_of_fp8<kStored>(codes >> 16 * i & 0xffu), float_of_fp8<kStored>(codes >> (16 * i + 8) & 0xffu));
+    pairs[i] =
+        pack<E>(float_of_fp8<kStored>(codes >> 16 * i & 0xffu), float_of_fp8<kStored>(codes >> (16 * i + 8) & 0xffu));
 }
 
 // Four int8, the lowest byte first. A byte below the mantissa of 2^23 is a number of its own.

@@ -1,6 +1,6 @@
 #pragma once
-// Single elements of 8 bits, by integer arithmetic that every architecture has (cvt on e4m3 and e5m2 needs sm_89): for the
-// naive kernel, which is an oracle of those that use the instructions.
+// Single elements of 8 bits, by integer arithmetic that every architecture has (cvt on e4m3 and e5m2 needs sm_89): for
+// the naive kernel, which is an oracle of those that use the instructions.
 
 #include "kernels/ptx/memory_bytes.cuh"
 #include "kernels/tile/element.cuh"

@@ -178,8 +178,8 @@ struct Fp8ForwardParams {
   Descale descale_q, descale_k, descale_v;
 };
 
-// The parameters of a kernel on a quantised cache, `forward_quantised`: those of the plain one first. Its factors are as
-// above, without one of q.
+// The parameters of a kernel on a quantised cache, `forward_quantised`: those of the plain one first. Its factors are
+// as above, without one of q.
 template <class Plain>
 struct Quantised {
   Plain plain;
