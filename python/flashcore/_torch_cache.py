@@ -97,7 +97,8 @@ def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, softcap: float, window_s
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache)):
         if not isinstance(x, Tensor):
             raise _library.Error(f"{name} is a {type(x).__name__}; flashcore.flash_attn takes PyTorch tensors (flashcore.paged_attention takes NumPy's)")
-        if name != "q" and x.dtype != q.dtype and (x.dtype != k_cache.dtype or x.dtype.itemsize > 1 or q.dtype.itemsize == 1):
+        quantised = isinstance(k_cache, Tensor) and k_cache.dtype.itemsize == 1 < q.dtype.itemsize
+        if name != "q" and x.dtype != (k_cache.dtype if quantised else q.dtype):
             raise _library.Error(f"{name} is {x.dtype} and q {q.dtype}; give one type, or caches of 8 bits beside q of 16")
         if name != "q" and x.dim() != 4:
             raise _library.Error(f"{name} has shape {tuple(x.shape)}; give [pages, page_size, heads_kv, dim], or [batch, length, heads_kv, dim] without a "
