@@ -482,6 +482,8 @@ def _flashinfer(p: Problem) -> Call:
         from . import _peer_packed
 
         return _peer_packed.flashinfer_call(p)
+    if p.quantised:
+        raise Refused("its quantised caches are in pages")
     p.need_bottom_right("its")
     if p.right not in (None, 0):
         raise Refused("its window has a left side only")
@@ -542,6 +544,7 @@ class Peer:
     takes_masks: bool = False  # functions of pairs
     takes_8bit: bool = False
     takes_ragged: bool = False  # ragged batches; which of them, and of paged caches, it says itself
+    takes_quantised: bool = False  # caches of 8 bits beside wider queries; which of them it says itself
 
 
 def _cpu_only(name: str) -> Callable[[Problem], Call]:
@@ -562,7 +565,7 @@ def peer_call(name: str, p: Problem) -> Call:
         raise Refused("it knows no softcap, ALiBi, sinks or functions of scores, or is not asked for them")
     if p.mask_text and not peer.takes_masks:
         raise Refused("it knows no masks but bands, or is not asked for them")
-    if p.quantised:
+    if p.quantised and not peer.takes_quantised:
         raise Refused("it takes no quantised caches, or is not asked for them")
     if p.is_8bit and not peer.takes_8bit:
         raise Refused("it takes no 8-bit types, or is not asked for them")
@@ -582,7 +585,7 @@ PEERS = {
     "flex_autotune": Peer(_flex("max-autotune-no-cudagraphs"), by_default=False, takes_scores=True, takes_masks=True),
     "flash_attn": Peer(_flash_package("flash_attn"), package="flash_attn", takes_ragged=True),
     "flash_attn_3": Peer(_flash_package("flash_attn_interface"), package="flash_attn_interface", takes_ragged=True),
-    "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer", takes_ragged=True), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
+    "flashinfer": Peer(_flashinfer, [NO_LSE], "flashinfer", takes_ragged=True, takes_quantised=True), "xformers": Peer(_xformers, [NO_LSE], "xformers"),
     "openvino": Peer(_cpu_only("openvino_call"), [NO_LSE], "openvino", on_cpu=True, on_gpu=False),
     "onnxruntime": Peer(_cpu_only("onnxruntime_call"), [NO_LSE], "onnxruntime", on_cpu=True, on_gpu=False),
 }  # fmt: skip

@@ -69,6 +69,21 @@ def flashcore_call(p: Problem, candidate: str) -> Call:
     return call
 
 
+def _flashinfer_scales(p: Problem) -> dict[str, float]:
+    """Of a quantised cache: numbers, which its wrappers multiply the softmax scale and the output with."""
+    import torch
+
+    if not p.quantised:
+        return {}
+    if p.kv_dtype == torch.int8:
+        raise Refused("its quantised caches are of 8-bit floats")
+    if not p.paged:
+        raise Refused("its quantised caches are in pages")
+    if p.scaling == "head":
+        raise Refused("its quantised caches have one factor for each of K and V")
+    return dict(zip(("k_scale", "v_scale"), (float(x) for x in p.descales)))
+
+
 def flashinfer_call(p: Problem) -> Call:
     import flashinfer
     import torch
@@ -78,6 +93,7 @@ def flashinfer_call(p: Problem) -> Call:
         raise Refused("its window has a left side only")
     if p.dtype == torch.float32:
         raise Refused("its prefill takes 16-bit types")
+    scales = _flashinfer_scales(p)
     workspace = torch.zeros(WORKSPACE_BYTES if p.on_gpu else 1, dtype=torch.uint8, device=p.device)
     outs = [torch.empty(p.total_q, p.heads, p.dim_v, dtype=p.dtype, device=p.device) for _ in range(2)]
     views = [(batched(p, out), None) for out in outs]
@@ -102,13 +118,13 @@ def flashinfer_call(p: Problem) -> Call:
     if p.rows == 1 and p.total_q == p.batch:
         decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
         decode.plan(indptr, indices, last, p.heads, p.heads_kv, p.dim, p.page_size, window_left=window, sm_scale=p.scale, q_data_type=p.dtype,
-                    kv_data_type=p.dtype)  # fmt: skip
+                    kv_data_type=p.kv_dtype)  # fmt: skip
         wrapper = decode
     else:
         wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
         wrapper.plan(p.cu_seqlens_q, indptr, indices, last, p.heads, p.heads_kv, p.dim, p.page_size, causal=p.right == 0, window_left=window,
-                     sm_scale=p.scale, q_data_type=p.dtype)  # fmt: skip
-    call = TwoBufferCall(lambda i: wrapper.run(q, cache, out=outs[i]), views, (PLANNED,))
+                     sm_scale=p.scale, q_data_type=p.dtype, kv_data_type=p.kv_dtype)  # fmt: skip
+    call = TwoBufferCall(lambda i: wrapper.run(q, cache, out=outs[i], **scales), views, (PLANNED,))
     call.inputs = (q, cache[1])
     return call
 

@@ -1,5 +1,6 @@
 """Python's side of a peer run: how its attentions are called and what they answer. Times are the library's, figures the laboratory's."""
 
+import copy
 import io
 import json
 import math
@@ -117,6 +118,23 @@ def ragged_question(folder, layout, fields):
                 pool[table[s, key // page], :, key % page] = torch.randn(2, 16).bfloat16()
         write(name, pool, "bf16")
     return asked
+
+
+def quantised(asked):
+    """The same with K and V as e4m3 and a factor each; and what they stand for."""
+    plain, folder = [], Path(asked["inputs"]["k"]["file"]).parent
+    for name, factor in (("k", 0.25), ("v", 0.5)):
+        given = asked["inputs"][name]
+        x = torch.from_file(given["file"], size=math.prod(given["shape"]), dtype=torch.bfloat16).view(given["shape"])
+        codes = (x.float() / factor).to(torch.float8_e4m3fn)
+        plain.append((codes.float() * factor).bfloat16())
+        path, of_factor = folder / f"{name}_codes.bin", folder / f"descale_{name}.bin"
+        path.write_bytes(codes.view(torch.uint8).numpy().tobytes())
+        of_factor.write_bytes(torch.tensor([factor]).numpy().tobytes())
+        asked["inputs"][name] = {"file": str(path), "dtype": "e4m3", "shape": given["shape"]}
+        asked["inputs"][f"descale_{name}"] = {"file": str(of_factor), "dtype": "fp32", "shape": [1]}
+    asked["fields"] |= {"kv_dtype": "e4m3", "scaling": "tensor"}
+    return asked, plain
 
 
 def ragged_reference(p):
@@ -295,6 +313,18 @@ class CallsTest(Folder):
                         for o, lse in call.outputs():
                             torch.testing.assert_close(o.double(), wanted, atol=2e-2, rtol=2e-2)
                             self.assertTrue(lse is None or lse.shape == (p.heads, p.total_q))
+        asked, plain = quantised(ragged_question(self.folder, "bhsd", RAGGED | CAUSAL | {"page_size": 4}))
+        p = calls.Problem(asked, "cpu")
+        with mock.patch.dict(sys.modules, {"flashinfer": flashcore.flashinfer}):
+            parties = [calls.flashcore_call(p, "cpu_fwd"), calls.peer_call("flashinfer", p)]
+        of_numbers = copy.copy(p)
+        of_numbers.k, of_numbers.v, of_numbers.kv_dtype, of_numbers.descales = *plain, p.dtype, ()
+        wanted = ragged_reference(of_numbers)
+        for call in parties:
+            call.run()
+            torch.testing.assert_close(call.outputs()[0][0].double(), wanted, atol=2e-2, rtol=2e-2)
+        with self.assertRaisesRegex(calls.Refused, "no quantised caches"):
+            calls.peer_call("math", p)
         p = calls.Problem(ragged_question(self.folder, "bhsd", RAGGED | {"page_size": 4}), "cpu")
         for name, why in (("math", "pages"), ("varlen", "pages"), ("efficient", "ragged"), ("cudnn_frontend", "No module")):
             with self.assertRaisesRegex((calls.Refused, ImportError), why):
