@@ -68,7 +68,7 @@ constexpr int score_chains(const Config& c) { return keys_per_warp(c) <= 16 ? 2 
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int acc_o = warp_pieces(c, t) * 8;
   const int acc_s = keys_per_warp(c) / 2 * score_chains(c);
-  return acc_o + acc_s + 64;
+  return acc_o + acc_s + 30;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -12,6 +12,12 @@
 
 namespace flashcore::sm80_wide_fwd {
 
+// O's columns are dealt out in pieces of 16, one to each of a row's warps in turn. The last warps may have one less.
+template <Traits T, Config C>
+FC_DEVICE bool has_piece(int column_warp, int i) {
+  return all_pieces(T) % C.column_warps == 0 || i * C.column_warps + column_warp < all_pieces(T);
+}
+
 template <Traits T, Config C>
 struct Finish {
   static constexpr int kPieces = warp_pieces(C, T), kThreads = threads_per_block(C);
@@ -28,10 +34,8 @@ struct Finish {
   FC_DEVICE int rows() const {
     return tile::min_int(work.sequence.len_q * params.group_size - work.first_row, tile_rows(C));
   }
-  FC_DEVICE int first_piece() const { return column_warp * kPieces; }
-  FC_DEVICE bool has_piece(int piece) const {
-    return all_pieces(T) % C.column_warps == 0 || first_piece() + piece < all_pieces(T);
-  }
+  // Of tile i of the accumulator, which is half a piece.
+  FC_DEVICE int chunk_of(int i) const { return 2 * (i / 2 * C.column_warps + column_warp) + i % 2; }
 
   struct Place {
     int position, head;
@@ -75,8 +79,8 @@ struct Finish {
           end_row(place_of(row(r)), state.maximum[r], state.total[r], column_warp == 0 && lane % 4 == 0);
 #pragma unroll
       for (int i = 0; i < 2 * kPieces; ++i) {
-        if (!has_piece(i / 2)) continue;
-        ptx::st_shared_u32(shared_o + TileO::offset(row(r), 2 * first_piece() + i) + 2 * tile::column_of_lane(lane),
+        if (!has_piece<T, C>(column_warp, i / 2)) continue;
+        ptx::st_shared_u32(shared_o + TileO::offset(row(r), chunk_of(i)) + 2 * tile::column_of_lane(lane),
                            tile::pack<T.element>(o[i][2 * r] * scale, o[i][2 * r + 1] * scale));
       }
     }
@@ -84,7 +88,7 @@ struct Finish {
     const int own_rows = tile::min_int(rows() - 16 * row_warp, 16);
 #pragma unroll 1
     for (int index = lane; index < own_rows * 2 * kPieces; index += 32) {
-      const int of_row = 16 * row_warp + index / (2 * kPieces), chunk = 2 * first_piece() + index % (2 * kPieces);
+      const int of_row = 16 * row_warp + index / (2 * kPieces), chunk = chunk_of(index % (2 * kPieces));
       if (chunk * 8 >= T.head_dim_v) continue;
       ptx::st_global_v4(place_of(of_row).o + chunk * 8, ptx::ld_shared_v4(shared_o + TileO::offset(of_row, chunk)));
     }
@@ -109,7 +113,7 @@ struct Finish {
       float* of_row = to + kFirstO + row(r) * T.head_dim_v + tile::column_of_lane(lane);
 #pragma unroll
       for (int i = 0; i < 2 * kPieces; ++i) {
-        const int column = 16 * first_piece() + 8 * i;
+        const int column = 8 * chunk_of(i);
         if (column >= T.head_dim_v) continue;
         ptx::st_global_f32(of_row + column, o[i][2 * r]);
         ptx::st_global_f32(of_row + column + 1, o[i][2 * r + 1]);

@@ -198,7 +198,7 @@ struct Kernel : tile::Marks {
     const tile::Mask<T, Extent> mask{work.extent};
     const int block = of_block * C.column_warps + column_warp;  // of the warp's keys
     const int first_key = block * kKeys + tile::column_of_lane(lane);
-    const int first_row = work.first_row + 16 * row_warp;
+    const int first_row = ptx::opaque(work.first_row) + 16 * row_warp;  // bounds kept from step to step would spill
     const int first = params.by_group_size.quotient(first_row);
     const int last = tile::min_int(params.by_group_size.quotient(first_row + 15), work.sequence.len_q - 1);
     const auto position = [&](int r) { return params.by_group_size.quotient(first_row + tile::row_of_lane(lane, r)); };
@@ -223,16 +223,18 @@ struct Kernel : tile::Marks {
   FC_DEVICE void add_pv(ptx::SharedAddress v) {
     const typename TileP::Lane lane_p = TileP::lane_rows_first(address_p(), lane);
     const typename TileV::Lane lane_v = TileV::lane_rows_first(v, lane);
-    const int first_piece = column_warp * kPieces;
+    // Piece i of a warp is piece i * column_warps + column_warp of all: exclusive-ored, not added.
+    const unsigned own_chunk = lane_v.chunk_address ^ (32 * column_warp);
 #pragma unroll
     for (int n = 0; n < C.block_n / 16; ++n) {
       unsigned p[4];
       ptx::ldmatrix_x4(p, lane_p.at(0, n));
+      const typename TileV::Lane own_v = {lane_v.row_address, ptx::opaque(own_chunk)};
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) {
-        if (all_pieces(T) % C.column_warps != 0 && first_piece + i >= all_pieces(T)) continue;
+        if (!has_piece<T, C>(column_warp, i)) continue;
         unsigned b[4];
-        ptx::ldmatrix_x4_trans(b, lane_v.at(n, first_piece + i));
+        ptx::ldmatrix_x4_trans(b, own_v.at(n, i * C.column_warps));
         tile::mma<T.element>(acc_o[2 * i], p, b[0], b[1]);
         tile::mma<T.element>(acc_o[2 * i + 1], p, b[2], b[3]);
       }
