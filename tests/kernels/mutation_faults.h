@@ -2,6 +2,9 @@
 // Faults to plant in copies of the kernel sources: one substitution each, and what must be said of it.
 
 #include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace flashcore::testing {
@@ -118,6 +121,15 @@ inline constexpr const char* kWideHeads =
     "sm80_wide_fwd:row_warps=2,column_warps=2,block_n=32,num_stages=3,num_splits=1,ctas_per_sm=1";
 inline constexpr const char* kWideSplit =
     "sm80_wide_fwd:row_warps=1,column_warps=4,block_n=32,num_stages=2,num_splits=4,ctas_per_sm=1";
+// The problem, or one as wide as the candidate's family wants it.
+inline std::string widened(std::string_view candidate, std::string id) {
+  if (!candidate.starts_with("sm80_wide_fwd")) return id;
+  for (const auto& [narrow, wide] :
+       {std::pair("_d64_", "_d264_dv144_"), {"_d72_", "_d136_"}, {"_d24_dv40_", "_d24_dv264_"}})
+    if (const std::size_t at = id.find(narrow); at != id.npos)
+      return id.replace(at, std::string_view(narrow).size(), wide);
+  return id;
+}
 inline constexpr const char* kAda =
     "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,q_in_registers=0,promote_keys=32,p_exponent=6,"
     "persistent=1,ctas_per_sm=1";
