@@ -25,7 +25,8 @@ class EmulatorSuiteTest(CliTest):
                 self.assertEqual({trial["family"] for trial in trials}, {family})
                 self.assertGreaterEqual(len({trial["config"] for trial in trials}), 3)
                 passed_by[family] = {trial["problem_name"] for trial in trials if trial["ended"] == "passed"}
-        # A family may skip element types that it does not take, and ragged batches or paged caches all together, and nothing else.
+        # A family may skip element types that it does not take, ragged batches or paged caches all together, and head dims that are too
+        # wide or too narrow for it, and nothing else.
         of_8_bits = {name for name in passed_by["ref_fwd"] if name.startswith("fp8")}
         self.assertGreaterEqual(len(of_8_bits), 5)
         scored = {name for name in passed_by["ref_fwd"] if any(word in name for word in ("softcap", "alibi", "sink", "scores"))}
@@ -34,8 +35,13 @@ class EmulatorSuiteTest(CliTest):
         self.assertGreaterEqual(len(ragged), 5)
         paged = {name for name in passed_by["ref_fwd"] if name.startswith("paged")}
         self.assertGreaterEqual(len(paged), 4)
+        wide = {name for name in passed_by["ref_fwd"] if name.startswith("wide")}
+        self.assertGreaterEqual(len(wide), 5)
         for family, names in passed_by.items():
-            wanted = passed_by["ref_fwd"] - of_8_bits
+            wanted = passed_by["ref_fwd"] - of_8_bits - wide
+            if family == "sm80_wide_fwd":
+                self.assertEqual(names - wide, set(), "it takes narrow heads now: all of them are wanted of it")
+                wanted = wide
             if family == "sm90_fp8_fwd":
                 wanted = {"fp8", "fp8_causal", "fp8_gqa"}
             if family == "sm89_fp8_fwd":

@@ -86,6 +86,21 @@ TEST(Dispatch, FallsBackByArchitectureAndDtype) {
   EXPECT_EQ(choose("b1_h8_s512_d20_fp16", gpu("h200", "sm_90")).candidate.family->name(), "ref_fwd");
 }
 
+// What is wider than other families go, dense, ragged and in pages; up to there they are preferred.
+TEST(Dispatch, TakesTheWideFamilyForWideHeadDims) {
+  for (const char* arch : {"sm_80", "sm_86", "sm_90", "sm_120"}) {
+    for (const char* id :
+         {"b1_h8_s512_d264_fp16", "b1_h8_hk2_s4096_d512_bf16_causal", "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16",
+          "b4_h16_hk1_sq2_sk900_d576_dv512_bf16_raggedhalving",
+          "b64_h128_hk1_sq1_sk4096_d576_dv512_bf16_raggedrandom_page64"})
+      EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_wide_fwd") << id << " " << arch;
+    for (const char* id : {"b1_h8_s512_d256_fp16", "b1_h8_sq2_sk512_d192_bf16_raggedfull"})
+      EXPECT_NE(choose(id, gpu("none", arch)).candidate.family->name(), "sm80_wide_fwd") << id << " " << arch;
+    for (const char* id : {"b1_h8_s512_d584_fp16", "b1_h8_s512_d260_fp16", "b1_h8_s512_d512_fp32"})
+      EXPECT_EQ(choose(id, gpu("none", arch)).candidate.family->name(), "ref_fwd") << id << " " << arch;
+  }
+}
+
 // Whoever cannot use the first choice finds another: nearer entries first, every family's default after them.
 TEST(Dispatch, RanksAllThatCouldRun) {
   const Problem problem = Problem::parse("b1_h8_s500_d64_bf16");

@@ -17,8 +17,8 @@ const char* const kProblem = "b1_h2_s256_d64_fp16";
 
 TEST(Instrumented, FamiliesOfGpusHaveMarksAndOthersSayWhyNot) {
   const std::vector<std::string> marked = families_with_marks();
-  EXPECT_EQ(marked, (std::vector<std::string>{"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm89_fp8_fwd",
-                                              "sm90_fp8_fwd", "sm90_fwd", "sm90_short_fwd"}));
+  EXPECT_EQ(marked, (std::vector<std::string>{"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd",
+                                              "sm89_fp8_fwd", "sm90_fp8_fwd", "sm90_fwd", "sm90_short_fwd"}));
   EXPECT_EQ(why_no_marks(family_by_name("ref_fwd")), "the kernel of ref_fwd has no marks");
   EXPECT_NE(why_no_marks(family_by_name("cpu_fwd"))->find("runs on a CPU"), std::string::npos);
 }

@@ -2,6 +2,9 @@
 // Faults to plant in copies of the kernel sources: one substitution each, and what must be said of it.
 
 #include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace flashcore::testing {
@@ -48,6 +51,9 @@ inline constexpr const char* kSplitTiles = "b2_h4_hk1_sq1_sk600_d64_fp16";
 inline constexpr const char* kManyParts = "b1_h2_hk1_sq1_sk2500_d16_fp16_alibi";
 // By way of pages, sequences of different lengths.
 inline constexpr const char* kPagedCodes = "b3_h4_hk2_sq3_sk300_d64_bf16_kve4m3_perhead_causal_raggedhalving_page16";
+// Uneven pieces of O, rows of three heads, tiles of rows that do not exist; parts of a tile, and pages.
+inline constexpr const char* kWideRows = "b1_h6_hk2_sq15_sk100_d264_dv144_fp16_causal";
+inline constexpr const char* kWidePages = "b2_h16_hk1_sq1_sk200_d576_dv512_bf16_raggedhalving_page16";
 inline constexpr const char* kPagedDecode = "b3_h4_hk2_sq3_sk300_d64_bf16_causal_raggedhalving_page16";
 // 8 bits: a factor for each key head, functions of scores, sequences of 70, 35 and 17 rows.
 inline constexpr const char* kBytes = "b2_h4_hk2_s200_d64_e4m3_perhead_causal";
@@ -112,6 +118,19 @@ inline constexpr const char* kDecode =
     "sm80_decode_fwd:row_warps=1,key_warps=2,block_n=32,num_stages=3,ctas_per_sm=2,min_blocks=1,split_keys=0";
 inline constexpr const char* kDecodeParts =
     "sm80_decode_fwd:row_warps=2,key_warps=1,block_n=16,num_stages=2,ctas_per_sm=1,min_blocks=1,split_keys=128";
+inline constexpr const char* kWideHeads =
+    "sm80_wide_fwd:row_warps=2,column_warps=2,block_n=32,num_stages=3,num_splits=1,ctas_per_sm=1";
+inline constexpr const char* kWideSplit =
+    "sm80_wide_fwd:row_warps=1,column_warps=4,block_n=32,num_stages=2,num_splits=4,ctas_per_sm=1";
+// The problem, or one as wide as the candidate's family wants it.
+inline std::string widened(std::string_view candidate, std::string id) {
+  if (!candidate.starts_with("sm80_wide_fwd")) return id;
+  for (const auto& [narrow, wide] :
+       {std::pair("_d64_", "_d264_dv144_"), {"_d72_", "_d136_"}, {"_d24_dv40_", "_d24_dv264_"}})
+    if (const std::size_t at = id.find(narrow); at != id.npos)
+      return id.replace(at, std::string_view(narrow).size(), wide);
+  return id;
+}
 inline constexpr const char* kAda =
     "sm89_fp8_fwd:block_m=64,block_n=32,num_warps=4,num_stages=2,q_in_registers=0,promote_keys=32,p_exponent=6,"
     "persistent=1,ctas_per_sm=1";
@@ -153,6 +172,10 @@ inline const std::vector<Mutation>& mutations() {
   static constexpr const char* kCodes = "sm80_decode_fwd/quantised.cuh";
   static constexpr const char* kWiden = "tile/cache_element.cuh";
   static constexpr const char* kMergeParts = "sm80_decode_fwd/merge.cuh";
+  static constexpr const char* kKWide = "sm80_wide_fwd/kernel.cuh";
+  static constexpr const char* kFinishWide = "sm80_wide_fwd/finish.cuh";
+  static constexpr const char* kWorkWide = "sm80_wide_fwd/tile_of_cta.cuh";
+  static constexpr const char* kPagesWide = "sm80_wide_fwd/pages.cuh";
   static constexpr const char* kWarpgroup = "tile/warpgroup.cuh";
   static constexpr const char* kRefKernel = "ref_fwd/kernel.cuh";
   static constexpr const char* kTmaTile = "tile/tma_tile.cuh";
@@ -643,6 +666,62 @@ inline const std::vector<Mutation>& mutations() {
        "kOffset = 8388608.0f + 128.0f", "kOffset = 8388608.0f", kWrong},
       {"codes_naive_factor_of_v", kRef, "b2_h4_hk2_sq3_sk70_d64_fp16_kvint8", kRefKernel,
        "{ return tile::descale(v, batch, head_kv); }", "{ return tile::descale(k, batch, head_kv); }", kWrong},
+      // --- sm80_wide_fwd ---
+      {"wide_k_barrier", kWideHeads, kWideRows, kKWide, "ptx::bar_sync();  // everybody's copies of K are visible",
+       "//", "race|uninitialised|wrong result"},
+      {"wide_maxima_barrier", kWideHeads, kWideRows, kKWide, "ptx::bar_sync();  // the maxima are there", "//",
+       "race|uninitialised|wrong result"},
+      {"wide_p_barrier", kWideHeads, kWideRows, kKWide, "ptx::bar_sync();  // P is there", "//",
+       "race|uninitialised|wrong result"},
+      {"wide_sums_barrier", kWideHeads, kWideRows, kKWide, "ptx::bar_sync();  // the sums are there", "//",
+       "race|uninitialised|wrong result"},
+      {"wide_wait_for_one_k_less", kWideHeads, kWideRows, kKWide, "ptx::cp_async_wait<kStages - 2>();",
+       "ptx::cp_async_wait<kStages - 1>();", "race|uninitialised|wrong result"},
+      {"wide_wait_for_one_v_less", kWideHeads, kWideRows, kKWide, "ptx::cp_async_wait<kStages - 1>();",
+       "ptx::cp_async_wait<kStages>();", "race|uninitialised|wrong result"},
+      {"wide_k_stage_filled_too_early", kWideHeads, kWideRows, kKWide, "    load(item + kStages - 1);",
+       "    load(item + kStages - 1), load(item + kStages);", "race|wrong result"},
+      {"wide_row_maximum_not_shared", kWideHeads, kWideRows, kKWide,
+       "maxima[r] = ptx::max(maxima[r], shared(warp, r));", "shared(warp, r);", kWrong},
+      {"wide_row_sum_not_shared", kWideHeads, kWideRows, kKWide, "state.total[r] += shared(warp, r);",
+       "state.total[r] += warp == column_warp ? shared(warp, r) : 0.0f;", kWrong},
+      {"wide_columns_of_another_warp", kWideHeads, kWideRows, kKWide, "lane_v.chunk_address ^ (32 * column_warp)",
+       "lane_v.chunk_address", kWrong},
+      {"wide_scores_of_the_first_keys", kWideHeads, kWideRows, kKWide, "k + column_warp * kKeys * TileQk::kPitch", "k",
+       kWrong},
+      {"wide_p_in_the_first_columns", kWideHeads, kWideRows, kKWide, "column_warp * kKeyTiles + n)", "n)",
+       "race|uninitialised|wrong result"},
+      {"wide_accumulators_not_rescaled", kWideHeads, kWideRows, kKWide, "rescale[0] != 1.0f || rescale[1] != 1.0f",
+       "rescale[0] != 1.0f && rescale[1] != 1.0f", kWrong},
+      {"wide_sum_of_one_chain", kWideSplit, kWidePages, kKWide, "tile::element(acc_s, i) += tile::element(sums[1], i);",
+       ";", kWrong},
+      {"wide_mask_of_another_warp", kWideHeads, kWideRows, kKWide, "of_block * C.column_warps + column_warp;",
+       "of_block * C.column_warps;", kWrong},
+      {"wide_head_of_the_first_row", kWideHeads, kWideRows, kKWide, "from = q + head * problem().q_stride.head",
+       "from = q + 0 * head", kWrong},
+      {"wide_o_read_too_early", kWideHeads, kWideRows, kFinishWide, "ptx::bar_warp_sync();", "",
+       "race|uninitialised|wrong result"},
+      {"wide_last_piece_left_out", kWideHeads, kWideRows, kFinishWide,
+       "for (int index = lane; index < own_rows * 2 * kPieces;",
+       "for (int index = lane; index < own_rows * 2 * kPieces - 1;", kWrong},
+      {"wide_part_before_the_arrival", kWideSplit, kWidePages, kFinishWide,
+       "ptx::bar_sync();  // all threads have written", "", "race"},
+      {"wide_arrival_orders_nothing", kWideSplit, kWidePages, kFinishWide, "ptx::atomic_add_global_acq_rel(",
+       "ptx::atomic_add_global(", "race"},
+      {"wide_counter_not_left_zero", kWideSplit, kWidePages, kFinishWide,
+       "if (is_last) ptx::st_global_u32(counter, 0);", "", "zero|wrong result|not the same"},
+      {"wide_parts_unweighted", kWideSplit, kWidePages, kFinishWide,
+       "const float weight = tile::weight(maxima[i], common);", "const float weight = 1.0f;", kWrong},
+      {"wide_part_of_another_tile", kWideSplit, kWidePages, kFinishWide,
+       "static_cast<long long>(work.tile) * params.num_splits", "static_cast<long long>(work.batch)",
+       "race|wrong result|uninitialised"},
+      {"wide_share_one_block_short", kWideSplit, kWidePages, kWorkWide,
+       "work.blocks = {end_of(split), end_of(split + 1)};",
+       "work.blocks = {end_of(split), end_of(split + 1) - (split == 0 ? 1 : 0)};", kWrong},
+      {"wide_page_of_the_first_key", kWideSplit, kWidePages, kPagesWide, "by_page_size.quotient(key));",
+       "by_page_size.quotient(first_key));", kWrong},
+      {"wide_keys_past_the_end", kWideSplit, kWidePages, kPagesWide, "key >= keys_end", "key > keys_end",
+       "wrong result|out of bounds|uninitialised"},
       // --- windows ---
       {"window_left_off_by_one", kSm80, kLeftOnly, kMask, "column_of_element(i) < begin[row_of_element(i)]",
        "column_of_element(i) <= begin[row_of_element(i)]", "wrong result"},

@@ -31,7 +31,9 @@ constexpr std::int32_t kMostInt = std::numeric_limits<std::int32_t>::max();
 class PagedBatch {
  public:
   PagedBatch(const char* candidate_text, const char* id)
-      : problem_(PlacedProblem::parse(id)), layouts_(make_layouts(problem_)), at_(boundaries_of(problem_)) {
+      : problem_(PlacedProblem::parse(widened(candidate_text, id))),
+        layouts_(make_layouts(problem_)),
+        at_(boundaries_of(problem_)) {
     const bool on_cpu = std::string_view(candidate_text).starts_with("cpu");
     device_ = on_cpu ? open_cpu_device() : open_emulator();
     const DeviceLimits& limits = device_->info().limits;
@@ -229,8 +231,8 @@ TEST_P(PagedKernelTest, PagesOutsideOfTheWindowAreNotLookedAt) {
 
 // Each with its default config, and those with tensor cores with others too.
 INSTANTIATE_TEST_SUITE_P(All, PagedKernelTest,
-                         ::testing::Values("cpu_fwd", kRef, kDecode, kDecodeParts, "sm80_fwd", kSm80, kSm80Padded,
-                                           "sm90_fwd", kSm90, kSm90Single),
+                         ::testing::Values("cpu_fwd", kRef, kDecode, kDecodeParts, "sm80_wide_fwd", kWideHeads,
+                                           kWideSplit, "sm80_fwd", kSm80, kSm80Padded, "sm90_fwd", kSm90, kSm90Single),
                          [](const auto& given) {
                            std::string name = given.param;
                            std::ranges::replace_if(
@@ -453,7 +455,10 @@ TEST(PagedFamiliesTest, ThatReadPages) {
   std::size_t for_gpus = 0, about_pages = 0;
   for (const Family* family : all_families()) for_gpus += family->kind() == DeviceKind::kCuda;
   for (const std::string& reason : reasons) about_pages += reason.find("paged caches") != std::string::npos;
-  EXPECT_EQ(about_pages, for_gpus - names.size());
+  // But for one, which reads them and is for wide heads.
+  EXPECT_EQ(about_pages, for_gpus - names.size() - 1);
+  const Problem wide = Problem::parse("b3_h2_sq12_sk40_d512_fp16_causal_raggedfull_page8");
+  EXPECT_EQ(family_by_name("sm80_wide_fwd").why_unsupported(wide, device->info().limits).value_or(""), "");
 }
 
 TEST(PagedFamiliesTest, Fp32) {

@@ -107,10 +107,12 @@ TEST(Program, SlopesAndSinksAreAddresses) {
   for (const Case& c : {Case{"b2_h4_hk2_s70_d64_bf16_alibibatch", "no ALiBi", 1, 0},
                         Case{"b2_h4_hk2_s70_d64_bf16_sink", "no sink", 0, 1},
                         Case{"b2_h4_hk2_s70_d64_bf16_softcap30", "no softcap", 0, 0}}) {
-    const PlacedProblem problem = PlacedProblem::parse(c.id);
+    const PlacedProblem narrow = PlacedProblem::parse(c.id);
     for (const char* name :
-         {"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
+         {"ref_fwd", "sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm90_fwd", "sm90_short_fwd"}) {
       const Family& family = family_by_name(name);
+      PlacedProblem problem = narrow;
+      if (family.name() == "sm80_wide_fwd") problem.head_dim = problem.head_dim_v = 512;
       const ConfigValues config = family.default_config(problem, limits);
       const Program program = family.program(config, problem, limits, make_layouts(problem));
       program.validate();
@@ -123,7 +125,7 @@ TEST(Program, SlopesAndSinksAreAddresses) {
       EXPECT_EQ(sink, c.sink) << name << " " << c.id;
       EXPECT_NE(family.source(config, problem, limits).name_expression.find("::forward_scored<"), std::string::npos);
     }
-    PlacedProblem of_8bits = problem;
+    PlacedProblem of_8bits = narrow;
     of_8bits.dtype = DType::kE4M3;
     EXPECT_EQ(family_by_name("sm90_fp8_fwd").why_unsupported(of_8bits, limits).value_or(""), c.lacks);
     EXPECT_EQ(family_by_name("sm89_fp8_fwd").why_unsupported(of_8bits, limits).value_or(""), "");
@@ -160,7 +162,8 @@ TEST(Program, FactorsAreAddresses) {
         EXPECT_EQ(used, problem.descale_count() > 0 ? 1 : 0) << name << " " << id << " " << to_string(operand);
       }
     }
-    for (const char* other : {"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm90_fwd", "sm90_short_fwd"}) {
+    for (const char* other :
+         {"sm80_decode_fwd", "sm80_fwd", "sm80_short_fwd", "sm80_wide_fwd", "sm90_fwd", "sm90_short_fwd"}) {
       const auto reason = family_by_name(other).why_unsupported(problem, limits);
       ASSERT_TRUE(reason) << other;
       EXPECT_NE(reason->find("e4m3"), std::string::npos) << *reason;

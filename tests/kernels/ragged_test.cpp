@@ -27,6 +27,8 @@ constexpr const char* kCandidates[] = {
     kSm90Groups,
     kDecode,
     kDecodeParts,
+    kWideHeads,
+    kWideSplit,
     "cpu_fwd"};
 
 struct Lengths {
@@ -38,7 +40,9 @@ struct Lengths {
 class Batch {
  public:
   Batch(const char* candidate_text, const char* id, Layout layout, SequenceLengths total)
-      : problem_(Problem::parse(id)), total_(total), layouts_(make_layouts(problem_, layout, total)) {
+      : problem_(Problem::parse(widened(candidate_text, id))),
+        total_(total),
+        layouts_(make_layouts(problem_, layout, total)) {
     const bool on_cpu = std::string_view(candidate_text).starts_with("cpu");
     device_ = on_cpu ? open_cpu_device() : open_emulator();
     const DeviceLimits& limits = device_->info().limits;

@@ -81,9 +81,21 @@ Problem draw_expressed_problem(std::mt19937_64& random, const std::vector<DType>
   return problem;
 }
 
+// Wide enough for a family that refuses less.
+Problem draw_wide_problem(std::mt19937_64& random, const std::vector<DType>& dtypes) {
+  static const std::vector<int> kWideDims = {136, 192, 256, 264, 320, 328, 384, 448, 512, 512, 512, 552, 576, 576};
+  Problem problem = random() % 2 == 0 ? draw_problem(random, dtypes) : draw_paged_problem(random, dtypes);
+  if (problem.ragged() && random() % 2 == 0) problem.page_size = 0;
+  problem.heads_q = 8, problem.heads_kv = 2;
+  problem.head_dim = problem.head_dim_v = pick(random, kWideDims);
+  if (random() % 3 == 0) problem.head_dim_v = pick(random, kWideDims);
+  return problem;
+}
+
 // 16-bit ones, or 8-bit ones for a family that takes no others.
 std::vector<DType> dtypes_of(const Family& family) {
   const bool only_8bit =
+      family.why_unsupported(Problem::parse("b1_h1_s64_d192_fp16"), limits_of_arch("sm_90")).has_value() &&
       family.why_unsupported(Problem::parse("b1_h1_s64_d64_fp16"), limits_of_arch("sm_90")).has_value();
   return only_8bit ? std::vector{DType::kE4M3} : std::vector{DType::kF16, DType::kBF16};
 }
@@ -132,6 +144,7 @@ TEST(SpillPaged, NoAcceptedConfigOfSm80Decode) {
 TEST(SpillQuantised, NoAcceptedConfigOfSm80Decode) {
   expect_no_spills(family_by_name("sm80_decode_fwd"), draw_quantised_problem);
 }
+TEST(SpillWide, NoAcceptedConfigOfSm80Wide) { expect_no_spills(family_by_name("sm80_wide_fwd"), draw_wide_problem); }
 TEST(SpillExpressed, NoAcceptedConfigOfSm80) { expect_no_spills(family_by_name("sm80_fwd"), draw_expressed_problem); }
 TEST(SpillPaged, NoAcceptedConfigOfSm90) { expect_no_spills(family_by_name("sm90_fwd"), draw_paged_problem); }
 

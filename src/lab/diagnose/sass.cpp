@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/foreign_text.h"
+#include "core/process_end.h"
 #include "core/scratch_folder.h"
 #include "device/cuda/cuda_api.h"
 
