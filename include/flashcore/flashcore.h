@@ -48,7 +48,7 @@ typedef enum fc_dtype {
   FC_BF16 = 2,
   FC_E4M3 = 3,
   FC_E5M2 = 4,
-  FC_INT8 = 5 /* of a quantised cache alone: -128 to 127. Since ABI version 9 */
+  FC_INT8 = 5 /* of a quantised cache alone: -127 to 127 are written, -128 to 127 read. Since ABI version 9 */
 } fc_dtype;
 
 /* How many factors (descales) bring 8-bit q, k and v, or a quantised cache's k and v, back to their values, x = descale

@@ -121,9 +121,8 @@ struct Attention {
   /// Keys that a row sees to the left and right of its own one; none: no bound on that side.
   std::optional<std::int64_t> window_left = {}, window_right = {};
   fc_alignment window_alignment = FC_ALIGN_BOTTOM_RIGHT;
-  std::optional<fc_dtype> kv_dtype =
-      {};  ///< of a quantised cache: FC_E4M3, FC_E5M2 or FC_INT8 beside q of 16 or 32 bits
-  std::optional<fc_dtype> o_dtype = {};  ///< of 8-bit q, k and v: FC_BF16 if not given
+  std::optional<fc_dtype> kv_dtype = {};  ///< of a quantised cache, beside q of 16 or 32 bits
+  std::optional<fc_dtype> o_dtype = {};   ///< of 8-bit q, k and v: FC_BF16 if not given
   fc_scaling scaling = FC_SCALING_USUAL;
   std::optional<double> softcap = {};  ///< none if not given
   fc_alibi alibi = FC_ALIBI_NONE;      ///< slopes are given to launch(const fc_operands&)

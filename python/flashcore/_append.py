@@ -79,7 +79,8 @@ class _Call:
                 raise Error(f"{role}_cache has shape {cache.shape}; give four axes, [pages, page_size, heads_kv, head_dim] or those of layout='HND'")
             agree = (x.dtype, x.device) == (self.k.dtype, self.k.device) and cache.device == x.device and cache.dtype == self.k_cache.dtype
             if not agree or not (cache.dtype == x.dtype or (x.dtype not in _factors.CACHES and cache.dtype in _factors.CACHES)):
-                raise Error(f"k is {self.k.dtype} on {self.k.device}, {role} {x.dtype} on {x.device} and {role}_cache {cache.dtype} on {cache.device}; all "
+                beside = "" if x is self.k else f", {role} {x.dtype} on {x.device}"
+                raise Error(f"k is {self.k.dtype} on {self.k.device}{beside} and {role}_cache {cache.dtype} on {cache.device}; all "
                             "must agree, but for the type of a quantised cache: e4m3, e5m2 or int8 beside k and v of 16 or 32 bits")  # fmt: skip
             if x.shape[-2:] != (cache.shape[head], cache.shape[3]) or x.shape[:-1] != self.k.shape[:-1]:
                 raise Error(f"{role} has shape {x.shape}, k {self.k.shape} and {role}_cache {cache.shape}; give rows that suit the cache, {axes}, as many of "
@@ -172,6 +173,9 @@ class _Call:
 
     def factors(self, descale_k: Any, descale_v: Any) -> None:
         """Of a quantised cache; Error for others."""
+        if self.k.dtype == self.k_cache.dtype and (descale_k is not None or descale_v is not None):
+            role = "descale_v" if descale_k is None else "descale_k"
+            raise Error(f"{role} is given and k is {self.k.dtype} as its cache; leave it out: such rows are copied as they are")
         found = _factors.read(self.k, self.k_cache, (None, descale_k, descale_v), lambda: self.operands, self.stream)
         self.keep.append(found.keep)
         self.operands.scaling = found.scaling
@@ -248,6 +252,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
     rotary = call.rotary(rotary_cos, rotary_sin, rotary_interleaved)
     turned = None
     if q is not None:
+        if rotary[0] and call.k.dtype in _factors.CACHES:
+            raise Error(f"rotary_cos is given and k is {call.k.dtype}; give k and v of q's type: they are turned before they are scaled to 8 bits")
         if not rotary[0]:
             raise Error("q is given and rotary_cos is not; give cos and sin, or leave q out: without them it stays as it is")
         turned = call.queries(q, q_out, cu_seqlens_q is not None)

@@ -14,8 +14,8 @@ from ._library import Error
 
 ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "int8": 1, "int32": 4, "bool": 1}
 _NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2", "int8": "int8"}
-# Arrays of lengths and pages; all others are of floats.
 _CACHE_ROLES = ("k", "v", "k_cache", "v_cache")  # which may be int8
+# Arrays of lengths and pages; all others are of floats.
 _INT32_ROLES = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_kv", "seqused_q", "block_table", "indptr", "indices", "last_page_len",
                 "cache_seqlens", "cu_seqlens_new", "new_seqlens", "refused", "row_sequences", "row_positions", "table_starts")  # fmt: skip
 # Arrays that a score or mask function reads, or that become one.

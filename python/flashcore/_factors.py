@@ -52,7 +52,7 @@ def number_of(scaling: Any, dtype: str) -> int:
     except (KeyError, TypeError):
         raise Error(f"scaling is {scaling!r}; use 'tensor', 'head' or 'none'") from None
     if number in (TENSOR, HEAD) and dtype not in CACHES:
-        raise Error(f"scaling is {scaling!r} and q is {dtype}; leave it out: only arrays of 8 bits have factors")
+        raise Error(f"scaling is {scaling!r} and k is {dtype}; leave it out: only arrays of 8 bits have factors")
     return number
 
 

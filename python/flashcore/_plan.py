@@ -331,7 +331,7 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
 
     Args:
         q: [batch, heads, seqlen_q, head_dim]: NumPy, CuPy, JAX, PyTorch or any array with `__dlpack__`; float32, float16,
-            bfloat16, float8_e4m3fn or float8_e5m2 (torch.float8_*, ml_dtypes), all three of one; on the CPU or a CUDA GPU. Any strides, broadcasts included, as long as the elements of a row are
+            bfloat16, float8_e4m3fn or float8_e5m2 (torch.float8_*, ml_dtypes), all three of one but for a quantised cache; on the CPU or a CUDA GPU. Any strides, broadcasts included, as long as the elements of a row are
             adjacent; negative ones on the CPU only. Subclasses (masked arrays, FakeTensor, ...) are refused.
         k: [batch, heads_kv, seqlen_kv, head_dim]; heads_kv divides heads (grouped-query attention). Beside q of 16 or 32 bits k and v may
             be a quantised cache, of float8_e4m3fn, float8_e5m2 or int8: they become q's type on the way to the multiplication.

@@ -71,6 +71,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
     if k is not None and cu_seqlens_q is not None:
         raise _library.Error("k and v are given with cu_seqlens_q; append them first by a call without it, or leave cu_seqlens_q out")
     _check(q, k_cache, v_cache, softcap, window_size)
+    q_descale, k_descale, v_descale = _descales(q, k_cache, q_descale, k_descale, v_descale)
     with torch.no_grad():
         q, k_cache, v_cache = (x.detach() for x in (q, k_cache, v_cache))
         batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -90,6 +91,21 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
                      descale_q=q_descale, descale_k=k_descale, descale_v=v_descale,
                      **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
+
+
+def _descales(q: Tensor, k_cache: Tensor, *given: Any) -> tuple[Any, Any, Any]:
+    """Contiguous ones. What is missing or too many is told before anything is appended."""
+    names = ("q_descale", "k_descale", "v_descale")
+    needed = () if k_cache.dtype.itemsize > 1 else names if q.dtype.itemsize == 1 else names[1:]
+    there = [name for name, x in zip(names, given) if x is not None]
+    for name in there:
+        if name not in needed:
+            raise _library.Error(f"{name} is given, q is {q.dtype} and k_cache {k_cache.dtype}; leave it out: only tensors of 8 bits have factors")
+    if there and len(there) < len(needed):
+        missing = next(name for name in needed if name not in there)
+        raise _library.Error(f"{there[0]} is given and {missing} is not; give {'all three' if len(needed) == 3 else 'both'}, or none")
+    q_by, k_by, v_by = (x.detach().contiguous() if isinstance(x, Tensor) else x for x in given)
+    return q_by, k_by, v_by
 
 
 def _check(q: Tensor, k_cache: Tensor, v_cache: Tensor, softcap: float, window_size: Any) -> None:

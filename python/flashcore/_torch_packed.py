@@ -71,7 +71,7 @@ def attend_padded(query: Tensor, key: Tensor, value: Tensor, first: Tensor, coun
     out = new((batch, rows, heads, value.shape[3]), dtype=query.dtype, device=query.device)
     addresses = (q.data_ptr(), k.data_ptr(), v.data_ptr(), out.data_ptr())
     sink = options.pop("sink")
-    known = (queries is None, q.dtype, q.device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), batch, rows, key.shape[2],
+    known = (queries is None, q.dtype, k.dtype, v.dtype, q.device, q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), batch, rows, key.shape[2],
              (addresses[0] | addresses[1] | addresses[2] | addresses[3]) & 15, sink is None, *options.values())  # fmt: skip
     plan = _known.get(known)
     if plan is None:

@@ -39,8 +39,9 @@ Struct whole_struct(const Struct* given, Struct initial, const char* name) {
 
 append::Kind read_kind(const fc_append_kind* given) {
   const fc_append_kind kind = whole_struct(given, fc_append_kind FC_APPEND_KIND_INIT, "fc_append_kind");
-  if (kind.dtype < FC_FP32 || kind.dtype > FC_E5M2)
-    throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1), FC_BF16 (2), FC_E4M3 (3) or FC_E5M2 (4)", kind.dtype);
+  if (kind.dtype < FC_FP32 || kind.dtype > FC_INT8)
+    throw_bad_input("dtype is {}; use FC_FP32 (0), FC_FP16 (1), FC_BF16 (2), FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5)",
+                    kind.dtype);
   if (kind.rotary < FC_ROTARY_NONE || kind.rotary > FC_ROTARY_INTERLEAVED)
     throw_bad_input("rotary is {}; use FC_ROTARY_NONE (0), FC_ROTARY_HALF (1) or FC_ROTARY_INTERLEAVED (2)",
                     kind.rotary);
@@ -61,6 +62,7 @@ append::Kind read_kind(const fc_append_kind* given) {
           kind.cache_dtype);
   }
   if (is_8bit(read.element)) {
+    if (kind.cache_dtype == kind.dtype) read.cache = CacheElement::kAsQ;
     if (read.cache != CacheElement::kAsQ)
       throw_bad_input("cache_dtype is {} and dtype has 8 bits; use FC_CACHE_AS_K: such rows are copied as they are",
                       kind.cache_dtype);

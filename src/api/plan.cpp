@@ -161,8 +161,7 @@ bool Plan::make(const Choice& choice, const Request& request) {
     notes_.push_back(*reason);
     return false;
   }
-  alignment_ = std::max(program.alignment_bytes,
-                        static_cast<int>(std::max(size_of(problem_.dtype), size_of(problem_.output_dtype()))));
+  kernel_alignment_ = program.alignment_bytes;
   if (family.kind() == DeviceKind::kCpu) {
     artifact_ = find_or_compile(choice.candidate, problem_, context_->info().limits);
     cpu_call_ = std::make_unique<CpuCall>(family, choice.candidate.config, problem_, request.layouts);
@@ -199,10 +198,14 @@ void Plan::add_slow_note(const Request& request) {
 
 void Plan::check(const Addresses& addresses) const {
   const std::array<bool, 5> needed = {needs_q_, needs_kv_, needs_kv_, needs_o_, false};
+  const std::size_t of_q = size_of(problem_.dtype), of_cache = size_of(problem_.cache_dtype());
+  const std::array<std::size_t, 5> elements = {of_q, of_cache, of_cache, size_of(problem_.output_dtype()),
+                                               sizeof(float)};
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     if (needed[i] && !addresses[i])
       throw_bad_input("{} is null; give its address on {}", kNames[i], context_->info().id);
-    const std::uintptr_t alignment = i == 4 ? alignof(float) : static_cast<std::uintptr_t>(alignment_);
+    const std::uintptr_t alignment =
+        i == 4 ? elements[i] : std::max(elements[i], static_cast<std::size_t>(kernel_alignment_));
     if (reinterpret_cast<std::uintptr_t>(addresses[i]) % alignment != 0)
       throw_bad_input(
           "{} is at {}, which is no multiple of {} bytes; this plan's kernel needs that. Make the plan with "
@@ -361,7 +364,8 @@ std::string Plan::describe() const {
                       {"candidate", candidate.print()},
                       {"reason", choice_->reason},
                       {"notes", notes_},
-                      {"alignment", alignment_},
+                      {"alignment", std::max(static_cast<std::size_t>(kernel_alignment_),
+                                             std::max(size_of(problem_.dtype), size_of(problem_.output_dtype())))},
                       {"workspace_bytes", workspace_bytes},
                       {"compile_ms", artifact_.compile_ms},
                       {"from_cache", artifact_.from_cache},

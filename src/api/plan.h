@@ -43,7 +43,7 @@ class Plan {
   Problem problem_;
   std::optional<Choice> choice_;
   std::vector<std::string> notes_;
-  int alignment_ = 1;
+  int kernel_alignment_ = 0;  // of q, k, v and o, where it is more than their elements need
   bool needs_q_ = false, needs_kv_ = false, needs_o_ = false;
   std::array<Footprint, 5> footprints_;  // q, k, v, o, lse
   Artifact artifact_;

@@ -54,6 +54,12 @@ DType cache_dtype_of(std::int32_t value, DType dtype) {
   }
 }
 
+// Callers of every version have it 0 where they do not mean it.
+void require_no_kv_dtype(const fc_attention& a) {
+  if ((a.given & FC_GIVEN_KV_DTYPE) == 0 && a.kv_dtype != 0)
+    throw_bad_input("kv_dtype is {} and given has no FC_GIVEN_KV_DTYPE; add it, or leave kv_dtype 0", a.kv_dtype);
+}
+
 std::string scaling_word(std::int32_t value, const Problem& problem) {
   switch (value) {
     case FC_SCALING_USUAL: return std::string(to_string(problem.usual_scaling()));
@@ -264,6 +270,7 @@ Request read_request(const fc_attention* given) {
   Request request;
   Problem& problem = request.problem;
   problem.dtype = dtype_of("dtype", a.dtype);
+  require_no_kv_dtype(a);
   if ((a.given & FC_GIVEN_KV_DTYPE) != 0)
     find_problem_field("kv_dtype")->set(problem, std::string(to_string(cache_dtype_of(a.kv_dtype, problem.dtype))));
   if ((a.given & FC_GIVEN_O_DTYPE) != 0)
@@ -294,10 +301,11 @@ Request read_request(const fc_attention* given) {
   const std::size_t element = size_of(problem.dtype), kv_element = size_of(problem.cache_dtype()),
                     o_element = size_of(problem.output_dtype());
   request.alignment = a.alignment == 0 ? 16 : a.alignment;
-  if (request.alignment < static_cast<int>(std::max(element, o_element)) || request.alignment > kMaxAlignment ||
+  const std::size_t least = std::min({element, kv_element, o_element});
+  if (request.alignment < static_cast<int>(least) || request.alignment > kMaxAlignment ||
       (request.alignment & (request.alignment - 1)) != 0)
-    throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment,
-                    std::max(element, o_element), kMaxAlignment);
+    throw_bad_input("alignment is {}; use a power of two from {} (one element) to {}, or 0 for 16", a.alignment, least,
+                    kMaxAlignment);
   const SequenceLengths total = total_of(a, problem);
   const ProblemLayouts paged = paged_layouts_of(a, problem);
   ProblemLayouts& layouts = request.layouts = problem.paged()    ? paged

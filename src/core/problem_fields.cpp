@@ -356,7 +356,7 @@ std::vector<ProblemField> make_fields() {
        .python = "k",
        .doc = "Element type of k and v. e4m3, e5m2 or int8 beside q of 16 or 32 bits is a quantised cache: keys and "
               "values become q's type on the way to the multiplication, which is exact, and `scaling` says which "
-              "factors they have. int8 is whole numbers from -127 to 127.",
+              "factors they have. int8 is whole numbers from -127 to 127; -128 is read, not written.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.cache_dtype())); },
        .set = set_kv_dtype,
        .otherwise = [](const Problem& p) -> FieldValue { return std::string(to_string(p.dtype)); },
@@ -378,8 +378,7 @@ std::vector<ProblemField> make_fields() {
        .words = {"fp32", "fp16", "bf16", "e4m3", "e5m2"},
        .form = "[_o<fp16|e4m3|e5m2>]",
        .python = "out",
-       .doc = "Element type of o. That of q, k and v where those have 16 or 32 bits; fp16, bf16, e4m3 or e5m2 where "
-              "they have 8.",
+       .doc = "Element type of o. That of q where it has 16 or 32 bits; fp16, bf16, e4m3 or e5m2 where it has 8.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.output_dtype())); },
        .set = set_output,
        .otherwise = [](const Problem& p) -> FieldValue {

@@ -1,5 +1,5 @@
 // Codes of a quantised cache as 16-bit operands (tile/cache_element.cuh): every code, on the emulator, by the
-// instruction and by arithmetic, which architectures before sm_89 are compiled with; and by NVRTC for both.
+// instruction and by arithmetic, which architectures before sm_89 are compiled with.
 
 #include <gtest/gtest.h>
 

@@ -60,7 +60,9 @@ Problem draw_quantised_problem(std::mt19937_64& random, const std::vector<DType>
   Problem problem = draw_paged_problem(random, dtypes);
   if (random() % 3 == 0) problem.page_size = 0;
   if (!problem.paged() && random() % 2 == 0) problem.lengths = Lengths::kFixed;
+  if (random() % 3 == 0) problem.head_dim_v = pick<std::int64_t>(random, {16, 64, 96, 128});
   problem.head_dim = (problem.head_dim + 15) / 16 * 16, problem.head_dim_v = (problem.head_dim_v + 15) / 16 * 16;
+  problem.heads_q = problem.heads_kv * pick<std::int64_t>(random, {1, 8});
   problem.kv_dtype = pick<DType>(random, {DType::kE4M3, DType::kE5M2, DType::kInt8});
   return problem;
 }

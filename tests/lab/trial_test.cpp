@@ -131,7 +131,7 @@ TEST(Outcomes, TheirWordsAreThoseOnDisk) {
   EXPECT_EQ(words_of<GateStatus>(), (Words{"passed", "failed", "skipped", "error"}));
   EXPECT_EQ(words_of<Phase>(), (Words{"default", "search", "holdout", "bench", "check"}));
   EXPECT_EQ(words_of<SpeedVerdict>(), (Words{"FASTER", "SLOWER", "SAME", "INCONCLUSIVE", "NOT JUDGED", "WRONG"}));
-  EXPECT_EQ(words_of<HypothesisVerdict>(), (Words{"CONFIRMED", "REFUTED", "INCONCLUSIVE"}));
+  EXPECT_EQ(words_of<HypothesisVerdict>(), (Words{"CONFIRMED", "SIZE OUTSIDE", "REFUTED", "INCONCLUSIVE"}));
   EXPECT_EQ(words_of<PairEnded>(), (Words{"measured", "same_code", "not_timed", "baseline_failed", "candidate_failed",
                                           "crashed", "timeout", "error", "environment"}));
   EXPECT_EQ(words_of<Check>().size(), all_checks().size());

@@ -1,6 +1,7 @@
 """flashcore.append to quantised caches, on the CPU and the emulated GPU: every code is the nearest to k / descale_k, ties to even, and saturates;
 rows that are turned first are within a step; what is refused; attention over what was appended."""
 
+import itertools
 import os
 import sys
 import unittest
@@ -122,9 +123,9 @@ class AppendQuantisedTest(unittest.TestCase):
         self.each(body)
 
     def test_not_a_number(self):
-        for device in ("cpu", "emulator"):
+        for device, name in itertools.product(("cpu", "emulator"), TYPES):
             memory = Memory(device)
-            case = Case(memory, TYPES[-1], "float16", 32, False)
+            case = Case(memory, name, "float16", 32, False)
             case.k[0, 0, 0, 3] = numpy.nan
             case.append()
             stored = case.k_cache[3, 2, 0, 3].astype("float32")
@@ -146,6 +147,16 @@ class AppendQuantisedTest(unittest.TestCase):
                     ((case.k_cache, case.by_k), (case.v_cache, case.by_v)))  # fmt: skip
             wanted = flashcore.attention(q[s][None, None], k[None], v[None], layout="bshd")
             numpy.testing.assert_allclose(o[s], wanted[0, 0], atol=1e-5)
+
+    def test_rows_of_the_caches_type_are_copied(self):
+        def body(case):
+            case.k, case.v = (case.memory.place(codes_of(numpy.float32(x), case.kind)) for x in (case.k, case.v))
+            case.append(descale_k=None, descale_v=None)
+            numpy.testing.assert_array_equal(case.k_cache.view("uint8"), case.expected(case.k.astype("float32"), numpy.float32([1])).view("uint8"))
+            with self.assertRaisesRegex(flashcore.Error, "descale_k is given and k is .* as its cache; leave it out"):
+                case.append()
+
+        self.each(body)
 
     def test_what_is_refused(self):
         def refused(pattern, case, **arguments):

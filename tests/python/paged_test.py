@@ -122,6 +122,9 @@ class PagedTest(unittest.TestCase):
             bad = self.run_it(k=k, v=v, descale_k=float(factor_k), descale_v=float(factor_v), causal=True)
             self.assertEqual(numpy.isnan(bad[5:10]).all(axis=(1, 2)).tolist(), [False, False, False, True, True])
             self.table[3, 3] = TABLE[3][3]
+        # At an odd address, where only 8 bits may lie.
+        odd = [numpy.zeros(self.k.size + 1, "int8")[1:].reshape(self.k.shape) for _ in range(2)]
+        self.assertTrue((self.run_it(k=odd[0], v=odd[1])[:10] == 0).all())
         k = numpy.zeros_like(self.k, dtype="int8")
         self.refused("descale_q is given and q is fp32 beside a cache of int8", k=k, v=k, descale_q=1.0, descale_k=1.0, descale_v=1.0)
         self.refused("descale_k is given and descale_v is not; give both, or none", k=k, v=k, descale_k=1.0)

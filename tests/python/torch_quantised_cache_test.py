@@ -68,6 +68,16 @@ class QuantisedCacheTest(unittest.TestCase):
             wanted = flash_attn_with_kvcache(self.q, plain_k, plain_v, cache_seqlens=self.used + 2, block_table=self.table, causal=True)
             torch.testing.assert_close(out, wanted, atol=2e-5, rtol=2e-5)
 
+    def test_nothing_is_appended_by_a_call_that_is_refused(self):
+        k, v, *_ = self.caches(torch.int8)
+        before, new = k.clone(), torch.ones(BATCH, 1, HEADS_KV, DIM)
+        for given in ({"q_descale": self.descales()["k_descale"], **self.descales()}, {"k_descale": self.descales()["k_descale"]}):
+            with self.assertRaisesRegex(flashcore.Error, "_descale is given"):
+                flash_attn_with_kvcache(self.q, k, v, new, new, cache_seqlens=self.used, block_table=self.table, **given)
+        self.assertTrue(torch.equal(k, before))
+        expanded = {name: torch.tensor(0.1).expand(BATCH, HEADS_KV) for name in ("k_descale", "v_descale")}
+        flash_attn_with_kvcache(self.q, k, v, cache_seqlens=self.used, block_table=self.table, **expanded)
+
     def test_flashinfer(self):
         workspace = torch.empty(1 << 20, dtype=torch.uint8)
         pages = (self.used + PAGE - 1) // PAGE
@@ -96,7 +106,7 @@ class QuantisedCacheTest(unittest.TestCase):
             flash_attn_with_kvcache(self.q, k, v.float(), cache_seqlens=self.used, block_table=self.table)
         with self.assertRaisesRegex(flashcore.Error, "k_cache is torch.float16 and q torch.float32"):
             flash_attn_with_kvcache(self.q, k.half(), v.half(), cache_seqlens=self.used, block_table=self.table)
-        with self.assertRaisesRegex(flashcore.Error, "descale_k is given and descale_v is not"):
+        with self.assertRaisesRegex(flashcore.Error, "k_descale is given and v_descale is not"):
             flash_attn_with_kvcache(self.q, k, v, cache_seqlens=self.used, block_table=self.table, k_descale=self.descales()["k_descale"])
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(torch.empty(1, dtype=torch.uint8))
         with self.assertRaisesRegex(ValueError, "keys and values of 8 bits beside queries of 16"):

@@ -57,7 +57,8 @@ def options(heads_q: int, heads_kv: int, dim: int, dim_v: Optional[int], *, caus
     if heads_q % heads_kv:
         raise Error(f"num_qo_heads is {heads_q} and num_kv_heads {heads_kv}; the second must divide the first")
     q_dtype = dtype_of(q_data_type, "q_data_type")
-    kv_dtype = q_dtype if kv_data_type is None else kv_data_type if kv_data_type is torch.int8 else dtype_of(kv_data_type, "kv_data_type")
+    is_int8 = kv_data_type in (torch.int8, "int8", "torch.int8")
+    kv_dtype = q_dtype if kv_data_type is None else torch.int8 if is_int8 else dtype_of(kv_data_type, "kv_data_type")
     if kv_dtype != q_dtype and (q_dtype in _EIGHT or kv_dtype not in (*_EIGHT, torch.int8)):
         raise Error(f"q_data_type is {q_dtype} and kv_data_type {kv_dtype}; give both alike, or keys and values of 8 bits beside queries of 16")
     usual = torch.bfloat16 if q_dtype in _EIGHT else q_dtype
@@ -189,7 +190,10 @@ def _undivided(o: Options, batch: int, q: Any, k: Any, v: Any) -> Factors:
     given = (("q_scale", q, o.heads_q), ("k_scale", k, o.heads_kv), ("v_scale", v, o.heads_kv))
     per_head = [isinstance(x, Tensor) and x.numel() > 1 for _, x, _ in given]
     if not any(per_head):
-        return Factors(number(q, "q_scale") * number(k, "k_scale"), number(v, "v_scale"), {})
+        of_k, of_v = number(k, "k_scale"), number(v, "v_scale")
+        if o.kv_dtype != o.dtype and (of_k, of_v) != (1.0, 1.0):  # however small: the kernel has them in fp32
+            return Factors(number(q, "q_scale"), 1.0, {"descale_k": of_k, "descale_v": of_v})
+        return Factors(number(q, "q_scale") * of_k, of_v, {})
     if o.kv_dtype == o.dtype and o.dtype not in _EIGHT:
         raise Error(f"a scale for each head is given and q is {o.dtype}; give numbers: only 8-bit tensors have factors")
     if o.kv_dtype != o.dtype and per_head[0]:

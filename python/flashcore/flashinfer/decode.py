@@ -82,7 +82,8 @@ class BatchDecodeWithPagedKVCacheWrapper:
             pos_encoding_mode: "NONE", or "ALIBI" with the slopes of its paper.
             window_left: keys that a row sees before its own one; -1: all.
             logits_soft_cap: None or 0 for none.
-            q_data_type, kv_data_type, data_type: q's type and the caches', which must be one; data_type stands for those that are None.
+            q_data_type, kv_data_type, data_type: q's type and the caches', which must be one, but for caches of 8 bits beside q of 16;
+                data_type stands for those that are None.
             o_data_type: the output's, of 8-bit q; default bfloat16 there.
             sm_scale: default 1/sqrt(head_dim).
             block_tables, seq_lens: int32 [batch, pages] and [batch], in the place of the page lists.

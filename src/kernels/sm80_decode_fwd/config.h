@@ -104,11 +104,16 @@ constexpr int registers_of_thread(const Config& c, int of_multiprocessor = 65536
 constexpr int registers_needed(const Config& c, const Traits& t) {
   const int acc_o = padded_dim(t, t.head_dim_v) / 2;
   const int acc_s = keys_per_warp(c) / 2;
-  const int q = keeps_q(t) ? padded_dim(t, t.head_dim) / 4 : 4;
+  const int q = 4 * q_steps(t);
   const int rest = c.key_warps == 1 ? 150 : c.key_warps == 2 ? 125 : 64;
-  // Codes and what they become are alive together, which beside a wide O leaves room for one row of warps and 16 keys.
+  // Codes and what they become are alive together, and addresses of Q's words; beside a wide O there is room for one
+  // row of warps and 16 keys.
   const bool many = c.row_warps > 1 || keys_per_warp(c) > 16 || c.key_warps < 4;
-  const int codes = !has_quantised_cache(t) ? 0 : acc_o >= 96 && many ? 64 : keys_per_warp(c) > 32 ? 24 : 0;
+  const int codes = !has_quantised_cache(t) ? 0
+                    : acc_o >= 96 && many   ? 64
+                    : c.key_warps >= 4      ? 40
+                    : keys_per_warp(c) > 32 ? 24
+                                            : 0;
   return acc_o + acc_s + q + rest + (transforms_scores(t) ? 20 : 0) + codes;
 }
 
