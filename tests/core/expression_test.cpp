@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <set>
 
 #include "core/error.h"
@@ -376,6 +377,21 @@ TEST(Expression, DerivativesAreDifferences) {
     }
   }
   EXPECT_GT(compared, 600);
+}
+
+// A score that a mask made -inf, as data with infinities does: exp of it is 0, exactly.
+TEST(ExpressionErrorTest, OfAnInfiniteScoreIsANumber) {
+  for (const char* text : {"log(1.0 + exp(min(s, 20.0))) - exp2(-abs(s))", "exp(s)", "exp2(s) + tanh(s)", "1 / (1 + exp(s))",
+                           "sqrt(exp(s))", "s * 2 + exp(-abs(s))"}) {
+    const Expression expression = Expression::parse(text, ExpressionUse::kScore, {});
+    ExpressionEvaluator evaluator(expression, [](int, std::span<const std::int32_t>) { return 0.0; });
+    for (const double s : {-HUGE_VAL, HUGE_VAL, 0.0, -1e30, 1e30}) {
+      std::vector<double> scores = {s}, slopes(1), errors(1);
+      evaluator.scores({.seqlen_q = 1, .seqlen_kv = 1}, scores, slopes, errors);
+      EXPECT_FALSE(std::isnan(errors[0])) << text << " of " << s;
+      EXPECT_FALSE(std::isnan(slopes[0])) << text << " of " << s;
+    }
+  }
 }
 
 TEST(Expression, DerivativesAreSimple) {

@@ -171,7 +171,7 @@ class AppendQuantisedTest(unittest.TestCase):
         refused("all must agree, but for the type of a quantised cache", case, v=case.v.astype("float32"))
         plain = Case(Memory("cpu"), "int8", "float16", 32, False)
         plain.k_cache, plain.v_cache = plain.k_cache.astype("float16"), plain.v_cache.astype("float16")
-        refused("only arrays of 8 bits have factors", plain)
+        refused("descale_k is given and k is fp16 as its cache; leave it out", plain)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class Fp8Test(unittest.TestCase):
     def test_factors_of_wider_arrays_are_refused(self):
         q = memoryview(bytearray(4 * 1 * 1 * 4 * 8)).cast("f", (1, 1, 4, 8))
         self.refused("descale_v is given and q is fp32", lambda: flashcore.attention(q, q, q, descale_v=1.0))
-        self.refused("scaling is 'head' and q is fp32", lambda: flashcore.plan(q, q, q, scaling="head"))
+        self.refused("scaling is 'head' and k is fp32", lambda: flashcore.plan(q, q, q, scaling="head"))
 
 
 class FrameworkTest(unittest.TestCase):
