@@ -22,7 +22,8 @@ double rounding_of(RoundedOp op, double value, double a) {
     case RoundedOp::kSubtract:
     case RoundedOp::kMultiply: return kUlp * std::abs(value);
     case RoundedOp::kDivide: return 3 * kUlp * std::abs(value);  // by a literal: times its rounded reciprocal
-    case RoundedOp::kExp: return value == 0 ? 0 : (kSpecial + 2 * kUlp * std::abs(a)) * std::abs(value);  // of -inf: exact
+    case RoundedOp::kExp:
+      return value == 0 ? 0 : (kSpecial + 2 * kUlp * std::abs(a)) * std::abs(value);  // of -inf: exact
     case RoundedOp::kExp2: return kSpecial * std::abs(value);
     case RoundedOp::kLog: return kSpecial * std::max(kLn2, std::abs(value)) + 2 * kUlp * std::abs(value);
     case RoundedOp::kLog2: return kSpecial * std::max(1.0, std::abs(value));

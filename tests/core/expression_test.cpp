@@ -381,8 +381,8 @@ TEST(Expression, DerivativesAreDifferences) {
 
 // A score that a mask made -inf, as data with infinities does: exp of it is 0, exactly.
 TEST(ExpressionErrorTest, OfAnInfiniteScoreIsANumber) {
-  for (const char* text : {"log(1.0 + exp(min(s, 20.0))) - exp2(-abs(s))", "exp(s)", "exp2(s) + tanh(s)", "1 / (1 + exp(s))",
-                           "sqrt(exp(s))", "s * 2 + exp(-abs(s))"}) {
+  for (const char* text : {"log(1.0 + exp(min(s, 20.0))) - exp2(-abs(s))", "exp(s)", "exp2(s) + tanh(s)",
+                           "1 / (1 + exp(s))", "sqrt(exp(s))", "s * 2 + exp(-abs(s))"}) {
     const Expression expression = Expression::parse(text, ExpressionUse::kScore, {});
     ExpressionEvaluator evaluator(expression, [](int, std::span<const std::int32_t>) { return 0.0; });
     for (const double s : {-HUGE_VAL, HUGE_VAL, 0.0, -1e30, 1e30}) {

@@ -107,10 +107,10 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   const int q = 4 * q_steps(t);
   const int rest = c.key_warps == 1 ? 150 : c.key_warps == 2 ? 125 : 64;
   // Codes and what they become are alive together, and addresses of Q's words; beside a wide O there is room for one
-  // row of warps and 16 keys.
+  // row of warps and 16 keys, which then needs no more than 16-bit keys do.
   const bool many = c.row_warps > 1 || keys_per_warp(c) > 16 || c.key_warps < 4;
   const int codes = !has_quantised_cache(t) ? 0
-                    : acc_o >= 96 && many   ? 64
+                    : acc_o >= 96           ? (many ? 64 : 16)
                     : c.key_warps >= 4      ? 40
                     : keys_per_warp(c) > 32 ? 24
                                             : 0;

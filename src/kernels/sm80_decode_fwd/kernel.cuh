@@ -5,6 +5,7 @@
 
 #include "kernels/sm80_decode_fwd/deal.cuh"
 #include "kernels/sm80_decode_fwd/merge.cuh"
+#include "kernels/sm80_decode_fwd/pieces.cuh"
 #include "kernels/sm80_decode_fwd/quantised.cuh"
 #include "kernels/tile/score.cuh"
 #include "kernels/tile/shared_tile.cuh"
@@ -222,28 +223,6 @@ struct Kernel : tile::Marks {
       ptx::cp_async_16(address_q(number) + TileQ::offset(row, chunk), from, exists ? 16 : 0);
     }
   }
-  // A thread's 16-byte pieces of a block of K or V.
-  template <class Tile>
-  struct Pieces {
-    static constexpr int kChunks = Tile::kChunks, kCopies = C.block_n * kChunks;
-    static constexpr int kCount = (kCopies + kThreads - 1) / kThreads;
-    static constexpr bool kOneChunk = kThreads % kChunks == 0;
-    // Beside the widest O addresses of more copies would spill.
-    static constexpr int kAtOnce = kCount <= 2 || kDim + kDimV > 256 ? 2 : kCount <= 8 ? kCount : 4;
-
-    FC_DEVICE static int key(int i) {
-      return kOneChunk ? thread() / kChunks + i * (kThreads / kChunks) : (thread() + i * kThreads) / kChunks;
-    }
-    FC_DEVICE static int chunk(int i) { return (kOneChunk ? thread() : thread() + i * kThreads) % kChunks; }
-    FC_DEVICE static bool exists(int i) { return i < kCount && (kCopies % kThreads == 0 || key(i) < C.block_n); }
-    FC_DEVICE static unsigned offset(int i) {
-      // What the swizzle adds is the same for rows that are 8 apart.
-      if constexpr (kOneChunk && kThreads / kChunks % 8 == 0)
-        return Tile::offset(key(0), chunk(0)) + i * (kThreads / kChunks) * Tile::kPitch;
-      else return Tile::offset(key(i), chunk(i));
-    }
-    FC_DEVICE static unsigned thread() { return ptx::tid_x(); }
-  };
   FC_DEVICE static void fill(ptx::SharedAddress at, unsigned bits) {
     const float word = ptx::float_of_bits(bits);
     ptx::st_shared_v4(at, word, word, word, word);
@@ -253,7 +232,7 @@ struct Kernel : tile::Marks {
   template <class Tile, int kValidColumns>
   FC_DEVICE unsigned load_rows(ptx::SharedAddress to, const void* tensor, ptx::SharedAddress of_keys,
                                unsigned first_unit, unsigned row_units, int keys) const {
-    using Own = Pieces<Tile>;
+    using Own = Pieces<T, C, Tile>;
     const auto from = ptx::opaque(reinterpret_cast<unsigned long long>(tensor) +
                                   (Own::kOneChunk ? 16u * static_cast<unsigned>(Own::chunk(0)) : 0u));
     unsigned largest = 0;
@@ -292,7 +271,7 @@ struct Kernel : tile::Marks {
   // Keys of a page that does not exist become NaN, and their V zeros.
   template <class Tile>
   FC_DEVICE void fill_rows(ptx::SharedAddress to, ptx::SharedAddress of_keys, int keys) const {
-    using Own = Pieces<Tile>;
+    using Own = Pieces<T, C, Tile>;
 #pragma unroll 1
     for (int i = 0; i < Own::kCount; ++i) {
       if (!Own::exists(i)) continue;
@@ -398,10 +377,8 @@ struct Kernel : tile::Marks {
         multiply_keys<T>(acc_s[2 * n + 1], q[at], q[at + 1], codes[2], codes[3]);
       }
     }
-    if constexpr (marks_missing(T)) {
-      const ptx::SharedAddress marks = address_missing(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane));
-      spoil_missing(acc_s, marks);
-    }
+    if constexpr (marks_missing(T))
+      spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane)));
   }
   FC_DEVICE void scores(float (&acc_s)[kKeyTiles][4], int number) {
     if constexpr (has_quantised_cache(T)) return scores_of_codes(acc_s, number);
