@@ -51,6 +51,11 @@ struct ToF16 {
     map_numbers(p, [&](int i) { return ptx::cvt_f16x2(number(p, i), number(p, (i + 1) % kRegionWords)); });
   }
 };
+struct SubF16 {
+  FC_DEVICE static void run(const Arguments& p) {
+    map_numbers(p, [&](int i) { return ptx::sub_f16x2(word(p, i), word(p, (i + 5) % kRegionWords)); });
+  }
+};
 struct ToBf16 {
   FC_DEVICE static void run(const Arguments& p) {
     map_numbers(p, [&](int i) { return ptx::cvt_bf16x2(number(p, i), number(p, (i + 1) % kRegionWords)); });

@@ -58,6 +58,12 @@ FC_DEVICE unsigned cvt_bf16x2(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
+// a - b of packed fp16, round to nearest even.
+FC_DEVICE unsigned sub_f16x2(unsigned a, unsigned b) {
+  unsigned difference;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
+}
 
 // One 16-bit value, given in the low half of `bits`, to float. Exact.
 FC_DEVICE float cvt_f32_f16(unsigned short bits) {

@@ -46,6 +46,13 @@ constexpr int unit_blocks(const Config& c) { return c.split_keys == 0 ? 1 : c.sp
 constexpr int q_bytes(const Config& c, const Traits& t) { return tile_rows(c) * padded_dim(t, t.head_dim) * 2; }
 // Q's fragments stay in registers through a tile. Wide ones are read from shared memory at every block.
 constexpr bool keeps_q(const Traits& t) { return t.head_dim <= 128; }
+// What tensor cores multiply. Codes of a quantised cache are exact in fp16, and become that by the fewest instructions:
+// of two e4m3 it is one conversion, and bf16 takes four more. Rows of a bf16 Q are scaled into its range once, in
+// registers.
+constexpr Element operand_element(const Traits& t) {
+  return has_quantised_cache(t) && keeps_q(t) ? Element::kF16 : t.element;
+}
+constexpr bool scales_q(const Traits& t) { return operand_element(t) != t.element; }
 // Fragments of Q at a time.
 constexpr int q_steps(const Traits& t) {
   return keeps_q(t) ? padded_dim(t, t.head_dim) / 16 : has_quantised_cache(t) ? 2 : 1;
@@ -114,7 +121,8 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
                     : c.key_warps >= 4      ? 40
                     : keys_per_warp(c) > 32 ? 24
                                             : 0;
-  return acc_o + acc_s + q + rest + (transforms_scores(t) ? 20 : 0) + codes;
+  const int functions = !transforms_scores(t) ? 0 : acc_o >= 128 ? 28 : 20;
+  return acc_o + acc_s + q + rest + functions + codes;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

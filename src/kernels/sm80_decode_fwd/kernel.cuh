@@ -58,7 +58,8 @@ struct Kernel : tile::Marks {
   float acc_o[kDimV / 8][4];
   tile::OnlineSoftmax softmax;
   float slopes[2];
-  float factor_k;  // of a quantised cache
+  float factor_k;    // of a quantised cache
+  float factors[2];  // of the rows' scores, where Q is scaled: K's among them
 
   FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const RaggedParams* of_lengths,
                    const PagedParams* of_pages, const Quantised<Params>* of_cache = nullptr)
@@ -323,6 +324,10 @@ struct Kernel : tile::Marks {
         if constexpr (has_quantised_cache(T)) load_q_of_codes<TileQ>(q[d], own_q_rows(address_q(number)), lane, d);
         else ptx::ldmatrix_x4(q[d], fragment<TileQ>(lane_q, 0, d));
       }
+      if constexpr (scales_q(T)) {
+        factors[0] = factors[1] = factor_k;
+        scale_rows_to_f16(q, factors);
+      }
     } else {
       for (int at = 16 * ptx::tid_x(); at < q_bytes(C, T); at += 16 * kThreads) {
         const ptx::Vector4 words = ptx::ld_shared_v4(address_q(number) + at);
@@ -377,6 +382,7 @@ struct Kernel : tile::Marks {
         multiply_keys<T>(acc_s[2 * n + 1], q[at], q[at + 1], codes[2], codes[3]);
       }
     }
+    if constexpr (scales_q(T)) tile::scale_rows(acc_s, factors);
     if constexpr (marks_missing(T))
       spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane)));
   }
@@ -411,7 +417,7 @@ struct Kernel : tile::Marks {
     const auto position = [&](int r) { return params.by_group_size.quotient(own_row(run, r)); };
     if constexpr (transforms_scores(T)) {
       // Functions of scores take what k stands for.
-      if constexpr (has_quantised_cache(T)) {
+      if constexpr (has_quantised_cache(T) && !scales_q(T)) {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -429,8 +435,9 @@ struct Kernel : tile::Marks {
 #pragma unroll
     for (int n = 0; n < kKeys / 16; ++n) {
       unsigned p[4];
-      tile::pack_operand<T.element>(p, acc_s, n);
       if constexpr (has_quantised_cache(T)) {
+        const float scale[2] = {weight_scale(T), weight_scale(T)};
+        tile::pack_operand<operand_element(T)>(p, acc_s, n, scale);
 #pragma unroll
         for (int d = 0; d < kDimV / 16; d += 2) {
           unsigned codes[4];
@@ -439,6 +446,7 @@ struct Kernel : tile::Marks {
           multiply_values<T>(acc_o[2 * d + 2], acc_o[2 * d + 3], p, codes[2], codes[3]);
         }
       } else {
+        tile::pack_operand<T.element>(p, acc_s, n);
 #pragma unroll
         for (int d = 0; d < kDimV / 16; ++d) {
           unsigned b[4];
@@ -470,7 +478,7 @@ struct Kernel : tile::Marks {
     mark(Activity::kSoftmax, step.block);
     float rescale[2];
     float scale_log2 = problem().scale_log2;
-    if constexpr (has_quantised_cache(T) && !transforms_scores(T)) scale_log2 *= factor_k;
+    if constexpr (has_quantised_cache(T) && !transforms_scores(T) && !scales_q(T)) scale_log2 *= factor_k;
     softmax.update(acc_s, scale_log2, rescale);
     // The maxima of most blocks are those of blocks before.
     if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) tile::scale_rows(acc_o, rescale);
@@ -484,7 +492,7 @@ struct Kernel : tile::Marks {
     const Run run = read_run(step);
     tile::RowState state = tile::RowState::of(softmax);
     const Finish<T, C> rest{params, score_params, run, lane, row_warp, key_warp, descales};
-    if constexpr (has_quantised_cache(T)) sort_columns(acc_o);
+    if constexpr (has_quantised_cache(T)) sort_columns<T>(acc_o);
     if constexpr (C.key_warps == 1) {
       end_of_run(rest, state, acc_o);
     } else {

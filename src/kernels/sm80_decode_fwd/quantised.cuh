@@ -10,6 +10,7 @@
 #include "kernels/sm80_decode_fwd/config.h"
 #include "kernels/tile/cache_element.cuh"
 #include "kernels/tile/shared_tile.cuh"
+#include "kernels/tile/softmax.cuh"
 
 namespace flashcore::sm80_decode_fwd {
 
@@ -27,15 +28,53 @@ FC_DEVICE void load_q_of_codes(unsigned (&q)[4], ptx::SharedAddress rows, int la
   }
 }
 
+// Rows of bf16 as fp16, each times a power of two that brings its largest finite magnitude to 2^14 and more; `undone`:
+// times the inverse, what `undone` was. Elements below 2^-28 of their row's largest lose bits, far below what a sum in
+// fp32 keeps.
+template <int kSteps>
+FC_DEVICE void scale_rows_to_f16(unsigned (&q)[kSteps][4], float (&undone)[2]) {
+  constexpr unsigned kBias = 127, kTop = 14, kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    unsigned largest = 0;
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d)
+#pragma unroll
+      for (int i = r; i < 4; i += 2)
+#pragma unroll
+        for (int half = 0; half < 32; half += 16) {
+          const unsigned bits = q[d][i] << (16 - half) & kMagnitude;
+          if (bits < kInfinity && bits > largest) largest = bits;
+        }
+    // Of magnitudes that are finite, so that their order is that of their bits.
+    const unsigned exponent = ptx::bits_of_float(tile::quad_max(ptx::float_of_bits(largest))) >> 23 & 0xffu;
+    const unsigned scale = exponent < kTop + 1 ? 2 * kBias - 1 : 2 * kBias + kTop - exponent;
+    const float factor = ptx::float_of_bits(scale << 23);
+    undone[r] *= ptx::float_of_bits((2 * kBias - scale) << 23);
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d)
+#pragma unroll
+      for (int i = r; i < 4; i += 2)
+        q[d][i] = tile::pack<Element::kF16>(ptx::float_of_bits(q[d][i] << 16) * factor,
+                                            ptx::float_of_bits(q[d][i] & 0xffff0000u) * factor);
+  }
+}
+
+// Weights of keys in fp16 are times 2^14, so that those of a long row's keys keep their bits; O is so much larger until
+// a run ends.
+constexpr float weight_scale(const Traits& t) {
+  return has_quantised_cache(t) && operand_element(t) == Element::kF16 ? 16384.0f : 1.0f;
+}
+
 // Eight keys and two steps of 16 columns.
 template <Traits T>
 FC_DEVICE void multiply_keys(float (&acc_s)[4], const unsigned (&q_low)[4], const unsigned (&q_high)[4], unsigned low,
                              unsigned high) {
   unsigned k[2];
-  tile::widen<T.element, element_of_cache(T)>(low, k);
-  tile::mma<T.element>(acc_s, q_low, k[0], k[1]);
-  tile::widen<T.element, element_of_cache(T)>(high, k);
-  tile::mma<T.element>(acc_s, q_high, k[0], k[1]);
+  tile::widen<operand_element(T), element_of_cache(T)>(low, k);
+  tile::mma<operand_element(T)>(acc_s, q_low, k[0], k[1]);
+  tile::widen<operand_element(T), element_of_cache(T)>(high, k);
+  tile::mma<operand_element(T)>(acc_s, q_high, k[0], k[1]);
 }
 
 // 16 columns and two steps of eight keys.
@@ -44,15 +83,20 @@ FC_DEVICE void multiply_values(float (&acc_even)[4], float (&acc_odd)[4], const 
                                unsigned high) {
   constexpr unsigned kEvenThenOdd = 0x3120;
   unsigned of_low[2], of_high[2];
-  tile::widen<T.element, element_of_cache(T)>(ptx::prmt(low, 0u, kEvenThenOdd), of_low);
-  tile::widen<T.element, element_of_cache(T)>(ptx::prmt(high, 0u, kEvenThenOdd), of_high);
-  tile::mma<T.element>(acc_even, p, of_low[0], of_high[0]);
-  tile::mma<T.element>(acc_odd, p, of_low[1], of_high[1]);
+  tile::widen<operand_element(T), element_of_cache(T)>(ptx::prmt(low, 0u, kEvenThenOdd), of_low);
+  tile::widen<operand_element(T), element_of_cache(T)>(ptx::prmt(high, 0u, kEvenThenOdd), of_high);
+  tile::mma<operand_element(T)>(acc_even, p, of_low[0], of_high[0]);
+  tile::mma<operand_element(T)>(acc_odd, p, of_low[1], of_high[1]);
 }
 
-// From even and odd columns, 4t, 4t+2 and 4t+1, 4t+3 of 16, to pairs: 4t, 4t+1 and 4t+2, 4t+3.
-template <int kChunks>
+// From even and odd columns, 4t, 4t+2 and 4t+1, 4t+3 of 16, to pairs: 4t, 4t+1 and 4t+2, 4t+3. O is what it stands for
+// after that.
+template <Traits T, int kChunks>
 FC_DEVICE void sort_columns(float (&acc_o)[kChunks][4]) {
+  if constexpr (weight_scale(T) != 1.0f) {
+    const float undone[2] = {1.0f / weight_scale(T), 1.0f / weight_scale(T)};
+    tile::scale_rows(acc_o, undone);
+  }
 #pragma unroll
   for (int c = 0; c < kChunks; c += 2)
 #pragma unroll

@@ -80,7 +80,7 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
   // The parameters of the sequence, which functions keep beside those of the batch.
   const int ragged = !t.ragged ? 0 : has_expression(t) ? 24 : 8;
   // Fitted to ten operations, documents, prefixes, boolean tensors and biases.
-  const int expressions = has_expression(t) ? 16 + fragments * c.block_n / 8 : 0;
+  const int expressions = has_expression(t) ? 16 + fragments * c.block_n / (acc_s > 64 ? 5 : 8) : 0;
   return acc_o + acc_s + q + copies + tile_loop + band + ragged + expressions + fragments * 10 + 50;
 }
 

@@ -16,12 +16,20 @@ FC_DEVICE void widen_by_arithmetic(unsigned codes, unsigned (&pairs)[2]) {
         pack<E>(float_of_fp8<kStored>(codes >> 16 * i & 0xffu), float_of_fp8<kStored>(codes >> (16 * i + 8) & 0xffu));
 }
 
-// Four int8, the lowest byte first. A byte below the mantissa of 2^23 is a number of its own.
+// Four int8, the lowest byte first. A byte below the mantissa of 2^10 in fp16, or of 2^23 in fp32, is a number of its
+// own.
 template <Element E>
 FC_DEVICE void widen_int8(unsigned codes, unsigned (&pairs)[2]) {
+  const unsigned positive = codes ^ 0x80808080u;  // x + 128
+  if constexpr (E == Element::kF16) {
+    constexpr unsigned kUpperBytes = 0x64646464u;  // of 2^10
+    constexpr unsigned kOffsets = 0x64806480u;     // 2^10 + 128, twice
+    pairs[0] = ptx::sub_f16x2(ptx::prmt(positive, kUpperBytes, 0x4140u), kOffsets);
+    pairs[1] = ptx::sub_f16x2(ptx::prmt(positive, kUpperBytes, 0x4342u), kOffsets);
+    return;
+  }
   constexpr unsigned kTwoTo23 = 0x4b000000u;
   constexpr float kOffset = 8388608.0f + 128.0f;
-  const unsigned positive = codes ^ 0x80808080u;  // x + 128
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float low = ptx::float_of_bits(ptx::prmt(positive, kTwoTo23, 0x7440u + 2 * i)) - kOffset;

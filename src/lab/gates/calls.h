@@ -36,7 +36,8 @@ OutputError compare_sample(const PlacedProblem& problem, const Reference& refere
                            const AttentionOutputs& outputs);
 
 // kRepeat: the same launch gives the same bits. At GateLevel::kFull on hardware a hundred times, up to a thousand while
-// that takes less than 50 ms, fewer only where a hundred take more than five. Sets evidence["repeats"].
+// that takes less than 50 ms, on a GPU half a second; fewer only where a hundred take more than five. Sets
+// evidence["repeats"].
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence);
 
 // kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.

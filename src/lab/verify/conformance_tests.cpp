@@ -127,6 +127,7 @@ const std::vector<ConformanceTest>& conformance_tests() {
         exact("max_u16x2", "arithmetic", "MaxU16x2", "max_u16x2", kRegionWords),
         exact("prmt", "arithmetic", "Prmt", "prmt", kRegionWords),
         exact("cvt_f16x2", "arithmetic", "ToF16", "cvt_f16x2", kRegionWords),
+        exact("sub_f16x2", "arithmetic", "SubF16", "sub_f16x2", kRegionWords),
         exact("cvt_bf16x2", "arithmetic", "ToBf16", "cvt_bf16x2", kRegionWords),
         exact("cvt_f32_f16", "arithmetic", "FromF16", "cvt_f32_f16", 65536),
         exact("cvt_f32_bf16", "arithmetic", "FromBf16", "cvt_f32_bf16", 65536),

@@ -40,6 +40,14 @@ FC_DEVICE float cvt_f32_f16(unsigned short bits) {
   if ((bits & 0x7fff) > 0x7c00) return __builtin_bit_cast(float, 0x7fffffffu);
   return static_cast<float>(__builtin_bit_cast(_Float16, bits));
 }
+FC_DEVICE unsigned sub_f16x2(unsigned a, unsigned b) {
+  // fp32 has more than twice the bits of fp16, so rounding twice is rounding once.
+  const auto half = [&](int shift) {
+    return static_cast<unsigned>(cvt_f16(cvt_f32_f16(static_cast<unsigned short>(a >> shift)) -
+                                         cvt_f32_f16(static_cast<unsigned short>(b >> shift))));
+  };
+  return half(0) | half(16) << 16;
+}
 FC_DEVICE float cvt_f32_bf16(unsigned short bits) {
   return __builtin_bit_cast(float, static_cast<unsigned>(bits) << 16);
 }
