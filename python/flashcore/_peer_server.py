@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from . import _library
 from ._library import TIMED_CALL, Error, TimedWork
-from ._peer_calls import available, Call, flashcore_call, peer_call, PEERS, Problem, Refused
+from ._peers import available, Call, flashcore_call, peer_call, PEERS, Problem, Refused
 
 PROTOCOL = 1
 MAX_LAUNCHES = 200

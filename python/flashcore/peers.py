@@ -20,7 +20,7 @@ import sys
 
 from . import _library, _program
 from ._library import Error
-from ._peer_calls import PEERS
+from ._peers import PEERS
 
 
 def command(argv: list[str] | None = None) -> list[str]:

@@ -40,6 +40,17 @@ TEST(NsightCsv, IsReadAmongOtherLines) {
   EXPECT_FALSE(kernel.counters.contains("Process ID"));
 }
 
+TEST(NsightCsv, ErrorsAroundItAreToldApart) {
+  EXPECT_TRUE(has_ncu_table(kCsv));
+  EXPECT_FALSE(has_ncu_table("a line with \"ID\", in it\n"));
+  EXPECT_TRUE(ncu_errors(kCsv).empty());
+  const std::string text = "==PROF== a\n==ERROR== one\r\nthe program's words\n==ERROR== two\x1b[1m";
+  EXPECT_EQ(ncu_errors(text), (std::vector<std::string>{"==ERROR== one", "==ERROR== two\\x1b[1m"}));
+  EXPECT_EQ(why_counters_are_refused(text), "");
+  EXPECT_NE(why_counters_are_refused("==ERROR== ERR_NVGPUCTRPERM - no\n").find("NVreg_RestrictProfilingToAdminUsers=0"),
+            std::string::npos);
+}
+
 TEST(NsightCsv, KernelsAreKnownByTheirName) {
   constexpr const char* kName = "flashcore::sm80_fwd::forward<flashcore::Traits{1, 2}, flashcore::sm80_fwd::Config{}>";
   EXPECT_TRUE(is_kernel_of("forward", kName));

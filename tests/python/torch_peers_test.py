@@ -19,7 +19,7 @@ import torch  # noqa: E402
 import torch._dynamo  # noqa: E402: not for the first time while torch.compile is another function
 import torch._inductor.test_operators  # noqa: E402: the same
 from flashcore import _library  # noqa: E402
-from flashcore import _peer_calls as calls  # noqa: E402
+from flashcore import _peers as calls  # noqa: E402
 from flashcore import _peer_server as server  # noqa: E402
 from flashcore import peers  # noqa: E402
 

@@ -336,12 +336,15 @@ class ReadmeTables(unittest.TestCase):
         self.assertEqual(done.returncode, 3)
         self.assertIn("no problem named gone", done.stderr)
 
-    def test_docs_results_is_written_too(self):
-        (self.root / "docs").mkdir()
-        (self.root / "docs" / "results.md").write_text(README)
+    def test_docs_results_and_pages_of_folders_are_written_too(self):
+        pages = [self.root / "docs" / name for name in ("results.md", "design/one.md", "cookbook/one.md")]
+        for page in pages:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(README)
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
         self.assertEqual(self.run_script().returncode, 0)
-        self.assertIn("9.40 [8.40, 10.4]", (self.root / "docs" / "results.md").read_text())
+        for page in pages:
+            self.assertIn("9.40 [8.40, 10.4]", page.read_text())
 
     def test_a_chart_has_a_dot_for_each_problem_and_is_fresh_or_gone(self):
         (self.root / "docs").mkdir()

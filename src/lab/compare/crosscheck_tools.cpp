@@ -35,13 +35,8 @@ MethodReading lost(std::string method, std::string why) {
 }  // namespace
 
 MethodReading read_ncu_durations(const std::string& text, const std::string& kernel, const std::string& symbol) {
-  MethodReading reading{.method = kNcuMethod, .cold = true};
-  if (text.find("ERR_NVGPUCTRPERM") != std::string::npos) {
-    reading.why_not =
-        "the driver allows no performance counters to this user (ERR_NVGPUCTRPERM): an administrator sets "
-        "NVreg_RestrictProfilingToAdminUsers=0";
-    return reading;
-  }
+  MethodReading reading{.method = kNcuMethod, .cold = true, .why_not = why_counters_are_refused(text)};
+  if (!reading.why_not.empty()) return reading;
   std::vector<double> clocks;
   std::size_t launches = 0;
   try {
@@ -54,9 +49,8 @@ MethodReading read_ncu_durations(const std::string& text, const std::string& ker
       if (clock != launch.counters.end()) clocks.push_back(clock->second / 1e6);
     }
   } catch (const Error& e) {
-    const std::size_t error = text.find("==ERROR==");
-    reading.why_not = error == std::string::npos ? fmt::format("its table cannot be read: {}", e.what())
-                                                 : excerpt(text.substr(error, text.find('\n', error) - error));
+    const std::vector<std::string> errors = ncu_errors(text);
+    reading.why_not = errors.empty() ? fmt::format("its table cannot be read: {}", e.what()) : errors.front();
     return reading;
   }
   if (!clocks.empty()) reading.clock_mhz = median(clocks);

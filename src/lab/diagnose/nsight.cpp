@@ -4,11 +4,9 @@
 #include <cctype>
 #include <chrono>
 #include <filesystem>
-#include <sstream>
 
 #include "core/child_process.h"
 #include "core/error.h"
-#include "core/foreign_text.h"
 #include "core/process_end.h"
 
 namespace flashcore {
@@ -18,14 +16,6 @@ namespace fs = std::filesystem;
 
 // The first launch warms the caches, the second counts.
 constexpr std::ptrdiff_t kLaunches = 2;
-
-std::vector<std::string> error_lines(std::string_view output) {
-  std::vector<std::string> errors;
-  std::istringstream lines{std::string(output)};
-  for (std::string line; std::getline(lines, line);)
-    if (line.find("==ERROR==") != std::string::npos) errors.push_back(excerpt(line, 300));
-  return errors;
-}
 
 // The name that "==ERROR== Failed to find metric regex:^sm__no_such\.avg(\.|$)" is about.
 std::string refused_name(std::string_view line) {
@@ -47,7 +37,7 @@ std::string refused_name(std::string_view line) {
 // Those of `asked` that it refuses, by their whole name or by what comes before the first point.
 std::vector<std::string> unknown_metrics(std::string_view output, const std::vector<std::string>& asked) {
   std::vector<std::string> unknown;
-  for (const std::string& line : error_lines(output)) {
+  for (const std::string& line : ncu_errors(output)) {
     const std::string refused = refused_name(line);
     if (refused.empty()) continue;
     for (const std::string& name : asked)
@@ -58,20 +48,18 @@ std::vector<std::string> unknown_metrics(std::string_view output, const std::vec
 
 // Why a run gave nothing, or nothing to trust, from what Nsight Compute printed.
 std::string why_no_counters(const ProgramResult& result) {
-  const auto has = [&](const char* word) { return result.output.find(word) != std::string::npos; };
   if (!result.started || result.exit_code == 127)
     return "Nsight Compute could not be started; give its path with --ncu";
   if (!result.stopped.empty()) return "Nsight Compute " + result.stopped;
-  if (has("ERR_NVGPUCTRPERM"))
-    return "the driver does not let this user read counters (ERR_NVGPUCTRPERM); an administrator allows it with the "
-           "module option NVreg_RestrictProfilingToAdminUsers=0, in a container with the capability SYS_ADMIN";
-  const std::vector<std::string> errors = error_lines(result.output);
+  if (std::string refused = why_counters_are_refused(result.output); !refused.empty()) return refused;
+  const std::vector<std::string> errors = ncu_errors(result.output);
   if (!errors.empty()) return fmt::format("Nsight Compute reports: {}", errors.front());
-  if (has("No kernels were profiled"))
+  if (result.output.find("No kernels were profiled") != std::string::npos)
     return "Nsight Compute saw no kernel: it could not attach, or the launch failed before it; `flashcore check` says "
            "whether the candidate runs here";
-  return fmt::format("Nsight Compute ended with code {} and printed {}", result.exit_code,
-                     has("\"ID\",") ? "a table all the same; the program that it ran has failed" : "no table");
+  return fmt::format(
+      "Nsight Compute ended with code {} and printed {}", result.exit_code,
+      has_ncu_table(result.output) ? "a table all the same; the program that it ran has failed" : "no table");
 }
 
 }  // namespace
@@ -140,7 +128,7 @@ CollectedCounters collect_counters(const NsightOptions& options, const std::vect
       collected.why_none = "Nsight Compute knows none of the metrics";
       continue;
     }
-    if (!result.stopped.empty() || result.exit_code != 0 || result.output.find("\"ID\",") == std::string::npos) {
+    if (!result.stopped.empty() || result.exit_code != 0 || !has_ncu_table(result.output)) {
       collected.why_none = why_no_counters(result);
       return collected;
     }

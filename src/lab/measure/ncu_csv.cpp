@@ -33,7 +33,7 @@ std::optional<std::vector<std::string>> csv_fields(std::string_view line) {
   return fields;
 }
 
-std::vector<std::string_view> lines_of_csv(std::string_view text) {
+std::vector<std::string_view> lines_of(std::string_view text) {
   std::vector<std::string_view> lines;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
@@ -56,6 +56,8 @@ std::optional<double> counter_number(std::string text, std::ptrdiff_t line) {
   return parse_finite(text);
 }
 
+bool is_row_of_names(std::string_view line) { return line.starts_with("\"ID\","); }
+
 bool is_time_unit(const std::string& unit) {
   for (const char* known : {"ns", "nsecond", "us", "usecond", "ms", "msecond", "s", "second"})
     if (unit == known) return true;
@@ -76,9 +78,8 @@ double unit_factor(const std::string& unit) {
 }  // namespace
 
 std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text) {
-  const std::vector<std::string_view> lines = lines_of_csv(text);
-  const auto header_at =
-      std::find_if(lines.begin(), lines.end(), [](std::string_view line) { return line.starts_with("\"ID\","); });
+  const std::vector<std::string_view> lines = lines_of(text);
+  const auto header_at = std::find_if(lines.begin(), lines.end(), is_row_of_names);
   if (header_at == lines.end())
     throw_bad_input(
         "there is no table of Nsight Compute in it: no line begins with \"ID\"; write it with "
@@ -131,6 +132,24 @@ bool is_kernel_of(std::string_view csv_name, std::string_view name_expression) {
   };
   const std::string_view seen = path_of(csv_name), path = path_of(name_expression);
   return seen == path || (!seen.empty() && path.ends_with(fmt::format("::{}", seen)));
+}
+
+bool has_ncu_table(std::string_view text) {
+  const std::vector<std::string_view> lines = lines_of(text);
+  return std::any_of(lines.begin(), lines.end(), is_row_of_names);
+}
+
+std::vector<std::string> ncu_errors(std::string_view text) {
+  std::vector<std::string> errors;
+  for (const std::string_view line : lines_of(text))
+    if (line.find("==ERROR==") != std::string_view::npos) errors.push_back(excerpt(line, 300));
+  return errors;
+}
+
+std::string why_counters_are_refused(std::string_view text) {
+  if (text.find("ERR_NVGPUCTRPERM") == std::string_view::npos) return "";
+  return "the driver does not let this user read counters (ERR_NVGPUCTRPERM); an administrator allows it with the "
+         "module option NVreg_RestrictProfilingToAdminUsers=0, in a container with the capability SYS_ADMIN";
 }
 
 }  // namespace flashcore

@@ -1,5 +1,5 @@
 #pragma once
-// What Nsight Compute has measured, from the CSV that it writes: of profiles and of cross-checks.
+// What Nsight Compute has printed, its CSV and its errors: the one reader of profiles and of cross-checks.
 
 #include <map>
 #include <string>
@@ -22,5 +22,15 @@ std::vector<ProfiledKernel> parse_ncu_csv(std::string_view text);
 // Whether a kernel's name in the CSV ("forward", "void flashcore::sm80_fwd::forward<...>(...)") may be that of a name
 // expression ("flashcore::sm80_fwd::forward<...>").
 bool is_kernel_of(std::string_view csv_name, std::string_view name_expression);
+
+// Whether the text has the row of names that a table begins with.
+bool has_ncu_table(std::string_view text);
+
+// Its lines with ==ERROR==, fit to be quoted.
+std::vector<std::string> ncu_errors(std::string_view text);
+
+// Where the driver refuses counters (ERR_NVGPUCTRPERM): a sentence that says so, and what an administrator does. Else
+// empty.
+std::string why_counters_are_refused(std::string_view text);
 
 }  // namespace flashcore

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ._peer_calls import Problem, Refused, TwoBufferCall
+from .call import TwoBufferCall
+from .problem import Problem, Refused
 
 
 def _repeated(p: Problem) -> tuple[Any, Any, list[str]]:
