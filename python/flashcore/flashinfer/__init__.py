@@ -10,8 +10,8 @@ on the CPU; V may have another head dim than K. Nothing is compiled by plan(), n
 FlashInfer's are. Page lists, tables and lengths may be int64; a number that 32 bits do not hold is no page. With ALiBi log-sum-exps
 count distances from a row's own key. A request whose pages or lengths do not fit gets NaN, never another's data.
 
-Not here: rotary embeddings inside attention (ROPE_LLAMA), custom masks of batches (single_prefill_with_kv_cache takes them), queries of 16
-bits with caches of 8, 4-bit caches, multi-head latent attention, multi-item scoring, POD and block-sparse wrappers, head dims above 256.
+Not here: rotary embeddings inside attention (ROPE_LLAMA), custom masks of batches (single_prefill_with_kv_cache takes them), 4-bit caches,
+multi-head latent attention, multi-item scoring, POD and block-sparse wrappers, head dims above 256.
 """
 
 from __future__ import annotations
