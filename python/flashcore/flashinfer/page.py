@@ -11,7 +11,7 @@ from .. import _append, _torch_cache
 from . import _options, _tables
 from ._options import Cache
 
-__all__ = ["append_paged_kv_cache", "get_batch_indices_positions", "get_seq_lens"]
+__all__ = ["append_paged_kv_cache", "append_paged_mla_kv_cache", "get_batch_indices_positions", "get_seq_lens"]
 
 
 def get_seq_lens(kv_indptr: Tensor, kv_last_page_len: Tensor, page_size: int) -> Tensor:
@@ -77,6 +77,31 @@ def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indice
     _append_rows(_Part("append_key", append_key, "paged_kv_cache", k_cache, "k_scale", k_scale),
                  _Part("append_value", append_value, "paged_kv_cache", v_cache, "v_scale", v_scale),
                  batch_indices, positions, kv_indices, kv_indptr)  # fmt: skip
+
+
+def append_paged_mla_kv_cache(append_ckv: Tensor, append_kpe: Tensor, batch_indices: Tensor, positions: Tensor, ckv_cache: Tensor, kpe_cache: Tensor,
+                              kv_indices: Tensor, kv_indptr: Tensor, kv_last_page_len: Tensor, *, ckv_scale: Any = None, kpe_scale: Any = None) -> None:  # fmt: skip
+    """flashinfer.append_paged_mla_kv_cache: append_paged_kv_cache of the two caches of BatchMLAPagedAttentionWrapper, which may be views of
+    one tensor.
+
+    Args:
+        append_ckv, append_kpe: [nnz, dim of each], of any dims.
+        ckv_cache, kpe_cache: [pages, page_size, dim of each]. They are written.
+        ckv_scale, kpe_scale: of quantised caches (not in FlashInfer): a number, or a tensor of one element on their device, each.
+        The rest as of append_paged_kv_cache.
+
+    Raises:
+        flashcore.Error: as append_paged_kv_cache.
+    """
+    parts = []
+    for part in (_Part("append_ckv", append_ckv, "ckv_cache", ckv_cache, "ckv_scale", ckv_scale),
+                 _Part("append_kpe", append_kpe, "kpe_cache", kpe_cache, "kpe_scale", kpe_scale)):  # fmt: skip
+        for name, x, axes, shape in ((part.name, part.new, 2, "[nnz, dim]"), (part.cache_name, part.cache, 3, "[pages, page_size, dim]")):
+            if not isinstance(x, Tensor) or x.dim() != axes:
+                what = f"has shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"is a {type(x).__name__}"
+                raise _options.Error(f"{name} {what}; give {shape}")
+        parts.append(part._replace(new=part.new.unsqueeze(1), cache=part.cache.unsqueeze(2)))
+    _append_rows(*parts, batch_indices, positions, kv_indices, kv_indptr)
 
 
 class _Part(NamedTuple):
