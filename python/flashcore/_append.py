@@ -268,20 +268,20 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
     return turned
 
 
-def append_rows(k: Any, v: Any, k_cache: Any, v_cache: Any, row_sequences: Any, row_positions: Any, indices: Any, indptr: Any, layout: str = "NHD") -> None:
+def append_rows(k: Any, v: Any, k_cache: Any, v_cache: Any, row_sequences: Any, row_positions: Any, indices: Any, indptr: Any, layout: str = "NHD", *,
+                descale_k: Any = None, descale_v: Any = None) -> None:  # fmt: skip
     """The same in FlashInfer's form: row r of k [rows, heads_kv, head_dim] becomes key number row_positions[r] of sequence row_sequences[r], int32
-    both, whose pages are indices[indptr[s]] to indices[indptr[s + 1] - 1]."""
+    both, whose pages are indices[indptr[s]] to indices[indptr[s + 1] - 1]. Descales of each sequence are [batch, heads_kv] of indptr's batch."""
     call = _Call(k, v, k_cache, v_cache, layout, True, None)
-    if call.k.dtype != call.k_cache.dtype:
-        raise Error(f"k is {call.k.dtype} and k_cache {call.k_cache.dtype}; scale to 8 bits before, or use flashcore.append")
     rows = call.k.shape[0]
     starts, pages = _arrays.view(indptr, "indptr"), _arrays.view(indices, "indices")
     if len(starts.shape) != 1 or len(pages.shape) != 1 or starts.shape[0] < 1:
         raise Error(f"indptr has shape {starts.shape} and indices {pages.shape}; give [batch + 1] and [pages]")
-    if rows == 0 or pages.shape[0] == 0:
-        return
     o = call.operands
     o.batch, o.max_pages = starts.shape[0] - 1, pages.shape[0]
+    call.factors(descale_k, descale_v)
+    if rows == 0 or pages.shape[0] == 0:
+        return
     o.row_sequences, o.row_positions = call.int32s(row_sequences, "row_sequences", rows), call.int32s(row_positions, "row_positions", rows)
     o.block_table, o.table_starts = call.int32s(indices, "indices", pages.shape[0]), call.int32s(indptr, "indptr", starts.shape[0])
     call.launch((_NO_ROTARY, "fp32"), (k_cache, v_cache))

@@ -28,10 +28,10 @@ _MAX_PLANS = 1024
 _said: set[str] = set()
 
 
-def say_once(text: str) -> None:
-    """A Note, the first time that it is given."""
-    if text not in _said:
-        _said.add(text)
+def say_once(text: str, key: str | None = None) -> None:
+    """A Note, the first time that it is given, or that one of its `key` is."""
+    if (key or text) not in _said:
+        _said.add(key or text)
         warnings.warn(text, Note, stacklevel=_callers_level())
 
 

@@ -40,8 +40,9 @@ class ReadmeTest(unittest.TestCase):
         for name, blocks in pages.items():
             for kind, block in blocks:
                 with self.subTest(page=name):
-                    self.assertEqual(kind, "python")
-                    self.run_ok(sys.executable, "-c", block)
+                    self.assertIn(kind, ("python", "torch"))
+                    if kind == "python":  # torch_flashinfer_mla_test.py runs the other
+                        self.run_ok(sys.executable, "-c", block)
 
     def test_cpp(self):
         (self.folder / "CMakeLists.txt").write_text(BLOCKS["cmake"])

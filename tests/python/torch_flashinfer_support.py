@@ -1,14 +1,18 @@
-"""Shared by the tests of flashcore.flashinfer: requests in pages, and attention in fp64 with the error that a dtype may make. No test by itself."""
+"""Shared by the tests of flashcore.flashinfer: requests in pages, attention in fp64 with the error that a dtype may make, and tensors on the
+emulated GPU. No test by itself."""
 
+import ctypes
 import math
 import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 ROOT = Path(os.environ.get("FLASHCORE_SOURCE_DIR", Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(ROOT / "python"))
+from flashcore import _arrays, _library  # noqa: E402
 
 WORKSPACE = torch.empty(1)
 
@@ -84,3 +88,27 @@ def judge(test, out, lse, wanted):
     test.assertTrue((error <= wanted[2]).all(), f"error {error.max().item()} where {wanted[2].flatten()[error.argmax()].item()} is allowed")
     if lse is not None:
         torch.testing.assert_close(lse.double(), wanted[1], atol=2e-4, rtol=1e-5)
+
+
+class EmulatedGpu:
+    """Tensors in the memory of the emulated GPU, each in an allocation of its own; flashcore takes every tensor for one there. It is PyTorch's
+    CPU that has them, so that a test can read them."""
+
+    def __init__(self, test):
+        self.library = _library.library()
+        self.library.fc_memory_allocate.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)]
+        self.library.fc_memory_free.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self.test, of_torch = test, _arrays._of_torch
+        for name, value in (("_of_torch", lambda x, role: of_torch(x, role)._replace(device="emulator")),
+                            ("current_stream", lambda like: 0),
+                            ("empty_like", lambda like, shape, dtype: self.place(torch.empty(shape, dtype={"fp32": torch.float32}[dtype])))):  # fmt: skip
+            patch = mock.patch.object(_arrays, name, value)
+            patch.start()
+            test.addCleanup(patch.stop)
+
+    def place(self, x):
+        address = ctypes.c_void_p()
+        _library.check(self.library.fc_memory_allocate(_library.context("emulator"), max(x.nbytes, 1), ctypes.byref(address)))
+        self.test.addCleanup(self.library.fc_memory_free, _library.context("emulator"), address)
+        placed = torch.frombuffer((ctypes.c_uint8 * x.nbytes).from_address(address.value), dtype=torch.uint8).view(x.dtype).view(x.shape)
+        return placed.copy_(x)

@@ -282,7 +282,7 @@ class FlashInferTest(unittest.TestCase):
             ("paged_kv_indptr_arr has 1 elements and there are 2 levels", lambda: flashinfer.MultiLevelCascadeAttentionWrapper(2, WORKSPACE).plan([0, 0], [0], [], [], 1, 1, 8, 8)),
             (r"mask has shape \(4,\); give bool .rows. = .3,", lambda: flashinfer.merge_state_in_place(self.q, self.q[..., 0], self.q, self.q[..., 0], torch.ones(4))),
             ("v has shape .3, 0, 6, 64.", lambda: flashinfer.merge_states(torch.zeros(3, 0, HEADS, DIM), torch.zeros(3, 0, HEADS))),
-            ("append_key is torch.float32 and the cache torch.float16", lambda: flashinfer.append_paged_kv_cache(
+            ("append_key is torch.float32 and paged_kv_cache torch.float16; give rows of the cache's type", lambda: flashinfer.append_paged_kv_cache(
                 self.q[:, :2].float(), self.q[:, :2], lengths, lengths, cache, lists[1], lists[0], lists[2])),
             ("positions is torch.float32", lambda: flashinfer.append_paged_kv_cache(self.q[:, :2], self.q[:, :2], lengths, lengths.float(), cache, *lists)),
         ):  # fmt: skip

@@ -16,6 +16,7 @@ LAYOUTS = ("NHD", "HND")
 _DTYPES = {"float16": torch.float16, "half": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32,
            "float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}  # fmt: skip
 _EIGHT = (torch.float8_e4m3fn, torch.float8_e5m2)
+CACHES = (*_EIGHT, torch.int8)  # beside q of 16 or 32 bits
 _slopes: dict[tuple[int, torch.device], Tensor] = {}
 
 Cache = Union[Tensor, tuple[Tensor, Tensor]]
@@ -59,7 +60,7 @@ def options(heads_q: int, heads_kv: int, dim: int, dim_v: Optional[int], *, caus
     q_dtype = dtype_of(q_data_type, "q_data_type")
     is_int8 = kv_data_type in (torch.int8, "int8", "torch.int8")
     kv_dtype = q_dtype if kv_data_type is None else torch.int8 if is_int8 else dtype_of(kv_data_type, "kv_data_type")
-    if kv_dtype != q_dtype and (q_dtype in _EIGHT or kv_dtype not in (*_EIGHT, torch.int8)):
+    if kv_dtype != q_dtype and (q_dtype in _EIGHT or kv_dtype not in CACHES):
         raise Error(f"q_data_type is {q_dtype} and kv_data_type {kv_dtype}; give both alike, or keys and values of 8 bits beside queries of 16")
     usual = torch.bfloat16 if q_dtype in _EIGHT else q_dtype
     out_dtype = usual if o_data_type is None else dtype_of(o_data_type, "o_data_type")
@@ -97,6 +98,12 @@ def refuse(**given: Any) -> None:
         "kv_cache_sf": "4-bit caches have no kernel; give 16 or 8 bits",
         "skip_softmax_threshold_scale_factor": "no kernel skips keys; leave it out",
         "mask": "rows of a request are causal among themselves; leave it out",
+        "kv_len": "plan() is given kv_len_arr",
+        "page_table": "plan() is given the page lists",
+        "o_scale": "outputs of 8 bits have no kernel beside q of 16",
+        "ckv_scale_arr": "factors of each token have no kernel; give ckv_scale",
+        "use_profiler": "no kernel writes a profile; flashcore timeline does",
+        "profiler_buffer": "no kernel writes a profile; flashcore timeline does",
         "jit_args": "kernels are compiled for the problem without them; for sinks take BatchAttentionWithAttentionSinkWrapper",
         "prefix_len_ptr": "multi-item scoring has no kernel; leave it out",
         "token_pos_in_items_ptr": "multi-item scoring has no kernel; leave it out",
@@ -170,12 +177,13 @@ class Factors(NamedTuple):
     descales: dict[str, Any]
 
 
-def factors(o: Options, batch: int, q: Any, k: Any, v: Any, divisor: Any = None) -> Factors:
-    """`q_scale`, `k_scale` and `v_scale`: numbers, or of tensors of 8 bits a factor for each head. `divisor`: o_scale."""
+def factors(o: Options, batch: int, device: torch.device, q: Any, k: Any, v: Any, divisor: Any = None) -> Factors:
+    """`q_scale`, `k_scale` and `v_scale`: numbers, or of tensors of 8 bits tensors on `device`, of one element or a factor for each head.
+    `divisor`: o_scale."""
     over = number(divisor, "o_scale")
     if over == 0:
         raise Error(f"o_scale is {divisor}; give what outputs are divided by")
-    by = _undivided(o, batch, q, k, v)
+    by = _undivided(o, batch, device, q, k, v)
     if o.out_dtype not in _EIGHT:
         return by._replace(values=by.values / over)
     # An output of 8 bits is rounded by the kernel, and has its factor before.
@@ -186,32 +194,53 @@ def factors(o: Options, batch: int, q: Any, k: Any, v: Any, divisor: Any = None)
     return Factors(by.scores, 1.0, {"descale_q": 1.0, "descale_k": 1.0, "descale_v": by.values / over})
 
 
-def _undivided(o: Options, batch: int, q: Any, k: Any, v: Any) -> Factors:
-    given = (("q_scale", q, o.heads_q), ("k_scale", k, o.heads_kv), ("v_scale", v, o.heads_kv))
-    per_head = [isinstance(x, Tensor) and x.numel() > 1 for _, x, _ in given]
-    if not any(per_head):
+def _undivided(o: Options, batch: int, device: torch.device, q: Any, k: Any, v: Any) -> Factors:
+    has_q = o.dtype in _EIGHT
+    roles = [("k_scale", k, o.heads_kv), ("v_scale", v, o.heads_kv)]
+    if has_q:
+        roles.insert(0, ("q_scale", q, o.heads_kv))
+    if not any(map(is_by_head, (q, k, v))) and not any(is_on(x, device) for _, x, _ in roles if o.kv_dtype.itemsize == 1):
         of_k, of_v = number(k, "k_scale"), number(v, "v_scale")
         if o.kv_dtype != o.dtype and (of_k, of_v) != (1.0, 1.0):  # however small: the kernel has them in fp32
             return Factors(number(q, "q_scale"), 1.0, {"descale_k": of_k, "descale_v": of_v})
         return Factors(number(q, "q_scale") * of_k, of_v, {})
-    if o.kv_dtype == o.dtype and o.dtype not in _EIGHT:
+    if o.kv_dtype.itemsize > 1:
         raise Error(f"a scale for each head is given and q is {o.dtype}; give numbers: only 8-bit tensors have factors")
-    if o.kv_dtype != o.dtype and per_head[0]:
+    if is_by_head(q) and not has_q:
         raise Error(f"q_scale has a factor for each head and q is {o.dtype}; give a number: only the cache has 8 bits")
-    made = {}
-    for (name, x, heads), many in zip(given, per_head):
-        if o.kv_dtype != o.dtype and name == "q_scale":
-            continue
-        if many and (x.shape != (heads,) or x.dtype != torch.float32):
+    if is_by_head(q) and o.heads_q != o.heads_kv:
+        raise Error("q_scale has a factor for each query head, of which several share a key head; give a number")
+    made = {f"descale_{name[0]}": x for (name, _, _), x in zip(roles, descales(batch, device, *roles))}
+    return Factors(1.0 if has_q else number(q, "q_scale"), 1.0, made)
+
+
+def is_by_head(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.numel() > 1
+
+
+def is_on(x: Any, device: torch.device) -> bool:
+    return isinstance(x, Tensor) and x.device == device
+
+
+def descales(batch: int, device: torch.device, *given: tuple[str, Any, int]) -> list[Any]:
+    """Of (name, scale, heads) each what flashcore's descales are: numbers and float32 [1] on `device`, or where a scale has a factor for each
+    head float32 [batch, heads] all. Nothing on a GPU is read here."""
+    made = []
+    for name, x, heads in given:
+        if is_by_head(x) and (x.shape != (heads,) or x.dtype != torch.float32):
             raise Error(f"{name} is {x.dtype} of shape {tuple(x.shape)}; give float32 [heads] = ({heads},), or a number")
-        device = next(y.device for y in (q, k, v) if isinstance(y, Tensor) and y.numel() > 1)
-        per = x.to(device) if many else torch.full((heads,), number(x, name), device=device)
-        if heads != o.heads_kv:
-            if many and o.heads_q != o.heads_kv:
-                raise Error("q_scale has a factor for each query head, of which several share a key head; give a number")
-            per = per[: o.heads_kv]
-        made[f"descale_{name[0]}"] = per.expand(batch, -1).contiguous()
-    return Factors(1.0 if "descale_q" in made else number(q, "q_scale"), 1.0, made)
+        if is_by_head(x):
+            made.append(x.detach().to(device))
+        elif is_on(x, device) and x.numel() == 1:
+            made.append(x.detach().float().reshape(1))
+        else:
+            made.append(number(x, name))
+            if not 0 < made[-1] < math.inf:
+                raise Error(f"{name} is {x}; give a number that is positive and finite")
+    if not any(map(is_by_head, made)):
+        return made
+    per = (x if isinstance(x, Tensor) else torch.full((1,), x, dtype=torch.float32, device=device) for x in made)
+    return [x.expand(batch, heads).contiguous() for x, (_, _, heads) in zip(per, given)]
 
 
 def keywords(o: Options, device: torch.device, by: Factors, sinks: Optional[Tensor], window_left: Optional[int] = None) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class BatchPrefillWithRaggedKVCacheWrapper:
                                  f"dims {o.dim} and {o.dim_v}")  # fmt: skip
         cu_q, rows = self._rows.of(q)
         cu_kv, keys = self._keys.of(k, "k and v have", "keys")
-        by = _options.factors(o, cu_q.shape[0] - 1, *scales_of(args, (q_scale, k_scale, v_scale)), o_scale)
+        by = _options.factors(o, cu_q.shape[0] - 1, q.device, *scales_of(args, (q_scale, k_scale, v_scale)), o_scale)
         k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
         made = _varlen.varlen_attention(q, k, v, cu_q, cu_kv, rows, keys, out=_options.output(q, o, out), return_lse=return_lse,
                                         **_options.keywords(o, q.device, by, None))  # fmt: skip

@@ -68,7 +68,7 @@ def run_paged(q: Tensor, cache: Cache, o: _options.Options, pages: _tables.Pages
     if k.shape[keys] != pages.page_size or k.shape[heads] != o.heads_kv or v.shape[3] != o.dim_v or k.dtype != o.kv_dtype:
         raise _options.Error(f"the cache is {k.dtype} with K {tuple(k.shape)} and V {tuple(v.shape)}; plan() was told {o.kv_dtype}, {layout}, pages of "
                              f"{pages.page_size} keys, {o.heads_kv} heads, dims {o.dim} and {o.dim_v}")  # fmt: skip
-    by = _options.factors(o, pages.used.shape[0], *scales)
+    by = _options.factors(o, pages.used.shape[0], q.device, *scales)
     made = _paged.paged_attention(q, k, v, pages.table, pages.used, cu_seqlens_q=cu_q, max_seqlen_q=rows, layout=layout,
                                   out=_options.output(q, o, out), return_lse=return_lse,
                                   **_options.keywords(o, q.device, by, sinks, window_left))  # fmt: skip
@@ -92,10 +92,12 @@ def by_table(query: Tensor, cache: Cache, tables: Tensor, lengths: Tensor, max_k
     layout = _options.layout_of(layout)
     k, v = _options.split(cache, "kv_cache")
     given = out.dtype if out is not None and out_dtype is None else out_dtype
+    # A scale on the device is not waited for: that of an 8-bit K is read there, as its factor.
+    fused = bmm1 if k.dtype.itemsize == 1 and _options.is_on(bmm1, query.device) and not _options.is_by_head(bmm1) else None
     o = _options.options(query.shape[-2], k.shape[1 if layout == "HND" else 2], query.shape[-1], v.shape[3], causal=causal, pos_encoding_mode="NONE",
-                         window_left=window_left, logits_soft_cap=None, sm_scale=_options.number(bmm1, "bmm1_scale"), q_data_type=query.dtype,
-                         kv_data_type=k.dtype, o_data_type=given)  # fmt: skip
-    by = _options.factors(o, tables.shape[0], None, None, bmm2, o_scale)
+                         window_left=window_left, logits_soft_cap=None, sm_scale=1.0 if fused is not None else _options.number(bmm1, "bmm1_scale"),
+                         q_data_type=query.dtype, kv_data_type=k.dtype, o_data_type=given)  # fmt: skip
+    by = _options.factors(o, tables.shape[0], query.device, None, fused, bmm2, o_scale)
     query = _options.require_q(query, o, None)
     made = _paged.paged_attention(query, k, v, tables, lengths, cu_seqlens_q=cu_q, max_seqlen_q=rows,
                                   max_seqlen_kv=min(max_keys, tables.shape[1] * k.shape[2 if layout == "HND" else 1]), layout=layout,

@@ -45,7 +45,7 @@ def single_prefill_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, scale_q: Any =
     o = _options.options(q.shape[1], k.shape[1], q.shape[2], v.shape[2], causal=causal and custom_mask is None, pos_encoding_mode=pos_encoding_mode,
                          window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k.dtype,
                          o_data_type=o_dtype)  # fmt: skip
-    by = _options.factors(o, 1, scale_q, scale_k if scale_k is not None else k_scale, scale_v if scale_v is not None else v_scale)
+    by = _options.factors(o, 1, q.device, scale_q, scale_k if scale_k is not None else k_scale, scale_v if scale_v is not None else v_scale)
     mask = None
     if custom_mask is not None:
         if custom_mask.shape != (q.shape[0], k.shape[0]):

@@ -59,9 +59,11 @@ def ceil_div(a: int, b: int) -> int:
 class Planner:
     """Makes Pages. With `fixed` (CUDA graphs) every plan writes to the same memory, so that captured runs read the newest."""
 
+    names = ("indptr", "indices", "last_page_len")
+
     def __init__(self, device: torch.device, fixed: Optional[tuple[Tensor, Tensor, Tensor]]) -> None:
         self.device = device
-        self.fixed = fixed  # the caller's buffers: indptr, indices, last_page_len
+        self.fixed = fixed  # the caller's buffers, in the order of `names`
         self.made: Optional[Pages] = None
 
     def plan(self, indptr: Any, indices: Any, last_page_len: Any, page_size: int, max_keys: Optional[int], block_tables: Optional[Tensor],
@@ -69,11 +71,12 @@ class Planner:
         page_size = _options.whole(page_size, "page_size", 1, 65536, "keys")
         if max_keys is not None:
             max_keys = _options.whole(max_keys, "max_sequence_kv", 0, 2**31 - 1, "keys")
-        indices, last = int32(indices, "indices"), int32(last_page_len, "last_page_len")
-        starts, host = boundaries(indptr, "indptr", indices.shape[0])
+        of_starts, of_indices, of_last = self.names
+        indices, last = int32(indices, of_indices), int32(last_page_len, of_last)
+        starts, host = boundaries(indptr, of_starts, indices.shape[0])
         batch = starts.shape[0] - 1
         if last.shape[0] != batch:
-            raise _options.Error(f"last_page_len has shape {tuple(last.shape)} and indptr {tuple(starts.shape)}; give [batch] and [batch + 1]")
+            raise _options.Error(f"{of_last} has shape {tuple(last.shape)} and {of_starts} {tuple(starts.shape)}; give [batch] and [batch + 1]")
         if self.fixed is not None:
             self._fill(starts, indices, last)
         if block_tables is not None and seq_lens is not None:
@@ -81,9 +84,13 @@ class Planner:
         else:
             columns = self._columns(starts, host, indices, page_size, max_keys, batch)
             device = [x.to(self.device, non_blocking=True) for x in (starts, indices, last)]
-            pages = Pages(*_paged.block_table_of_csr(*device, page_size, columns), page_size)
+            pages = Pages(*self._table(*device, page_size, columns), page_size)
         self.made = pages if self.fixed is None or self.made is None else self._renewed(self.made, pages)
         return self.made
+
+    def _table(self, starts: Tensor, indices: Tensor, last: Tensor, page_size: int, columns: int) -> tuple[Tensor, Tensor]:
+        table, used = _paged.block_table_of_csr(starts, indices, last, page_size, columns)
+        return table, used
 
     def _given(self, tables: Tensor, lengths: Tensor, batch: int, page_size: int) -> Pages:
         table, used = int32(tables, "block_tables", 2).to(self.device), int32(lengths.flatten(), "seq_lens").to(self.device)
@@ -113,7 +120,7 @@ class Planner:
 
     def _fill(self, starts: Tensor, indices: Tensor, last: Tensor) -> None:
         assert self.fixed is not None
-        for name, buffer, given, whole in zip(("indptr", "indices", "last_page_len"), self.fixed, (starts, indices, last), (True, False, True)):
+        for name, buffer, given, whole in zip(self.names, self.fixed, (starts, indices, last), (True, False, True)):
             if given.shape[0] > buffer.shape[0] or (whole and given.shape != buffer.shape):
                 raise _options.Error(f"{name} has {given.shape[0]} elements and the wrapper's buffer {buffer.shape[0]}; with use_cuda_graph the batch is "
                                      "fixed, and pages fit the buffer")  # fmt: skip
@@ -127,3 +134,15 @@ class Planner:
         old.table[:, : new.table.shape[1]].copy_(new.table)
         old.used.copy_(new.used)
         return old
+
+
+class LengthsPlanner(Planner):
+    """Of calls that say each request's keys, not those in its last page. A list may have pages that no key is on yet."""
+
+    names = ("kv_indptr", "kv_indices", "kv_len_arr")
+
+    def _table(self, starts: Tensor, indices: Tensor, last: Tensor, page_size: int, columns: int) -> tuple[Tensor, Tensor]:
+        table, _ = _paged.block_table_of_csr(starts, indices, last, page_size, columns)
+        room = (starts[1:] - starts[:-1]).long() * page_size
+        # -1 is no length, and so NaN in all of the request's rows: those that see no key without a page would have numbers.
+        return table, torch.where(last <= room, last, -1)

@@ -117,7 +117,8 @@ class BatchDecodeWithPagedKVCacheWrapper:
         Args:
             q: [batch * q_len_per_req, heads, dim].
             paged_kv_cache: [pages, 2, page_size, heads_kv, dim] (NHD) or [pages, 2, heads_kv, page_size, dim] (HND), or (K, V) without the 2.
-            q_scale, k_scale, v_scale: numbers that scores and outputs are multiplied with.
+            q_scale, k_scale, v_scale: numbers that scores and outputs are multiplied with; of 8 bits also tensors on q's device, of one element
+                or float32 [heads] of each, which are not waited for.
             out: where to write, as q.
             return_lse: also return the log-sum-exp to base 2, float32 [rows, heads]; in `lse` if given.
             window_left: in the place of plan()'s.
@@ -192,8 +193,9 @@ def trtllm_batch_decode_with_kv_cache(query: Tensor, kv_cache: Cache, workspace_
         block_tables: int32 [batch, max_pages].
         seq_lens: int32 [batch]: keys of each request, those of its rows included.
         max_seq_len: the most keys that a request may have.
-        bmm1_scale: what scores are multiplied with: sm_scale and the scales of q and k. A number.
-        bmm2_scale: what outputs are multiplied with. A number.
+        bmm1_scale: what scores are multiplied with, q_scale * k_scale * sm_scale: the scale of softmax, and those of a quantised cache and
+            of 8-bit q. A number, or of 8-bit caches a tensor of one element on the device of q, which is not waited for.
+        bmm2_scale: what outputs are multiplied with: v_scale. As bmm1_scale.
         window_left: keys that a row sees before its own one; -1: all.
         out, out_dtype: where to write, or its type.
         sinks: [heads], logits that join each row's sum; a tensor or a list of one.
