@@ -1,6 +1,7 @@
 #include "core/data.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -251,24 +252,39 @@ class BatchOf {
   std::vector<PageOwner> owners_;
 };
 
+// Raises `largest` to `value`: of numbers that are not negative, whose order is that of their bits.
+void raise_to(float& largest, float value) {
+  std::atomic_ref<float> shared(largest);
+  float seen = shared.load(std::memory_order_relaxed);
+  while (value > seen && !shared.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+  }
+}
+
+// Calls body(batch, head, row) for each row of a tensor, on all cores where there are many elements.
+template <class Body>
+void for_each_row(const TensorLayout& layout, const Body& body) {
+  parallel_for(layout.batch * layout.heads, layout.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
+    for (std::int64_t row = 0; row < layout.rows; ++row) body(at / layout.heads, at % layout.heads, row);
+  });
+}
+
 // The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
 // heads that share one with Scaling::kHead.
-std::vector<float> factors_of(const Problem& problem, DType dtype, const HostTensor& values, std::int64_t group,
-                              const BatchOf& batch_of) {
-  const TensorLayout& l = values.layout;
-  std::vector<float> heads(static_cast<std::size_t>(problem.batch * l.heads), 0.0f);
-  parallel_for(l.batch * l.heads, l.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
-    const std::int64_t head = at % l.heads;
-    for (std::int64_t row = 0; row < l.rows; ++row) {
-      float& largest = heads[static_cast<std::size_t>(batch_of(at / l.heads, row) * l.heads + head)];
-      for (std::int64_t column = 0; column < l.columns; ++column) {
-        const float magnitude = std::abs(values.at(at / l.heads, head, row, column));
-        if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
-      }
-    }
-  });
+template <class Value>
+std::vector<float> factors_of(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
+                              const BatchOf& batch_of, const Value& value) {
   std::vector<float> factors(static_cast<std::size_t>(problem.descale_count()), 0.0f);
   if (factors.empty()) return factors;
+  std::vector<float> heads(static_cast<std::size_t>(problem.batch * layout.heads), 0.0f);
+  for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+    float largest = 0;
+    for (std::int64_t column = 0; column < layout.columns; ++column) {
+      const float magnitude = std::abs(value(Place{batch, head, row, column}));
+      if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+    }
+    // Pages of one sequence are rows of several entries.
+    raise_to(heads[static_cast<std::size_t>(batch_of(batch, row) * layout.heads + head)], largest);
+  });
   for (std::size_t head = 0; head < heads.size(); ++head) {
     float& factor = factors[factors.size() == 1 ? 0 : head / static_cast<std::size_t>(group)];
     factor = std::max(factor, heads[head]);
@@ -278,23 +294,20 @@ std::vector<float> factors_of(const Problem& problem, DType dtype, const HostTen
   return factors;
 }
 
-// `value` of every place as `dtype`, and the factors where that has 8 bits.
+// `value` of every place as `dtype`, and the factors where that has 8 bits. Values are drawn twice then: a cache of a
+// gigabyte took longer to keep in fp32 than to draw again.
 template <class Value>
 HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
                 const BatchOf& batch_of, std::vector<float>& factors, const Value& value) {
   if (size_of(dtype) > 1) return fill(dtype, layout, value);
-  const HostTensor plain =
-      fill(DType::kF32, make_layout(Layout::kBhsd, layout.batch, layout.heads, layout.rows, layout.columns), value);
-  factors = factors_of(problem, dtype, plain, group, batch_of);
+  factors = factors_of(problem, dtype, layout, group, batch_of, value);
   HostTensor tensor(dtype, layout);
   std::fill(tensor.data.begin(), tensor.data.end(), nan_code(dtype));  // which stays between the rows
-  parallel_for(layout.batch * layout.heads, layout.elements() < kSmall ? 1 : 0, [&](std::int64_t at) {
-    const std::int64_t b = at / layout.heads, head = at % layout.heads;
-    for (std::int64_t row = 0; row < layout.rows; ++row) {
-      const float factor = descale_at(problem, factors, batch_of(b, row), head / group);
-      for (std::int64_t column = 0; column < layout.columns; ++column)
-        store_quantised(tensor, layout.offset(b, head, row) + column, plain.at(b, head, row, column) / factor);
-    }
+  for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+    const float factor = descale_at(problem, factors, batch_of(batch, row), head / group);
+    const std::int64_t first = layout.offset(batch, head, row);
+    for (std::int64_t column = 0; column < layout.columns; ++column)
+      store_quantised(tensor, first + column, value(Place{batch, head, row, column}) / factor);
   });
   return tensor;
 }

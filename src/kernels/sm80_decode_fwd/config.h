@@ -122,7 +122,9 @@ constexpr int registers_needed(const Config& c, const Traits& t) {
                     : keys_per_warp(c) > 32 ? 24
                                             : 0;
   const int functions = !transforms_scores(t) ? 0 : acc_o >= 128 ? 28 : 20;
-  return acc_o + acc_s + q + rest + functions + codes;
+  // K and V of other widths have addresses of their own.
+  const int uneven = acc_o >= 112 && keys_per_warp(c) > 16 && t.head_dim != t.head_dim_v ? 48 : 0;
+  return acc_o + acc_s + q + rest + functions + codes + uneven;
 }
 
 // The reason in words, or null. What this accepts compiles without spills, fits and is correct.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <span>
 
 #include "core/error.h"
 #include "kernels/gpu_family.h"
@@ -123,12 +124,15 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     struct Ring {
       int key_warps, block_n, num_stages, ctas_per_sm;
     };
-    constexpr Ring kRings[] = {{4, 64, 3, 2}, {4, 64, 2, 2}, {4, 64, 4, 1}, {4, 64, 3, 1}, {4, 64, 2, 1},
-                               {2, 32, 4, 2}, {2, 32, 3, 2}, {2, 64, 4, 1}, {2, 64, 3, 1}, {2, 32, 4, 1},
-                               {2, 32, 3, 1}, {2, 32, 2, 1}, {1, 16, 2, 1}};
+    // The first is for codes, whose blocks have half the bytes: 64 sequences of 4096 keys of e4m3 took 203 us, and 212 in
+    // blocks of 64 (H100, head dim 128).
+    constexpr Ring kRings[] = {{4, 128, 2, 2}, {4, 64, 3, 2}, {4, 64, 2, 2}, {4, 64, 4, 1}, {4, 64, 3, 1},
+                               {4, 64, 2, 1},  {2, 32, 4, 2}, {2, 32, 3, 2}, {2, 64, 4, 1}, {2, 64, 3, 1},
+                               {2, 32, 4, 1},  {2, 32, 3, 1}, {2, 32, 2, 1}, {1, 16, 2, 1}};
+    const std::span<const Ring> rings = std::span(kRings).subspan(problem.has_quantised_cache() ? 0 : 1);
     const std::int64_t rows = problem.seqlen_q * problem.group_size();
     for (int row_warps = rows <= 16 ? 1 : rows <= 32 ? 2 : 4; row_warps >= 1; row_warps /= 2) {
-      for (const Ring& ring : kRings) {
+      for (const Ring& ring : rings) {
         const DecodeConfig config = {.row_warps = row_warps,
                                      .key_warps = ring.key_warps,
                                      .block_n = ring.block_n,
