@@ -95,9 +95,21 @@ class Generator {
     // Caps keep q and k far inside fp16 (65504) whatever scale the problem asks for.
     peak_ = std::min(kPeakLogit / (scale * dim), 1000.0);
     large_ = std::min(std::sqrt(kLargeLogit / (scale * std::sqrt(dim))), 1000.0);
+    negative_ = std::min(kNegativeLogit / (scale * dim), 1000.0);
+    if (problem.descale_count() == 0) return;
+    // Factors of 8-bit types that are far below and far above 1; q makes up for k's.
+    if (pattern == Pattern::kPeaked) by_k_ = by_v_ = 0x1p-10;
+    if (pattern == Pattern::kConstant) by_k_ = by_v_ = 0x1p8;
   }
 
-  float q(const Place& at) const {
+  float q(const Place& at) const { return static_cast<float>(q_value(at) / by_k_); }
+
+  float k(const Place& at) const { return static_cast<float>(k_scaled(at) * by_k_); }
+
+  float v(const Place& at) const { return static_cast<float>(v_value(at) * by_v_); }
+
+ private:
+  float q_value(const Place& at) const {
     const double plain = q_.normal(index(at, p_.heads_q, p_.seqlen_q, p_.head_dim));
     switch (pattern_) {
       case Pattern::kPeaked:
@@ -111,19 +123,24 @@ class Generator {
                                   0.125 * plain);
       }
       case Pattern::kLargeLogits: return static_cast<float>(large_ * plain);
+      case Pattern::kConstant:
+        // Every score of a row is the same, and of every other row far below zero, where a maximum that begins at zero
+        // or at a number that looks small leaves nothing of the row.
+        if ((at.batch + at.head + at.row) % 2 != 0) return static_cast<float>(plain);
+        return static_cast<float>(-negative_ * k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
       case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
       default: return static_cast<float>(plain);
     }
   }
 
-  float k(const Place& at) const {
+  float k_scaled(const Place& at) const {
     const double plain = k_value(at);
     if (pattern_ == Pattern::kLargeLogits) return static_cast<float>(large_ * plain);
     if (pattern_ == Pattern::kNonFinite) return poison_k(at, static_cast<float>(plain));
     return static_cast<float>(plain);
   }
 
-  float v(const Place& at) const {
+  float v_value(const Place& at) const {
     const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
     const double plain = v_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
     if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
@@ -131,9 +148,9 @@ class Generator {
     return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
   }
 
- private:
-  static constexpr double kPeakLogit = 30;    // e^-30 is below every dtype's resolution
-  static constexpr double kLargeLogit = 500;  // standard deviation of the logits
+  static constexpr double kPeakLogit = 30;       // e^-30 is below every dtype's resolution
+  static constexpr double kLargeLogit = 500;     // standard deviation of the logits
+  static constexpr double kNegativeLogit = 120;  // e^-120 is no number of fp32
 
   // All other keys together weigh about a fifth of one row's.
   double tail_peak(std::int64_t keys) const {
@@ -189,7 +206,8 @@ class Generator {
   const Band<std::int64_t> band_;
   Pattern pattern_;
   Random q_, k_, v_, choice_, place_;
-  double peak_ = 0, large_ = 0;
+  double peak_ = 0, large_ = 0, negative_ = 0;
+  double by_k_ = 1, by_v_ = 1;
 };
 
 // Below this many elements starting a thread costs more than the work.
@@ -308,6 +326,10 @@ HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout,
     const std::int64_t first = layout.offset(batch, head, row);
     for (std::int64_t column = 0; column < layout.columns; ++column)
       store_quantised(tensor, first + column, value(Place{batch, head, row, column}) / factor);
+    // No number becomes -128, and a cache of somebody else's making may have it.
+    constexpr std::int64_t kColumn = 5, kEveryRow = 8;
+    if (dtype == DType::kInt8 && row % kEveryRow == 0 && layout.columns > kColumn)
+      tensor.data[static_cast<std::size_t>(first + kColumn)] = std::byte{0x80};
   });
   return tensor;
 }

@@ -16,7 +16,7 @@ enum class Pattern {
   kNormal,       // N(0,1) in q, k, v: what timing uses
   kPeaked,       // q rows aligned with one key each: softmax close to one-hot
   kLargeLogits,  // |q·k|·scale in the hundreds to thousands, finite in the dtype: overflow without max subtraction
-  kConstant,     // every row of k and v the same: uniform softmax, o = v
+  kConstant,     // every row of k and v the same: uniform softmax, o = v; every other row's scores are far below zero
   kOutlier,      // N(0,1) with a few elements of v 1000 times larger: a dropped or doubled key shows
   kLongTail,     // one key holds most of each row's weight, the rest is spread over all others, and v has a mean: what
                  // drops small weights shows

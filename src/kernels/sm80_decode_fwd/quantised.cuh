@@ -42,8 +42,8 @@ FC_DEVICE void scale_rows_to_f16(unsigned (&q)[kSteps][4], float (&undone)[2]) {
 #pragma unroll
       for (int i = r; i < 4; i += 2)
 #pragma unroll
-        for (int half = 0; half < 32; half += 16) {
-          const unsigned bits = q[d][i] << (16 - half) & kMagnitude;
+        for (int shift = 0; shift < 32; shift += 16) {
+          const unsigned bits = q[d][i] << (16 - shift) & kMagnitude;
           if (bits < kInfinity && bits > largest) largest = bits;
         }
     // Of magnitudes that are finite, so that their order is that of their bits.

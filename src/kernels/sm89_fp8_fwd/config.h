@@ -63,14 +63,15 @@ constexpr int registers_needed(const Config& c, const Traits& t, int arch) {
   const int acc_s = fragments * c.block_n / 2, p = fragments * c.block_n / 8;
   const int q = c.q_in_registers ? fragments * padded_k(t.head_dim) / 8 : fragments * 4;
   const int unpacked = multiplies_8_bits(arch) ? 0
-                       : fragments == 1        ? (c.q_in_registers ? 92 : 72) + t.head_dim_v / 8
-                                               : 72 + t.head_dim_v / 4;
+                       : fragments == 1        ? (c.q_in_registers ? 76 : 56) + t.head_dim_v / 8
+                                               : 56 + t.head_dim_v / 4;
   // Beside the widest O of one fragment, or a wide one and many scores, ptxas places badly what little is left.
   const bool is_tight = t.head_dim_v >= 160 || (t.head_dim_v >= 96 && c.block_n > 64);
-  const int wide = multiplies_8_bits(arch) && fragments == 1 && is_tight ? 48 : 0;
-  // Of wide heads and many keys ptxas unpacks more ahead than fits: of 400 draws nine spilled.
-  const bool is_long = padded_k(t.head_dim) >= 160 && padded_k(t.head_dim) * c.block_n * fragments > 160 * 64;
-  const int ahead = !multiplies_8_bits(arch) && is_long ? 90 : 0;
+  const int wide = multiplies_8_bits(arch) && fragments == 1 && is_tight ? 28 : 0;
+  // Of wide heads and many keys beside a narrow O ptxas unpacks more ahead than fits: of 400 draws nine spilled.
+  const bool is_long = padded_k(t.head_dim) >= 160 && t.head_dim_v <= 128;
+  const int ahead =
+      !multiplies_8_bits(arch) && is_long && padded_k(t.head_dim) * c.block_n * fragments > 160 * 64 ? 90 : 0;
   return acc_o + acc_s + p + q + fragments * 8 + unpacked + wide + ahead + (t.softcap && fragments == 2 ? 8 : 0) + 60;
 }
 

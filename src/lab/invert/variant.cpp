@@ -136,12 +136,12 @@ std::string strided_loads(Overlay& overlay, std::string&) {
                                "row = thread % kRowStep, chunk = " + apart("thread / kRowStep"));
   places += overlay.replace("tile/shared_tile.cuh", "row = index / kChunks, chunk = index % kChunks",
                             "row = index % kRows, chunk = " + apart("index / kRows"));
-  places += overlay.replace("sm80_decode_fwd/kernel.cuh", "unsigned thread() { return ptx::tid_x(); }",
+  places += overlay.replace("sm80_decode_fwd/pieces.cuh", "unsigned thread() { return ptx::tid_x(); }",
                             "unsigned thread() {\n"
-                            "      constexpr unsigned kRows = kThreads / kChunks;\n"
-                            "      const unsigned own = ptx::tid_x();\n"
-                            "      return kOneChunk ? own % kRows * kChunks + own / kRows : own;\n"
-                            "    }");
+                            "    constexpr unsigned kRows = threads_per_block(C) / kChunks;\n"
+                            "    const unsigned own = ptx::tid_x();\n"
+                            "    return kOneChunk ? own % kRows * kChunks + own / kRows : own;\n"
+                            "  }");
   places += overlay.plant("ld_global_v4");
   if (overlay.has("load_any<")) places += overlay.plant("ld_global_u16");
   return planted_or(places, "its tiles come by TMA, in whole boxes");
