@@ -58,6 +58,19 @@ class ReadmeTables(unittest.TestCase):
         self.assertTrue(text.endswith("\nend\n") and "old" not in text)
         self.assertEqual(self.run_script("--check").returncode, 0)
 
+    def test_problems_of_the_suite_that_no_row_has_are_told(self):
+        (self.root / "suites").mkdir()
+        row = result("b1_h8_s512_d64_fp16", 9.4, 1.2)
+        row.update(name="first", suite="few")
+        problems = ["first", "second", "third"]
+        (self.root / "suites" / "few.yaml").write_text("problems:\n" + "".join(f"  - {{name: {name}, seq_len: 5}}\n" for name in problems))
+        self.results(row)
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertIn("Not measured here, of the 3 problems of `suites/few.yaml`: `second`, `third`.", self.readme())
+        (self.root / "suites" / "few.yaml").write_text("problems:\n  - {name: first, seq_len: 5}\n")
+        self.assertEqual(self.run_script().returncode, 0)
+        self.assertNotIn("Not measured here", self.readme())
+
     def test_a_ranking_is_written_from_its_file(self):
         row = {"variant": "no_stores", "kind": "leave_one_out", "time_ratio": 0.987, "ci95": [0.98, 0.99]}
         ranking = {"problem": "b1", "candidate": "x_fwd:a=1", "device": {"name": "A GPU"}, "processes": 3, "regime": "graph", "condition": "burst", "ranking": [row],
