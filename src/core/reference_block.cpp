@@ -185,15 +185,20 @@ constexpr double kAlibiError = 3 * 0x1p-24, kAlibiSum = 0x1p-24;
 
 // A user's function takes scores in natural units and gives them: one rounding before, and two after it.
 constexpr double kUnitsBefore = kUlpF32, kUnitsAfter = 2 * kUlpF32;
+// Without NaN, which keys have that a mask function hides.
+double largest_of(const std::vector<double>& scores) {
+  double largest = -kInfinity;
+  for (const double score : scores) largest = std::max(largest, score);
+  return largest;
+}
+
 // Scores become normalised probabilities.
 ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow& row, double* scores, double maximum) {
   ScoreStatistics found;
   const double sink = row.sink ? static_cast<double>(*row.sink) : -kInfinity;
   const bool functions = scratch.softcap || scratch.alibi || scratch.score;
   found.maximum = maximum, found.top = std::max(maximum, sink);
-  found.given = !functions      ? maximum
-                : scratch.score ? 0
-                                : *std::max_element(scratch.before.begin(), scratch.before.end());
+  found.given = !functions ? maximum : scratch.score ? 0 : largest_of(scratch.before);
   double sum = std::exp(sink - found.top), absolute = 0, below = 0, below2 = 0, squares = 0, errors = 0, errors2 = 0;
   const double of_sink = sum;
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
@@ -239,8 +244,9 @@ void add_slopes(ReferenceScratch& scratch, const ReferenceRow& row, double softc
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
     const auto key = static_cast<std::size_t>(j - row.keys.begin);
     const double share = scratch.softcap ? scratch.before[key] / softcap : 0;
-    scratch.slopes[static_cast<std::size_t>(at + j)] =
-        (1 - share * share) * (scratch.score ? std::abs(scratch.gains[key]) : 1);
+    const double slope = (1 - share * share) * (scratch.score ? std::abs(scratch.gains[key]) : 1);
+    // NaN is of a key that a mask function hides: of any other the row is NaN, and has no slopes.
+    scratch.slopes[static_cast<std::size_t>(at + j)] = std::isnan(slope) ? 0 : slope;
   }
 }
 

@@ -191,6 +191,16 @@ TEST(JudgementTest, EqualValuesMayRoundAlike) {
   }
 }
 
+// The fuzzer's find (seed 4321): NaN keys that the function of the mask hides, beneath a softcap.
+TEST(JudgementTest, HiddenKeysLeaveABound) {
+  const PlacedProblem p =
+      PlacedProblem::parse(R"({"id":"b1_h1_sq2_sk49_d8_dv1_fp16_softcap1000","mask":"j <= i || j < 40"})");
+  const AttentionInputs in = make_inputs(p, Pattern::kNonFinite, 512870721);
+  const ErrorBound bound = error_bound(p, reference_forward(p, in, {}));
+  for (const double part : {bound.rel, bound.worst_row_rel, bound.lse_max_abs, bound.scale, bound.bias})
+    EXPECT_TRUE(std::isfinite(part));
+}
+
 TEST(JudgementTest, EveryPlantedFaultOf8BitsIsCaught) {
   struct Plant {
     Fault fault;
