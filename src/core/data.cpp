@@ -128,8 +128,9 @@ class Generator {
         // Every score of a row is the same, and of every other row far below zero, where a maximum that begins at zero
         // or at a number that looks small leaves nothing of the row.
         if ((at.batch + at.head + at.row) % 2 != 0) return static_cast<float>(plain);
-        return static_cast<float>(-std::min(negative_ / squares_of_k(at), 1000.0) *
-                                  k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
+        // No two rows are alike, for errors of equal values do not average out.
+        return static_cast<float>(plain - std::min(negative_ / squares_of_k(at), 1000.0) *
+                                              k_value({at.batch, at.head / p_.group_size(), 0, at.column}));
       case Pattern::kNonFinite: return poison_q(at, static_cast<float>(plain));
       default: return static_cast<float>(plain);
     }
@@ -342,12 +343,19 @@ HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout,
     const std::int64_t first = layout.offset(batch, head, row);
     for (std::int64_t column = 0; column < layout.columns; ++column)
       store_quantised(tensor, first + column, value(Place{batch, head, row, column}) / factor);
-    // No number becomes -128, and a cache of somebody else's making may have it.
-    constexpr std::int64_t kColumn = 5, kEveryRow = 8;
-    if (dtype == DType::kInt8 && row % kEveryRow == 0 && layout.columns > kColumn)
-      tensor.data[static_cast<std::size_t>(first + kColumn)] = std::byte{0x80};
   });
   return tensor;
+}
+
+// No number becomes -128, and a cache of somebody else's making may have it: in one column of every eighth row. Of K
+// alone, for V is negated by a gate, and 128 is no int8.
+void add_least_int8(HostTensor& k) {
+  constexpr std::int64_t kColumn = 5, kEveryRow = 8;
+  if (k.dtype != DType::kInt8 || k.layout.columns <= kColumn) return;
+  for_each_row(k.layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+    if (row % kEveryRow == 0)
+      k.data[static_cast<std::size_t>(k.layout.offset(batch, head, row) + kColumn)] = std::byte{0x80};
+  });
 }
 
 // What q, k or v holds at a place, by `of_batch(generator, place)`: the batch's own generator, or that of the sequence
@@ -547,6 +555,7 @@ AttentionInputs make_inputs(const PlacedProblem& problem, Pattern pattern, std::
               [&](const Place& at) { return generators.q(at); });
   const DType cache = problem.cache_dtype();
   in.k = draw(problem, cache, layouts.k, 1, keys, in.descale_k, [&](const Place& at) { return generators.k(at); });
+  add_least_int8(in.k);
   in.v = draw(problem, cache, layouts.v, 1, keys, in.descale_v, [&](const Place& at) { return generators.v(at); });
   draw_scores(problem, seed, in);
   in.tensors = make_tensors(problem, seed);
