@@ -24,68 +24,108 @@ constexpr int kLanes = kReferenceLanes;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
+// As wide as a register of x86-64-v3: wider ones GCC keeps on the stack there, and sums in loops that are not unrolled
+// as well.
+using Float4 = float __attribute__((vector_size(16)));
 using Float8 = float __attribute__((vector_size(32)));
-using Float16 = float __attribute__((vector_size(64)));
-using Double8 = double __attribute__((vector_size(64)));
+using Double4 = double __attribute__((vector_size(32)));
+
+// Neighbouring numbers of type T, and the floats that they are read from.
+template <class T, class Vector, class Load>
+struct Lanes {
+  using Number = T;
+  static constexpr int kParts = 2;  // of a register each
+  static constexpr int kEach = sizeof(Vector) / sizeof(T), kWidth = kParts * kEach;
+  Vector part[kParts];
+
+  FLASHCORE_INLINE static Lanes widened(const float* from) {
+    Lanes lanes;
+    for (int i = 0; i < kParts; ++i) {
+      Load raw;
+      std::memcpy(&raw, from + i * kEach, sizeof raw);
+      lanes.part[i] = __builtin_convertvector(raw, Vector);
+    }
+    return lanes;
+  }
+  FLASHCORE_INLINE static Lanes load(const T* from) {
+    Lanes lanes;
+    for (int i = 0; i < kParts; ++i) std::memcpy(&lanes.part[i], from + i * kEach, sizeof(Vector));
+    return lanes;
+  }
+  FLASHCORE_INLINE void store(T* to) const {
+    for (int i = 0; i < kParts; ++i) std::memcpy(to + i * kEach, &part[i], sizeof(Vector));
+  }
+  FLASHCORE_INLINE void add(T factor, const Lanes& values) {
+    for (int i = 0; i < kParts; ++i) part[i] += factor * values.part[i];
+  }
+};
+using Lanes64 = Lanes<double, Double4, Float4>;
+using Lanes32 = Lanes<float, Float8, Float8>;
 
 // out[r][j] = sum over d of q[r][d] * k[j][d], for the first `keys` keys rounded up to whole panels. The lane loops run
 // over keys, so each dot product is summed in order of d, in T.
-template <class T, class Vector, class Load, int kWidth>
+template <class Lanes, class T = typename Lanes::Number>
 FLASHCORE_INLINE void dot_keys(const float* panels, std::int64_t dim, std::int64_t keys, const T* q, T* out,
                                std::int64_t stride) {
-  for (std::int64_t start = 0; start < keys; start += kWidth) {
+  for (std::int64_t start = 0; start < keys; start += Lanes::kWidth) {
     const float* panel = panels + start / kLanes * dim * kLanes + start % kLanes;
-    Vector acc[kRows] = {};
+    Lanes sums[kRows] = {};
     for (std::int64_t d = 0; d < dim; ++d) {
-      Load raw;
-      std::memcpy(&raw, panel + d * kLanes, sizeof raw);
-      const Vector value = __builtin_convertvector(raw, Vector);
-      for (int r = 0; r < kRows; ++r) acc[r] += q[r * dim + d] * value;
+      const Lanes values = Lanes::widened(panel + d * kLanes);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sums[r].add(q[r * dim + d], values);
     }
-    for (int r = 0; r < kRows; ++r) std::memcpy(out + r * stride + start, &acc[r], sizeof acc[r]);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sums[r].store(out + r * stride + start);
   }
 }
 
-// acc[r][d] += sum over j in [begin, end) of p[r][j] * v[j][d], for `kCount` rows; in order of j, in T.
-template <class T, class Vector, class Load, int kWidth, int kCount>
+// acc[r][d] += sum over j in [begin, end) of p[r][j] * v[j][d], for `kCount` rows; in order of j, in T. So many values
+// at a time that they stay in the first cache while all their columns are taken.
+constexpr std::int64_t kValuesAtOnce = 32;
+template <class Lanes, int kCount, class T = typename Lanes::Number>
 FLASHCORE_INLINE void add_values(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end, const T* p,
                                  std::int64_t stride, T* acc) {
-  for (std::int64_t d = 0; d < padded; d += kWidth) {
-    Vector sum[kCount];
-    for (int r = 0; r < kCount; ++r) std::memcpy(&sum[r], acc + r * padded + d, sizeof sum[r]);
-    for (std::int64_t j = begin; j < end; ++j) {
-      Load raw;
-      std::memcpy(&raw, v + j * padded + d, sizeof raw);
-      const Vector value = __builtin_convertvector(raw, Vector);
-      for (int r = 0; r < kCount; ++r) sum[r] += p[r * stride + j] * value;
+  for (std::int64_t first = begin; first < end; first += kValuesAtOnce) {
+    const std::int64_t last = std::min(end, first + kValuesAtOnce);
+    for (std::int64_t d = 0; d < padded; d += Lanes::kWidth) {
+      Lanes sums[kCount];
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) sums[r] = Lanes::load(acc + r * padded + d);
+      for (std::int64_t j = first; j < last; ++j) {
+        const Lanes values = Lanes::widened(v + j * padded + d);
+#pragma GCC unroll 4
+        for (int r = 0; r < kCount; ++r) sums[r].add(p[r * stride + j], values);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kCount; ++r) sums[r].store(acc + r * padded + d);
     }
-    for (int r = 0; r < kCount; ++r) std::memcpy(acc + r * padded + d, &sum[r], sizeof sum[r]);
   }
 }
 
 FLASHCORE_CLONES void dot_keys_f64(const float* k, std::int64_t dim, std::int64_t keys, const double* q, double* out,
                                    std::int64_t stride) {
-  dot_keys<double, Double8, Float8, 8>(k, dim, keys, q, out, stride);
+  dot_keys<Lanes64>(k, dim, keys, q, out, stride);
 }
 FLASHCORE_CLONES void dot_keys_f32(const float* k, std::int64_t dim, std::int64_t keys, const float* q, float* out,
                                    std::int64_t stride) {
-  dot_keys<float, Float16, Float16, 16>(k, dim, keys, q, out, stride);
+  dot_keys<Lanes32>(k, dim, keys, q, out, stride);
 }
 FLASHCORE_CLONES void add_values_f64(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
                                      const double* p, std::int64_t stride, double* acc) {
-  add_values<double, Double8, Float8, 8, kRows>(v, padded, begin, end, p, stride, acc);
+  add_values<Lanes64, kRows>(v, padded, begin, end, p, stride, acc);
 }
 FLASHCORE_CLONES void add_values_f32(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
                                      const float* p, std::int64_t stride, float* acc) {
-  add_values<float, Float16, Float16, 16, kRows>(v, padded, begin, end, p, stride, acc);
+  add_values<Lanes32, kRows>(v, padded, begin, end, p, stride, acc);
 }
 FLASHCORE_CLONES void add_values_one_row_f64(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
                                              const double* p, double* acc) {
-  add_values<double, Double8, Float8, 8, 1>(v, padded, begin, end, p, 0, acc);
+  add_values<Lanes64, 1>(v, padded, begin, end, p, 0, acc);
 }
 FLASHCORE_CLONES void add_values_one_row_f32(const float* v, std::int64_t padded, std::int64_t begin, std::int64_t end,
                                              const float* p, float* acc) {
-  add_values<float, Float16, Float16, 16, 1>(v, padded, begin, end, p, 0, acc);
+  add_values<Lanes32, 1>(v, padded, begin, end, p, 0, acc);
 }
 
 // What a row's scores say of its result before any exponential.
