@@ -35,7 +35,7 @@ CampaignOptions campaign_options(const CampaignArguments& options) {
   const bool on_gpu = out.device.limits.kind == DeviceKind::kCuda && !out.device.limits.emulated;
   Common chosen = options.common;
   if (chosen.suite.empty() && chosen.problem.empty())
-    chosen.suite = on_gpu ? "canonical" : out.device.limits.emulated ? "emulator" : "smoke";
+    chosen.suite = on_gpu ? "campaign" : out.device.limits.emulated ? "emulator" : "smoke";
   out.problems = select_problems(chosen, "quick");
   require_something_to_time(out.problems);
   out.suite = chosen.suite;
@@ -134,7 +134,7 @@ int run_campaign_verb(const CampaignArguments& options) {
 Run add_campaign(CLI::App& app) {
   auto options = std::make_shared<CampaignArguments>();
   add_common(app, options->common, kDevice | kSuite | kProblem | kJson);
-  tell_default_suite(app, "canonical on a GPU, smoke on a CPU, emulator on an emulated GPU");
+  tell_default_suite(app, "campaign on a GPU, smoke on a CPU, emulator on an emulated GPU");
   app.add_option("--out", options->out, "folder of all that it writes")
       ->type_name("DIR")
       ->check(not_empty())

@@ -95,7 +95,7 @@ TEST(SuiteTest, LoadsAFileByPath) {
     load_suite("fast");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("use one of canonical, "), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("use one of campaign, canonical, "), std::string::npos) << error.what();
   }
 }
 
