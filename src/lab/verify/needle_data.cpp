@@ -83,16 +83,24 @@ double needle_score(const AttentionInputs& in, const Needle& needle, std::int64_
 
 // As core/data.cpp quantises: the largest magnitude becomes the largest number of the type.
 HostTensor quantise(const HostTensor& from, const TensorLayout& layout, std::vector<float>& factor) {
-  float largest = 0;
   const std::int64_t count = from.layout.span();
-  for (std::int64_t i = 0; i < count; ++i)
-    largest = std::max(largest, std::abs(load_element(from.dtype, from.data.data(), i)));
-  factor = {largest / static_cast<float>(precision_of(DType::kE4M3).largest)};
-  HostTensor to(DType::kE4M3, layout);
   constexpr std::int64_t kPiece = 1 << 18;
-  parallel_for((count + kPiece - 1) / kPiece, 0, [&](std::int64_t piece) {
-    for (std::int64_t i = piece * kPiece; i < std::min(count, (piece + 1) * kPiece); ++i)
-      store_element(to.dtype, to.data.data(), i, load_element(from.dtype, from.data.data(), i) / factor[0]);
+  const std::int64_t pieces = (count + kPiece - 1) / kPiece;
+  std::vector<float> largest(static_cast<std::size_t>(pieces), 0.0f);
+  const auto for_each = [&](const auto& body) {
+    parallel_for(pieces, 0, [&](std::int64_t piece) {
+      for (std::int64_t i = piece * kPiece; i < std::min(count, (piece + 1) * kPiece); ++i)
+        body(piece, i, load_element(from.dtype, from.data.data(), i));
+    });
+  };
+  for_each([&](std::int64_t piece, std::int64_t, float value) {
+    float& here = largest[static_cast<std::size_t>(piece)];
+    here = std::max(here, std::abs(value));
+  });
+  factor = {*std::max_element(largest.begin(), largest.end()) / static_cast<float>(precision_of(DType::kE4M3).largest)};
+  HostTensor to(DType::kE4M3, layout);
+  for_each([&](std::int64_t, std::int64_t i, float value) {
+    store_element(to.dtype, to.data.data(), i, value / factor[0]);
   });
   return to;
 }
