@@ -86,22 +86,26 @@ int check_needles(const CheckOptions& options) {
   needles.head_dims = options.head_dims;
   needles.seed = options.seed;
   needles.pinned = candidate_text(options.common);
-  std::int64_t done = 0;
-  needles.progress = [&](const std::string& what) { console.progress(done++, 0, what); };
+  needles.progress = [&](int done, int total, const std::string& what) { console.progress(done, total, what); };
   needles.stop = interrupted;
   const std::vector<NeedleRun> runs = run_needles(*device, needles);
   console.end_progress();
   print_verdicts(console, runs, options);
   print_losses(console, runs);
 
-  int passed = 0, failed = 0, others = 0;
-  for (const NeedleRun& run : runs)
+  int passed = 0, failed = 0, skipped = 0, others = 0;
+  for (const NeedleRun& run : runs) {
+    if (run.results.empty()) {
+      ++skipped;
+      console.line("skipped {}: {}", run.problem.id(), run.why_none);
+    }
     for (const auto& [candidate, verdict] : run.results)
       if (candidate.gated) ++(verdict.passed() ? passed : failed);
       else others += !verdict.passed();
+  }
   write_json(options.common, needles_json(runs, needles, device->info()));
-  console.summary("{} passed, {} failed; of settings that must be asked for by name {} would fail{}", passed, failed,
-                  others, stopped_by());
+  console.summary("{} passed, {} failed, {} skipped; of settings that must be asked for by name {} would fail{}",
+                  passed, failed, skipped, others, stopped_by());
   if (failed > 0) return kFailed;
   return unless_interrupted(passed > 0 ? kDone : kNotJudged);
 }

@@ -147,7 +147,7 @@ Problem needle_problem(std::int64_t seqlen_kv, std::int64_t head_dim, DType dtyp
 
 NeedleData make_needle_data(std::int64_t seqlen_kv, std::int64_t head_dim, std::uint64_t seed) {
   if (seqlen_kv < kFewestNeedleKeys)
-    throw_bad_input("{} keys have no room for needles at all places; give at least {}", seqlen_kv, kFewestNeedleKeys);
+    throw_bad_input("{} keys are no long context; give at least {}", seqlen_kv, kFewestNeedleKeys);
   NeedleData data;
   data.exact = {needle_problem(seqlen_kv, head_dim, DType::kBF16), Layout::kBhsd};
   data.exact_inputs = make_inputs(data.exact, Pattern::kNormal, seed);

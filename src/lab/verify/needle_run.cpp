@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
-#include <map>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -51,16 +50,21 @@ std::optional<ConfigValues> nearest_config(const Family& family, const Problem& 
   return nearest;
 }
 
+void add_new(std::vector<NeedleCandidate>& candidates, const NeedleCandidate& added) {
+  const auto same = [&](const NeedleCandidate& other) { return other.candidate == added.candidate; };
+  if (std::none_of(candidates.begin(), candidates.end(), same)) candidates.push_back(added);
+}
+
 void add_family(const Family& family, const Problem& problem, const DeviceLimits& limits,
                 std::vector<NeedleCandidate>& candidates) {
   const ConfigValues usual = family.default_config(problem, limits);
-  candidates.push_back({{&family, usual}, true});
+  add_new(candidates, {{&family, usual}, true});
   const auto field = promotion_field(family);
   if (!field) return;
   for (const int value : family.space().fields()[*field].values) {
     if (value == usual[*field]) continue;
     if (auto config = nearest_config(family, problem, limits, usual, *field, value))
-      candidates.push_back({{&family, *config}, false});
+      add_new(candidates, {{&family, *config}, false});
   }
 }
 
@@ -111,42 +115,20 @@ class NeedleRunner {
  public:
   NeedleRunner(Device& device, const NeedleOptions& options) : device_(device), options_(options) {}
 
-  // In parallel, for a kernel of Hopper takes seconds to compile.
-  void compile(std::int64_t seqlen_kv, std::int64_t head_dim) {
-    Problem problem = needle_problem(seqlen_kv, head_dim, DType::kE4M3);
-    std::vector<std::pair<Problem, Candidate>> jobs;
-    for (const NeedleCandidate& each : needle_candidates(options_.pinned, problem, device_.info()))
-      jobs.emplace_back(problem, each.candidate);
-    problem = needle_problem(seqlen_kv, head_dim, DType::kBF16);
-    if (!is_emulated()) jobs.emplace_back(problem, dispatch(problem, device_.info()).candidate);
-    std::vector<Artifact> artifacts(jobs.size());
-    parallel_for(static_cast<std::int64_t>(jobs.size()), 0, [&](std::int64_t i) {
-      const auto& [of, candidate] = jobs[static_cast<std::size_t>(i)];
-      artifacts[static_cast<std::size_t>(i)] = compile_candidate(candidate, of, device_.info().limits);
-    });
-    artifacts_.clear();
-    for (std::size_t i = 0; i < jobs.size(); ++i)
-      artifacts_[key_of(jobs[i].first, jobs[i].second)] = std::move(artifacts[i]);
-  }
-
   NeedleRun run(std::int64_t seqlen_kv, std::int64_t head_dim) {
-    const NeedleData data = make_needle_data(seqlen_kv, head_dim, options_.seed);
     NeedleRun run;
-    run.problem = data.quantised;
+    run.problem = {needle_problem(seqlen_kv, head_dim, DType::kE4M3), Layout::kBhsd};
+    const auto candidates = needle_candidates(options_.pinned, run.problem, device_.info(), run.why_none);
+    if (candidates.empty()) return run;
+    compile(candidates, run.problem);
+    const NeedleData data = make_needle_data(seqlen_kv, head_dim, options_.seed);
     run.needles = static_cast<int>(data.needles.size());
-    FlatOutputs bf16{data.reference.ideal_o, data.reference.ideal_lse};
-    run.bf16 = "idealised";
-    if (!is_emulated()) {
-      const Candidate candidate = dispatch(data.exact, device_.info()).candidate;
-      run.bf16 = candidate.print();
-      bf16 = outputs_of(candidate, data.exact, data.exact_inputs);
-    }
+    const FlatOutputs bf16 = outputs_of_bf16(data, run.bf16);
     run.bf16_found = count_found(data, bf16.o);
-    for (const NeedleCandidate& each : needle_candidates(options_.pinned, data.quantised, device_.info())) {
-      if (options_.stop()) break;
-      options_.progress(data.quantised.id() + "  " + each.candidate.print());
-      const FlatOutputs outputs = outputs_of(each.candidate, data.quantised, data.quantised_inputs);
-      run.results.push_back({each, judge_needles(data, outputs.o, outputs.lse, bf16.o, bf16.lse)});
+    for (std::size_t i = 0; i < candidates.size() && !options_.stop(); ++i) {
+      const FlatOutputs outputs =
+          run_on(device_, candidates[i].candidate, artifacts_[i], data.quantised, data.quantised_inputs);
+      run.results.push_back({candidates[i], judge_needles(data, outputs.o, outputs.lse, bf16.o, bf16.lse)});
     }
     return run;
   }
@@ -154,15 +136,27 @@ class NeedleRunner {
  private:
   Device& device_;
   const NeedleOptions& options_;
-  std::map<std::string, Artifact> artifacts_;
+  std::vector<Artifact> artifacts_;  // of the candidates
 
-  // The emulator would take minutes for what core/reference.h has already.
-  bool is_emulated() const { return device_.info().limits.emulated; }
-  static std::string key_of(const Problem& problem, const Candidate& candidate) {
-    return problem.id() + " " + candidate.print();
+  // Side by side, for a kernel of Hopper takes seconds to compile.
+  void compile(const std::vector<NeedleCandidate>& candidates, const Problem& problem) {
+    artifacts_.assign(candidates.size(), {});
+    parallel_for(static_cast<std::int64_t>(candidates.size()), 0, [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      artifacts_[at] = compile_candidate(candidates[at].candidate, problem, device_.info().limits);
+    });
   }
-  FlatOutputs outputs_of(const Candidate& candidate, const PlacedProblem& problem, const AttentionInputs& inputs) {
-    return run_on(device_, candidate, artifacts_.at(key_of(problem.problem(), candidate)), problem, inputs);
+
+  FlatOutputs outputs_of_bf16(const NeedleData& data, std::string& by) {
+    // The emulator would take minutes for what fp64 has beside it already.
+    if (device_.info().limits.emulated) {
+      by = "idealised";
+      return {data.reference.ideal_o, data.reference.ideal_lse};
+    }
+    const Candidate candidate = dispatch(data.exact, device_.info()).candidate;
+    by = candidate.print();
+    return run_on(device_, candidate, compile_candidate(candidate, data.exact, device_.info().limits), data.exact,
+                  data.exact_inputs);
   }
 };
 
@@ -179,32 +173,37 @@ std::optional<Promotion> promotion_of(const Candidate& candidate) {
 }
 
 std::vector<NeedleCandidate> needle_candidates(const std::string& pinned, const Problem& problem,
-                                               const DeviceInfo& device) {
+                                               const DeviceInfo& device, std::string& why_none) {
   std::vector<NeedleCandidate> candidates;
-  if (pinned.find(':') != std::string::npos) {
-    candidates.push_back({parse_candidate(pinned, problem, device.limits), true});
-    return candidates;
-  }
   if (!pinned.empty()) {
-    add_family(*parse_candidate(pinned, problem, device.limits).family, problem, device.limits, candidates);
+    const Family& family = family_by_name(pinned.substr(0, pinned.find(':')));
+    if (const auto reason = family.why_unsupported(problem, device.limits))
+      why_none = fmt::format("{} cannot: {}", family.name(), *reason);
+    else if (pinned.find(':') == std::string::npos) add_family(family, problem, device.limits, candidates);
+    else candidates.push_back({parse_candidate(pinned, problem, device.limits), true});
     return candidates;
   }
-  for (const Family* family : supporting_families(problem, device.limits))
+  std::vector<std::string> reasons;
+  const std::vector<const Family*> families = supporting_families(problem, device.limits, &reasons);
+  why_none = families.empty() ? fmt::format("no family supports it: {}", fmt::join(reasons, "; ")) : "";
+  if (families.empty()) return candidates;
+  candidates.push_back({dispatch(problem, device).candidate, true});
+  for (const Family* family : families)
     if (promotion_field(*family)) add_family(*family, problem, device.limits, candidates);
-  if (candidates.empty()) candidates.push_back({dispatch(problem, device).candidate, true});
   return candidates;
 }
 
 std::vector<NeedleRun> run_needles(Device& device, const NeedleOptions& options) {
   NeedleRunner runner(device, options);
+  const int total = static_cast<int>(options.head_dims.size() * options.seqlens_kv.size());
   std::vector<NeedleRun> runs;
   for (const std::int64_t head_dim : options.head_dims)
     for (const std::int64_t seqlen_kv : options.seqlens_kv) {
       if (options.stop()) return runs;
-      options.progress(fmt::format("{} keys of head dim {}: compiling, and fp64", seqlen_kv, head_dim));
-      runner.compile(seqlen_kv, head_dim);
-      NeedleRun run = runner.run(seqlen_kv, head_dim);
-      if (!run.results.empty()) runs.push_back(std::move(run));
+      if (options.progress)
+        options.progress(static_cast<int>(runs.size()), total,
+                         fmt::format("{} keys of head dim {}", seqlen_kv, head_dim));
+      runs.push_back(runner.run(seqlen_kv, head_dim));
     }
   return runs;
 }
@@ -214,11 +213,14 @@ json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& optio
   for (const NeedleRun& run : runs) {
     json candidates = json::array();
     for (const NeedleResult& result : run.results) candidates.push_back(result_json(result));
+    json bf16;
+    if (run.why_none.empty()) bf16 = {{"by", run.bf16}, {"needles", count_json(run.bf16_found)}};
     results.push_back({{"problem", run.problem.id()},
                        {"seqlen_kv", run.problem.seqlen_kv},
                        {"head_dim", run.problem.head_dim},
+                       {"why_none", run.why_none},
                        {"needles", run.needles},
-                       {"bf16", {{"by", run.bf16}, {"needles", count_json(run.bf16_found)}}},
+                       {"bf16", bf16},
                        {"candidates", candidates}});
   }
   return encode_nonfinite({{"schema", "flashcore.needles/1"},

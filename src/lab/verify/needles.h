@@ -62,17 +62,17 @@ struct NeedleCandidate {
   Candidate candidate;
   bool gated = false;  // what a user gets, or has named: the others are asked for by name, and are told about only
 };
-// Without `pinned` (a family, or one with its config) each family that promotes, or what dispatch takes where none
-// does. Of a family its default, which is gated, and for each other interval the config that is nearest to it.
-// Error kBadInput if nothing runs there.
+// Without `pinned` (a family, or one with its config) what dispatch takes and each family that promotes. Of a family
+// its default, which is gated too, and for each other interval the config that is nearest to it. None if nothing runs
+// there, and why_none says why. Error kBadInput as parse_candidate for a config.
 std::vector<NeedleCandidate> needle_candidates(const std::string& pinned, const Problem& problem,
-                                               const DeviceInfo& device);
+                                               const DeviceInfo& device, std::string& why_none);
 
 struct NeedleOptions {
   std::vector<std::int64_t> seqlens_kv, head_dims;
   std::uint64_t seed = 1;
   std::string pinned;
-  std::function<void(const std::string& what)> progress = [](const std::string&) {};
+  std::function<void(int done, int total, const std::string& what)> progress = {};
   std::function<bool()> stop = [] { return false; };
 };
 struct NeedleResult {
@@ -85,9 +85,10 @@ struct NeedleRun {
   std::string bf16;  // the candidate whose o bf16 counts by; "idealised" on the emulator: that of core/reference.h
   NeedleCount bf16_found;
   std::vector<NeedleResult> results;
+  std::string why_none;  // no candidate
 };
-// One run for each head dim and length, in this order; those that were done where `stop` says so.
-// Errors of compiling and launching pass through.
+// One run for each head dim and length, in this order; those that were done where `stop` says so. Errors of compiling
+// and launching pass through.
 std::vector<NeedleRun> run_needles(Device& device, const NeedleOptions& options);
 // {"schema": "flashcore.needles/1", ...}.
 nlohmann::json needles_json(const std::vector<NeedleRun>& runs, const NeedleOptions& options, const DeviceInfo& device);
