@@ -11,6 +11,7 @@
 #include "core/parallel.h"
 #include "lab/process/worker.h"
 #include "lab/record/machine.h"
+#include "lab/verify/needle_data.h"
 
 namespace flashcore::cli {
 
@@ -245,6 +246,16 @@ Run add_check(CLI::App& app) {
                "the micro-tests of the ptx/ functions, against what hardware gave; needs --device emulator or cuda");
   app.add_flag("--planted", options->planted,
                "the planted faults: is each caught by the gate named for it; --problem NAME runs one");
+  app.add_flag("--needles", options->needles,
+               "the long-context gate of 8 bits: single keys that o must show, and its drift from bf16's");
+  CLI::Option* lengths = app.add_option("--seq-kv", options->seqlens_kv, "with --needles: keys (default: 131072)")
+                             ->delimiter(',')
+                             ->type_name("N,...")
+                             ->check(whole_between(kFewestNeedleKeys, 1 << 24));
+  CLI::Option* dims = app.add_option("--head-dims", options->head_dims, "with --needles (default: 64,128,256)")
+                          ->delimiter(',')
+                          ->type_name("N,...")
+                          ->check(whole_between(16, 1024));
   app.add_option("--record", options->record, "with --conformance: keep this device's outputs")->type_name("FILE");
   app.add_option("--recording", options->recording, "with --conformance: compare with FILE, not what is built in")
       ->type_name("FILE");
@@ -252,13 +263,17 @@ Run add_check(CLI::App& app) {
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
        "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7",
-       "check --planted --device emulator --problem gpu_wrong_tail"});
-  return [options] {
+       "check --planted --device emulator --problem gpu_wrong_tail",
+       "check --needles --device cpu --seq-kv 4096 --head-dims 64 --json needles.json"});
+  return [options, lengths, dims] {
     watch_interrupts();
     check_json_target(options->common);
     check_output_file("--record", options->record);
     if (!options->conformance && !(options->record + options->recording).empty())
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
+    if (!options->needles && (lengths->count() > 0 || dims->count() > 0))
+      throw_bad_input("--seq-kv and --head-dims belong to --needles: add it, or leave them out");
+    if (options->needles) return check_needles(*options);
     if (options->planted) return check_planted(*options);
     // Before a device is opened: its micro-tests run in forked children.
     if (options->conformance) return check_conformance(*options);

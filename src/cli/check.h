@@ -1,5 +1,5 @@
 #pragma once
-// Shared by the two ways of checking: a suite (check.cpp) and the fuzzer (check_fuzz.cpp).
+// Shared by the ways of checking: a suite (check.cpp), the fuzzer (check_fuzz.cpp), and those of a flag of their own.
 
 #include <functional>
 #include <map>
@@ -17,9 +17,10 @@ namespace flashcore::cli {
 struct CheckOptions {
   Common common;
   std::vector<std::string> patterns;
-  bool conformance = false, planted = false;
-  std::string record, recording;  // files: of --conformance
-  int random_configs = -1;        // not said
+  bool conformance = false, planted = false, needles = false;
+  std::vector<std::int64_t> seqlens_kv = {131072}, head_dims = {64, 128, 256};  // of --needles
+  std::string record, recording;                                                // files: of --conformance
+  int random_configs = -1;                                                      // not said
   int fuzz = 0;
   int jobs = 0;
   std::uint64_t seed = 1;
@@ -47,5 +48,6 @@ int finish(const CheckOptions& options, Console& console, const CheckTally& tall
 int check_fuzz(const CheckOptions& options, const DeviceInfo& device);
 int check_planted(const CheckOptions& options);
 int check_conformance(const CheckOptions& options);
+int check_needles(const CheckOptions& options);
 
 }  // namespace flashcore::cli

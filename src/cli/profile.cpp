@@ -144,13 +144,13 @@ std::vector<Profiled> choose_all(const ProfileArguments& options, const Suite& s
 
 nlohmann::json result_json(const Profiled& profiled, const Gathered& gathered, const Profile& profile,
                            const DeviceInfo& device) {
-  nlohmann::json json = profile_json(gathered.facts, profile);
-  json["name"] = profiled.named.name;
-  json["because"] = profiled.why;
-  json["device"] = {{"id", device.id}, {"key", device.key}, {"name", device.name}};
-  json["failure"] = gathered.failure;
-  json["sass"] = gathered.sass ? sass_json(*gathered.sass) : nlohmann::json();
-  return json;
+  nlohmann::json document = profile_json(gathered.facts, profile);
+  document["name"] = profiled.named.name;
+  document["because"] = profiled.why;
+  document["device"] = {{"id", device.id}, {"key", device.key}, {"name", device.name}};
+  document["failure"] = gathered.failure;
+  document["sass"] = gathered.sass ? sass_json(*gathered.sass) : nlohmann::json();
+  return document;
 }
 
 // Whose results and tuned table a profile may use: a model that is known, or one that something here is of.

@@ -157,11 +157,14 @@ class ReferenceRun {
     const ReferenceHead what{p_.dtype, p_.output_dtype(),
                              p_.softmax_scale() * factor(inputs_.descale_q) * factor(inputs_.descale_k),
                              factor(inputs_.descale_v), p_.softcap.value_or(0)};
-    constexpr std::size_t kRowsPerJob = 8 * kReferenceRows;
-    parallel_for(static_cast<std::int64_t>((end - begin + kRowsPerJob - 1) / kRowsPerJob), threads,
+    // Few rows of many keys: a block of rows each, so that every core has some.
+    const std::size_t blocks = (end - begin + kReferenceRows - 1) / kReferenceRows;
+    const std::size_t share = (blocks + static_cast<std::size_t>(threads) - 1) / static_cast<std::size_t>(threads);
+    const std::size_t rows_per_job = std::min<std::size_t>(share, 8) * kReferenceRows;
+    parallel_for(static_cast<std::int64_t>((end - begin + rows_per_job - 1) / rows_per_job), threads,
                  [&](std::int64_t job) {
-                   const std::size_t first = begin + static_cast<std::size_t>(job) * kRowsPerJob;
-                   const std::size_t last = std::min(end, first + kRowsPerJob);
+                   const std::size_t first = begin + static_cast<std::size_t>(job) * rows_per_job;
+                   const std::size_t last = std::min(end, first + rows_per_job);
                    ReferenceScratch scratch;
                    add_functions(batch, scratch);
                    std::optional<ExpressionEvaluator> mask;
