@@ -87,6 +87,29 @@ TEST(Crosscheck, LaunchOverheadIsACauseOnlyWhereLaunchesLieInside) {
   EXPECT_EQ(judge_method(engine(), host, 0.02).agreement, Agreement::kDisagrees);
 }
 
+TEST(Crosscheck, WhatPassesAroundALoopIsACause) {
+  MethodReading loop = method(115);
+  loop.launches = 3, loop.around_us = 44;
+  const MethodVerdict verdict = judge_method(engine(), loop, 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kExplained);
+  EXPECT_NE(verdict.cause.find("44.00 us pass around its 3 launches"), std::string::npos);
+  // It accounts for itself, to the limit: neither for more nor for less.
+  loop.around_us = 30;
+  EXPECT_EQ(judge_method(engine(), loop, 0.02).agreement, Agreement::kDisagrees);
+  loop.around_us = 60;
+  EXPECT_EQ(judge_method(engine(), loop, 0.02).agreement, Agreement::kDisagrees);
+}
+
+TEST(Crosscheck, WhatAToolTellsOfAnEmptyKernelIsACause) {
+  MethodReading tool = method(106);
+  tool.empty_us = 6.5;
+  const MethodVerdict verdict = judge_method(engine(), tool, 0.02);
+  EXPECT_EQ(verdict.agreement, Agreement::kExplained);
+  EXPECT_NE(verdict.cause.find("does nothing at 6.50 us"), std::string::npos);
+  tool.empty_us = 5.5;
+  EXPECT_EQ(judge_method(engine(), tool, 0.02).agreement, Agreement::kDisagrees);
+}
+
 TEST(Crosscheck, AHostSlowerThanTheLaunchIsACause) {
   MethodReading waits = method(500);
   waits.host_launch = true, waits.host_us = 480;

@@ -53,6 +53,16 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
     return fmt::format("the state of the cache: it agrees with the engine's {} regime ({:.2f} us), not with the {} one",
                        method.cold ? "warm" : "cold", median(other), method.cold ? "cold" : "warm");
   const double more = theirs - ours;
+  if (method.launches > 0 && method.around_us > 0 &&
+      is_within((theirs - method.around_us / method.launches) / ours, limit))
+    return fmt::format(
+        "the loop: {:.2f} us pass around its {} launches, found from loops of one and of two, and without them it "
+        "agrees",
+        method.around_us, method.launches);
+  if (more > 0 && more <= method.empty_us)
+    return fmt::format(
+        "launch overhead inside: {:.2f} us more a launch, where it times a kernel that does nothing at {:.2f} us", more,
+        method.empty_us);
   if (method.host_launch && more > 0 && engine.empty_launch_us > 0 && more <= kLaunchFactor * engine.empty_launch_us)
     return fmt::format("launch overhead inside: {:.2f} us more a launch, where an empty launch takes {:.2f} us", more,
                        engine.empty_launch_us);
@@ -185,6 +195,9 @@ json crosscheck_json(const CrosscheckResult& r) {
                        {"cache", m.reading.cold ? "cold" : "warm"},
                        {"host_launch", m.reading.host_launch},
                        {"host_us", m.reading.host_us > 0 ? json(m.reading.host_us) : json()},
+                       {"empty_us", m.reading.empty_us > 0 ? json(m.reading.empty_us) : json()},
+                       {"launches", m.reading.launches > 0 ? json(m.reading.launches) : json()},
+                       {"around_us", m.reading.launches > 0 ? json(m.reading.around_us) : json()},
                        {"in_process", m.reading.in_process},
                        {"interleaved", m.reading.interleaved},
                        {"clock_mhz", m.reading.clock_mhz},

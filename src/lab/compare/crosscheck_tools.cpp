@@ -98,6 +98,7 @@ ToolAnswers read_tool_answers(const json& document, const std::string& origin) {
                             .cold = m.value("cold", false),
                             .host_launch = m.value("host_launch", false),
                             .host_us = m.value("host_us", 0.0),
+                            .empty_us = m.value("empty_us", 0.0),
                             .why_not = m.value("why_not", "")};
       const bool sane = std::all_of(reading.times_us.begin(), reading.times_us.end(), [](double t) { return t > 0; });
       if (!sane) throw_bad_input("{}: {} has a time that is not positive", origin, reading.method);
