@@ -11,7 +11,7 @@ namespace flashcore {
 
 // The name that #include has for such a path: paths of includes are relative to src/.
 inline std::string included_as(std::string_view path) {
-  return path.starts_with("core/") ? std::string(path) : "kernels/" + std::string(path);
+  return path.starts_with("core/") || path.starts_with("device/") ? std::string(path) : "kernels/" + std::string(path);
 }
 // The other way round. The name itself where no device source is called so.
 inline std::string_view source_path(std::string_view included) {

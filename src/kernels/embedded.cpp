@@ -18,13 +18,13 @@ bool is_launch_source(std::string_view path) {
 }
 
 bool is_device_source(std::string_view path) {
-  return !path.starts_with("cpu_fwd/") && !is_conformance_source(path) && !is_launch_source(path) &&
-         (path.ends_with(".cuh") || path.ends_with(".h"));
+  return !path.starts_with("cpu_fwd/") && !is_cpu_source(path) && !is_conformance_source(path) &&
+         !is_launch_source(path) && (path.ends_with(".cuh") || path.ends_with(".h"));
 }
 
 // Read by g++ when the program was built, whatever the tree says now.
 bool is_host_source(std::string_view path) {
-  return is_launch_source(path) || path.starts_with("cpu_fwd/") || path.starts_with("core/") ||
+  return is_launch_source(path) || path.starts_with("cpu_fwd/") || is_cpu_source(path) || path.starts_with("core/") ||
          path.ends_with("/config.h") || path.ends_with("/params.h") ||
          (path.starts_with("tile/") && path.ends_with(".h"));
 }
@@ -33,6 +33,7 @@ SourceMap embedded_sources() {
   SourceMap sources;
   for (const auto* files : {&embedded_device_sources(), &embedded_core_sources()})
     for (const auto& [path, text] : *files) sources.emplace(path, text);
+  for (const auto& [path, text] : embedded_cpu_sources()) sources.emplace(source_path(path), text);
   return sources;
 }
 
@@ -62,6 +63,8 @@ void add_with_includes(const std::string& path, const SourceMap& sources, std::s
 }
 
 }  // namespace
+
+bool is_cpu_source(std::string_view path) { return embedded_cpu_sources().contains(included_as(path)); }
 
 const SourceMap& all_sources() {
   static const SourceMap sources = [] {

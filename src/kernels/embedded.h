@@ -12,6 +12,9 @@ namespace flashcore {
 const std::map<std::string_view, std::string_view>& embedded_device_sources();
 // The same of src/: "core/band.h".
 const std::map<std::string_view, std::string_view>& embedded_core_sources();
+// What runs every CPU family, of src/: "device/cpu/thread_pool.cpp", "kernels/cpu_ragged.cpp". Not
+// device/cpu/ceilings.cpp and cpu_device.cpp, which measure.
+const std::map<std::string_view, std::string_view>& embedded_cpu_sources();
 
 // What compilation uses: the embedded text, or the tree under $FLASHCORE_SOURCE (a checkout's root) for edit-and-run.
 const SourceMap& device_sources();
@@ -23,6 +26,8 @@ std::vector<std::string> host_sources_that_differ();
 const SourceMap& conformance_sources();
 // Every source that kernels, their launches and their choice are made of, micro-tests included.
 const SourceMap& all_sources();
+// Whether such a path is of embedded_cpu_sources(): threads, memory, tiles and sequences of every CPU family.
+bool is_cpu_source(std::string_view path);
 // `path` and every file of these that it includes, at any depth, in the order of their paths.
 std::vector<std::string> include_closure(const std::string& path, const SourceMap& sources);
 

@@ -56,18 +56,6 @@ std::string hash_of_kernel(const std::string& file) {
   return place->second;
 }
 
-// A family of the host: its folder, and what that includes of other sources known here. Without family.cpp, which
-// computes nothing: what it chooses is in the candidate, and a row whose candidate dispatch chose is judged by asking
-// dispatch again.
-std::string hash_of_folder(const std::string& family) {
-  std::set<std::string> paths;
-  for (const auto& [path, text] : all_sources()) {
-    if (!path.starts_with(family + "/") || path == family + "/family.cpp") continue;
-    for (std::string& included : include_closure(path, all_sources())) paths.insert(std::move(included));
-  }
-  return hash_of_files({paths.begin(), paths.end()}, all_sources());
-}
-
 std::string hash_of_patched(const std::string& file, const SourceMap& overlay) {
   SourceMap sources = overlay;
   sources.insert(all_sources().begin(), all_sources().end());  // keeps what the overlay holds
@@ -104,6 +92,18 @@ std::string code_of(std::string_view source) {
   return shortened;
 }
 
+std::string cpu_source_hash(const std::string& family, const SourceMap& sources) {
+  std::set<std::string> paths;
+  for (const auto& [path, text] : sources) {
+    // family.cpp computes nothing: what it chooses is in the candidate, and a row whose candidate dispatch chose is
+    // judged by asking dispatch again.
+    const bool is_its_own = path.starts_with(family + "/") && path != family + "/family.cpp";
+    if (!is_its_own && !is_cpu_source(path)) continue;
+    for (std::string& included : include_closure(path, sources)) paths.insert(std::move(included));
+  }
+  return hash_of_files({paths.begin(), paths.end()}, sources);
+}
+
 std::string source_hash() {
   static const std::string hash = [] {
     Hasher hasher;
@@ -118,7 +118,8 @@ std::string source_hash() {
 std::string source_hash(const Candidate& candidate, const PlacedProblem& problem, const DeviceLimits& limits) {
   const Family& family = *candidate.family;
   Hasher hasher;
-  if (family.kind() == DeviceKind::kCpu) return hasher.add(hash_of_folder(family.name())).add(candidate.print()).hex();
+  if (family.kind() == DeviceKind::kCpu)
+    return hasher.add(cpu_source_hash(family.name(), all_sources())).add(candidate.print()).hex();
   const KernelSource source = family.source(candidate.config, problem, limits);
   const SourceMap* overlay = family.source_overlay();
   hasher.add(overlay ? hash_of_patched(source.file, *overlay) : hash_of_kernel(source.file));

@@ -15,9 +15,13 @@ std::string source_hash();
 
 // Of what decides the time of one candidate on a problem and device: the text that its kernel is compiled from, with
 // all that it includes; the compiler's options; its launches' geometry, parameters and workspaces. For a CPU family:
-// the text of its folder but family.cpp, and the config. Comments and blanks decide nothing. Where this is the same, a
-// result would come out again; where it differs, the launches and the compiled code tell (lab/record/freshness.h).
+// cpu_source_hash, and the config. Comments and blanks decide nothing. Where this is the same, a result would come out
+// again; where it differs, the launches and the compiled code tell (lab/record/freshness.h).
 std::string source_hash(const Candidate& candidate, const PlacedProblem& problem, const DeviceLimits& limits);
+
+// Of the text of a CPU family: its folder but family.cpp, what runs every CPU family (is_cpu_source of
+// kernels/embedded.h), and what these include of `sources`.
+std::string cpu_source_hash(const std::string& family, const SourceMap& sources);
 
 // Of its launches alone: grid, block, cluster and shared memory, parameters, tensor maps, workspaces. Equal launches of
 // equal machine code are the same measurement, from whatever text the code was compiled. Empty for a CPU family.

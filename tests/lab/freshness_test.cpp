@@ -122,6 +122,25 @@ TEST(Freshness, ACpusChoiceIsByTheTilesOfTheRowsDevice) {
   EXPECT_EQ(state_of(vectors), State::kSameText);
 }
 
+// The time of a CPU family is its threads' as well. What measures is not part of a candidate.
+TEST(Freshness, OtherThreadsMakeTheRowsOfACpuStale) {
+  const std::string hash = cpu_source_hash("cpu_fwd", all_sources());
+  const auto with_a_line_more = [](const std::string& path) {
+    SourceMap sources = all_sources();
+    sources.at(path) += "int another;\n";
+    return cpu_source_hash("cpu_fwd", sources);
+  };
+  for (const char* path : {"device/cpu/thread_pool.cpp", "device/cpu/thread_pool.h", "device/cpu/openmp.cpp",
+                           "device/cpu/cpu_threads.cpp", "device/cpu/aligned_memory.h", "device/cpu/amx.cpp",
+                           "cpu_call.cpp", "cpu_dense.cpp", "cpu_ragged.cpp", "cpu_fwd/forward.cpp", "core/band.h"})
+    EXPECT_NE(with_a_line_more(path), hash) << path;
+  for (const char* path : {"cpu_fwd/family.cpp", "sm80_fwd/kernel.cuh"})
+    EXPECT_EQ(with_a_line_more(path), hash) << path;
+  for (const char* path : {"device/cpu/ceilings.cpp", "device/cpu/cpu_device.cpp"})
+    EXPECT_FALSE(all_sources().contains(path)) << path;
+  EXPECT_FALSE(device_sources().contains("device/cpu/thread_pool.h")) << "no GPU kernel is compiled with it";
+}
+
 TEST(Freshness, OtherLaunchesOfTheSameKernelMakeItsRowsStale) {
   std::string hash;
   {
