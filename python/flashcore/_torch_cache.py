@@ -18,7 +18,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
                             causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, rotary_interleaved: bool = True,
                             alibi_slopes: Optional[Tensor] = None, num_splits: int = 0, return_softmax_lse: bool = False, *,
                             page_table: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None, max_seqlen_q: Optional[int] = None,
-                            sink: Optional[Tensor] = None, q_descale: Optional[Tensor] = None, k_descale: Optional[Tensor] = None,
+                            cu_seqlens_k_new: Optional[Tensor] = None, sink: Optional[Tensor] = None, q_descale: Optional[Tensor] = None, k_descale: Optional[Tensor] = None,
                             v_descale: Optional[Tensor] = None) -> Union[Tensor, tuple[Tensor, Tensor]]:  # fmt: skip
     """flash_attn.flash_attn_with_kvcache: the rows of q over a cache, to which new tokens are appended first. Nothing is read on the host, so a
     captured call serves a cache that grows.
@@ -34,15 +34,15 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
             new keys are; without causal or a window all rows of q by that of cache_seqlens. A row without an angle gets NaN.
         cache_seqlens: int32 [batch], or a number: keys of each sequence before the new ones. Default: all that the cache has room for;
             needed with k and v.
-        cache_batch_idx: int32 [batch]: the entry of a dense cache that each sequence has.
+        cache_batch_idx: int32 [batch]: the entry of a dense cache, or the row of block_table, that each sequence has.
         cache_leftpad: None only.
-        block_table, page_table: int32 [batch, max_pages], FlashAttention 2's and 3's name.
+        block_table, page_table: int32 [batch, max_pages], FlashAttention 2's and 3's name; with cache_batch_idx [entries, max_pages].
         softmax_scale, causal, window_size, softcap, alibi_slopes: as of flash_attn_func.
         rotary_interleaved: True: the elements 2 c and 2 c + 1 share an angle; False: c and c + rotary_dim / 2.
         num_splits: ignored.
         return_softmax_lse: also return the log-sum-exp.
-        cu_seqlens_q, max_seqlen_q: int32 [batch + 1] and a bound, for sequences with different numbers of rows (FlashAttention 3's). Not
-            with k and v.
+        cu_seqlens_q, max_seqlen_q: int32 [batch + 1] and a bound, for sequences with different numbers of rows (FlashAttention 3's).
+        cu_seqlens_k_new: int32 [batch + 1]: k and v are [new rows of all sequences, heads_kv, dim] (FlashAttention 3's).
         sink: [heads], logits that join each row's sum (not in FlashAttention).
         q_descale, k_descale, v_descale: float32 [batch, heads_kv], FlashAttention 3's: what q and caches of 8 bits are multiplied with. Beside
             q of 16 bits caches of float8_e4m3fn, float8_e5m2 or int8 are quantised ones: k_descale and v_descale (not in FlashAttention).
@@ -68,8 +68,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         raise _library.Error(f"{'k' if v is None else 'v'} is given alone; give new tokens' k and v, or neither")
     if k is not None and cache_seqlens is None:
         raise _library.Error("k and v are given and cache_seqlens is not; say how many keys each sequence has before the new ones")
-    if k is not None and cu_seqlens_q is not None:
-        raise _library.Error("k and v are given with cu_seqlens_q; append them first by a call without it, or leave cu_seqlens_q out")
+    if k is None and cu_seqlens_k_new is not None:
+        raise _library.Error("cu_seqlens_k_new is given and k is not; give the new keys and values too, or leave it out")
     _check(q, k_cache, v_cache, softcap, window_size)
     q_descale, k_descale, v_descale = _descales(q, k_cache, q_descale, k_descale, v_descale)
     with torch.no_grad():
@@ -81,13 +81,14 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
         if block_table is None:
             block_table = _table_of_dense(k_cache, cache_batch_idx, batch)
         elif cache_batch_idx is not None:
-            raise _library.Error("cache_batch_idx and block_table are both given; a block table says it all: leave cache_batch_idx None")
+            block_table = _rows_of(block_table, cache_batch_idx, batch)
         room = block_table.shape[1] * k_cache.shape[1]
         used = _lengths(cache_seqlens, batch, room, q)
         if k is not None and v is not None:
             rotary = None if rotary_cos is None or rotary_sin is None else (rotary_cos.detach(), rotary_sin.detach(), rotary_interleaved)
             at_length = not causal and _plan.window_sides(window_size) == (-1, -1)
-            q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length, k_descale, v_descale)
+            q, used = _append(q, k_cache, v_cache, k.detach(), v.detach(), block_table, used, rotary, at_length, k_descale, v_descale,
+                              cu_seqlens_q, cu_seqlens_k_new)  # fmt: skip
         return _call(q, k_cache, v_cache, block_table, used, cu_seqlens_q, max_seqlen_q, dense, return_softmax_lse,
                      descale_q=q_descale, descale_k=k_descale, descale_v=v_descale,
                      **_options(softmax_scale, causal, window_size, softcap, alibi_slopes, sink))  # fmt: skip
@@ -152,6 +153,17 @@ def _table_of_dense(cache: Tensor, batch_idx: Optional[Tensor], batch: int) -> T
     return int32(batch_idx)[:, None].contiguous()
 
 
+def _rows_of(table: Tensor, batch_idx: Tensor, batch: int) -> Tensor:
+    """A number that is no row of the table gets pages that no cache has, never another row's."""
+    if batch_idx.shape != (batch,):
+        raise _library.Error(f"cache_batch_idx has shape {tuple(batch_idx.shape)}; give the row of block_table of each sequence, [batch] = ({batch},)")
+    if table.shape[0] == 0 < batch:
+        raise _library.Error(f"block_table has shape {tuple(table.shape)}; give [entries, max_pages], of which cache_batch_idx chooses rows")
+    chosen = batch_idx.long()
+    is_row = (chosen >= 0) & (chosen < table.shape[0])
+    return torch.where(is_row[:, None], table[torch.where(is_row, chosen, 0)], -1)
+
+
 def int32(x: Tensor) -> Tensor:
     """A number that 32 bits do not hold becomes the largest or smallest one, which is no page: a cast would make another's of it."""
     limits = torch.iinfo(torch.int32)
@@ -176,11 +188,14 @@ def _adjacent(x: Tensor) -> Tensor:
 
 def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, table: Optional[Tensor], used: Tensor,
             rotary: Optional[tuple[Tensor, Tensor, bool]], q_at_length: bool, k_descale: Optional[Tensor],
-            v_descale: Optional[Tensor]) -> tuple[Tensor, Tensor]:  # fmt: skip
+            v_descale: Optional[Tensor], cu_q: Optional[Tensor], cu_new: Optional[Tensor]) -> tuple[Tensor, Tensor]:  # fmt: skip
     """(q, the new lengths), once new keys are written behind the old ones by flashcore.append."""
     batch = used.shape[0]
-    if k.dim() != 4 or k.shape[2:] != k_cache.shape[2:] or v.shape[:3] != k.shape[:3] or v.shape[3] != v_cache.shape[3] or k.shape[0] != batch:
-        raise _library.Error(f"k and v have shapes {tuple(k.shape)} and {tuple(v.shape)}; give [batch, new, heads_kv, dim] that suit the caches")
+    axes = 4 if cu_new is None else 3
+    suits = k.dim() == v.dim() == axes and k.shape[-2:] == k_cache.shape[2:] and v.shape[:-1] == k.shape[:-1] and v.shape[-1] == v_cache.shape[3]
+    if not suits or (cu_new is None and k.shape[0] != batch):
+        asked = "[batch, new, heads_kv, dim]" if cu_new is None else "[new rows of all sequences, heads_kv, dim]"
+        raise _library.Error(f"k and v have shapes {tuple(k.shape)} and {tuple(v.shape)}; give {asked} that suit the caches")
     quantises = k.dtype == v.dtype == q.dtype and q.dtype != k_cache.dtype
     if not quantises and (k.dtype != k_cache.dtype or v.dtype != v_cache.dtype):
         raise _library.Error(f"k and v are {k.dtype} and {v.dtype}, the caches {k_cache.dtype} and {v_cache.dtype}; give one type, or beside caches of 8 "
@@ -191,7 +206,8 @@ def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, t
                                  "give a cache of its own memory (.clone())")  # fmt: skip
     cos, sin, interleaved = rotary or (None, None, False)
     lengths = torch.empty_like(used)
-    turned = _append_module.append(_adjacent(k), _adjacent(v), k_cache, v_cache, used.contiguous(), block_table=table, rotary_cos=cos, rotary_sin=sin,
+    turned = _append_module.append(_adjacent(k), _adjacent(v), k_cache, v_cache, used.contiguous(), block_table=table,
+                                   cu_seqlens_new=cu_new, cu_seqlens_q=cu_q if rotary else None, rotary_cos=cos, rotary_sin=sin,
                                    rotary_interleaved=interleaved, q=_adjacent(q) if rotary else None, q_at_length=q_at_length,
                                    new_seqlens=lengths, descale_k=k_descale if quantises else None,
                                    descale_v=v_descale if quantises else None)  # fmt: skip

@@ -86,6 +86,17 @@ class MlaTest(unittest.TestCase):
         self.assertTrue(made[0] is out and made[1] is lse and torch.equal(out, wanted))
         torch.testing.assert_close(lse, base_2 * math.log(2))
         self.assertIs(wrapper.run(*given, out=out), out)
+        for natural, wanted_lse in ((False, base_2), (True, base_2 * math.log(2))):
+            buffer = torch.full_like(lse, torch.nan)
+            self.assertTrue(torch.equal(wrapper.run(*given, lse=buffer, return_lse_base_on_e=natural), wanted))
+            torch.testing.assert_close(buffer, wanted_lse)
+
+    def test_boundaries_behind_the_last_request_are_not_looked_at(self):
+        case = Case()
+        indptr, indices = case.requests.lists()[:2]
+        given = (*case.split(case.q), *case.split(case.pool))
+        longer = torch.cat((indptr, torch.tensor([0, 10**6]).int()))
+        self.assertTrue(torch.equal(case.plan(lists=(longer, indices)).run(*given), case.plan().run(*given)))
 
     def test_caches_apart_are_copied_and_that_is_said_once(self):
         case = Case()
@@ -241,13 +252,14 @@ class MlaTest(unittest.TestCase):
             ("kv_indices is torch.float32", plan((2, lists[1].float()))),
             ("kv_indptr is .0, 2, 99, 5.; give boundaries", plan((1, torch.tensor([0, 2, 99, 5]).int()))),
             ("kv_len_arr has shape .2,. and kv_indptr .4,.; give", plan((3, case.lengths[:2]))),
+            ("kv_len_arr has shape .3,. and kv_indptr .3,.; give", plan((1, lists[0][:3]))),
             ("qo_indptr has 3 elements and kv_len_arr 3; give", plan((0, case.requests.qo_indptr[:3]))),
             ("q_nope has 9 rows and plan.. was told 10", lambda: wrapper.run(*(x[:9] for x in q), *caches)),
-            (r"q_nope is torch.float16 of shape \(10, 5, 128\); plan\(\) was told torch.float16 \[rows, 5, 96\]", lambda: wrapper.run(case.q, q[1], *caches)),
-            ("q_pe is torch.float32 of shape", lambda: wrapper.run(q[0], q[1].float(), *caches)),
+            (r"q_nope.dtype is torch.float16, its shape \(10, 5, 128\); plan\(\) was told torch.float16 \[rows, 5, 96\]", lambda: wrapper.run(case.q, q[1], *caches)),
+            ("q_pe.dtype is torch.float32, its shape", lambda: wrapper.run(q[0], q[1].float(), *caches)),
             ("q_pe is a NoneType; plan", lambda: wrapper.run(q[0], None, *caches)),
             (r"q_pe has shape \(9, 5, 32\) on cpu and q_nope \(10, 5, 96\) on cpu; give as many", lambda: wrapper.run(q[0], q[1][:9], *caches)),
-            (r"ckv_cache is torch.float16 of shape .*; plan\(\) was told torch.float16 \[pages, 4, 96\]", lambda: wrapper.run(*q, caches[0].unsqueeze(2), caches[1])),
+            (r"ckv_cache.dtype is torch.float16, its shape .*; plan\(\) was told torch.float16 \[pages, 4, 96\]", lambda: wrapper.run(*q, caches[0].unsqueeze(2), caches[1])),
             ("kpe_cache has shape .* and ckv_cache .*; give as many", lambda: wrapper.run(*q, caches[0], caches[1][1:])),
             ("ckv_scale is given and kv_data_type is torch.float16; leave it out", lambda: wrapper.run(*q, *caches, ckv_scale=1.0)),
             ("kpe_scale is not given and kv_data_type is torch.int8; give .*1.0 for none", lambda: int8.run(*whole, *codes, ckv_scale=1.0)),

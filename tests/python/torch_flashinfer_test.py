@@ -3,6 +3,7 @@
 import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 
@@ -12,6 +13,8 @@ from torch_flashinfer_support import WORKSPACE, Requests, exact, judge  # noqa: 
 import flashcore  # noqa: E402
 import flashcore.flashinfer as flashinfer  # noqa: E402
 import flashcore.torch as ft  # noqa: E402
+from flashcore import _plan  # noqa: E402
+from flashcore.flashinfer import _tables  # noqa: E402
 
 HEADS, HEADS_KV, DIM, PAGE = 6, 2, 64, 8
 LENGTHS = [5, 40, 17]
@@ -315,10 +318,21 @@ class FlashInferTest(unittest.TestCase):
         wrapper.plan(*short.lists(), HEADS, HEADS_KV, DIM, PAGE, max_sequence_kv=16)
         with self.assertRaisesRegex(flashcore.Error, "a request has 5 pages and the first plan had room for 2; .*max_sequence_kv"):
             wrapper.plan(*lists, HEADS, HEADS_KV, DIM, PAGE)
-        huge = torch.zeros(1 << 26, dtype=torch.int32)
-        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE, "NHD", True, False, lists[0].clone(), huge, lists[2].clone())
-        with self.assertRaisesRegex(flashcore.Error, "67108864 entries and the batch 3 requests; give plan.. max_sequence_kv"):
-            wrapper.plan(*lists, HEADS, HEADS_KV, DIM, PAGE)
+
+    def test_a_table_for_large_buffers_is_bounded(self):
+        """A note says the bound once; requests beyond it are refused."""
+        lists = self.requests.lists()
+        for most, columns in ((60, 20), (9, 3)):  # the longest request has 5 pages
+            buffers = lists[0].clone(), torch.zeros(1000, dtype=torch.int32), lists[2].clone()
+            wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(WORKSPACE, "NHD", True, False, *buffers)
+            with mock.patch.object(_tables, "_MOST_ENTRIES", most), mock.patch.object(_plan, "say_once") as said:
+                if columns < 5:
+                    with self.assertRaisesRegex(flashcore.Error, "a request has 5 pages and the block table room for 3; give plan.. max_sequence_kv"):
+                        wrapper.plan(*lists, HEADS, HEADS_KV, DIM, PAGE)
+                else:
+                    wrapper.plan(*lists, HEADS, HEADS_KV, DIM, PAGE)
+                    self.assertEqual(wrapper._planner.made.table.shape, (3, columns))
+                self.assertIn("the buffer of page indices has 1000 entries and the batch 3 requests", said.call_args.args[0])
 
 
 if __name__ == "__main__":

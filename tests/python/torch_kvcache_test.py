@@ -124,6 +124,36 @@ class KvCacheTest(unittest.TestCase):
         self.assertTrue(out.isnan().all())
         torch.testing.assert_close(k, self.k_pages, equal_nan=True)
 
+    def test_rows_of_a_block_table(self):
+        """cache_batch_idx chooses them; a number that is no row gives NaN, never another sequence's keys."""
+        chosen = torch.tensor([2, 0, 1], dtype=torch.int32)
+        out = flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, block_table=self.table, cache_batch_idx=chosen, cache_seqlens=self.used)
+        near(out, flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, block_table=self.table[chosen.long()], cache_seqlens=self.used))
+        for wrong in (-1, 3, 2**31 - 1):
+            chosen[1] = wrong
+            made = flash_attn_with_kvcache(self.q, self.k_pages, self.v_pages, block_table=self.table, cache_batch_idx=chosen, cache_seqlens=self.used)
+            self.assertTrue(made[1].isnan().all())
+            near(made[::2], out[::2])
+
+    def test_new_tokens_of_different_counts(self):
+        """As one call for each sequence, with rotary position embedding: rows and new keys of all sequences one after another."""
+        cu_q, cu_new, used = [0, 2, 3, 6], [0, 3, 4, 6], torch.tensor([5, 9, 17], dtype=torch.int32)
+        q, new_k, new_v = torch.randn(6, HEADS, DIM), torch.randn(6, HEADS_KV, DIM), torch.randn(6, HEADS_KV, DIM)
+        angles = torch.rand(ROOM, DIM // 4) * 6
+        for causal in (False, True):
+            options = dict(rotary_cos=angles.cos(), rotary_sin=angles.sin(), rotary_interleaved=False, causal=causal)
+            caches, alone = [x.clone() for x in (self.k_pages, self.v_pages)], [x.clone() for x in (self.k, self.v)]
+            out, lse = flash_attn_with_kvcache(q, *caches, new_k, new_v, block_table=self.table, cache_seqlens=used, max_seqlen_q=3, return_softmax_lse=True,
+                                               cu_seqlens_q=torch.tensor(cu_q).int(), cu_seqlens_k_new=torch.tensor(cu_new).int(), **options)  # fmt: skip
+            for s in range(BATCH):
+                rows, new = slice(cu_q[s], cu_q[s + 1]), slice(cu_new[s], cu_new[s + 1])
+                wanted = flash_attn_with_kvcache(q[None, rows], *(x[s : s + 1] for x in alone), new_k[None, new], new_v[None, new],
+                                                 cache_seqlens=used[s : s + 1], return_softmax_lse=True, **options)  # fmt: skip
+                near(out[rows], wanted[0][0])
+                near(lse[:, rows], wanted[1][0])
+            for pages, dense in zip(caches, alone):
+                torch.testing.assert_close(pages[self.table.long()].flatten(1, 2), dense)
+
     def test_sequences_of_different_rows(self):
         q, cu_q = self.q.flatten(0, 1)[:8], torch.tensor([0, 1, 6, 8], dtype=torch.int32)
         out, lse = flash_attn_with_kvcache(q, self.k_pages, self.v_pages, cache_seqlens=self.used, page_table=self.table, cu_seqlens_q=cu_q, max_seqlen_q=5,
@@ -147,7 +177,9 @@ class KvCacheTest(unittest.TestCase):
         refused("both given", page_table=self.table)
         refused("cache_seqlens is a float", cache_seqlens=2.5)
         refused("k and v have shapes", self.k[:2, :1], self.v[:2, :1], cache_seqlens=3)
-        refused("cache_batch_idx and block_table are both given", cache_batch_idx=self.used)
+        refused("cache_batch_idx has shape .2,.; give the row of block_table", cache_batch_idx=self.used[:2])
+        refused("cu_seqlens_k_new is given and k is not", cu_seqlens_k_new=self.used)
+        refused("give .new rows of all sequences, heads_kv, dim.", self.k[:, :1], self.v[:, :1], cache_seqlens=3, cu_seqlens_k_new=torch.arange(4).int())
         refused("give .batch, length, heads_kv, dim., or a block_table", block_table=None)
         refused("max_seqlen_q is not", cu_seqlens_q=self.used)
         refused("cache_seqlens is -1; give", cache_seqlens=-1)

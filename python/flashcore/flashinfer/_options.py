@@ -104,7 +104,7 @@ def refuse(**given: Any) -> None:
         "ckv_scale_arr": "factors of each token have no kernel; give ckv_scale",
         "use_profiler": "no kernel writes a profile; flashcore timeline does",
         "profiler_buffer": "no kernel writes a profile; flashcore timeline does",
-        "jit_args": "kernels are compiled for the problem without them; for sinks take BatchAttentionWithAttentionSinkWrapper",
+        "jit_args": "of variants only AttentionSink has kernels, in prefill",
         "prefix_len_ptr": "multi-item scoring has no kernel; leave it out",
         "token_pos_in_items_ptr": "multi-item scoring has no kernel; leave it out",
         "max_item_len_ptr": "multi-item scoring has no kernel; leave it out",
@@ -117,12 +117,27 @@ def refuse(**given: Any) -> None:
             raise Error(f"{name} is given; flashcore.flashinfer takes None only: {hints.get(name, 'leave it out')}")
 
 
-def split(cache: Cache, name: str = "paged_kv_cache") -> tuple[Tensor, Tensor]:
-    """K and V of a cache in one tensor or two."""
+def is_sink_variant(jit_args: Any) -> bool:
+    """Whether FlashInfer's arguments of a compiled variant ask for its AttentionSink, by name; any other variant is refused."""
+    if jit_args is None:
+        return False
+    if isinstance(jit_args, (list, tuple)) and len(jit_args) >= 12 and jit_args[11] == "AttentionSink":
+        if list(jit_args[7]) == ["sink"] and list(jit_args[9]) == ["sm_scale"]:
+            return True
+    refuse(jit_args=jit_args)
+    return False
+
+
+def split(cache: Cache, layout: str, name: str = "paged_kv_cache") -> tuple[Tensor, Tensor]:
+    """K and V of a cache in one tensor or two. As in FlashInfer the axis of a page's keys may be missing where a page has one."""
+    keys = -3 if layout == "NHD" else -2
     if isinstance(cache, (tuple, list)):
-        if len(cache) != 2 or not all(isinstance(x, Tensor) and x.dim() == 4 for x in cache):
+        if len(cache) != 2 or not all(isinstance(x, Tensor) and x.dim() in (3, 4) for x in cache):
             raise Error(f"{name} is a {type(cache).__name__} of {len(cache)}; give two tensors of four axes, K's pages and V's")
-        return cache[0].detach(), cache[1].detach()
+        k, v = (x.detach() if x.dim() == 4 else x.detach().unsqueeze(keys) for x in cache)
+        return k, v
+    if isinstance(cache, Tensor) and cache.dim() == 4 and cache.shape[1] == 2:
+        cache = cache.unsqueeze(keys)
     if not isinstance(cache, Tensor) or cache.dim() != 5 or cache.shape[1] != 2:
         what = f"has shape {tuple(cache.shape)}" if isinstance(cache, Tensor) else f"is a {type(cache).__name__}"
         raise Error(f"{name} {what}; give [pages, 2, page_size, heads, dim], [pages, 2, heads, page_size, dim] with kv_layout='HND', or (K, V)")
@@ -208,10 +223,13 @@ def _undivided(o: Options, batch: int, device: torch.device, q: Any, k: Any, v: 
         raise Error(f"a scale for each head is given and q is {o.dtype}; give numbers: only 8-bit tensors have factors")
     if is_by_head(q) and not has_q:
         raise Error(f"q_scale has a factor for each head and q is {o.dtype}; give a number: only the cache has 8 bits")
-    if is_by_head(q) and o.heads_q != o.heads_kv:
-        raise Error("q_scale has a factor for each query head, of which several share a key head; give a number")
     made = {f"descale_{name[0]}": x for (name, _, _), x in zip(roles, descales(batch, device, *roles))}
     return Factors(1.0 if has_q else number(q, "q_scale"), 1.0, made)
+
+
+def has_query_factors(o: Options, q_scale: Any) -> bool:
+    """Whether query heads that share a key head have factors of their own, which no kernel knows."""
+    return is_by_head(q_scale) and o.dtype in _EIGHT and o.heads_q != o.heads_kv
 
 
 def is_by_head(x: Any) -> bool:

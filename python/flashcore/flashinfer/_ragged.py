@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _varlen
 from . import _options, _tables
-from ._run import Rows, forwarded, scales_of
+from ._run import Rows, each_of_group, forwarded, scales_of, sinks_of
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
 
@@ -24,7 +24,8 @@ class BatchPrefillWithRaggedKVCacheWrapper:
         kv_layout: "NHD": K and V are [keys of all requests, heads, dim]; "HND": [heads, keys of all requests, dim].
         use_cuda_graph: every plan() writes to the same memory, so that a captured run() replays with the newest boundaries.
         qo_indptr_buf, kv_indptr_buf: needed with use_cuda_graph.
-        custom_mask_buf, mask_indptr_buf, jit_args: None only.
+        custom_mask_buf, mask_indptr_buf: None only.
+        jit_args: None, or those of FlashInfer's variant AttentionSink: run(q, k, v, sinks, sm_scale) then. jit_kwargs: ignored.
         backend: ignored.
 
     Raises:
@@ -34,7 +35,8 @@ class BatchPrefillWithRaggedKVCacheWrapper:
     def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_cuda_graph: bool = False, qo_indptr_buf: Optional[Tensor] = None,
                  kv_indptr_buf: Optional[Tensor] = None, custom_mask_buf: Optional[Tensor] = None, mask_indptr_buf: Optional[Tensor] = None,
                  backend: str = "auto", jit_args: Any = None, jit_kwargs: Any = None) -> None:  # fmt: skip
-        _options.refuse(custom_mask=custom_mask_buf, mask_indptr_buf=mask_indptr_buf, jit_args=jit_args)
+        _options.refuse(custom_mask=custom_mask_buf, mask_indptr_buf=mask_indptr_buf)
+        self._has_sinks = _options.is_sink_variant(jit_args)
         self._layout = _options.layout_of(kv_layout)
         self._graph = use_cuda_graph
         if use_cuda_graph and (qo_indptr_buf is None or kv_indptr_buf is None):
@@ -93,6 +95,7 @@ class BatchPrefillWithRaggedKVCacheWrapper:
 
         Args:
             q: [rows of all requests, heads, dim].
+            args: of 8 bits the scales of q, k and v; with jit_args the sinks [heads] and the scale of scores.
             k, v: [keys of all requests, heads_kv, dim], or the axes of kv_layout="HND".
             o_scale: what outputs are divided by. A number.
             The rest as of BatchPrefillWithPagedKVCacheWrapper.run.
@@ -101,6 +104,8 @@ class BatchPrefillWithRaggedKVCacheWrapper:
             [rows, heads, dim of V], or (out, lse) with the log-sum-exp to base 2, float32 [rows, heads].
         """
         _options.refuse(kv_cache_sf=kv_cache_sf)
+        if lse is not None and not return_lse:  # it is written all the same
+            return self.run(q, k, v, *args, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, o_scale=o_scale, out=out, lse=lse, return_lse=True)[0]
         o = self._of
         if o is None:
             raise _options.Error("run() is called before plan(); plan() says the requests and heads")
@@ -113,11 +118,22 @@ class BatchPrefillWithRaggedKVCacheWrapper:
                                  f"dims {o.dim} and {o.dim_v}")  # fmt: skip
         cu_q, rows = self._rows.of(q)
         cu_kv, keys = self._keys.of(k, "k and v have", "keys")
-        by = _options.factors(o, cu_q.shape[0] - 1, q.device, *scales_of(args, (q_scale, k_scale, v_scale)), o_scale)
+        sinks = None
+        if self._has_sinks:
+            (o, sinks), args = sinks_of(o, args), ()
         k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v))
-        made = _varlen.varlen_attention(q, k, v, cu_q, cu_kv, rows, keys, out=_options.output(q, o, out), return_lse=return_lse,
-                                        **_options.keywords(o, q.device, by, None))  # fmt: skip
-        return _options.finish(made, return_lse, lse, by, cu_q if out is not None else None)
+
+        def one(q: Tensor, o: _options.Options, scales: tuple[Any, Any, Any], out: Optional[Tensor], sinks: Optional[Tensor],
+                lse: Optional[Tensor] = None) -> Any:  # fmt: skip
+            by = _options.factors(o, cu_q.shape[0] - 1, q.device, *scales, o_scale)
+            made = _varlen.varlen_attention(q, k, v, cu_q, cu_kv, rows, keys, out=_options.output(q, o, out), return_lse=return_lse,
+                                            **_options.keywords(o, q.device, by, sinks))  # fmt: skip
+            return _options.finish(made, return_lse, lse, by, cu_q if out is not None else None)
+
+        scales = scales_of(args, (q_scale, k_scale, v_scale))
+        if _options.has_query_factors(o, scales[0]):
+            return each_of_group(one, q, o, scales, out, lse, return_lse, sinks)  # type: ignore[no-any-return]
+        return one(q, o, scales, out, sinks, lse)  # type: ignore[no-any-return]
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 

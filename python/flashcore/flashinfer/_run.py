@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -52,6 +52,38 @@ def scales_of(args: tuple[Any, ...], named: tuple[Any, Any, Any]) -> tuple[Any, 
     return args[0], args[1], args[2]
 
 
+def sinks_of(o: _options.Options, args: tuple[Any, ...]) -> tuple[_options.Options, Any]:
+    """Of FlashInfer's variant AttentionSink, whose run() is given the sinks and the scale of scores behind the cache."""
+    if len(args) != 2:
+        raise _options.Error(f"run() is given {len(args)} arguments behind the cache; give the sinks [heads] and the scale of scores")
+    return o._replace(scale=_options.number(args[1], "sm_scale")), args[0]
+
+
+def each_of_group(one: Callable[..., Any], q: Tensor, o: _options.Options, scales: tuple[Any, Any, Any], out: Optional[Tensor], lse: Optional[Tensor],
+                  return_lse: bool, sinks: Optional[Tensor]) -> Any:  # fmt: skip
+    """`one(q, o, scales, out, sinks)` for each query head of a group: a kernel's factors are those of key heads, so that keys are read as often as
+    query heads share them."""
+    scale, group = scales[0], o.heads_q // o.heads_kv
+    if scale.shape != (o.heads_q,):
+        raise _options.Error(f"q_scale is {scale.dtype} of shape {tuple(scale.shape)}; give float32 [heads] = ({o.heads_q},), or a number")
+    if o.alibi:
+        raise _options.Error("q_scale has a factor for each query head, of which several share a key head, beside pos_encoding_mode='ALIBI'; give a number")
+    made = _options.output(q, o, out)
+    parts = []
+    for at in range(group):
+        heads = slice(at, None, group)
+        parts.append(one(q[:, heads], o._replace(heads_q=o.heads_kv), (scale[heads].contiguous(), *scales[1:]), made[:, heads],
+                         None if sinks is None else sinks[heads]))  # fmt: skip
+    if not return_lse:
+        return made
+    found = torch.stack([part[1] for part in parts], 2).flatten(1)
+    if lse is None:
+        return made, found
+    if lse.shape != found.shape or lse.dtype != torch.float32:
+        raise _options.Error(f"lse is {lse.dtype} of shape {tuple(lse.shape)}; give float32 [rows, heads] = {tuple(found.shape)}")
+    return made, lse.copy_(found)
+
+
 def forwarded(o: Optional[_options.Options], causal: bool, mode: str, window_left: int, softcap: Optional[float], scale: Optional[float]) -> _options.Options:
     """Of the older methods, whose own arguments replace the plan's."""
     if o is None:
@@ -63,7 +95,12 @@ def forwarded(o: Optional[_options.Options], causal: bool, mode: str, window_lef
 def run_paged(q: Tensor, cache: Cache, o: _options.Options, pages: _tables.Pages, cu_q: Optional[Tensor], rows: int, layout: str,
               scales: tuple[Any, Any, Any], out: Optional[Tensor], lse: Optional[Tensor], return_lse: bool, window_left: Optional[int],
               sinks: Optional[Tensor]) -> Any:  # fmt: skip
-    k, v = _options.split(cache)
+    if lse is not None and not return_lse:  # it is written all the same
+        return run_paged(q, cache, o, pages, cu_q, rows, layout, scales, out, lse, True, window_left, sinks)[0]
+    if _options.has_query_factors(o, scales[0]):
+        return each_of_group(lambda q, o, scales, out, sinks: run_paged(q, cache, o, pages, cu_q, rows, layout, scales, out, None, return_lse, window_left, sinks),
+                             q, o, scales, out, lse, return_lse, sinks)  # fmt: skip
+    k, v = _options.split(cache, layout)
     keys, heads = (1, 2) if layout == "NHD" else (2, 1)
     if k.shape[keys] != pages.page_size or k.shape[heads] != o.heads_kv or v.shape[3] != o.dim_v or k.dtype != o.kv_dtype:
         raise _options.Error(f"the cache is {k.dtype} with K {tuple(k.shape)} and V {tuple(v.shape)}; plan() was told {o.kv_dtype}, {layout}, pages of "
@@ -90,7 +127,7 @@ def by_table(query: Tensor, cache: Cache, tables: Tensor, lengths: Tensor, max_k
     if not isinstance(query, Tensor) or query.dim() != 3:
         raise _options.Error(f"query is {tuple(query.shape) if isinstance(query, Tensor) else type(query).__name__}; give [rows, heads, dim]")
     layout = _options.layout_of(layout)
-    k, v = _options.split(cache, "kv_cache")
+    k, v = _options.split(cache, layout, "kv_cache")
     given = out.dtype if out is not None and out_dtype is None else out_dtype
     # A scale on the device is not waited for: that of an 8-bit K is read there, as its factor.
     fused = bmm1 if k.dtype.itemsize == 1 and _options.is_on(bmm1, query.device) and not _options.is_by_head(bmm1) else None

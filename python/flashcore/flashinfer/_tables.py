@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from .. import _paged, _torch_cache
+from .. import _paged, _plan, _torch_cache
 from . import _options
 
 _MOST_ENTRIES = 1 << 26  # of a table in 256 MiB
@@ -114,8 +114,14 @@ class Planner:
             return max(longest(starts, host), 1)
         columns = max(self.fixed[1].shape[0], 1)
         if columns * batch > _MOST_ENTRIES:
-            raise _options.Error(f"the buffer of page indices has {columns} entries and the batch {batch} requests; give plan() max_sequence_kv, the most keys "
-                                 "that a request may have")  # fmt: skip
+            capped = max(_MOST_ENTRIES // batch, 1)
+            _plan.say_once(f"the buffer of page indices has {columns} entries and the batch {batch} requests, so the block table has room for {capped} pages of "
+                           "a request, in 256 MiB; a longer request gets NaN. Give the first plan() max_sequence_kv, the most keys that a request may have, "
+                           "for a smaller table or longer requests", key="flashinfer_block_table")  # fmt: skip
+            if longest(starts, host) > capped:
+                raise _options.Error(f"a request has {longest(starts, host)} pages and the block table room for {capped}; give plan() max_sequence_kv, the most "
+                                     "keys that a request may have")  # fmt: skip
+            return capped
         return columns
 
     def _fill(self, starts: Tensor, indices: Tensor, last: Tensor) -> None:

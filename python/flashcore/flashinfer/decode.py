@@ -10,7 +10,7 @@ from torch import Tensor
 
 from . import _options, _tables
 from ._options import Cache
-from ._run import by_table, forwarded, run_paged
+from ._run import by_table, forwarded, run_paged, scales_of
 from ._single import single_decode_with_kv_cache
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
@@ -116,11 +116,13 @@ class BatchDecodeWithPagedKVCacheWrapper:
 
         Args:
             q: [batch * q_len_per_req, heads, dim].
+            args: of 8 bits the scales of q, k and v, as by name.
             paged_kv_cache: [pages, 2, page_size, heads_kv, dim] (NHD) or [pages, 2, heads_kv, page_size, dim] (HND), or (K, V) without the 2.
+                Pages of one key may lack their axis.
             q_scale, k_scale, v_scale: numbers that scores and outputs are multiplied with; of 8 bits also tensors on q's device, of one element
                 or float32 [heads] of each, which are not waited for.
             out: where to write, as q.
-            return_lse: also return the log-sum-exp to base 2, float32 [rows, heads]; in `lse` if given.
+            return_lse: also return the log-sum-exp to base 2, float32 [rows, heads]. lse: where to write it, asked for or not.
             window_left: in the place of plan()'s.
             sinks: [heads], logits that join each row's sum.
             enable_pdl: ignored.
@@ -129,8 +131,6 @@ class BatchDecodeWithPagedKVCacheWrapper:
             The output, or (output, lse).
         """
         _options.refuse(skip_softmax_threshold_scale_factor=skip_softmax_threshold_scale_factor, kv_cache_sf=kv_cache_sf)
-        if args:
-            raise _options.Error(f"run() is given {len(args)} arguments behind the cache; those of jit_args have no kernel: give q and the cache")
         o, pages = self._of, self._planner.made
         if o is None or pages is None:
             raise _options.Error("run() is called before plan(); plan() says the pages and heads")
@@ -138,7 +138,7 @@ class BatchDecodeWithPagedKVCacheWrapper:
         if q_len_per_req is not None and q_len_per_req != self._rows:
             raise _options.Error(f"q_len_per_req is {q_len_per_req} and plan() was told {self._rows}; give both alike")
         q = _options.require_q(q, o, batch * self._rows)
-        return run_paged(q, paged_kv_cache, o, pages, self._cu_q, self._rows, self._layout, (q_scale, k_scale, v_scale), out, lse, return_lse, window_left, sinks)
+        return run_paged(q, paged_kv_cache, o, pages, self._cu_q, self._rows, self._layout, scales_of(args, (q_scale, k_scale, v_scale)), out, lse, return_lse, window_left, sinks)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 

@@ -76,7 +76,8 @@ class BatchMLAPagedAttentionWrapper:
 
         Args:
             qo_indptr: int32 [batch + 1]: request s has the rows qo_indptr[s] to qo_indptr[s + 1] - 1 of q_nope and q_pe.
-            kv_indptr: int32 [batch + 1]: request s has the pages kv_indices[kv_indptr[s]] to kv_indices[kv_indptr[s + 1] - 1].
+            kv_indptr: int32 [batch + 1]: request s has the pages kv_indices[kv_indptr[s]] to kv_indices[kv_indptr[s + 1] - 1]. As in FlashInfer
+                there may be more elements, which are not looked at.
             kv_indices: int32 [all pages of all requests].
             kv_len_arr: int32 [batch]: keys of each request, its rows' own ones included. More than its pages hold, or fewer than none, give
                 NaN.
@@ -102,6 +103,9 @@ class BatchMLAPagedAttentionWrapper:
         of = _options.options(heads, 1, ckv + kpe, ckv, causal=bool(causal), pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None,
                               sm_scale=_options.number(sm_scale, "sm_scale"), q_data_type=q, kv_data_type=kv_data_type, o_data_type=None)  # fmt: skip
         self._of = None  # until all of it fits: runs of half a plan would read other pages
+        bounds = _tables.int32(qo_indptr, "qo_indptr").shape[0]
+        if isinstance(kv_len_arr, Tensor) and kv_len_arr.shape == (bounds - 1,) and isinstance(kv_indptr, Tensor) and kv_indptr.dim() == 1:
+            kv_indptr = kv_indptr[:bounds]
         pages = self._planner.plan(kv_indptr, kv_indices, kv_len_arr, page_size, max_sequence_kv, None, None)
         if _tables.int32(qo_indptr, "qo_indptr").shape[0] != pages.used.shape[0] + 1:
             raise _options.Error(f"qo_indptr has {qo_indptr.shape[0]} elements and kv_len_arr {pages.used.shape[0]}; give [batch + 1] and [batch]")
@@ -120,7 +124,7 @@ class BatchMLAPagedAttentionWrapper:
             ckv_cache: [pages, page_size, head_dim_ckv], of any strides: the first columns of one tensor, for the reason above.
             kpe_cache: [pages, page_size, head_dim_kpe]: the columns behind them.
             out: where to write, as q_nope.
-            return_lse: also return the log-sum-exp, float32 [rows, heads]; in `lse` if given.
+            return_lse: also return the log-sum-exp, float32 [rows, heads]. lse: where to write it, asked for or not.
             return_lse_base_on_e: it is natural; otherwise to base 2.
             ckv_scale, kpe_scale: numbers that quantised caches are multiplied with; both needed there, and only there. Where they differ,
                 q_nope or q_pe takes the smaller one's ratio to the other, and is rounded once more.
@@ -147,8 +151,8 @@ class BatchMLAPagedAttentionWrapper:
         cu_q, rows = self._rows.of(q_nope, "q_nope has")
         made = run_paged(_joined(q_nope, q_pe) if q is None else q, (keys, keys[..., : o.dim_v]), o, pages, cu_q, rows, "NHD", scales, out, lse,
                          return_lse, None, None)  # fmt: skip
-        if return_lse and return_lse_base_on_e:
-            made[1].mul_(_LN2)
+        if return_lse_base_on_e and (return_lse or lse is not None):
+            (made[1] if lse is None else lse).mul_(_LN2)
         return made  # type: ignore[no-any-return]
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
@@ -156,8 +160,8 @@ class BatchMLAPagedAttentionWrapper:
 
 def _require(x: Any, name: str, dtype: torch.dtype, shape: tuple[Any, ...]) -> Tensor:
     if not isinstance(x, Tensor) or x.dim() != 3 or tuple(x.shape[1:]) != shape[1:] or x.dtype != dtype:
-        what = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
-        raise _options.Error(f"{name} is {what}; plan() was told {dtype} [{', '.join(map(str, shape))}]")
+        what = f".dtype is {x.dtype}, its shape {tuple(x.shape)}" if isinstance(x, Tensor) else f" is a {type(x).__name__}"
+        raise _options.Error(f"{name}{what}; plan() was told {dtype} [{', '.join(map(str, shape))}]")
     return x.detach()
 
 

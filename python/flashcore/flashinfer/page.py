@@ -71,8 +71,9 @@ def append_paged_kv_cache(append_key: Tensor, append_value: Tensor, batch_indice
         flashcore.Error: for tensors that do not fit together, a quantised cache without scales, scales without one, and a cache whose pages
             share memory.
     """
-    k_cache, v_cache = _options.split(paged_kv_cache)
-    if _options.layout_of(kv_layout) == "HND":
+    layout = _options.layout_of(kv_layout)
+    k_cache, v_cache = _options.split(paged_kv_cache, layout)
+    if layout == "HND":
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     _append_rows(_Part("append_key", append_key, "paged_kv_cache", k_cache, "k_scale", k_scale),
                  _Part("append_value", append_value, "paged_kv_cache", v_cache, "v_scale", v_scale),

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import _options, _tables
 from ._options import Cache
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
-from ._run import Rows, by_table, forwarded, run_paged, scales_of
+from ._run import Rows, by_table, forwarded, run_paged, scales_of, sinks_of
 from ._single import single_prefill_with_kv_cache, single_prefill_with_kv_cache_return_lse
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
@@ -33,7 +33,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
         kv_layout: "NHD" or "HND".
         use_cuda_graph: every plan() writes to the same memory, so that a captured run() replays with the newest boundaries and pages.
         qo_indptr_buf, paged_kv_indptr_buf, paged_kv_indices_buf, paged_kv_last_page_len_buf: needed with use_cuda_graph.
-        custom_mask_buf, mask_indptr_buf, jit_args: None only.
+        custom_mask_buf, mask_indptr_buf: None only.
+        jit_args: None, or those of FlashInfer's variant AttentionSink: run(q, cache, sinks, sm_scale) then. jit_kwargs: ignored.
         backend: ignored.
 
     Raises:
@@ -44,7 +45,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
                  paged_kv_indptr_buf: Optional[Tensor] = None, paged_kv_indices_buf: Optional[Tensor] = None,
                  paged_kv_last_page_len_buf: Optional[Tensor] = None, custom_mask_buf: Optional[Tensor] = None,
                  mask_indptr_buf: Optional[Tensor] = None, backend: str = "auto", jit_args: Any = None, jit_kwargs: Any = None) -> None:  # fmt: skip
-        _options.refuse(custom_mask=custom_mask_buf, mask_indptr_buf=mask_indptr_buf, jit_args=jit_args)
+        _options.refuse(custom_mask=custom_mask_buf, mask_indptr_buf=mask_indptr_buf)
+        self._has_sinks = _options.is_sink_variant(jit_args)
         self._layout = _options.layout_of(kv_layout)
         self._graph = use_cuda_graph
         self._device = _options.device_of(float_workspace_buffer)
@@ -122,6 +124,8 @@ class BatchPrefillWithPagedKVCacheWrapper:
         o, pages = self._of, self._planner.made
         if o is None or pages is None:
             raise _options.Error("run() is called before plan(); plan() says the requests and heads")
+        if self._has_sinks and sinks is None:
+            (o, sinks), args = sinks_of(o, args), ()
         scales = scales_of(args, (q_scale, k_scale, v_scale))
         q = _options.require_q(q, o, None)
         cu_q, rows = self._rows.of(q)

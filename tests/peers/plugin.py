@@ -1,0 +1,201 @@
+"""The pytest plugin of scripts/peer-tests: draws parameter sets, leaves out by name what flashcore has no kernel for, and writes what became of
+each test. The peers' files stay as they are, but for the inner loops that `rules.EDITS` names."""
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import time
+import types
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import rules  # noqa: E402
+
+SETTINGS = json.loads(os.environ["FLASHCORE_PEER_TESTS"])
+DEADLINE = time.monotonic() + SETTINGS["seconds"]
+if SETTINGS["device"] == "cpu":
+    import on_cpu
+
+    on_cpu.install()
+
+for _name in ("numpy", "scipy"):  # imported by files for tests that are left out
+    if importlib.util.find_spec(_name) is None:
+        sys.modules[_name] = types.ModuleType(_name)
+
+_left_out = {}  # of each test {reason: parameter sets}
+_totals = {}
+_drawn = {}
+_results = []
+
+
+class _TooSlow(BaseException):
+    pass
+
+
+def pytest_configure(config):
+    for mark in ("solo", "timeout", "slow"):
+        config.addinivalue_line("markers", f"{mark}: a mark of the peers' files")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc):
+    """Parameter sets are drawn before items are made of them: some tests have hundreds of thousands."""
+    definition = metafunc.definition
+    marks = list(definition.iter_markers("parametrize"))
+    if not marks or any(mark.kwargs.get("indirect") for mark in marks):
+        return
+    axes = []
+    for mark in marks:
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        values = mark.args[1] if len(mark.args) > 1 else mark.kwargs["argvalues"]
+        names = [x.strip() for x in names.split(",") if x.strip()] if isinstance(names, str) else list(names)
+        sets = []
+        for value in values:
+            param = value if hasattr(value, "marks") else pytest.param(*(value if len(names) > 1 else (value,)))
+            sets.append(param)
+        axes.append((names, sets))
+    for node in definition.listchain():
+        node.own_markers[:] = [mark for mark in node.own_markers if mark.name != "parametrize"]
+    names = [name for of_axis, _ in axes for name in of_axis]
+    allowed, why = [], Counter()
+    count = 1
+    for _, sets in axes:
+        count *= len(sets)
+    test = f"{definition.path.name}::{metafunc.function.__name__}"
+
+    def unfold(number):
+        chosen = []
+        for _, sets in axes:
+            number, at = divmod(number, len(sets))
+            chosen.append(sets[at])
+        return chosen
+
+    for number in range(count):
+        values = dict(zip(names, (x for param in unfold(number) for x in param.values)))
+        reason = rules.why_left_out(test, values, SETTINGS)
+        if reason is None:
+            allowed.append(number)
+        elif reason:
+            why[reason] += 1
+        else:
+            count -= 1
+    _totals[test], _left_out[test] = count, dict(why)
+    draw = random.Random(f"{SETTINGS['seed']} {test}")
+    chosen = sorted(draw.sample(allowed, min(SETTINGS["sample"], len(allowed))))
+    _drawn[test] = len(chosen)
+    sets = []
+    for number in chosen:
+        params = unfold(number)
+        values = [x for param in params for x in param.values]
+        text = "-".join(f"{name}={_text(x)}" for name, x in zip(names, values))
+        sets.append(pytest.param(*values, marks=[mark for param in params for mark in param.marks], id=text))
+    metafunc.parametrize(names, sets)
+
+
+def _text(x):
+    return getattr(x, "__name__", None) or str(x).removeprefix("torch.").replace(" ", "")
+
+
+def pytest_collection_modifyitems(config, items):
+    """What the file parametrises by itself is drawn here; then this process's share is kept."""
+    by_test = {}
+    for item in items:
+        by_test.setdefault(rules.group_of(item), []).append(item)
+    kept = []
+    for test, of_test in sorted(by_test.items()):
+        if test in _totals:
+            kept += of_test if _drawn[test] else []  # pytest makes one item of an empty set
+            continue
+        allowed, why = [], Counter()
+        for item in of_test:
+            reason = rules.why_left_out(test, {"": item.name}, SETTINGS)
+            if reason is None:
+                allowed.append(item)
+            elif reason:
+                why[reason] += 1
+        _totals[test], _left_out[test] = len(allowed) + sum(why.values()), dict(why)
+        draw = random.Random(f"{SETTINGS['seed']} {test}")
+        kept += draw.sample(allowed, min(SETTINGS["sample"], len(allowed)))
+    # Tests take turns, so that a deadline cuts none of them off whole.
+    random.Random(SETTINGS["seed"]).shuffle(kept)
+    items[:] = kept[SETTINGS["share"] :: SETTINGS["shares"]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makemodule(module_path, parent):
+    _load_edited(Path(module_path))
+    return (yield)
+
+
+def _load_edited(path):
+    """The file as a module, its inner loops without the values of rules.EDITS. Each text is there as often as the rule says, or it is told."""
+    edits = rules.EDITS.get(path.name)
+    if edits is None or path.stem in sys.modules:
+        return
+    text = path.read_text()
+    for old, new, times in edits:
+        if text.count(old) != times:
+            raise pytest.UsageError(f"{path} has {text.count(old)} times, not {times}: {old}; the file is of another version: change EDITS of rules.py")
+        text = text.replace(old, new)
+    spec = importlib.util.spec_from_loader(path.stem, None, origin=str(path))
+    module = importlib.util.module_from_spec(spec)
+    module.__file__ = str(path)
+    sys.modules[path.stem] = module
+    exec(compile(text, str(path), "exec"), module.__dict__)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    if time.monotonic() > DEADLINE:
+        _record(item, "not run", "no time was left", 0.0)
+        return True
+    return (yield)
+
+
+def _alarm(*_):
+    raise _TooSlow
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    signal.signal(signal.SIGALRM, _alarm)
+    signal.alarm(SETTINGS["test_seconds"])
+    try:
+        return (yield)
+    except _TooSlow:
+        pytest.skip(f"TIME: longer than {SETTINGS['test_seconds']} s")
+    except Exception as error:
+        reason = rules.why_refused(error)
+        if reason is None:
+            raise
+        pytest.skip(reason)
+    finally:
+        signal.alarm(0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.when == "call" or not report.passed:
+        what = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+        if hasattr(report, "wasxfail"):
+            what = f"the file expects it to fail: {report.wasxfail.removeprefix('reason: ')}"
+        result = "not run" if what.startswith("Skipped: TIME:") else "skipped" if report.skipped else report.outcome
+        _record(item, result, what.removeprefix("Skipped: "), call.duration)
+        if report.failed:
+            _results[-1]["error"] = f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"[:600]
+    return report
+
+
+def _record(item, result, what, seconds):
+    _results.append(dict(test=rules.group_of(item), name=item.name, result=result, why=what[-6000:], seconds=round(seconds, 2)))
+
+
+def pytest_sessionfinish(session, exitstatus):
+    Path(SETTINGS["out"]).write_text(json.dumps(dict(totals=_totals, left_out=_left_out, results=_results, exit=int(exitstatus))))

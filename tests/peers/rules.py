@@ -1,0 +1,93 @@
+"""What flashcore has no kernel for, by the names of the peers' tests: each group of parameter sets that is left out, with its reason. A test
+that flashcore fails belongs here only if the feature is missing and a call of it is refused; a wrong result never does."""
+
+import re
+
+# Of each file: values of an inner loop that pytest does not see, (text, its replacement, how often it is there). No bound of a test is among them.
+_CHUNKS = "[torch.randint(1, seqlen_k * 2, (1,)).item(), 0]"
+EDITS = {"test_flash_attn.py": [(_CHUNKS, "[0]  # flashcore has no attention_chunk", 3)]}
+
+NO_QV = "qv: a second query that reads V"
+NO_LEFTPAD = "cache_leftpad: left padding"
+NO_FP4 = "4-bit caches"
+NO_ROPE = "pos_encoding_mode=ROPE_LLAMA: rotary embedding inside attention"
+NO_SIGNED_ALIBI = "ALiBi without causal, or with logits_soft_cap (another definition)"
+NO_MASK = "custom masks of batches"
+NO_ITEMS = "multi-item scoring"
+NO_SPARSE = "block-sparse wrappers"
+NO_COMPILE = "fullgraph torch.compile of the function with its host checks"
+NO_MIXED_8 = "queries of 8 bits beside a cache of another type"
+NOT_A_KERNEL = "tests FlashInfer's own kernel selection or error messages"
+COMPUTED = "asks that a call be refused which flashcore computes"
+WIDE_ON_CPU = "TIME: head dims above 256 on a CPU"
+LONG_ON_CPU = "TIME: too many scores for a dry run"
+
+# Test or "*", names of parameters (all must hold), reason. A value is a number, a text, or a function of the value.
+_RULES = [
+    ("*", {"has_qv": True}, NO_QV),
+    ("*", {"has_leftpad": True}, NO_LEFTPAD),
+    ("*", {"pos_encoding_mode": "ROPE_LLAMA"}, NO_ROPE),
+    ("*", {"pos_encoding_mode": "ALIBI", "causal": False}, NO_SIGNED_ALIBI),
+    ("*", {"pos_encoding_mode": "ALIBI", "logits_soft_cap": lambda x: x > 0}, NO_SIGNED_ALIBI),
+]
+_BY_NAME = [
+    ("nvfp4", NO_FP4),
+    ("custom_mask", NO_MASK),
+    ("multi_item_scoring", NO_ITEMS),
+    ("block_sparse", NO_SPARSE),
+    ("torch_compile", NO_COMPILE),
+    ("race_condition", "1000 runs of a gradient with 70 GB of memory held"),
+    ("flash3_bw_compatibility", "schemas of operators that FlashAttention registers"),
+    ("smem_probe", NOT_A_KERNEL),
+    ("test_fp8_kv_requires_scales", NOT_A_KERNEL),
+    ("test_tensor_core_decode_rejects_mismatched_q_len", COMPUTED),
+    ("test_fp8_kv_plan_rejects_fp16_q", COMPUTED),
+    ("test_cutlass_mla", "latent attention's backend=cutlass"),
+]
+
+
+def group_of(item):
+    """A test's file and its name without parameters."""
+    name = getattr(item, "originalname", None) or item.name
+    return f"{item.path.name}::{name.split('[')[0]}"
+
+
+def why_left_out(test, values, settings):
+    """None: it is drawn from. Else the reason."""
+    test = test.split("::")[1]
+    for part, reason in _BY_NAME:
+        if part in test:
+            return reason
+    for of_test, needed, reason in _RULES:
+        if of_test in ("*", test) and all(name in values and _holds(x, values[name]) for name, x in needed.items()):
+            return reason
+    if settings["device"] == "cpu":
+        if any(isinstance(x, int) and x > 256 for name, x in values.items() if "head_dim" in name or name == "d"):
+            return WIDE_ON_CPU
+        numbers = [x for name, x in values.items() if isinstance(x, int) and not isinstance(x, bool) and ("len" in name or "seq" in name)]
+        if any(x > 600 for x in numbers):
+            return LONG_ON_CPU
+    return None
+
+
+def _holds(wanted, value):
+    return wanted(value) if callable(wanted) else wanted == value and type(wanted) is type(value)
+
+
+# What flashcore says when it refuses, and the feature that is missing.
+_REFUSALS = [
+    (r"head_dim.* (on a CPU|CPU)|cpu_fwd|needs a GPU", "TIME: not on a CPU"),
+    (r"pos_encoding_mode is 'ROPE_LLAMA'", NO_ROPE),
+    (r"pos_encoding_mode='ALIBI'", NO_SIGNED_ALIBI),
+    (r"custom_mask is given|packed_custom_mask is given", NO_MASK),
+    (r"prefix_len_ptr is given|token_pos_in_items_ptr is given", NO_ITEMS),
+    (r"kv_cache_sf is given", NO_FP4),
+    (r"qv is given", NO_QV),
+]
+
+
+def why_refused(error):
+    """The missing feature, or None: a failure."""
+    if not any(cls.__name__ == "Error" and cls.__module__.startswith("flashcore") for cls in type(error).__mro__):
+        return None
+    return next((reason for text, reason in _REFUSALS if re.search(text, str(error))), None)

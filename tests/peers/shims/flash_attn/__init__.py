@@ -1,0 +1,3 @@
+"""What FlashAttention 2's tests import: flashcore's functions."""
+
+from flashcore.flash_attn import *  # noqa: F403

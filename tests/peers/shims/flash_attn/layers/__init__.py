@@ -1,0 +1,1 @@
+"""Only the reference of rotary position embedding is here."""
