@@ -101,7 +101,7 @@ class ReadmeTables(unittest.TestCase):
         page.write_text("# y\n\n<!-- needles: gpu/needles -->\nold\n<!-- /results -->\n")
         self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
         self.run_script()
-        self.assertIn("Not measured yet: `results/gpu/needles.json`", page.read_text())
+        self.assertIn("Not measured yet: results/gpu/needles.json", page.read_text())
         usual, never = ("x_fwd:promote_every=1", 1, 112, 0.0035, True), ("x_fwd:promote_every=0", 0, 61, 0.58, False)
         skipped = self.needles(131072) | {"bf16": None, "head_dim": 256}
         document = {"device": {"name": "A GPU"}, "seed": 1, "measured_at": "2026-01-02T03", "source_hash": "abcdef0123456789", "results": [self.needles(4096, usual), self.needles(131072, usual, never), skipped]}
