@@ -39,6 +39,41 @@ class CheckTest(CliTest):
         self.expect_error(BAD_USAGE, ["ref_fwd", "cpu"], "check", "--device", "cpu", "--fuzz", "3", "--family", "ref_fwd")
         self.expect_error(BAD_USAGE, ["zebra", "normal"], "check", "--device", "cpu", "--patterns", "zebra")
 
+    def test_needles_of_a_long_context_are_found_by_exact_sums(self):
+        flags = ["--needles", "--device", "cpu", "--seq-kv", "4096,16384", "--head-dims", "64"]
+        result = self.expect(DONE, "check", *flags, "--json", self.path("n.json"))
+        self.assertIn("2 passed, 0 failed, 0 skipped", result.stdout)
+        with open(self.path("n.json"), encoding="utf-8") as file:
+            report = json.load(file)
+        self.assertEqual(report["schema"], "flashcore.needles/1")
+        self.assertEqual([row["seqlen_kv"] for row in report["results"]], [4096, 16384])
+        for row in report["results"]:
+            (only,) = row["candidates"]
+            self.assertTrue(only["gated"])
+            self.assertEqual(only["verdict"], "passes")
+            found = only["needles"]
+            self.assertEqual(sum(entry["found"] for entry in found["by_weight"]), found["found"])
+            self.assertEqual(sum(found["by_place"].values()), found["found"])
+            self.assertLess(only["drift"]["o_rms"], only["limit"]["o_rms"])
+
+    def test_needles_that_sums_without_promotion_lose(self):
+        flags = ["--needles", "--device", "emulator", "--seq-kv", "4096", "--head-dims", "64", "--family", "sm89_fp8_fwd"]
+        result = self.expect(FAILED, "check", *flags, "--config", "promote_keys=0")
+        self.assertRegex(result.stdout, r"promote_keys=0 \(never\) .* loses \d+ needles, o drifts")
+        self.assertIn("0 passed, 1 failed", result.stdout)
+        result = self.expect(DONE, "check", *flags)
+        self.assertRegex(result.stdout, r"default  promote_keys=64 .* passes")
+        self.assertRegex(result.stdout, r"by name  promote_keys=0 .* loses")
+        self.assertIn("1 passed, 0 failed, 0 skipped; of settings that must be asked for by name 1 would fail", result.stdout)
+
+    def test_what_does_not_go_with_needles(self):
+        needles = ["check", "--device", "cpu", "--needles"]
+        for flags in (["--suite", "smoke"], ["--problem", "b1_h1_s8_d8_fp32"], ["--patterns", "normal"], ["--fuzz", "3"], ["--configs", "2"], ["--planted"]):
+            self.expect_error(BAD_USAGE, ["--needles"], *needles, *flags)
+        self.expect_error(BAD_USAGE, ["--seq-kv", "--needles"], "check", "--device", "cpu", "--seq-kv", "4096")
+        self.expect_error(BAD_USAGE, ["100", "4096"], *needles, "--seq-kv", "100")
+        self.assertIn("skipped", self.expect(NOT_JUDGED, *needles, "--family", "sm90_fp8_fwd", "--seq-kv", "4096", "--head-dims", "64").stdout)
+
     def test_json_to_a_folder_that_is_not_there_fails_before_the_work(self):
         self.expect_error(NO_ENVIRONMENT, ["/nowhere"], "check", "--device", "cpu", "--fuzz", "1000000", "--json", "/nowhere/c.json", timeout=20)
 

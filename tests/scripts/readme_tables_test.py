@@ -88,6 +88,38 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("Not judged: `forced_spills`, it did not pass its gates (resource).", text)
         self.assertNotIn("old", text)
 
+    def needles(self, keys, *candidates):
+        def one(text, value, found, drift, passes):
+            return {"candidate": text, "gated": value == 1, "promotion": {"field": "promote_every", "value": value, "keys": 96 * value}, "needles": {"found": found}, "finds": passes,
+                    "stays": passes, "drift": {"o_rms": drift}, "limit": {"o_rms": 0.0155}, "verdict": "passes" if passes else "loses 51 needles"}  # fmt: skip
+
+        return {"seqlen_kv": keys, "head_dim": 64, "bf16": {"needles": {"found": 112}}, "candidates": [one(*candidate) for candidate in candidates]}
+
+    def test_needles_are_a_table_and_a_chart(self):
+        (self.root / "docs").mkdir()
+        page = self.root / "docs" / "long-context.md"
+        page.write_text("# y\n\n<!-- needles: gpu/needles -->\nold\n<!-- /results -->\n")
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.run_script()
+        self.assertIn("Not measured yet: results/gpu/needles.json", page.read_text())
+        usual, never = ("x_fwd:promote_every=1", 1, 112, 0.0035, True), ("x_fwd:promote_every=0", 0, 61, 0.58, False)
+        skipped = self.needles(131072) | {"bf16": None, "head_dim": 256}
+        document = {"device": {"name": "A GPU"}, "seed": 1, "measured_at": "2026-01-02T03", "source_hash": "abcdef0123456789", "results": [self.needles(4096, usual), self.needles(131072, usual, never), skipped]}
+        (self.root / "results" / "gpu" / "needles.json").write_text(json.dumps(document))
+        self.assertEqual(self.run_script().returncode, 0)
+        text = page.read_text()
+        self.assertIn("| `x_fwd` | promote_every=1 (default) | 64 | 112 of 112, 0.0035 | 112 of 112, 0.0035 |", text)
+        self.assertIn("| `x_fwd` | promote_every=0 (never) | 64 | – | **61 of 112, 0.58** |", text)
+        self.assertIn("](charts/gpu_needles.svg)", text)
+        drawn = xml.etree.ElementTree.parse(self.root / "docs" / "charts" / "gpu_needles.svg").getroot()
+        dots = list(drawn.iter("{http://www.w3.org/2000/svg}circle"))
+        self.assertEqual([dot.get("fill") == "none" for dot in dots], [False, False, True], "hollow where needles are lost")
+        heights = [float(dot.get("cy")) for dot in dots]
+        self.assertLess(heights[2], heights[1], "more drift is higher")
+        (self.root / "results" / "gpu" / "needles.json").unlink()
+        self.run_script()
+        self.assertFalse((self.root / "docs" / "charts" / "gpu_needles.svg").exists())
+
     def test_one_mean_is_told_in_parts(self):
         short = [result(f"b1_h8_s{n}_d64_fp16", 9.4, 2.0) for n in (8, 16, 32)]
         long = [result(f"b1_h8_s{n}_d128_fp16", 90.0, 1.5) for n in (512, 1024, 2048)]
