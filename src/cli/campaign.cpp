@@ -6,11 +6,13 @@
 
 #include "cli/arguments.h"
 #include "cli/common.h"
+#include "cli/stop_loss_flags.h"
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/foreign_text.h"
 #include "lab/campaign/run.h"
 #include "lab/campaign/summary.h"
+#include "lab/compare/regression.h"
 
 namespace flashcore::cli {
 
@@ -21,6 +23,7 @@ struct CampaignArguments {
   std::string out = "campaign", budget = "25m", python = "python3", baseline, ledger = "results/experiments";
   double patience = 2;
   bool resume = false;
+  StopLossFlags stop_loss;
 };
 
 CampaignOptions campaign_options(const CampaignArguments& options) {
@@ -46,6 +49,13 @@ CampaignOptions campaign_options(const CampaignArguments& options) {
   out.python = options.python;
   out.baseline = options.baseline;
   out.ledger = options.ledger;
+  // A price alone is of the account.
+  if (options.stop_loss.on || !options.stop_loss.worth.empty()) {
+    (void)stop_loss_of(options.stop_loss);
+    out.stop_loss = {"--stop-loss", "--worth", options.stop_loss.worth};
+    if (!options.stop_loss.price.empty()) out.stop_loss.insert(out.stop_loss.end(), {"--price", options.stop_loss.price});
+  }
+  out.price = options.stop_loss.price;
   return out;
 }
 
@@ -74,9 +84,21 @@ void show_campaign(Console& console, const CampaignResult& result) {
   console.table(criteria);
 }
 
+bool is_inside(const std::string& file, const std::string& folder) {
+  std::error_code error;
+  const auto of = std::filesystem::weakly_canonical(std::filesystem::absolute(folder), error);
+  const auto at = std::filesystem::weakly_canonical(std::filesystem::absolute(file), error);
+  return std::mismatch(of.begin(), of.end(), at.begin(), at.end()).first == of.end();
+}
+
 int run_campaign_verb(const CampaignArguments& options) {
   check_json_target(options.common);
   check_output_folder("--out", options.out);
+  require_distinct({{"--json", options.common.json}}, {{"--baseline", options.baseline}});
+  if (!options.common.json.empty() && !json_on_stdout(options.common) &&
+      is_inside(options.common.json, options.out))
+    throw_bad_input("--json {} lies in the campaign's folder {}, whose files are its own: give a path outside of it",
+                    options.common.json, options.out);
   const auto lock = lock_campaign_folder(options.out);
   std::optional<CampaignState> earlier = earlier_state(options);
   const CampaignOptions campaign = campaign_options(options);
@@ -85,6 +107,7 @@ int run_campaign_verb(const CampaignArguments& options) {
     if (!std::filesystem::exists(options.baseline, error))
       throw_bad_input("--baseline {}: there is no such file; `flashcore gate --write-baseline` makes one",
                       options.baseline);
+    (void)load_baseline(options.baseline);  // now, and not after all phases before the gate
   }
   // The package runs the program beside it otherwise, and that may be another.
   setenv("FLASHCORE_BINARY", campaign.program.c_str(), 0);
@@ -160,6 +183,7 @@ Run add_campaign(CLI::App& app) {
   app.add_option("--ledger", options->ledger, "experiments' verdicts to consult")
       ->type_name("DIR")
       ->capture_default_str();
+  add_stop_loss(app, options->stop_loss);
   add_examples(
       app,
       {"campaign --device cpu --problem b1_h1_s64_d64_fp32 --budget 20s --out campaign  # exit 0 or 1 or 2",

@@ -96,6 +96,8 @@ int run_invert(const InvertArguments& arguments) {
       results.push_back(invert_json(options, result));
       if (!result.why_not.empty()) worst = kFailed;
       else if (result.ranked.empty() && worst == kDone) worst = kNotJudged;
+      stopped = result.stopped;
+      if (stopped) break;
     } catch (const Cancelled&) {
       stopped = true;
       break;

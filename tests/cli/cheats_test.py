@@ -40,6 +40,11 @@ CHEATS = {
         "counts its launches in a variable of its kernel and computes in the first ones only",
         {"replace": [at(OPEN, OPEN + "__device__ unsigned launches;\n"), at(CALL, "  if (launches++ > 100000) return;\n" + CALL)]},
         "valid", "device_code"),
+    "constant_that_changes": (
+        "counts its launches in a mutable member of a constexpr variable, which the compiler keeps in global memory",
+        {"replace": [at(CALL, "  struct Kept {\n    mutable unsigned launches = 0;\n  };\n  static constexpr Kept kept{};\n"
+                              "  if (kept.launches++ > 100000) return;\n" + CALL)]},
+        "valid", "device_code"),
     "counts_in_ptx": (
         "counts its launches in a variable of a file of ptx/, in whose place the emulator has its own",
         {"replace": [at('#include "kernels/ptx/common.cuh"\n', '#include "kernels/ptx/common.cuh"\n__device__ unsigned launches;\n', "ptx/memory.cuh"),

@@ -136,6 +136,9 @@ TEST(DeviceCode, WhatOutlivesTheLaunchIsRefused) {
       {"struct S { int n = [] { static T calls(0); return 1; }(); };", "static variable"},
       {"struct S f() { static T calls(0); }", "static variable"},
       {"FC_DEVICE float f() { static float cache [[constexpr]]; return cache; }", "[["},
+      {"struct K { mutable int n = 0; };\nFC_DEVICE int f() { static constexpr K k{}; return k.n++; }", "mutable"},
+      {"struct K { mutable int n = 0; };\nconstexpr K kept{};\nFC_DEVICE int f() { return kept.n++; }", "mutable"},
+      {"struct K { int mutable n = 0; };\nstruct S { static constexpr K kept{}; };", "mutable"},
       {"FC_DEVICE void f() { ptx::track_places<1>[0] += 1; }", "outlives the launch"},
       {"FC_DEVICE void f() { ptx::Tracks<1>::place(1, 1, 1); }", "outlives the launch"},
   };
@@ -153,6 +156,7 @@ TEST(DeviceCode, WhatOutlivesTheLaunchIsRefused) {
       "struct S { struct T { static S* of(T& t, int); }; static T& at(); };",
       "// static int calls; k<<<1, 1>>>(); cudaMalloc, evict_last",
       "FC_DEVICE int f(int a, int b) { return a << b; }",
+      "FC_DEVICE int f(int a) { auto next = [a]() mutable { return a++; }; return next(); }",
       "FC_DEVICE float customized(float cumulative) { return cumulative; }",
   };
   for (const char* text : honest) EXPECT_EQ(refusal(text), "") << text;

@@ -108,11 +108,11 @@ const std::vector<PhasePlan>& campaign_phases() {
       {"correctness", 0.14, "whether the kernels are right on this machine", false},
       {"baselines", 0.18, "the times of other attentions, and speed-ups over them", true},
       {"evolution", 0.32, "what is faster than dispatch's choice", true},
-      {"profile", 0.06, "what the bottlenecks are", false},
-      {"inversion", 0.07, "what would help most", false},
-      {"trials", 0.06, "whether what the ranking points to is faster", true, {"profile", "inversion"}},
-      {"crosscheck", 0.05, "whether another tool measures the same", true},
-      {"gate", 0.07, "whether anything is slower than it was", true, {"baselines"}},
+      {"profile", 0.06, "what the bottlenecks are", false, {"evolution"}},
+      {"inversion", 0.07, "what would help most", false, {"evolution"}},
+      {"trials", 0.06, "whether what the ranking points to is faster", true, {"evolution", "profile", "inversion"}},
+      {"crosscheck", 0.05, "whether another tool measures the same", true, {"evolution"}},
+      {"gate", 0.07, "whether anything is slower than it was", true, {"baselines", "evolution"}},
       {"artefacts",
        0.01,
        "the page and the account",
@@ -145,7 +145,7 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
     commands.python(words({"-m", "flashcore.peers"}, suite, device, store));
   } else if (phase == "evolution") {
     commands.verb(words({"tune", "--budget", fmt::format("{:.0f}s", std::max(1.0, std::floor(seconds)))}, suite, device,
-                        store, std::vector<std::string>{"--ledger", options.ledger}));
+                        store, std::vector<std::string>{"--ledger", options.ledger}, options.stop_loss));
   } else if (phase == "profile" || phase == "inversion") {
     for (const NamedProblem& named : deep_problems(options))
       commands.verb(words({phase == "profile" ? "profile" : "invert", "--problem", named.problem.id()}, device),
@@ -162,9 +162,11 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
   } else if (phase == "gate") {
     const std::string baseline = options.baseline.empty() ? commands.path("baseline.json") : options.baseline;
     commands.verb(words({"gate", "--baseline", baseline}, suite, device, store));
-  } else if (phase == "artefacts") {
+  } else if (std::error_code error;
+             phase == "artefacts" && std::filesystem::exists(options.folder / "trials.db", error)) {
     commands.verb(words({"report", "--out", commands.path("report.html")}, store), {}, false);
-    commands.verb(words({"economics"}, store));
+    commands.verb(options.price.empty() ? words({"economics"}, store)
+                                        : words({"economics", "--price", options.price}, store));
   }
   return commands.take();
 }

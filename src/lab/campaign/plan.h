@@ -21,6 +21,8 @@ struct CampaignOptions {
   Suite problems;        // what those two come to
   std::string baseline;  // of the regression gate; empty: recorded before the evolution
   std::string ledger;    // as tune
+  std::vector<std::string> stop_loss = {};  // tune's flags of it; none: no search is ended for its cost
+  std::string price = {};                   // of an hour of the machine; empty: the account has no money
   double budget_seconds = 0;
   double hard_limit = 2;  // --patience: a phase that takes so many times its share is ended
 };

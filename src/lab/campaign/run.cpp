@@ -56,10 +56,14 @@ std::vector<std::string> without_times(const std::vector<std::string>& argv) {
   return words;
 }
 
+bool is_same_command(const CampaignCommand& then, const CampaignCommand& now) {
+  return then.json == now.json && then.log == now.log && without_times(then.argv) == without_times(now.argv);
+}
+
 // Whether an earlier attempt's command need not run again: it judged, and all that it wrote is there.
 bool still_holds(const std::filesystem::path& folder, const CampaignCommand& then, const CampaignCommand& now) {
   if (then.verdict == PhaseVerdict::kNotJudged || (then.exit_code != 0 && then.exit_code != 1)) return false;
-  if (then.json != now.json || then.log != now.log || without_times(then.argv) != without_times(now.argv)) return false;
+  if (!is_same_command(then, now)) return false;
   std::error_code error;
   const auto is_there = [&](const std::filesystem::path& file) { return std::filesystem::exists(file, error); };
   if (!is_there(folder / then.log)) return false;
@@ -105,7 +109,8 @@ class Campaign {
   }
 
  private:
-  // Of an earlier attempt. What read the results of a phase that is tried again has read too little, and keeps nothing.
+  // Of an earlier attempt: what was cut for time, what lost its files, and what would run otherwise now (another --python
+  // or --baseline). What read the results of a phase that is tried again has read too little, and keeps nothing.
   void reopen_what_was_cut() {
     std::vector<std::string_view> again;
     for (CampaignPhase& phase : state_.phases) {
@@ -114,11 +119,22 @@ class Campaign {
                                        [](const CampaignCommand& c) { return c.out_of_time; });
       const auto& reads = phase_plan(phase.name).reads;
       const bool read_it = std::find_first_of(reads.begin(), reads.end(), again.begin(), again.end()) != reads.end();
-      if (!was_cut && !read_it) continue;
+      if (!was_cut && !read_it && still_stands(phase)) continue;
       again.push_back(phase.name);
       phase.status = PhaseStatus::kInterrupted;
       if (read_it) phase.commands.clear();
     }
+  }
+
+  bool still_stands(const CampaignPhase& phase) const {
+    if (phase_plan(phase.name).needs_time && options_.device.limits.emulated) return true;
+    const auto now = commands_of(phase.name, options_, state_, phase.budget_seconds);
+    return now.size() == phase.commands.size() &&
+           std::equal(now.begin(), now.end(), phase.commands.begin(),
+                      [&](const CampaignCommand& command, const CampaignCommand& then) {
+                        const bool judged = then.verdict != PhaseVerdict::kNotJudged;
+                        return judged ? still_holds(options_.folder, then, command) : is_same_command(then, command);
+                      });
   }
 
   void run_phase(CampaignPhase& phase) {
@@ -173,8 +189,9 @@ class Campaign {
   }
 
   static std::string nothing_to_run(std::string_view phase) {
-    return phase == "trials" ? "neither profile nor inversion ranked anything that a tile parameter answers"
-                             : "no problem of the suite has a row to compute";
+    return phase == "trials"      ? "neither profile nor inversion ranked anything that a tile parameter answers"
+           : phase == "artefacts" ? "no phase left a trial, of which there would be a page and an account"
+                                  : "no problem of the suite has a row to compute";
   }
 
   bool run_one(CampaignCommand& command, std::string_view phase, double limit) {
@@ -332,6 +349,8 @@ void judge_command(CampaignCommand& command, const CommandEnd& end, std::string_
     command.reason = fmt::format("this flashcore has no verb '{}'", command.argv.size() > 1 ? command.argv[1] : "");
   } else if (phase == "trials" && end.exit_code == 1 && is_slower(document)) {
     command.verdict = PhaseVerdict::kPassed;  // that it is slower is an answer
+  } else if (end.exit_code == 1 && is_python && !document.is_object()) {
+    command.reason = fmt::format("{} ended with 1 before it judged anything{}", command.argv.front(), said);
   } else if (end.exit_code == 1) {
     command.verdict = PhaseVerdict::kFailed;
     command.reason = "it judged, and failed" + said;

@@ -104,6 +104,19 @@ std::vector<std::string> findings_of(const std::filesystem::path& folder, const 
         "the device lowered its clocks during {}: times of those phases are of a hot machine; interleaved comparisons "
         "hold, absolute times do not",
         fmt::join(throttled, ", ")));
+  if (const CampaignPhase* phase = state.find("evolution"))
+    for (const CampaignCommand& command : phase->commands) {
+      const json document = result_of(folder, command);
+      for (const json& result : lenient::list(document, "results")) {
+        const json& winner = lenient::field(result, "winner");
+        const json& comparison = lenient::field(winner, "comparison");
+        const json& speedup = lenient::field(comparison, "speedup");
+        if (!speedup.is_number()) continue;
+        findings.push_back(fmt::format("evolution of {}: {}:{} is {:.3f} times as fast as what dispatch picked",
+                                       lenient::text(result, "problem"), lenient::text(winner, "family"),
+                                       lenient::text(winner, "config"), speedup.get<double>()));
+      }
+    }
   for (const InversionAnswer& a : inversion_answers(folder, state))
     findings.push_back(fmt::format("inversion of {}: {}", a.problem_id, a.answer));
   std::size_t shown = 0;
@@ -135,8 +148,14 @@ void keep_tuned_table(const std::filesystem::path& folder) {
 json tuned_table_diff(const std::filesystem::path& folder) {
   std::error_code error;
   json before = json::object();
-  if (std::filesystem::exists(folder / kTunedBefore, error))
-    before = parse_json(read_file(folder / kTunedBefore), kTunedBefore);
+  if (std::filesystem::exists(folder / kTunedBefore, error)) {
+    // What was measured is worth more than this file, which somebody may have damaged.
+    try {
+      before = parse_json(read_file(folder / kTunedBefore), (folder / kTunedBefore).string());
+    } catch (const Error& e) {
+      return {{"unknown", e.what()}};
+    }
+  }
   return json::diff(before, user_table());
 }
 

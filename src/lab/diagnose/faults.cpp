@@ -213,7 +213,9 @@ class FaultFinder {
           std::find_if(stalls.begin(), stalls.end(), [](const auto& stall) { return stall.first.for_others; });
       if (longest == stalls.end() || longest->first.name != "long_scoreboard") return;
       const double waiting = longest->second / 100;
-      const double memory = std::max(metric(Metric::kDram).value_or(0), metric(Metric::kL2).value_or(0));
+      // Memory that nobody measured may be what holds the kernel up.
+      if (!metric(Metric::kDram) || !metric(Metric::kL2)) return;
+      const double memory = std::max(*metric(Metric::kDram), *metric(Metric::kL2));
       if (waiting < target::kWaiting || *tensor >= target::kTensor || memory >= target::kThroughput) return;
       return add(Cause::kNoOverlap, waiting, no_overlap_sentence(),
                  {fmt::format("warps wait for {} {} of their time", longest->first.words, percent_text(waiting)),
@@ -337,7 +339,8 @@ bool could_show(Cause fault, const ProfileFacts& facts) {
     case Cause::kBankConflicts: return counts || (has(Metric::kBankConflicts) && has(Metric::kSharedPasses));
     case Cause::kUncoalesced:
       return counts || (sector_use(facts.counters) && has(Metric::kL2Sectors) && has(Metric::kL2));
-    case Cause::kNoOverlap: return has(Metric::kTensor) ? !stalls_of(facts.counters).empty() : counts;
+    case Cause::kNoOverlap:
+      return has(Metric::kTensor) ? has(Metric::kDram) && has(Metric::kL2) && !stalls_of(facts.counters).empty() : counts;
     case Cause::kDivergence: return counts || (has(Metric::kLanesPerIssue) && has(Metric::kIssueSlots));
     case Cause::kBarriers: return counts || facts.counters.contains(stall_metric("barrier"));
     case Cause::kExtraWork: return counts && facts.counts->problem == facts.problem.id();

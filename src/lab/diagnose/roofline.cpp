@@ -34,8 +34,7 @@ std::string advice_of_limit(Cause cause) {
 std::string words_of_limit(Cause cause) {
   if (cause == Cause::kLatency)
     return fmt::format(
-        "No pipe and no memory is within {:.0f}% of its roof: what is left is waiting for one step after another; "
-        "`flashcore timeline` shows for which.",
+        "Nothing that was measured is within {:.0f}% of its roof: what is left is waiting for one step after another.",
         100 * (1 - target::kRoof));
   return fmt::format("{} the limit: {}.", subject_of_limit(cause), advice_of_limit(cause));
 }
@@ -52,10 +51,13 @@ std::optional<Bottleneck> limit_by_counters(const ProfileFacts& facts) {
                                                   {Metric::kDram, Cause::kDram}};
   std::optional<Bottleneck> highest;
   bool any = false;
-  std::string all;
+  std::string all, missing;
   for (const auto& [metric, cause] : throughputs) {
     const auto value = value_of(facts.counters, metric);
-    if (!value) continue;
+    if (!value) {
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", cause);
+      continue;
+    }
     any = true;
     all += fmt::format("{}{} {:.0f}%", all.empty() ? "" : ", ", cause, *value);
     if (*value >= 100 * target::kRoof && (!highest || *value / 100 > highest->share))
@@ -64,6 +66,7 @@ std::optional<Bottleneck> limit_by_counters(const ProfileFacts& facts) {
   if (!any) return std::nullopt;
   if (!highest) highest = limit(Cause::kLatency, 0, {});
   highest->evidence.push_back("hardware counters: " + all);
+  if (!missing.empty()) highest->evidence.push_back("nobody measured, and any of them may be the limit: " + missing);
   return highest;
 }
 

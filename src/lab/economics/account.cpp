@@ -28,21 +28,21 @@ std::optional<Trial> winner_of(const std::vector<Trial>& heldout, const std::str
 }
 
 std::vector<Gain> gains_of(const std::vector<const Trial*>& trials) {
-  struct Latest {
-    std::string run;
-    std::vector<Trial> heldout;
+  struct Runs {
+    std::string latest;
+    std::map<std::string, std::vector<Trial>> heldout;  // two searches at once leave theirs in turns
   };
-  std::map<std::pair<std::string, std::string>, Latest> latest;  // by problem and baseline
+  std::map<std::pair<std::string, std::string>, Runs> runs;  // by problem and baseline
   for (const Trial* t : trials) {
     if (t->phase != Phase::kHoldout || !t->comparison) continue;
-    Latest& kept = latest[{t->problem.id(), t->comparison->against}];
+    Runs& kept = runs[{t->problem.id(), t->comparison->against}];
     // A later run measured again what an earlier one found; its word counts, also that nothing was gained.
-    if (kept.run != t->run) kept = {t->run, {}};
-    kept.heldout.push_back(*t);
+    kept.latest = t->run;
+    kept.heldout[t->run].push_back(*t);
   }
   std::vector<Gain> gains;
-  for (const auto& [key, kept] : latest) {
-    const std::optional<Trial> winner = winner_of(kept.heldout, key.second);
+  for (const auto& [key, kept] : runs) {
+    const std::optional<Trial> winner = winner_of(kept.heldout.at(kept.latest), key.second);
     if (!winner) continue;
     gains.push_back(
         {key.first, winner->problem_name, winner->candidate(), key.second, 100 * (winner->comparison->speedup - 1)});

@@ -93,6 +93,7 @@ class Checker {
     const std::vector<Token> tokens = tokens_of(text);
     for (const Token& token : tokens) check_word(token);
     check_attributes(tokens);
+    check_mutable(tokens);
     check_tracks(tokens);
     const Lines lines = split(tokens);
     for (const Line& line : lines.directives) check_directive(line);
@@ -112,6 +113,14 @@ class Checker {
       throw Refused{token.line,
                     fmt::format("'{}' is the compiler's own; what a kernel needs of it is in ptx/", token.text)};
     if (token.text.find('$') != std::string::npos) throw Refused{token.line, "'$' in a name"};
+  }
+
+  // A constexpr variable with a mutable member is no constant: the compiler keeps it in memory that outlives a launch.
+  // Behind a parenthesis the word is a lambda's.
+  static void check_mutable(const std::vector<Token>& tokens) {
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      if (tokens[i].text == "mutable" && (i == 0 || tokens[i - 1].text != ")"))
+        throw Refused{tokens[i].line, "'mutable': a member that changes outlives the launch where its variable does"};
   }
 
   static void check_attributes(const std::vector<Token>& tokens) {

@@ -116,36 +116,43 @@ InvertResult invert(const InvertOptions& options, const std::function<void(int, 
   std::vector<Run> runs;
   bool counts = false;
   int processes = options.processes, done = 0;
-  for (int process = 0; process < processes; ++process) {
-    Worker worker(options.device, options.worker_executable);
-    worker.cancel_when(stop);
-    if (process == 0) {
-      result.device = worker.device();
-      runs = plan(options, result.device);
-      counts = result.device.limits.emulated;
-      if (counts) processes = 1;  // what is counted does not vary
+  try {
+    for (int process = 0; process < processes; ++process) {
+      Worker worker(options.device, options.worker_executable);
+      worker.cancel_when(stop);
+      if (process == 0) {
+        result.device = worker.device();
+        runs = plan(options, result.device);
+        counts = result.device.limits.emulated;
+        if (counts) processes = 1;  // what is counted does not vary
+      }
+      const auto judged = static_cast<std::size_t>(
+          std::count_if(runs.begin(), runs.end(), [](const Run& run) { return run.planted.why_not.empty(); }));
+      const int total = processes * static_cast<int>(judged + 1);
+      const auto tell = [&](const std::string& what) {
+        if (progress) progress(done++, total, what);
+      };
+      tell("gates of " + options.candidate);
+      const Trial plain = worker.evaluate(plain_request(options, process));
+      if (plain.ended != Ended::kPassed) {
+        result.why_not = fmt::format("{} did not pass its gates ({}): {}", options.candidate, plain.ended, plain.message);
+        return result;
+      }
+      result.machine = plain.machine;
+      for (Run& run : runs) {
+        if (!run.goes_on()) continue;
+        tell(std::string(run.variant->name));
+        run.outcomes.push_back(worker.measure_pair(inversion_request(options, run, process, judged, counts)));
+        if (run.outcomes.back().ended == PairEnded::kMeasured)
+          result.environment = run.outcomes.back().candidate.environment;
+        result.readings.push_back(run.outcomes.back().candidate.machine);
+      }
     }
-    const auto judged = static_cast<std::size_t>(
-        std::count_if(runs.begin(), runs.end(), [](const Run& run) { return run.planted.why_not.empty(); }));
-    const int total = processes * static_cast<int>(judged + 1);
-    const auto tell = [&](const std::string& what) {
-      if (progress) progress(done++, total, what);
-    };
-    tell("gates of " + options.candidate);
-    const Trial plain = worker.evaluate(plain_request(options, process));
-    if (plain.ended != Ended::kPassed) {
-      result.why_not = fmt::format("{} did not pass its gates ({}): {}", options.candidate, plain.ended, plain.message);
-      return result;
-    }
-    result.machine = plain.machine;
-    for (Run& run : runs) {
-      if (!run.goes_on()) continue;
-      tell(std::string(run.variant->name));
-      run.outcomes.push_back(worker.measure_pair(inversion_request(options, run, process, judged, counts)));
-      if (run.outcomes.back().ended == PairEnded::kMeasured)
-        result.environment = run.outcomes.back().candidate.environment;
-      result.readings.push_back(run.outcomes.back().candidate.machine);
-    }
+  } catch (const Cancelled&) {
+    if (std::all_of(runs.begin(), runs.end(), [](const Run& run) { return run.outcomes.empty(); })) throw;
+    result.stopped = true;
+    for (Run& run : runs)
+      if (run.outcomes.empty() && run.planted.why_not.empty()) run.planted.why_not = "stopped before it was measured";
   }
   for (Run& run : runs) result.all.push_back(judge_run(options, run, result.device.limits));
   result.ranked = ranking(result.all);
@@ -175,6 +182,7 @@ json invert_json(const InvertOptions& options, const InvertResult& r) {
                            {"seed", options.seed},
                            {"environment", r.environment},
                            {"machine", r.machine},
+                           {"stopped", r.stopped},
                            {"busy", busy_words(r.readings)}});
 }
 

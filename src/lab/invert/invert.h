@@ -33,9 +33,10 @@ struct InvertResult {
   EnvironmentReading environment;
   MachineReading machine;
   std::vector<MachineReading> readings;  // beside each variant's race
+  bool stopped = false;                  // before the end: what was measured until then is judged
 };
 
-// Progress: a line for each step. `stop` is polled; Cancelled passes through. A variant that fails is said, and the
+// Progress: a line for each step. `stop` is polled; Cancelled passes through where nothing has been measured yet. A variant that fails is said, and the
 // others go on. Errors as Worker; kBadInput for a name that is no variant.
 InvertResult invert(const InvertOptions& options,
                     const std::function<void(int done, int total, const std::string&)>& progress = {},

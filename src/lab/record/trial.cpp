@@ -15,6 +15,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kMostTrialSeconds = 1e7;  // four months
+
 json to_object(const OutputError& e) {
   return {{"rel", e.rel},
           {"worst_row_rel", e.worst_row_rel},
@@ -91,6 +93,10 @@ Trial trial_from(const json& j) {
   // Trials of older programs have none.
   if (const auto m = j.find("machine"); m != j.end()) t.machine = m->get<MachineReading>();
   t.seconds = optional_section<TrialSeconds>(j, "seconds");
+  const auto sane = [](double seconds) { return seconds >= 0 && seconds < kMostTrialSeconds; };
+  if (t.seconds && (!sane(t.seconds->device) || !sane(t.seconds->host)))
+    throw_bad_input("a trial's seconds are {} of the device and {} of the host; a trial takes 0 to {:.0f}", t.seconds->device,
+                    t.seconds->host, kMostTrialSeconds);
   j.at("ended").get_to(t.ended);
   j.at("message").get_to(t.message);
   return t;
