@@ -21,10 +21,10 @@ constexpr int kFewestRepeats = 2, kRepeats = 100, kMostRepeats = 1000;
 // On a GPU that five programs shared a launch took so long that a hundred were all, and one that is wrong by chance
 // passed.
 constexpr double kRepeatSeconds = 0.05, kRepeatSecondsOfGpu = 0.5, kMostRepeatSeconds = 5;
-// An emulated launch takes milliseconds to seconds. What comes with a few dozen launches shows on the smallest
-// problems.
+// An emulated launch takes milliseconds to seconds. What comes with a few dozen launches shows on small problems. Their
+// number goes by the problem and not by the clock: on a machine that others shared half a second was five launches.
 constexpr int kEmulatedRepeats = 32;
-constexpr double kRepeatSecondsOfEmulator = 0.5;
+constexpr double kFlopsOfEmulatedRepeats = 1e7;
 
 // How far `outputs` are from `before`, o times `factor`. Only norms: what is judged is whether it is another result.
 OutputError distance(const JudgedCall& call, double factor, const AttentionOutputs& outputs) {
@@ -156,9 +156,19 @@ OutputError compare_sample(const PlacedProblem& problem, const Reference& refere
   return compare(problem, reference, gather_rows(outputs.o, rows), gather_lse(problem, outputs.lse, rows));
 }
 
+namespace {
+
+int emulated_repeats(const PlacedProblem& problem) {
+  const double affordable = kFlopsOfEmulatedRepeats / std::max(1.0, problem.flops());
+  return static_cast<int>(std::clamp<double>(affordable, kFewestRepeats, kEmulatedRepeats));
+}
+
+}  // namespace
+
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence) {
   const bool full = level == GateLevel::kFull, emulated = call.device.info().limits.emulated;
-  int wanted = full && !emulated ? kRepeats : kFewestRepeats;  // the first launch is one of them
+  // The first launch is one of them.
+  int wanted = !full ? kFewestRepeats : emulated ? emulated_repeats(call.problem) : kRepeats;
   const double seconds = call.device.info().limits.kind == DeviceKind::kCuda ? kRepeatSecondsOfGpu : kRepeatSeconds;
   const double start = call.device.now_seconds();
   AttentionOutputs again = call.operands.download_outputs();  // its memory: new pages cost more than the launch
@@ -170,12 +180,8 @@ std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, 
                        fmt::format("the same launch repeated gave other bits in repeat {} (a race, a state between "
                                    "launches, or a result that only the first call writes)",
                                    done)};
-    if (!full || done > 3) continue;
+    if (!full || emulated || done > 3) continue;
     const double each = std::max(1e-7, (call.device.now_seconds() - start) / done);
-    if (emulated) {
-      wanted = std::clamp(static_cast<int>(kRepeatSecondsOfEmulator / each), kFewestRepeats, kEmulatedRepeats);
-      continue;
-    }
     const int affordable = static_cast<int>(std::min(kMostRepeatSeconds / each, double{kMostRepeats}));
     const int cheap = static_cast<int>(std::min(seconds / each, double{kMostRepeats}));
     wanted = std::max(kFewestRepeats, std::min(std::max(kRepeats, cheap), affordable));
