@@ -94,8 +94,11 @@ class Generator {
     const double dim = static_cast<double>(p_.head_dim), scale = p_.softmax_scale();
     // Caps keep q and k far inside fp16 (65504) whatever scale the problem asks for.
     peak_ = std::min(kPeakLogit / (scale * dim), 1000.0);
-    large_ = std::min(std::sqrt(kLargeLogit / (scale * std::sqrt(dim))), 1000.0);
-    const double negative = size_of(p_.dtype) == 1 ? kNegativeLogitOf8Bits : kNegativeLogit;
+    const bool is_8bit = size_of(p_.dtype) == 1;
+    const double logit = pattern == Pattern::kExtreme && !is_8bit ? kExtremeLogit : kLargeLogit;
+    large_ = std::min(std::sqrt(logit / (scale * std::sqrt(dim))), 1000.0);
+    extreme_v_ = size_of(p_.output_dtype()) == 1 ? 1 : kExtremeValue;
+    const double negative = is_8bit ? kNegativeLogitOf8Bits : kNegativeLogit;
     negative_ = negative / scale;
     if (problem.descale_count() == 0) return;
     // Factors of 8-bit types that are far below and far above 1; q makes up for k's.
@@ -123,6 +126,7 @@ class Generator {
         return static_cast<float>(peak * k_value({at.batch, at.head / p_.group_size(), key, at.column}) +
                                   0.125 * plain);
       }
+      case Pattern::kExtreme:
       case Pattern::kLargeLogits: return static_cast<float>(large_ * plain);
       case Pattern::kConstant:
         // Every score of a row is the same, and of every other row far below zero, where a maximum that begins at zero
@@ -138,7 +142,7 @@ class Generator {
 
   float k_scaled(const Place& at) const {
     const double plain = k_value(at);
-    if (pattern_ == Pattern::kLargeLogits) return static_cast<float>(large_ * plain);
+    if (pattern_ == Pattern::kLargeLogits || pattern_ == Pattern::kExtreme) return static_cast<float>(large_ * plain);
     if (pattern_ == Pattern::kNonFinite) return poison_k(at, static_cast<float>(plain));
     return static_cast<float>(plain);
   }
@@ -147,12 +151,16 @@ class Generator {
     const Place from = pattern_ == Pattern::kConstant ? Place{at.batch, at.head, 0, at.column} : at;
     const double plain = v_.normal(index(from, p_.heads_kv, p_.seqlen_kv, p_.head_dim_v));
     if (pattern_ == Pattern::kLongTail) return static_cast<float>(plain + (at.column % 2 == 0 ? 1 : -1));
+    if (pattern_ == Pattern::kExtreme) return static_cast<float>(extreme_v_ * plain);
     if (pattern_ == Pattern::kPositive) return static_cast<float>(std::abs(plain));
     return static_cast<float>(pattern_ == Pattern::kOutlier && is_outlier(at) ? 1000 * plain : plain);
   }
 
-  static constexpr double kPeakLogit = 30;       // e^-30 is below every dtype's resolution
-  static constexpr double kLargeLogit = 500;     // standard deviation of the logits
+  static constexpr double kPeakLogit = 30;    // e^-30 is below every dtype's resolution
+  static constexpr double kLargeLogit = 500;  // standard deviation of the logits
+  // The same, and that of V: its numbers stay finite in fp16 when a gate doubles them. What tensor cores cut of sums of
+  // 8 bits grows with the score, so that such problems keep kLargeLogit.
+  static constexpr double kExtremeLogit = 4000, kExtremeValue = 4000;
   static constexpr double kNegativeLogit = 120;  // e^-120 is no number of fp32
   // What tensor cores cut of sums of 8 bits grows with the score, and the bound with it.
   static constexpr double kNegativeLogitOf8Bits = 40;
@@ -223,7 +231,7 @@ class Generator {
   const Band<std::int64_t> band_;
   Pattern pattern_;
   Random q_, k_, v_, choice_, place_;
-  double peak_ = 0, large_ = 0, negative_ = 0;
+  double peak_ = 0, large_ = 0, negative_ = 0, extreme_v_ = 1;
   double by_k_ = 1, by_v_ = 1;
 };
 
@@ -507,7 +515,7 @@ float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int
 const std::vector<Pattern>& all_patterns() {
   static const std::vector<Pattern> patterns = {Pattern::kNormal,    Pattern::kPeaked,  Pattern::kLargeLogits,
                                                 Pattern::kConstant,  Pattern::kOutlier, Pattern::kLongTail,
-                                                Pattern::kNonFinite, Pattern::kPositive};
+                                                Pattern::kNonFinite, Pattern::kExtreme, Pattern::kPositive};
   return patterns;
 }
 
@@ -526,6 +534,7 @@ std::string_view to_string(Pattern pattern) {
     case Pattern::kOutlier: return "outlier";
     case Pattern::kLongTail: return "long_tail";
     case Pattern::kNonFinite: return "non_finite";
+    case Pattern::kExtreme: return "extreme";
     case Pattern::kPositive: return "positive";
   }
   throw_internal("unknown pattern {}", static_cast<int>(pattern));

@@ -255,10 +255,21 @@ RowSample choose_rows(const Problem& problem, double max_flops, std::uint64_t se
   const double flops = problem.flops();
   if (flops <= max_flops) return {};
   if (!problem.ragged()) return RowChooser(problem, max_flops, seed).choose();
+  return choose_rows(problem, problem.sequences(), max_flops, seed);
+}
+
+RowSample choose_rows(const Problem& problem, const std::vector<SequenceLengths>& sequences, double max_flops,
+                      std::uint64_t seed) {
+  double flops = 0;
+  for (const SequenceLengths& each : sequences) flops += problem.of_sequence(each).flops();
   RowSample sample;
   sample.all = false;
-  const Boundaries boundaries = boundaries_of(problem);
-  const std::vector<SequenceLengths> sequences = problem.sequences();
+  const Boundaries boundaries = boundaries_of(sequences);
+  if (flops <= max_flops) {
+    for (std::int64_t head = 0; head < problem.heads_q; ++head)
+      for (std::int64_t row = 0; row < boundaries.q.back(); ++row) sample.rows.push_back({0, head, row});
+    return sample;
+  }
   for (std::size_t s = 0; s < sequences.size(); ++s) {
     if (sequences[s].q == 0) continue;
     const Problem one = problem.of_sequence(sequences[s]);
@@ -331,11 +342,10 @@ void scatter(const std::vector<Value>& from, const std::vector<std::int64_t>& ou
 }
 
 // Each sequence by itself, and its rows put where they belong.
-Reference of_sequences(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, bool ideal_only,
-                       int threads) {
-  const Boundaries boundaries = boundaries_of(problem);
+Reference of_sequences(const Problem& problem, const std::vector<SequenceLengths>& sequences,
+                       const AttentionInputs& inputs, const RowSample& rows, bool ideal_only, int threads) {
+  const Boundaries boundaries = boundaries_of(sequences);
   const std::vector<SequenceRows> by_sequence = rows_by_sequence(problem, boundaries, rows);
-  const std::vector<SequenceLengths> sequences = problem.sequences();
   Reference all;
   for (const SequenceRows& each : by_sequence) all.rows += static_cast<std::int64_t>(each.out.size());
   const auto count = static_cast<std::size_t>(all.rows);
@@ -360,13 +370,20 @@ Reference of_sequences(const Problem& problem, const AttentionInputs& inputs, co
 
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows, int threads) {
   check_inputs(problem, inputs);
-  if (problem.ragged()) return of_sequences(problem, inputs, rows, false, threads);
+  if (problem.ragged()) return of_sequences(problem, problem.sequences(), inputs, rows, false, threads);
   return ReferenceRun(problem, inputs, make_tasks(problem, rows), false).run(threads);
+}
+
+Reference reference_forward(const Problem& problem, const std::vector<SequenceLengths>& sequences,
+                            const AttentionInputs& inputs, const RowSample& rows, int threads) {
+  check_inputs(problem, inputs);
+  FC_CHECK(problem.ragged() && !rows.all);
+  return of_sequences(problem, sequences, inputs, rows, false, threads);
 }
 
 Reference ideal_forward(const Problem& problem, const AttentionInputs& inputs, int threads) {
   check_inputs(problem, inputs);
-  if (problem.ragged()) return of_sequences(problem, inputs, {}, true, threads);
+  if (problem.ragged()) return of_sequences(problem, problem.sequences(), inputs, {}, true, threads);
   return ReferenceRun(problem, inputs, make_tasks(problem, {}), true).run(threads);
 }
 

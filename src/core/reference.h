@@ -47,6 +47,15 @@ struct Reference {
 Reference reference_forward(const Problem& problem, const AttentionInputs& inputs, const RowSample& rows,
                             int threads = 0);
 
+// Of a ragged problem whose sequences have other lengths than its own, which its operands can hold
+// (shorter_sequences): the rows and keys of each follow those of the one before it, in a paged cache they are its first
+// ones. `rows` are a sample, of rows that the sequences have.
+Reference reference_forward(const Problem& problem, const std::vector<SequenceLengths>& sequences,
+                            const AttentionInputs& inputs, const RowSample& rows, int threads = 0);
+// A sample for that, of all of their rows where these cost at most `max_flops`.
+RowSample choose_rows(const Problem& problem, const std::vector<SequenceLengths>& sequences, double max_flops,
+                      std::uint64_t seed);
+
 // ideal_o and ideal_lse of every row, and nothing else: several times faster than fp64, for the rows that a sample
 // leaves out.
 Reference ideal_forward(const Problem& problem, const AttentionInputs& inputs, int threads = 0);

@@ -225,12 +225,6 @@ constexpr double kAlibiError = 3 * 0x1p-24, kAlibiSum = 0x1p-24;
 
 // A user's function takes scores in natural units and gives them: one rounding before, and two after it.
 constexpr double kUnitsBefore = kUlpF32, kUnitsAfter = 2 * kUlpF32;
-// Without NaN, which keys have that a mask function hides.
-double largest_of(const std::vector<double>& scores) {
-  double largest = -kInfinity;
-  for (const double score : scores) largest = std::max(largest, score);
-  return largest;
-}
 
 // Scores become normalised probabilities.
 ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow& row, double* scores, double maximum) {
@@ -238,7 +232,7 @@ ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow
   const double sink = row.sink ? static_cast<double>(*row.sink) : -kInfinity;
   const bool functions = scratch.softcap || scratch.alibi || scratch.score;
   found.maximum = maximum, found.top = std::max(maximum, sink);
-  found.given = !functions ? maximum : scratch.score ? 0 : largest_of(scratch.before);
+  found.given = !functions ? maximum : scratch.score ? 0 : -kInfinity;
   double sum = std::exp(sink - found.top), absolute = 0, below = 0, below2 = 0, squares = 0, errors = 0, errors2 = 0;
   const double of_sink = sum;
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) {
@@ -252,6 +246,7 @@ ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow
     // What a user's function makes of an infinity does not depend on it where it is finite.
     const double sensed = gain == 0 ? 0 : gain * std::abs(before);
     if (scratch.score && gain != 0) found.given = std::max(found.given, std::abs(before));
+    else if (functions && !scratch.score) found.given = std::max(found.given, before);
     const double distance = before - maximum;
     absolute += exponential * sensed;
     below += exponential * distance;
@@ -267,6 +262,7 @@ ScoreStatistics weigh_scores(const ReferenceScratch& scratch, const ReferenceRow
     errors += exponential * error;
     errors2 += exponential * error * error;
   }
+  if (found.given == -kInfinity) found.given = maximum;  // no key has a weight
   for (std::int64_t j = row.keys.begin; j < row.keys.end; ++j) scores[j] /= sum;
   found.lse = found.top + std::log(sum);
   found.mean_abs = absolute / sum;

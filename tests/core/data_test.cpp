@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -18,9 +19,9 @@ std::string hash_of(const HostTensor& tensor) {
 
 TEST(DataTest, PatternNamesRoundTrip) {
   for (const Pattern pattern : all_patterns()) EXPECT_EQ(parse_pattern(to_string(pattern)), pattern);
-  EXPECT_EQ(all_patterns().size(), 8u);
-  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16")).size(), 7u);
-  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_e4m3")).size(), 8u);
+  EXPECT_EQ(all_patterns().size(), 9u);
+  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_fp16")).size(), 8u);
+  EXPECT_EQ(patterns_of(Problem::parse("b1_h1_s1_d8_e4m3")).size(), 9u);
   EXPECT_THROW(parse_pattern("zeros"), Error);
 }
 
@@ -245,6 +246,28 @@ TEST(DataTest, EightBitsKeepNanAndGaps) {
       gaps += std::isnan(load_element(p.dtype, in.q.data.data(), i)) ? 1 : 0;
     EXPECT_EQ(gaps, in.q.layout.span() - in.q.layout.elements() + nan) << id;
   }
+}
+
+// What clamps a score or an output, or has no room for it, shows; and what is right has room.
+TEST(DataTest, ExtremeLogitsAndOutputsAreFiniteInFp16AndHoldWhenVIsDoubled) {
+  for (const char* id :
+       {"b1_h2_s64_d64_fp16", "b1_h2_s64_d16_bf16_causal", "b1_h2_s64_d256_fp32", "b1_h2_sq1_sk70_d128_fp16"}) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    const AttentionInputs in = make_inputs(p, Pattern::kExtreme, 1);
+    const Reference ref = reference_forward(p, in, {});
+    double largest_o = 0, largest_lse = 0;
+    for (const double o : ref.o) largest_o = std::max(largest_o, std::abs(o));
+    for (const double lse : ref.lse) largest_lse = std::max(largest_lse, std::abs(lse));
+    EXPECT_GT(largest_o, 6000) << id;
+    EXPECT_LT(2 * largest_o, 65504) << id;
+    EXPECT_GT(largest_lse, p.seqlen_q > 1 ? 8000 : 4000) << id;
+    for (const auto tensor : {&AttentionInputs::q, &AttentionInputs::k, &AttentionInputs::v})
+      for (const float value : gather_rows(in.*tensor, {})) ASSERT_LT(std::abs(value), 65504 / 2) << id;
+  }
+  const PlacedProblem bytes = PlacedProblem::parse("b1_h2_s64_d64_e4m3");
+  const AttentionInputs in = make_inputs(bytes, Pattern::kExtreme, 1);
+  const Reference ref = reference_forward(bytes, in, {});
+  EXPECT_GT(*std::max_element(ref.o.begin(), ref.o.end()), 6000);
 }
 
 TEST(DataTest, ZeroLengthsAndSingleElements) {

@@ -191,14 +191,20 @@ TEST(JudgementTest, EqualValuesMayRoundAlike) {
   }
 }
 
-// The fuzzer's find (seed 4321): NaN keys that the function of the mask hides, beneath a softcap.
+// The fuzzer's finds: NaN keys (seed 4321) and infinite ones (seed 91) that the function of the mask hides, beneath a
+// softcap and slopes.
 TEST(JudgementTest, HiddenKeysLeaveABound) {
-  const PlacedProblem p =
-      PlacedProblem::parse(R"({"id":"b1_h1_sq2_sk49_d8_dv1_fp16_softcap1000","mask":"j <= i || j < 40"})");
-  const AttentionInputs in = make_inputs(p, Pattern::kNonFinite, 512870721);
-  const ErrorBound bound = error_bound(p, reference_forward(p, in, {}));
-  for (const double part : {bound.rel, bound.worst_row_rel, bound.lse_max_abs, bound.scale, bound.bias})
-    EXPECT_TRUE(std::isfinite(part));
+  const std::pair<const char*, std::uint64_t> finds[] = {
+      {R"({"id":"b1_h1_sq2_sk49_d8_dv1_fp16_softcap1000","mask":"j <= i || j < 40"})", 512870721},
+      {R"({"id":"b1_h1_sq12_sk19_d1_fp16_causal_wl1_alibi","mask":"allowed[i, j] || i == j","tensors":"allowed: bool[2]"})",
+       306198207}};
+  for (const auto& [text, seed] : finds) {
+    const PlacedProblem p = PlacedProblem::parse(text);
+    const AttentionInputs in = make_inputs(p, Pattern::kNonFinite, seed);
+    const ErrorBound bound = error_bound(p, reference_forward(p, in, {}));
+    for (const double part : {bound.rel, bound.worst_row_rel, bound.lse_max_abs, bound.scale, bound.bias})
+      EXPECT_TRUE(std::isfinite(part)) << text;
+  }
 }
 
 TEST(JudgementTest, EveryPlantedFaultOf8BitsIsCaught) {

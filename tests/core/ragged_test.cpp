@@ -187,5 +187,54 @@ TEST(RaggedTest, DataOfSequencesDiffers) {
   EXPECT_NE(in.q.at(0, 0, 0, 0), in.q.at(0, 0, 5, 0));
 }
 
+TEST(RaggedTest, ShorterSequencesFitTheOperandsAndAreOfEveryKind) {
+  for (const char* id : {"b1_h1_sq40_sk50_d8_fp16_raggedfull", "b2_h1_sq40_sk50_d8_fp16_raggedfull",
+                         "b3_h1_sq40_sk50_d8_fp16_raggedfull", "b9_h1_sq40_sk50_d8_fp16_raggedhalving",
+                         "b6_h1_sq1_sk70_d8_fp16_raggedrandom", "b2_h1_sq0_sk0_d8_fp16_raggedfull"}) {
+    const Problem p = Problem::parse(id);
+    const std::vector<SequenceLengths> own = p.sequences();
+    const auto sets = shorter_sequences(p);
+    EXPECT_EQ(sets, shorter_sequences(p)) << "lengths follow from the problem";
+    bool single = false, no_keys = false, no_rows = false, shorter = false;
+    for (const std::vector<SequenceLengths>& set : sets) {
+      ASSERT_EQ(set.size(), own.size()) << id;
+      for (std::size_t s = 0; s < set.size(); ++s) {
+        EXPECT_LE(set[s].q, own[s].q) << id;
+        EXPECT_LE(set[s].kv, own[s].kv) << id;
+        single |= set[s] == SequenceLengths{1, 1};
+        no_keys |= set[s].q > 0 && set[s].kv == 0;
+        no_rows |= set[s].q == 0 && set[s].kv > 0;
+        shorter |= set[s].kv > 1 && set[s].kv < own[s].kv;
+      }
+    }
+    if (p.lengths == Lengths::kRandom || p.seqlen_q == 0) continue;
+    EXPECT_TRUE(single && no_keys && no_rows && shorter) << id;
+  }
+}
+
+// As a kernel serves them: the tensors of before, of which the sequences take the first rows.
+TEST(RaggedTest, TheReferenceOfShorterSequencesIsThatOfEachByItself) {
+  for (const char* id :
+       {"b5_h2_hk1_sq12_sk20_d8_fp32_causal_raggedfull", "b3_h2_sq7_sk30_d8_fp32_raggedhalving_page8"}) {
+    const PlacedProblem p = PlacedProblem::parse(id);
+    const AttentionInputs in = make_inputs(p, Pattern::kNormal, 1);
+    for (const std::vector<SequenceLengths>& set : shorter_sequences(p)) {
+      const RowSample rows = choose_rows(p, set, 1e12, 1);
+      const Reference all = reference_forward(p, set, in, rows);
+      const Boundaries at = boundaries_of(set);
+      ASSERT_EQ(all.rows, p.heads_q * at.q.back()) << id;
+      for (std::size_t s = 0; s < set.size(); ++s) {
+        const Problem one = p.of_sequence(set[s]);
+        const Reference own = reference_forward(one, inputs_of_sequence(p, in, at, static_cast<std::int64_t>(s)), {});
+        for (std::int64_t head = 0; head < p.heads_q; ++head)
+          for (std::int64_t row = 0; row < set[s].q; ++row)
+            EXPECT_EQ(all.lse[static_cast<std::size_t>(head * at.q.back() + at.q[s] + row)],
+                      own.lse[static_cast<std::size_t>(head * set[s].q + row)])
+                << id;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace flashcore

@@ -176,6 +176,20 @@ void read_beyond(const Call& c) {
   store_element(c.problem.dtype, c.args.o, 0, load_element(c.problem.dtype, c.args.o, 0) + 0.0f * beyond);
 }
 
+// Takes sequences of a ragged batch, which come one by one, for as long as most are.
+void wrong_when_short(const Call& c) {
+  c.honest(c.args);
+  constexpr std::int64_t kShort = 24;
+  if (c.problem.seqlen_q > 0 && c.problem.seqlen_kv > 0 && c.problem.seqlen_kv < kShort) scale_element(c, 0, 1.5f);
+}
+
+void saturates_output(const Call& c) {
+  c.honest(c.args);
+  constexpr float kMost = 6000;
+  for (std::int64_t i = 0; i < c.args.layouts.o.span(); ++i)
+    store_element(c.problem.dtype, c.args.o, i, std::clamp(load_element(c.problem.dtype, c.args.o, i), -kMost, kMost));
+}
+
 Misdeed race() {
   return [step = std::make_shared<int>(0)](const Call& c) {
     c.honest(c.args);
@@ -416,6 +430,8 @@ PlantedFamilies::PlantedFamilies() {
       {"planted_ignores", computed_with(planted::Fault::kIgnoresSmall, kLongUs)},
       {"planted_doubled", computed_with(planted::Fault::kDoubledEverywhere, 5 * kLongUs)},
       {"planted_reads_beyond", read_beyond},
+      {"planted_wrong_when_short", wrong_when_short},
+      {"planted_saturates_output", saturates_output},
       {"planted_race", race()},
       {"planted_stale_output", idle_after(1)},
       {"planted_mutated_input", mutate_input},

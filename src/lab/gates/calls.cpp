@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "core/boundaries.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -20,6 +21,10 @@ constexpr int kFewestRepeats = 2, kRepeats = 100, kMostRepeats = 1000;
 // On a GPU that five programs shared a launch took so long that a hundred were all, and one that is wrong by chance
 // passed.
 constexpr double kRepeatSeconds = 0.05, kRepeatSecondsOfGpu = 0.5, kMostRepeatSeconds = 5;
+// An emulated launch takes milliseconds to seconds. What comes with a few dozen launches shows on small problems. Their
+// number goes by the problem and not by the clock: on a machine that others shared half a second was five launches.
+constexpr int kEmulatedRepeats = 32;
+constexpr double kFlopsOfEmulatedRepeats = 1e7;
 
 // How far `outputs` are from `before`, o times `factor`. Only norms: what is judged is whether it is another result.
 OutputError distance(const JudgedCall& call, double factor, const AttentionOutputs& outputs) {
@@ -151,9 +156,19 @@ OutputError compare_sample(const PlacedProblem& problem, const Reference& refere
   return compare(problem, reference, gather_rows(outputs.o, rows), gather_lse(problem, outputs.lse, rows));
 }
 
+namespace {
+
+int emulated_repeats(const PlacedProblem& problem) {
+  const double affordable = kFlopsOfEmulatedRepeats / std::max(1.0, problem.flops());
+  return static_cast<int>(std::clamp<double>(affordable, kFewestRepeats, kEmulatedRepeats));
+}
+
+}  // namespace
+
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence) {
-  const bool many = level == GateLevel::kFull && !call.device.info().limits.emulated;
-  int wanted = many ? kRepeats : kFewestRepeats;  // the first launch is one of them
+  const bool full = level == GateLevel::kFull, emulated = call.device.info().limits.emulated;
+  // The first launch is one of them.
+  int wanted = !full ? kFewestRepeats : emulated ? emulated_repeats(call.problem) : kRepeats;
   const double seconds = call.device.info().limits.kind == DeviceKind::kCuda ? kRepeatSecondsOfGpu : kRepeatSeconds;
   const double start = call.device.now_seconds();
   AttentionOutputs again = call.operands.download_outputs();  // its memory: new pages cost more than the launch
@@ -165,7 +180,7 @@ std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, 
                        fmt::format("the same launch repeated gave other bits in repeat {} (a race, a state between "
                                    "launches, or a result that only the first call writes)",
                                    done)};
-    if (!many || done > 3) continue;
+    if (!full || emulated || done > 3) continue;
     const double each = std::max(1e-7, (call.device.now_seconds() - start) / done);
     const int affordable = static_cast<int>(std::min(kMostRepeatSeconds / each, double{kMostRepeats}));
     const int cheap = static_cast<int>(std::min(seconds / each, double{kMostRepeats}));
@@ -196,6 +211,38 @@ std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, n
   evidence["offsets"] = offsets;
   for (const int offset : offsets)
     if (auto found = check_offset(call, static_cast<std::size_t>(offset))) return found;
+  return std::nullopt;
+}
+
+namespace {
+
+std::string print_lengths(const std::vector<SequenceLengths>& sequences) {
+  constexpr std::size_t kMost = 8;
+  std::string text;
+  for (std::size_t s = 0; s < std::min(sequences.size(), kMost); ++s)
+    text += fmt::format("{}{}/{}", s == 0 ? "" : ", ", sequences[s].q, sequences[s].kv);
+  return text + (sequences.size() > kMost ? ", ..." : "");
+}
+
+}  // namespace
+
+std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence) {
+  if (!call.problem.ragged() || !is_on(Check::kLengths)) return std::nullopt;
+  const std::vector<ShorterSequences>& sets = OracleCache::shorter(call.problem, call.oracle);
+  for (const ShorterSequences& set : sets) {
+    call.operands.upload_lengths(set.sequences);
+    const AttentionOutputs outputs = launch_once(call.device, call.operands, call.launch);
+    const std::string where = fmt::format("with sequences of {} rows and keys ", print_lengths(set.sequences));
+    if (const auto name = is_on(Check::kRedZones) ? call.operands.broken_red_zone() : std::nullopt)
+      return CallFault{Check::kLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
+    if (is_on(Check::kPoison) && rows_written(outputs, boundaries_of(set.sequences).q.back()))
+      return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
+    const OutputError error = compare_sample(call.problem, set.reference, set.rows, outputs);
+    if (!is_right(error, set.bound))
+      return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, set.bound)};
+  }
+  call.operands.upload_lengths(call.problem.sequences());
+  evidence["shorter_sequences"] = sets.size();
   return std::nullopt;
 }
 

@@ -36,8 +36,8 @@ OutputError compare_sample(const PlacedProblem& problem, const Reference& refere
                            const AttentionOutputs& outputs);
 
 // kRepeat: the same launch gives the same bits. At GateLevel::kFull on hardware a hundred times, up to a thousand while
-// that takes less than 50 ms, on a GPU half a second; fewer only where a hundred take more than five. Sets
-// evidence["repeats"].
+// that takes less than 50 ms, on a GPU half a second; fewer only where a hundred take more than five. On the
+// emulator up to 32 times where these are 10 Mflop together, and twice at least. Sets evidence["repeats"].
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence);
 
 // kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.
@@ -49,5 +49,9 @@ std::optional<CallFault> check_state(const JudgedCall& call);
 // kNoLse and kAlignment: `promised` bytes are what all addresses must be multiples of, at least an element's size.
 // Sets evidence["offsets"].
 std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, nlohmann::json& evidence);
+
+// kLengths: of a ragged batch, the launch that was bound before serves sequences that are shorter than the problem's,
+// and writes no row that none of them has. Sets evidence["shorter_sequences"] to the number of sets of lengths.
+std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence);
 
 }  // namespace flashcore

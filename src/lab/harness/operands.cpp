@@ -182,6 +182,20 @@ std::int64_t count_unwritten(const AttentionOutputs& outputs) {
   return count;
 }
 
+bool rows_written(const AttentionOutputs& outputs, std::int64_t first) {
+  const TensorLayout& l = outputs.o.layout;
+  const std::size_t element = size_of(outputs.o.dtype);
+  for (std::int64_t h = 0; h < l.heads; ++h)
+    for (std::int64_t row = first; row < l.rows; ++row) {
+      const auto begin = static_cast<std::size_t>(l.offset(0, h, row)) * element;
+      const float& lse = outputs.lse[static_cast<std::size_t>(h * l.rows + row)];
+      if (!all_poison(outputs.o.data.data() + begin, static_cast<std::size_t>(l.columns) * element) ||
+          !all_poison(reinterpret_cast<const std::byte*>(&lse), sizeof lse))
+        return true;
+    }
+  return false;
+}
+
 bool gaps_written(const AttentionOutputs& outputs) {
   const TensorLayout& l = outputs.o.layout;
   if (l.elements() == l.span()) return false;
@@ -290,6 +304,21 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
   FC_CHECK(inputs.tensors.size() == problem_.tensors.size());
   for (std::size_t t = 0; t < inputs.tensors.size(); ++t)
     device_->upload(at(*tensors_[t]), inputs.tensors[t].data.data(), inputs.tensors[t].data.size());
+}
+
+void Operands::upload_lengths(const std::vector<SequenceLengths>& sequences) {
+  const Boundaries boundaries = boundaries_of(sequences);
+  std::vector<std::int32_t> keys;
+  for (const SequenceLengths& each : sequences) keys.push_back(static_cast<std::int32_t>(each.kv));
+  for (std::size_t i = 0; i < int32s_.size(); ++i) {
+    if (!int32s_[i] || kInt32s[i].address == &AttentionArgs::block_table) continue;
+    const std::vector<std::int32_t> values = kInt32s[i].address == &AttentionArgs::seqused_kv ? keys
+                                             : kInt32s[i].address == &AttentionArgs::cu_seqlens_q
+                                                 ? narrowed(boundaries.q)
+                                                 : narrowed(boundaries.kv);
+    FC_CHECK(values.size() == kInt32s[i].count(problem_, layouts_));
+    device_->upload(at(*int32s_[i]), values.data(), values.size() * sizeof(std::int32_t));
+  }
 }
 
 void Operands::poison_outputs() {

@@ -36,6 +36,9 @@ class Operands {
   Operands(Device& device, const PlacedProblem& problem) : Operands(device, problem, Offsets{}) {}
   // With a `variant`, what varied_inputs() makes of them, at the cost that the inputs themselves have.
   void upload(const AttentionInputs& inputs, std::uint64_t variant = 0);
+  // Of a ragged problem: its sequences get these lengths, of which each is at most its own. The tensors stay. upload()
+  // gives them their own again.
+  void upload_lengths(const std::vector<SequenceLengths>& sequences);
   // Every byte of o and lse becomes 0xFF, which is NaN in every type: what is not written shows.
   void poison_outputs();
   AttentionArgs args() const;
@@ -79,6 +82,8 @@ double replace_values(HostTensor& tensor);
 
 // Number of elements of o and lse that still hold the poison, bit for bit.
 std::int64_t count_unwritten(const AttentionOutputs& outputs);
+// True if a row of packed outputs from `first` on no longer holds the poison in every element.
+bool rows_written(const AttentionOutputs& outputs, std::int64_t first);
 // True if a byte between the rows of o (Layout::kStrided) no longer holds the poison.
 bool gaps_written(const AttentionOutputs& outputs);
 

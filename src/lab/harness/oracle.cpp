@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/boundaries.h"
 #include "core/parallel.h"
 
 namespace flashcore {
@@ -59,7 +60,7 @@ std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pat
     entries_.splice(entries_.begin(), entries_, found);
     return entries_.front().oracle;
   }
-  auto oracle = std::make_shared<Oracle>();
+  auto oracle = std::make_shared<Oracle>(Oracle{max_reference_flops, seed, {}, {}, {}, {}, {}, {}});
   oracle->inputs = make_inputs(problem, pattern, seed);
   oracle->rows = choose_rows(problem, max_reference_flops, seed);
   oracle->reference = reference_forward(problem, oracle->inputs, oracle->rows);
@@ -88,6 +89,19 @@ const AttentionOutputs& OracleCache::every_row(const PlacedProblem& problem, con
   });
   oracle.every_row = std::move(outputs);
   return *oracle.every_row;
+}
+
+const std::vector<ShorterSequences>& OracleCache::shorter(const PlacedProblem& problem, const Oracle& oracle) {
+  if (!oracle.shorter.empty()) return oracle.shorter;
+  for (std::vector<SequenceLengths>& sequences : shorter_sequences(problem)) {
+    ShorterSequences set;
+    set.sequences = std::move(sequences);
+    set.rows = choose_rows(problem, set.sequences, oracle.max_reference_flops, oracle.seed);
+    set.reference = reference_forward(problem, set.sequences, oracle.inputs, set.rows);
+    set.bound = error_bound(problem, set.reference);
+    oracle.shorter.push_back(std::move(set));
+  }
+  return oracle.shorter;
 }
 
 std::optional<Check> exceeded(const OutputError& error, const ErrorBound& bound) {

@@ -14,13 +14,25 @@
 
 namespace flashcore {
 
+// Sequences of a ragged batch that are shorter than those of the problem, on the same inputs.
+struct ShorterSequences {
+  std::vector<SequenceLengths> sequences;
+  RowSample rows;
+  Reference reference;
+  ErrorBound bound;
+};
+
 struct Oracle {
+  double max_reference_flops = 0;  // that `rows` are chosen by, as is the seed
+  std::uint64_t seed = 0;
   AttentionInputs inputs;
   RowSample rows;
   Reference reference;
   ErrorBound bound;
   // Where `rows` is a sample: every row by an idealised kernel in fp32. Filled by OracleCache::every_row().
   mutable std::optional<AttentionOutputs> every_row;
+  // Filled by OracleCache::shorter().
+  mutable std::vector<ShorterSequences> shorter;
 };
 
 // The fp64 reference costs far more than the candidate it judges, and a search asks for the same one again and again:
@@ -33,6 +45,8 @@ class OracleCache {
 
   // Every row of one of this cache's oracles by ideal_forward(), computed once.
   static const AttentionOutputs& every_row(const PlacedProblem& problem, const Oracle& oracle);
+  // Of one of a ragged problem: shorter_sequences() and what they give, computed once.
+  static const std::vector<ShorterSequences>& shorter(const PlacedProblem& problem, const Oracle& oracle);
 
  private:
   struct Entry {

@@ -33,6 +33,7 @@ enum class Check {
   kRepeat,          // the same launch, a hundred times and more, gives the same bits
   kNoLse,           // a launch without lse gives the same o
   kAlignment,       // so do launches at addresses that are multiples of no more than was promised
+  kLengths,         // sequences of a ragged batch that are shorter, with the launch that was bound before
   kChangedContent,  // other inputs at the same addresses give the outputs of those
   kEarlierResult,   // so do buffers that hold the result of other inputs, and no poison
   kFreshPointers,   // the same inputs at other addresses give the same bits
@@ -76,6 +77,7 @@ struct WordsOf<Check> {
       {Check::kRepeat, "repeat"},
       {Check::kNoLse, "no_lse"},
       {Check::kAlignment, "alignment"},
+      {Check::kLengths, "lengths"},
       {Check::kChangedContent, "changed_content"},
       {Check::kEarlierResult, "earlier_result"},
       {Check::kFreshPointers, "fresh_pointers"},
