@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import rules  # noqa: E402
@@ -175,8 +176,8 @@ def pytest_runtest_call(item):
         if SETTINGS["suite"] == "pytorch":
             sdpa.require_computed()
         return made
-    except _TooSlow:
-        pytest.skip(f"TIME: longer than {SETTINGS['test_seconds']} s")
+    except torch.OutOfMemoryError:
+        pytest.skip("TIME: other processes' tests had the GPU's memory")
     except Exception as error:
         reason = rules.why_refused(error)
         if reason is None:
@@ -189,20 +190,28 @@ def pytest_runtest_call(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
+    if report.when == "teardown" and SETTINGS["device"] == "cuda":
+        torch.cuda.empty_cache()  # other processes test on the same GPU
+    if call.excinfo is not None and call.excinfo.errisinstance(_TooSlow):  # unittest's classes catch it themselves
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: TIME: longer than {SETTINGS['test_seconds']} s")
     if report.when == "call" or not report.passed:
         what = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else str(report.longrepr or "")
         if hasattr(report, "wasxfail"):
             what = f"the file expects it to fail: {report.wasxfail.removeprefix('reason: ')}"
         result = "not run" if what.startswith("Skipped: TIME:") else "skipped" if report.skipped else report.outcome
-        _record(item, result, what.removeprefix("Skipped: "), call.duration)
-        if report.failed:
-            _results[-1]["error"] = f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"[:600]
+        error = {"error": f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"[:600]} if report.failed else {}
+        _record(item, result, what.removeprefix("Skipped: "), call.duration, **error)
     return report
 
 
-def _record(item, result, what, seconds):
-    _results.append(dict(test=rules.group_of(item), name=item.name, result=result, why=what[-6000:], seconds=round(seconds, 2)))
+def _record(item, result, what, seconds, **more):
+    _results.append(dict(test=rules.group_of(item), name=item.name, result=result, why=what[-6000:], seconds=round(seconds, 2), **more))
+    _write(-1)  # a process that hangs or dies later has told this much
 
 
 def pytest_sessionfinish(session, exitstatus):
-    Path(SETTINGS["out"]).write_text(json.dumps(dict(totals=_totals, left_out=_left_out, results=_results, exit=int(exitstatus))))
+    _write(int(exitstatus))
+
+
+def _write(exitstatus):
+    Path(SETTINGS["out"]).write_text(json.dumps(dict(totals=_totals, left_out=_left_out, results=_results, exit=exitstatus)))
