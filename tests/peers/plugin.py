@@ -13,13 +13,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 import rules  # noqa: E402
 
 SETTINGS = json.loads(os.environ["FLASHCORE_PEER_TESTS"])
 DEADLINE = time.monotonic() + SETTINGS["seconds"]
-if SETTINGS["device"] == "cpu":
+if SETTINGS["suite"] == "pytorch":
+    import sdpa
+
+    sdpa.install()
+elif SETTINGS["device"] == "cpu":
     import on_cpu
 
     on_cpu.install()
@@ -81,10 +86,8 @@ def pytest_generate_tests(metafunc):
         reason = rules.why_left_out(test, values, SETTINGS)
         if reason is None:
             allowed.append(number)
-        elif reason:
-            why[reason] += 1
         else:
-            count -= 1
+            why[reason] += 1
     _totals[test], _left_out[test] = count, dict(why)
     draw = random.Random(f"{SETTINGS['seed']} {test}")
     chosen = sorted(draw.sample(allowed, min(SETTINGS["sample"], len(allowed))))
@@ -114,10 +117,10 @@ def pytest_collection_modifyitems(config, items):
             continue
         allowed, why = [], Counter()
         for item in of_test:
-            reason = rules.why_left_out(test, {"": item.name}, SETTINGS)
+            reason = rules.why_no_sdpa_test(item, SETTINGS) if SETTINGS["suite"] == "pytorch" else rules.why_left_out(test, {}, SETTINGS)
             if reason is None:
                 allowed.append(item)
-            elif reason:
+            else:
                 why[reason] += 1
         _totals[test], _left_out[test] = len(allowed) + sum(why.values()), dict(why)
         draw = random.Random(f"{SETTINGS['seed']} {test}")
@@ -150,12 +153,12 @@ def _load_edited(path):
     exec(compile(text, str(path), "exec"), module.__dict__)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item, nextitem):
-    if time.monotonic() > DEADLINE:
-        _record(item, "not run", "no time was left", 0.0)
-        return True
-    return (yield)
+    if time.monotonic() <= DEADLINE:
+        return None
+    _record(item, "not run", "no time was left", 0.0)
+    return True
 
 
 def _alarm(*_):
@@ -167,9 +170,14 @@ def pytest_runtest_call(item):
     signal.signal(signal.SIGALRM, _alarm)
     signal.alarm(SETTINGS["test_seconds"])
     try:
-        return (yield)
-    except _TooSlow:
-        pytest.skip(f"TIME: longer than {SETTINGS['test_seconds']} s")
+        if SETTINGS["suite"] == "pytorch":
+            sdpa.begin()
+        made = yield
+        if SETTINGS["suite"] == "pytorch":
+            sdpa.require_computed()
+        return made
+    except torch.OutOfMemoryError:
+        pytest.skip("TIME: other processes' tests had the GPU's memory")
     except Exception as error:
         reason = rules.why_refused(error)
         if reason is None:
@@ -182,20 +190,28 @@ def pytest_runtest_call(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
+    if report.when == "teardown" and SETTINGS["device"] == "cuda":
+        torch.cuda.empty_cache()  # other processes test on the same GPU
+    if call.excinfo is not None and call.excinfo.errisinstance(_TooSlow):  # unittest's classes catch it themselves
+        report.outcome, report.longrepr = "skipped", (str(item.path), 0, f"Skipped: TIME: longer than {SETTINGS['test_seconds']} s")
     if report.when == "call" or not report.passed:
         what = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else str(report.longrepr or "")
         if hasattr(report, "wasxfail"):
             what = f"the file expects it to fail: {report.wasxfail.removeprefix('reason: ')}"
         result = "not run" if what.startswith("Skipped: TIME:") else "skipped" if report.skipped else report.outcome
-        _record(item, result, what.removeprefix("Skipped: "), call.duration)
-        if report.failed:
-            _results[-1]["error"] = f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"[:600]
+        error = {"error": f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"[:600]} if report.failed else {}
+        _record(item, result, what.removeprefix("Skipped: "), call.duration, **error)
     return report
 
 
-def _record(item, result, what, seconds):
-    _results.append(dict(test=rules.group_of(item), name=item.name, result=result, why=what[-6000:], seconds=round(seconds, 2)))
+def _record(item, result, what, seconds, **more):
+    _results.append(dict(test=rules.group_of(item), name=item.name, result=result, why=what[-6000:], seconds=round(seconds, 2), **more))
+    _write(-1)  # a process that hangs or dies later has told this much
 
 
 def pytest_sessionfinish(session, exitstatus):
-    Path(SETTINGS["out"]).write_text(json.dumps(dict(totals=_totals, left_out=_left_out, results=_results, exit=int(exitstatus))))
+    _write(int(exitstatus))
+
+
+def _write(exitstatus):
+    Path(SETTINGS["out"]).write_text(json.dumps(dict(totals=_totals, left_out=_left_out, results=_results, exit=exitstatus)))

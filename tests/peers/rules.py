@@ -49,6 +49,8 @@ _BY_NAME = [
 def group_of(item):
     """A test's file and its name without parameters."""
     name = getattr(item, "originalname", None) or item.name
+    if item.cls is not None:  # PyTorch's way, with the parameters in the name
+        name = item.cls.__name__
     return f"{item.path.name}::{name.split('[')[0]}"
 
 
@@ -68,6 +70,14 @@ def why_left_out(test, values, settings):
         if any(x > 600 for x in numbers):
             return LONG_ON_CPU
     return None
+
+
+def why_no_sdpa_test(item, settings):
+    """Of PyTorch's file: None for a test of scaled_dot_product_attention on the device that is asked for."""
+    of_device = (item.cls.__name__ if item.cls else "").endswith(settings["device"].upper())
+    if not of_device:
+        return "of another device"
+    return None if "TestSDPA" in item.cls.__name__ or "TestAttnBias" in item.cls.__name__ else "no test of scaled_dot_product_attention"
 
 
 def _holds(wanted, value):

@@ -65,6 +65,10 @@ class VariantsTest(unittest.TestCase):
         for made in (self.ragged(**types).run(q, k, v, by_q, by_k, by_v, return_lse=True), self.paged(**types).run(q, cache, by_q, by_k, by_v, return_lse=True)):
             near(made[0], wanted)
             near(made[1], wanted_lse)
+        rows, keys = slice(ROWS[0], ROWS[0] + ROWS[1]), slice(LENGTHS[0], LENGTHS[0] + LENGTHS[1])
+        alone = flashinfer.single_prefill_with_kv_cache(q[rows], k[keys], v[keys], by_q, by_k, by_v, torch.float16, causal=True, return_lse=True)
+        near(alone[0], wanted[rows])
+        near(alone[1], wanted_lse[rows])
         out, lse = torch.empty_like(wanted), torch.empty_like(wanted_lse)
         self.paged(**types).run(q, cache, by_q, by_k, by_v, out=out, lse=lse)
         near(out, wanted)

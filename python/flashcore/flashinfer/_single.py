@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import _plan
 from . import _options
+from ._run import each_of_group
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
 
@@ -45,16 +46,23 @@ def single_prefill_with_kv_cache(q: Tensor, k: Tensor, v: Tensor, scale_q: Any =
     o = _options.options(q.shape[1], k.shape[1], q.shape[2], v.shape[2], causal=causal and custom_mask is None, pos_encoding_mode=pos_encoding_mode,
                          window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k.dtype,
                          o_data_type=o_dtype)  # fmt: skip
-    by = _options.factors(o, 1, q.device, scale_q, scale_k if scale_k is not None else k_scale, scale_v if scale_v is not None else v_scale)
+    scales = scale_q, scale_k if scale_k is not None else k_scale, scale_v if scale_v is not None else v_scale
     mask = None
     if custom_mask is not None:
         if custom_mask.shape != (q.shape[0], k.shape[0]):
             raise _options.Error(f"custom_mask has shape {tuple(custom_mask.shape)}; give bool [rows, keys] = {(q.shape[0], k.shape[0])}")
         mask = custom_mask.bool()[None, None]
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    made = _plan.attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), layout="bshd", out=_options.output(q, o, None).unsqueeze(0),
-                           return_lse=return_lse, mask=mask, **_options.keywords(o, q.device, by, None))  # fmt: skip
-    return _options.finish((made[0].squeeze(0), made[1].squeeze(0)) if return_lse else made.squeeze(0), return_lse, None, by)
+
+    def one(q: Tensor, o: _options.Options, scales: tuple[Any, Any, Any], out: Optional[Tensor], sinks: Optional[Tensor]) -> Any:
+        by = _options.factors(o, 1, q.device, *scales)
+        made = _plan.attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), layout="bshd", out=_options.output(q, o, out).unsqueeze(0),
+                               return_lse=return_lse, mask=mask, **_options.keywords(o, q.device, by, sinks))  # fmt: skip
+        return _options.finish((made[0].squeeze(0), made[1].squeeze(0)) if return_lse else made.squeeze(0), return_lse, None, by)
+
+    if _options.has_query_factors(o, scale_q):
+        return each_of_group(one, q, o, scales, None, None, return_lse, None)  # type: ignore[no-any-return]
+    return one(q, o, scales, None, None)  # type: ignore[no-any-return]
 
 
 single_prefill_with_kv_cache_return_lse = functools.partial(single_prefill_with_kv_cache, return_lse=True)
