@@ -44,6 +44,7 @@ _BY_NAME = [
     ("test_tensor_core_decode_rejects_mismatched_q_len", COMPUTED),
     ("test_fp8_kv_plan_rejects_fp16_q", COMPUTED),
     ("test_cutlass_mla", "latent attention's backend=cutlass"),
+    ("fp8_nope_group_scales", "ckv_scale_arr: factors of each token"),
 ]
 
 
