@@ -7,7 +7,7 @@ import operator
 import sys
 from typing import Any
 
-from . import _arrays, _factors, _functions, _library, _plan, _scores, _varlen
+from . import _arrays, _deterministic, _factors, _functions, _library, _plan, _scores, _varlen
 from ._arrays import View
 from ._functions import Functions
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
@@ -70,7 +70,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
                     window_alignment: str | None = None, scale: float | None = None, softcap: float | None = None, alibi: Any = None,
                     sink: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False, stream: int | None = None,
                     candidate: str | None = None, descale_q: Any = None, descale_k: Any = None, descale_v: Any = None, score: str | None = None,
-                    mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None) -> Any:  # fmt: skip
+                    mask: Any = None, tensors: Any = None, bias: Any = None, prefix: Any = None, deterministic_batch: bool = False) -> Any:  # fmt: skip
     """Attention of each sequence of a batch over its keys in a paged cache: decoding, chunks of a prompt, or whole prompts.
 
     Lengths and pages are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves a growing
@@ -100,6 +100,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         descale_q, descale_k, descale_v: of 8-bit q and caches, as of `attention`: [batch, heads_kv] by sequence. Of a quantised cache,
             8-bit pages beside q of 16 or 32 bits, descale_k and descale_v.
         score, mask, tensors, bias, prefix: as of `varlen_attention`.
+        deterministic_batch: as of `varlen_attention`; bits do not depend on which pages a sequence has either.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. A sequence with more keys than the
@@ -124,23 +125,24 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
     bounds = (_varlen._bound(max_seqlen_q, "max_seqlen_q"), room if max_seqlen_kv is None else _varlen._bound(max_seqlen_kv, "max_seqlen_kv"))
     sizes.seqlen_q, sizes.seqlen_kv = bounds
     given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream)
+    _deterministic.refuse(deterministic_batch, candidate, given.functions)
     return _varlen.launch_packed(
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
-                                                    given.functions),
+                                                    given.functions, deterministic_batch),
         return_lse, stream, cu_seqlens_q=cu_q.address, seqused_kv=used.address, seqused_q=used_q.address if used_q else 0,
         block_table=table.address)  # fmt: skip
 
 
 def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any,
-             scaling: int, scores: _scores.Scores, functions: Functions) -> Plan:  # fmt: skip
+             scaling: int, scores: _scores.Scores, functions: Functions, deterministic_batch: bool = False) -> Plan:  # fmt: skip
     alignment = _plan._alignment(*views)
     causal, window, scale = _plan._causal_number(causal), _plan.window_sides(window), _plan._scale_number(scale)
     window_alignment = _plan._alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     layouts = tuple((x.device, x.dtype, x.shape, x.strides) for x in views)
     key = ("paged", sizes.batch, sizes.row_axis, sizes.max_pages, sizes.table_stride, sizes.seqlen_q, sizes.seqlen_kv, layouts, causal, window, window_alignment, scale,
-           alignment, name, scaling, scores, functions)  # fmt: skip
+           alignment, name, scaling, scores, functions, bool(deterministic_batch))  # fmt: skip
 
     def make() -> Plan:
         q, k, v, o = views
@@ -157,13 +159,15 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             table_stride=sizes.table_stride,
             given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
+        if deterministic_batch:
+            problem.candidate = _deterministic.candidate(q.device, problem)
         return Plan(q.device, problem)
 
     return _plan.cached(key, make)
 
 
 _DECODE_OPTIONS = {"max_seqlen_kv", "layout", "window", "window_alignment", "scale", "softcap", "alibi", "sink", "stream", "candidate",
-                   "descale_q", "descale_k", "descale_v", "score", "mask", "tensors", "bias", "prefix"}  # fmt: skip
+                   "descale_q", "descale_k", "descale_v", "score", "mask", "tensors", "bias", "prefix", "deterministic_batch"}  # fmt: skip
 
 
 def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any, *, causal: Any = True, out: Any = None, return_lse: bool = False,
@@ -176,8 +180,8 @@ def decode(q: Any, k_cache: Any, v_cache: Any, block_table: Any, seqused_kv: Any
         causal: True (the default): the last row sees every key, the one before it one less, ...
         out: [batch, rows, heads, head_dim_v], or without the rows as q. Default: a new array.
         return_lse: also return the log-sum-exp, float32 [batch, heads, rows], or [batch, heads].
-        options: max_seqlen_kv, layout, window, window_alignment, scale, softcap, alibi, sink, stream, candidate, descales and functions
-            of `paged_attention`.
+        options: max_seqlen_kv, layout, window, window_alignment, scale, softcap, alibi, sink, stream, candidate, descales, functions
+            and deterministic_batch of `paged_attention`.
 
     Returns:
         The output with the axes of q, or (output, lse).

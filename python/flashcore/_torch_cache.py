@@ -31,7 +31,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Opti
             flashcore.append writes them, by a step of its own. What would lie outside of the cache is not written, and its sequence gets NaN. No
             two sequences may append to one page.
         rotary_cos, rotary_sin: [positions, rotary_dim / 2], with k and v: k is turned by the angles of its positions on the way, and q as the
-            new keys are; without causal or a window all rows of q by that of cache_seqlens. A row without an angle gets NaN.
+            new keys are; without causal or a window all rows of q by that of cache_seqlens. A row without an angle gets NaN. Of 16 or 32 bits,
+            or in the type of q and k of float8: PyTorch turns those, in float32, and rounds them again.
         cache_seqlens: int32 [batch], or a number: keys of each sequence before the new ones. Default: all that the cache has room for;
             needed with k and v.
         cache_batch_idx: int32 [batch]: the entry of a dense cache, or the row of block_table, that each sequence has.
@@ -204,6 +205,11 @@ def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, t
         if any(stride == 0 and size > 1 for stride, size in zip(cache.stride(), cache.shape)):
             raise _library.Error(f"{name} has strides {cache.stride()}: its entries share memory, and one's new tokens would overwrite another's; "
                                  "give a cache of its own memory (.clone())")  # fmt: skip
+    if rotary is not None:
+        rotary = (*(x.float() if x.dtype.itemsize == 1 else x for x in rotary[:2]), rotary[2])
+    if rotary is not None and k.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        q, k, used = _turned_by_torch(q, k, used, *rotary, q_at_length, cu_q, cu_new)
+        rotary = None
     cos, sin, interleaved = rotary or (None, None, False)
     lengths = torch.empty_like(used)
     turned = _append_module.append(_adjacent(k), _adjacent(v), k_cache, v_cache, used.contiguous(), block_table=table,
@@ -212,6 +218,43 @@ def _append(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor, t
                                    new_seqlens=lengths, descale_k=k_descale if quantises else None,
                                    descale_v=v_descale if quantises else None)  # fmt: skip
     return q if turned is None else turned, lengths
+
+
+def _turned_by_torch(q: Tensor, k: Tensor, used: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, q_at_length: bool, cu_q: Optional[Tensor],
+                     cu_new: Optional[Tensor]) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """(q, k, used) of 8-bit rows, which flashcore.append does not turn. A sequence whose new keys lack an angle has -1 keys before them: nothing
+    of it is written, and it gets NaN. Nothing is read on the host."""
+    if cos.dim() != 2 or cos.shape != sin.shape or not 1 <= cos.shape[1] <= k.shape[-1] // 2 or q.dim() != (4 if cu_q is None else 3) or q.shape[-1] != k.shape[-1]:
+        raise _library.Error(f"rotary_cos has shape {tuple(cos.shape)}, rotary_sin {tuple(sin.shape)}, q {tuple(q.shape)} and k {tuple(k.shape)}; give cos and "
+                             "sin [positions, rotary_dim / 2] alike, and q and k of one head_dim")  # fmt: skip
+    new: Any = k.shape[1] if cu_new is None else cu_new[1:].long() - cu_new[:-1]
+    k = _turned(k, cos, sin, interleaved, _positions(k, used, cu_new, False))
+    q = _turned(q, cos, sin, interleaved, _positions(q, used, cu_q, q_at_length))
+    return q, k, torch.where(used.long() + new > cos.shape[0], -1, used)
+
+
+def _positions(x: Tensor, used: Tensor, cu: Optional[Tensor], at_length: bool) -> Tensor:
+    """The key number that each row of x is turned as, int64: [batch, rows], or with boundaries [rows of all sequences]."""
+    starts = used.long()
+    if cu is None:
+        return starts[:, None] + torch.arange(x.shape[1], device=x.device) * (not at_length)
+    rows = torch.arange(x.shape[0], dtype=cu.dtype, device=x.device)
+    sequence = (torch.searchsorted(cu, rows, right=True) - 1).clamp(0, used.shape[0] - 1)
+    return starts[sequence] + (rows - cu[sequence]) * (not at_length)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, positions: Tensor) -> Tensor:
+    """x by the angles of its rows' positions, rounded to its type; it saturates. A row without an angle becomes NaN."""
+    columns = cos.shape[1]
+    has_angle = (positions >= 0) & (positions < cos.shape[0])
+    c, s = (torch.cat((angles.float(), angles.new_full((1, columns), torch.nan, dtype=torch.float32)))[torch.where(has_angle, positions, -1)].unsqueeze(-2)
+            for angles in (cos, sin))  # fmt: skip
+    wide, rest = x[..., : 2 * columns].float(), x[..., 2 * columns :].float()
+    a, b = (wide[..., 0::2], wide[..., 1::2]) if interleaved else (wide[..., :columns], wide[..., columns:])
+    parts = a * c - b * s, b * c + a * s
+    turned = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
+    most = torch.finfo(x.dtype).max
+    return torch.cat((turned.clamp(-most, most), rest), -1).to(x.dtype)
 
 
 def _call(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, used: Tensor, cu_q: Optional[Tensor], max_q: Optional[int], dense: bool,

@@ -12,7 +12,8 @@ from . import _functions, _plan
 from ._library import GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_TENSOR_STRIDES, GIVEN_WINDOW, Attention, Strides, follow_threads
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 256  # of the CPU's kernel, and of a GPU's fast ones
+_MAX_HEAD_DIM_GPU = 1024  # up to 576 by sm80_wide_fwd, beyond by ref_fwd
 MIN_SCALE, MAX_SCALE = 1e-6, 1e6
 _TOP_LEFT = 2
 _MAX_KNOWN = 4096  # shapes that never come back: a cache that grows with every token
@@ -198,10 +199,11 @@ def check(q: Tensor, k: Tensor, v: Tensor, scale: Optional[float], is_causal: bo
     torch._check(v.shape[1] == k.shape[1], lambda: _misfit("heads", k.shape[1], v.shape[1], "k", "v"))
     torch._check(v.shape[2] == k.shape[2], lambda: _misfit("rows", k.shape[2], v.shape[2], "k", "v"))
     torch._check(k.shape[3] == q.shape[3], lambda: _misfit("elements in a row", q.shape[3], k.shape[3], "q", "k"))
+    most = _MAX_HEAD_DIM_GPU if q.device.type == "cuda" else MAX_HEAD_DIM
     for role, x in (("q", q), ("v", v)):
-        torch._check(x.shape[3] >= 1, lambda role=role: f"flashcore.attention: {role} has rows of no elements; give 1 to {MAX_HEAD_DIM}")
-        torch._check(x.shape[3] <= MAX_HEAD_DIM, lambda role=role, x=x: (
-            f"flashcore.attention: {role} has rows of {x.shape[3]} elements; give 1 to {MAX_HEAD_DIM}"))  # fmt: skip
+        torch._check(x.shape[3] >= 1, lambda role=role: f"flashcore.attention: {role} has rows of no elements; give 1 to {most}")
+        torch._check(x.shape[3] <= most, lambda role=role, x=x: (
+            f"flashcore.attention: {role} has rows of {x.shape[3]} elements; give 1 to {most}"))  # fmt: skip
     if scale is not None:
         torch._check(scale >= MIN_SCALE and scale <= MAX_SCALE, lambda: (
             f"flashcore.attention: scale is {scale}; give {MIN_SCALE:g} to {MAX_SCALE:g}, or None for 1/sqrt(dim)"))  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Callable
 
-from . import _arrays, _factors, _functions, _library, _plan, _scores
+from . import _arrays, _deterministic, _factors, _functions, _library, _plan, _scores
 from ._arrays import View
 from ._functions import Functions, Given
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
@@ -99,7 +99,7 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
                      alibi: Any = None, sink: Any = None, seqused_kv: Any = None, seqused_q: Any = None, out: Any = None, return_lse: bool = False,
                      stream: int | None = None, candidate: str | None = None, descale_q: Any = None, descale_k: Any = None,
                      descale_v: Any = None, score: str | None = None, mask: Any = None, tensors: Any = None, bias: Any = None,
-                     prefix: Any = None) -> Any:  # fmt: skip
+                     prefix: Any = None, deterministic_batch: bool = False) -> Any:  # fmt: skip
     """Attention of each sequence of a ragged batch by itself, without padding.
 
     The lengths are read on the device when the work runs, never on the host: a call captured into a CUDA graph serves any lengths up to
@@ -130,6 +130,8 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
             seqlen_kv are its lengths, and b is its place in the batch. Arrays have the bounds, [batch, heads, max_seqlen_q, max_seqlen_kv]
             or what broadcasts to it; what they hold past a sequence's end is not read. Not with arrays of 8 bits, yet.
         prefix: as of `attention`: a number of keys, or int32 [batch].
+        deterministic_batch: a row's bits depend on its own sequence alone, not on the others of the batch, nor on max_seqlen_kv; max_seqlen_q
+            must stay the same, or above 16. It chooses the kernel, without regard to speed, and does not go with candidate or functions.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. Rows that no sequence has are not
@@ -148,23 +150,24 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
     bounds = (_bound(max_seqlen_q, "max_seqlen_q"), _bound(max_seqlen_kv, "max_seqlen_kv"))
     sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q), bounds)
     given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream)
+    _deterministic.refuse(deterministic_batch, candidate, given.functions)
     return launch_packed(
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
-                                                    given.functions),
+                                                    given.functions, deterministic_batch),
         return_lse, stream, cu_seqlens_q=cu_q.address, cu_seqlens_kv=cu_kv.address, seqused_kv=used.address if used else 0,
         seqused_q=used_q.address if used_q else 0)  # fmt: skip
 
 
 def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, window: Any, window_alignment: Any, scale: Any, candidate: Any,
-             scaling: int, scores: _scores.Scores, functions: Functions) -> Plan:  # fmt: skip
+             scaling: int, scores: _scores.Scores, functions: Functions, deterministic_batch: bool = False) -> Plan:  # fmt: skip
     alignment = _plan._alignment(*views)
     causal, window, scale = _plan._causal_number(causal), _plan.window_sides(window), _plan._scale_number(scale)
     window_alignment = _plan._alignment_number(window_alignment, causal, window)
     name = _library.encoded(candidate, "candidate") if candidate is not None else None
     layouts = tuple((x.device, x.dtype, x.shape, x.strides) for x in views)
     key = ("varlen", sizes.batch, sizes.seqlen_q, sizes.seqlen_kv, layouts, causal, window, window_alignment, scale, alignment, name, scaling,
-           scores, functions)  # fmt: skip
+           scores, functions, bool(deterministic_batch))  # fmt: skip
 
     def make() -> Plan:
         q, k, v, o = views
@@ -179,6 +182,8 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, lengths=_RAGGED, total_q=sizes.total_q, total_kv=sizes.total_kv,
             given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
+        if deterministic_batch:
+            problem.candidate = _deterministic.candidate(q.device, problem)
         return Plan(q.device, problem)
 
     return _plan.cached(key, make)

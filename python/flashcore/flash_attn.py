@@ -5,7 +5,7 @@
 
 q is [batch, length, heads, dim], k and v are [batch, length_kv, heads_kv, dim], as in FlashAttention. Causal masks and windows are
 aligned at the last key, as in FlashAttention from 2.1 on. Differences: any GPU from sm_80 and the CPU, float32 too on the CPU; head
-dims that are no multiple of 8; values may have another head dim than keys. Not here yet: dropout, rotary embeddings, gradients of ragged batches
+dims up to 1024 on a GPU (above 576 by the naive kernel; 256 on a CPU), also those that are no multiple of 8; values may have another head dim than keys. Not here yet: dropout, rotary embeddings, gradients of ragged batches
 other than sequence by sequence.
 """
 

@@ -9,7 +9,8 @@ What flashcore does not compute (dropout, gradients, ...) goes to PyTorch, with 
 that says why, at the caller's line. Gradients: a call whose inputs require one runs on PyTorch, forward and backward;
 `torch.ops.flashcore.attention`, called directly, computes its backward by running PyTorch's on the same inputs. It
 refuses unsuitable arguments with a RuntimeError, also under torch.compile, and supports vmap, forward-mode derivatives
-and autocast.
+and autocast. It takes head dims up to 256 on a CPU and up to 1024 on a GPU (above 576 by the naive kernel); scaled_dot_product_attention and enable() leave those above 256 to
+PyTorch, for nobody has timed them.
 
 Where PyTorch has a registry of flash attention kernels (torch.nn.attention.activate_flash_attention_impl), importing this module offers
 "flashcore" to it: activated, it takes the place of the CPU kernel that PyTorch's attention calls, and leaves gradients, dropout and masks

@@ -1,5 +1,6 @@
 """FlashAttention 3's functions: against FlashAttention 2's, and of 8-bit inputs against the definition in fp64."""
 
+import itertools
 import os
 import sys
 import unittest
@@ -93,6 +94,51 @@ class FlashAttention3Test(unittest.TestCase):
         with self.assertRaisesRegex(flashcore.Error, "rotary_seqlens is given"):
             three.flash_attn_with_kvcache(self.q, *pages, self.k[:, :1], self.v[:, :1], rotary_cos=angles, rotary_sin=angles, cache_seqlens=used,
                                           page_table=table, rotary_seqlens=used // 2)  # fmt: skip
+
+    def test_rotary_of_8_bits(self):
+        """As of the same numbers in 32 bits, whose turned rows are rounded to e4m3."""
+        new, columns, most = 3, 8, torch.finfo(E4M3).max
+        q, k, v, added_k, added_v = (x.to(E4M3) for x in (self.q, self.k, self.v, 3 * self.k[:, :new], self.v[:, :new]))
+        # Beyond its largest number a turned row saturates.
+        added_k[0, 0, 0, 0] = added_k[0, 0, 0, 1] = added_k[0, 0, 0, columns] = most
+        angle = torch.rand(KEYS, columns)
+        cos, sin = (x.to(E4M3) for x in (angle.cos(), angle.sin()))
+        used = torch.tensor([5, 11]).int()
+        cu_q, cu_new = torch.tensor([0, 7, 9]).int(), torch.tensor([0, 3, 4]).int()
+        for causal, interleaved, packed in itertools.product((False, True), repeat=3):
+            rows, of_k, of_v = (x.flatten(0, 1) if packed else x for x in (q, added_k, added_v))
+            options = dict(cache_seqlens=used, causal=causal, rotary_interleaved=interleaved)
+            if packed:
+                rows, of_k, of_v = rows[:9], of_k[:4], of_v[:4]
+                options |= dict(cu_seqlens_q=cu_q, max_seqlen_q=7, cu_seqlens_k_new=cu_new)
+            caches, wide = [k.clone(), v.clone()], [k.float(), v.float()]
+            with self.subTest(causal=causal, interleaved=interleaved, packed=packed):
+                out = three.flash_attn_with_kvcache(rows, *caches, of_k, of_v, rotary_cos=cos, rotary_sin=sin, **self.named(), **options)
+                two.flash_attn_with_kvcache(rows.float(), *wide, of_k.float(), of_v.float(), rotary_cos=cos.float(), rotary_sin=sin.float(), **options)
+                self.assertTrue(torch.equal(caches[1].float(), wide[1]))
+                # One number of 256 may be rounded the other way: sums of two products differ by the last bit of 32.
+                differ = caches[0].float() != wide[0].clamp(-most, most).to(E4M3).float()
+                self.assertLess(differ.float().mean(), 1 / 256)
+                near(caches[0].float(), wide[0].clamp(-most, most), 1 / 15)
+                by = [x[:, None, :, None] for x in self.by]
+                group = HEADS // HEADS_KV
+                q_by = self.by[0].repeat_interleave(group, 1)
+                q_by = torch.cat((q_by[:1].expand(7, -1), q_by[1:].expand(2, -1)))[..., None] if packed else q_by[:, None, :, None]
+                of_new = (torch.cat((by[1][0].expand(3, -1, -1), by[1][1].expand(1, -1, -1))) if packed else by[1])
+                of_new_v = (torch.cat((by[2][0].expand(3, -1, -1), by[2][1].expand(1, -1, -1))) if packed else by[2])
+                exact = two.flash_attn_with_kvcache(rows.float() * q_by, k.float() * by[1], v.float() * by[2], of_k.float() * of_new, of_v.float() * of_new_v,
+                                                    rotary_cos=cos.float(), rotary_sin=sin.float(), **options)  # fmt: skip
+                self.assertLess((out.float() - exact).abs().mean(), 0.05 * exact.abs().mean())
+        # The second sequence's last new key has no angle: none of its rows is written, and it gets NaN.
+        cache = k.clone()
+        out = three.flash_attn_with_kvcache(q, cache, v.clone(), added_k, added_v, rotary_cos=cos[:13], rotary_sin=sin[:13], cache_seqlens=used)
+        self.assertTrue(out[0].isfinite().all() and out[1].isnan().all())
+        self.assertTrue(torch.equal(cache[1].view(torch.uint8), k[1].view(torch.uint8)) and not torch.equal(cache[0].float(), k[0].float()))
+        # Rows of q behind the new keys have none.
+        out = three.flash_attn_with_kvcache(q, k.clone(), v.clone(), added_k, added_v, rotary_cos=cos[:14], rotary_sin=sin[:14], cache_seqlens=used, causal=True)
+        self.assertTrue(out[1, :3].isfinite().all() and out[1, 3:].isnan().all())
+        with self.assertRaisesRegex(flashcore.Error, "rotary_cos has shape"):
+            three.flash_attn_with_kvcache(q, cache, v.clone(), added_k, added_v, rotary_cos=cos, rotary_sin=sin[1:], cache_seqlens=used)
 
     def test_parts_are_combined(self):
         cuts = [(0, 6), (6, 13), (13, KEYS)]

@@ -88,6 +88,15 @@ class CheckTest(OperatorTest):
                     fakes = [mode.from_tensor(x) if x.device.type != "meta" else x for x in (q, k, v)]
                     self.fails("" if k.device.type == "meta" else words, lambda: OPERATOR(*fakes, False, scale))  # noqa: B023
 
+    def test_a_gpu_has_wider_rows(self):
+        """FlashAttention 3's tests have values of 512 columns. Fake tensors: no GPU is needed."""
+        with torch._subclasses.FakeTensorMode():
+            q, k = (torch.empty(2, 4, 9, 64, dtype=torch.float16, device="cuda") for _ in range(2))
+            for columns in (256, 512, 1024):
+                v = torch.empty(2, 4, 9, columns, dtype=torch.float16, device="cuda")
+                self.assertEqual(OPERATOR(q, k, v).shape, (2, 4, 9, columns))
+            self.fails("v has rows of 1025 elements; give 1 to 1024", lambda: OPERATOR(q, k, torch.empty(2, 4, 9, 1025, dtype=torch.float16, device="cuda")))
+
     def test_compiled_code_refuses_the_same(self):
         for dynamic in (False, True):
             compiled = torch.compile(lambda q, k, v, scale: OPERATOR(q, k, v, False, scale), backend="aot_eager", dynamic=dynamic)

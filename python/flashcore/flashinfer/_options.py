@@ -41,6 +41,7 @@ class Options(NamedTuple):
     window_left: int
     softcap: Optional[float]
     scale: Optional[float]
+    same_bits: bool = False  # of a request, whatever else is in the batch
 
 
 def dtype_of(given: Any, name: str) -> torch.dtype:
@@ -52,7 +53,8 @@ def dtype_of(given: Any, name: str) -> torch.dtype:
 
 
 def options(heads_q: int, heads_kv: int, dim: int, dim_v: Optional[int], *, causal: bool, pos_encoding_mode: str, window_left: int,
-            logits_soft_cap: Optional[float], sm_scale: Optional[float], q_data_type: Any, kv_data_type: Any, o_data_type: Any) -> Options:  # fmt: skip
+            logits_soft_cap: Optional[float], sm_scale: Optional[float], q_data_type: Any, kv_data_type: Any, o_data_type: Any,
+            fixed_split_size: Optional[int] = None, disable_split_kv: bool = False) -> Options:  # fmt: skip
     heads_q, heads_kv = (whole(x, name, 1, 2**31 - 1, "heads") for x, name in ((heads_q, "num_qo_heads"), (heads_kv, "num_kv_heads")))
     dim = whole(dim, "head_dim", 1, 2**31 - 1, "columns")
     if heads_q % heads_kv:
@@ -75,7 +77,10 @@ def options(heads_q: int, heads_kv: int, dim: int, dim_v: Optional[int], *, caus
                              "before: leave one out")  # fmt: skip
     if alibi and not causal:
         raise Error("pos_encoding_mode='ALIBI' is given without causal=True; FlashInfer's slopes have a sign there, flashcore's go by distance")
-    return Options(heads_q, heads_kv, dim, dim if dim_v is None else dim_v, q_dtype, kv_dtype, out_dtype, causal, alibi, window_left, cap, sm_scale)
+    # FlashInfer's own default is -1 behind None. How long its parts are does not matter: equal bits are what a caller wants.
+    same_bits = bool(disable_split_kv) or (fixed_split_size is not None and fixed_split_size > 0)
+    return Options(heads_q, heads_kv, dim, dim if dim_v is None else dim_v, q_dtype, kv_dtype, out_dtype, causal, alibi, window_left, cap, sm_scale,
+                   same_bits)  # fmt: skip
 
 
 def layout_of(given: Any) -> str:
@@ -271,7 +276,7 @@ def keywords(o: Options, device: torch.device, by: Factors, sinks: Optional[Tens
         raise Error(f"sinks {what}; give a tensor with a logit for each query head, [heads] = ({o.heads_q},)")
     return dict(window=None if left < 0 and right < 0 else (left if left >= 0 else -1, right), scale=scale, softcap=o.softcap,
                 alibi=slopes(o.heads_q, device) if o.alibi else None, sink=None if sinks is None else sinks.detach().float().contiguous(),
-                **by.descales)  # fmt: skip
+                **by.descales, **({"deterministic_batch": True} if o.same_bits else {}))  # fmt: skip
 
 
 def require_q(q: Tensor, o: Options, rows: Optional[int]) -> Tensor:

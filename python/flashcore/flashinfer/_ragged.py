@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import _varlen
 from . import _options, _tables
-from ._run import Rows, each_of_group, forwarded, scales_of, sinks_of
+from ._run import Rows, each_of_group, forwarded, many_rows, scales_of, sinks_of
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
 
@@ -78,7 +78,8 @@ class BatchPrefillWithRaggedKVCacheWrapper:
                         token_pos_in_items_ptr=token_pos_in_items_ptr, max_item_len_ptr=max_item_len_ptr, v_indptr=v_indptr, o_indptr=o_indptr)  # fmt: skip
         of = _options.options(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, causal=causal, pos_encoding_mode=pos_encoding_mode,
                               window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type=q_data_type,
-                              kv_data_type=kv_data_type, o_data_type=o_data_type)  # fmt: skip
+                              kv_data_type=kv_data_type, o_data_type=o_data_type, fixed_split_size=fixed_split_size,
+                              disable_split_kv=disable_split_kv)  # fmt: skip
         self._of = None  # until all of it fits: runs of half a plan would read other pages
         if _tables.int32(qo_indptr, "qo_indptr").shape != _tables.int32(kv_indptr, "kv_indptr").shape:
             raise _options.Error(f"qo_indptr has {qo_indptr.shape[0]} elements and kv_indptr {kv_indptr.shape[0]}; give [batch + 1] both")
@@ -117,6 +118,7 @@ class BatchPrefillWithRaggedKVCacheWrapper:
             raise _options.Error(f"k and v are {k.dtype} of shapes {tuple(k.shape)} and {tuple(v.shape)}; plan() was told {o.kv_dtype}, {o.heads_kv} heads, "
                                  f"dims {o.dim} and {o.dim_v}")  # fmt: skip
         cu_q, rows = self._rows.of(q)
+        rows = many_rows(o, rows)
         cu_kv, keys = self._keys.of(k, "k and v have", "keys")
         sinks = None
         if self._has_sinks:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from .. import _paged
+from .. import _deterministic, _paged
 from . import _options, _tables
 from ._options import Cache
 
@@ -41,6 +41,11 @@ class Rows:
         if self.total is not None and self.total > q.shape[0]:
             raise _options.Error(f"{name} {q.shape[0]} {what} and plan() was told {self.total}; give the {what} of all requests")
         return self.cu, q.shape[0] if self.longest is None else self.longest
+
+
+def many_rows(o: _options.Options, rows: int) -> int:
+    """The bound of a request's rows. Few rows have another kernel than many, and so other bits: a plan that wants the same ones has many."""
+    return max(rows, _deterministic.MOST_FEW_ROWS + 1) if o.same_bits else rows
 
 
 def scales_of(args: tuple[Any, ...], named: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
@@ -89,7 +94,7 @@ def forwarded(o: Optional[_options.Options], causal: bool, mode: str, window_lef
     if o is None:
         raise _options.Error("forward() is called before plan(); plan() says the pages and heads")
     return _options.options(o.heads_q, o.heads_kv, o.dim, o.dim_v, causal=causal, pos_encoding_mode=mode, window_left=window_left, logits_soft_cap=softcap,
-                            sm_scale=scale, q_data_type=o.dtype, kv_data_type=o.kv_dtype, o_data_type=o.out_dtype)  # fmt: skip
+                            sm_scale=scale, q_data_type=o.dtype, kv_data_type=o.kv_dtype, o_data_type=o.out_dtype, disable_split_kv=o.same_bits)  # fmt: skip
 
 
 def run_paged(q: Tensor, cache: Cache, o: _options.Options, pages: _tables.Pages, cu_q: Optional[Tensor], rows: int, layout: str,

@@ -90,7 +90,9 @@ class BatchDecodeWithPagedKVCacheWrapper:
             q_len_per_req: rows of each request, causal among themselves; their keys are in the cache already.
             max_sequence_kv: the most keys that a request may have (not in FlashInfer's decode; bounds the table without a look at indptr).
             global_override_indptr_cpu: indptr on the host, as of fast_decode_plan.
-            rope_scale, rope_theta, non_blocking, fixed_split_size, disable_split_kv: ignored.
+            fixed_split_size, disable_split_kv: a positive number or True: a request's results have the same bits whatever else is in the
+                batch, by deterministic_batch of flashcore.paged_attention. Any number means the same.
+            rope_scale, rope_theta, non_blocking: ignored.
         """
         if q_len_per_req < 1:
             raise _options.Error(f"q_len_per_req is {q_len_per_req}; give the rows of a request, 1 or more")
@@ -98,7 +100,8 @@ class BatchDecodeWithPagedKVCacheWrapper:
         kv_data_type = data_type if kv_data_type is None else kv_data_type
         of = _options.options(num_qo_heads, num_kv_heads, head_dim, None, causal=True, pos_encoding_mode=pos_encoding_mode, window_left=window_left,
                               logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type="float16" if q_data_type is None else q_data_type,
-                              kv_data_type=kv_data_type, o_data_type=o_data_type)  # fmt: skip
+                              kv_data_type=kv_data_type, o_data_type=o_data_type, fixed_split_size=fixed_split_size,
+                              disable_split_kv=disable_split_kv)  # fmt: skip
         self._of = None  # until all of it fits: runs of half a plan would read other pages
         starts = indptr if global_override_indptr_cpu is None else global_override_indptr_cpu
         pages = self._planner.plan(starts, indices, last_page_len, page_size, max_sequence_kv, block_tables, seq_lens)

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import _options, _tables
 from ._options import Cache
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
-from ._run import Rows, by_table, forwarded, run_paged, scales_of, sinks_of
+from ._run import Rows, by_table, forwarded, many_rows, run_paged, scales_of, sinks_of
 from ._single import single_prefill_with_kv_cache, single_prefill_with_kv_cache_return_lse
 
 Made = Union[Tensor, tuple[Tensor, Tensor]]
@@ -89,14 +89,14 @@ class BatchPrefillWithPagedKVCacheWrapper:
             max_token_per_sequence, max_sequence_kv: the most rows and keys that a request may have.
             block_tables, seq_lens: int32 [batch, pages] and [batch], in the place of the page lists.
             custom_mask, packed_custom_mask, prefix_len_ptr, token_pos_in_items_ptr, max_item_len_ptr: None only.
-            use_fp16_qk_reduction, rope_scale, rope_theta, non_blocking, token_pos_in_items_len, seq_lens_q, fixed_split_size, disable_split_kv:
-                ignored.
+            use_fp16_qk_reduction, rope_scale, rope_theta, non_blocking, token_pos_in_items_len, seq_lens_q: ignored.
             The rest as of BatchDecodeWithPagedKVCacheWrapper.plan.
         """
         _options.refuse(**dict(zip(_NONE_ONLY, (custom_mask, packed_custom_mask, prefix_len_ptr, token_pos_in_items_ptr, max_item_len_ptr))))
         of = _options.options(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, causal=causal, pos_encoding_mode=pos_encoding_mode,
                               window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale, q_data_type=q_data_type,
-                              kv_data_type=kv_data_type, o_data_type=o_data_type)  # fmt: skip
+                              kv_data_type=kv_data_type, o_data_type=o_data_type, fixed_split_size=fixed_split_size,
+                              disable_split_kv=disable_split_kv)  # fmt: skip
         self._of = None  # until all of it fits: runs of half a plan would read other pages
         pages = self._planner.plan(paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size, max_sequence_kv, block_tables, seq_lens)
         if qo_indptr.shape[0] != pages.used.shape[0] + 1:
@@ -129,6 +129,7 @@ class BatchPrefillWithPagedKVCacheWrapper:
         scales = scales_of(args, (q_scale, k_scale, v_scale))
         q = _options.require_q(q, o, None)
         cu_q, rows = self._rows.of(q)
+        rows = many_rows(o, rows)
         return run_paged(q, paged_kv_cache, o, pages, cu_q, rows, self._layout, scales, out, lse, return_lse, window_left, sinks)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
