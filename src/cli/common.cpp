@@ -16,6 +16,7 @@
 #include "core/files.h"
 #include "device/cuda/compile_cache.h"
 #include "lab/process/worker.h"
+#include "lab/record/digest.h"
 
 namespace flashcore::cli {
 
@@ -189,6 +190,7 @@ void write_json(const Common& common, const nlohmann::json& results) {
   if (common.json.empty()) return;
   nlohmann::json document = results;
   if (g_watching) document["interrupted"] = interrupted();
+  if (document.contains(kDigest)) seal(document);
   // On a terminal a name's C1 controls and bidirectional overrides would act: ASCII only there.
   const bool ascii = json_on_stdout(common);
   const std::string text = document.dump(2, ' ', ascii, nlohmann::json::error_handler_t::replace) + "\n";

@@ -19,6 +19,7 @@
 #include "lab/compare/peer_rows.h"
 #include "lab/compare/peer_sessions.h"
 #include "lab/measure/race.h"
+#include "lab/record/digest.h"
 #include "lab/record/machine.h"
 
 namespace flashcore::cli {
@@ -129,6 +130,9 @@ nlohmann::json earlier_rows(const PeersArguments& options) {
       !document.contains("results") || !document["results"].is_array())
     throw_bad_input("--append: {} is not a results file of schema {}; give another --json", options.common.json,
                     kBenchSchema);
+  if (const std::vector<std::string> edited = find_edited(document); !edited.empty())
+    throw_bad_input("--append: {}: {}. Mend what was edited, or give another --json", options.common.json,
+                    edited.front());
   return document["results"];
 }
 
@@ -158,10 +162,13 @@ bool place_row(Console& console, nlohmann::json& rows, const nlohmann::json& row
   nlohmann::json* earlier = find_row(rows, row.at("problem").get<std::string>(), name);
   if (!earlier) {
     rows.push_back(row);
+    seal(rows.back());
     return row.at("time_us").is_object();
   }
   std::string said;
-  *earlier = append_session(*earlier, row, margin, said);
+  nlohmann::json appended = append_session(*earlier, row, margin, said);
+  seal_appended(appended, *earlier, row);
+  *earlier = std::move(appended);
   if (!said.empty()) console.line("{:18s} {}", name, said);
   return earlier->at("time_us").is_object();
 }
@@ -170,13 +177,14 @@ void write_document(const PeersArguments& options, const Suite& suite, const nlo
   if (options.common.json.empty()) return;
   nlohmann::json noted = rows;
   note_silent_absences(noted);
-  const nlohmann::json document = {{"schema", kBenchSchema},
-                                   {"suite", suite.name},
-                                   {"measured_at", now_iso8601()},
-                                   {"source_hash", source_hash()},
-                                   {"seconds", std::round(seconds * 10) / 10},
-                                   {"interrupted", interrupted()},
-                                   {"results", noted}};
+  nlohmann::json document = {{"schema", kBenchSchema},
+                             {"suite", suite.name},
+                             {"measured_at", now_iso8601()},
+                             {"source_hash", source_hash()},
+                             {"seconds", std::round(seconds * 10) / 10},
+                             {"interrupted", interrupted()},
+                             {"results", noted}};
+  seal_results(document, false);
   if (json_on_stdout(options.common)) write_json(options.common, document);
   else write_file_atomically(options.common.json, print_rows(document));
 }

@@ -1,5 +1,7 @@
 // flashcore verify: does a committed results file describe the source as it stands.
 
+#include <fmt/ranges.h>
+
 #include "cli/arguments.h"
 #include "cli/common.h"
 #include "cli/verbs.h"
@@ -42,7 +44,7 @@ void record(const std::vector<std::string>& files, Console& console) {
   }
 }
 
-int verify(const Common& common, const std::vector<std::string>& files, bool recording) {
+int verify(const Common& common, const std::vector<std::string>& files, bool recording, bool recompute) {
   std::vector<NamedFile> read;
   for (const std::string& file : files) read.push_back({"the results to verify", file});
   require_distinct({{"--json", common.json}}, read);
@@ -50,10 +52,10 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
   Console console(common.quiet, json_on_stdout(common));
   // All are read before any verdict is printed: an unreadable file must not hide behind one.
   std::vector<Verification> verifications;
-  for (const std::string& file : files) verifications.push_back(verify_results(file));
+  for (const std::string& file : files) verifications.push_back(verify_results(file, recompute));
   if (recording) {
     record(files, console);
-    for (std::size_t i = 0; i < files.size(); ++i) verifications[i] = verify_results(files[i]);
+    for (std::size_t i = 0; i < files.size(); ++i) verifications[i] = verify_results(files[i], recompute);
   }
   nlohmann::json results = nlohmann::json::array();
   std::size_t failed = 0, unjudged = 0;
@@ -73,6 +75,9 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
         for (const Verification::StaleRow& row : *rows) console.line("  {}: {}", row.name, row.why);
     for (const Verification::StaleRow& row : v.same_code) console.line("  {}: {}", row.name, row.why);
     for (const std::string& remark : v.remarks) console.line("  {}", remark);
+    if (!v.unmeasured.empty())
+      console.line("  no row of {} of the {} problems of the suite {}: {}", v.unmeasured.size(), v.suite_problems,
+                   v.suite, fmt::join(v.unmeasured, ", "));
     for (std::size_t w = 1; w < v.wrong.size(); ++w) console.line("  {}", v.wrong[w]);
     results.push_back({{"file", files[i]},
                        {"fresh", v.fresh},
@@ -82,7 +87,10 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
                        {"same_code", rows_json(v.same_code)},
                        {"wrong", v.wrong},
                        {"without_samples", v.without_samples},
-                       {"remarks", v.remarks}});
+                       {"remarks", v.remarks},
+                       {"suite", v.suite},
+                       {"suite_problems", v.suite_problems},
+                       {"unmeasured", v.unmeasured}});
   }
   write_json(common, {{"schema", "flashcore.verify/1"}, {"results", results}});
   console.summary("{} fresh, {} stale or wrong, {} not confirmed", files.size() - failed - unjudged, failed, unjudged);
@@ -94,14 +102,17 @@ int verify(const Common& common, const std::vector<std::string>& files, bool rec
 Run add_verify(CLI::App& app) {
   auto common = std::make_shared<Common>();
   auto files = std::make_shared<std::vector<std::string>>();
-  auto recording = std::make_shared<bool>(false);
+  auto recording = std::make_shared<bool>(false), recompute = std::make_shared<bool>(false);
   app.add_option("files", *files, "results files, as results/h200/canonical.json")->required()->type_name("FILE");
   app.add_flag("--record", *recording,
                "derive the figures anew from the samples, and write into fresh rows the hashes of their text and "
                "launches, and who compiles their code");
+  app.add_flag(
+      "--recompute", *recompute,
+      "compile fresh rows of a GPU again for their registers, and compute the correctness bounds again: minutes");
   add_common(app, *common, kJson);
   add_examples(app, {"verify fresh.json", "verify stale.json  # exit 1", "verify --record fresh.json"});
-  return [common, files, recording] { return verify(*common, *files, *recording); };
+  return [common, files, recording, recompute] { return verify(*common, *files, *recording, *recompute); };
 }
 
 }  // namespace flashcore::cli

@@ -223,14 +223,21 @@ class PeersTest(CliTest):
                 self.assertIn(words, done.stderr)
 
 
+def without_digests(document):
+    """A copy, as older programs wrote it."""
+    rows = [{key: value for key, value in row.items() if key != "digest"} for row in document["results"]]
+    return {key: value for key, value in document.items() if key != "digest"} | {"results": rows}
+
+
 class VerifyPeersTest(CliTest):
     """No figure of a file can be changed by hand without `verify` saying so."""
 
     def test_each_figure_is_derived_anew(self):
         self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "12", "--peer", fake("good"), "--json", "peers.json")
         with open(self.path("peers.json"), encoding="utf-8") as file:
-            honest = json.load(file)
+            sealed = json.load(file)
         self.expect(DONE, "verify", "peers.json")
+        honest = without_digests(sealed)
         edits = {
             "/time_us/p10": lambda row: row["time_us"].update(p10=row["time_us"]["p10"] * 0.9),
             "/time_us/p50": lambda row: row["time_us"].update(p50=row["time_us"]["p50"] * 0.999),
@@ -265,13 +272,23 @@ class VerifyPeersTest(CliTest):
                 edit(document["results"][0])
                 self.write("edited.json", json.dumps(document))
                 self.assertIn(words, self.expect(FAILED, "verify", "edited.json").stdout)
+        for words, edit in {
+            "its text is not what the program wrote": lambda document: document["results"][0]["environment"].update(commit="fedcba9"),
+            "a row was added or taken out": lambda document: document.update(suite="another"),
+        }.items():
+            with self.subTest(words):
+                document = json.loads(json.dumps(sealed))
+                edit(document)
+                self.write("edited.json", json.dumps(document))
+                self.assertIn(words, self.expect(FAILED, "verify", "edited.json").stdout)
+                self.expect_error(BAD_USAGE, [words], "peers", "--device", "cpu", "--problem", PROBLEM, "--peer", fake("good"), "--append", "--json", "edited.json")
         self.write("twice.json", json.dumps(honest | {"results": honest["results"] * 2}))
         self.assertIn("in the file twice", self.expect(FAILED, "verify", "twice.json").stdout)
 
     def test_ratios_without_samples_cannot_be_confirmed(self):
         self.expect(DONE, "peers", "--device", "cpu", "--problem", PROBLEM, "--rounds", "2", "--peer", fake("good"), "--json", "peers.json")
         with open(self.path("peers.json"), encoding="utf-8") as file:
-            document = json.load(file)
+            document = without_digests(json.load(file))
         del document["results"][0]["measured"]
         self.write("bare.json", json.dumps(document))
         done = self.expect(NOT_JUDGED, "verify", "bare.json", "--json", "verdict.json")

@@ -87,6 +87,13 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("| `no_stores` | left out | 0.99 [0.98, 0.99] |", text)
         self.assertIn("Not judged: `forced_spills`, it did not pass its gates (resource).", text)
         self.assertNotIn("old", text)
+        self.assertIn("one session of 3 processes, graph, burst; the file names no day and no commit; source ?. From `results/gpu/invert.json`.", text)
+        design.write_text("# y\n\n<!-- inversion: gpu/invert committed=2026-11-23,abc -->\n<!-- /results -->\n")
+        self.run_script()
+        self.assertIn("the file names no day and no commit, and was committed on 2026-11-23 (`abc`);", design.read_text())
+        (self.root / "results" / "gpu" / "invert.json").write_text(json.dumps({"results": [ranking | {"measured_at": "2026-11-24T10:00:00.000Z"}]}))
+        self.run_script()
+        self.assertIn("; measured on 2026-11-24; source", design.read_text())
 
     def needles(self, keys, *candidates):
         def one(text, value, found, drift, passes):
@@ -223,9 +230,44 @@ class ReadmeTables(unittest.TestCase):
         self.assertEqual(self.run_script().returncode, 0)
         text = self.readme()
         self.assertIn("drivers 580, 581", text)
-        self.assertIn("commits aaaaaaaaaaaa, bbbb.", text)
+        self.assertIn("commits aaaaaaaaaaaa, bbbb; measured on 2026-11-20, 2026-11-23. Peers", text)
         self.assertIn("of 2026-11-20, 2026-11-23.", text)
         self.assertNotIn("failed", text)
+
+    def test_sessions_of_one_day_or_one_machine_are_told(self):
+        first = {"began_at": "2026-11-20T08:00:00.000Z", "boot": "a", "samples_us": [1.0]}
+        apart = [first, first | {"began_at": "2026-11-21T08:00:00.000Z", "boot": "b"}]
+        one_day = [first, first | {"began_at": "2026-11-20T09:00:00.000Z", "boot": "b"}]
+        no_boot = [apart[0], {key: value for key, value in apart[1].items() if key != "boot"}]
+        told = {"": (apart, apart), "The sessions of each result are of one day.": (one_day, one_day), "The sessions of 1 of the 2 results are of one day.": (one_day, apart),
+                "The sessions of each result are of one day and those of 1 of the 2 results may have had one machine": (one_day, [first, one_day[1] | {"boot": "a"}]),
+                "The sessions of 1 of the 2 results may have had one machine (the same boot, or none recorded).": (apart, no_boot)}  # fmt: skip
+        for sentence, sessions in told.items():
+            with self.subTest(sentence):
+                self.results(*(result(f"b1_h8_s{n}_d64_fp16", 9.4, 1.2) | {"measured": of} for n, of in zip((512, 1024), sessions)))
+                self.assertEqual(self.run_script().returncode, 0)
+                self.assertIn(sentence or "Each speed-up rests on", self.readme())
+                if not sentence:
+                    self.assertNotIn("The sessions of", self.readme())
+
+    def test_evidence_says_where_and_when_it_was_measured(self):
+        folder = self.root / "results" / "experiments" / "one"
+        folder.mkdir(parents=True)
+        (self.root / "docs" / "cookbook").mkdir(parents=True)
+        page = self.root / "docs" / "cookbook" / "one.md"
+        page.write_text("# y\n\n<!-- evidence: one -->\nold\n<!-- /results -->\n")
+        self.results(result("b1_h8_s512_d64_fp16", 9.4, 1.2))
+        self.run_script()
+        self.assertIn("Not measured yet: `results/experiments/one`", page.read_text())
+        (folder / "verdict.md").write_text("## Evidence\n\n| candidate | problem | detectable | verdict | speed-up [95%] | median time |\n| --- | --- | --- | --- | --- | --- |\n"
+                                           "| x | p | 1% | SAME | 1.0 \\[0.9, 1.1\\] | 2 µs |\n\nA GPU, margin 3.0%, 3 processes, 9 samples\n")  # fmt: skip
+        (folder / "verdict.json").write_text(json.dumps({"device": {"name": "A GPU", "driver": "580"}, "regime": "graph", "condition": "burst",
+                                                         "created_at": "2026-11-21T18:25:18.696Z", "source_hash": "abcdef0123456789"}))  # fmt: skip
+        self.run_script()
+        self.assertIn("| x | p | SAME | 1.0 [0.9, 1.1] | 2 µs |\n\nA GPU; driver 580; graph, burst; one session of 3 processes, measured on 2026-11-21; "
+                      "source abcdef012345. From `results/experiments/one`.", page.read_text())  # fmt: skip
+        (folder / "verdict.md").write_text("nothing")
+        self.assertEqual(self.run_script().returncode, 3)
 
     def test_results_that_do_not_say_whether_they_decode_are_asked_for(self):
         rows = [result("b1_h8_s512_d64_fp16", 9.4, 1.2), result("b1_h32_hk8_sq1_sk32768_d128_bf16", 40.0, 3.0)]
@@ -311,7 +353,7 @@ class ReadmeTables(unittest.TestCase):
         self.assertIn("57.2 TFLOP/s | 2.00× | – | – |", text)
         self.assertIn("3,609 GB/s | 2.00× | 9.00×", text)
         self.assertIn("**geometric mean without decode** | | | | | **1.50×** of 1 | **1.50×** of 1 |", text)
-        self.assertIn("A GPU; driver 1.2; graph, burst. Peers", text)
+        self.assertIn("A GPU; driver 1.2; graph, burst; the file says no day; one session of each. Peers", text)
         self.verdict(1, stale=range(4))
         self.run_script()
         self.assertIn("`python -m flashcore.peers --suite suites/tiny.yaml --json results/gpu/tiny.json` measures them again", self.readme())
@@ -373,8 +415,9 @@ class ReadmeTables(unittest.TestCase):
         text = self.readme()
         self.assertIn("| `b1_h8_s2048_d64_fp16` | `sm80_fwd` | 22.0 | 57.2 TFLOP/s | 2.00× | 0.90× [0.89, 0.91] |", text)
         self.assertIn("**geometric mean of all 2** | | | | | **1.04×** of 2 |", text)  # of those left out too
-        for left_out in ("s512", "slow", "7.00", "22.0 [", "commit"):
+        for left_out in ("s512", "slow", "7.00", "22.0 ["):
             self.assertNotIn(left_out, text)
+        self.assertIn("commit 0123456789ab; the file says no day; one session of each. Peers, measured in the same run: peer 9. From `results/gpu/tiny.json`.", text)
         self.assertEqual(self.run_script("--check").returncode, 0)
         (self.root / "README.md").write_text(README.replace("gpu/tiny", "gpu/tiny problems=gone"))
         done = self.run_script()

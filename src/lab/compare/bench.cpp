@@ -9,6 +9,7 @@
 #include "kernels/family.h"
 #include "kernels/source_hash.h"
 #include "lab/process/worker.h"
+#include "lab/record/digest.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -169,7 +170,9 @@ BenchResult bench(const BenchOptions& options, Store* store, const std::function
 json bench_json(const std::vector<Trial>& trials) {
   json results = json::array();
   for (const Trial& t : trials) results.push_back(bench_row(t));
-  return {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
+  json document = {{"schema", kBenchSchema}, {"source_hash", source_hash()}, {"results", results}};
+  seal_results(document, true);
+  return document;
 }
 
 }  // namespace flashcore

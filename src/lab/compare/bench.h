@@ -56,15 +56,20 @@ struct Verification {
   std::vector<StaleRow> stale;
   std::vector<StaleRow> unknown;  // neither fresh nor stale: their text has changed, and their code cannot be compared
   std::vector<StaleRow> same_code;  // fresh: their text has changed, and compiles to the same machine code
-  std::vector<std::string> wrong;   // figures that do not follow from each other (lab/verify/audit.h); never fresh
+  std::vector<std::string> wrong;   // what does not hold together (lab/verify/audit.h, claims.h); never fresh
   // Problems with speed-ups over peers and no raw samples: nobody can check those figures. Fresh or not, never
   // confirmed.
   std::vector<std::string> without_samples;
-  std::vector<std::string> remarks;  // on sessions, as Audit::remarks
+  std::vector<std::string> remarks;  // on sessions, as Audit::remarks, and as Claims::remarks (lab/verify/claims.h)
+  // Of a file of one suite that ships: the names of its problems that no row is of. No fault of the file.
+  std::string suite;
+  std::size_t suite_problems = 0;
+  std::vector<std::string> unmeasured;
 };
 // Error kBadInput if the file cannot be read or is not a flashcore.bench/1 file with at least one result.
-Verification verify_results(const std::filesystem::path& file);
-Verification verify_results_text(std::string_view text, const std::string& origin);
+// `recompute`: also what takes a compiler and minutes (lab/verify/recompute.h). The text alone is asked for no commits.
+Verification verify_results(const std::filesystem::path& file, bool recompute = false);
+Verification verify_results_text(std::string_view text, const std::string& origin, bool recompute = false);
 
 // The same file with figures that its raw samples and ceilings give now (lab/verify/audit.h), then with
 // record_provenance (lab/record/freshness.h) of each row, and of how many rows either changed anything. Nothing of a

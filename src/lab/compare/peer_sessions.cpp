@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <ctime>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -12,7 +11,9 @@
 #include "core/problem_row.h"
 #include "lab/compare/peer_rows.h"
 #include "lab/measure/floor.h"
+#include "lab/record/digest.h"
 #include "lab/record/outcome.h"
+#include "lab/record/trial.h"
 
 namespace flashcore {
 namespace {
@@ -31,9 +32,7 @@ json list_of(const json& row, const char* key) {
 
 std::optional<double> seconds_of(const json& when) {
   if (!when.is_string()) return std::nullopt;
-  std::tm utc{};
-  if (strptime(when.get<std::string>().c_str(), "%Y-%m-%dT%H:%M:%S", &utc) == nullptr) return std::nullopt;
-  return static_cast<double>(timegm(&utc));
+  return parse_iso8601(when.get<std::string>());
 }
 
 json began_at(const json& session) {
@@ -267,6 +266,17 @@ json append_session(const json& earlier, const json& row, double margin, std::st
   if (!wrong.empty()) merged["wrong_peers"] = std::move(wrong);
   derive_figures(merged, margin);
   return merged;
+}
+
+void seal_appended(json& appended, const json& earlier, const json& row) {
+  if (appended == earlier) return;
+  const std::size_t kept = list_of(appended, "measured").size() - list_of(row, "measured").size();
+  if (kept > 0) {
+    const json counted = member(earlier, kSessionsBeforeDigests);
+    if (!earlier.contains(kDigest)) appended[kSessionsBeforeDigests] = kept;
+    else if (!counted.is_null()) appended[kSessionsBeforeDigests] = counted;
+  }
+  seal(appended);
 }
 
 }  // namespace flashcore

@@ -28,6 +28,10 @@ std::string why_same_session(const nlohmann::json& row, const nlohmann::json& se
 nlohmann::json append_session(const nlohmann::json& earlier, const nlohmann::json& row, double margin,
                               std::string& said);
 
+// Writes the digest (lab/record/digest.h) of what append_session made of `earlier` and `row`, unless that is `earlier`
+// as it was. Sessions of a row without a digest are counted, for nobody knows whether they were edited.
+void seal_appended(nlohmann::json& appended, const nlohmann::json& earlier, const nlohmann::json& row);
+
 // A peer that other rows of a file have, and a row with a time neither has nor says in "refused" why: who leaves out
 // the peer that wins makes a better mean.
 struct SilentAbsence {

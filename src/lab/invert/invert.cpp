@@ -169,6 +169,7 @@ json invert_json(const InvertOptions& options, const InvertResult& r) {
                            {"suite", options.suite},
                            {"device", {{"key", r.device.key}, {"name", r.device.name}, {"id", r.device.id}}},
                            {"candidate", options.candidate},
+                           {"measured_at", now_iso8601()},
                            {"source_hash", source_hash()},
                            {"unit", r.device.limits.emulated ? "count" : "time"},
                            {"answer", r.answer},

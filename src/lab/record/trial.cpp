@@ -114,6 +114,12 @@ std::string now_iso8601() {
                      utc.tm_hour, utc.tm_min, utc.tm_sec, millis);
 }
 
+std::optional<double> parse_iso8601(const std::string& when) {
+  std::tm utc{};
+  if (strptime(when.c_str(), "%Y-%m-%dT%H:%M:%S", &utc) == nullptr) return std::nullopt;
+  return static_cast<double>(timegm(&utc));
+}
+
 const Verdict* find_gate(const Trial& trial, Gate gate) {
   for (const auto& verdict : trial.gates)
     if (verdict.gate == gate) return &verdict;

@@ -98,6 +98,8 @@ void from_json(const nlohmann::json& json, Comparison& comparison);
 
 // "2025-01-31T12:00:00.123Z": what Trial::created_at holds.
 std::string now_iso8601();
+// Seconds since 1970 of such a text, whole ones; none where it is no time.
+std::optional<double> parse_iso8601(const std::string& when);
 // The verdict of one gate, or null if the trial never reached it.
 const Verdict* find_gate(const Trial& trial, Gate gate);
 // True if the gate was reached and passed.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/files.h"
@@ -10,8 +12,11 @@
 #include "core/parallel.h"
 #include "lab/compare/bench.h"
 #include "lab/compare/peer_rows.h"
+#include "lab/record/digest.h"
 #include "lab/record/freshness.h"
 #include "lab/verify/audit.h"
+#include "lab/verify/claims.h"
+#include "lab/verify/recompute.h"
 
 namespace flashcore {
 namespace {
@@ -55,7 +60,7 @@ std::string reason_of(const Verification& v, std::size_t rows) {
   const auto first_of = [&](const std::vector<Verification::StaleRow>& of, const char* what) {
     return fmt::format("{} of {} results {}; {}: {}", of.size(), rows, what, of.front().name, of.front().why);
   };
-  if (!v.wrong.empty()) return "figures that do not follow from each other: " + v.wrong.front();
+  if (!v.wrong.empty()) return "what it says does not hold together: " + v.wrong.front();
   if (!v.stale.empty()) return first_of(v.stale, "are stale");
   if (!v.unknown.empty()) return first_of(v.unknown, "are neither known to be fresh nor to be stale");
   if (!v.without_samples.empty())
@@ -96,13 +101,36 @@ void require_our_spelling(std::string_view text, const std::string& origin) {
     refuse(fmt::format("holds {}, an integer of more than 64 bits", excerpt(number, 40)));
 }
 
-}  // namespace
-
-Verification verify_results(const std::filesystem::path& file) {
-  return verify_results_text(read_file(file), file.string());
+void append(std::vector<std::string>& to, std::vector<std::string>&& from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
-Verification verify_results_text(std::string_view text, const std::string& origin) {
+// Of what --record has changed; who has no digest gets none.
+void seal_again(nlohmann::ordered_json& object) {
+  if (object.contains(kDigest)) object[kDigest] = digest_of(json(object));
+}
+
+Claims claims_of(const json& document) { return audit_claims(document, static_cast<double>(std::time(nullptr))); }
+
+void judge_whole(Verification& verification, std::size_t rows) {
+  verification.fresh = verification.stale.empty() && verification.unknown.empty() && verification.wrong.empty();
+  verification.reason = reason_of(verification, rows);
+}
+
+}  // namespace
+
+Verification verify_results(const std::filesystem::path& file, bool recompute) {
+  const std::string text = read_file(file);
+  Verification verification = verify_results_text(text, file.string(), recompute);
+  const json document = parse_results(text, file.string());
+  Claims commits = audit_commits(document, file);
+  append(verification.wrong, std::move(commits.wrong));
+  append(verification.remarks, std::move(commits.remarks));
+  judge_whole(verification, document["results"].size());
+  return verification;
+}
+
+Verification verify_results_text(std::string_view text, const std::string& origin, bool recompute) {
   const json document = parse_results(text, origin);
   Verification verification;
   const json& rows = document["results"];
@@ -124,16 +152,28 @@ Verification verify_results_text(std::string_view text, const std::string& origi
   verification.wrong = std::move(audit.wrong);
   verification.without_samples = std::move(audit.without_samples);
   verification.remarks = std::move(audit.remarks);
-  verification.fresh = verification.stale.empty() && verification.unknown.empty() && verification.wrong.empty();
-  verification.reason = reason_of(verification, rows.size());
+  Claims claims = claims_of(document);
+  append(verification.wrong, std::move(claims.wrong));
+  append(verification.remarks, std::move(claims.remarks));
+  verification.suite = claims.suite;
+  verification.suite_problems = claims.suite_problems;
+  verification.unmeasured = std::move(claims.unmeasured);
+  if (recompute) {
+    Recomputed again = recompute_rows(rows);
+    append(verification.wrong, std::move(again.wrong));
+    append(verification.remarks, std::move(again.remarks));
+  }
+  judge_whole(verification, rows.size());
   return verification;
 }
 
 RecordedProvenance with_provenance(std::string_view text, const std::string& origin) {
-  parse_results(text, origin);
+  const json read = parse_results(text, origin);
   require_our_spelling(text, origin);
-  auto document = nlohmann::ordered_json::parse(text);  // fields stay in their order
   RecordedProvenance recorded;
+  recorded.wrong = claims_of(read).wrong;
+  if (!recorded.wrong.empty()) return recorded;
+  auto document = nlohmann::ordered_json::parse(text);  // fields stay in their order
   nlohmann::ordered_json& rows = document["results"];
   for (nlohmann::ordered_json& row : rows) {
     const std::optional<json> anew = with_figures_anew(json(row));
@@ -148,6 +188,8 @@ RecordedProvenance with_provenance(std::string_view text, const std::string& ori
   parallel_for(static_cast<std::int64_t>(rows.size()), 0,
                [&](std::int64_t i) { changed += record_provenance(rows[static_cast<std::size_t>(i)]); });
   recorded.rows = changed;
+  for (nlohmann::ordered_json& row : rows) seal_again(row);
+  seal_again(document);
   // As it was written: all on one line, a line for each row, or a line for each field.
   const auto lines = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
   if (lines > 1 && lines < 2 * rows.size() + kLinesBesideRows)
