@@ -53,7 +53,8 @@ CampaignOptions campaign_options(const CampaignArguments& options) {
   if (options.stop_loss.on || !options.stop_loss.worth.empty()) {
     (void)stop_loss_of(options.stop_loss);
     out.stop_loss = {"--stop-loss", "--worth", options.stop_loss.worth};
-    if (!options.stop_loss.price.empty()) out.stop_loss.insert(out.stop_loss.end(), {"--price", options.stop_loss.price});
+    if (!options.stop_loss.price.empty())
+      out.stop_loss.insert(out.stop_loss.end(), {"--price", options.stop_loss.price});
   }
   out.price = options.stop_loss.price;
   return out;
@@ -95,8 +96,7 @@ int run_campaign_verb(const CampaignArguments& options) {
   check_json_target(options.common);
   check_output_folder("--out", options.out);
   require_distinct({{"--json", options.common.json}}, {{"--baseline", options.baseline}});
-  if (!options.common.json.empty() && !json_on_stdout(options.common) &&
-      is_inside(options.common.json, options.out))
+  if (!options.common.json.empty() && !json_on_stdout(options.common) && is_inside(options.common.json, options.out))
     throw_bad_input("--json {} lies in the campaign's folder {}, whose files are its own: give a path outside of it",
                     options.common.json, options.out);
   const auto lock = lock_campaign_folder(options.out);

@@ -64,7 +64,7 @@ TEST_F(CampaignTest, ExitCodesBecomeVerdicts) {
 TEST_F(CampaignTest, AMissingPythonPackageIsSkippedAndSaysHowToGetIt) {
   const auto judged = [](CommandEnd end, std::vector<std::string> argv = {"python3", "-m", "flashcore.peers"}) {
     CampaignCommand command{.argv = std::move(argv)};
-    judge_command(command, end, "baselines");
+    judge_command(command, end, "baselines", end.said == "it is slower" ? json::object() : json());
     return command;
   };
   for (const auto& [code, said, package, how] :
@@ -85,6 +85,10 @@ TEST_F(CampaignTest, AMissingPythonPackageIsSkippedAndSaysHowToGetIt) {
   EXPECT_EQ(judged({.exit_code = 1, .said = "No module named x"}, {"flashcore", "check"}).verdict,
             PhaseVerdict::kFailed);
   EXPECT_EQ(judged({.exit_code = 1, .said = "it is slower"}).verdict, PhaseVerdict::kFailed);
+  // A Python that ends before it has written anything has judged nothing.
+  const CampaignCommand died = judged({.exit_code = 1, .said = "SyntaxError: invalid syntax"});
+  EXPECT_EQ(died.verdict, PhaseVerdict::kNotJudged);
+  EXPECT_NE(died.reason.find("python3 ended with 1 before it judged anything"), std::string::npos) << died.reason;
 }
 
 // ab's 1 is of a slower candidate, of one that failed its gates, and of a parameter that changes nothing.
@@ -278,6 +282,26 @@ TEST_F(CampaignTest, WhatWasCutForTimeIsTriedAgain) {
   ran_.clear();
   go(load_state(options_.folder));
   EXPECT_TRUE(ran_.empty()) << "a whole campaign has nothing left to do";
+}
+
+// What a finished phase says must still be there, and be an answer to what is asked.
+TEST_F(CampaignTest, APhaseWhoseFilesAreGoneOrWhoseCommandsChangedIsTriedAgain) {
+  go();
+  const auto resumed = [&] {
+    ran_.clear();
+    go(load_state(options_.folder));
+    return ran_.size();
+  };
+  EXPECT_EQ(resumed(), 0u) << (ran_.empty() ? "" : verb_of(ran_.front()));
+  std::filesystem::remove(options_.folder / "02_correctness.json");
+  resumed();
+  EXPECT_EQ(times_run("check"), 1);
+  EXPECT_EQ(times_run("doctor"), 0);
+  options_.python = "another";
+  resumed();
+  EXPECT_EQ(times_run("flashcore.peers"), 1);
+  EXPECT_EQ(times_run("crosscheck"), 1);
+  EXPECT_EQ(times_run("bench"), 0);
 }
 
 TEST_F(CampaignTest, WhatIsCutAgainIsTriedAgain) {

@@ -16,11 +16,11 @@ struct CampaignOptions {
   std::string program;             // this one, as a path
   std::string python = "python3";  // that imports flashcore and, for peers, PyTorch
   DeviceInfo device;
-  std::string suite;     // as the verbs take it
-  std::string problem;   // the only one of it; empty: all
-  Suite problems;        // what those two come to
-  std::string baseline;  // of the regression gate; empty: recorded before the evolution
-  std::string ledger;    // as tune
+  std::string suite;                        // as the verbs take it
+  std::string problem;                      // the only one of it; empty: all
+  Suite problems;                           // what those two come to
+  std::string baseline;                     // of the regression gate; empty: recorded before the evolution
+  std::string ledger;                       // as tune
   std::vector<std::string> stop_loss = {};  // tune's flags of it; none: no search is ended for its cost
   std::string price = {};                   // of an hour of the machine; empty: the account has no money
   double budget_seconds = 0;

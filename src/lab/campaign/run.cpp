@@ -109,8 +109,9 @@ class Campaign {
   }
 
  private:
-  // Of an earlier attempt: what was cut for time, what lost its files, and what would run otherwise now (another --python
-  // or --baseline). What read the results of a phase that is tried again has read too little, and keeps nothing.
+  // Of an earlier attempt: what was cut for time, what lost its files, and what would run otherwise now (another
+  // --python or --baseline). What read the results of a phase that is tried again has read too little, and keeps
+  // nothing.
   void reopen_what_was_cut() {
     std::vector<std::string_view> again;
     for (CampaignPhase& phase : state_.phases) {

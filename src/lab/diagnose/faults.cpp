@@ -340,7 +340,8 @@ bool could_show(Cause fault, const ProfileFacts& facts) {
     case Cause::kUncoalesced:
       return counts || (sector_use(facts.counters) && has(Metric::kL2Sectors) && has(Metric::kL2));
     case Cause::kNoOverlap:
-      return has(Metric::kTensor) ? has(Metric::kDram) && has(Metric::kL2) && !stalls_of(facts.counters).empty() : counts;
+      return has(Metric::kTensor) ? has(Metric::kDram) && has(Metric::kL2) && !stalls_of(facts.counters).empty()
+                                  : counts;
     case Cause::kDivergence: return counts || (has(Metric::kLanesPerIssue) && has(Metric::kIssueSlots));
     case Cause::kBarriers: return counts || facts.counters.contains(stall_metric("barrier"));
     case Cause::kExtraWork: return counts && facts.counts->problem == facts.problem.id();

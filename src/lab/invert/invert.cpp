@@ -135,7 +135,8 @@ InvertResult invert(const InvertOptions& options, const std::function<void(int, 
       tell("gates of " + options.candidate);
       const Trial plain = worker.evaluate(plain_request(options, process));
       if (plain.ended != Ended::kPassed) {
-        result.why_not = fmt::format("{} did not pass its gates ({}): {}", options.candidate, plain.ended, plain.message);
+        result.why_not =
+            fmt::format("{} did not pass its gates ({}): {}", options.candidate, plain.ended, plain.message);
         return result;
       }
       result.machine = plain.machine;

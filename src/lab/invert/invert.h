@@ -36,8 +36,8 @@ struct InvertResult {
   bool stopped = false;                  // before the end: what was measured until then is judged
 };
 
-// Progress: a line for each step. `stop` is polled; Cancelled passes through where nothing has been measured yet. A variant that fails is said, and the
-// others go on. Errors as Worker; kBadInput for a name that is no variant.
+// Progress: a line for each step. `stop` is polled; Cancelled passes through where nothing has been measured yet. A
+// variant that fails is said, and the others go on. Errors as Worker; kBadInput for a name that is no variant.
 InvertResult invert(const InvertOptions& options,
                     const std::function<void(int done, int total, const std::string&)>& progress = {},
                     const std::function<bool()>& stop = {});

@@ -95,8 +95,8 @@ Trial trial_from(const json& j) {
   t.seconds = optional_section<TrialSeconds>(j, "seconds");
   const auto sane = [](double seconds) { return seconds >= 0 && seconds < kMostTrialSeconds; };
   if (t.seconds && (!sane(t.seconds->device) || !sane(t.seconds->host)))
-    throw_bad_input("a trial's seconds are {} of the device and {} of the host; a trial takes 0 to {:.0f}", t.seconds->device,
-                    t.seconds->host, kMostTrialSeconds);
+    throw_bad_input("a trial's seconds are {} of the device and {} of the host; a trial takes 0 to {:.0f}",
+                    t.seconds->device, t.seconds->host, kMostTrialSeconds);
   j.at("ended").get_to(t.ended);
   j.at("message").get_to(t.message);
   return t;
