@@ -513,9 +513,9 @@ float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int
 }
 
 const std::vector<Pattern>& all_patterns() {
-  static const std::vector<Pattern> patterns = {Pattern::kNormal,    Pattern::kPeaked,  Pattern::kLargeLogits,
-                                                Pattern::kConstant,  Pattern::kOutlier, Pattern::kLongTail,
-                                                Pattern::kNonFinite, Pattern::kExtreme, Pattern::kPositive};
+  static const std::vector<Pattern> patterns = {Pattern::kNormal,   Pattern::kPeaked,    Pattern::kLargeLogits,
+                                                Pattern::kConstant, Pattern::kOutlier,   Pattern::kLongTail,
+                                                Pattern::kExtreme,  Pattern::kNonFinite, Pattern::kPositive};
   return patterns;
 }
 

@@ -45,7 +45,9 @@ SourceMap sources_from_tree(const std::filesystem::path& root) {
   }
   SourceMap sources = embedded_sources();
   for (auto& [path, text] : sources) {
-    if (!is_launch_source(path)) text = read_file(root / "src" / included_as(path));
+    // What runs CPU families is compiled in: a tree need not have it.
+    const bool is_compiled_in = is_launch_source(path) || embedded_cpu_sources().contains(included_as(path));
+    if (!is_compiled_in) text = read_file(root / "src" / included_as(path));
   }
   return sources;
 }
