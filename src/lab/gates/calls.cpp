@@ -25,6 +25,9 @@ constexpr double kRepeatSeconds = 0.05, kRepeatSecondsOfGpu = 0.5, kMostRepeatSe
 // number goes by the problem and not by the clock: on a machine that others shared half a second was five launches.
 constexpr int kEmulatedRepeats = 32;
 constexpr double kFlopsOfEmulatedRepeats = 1e7;
+// A sequence's KV head is a block of its own, which computes a tile of 16 rows and 64 keys however few it has: 260
+// short sequences took 1.2 s a launch and were counted as nothing.
+constexpr double kPairsOfEmulatedBlock = 16 * 64;
 
 // How far `outputs` are from `before`, o times `factor`. Only norms: what is judged is whether it is another result.
 OutputError distance(const JudgedCall& call, double factor, const AttentionOutputs& outputs) {
@@ -159,7 +162,10 @@ OutputError compare_sample(const PlacedProblem& problem, const Reference& refere
 namespace {
 
 int emulated_repeats(const PlacedProblem& problem) {
-  const double affordable = kFlopsOfEmulatedRepeats / std::max(1.0, problem.flops());
+  const double blocks = static_cast<double>(problem.batch * problem.heads_kv),
+               of_blocks =
+                   blocks * kPairsOfEmulatedBlock * 2 * static_cast<double>(problem.head_dim + problem.head_dim_v);
+  const double affordable = kFlopsOfEmulatedRepeats / std::max({1.0, problem.flops(), of_blocks});
   return static_cast<int>(std::clamp<double>(affordable, kFewestRepeats, kEmulatedRepeats));
 }
 

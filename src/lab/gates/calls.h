@@ -37,7 +37,8 @@ OutputError compare_sample(const PlacedProblem& problem, const Reference& refere
 
 // kRepeat: the same launch gives the same bits. At GateLevel::kFull on hardware a hundred times, up to a thousand while
 // that takes less than 50 ms, on a GPU half a second; fewer only where a hundred take more than five. On the
-// emulator up to 32 times where these are 10 Mflop together, and twice at least. Sets evidence["repeats"].
+// emulator up to 32 times where these are 10 Mflop together (a sequence's KV head counts as 16 rows and 64 keys at
+// least), and twice at least. Sets evidence["repeats"].
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence);
 
 // kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.
