@@ -58,6 +58,17 @@ std::vector<float> values_of(const std::vector<float>& all, bool by_batch, std::
 
 }  // namespace
 
+void pack_rows(HostTensor& packed, const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to) {
+  const TensorLayout& at = packed.layout;
+  const auto element = static_cast<std::int64_t>(size_of(packed.dtype));
+  for (std::size_t s = 0; s + 1 < to.size(); ++s)
+    for (std::int64_t row = 0; row < to[s + 1] - to[s] && from[s] != to[s]; ++row)
+      for (std::int64_t head = 0; head < at.heads; ++head)
+        std::memcpy(packed.data.data() + at.offset(0, head, to[s] + row) * element,
+                    packed.data.data() + at.offset(0, head, from[s] + row) * element,
+                    static_cast<std::size_t>(at.columns * element));
+}
+
 AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs& inputs, const Boundaries& boundaries,
                                    std::int64_t sequence) {
   const auto s = static_cast<std::size_t>(sequence);

@@ -12,4 +12,8 @@ namespace flashcore {
 AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs& inputs, const Boundaries& boundaries,
                                    std::int64_t sequence);
 
+// Moves rows of a packed tensor to the front: those from `from`[s] on become those from `to`[s] on, as many as
+// sequence s has by `to` (batch + 1 boundaries each; none moves back). What is left behind them stays.
+void pack_rows(HostTensor& packed, const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to);
+
 }  // namespace flashcore

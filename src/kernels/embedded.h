@@ -12,7 +12,7 @@ namespace flashcore {
 const std::map<std::string_view, std::string_view>& embedded_device_sources();
 // The same of src/: "core/band.h".
 const std::map<std::string_view, std::string_view>& embedded_core_sources();
-// What runs every CPU family, of src/: "device/cpu/thread_pool.cpp", "kernels/cpu_ragged.cpp". Not
+// What runs every CPU family, of src/: "device/cpu/thread_pool.cpp", "kernels/cpu_ragged.cpp", "core/dtype.cpp". Not
 // device/cpu/ceilings.cpp and cpu_device.cpp, which measure.
 const std::map<std::string_view, std::string_view>& embedded_cpu_sources();
 

@@ -212,6 +212,26 @@ TEST(RaggedTest, ShorterSequencesFitTheOperandsAndAreOfEveryKind) {
   }
 }
 
+TEST(RaggedTest, RowsThatCountArePackedToTheFront) {
+  const PlacedProblem p = PlacedProblem::parse("b3_h2_sq4_sk6_d8_fp32_raggedfull");
+  for (const Layout layout : {Layout::kBhsd, Layout::kBshd, Layout::kStrided}) {
+    PlacedProblem placed = p;
+    placed.layout = layout;
+    const AttentionInputs in = make_inputs(placed, Pattern::kNormal, 1);
+    HostTensor packed = in.k;
+    pack_rows(packed, {0, 6, 12, 18}, {0, 2, 2, 7});
+    for (std::int64_t head = 0; head < 2; ++head)
+      for (std::int64_t column = 0; column < 8; ++column) {
+        for (std::int64_t row = 0; row < 2; ++row)
+          EXPECT_EQ(packed.at(0, head, row, column), in.k.at(0, head, row, column));
+        for (std::int64_t row = 0; row < 5; ++row)
+          EXPECT_EQ(packed.at(0, head, 2 + row, column), in.k.at(0, head, 12 + row, column));
+        for (std::int64_t row = 7; row < 18; ++row)
+          EXPECT_EQ(packed.at(0, head, row, column), in.k.at(0, head, row, column));
+      }
+  }
+}
+
 // As a kernel serves them: the tensors of before, of which the sequences take the first rows.
 TEST(RaggedTest, TheReferenceOfShorterSequencesIsThatOfEachByItself) {
   for (const char* id :

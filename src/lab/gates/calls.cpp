@@ -5,7 +5,6 @@
 #include <random>
 #include <set>
 
-#include "core/boundaries.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -104,10 +103,6 @@ bool room_for_fresh_buffers(const DeviceInfo& device, const PlacedProblem& probl
                                          kShareOfMemoryForFreshBuffers * static_cast<double>(device.memory_bytes);
 }
 
-bool is_right(const OutputError& error, const ErrorBound& bound) {
-  return within_norms(error, bound) && !exceeded(error, bound);
-}
-
 std::optional<CallFault> check_no_lse(const JudgedCall& call) {
   AttentionArgs args = call.operands.args();
   args.lse = nullptr;
@@ -153,6 +148,10 @@ void launch_into(AttentionOutputs& outputs, Device& device, Operands& operands, 
 }
 
 }  // namespace
+
+bool is_right(const OutputError& error, const ErrorBound& bound) {
+  return within_norms(error, bound) && !exceeded(error, bound);
+}
 
 OutputError compare_sample(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
                            const AttentionOutputs& outputs) {
@@ -217,38 +216,6 @@ std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, n
   evidence["offsets"] = offsets;
   for (const int offset : offsets)
     if (auto found = check_offset(call, static_cast<std::size_t>(offset))) return found;
-  return std::nullopt;
-}
-
-namespace {
-
-std::string print_lengths(const std::vector<SequenceLengths>& sequences) {
-  constexpr std::size_t kMost = 8;
-  std::string text;
-  for (std::size_t s = 0; s < std::min(sequences.size(), kMost); ++s)
-    text += fmt::format("{}{}/{}", s == 0 ? "" : ", ", sequences[s].q, sequences[s].kv);
-  return text + (sequences.size() > kMost ? ", ..." : "");
-}
-
-}  // namespace
-
-std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence) {
-  if (!call.problem.ragged() || !is_on(Check::kLengths)) return std::nullopt;
-  const std::vector<ShorterSequences>& sets = OracleCache::shorter(call.problem, call.oracle);
-  for (const ShorterSequences& set : sets) {
-    call.operands.upload_lengths(set.sequences);
-    const AttentionOutputs outputs = launch_once(call.device, call.operands, call.launch);
-    const std::string where = fmt::format("with sequences of {} rows and keys ", print_lengths(set.sequences));
-    if (const auto name = is_on(Check::kRedZones) ? call.operands.broken_red_zone() : std::nullopt)
-      return CallFault{Check::kLengths, where + fmt::format("it wrote out of bounds around {}", *name)};
-    if (is_on(Check::kPoison) && rows_written(outputs, boundaries_of(set.sequences).q.back()))
-      return CallFault{Check::kLengths, where + "it wrote rows that no sequence has"};
-    const OutputError error = compare_sample(call.problem, set.reference, set.rows, outputs);
-    if (!is_right(error, set.bound))
-      return CallFault{Check::kLengths, where + "it is wrong: " + describe_error(error, set.bound)};
-  }
-  call.operands.upload_lengths(call.problem.sequences());
-  evidence["shorter_sequences"] = sets.size();
   return std::nullopt;
 }
 

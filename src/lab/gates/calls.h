@@ -34,6 +34,7 @@ AttentionOutputs launch_once(Device& device, Operands& operands, const Launch& l
 // Of the rows that fp64 computed.
 OutputError compare_sample(const PlacedProblem& problem, const Reference& reference, const RowSample& rows,
                            const AttentionOutputs& outputs);
+bool is_right(const OutputError& error, const ErrorBound& bound);  // as far as the checks that are on say
 
 // kRepeat: the same launch gives the same bits. At GateLevel::kFull on hardware a hundred times, up to a thousand while
 // that takes less than 50 ms, on a GPU half a second; fewer only where a hundred take more than five. On the
@@ -54,5 +55,9 @@ std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, n
 // kLengths: of a ragged batch, the launch that was bound before serves sequences that are shorter than the problem's,
 // and writes no row that none of them has. Sets evidence["shorter_sequences"] to the number of sets of lengths.
 std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence);
+
+// kUsedLengths: of a ragged batch, a launch with seqused_q and seqused_kv takes that many rows and keys of each
+// sequence, wherever it begins, and writes no others. Sets evidence["used_lengths"] to the number of sets of lengths.
+std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::json& evidence);
 
 }  // namespace flashcore

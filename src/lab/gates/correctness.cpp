@@ -155,6 +155,7 @@ class PatternJudge {
     if (!found) found = check_repeats(call, first_ ? request_.level : GateLevel::kQuick, evidence);
     if (!found && first_ && full && right) found = check_arguments(call, promised_alignment(), evidence);
     if (!found && first_ && full && right) found = check_lengths(call, evidence);
+    if (!found && first_ && full && right) found = check_used_lengths(call, evidence);
     const bool patched = compiled_.candidate.family->source_overlay() != nullptr;
     if (!found && (thorough || (first_ && patched))) found = check_state(call);
     return found;

@@ -182,11 +182,11 @@ std::int64_t count_unwritten(const AttentionOutputs& outputs) {
   return count;
 }
 
-bool rows_written(const AttentionOutputs& outputs, std::int64_t first) {
+bool rows_written(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end) {
   const TensorLayout& l = outputs.o.layout;
   const std::size_t element = size_of(outputs.o.dtype);
   for (std::int64_t h = 0; h < l.heads; ++h)
-    for (std::int64_t row = first; row < l.rows; ++row) {
+    for (std::int64_t row = first; row < end; ++row) {
       const auto begin = static_cast<std::size_t>(l.offset(0, h, row)) * element;
       const float& lse = outputs.lse[static_cast<std::size_t>(h * l.rows + row)];
       if (!all_poison(outputs.o.data.data() + begin, static_cast<std::size_t>(l.columns) * element) ||

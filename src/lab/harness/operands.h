@@ -82,8 +82,8 @@ double replace_values(HostTensor& tensor);
 
 // Number of elements of o and lse that still hold the poison, bit for bit.
 std::int64_t count_unwritten(const AttentionOutputs& outputs);
-// True if a row of packed outputs from `first` on no longer holds the poison in every element.
-bool rows_written(const AttentionOutputs& outputs, std::int64_t first);
+// True if a row `first` .. `end` - 1 of packed outputs no longer holds the poison in every element.
+bool rows_written(const AttentionOutputs& outputs, std::int64_t first, std::int64_t end);
 // True if a byte between the rows of o (Layout::kStrided) no longer holds the poison.
 bool gaps_written(const AttentionOutputs& outputs);
 

@@ -8,6 +8,7 @@
 
 #include "core/boundaries.h"
 #include "core/parallel.h"
+#include "core/ragged.h"
 
 namespace flashcore {
 namespace {
@@ -60,7 +61,7 @@ std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pat
     entries_.splice(entries_.begin(), entries_, found);
     return entries_.front().oracle;
   }
-  auto oracle = std::make_shared<Oracle>(Oracle{max_reference_flops, seed, {}, {}, {}, {}, {}, {}});
+  auto oracle = std::make_shared<Oracle>(Oracle{max_reference_flops, seed, {}, {}, {}, {}, {}, {}, {}});
   oracle->inputs = make_inputs(problem, pattern, seed);
   oracle->rows = choose_rows(problem, max_reference_flops, seed);
   oracle->reference = reference_forward(problem, oracle->inputs, oracle->rows);
@@ -91,17 +92,44 @@ const AttentionOutputs& OracleCache::every_row(const PlacedProblem& problem, con
   return *oracle.every_row;
 }
 
+namespace {
+
+ShorterSequences judged(const PlacedProblem& problem, const Oracle& oracle, const AttentionInputs& inputs,
+                        std::vector<SequenceLengths> sequences) {
+  ShorterSequences set;
+  set.sequences = std::move(sequences);
+  set.rows = choose_rows(problem, set.sequences, oracle.max_reference_flops, oracle.seed);
+  set.reference = reference_forward(problem, set.sequences, inputs, set.rows);
+  set.bound = error_bound(problem, set.reference);
+  return set;
+}
+
+}  // namespace
+
 const std::vector<ShorterSequences>& OracleCache::shorter(const PlacedProblem& problem, const Oracle& oracle) {
   if (!oracle.shorter.empty()) return oracle.shorter;
-  for (std::vector<SequenceLengths>& sequences : shorter_sequences(problem)) {
-    ShorterSequences set;
-    set.sequences = std::move(sequences);
-    set.rows = choose_rows(problem, set.sequences, oracle.max_reference_flops, oracle.seed);
-    set.reference = reference_forward(problem, set.sequences, oracle.inputs, set.rows);
-    set.bound = error_bound(problem, set.reference);
-    oracle.shorter.push_back(std::move(set));
-  }
+  for (std::vector<SequenceLengths>& sequences : shorter_sequences(problem))
+    oracle.shorter.push_back(judged(problem, oracle, oracle.inputs, std::move(sequences)));
   return oracle.shorter;
+}
+
+const std::vector<ShorterSequences>& OracleCache::used(const PlacedProblem& problem, const Oracle& oracle) {
+  if (!oracle.used.empty()) return oracle.used;
+  const std::vector<SequenceLengths> own = problem.sequences();
+  std::vector<std::vector<SequenceLengths>> sets = shorter_sequences(problem);
+  // Of a padded cache the callers give how many keys there are, and nothing of the rows.
+  std::vector<SequenceLengths>& keys_alone = sets.emplace_back(sets.front());
+  for (std::size_t s = 0; s < own.size(); ++s) keys_alone[s].q = own[s].q;
+  const Boundaries from = boundaries_of(own);
+  for (std::vector<SequenceLengths>& sequences : sets) {
+    const Boundaries to = boundaries_of(sequences);
+    AttentionInputs packed = oracle.inputs;
+    pack_rows(packed.q, from.q, to.q);
+    // Those of a paged cache are found by the block table.
+    if (!problem.paged()) pack_rows(packed.k, from.kv, to.kv), pack_rows(packed.v, from.kv, to.kv);
+    oracle.used.push_back(judged(problem, oracle, packed, std::move(sequences)));
+  }
+  return oracle.used;
 }
 
 std::optional<Check> exceeded(const OutputError& error, const ErrorBound& bound) {

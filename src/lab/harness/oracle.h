@@ -32,7 +32,7 @@ struct Oracle {
   // Where `rows` is a sample: every row by an idealised kernel in fp32. Filled by OracleCache::every_row().
   mutable std::optional<AttentionOutputs> every_row;
   // Filled by OracleCache::shorter().
-  mutable std::vector<ShorterSequences> shorter;
+  mutable std::vector<ShorterSequences> shorter, used;
 };
 
 // The fp64 reference costs far more than the candidate it judges, and a search asks for the same one again and again:
@@ -47,6 +47,9 @@ class OracleCache {
   static const AttentionOutputs& every_row(const PlacedProblem& problem, const Oracle& oracle);
   // Of one of a ragged problem: shorter_sequences() and what they give, computed once.
   static const std::vector<ShorterSequences>& shorter(const PlacedProblem& problem, const Oracle& oracle);
+  // Sequences that lie where the problem's do and of which the first rows and keys count: `reference` and `rows` are of
+  // inputs and outputs whose rows that count are packed (pack_rows). Of the last set all rows of q count.
+  static const std::vector<ShorterSequences>& used(const PlacedProblem& problem, const Oracle& oracle);
 
  private:
   struct Entry {

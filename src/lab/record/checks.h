@@ -34,6 +34,7 @@ enum class Check {
   kNoLse,           // a launch without lse gives the same o
   kAlignment,       // so do launches at addresses that are multiples of no more than was promised
   kLengths,         // sequences of a ragged batch that are shorter, with the launch that was bound before
+  kUsedLengths,     // sequences of which the first rows and keys count, by seqused_q and seqused_kv
   kChangedContent,  // other inputs at the same addresses give the outputs of those
   kEarlierResult,   // so do buffers that hold the result of other inputs, and no poison
   kFreshPointers,   // the same inputs at other addresses give the same bits
@@ -78,6 +79,7 @@ struct WordsOf<Check> {
       {Check::kNoLse, "no_lse"},
       {Check::kAlignment, "alignment"},
       {Check::kLengths, "lengths"},
+      {Check::kUsedLengths, "used_lengths"},
       {Check::kChangedContent, "changed_content"},
       {Check::kEarlierResult, "earlier_result"},
       {Check::kFreshPointers, "fresh_pointers"},
