@@ -176,7 +176,10 @@ std::string campaign_summary(const std::filesystem::path& folder, const Campaign
                        p.seconds, p.budget_seconds, plain(p.reason));
   out +=
       "\n## Results\n\nTimes are p50 / p90 in microseconds. The peer is the fastest backend of PyTorch's "
-      "scaled_dot_product_attention.\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | "
+      "scaled_dot_product_attention. Intervals are of the sessions in 03_baselines.json, one "
+      "unless the campaign was resumed, and hold nothing of what differs between sessions; that file's notes say which "
+      "peer writes no log-sum-exp. Ours is what dispatch chose before the evolution; what that found is in "
+      "tuned_diff.json.\n\n| problem | peer | peer's p50 / p90 | ours | speed-up [95%] |\n| --- | --- | "
       "---: | ---: | ---: |\n";
   for (const PeerLine& l : peer_lines(folder, state))
     out += fmt::format(

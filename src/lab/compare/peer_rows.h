@@ -27,7 +27,8 @@ inline constexpr int kMinRounds = 12;
 inline constexpr double kAgreement = 0.03;
 // On a CPU the calls themselves differ: from Python, beside other thread pools, which spin. A time that is a factor of
 // 4 longer is no timing of the same thing; a call from Python may besides take so many us more. Nothing makes the time
-// beside peers much shorter: a factor of 1.6 is the most that was seen, and 2 is the limit.
+// beside peers much shorter: a factor of 1.8 is the most that was seen (two cores, whose second the laboratory's own
+// process hardly uses in short launches), and 2 is the limit.
 inline constexpr double kCpuAgreement = 3, kCpuCallUs = 100, kCpuShorter = 2;
 
 // Ratio of time beside the peers to the laboratory's, less 1: exp of the median log-ratio over rounds. 0 without both.
