@@ -52,6 +52,11 @@ SourceMap sources_from_tree(const std::filesystem::path& root) {
   return sources;
 }
 
+const char* tree_of_environment() {
+  const char* root = std::getenv("FLASHCORE_SOURCE");
+  return root && *root ? root : nullptr;
+}
+
 // `path` and every file that it includes, at any depth.
 void add_with_includes(const std::string& path, const SourceMap& sources, std::set<std::string>& found) {
   constexpr std::string_view kInclude = "#include \"";
@@ -68,9 +73,11 @@ void add_with_includes(const std::string& path, const SourceMap& sources, std::s
 
 bool is_cpu_source(std::string_view path) { return embedded_cpu_sources().contains(included_as(path)); }
 
+bool sources_are_built_in() { return tree_of_environment() == nullptr; }
+
 const SourceMap& all_sources() {
   static const SourceMap sources = [] {
-    if (const char* root = std::getenv("FLASHCORE_SOURCE"); root && *root) return sources_from_tree(root);
+    if (const char* root = tree_of_environment()) return sources_from_tree(root);
     return embedded_sources();
   }();
   return sources;
@@ -95,8 +102,8 @@ const SourceMap& device_sources() {
 
 std::vector<std::string> host_sources_that_differ() {
   std::vector<std::string> differ;
-  const char* root = std::getenv("FLASHCORE_SOURCE");
-  if (root == nullptr || *root == '\0') return differ;
+  const char* root = tree_of_environment();
+  if (!root) return differ;
   for (const auto& [path, text] : embedded_sources()) {
     const std::filesystem::path file = std::filesystem::path(root) / "src" / included_as(path);
     if (is_host_source(path) && std::filesystem::exists(file) && read_file(file) != text) differ.emplace_back(path);

@@ -18,6 +18,7 @@ const std::map<std::string_view, std::string_view>& embedded_cpu_sources();
 
 // What compilation uses: the embedded text, or the tree under $FLASHCORE_SOURCE (a checkout's root) for edit-and-run.
 const SourceMap& device_sources();
+bool sources_are_built_in();
 // With $FLASHCORE_SOURCE: the files of that tree which differ from those compiled into this program, and which the host
 // uses in its own copy (config.h says which configs are valid and how much shared memory they take; CPU kernels are
 // host code altogether). What runs is then neither the tree nor the program. Empty without the variable.

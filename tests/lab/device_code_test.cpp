@@ -82,6 +82,12 @@ struct Tile {
 };
 template <bool B>
 FC_DEVICE int f(int a, int b = 1) { int c = a; if (c == b) c = 2; auto g = [&](int x) { return x + c; }; return g(1); }
+template <class T>
+concept Small = sizeof(T) <= 4 && requires(T t) { t.x; } && requires(T t) { t.y; };
+template <Small T>
+FC_DEVICE int g(T t) { return t.x; }
+template struct Of<int>;
+template FC_DEVICE int f<true>(int, int);
 }
 )"),
             "");
@@ -93,6 +99,14 @@ TEST(DeviceCode, WhatOutlivesTheLaunchIsRefused) {
       {"FC_DEVICE int f() { static int calls; return calls++; }", "static variable"},
       {"FC_DEVICE int f() { int static calls = 0; return calls++; }", "static variable"},
       {"FC_DEVICE int f() { static int calls(0); return calls++; }", "static variable"},
+      {"FC_DEVICE int f() { static decltype(0) calls{}; return calls++; }", "static variable"},
+      {"FC_DEVICE int f() { static unsigned calls[sizeof(int)]{}; return calls[0]++; }", "static variable"},
+      {"FC_DEVICE int f() { static alignas(16) int calls{}; return calls++; }", "static variable"},
+      {"FC_DEVICE int f() { static int (calls){}; return calls++; }", "static variable"},
+      {"struct S { inline static decltype(0) calls{}; };", "static variable"},
+      {"constexpr int&& launches = 0;", "reference to a temporary"},
+      {"constexpr unsigned (&&kept)[4096] = {};", "reference to a temporary"},
+      {"FC_DEVICE int f() { static constexpr int&& calls = 0; return calls++; }", "reference to a temporary"},
       {"FC_DEVICE int f() { static const void* last[64]; return last[0] != nullptr; }", "static variable"},
       {"FC_DEVICE int f() { static struct { int n; } kept; return kept.n++; }", "static variable"},
       {"FC_DEVICE void f() { auto g = [] { static int n{0}; return n++; }; g(); }", "static variable"},
@@ -207,6 +221,11 @@ TEST(DeviceCode, WhatReachesForTheHostIsRefused) {
       {"int x{f()};", "constexpr"},
       {"S s;", "constexpr"},
       {"S s(1);", "constexpr"},
+      {"FC_DEVICE float f(int);", "define the function before its first use"},
+      {"template <class T> concept C = true; S s;", "constexpr"},
+      {"template <class T> concept C = requires(T t) { t.x; }; S s{};", "constexpr"},
+      {"template <bool B = 1 < 2> int launches = 0;", "constexpr"},
+      {"template <bool B = 1 < 2> __device__ int launches = g();", "constexpr"},
       {"struct S { S() {} };\nstruct S s;", "constexpr"},
       {"struct S { S() {} };\nclass S s;", "constexpr"},
       {"union U { int i; U() {} };\nunion U u;", "constexpr"},

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "kernels/embedded.h"
 #include "lab/record/json_io.h"
 
 namespace flashcore {
@@ -22,7 +23,9 @@ constexpr int kFewestRepeats = 2, kRepeats = 100, kMostRepeats = 1000;
 constexpr double kRepeatSeconds = 0.05, kRepeatSecondsOfGpu = 0.5, kMostRepeatSeconds = 5;
 // An emulated launch takes milliseconds to seconds. What comes with a few dozen launches shows on small problems. Their
 // number goes by the problem and not by the clock: on a machine that others shared half a second was five launches.
-constexpr int kEmulatedRepeats = 32;
+// Kernels of the library as it is run there all day long, and are repeated less often: with 32 launches of each its
+// suite took four times as long.
+constexpr int kEmulatedRepeats = 32, kEmulatedRepeatsOfOwn = 4;
 constexpr double kFlopsOfEmulatedRepeats = 1e7;
 // A sequence's KV head is a block of its own, which computes a tile of 16 rows and 64 keys however few it has: 260
 // short sequences took 1.2 s a launch and were counted as nothing.
@@ -52,6 +55,34 @@ std::optional<CallFault> check_changed_content(const JudgedCall& call) {
                    fmt::format("v {} at the same addresses did not {} o; a result of other inputs? {}",
                                factor == 2 ? "doubled" : "negated", factor == 2 ? "double" : "negate",
                                describe_error(error, call.oracle.bound))};
+}
+
+// Operands beside q, k, v and lengths, of which a launch or bind() may keep something: a list of blocks, a page, a
+// slope.
+bool has_further_operands(const Problem& problem) {
+  return problem.paged() || problem.alibi_count() > 0 || problem.sink_count() > 0 || problem.descale_count() > 0 ||
+         !problem.tensors.empty();
+}
+
+// All of them with other content at the same addresses, against a reference of that. What a launch keeps in its own
+// memory is of the other content first, whose masks show less: who takes that for the rest leaves out what is visible.
+std::optional<CallFault> check_further_operands(const JudgedCall& call) {
+  if (!has_further_operands(call.problem)) return std::nullopt;
+  const Oracle& other = OracleCache::other(call.problem, call.oracle);
+  call.operands.upload(other.inputs);
+  const Launch launch = call.loaded.bind(call.operands.args());
+  for (const Oracle* oracle : {&other, &call.oracle, &other}) {
+    call.operands.upload(oracle->inputs);
+    const AttentionOutputs outputs = launch_once(call.device, call.operands, launch);
+    const OutputError error = compare_sample(call.problem, oracle->reference, oracle->rows, outputs);
+    if (is_right(error, oracle->bound)) continue;
+    return CallFault{Check::kChangedContent,
+                     "with other content of every operand at the same addresses it is wrong; does it keep something of "
+                     "a mask, a table, a slope or a factor? " +
+                         describe_error(error, oracle->bound)};
+  }
+  call.operands.upload(call.oracle.inputs);
+  return std::nullopt;
 }
 
 // Poison tells whoever looks at it that somebody looks. Here the buffers hold what users' do: a plausible result, of
@@ -160,12 +191,14 @@ OutputError compare_sample(const PlacedProblem& problem, const Reference& refere
 
 namespace {
 
-int emulated_repeats(const PlacedProblem& problem) {
+int emulated_repeats(const PlacedProblem& problem, const Family& family) {
   const double blocks = static_cast<double>(problem.batch * problem.heads_kv),
                of_blocks =
                    blocks * kPairsOfEmulatedBlock * 2 * static_cast<double>(problem.head_dim + problem.head_dim_v);
   const double affordable = kFlopsOfEmulatedRepeats / std::max({1.0, problem.flops(), of_blocks});
-  return static_cast<int>(std::clamp<double>(affordable, kFewestRepeats, kEmulatedRepeats));
+  const bool is_own = family.source_overlay() == nullptr && sources_are_built_in();
+  return static_cast<int>(
+      std::clamp<double>(affordable, kFewestRepeats, is_own ? kEmulatedRepeatsOfOwn : kEmulatedRepeats));
 }
 
 }  // namespace
@@ -173,7 +206,9 @@ int emulated_repeats(const PlacedProblem& problem) {
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence) {
   const bool full = level == GateLevel::kFull, emulated = call.device.info().limits.emulated;
   // The first launch is one of them.
-  int wanted = !full ? kFewestRepeats : emulated ? emulated_repeats(call.problem) : kRepeats;
+  int wanted = !full      ? kFewestRepeats
+               : emulated ? emulated_repeats(call.problem, *call.loaded.candidate().family)
+                          : kRepeats;
   const double seconds = call.device.info().limits.kind == DeviceKind::kCuda ? kRepeatSecondsOfGpu : kRepeatSeconds;
   const double start = call.device.now_seconds();
   AttentionOutputs again = call.operands.download_outputs();  // its memory: new pages cost more than the launch
@@ -198,7 +233,8 @@ std::optional<CallFault> check_state(const JudgedCall& call) {
   if (is_on(Check::kEarlierResult))
     if (auto found = check_earlier_result(call)) return found;
   if (is_on(Check::kChangedContent))
-    if (auto found = check_changed_content(call)) return found;
+    for (auto* check : {check_changed_content, check_further_operands})
+      if (auto found = check(call)) return found;
   if (is_on(Check::kFreshPointers) && room_for_fresh_buffers(call.device.info(), call.problem))
     return check_fresh_pointers(call);
   return std::nullopt;

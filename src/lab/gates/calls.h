@@ -39,7 +39,8 @@ bool is_right(const OutputError& error, const ErrorBound& bound);  // as far as 
 // kRepeat: the same launch gives the same bits. At GateLevel::kFull on hardware a hundred times, up to a thousand while
 // that takes less than 50 ms, on a GPU half a second; fewer only where a hundred take more than five. On the
 // emulator up to 32 times where these are 10 Mflop together (a sequence's KV head counts as 16 rows and 64 keys at
-// least), and twice at least. Sets evidence["repeats"].
+// least), and twice at least; a kernel of the library, unpatched and built in, four times at most. Sets
+// evidence["repeats"].
 std::optional<CallFault> check_repeats(const JudgedCall& call, GateLevel level, nlohmann::json& evidence);
 
 // kSettled: a few milliseconds later the outputs are still the same. For hardware; before any other launch.
@@ -57,7 +58,8 @@ std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, n
 std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence);
 
 // kUsedLengths: of a ragged batch, a launch with seqused_q and seqused_kv takes that many rows and keys of each
-// sequence, wherever it begins, and writes no others. Sets evidence["used_lengths"] to the number of sets of lengths.
+// sequence, wherever it begins, and writes no others; behind the used ones of q, k and v lies NaN. Sets
+// evidence["used_lengths"] to the number of sets of lengths.
 std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::json& evidence);
 
 }  // namespace flashcore

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "kernels/embedded.h"
 #include "lab/gates/calls.h"
 #include "lab/gates/gates.h"
 #include "lab/record/checks.h"
@@ -156,7 +157,7 @@ class PatternJudge {
     if (!found && first_ && full && right) found = check_arguments(call, promised_alignment(), evidence);
     if (!found && first_ && full && right) found = check_lengths(call, evidence);
     if (!found && first_ && full && right) found = check_used_lengths(call, evidence);
-    const bool patched = compiled_.candidate.family->source_overlay() != nullptr;
+    const bool patched = compiled_.candidate.family->source_overlay() != nullptr || !sources_are_built_in();
     if (!found && (thorough || (first_ && patched))) found = check_state(call);
     return found;
   }

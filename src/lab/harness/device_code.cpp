@@ -209,8 +209,10 @@ class Checker {
   // --- what would run when the kernel is loaded ---
   enum class Scope { kNamespace, kClass, kEnum, kOther };
 
+  // Nothing is left of an explicit instantiation ("template struct S<int>;"), whose template is judged where it is.
   static Line without_template(Line statement) {
     while (!statement.empty() && statement[0].text == "template") {
+      if (statement.size() < 2 || statement[1].text != "<") return {};
       int depth = 0, parentheses = 0;
       std::size_t i = 1;
       for (; i < statement.size(); ++i) {
@@ -221,7 +223,9 @@ class Checker {
         if (t == "<") ++depth;
         if (t == ">" && --depth == 0) break;
       }
-      statement = statement.subspan(std::min(i + 1, statement.size()));
+      // "template <bool B = 1 < 2> int x = 0": where the head ends is not known, and so not what it is of.
+      if (i == statement.size()) return statement;
+      statement = statement.subspan(i + 1);
     }
     return statement;
   }
@@ -260,6 +264,11 @@ class Checker {
 
   void runs_at_load(Line plain) const {
     if (original_statements_.contains(joined(plain))) return;
+    // "float f(int);" may be one too: whether int is a type or a value, its name does not say.
+    if (has_sign(plain, "(") && !has_assignment(plain))
+      throw Refused{plain[0].line,
+                    "a declaration without a body that may be a variable, whose initialiser would run outside of any "
+                    "kernel: define the function before its first use, or make the variable constexpr"};
     throw Refused{plain[0].line,
                   "a variable of a namespace or class that is not constexpr: its initialiser would run outside of any "
                   "kernel"};
@@ -276,6 +285,7 @@ class Checker {
     const bool nameless = plain[0].text == "enum" && (plain.size() == 1 || plain[1].text == ":");
     if (nameless || (plain[0].text == "enum" && is_forward_declaration(plain))) return Scope::kEnum;
     if (is_class_head(plain)) return Scope::kClass;
+    if (plain[0].text == "concept") return Scope::kOther;  // requires(T t) { t.x; }
     // A function's body follows its parentheses; anything else in braces initialises a variable.
     const bool function = has_sign(plain, "(") && !has_assignment(plain);
     const bool member_without_static = around == Scope::kClass && !contains(plain, {"static"});
@@ -316,7 +326,7 @@ class Checker {
   void check_statement(Line statement, Scope scope) const {
     const Line plain = without_template(statement);
     if (plain.empty() || is_constant(plain)) return;
-    static const Words kHarmless = {"using", "typedef", "static_assert", "friend", "namespace"};
+    static const Words kHarmless = {"using", "typedef", "static_assert", "friend", "namespace", "concept"};
     if (kHarmless.contains(plain[0].text) || is_forward_declaration(plain)) return;
     if (scope == Scope::kNamespace) return runs_at_load(plain);
     // Members that are no variables of the program: those of objects, and functions.
@@ -348,8 +358,10 @@ class Checker {
         // Behind a class only its ';'. What an initialiser's braces end goes on to it; a function's body does not.
         if ((closed == Scope::kClass || closed == Scope::kEnum) && (i + 1 == code.size() || code[i + 1].text != ";"))
           throw Refused{code[i].line, "a variable declared behind its class"};
+        const Line plain = without_template(statement);
+        const bool is_concept = !plain.empty() && plain[0].text == "concept";
         const bool goes_on = closed == Scope::kOther && i + 1 < code.size() &&
-                             (code[i + 1].text == ";" || code[i + 1].text == "," || parentheses > 0);
+                             (code[i + 1].text == ";" || code[i + 1].text == "," || parentheses > 0 || is_concept);
         if (!goes_on) begin = i + 1;
       } else if (t == ";" && (scopes.back() == Scope::kNamespace || scopes.back() == Scope::kClass) &&
                  parentheses == 0) {

@@ -86,6 +86,15 @@ bool opens_class(std::span<const Token> tokens, std::size_t brace) {
   return true;
 }
 
+// Whether the '{' at `brace` opens the body of a function that is declared from `begin` on: behind its parameters there
+// may be "noexcept" and "-> T". Of "decltype(0) x{", "x[sizeof(int)]{" and "int (x){" the parentheses are no
+// parameters.
+bool opens_function(std::span<const Token> tokens, std::size_t begin, std::size_t brace) {
+  std::size_t end = brace;
+  while (end > begin && tokens[end - 1].text != ")") --end;
+  return declares_function(tokens, begin, end);
+}
+
 // From a `static` on to what ends its declarator: ';', '=' or '{'. A function ends with '{' behind its parentheses.
 bool declares_kept_variable(std::span<const Token> tokens, std::size_t at, bool in_class) {
   for (std::size_t before = at; before > 0 && at - before < 4; --before) {
@@ -93,7 +102,7 @@ bool declares_kept_variable(std::span<const Token> tokens, std::size_t at, bool 
     if (token.kind == Token::kSign || is_in_directive(tokens, before - 1)) break;
     if (token.text == "constexpr" || token.text == "consteval") return false;
   }
-  bool specifiers = true, parentheses = false;
+  bool specifiers = true;
   int depth = 0;
   for (std::size_t i = at + 1; i < tokens.size(); ++i) {
     const std::string& t = tokens[i].text;
@@ -103,14 +112,31 @@ bool declares_kept_variable(std::span<const Token> tokens, std::size_t at, bool 
     if (t == "#") return true;  // what a compiler sees of it is not known
     // Behind the declarator's first sign, such words are of a lambda in it.
     if (t != "::") specifiers = false;
-    if (t == "(") ++depth, parentheses = true;
+    if (t == "(") ++depth;
     if (t == ")") --depth;
     if (depth > 0) continue;
-    if (t == "{") return !parentheses;
+    if (t == "{") return !opens_function(tokens, at + 1, i);
     if (t == ";") return !(in_class && declares_function(tokens, at + 1, i));
     if (t == "=") return true;
   }
   return true;
+}
+
+// A constexpr reference that keeps a temporary alive: "constexpr T&& x = {}", "constexpr T (&&x)[8] = {}". The
+// temporary is a variable that may change and outlives the launch. Of a function's parameters, and of what follows '=',
+// && is free.
+bool keeps_temporary(std::span<const Token> tokens, std::size_t at) {
+  if (at > 0 && tokens[at - 1].text == "if") return false;
+  int depth = 0;
+  for (std::size_t i = at + 1; i < tokens.size(); ++i) {
+    const std::string& t = tokens[i].text;
+    if (t == "(" || t == "[") ++depth;
+    if (t == ")" || t == "]") --depth;
+    if (depth < 0 || t == ";" || t == "=" || t == "{") return false;
+    const bool both = t == "&&" || (t == "&" && i + 1 < tokens.size() && tokens[i + 1].text == "&");
+    if (both && (depth == 0 || tokens[i - 1].text == "(")) return true;
+  }
+  return false;
 }
 
 bool is_run_time_call(const std::string& word) {
@@ -180,6 +206,8 @@ std::optional<KeptState> find_kept_state(std::span<const Token> tokens) {
       return KeptState{token.line,
                        "a static variable that is not constexpr keeps its value from launch to launch, and a launch "
                        "must compute from its inputs alone"};
+    if (token.kind == Token::kWord && token.text == "constexpr" && keeps_temporary(tokens, i))
+      return KeptState{token.line, "a constexpr reference to a temporary, which keeps its value from launch to launch"};
     const auto is_less = [&](std::size_t at) { return at < tokens.size() && tokens[at].text == "<"; };
     if (is_less(i) && is_less(i + 1) && is_less(i + 2))
       return KeptState{token.line, "'<<<' starts another kernel, outside of the launch that is judged and timed"};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/boundaries.h"
@@ -51,6 +52,32 @@ RowDifference difference_of_row(const AttentionOutputs& ours, const AttentionOut
   return d;
 }
 
+// Fills in what follows from the inputs.
+void judge_inputs(const PlacedProblem& problem, Oracle& oracle) {
+  oracle.rows = choose_rows(problem, oracle.max_reference_flops, oracle.seed);
+  oracle.reference = reference_forward(problem, oracle.inputs, oracle.rows);
+  oracle.bound = error_bound(problem, oracle.reference);
+}
+
+std::shared_ptr<Oracle> make_oracle(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed,
+                                    double max_reference_flops) {
+  auto oracle = std::make_shared<Oracle>(Oracle{max_reference_flops, seed, {}, {}, {}, {}, {}, {}, {}, {}});
+  oracle->inputs = make_inputs(problem, pattern, seed);
+  return oracle;
+}
+
+void narrow(ElementTensor& tensor) {
+  const std::int64_t columns = tensor.shape.sizes[static_cast<std::size_t>(tensor.shape.count - 1)];
+  for (std::int64_t i = 0; i < tensor.count(); ++i) {
+    const std::int64_t column = i % columns;
+    const auto place = static_cast<std::size_t>(i);
+    if (tensor.element == ExpressionType::kBool) tensor.data[place] = std::byte{4 * column < columns};
+    if (tensor.element != ExpressionType::kInt) continue;
+    const auto value = static_cast<std::int32_t>(column / 5);
+    std::memcpy(tensor.data.data() + place * sizeof value, &value, sizeof value);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pattern pattern, std::uint64_t seed,
@@ -61,11 +88,8 @@ std::shared_ptr<const Oracle> OracleCache::get(const PlacedProblem& problem, Pat
     entries_.splice(entries_.begin(), entries_, found);
     return entries_.front().oracle;
   }
-  auto oracle = std::make_shared<Oracle>(Oracle{max_reference_flops, seed, {}, {}, {}, {}, {}, {}, {}});
-  oracle->inputs = make_inputs(problem, pattern, seed);
-  oracle->rows = choose_rows(problem, max_reference_flops, seed);
-  oracle->reference = reference_forward(problem, oracle->inputs, oracle->rows);
-  oracle->bound = error_bound(problem, oracle->reference);
+  const auto oracle = make_oracle(problem, pattern, seed, max_reference_flops);
+  judge_inputs(problem, *oracle);
   entries_.push_front({key, bytes_of(*oracle), oracle});
   std::size_t total = 0;
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
@@ -104,6 +128,18 @@ ShorterSequences judged(const PlacedProblem& problem, const Oracle& oracle, cons
   return set;
 }
 
+// Of the last page that a sequence uses there is none, in turn before the pool and behind it.
+void break_table(const PlacedProblem& problem, const std::vector<SequenceLengths>& sequences, AttentionInputs& inputs) {
+  const std::size_t stride = inputs.block_table.size() / sequences.size();
+  const auto pages = static_cast<std::int32_t>(inputs.k.layout.batch);
+  int broken = 0;
+  for (std::size_t s = 0; s < sequences.size() && broken < 2; ++s) {
+    if (sequences[s].q == 0 || sequences[s].kv == 0) continue;
+    const auto last = static_cast<std::size_t>((sequences[s].kv - 1) / problem.page_size);
+    inputs.block_table[s * stride + last] = broken++ == 0 ? -1 : pages;
+  }
+}
+
 }  // namespace
 
 const std::vector<ShorterSequences>& OracleCache::shorter(const PlacedProblem& problem, const Oracle& oracle) {
@@ -113,13 +149,26 @@ const std::vector<ShorterSequences>& OracleCache::shorter(const PlacedProblem& p
   return oracle.shorter;
 }
 
+const Oracle& OracleCache::other(const PlacedProblem& problem, const Oracle& oracle) {
+  if (!oracle.other) {
+    const auto other = make_oracle(problem, Pattern::kNormal, oracle.seed + 1, oracle.max_reference_flops);
+    for (ElementTensor& tensor : other->inputs.tensors) narrow(tensor);
+    judge_inputs(problem, *other);
+    oracle.other = other;
+  }
+  return *oracle.other;
+}
+
 const std::vector<ShorterSequences>& OracleCache::used(const PlacedProblem& problem, const Oracle& oracle) {
   if (!oracle.used.empty()) return oracle.used;
   const std::vector<SequenceLengths> own = problem.sequences();
   std::vector<std::vector<SequenceLengths>> sets = shorter_sequences(problem);
-  // Of a padded cache the callers give how many keys there are, and nothing of the rows.
-  std::vector<SequenceLengths>& keys_alone = sets.emplace_back(sets.front());
-  for (std::size_t s = 0; s < own.size(); ++s) keys_alone[s].q = own[s].q;
+  // Of a padded cache the callers give how many keys there are, and nothing of the rows; and of padded rows the
+  // reverse.
+  std::vector<SequenceLengths> keys_alone = sets.front(), rows_alone = sets.front();
+  for (std::size_t s = 0; s < own.size(); ++s) keys_alone[s].q = own[s].q, rows_alone[s].kv = own[s].kv;
+  sets.push_back(std::move(keys_alone));
+  sets.push_back(std::move(rows_alone));
   const Boundaries from = boundaries_of(own);
   for (std::vector<SequenceLengths>& sequences : sets) {
     const Boundaries to = boundaries_of(sequences);
@@ -127,7 +176,9 @@ const std::vector<ShorterSequences>& OracleCache::used(const PlacedProblem& prob
     pack_rows(packed.q, from.q, to.q);
     // Those of a paged cache are found by the block table.
     if (!problem.paged()) pack_rows(packed.k, from.kv, to.kv), pack_rows(packed.v, from.kv, to.kv);
+    if (problem.paged() && oracle.used.empty()) break_table(problem, sequences, packed);
     oracle.used.push_back(judged(problem, oracle, packed, std::move(sequences)));
+    if (problem.paged()) oracle.used.back().block_table = packed.block_table;
   }
   return oracle.used;
 }

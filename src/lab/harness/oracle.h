@@ -16,6 +16,7 @@ namespace flashcore {
 
 // Sequences of a ragged batch that are shorter than those of the problem, on the same inputs.
 struct ShorterSequences {
+  std::vector<std::int32_t> block_table = {};  // of a paged problem, where it is another one
   std::vector<SequenceLengths> sequences;
   RowSample rows;
   Reference reference;
@@ -33,6 +34,7 @@ struct Oracle {
   mutable std::optional<AttentionOutputs> every_row;
   // Filled by OracleCache::shorter().
   mutable std::vector<ShorterSequences> shorter, used;
+  mutable std::shared_ptr<const Oracle> other;
 };
 
 // The fp64 reference costs far more than the candidate it judges, and a search asks for the same one again and again:
@@ -47,8 +49,13 @@ class OracleCache {
   static const AttentionOutputs& every_row(const PlacedProblem& problem, const Oracle& oracle);
   // Of one of a ragged problem: shorter_sequences() and what they give, computed once.
   static const std::vector<ShorterSequences>& shorter(const PlacedProblem& problem, const Oracle& oracle);
+  // The same of other data, normal, in every operand: block tables, slopes, sinks, factors, and tensors of functions,
+  // whose conditions hold in the first quarter of the last index, and whose whole numbers change every five places.
+  static const Oracle& other(const PlacedProblem& problem, const Oracle& oracle);
+
   // Sequences that lie where the problem's do and of which the first rows and keys count: `reference` and `rows` are of
-  // inputs and outputs whose rows that count are packed (pack_rows). Of the last set all rows of q count.
+  // inputs and outputs whose rows that count are packed (pack_rows). Of the last two sets all rows of q, or all keys
+  // count. Of a paged problem's first one a used entry of the table is -1, and one beyond the pool.
   static const std::vector<ShorterSequences>& used(const PlacedProblem& problem, const Oracle& oracle);
 
  private:
