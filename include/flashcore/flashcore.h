@@ -30,7 +30,7 @@ extern "C" {
 
 /* The version of this interface, which grows when a function or a field is added. fc_abi_version() returns that of the
  * library. A library serves every caller whose FC_ABI_VERSION is not above its own. */
-#define FC_ABI_VERSION 9
+#define FC_ABI_VERSION 10
 
 typedef enum fc_status {
   FC_OK = 0,
@@ -177,10 +177,14 @@ typedef struct fc_attention {
   int32_t alibi;  /* fc_alibi */
   int32_t sink;   /* fc_sink */
   /* Since ABI version 6, like the next three fields */
-  int32_t lengths;    /* fc_lengths; other than FC_LENGTHS_FIXED: fc_plan_launch_operands is given cu_seqlens_q, ... */
-  int32_t unused_end; /* padding */
-  int64_t total_q;    /* of a ragged batch: rows of q and o. Rows that no sequence has are neither read nor written */
-  int64_t total_kv;   /* rows of k and v */
+  int32_t lengths; /* fc_lengths; other than FC_LENGTHS_FIXED: fc_plan_launch_operands is given cu_seqlens_q, ... */
+  /* 1: the bits of a row of o and lse depend on its own sequence alone, not on what else is in the batch, the bounds of
+   * lengths, or the size and order of pages: among dense, among packed and among paged batches, each with seqlen_q up
+   * to 16 or above. It chooses the kernel, without regard to speed, and goes with neither candidate nor score nor mask
+   * nor q of 8 bits. Decoding's workspace grows with batch and seqlen_kv. 0: no matter. Since ABI version 10 */
+  int32_t deterministic_batch;
+  int64_t total_q;  /* of a ragged batch: rows of q and o. Rows that no sequence has are neither read nor written */
+  int64_t total_kv; /* rows of k and v */
   /* Functions of the caller's own, as docs/expressions.md has them: "s + bias[h, i, j]", "j <= i"; null or empty: none.
    * Not of 8 bits, nor with a quantised cache. Since ABI version 7, like the next four fields */
   const char* score;

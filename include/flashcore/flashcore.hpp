@@ -130,6 +130,7 @@ struct Attention {
   /// FC_LENGTHS_FULL: a ragged batch of `batch` sequences, whose tensors have these many rows; see fc_attention.
   fc_lengths lengths = FC_LENGTHS_FIXED;
   std::int64_t total_q = 0, total_kv = 0;
+  bool deterministic_batch = false;  ///< a row's bits are the same in every batch; see fc_attention
   /// Of a ragged batch with a paged cache: keys in a page, pages of the pool, columns of the block table and the
   /// distance of its rows (0: max_pages). The table is given to launch(const fc_operands&); see fc_attention.
   std::int64_t page_size = 0, pages = 0, max_pages = 0, table_stride = 0;
@@ -203,6 +204,7 @@ struct Attention {
     a.alibi = alibi;
     a.sink = sink;
     a.lengths = lengths;
+    a.deterministic_batch = deterministic_batch ? 1 : 0;
     a.total_q = total_q;
     a.total_kv = total_kv;
     a.page_size = page_size;

@@ -12,7 +12,7 @@ from typing import Any
 from . import _trust
 
 __version__ = "0.1.0"
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 _STATUS = {1: "bad input", 2: "environment", 3: "device lost", 4: "internal"}
@@ -68,7 +68,7 @@ class Attention(ctypes.Structure):
         ("q", Strides), ("k", Strides), ("v", Strides), ("o", Strides), ("candidate", ctypes.c_char_p), ("given", ctypes.c_uint32),
         ("window_left", ctypes.c_int64), ("window_right", ctypes.c_int64), ("window_alignment", ctypes.c_int32),
         ("unused", ctypes.c_int32), ("o_dtype", ctypes.c_int32), ("scaling", ctypes.c_int32), ("softcap", ctypes.c_double),
-        ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32), ("lengths", ctypes.c_int32), ("unused_end", ctypes.c_int32),
+        ("alibi", ctypes.c_int32), ("sink", ctypes.c_int32), ("lengths", ctypes.c_int32), ("deterministic_batch", ctypes.c_int32),
         ("total_q", ctypes.c_int64), ("total_kv", ctypes.c_int64), ("score", ctypes.c_char_p), ("mask", ctypes.c_char_p),
         ("tensors", ctypes.POINTER(Tensor)), ("tensor_count", ctypes.c_int32), ("kv_dtype", ctypes.c_int32),
         ("page_size", ctypes.c_int64), ("pages", ctypes.c_int64), ("max_pages", ctypes.c_int64), ("table_stride", ctypes.c_int64),

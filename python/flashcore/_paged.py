@@ -7,7 +7,7 @@ import operator
 import sys
 from typing import Any
 
-from . import _arrays, _deterministic, _factors, _functions, _library, _plan, _scores, _varlen
+from . import _arrays, _factors, _functions, _library, _plan, _scores, _varlen
 from ._arrays import View
 from ._functions import Functions
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
@@ -100,7 +100,7 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         descale_q, descale_k, descale_v: of 8-bit q and caches, as of `attention`: [batch, heads_kv] by sequence. Of a quantised cache,
             8-bit pages beside q of 16 or 32 bits, descale_k and descale_v.
         score, mask, tensors, bias, prefix: as of `varlen_attention`.
-        deterministic_batch: as of `varlen_attention`; bits do not depend on which pages a sequence has either.
+        deterministic_batch: as of `varlen_attention`; bits do not depend on the size and order of pages either.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. A sequence with more keys than the
@@ -125,7 +125,6 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
     bounds = (_varlen._bound(max_seqlen_q, "max_seqlen_q"), room if max_seqlen_kv is None else _varlen._bound(max_seqlen_kv, "max_seqlen_kv"))
     sizes.seqlen_q, sizes.seqlen_kv = bounds
     given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream)
-    _deterministic.refuse(deterministic_batch, candidate, given.functions)
     return _varlen.launch_packed(
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
@@ -155,12 +154,10 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             q=_varlen._strides("q", q), k=sizes.cache_strides("k_cache", k), v=sizes.cache_strides("v_cache", v), o=_varlen._strides("out", o),
             candidate=name or None, window_left=window[0], window_right=window[1], window_alignment=window_alignment,
             o_dtype=_plan.DTYPES[o.dtype], scaling=scaling, softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink,
-            lengths=_varlen._RAGGED, total_q=sizes.total_q, page_size=sizes.page_size, pages=sizes.pages, max_pages=sizes.max_pages,
+            lengths=_varlen._RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, page_size=sizes.page_size, pages=sizes.pages, max_pages=sizes.max_pages,
             table_stride=sizes.table_stride,
             given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
-        if deterministic_batch:
-            problem.candidate = _deterministic.candidate(q.device, problem)
         return Plan(q.device, problem)
 
     return _plan.cached(key, make)

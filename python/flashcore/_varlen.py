@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Callable
 
-from . import _arrays, _deterministic, _factors, _functions, _library, _plan, _scores
+from . import _arrays, _factors, _functions, _library, _plan, _scores
 from ._arrays import View
 from ._functions import Functions, Given
 from ._library import GIVEN_KV_DTYPE, GIVEN_O_DTYPE, GIVEN_SCALE, GIVEN_SOFTCAP, GIVEN_STRIDES, GIVEN_WINDOW, Attention, Error, Strides
@@ -130,8 +130,9 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
             seqlen_kv are its lengths, and b is its place in the batch. Arrays have the bounds, [batch, heads, max_seqlen_q, max_seqlen_kv]
             or what broadcasts to it; what they hold past a sequence's end is not read. Not with arrays of 8 bits, yet.
         prefix: as of `attention`: a number of keys, or int32 [batch].
-        deterministic_batch: a row's bits depend on its own sequence alone, not on the others of the batch, nor on max_seqlen_kv; max_seqlen_q
-            must stay the same, or above 16. It chooses the kernel, without regard to speed, and does not go with candidate or functions.
+        deterministic_batch: a row's bits depend on its own sequence alone, not on the others of the batch, nor on max_seqlen_kv; among
+            batches with a max_seqlen_q of up to 16, and among those above. It chooses the kernel, without regard to speed, and does not go
+            with candidate or functions.
 
     Returns:
         The output, or (output, lse). A row that sees no key gets output 0 and lse -inf, or its sink. Rows that no sequence has are not
@@ -150,7 +151,6 @@ def varlen_attention(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_kv: A
     bounds = (_bound(max_seqlen_q, "max_seqlen_q"), _bound(max_seqlen_kv, "max_seqlen_kv"))
     sizes = _Sizes(vq, vk, vv, _batch_of(cu_q, cu_kv, seqused_kv=used, seqused_q=used_q), bounds)
     given = _functions.read(vq, score, mask, tensors, bias, prefix, None, causal, lambda: sizes, stream)
-    _deterministic.refuse(deterministic_batch, candidate, given.functions)
     return launch_packed(
         sizes, (vq, vk, vv), out, (descale_q, descale_k, descale_v), (softcap, alibi, sink), given,
         lambda all_views, scaling, scores: _plan_of(sizes, all_views, causal, window, window_alignment, scale, candidate, scaling, scores,
@@ -179,11 +179,9 @@ def _plan_of(sizes: _Sizes, views: tuple[View, View, View, View], causal: Any, w
             head_dim=sizes.head_dim, head_dim_v=sizes.head_dim_v, causal=causal, alignment=alignment, scale=0.0 if scale is None else scale,
             q=_strides("q", q), k=_strides("k", k), v=_strides("v", v), o=_strides("out", o), candidate=name or None, window_left=window[0],
             window_right=window[1], window_alignment=window_alignment, o_dtype=_plan.DTYPES[o.dtype], scaling=scaling,
-            softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, lengths=_RAGGED, total_q=sizes.total_q, total_kv=sizes.total_kv,
+            softcap=scores.softcap or 0.0, alibi=scores.alibi, sink=scores.sink, lengths=_RAGGED, deterministic_batch=int(bool(deterministic_batch)), total_q=sizes.total_q, total_kv=sizes.total_kv,
             given=GIVEN_STRIDES | GIVEN_WINDOW | GIVEN_O_DTYPE | GIVEN_KV_DTYPE | (0 if scale is None else GIVEN_SCALE) | (0 if scores.softcap is None else GIVEN_SOFTCAP),
             **functions.fields())  # fmt: skip
-        if deterministic_batch:
-            problem.candidate = _deterministic.candidate(q.device, problem)
         return Plan(q.device, problem)
 
     return _plan.cached(key, make)

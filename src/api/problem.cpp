@@ -216,6 +216,15 @@ fc_attention whole(const fc_attention* given) {
   return a;
 }
 
+bool reads_deterministic_batch(const fc_attention& a) {
+  if (a.deterministic_batch != 0 && a.deterministic_batch != 1)
+    throw_bad_input("deterministic_batch is {}; use 0 or 1", a.deterministic_batch);
+  if (a.deterministic_batch == 1 && a.candidate)
+    throw_bad_input("deterministic_batch is 1 and candidate is '{}'; leave one out: both choose the kernel",
+                    excerpt(a.candidate));
+  return a.deterministic_batch == 1;
+}
+
 // Rows of the packed tensors of a ragged batch.
 SequenceLengths total_of(const fc_attention& a, const Problem& problem) {
   constexpr std::int64_t kMostRows = (std::int64_t{1} << 30) - 1;  // kernels step over rows in 32 bits
@@ -326,6 +335,7 @@ Request read_request(const fc_attention* given) {
     request.has_negative_strides = request.has_negative_strides || has_negative_stride(*t);
   if (problem.has_expression()) place_tensors(a, request);
   if (a.candidate) request.candidate = a.candidate;
+  request.deterministic_batch = reads_deterministic_batch(a);
   return request;
 }
 

@@ -19,6 +19,7 @@ struct Request {
   bool is_broadcast = false;          // an input's stride is 0 along more than one element: a broadcast
   bool has_negative_strides = false;  // a stride is negative
   std::optional<std::string> candidate;
+  bool deterministic_batch = false;
   // Of each of Problem::tensors: which of the caller's it is, and the bytes from its first element to its last.
   std::vector<int> tensor_order;
   std::vector<std::int64_t> tensor_bytes;

@@ -238,6 +238,10 @@ Run add_check(CLI::App& app) {
                  "N random problems instead of a suite; a failure is shrunk to a one-line repro")
       ->type_name("N")
       ->check(whole_between(1, 10000000));
+  app.add_option("--neighbours", options->neighbours,
+                 "N other batches for sequences at random: are the bits of a row its own where that is promised")
+      ->type_name("N")
+      ->check(whole_between(1, 10000000));
   app.add_option("--seed", options->seed, "of the data, or of the fuzzer")->check(seed_number())->capture_default_str();
   app.add_option("--jobs", options->jobs, "worker processes (default: 1 on a CPU, up to 8 on a GPU)")
       ->type_name("N")
@@ -263,7 +267,7 @@ Run add_check(CLI::App& app) {
       app,
       {"check --device cpu --problem b1_h2_s65_d64_fp32_causal", "check --device cpu --fuzz 10 --seed 1",
        "check --device cpu --problem b1_h4_hk2_sq17_sk33_d64_bf16 --family cpu_fwd --patterns normal,peaked --seed 7",
-       "check --planted --device emulator --problem gpu_wrong_tail",
+       "check --device cpu --neighbours 20", "check --planted --device emulator --problem gpu_wrong_tail",
        "check --needles --device cpu --seq-kv 4096 --head-dims 64 --json needles.json"});
   return [options, lengths, dims] {
     watch_interrupts();
@@ -273,6 +277,7 @@ Run add_check(CLI::App& app) {
       throw_bad_input("--record and --recording belong to --conformance: add it, or leave them out");
     if (!options->needles && (lengths->count() > 0 || dims->count() > 0))
       throw_bad_input("--seq-kv and --head-dims belong to --needles: add it, or leave them out");
+    if (options->neighbours > 0) return check_neighbours(*options);
     if (options->needles) return check_needles(*options);
     if (options->planted) return check_planted(*options);
     // Before a device is opened: its micro-tests run in forked children.

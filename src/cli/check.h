@@ -21,7 +21,7 @@ struct CheckOptions {
   std::vector<std::int64_t> seqlens_kv = {131072}, head_dims = {64, 128, 256};  // of --needles
   std::string record, recording;                                                // files: of --conformance
   int random_configs = -1;                                                      // not said
-  int fuzz = 0;
+  int fuzz = 0, neighbours = 0;
   int jobs = 0;
   std::uint64_t seed = 1;
 };
@@ -49,5 +49,6 @@ int check_fuzz(const CheckOptions& options, const DeviceInfo& device);
 int check_planted(const CheckOptions& options);
 int check_conformance(const CheckOptions& options);
 int check_needles(const CheckOptions& options);
+int check_neighbours(const CheckOptions& options);
 
 }  // namespace flashcore::cli

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "core/error.h"
@@ -170,6 +171,13 @@ Choice best_of(const Problem& problem, const DeviceInfo& device, bool use_user_t
 std::filesystem::path user_table_path() {
   if (const char* file = table_of_environment()) return file;
   return cache_directory() / "tuned.json";
+}
+
+std::vector<std::string> tuned_device_keys() {
+  std::set<std::string> keys;
+  for (const nlohmann::json* table : {&built_in_table(), &user_table().entries})
+    for (const auto& [key, entries] : table->items()) keys.insert(key);
+  return {keys.begin(), keys.end()};
 }
 
 std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& device) {

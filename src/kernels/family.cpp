@@ -15,6 +15,9 @@ int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
 std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   return std::nullopt;
 }
+std::optional<ConfigValues> Family::batch_invariant_config(const Problem&, const DeviceLimits&) const {
+  return std::nullopt;
+}
 std::string Family::compile_arch(const DeviceLimits& limits) const { return fmt::format("sm_{}", limits.arch); }
 Launch Family::cpu_launch(const ConfigValues&, const Problem&, const AttentionArgs&) const {
   throw_internal("family {} does not run on a CPU", name());

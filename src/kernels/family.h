@@ -73,6 +73,11 @@ class Family {
   virtual std::optional<double> expected_us(const ConfigValues& config, const Problem& problem,
                                             const DeviceLimits& limits) const;
 
+  // A config with which the bits of a row depend on its own sequence alone, whatever batch it is in; what decides the
+  // order of a sum is chosen by any_batch_of(problem) (kernels/batch_invariant.h). None where the family does not
+  // promise it. `check --neighbours` holds it to its word.
+  virtual std::optional<ConfigValues> batch_invariant_config(const Problem& problem, const DeviceLimits& limits) const;
+
   // GPU families: what to compile and how to launch it. The CPU's: Error kInternal. A program for layouts that the
   // family cannot take: Error kBadInput.
   virtual KernelSource source(const ConfigValues& config, const Problem& problem, const DeviceLimits& limits) const;
@@ -168,6 +173,8 @@ std::vector<Choice> ranked_choices(const Problem& problem, const DeviceInfo& dev
 // cache folder. Read once per process; an entry that cannot be read is passed over, and named in the reason of a
 // choice.
 std::filesystem::path user_table_path();
+// Devices that the two tables have entries for, sorted: "h100", "h200".
+std::vector<std::string> tuned_device_keys();
 
 }  // namespace flashcore
 

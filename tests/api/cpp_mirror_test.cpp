@@ -51,6 +51,7 @@ Attention in_cpp(const fc_attention& a) {
   p.alibi = static_cast<fc_alibi>(a.alibi);
   p.sink = static_cast<fc_sink>(a.sink);
   p.lengths = static_cast<fc_lengths>(a.lengths);
+  p.deterministic_batch = a.deterministic_batch != 0;
   p.total_q = a.total_q;
   p.total_kv = a.total_kv;
   p.page_size = a.page_size;

@@ -80,6 +80,9 @@ int Family::preference(const Problem&, const DeviceLimits&) const { return 1; }
 std::optional<double> Family::expected_us(const ConfigValues&, const Problem&, const DeviceLimits&) const {
   return std::nullopt;
 }
+std::optional<ConfigValues> Family::batch_invariant_config(const Problem&, const DeviceLimits&) const {
+  return std::nullopt;
+}
 KernelSource Family::source(const ConfigValues&, const Problem&, const DeviceLimits&) const { not_here(); }
 Program Family::program(const ConfigValues&, const Problem&, const DeviceLimits&, const ProblemLayouts&) const {
   not_here();

@@ -7,9 +7,11 @@ from typing import Any, Callable, Optional
 import torch
 from torch import Tensor
 
-from .. import _deterministic, _paged
+from .. import _paged
 from . import _options, _tables
 from ._options import Cache
+
+_MOST_FEW_ROWS = 16  # of fc_attention.deterministic_batch
 
 
 class Rows:
@@ -45,7 +47,7 @@ class Rows:
 
 def many_rows(o: _options.Options, rows: int) -> int:
     """The bound of a request's rows. Few rows have another kernel than many, and so other bits: a plan that wants the same ones has many."""
-    return max(rows, _deterministic.MOST_FEW_ROWS + 1) if o.same_bits else rows
+    return max(rows, _MOST_FEW_ROWS + 1) if o.same_bits else rows
 
 
 def scales_of(args: tuple[Any, ...], named: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:

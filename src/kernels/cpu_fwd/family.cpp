@@ -1,4 +1,5 @@
 #include "kernels/family.h"
+#include "kernels/batch_invariant.h"
 
 #include <algorithm>
 #include <cmath>
@@ -37,6 +38,14 @@ class CpuForward : public Family {
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override;
   std::optional<std::string> why_invalid(const ConfigValues& values, const Problem& problem,
                                          const DeviceLimits& limits) const override;
+
+  // Rows of one sequence at a time (kernels/cpu_ragged.h), and all of its keys in one part.
+  std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
+                                                     const DeviceLimits& limits) const override {
+    auto config = config_from<cpu_fwd::Config>(default_config(any_batch_of(problem), limits));
+    config.kv_split = 1;
+    return values_of(config);
+  }
 
   Launch cpu_launch(const ConfigValues& values, const Problem& problem, const AttentionArgs& args) const override {
     const auto config = config_from<cpu_fwd::Config>(values);

@@ -1,3 +1,4 @@
+#include "kernels/batch_invariant.h"
 #include "kernels/gpu_family.h"
 #include "kernels/ref_fwd/config.h"
 
@@ -28,6 +29,10 @@ class RefForward final : public GpuFamily<ref_fwd::Config> {
 
   ConfigValues default_config(const Problem&, const DeviceLimits&) const override {
     return values_of(ref_fwd::Config{});
+  }
+  std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
+                                                     const DeviceLimits& limits) const override {
+    return default_config(any_batch_of(problem), limits);
   }
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits&,
                   const ProblemLayouts& layouts) const override {

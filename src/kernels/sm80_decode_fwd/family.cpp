@@ -4,6 +4,7 @@
 #include <span>
 
 #include "core/error.h"
+#include "kernels/batch_invariant.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm80_decode_fwd/config.h"
 #include "kernels/sm80_decode_fwd/params.h"
@@ -14,8 +15,8 @@ namespace {
 using DecodeConfig = sm80_decode_fwd::Config;
 using DecodeParams = sm80_decode_fwd::Params;
 
-constexpr std::int64_t kFewRows = 16;     // up to which reading the keys is all that counts
 constexpr std::int64_t kLeastBlock = 16;  // keys
+constexpr int kInvariantKeys = 2048;      // of a part that is the same in every batch
 constexpr std::int64_t kMostUnits = std::numeric_limits<int>::max();
 
 // Of `keys` keys each and so many rows, for all sequences and key heads.
@@ -69,7 +70,7 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
   // other family than the naive one.
   int preference(const Problem& problem, const DeviceLimits&) const override {
     if (!problem.ragged()) return 75;
-    return problem.seqlen_q <= kFewRows ? 95 : 70;
+    return problem.seqlen_q <= kFewInvariantRows ? 95 : 70;
   }
 
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
@@ -80,6 +81,18 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     const std::int64_t wave = static_cast<std::int64_t>(limits.multiprocessors) * config->ctas_per_sm;
     if (units_of(problem, sm80_decode_fwd::tile_rows(*config), config->block_n) < config->min_blocks * wave)
       config->min_blocks = 1;
+    return values_of(*config);
+  }
+
+  // Parts of a fixed number of keys. How many rows a tile has decides none of a row's bits, and is made to fit.
+  std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
+                                                     const DeviceLimits& limits) const override {
+    const Problem any = any_batch_of(problem);
+    auto config = first_valid(any, limits);
+    if (!config) return std::nullopt;
+    config->split_keys = kInvariantKeys, config->min_blocks = 1;
+    const std::int64_t rows = problem.seqlen_q * problem.group_size();
+    while (config->row_warps > 1 && sm80_decode_fwd::tile_rows(*config) / 2 >= rows) config->row_warps /= 2;
     return values_of(*config);
   }
 

@@ -119,7 +119,8 @@ struct Finish {
   // Four columns of a row for each thread. What they wait for is latency, so several parts are on their way at once.
   FC_DEVICE void merge(const Parts& parts) const {
     constexpr int kVectors = T.head_dim_v / 4;
-    constexpr int kAtOnce = registers_of_thread(C) >= 200 ? 16 : 8;
+    // With parts of a fixed size they are added in groups of one size, too, whatever the rows of a tile.
+    constexpr int kAtOnce = C.split_keys == 0 && registers_of_thread(C) >= 200 ? 16 : 8;
     const int count = tile::min_int(rows(), tile_rows(C)) * kVectors;
 #pragma unroll 1
     for (int index = ptx::tid_x(); index < count; index += threads_per_block(C)) {

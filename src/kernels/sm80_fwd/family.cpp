@@ -1,4 +1,5 @@
 #include "core/error.h"
+#include "kernels/batch_invariant.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm80_fwd/config.h"
 #include "kernels/sm80_fwd/params.h"
@@ -107,6 +108,12 @@ class Sm80Forward final : public GpuFamily<Config> {
     if (tiles_of_rows(problem, 128) >= limits.multiprocessors) return values_of(*wide);
     const Config* narrow = first_valid(std::span(kNarrow).subspan(problem.seqlen_kv <= 128 ? 1 : 0));
     return values_of(narrow ? *narrow : *wide);
+  }
+
+  // A CTA computes a tile of rows of one sequence, over all of its keys.
+  std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
+                                                     const DeviceLimits& limits) const override {
+    return default_config(any_batch_of(problem), limits);
   }
 
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,

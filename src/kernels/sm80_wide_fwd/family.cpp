@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "kernels/batch_invariant.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm80_wide_fwd/config.h"
 #include "kernels/sm80_wide_fwd/params.h"
@@ -70,6 +71,15 @@ class Sm80WideForward final : public GpuFamily<WideConfig> {
   ConfigValues default_config(const Problem& problem, const DeviceLimits& limits) const override {
     const auto config = first_valid(problem, limits);
     if (!config) throw_internal("sm80_wide_fwd has no default config for {}", problem.id());
+    return values_of(*config);
+  }
+
+  // All keys of a tile in one CTA: how many parts there are goes by the batch.
+  std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
+                                                     const DeviceLimits& limits) const override {
+    auto config = first_valid(any_batch_of(problem), limits);
+    if (!config) return std::nullopt;
+    config->num_splits = 1;
     return values_of(*config);
   }
 

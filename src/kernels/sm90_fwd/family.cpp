@@ -3,6 +3,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/batch_invariant.h"
 #include "kernels/expected_time.h"
 #include "kernels/gpu_family.h"
 #include "kernels/sm90_fwd/config.h"
@@ -107,6 +108,14 @@ class Sm90Forward final : public GpuFamily<Config> {
   int ptxas_level(const Traits& traits) const override { return sm90_fwd::ptxas_level(traits); }
   std::optional<ListShape> list_shape(const Config& config) const override {
     return ListShape{sm90_fwd::row_groups(config), sm90_fwd::kRowsPerConsumer, config.block_n};
+  }
+
+  // A CTA computes a tile of rows of one sequence, over all of its keys. How it caps scores goes by all scores of a
+  // warp, those of keys behind the sequence's end too (Score::cap), and these are somebody else's.
+  std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
+                                                     const DeviceLimits& limits) const override {
+    if (problem.softcap) return std::nullopt;
+    return default_config(any_batch_of(problem), limits);
   }
 
   Program program(const ConfigValues& values, const Problem& problem, const DeviceLimits& limits,

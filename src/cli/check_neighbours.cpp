@@ -1,0 +1,71 @@
+// flashcore check --neighbours: whether rows keep their bits in other batches.
+
+#include "cli/check.h"
+#include "core/error.h"
+#include "lab/verify/neighbours.h"
+
+namespace flashcore::cli {
+namespace {
+
+// Of one sequence: its kernel is compiled once for all of them.
+constexpr int kOfOneSequence = 10;
+constexpr std::size_t kToldAtMost = 5;
+
+void refuse_flags_beside_neighbours(const CheckOptions& options) {
+  if (!options.common.suite.empty() || !options.common.problem.empty() || options.fuzz > 0 ||
+      options.random_configs >= 0 || options.jobs > 0 || !options.patterns.empty() || options.planted ||
+      options.conformance || options.needles) {
+    throw_bad_input(
+        "--neighbours has its own problems and data: leave out --suite, --problem, --fuzz, --configs, --jobs, "
+        "--patterns, --planted, --conformance and --needles");
+  }
+}
+
+}  // namespace
+
+int check_neighbours(const CheckOptions& options) {
+  refuse_flags_beside_neighbours(options);
+  const auto device = open_named_device(options.common.device);
+  const std::string pinned = candidate_text(options.common);
+  Console console(options.common.quiet, json_on_stdout(options.common));
+  console.line("{} ({}): {} neighbourhoods, seed {}", device->info().name, device->info().id, options.neighbours,
+               options.seed);
+  CheckTally tally;
+  nlohmann::json results = nlohmann::json::array();
+  std::map<std::string, int> by_family;
+  std::size_t told = 0;
+  for (int done = 0, index = 0; done < options.neighbours && !interrupted(); ++index) {
+    const int wanted = std::min(kOfOneSequence, options.neighbours - done);
+    const auto drawn =
+        random_neighbours(options.seed, static_cast<std::uint64_t>(index), wanted, device->info(), pinned);
+    if (!drawn) {
+      tally.skipped["no family promises equal bits for anything drawn"] += wanted;
+      done += wanted;
+      continue;
+    }
+    const Neighbourhood& alone = drawn->neighbourhoods.front();
+    const Candidate candidate = neighbour_candidate(alone.problem, device->info(), pinned);
+    const NeighbourVerdict verdict = judge_neighbours(*device, *drawn, pinned);
+    const int different = static_cast<int>(verdict.different.size());
+    tally.failed += different, tally.passed += verdict.compared - different;
+    by_family[candidate.family->name()] += verdict.compared;
+    if (different > 0)
+      results.push_back({{"index", index},
+                         {"candidate", candidate.print()},
+                         {"alone", alone.problem.id()},
+                         {"different", verdict.different}});
+    for (const std::string& which : verdict.different)
+      if (++told <= kToldAtMost) {
+        console.summary("{}", console.paint("FAIL other bits", Tone::kBad));
+        console.block(
+            fmt::format("{}, {} rows and {} keys: {}", candidate.print(), drawn->lengths.q, drawn->lengths.kv, which));
+      }
+    done += wanted;
+    console.progress(done, options.neighbours, fmt::format("{} failed  {}", tally.failed, alone.problem.id()));
+  }
+  console.end_progress();
+  for (const auto& [family, count] : by_family) console.line("{}: {} neighbourhoods", family, count);
+  return finish(options, console, tally, results);
+}
+
+}  // namespace flashcore::cli

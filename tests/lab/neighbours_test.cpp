@@ -1,0 +1,112 @@
+#include "lab/verify/neighbours.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/error.h"
+#include "device/device.h"
+#include "kernels/batch_invariant.h"
+
+namespace flashcore {
+namespace {
+
+constexpr std::uint64_t kSeed = 7;
+
+TEST(Neighbours, ACaseIsNamedByItsSeedAndIndex) {
+  const auto device = open_device("cpu");
+  for (std::uint64_t index = 0; index < 20; ++index) {
+    const auto drawn = random_neighbours(kSeed, index, 4, device->info());
+    ASSERT_TRUE(drawn);
+    ASSERT_EQ(drawn->neighbourhoods.size(), 5u);
+    const auto again = random_neighbours(kSeed, index, 4, device->info());
+    for (std::size_t i = 0; i < drawn->neighbourhoods.size(); ++i)
+      EXPECT_EQ(drawn->neighbourhoods[i].words(), again->neighbourhoods[i].words());
+  }
+}
+
+TEST(Neighbours, AreOfEveryKind) {
+  const auto device = open_device("cpu");
+  int padded = 0, packed = 0, paged = 0, dense = 0, longer = 0, few = 0, many = 0;
+  for (std::uint64_t index = 0; index < 60; ++index) {
+    const auto drawn = random_neighbours(kSeed, index, 4, device->info());
+    ASSERT_TRUE(drawn);
+    const Problem& alone = drawn->neighbourhoods.front().problem;
+    std::set<std::int64_t> page_sizes;
+    for (const Neighbourhood& n : drawn->neighbourhoods) {
+      EXPECT_EQ(n.sequences[static_cast<std::size_t>(n.place)], drawn->lengths);
+      EXPECT_EQ(n.problem.seqlen_q <= kFewInvariantRows, alone.seqlen_q <= kFewInvariantRows)
+          << n.words() << " is of another kernel";
+      padded += n.is_padded, packed += n.problem.ragged() && !n.is_padded, dense += !n.problem.ragged();
+      longer += n.problem.seqlen_q > alone.seqlen_q;
+      page_sizes.insert(n.problem.page_size);
+    }
+    paged += page_sizes.size() > 1;
+    ++(alone.seqlen_q <= kFewInvariantRows ? few : many);
+  }
+  for (const int count : {padded, packed, paged, dense, longer, few, many}) EXPECT_GT(count, 3);
+}
+
+int different(Device& device, int cases, const std::string& pinned) {
+  int count = 0;
+  for (std::uint64_t index = 0; index < static_cast<std::uint64_t>(cases); ++index) {
+    const auto drawn = random_neighbours(kSeed, index, 5, device.info(), pinned);
+    if (!drawn) continue;
+    const NeighbourVerdict verdict = judge_neighbours(device, *drawn, pinned);
+    EXPECT_EQ(verdict.compared, 5);
+    count += static_cast<int>(verdict.different.size());
+    if (pinned.empty()) {
+      EXPECT_TRUE(verdict.different.empty()) << verdict.different.front();
+    }
+  }
+  return count;
+}
+
+TEST(Neighbours, OnTheCpuTheChosenCandidateKeepsItsBits) { EXPECT_EQ(different(*open_device("cpu"), 40, ""), 0); }
+
+// Parts of the keys that go by how many keys and CTAs there are: what a batch is given without the promise.
+TEST(Neighbours, AKernelThatDealsOutTheKeysOfAllIsFound) {
+  EXPECT_GT(different(*open_device("emulator:sm_80"), 6, "sm80_decode_fwd:split_keys=0,min_blocks=1"), 0);
+}
+
+TEST(BatchInvariant, OneCandidateForAllBatchesOfOneKind) {
+  const DeviceInfo device = open_device("emulator:sm_90")->info();
+  const auto chosen = [&](const char* id) {
+    return batch_invariant_choice(Problem::parse(id), device).candidate.print();
+  };
+  const std::string decoding = chosen("b1_h8_hk2_sq1_sk77_d128_bf16_raggedfull_page16");
+  EXPECT_TRUE(decoding.starts_with("sm80_decode_fwd:")) << decoding;
+  EXPECT_NE(decoding.find("split_keys=2048"), std::string::npos) << decoding;
+  for (const char* id :
+       {"b64_h8_hk2_sq1_sk40000_d128_bf16_raggedrandom_page1", "b7_h8_hk2_sq1_sk9_d128_bf16_raggedhalving_page64"})
+    EXPECT_EQ(chosen(id), decoding) << id;
+  const std::string prompts = chosen("b1_h8_hk2_sq17_sk77_d128_bf16_causal_raggedfull");
+  EXPECT_TRUE(prompts.starts_with("sm90_fwd:")) << prompts;
+  EXPECT_EQ(chosen("b40_h8_hk2_sq9000_sk9000_d128_bf16_causal_raggedrandom"), prompts);
+  // More rows of a sequence need larger tiles, and nothing else.
+  const std::string more = chosen("b1_h8_hk2_sq16_sk77_d128_bf16_raggedfull_page16");
+  EXPECT_NE(more, decoding);
+  EXPECT_EQ(more.substr(more.find("key_warps")), decoding.substr(decoding.find("key_warps")));
+}
+
+TEST(BatchInvariant, WhatCannotBePromisedIsRefused) {
+  const DeviceInfo device = open_device("emulator:sm_90")->info();
+  const auto said = [&](const char* id) -> std::string {
+    try {
+      return batch_invariant_choice(Problem::parse(id), device).candidate.print();
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  EXPECT_NE(said("b1_h2_s65_d64_e4m3").find("q of 8 bits"), std::string::npos) << said("b1_h2_s65_d64_e4m3");
+  EXPECT_TRUE(said("b1_h2_s65_d64_fp32").starts_with("ref_fwd")) << said("b1_h2_s65_d64_fp32");
+  // Capped scores of a warp go by those of keys behind a sequence's end.
+  EXPECT_TRUE(said("b1_h2_s65_d64_bf16_softcap30").starts_with("sm80_fwd")) << said("b1_h2_s65_d64_bf16_softcap30");
+  // A window that these sequences do not fill is one for others.
+  EXPECT_EQ(said("b1_h2_sq17_sk100_d64_bf16_wl4200_raggedfull"), said("b9_h2_sq900_sk9000_d64_bf16_wl4200_raggedfull"));
+  EXPECT_NE(said(R"({"id": "b1_h2_s65_d64_bf16", "score": "s * 2"})").find("score or mask function"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace flashcore
