@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "device/cuda/compile_cache.h"
+#include "lab/diagnose/gather.h"
 #include "lab/process/worker.h"
 #include "lab/record/digest.h"
 
@@ -120,6 +121,11 @@ std::unique_ptr<Device> open_named_device(const std::string& name) {
     if (error.kind() != ErrorKind::kEnvironment || !name.starts_with("cuda")) throw;
     throw Error(error.kind(), fmt::format("{} (--device cpu)", error.what()));
   }
+}
+
+DeviceInfo whole_device(DeviceInfo device) {
+  if (device.limits.emulated) device.limits = limits_of_emulated(device.limits);
+  return device;
 }
 
 DeviceInfo describe_device(const std::string& name) {

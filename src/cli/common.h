@@ -54,6 +54,8 @@ std::string candidate_text(const Common& common);
 std::unique_ptr<Device> open_named_device(const std::string& name);
 // Opens the device far enough to know it, then lets go of it, so that worker processes have it alone.
 DeviceInfo describe_device(const std::string& name);
+// Of an emulated GPU, which has few SMs, the GPU with all of them: kernels are diagnosed that it would run.
+DeviceInfo whole_device(DeviceInfo device);
 // A line on stderr if compiled kernels are not kept because others could change them. describe_device() says it for
 // GPUs.
 void note_unused_cache();

@@ -1,11 +1,13 @@
 // flashcore explain: which candidate dispatch picks for a problem, why, what it should take, and the floor.
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cli/common.h"
 #include "cli/stored.h"
 #include "cli/verbs.h"
 #include "core/error.h"
+#include "core/foreign_text.h"
 #include "lab/diagnose/expectation.h"
 
 namespace flashcore::cli {
@@ -101,6 +103,18 @@ void print_one(Console& console, const Explained& e) {
   for (const std::string& reason : e.refused) console.line("refused   {}", reason);
 }
 
+// A key that nothing is known of may be a GPU of the user's own, or a slip; what is said then rests on models alone.
+std::string note_on_key(const std::string& key, const std::vector<Trial>& stored) {
+  std::vector<std::string> known = tuned_device_keys();
+  for (std::string& shipped : shipped_device_keys())
+    if (std::find(known.begin(), known.end(), shipped) == known.end()) known.push_back(std::move(shipped));
+  if (key.empty() || !stored.empty() || std::find(known.begin(), known.end(), key) != known.end()) return "";
+  return fmt::format(
+      "no tuned table, no shipped result and no trial of --store is of '{}': expectations are by models; measured are "
+      "{}",
+      excerpt(key), fmt::join(known, ", "));
+}
+
 int run_explain(const ExplainArguments& options) {
   check_json_target(options.common);
   const Suite suite = select_problems(options.common, "quick");
@@ -126,7 +140,10 @@ int run_explain(const ExplainArguments& options) {
                  e.choice ? Cell(e.choice->candidate.print()) : Cell("none", Tone::kBad), e.why});
   }
   if (!table.empty()) console.table(table);
-  write_json(options.common, {{"schema", "flashcore.explain/1"}, {"device", device.key}, {"results", results}});
+  const std::string note = note_on_key(options.key, stored);
+  if (!note.empty()) console.summary("note: {}", note);
+  write_json(options.common,
+             {{"schema", "flashcore.explain/1"}, {"device", device.key}, {"note", note}, {"results", results}});
   const auto total = static_cast<std::int64_t>(suite.problems.size());
   if (total == 1) console.summary("{} kernel for it on {}", found == 1 ? "one" : "no", device.key);
   else console.summary("{} of {} have a kernel on {}", found, plural(total, "problem"), device.key);

@@ -117,8 +117,12 @@ int judge(const GateArguments& options) {
   const auto count = [&](auto&& which) { return std::count_if(rows.begin(), rows.end(), which); };
   const auto passed = count([](const GateRow&r) { return r.passed(); }),
              failed = count([](const GateRow&r) { return r.failed(); });
-  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%{}", passed, failed,
-                  static_cast<std::ptrdiff_t>(entries.size()) - passed - failed, 100 * gate_with.margin, stopped_by());
+  // Equal machine code needs no clock; a gate that looked at none says so.
+  const auto untimed = count([](const GateRow& r) { return r.passed() && r.same_code; });
+  console.summary("{} passed, {} failed, {} not judged, margin {:.1f}%{}{}", passed, failed,
+                  static_cast<std::ptrdiff_t>(entries.size()) - passed - failed, 100 * gate_with.margin,
+                  untimed > 0 ? fmt::format("; {} of the passed not timed: the baseline's machine code", untimed) : "",
+                  stopped_by());
   if (entries.empty()) console.summary("the baseline has no entry for what was asked: nothing was judged");
   // A signal that comes with the last row leaves everything judged.
   return rows.size() < entries.size() ? unless_interrupted(gate_exit_code(rows)) : gate_exit_code(rows);

@@ -27,8 +27,9 @@ InvertOptions invert_options(const InvertArguments& arguments, const Suite& suit
   options.suite = suite.name;
   options.problem = problem;
   const std::string pinned = candidate_text(arguments.common);
-  options.candidate = pinned.empty() ? dispatch(problem.problem, device).candidate.print()
-                                     : parse_candidate(pinned, problem.problem, device.limits).print();
+  const DeviceInfo whole = whole_device(device);
+  options.candidate = pinned.empty() ? dispatch(problem.problem, whole).candidate.print()
+                                     : parse_candidate(pinned, problem.problem, whole.limits).print();
   options.variants = arguments.variants;
   options.processes = arguments.timing.processes;
   options.spec() = spec_of(arguments.timing);

@@ -111,15 +111,9 @@ struct Profiled {
   std::string candidate, why;  // why: it was chosen, or no family runs it
 };
 
-// What a GPU with all its SMs would run: the emulator has few.
-DeviceInfo profiled_device(DeviceInfo device) {
-  if (device.limits.emulated) device.limits = limits_of_emulated(device.limits);
-  return device;
-}
-
 // Error kBadInput where the one problem that was asked for cannot be.
 Profiled choose(const ProfileArguments& options, const NamedProblem& named, const DeviceInfo& here) {
-  const DeviceInfo device = profiled_device(here);
+  const DeviceInfo device = whole_device(here);
   const std::string pinned = candidate_text(options.common);
   named.problem.validate();
   if (!pinned.empty())

@@ -40,6 +40,8 @@ class CrosscheckTest(CliTest):
         self.assertEqual(row["ceilings"][0]["agreement"], "could not judge")
 
     def test_a_tool_that_disagrees_is_a_finding(self):
+        row = self.crosscheck("--python", "true", "--limit", "90%", codes=(NOT_JUDGED, FAILED))
+        self.assertIn("true -m flashcore.crosscheck ended well and wrote nothing; --python names a Python that imports flashcore", json.dumps(row))
         row = self.crosscheck(*self.fake_python([{"method": "liar", "times_us": [5e5] * 8}]), codes=(FAILED,))
         liar = next(m for m in row["methods"] if m["method"] == "liar")
         self.assertEqual(liar["agreement"], "disagrees")

@@ -44,6 +44,10 @@ class ExplainTest(support.CliTest):
         (entry,) = self.explain(DONE, "--arch", "sm_90", "--key", "mine", "--problem", "b64_h32_hk8_sq1_sk4000_d128_bf16")
         self.assertIn("carried over from h200 to 132 SMs; clock and DRAM bandwidth are not known", entry["expected_from"])
         self.assertIsNone(entry["floor_us"])
+        # It may be a slip, too.
+        result = self.expect(DONE, "explain", "--arch", "sm_90", "--key", "h2000", "--problem", "b1_h8_s512_d64_fp16")
+        self.assertRegex(result.stdout, r"note: no tuned table, no shipped result and no trial of --store is of 'h2000'.*h200")
+        self.assertNotIn("note:", self.expect(DONE, "explain", *H200, "--problem", "b1_h8_s512_d64_fp16").stdout)
 
     def test_a_whole_suite(self):
         entries = self.explain(DONE, *H200, "--suite", "canonical")

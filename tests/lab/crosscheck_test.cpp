@@ -147,7 +147,7 @@ TEST(Crosscheck, AMachineThatThrottledIsACause) {
   EXPECT_EQ(judge_method(hot, method(50), 0.02).agreement, Agreement::kDisagrees);
 }
 
-// On a CPU that others use too, who waits for a core is slower for it, by a few times and not by fifty.
+// On a CPU that others use too, who waits for a core is slower for it, by a few turns of the scheduler.
 TEST(Crosscheck, ABusyMachineJudgesNoSmallDisagreement) {
   EngineReading busy = engine();
   busy.others_busy = 1.9;
@@ -155,7 +155,8 @@ TEST(Crosscheck, ABusyMachineJudgesNoSmallDisagreement) {
   const MethodVerdict verdict = judge_method(busy, method(300), 0.02);
   EXPECT_EQ(verdict.agreement, Agreement::kNotJudged);
   EXPECT_NE(verdict.cause.find("1.9 cores busy"), std::string::npos);
-  EXPECT_EQ(judge_method(busy, method(5000), 0.02).agreement, Agreement::kDisagrees);
+  EXPECT_EQ(judge_method(busy, method(5000), 0.02).agreement, Agreement::kNotJudged) << "5 ms are one turn";
+  EXPECT_EQ(judge_method(busy, method(50000), 0.02).agreement, Agreement::kDisagrees);
   // Ran at another time: the machine may have been less busy then. In the same rounds nothing makes it faster.
   MethodReading faster = method(50);
   EXPECT_EQ(judge_method(busy, faster, 0.02).agreement, Agreement::kNotJudged);

@@ -270,6 +270,20 @@ TEST_F(ExperimentTest, ARunThatIsStoppedInTheMiddleKeepsItsSamplesAndHasNoVerdic
   EXPECT_EQ(rejudge_experiment(folder_ / "out").verdict, HypothesisVerdict::kInconclusive);
 }
 
+TEST_F(ExperimentTest, ACheckThatIsStoppedKeepsTheGatesThatWereJudged) {
+  const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
+  ExperimentRunOptions options;
+  options.device = "fake";
+  options.worker_executable = FLASHCORE_WORKER_HELPER;
+  options.time = false;
+  int done = 0;
+  const auto results = run_experiments(
+      {e}, options, [&](int at, int, const std::string&) { done = at; }, [&] { return done >= 2; });
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0].facts.size(), 1u) << "the control's";
+  EXPECT_TRUE(results[0].pairs.empty());
+}
+
 TEST_F(ExperimentTest, AStoredResultIsJudgedAgainWithoutRunning) {
   const Experiment e = load_experiment(write("a.yaml", yaml("fake_none:block=16,unroll=2,spread=0", "[1.05, 1.30]")));
   const ExperimentResult result = measured_result(e, 3, 3);

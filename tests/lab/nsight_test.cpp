@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 
 #include "core/error.h"
@@ -119,6 +121,23 @@ TEST(Metrics, NamesAreOneMetricEachAndStallsAreSorted) {
   EXPECT_EQ(stalls.front().first.name, "gmma");
   for (const char* bad : {"", "busy", "sm_busy", "sm__busy;rm", "sm__a b", "--metrics"})
     EXPECT_THROW(check_metric_name(bad), Error) << bad;
+}
+
+TEST(Metrics, WhatNoGpuCanCountIsTakenOut) {
+  CounterValues counters = {{"lts__t_sector_hit_rate.pct", 180},
+                            {"sm__cycles_active.avg.pct_of_peak_sustained_elapsed", 100.4},
+                            {"smsp__thread_inst_executed_per_inst_executed.ratio", 33},
+                            {"launch__registers_per_thread", 255},
+                            {"lts__t_sectors.sum", -1},
+                            {"smsp__inst_executed.sum", std::nan("")},
+                            {"gpu__time_duration.sum", 0},
+                            {"nobody__knows.sum", 1e18}};
+  const std::vector<std::string> dropped = drop_impossible(counters);
+  EXPECT_EQ(dropped.size(), 5u);
+  EXPECT_EQ(counters.size(), 3u);
+  EXPECT_NE(std::find(dropped.begin(), dropped.end(), "lts__t_sector_hit_rate.pct is 180, and at most 110 is possible"),
+            dropped.end());
+  EXPECT_NE(std::find(dropped.begin(), dropped.end(), "lts__t_sectors.sum is -1, which is impossible"), dropped.end());
 }
 
 TEST(Metrics, TheDocumentedCommandAsksForAll) {

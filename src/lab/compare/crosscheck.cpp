@@ -19,8 +19,9 @@ constexpr double kNearCeiling = 0.7;
 constexpr double kLaunchFactor = 3;
 // A loop around launches that a device waits for takes a little longer than the launches.
 constexpr double kLoopFactor = 1.1;
-// A launch that waits for others takes a few turns of the scheduler more, not thousands.
-constexpr double kBusyFactor = 10;
+// A launch that waits for others takes a few turns of the scheduler more, and twice its own time where it has half of
+// its cores. One that was timed when the machine was less busy may look faster by that factor.
+constexpr double kBusyFactor = 10, kBusyTurnsUs = 20e3;
 
 Interval exponential_of(const Interval& log) { return {std::exp(log.estimate), std::exp(log.low), std::exp(log.high)}; }
 
@@ -87,7 +88,9 @@ std::string likely_cause(const EngineReading& engine, const MethodReading& metho
 // the engine's median of short ones leaves waits out; of two that ran one after the other it may be either.
 std::string busy_cause(const EngineReading& engine, const MethodReading& method, const Interval& ratio) {
   const double least = method.interleaved ? 1 : 1 / kBusyFactor;
-  if (engine.others_busy < kBusyCores || ratio.estimate > kBusyFactor || ratio.low < least) return "";
+  const double own_us = median(method.cold ? engine.cold_us : engine.warm_us);
+  const bool beyond_waiting = median(method.times_us) - own_us > kBusyTurnsUs + own_us;
+  if (engine.others_busy < kBusyCores || beyond_waiting || ratio.low < least) return "";
   return fmt::format(
       "the machine was busy: other programs kept up to {:.1f} cores busy, and waiting for a core lies "
       "inside a time; a quiet machine would tell",

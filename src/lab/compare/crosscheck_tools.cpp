@@ -1,6 +1,7 @@
 #include "lab/compare/crosscheck_tools.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "core/child_process.h"
 #include "core/error.h"
@@ -136,6 +137,12 @@ ToolAnswers ask_python(const ToolQuestion& question) {
   if (ran.exit_code != 0)
     return all_lost(
         fmt::format("python -m flashcore.crosscheck ended with {}: {}", ran.exit_code, last_line(ran.output)));
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored))
+    return all_lost(
+        fmt::format("{} -m flashcore.crosscheck ended well and wrote nothing; --python names a Python that "
+                    "imports flashcore",
+                    question.python));
   try {
     return read_tool_answers(parse_json(read_file(file), file), "what python -m flashcore.crosscheck wrote");
   } catch (const Error& e) {

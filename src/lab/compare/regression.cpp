@@ -99,7 +99,8 @@ class EntryJudge {
     return row_;
   }
   GateRow interleaved(const AbResult& raced) {
-    row_.interleaved = true;
+    row_.interleaved = !raced.same_code;
+    row_.same_code = raced.same_code;
     row_.verdict = raced.verdict;
     row_.sentence = raced.sentence;
     row_.inert_fields = raced.inert_fields;
@@ -265,6 +266,7 @@ json gate_json(const std::vector<GateRow>& rows, const GateOptions& options) {
                        {"verdict", row.verdict},
                        {"sentence", row.sentence},
                        {"interleaved", row.interleaved},
+                       {"same_code", row.same_code},
                        {"inert_fields", row.inert_fields},
                        {"speedup", row.speedup > 0 ? json(row.speedup) : json()},
                        {"ci95", row.ci95_high > 0 ? json{row.ci95_low, row.ci95_high} : json()}});

@@ -63,6 +63,7 @@ struct GateRow {
   SpeedVerdict verdict = SpeedVerdict::kNotJudged;
   std::string sentence;
   bool interleaved = false;                         // else against a recorded time
+  bool same_code = false;                           // as the baseline's: nothing was timed, and 1 is the speedup
   double speedup = 0, ci95_low = 0, ci95_high = 0;  // 0: none
   std::vector<std::string> inert_fields;
   bool lacking = false;  // the machine could not carry it out

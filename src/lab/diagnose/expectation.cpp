@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "core/error.h"
 #include "core/problem_fields.h"
@@ -139,6 +140,15 @@ std::optional<Ceilings> shipped_ceilings(const std::string& device_key) {
       return entry["device"]["ceilings"].get<Ceilings>();
   }
   return std::nullopt;
+}
+
+std::vector<std::string> shipped_device_keys() {
+  std::set<std::string> keys;
+  for (const nlohmann::json& entry : shipped_entries())
+    if (const auto device = entry.find("device"); device != entry.end() && device->is_object())
+      keys.insert(device->value("key", ""));
+  keys.erase("");
+  return {keys.begin(), keys.end()};
 }
 
 Expectation expect_time(const PlacedProblem& problem, const std::string& candidate, const DeviceInfo& device,

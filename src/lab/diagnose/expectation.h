@@ -34,5 +34,7 @@ Expectation expect_time(const PlacedProblem& problem, const std::string& candida
 
 // The ceilings that the shipped results of such a device were held against; none if there are no results of it.
 std::optional<Ceilings> shipped_ceilings(const std::string& device_key);
+// Devices that the shipped results are of, sorted.
+std::vector<std::string> shipped_device_keys();
 
 }  // namespace flashcore

@@ -1,6 +1,7 @@
 #include "lab/diagnose/gather.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -308,13 +309,20 @@ class Gatherer {
     ProfileFacts& facts = result_.facts;
     std::string ignored;  // counters() says it
     const auto duration = value_of(kernel_of_file(ignored).counters, Metric::kDuration);
-    if (!duration || *duration <= 0)
+    if (!duration || !std::isfinite(*duration) || *duration <= 0)
       return lose("time", fmt::format("the file of counters has no {}", names_of(Metric::kDuration).front()));
     facts.time_us = *duration / 1e3;
     facts.time_from = fmt::format("{} of the file of counters", names_of(Metric::kDuration).front());
   }
 
   void counters() {
+    read_counters();
+    if (const auto dropped = drop_impossible(result_.facts.counters); !dropped.empty())
+      lose(kCountersOf, fmt::format("left out what cannot be: {}; the others may be as wrong: count again",
+                                    fmt::join(dropped, "; ")));
+  }
+
+  void read_counters() {
     ProfileFacts& facts = result_.facts;
     if (options_.counters_csv) {
       std::string warning;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
+#include <limits>
 
 #include "core/error.h"
 #include "core/foreign_text.h"
@@ -105,6 +107,30 @@ std::vector<std::string> profile_metrics() {
   for (const MetricRow& row : metric_rows()) all.insert(all.end(), row.names.begin(), row.names.end());
   for (const StallReason& reason : stall_reasons()) all.push_back(stall_metric(reason.name));
   return all;
+}
+
+std::vector<std::string> drop_impossible(CounterValues& counters) {
+  // Passes of a profiler differ, and a share that two of them make may come out above the whole.
+  constexpr double kMostPercent = 110;
+  const auto most = [](const std::string& name) {
+    const auto metric = metric_of(name);
+    if (metric == Metric::kLanesPerIssue) return 32.0;
+    if (metric == Metric::kWarpsPerSm) return 64.0;
+    if (metric == Metric::kRegistersPerThread) return 255.0;
+    const bool share = name.ends_with(".pct") || name.find(".pct_of_peak") != std::string::npos;
+    return share ? kMostPercent : std::numeric_limits<double>::max();
+  };
+  std::vector<std::string> dropped;
+  std::erase_if(counters, [&](const auto& counter) {
+    const auto& [name, value] = counter;
+    const double least = metric_of(name) == Metric::kDuration ? std::numeric_limits<double>::min() : 0;
+    if (value >= least && value <= most(name)) return false;
+    if (value > most(name) && std::isfinite(value))
+      dropped.push_back(fmt::format("{} is {:g}, and at most {:g} is possible", name, value, most(name)));
+    else dropped.push_back(fmt::format("{} is {:g}, which is impossible", name, value));
+    return true;
+  });
+  return dropped;
 }
 
 std::optional<double> value_of(const CounterValues& counters, Metric metric) {

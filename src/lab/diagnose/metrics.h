@@ -65,6 +65,10 @@ std::string stall_metric(std::string_view reason);
 std::vector<std::string> profile_metrics();
 
 using CounterValues = std::map<std::string, double>;
+// Takes out what no GPU can count (a negative number, 180% of a peak, 40 lanes of 32), as a torn file or a profiler
+// with a fault gives it: "lts__t_sector_hit_rate.pct is 180, and at most 110 is possible". A cause must not rest on
+// one.
+std::vector<std::string> drop_impossible(CounterValues& counters);
 std::optional<double> value_of(const CounterValues& counters, Metric metric);
 // Which of its names the value is of; empty: none.
 std::string name_of_value(const CounterValues& counters, Metric metric);

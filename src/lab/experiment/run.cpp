@@ -79,9 +79,18 @@ class Runner {
           result.earlier.push_back(fmt::format("{} on {}: {} {}", entry.created_at.substr(0, 10), entry.device_key,
                                                entry.verdict, entry.summary));
       const PatchScope patches(e.patches());
-      for (const NamedProblem& problem : result.experiment.problems) {
-        add_facts(worker, result, e.control, problem);
-        for (const ExperimentArm& arm : e.candidates) add_facts(worker, result, arm, problem);
+      try {
+        for (const NamedProblem& problem : result.experiment.problems) {
+          add_facts(worker, result, e.control, problem);
+          for (const ExperimentArm& arm : e.candidates) add_facts(worker, result, arm, problem);
+        }
+      } catch (const Cancelled&) {
+        // Where only gates are asked for, those that were judged are the result. A run has none without its timings.
+        if (!options_.time && !result.facts.empty()) {
+          outcomes_.emplace_back();
+          results_.push_back(std::move(result));
+        }
+        throw;
       }
       for (std::size_t arm = 0; arm < e.candidates.size(); ++arm)
         for (const NamedProblem& problem : result.experiment.problems) result.pairs.push_back({arm, problem, {}});
