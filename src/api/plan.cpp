@@ -76,12 +76,15 @@ constexpr Int32Operand kInt32Operands[] = {
      }},
 };
 
+// Where no batch within the bounds has anything to add up, all kernels give the same.
+bool needs_equal_bits(const Request& request) {
+  return request.deterministic_batch && request.problem.seqlen_q > 0 && request.problem.seqlen_kv > 0;
+}
+
 std::vector<Choice> choices_for(const Request& request, const DeviceInfo& device) {
   if (request.candidate)
     return {{parse_candidate(*request.candidate, request.problem, device.limits), "asked for", ChosenBy::kCaller}};
-  // Where there is nothing to add up, all kernels give the same.
-  if (request.deterministic_batch && request.problem.flops() > 0)
-    return {batch_invariant_choice(request.problem, device)};
+  if (needs_equal_bits(request)) return {batch_invariant_choice(request.problem, device)};
   std::vector<Choice> choices = ranked_choices(request.problem, device);
   // dispatch() has the sentence that lists every family's reason.
   if (choices.empty()) choices.push_back(dispatch(request.problem, device));
@@ -162,7 +165,7 @@ bool Plan::make(const Choice& choice, const Request& request) {
   Program program;
   if (const auto reason = why_unsuitable(choice.candidate, request, context_->info().limits, program)) {
     if (request.candidate) throw_bad_input("{}", *reason);
-    if (request.deterministic_batch && problem_.flops() > 0)
+    if (needs_equal_bits(request))
       throw_bad_input("deterministic_batch is 1, and the kernel that has its bits cannot be given these tensors: {}",
                       *reason);
     notes_.push_back(*reason);

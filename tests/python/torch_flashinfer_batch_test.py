@@ -114,7 +114,7 @@ class BatchTest(unittest.TestCase):
         q, starts = torch.randn(3, HEADS, DIM).half(), torch.arange(4).int()
         used = torch.tensor(LENGTHS).int()
         for words, options in (("deterministic_batch is 1 and candidate is 'cpu_fwd'; leave one out", {"candidate": "cpu_fwd"}),
-                               ("has a score or mask function; leave one out", {"score": "score * 2"})):  # fmt: skip
+                               ("has a score or mask function; leave one out", {"score": "s * 2"})):  # fmt: skip
             with self.subTest(words), self.assertRaisesRegex(flashcore.Error, words):
                 flashcore.paged_attention(q, *requests.pools, requests.table(), used, cu_seqlens_q=starts, max_seqlen_q=1, deterministic_batch=True, **options)
             with self.subTest(words, packed=True), self.assertRaisesRegex(flashcore.Error, words):
