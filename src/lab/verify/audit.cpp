@@ -184,8 +184,9 @@ void audit_row(const json& result, Audit& found) {
     audit(result, found.wrong);
     for (std::string& what : audit_evidence(result)) found.wrong.push_back(std::move(what));
     audit_rates(result, found.wrong);
+    const json peers = result.value("peers", json::array());
     if (result.contains("measured")) audit_samples(result, found.wrong);
-    else found.without_samples.push_back(id);
+    else if (!peers.empty()) found.without_samples.push_back(id);
   } catch (const std::exception& e) {
     found.wrong.push_back(fmt::format("{}: its figures or raw samples cannot be read: {}", id, e.what()));
   }

@@ -11,7 +11,7 @@ namespace flashcore {
 
 struct Audit {
   std::vector<std::string> wrong;            // one sentence for each figure that does not follow
-  std::vector<std::string> without_samples;  // problems with times that nothing in the file can confirm
+  std::vector<std::string> without_samples;  // problems with ratios that nothing in the file can confirm
   // Sessions whose clocks were lowered, or whose machine was busy: told, and no fault of the file.
   std::vector<std::string> remarks;
 };
