@@ -58,8 +58,9 @@ std::optional<CallFault> check_arguments(const JudgedCall& call, int promised, n
 std::optional<CallFault> check_lengths(const JudgedCall& call, nlohmann::json& evidence);
 
 // kUsedLengths: of a ragged batch, a launch with seqused_q and seqused_kv takes that many rows and keys of each
-// sequence, wherever it begins, and writes no others; behind the used ones of q, k and v lies NaN. Sets
-// evidence["used_lengths"] to the number of sets of lengths.
+// sequence, wherever it begins, and writes no others; behind the used ones of q, k and v lies NaN. A sequence with more
+// keys than it can have gives NaN, and so do pages that do not exist. Sets evidence["used_lengths"] to the number of
+// launches.
 std::optional<CallFault> check_used_lengths(const JudgedCall& call, nlohmann::json& evidence);
 
 }  // namespace flashcore
