@@ -104,7 +104,9 @@ class GateTest(CliTest):
             document = json.load(file)
         self.assertEqual(document["margin"], 0.02)
         self.assertEqual(document["results"][0]["verdict"], "SAME")
-        self.assertTrue(document["results"][0]["interleaved"])
+        self.assertTrue(document["results"][0]["same_code"], "the machine code is the baseline's")
+        self.assertFalse(document["results"][0]["interleaved"], "so nothing was timed")
+        self.assertIn("not timed", result.stdout)
 
     def test_a_baseline_says_how_busy_the_machine_was(self):
         document = self.record()
