@@ -57,7 +57,9 @@ typedef enum fc_scaling {
   FC_SCALING_USUAL = 0,  /* one a tensor for 8 bits and quantised caches, none for others */
   FC_SCALING_NONE = 1,   /* none: they are what is stored */
   FC_SCALING_TENSOR = 2, /* one for each of q, k and v */
-  FC_SCALING_HEAD = 3    /* [batch, heads_kv] for each: query head h has that of key head h / (heads_q / heads_kv) */
+  FC_SCALING_HEAD = 3,   /* [batch, heads_kv] for each: query head h has that of key head h / (heads_q / heads_kv) */
+  FC_SCALING_TOKEN = 4   /* of a quantised cache, one for each key and key head: [batch, heads_kv, seqlen_kv], or of a
+                          * paged one [pages, heads_kv, page_size]. Since ABI version 10 */
 } fc_scaling;
 
 /* Which keys a query row sees. Bottom-right: the last row sees every key (FlashAttention, decoding); top-left: row i
@@ -272,10 +274,11 @@ FC_API fc_status fc_plan_launch(fc_plan plan, const void* q, const void* k, cons
                                 void* stream);
 
 /* The same of 8-bit q, k and v, with their factors: fp32, each positive and finite, in memory of the plan's device. One
- * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous. S = scale * descale_q * descale_k * (q k^T), and o =
- * descale_v * (softmax(S) v). Of a quantised cache descale_q is null. They are read when the launch runs. On the CPU a
- * factor that is zero, negative, NaN or infinite is refused; on a GPU nobody looks. Null for a plan without factors.
- * Since ABI version 4 */
+ * of each, or with FC_SCALING_HEAD [batch, heads_kv], contiguous; with FC_SCALING_TOKEN one for each key, which scales
+ * its column of S and its row of v: of keys that no sequence has they may be anything. S = scale * descale_q *
+ * descale_k * (q k^T), and o = descale_v * (softmax(S) v). Of a quantised cache descale_q is null. They are read when
+ * the launch runs. On the CPU a factor that is zero, negative, NaN or infinite is refused, but for those of keys; on a
+ * GPU nobody looks. Null for a plan without factors. Since ABI version 4 */
 FC_API fc_status fc_plan_launch_scaled(fc_plan plan, const void* q, const void* k, const void* v, void* o, float* lse,
                                        const float* descale_q, const float* descale_k, const float* descale_v,
                                        void* stream);
@@ -399,17 +402,21 @@ typedef struct fc_append_operands {
    * and sin; and whose boundaries leave the tensor. Nothing is written for it. */
   uint32_t* refused;
   /* The factors of a quantised cache, fp32, which fc_operands is given as well: one each, or with FC_SCALING_HEAD
-   * [batch, heads_kv]. Null with FC_SCALING_NONE, and for caches of dtype */
+   * [batch, heads_kv]. Null with FC_SCALING_NONE and FC_SCALING_TOKEN, and for caches of dtype */
   const float *descale_k, *descale_v;
   int32_t scaling;        /* fc_scaling */
   int32_t unused_scaling; /* padding */
+  /* With FC_SCALING_TOKEN: where the factors of keys go, [pages, heads_kv, page_size]. The new keys' are written: the
+   * largest finite magnitude of the row over the largest number of the cache's type; 1 for a row of zeros. Since ABI
+   * version 10: a struct_size without the two is accepted */
+  float *new_descale_k, *new_descale_v;
 } fc_append_operands;
 
 #define FC_APPEND_OPERANDS_INIT                                                                                 \
   {                                                                                                             \
     (uint32_t)sizeof(fc_append_operands), 0, 0, 0, 0, 0, 0, NULL, NULL, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, NULL, \
         {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL, 0, 0, NULL, NULL,  \
-        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, NULL, FC_SCALING_USUAL, 0                                 \
+        {0, 0, 0}, {0, 0, 0}, NULL, NULL, NULL, NULL, NULL, FC_SCALING_USUAL, 0, NULL, NULL                     \
   }
 
 /* Compiles and loads the kernel, or finds it. As fc_plan_create it may be done during a capture. */

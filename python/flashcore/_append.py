@@ -176,10 +176,12 @@ class _Call:
         if self.k.dtype == self.k_cache.dtype and (descale_k is not None or descale_v is not None):
             role = "descale_v" if descale_k is None else "descale_k"
             raise Error(f"{role} is given and k is {self.k.dtype} as its cache; leave it out: such rows are copied as they are")
-        found = _factors.read(self.k, self.k_cache, (None, descale_k, descale_v), lambda: self.operands, self.stream)
+        found = _factors.read(self.k, self.k_cache, (None, descale_k, descale_v), lambda: self.operands, self.stream, written=True)
         self.keep.append(found.keep)
         self.operands.scaling = found.scaling
-        if found.addresses:
+        if found.scaling == _factors.TOKEN:
+            _, self.operands.new_descale_k, self.operands.new_descale_v = found.addresses
+        elif found.addresses:
             _, self.operands.descale_k, self.operands.descale_v = found.addresses
 
     def launch(self, rotary: tuple[int, str], written: tuple[Any, ...]) -> None:
@@ -228,7 +230,9 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
             cache_seqlens itself.
         refused: int32 [1]: the number of refused rows is added to it.
         stream: as of `attention`.
-        descale_k, descale_v: factors of a quantised cache, as of `attention`; None: 1.
+        descale_k, descale_v: factors of a quantised cache, as of `attention`; None: 1. Those of keys, float32 [pages, heads_kv, page_size]
+            whatever the layout, are written for the new ones: the row's largest finite magnitude over the largest number of the cache's
+            type, or 1 where it has none.
 
     Returns:
         The turned q, or None without q. Nothing is written for a row whose sequence has a negative length, no place in its row of the table,
@@ -264,7 +268,8 @@ def append(k: Any, v: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, *, bl
     call.factors(descale_k, descale_v)
     o.new_seqlens = call.int32s(new_seqlens, "new_seqlens", batch, written=True)
     o.refused = call.int32s(refused, "refused", 1, written=True)
-    call.launch(rotary, (k_cache, v_cache, turned, new_seqlens, refused))
+    new_factors = (descale_k, descale_v) if o.scaling == _factors.TOKEN else ()
+    call.launch(rotary, (k_cache, v_cache, turned, new_seqlens, refused, *new_factors))
     return turned
 
 
@@ -284,4 +289,4 @@ def append_rows(k: Any, v: Any, k_cache: Any, v_cache: Any, row_sequences: Any, 
         return
     o.row_sequences, o.row_positions = call.int32s(row_sequences, "row_sequences", rows), call.int32s(row_positions, "row_positions", rows)
     o.block_table, o.table_starts = call.int32s(indices, "indices", pages.shape[0]), call.int32s(indptr, "indptr", starts.shape[0])
-    call.launch((_NO_ROTARY, "fp32"), (k_cache, v_cache))
+    call.launch((_NO_ROTARY, "fp32"), (k_cache, v_cache, *((descale_k, descale_v) if o.scaling == _factors.TOKEN else ())))

@@ -15,8 +15,8 @@ from ._library import Error
 DTYPES = ("e4m3", "e5m2")
 CACHES = (*DTYPES, "int8")  # of k and v beside q of 16 or 32 bits
 OUTPUTS = ("bf16", "fp16", "e4m3", "e5m2")
-USUAL, NONE, TENSOR, HEAD = 0, 1, 2, 3  # fc_scaling
-_WORDS = {None: USUAL, "none": NONE, "tensor": TENSOR, "head": HEAD}
+USUAL, NONE, TENSOR, HEAD, TOKEN = 0, 1, 2, 3, 4  # fc_scaling
+_WORDS = {None: USUAL, "none": NONE, "tensor": TENSOR, "head": HEAD, "token": TOKEN}
 _ROLES = ("descale_q", "descale_k", "descale_v")
 
 
@@ -50,8 +50,8 @@ def number_of(scaling: Any, dtype: str) -> int:
     try:
         number = _WORDS[scaling]
     except (KeyError, TypeError):
-        raise Error(f"scaling is {scaling!r}; use 'tensor', 'head' or 'none'") from None
-    if number in (TENSOR, HEAD) and dtype not in CACHES:
+        raise Error(f"scaling is {scaling!r}; use 'tensor', 'head', 'token' or 'none'") from None
+    if number in (TENSOR, HEAD, TOKEN) and dtype not in CACHES:
         raise Error(f"scaling is {scaling!r} and k is {dtype}; leave it out: only arrays of 8 bits have factors")
     return number
 
@@ -97,8 +97,9 @@ def contiguous_beside(found: View, role: str, q: View) -> View:
     return found
 
 
-def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stream: int | None) -> Factors:
-    """Error, naming the argument, for factors that do not suit q, k and v, or one another."""
+def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], Any], stream: int | None, *, written: bool = False) -> Factors:
+    """Error, naming the argument, for factors that do not suit q, k and v, or one another. `sizes`: what has the batch, heads_kv and, where
+    each key may have a factor of its own, shape_of_keys. `written`: such factors are outputs."""
     given = {role: x is not None for role, x in zip(_ROLES, descales)}
     if not any(given.values()):
         return _NO_FACTORS
@@ -114,6 +115,7 @@ def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], A
                     f"{first} is given and {missing} is not; give both, or none")  # fmt: skip
     made, addresses, keep = sizes(), [0] * (len(_ROLES) - len(needed)), []
     shape_of_heads = (made.batch, made.heads_kv)
+    shape_of_keys = getattr(made, "shape_of_keys", None) if needed != _ROLES else None
     kinds = []
     for role, x in zip(needed, descales[len(_ROLES) - len(needed) :]):
         if isinstance(x, numbers.Real) and not isinstance(x, bool):
@@ -126,11 +128,17 @@ def read(q: View, k: View, descales: tuple[Any, Any, Any], sizes: Callable[[], A
                 kinds.append(HEAD)
             elif found.shape in ((), (1,)):
                 kinds.append(TENSOR)
+            elif found.shape == shape_of_keys:
+                kinds.append(TOKEN)
+                if written:
+                    _arrays.output(x, role, stream)
             else:
-                raise Error(f"{role} has shape {found.shape}; give one element, or [batch, heads_kv] = {shape_of_heads}")
+                of_keys = f", or of each key {shape_of_keys}" if shape_of_keys else ""
+                raise Error(f"{role} has shape {found.shape}; give one element, or [batch, heads_kv] = {shape_of_heads}{of_keys}")
         addresses.append(address)
         keep.append(cell)
     if len(set(kinds)) != 1:
-        raise Error(f"{needed[kinds.index(HEAD)]} has a factor for each key head and {needed[kinds.index(TENSOR)]} one for all; give all "
-                    f"{'three ' if needed == _ROLES else ''}alike")  # fmt: skip
+        words = {TENSOR: "one for all", HEAD: "a factor for each key head", TOKEN: "a factor for each key"}
+        least, most = needed[kinds.index(min(kinds))], needed[kinds.index(max(kinds))]
+        raise Error(f"{most} has {words[max(kinds)]} and {least} {words[min(kinds)]}; give all {'three ' if needed == _ROLES else ''}alike")
     return Factors(kinds[0], tuple(addresses), keep)

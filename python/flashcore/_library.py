@@ -113,10 +113,15 @@ class AppendOperands(ctypes.Structure):
         ("heads_q", ctypes.c_int64), ("rows_q", ctypes.c_int64), ("q", ctypes.c_size_t), ("q_out", ctypes.c_size_t), ("q_strides", Strides),
         ("q_out_strides", Strides), ("cu_seqlens_q", ctypes.c_size_t), ("new_seqlens", ctypes.c_size_t), ("refused", ctypes.c_size_t),
         ("descale_k", ctypes.c_size_t), ("descale_v", ctypes.c_size_t), ("scaling", ctypes.c_int32), ("unused_scaling", ctypes.c_int32),
+        ("new_descale_k", ctypes.c_size_t), ("new_descale_v", ctypes.c_size_t),
     ]  # fmt: skip
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(struct_size=ctypes.sizeof(AppendOperands), **fields)
+
+    @property
+    def shape_of_keys(self) -> tuple[int, int, int]:
+        return (self.pages, self.heads_kv, self.page_size)
 
 
 TIMED_CALL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)

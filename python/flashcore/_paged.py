@@ -49,6 +49,10 @@ class _Sizes:
         if self.table_stride < self.max_pages:
             raise Error(f"block_table has stride {self.table_stride} and {self.max_pages} columns; its rows must not overlap: copy it")
 
+    @property
+    def shape_of_keys(self) -> tuple[int, int, int]:
+        return (self.pages, self.heads_kv, self.page_size)
+
     def output_shape(self) -> tuple[int, int, int]:
         return (self.total_q, self.heads_q, self.head_dim_v)
 
@@ -98,7 +102,8 @@ def paged_attention(q: Any, k_cache: Any, v_cache: Any, block_table: Any, sequse
         return_lse: also return the log-sum-exp of each row, float32 [heads, total_q].
         stream, candidate: as of `attention`.
         descale_q, descale_k, descale_v: of 8-bit q and caches, as of `attention`: [batch, heads_kv] by sequence. Of a quantised cache,
-            8-bit pages beside q of 16 or 32 bits, descale_k and descale_v.
+            8-bit pages beside q of 16 or 32 bits, descale_k and descale_v, of which each key may have its own: float32
+            [pages, heads_kv, page_size], whatever the layout. `append` finds and writes them.
         score, mask, tensors, bias, prefix: as of `varlen_attention`.
         deterministic_batch: as of `varlen_attention`; bits do not depend on the size and order of pages either.
 

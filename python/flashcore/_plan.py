@@ -216,6 +216,10 @@ class _Sizes:
         if dim_k != self.head_dim:
             raise Error(f"q has head_dim {self.head_dim} and k has {dim_k}; both must agree")
 
+    @property
+    def shape_of_keys(self) -> tuple[int, int, int]:
+        return (self.batch, self.heads_kv, self.seqlen_kv)
+
     def _axes(self, x: View) -> tuple[int, ...]:
         return tuple(x.shape[axis] for axis in self.order)
 
@@ -353,7 +357,8 @@ def attention(q: Any, k: Any, v: Any, *, causal: Any = False, scale: float | Non
         descale_q, descale_k, descale_v: of 8-bit q, k and v: what their numbers are multiplied with, all three or none; of a quantised
             cache descale_k and descale_v. A number
             or a float32 array of one element for a whole tensor, or float32 [batch, heads_kv] for each key head and the query heads
-            that read it. Positive and finite (not looked at on a GPU).
+            that read it; of a quantised cache also float32 [batch, heads_kv, seqlen_kv], whatever the layout, for each key. Positive and
+            finite (not looked at on a GPU, nor of keys).
         softcap: from 1e-6 to 1e6: a score s = scale · q kᵀ becomes softcap · tanh(s / softcap) before it is masked (Gemma 2, Grok).
         alibi: slopes of ALiBi, float32 [heads] or [batch, heads]: after softcap, slope · |i + seqlen_kv - seqlen_q - j| is taken
             from the score of row i and key j, as with FlashAttention's alibi_slopes. Finite, and in size at most

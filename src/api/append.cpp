@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -23,17 +24,18 @@ constexpr std::int64_t kMostRows = std::numeric_limits<std::int32_t>::max() / 2;
 constexpr std::int64_t kMostColumns = 1 << 20, kMostReach = std::int64_t{1} << 56;
 constexpr std::int64_t kMostKeys = std::int64_t{1} << 40;  // of a pool
 
+// `least`: the size that callers of an older header have.
 template <class Struct>
-Struct whole_struct(const Struct* given, Struct initial, const char* name) {
+Struct whole_struct(const Struct* given, Struct initial, const char* name, std::size_t least = sizeof(Struct)) {
   if (!given) throw_bad_input("the {} is null; start from {}", name, name);
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size != sizeof(Struct))
+  if (size != sizeof(Struct) && size != least)
     throw_bad_input(
         "{}.struct_size is {}, and this library (ABI version {}) knows {}: start from the INIT macro, or use the "
         "library that belongs to the header",
         name, size, FC_ABI_VERSION, sizeof(Struct));
-  std::memcpy(&initial, given, sizeof(Struct));
+  std::memcpy(&initial, given, size);
   return initial;
 }
 
@@ -224,21 +226,43 @@ class Reader {
     add(name, at, {params_.pages, x.heads, params_.page_size, x.dim, s.batch, s.head, s.row}, true, item);
   }
 
+  // Of a quantised cache with a factor for each key, which are written.
+  void new_factors(const char* name, float* at, bool by_token, float*& to) {
+    if (!by_token && at) throw_bad_input("{} is given and scaling is not FC_SCALING_TOKEN; leave it null", name);
+    if (!by_token || params_.pages == 0) return;
+    check_address(name, at, sizeof(float));
+    const std::int64_t bytes =
+        std::int64_t{params_.pages} * params_.page_size * params_.k.heads * static_cast<std::int64_t>(sizeof(float));
+    allocations().check(name, at, 0, bytes);
+    note({name, at, Footprint({1, 1, 1, bytes, bytes, bytes, bytes}, 1), true});
+    to = at;
+  }
+
   // Of a quantised cache.
   void factors() {
-    if (given_.scaling < FC_SCALING_USUAL || given_.scaling > FC_SCALING_HEAD)
+    if (given_.scaling < FC_SCALING_USUAL || given_.scaling > FC_SCALING_TOKEN)
       throw_bad_input(
-          "scaling is {}; use FC_SCALING_USUAL (0), FC_SCALING_NONE (1), FC_SCALING_TENSOR (2) or FC_SCALING_HEAD (3)",
+          "scaling is {}; use FC_SCALING_USUAL (0), FC_SCALING_NONE (1), FC_SCALING_TENSOR (2), FC_SCALING_HEAD (3) or "
+          "FC_SCALING_TOKEN (4)",
           given_.scaling);
-    const bool quantises = kind_.cache != CacheElement::kAsQ;
-    const bool scaled = quantises && given_.scaling != FC_SCALING_NONE, by_head = given_.scaling == FC_SCALING_HEAD;
+    const bool quantises = kind_.cache != CacheElement::kAsQ, by_token = given_.scaling == FC_SCALING_TOKEN;
+    if (by_token && !quantises)
+      throw_bad_input(
+          "scaling is FC_SCALING_TOKEN and the caches are of dtype, which has no factors; use "
+          "FC_SCALING_USUAL, or a handle whose cache_dtype has 8 bits");
+    new_factors("new_descale_k", given_.new_descale_k, by_token, params_.new_descale_k);
+    new_factors("new_descale_v", given_.new_descale_v, by_token, params_.new_descale_v);
+    const bool scaled = quantises && given_.scaling != FC_SCALING_NONE && !by_token,
+               by_head = given_.scaling == FC_SCALING_HEAD;
     const std::int64_t count = by_head ? std::int64_t{params_.batch} * params_.k.heads : 1;
     for (const auto& [name, at, descale] : {std::tuple("descale_k", given_.descale_k, &params_.descale_k),
                                             std::tuple("descale_v", given_.descale_v, &params_.descale_v)}) {
       if (!scaled) {
         if (at)
           throw_bad_input("{} is given and {}; leave it null", name,
-                          quantises ? "scaling is FC_SCALING_NONE" : "the caches are of dtype, which has no factors");
+                          by_token    ? "scaling is FC_SCALING_TOKEN, whose factors are new_descale_k and _v"
+                          : quantises ? "scaling is FC_SCALING_NONE"
+                                      : "the caches are of dtype, which has no factors");
         continue;
       }
       check_address(name, at, sizeof(float));
@@ -350,7 +374,7 @@ class Reader {
   const fc_append_operands& given_;
   std::int64_t item_;
   append::AppendParams params_{};
-  std::array<Tensor, 22> tensors_{};
+  std::array<Tensor, 24> tensors_{};
   std::size_t count_ = 0;
 };
 
@@ -364,8 +388,8 @@ Append::Append(std::shared_ptr<Context> context, const fc_append_kind* given)
 }
 
 void Append::launch(const fc_append_operands* given, void* stream) const {
-  const fc_append_operands whole =
-      whole_struct(given, fc_append_operands FC_APPEND_OPERANDS_INIT, "fc_append_operands");
+  const fc_append_operands whole = whole_struct(given, fc_append_operands FC_APPEND_OPERANDS_INIT, "fc_append_operands",
+                                                offsetof(fc_append_operands, new_descale_k));
   const Reader reader(*context_, kind_, whole);
   if (context_->on_cpu()) {
     if (stream) throw_bad_input("a stream was given, and the CPU has none; give null");

@@ -60,15 +60,27 @@ void require_no_kv_dtype(const fc_attention& a) {
     throw_bad_input("kv_dtype is {} and given has no FC_GIVEN_KV_DTYPE; add it, or leave kv_dtype 0", a.kv_dtype);
 }
 
+std::int32_t number_of_scaling(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kNone: return FC_SCALING_NONE;
+    case Scaling::kTensor: return FC_SCALING_TENSOR;
+    case Scaling::kHead: return FC_SCALING_HEAD;
+    case Scaling::kToken: return FC_SCALING_TOKEN;
+  }
+  throw_internal("no such scaling");
+}
+
 std::string scaling_word(std::int32_t value, const Problem& problem) {
   switch (value) {
     case FC_SCALING_USUAL: return std::string(to_string(problem.usual_scaling()));
     case FC_SCALING_NONE: return "none";
     case FC_SCALING_TENSOR: return "tensor";
     case FC_SCALING_HEAD: return "head";
+    case FC_SCALING_TOKEN: return "token";
     default:
       throw_bad_input(
-          "scaling is {}; use FC_SCALING_USUAL (0), FC_SCALING_NONE (1), FC_SCALING_TENSOR (2) or FC_SCALING_HEAD (3)",
+          "scaling is {}; use FC_SCALING_USUAL (0), FC_SCALING_NONE (1), FC_SCALING_TENSOR (2), FC_SCALING_HEAD (3) or "
+          "FC_SCALING_TOKEN (4)",
           value);
   }
 }
@@ -399,10 +411,7 @@ fc_attention request_of_id(const char* id) {
     a.o_dtype = static_cast<std::int32_t>(*problem.o_dtype);
     a.given |= FC_GIVEN_O_DTYPE;
   }
-  if (problem.scaling)
-    a.scaling = *problem.scaling == Scaling::kNone   ? FC_SCALING_NONE
-                : *problem.scaling == Scaling::kHead ? FC_SCALING_HEAD
-                                                     : FC_SCALING_TENSOR;
+  if (problem.scaling) a.scaling = number_of_scaling(*problem.scaling);
   a.batch = problem.batch;
   a.heads_q = problem.heads_q;
   a.heads_kv = problem.heads_kv;

@@ -100,7 +100,7 @@ class Generator {
     extreme_v_ = size_of(p_.output_dtype()) == 1 ? 1 : kExtremeValue;
     const double negative = is_8bit ? kNegativeLogitOf8Bits : kNegativeLogit;
     negative_ = negative / scale;
-    if (problem.descale_count() == 0) return;
+    if (!problem.has_descales()) return;
     // Factors of 8-bit types that are far below and far above 1; q makes up for k's.
     if (pattern == Pattern::kPeaked) by_k_ = by_v_ = 0x1p-10;
     if (pattern == Pattern::kConstant) by_k_ = by_v_ = 0x1p8;
@@ -311,22 +311,43 @@ void for_each_row(const TensorLayout& layout, const Body& body) {
   });
 }
 
+template <class Value>
+float largest_of_row(const TensorLayout& layout, std::int64_t batch, std::int64_t head, std::int64_t row,
+                     const Value& value) {
+  float largest = 0;
+  for (std::int64_t column = 0; column < layout.columns; ++column) {
+    const float magnitude = std::abs(value(Place{batch, head, row, column}));
+    if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+  }
+  return largest;
+}
+
+// Of each row its own. Rows of nobody's pages have NaN: what the pool of an engine holds there may be anything.
+template <class Value>
+std::vector<float> factors_of_rows(DType dtype, const TensorLayout& layout, const Value& value) {
+  std::vector<float> factors(static_cast<std::size_t>(layout.batch * layout.heads * layout.rows));
+  const auto largest = static_cast<float>(precision_of(dtype).largest);
+  for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
+    float& factor = factors[static_cast<std::size_t>((batch * layout.heads + head) * layout.rows + row)];
+    const float magnitude = largest_of_row(layout, batch, head, row, value);
+    const bool is_nobodys = magnitude == 0 && layout.columns > 0 && std::isnan(value(Place{batch, head, row, 0}));
+    factor = is_nobodys ? std::numeric_limits<float>::quiet_NaN() : magnitude > 0 ? magnitude / largest : 1;
+  });
+  return factors;
+}
+
 // The factors that make the largest finite magnitude of each group of heads the largest number of the type. `group`:
 // heads that share one with Scaling::kHead.
 template <class Value>
 std::vector<float> factors_of(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
                               const BatchOf& batch_of, const Value& value) {
+  if (!problem.has_descales()) return {};
   std::vector<float> factors(static_cast<std::size_t>(problem.descale_count()), 0.0f);
-  if (factors.empty()) return factors;
   std::vector<float> heads(static_cast<std::size_t>(problem.batch * layout.heads), 0.0f);
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
-    float largest = 0;
-    for (std::int64_t column = 0; column < layout.columns; ++column) {
-      const float magnitude = std::abs(value(Place{batch, head, row, column}));
-      if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
-    }
     // Pages of one sequence are rows of several entries.
-    raise_to(heads[static_cast<std::size_t>(batch_of(batch, row) * layout.heads + head)], largest);
+    raise_to(heads[static_cast<std::size_t>(batch_of(batch, row) * layout.heads + head)],
+             largest_of_row(layout, batch, head, row, value));
   });
   for (std::size_t head = 0; head < heads.size(); ++head) {
     float& factor = factors[factors.size() == 1 ? 0 : head / static_cast<std::size_t>(group)];
@@ -343,11 +364,13 @@ template <class Value>
 HostTensor draw(const Problem& problem, DType dtype, const TensorLayout& layout, std::int64_t group,
                 const BatchOf& batch_of, std::vector<float>& factors, const Value& value) {
   if (size_of(dtype) > 1) return fill(dtype, layout, value);
-  factors = factors_of(problem, dtype, layout, group, batch_of, value);
+  const bool by_token = problem.input_scaling() == Scaling::kToken;
+  factors =
+      by_token ? factors_of_rows(dtype, layout, value) : factors_of(problem, dtype, layout, group, batch_of, value);
   HostTensor tensor(dtype, layout);
   std::fill(tensor.data.begin(), tensor.data.end(), nan_code(dtype));  // which stays between the rows
   for_each_row(layout, [&](std::int64_t batch, std::int64_t head, std::int64_t row) {
-    const float factor = descale_at(problem, factors, batch_of(batch, row), head / group);
+    const float factor = descale_at(problem, factors, by_token ? batch : batch_of(batch, row), head / group, row);
     const std::int64_t first = layout.offset(batch, head, row);
     for (std::int64_t column = 0; column < layout.columns; ++column)
       store_quantised(tensor, first + column, value(Place{batch, head, row, column}) / factor);
@@ -502,9 +525,19 @@ std::vector<ElementTensor> make_tensors(const Problem& problem, std::uint64_t se
   return tensors;
 }
 
-float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv) {
+float descale_at(const Problem& problem, const std::vector<float>& descales, std::int64_t batch, std::int64_t head_kv,
+                 std::int64_t row) {
   if (descales.empty()) return 1;
-  return descales[descales.size() == 1 ? 0 : static_cast<std::size_t>(batch * problem.heads_kv + head_kv)];
+  std::int64_t at = 0;
+  switch (problem.input_scaling()) {
+    case Scaling::kNone: return 1;
+    case Scaling::kTensor: break;
+    case Scaling::kHead: at = batch * problem.heads_kv + head_kv; break;
+    case Scaling::kToken:
+      at = (batch * problem.heads_kv + head_kv) * (problem.paged() ? problem.page_size : problem.seqlen_kv) + row;
+      break;
+  }
+  return descales[static_cast<std::size_t>(at)];
 }
 
 float slope_at(const Problem& problem, const std::vector<float>& alibi, std::int64_t batch, std::int64_t head) {

@@ -116,6 +116,11 @@ ProblemLayouts make_paged_layouts(const Problem& p, Layout layout, std::int64_t 
   return layouts;
 }
 
+std::int64_t descale_count(const Problem& problem, const ProblemLayouts& layouts) {
+  if (problem.input_scaling() != Scaling::kToken) return problem.descale_count();
+  return layouts.k.batch * layouts.k.heads * layouts.k.rows;
+}
+
 ProblemLayouts make_layouts(const PlacedProblem& problem) { return make_layouts(problem, problem.layout); }
 
 }  // namespace flashcore

@@ -20,6 +20,7 @@ std::string_view to_string(Scaling scaling) {
     case Scaling::kNone: return "none";
     case Scaling::kTensor: return "tensor";
     case Scaling::kHead: return "head";
+    case Scaling::kToken: return "token";
   }
   throw_internal("unknown scaling {}", static_cast<int>(scaling));
 }
@@ -57,6 +58,7 @@ std::int64_t Problem::descale_count() const {
     case Scaling::kNone: return 0;
     case Scaling::kTensor: return 1;
     case Scaling::kHead: return batch * heads_kv;
+    case Scaling::kToken: throw_internal("{} has factors for each key: ask for those of its layouts", id());
   }
   throw_internal("unknown scaling {}", static_cast<int>(input_scaling()));
 }
@@ -163,15 +165,16 @@ double bytes_of_rows(const Problem& p) {
   const double read =
       q_rows * static_cast<double>(p.head_dim) * static_cast<double>(size_of(p.dtype)) +
       kv_rows * static_cast<double>(p.head_dim + p.head_dim_v) * static_cast<double>(size_of(p.cache_dtype()));
+  const double factors = p.input_scaling() == Scaling::kToken ? 2 * 4.0 * kv_rows : 0;
   const double written = o_rows * static_cast<double>(p.head_dim_v) * static_cast<double>(size_of(p.output_dtype()));
-  return read + written + o_rows * 4.0;
+  return read + factors + written + o_rows * 4.0;
 }
 
 }  // namespace
 
 double Problem::bytes() const {
-  const double by_head =
-      4.0 * static_cast<double>(descale_q_count() + 2 * descale_count() + alibi_count() + sink_count());
+  const std::int64_t descales = input_scaling() == Scaling::kToken ? 0 : descale_q_count() + 2 * descale_count();
+  const double by_head = 4.0 * static_cast<double>(descales + alibi_count() + sink_count());
   if (!ragged()) return bytes_of_rows(*this) + by_head;
   double sum = by_head;
   for (const SequenceLengths& each : sequences()) {

@@ -2,6 +2,7 @@
 // Problem: what to compute. It says nothing of how (tiles and stages belong to a family's config), nor of where
 // operands lie (core/operands.h). Its fields are those of the table in core/problem_fields.cpp.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,8 +39,10 @@ enum class Scaling {
   kNone,    // none: they are what is stored
   kTensor,  // one for each operand
   kHead,    // one for each batch entry and kv head, and the query heads that read it (FlashAttention's descales)
+  kToken,   // one for each key and kv head, which lie as the keys do: of a quantised cache
 };
-std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head"
+inline constexpr std::array kAllScalings = {Scaling::kNone, Scaling::kTensor, Scaling::kHead, Scaling::kToken};
+std::string_view to_string(Scaling scaling);  // "none" | "tensor" | "head" | "token"
 
 // ALiBi: a bias that falls with the distance between a row's own key and the key, by a slope for each query head.
 // The own key is i + seqlen_kv - seqlen_q however the mask is aligned, as in FlashAttention.
@@ -111,7 +114,9 @@ struct Problem {
   DType output_dtype() const { return o_dtype.value_or(usual_output(dtype)); }
   Scaling usual_scaling() const { return may_be_scaled() ? Scaling::kTensor : Scaling::kNone; }
   Scaling input_scaling() const { return scaling.value_or(usual_scaling()); }
-  // Values in each of descale_k and descale_v, and in descale_q where q has 8 bits too: 0, 1 or batch x heads_kv.
+  bool has_descales() const { return input_scaling() != Scaling::kNone; }
+  // Values in each of descale_k and descale_v, and in descale_q where q has 8 bits too: 0, 1 or batch x heads_kv. With
+  // Scaling::kToken it depends on the layouts: descale_count() of core/operands.h.
   std::int64_t descale_count() const;
   std::int64_t descale_q_count() const { return is_8bit() ? descale_count() : 0; }
 

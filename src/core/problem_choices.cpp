@@ -25,6 +25,8 @@ constexpr std::array<DType, 9> kDTypes = {DType::kF32,  DType::kF16,  DType::kF1
 constexpr std::array<DType, 6> kOutputs8 = {DType::kBF16, DType::kBF16, DType::kBF16,
                                             DType::kF16,  DType::kE4M3, DType::kE5M2};
 constexpr std::array<Scaling, 4> kScalings8 = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead, Scaling::kNone};
+constexpr std::array<Scaling, 6> kScalingsOfCaches = {Scaling::kTensor, Scaling::kTensor, Scaling::kHead,
+                                                      Scaling::kToken,  Scaling::kToken,  Scaling::kNone};
 constexpr std::array<DType, 4> kCaches = {DType::kE4M3, DType::kE4M3, DType::kE5M2, DType::kInt8};
 constexpr std::array<Lengths, 4> kRagged = {Lengths::kRandom, Lengths::kRandom, Lengths::kHalving, Lengths::kFull};
 // Those in use, and odd ones: a page that holds more than a sequence, and one that no tile divides.
@@ -194,7 +196,7 @@ void draw_page_size(Problem& p, Draws& draws) {
   if (draws.one_in(2)) p.page_size = draws.pick(kPageSizes);
   if (p.is_8bit() || !draws.one_in(3)) return;
   p.kv_dtype = draws.pick(kCaches);
-  const Scaling scaling = draws.pick(kScalings8);
+  const Scaling scaling = p.paged() ? draws.pick(kScalingsOfCaches) : draws.pick(kScalings8);
   if (scaling != p.usual_scaling()) p.scaling = scaling;
 }
 
@@ -329,6 +331,8 @@ std::vector<Problem> plainer_pages(const Problem& from) {
       with_each(from, smaller_sizes(from.page_size, 1), [](Problem& p, std::int64_t size) { p.page_size = size; });
   problems.insert(problems.begin(), from);
   problems.front().page_size = 0;
+  // Packed keys have no factors of their own.
+  if (from.input_scaling() == Scaling::kToken) problems.front().scaling.reset();
   return problems;
 }
 

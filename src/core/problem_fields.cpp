@@ -32,6 +32,8 @@ int cache_element(const Problem& p) {
   return p.has_quantised_cache() ? static_cast<int>(*p.kv_dtype) - static_cast<int>(kCacheDTypes[0]) + 1 : 0;
 }
 
+int has_token_factors(const Problem& p) { return p.input_scaling() == Scaling::kToken ? 1 : 0; }
+
 template <Whole kMember>
 FieldValue get(const Problem& p) {
   return p.*kMember;
@@ -90,9 +92,9 @@ void set_output(Problem& p, const FieldValue& value) {
 void set_scaling(Problem& p, const FieldValue& value) {
   const std::string& word = std::get<std::string>(value);
   std::optional<Scaling> found;
-  for (const Scaling scaling : {Scaling::kNone, Scaling::kTensor, Scaling::kHead})
+  for (const Scaling scaling : kAllScalings)
     if (word == to_string(scaling)) found = scaling;
-  if (!found) throw_bad_input("scaling is '{}', which is not known; use none, tensor or head", excerpt(word));
+  if (!found) throw_bad_input("scaling is '{}', which is not known; use none, tensor, head or token", excerpt(word));
   p.scaling = *found == p.usual_scaling() ? std::nullopt : found;
 }
 
@@ -401,25 +403,32 @@ std::vector<ProblemField> make_fields() {
       {.name = "scaling",
        .suite_key = "scaling",
        .kind = Kind::kWord,
+       .compiled_for = {{"token_factors", has_token_factors}},
        .default_text = "none; tensor for 8 bits and quantised caches",
-       .words = {"none", "tensor", "head"},
-       .form = "[_unscaled|_perhead]",
+       .words = {"none", "tensor", "head", "token"},
+       .form = "[_unscaled|_perhead|_pertoken]",
        .python = "descale_q",
-       .doc = "Of 8-bit q, k and v, or of a quantised cache's k and v: how many factors bring them back to their "
-              "values. tensor: one each; head: one for each batch entry and kv head, and the query heads that read "
-              "it; none: they are what is stored.",
+       .doc =
+           "Of 8-bit q, k and v, or of a quantised cache's k and v: how many factors bring them back to their "
+           "values. tensor: one each; head: one for each batch entry and kv head, and the query heads that read "
+           "it; token: one for each key and kv head of a quantised cache, dense or paged, in fp32 arrays that lie as "
+           "the keys do ([batch, heads_kv, seqlen_kv], or [pages, heads_kv, page_size]): a factor for each page is "
+           "one that its keys repeat; none: they are what is stored.",
        .get = [](const Problem& p) -> FieldValue { return std::string(to_string(p.input_scaling())); },
        .set = set_scaling,
        .otherwise = [](const Problem& p) -> FieldValue { return std::string(to_string(p.usual_scaling())); },
        .print = [](const Problem& p) -> std::string {
          if (!p.scaling) return "";
-         return *p.scaling == Scaling::kHead ? "_perhead" : *p.scaling == Scaling::kNone ? "_unscaled" : "_pertensor";
+         return *p.scaling == Scaling::kNone ? "_unscaled" : fmt::format("_per{}", to_string(*p.scaling));
        },
        .read =
            [](IdReader& reader, Problem& p) {
              if (reader.word("perhead")) p.scaling = Scaling::kHead;
+             else if (p.has_quantised_cache() && reader.word("pertoken")) p.scaling = Scaling::kToken;
              else if (p.may_be_scaled() && reader.word("unscaled")) p.scaling = Scaling::kNone;
            },
+       .distance = [](const Problem& a,
+                      const Problem& b) { return has_token_factors(a) == has_token_factors(b) ? 0 : kInfinite; },
        .draw = choices::draw_scaling,
        .simpler = choices::usual_scaling,
        .complexity = [](const Problem& p) { return p.scaling ? kFeature : 0; }},

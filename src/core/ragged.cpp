@@ -56,6 +56,27 @@ std::vector<float> values_of(const std::vector<float>& all, bool by_batch, std::
   return {all.begin() + count * sequence, all.begin() + count * (sequence + 1)};
 }
 
+std::span<const std::int32_t> row_of_table(const Problem& problem, const AttentionInputs& inputs,
+                                           std::size_t sequence) {
+  const auto stride = inputs.block_table.size() / static_cast<std::size_t>(problem.batch);
+  return std::span(inputs.block_table).subspan(sequence * stride, stride);
+}
+
+// The factors of a sequence's keys in the pages of a pool, by head and key; of a page that the pool does not have 1.
+std::vector<float> factors_of_keys(const Problem& problem, const std::vector<float>& pool,
+                                   std::span<const std::int32_t> table_row, std::int64_t keys) {
+  const std::int64_t size = problem.page_size;
+  const std::int64_t pages = static_cast<std::int64_t>(pool.size()) / (problem.heads_kv * size);
+  std::vector<float> factors;
+  for (std::int64_t head = 0; head < problem.heads_kv; ++head)
+    for (std::int64_t key = 0; key < keys; ++key) {
+      const std::int64_t page = table_row[static_cast<std::size_t>(key / size)];
+      const bool exists = page >= 0 && page < pages;
+      factors.push_back(exists ? descale_at(problem, pool, page, head, key % size) : 1);
+    }
+  return factors;
+}
+
 }  // namespace
 
 void pack_rows(HostTensor& packed, const std::vector<std::int64_t>& from, const std::vector<std::int64_t>& to) {
@@ -76,8 +97,7 @@ AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs
   AttentionInputs one;
   one.q = rows_of(inputs.q, boundaries.q[s], boundaries.q[s + 1]);
   if (problem.paged()) {
-    const auto stride = inputs.block_table.size() / static_cast<std::size_t>(problem.batch);
-    const auto row = std::span(inputs.block_table).subspan(s * stride, stride);
+    const auto row = row_of_table(problem, inputs, s);
     one.k = gather_pages(inputs.k, row, kv_end - kv_begin, std::numeric_limits<float>::quiet_NaN());
     one.v = gather_pages(inputs.v, row, kv_end - kv_begin, 0);
   } else {
@@ -86,8 +106,12 @@ AttentionInputs inputs_of_sequence(const Problem& problem, const AttentionInputs
   }
   const bool by_batch = problem.input_scaling() == Scaling::kHead;
   one.descale_q = values_of(inputs.descale_q, by_batch, problem.batch, sequence);
-  one.descale_k = values_of(inputs.descale_k, by_batch, problem.batch, sequence);
-  one.descale_v = values_of(inputs.descale_v, by_batch, problem.batch, sequence);
+  for (const auto descales : {&AttentionInputs::descale_k, &AttentionInputs::descale_v}) {
+    one.*descales =
+        problem.input_scaling() == Scaling::kToken
+            ? factors_of_keys(problem, inputs.*descales, row_of_table(problem, inputs, s), kv_end - kv_begin)
+            : values_of(inputs.*descales, by_batch, problem.batch, sequence);
+  }
   one.alibi = values_of(inputs.alibi, problem.alibi == Alibi::kBatch, problem.batch, sequence);
   one.sink = inputs.sink;
   one.tensors = inputs.tensors, one.first_batch = sequence;

@@ -147,12 +147,23 @@ class ReferenceRun {
     return x.batch == y.batch && x.head / p_.group_size() == y.head / p_.group_size();
   }
 
+  KeyFactors factors_of_keys(std::int64_t batch, std::int64_t head_kv) const {
+    KeyFactors factors;
+    for (std::int64_t key = 0; key < p_.seqlen_kv; ++key) {
+      factors.k.push_back(descale_at(p_, inputs_.descale_k, batch, head_kv, key));
+      factors.v.push_back(descale_at(p_, inputs_.descale_v, batch, head_kv, key));
+    }
+    return factors;
+  }
+
   void run_group(std::size_t group, int threads) {
     const std::size_t begin = starts_[group], end = starts_[group + 1];
-    const PackedHead head = pack_head(inputs_.k, inputs_.v, tasks_[begin].batch, tasks_[begin].head / p_.group_size());
     const std::int64_t batch = tasks_[begin].batch, head_kv = tasks_[begin].head / p_.group_size();
+    const bool by_token = p_.input_scaling() == Scaling::kToken;
+    const PackedHead head =
+        pack_head(inputs_.k, inputs_.v, batch, head_kv, by_token ? factors_of_keys(batch, head_kv) : KeyFactors());
     const auto factor = [&](const std::vector<float>& descales) -> double {
-      return descale_at(p_, descales, batch, head_kv);
+      return by_token ? 1 : descale_at(p_, descales, batch, head_kv);
     };
     const ReferenceHead what{p_.dtype, p_.output_dtype(),
                              p_.softmax_scale() * factor(inputs_.descale_q) * factor(inputs_.descale_k),
@@ -291,7 +302,7 @@ void check_inputs(const Problem& problem, const AttentionInputs& inputs) {
   FC_CHECK(fits(inputs.q, expected.q) && fits(inputs.k, expected.k) && fits(inputs.v, expected.v));
   FC_CHECK(static_cast<std::int64_t>(inputs.descale_q.size()) == problem.descale_q_count());
   for (const std::vector<float>* descales : {&inputs.descale_k, &inputs.descale_v})
-    FC_CHECK(static_cast<std::int64_t>(descales->size()) == problem.descale_count());
+    FC_CHECK(static_cast<std::int64_t>(descales->size()) == descale_count(problem, expected));
   FC_CHECK(static_cast<std::int64_t>(inputs.sink.size()) == problem.sink_count());
   FC_CHECK(static_cast<std::int64_t>(inputs.alibi.size()) == problem.alibi_count());
   FC_CHECK(inputs.tensors.size() == problem.tensors.size());

@@ -163,10 +163,13 @@ void transform_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::i
 
 // Scores of q·k become those that the softmax takes; `maximum` is that of the keys.
 template <class T>
-RowKind make_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::int64_t first, T* scores, T scale,
-                    T* maximum) {
+RowKind make_scores(const PackedHead& head, ReferenceScratch& scratch, const ReferenceRow& row, std::int64_t first,
+                    T* scores, T scale, T* maximum) {
   const Keys& keys = row.keys;
   for (std::int64_t j = keys.begin; j < keys.end; ++j) scores[j] *= scale;
+  if (!head.k_factors.empty())
+    for (std::int64_t j = keys.begin; j < keys.end; ++j)
+      scores[j] *= static_cast<T>(head.k_factors[static_cast<std::size_t>(first + j)]);
   transform_scores(scratch, row, first, scores);
   for (std::size_t n = 0; n < row.visible.size(); ++n)
     if (row.visible[n] == 0) scores[keys.begin + static_cast<std::int64_t>(n)] = -std::numeric_limits<T>::infinity();
@@ -182,6 +185,17 @@ RowKind make_scores(ReferenceScratch& scratch, const ReferenceRow& row, std::int
       sink == std::numeric_limits<float>::infinity())
     return RowKind::kInvalid;
   return highest == -std::numeric_limits<T>::infinity() ? RowKind::kEmpty : RowKind::kPlain;
+}
+
+// What each row weighs its values with: `p`, times the factors of those that have their own.
+template <class T>
+void multiply_by_factors(const PackedHead& head, std::int64_t first, const std::vector<ReferenceRow>& rows, T* p,
+                         std::int64_t stride) {
+  if (head.v_factors.empty()) return;
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    for (std::int64_t j = rows[r].keys.begin; j < rows[r].keys.end; ++j)
+      p[static_cast<std::int64_t>(r) * stride + j] *=
+          static_cast<T>(head.v_factors[static_cast<std::size_t>(first + j)]);
 }
 
 // The log-sum-exp of a row without keys.
@@ -295,7 +309,7 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
     ReferenceRow& row = rows[r];
     double* scores = p + static_cast<std::int64_t>(r) * stride;
     double maximum = 0;
-    kinds.push_back(make_scores(scratch, row, first, scores, what.scale, &maximum));
+    kinds.push_back(make_scores(head, scratch, row, first, scores, what.scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0);
       *row.lse = kinds[r] == RowKind::kInvalid ? kNan : empty_lse(row);
@@ -307,7 +321,13 @@ void finish_f64(const PackedHead& head, std::int64_t first, std::vector<Referenc
     *row.lse = statistics[r].lse;
   }
   std::fill(scratch.acc64.begin(), scratch.acc64.end(), 0.0);
-  weigh_values(head, first, rows, p, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
+  const double* weights = p;
+  if (!head.v_factors.empty()) {
+    scratch.weights64 = scratch.p64;  // the errors below go by p
+    multiply_by_factors(head, first, rows, scratch.weights64.data(), stride);
+    weights = scratch.weights64.data();
+  }
+  weigh_values(head, first, rows, weights, stride, scratch.acc64.data(), add_values_f64, add_values_one_row_f64);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const double* acc = scratch.acc64.data() + static_cast<std::int64_t>(r) * head.padded_v;
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
@@ -340,7 +360,7 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
     ReferenceRow& row = rows[r];
     float* scores = p + static_cast<std::int64_t>(r) * stride;
     float maximum = 0;
-    kinds.push_back(make_scores(scratch, row, first, scores, scale, &maximum));
+    kinds.push_back(make_scores(head, scratch, row, first, scores, scale, &maximum));
     if (kinds[r] != RowKind::kPlain) {
       std::fill(scores + row.keys.begin, scores + row.keys.end, 0.0f);
       *row.ideal_lse = static_cast<float>(kinds[r] == RowKind::kInvalid ? kNan : empty_lse(row));
@@ -360,6 +380,7 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
     *row.ideal_lse = maximum + std::log(sums[r]);
   }
   std::fill(scratch.acc32.begin(), scratch.acc32.end(), 0.0f);
+  multiply_by_factors(head, first, rows, p, stride);
   weigh_values(head, first, rows, p, stride, scratch.acc32.data(), add_values_f32, add_values_one_row_f32);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const float* acc = scratch.acc32.data() + static_cast<std::int64_t>(r) * head.padded_v;
@@ -374,8 +395,10 @@ void finish_f32(const PackedHead& head, std::int64_t first, std::vector<Referenc
 
 }  // namespace
 
-PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head) {
+PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batch, std::int64_t head,
+                     const KeyFactors& factors) {
   PackedHead packed;
+  packed.k_factors = factors.k, packed.v_factors = factors.v;
   packed.keys = k.layout.rows;
   packed.head_dim = k.layout.columns;
   packed.head_dim_v = v.layout.columns;
@@ -396,10 +419,12 @@ PackedHead pack_head(const HostTensor& k, const HostTensor& v, std::int64_t batc
       v2 += static_cast<double>(value) * value;
       v_sum += value;
     }
-    packed.k_norm.push_back(std::isfinite(k2) ? static_cast<float>(std::sqrt(k2)) : 0.0f);
+    const auto key = static_cast<std::size_t>(j);
+    const double by_k = factors.k.empty() ? 1 : factors.k[key], by_v = factors.v.empty() ? 1 : factors.v[key];
+    packed.k_norm.push_back(std::isfinite(k2) ? static_cast<float>(by_k * std::sqrt(k2)) : 0.0f);
     packed.is_v_finite = packed.is_v_finite && std::isfinite(v2);
-    packed.v_norm.push_back(static_cast<float>(std::sqrt(v2)));
-    packed.v_sum.push_back(static_cast<float>(v_sum));
+    packed.v_norm.push_back(static_cast<float>(by_v * std::sqrt(v2)));
+    packed.v_sum.push_back(static_cast<float>(by_v * v_sum));
   }
   return packed;
 }

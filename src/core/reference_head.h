@@ -24,6 +24,8 @@ struct PackedHead {
   std::vector<float> k;  // [keys / 16][head_dim][16]
   std::vector<float> v;  // [keys][padded_v]
   bool is_v_finite = true;
+  // Of a cache with a factor for each key; else empty. The norms below are of keys and values times theirs.
+  std::vector<double> k_factors, v_factors;
   std::vector<float> v_norm;  // per key, ‖v‖
   std::vector<float> v_sum;   // per key, the sum of v's columns
   std::vector<float> k_norm;  // per key, ‖k‖, 0 if it is not finite
@@ -52,7 +54,7 @@ struct ReferenceScratch {
   // Of the user's function in fp64: what it was given, its derivative by that, and how far it is off itself.
   std::vector<double> given, gains, own;
   std::vector<double> slopes;  // of softcap and that, by row and key: how much of an error of its score is left
-  std::vector<double> p64, acc64;
+  std::vector<double> p64, acc64, weights64;  // weights: probabilities times the factors of their values
   std::vector<float> p32, acc32;
 };
 // What the rows of one head have in common.

@@ -111,9 +111,14 @@ class Ragged {
     HostTensor dense(dtype, make_layout(Layout::kBhsd, 1, layout.heads, keys, layout.columns));
     const std::int32_t* row = args_.block_table + s * args_.layouts.table_stride;
     const auto element = static_cast<std::int64_t>(size_of(stored));
-    const auto factor = [&](std::int64_t head) {
-      if (!descales) return 1.0f;
-      return descales[p_.input_scaling() == Scaling::kHead ? s * p_.heads_kv + head : 0];
+    const auto factor = [&](std::int64_t head, std::int64_t page, std::int64_t in_page) {
+      switch (p_.input_scaling()) {
+        case Scaling::kNone: break;
+        case Scaling::kTensor: return descales[0];
+        case Scaling::kHead: return descales[s * p_.heads_kv + head];
+        case Scaling::kToken: return descales[(page * p_.heads_kv + head) * p_.page_size + in_page];
+      }
+      return 1.0f;
     };
     for (std::int64_t first = 0; first < keys; first += p_.page_size) {
       // Read once: whoever changes the table amid a launch gets wrong numbers, but no access out of bounds.
@@ -129,9 +134,10 @@ class Ragged {
                         static_cast<std::size_t>(layout.columns * element));
             continue;
           }
+          const float by = exists ? factor(head, page, key - first) : 1.0f;
           for (std::int64_t column = 0; column < layout.columns; ++column)
             store_element(dtype, dense.data.data(), to + column,
-                          exists ? factor(head) * load_element(stored, pool, from + column) : missing);
+                          exists ? by * load_element(stored, pool, from + column) : missing);
         }
     }
     return dense;

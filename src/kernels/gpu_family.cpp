@@ -172,13 +172,22 @@ Fp8ForwardParams make_fp8_params(const Problem& problem, const ProblemLayouts& l
 }
 
 Descale make_descale(const Problem& problem) {
-  const bool by_head = problem.input_scaling() == Scaling::kHead;
-  return {nullptr, by_head ? static_cast<int>(problem.heads_kv) : 0, by_head ? 1 : 0};
+  const auto heads = static_cast<int>(problem.heads_kv);
+  switch (problem.input_scaling()) {
+    case Scaling::kNone:
+    case Scaling::kTensor: return {nullptr, 0, 0};
+    case Scaling::kHead: return {nullptr, heads, 1};
+    case Scaling::kToken: {
+      const auto keys = static_cast<int>(problem.paged() ? problem.page_size : problem.seqlen_kv);
+      return {nullptr, heads * keys, keys};
+    }
+  }
+  throw_internal("no such scaling");
 }
 
 void relocate_fp8(Step& step, std::size_t offset, const Problem& problem) {
   relocate_forward(step, offset + offsetof(Fp8ForwardParams, problem));
-  if (problem.descale_count() == 0) return;
+  if (!problem.has_descales()) return;
   step.relocate(offset + offsetof(Fp8ForwardParams, descale_q) + offsetof(Descale, values), Operand::kDescaleQ);
   step.relocate(offset + offsetof(Fp8ForwardParams, descale_k) + offsetof(Descale, values), Operand::kDescaleK);
   step.relocate(offset + offsetof(Fp8ForwardParams, descale_v) + offsetof(Descale, values), Operand::kDescaleV);

@@ -33,7 +33,7 @@ Quantised<Plain> with_descales(const Plain& plain, const Problem& problem) {
 }
 template <class Plain>
 void relocate_descales(Step& step, const Problem& problem) {
-  if (problem.descale_count() == 0) return;
+  if (!problem.has_descales()) return;
   using All = Quantised<Plain>;
   step.relocate(offsetof(All, descale_k) + offsetof(Descale, values), Operand::kDescaleK);
   step.relocate(offsetof(All, descale_v) + offsetof(Descale, values), Operand::kDescaleV);

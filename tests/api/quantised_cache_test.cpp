@@ -74,6 +74,51 @@ TEST(QuantisedCacheTest, IsWhatItsNumbersAreWithTheirFactors) {
   for (std::size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(call.lse[i], lse[i], 1e-5f) << i;
 }
 
+// Pages with a factor for each key, of which no sequence's are NaN, beside the same numbers in fp32.
+TEST(QuantisedCacheTest, EachKeyMayHaveItsOwnFactor) {
+  const Context cpu("cpu");
+  QuantisedCall call;
+  call.descale_k.assign(kPages * kHeadsKv * kPage, NAN), call.descale_v = call.descale_k;
+  const auto at = [&](std::int64_t h, std::int64_t j) {
+    return static_cast<std::size_t>((call.table[static_cast<std::size_t>(j / kPage)] * kHeadsKv + h) * kPage +
+                                    j % kPage);
+  };
+  std::vector<float> k, v, o(call.o.size()), lse(call.lse.size());
+  for (std::int64_t h = 0; h < kHeadsKv; ++h)
+    for (std::int64_t j = 0; j < kKeys; ++j) {
+      call.descale_k[at(h, j)] = 0.001f * static_cast<float>(1 + j + 20 * h);
+      call.descale_v[at(h, j)] = 0.25f / static_cast<float>(1 + j);
+      for (std::int64_t c = 0; c < kDim; ++c) {
+        const std::size_t code = at(h, j) * kDim + static_cast<std::size_t>(c);
+        k.push_back(call.descale_k[at(h, j)] * static_cast<float>(call.k[code]));
+        v.push_back(call.descale_v[at(h, j)] * static_cast<float>(call.v[code]));
+      }
+    }
+  Attention by_token = paged();
+  by_token.scaling = FC_SCALING_TOKEN;
+  const Plan plan(cpu, by_token);
+  const fc_operands operands = call.operands();
+  plan.launch(operands);
+  Attention plain;
+  plain.dtype = FC_FP32, plain.heads_q = kHeads, plain.heads_kv = kHeadsKv, plain.head_dim = kDim;
+  plain.seqlen_q = 2, plain.seqlen_kv = kKeys, plain.causal = FC_CAUSAL_BOTTOM_RIGHT;
+  Plan(cpu, plain).run<float>(call.q, k, v, o, lse);
+  for (std::size_t i = 0; i < o.size(); ++i) EXPECT_NEAR(call.o[i], o[i], 2e-5f * 32) << i;
+  for (std::size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(call.lse[i], lse[i], 1e-5f) << i;
+  fc_operands none = operands;
+  none.descale_v = nullptr;
+  try {
+    plan.launch(none);
+    FAIL();
+  } catch (const flashcore::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("descale_v is null; give the address of its 40 factors"), std::string::npos)
+        << e.what();
+  }
+  fc_attention read = FC_ATTENTION_INIT;
+  ASSERT_EQ(fc_problem_parse("b1_h2_s8_d16_fp32_kvint8_pertoken", &read), FC_OK) << fc_last_error();
+  EXPECT_EQ(read.scaling, FC_SCALING_TOKEN);
+}
+
 void refused(const Attention& problem, const std::string& part, void (*change)(fc_operands&, QuantisedCall&)) {
   QuantisedCall call;
   fc_operands operands = call.operands();
@@ -97,6 +142,10 @@ TEST(QuantisedCacheTest, WhatDoesNotFitIsRefused) {
   Attention bad = paged();
   bad.scaling = FC_SCALING_NONE;
   refused(bad, "descale_k is given, and", nothing);
+  bad = paged(), bad.scaling = static_cast<fc_scaling>(5);
+  refused(bad, "scaling is 5; use FC_SCALING_USUAL (0)", nothing);
+  bad = paged(), bad.scaling = FC_SCALING_TOKEN, bad.page_size = 0;
+  refused(bad, "scaling is token and the keys of the batch are packed", nothing);
   bad = paged(), bad.kv_dtype = FC_BF16;
   refused(bad, "kv_dtype is 2; use FC_E4M3 (3), FC_E5M2 (4) or FC_INT8 (5)", nothing);
   bad = paged(), bad.dtype = FC_INT8;

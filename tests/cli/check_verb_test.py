@@ -33,6 +33,11 @@ class CheckTest(CliTest):
         result = self.expect(DONE, "check", "--device", "cpu", "--fuzz", "20", "--seed", "3")
         self.assertIn("20 passed, 0 failed, 0 skipped", result.stdout)
 
+    def test_lengths_that_no_batch_has_are_given_to_sequences_without_keys_too(self):
+        """The gate of used lengths launched such a batch without the impossible length, and took what was right for wrong."""
+        problem = "b1_h4_hk1_sq1_sk2325_d16_fp32_causaltl_wl128_raggedrandom"
+        self.expect(DONE, "check", "--device", "cpu", "--problem", problem, "--patterns", "normal", "--seed", "787254377")
+
     def test_what_does_not_go_with_fuzz(self):
         for flags in (["--suite", "smoke"], ["--problem", "b1_h1_s8_d8_fp32"], ["--patterns", "normal"], ["--family", "cpu_fwd", "--config", "block_m=32"]):
             self.expect_error(BAD_USAGE, ["--fuzz"], "check", "--device", "cpu", "--fuzz", "3", *flags)

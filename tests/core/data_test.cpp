@@ -187,15 +187,15 @@ TEST(DataTest, NonFiniteHasEveryKindAndLeavesMostRowsFinite) {
 // Quantised, a tensor's largest finite value is the largest of the type, and each value is within its rounding of what
 // 32 bits draw.
 TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
-  for (const char* type :
-       {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled", "bf16_kve4m3", "fp16_kvint8_perhead", "fp32_kve5m2"}) {
+  for (const char* type : {"e4m3", "e5m2", "e4m3_perhead", "e5m2_unscaled", "bf16_kve4m3", "fp16_kvint8_perhead",
+                           "fp32_kve5m2", "bf16_kve4m3_pertoken", "fp16_kvint8_pertoken"}) {
     for (const Pattern pattern : {Pattern::kNormal, Pattern::kOutlier, Pattern::kPositive}) {
       const std::string sizes = "b2_h4_hk2_sq9_sk70_d24_";
       const PlacedProblem p = PlacedProblem::parse(sizes + type);
       const AttentionInputs in = make_inputs(p, pattern, 7);
       const AttentionInputs plain = make_inputs(PlacedProblem::parse(sizes + "fp32"), pattern, 7);
       const Precision precision = precision_of(p.cache_dtype());
-      ASSERT_EQ(static_cast<std::int64_t>(in.descale_k.size()), p.descale_count());
+      ASSERT_EQ(static_cast<std::int64_t>(in.descale_k.size()), descale_count(p, make_layouts(p)));
       ASSERT_EQ(static_cast<std::int64_t>(in.descale_q.size()), p.descale_q_count());
       ASSERT_EQ(in.q.dtype, p.dtype);
       if (p.cache_dtype() == DType::kInt8) {
@@ -204,13 +204,14 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
       float largest = 0;
       for (std::int64_t b = 0; b < 2; ++b) {
         for (std::int64_t h = 0; h < 2; ++h) {
-          const double factor = descale_at(p, in.descale_v, b, h);
           float largest_of_head = 0;
           for (std::int64_t row = 0; row < 70; ++row) {
+            const double factor = descale_at(p, in.descale_v, b, h, row);
+            float largest_of_row = 0;
             for (std::int64_t d = 0; d < 24; ++d) {
               const float stored = in.v.at(b, h, row, d);
               const double value = plain.v.at(b, h, row, d);
-              largest_of_head = std::max(largest_of_head, std::abs(stored));
+              largest_of_row = std::max(largest_of_row, std::abs(stored));
               if (std::abs(value / factor) > precision.largest) {
                 EXPECT_EQ(std::abs(stored), precision.largest) << p.id();  // without factors: saturated, not wrapped
                 continue;
@@ -219,6 +220,10 @@ TEST(DataTest, EightBitsAreTheSameDataByTrueFactors) {
                           1.001 * std::max(precision.unit * std::abs(value), precision.smallest * factor))
                   << p.id() << " " << to_string(pattern);
             }
+            if (p.input_scaling() == Scaling::kToken) {
+              EXPECT_EQ(largest_of_row, precision.largest) << p.id() << " row " << row;
+            }
+            largest_of_head = std::max(largest_of_head, largest_of_row);
           }
           largest = std::max(largest, largest_of_head);
           if (p.input_scaling() == Scaling::kHead) {

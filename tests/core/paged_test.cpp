@@ -141,7 +141,8 @@ TEST(PagedTest, TablesAreScatteredAndHostile) {
 // What no key is holds NaN, of every type: nobody may read it.
 TEST(PagedTest, RowsThatNoKeyHasAreNaN) {
   for (const char* id :
-       {kRandom, "b3_h2_s11_d16_e4m3_perhead_strided_raggedhalving_page8", "b3_h2_s11_d16_e5m2_raggedfull_page8"}) {
+       {kRandom, "b3_h2_s11_d16_e4m3_perhead_strided_raggedhalving_page8", "b3_h2_s11_d16_e5m2_raggedfull_page8",
+        "b3_h2_s11_d16_bf16_kve4m3_pertoken_raggedhalving_page8"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const DrawnPages drawn = draw_pages(p, make_layouts(p).table_stride, 3);
@@ -154,6 +155,9 @@ TEST(PagedTest, RowsThatNoKeyHasAreNaN) {
         for (std::int64_t head = 0; head < p.heads_kv; ++head) {
           ASSERT_EQ(std::isnan(in.k.at(page, head, row, 0)), !is_key) << id;
           ASSERT_EQ(std::isnan(in.v.at(page, head, row, p.head_dim_v - 1)), !is_key) << id;
+          if (p.input_scaling() == Scaling::kToken) {
+            ASSERT_EQ(std::isnan(descale_at(p, in.descale_v, page, head, row)), !is_key) << id;
+          }
         }
       }
     }
@@ -164,7 +168,8 @@ TEST(PagedTest, RowsThatNoKeyHasAreNaN) {
 TEST(PagedTest, TheReferenceIsThatOfTheGatheredKeys) {
   for (const char* id :
        {kDecode, kRandom, "b4_h2_hk1_sq9_sk30_d8_bf16_causal_bshd_softcap5_alibibatch_sink_raggedrandom_page4",
-        "b3_h2_s11_d16_e4m3_perhead_strided_raggedrandom_page2"}) {
+        "b3_h2_s11_d16_e4m3_perhead_strided_raggedrandom_page2",
+        "b4_h4_hk2_s11_d16_bf16_kve4m3_pertoken_raggedrandom_page4"}) {
     const PlacedProblem p = PlacedProblem::parse(id);
     const AttentionInputs in = make_inputs(p, Pattern::kNormal, 3);
     const Reference all = reference_forward(p, in, {});
@@ -179,6 +184,10 @@ TEST(PagedTest, TheReferenceIsThatOfTheGatheredKeys) {
         for (std::int64_t head = 0; head < p.heads_kv; ++head)
           for (std::int64_t c = 0; c < p.head_dim; ++c)
             ASSERT_EQ(own.k.at(0, head, key, c), in.k.at(page, head, key % p.page_size, c)) << id;
+        for (std::int64_t head = 0; head < p.heads_kv && p.input_scaling() == Scaling::kToken; ++head)
+          ASSERT_EQ(descale_at(one, own.descale_k, 0, head, key),
+                    descale_at(p, in.descale_k, page, head, key % p.page_size))
+              << id;
       }
       const Reference ref = reference_forward(one, own, {});
       for (std::int64_t h = 0; h < p.heads_q; ++h)

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/operands.h"
+#include "core/paged.h"
 #include "core/problem_fields.h"
 
 namespace flashcore {
@@ -80,6 +81,21 @@ TEST(ProblemTest, TokensOfQuantisedCaches) {
   EXPECT_EQ(p.cache_dtype(), DType::kInt8);
   EXPECT_EQ(p.descale_count(), 12);
   EXPECT_EQ(Problem::parse("b1_h4_s70_d64_fp32_kve5m2_unscaled").descale_count(), 0);
+  // A factor for each key: read with it, of dense caches and of those in pages.
+  const char* by_token = "b3_h4_hk2_sq2_sk70_d64_fp16_kvint8_pertoken_causal_raggedhalving_page7";
+  const PlacedProblem tokens = PlacedProblem::parse(by_token);
+  EXPECT_EQ(tokens.id(), by_token);
+  EXPECT_EQ(tokens.input_scaling(), Scaling::kToken);
+  EXPECT_EQ(descale_count(tokens, make_layouts(tokens)), pool_pages(tokens) * 2 * 7);
+  const Problem dense = Problem::parse("b2_h4_hk2_sq1_sk70_d64_fp16_kvint8_pertoken");
+  EXPECT_EQ(descale_count(dense, make_layouts(dense, Layout::kBshd)), 2 * 2 * 70);
+  EXPECT_EQ(dense.bytes() - Problem::parse("b2_h4_hk2_sq1_sk70_d64_fp16_kvint8_unscaled").bytes(),
+            2 * 4.0 * 2 * 2 * 70);
+  EXPECT_NE(message_of("b2_h4_s70_d64_e4m3_pertoken").find("pertoken"), std::string::npos);
+  EXPECT_NE(message_of("b2_h4_s70_d64_fp16_kve4m3_pertoken_raggedfull").find("the keys of the batch are packed"),
+            std::string::npos);
+  EXPECT_NE(message_of("b1_h2_hk2_sq1_sk2000000000_d1_fp16_kve4m3_pertoken").find("2^31-1 factors of a batch entry"),
+            std::string::npos);
   EXPECT_NE(message_of("b1_h8_s512_d64_e4m3_kve5m2").find("q of 8 bits is multiplied with k and v of its own type"),
             std::string::npos);
   EXPECT_NE(message_of("b1_h8_s512_d64_bf16_kvfp16").find("kvfp16"), std::string::npos);

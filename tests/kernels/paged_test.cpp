@@ -262,14 +262,18 @@ TEST_P(QuantisedCacheTest, EveryTypeScalingAndLayout) {
                          "b3_h2_sq5_sk70_d80_bf16_kvint8_perhead_wl9_wr4_strided_raggedhalving_page7",
                          "b2_h8_hk1_sq7_sk90_d128_bf16_kvint8_causaltl_softcap5_alibi_sink_raggedrandom_page256",
                          "b2_h2_sq2_sk90_d256_fp16_kve4m3_unscaled_raggedhalving_page64",
-                         "b2_h2_sq2_sk90_d112_dv16_bf16_kve5m2_unscaled_raggedhalving_page2"})
+                         "b2_h2_sq2_sk90_d112_dv16_bf16_kve5m2_unscaled_raggedhalving_page2",
+                         "b3_h4_hk2_sq3_sk150_d64_bf16_kve4m3_pertoken_causal_bshd_raggedhalving_page16",
+                         "b3_h2_sq5_sk70_d80_fp16_kvint8_pertoken_wl9_strided_softcap5_alibi_raggedrandom_page7",
+                         "b2_h2_sq2_sk90_d256_bf16_kve5m2_pertoken_raggedhalving_page64"})
     EXPECT_EQ(is_valid(GetParam(), id) ? PagedBatch(GetParam(), id).run() : "", "") << id;
 }
 
 TEST_P(QuantisedCacheTest, HostileTablesGiveNaNAndTouchNothingElse) {
   for (const char* id : {"b3_h2_sq12_sk40_d64_fp16_kvint8_causal_raggedfull_page8",
                          "b3_h2_sq12_sk40_d64_bf16_kve4m3_perhead_causal_raggedfull_page8",
-                         "b3_h2_sq12_sk40_d64_fp16_kve5m2_causal_raggedfull_page8"})
+                         "b3_h2_sq12_sk40_d64_fp16_kve5m2_causal_raggedfull_page8",
+                         "b3_h2_sq12_sk40_d64_fp16_kvint8_pertoken_causal_raggedfull_page8"})
     try_hostile_tables(GetParam(), id);
 }
 
@@ -281,6 +285,7 @@ INSTANTIATE_TEST_SUITE_P(All, QuantisedCacheTest,
 TEST(QuantisedCachesTest, DenseAndPacked) {
   for (const char* id : {"b2_h4_hk2_sq3_sk70_d64_fp16_kve4m3", "b2_h4_hk2_sq3_sk70_d64_bf16_kvint8_perhead_causal",
                          "b1_h4_hk1_sq2_sk90_d80_fp16_kve5m2_unscaled_strided",
+                         "b2_h4_hk2_sq3_sk300_d64_bf16_kvint8_pertoken_causal_bshd",
                          "b3_h8_hk2_sq2_sk200_d256_bf16_kve5m2_strided_softcap5_alibi_raggedrandom",
                          "b2_h3_hk1_sq20_sk100_d48_dv208_bf16_kve4m3_causal_wl30_bshd_raggedhalving"}) {
     const PlacedProblem problem = PlacedProblem::parse(id);

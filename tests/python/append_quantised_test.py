@@ -100,6 +100,83 @@ class AppendQuantisedTest(unittest.TestCase):
 
         self.each(body)
 
+    def each_with_factors_of_keys(self, body):
+        def with_factors(case):
+            if case.by_k.ndim == 2:  # once for both
+                return
+            of_keys = numpy.full((PAGES, HEADS, PAGE), numpy.nan, "float32")
+            case.by_k, case.by_v = case.memory.place(of_keys), case.memory.place(of_keys.copy())
+            body(case)
+
+        self.each(with_factors)
+
+    def expect_rows(self, case, cache, rows, found, step):
+        """Codes and factors by the definition, within `step` of a code; elsewhere nothing is written."""
+        factors, codes = numpy.full_like(found, numpy.nan), numpy.full(cache.shape, 7, "float32").astype(case.kind)
+        for s in range(BATCH):
+            for i in range(ROWS):
+                position = int(case.lengths[s]) + i
+                page, at = case.table[s, position // PAGE], position % PAGE
+                magnitude = numpy.abs(rows[s, i]).max(axis=-1)
+                factors[page, :, at] = numpy.where(magnitude > 0, magnitude / numpy.float32(largest_of(case.kind)), 1)
+                codes[page, at] = codes_of(rows[s, i] / factors[page, :, at][:, None], case.kind)
+        numpy.testing.assert_allclose(found, factors, rtol=0 if step == 0 else 1e-5)
+        wide, wanted = numpy.float64(cache.astype("float32")), numpy.float64(codes.astype("float32"))
+        self.assertTrue((numpy.abs(wide - wanted) <= step * numpy.maximum(1, numpy.abs(wanted) / 8)).all())
+
+    def test_factors_of_keys(self):
+        """The largest of each row and head becomes the type's largest number: nothing saturates. Zeros have a factor of 1."""
+
+        def body(case):
+            case.v[1, 2, 1] = 0
+            case.append()
+            self.expect_rows(case, case.k_cache, numpy.float32(case.k), case.by_k, 0)
+            self.expect_rows(case, case.v_cache, numpy.float32(case.v), case.by_v, 0)
+            self.assertEqual(case.by_v[case.table[1, 1], 1, 3], 1)
+
+        self.each_with_factors_of_keys(body)
+
+    def test_factors_of_turned_keys(self):
+        def body(case):
+            columns = case.k.shape[-1]
+            angles = numpy.arange(16)[:, None] / 10.0 ** numpy.linspace(0, 2, columns // 4)
+            cos, sin = (case.memory.place(x.astype("float32")) for x in (numpy.cos(angles), numpy.sin(angles)))
+            case.append(rotary_cos=cos, rotary_sin=sin)
+            half = columns // 4
+            turned = numpy.float32(case.k)
+            for s in range(BATCH):
+                for i in range(ROWS):
+                    p, a, b = int(case.lengths[s]) + i, turned[s, i, :, :half].copy(), turned[s, i, :, half : 2 * half].copy()
+                    turned[s, i, :, :half], turned[s, i, :, half : 2 * half] = a * cos[p] - b * sin[p], b * cos[p] + a * sin[p]
+            self.expect_rows(case, case.k_cache, turned, case.by_k, 1)
+            self.expect_rows(case, case.v_cache, numpy.float32(case.v), case.by_v, 0)
+
+        self.each_with_factors_of_keys(body)
+
+    def test_attention_with_factors_of_keys(self):
+        """Pages of either layout, and dense caches; what no key has is NaN and reaches nothing."""
+        random = numpy.random.default_rng(3)
+        for paged in (True, False):
+            case = Case(Memory("cpu"), "int8", "float32", 32, True)
+            shape = (PAGES, HEADS, PAGE) if paged else (BATCH, HEADS, 8)
+            case.by_k, case.by_v = (numpy.full(shape, numpy.nan, "float32") for _ in range(2))
+            case.lengths[...] = 0
+            if not paged:
+                case.k_cache, case.v_cache, case.table = (numpy.zeros((BATCH, 8, HEADS, 32), "int8") for _ in range(2)), None, None
+                case.k_cache, case.v_cache = case.k_cache
+            case.append(new_seqlens=case.lengths)
+            q = random.standard_normal((BATCH, HEADS, 32)).astype("float32")
+            if paged:
+                o = flashcore.decode(q, case.k_cache, case.v_cache, case.table, case.lengths, descale_k=case.by_k, descale_v=case.by_v)
+            else:
+                keys, values = (x[:, :ROWS] for x in (case.k_cache, case.v_cache))
+                factors = {f"descale_{role}": numpy.ascontiguousarray(x[:, :, :ROWS]) for role, x in (("k", case.by_k), ("v", case.by_v))}
+                o = flashcore.attention(q[:, None], keys, values, layout="bshd", **factors)[:, 0]
+            for s in range(BATCH):
+                wanted = flashcore.attention(q[s][None, None], case.k[s][None], case.v[s][None], layout="bshd")
+                numpy.testing.assert_allclose(o[s], wanted[0, 0], atol=0.1)
+                self.assertGreater(numpy.abs(wanted).max(), 1)
+
     def test_turned_rows(self):
         """In fp32, divided and rounded once: within a step of the type."""
 
@@ -169,6 +246,12 @@ class AppendQuantisedTest(unittest.TestCase):
         refused("descale_k has -1 at 0; factors are positive and finite", case, descale_k=numpy.float32([-1]))
         refused("give one element, or .batch, heads_kv.", case, descale_k=numpy.ones(3, "float32"))
         refused("all must agree, but for the type of a quantised cache", case, v=case.v.astype("float32"))
+        of_keys = numpy.ones((PAGES, HEADS, PAGE), "float32")
+        refused("descale_k has a factor for each key and descale_v one for all; give all alike", case, descale_k=of_keys, descale_v=1.0)
+        refused(r"or of each key \(5, 2, 4\)", case, descale_k=numpy.ones((PAGES, PAGE, HEADS), "float32"))
+        of_keys.flags.writeable = False
+        refused("read-only|written", case, descale_k=of_keys, descale_v=of_keys)
+        refused("overlaps", case, descale_k=(same := numpy.ones((PAGES, HEADS, PAGE), "float32")), descale_v=same)
         plain = Case(Memory("cpu"), "int8", "float16", 32, False)
         plain.k_cache, plain.v_cache = plain.k_cache.astype("float16"), plain.v_cache.astype("float16")
         refused("descale_k is given and k is fp16 as its cache; leave it out", plain)

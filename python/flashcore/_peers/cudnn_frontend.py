@@ -53,7 +53,7 @@ def _8bit_call(p: Problem) -> Call:
 
     if p.dtype != torch.float8_e4m3fn:
         raise Refused("its 8-bit attention is asked for e4m3 only")
-    if p.scaling == "head":
+    if p.scaling in ("head", "token"):
         raise Refused("its 8-bit attention takes one factor a tensor")
     if p.left is not None or p.right not in (None, 0) or (p.right == 0 and p.offset != 0):
         raise Refused("its 8-bit attention has no mask but a causal one on as many rows as keys")

@@ -100,7 +100,7 @@ def _scales(p: Problem) -> dict[str, float]:
         raise Refused("its quantised caches are of 8-bit floats")
     if not p.paged:
         raise Refused("its quantised caches are in pages")
-    if p.scaling == "head":
+    if p.scaling in ("head", "token"):
         raise Refused("its quantised caches have one factor for each of K and V")
     return dict(zip(("k_scale", "v_scale"), (float(x) for x in p.descales)))
 

@@ -38,7 +38,7 @@ class Problem:
         self.kv_dtype = getattr(torch, DTYPES[fields.get("kv_dtype", fields["dtype"])])
         self.q = self._load(request["inputs"]["q"])
         self.k, self.v = (self._load(request["inputs"][name], self.kv_dtype) for name in "kv")
-        self.scaling: str = fields["scaling"]  # of 8-bit q, k and v, or of a quantised cache: none, tensor or head
+        self.scaling: str = fields["scaling"]  # of 8-bit q, k and v, or of a quantised cache: none, tensor, head or token
         self.descales: tuple[Any, ...] = ()
         if self.scaling != "none":
             self.descales = tuple(self._load(request["inputs"]["descale_" + name], torch.float32) for name in ("kv" if self.quantised else "qkv"))

@@ -58,15 +58,24 @@ class CpuRows {
     const Place place = place_of(params_, turns(), index, HostInts{});
     if (place.state == State::kRefused && params_.refused) __atomic_fetch_add(params_.refused, 1u, __ATOMIC_RELAXED);
     if (place.state != State::kGood) return;
-    const auto write = [&](const Operand& x, bool turned, const Descale& descale) {
+    const auto write = [&](const Operand& x, bool turned, const Descale& descale, float* new_factors) {
+      const std::int64_t from = offset_in(params_.rows, x.from_stride, place.owner, index);
       const float* factors =
           descale.values ? descale.values + std::int64_t{place.owner.sequence} * descale.batch_stride : nullptr;
-      write_row(x, offset_in(params_.rows, x.from_stride, place.owner, index),
-                place.page * x.to_stride.batch + place.row * x.to_stride.row, place.position, turned,
-                {cache_, factors, descale.head_stride});
+      int head_stride = descale.head_stride;
+      if (new_factors) {
+        float* of_row = new_factors + factor_index(x.heads, params_.page_size, place.page, 0, place.row);
+        for (int head = 0; head < x.heads; ++head)
+          of_row[std::int64_t{head} * params_.page_size] =
+              factor_of_row(largest_of_row(x, from + head * x.from_stride.head, place.position, turned),
+                            largest_of(static_cast<Element>(cache_)));
+        factors = of_row, head_stride = params_.page_size;
+      }
+      write_row(x, from, place.page * x.to_stride.batch + place.row * x.to_stride.row, place.position, turned,
+                {cache_, factors, head_stride});
     };
-    write(params_.k, turns(), params_.descale_k);
-    write(params_.v, false, params_.descale_v);
+    write(params_.k, turns(), params_.descale_k, params_.new_descale_k);
+    write(params_.v, false, params_.descale_v, params_.new_descale_v);
   }
 
   void turn_row(int index) const {
@@ -113,17 +122,41 @@ class CpuRows {
     }
   }
 
-  void turn(const Operand& x, std::int64_t source, std::int64_t target, std::int64_t position, int pair,
-            const Stored& as, int head) const {
+  // The largest finite magnitude of what a row of one head becomes.
+  float largest_of_row(const Operand& x, std::int64_t source, std::int64_t position, bool turned) const {
+    float largest = 0;
+    const auto note = [&](float value) {
+      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+    };
+    const int kept_from = turned ? params_.rotary_dim : 0;
+    for (int pair = 0; pair < kept_from / 2; ++pair) {
+      const Turned both = turned_pair(x, source, position, pair);
+      note(both.a), note(both.b);
+    }
+    for (int column = kept_from; column < x.dim; ++column) note(load_element(type_, x.from, source + column));
+    return largest;
+  }
+
+  struct Turned {
+    int first, second;  // columns
+    float a, b;
+  };
+  Turned turned_pair(const Operand& x, std::int64_t source, std::int64_t position, int pair) const {
     const bool is_half = rotary_ == Rotary::kHalf;
     const int first = is_half ? pair : 2 * pair, second = is_half ? pair + params_.rotary_dim / 2 : 2 * pair + 1;
     const std::int64_t angle = position * params_.angle_stride + pair;
     // Products of floats are exact in double.
     const double cos = load_element(table_, params_.cos, angle), sin = load_element(table_, params_.sin, angle);
     const double a = load_element(type_, x.from, source + first), b = load_element(type_, x.from, source + second);
+    return {first, second, static_cast<float>(a * cos - b * sin), static_cast<float>(a * sin + b * cos)};
+  }
+
+  void turn(const Operand& x, std::int64_t source, std::int64_t target, std::int64_t position, int pair,
+            const Stored& as, int head) const {
+    const Turned both = turned_pair(x, source, position, pair);
     const float by = as.factor(head);
-    store_element(as.dtype, x.to, target + first, static_cast<float>(a * cos - b * sin) / by);
-    store_element(as.dtype, x.to, target + second, static_cast<float>(a * sin + b * cos) / by);
+    store_element(as.dtype, x.to, target + both.first, both.a / by);
+    store_element(as.dtype, x.to, target + both.second, both.b / by);
   }
 
   const AppendParams& params_;

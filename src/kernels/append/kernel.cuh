@@ -8,6 +8,7 @@
 #include "kernels/ptx/math.cuh"
 #include "kernels/ptx/memory.cuh"
 #include "kernels/ptx/memory_bytes.cuh"
+#include "kernels/ptx/shuffle.cuh"
 #include "kernels/ptx/special_registers.cuh"
 #include "kernels/tile/element.cuh"
 #include "kernels/tile/element_fp8.cuh"
@@ -142,9 +143,9 @@ FC_DEVICE int turned_parts(const AppendParams& params) {
   return params.rotary_dim / (kWholePairs ? 1 : 2) / kWidth<K, kVector>;
 }
 
-template <Kind K, bool kVector, Target T>
-FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* to, long long position, int part,
-                            float factor) {
+// Calls body(first column, values) for the one or two pieces of a part.
+template <Kind K, bool kVector, class Body>
+FC_DEVICE void turn_part(const AppendParams& params, const void* from, long long position, int part, const Body& body) {
   constexpr int kW = kWidth<K, kVector>;
   const long long angles = position * params.angle_stride;
   float a[kW];
@@ -152,7 +153,7 @@ FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* 
     load_values<K, kVector>(at<K>(from, part * kW), a);
 #pragma unroll
     for (int i = 0; i < kW; i += 2) turn<K>(params, angles + (part * kW + i) / 2, a[i], a[i + 1]);
-    store_row_part<K, kVector, T>(to, part * kW, a, factor);
+    body(part * kW, a);
   } else {
     const bool is_half = K.rotary == Rotary::kHalf;
     const int first = is_half ? part * kW : 2 * part, second = is_half ? params.rotary_dim / 2 + first : first + 1;
@@ -161,8 +162,8 @@ FC_DEVICE void write_turned(const AppendParams& params, const void* from, void* 
     load_values<K, kVector>(at<K>(from, second), b);
 #pragma unroll
     for (int i = 0; i < kW; ++i) turn<K>(params, angles + part * kW + i, a[i], b[i]);
-    store_row_part<K, kVector, T>(to, first, a, factor);
-    store_row_part<K, kVector, T>(to, second, b, factor);
+    body(first, a);
+    body(second, b);
   }
 }
 
@@ -189,7 +190,9 @@ FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, lon
     }
     if constexpr (kTurned) {
       if (part < turned) {
-        write_turned<K, kVector, T>(params, source, target, position, part, factor);
+        turn_part<K, kVector>(params, source, position, part, [&](int column, const float(&values)[kW]) {
+          store_row_part<K, kVector, T>(target, column, values, factor);
+        });
         continue;
       }
     }
@@ -204,6 +207,55 @@ FC_DEVICE void write_row(const AppendParams& params, const Operand& operand, lon
   }
 }
 
+template <int kCount>
+FC_DEVICE float largest_finite(const float (&values)[kCount], float largest) {
+  constexpr unsigned kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const unsigned bits = ptx::bits_of_float(values[i]) & kMagnitude;
+    if (bits < kInfinity) largest = ptx::max(largest, ptx::float_of_bits(bits));
+  }
+  return largest;
+}
+
+// All heads of a row of a cache with a factor for each key, by the CTA's warps: a first pass finds the head's factor.
+template <Kind K, bool kVector, bool kTurned>
+FC_DEVICE void write_row_and_factors(const AppendParams& params, const Operand& operand, float* factors, long long from,
+                                     long long to, const Place& place) {
+  constexpr int kW = kWidth<K, kVector>;
+  const int turned = kTurned ? turned_parts<K, kVector>(params) : 0;
+  const int kept_from = kTurned ? params.rotary_dim : 0;
+  const int parts = turned + (operand.dim - kept_from) / kW, lane = ptx::tid_x() % 32;
+  for (int head = ptx::tid_x() / 32; head < operand.heads; head += kThreads / 32) {
+    const void* source = at<K>(operand.from, from + head * operand.from_stride.head);
+    void* target = at_cache<K>(operand.to, to + head * operand.to_stride.head);
+    const auto for_each_piece = [&](const auto& body) {
+      for (int part = lane; part < parts; part += 32) {
+        if constexpr (kTurned) {
+          if (part < turned) {
+            turn_part<K, kVector>(params, source, place.position, part, body);
+            continue;
+          }
+        }
+        const int column = kept_from + (part - turned) * kW;
+        float values[kW];
+        load_values<K, kVector>(at<K>(source, column), values);
+        body(column, values);
+      }
+    };
+    float largest = 0.0f;
+    for_each_piece([&](int, const float(&values)[kW]) { largest = largest_finite(values, largest); });
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) largest = ptx::max(largest, ptx::shfl_bfly(largest, mask));
+    const float factor = factor_of_row(largest, largest_of(element_of_cache(K)));
+    if (lane == 0)
+      ptx::st_global_f32(factors + factor_index(operand.heads, params.page_size, place.page, head, place.row), factor);
+    for_each_piece([&](int column, const float(&values)[kW]) {
+      store_codes<K, kVector>(at_cache<K>(target, column), values, factor);
+    });
+  }
+}
+
 template <Kind K, bool kVector>
 FC_DEVICE void append_row(const AppendParams& params, int index) {
   constexpr bool kTurns = K.rotary != Rotary::kNone;
@@ -212,6 +264,14 @@ FC_DEVICE void append_row(const AppendParams& params, int index) {
   if (place.state != State::kGood) return;
   const auto from = [&](const Operand& x) { return offset_in(params.rows, x.from_stride, place.owner, index); };
   const auto to = [&](const Operand& x) { return place.page * x.to_stride.batch + place.row * x.to_stride.row; };
+  if constexpr (quantises(K)) {
+    if (params.new_descale_k) {
+      write_row_and_factors<K, kVector, kTurns>(params, params.k, params.new_descale_k, from(params.k), to(params.k),
+                                                place);
+      return write_row_and_factors<K, kVector, false>(params, params.v, params.new_descale_v, from(params.v),
+                                                      to(params.v), place);
+    }
+  }
   write_row<K, kVector, kTurns, Target::kCache>(params, params.k, from(params.k), to(params.k), place.position,
                                                 params.descale_k, place.owner.sequence);
   write_row<K, kVector, false, Target::kCache>(params, params.v, from(params.v), to(params.v), place.position,

@@ -25,6 +25,19 @@ constexpr Element element_of_cache(const Kind& kind) {
 
 inline constexpr int kThreads = 128;
 
+// Where the factor of a key lies among new_descale_k and new_descale_v.
+inline long long factor_index(int heads, int page_size, int page, int head, int row) {
+  return (static_cast<long long>(page) * heads + head) * page_size + row;
+}
+// The factor that brings a row's largest finite magnitude to the largest number of the cache's type.
+inline float factor_of_row(float magnitude, float largest) {
+  const float factor = magnitude / largest;
+  return factor > 0.0f ? factor : 1.0f;
+}
+constexpr float largest_of(Element cache) {
+  return cache == Element::kE4M3 ? 448.0f : cache == Element::kE5M2 ? 57344.0f : 127.0f;
+}
+
 // Rows of k and v, or of q: whose each is, and where it lies.
 struct NewRows {
   int count;              // all rows of all sequences
@@ -51,6 +64,8 @@ struct AppendParams {
   unsigned* refused;        // one word, counted up by every row that has no place; or null
   const void *cos, *sin;    // [angle_rows, rotary_dim / 2]
   Descale descale_k, descale_v;  // of a quantised cache; null: 1
+  // [pages, heads, page_size] of a quantised cache with a factor for each key, whose new ones are written; else null.
+  float *new_descale_k, *new_descale_v;
   long long table_stride, angle_stride;
   int batch, page_size, pages;
   int max_pages;  // of a row of the table; with table_starts the entries of the table

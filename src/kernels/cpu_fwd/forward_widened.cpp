@@ -61,9 +61,12 @@ void WidenedForward::for_each_row(const TensorLayout& l, const Body& body) const
 
 void WidenedForward::load(const Converted& from) const {
   auto* values = reinterpret_cast<float*>(from.values.data());
-  const bool by_head = problem_.input_scaling() == Scaling::kHead;
+  const Scaling scaling = problem_.input_scaling();
   for_each_row(from.layout, [&](std::int64_t b, std::int64_t head, std::int64_t row) {
-    const std::int64_t at = by_head ? b * problem_.heads_kv + head / from.heads_per_factor : 0;
+    const std::int64_t of_heads = b * problem_.heads_kv + head / from.heads_per_factor;
+    const std::int64_t at = scaling == Scaling::kHead    ? of_heads
+                            : scaling == Scaling::kToken ? of_heads * from.layout.rows + row
+                                                         : 0;
     const float factor = from.descales ? from.descales[at] : 1.0f;
     const std::int64_t in = from.stored_layout.offset(b, head, row), out = from.layout.offset(b, head, row);
     for (std::int64_t column = 0; column < from.layout.columns; ++column)

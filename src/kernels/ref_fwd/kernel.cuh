@@ -39,6 +39,20 @@ struct CacheDescales {
   FC_DEVICE float values(int batch, int head_kv) const { return tile::descale(v, batch, head_kv); }
 };
 
+// Of a cache with a factor for each key, which scores and weights are multiplied with one by one; `batch`: of k and v.
+struct TokenDescales {
+  const Descale &k, &v;
+  FC_DEVICE float scores(int, int) const { return 1.0f; }
+  FC_DEVICE float values(int, int) const { return 1.0f; }
+  FC_DEVICE float of_key(int batch, int head_kv, int key) const { return tile::descale(k, batch, head_kv, key); }
+  FC_DEVICE float of_value(int batch, int head_kv, int key) const { return tile::descale(v, batch, head_kv, key); }
+};
+template <Traits T, class Params>
+FC_DEVICE auto descales_of_cache(const Params& params) {
+  if constexpr (T.token_factors) return TokenDescales{params.descale_k, params.descale_v};
+  else return CacheDescales{params.descale_k, params.descale_v};
+}
+
 // P may be as large as 2^8 then, which costs fp32 nothing.
 constexpr float kRiseLog2 = 8.0f;
 
@@ -105,11 +119,13 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     }
     long long k_row = k_head + key * params.k_stride.row, v_row = v_head + key * params.v_stride.row;
     bool is_missing = false;
+    [[maybe_unused]] int factor_batch = item.batch, factor_key = key;
     if constexpr (T.paged) {
       const int page = tile::page_of_key(*of_pages, item.batch, key), in_page = key % of_pages->page_size;
       is_missing = page < 0;
       k_row = k_head + page * params.k_stride.batch + in_page * params.k_stride.row;
       v_row = v_head + page * params.v_stride.batch + in_page * params.v_stride.row;
+      factor_batch = page, factor_key = in_page;
     }
     float dot = 0.0f;
 #pragma unroll
@@ -119,6 +135,8 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
         dot = ptx::fma(q[i], tile::load_any<element_of_cache(T)>(params.k, k_row + column), dot);
     }
     dot = warp_sum(dot);
+    if constexpr (T.token_factors)
+      if (!is_missing) dot *= factors.of_key(factor_batch, head_kv, factor_key);
     if (is_missing) dot = ptx::float_of_bits(0x7fffffffu);
     if constexpr (transforms_scores(T)) {
       float one[1] = {dot * factor};
@@ -141,12 +159,15 @@ FC_DEVICE void attend_row(const ForwardParams& params, const ScoreParams* of_sco
     const float p = ptx::ex2(ptx::fma(dot, scale_log2, -tile::finite_max(new_max)));
     max_scaled = new_max;
     sum = ptx::fma(sum, rescale, p);
+    float weight = p;
+    if constexpr (T.token_factors)
+      if (!is_missing) weight *= factors.of_value(factor_batch, head_kv, factor_key);
 #pragma unroll
     for (int i = 0; i < kPerLaneV; ++i) {
       const int column = lane + 32 * i;
       if (column < T.head_dim_v) {
         const float value = is_missing ? 0.0f : tile::load_any<element_of_cache(T)>(params.v, v_row + column);
-        o[i] = ptx::fma(p, value, o[i] * rescale);
+        o[i] = ptx::fma(weight, value, o[i] * rescale);
       }
     }
   }
@@ -262,29 +283,28 @@ forward_fp8_paged(const __grid_constant__ Paged<Fp8ForwardParams> params) {
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_quantised(const __grid_constant__ Quantised<ForwardParams> params) {
-  attend<T, C>(params.plain, nullptr, CacheDescales{params.descale_k, params.descale_v});
+  attend<T, C>(params.plain, nullptr, descales_of_cache<T>(params));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_quantised_scored(const __grid_constant__ Scored<Quantised<ForwardParams>> params) {
   const Quantised<ForwardParams>& own = params.plain;
-  attend<T, C>(own.plain, &params.score, CacheDescales{own.descale_k, own.descale_v});
+  attend<T, C>(own.plain, &params.score, descales_of_cache<T>(own));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_quantised_ragged(const __grid_constant__ Ragged<Quantised<ForwardParams>> params) {
   const Quantised<ForwardParams>& own = params.plain;
-  attend_ragged<T, C>(own.plain, params.score, params.ragged, CacheDescales{own.descale_k, own.descale_v});
+  attend_ragged<T, C>(own.plain, params.score, params.ragged, descales_of_cache<T>(own));
 }
 
 template <Traits T, Config C>
 FC_KERNEL(threads_per_block(C), 1)
 forward_quantised_paged(const __grid_constant__ Paged<Quantised<ForwardParams>> params) {
   const Quantised<ForwardParams>& own = params.plain;
-  attend_ragged<T, C>(own.plain, params.score, params.ragged, CacheDescales{own.descale_k, own.descale_v},
-                      &params.paged);
+  attend_ragged<T, C>(own.plain, params.score, params.ragged, descales_of_cache<T>(own), &params.paged);
 }
 
 }  // namespace flashcore::ref_fwd

@@ -88,8 +88,15 @@ constexpr int table_bytes(const Traits& t) { return t.ragged ? 4 * kEntries : 16
 // which int8 has no number for.
 constexpr int places_bytes(const Config& c) { return 2 * 8 * c.block_n; }
 constexpr bool marks_missing(const Traits& t) { return t.paged && t.cache == CacheElement::kInt8; }
+// The factors of each block's keys and values, where each key has its own.
+constexpr int factors_bytes(const Config& c, const Traits& t) {
+  return t.token_factors ? c.num_stages * 8 * c.block_n : 0;
+}
+constexpr int factors_offset(const Config& c, const Traits& t) {
+  return t.paged ? places_bytes(c) + (marks_missing(t) ? 4 * c.block_n * c.num_stages : 0) : 0;
+}
 constexpr int pages_bytes(const Config& c, const Traits& t) {
-  return t.paged ? places_bytes(c) + (marks_missing(t) ? 4 * c.block_n * c.num_stages : 0) : 16;
+  return t.paged || t.token_factors ? factors_offset(c, t) + factors_bytes(c, t) : 16;
 }
 
 constexpr int smem_bytes(const Config& c, const Traits& t) {

@@ -112,6 +112,10 @@ class Sm80DecodeForward final : public GpuFamily<DecodeConfig> {
     const auto element_bytes = static_cast<std::int64_t>(size_of(problem.cache_dtype()));
     params.k_units = units_of_strides(Operand::kK, layouts.k, element_bytes, has_batches);
     params.v_units = units_of_strides(Operand::kV, layouts.v, element_bytes, has_batches);
+    if (problem.input_scaling() == Scaling::kToken &&
+        descale_count(problem, layouts) >= std::numeric_limits<std::uint32_t>::max())
+      throw_bad_input("sm80_decode_fwd reaches 2^32 - 2 factors of keys, and {} has {}; use another family",
+                      problem.id(), descale_count(problem, layouts));
     Step step = step_of(config, problem);
     step.launch.grid.x = static_cast<unsigned>(ctas);
     if (problem.has_quantised_cache()) {

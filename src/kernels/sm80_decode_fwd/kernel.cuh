@@ -52,6 +52,9 @@ struct Kernel : tile::Marks {
   // Of keys of the step that is loaded next: the page, on its way, and where the key lies in it.
   int pages[kLookUps];
   unsigned k_in_page[kLookUps], v_in_page[kLookUps];
+  // The same of factors: where they lie in a page and in their arrays, and what was read there.
+  unsigned factor_in_page[kLookUps], factor_at[kLookUps];
+  float of_keys[kLookUps], of_values[kLookUps];
 
   // State of this warp's rows.
   unsigned q[q_steps(T)][4];
@@ -59,6 +62,7 @@ struct Kernel : tile::Marks {
   tile::OnlineSoftmax softmax;
   float slopes[2];
   float factor_k;    // of a quantised cache
+  ValueUnit unit;    // where each value has a factor of its own
   float factors[2];  // of the rows' scores, where Q is scaled: K's among them
 
   FC_DEVICE Kernel(const Params& p, const ScoreParams* of_scores, const RaggedParams* of_lengths,
@@ -95,6 +99,11 @@ struct Kernel : tile::Marks {
   FC_DEVICE static ptx::SharedAddress address_missing(int number) {
     return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, pages) + places_bytes(C) +
            static_cast<unsigned>(number) % kStages * (4 * C.block_n);
+  }
+  // Of the keys of a block, and behind them of its values.
+  FC_DEVICE static ptx::SharedAddress address_factors(int number) {
+    return ptx::dynamic_shared() + FC_OFFSET_OF(Storage, pages) + factors_offset(C, T) +
+           static_cast<unsigned>(number) % kStages * (8 * C.block_n);
   }
   // Where the keys of a block lie in K and in V.
   FC_DEVICE static ptx::SharedAddress address_units(int number) {
@@ -183,6 +192,10 @@ struct Kernel : tile::Marks {
         if (step.block < 0 || of_block >= C.block_n || key < word(a.z) || key >= word(a.w)) continue;
         const int entry = params.by_page_size.quotient(key), in_page = key - entry * paged->page_size;
         k_in_page[i] = a.x + in_page * params.k_units.row, v_in_page[i] = a.y + in_page * params.v_units.row;
+        if constexpr (T.token_factors) {
+          const int head = word(ptx::ld_shared_u32(address_run(step.run) + 20));
+          factor_in_page[i] = static_cast<unsigned>(head) * descales->descale_k.head_stride + in_page;
+        }
         pages[i] = tile::load_length(paged->block_table + batch * paged->table_stride + entry);
       }
     }
@@ -200,9 +213,46 @@ struct Kernel : tile::Marks {
           k = exists ? pages[i] * params.k_units.batch + k_in_page[i] : kMissing;
           v = exists ? pages[i] * params.v_units.batch + v_in_page[i] : kUnseen;
         }
+        if constexpr (T.token_factors)
+          factor_at[i] = v == kUnseen
+                             ? kUnseen
+                             : static_cast<unsigned>(pages[i]) * descales->descale_k.batch_stride + factor_in_page[i];
         ptx::st_shared_u32(at, k);
         ptx::st_shared_u32(at + 4 * C.block_n, v);
       }
+    }
+  }
+
+  // Factors of a step's keys, on their way until the next step; 0 of keys that are not there.
+  FC_DEVICE void read_factors(const Step& step) {
+    if (kThreads > C.block_n && ptx::tid_x() >= C.block_n) return;
+    ptx::Vector4 a{}, b{};
+    if constexpr (!T.paged) {
+      a = ptx::ld_shared_v4(address_run(step.run)), b = ptx::ld_shared_v4(address_run(step.run) + 16);
+    }
+#pragma unroll
+    for (int i = 0; i < kLookUps; ++i) {
+      const int of_block = ptx::tid_x() + i * kThreads, key = step.block * C.block_n + of_block;
+      of_keys[i] = of_values[i] = 0.0f;
+      if (C.block_n % kThreads != 0 && of_block >= C.block_n) continue;
+      if constexpr (!T.paged) {
+        const bool is_there = key >= word(a.z) && key < word(a.w);
+        const Descale& by = descales->descale_k;
+        factor_at[i] = is_there ? b.x * by.batch_stride + b.y * by.head_stride + key : kUnseen;
+      }
+      if (factor_at[i] == kUnseen) continue;
+      of_keys[i] = ptx::ld_global_f32(descales->descale_k.values + factor_at[i]);
+      of_values[i] = ptx::ld_global_f32(descales->descale_v.values + factor_at[i]);
+    }
+  }
+  FC_DEVICE void store_factors(int number) {
+    if (read_step(number).block < 0) return;
+#pragma unroll
+    for (int i = 0; i < kLookUps; ++i) {
+      const int key = ptx::tid_x() + i * kThreads;
+      if (C.block_n % kThreads != 0 && key >= C.block_n) continue;
+      ptx::st_shared_u32(address_factors(number) + 4 * key, ptx::bits_of_float(of_keys[i]));
+      ptx::st_shared_u32(address_factors(number) + 4 * (C.block_n + key), ptx::bits_of_float(of_values[i]));
     }
   }
 
@@ -285,6 +335,7 @@ struct Kernel : tile::Marks {
     const Step step = read_step(number);
     if (step.block >= 0) {
       if (step.flags & Step::kFirst) load_q(number, read_run(step));
+      if constexpr (T.token_factors) read_factors(step);
       unsigned k_unit = 0, v_unit = 0;
       int keys = C.block_n;
       if constexpr (!T.paged) {
@@ -316,7 +367,8 @@ struct Kernel : tile::Marks {
 
   // --- compute ----------------------------------------------------------------------------------------------------
   FC_DEVICE void begin_run(int number, const Run& run) {
-    if constexpr (has_quantised_cache(T)) factor_k = tile::descale(descales->descale_k, run.batch, run.head_kv);
+    if constexpr (T.token_factors) factor_k = 1.0f;
+    else if constexpr (has_quantised_cache(T)) factor_k = tile::descale(descales->descale_k, run.batch, run.head_kv);
     if constexpr (keeps_q(T)) {
       const typename TileQ::Lane lane_q = lane_of_q(address_q(number));
 #pragma unroll
@@ -351,6 +403,7 @@ struct Kernel : tile::Marks {
 #pragma unroll
     for (int d = 0; d < q_steps(T); ++d) q[d][0] = q[d][1] = q[d][2] = q[d][3] = 0;
     softmax.reset();
+    if constexpr (T.token_factors) unit.reset();
     tile::set_zero(acc_o);
   }
   // The lane's rows, among all of the sequence and key head.
@@ -362,6 +415,10 @@ struct Kernel : tile::Marks {
   }
   FC_DEVICE typename TileQ::Lane lane_of_q(ptx::SharedAddress tile) const {
     return TileQ::lane_rows_first(own_q_rows(tile), lane);
+  }
+  // Of the lane's first key in a block.
+  FC_DEVICE ptx::SharedAddress own_factors(int number) const {
+    return address_factors(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane));
   }
   FC_DEVICE void scores_of_codes(float (&acc_s)[kKeyTiles][4], int number) {
     const typename TileK::Lane lane_k =
@@ -383,6 +440,11 @@ struct Kernel : tile::Marks {
       }
     }
     if constexpr (scales_q(T)) tile::scale_rows(acc_s, factors);
+    if constexpr (T.token_factors) {
+      float own[kKeyTiles][2];
+      load_factors(own, own_factors(number));
+      multiply_columns(acc_s, own, 1.0f);
+    }
     if constexpr (marks_missing(T))
       spoil_missing(acc_s, address_missing(number) + 4 * (key_warp * kKeys + tile::column_of_lane(lane)));
   }
@@ -417,7 +479,7 @@ struct Kernel : tile::Marks {
     const auto position = [&](int r) { return params.by_group_size.quotient(own_row(run, r)); };
     if constexpr (transforms_scores(T)) {
       // Functions of scores take what k stands for.
-      if constexpr (has_quantised_cache(T) && !scales_q(T)) {
+      if constexpr (has_quantised_cache(T) && !scales_q(T) && !T.token_factors) {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -436,7 +498,8 @@ struct Kernel : tile::Marks {
     for (int n = 0; n < kKeys / 16; ++n) {
       unsigned p[4];
       if constexpr (has_quantised_cache(T)) {
-        const float scale[2] = {weight_scale(T), weight_scale(T)};
+        constexpr float kScale = T.token_factors ? 1.0f : weight_scale(T);  // else weights are scaled already
+        const float scale[2] = {kScale, kScale};
         tile::pack_operand<operand_element(T)>(p, acc_s, n, scale);
 #pragma unroll
         for (int d = 0; d < kDimV / 16; d += 2) {
@@ -466,6 +529,15 @@ struct Kernel : tile::Marks {
     const int last = tile::min_int(params.by_group_size.quotient(first_row + 15), run.len_q - 1);
     return first_key < mask.end_of(last) && first_key + kKeys > mask.begin_of(first);
   }
+  // Weights become those of what V stores.
+  FC_DEVICE void weigh_by_factors(float (&acc_s)[kKeyTiles][4], int number, float (&rescale)[2]) {
+    float own[kKeyTiles][2];
+    load_factors(own, own_factors(number) + 4 * C.block_n);
+    if constexpr (weight_scale(T) == 1.0f) return multiply_columns(acc_s, own, 1.0f);
+    const float raised = unit.raise(own);
+    rescale[0] *= raised, rescale[1] *= raised;
+    multiply_columns(acc_s, own, unit.to_weight());
+  }
   FC_DEVICE void compute(int number, const Step& step) {
     if (step.flags & Step::kFirst) begin_run(number, read_run(step));
     const bool is_whole = step.flags & Step::kWhole;
@@ -478,8 +550,10 @@ struct Kernel : tile::Marks {
     mark(Activity::kSoftmax, step.block);
     float rescale[2];
     float scale_log2 = problem().scale_log2;
-    if constexpr (has_quantised_cache(T) && !transforms_scores(T) && !scales_q(T)) scale_log2 *= factor_k;
+    if constexpr (has_quantised_cache(T) && !transforms_scores(T) && !scales_q(T) && !T.token_factors)
+      scale_log2 *= factor_k;
     softmax.update(acc_s, scale_log2, rescale);
+    if constexpr (T.token_factors) weigh_by_factors(acc_s, number, rescale);
     // The maxima of most blocks are those of blocks before.
     if (ptx::vote_any(rescale[0] != 1.0f || rescale[1] != 1.0f)) tile::scale_rows(acc_o, rescale);
     mark(Activity::kPv, step.block);
@@ -492,7 +566,8 @@ struct Kernel : tile::Marks {
     const Run run = read_run(step);
     tile::RowState state = tile::RowState::of(softmax);
     const Finish<T, C> rest{params, score_params, run, lane, row_warp, key_warp, descales};
-    if constexpr (has_quantised_cache(T)) sort_columns<T>(acc_o);
+    if constexpr (T.token_factors && weight_scale(T) != 1.0f) sort_columns<T>(acc_o, unit.undone());
+    else if constexpr (has_quantised_cache(T)) sort_columns<T>(acc_o);
     if constexpr (C.key_warps == 1) {
       end_of_run(rest, state, acc_o);
     } else {
@@ -540,6 +615,9 @@ struct Kernel : tile::Marks {
       mark(Activity::kWaitK, number);
       ptx::cp_async_wait<kStages - 2>();
       if (ahead >= 0) store_pages(ahead);
+      if constexpr (T.token_factors) {
+        if (ahead >= 1) store_factors(ahead - 1);
+      }
       // Everybody's copies are visible, and the pages and steps; everybody has left the stage that is loaded next.
       ptx::bar_sync();
       if (ahead >= 0) load(ahead);

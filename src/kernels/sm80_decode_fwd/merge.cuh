@@ -197,7 +197,8 @@ struct Finish {
                    : static_cast<long long>(run.batch * problem.heads_q + place.head) * problem.seqlen_q;
       ptx::st_global_f32(problem.lse + heads_rows + place.position, lse);
     }
-    if constexpr (has_quantised_cache(T)) scale *= tile::descale(descales->descale_v, run.batch, run.head_kv);
+    if constexpr (has_quantised_cache(T) && !T.token_factors)
+      scale *= tile::descale(descales->descale_v, run.batch, run.head_kv);
     return scale;
   }
   // Of a tile that this CTA has whole.

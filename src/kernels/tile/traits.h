@@ -36,6 +36,7 @@ struct Traits {
   // k and v lie in a pool of pages, which a block table names (PagedParams).
   bool paged = false;
   CacheElement cache = CacheElement::kAsQ;
+  bool token_factors = false;  // the cache has a factor for each key and kv head
 
   template <class Visit>
   static constexpr void fields(Visit&& visit) {
@@ -53,6 +54,7 @@ struct Traits {
     visit("mask_expression", &Traits::mask_expression);
     visit("paged", &Traits::paged);
     visit("cache", &Traits::cache);
+    visit("token_factors", &Traits::token_factors);
   }
 };
 
@@ -164,7 +166,9 @@ struct Paged {
   PagedParams paged;
 };
 
-// The factors of one operand, x = factor * stored: one for all, or one for each batch entry and kv head.
+// The factors of one operand, x = factor * stored: one for all, one for each batch entry and kv head, or with
+// Traits::token_factors one for each key of each, and neighbours have neighbours'; batch entries of a paged cache are
+// pages then.
 struct Descale {
   const float* values;            // on the device; null: 1
   int batch_stride, head_stride;  // 0 and 0: one for all

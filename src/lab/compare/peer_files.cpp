@@ -118,9 +118,13 @@ json write_inputs(const std::filesystem::path& folder, const Problem& problem, c
     files["seqused_kv"] = write_ints(folder / "seqused_kv.bin", inputs.seqused_kv, Shape{batch});
   }
   const std::int64_t heads_kv = problem.heads_kv;
+  const TensorLayout& of_k = inputs.k.layout;
+  const Shape of_keys = {of_k.batch, of_k.heads, of_k.rows};
   const auto add_descale = [&](const char* name, const std::vector<float>& values) {
     if (values.empty()) return;
-    const Shape shape = values.size() == 1 ? Shape{1} : Shape{batch, heads_kv};
+    const Shape shape = problem.input_scaling() == Scaling::kToken ? of_keys
+                        : values.size() == 1                       ? Shape{1}
+                                                                   : Shape{batch, heads_kv};
     files[name] = write_floats(folder / fmt::format("{}.bin", name), values, shape);
   };
   add_descale("descale_q", inputs.descale_q);

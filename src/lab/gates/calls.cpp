@@ -60,7 +60,7 @@ std::optional<CallFault> check_changed_content(const JudgedCall& call) {
 // Operands beside q, k, v and lengths, of which a launch or bind() may keep something: a list of blocks, a page, a
 // slope.
 bool has_further_operands(const Problem& problem) {
-  return problem.paged() || problem.alibi_count() > 0 || problem.sink_count() > 0 || problem.descale_count() > 0 ||
+  return problem.paged() || problem.alibi_count() > 0 || problem.sink_count() > 0 || problem.has_descales() ||
          !problem.tensors.empty();
 }
 

@@ -120,12 +120,13 @@ class UsedLaunch {
     const SequenceLengths own = call_.problem.sequences()[sequence];
     keys_[sequence] = static_cast<std::int32_t>(1 + (call_.problem.paged() ? call_.problem.seqlen_kv : own.kv));
     spoiled_[sequence].kv = own.kv;
+    gives_keys_ = true;
   }
 
   std::optional<CallFault> judge(const Reference& reference, const std::string& what) {
     const DeviceLengths used_q(call_.device, rows_), used_kv(call_.device, keys_);
     AttentionArgs args = call_.operands.args();
-    if (call_.problem.paged() || to_.kv != from_.kv) args.seqused_kv = used_kv.data();
+    if (call_.problem.paged() || to_.kv != from_.kv || gives_keys_) args.seqused_kv = used_kv.data();
     if (to_.q != from_.q) args.seqused_q = used_q.data();
     AttentionInputs inputs = spoiled_behind(call_.problem, call_.oracle.inputs, from_, boundaries_of(spoiled_));
     if (!set_.block_table.empty()) inputs.block_table = set_.block_table;
@@ -151,6 +152,7 @@ class UsedLaunch {
   Boundaries from_, to_;
   std::vector<SequenceLengths> spoiled_;  // behind these lies NaN
   std::vector<std::int32_t> rows_, keys_;
+  bool gives_keys_ = false;  // other numbers than the set's
 };
 
 // NaN in all rows of that sequence of the set.

@@ -20,16 +20,17 @@ struct Floats {
   const char* name;
   std::vector<float> AttentionInputs::*values;
   const float* AttentionArgs::*address;
-  std::int64_t (*count)(const Problem&);
+  std::int64_t (*count)(const Problem&, const ProblemLayouts&);
 };
-std::int64_t descales_of(const Problem& problem) { return problem.descale_count(); }
 constexpr Floats kFloats[] = {
     {"descale_q", &AttentionInputs::descale_q, &AttentionArgs::descale_q,
-     [](const Problem& p) { return p.descale_q_count(); }},
-    {"descale_k", &AttentionInputs::descale_k, &AttentionArgs::descale_k, descales_of},
-    {"descale_v", &AttentionInputs::descale_v, &AttentionArgs::descale_v, descales_of},
-    {"sink", &AttentionInputs::sink, &AttentionArgs::sink, [](const Problem& p) { return p.sink_count(); }},
-    {"alibi", &AttentionInputs::alibi, &AttentionArgs::alibi, [](const Problem& p) { return p.alibi_count(); }},
+     [](const Problem& p, const ProblemLayouts&) { return p.descale_q_count(); }},
+    {"descale_k", &AttentionInputs::descale_k, &AttentionArgs::descale_k, descale_count},
+    {"descale_v", &AttentionInputs::descale_v, &AttentionArgs::descale_v, descale_count},
+    {"sink", &AttentionInputs::sink, &AttentionArgs::sink,
+     [](const Problem& p, const ProblemLayouts&) { return p.sink_count(); }},
+    {"alibi", &AttentionInputs::alibi, &AttentionArgs::alibi,
+     [](const Problem& p, const ProblemLayouts&) { return p.alibi_count(); }},
 };
 
 // Operands of int32, of ragged and of paged problems.
@@ -226,7 +227,7 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
   o_ = allocate(bytes_of(layouts_.o, problem.output_dtype()), offsets.tensors);
   lse_ = allocate(static_cast<std::size_t>(layouts_.lse_elements) * sizeof(float), offsets.lse);
   for (std::size_t i = 0; i < floats_.size(); ++i) {
-    const auto count = static_cast<std::size_t>(kFloats[i].count(problem));
+    const auto count = static_cast<std::size_t>(kFloats[i].count(problem, layouts_));
     if (count > 0) floats_[i] = allocate(count * sizeof(float), offsets.lse);
   }
   for (std::size_t i = 0; i < int32s_.size(); ++i) {
@@ -247,8 +248,8 @@ Operands::Operands(Device& device, const PlacedProblem& problem, Offsets offsets
                {"lse", DType::kF32, make_layout(Layout::kBhsd, layouts_.o.batch, problem.heads_q, layouts_.o.rows, 1)});
   for (std::size_t i = 0; i < floats_.size(); ++i) {
     if (floats_[i])
-      device.label(*floats_[i],
-                   {kFloats[i].name, DType::kF32, make_layout(Layout::kBhsd, 1, kFloats[i].count(problem), 1, 1)});
+      device.label(*floats_[i], {kFloats[i].name, DType::kF32,
+                                 make_layout(Layout::kBhsd, 1, kFloats[i].count(problem, layouts_), 1, 1)});
   }
 }
 
@@ -292,7 +293,7 @@ void Operands::upload(const AttentionInputs& inputs, std::uint64_t variant) {
   copy(*v_, inputs.v, key_of(variant, 2));
   for (std::size_t i = 0; i < floats_.size(); ++i) {
     const std::vector<float>& values = inputs.*kFloats[i].values;
-    FC_CHECK(static_cast<std::int64_t>(values.size()) == kFloats[i].count(problem_));
+    FC_CHECK(static_cast<std::int64_t>(values.size()) == kFloats[i].count(problem_, layouts_));
     if (!values.empty()) device_->upload(at(*floats_[i]), values.data(), values.size() * sizeof(float));
   }
   for (std::size_t i = 0; i < int32s_.size(); ++i)

@@ -125,6 +125,10 @@ void place_keys(const Neighbourhood& n, const SequenceLengths& lengths, const At
       const std::int64_t page = pages[static_cast<std::size_t>(key / size)];
       copy_row(inputs.k, page, head, key % size, own.k, key);
       copy_row(inputs.v, page, head, key % size, own.v, key);
+      if (n.problem.input_scaling() != Scaling::kToken) continue;
+      const auto to = static_cast<std::size_t>((page * n.problem.heads_kv + head) * size + key % size);
+      const auto from = static_cast<std::size_t>(head * lengths.kv + key);
+      inputs.descale_k[to] = own.descale_k[from], inputs.descale_v[to] = own.descale_v[from];
     }
 }
 
@@ -151,8 +155,10 @@ AttentionInputs inputs_of(const NeighbourCase& given, const Neighbourhood& n, co
       copy_row(inputs.v, batch, head, first.kv + key, own.v, key);
     }
   place_values(inputs.descale_q, own.descale_q, n.place);
-  place_values(inputs.descale_k, own.descale_k, n.place);
-  place_values(inputs.descale_v, own.descale_v, n.place);
+  if (!n.problem.paged() || n.problem.input_scaling() != Scaling::kToken) {  // else their keys' pages have them
+    place_values(inputs.descale_k, own.descale_k, n.place);
+    place_values(inputs.descale_v, own.descale_v, n.place);
+  }
   place_values(inputs.alibi, own.alibi, n.place);
   inputs.sink = own.sink;
   return inputs;
