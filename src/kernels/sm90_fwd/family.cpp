@@ -110,11 +110,9 @@ class Sm90Forward final : public GpuFamily<Config> {
     return ListShape{sm90_fwd::row_groups(config), sm90_fwd::kRowsPerConsumer, config.block_n};
   }
 
-  // A CTA computes a tile of rows of one sequence, over all of its keys. How it caps scores goes by all scores of a
-  // warp, those of keys behind the sequence's end too (Score::cap), and these are somebody else's.
+  // A CTA computes a tile of rows of one sequence, over all of its keys.
   std::optional<ConfigValues> batch_invariant_config(const Problem& problem,
                                                      const DeviceLimits& limits) const override {
-    if (problem.softcap) return std::nullopt;
     return default_config(any_batch_of(problem), limits);
   }
 

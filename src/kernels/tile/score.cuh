@@ -60,16 +60,34 @@ struct Score {
     return first_row + own >= kBlockN - 1 ? Side::kLeft : last_row + own <= 0 ? Side::kRight : Side::kBoth;
   }
 
+  // Of s and not of its square, which ptxas would keep for the polynomial of cap(), and spill. NaN is dropped. Behind
+  // the rows and keys of a sequence of a ragged batch lies somebody else's, or what a page held before: that must not
+  // decide which way the sequence's own scores go, for the two ways differ in their last bits.
+  template <class Accumulator>
+  FC_DEVICE float largest_magnitude(const Accumulator& scores, int first_key, const int (&rows)[2]) const {
+    float largest = 0.0f;
+    if constexpr (T.ragged) {
+      const int keys = problem.seqlen_kv - first_key;
+      const bool whole = column_of_element(kElements<Accumulator> - 1) < keys && rows[1] < problem.seqlen_q;
+      if (!ptx::vote_all(whole)) {
+#pragma unroll
+        for (int i = 0; i < kElements<Accumulator>; ++i)
+          if (column_of_element(i) < keys && rows[row_of_element(i)] < problem.seqlen_q)
+            largest = ptx::max(largest, expression::abs(element(scores, i)));
+        return largest;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kElements<Accumulator>; ++i) largest = ptx::max(largest, expression::abs(element(scores, i)));
+    return largest;
+  }
+
   // tanh of all scores, in units of the cap. Far inside the cap, where those of models are, by a polynomial in s * s,
   // which has the softmax scale in it: half of the instructions and no special function. One score beyond it sends the
   // warp the long way.
   template <class Accumulator>
-  FC_DEVICE void cap(Accumulator& scores) const {
-    // Of s and not of its square, which ptxas would keep for the polynomial, and spill. NaN is dropped here, and stays.
-    float largest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kElements<Accumulator>; ++i) largest = ptx::max(largest, expression::abs(element(scores, i)));
-    if (!ptx::vote_all(largest <= params->tanh_series_until)) {
+  FC_DEVICE void cap(Accumulator& scores, int first_key, const int (&rows)[2]) const {
+    if (!ptx::vote_all(largest_magnitude(scores, first_key, rows) <= params->tanh_series_until)) {
 #pragma unroll
       for (int i = 0; i < kElements<Accumulator>; ++i)
         element(scores, i) = expression::tanh(element(scores, i) * params->tanh_scale);
@@ -89,7 +107,7 @@ struct Score {
   // or of each.
   template <class Accumulator, class Slope>
   FC_DEVICE void apply(Accumulator& scores, const Slope& slope, Side side, int first_key, const int (&rows)[2]) const {
-    if constexpr (T.softcap) cap(scores);
+    if constexpr (T.softcap) cap(scores, first_key, rows);
     if constexpr (T.alibi != 0) {
       // Exact below 2^24 keys.
       const float own[2] = {static_cast<float>(rows[0] + own_key() - first_key),
