@@ -106,7 +106,7 @@ int run_invert(const InvertArguments& arguments) {
   }
   console.end_progress();
   if (stopped) console.summary("stopped before the end{}", stopped_by());
-  write_json(common, {{"schema", "flashcore.invert/1"}, {"results", results}, {"interrupted", stopped}});
+  write_json(common, {{"schema", kInvertSchema}, {"results", results}, {"interrupted", stopped}});
   return stopped && worst == kDone ? static_cast<int>(kNotJudged) : worst;
 }
 

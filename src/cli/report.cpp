@@ -3,6 +3,7 @@
 #include "lab/report/report.h"
 
 #include <filesystem>
+#include <functional>
 
 #include "cli/arguments.h"
 #include "cli/common.h"
@@ -10,42 +11,87 @@
 #include "cli/verbs.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/json_text.h"
+#include "lab/report/diagnoses.h"
 
 namespace flashcore::cli {
 
 namespace {
 
-using Render = std::string (*)(const std::vector<Trial>&);
+struct ReportArguments {
+  Common common;
+  std::string out = "out/report.html", run, campaign;
+  std::vector<std::string> with;
+  bool gives_store = false;
+};
+
+// A page of Nsight Compute's hundreds of counters and a timeline's lanes is some megabytes.
+constexpr std::size_t kMaxDiagnosis = std::size_t{256} << 20;
+
+using Render = std::function<std::string(const std::vector<Trial>&)>;
 
 std::string render_json(const std::vector<Trial>& trials) {
   return report_json(trials).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-Render renderer_for(const std::string& out) {
-  const std::string extension = std::filesystem::path(out).extension().string();
-  if (extension == ".html") return [](const std::vector<Trial>& trials) { return report_html(trials); };
+Diagnoses diagnoses_of(const ReportArguments& options) {
+  Diagnoses found;
+  if (!options.campaign.empty()) {
+    const std::optional<CampaignState> state = load_state(options.campaign);
+    if (!state)
+      throw_bad_input("--campaign {}: there is no {} in it; name the --out folder of a `flashcore campaign`",
+                      options.campaign, kCampaignFile);
+    const std::filesystem::path page = std::filesystem::absolute(options.out).parent_path();
+    found = diagnoses_of_campaign(options.campaign, *state, page);
+  }
+  for (const std::string& file : options.with)
+    add_diagnosis(found, parse_json(read_file(file, kMaxDiagnosis), file), "--with " + file);
+  return found;
+}
+
+Render renderer_for(const ReportArguments& options) {
+  const std::string extension = std::filesystem::path(options.out).extension().string();
+  if (extension == ".html")
+    return [diagnoses = diagnoses_of(options)](const std::vector<Trial>& trials) {
+      return report_html(trials, is_current, diagnoses);
+    };
+  if (!options.campaign.empty() || !options.with.empty())
+    throw_bad_input("--out {}: only a page shows what {} gives; use .html, or leave it out", options.out,
+                    options.campaign.empty() ? "--with" : "--campaign");
   if (extension == ".md") return [](const std::vector<Trial>& trials) { return report_markdown(trials); };
   if (extension == ".csv") return report_csv;
   if (extension == ".json") return render_json;
-  throw_bad_input("--out {}: the extension '{}' names no format; use .html, .md, .json or .csv", out, extension);
+  throw_bad_input("--out {}: the extension '{}' names no format; use .html, .md, .json or .csv", options.out,
+                  extension);
 }
 
-int report(const Common& common, const std::string& out, const std::string& run) {
-  const Render render = renderer_for(out);
-  require_distinct({{"--out", out}}, {{"--store", common.store}});
+// Of a campaign those in its folder; a campaign on an emulated GPU has timed nothing, and its page says so.
+std::vector<Trial> trials_of(const ReportArguments& options) {
+  TrialQuery query;
+  if (!options.run.empty()) query.run = options.run;
+  if (options.campaign.empty() || options.gives_store) return stored_trials(options.common.store, query);
+  const std::filesystem::path store = std::filesystem::path(options.campaign) / "trials.db";
+  std::error_code error;
+  return std::filesystem::exists(store, error) ? stored_trials(store.string(), query) : std::vector<Trial>{};
+}
+
+int report(const ReportArguments& options) {
+  const std::string& out = options.out;
+  std::vector<NamedFile> inputs = {{"--store", options.common.store}};
+  for (const std::string& file : options.with) inputs.push_back({"--with", file});
+  require_distinct({{"--out", out}}, inputs);
+  const Render render = renderer_for(options);
   // A folder that is not there yet is made below, once there is something to put into it.
   if (const auto parent = std::filesystem::path(out).parent_path(); parent.empty() || std::filesystem::exists(parent))
     check_output_file("--out", out);
-  Console console(common.quiet, false);
-  TrialQuery query;
-  if (!run.empty()) query.run = run;
-  const std::vector<Trial> trials = stored_trials(common.store, query);
-  if (trials.empty()) {
-    print_error(
-        run.empty()
-            ? fmt::format("{} holds no trials yet: nothing to report; run flashcore tune or bench first", common.store)
-            : fmt::format("{} holds no trials of run '{}': nothing to report; leave --run out to take all",
-                          common.store, run));
+  Console console(options.common.quiet, false);
+  const std::vector<Trial> trials = trials_of(options);
+  if (trials.empty() && options.campaign.empty()) {
+    print_error(options.run.empty()
+                    ? fmt::format("{} holds no trials yet: nothing to report; run flashcore tune or bench first",
+                                  options.common.store)
+                    : fmt::format("{} holds no trials of run '{}': nothing to report; leave --run out to take all",
+                                  options.common.store, options.run));
     return kNotJudged;
   }
   const std::string text = render(trials);
@@ -62,16 +108,25 @@ int report(const Common& common, const std::string& out, const std::string& run)
 }  // namespace
 
 Run add_report(CLI::App& app) {
-  auto common = std::make_shared<Common>();
-  auto out = std::make_shared<std::string>("out/report.html");
-  auto run = std::make_shared<std::string>();
-  add_common(app, *common, kStore);
-  app.add_option("--out", *out, "the file to write; its extension is the format: .html .md .json .csv")
+  auto options = std::make_shared<ReportArguments>();
+  add_common(app, options->common, kStore);
+  app.add_option("--out", options->out, "the file to write; its extension is the format: .html .md .json .csv")
       ->type_name("FILE")
       ->capture_default_str();
-  app.add_option("--run", *run, "only the trials of this run")->type_name("ID");
+  app.add_option("--run", options->run, "only the trials of this run")->type_name("ID");
+  app.add_option("--with", options->with, "what profile, invert or timeline wrote with --json, to show on the page")
+      ->type_name("FILE,...")
+      ->delimiter(',')
+      ->check(not_empty());
+  app.add_option("--campaign", options->campaign,
+                 "the folder of a campaign: its trials, and its profiles, inversions and timeline on the page")
+      ->type_name("DIR")
+      ->check(not_empty());
   add_examples(app, {"report --out report.html", "report --store .flashcore/trials.db --out report.md"});
-  return [common, out, run] { return report(*common, *out, *run); };
+  return [options, &app] {
+    options->gives_store = app.count("--store") > 0;
+    return report(*options);
+  };
 }
 
 }  // namespace flashcore::cli

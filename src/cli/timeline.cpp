@@ -66,7 +66,7 @@ int run_timeline(const TimelineArguments& arguments) {
   if (!timeline.tracks.empty()) print_timeline(console, timeline);
   if (!arguments.trace.empty()) write_file_atomically(arguments.trace, timeline_trace(timeline).dump() + "\n");
   if (!arguments.html.empty()) write_file_atomically(arguments.html, timeline_html(timeline));
-  write_json(common, {{"schema", "flashcore.timeline/1"}, {"results", {timeline_json(timeline)}}});
+  write_json(common, {{"schema", kTimelineSchema}, {"results", {timeline_json(timeline)}}});
   for (const std::string& fault : timeline.faults) print_error("not to be believed: " + fault);
   if (timeline.dropped > 0)
     print_warning(fmt::format("{} records found no place: lanes show the beginning only; record fewer CTAs with --ctas",

@@ -27,6 +27,10 @@ class CampaignTest(CliTest):
     def phase(self, name):
         return next(p for p in self.state()["phases"] if p["name"] == name)
 
+    def page(self):
+        with open(os.path.join(self.out, "report.html"), encoding="utf-8") as file:
+            return file.read()
+
     def wait_for(self, condition, process, seconds=60):
         until = time.monotonic() + seconds
         while time.monotonic() < until and process.poll() is None:
@@ -68,6 +72,9 @@ class CampaignTest(CliTest):
             summary = file.read()
         for part in ("## Phases", "## Results", "## Success criteria", "## Top findings", "could not judge"):
             self.assertIn(part, summary)
+        page = self.page()
+        for part in ("1. ", "metrics and their targets", "wrong on purpose", "<svg", "No timeline: "):
+            self.assertIn(part, page)
         with open(self.path("c.json"), encoding="utf-8") as file:
             document = json.load(file)
         self.assertEqual(document["schema"], "flashcore.campaign/1")
@@ -161,6 +168,13 @@ class CampaignTest(CliTest):
         for name in ("evolution", "crosscheck", "gate"):
             self.assertEqual(self.phase(name)["verdict"], "could not judge")
             self.assertIn("an emulated GPU has no time", self.phase(name)["reason"])
+        # Nothing was timed; what was counted is on the page.
+        for name in ("profile", "inversion", "artefacts"):
+            self.assertEqual(self.phase(name)["verdict"], "passed", self.phase(name))
+        page = self.page()
+        for part in ("No trials yet", "1. small grid", "needs hardware counters", "metrics and their targets", "wrong on purpose", "no_stores", "<a href=\"timeline.html\">"):
+            self.assertIn(part, page)
+        self.assertTrue(os.path.getsize(os.path.join(self.out, "timeline.html")))
 
     def test_a_state_that_is_damaged(self):
         os.makedirs(self.out)

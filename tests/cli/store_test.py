@@ -73,6 +73,10 @@ class StoreTest(CliTest):
             self.assertGreater(os.path.getsize(out), 100)
         self.expect_error(BAD_USAGE, ["r.pdf", ".html"], "report", "--store", store, "--out", self.path("r.pdf"))
         good = self.write("good.md", "good")
+        self.expect_error(BAD_USAGE, ["r.md", ".html", "--campaign"], "report", "--campaign", self.folder, "--out", self.path("r.md"))
+        self.expect_error(BAD_USAGE, ["--campaign", "campaign.json"], "report", "--campaign", self.folder, "--out", self.path("r.html"))
+        other = self.write("other.json", '{"schema": "flashcore.bench/1"}')
+        self.expect_error(BAD_USAGE, ["other.json", "flashcore.bench/1", "invert --json"], "report", "--store", store, "--with", other, "--out", self.path("r.html"))
         self.expect_error(NOT_JUDGED, ["no-such-run"], "report", "--store", store, "--run", "no-such-run", "--out", good)
         with open(good, encoding="ascii") as file:
             self.assertEqual(file.read(), "good")

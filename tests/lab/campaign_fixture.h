@@ -58,8 +58,8 @@ class CampaignTest : public ::testing::Test {
   // What a command that judged leaves, where the test's answer has not written it.
   static void write_missing(const std::vector<std::string>& argv) {
     for (std::size_t i = 0; i + 1 < argv.size(); ++i) {
-      const bool is_file =
-          argv[i] == "--json" || argv[i] == "--store" || argv[i] == "--write-baseline" || argv[i] == "--out";
+      const bool is_file = argv[i] == "--json" || argv[i] == "--store" || argv[i] == "--write-baseline" ||
+                           argv[i] == "--out" || argv[i] == "--html";
       if (is_file && !std::filesystem::exists(argv[i + 1]))
         write_file_atomically(argv[i + 1], argv[i] == "--json" ? "{}" : "");
     }

@@ -141,6 +141,28 @@ TEST_F(CampaignTest, AnEmulatedGpuHasNoTimeSoThosePhasesAreNotRun) {
   }
 }
 
+TEST_F(CampaignTest, AnEmulatedGpuRecordsATimelineAndMakesThePageWithoutATrial) {
+  options_.device = open_device("emulator")->info();
+  options_.problems.problems = {{"big", PlacedProblem::parse("b1_h8_s4096_d64_fp16")}};
+  answer_ = [](const auto& argv) {
+    if (verb_of(argv) == "profile")
+      write_json(argv, {{"results", {{{"indicators", {{{"name", "SM busy"}, {"value", 80}, {"met", true}}}}}}}});
+    return CommandEnd{.exit_code = 0};
+  };
+  const CampaignResult r = go();
+  EXPECT_EQ(times_run("timeline"), 1);
+  const auto timeline =
+      std::find_if(ran_.begin(), ran_.end(), [](const auto& argv) { return verb_of(argv) == "timeline"; });
+  ASSERT_NE(timeline, ran_.end());
+  // The emulator would take minutes for the problem itself.
+  EXPECT_EQ(std::count(timeline->begin(), timeline->end(), "b1_h8_s4096_d64_fp16"), 0);
+  EXPECT_EQ(r.state.find("artefacts")->verdict, PhaseVerdict::kPassed);
+  EXPECT_EQ(times_run("report"), 1);
+  EXPECT_EQ(times_run("economics"), 0);
+  // A timeline is no profile that lacks a metric.
+  EXPECT_EQ(r.criteria[3].verdict, CriterionVerdict::kMet) << r.criteria[3].evidence;
+}
+
 // Two tools after the engine's own rounds, so that all three end within the phase.
 TEST_F(CampaignTest, AToolOfTheCrosscheckMayTakeAThirdOfItsPhase) {
   const auto commands = commands_of("crosscheck", options_, {}, 90);

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "core/files.h"
+#include "lab/example_diagnoses.h"
 #include "lab/example_trials.h"
 #include "lab/report/report.h"
 
@@ -11,8 +12,9 @@ int main(int argc, char** argv) {
     return 3;
   }
   flashcore::write_file_atomically(
-      argv[1], flashcore::report_html(flashcore::example::tuned_suite(), [](const flashcore::Trial& t) {
-        return t.source_hash == flashcore::example::kCurrent;
-      }));
+      argv[1], flashcore::report_html(
+                   flashcore::example::tuned_suite(),
+                   [](const flashcore::Trial& t) { return t.source_hash == flashcore::example::kCurrent; },
+                   flashcore::example::diagnoses()));
   return 0;
 }

@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "kernels/instrumented.h"
 #include "lab/campaign/ranking.h"
+#include "lab/diagnose/gather.h"
 
 namespace flashcore {
 namespace {
@@ -87,6 +89,26 @@ std::vector<NamedProblem> deep_problems(const CampaignOptions& options) {
   return chosen;
 }
 
+// A timeline of the first problem whose kernel has marks. The emulator takes minutes for what a GPU does in
+// milliseconds: there the problem is a small one of its kind, as the profile's.
+void add_timeline(Commands& commands, const CampaignOptions& options) {
+  for (const NamedProblem& named : deep_problems(options)) {
+    try {
+      const Candidate candidate = dispatch(named.problem, options.device).candidate;
+      if (why_no_marks(*candidate.family)) continue;
+      const PlacedProblem recorded = options.device.limits.emulated
+                                         ? counted_problem(named.problem, candidate.print(), options.device.limits)
+                                         : named.problem;
+      commands.verb(
+          words({"timeline", "--problem", recorded.id(), "--html", commands.path("timeline.html")}, commands.device()),
+          named.problem.id());
+      return;
+    } catch (const Error&) {
+      continue;  // no family runs it here
+    }
+  }
+}
+
 void add_trials(Commands& commands, const CampaignOptions& options, const CampaignState& state, double seconds) {
   const std::vector<TargetedTrial> trials =
       targeted_trials(options.folder, state, options.device, deep_problems(options), kTargetedTrials);
@@ -108,7 +130,7 @@ const std::vector<PhasePlan>& campaign_phases() {
       {"correctness", 0.14, "whether the kernels are right on this machine", false},
       {"baselines", 0.18, "the times of other attentions, and speed-ups over them", true},
       {"evolution", 0.32, "what is faster than dispatch's choice", true},
-      {"profile", 0.06, "what the bottlenecks are", false, {"evolution"}},
+      {"profile", 0.06, "what the bottlenecks are, and when each warp waits", false, {"evolution"}},
       {"inversion", 0.07, "what would help most", false, {"evolution"}},
       {"trials", 0.06, "whether what the ranking points to is faster", true, {"evolution", "profile", "inversion"}},
       {"crosscheck", 0.05, "whether another tool measures the same", true, {"evolution"}},
@@ -150,6 +172,7 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
     for (const NamedProblem& named : deep_problems(options))
       commands.verb(words({phase == "profile" ? "profile" : "invert", "--problem", named.problem.id()}, device),
                     named.problem.id());
+    if (phase == "profile") add_timeline(commands, options);
   } else if (phase == "trials") {
     add_trials(commands, options, state, seconds);
   } else if (phase == "crosscheck") {
@@ -162,11 +185,12 @@ std::vector<CampaignCommand> commands_of(std::string_view phase, const CampaignO
   } else if (phase == "gate") {
     const std::string baseline = options.baseline.empty() ? commands.path("baseline.json") : options.baseline;
     commands.verb(words({"gate", "--baseline", baseline}, suite, device, store));
-  } else if (std::error_code error;
-             phase == "artefacts" && std::filesystem::exists(options.folder / "trials.db", error)) {
-    commands.verb(words({"report", "--out", commands.path("report.html")}, store), {}, false);
-    commands.verb(options.price.empty() ? words({"economics"}, store)
-                                        : words({"economics", "--price", options.price}, store));
+  } else if (phase == "artefacts") {
+    commands.verb({"report", "--out", commands.path("report.html"), "--campaign", options.folder.string()}, {}, false);
+    // An emulated GPU times nothing, and leaves no trial to account for.
+    if (std::error_code error; std::filesystem::exists(options.folder / "trials.db", error))
+      commands.verb(options.price.empty() ? words({"economics"}, store)
+                                          : words({"economics", "--price", options.price}, store));
   }
   return commands.take();
 }

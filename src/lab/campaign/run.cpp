@@ -190,9 +190,8 @@ class Campaign {
   }
 
   static std::string nothing_to_run(std::string_view phase) {
-    return phase == "trials"      ? "neither profile nor inversion ranked anything that a tile parameter answers"
-           : phase == "artefacts" ? "no phase left a trial, of which there would be a page and an account"
-                                  : "no problem of the suite has a row to compute";
+    return phase == "trials" ? "neither profile nor inversion ranked anything that a tile parameter answers"
+                             : "no problem of the suite has a row to compute";
   }
 
   bool run_one(CampaignCommand& command, std::string_view phase, double limit) {

@@ -108,7 +108,9 @@ void align_clocks(std::vector<RawTrack>& tracks, double clock_mhz);
 // Cycles per us by the tracks themselves; 0 where they have no common time.
 double clock_of_tracks(const std::vector<RawTrack>& tracks);
 
+// One of the results of flashcore.timeline/1:
 // {"problem", "candidate", ..., "tracks": [{"role", "cta", "warp", "sm", "segments": [[activity, item, begin, end]]}]}.
+inline constexpr const char* kTimelineSchema = "flashcore.timeline/1";
 nlohmann::json timeline_json(const Timeline& timeline);
 // The Trace Event Format, which Perfetto and chrome://tracing open: a process for each CTA, a thread for each warp. A
 // step of the emulator is shown as a microsecond.

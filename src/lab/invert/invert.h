@@ -42,6 +42,8 @@ InvertResult invert(const InvertOptions& options,
                     const std::function<void(int done, int total, const std::string&)>& progress = {},
                     const std::function<bool()>& stop = {});
 
+// One of the results of flashcore.invert/1.
+inline constexpr const char* kInvertSchema = "flashcore.invert/1";
 nlohmann::json invert_json(const InvertOptions& options, const InvertResult& result);
 
 }  // namespace flashcore

@@ -199,18 +199,22 @@ std::string scripts_html(const Model& model) {
 
 }  // namespace
 
-std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_current) {
+std::string report_html(const std::vector<Trial>& trials, const IsCurrent& is_current, const Diagnoses& diagnoses) {
+  const std::string why = section("profile", "Why it takes the time it takes", profile_section(diagnoses)) +
+                          section("inversion", "What would help most", inversion_section(diagnoses)) +
+                          section("timeline", "What each warp does, and when", timeline_section(diagnoses));
   if (trials.empty()) {
     return page("flashcore report",
-                "<header><p class=brand>flashcore report</p><h1>No trials yet</h1><p>This store is empty. Fill it "
-                "with:</p></header>"
-                "<pre>flashcore tune --suite quick\nflashcore report --out report.html</pre>",
+                "<header><p class=brand>flashcore report</p><h1>No trials yet</h1><p>Nothing was timed. Time "
+                "something with:</p></header>"
+                "<pre>flashcore tune --suite quick\nflashcore report --out report.html</pre>" +
+                    why,
                 "");
   }
   const Model model = make_model(trials, is_current);
   return page("flashcore report: " + join(model.suites, ", ") + " on " + model.devices.front().info.name,
               header_html(model) + summary_html(model) + section("results", "Results", results_table(model)) +
-                  charts_html(model) + section("rejected", "Rejected candidates", rejected_table(model)) +
+                  charts_html(model) + why + section("rejected", "Rejected candidates", rejected_table(model)) +
                   section("resources", "Resources of the winners", resources_table(model)) +
                   section("cost", "What it cost", cost_table(model)) + reproduce_html(model),
               scripts_html(model));

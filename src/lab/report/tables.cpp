@@ -5,53 +5,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <initializer_list>
 #include <string_view>
 #include <vector>
 
+#include "lab/report/html_table.h"
 #include "lab/report/text.h"
 
 namespace flashcore::report {
 namespace {
 
 std::string text(std::string_view value) { return escape_html(value); }
-
-// A problem id may break after an underscore, nowhere else.
-std::string id_html(std::string_view id) {
-  std::string out;
-  for (const char c : id) {
-    out += c;
-    if (c == '_') out += "<wbr>";
-  }
-  return out;
-}
-
-// A number as shown, with the value to sort by.
-std::string number_cell(double sort_by, std::string_view shown, std::string_view title = {}) {
-  return fmt::format("<td class=num data-sort=\"{:.9g}\"{}>{}</td>", std::isfinite(sort_by) ? sort_by : -1,
-                     title.empty() ? "" : fmt::format(" title=\"{}\"", text(title)), text(shown));
-}
-std::string empty_cell() { return "<td class=num data-sort=\"-1\">–</td>"; }
-
-struct Column {
-  const char* name;
-  const char* title;
-  bool numeric = false;
-};
-
-std::string table_open(std::string_view id, std::string_view caption, std::initializer_list<Column> columns) {
-  std::string out = fmt::format(
-      "<div class=scroll tabindex=0 role=region aria-labelledby=\"{0}-caption\"><table id=\"{0}\" "
-      "class=sortable><caption id=\"{0}-caption\">{1}</caption><thead><tr>",
-      id, text(caption));
-  for (const Column& column : columns) {
-    out += fmt::format("<th scope=col{} title=\"{}\">{}</th>", column.numeric ? " class=num" : "", text(column.title),
-                       text(column.name));
-  }
-  return out + "</tr></thead><tbody>\n";
-}
-constexpr std::string_view kTableClose = "</tbody></table></div>\n";
 
 // "block_m=64,block_n=32": what differs from the default stands out.
 std::string config_html(const ProblemRow& row) {

@@ -1,0 +1,41 @@
+#pragma once
+// What profile, invert and timeline found, for the page: results of their JSON, and why there is none where there is
+// none. A page that passes over a phase in silence reads as if it had found nothing.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lab/campaign/state.h"
+
+namespace flashcore {
+
+struct DiagnosisList {
+  // Of "results". Files of other versions and of anybody: read with lab/campaign/fields.h, shown escaped.
+  std::vector<nlohmann::json> results;
+  std::vector<std::string> missing;  // sentences: what is not here, and why. Both empty: none was given
+};
+
+struct Diagnoses {
+  DiagnosisList profiles, inversions, timelines;
+  std::string timeline_page;  // the link to the lanes, relative to the page and percent-encoded; empty: none
+};
+
+// Adds a document of profile, invert or timeline, told apart by its schema. Error kBadInput: it is of none of them.
+void add_diagnosis(Diagnoses& diagnoses, const nlohmann::json& document, std::string_view origin);
+
+// Of a campaign's folder, as far as it went. `page_folder`: where the page will lie, for its link.
+Diagnoses diagnoses_of_campaign(const std::filesystem::path& folder, const CampaignState& state,
+                                const std::filesystem::path& page_folder);
+
+namespace report {
+
+// HTML of the three sections.
+std::string profile_section(const Diagnoses& diagnoses);
+std::string inversion_section(const Diagnoses& diagnoses);
+std::string timeline_section(const Diagnoses& diagnoses);
+
+}  // namespace report
+}  // namespace flashcore

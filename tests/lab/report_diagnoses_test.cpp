@@ -1,0 +1,132 @@
+#include "lab/report/diagnoses.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/files.h"
+#include "lab/example_diagnoses.h"
+#include "lab/report/report.h"
+#include "temporary_folder.h"
+
+namespace flashcore {
+namespace {
+
+using nlohmann::json;
+
+void expect_in(const std::string& page, const std::string& words) {
+  EXPECT_NE(page.find(words), std::string::npos) << words << " is not in\n" << page;
+}
+
+TEST(ReportDiagnoses, BottlenecksComeRankedWithEvidenceAndTargetsWithTheirVerdict) {
+  const std::string section = report::profile_section(example::diagnoses());
+  expect_in(section, "<b>1. bank conflicts</b> <span class=\"badge warn\">fault, 25% estimated</span>");
+  expect_in(section, "900 passes where 300 would do");
+  expect_in(section, "<b>2. tensor cores</b> <span class=\"badge neutral\">limit, 61%</span>");
+  expect_in(section, "3 metrics and their targets: 1 met; not met: SM busy");
+  expect_in(section, "41.5%</td><td class=num>&gt;= 70</td><td><span class=\"badge bad\">not met</span>");
+  expect_in(section, "16.0 warps</td><td class=num>&gt;= 8</td><td><span class=\"badge good\">met</span>");
+  expect_in(section, "<td class=num>&gt;= 50</td><td>–</td>");
+  expect_in(section, "Counted on b1_h1_s64_d64_fp16");
+  expect_in(section, "Without hardware counters: there is no ncu");
+}
+
+TEST(ReportDiagnoses, SensitivitiesAreBarsAndWhatIsWrongOnPurposeSaysSo) {
+  const std::string section = report::inversion_section(example::diagnoses());
+  const std::size_t wrong = section.find("quarter_multiplies"), slow = section.find("divergence");
+  ASSERT_LT(wrong, slow);
+  expect_in(section.substr(wrong, slow - wrong), "wrong on purpose");
+  EXPECT_EQ(section.substr(slow).find("wrong on purpose</span>"), std::string::npos);
+  // Half and twice are equally far from the middle, 110.
+  expect_in(section, "<rect x=15.6 y=4 width=94.4");
+  expect_in(section, "<rect x=110.0 y=4 width=94.4");
+  expect_in(section, "0.5 [0.48, 0.52]");
+  expect_in(section, "serial_grid: no CTA takes several tiles");
+  EXPECT_EQ(section.find("inf "), std::string::npos);
+}
+
+TEST(ReportDiagnoses, CountsHaveNoBars) {
+  json document = example::inversion_document();
+  json& result = document["results"][0];
+  result["unit"] = "count";
+  for (json& row : result["ranking"]) row.erase("time_ratio"), row.erase("ci95");
+  Diagnoses found;
+  add_diagnosis(found, document, "i.json");
+  const std::string section = report::inversion_section(found);
+  EXPECT_EQ(section.find("<svg"), std::string::npos);
+  expect_in(section, "the order says nothing");
+}
+
+TEST(ReportDiagnoses, ThePageHoldsThemWithAndWithoutTrialsAndEscapesThem) {
+  const std::string page = report_html({}, is_current, example::diagnoses());
+  for (const char* id : {"profile-h", "inversion-h", "timeline-h"}) expect_in(page, std::string("id=") + id);
+  expect_in(page, "&lt;script&gt;alert(1)");
+  EXPECT_EQ(page.find("<script>alert(1)"), std::string::npos);
+  EXPECT_EQ(page.find("<img src=x"), std::string::npos);
+}
+
+TEST(ReportDiagnoses, WhatWasNotGivenIsSaid) {
+  const std::string page = report_html({});
+  for (const char* what : {"No profile: ", "No inversion: ", "No timeline: "}) expect_in(page, what);
+}
+
+TEST(ReportDiagnoses, DocumentsOfOthersAreRefusedAndDamagedOnesShowWhatTheyHave) {
+  Diagnoses found;
+  EXPECT_THROW(add_diagnosis(found, json::parse(R"({"schema": "flashcore.bench/1"})"), "b.json"), Error);
+  EXPECT_THROW(add_diagnosis(found, json::array(), "b.json"), Error);
+  for (const char* schema : {"flashcore.profile/1", "flashcore.invert/1", "flashcore.timeline/1"})
+    for (const char* results : {"3", "[]", "[null, 3]", R"([{"bottlenecks": [3], "indicators": {"a": 1}, "ranking": [{
+         "time_ratio": -1, "ci95": [1]}, 3], "sums": [null], "faults": [3], "problem": null}])"})
+      add_diagnosis(found, {{"schema", schema}, {"results", json::parse(results)}}, "d.json");
+  expect_in(report::profile_section(found), "d.json holds no result.");
+  expect_in(report::inversion_section(found), "a problem without a name");
+  EXPECT_FALSE(report::timeline_section(found).empty());
+}
+
+class OfACampaign : public ::testing::Test {
+ protected:
+  CampaignCommand command(const char* verb, const char* json_file, const json& document) const {
+    if (!document.is_null()) write_file_atomically(folder_.path() / json_file, document.dump());
+    return {.argv = {"flashcore", verb}, .json = json_file, .problem = "b1_h8_s512_d64_fp16", .started_at = "now"};
+  }
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(OfACampaign, ResultsAreShownAndWhatFailedIsNamed) {
+  CampaignState state;
+  CampaignPhase profile{.name = "profile", .status = PhaseStatus::kDone};
+  profile.commands.push_back(command("profile", "p.json", example::profile_document()));
+  profile.commands.push_back(command("profile", "p2.json", nullptr));
+  profile.commands.back().reason = "it was <b>not accepted</b>";
+  profile.commands.push_back(command("timeline", "t.json", example::timeline_document()));
+  profile.commands.back().argv.insert(profile.commands.back().argv.end(),
+                                      {"--html", (folder_.path() / "the lanes:1.html").string()});
+  write_file_atomically(folder_.path() / "the lanes:1.html", "");
+  state.phases = {profile, {.name = "inversion", .status = PhaseStatus::kDone, .reason = "no row to compute"}};
+  const Diagnoses found = diagnoses_of_campaign(folder_.path(), state, folder_.path() / "pages");
+  const std::string profiles = report::profile_section(found);
+  expect_in(profiles, "bank conflicts");
+  expect_in(profiles, "No profile of b1_h8_s512_d64_fp16: it was &lt;b&gt;not accepted&lt;/b&gt;.");
+  expect_in(report::inversion_section(found), "No inversion: no row to compute.");
+  expect_in(report::timeline_section(found), "<a href=\"../the%20lanes%3A1.html\">");
+}
+
+TEST_F(OfACampaign, ThatEndedEarlySaysSo) {
+  CampaignState state;
+  state.phases = {{.name = "profile"}, {.name = "inversion"}};
+  const Diagnoses found = diagnoses_of_campaign(folder_.path(), state, folder_.path());
+  expect_in(report::profile_section(found), "No profile: this campaign ended before it.");
+  expect_in(report::inversion_section(found), "No inversion: this campaign ended before it.");
+  expect_in(report::timeline_section(found), "No timeline: this campaign ended before it.");
+}
+
+TEST_F(OfACampaign, WithoutATimelineSaysOfWhatOneIsRecorded) {
+  CampaignState state;
+  state.phases = {{.name = "profile", .status = PhaseStatus::kDone}};
+  const Diagnoses found = diagnoses_of_campaign(folder_.path(), state, folder_.path());
+  expect_in(report::timeline_section(found), "whose kernel has marks");
+}
+
+}  // namespace
+}  // namespace flashcore
