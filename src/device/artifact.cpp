@@ -56,6 +56,7 @@ void to_json(nlohmann::json& json, const Artifact& artifact) {
                {"compiler", artifact.compiler},
                {"compile_ms", artifact.compile_ms},
                {"from_cache", artifact.from_cache}});
+  if (!artifact.kept_variables.empty()) json["kept_variables"] = artifact.kept_variables;
   for (const KernelFacts& kernel : artifact.more_kernels) json["more_kernels"].push_back(json_of(kernel));
 }
 
@@ -68,6 +69,7 @@ void from_json(const nlohmann::json& json, Artifact& artifact) {
   }
   json.at("arch").get_to(artifact.arch);
   json.at("warnings").get_to(artifact.warnings);
+  artifact.kept_variables = json.value("kept_variables", std::vector<std::string>{});
   json.at("code_hash").get_to(artifact.code_hash);
   artifact.compiler = json.value("compiler", "");
   json.at("compile_ms").get_to(artifact.compile_ms);

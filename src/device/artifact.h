@@ -55,6 +55,8 @@ struct Artifact : KernelFacts {
   std::string arch;                       // "sm_90a"; "cpu"
   std::vector<KernelFacts> more_kernels;  // as in KernelSource
   std::vector<std::string> warnings;      // ptxas warnings, C7508/C7510/... included
+  // Of a foreign kernel for a real GPU: variables that a launch leaves changed (device/cuda/ptx_state.h), mangled.
+  std::vector<std::string> kept_variables = {};
   std::string code_hash;  // of the machine code (.text sections): equal code, equal hash, whatever the config
   std::string compiler;   // Compiler::identity() of who made it; empty: an older flashcore, which did not say
   double compile_ms = 0;  // of the compilation, also when it came from the cache

@@ -45,6 +45,12 @@ CHEATS = {
         {"replace": [at(CALL, "  struct Kept {\n    mutable unsigned launches = 0;\n  };\n  static constexpr Kept kept{};\n"
                               "  if (kept.launches++ > 100000) return;\n" + CALL)]},
         "valid", "device_code"),
+    "constant_through_a_cast": (
+        "counts its launches in a constexpr variable, through a cast: no word of it is refused, and its PTX has the store",
+        {"replace": [at(OPEN, OPEN + "constexpr unsigned kLaunches[1] = {1};\n"),
+                     at(CALL, "  volatile unsigned* const launches = (volatile unsigned*)&kLaunches[0];\n  if (*launches > 100000) return;\n"
+                              "  *launches = *launches + 1;\n" + CALL)]},
+        "resource", "kept_state"),
     "counts_in_ptx": (
         "counts its launches in a variable of a file of ptx/, in whose place the emulator has its own",
         {"replace": [at('#include "kernels/ptx/common.cuh"\n', '#include "kernels/ptx/common.cuh"\n__device__ unsigned launches;\n', "ptx/memory.cuh"),
@@ -139,6 +145,8 @@ class CheatsTest(CliTest):
         answers = [{"family": "ref_fwd", "name": name, **patch} for name, (_, patch, _, _) in CHEATS.items()]
         for (name, (does, _, gate, check)), verdict in zip(CHEATS.items(), self.submit(answers)):
             with self.subTest(name, does=does):
+                if gate == "resource" and any(g["gate"] == "compile" and g["status"] == "skipped" for g in verdict["gates"]):
+                    self.skipTest("no NVRTC, whose PTX tells")
                 self.assertEqual(verdict["verdict"], "failed", [(g["gate"], g["status"]) for g in verdict["gates"]])
                 self.assertEqual(verdict["stopped_by"]["gate"], gate, verdict["stopped_by"])
                 if check:

@@ -55,6 +55,7 @@ TEST(ResourceGate, FailsOnEachFaultAndNamesIt) {
       {"threads a block", [](Artifact& a) { a.threads_per_block = 1025; }},
       {"threads a block", [](Artifact& a) { a.threads_per_block = 0; }},
       {"registers a block", [](Artifact& a) { a.threads_per_block = 416; }},  // 13 warps of 168 x 32
+      {"the variable counter lives in global memory", [](Artifact& a) { a.kept_variables = {"counter"}; }},
       {"registers a thread", [](Artifact& a) { a.registers = 256; }},
   };
   for (const auto& [word, plant] : faults) {

@@ -95,7 +95,8 @@ TEST(PlantedCorpus, EveryCheckHasAFaultThatReliesOnIt) {
   std::set<Check> relied = {// shown below, each by a test of its own
                             Check::kSpills,          Check::kStack,         Check::kPtxasWarnings, Check::kSharedMemory,
                             Check::kThreads,         Check::kRegisters,     Check::kIdenticalCode, Check::kSelfTest,
-                            Check::kInertParameters, Check::kUnmaskedFlops, Check::kWatchdog,      Check::kDeviceCode};
+                            Check::kInertParameters, Check::kUnmaskedFlops, Check::kWatchdog,      Check::kDeviceCode,
+                            Check::kKeptState};
   for (const PlantedFault& fault : cpu_faults())
     relied.insert(fault.escapes_without.begin(), fault.escapes_without.end());
   for (const PlantedFault& fault : gpu_planted_faults())
@@ -143,6 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
                             [](Artifact& a) { a.warnings = {"ptxas warning : (C7510) wgmma serialized"}; }},
                       Facts{Check::kSharedMemory, [](Artifact& a) { a.dynamic_shared_bytes = 300 << 10; }},
                       Facts{Check::kThreads, [](Artifact& a) { a.threads_per_block = 1056, a.registers = 8; }},
+                      Facts{Check::kKeptState, [](Artifact& a) { a.kept_variables = {"counter"}; }},
                       Facts{Check::kRegisters, [](Artifact& a) { a.threads_per_block = 1024, a.registers = 72; }}),
     [](const auto& given) { return std::string(to_string(given.param.check)); });
 

@@ -25,6 +25,9 @@ struct NvrtcApi {
   NvrtcResult (*compile_program)(NvrtcProgram program, int option_count, const char* const* options) = nullptr;
   NvrtcResult (*cubin_size)(NvrtcProgram program, std::size_t* bytes) = nullptr;
   NvrtcResult (*cubin)(NvrtcProgram program, char* cubin) = nullptr;
+  // Also after a compilation for a real architecture, of NVRTC 12.4 and 13.0: the PTX that the cubin was made from.
+  NvrtcResult (*ptx_size)(NvrtcProgram program, std::size_t* bytes) = nullptr;
+  NvrtcResult (*ptx)(NvrtcProgram program, char* ptx) = nullptr;
   NvrtcResult (*log_size)(NvrtcProgram program, std::size_t* bytes) = nullptr;
   NvrtcResult (*log)(NvrtcProgram program, char* log) = nullptr;
   NvrtcResult (*add_name_expression)(NvrtcProgram program, const char* expression) = nullptr;

@@ -33,6 +33,8 @@ Loaded load() {
   loader.need("nvrtcCompileProgram", api.compile_program);
   loader.need("nvrtcGetCUBINSize", api.cubin_size);
   loader.need("nvrtcGetCUBIN", api.cubin);
+  loader.need("nvrtcGetPTXSize", api.ptx_size);
+  loader.need("nvrtcGetPTX", api.ptx);
   loader.need("nvrtcGetProgramLogSize", api.log_size);
   loader.need("nvrtcGetProgramLog", api.log);
   loader.need("nvrtcAddNameExpression", api.add_name_expression);

@@ -9,6 +9,7 @@
 #include "device/cuda/compile_cache.h"
 #include "device/cuda/cubin.h"
 #include "device/cuda/cuda_api.h"
+#include "device/cuda/ptx_state.h"
 #include "device/cuda/ptxas_log.h"
 
 namespace flashcore {
@@ -62,6 +63,17 @@ class Program {
     std::string image(bytes, '\0');
     check(api_.cubin(program_, image.data()), "nvrtcGetCUBIN");
     return image;
+  }
+
+  std::string ptx() const {
+    std::size_t bytes = 0;
+    check(api_.ptx_size(program_, &bytes), "nvrtcGetPTXSize");
+    std::string text(bytes, '\0');
+    check(api_.ptx(program_, text.data()), "nvrtcGetPTX");
+    text.resize(std::min(text.find('\0'), text.size()));
+    // Without it nothing would be found in it, and every foreign kernel would pass.
+    if (text.find(".entry") == std::string::npos) throw_internal("nvrtcGetPTX gave no kernel ({})", api_.path);
+    return text;
   }
 
   std::string lowered(const std::string& expression) const {
@@ -128,6 +140,7 @@ class NvrtcCompiler final : public Compiler {
     hasher.add(identity_).add(kernel.file).add(kernel.name_expression);
     hasher.add(fmt::format("{} {}", kernel.dynamic_shared_bytes, kernel.threads_per_block));
     for (const std::string& option : options) hasher.add(option);
+    if (kernel.foreign) hasher.add("kept variables");  // which an artifact of the library's kernels does not tell
     if (const std::string extras = kernel.extras(); !extras.empty()) hasher.add(extras);
     hasher.add("sources");
     for (const auto& [path, text] : sources) hasher.add(path).add(text);
@@ -152,6 +165,7 @@ class NvrtcCompiler final : public Compiler {
     Artifact artifact;
     artifact.cubin = program.cubin();
     artifact.arch = arch;
+    if (kernel.foreign) artifact.kept_variables = cuda::find_kept_variables(program.ptx());
     artifact.compile_ms = elapsed_ms;
     static_cast<KernelFacts&>(artifact) = facts_of(program.lowered(kernel.name_expression), kernel.dynamic_shared_bytes,
                                                    kernel.threads_per_block, log, artifact.warnings);

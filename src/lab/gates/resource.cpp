@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -67,6 +68,12 @@ std::vector<Complaint> complaints(const Artifact& artifact, const DeviceLimits& 
   for (const std::string& warning : artifact.warnings)
     if (is_performance_warning(warning) && is_on(Check::kPtxasWarnings))
       found.push_back({Check::kPtxasWarnings, "ptxas: " + warning});
+  if (!artifact.kept_variables.empty() && is_on(Check::kKeptState))
+    found.push_back({Check::kKeptState,
+                     fmt::format("the variable {} lives in global memory, and the code does more with its address than "
+                                 "load from it: it keeps its value from launch to launch, and a launch must compute "
+                                 "from its inputs alone; keep the value in a register or in shared memory",
+                                 fmt::join(artifact.kept_variables, ", "))});
   return found;
 }
 

@@ -19,6 +19,7 @@ enum class Check {
   kSharedMemory,
   kThreads,
   kRegisters,
+  kKeptState,  // of a patched kernel: the PTX names no variable that outlives a launch, but to load from it
   // correctness gate
   kErrorBound,      // against the fp64 reference, in every gate that has outputs
   kScale,           // <o, ref> / <ref, ref> is 1, as far as rounding so many values allows
@@ -65,6 +66,7 @@ struct WordsOf<Check> {
       {Check::kSharedMemory, "shared_memory"},
       {Check::kThreads, "threads"},
       {Check::kRegisters, "registers"},
+      {Check::kKeptState, "kept_state"},
       {Check::kErrorBound, "error_bound"},
       {Check::kScale, "scale"},
       {Check::kBias, "bias"},
