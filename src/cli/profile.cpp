@@ -55,7 +55,7 @@ void print_sass(Console& console, const SourceSass& sass) {
     console.line("{}{}", counted.where, counted.caller.empty() ? "" : ", called at " + counted.caller);
     console.line("   {}", console.paint(line.source, Tone::kDim));
     console.line("   {}: {:.0f} requests, {:.2f} {} each, at least {:.2f}", counted.kind, counted.requests,
-                 counted.units_per_request, counted.is_global() ? "sectors" : "passes", counted.least_per_request);
+                 counted.units_per_request, counted.in_sectors() ? "sectors" : "passes", counted.least_per_request);
     if (line.instructions.empty()) console.line("   no instruction: the compiler moved or merged all of it");
     for (std::size_t i = 0; i < std::min(line.instructions.size(), kShownInstructions); ++i)
       console.line("     /*{}*/ {}", line.instructions[i].address, line.instructions[i].text);

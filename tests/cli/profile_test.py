@@ -40,9 +40,9 @@ class ProfileTest(support.CliTest):
         (row,) = [row for row in entry["indicators"] if row["name"] == name]
         return row
 
-    def sass(self, tool):
+    def sass(self, tool, family="sm80_fwd"):
         """The profile's machine code by that program; None, and why, where the compiler is missing."""
-        (entry,) = self.profile(DONE, "--device", "emulator", "--problem", SMALL, "--family", "sm80_fwd", "--sass", "--nvdisasm", tool)
+        (entry,) = self.profile(DONE, "--device", "emulator", "--problem", SMALL, "--family", family, "--sass", "--nvdisasm", tool)
         if entry["sass"] is None and any(lost["source"] == "machine code" and "NVRTC" in lost["why"] for lost in entry["lost"]):
             self.skipTest("no NVRTC here: nothing can be compiled with line information")
         self.assertIsNotNone(entry["sass"], entry["lost"])
@@ -72,16 +72,26 @@ done
         units = [line["requests"] * line["units_per_request"] for line in sass["lines"]]
         self.assertEqual(units, sorted(units, reverse=True), "the one with most traffic first")
 
+    def test_tiles_that_move_by_one_instruction_are_among_the_hot_lines(self):
+        tool = self.tool(r"""printf '\t.section\t.text.kernel,"ax"\n\t//## File "/x/kernels/a.cuh", line 1\n        /*0000*/                   FAKE ;\n'
+""")
+        kinds = {line["kind"]: line for line in self.sass(tool, "sm90_fwd")["lines"]}
+        self.assertIn("TMA load", kinds)
+        self.assertIn("wgmma operands", kinds)
+        for kind in ("TMA load", "wgmma operands"):
+            self.assertIn("kernels/", kinds[kind]["where"])
+            self.assertEqual(kinds[kind]["units_per_request"], kinds[kind]["least_per_request"])
+
     def test_the_real_disassembler_finds_the_loads_of_a_line(self):
         found = shutil.which("nvdisasm") or next(iter(sorted(glob.glob(os.path.join(
             support.SOURCE_DIR, "out/torch/lib/python3*/site-packages/triton/backends/nvidia/bin/nvdisasm")))), None)
         if not found:
             self.skipTest("no nvdisasm here: only the fake one was asked")
-        sass = self.sass(found)
+        sass, hopper = self.sass(found), self.sass(found, "sm90_fwd")
         self.assertTrue(sass["same_code"], "line information changed the code")
-        for line in sass["lines"]:
+        for line in sass["lines"] + [line for line in hopper["lines"] if line["kind"] in ("TMA load", "wgmma operands")]:
             texts = " ".join(i["text"] for i in line["instructions"])
-            expected = {"shared load": "LDS", "global store": "STG", "global load": "LDG", "shared store": "STS"}[line["kind"]]
+            expected = {"TMA load": "UTMALDG", "wgmma operands": "HGMMA", "shared load": "LDS", "global store": "STG", "global load": "LDG", "shared store": "STS"}[line["kind"]]
             self.assertIn(expected, texts, line["where"])
 
     def test_without_a_disassembler_it_says_what_to_do_and_keeps_the_rest(self):

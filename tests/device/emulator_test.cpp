@@ -49,6 +49,31 @@ TEST_F(EmulatorTest, CountsLanesAndWaitsPerSite) {
   EXPECT_TRUE(lines.at("copy wait").starts_with("kernels/test/kernel.cuh:3")) << lines.at("copy wait");
 }
 
+// One instruction of one thread moves them: no warp's requests, and no part of the sums over those.
+TEST_F(EmulatorTest, CountsTilesPerLineBySectors) {
+  EXPECT_EQ(run("if (t == 0) { ptx::mbarrier_init(s, 1); ptx::fence_mbarrier_init();\n"
+                "ptx::mbarrier_arrive_expect_tx(s, 144);\n"
+                "ptx::tma_load_4d(s + 128, p.map, s, 0, 0, 0, 0);\n"
+                "ptx::bulk_load(s + 64, p.data, 16, s);\nptx::mbarrier_wait(s, 0); }"),
+            "");
+  EXPECT_EQ(counters_.at("global_load").at("requests"), 0);
+  EXPECT_EQ(counters_.at("tma_bytes"), 144);
+  ASSERT_EQ(counters_.at("sites").size(), 2u) << counters_.at("sites").dump();
+  const auto at_line = [&](const char* line) {
+    for (const auto& site : counters_.at("sites"))
+      if (site.at("where").get<std::string>().starts_with(line)) return site;
+    return nlohmann::json();
+  };
+  const nlohmann::json tile = at_line("kernels/test/kernel.cuh:3"), bulk = at_line("kernels/test/kernel.cuh:4");
+  ASSERT_TRUE(tile.is_object() && bulk.is_object()) << counters_.at("sites").dump();
+  EXPECT_EQ(tile.at("kind"), "TMA load");
+  EXPECT_EQ(tile.at("requests"), 1);
+  EXPECT_EQ(tile.at("bytes"), 128);
+  EXPECT_EQ(tile.at("sectors_per_request"), 4.0);
+  EXPECT_EQ(tile.at("least_sectors_per_request"), 4.0);
+  EXPECT_EQ(bulk.at("sectors_per_request"), 1.0);
+}
+
 // A fiber runs until it must wait, so its stores come long before those of the next lane.
 TEST_F(EmulatorTest, ALaneThatRunsAheadSplitsNoRequest) {
   EXPECT_EQ(run("for (int i = 0; i < 300; ++i) ptx::st_shared_u32(s + 4 * t, i);", 1, 32), "");

@@ -102,6 +102,16 @@ void count_request(std::uint32_t mask, std::uint32_t full, const std::array<std:
   }
 }
 
+void count_tile(SiteCounters::Kind kind, std::uint64_t bytes, SiteCounters& site) {
+  constexpr std::uint64_t kRowBytes = 4 * kBanks;
+  const std::uint64_t unit = kind == SiteCounters::kOperands ? kRowBytes : kSectorBytes;
+  site.kind = kind;
+  site.bytes = static_cast<int>(unit);
+  ++site.requests;
+  site.units += (bytes + unit - 1) / unit;
+  site.least += (bytes + unit - 1) / unit;
+}
+
 void RequestLog::add(int lane, std::uint64_t address, std::uint32_t full, SiteCounters& site) {
   std::uint32_t& number = next_[static_cast<std::size_t>(lane)];
   // This lane stayed away until the request it would have joined had been counted.
@@ -129,7 +139,8 @@ void RequestLog::flush(std::uint32_t full, SiteCounters& site) {
 nlohmann::json counters_json(const Counters& c, const std::function<CallLines(const void*)>& lines_of) {
   using nlohmann::json;
   static constexpr const char* kKinds[] = {
-      "", "global load", "global store", "shared load", "shared store", "barrier wait", "mbarrier wait", "copy wait"};
+      "",          "global load", "global store", "shared load",   "shared store", "barrier wait", "mbarrier wait",
+      "copy wait", "TMA load",    "TMA store",    "wgmma operands"};
   json sites = json::array(), waits = json::array();
   std::uint64_t bytes[5] = {}, units[5] = {}, requests[5] = {}, least[5] = {}, lanes[5] = {}, possible[5] = {};
   for (const auto& [address, site] : c.sites) {
@@ -141,22 +152,25 @@ nlohmann::json counters_json(const Counters& c, const std::function<CallLines(co
                        {"threads", site.requests}});
       continue;
     }
-    const std::uint64_t moved = site.lanes * static_cast<std::uint64_t>(site.bytes);
-    bytes[site.kind] += moved;
-    units[site.kind] += site.units;
-    requests[site.kind] += site.requests;
-    least[site.kind] += site.least;
-    lanes[site.kind] += site.lanes;
-    possible[site.kind] += site.possible;
-    const CallLines lines = lines_of(address);
-    json entry = {{"where", lines.front()},
-                  {"caller", caller_of(lines)},
+    const std::uint64_t moved = (site.moves_tile() ? site.units : site.lanes) * static_cast<std::uint64_t>(site.bytes);
+    const CallLines called = lines_of(address);
+    json entry = {{"where", called.front()},
+                  {"caller", caller_of(called)},
                   {"kind", kKinds[site.kind]},
                   {"requests", site.requests},
-                  {"bytes", moved},
-                  {"lanes", site.lanes},
-                  {"possible_lanes", site.possible}};
-    const bool global = site.kind == SiteCounters::kGlobalLoad || site.kind == SiteCounters::kGlobalStore;
+                  {"bytes", moved}};
+    // What moves tiles has sums of its own: tma_bytes, mma_flops.
+    if (!site.moves_tile()) {
+      bytes[site.kind] += moved;
+      units[site.kind] += site.units;
+      requests[site.kind] += site.requests;
+      least[site.kind] += site.least;
+      lanes[site.kind] += site.lanes;
+      possible[site.kind] += site.possible;
+      entry["lanes"] = site.lanes;
+      entry["possible_lanes"] = site.possible;
+    }
+    const bool global = site.in_sectors();
     entry[global ? "sectors_per_request" : "passes_per_request"] = ratio(site.units, site.requests);
     entry[global ? "least_sectors_per_request" : "least_passes_per_request"] = ratio(site.least, site.requests);
     sites.push_back(std::move(entry));

@@ -14,6 +14,8 @@
 namespace flashcore::emulator {
 
 // Of one source line (one return address). Of a line that waits, `requests` are threads that waited, and the rest is 0.
+// Of one that moves a tile with one instruction, `requests` are instructions, `bytes` is the size of a unit, and no
+// lane takes part.
 struct SiteCounters {
   enum Kind : std::uint8_t {
     kNone,
@@ -24,8 +26,15 @@ struct SiteCounters {
     kBarrierWait,  // bar.sync, the cluster's barrier
     kPhaseWait,    // mbarrier
     kCopyWait,     // cp.async.wait_group
+    kTmaLoad,      // and a bulk copy: sectors of what it reads, once however many CTAs receive it
+    kTmaStore,
+    kOperands,  // of wgmma in shared memory: rows of 128 bytes, each a pass over the banks
   } kind = kNone;
-  bool waits() const { return kind >= kBarrierWait; }
+  bool waits() const { return kind >= kBarrierWait && kind <= kCopyWait; }
+  bool moves_tile() const { return kind >= kTmaLoad; }
+  bool in_sectors() const {
+    return kind == kGlobalLoad || kind == kGlobalStore || kind == kTmaLoad || kind == kTmaStore;
+  }
   int bytes = 0;               // per lane
   std::uint64_t requests = 0;  // of a warp
   std::uint64_t lanes = 0;     // that took part, over all requests
@@ -75,6 +84,9 @@ class RequestLog {
   std::uint32_t first_ = 0;  // number of open_.front()
   std::array<std::uint32_t, 32> next_{};
 };
+
+// Adds one instruction that moves `bytes`, in as few units as there can be.
+void count_tile(SiteCounters::Kind kind, std::uint64_t bytes, SiteCounters& site);
 
 // Adds one whole request of the lanes `mask` out of `full`.
 void count_request(std::uint32_t mask, std::uint32_t full, const std::array<std::uint64_t, 32>& address,

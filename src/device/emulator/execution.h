@@ -276,6 +276,9 @@ class Cluster {
 
   void count(const Thread& thread, SiteCounters::Kind kind, std::uint64_t address, int bytes, const void* site);
   void count_wait(SiteCounters::Kind kind, const void* site);  // of the running thread
+  void count_moved(SiteCounters::Kind kind, std::uint64_t bytes, const void* site) {
+    count_tile(kind, bytes, counters_of(sites_.of(site)));
+  }
   SiteCounters& counters_of(std::uint16_t site) {
     if (site_counters_.size() <= site) site_counters_.resize(site + std::size_t{1});
     return site_counters_[site];

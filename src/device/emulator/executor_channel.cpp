@@ -168,7 +168,7 @@ Counters unpack_counters(std::string_view bytes) {
     site.units = unpacker.get<std::uint64_t>();
     site.least = unpacker.get<std::uint64_t>();
     site.kind = static_cast<SiteCounters::Kind>(kind);
-    if (kind == SiteCounters::kNone || kind > SiteCounters::kCopyWait ||
+    if (kind == SiteCounters::kNone || kind > SiteCounters::kOperands ||
         (site.waits() ? site.bytes != 0 : site.bytes < 1 || site.bytes > 128))
       throw BrokenChannel("counters that no instruction has");
     counters.sites[reinterpret_cast<const void*>(offset)].add(site);

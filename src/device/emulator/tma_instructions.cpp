@@ -246,6 +246,7 @@ void tma_load(unsigned destination, const void* map_address, unsigned barrier, c
   check_coordinates(cluster, map, at, site);
   load_tile(cluster, *cluster.thread().cta, map, destination, barrier, at, site);
   cluster.counters.tma_bytes += box_bytes(map);
+  cluster.count_moved(SiteCounters::kTmaLoad, box_bytes(map), site);
 }
 
 void tma_load_multicast(unsigned destination, const void* map_address, unsigned barrier, const int (&at)[4],
@@ -266,6 +267,7 @@ void tma_load_multicast(unsigned destination, const void* map_address, unsigned 
   }
   // Read once, however many receive it.
   cluster.counters.tma_bytes += box_bytes(map);
+  cluster.count_moved(SiteCounters::kTmaLoad, box_bytes(map), site);
 }
 
 void bulk_load(unsigned destination, const void* source, int bytes, unsigned barrier) {
@@ -279,6 +281,7 @@ void bulk_load(unsigned destination, const void* source, int bytes, unsigned bar
       [&](const Access& access) { check_global_read(cluster, source, bytes, 16, access, site); },
       [&cta, destination, source, size] { std::memcpy(cta.shared.at(destination), source, size); });
   cluster.counters.tma_bytes += size;
+  cluster.count_moved(SiteCounters::kTmaLoad, size, site);
 }
 
 void bulk_store(void* destination, unsigned source, int bytes) {
@@ -295,6 +298,7 @@ void bulk_store(void* destination, unsigned source, int bytes) {
   check(cta.shared.check_fence(source, size, self.knowledge));
   check_global_store(cluster, destination, bytes, store_access(cluster, self, kBulkWriteAgent, site), site);
   cluster.counters.tma_stored_bytes += size;
+  cluster.count_moved(SiteCounters::kTmaStore, size, site);
   self.stores.push_back({nullptr, source, {}, self.open_bulk_group, site, destination, size});
 }
 
@@ -312,6 +316,7 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
   };
   const Access access = store_access(cluster, self, kBulkAgent, site);
   const Access written = store_access(cluster, self, kBulkWriteAgent, site);
+  std::uint64_t stored = 0;
   // Bytes that go nowhere need not hold anything.
   for_each_chunk(map, source, at, [&](unsigned chunk, char* to, unsigned used) {
     if (used == 0) return;
@@ -319,8 +324,10 @@ void tma_store(const void* map_address, unsigned source, const int (&at)[4]) {
     check(cta.shared.read(address, used, self.knowledge, access));
     check(cta.shared.check_fence(address, used, self.knowledge));
     check_global_store(cluster, to, static_cast<int>(used), written, site);
-    cluster.counters.tma_stored_bytes += used;
+    stored += used;
   });
+  cluster.counters.tma_stored_bytes += stored;
+  cluster.count_moved(SiteCounters::kTmaStore, stored, site);
   self.stores.push_back({map_address, source, {at[0], at[1], at[2], at[3]}, self.open_bulk_group, site});
 }
 

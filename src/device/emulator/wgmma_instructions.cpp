@@ -194,6 +194,9 @@ void execute_wgmma(Cluster& cluster, Cta& cta, int number, Operands& all) {
     read_operand(cluster, cta, number, Descriptor(op.operands.descriptor_a), 64, false, access, "A", site);
   read_operand(cluster, cta, number, Descriptor(op.operands.descriptor_b), static_cast<unsigned>(op.operands.n),
                op.operands.transpose_b, access, "B", site);
+  // 64 rows of A and n of B, of as much of k as 32 bytes hold.
+  const auto rows = static_cast<std::uint64_t>(op.operands.n) + (op.operands.a ? 0 : 64);
+  cluster.count_moved(SiteCounters::kOperands, 32 * rows, site);
   group.pending.push_back(std::move(op));
   ++cluster.counters.mma_instructions;
   cluster.counters.mma_flops +=

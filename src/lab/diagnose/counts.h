@@ -17,12 +17,14 @@ struct CountedTraffic {
   double excess() const { return least_units > 0 ? units / least_units : 1; }
 };
 
-// A source line, innermost place first. `kind`: "global load", "shared store", ...
+// A source line, innermost place first. `kind`: "global load", "shared store", ...; "TMA load" or "wgmma operands"
+// where one instruction moves a tile, always in as few units as there can be.
 struct CountedLine {
   std::string where, caller, kind;
   double requests = 0, units_per_request = 0, least_per_request = 0;
   double excess_units() const { return (units_per_request - least_per_request) * requests; }
   bool is_global() const { return kind.starts_with("global"); }
+  bool in_sectors() const { return is_global() || kind.starts_with("TMA"); }
 };
 struct CountedWait {
   std::string where, caller, kind;  // "barrier wait", "mbarrier wait", "copy wait"
